@@ -23,7 +23,7 @@ from mlfc.library.toolchain import NATIVE
 from mlfc.support import dtypes
 from mlfc.support.dims import Symbol
 from mlfc.target.target import parse_target
-from mlfc.tir.specialize import with_numbers
+from mlfc.tir.parameters import with_numbers
 from mlfc.transform.lower_group import LoweredGroup, lower_group
 from tests.c_files import print_file
 from tests.native.kernel_runner import aligned, group_of

@@ -11,8 +11,8 @@ from rich.table import Table
 
 import mlfc
 from benchmarks.models import Model
-from mlfc.archive.validate.c_symbols import MAX_TOKENS as MAX_C
-from mlfc.archive.validate.c_symbols import defined_symbols
+from mlfc.archive.validate.parsed_files import MAX_TOKENS as MAX_C
+from mlfc.archive.validate.parsed_files import defined_symbols
 from mlfc.compiler import build
 from mlfc.relay.text_metadata import SECTION
 from mlfc.relay.text_source import MAX_CODE, TOKEN

@@ -9,7 +9,7 @@ from rich.table import Table
 import mlfc
 from benchmarks.latency import TARGET, interleaved
 from benchmarks.models import Model, random_inputs
-from mlfc.kernels import weight_stream
+from mlfc.kernels import conv_tile
 
 
 def table(models: list[Model], seconds: float) -> Table:
@@ -21,7 +21,7 @@ def table(models: list[Model], seconds: float) -> Table:
 
 
 def _cells(model: Model, seconds: float) -> tuple[str, ...]:
-    with patch.object(weight_stream, "MOST_TILES", 0):
+    with patch.object(conv_tile, "MOST_TILES", 0):
         without = mlfc.compile(model.path, TARGET)
     ours = mlfc.compile(model.path, TARGET)
     inputs = random_inputs(ours.inputs)

@@ -19,8 +19,7 @@ import mlfc
 from benchmarks.models import TFLITE_NAMES, ZOO_NAMES, Model, find
 from benchmarks.public_models import MODELS, collect
 from mlfc.frontend.shapes import parse_shapes
-from mlfc.target.shipped import FOLDER
-from mlfc.target.tuning_log import read_log
+from mlfc.target.tuning_log import FOLDER, read_log
 
 HELD_OUT = (
     "face_landmark.tflite", "face_detection_short_range.tflite", "palm_detection_lite.tflite",

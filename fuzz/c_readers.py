@@ -16,7 +16,7 @@ import numpy as np
 
 from mlfc.crt import crt_files
 from mlfc.micro.rpc import minrpc
-from mlfc.micro.rpc.framing import frame
+from mlfc.micro.rpc.session import frame
 from mlfc.runtime import cpu
 from mlfc.runtime.tensor.c_abi import data_type
 from mlfc.support.params import save_params

@@ -131,8 +131,7 @@ def targets() -> tuple[Target, ...]:
     from mlfc.archive.read import bson
     from mlfc.archive.read.c_header import parse_header
     from mlfc.archive.read.params_forms import load_bson, load_json, params_bson, params_json
-    from mlfc.archive.validate.c_symbols import defined_symbols
-    from mlfc.archive.validate.parsed_files import defined_functions
+    from mlfc.archive.validate.parsed_files import defined_functions, defined_symbols
     from mlfc.relay.text import from_text
     from mlfc.runtime.executors.graph_json import parse_graph
     from mlfc.support.content import to_bytes
@@ -220,7 +219,7 @@ def _blob(abi: str) -> bytes:
     """Return a tree with every built-in module kind, as stored in a library."""
     from mlfc.library.module_tree import pack
     from mlfc.runtime import FactoryModule, OnnxRuntimeModule, OpaqueModule, OpenClModule
-    from mlfc.runtime.devices.kernel_launch import FunctionInfo
+    from mlfc.runtime.modules.device_module import FunctionInfo
     from mlfc.runtime.modules.tvm_kinds import ConstLoader, MetadataModule
     from mlfc.support.content import to_bytes
 

@@ -18,7 +18,7 @@ from mlfc.codegen.c import print_function
 from mlfc.relay import ir
 from mlfc.target.features import Features
 from mlfc.tir.ir import PrimFunc
-from mlfc.tir.specialize import with_numbers
+from mlfc.tir.parameters import with_numbers
 from mlfc.transform.lower_group import LoweredGroup, lower_group
 from tests.c_files import print_file
 from tests.dynamic_cases import filled

@@ -13,7 +13,6 @@ import numpy.typing as npt
 from mlfc.errors import MlfcError
 from mlfc.factory import Factory
 from mlfc.runtime.executors.vm.failures import run_error
-from mlfc.runtime.executors.vm.memory import aligned_zeros
 from mlfc.runtime.executors.vm.native import (
     PACKED,
     RELEASE,
@@ -22,6 +21,7 @@ from mlfc.runtime.executors.vm.native import (
     ErrorStruct,
     HostStruct,
     TensorStruct,
+    aligned_zeros,
     pointer_to,
 )
 from mlfc.support.dtypes import to_numpy

@@ -21,8 +21,7 @@ from mlfc.frontend.torch import is_torch_model
 from mlfc.library.export import cached_library
 from mlfc.options import AUTO, BuildOptions, CompileOptions, ImportOptions
 from mlfc.runtime.executors.vm.vm_model import VmModel
-from mlfc.runtime.modules.restoring import Reduced, kept_by, restore
-from mlfc.runtime.modules.runnable import HasModel, Runnable
+from mlfc.runtime.modules.runnable import HasModel, Reduced, Runnable, kept_by, restore
 from mlfc.specializing import SpecializingModel
 from mlfc.support.arrays import Array
 from mlfc.support.keywords import keywords_of, option_names, with_keywords
@@ -73,10 +72,7 @@ def compile(model: Model, options: CompileOptions) -> CompiledModel:  # noqa: A0
         raise OptionError(unknown("specialization", options.specialize, (AUTO,)), place="specialize")
     name = model_name(model)
     options = replace(
-        options,
-        name=name,
-        module_name=options.module_name or name,
-        specialize=() if is_auto else options.specialize,
+        options, name=name, module_name=options.module_name or name, specialize=() if is_auto else options.specialize
     )
     factory = build_module(*import_for_run(model, options, options.executor), options)
     if is_auto and factory.executor == "vm" and factory.program.states:
@@ -109,14 +105,7 @@ class CompiledModel(Displayed, HasModel):
     inputs, outputs : tuple of TensorInfo
     """
 
-    def __init__(
-        self,
-        factory: Factory,
-        source: Model,
-        options: CompileOptions,
-        *,
-        specializes: bool = False,
-    ) -> None:
+    def __init__(self, factory: Factory, source: Model, options: CompileOptions, *, specializes: bool = False) -> None:
         self.factory = factory
         self._specializes = specializes
         self._source = source

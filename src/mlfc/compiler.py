@@ -1,13 +1,9 @@
-"""All stages in one screen: import -> passes -> lower -> plan -> emit.
-
-`build` takes what `import_model` returns and gives a `Factory`, which unpacks as
-``(graph_json, lib, params)`` and is what the exporters write to disk.
-"""
+"""All stages in one screen: import -> passes -> lower -> plan -> emit; `build` returns a `Factory`."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -26,9 +22,8 @@ from mlfc.support.keywords import option, with_keywords
 from mlfc.support.parallel_functions import PARALLEL_FOR
 from mlfc.support.text import printable, shortened, with_article
 from mlfc.target.defaults import PORTABLE
-from mlfc.target.shipped import shipped_log
 from mlfc.target.target import Target, parse_host, parse_target
-from mlfc.target.tuning_log import opened_log
+from mlfc.target.tuning_log import opened_log, shipped_log
 
 _ACCEPTED = 16.0  # times the usual limits, for a model that was accepted within some limits
 
@@ -111,7 +106,13 @@ def _unit(
     """Return what is printed for a module, and the memory that it takes; `targets` are the module's and its host's."""
     chosen, host = targets
     memory_options = memory.MemoryOptions(options.workspace_io, tuple(options.pools), tuple(options.constants))
-    executor = _executor(mod, options, chosen, memory_options)
+    check = partial(
+        codegen.check_executor,
+        target=chosen,
+        memory_options=memory_options,
+        external_workspace=options.external_workspace,
+    )
+    executor = _executor(mod, options, check)
     dynamic = executor == "vm"
     partition = transform.PartitionGraph(find_generators(mod.byoc), host.features)
     run = partial(transform.run, params=values, partition=partition, on_device=bool(chosen.device), copies=not dynamic)
@@ -121,7 +122,7 @@ def _unit(
         special = [(symbols, run(other)) for symbols, other in special]
         if executor is None:
             executor = "graph" if chosen.device or takes_modules(fused.main.body) else "aot"
-            _check_executor(executor, options, chosen, memory_options)
+            check(executor)
         on_device = None
         if chosen.device:
             others = [other for _, other in special]
@@ -206,13 +207,11 @@ def _check_names(module: IRModule, params: Collection[str]) -> None:
             )
 
 
-def _executor(
-    module: IRModule, options: BuildOptions, target: Target, memory_options: memory.MemoryOptions
-) -> str | None:
+def _executor(module: IRModule, options: BuildOptions, check: Callable[[str], None]) -> str | None:
     """Return the executor, checked before the work is done; None for that of static models that the stages choose."""
     executor = "vm" if options.executor is None and is_dynamic(module) else options.executor
     if executor is not None:
-        _check_executor(executor, options, target, memory_options)
+        check(executor)
     if executor != "vm" and is_dynamic(module):
         raise OptionError(
             f"open dimensions and control flow require the virtual machine, got the executor '{executor}'",
@@ -231,10 +230,6 @@ def _executor(
             next_step="Leave it out",
         )
     return executor
-
-
-def _check_executor(executor: str, options: BuildOptions, target: Target, memory_options: memory.MemoryOptions) -> None:
-    codegen.check_executor(executor, target, memory_options, external_workspace=options.external_workspace)
 
 
 @contextmanager

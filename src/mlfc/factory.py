@@ -12,40 +12,30 @@ from typing import Any
 import numpy.typing as npt
 
 from mlfc import codegen, memory
-from mlfc.codegen.call_info import call_info
-from mlfc.library.device_modules import beside_code, device_module
+from mlfc.library.device_modules import beside_code, device_module, parallel_files
 from mlfc.library.export import export_library
 from mlfc.library.host import HostLibrary
-from mlfc.library.parallel_files import parallel_files
 from mlfc.relay.ir import IRModule
 from mlfc.runtime.devices.device import Device
 from mlfc.runtime.executors.aot_module import AotModule, loaded_pools
 from mlfc.runtime.executors.graph_module import GraphModule
 from mlfc.runtime.executors.vm.vm_module import VmModule
-from mlfc.runtime.libraries.factory import FactoryModule, ModuleSet
-from mlfc.runtime.libraries.factory_body import DEFAULT_KEY
+from mlfc.runtime.libraries.factory import DEFAULT_KEY, FactoryModule, ModuleSet
 from mlfc.runtime.modules.loaders import ExternalCode, load_part
 from mlfc.runtime.modules.module import Function, Module
 from mlfc.runtime.modules.runnable import Runnable
 from mlfc.support.content import Data
 from mlfc.support.dim_estimates import most
-from mlfc.support.dims import bounds
-from mlfc.support.executable import state_offsets
-from mlfc.support.module_info import (
-    MemoryInfo,
-    ModuleInterface,
-    OperatorInfo,
-    PoolInfo,
-    StateInfo,
-    VmInfo,
-)
+from mlfc.support.dim_walk import UNKNOWN, count_text, tensor_text
+from mlfc.support.dims import LARGEST, Dim, bounds, substituted, symbols_of
+from mlfc.support.executable import state_offsets, vm_info
+from mlfc.support.module_info import MemoryInfo, ModuleInterface, OperatorInfo, PoolInfo, StateInfo, VmInfo
 from mlfc.support.parallel_functions import PARALLEL_FOR_IF_ASKED
 from mlfc.support.tensor_info import TensorInfo
 from mlfc.support.text import Displayed
-from mlfc.support.vm_info import vm_info
 from mlfc.target.features import AUTO
 from mlfc.target.target import Target
-from mlfc.tir.program import Program, StateValue, Value
+from mlfc.tir.program import KernelCall, Program, StateValue, Value
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -205,11 +195,7 @@ class Factory(Displayed):
             levels=tuple(level.name for level in self.unit.levels.levels) if self.unit.levels else (),
             vm=self._vm(),
             memory=MemoryInfo(
-                code.sizes.workspace,
-                self.plan.lower_bound,
-                code.sizes.constants,
-                code.sizes.io,
-                self.state_bytes,
+                code.sizes.workspace, self.plan.lower_bound, code.sizes.constants, code.sizes.io, self.state_bytes
             ),
             operators=None if self.executor == "aot" else self._timed(code),
         )
@@ -316,11 +302,36 @@ def library_root(factories: Sequence[Factory], *, share_workspace: bool = False,
                 continue
             objects.add(data)
         code.import_module(module)
-    return ModuleSet(*(_module_of(factory, code) for factory in factories))
+    return ModuleSet(
+        *(
+            FactoryModule(item.module_name, code, graph_json=item.graph_json, params=item.params)
+            if item.unit.executable is None
+            else VmModule(item.unit.executable, code)
+            for item in factories
+        )
+    )
 
 
-def _module_of(factory: Factory, code: HostLibrary) -> FactoryModule | VmModule:
-    """Return what a library of several models has of one, whose code is that of all."""
-    if factory.unit.executable is not None:
-        return VmModule(factory.unit.executable, code)
-    return FactoryModule(factory.module_name, code, graph_json=factory.graph_json, params=factory.params)
+def call_info(call: KernelCall, function: str) -> OperatorInfo:
+    """Return what is known of a call of the generated function of this name."""
+    touched = dict.fromkeys(value.root for value in (*call.inputs, *call.constants, call.output))
+    nbytes: Any = sum(value.nbytes for value in touched)
+    macs = call.kernel.macs
+    # for the largest open extents; those without a bound count as 1
+    sizes = {symbol: symbol.high if symbol.high < LARGEST else 1 for symbol in symbols_of([macs])}
+    numbered = {symbol: place for place, symbol in enumerate(call.kernel.symbols)}
+    # of the model's own extents, those that the call passes as they are
+    passed = {
+        number.symbol: place
+        for place, number in reversed([*enumerate(call.numbers)])
+        if isinstance(number, Dim) and number.symbol is not None
+    }
+    text = count_text(macs, numbered) if isinstance(macs, Dim) else UNKNOWN
+    return OperatorInfo(
+        function,
+        tuple(call.nodes),
+        max(0, int(substituted(macs, sizes))),
+        most(nbytes),
+        tuple(tensor_text(value.dtype, value.shape, passed) for value in (*call.inputs, *call.constants, call.output)),
+        None if text == UNKNOWN else text,
+    )

@@ -12,9 +12,9 @@ from typing import Any, TypeAlias
 
 from mlfc.errors import InputError, OptionError
 from mlfc.runtime.devices.device import Device, require_device
-from mlfc.runtime.executors.aot_executor import AotExecutor
-from mlfc.runtime.executors.benchmark import BenchmarkResult, evaluate
+from mlfc.runtime.executors.aot_module import AotExecutor
 from mlfc.runtime.executors.graph_executor import GraphExecutor
+from mlfc.runtime.executors.profile import BenchmarkResult, evaluate
 from mlfc.runtime.modules.module import Module
 from mlfc.runtime.tensor.ndarray import NDArray, from_dlpack
 from mlfc.support.text import Displayed
@@ -22,7 +22,6 @@ from mlfc.support.text import Displayed
 __all__ = ["GraphModule", "create"]
 
 Executor: TypeAlias = "GraphExecutor | AotExecutor"
-_TIMED = ("run",)
 
 
 def create(graph_json_str: str, libmod: Module, device: Device | Sequence[Device]) -> GraphModule:
@@ -128,13 +127,14 @@ class GraphModule(Displayed):
         dev : Device
             What it runs on.
         number, repeat, min_repeat_ms, **cooling
-            As for `mlfc.runtime.executors.benchmark.evaluate`.
+            As for `mlfc.runtime.executors.profile.evaluate`.
         """
         require_device(dev)
-        if func_name not in _TIMED:
+        if func_name != "run":
             raise OptionError(f"expected the function 'run', got '{func_name}'", place="func_name")
-        call = self.executor.run
-        return partial(evaluate, call, number=number, repeat=repeat, min_repeat_ms=min_repeat_ms, **cooling)
+        return partial(
+            evaluate, self.executor.run, number=number, repeat=repeat, min_repeat_ms=min_repeat_ms, **cooling
+        )
 
     def benchmark(
         self,

@@ -96,8 +96,7 @@ class PreparedModel(Displayed, base.BackendRep):  # type: ignore[misc]  # onnx h
         arrays = self._arrays(inputs)
         version = self._fitting(arrays)
         known = {info.name for info in version.inputs} | self._containers
-        given = {name: value for name, value in arrays.items() if name in known}
-        results = version.run(given)
+        results = version.run({name: value for name, value in arrays.items() if name in known})
         outputs: tuple[Array, ...] = base.namedtupledict("Outputs", list(results))(*results.values())
         return outputs
 
@@ -208,7 +207,7 @@ class Backend(base.Backend):  # type: ignore[misc]  # onnx has no types
         if not cls.supports_device(device):
             known = ", ".join(_targets())
             raise DeviceError(f"expected one of the devices {known}, which exists here, got '{device}'")
-        target = kwargs.pop("target", _targets()[_kind(device)])
+        target = kwargs.pop("target", _targets()[device.partition(":")[0]])
         return PreparedModel(model, target, **kwargs)
 
     @classmethod
@@ -268,10 +267,6 @@ def _targets() -> dict[str, str]:
     return {"CPU": "llvm", **{kind.upper(): kind for kind in device_kinds()}}
 
 
-def _kind(device: str) -> str:
-    return device.partition(":")[0]
-
-
 def _node_model(
     node: onnx.NodeProto,
     inputs: Mapping[str, Array],
@@ -279,18 +274,14 @@ def _node_model(
     version: int,
 ) -> onnx.ModelProto:
     """Return the model of one node."""
-    named = [name for name in node.output if name]
-    if outputs is None:
-        results = [onnx.ValueInfoProto(name=name) for name in named]
-    else:
-        results = [
-            helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(np.dtype(dtype)), shape)
-            for name, (dtype, shape) in zip(named, outputs, strict=True)
-        ]
-    arguments = [
-        helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape)
-        for name, array in inputs.items()
-    ]
+
+    def typed(name: str, dtype: npt.DTypeLike, shape: Sequence[int]) -> onnx.ValueInfoProto:
+        return helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(np.dtype(dtype)), shape)
+
+    results = [onnx.ValueInfoProto(name=name) for name in node.output if name]
+    if outputs is not None:
+        results = [typed(item.name, *facts) for item, facts in zip(results, outputs, strict=True)]
+    arguments = [typed(name, array.dtype, array.shape) for name, array in inputs.items()]
     domains = {"": NEWEST_OPSET, node.domain: version}
     opsets = [helper.make_opsetid(*item) for item in domains.items()]
     return helper.make_model(helper.make_graph([node], "node", arguments, results), opset_imports=opsets)

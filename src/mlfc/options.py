@@ -1,8 +1,4 @@
-"""The options of importing, building and compiling a model: each is declared and documented here alone.
-
-Commands, public functions and `mlfc.archive.write.rebuild` pass these objects on. A `CompileOptions` is both of the
-others, so one object serves the importer and the compiler.
-"""
+"""The options of importing, building and compiling a model: each is declared and documented here alone."""
 
 from __future__ import annotations
 
@@ -90,10 +86,7 @@ class BuildOptions:
         "operators runs there if it can, the others on the host.",
     )
     _: KW_ONLY
-    target_host: str = option(
-        PORTABLE,
-        "The target of the host's code beside a device's: ``c`` (default) or ``llvm``.",
-    )
+    target_host: str = option(PORTABLE, "The target of the host's code beside a device's: ``c`` (default) or ``llvm``.")
     executor: str | None = option(
         None,
         "``aot``: one C function runs the model. ``graph``: the graph executor calls one operator at a time. ``vm``: "

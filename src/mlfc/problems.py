@@ -13,11 +13,11 @@ from mlfc.frontend.common import Census
 from mlfc.options import BuildOptions, ImportOptions
 from mlfc.relay.ir import IRModule, TensorType
 from mlfc.support.dims import LARGEST, Symbol, symbols_of
+from mlfc.support.executable import bounding_option
 from mlfc.support.keywords import with_keywords
 from mlfc.support.module_info import SymbolInfo
 from mlfc.support.tensor_info import TensorInfo
 from mlfc.support.text import Displayed, html_table
-from mlfc.support.vm_info import bounding_option
 from mlfc.target.defaults import PORTABLE
 from mlfc.target.target import parse_target
 
@@ -174,6 +174,8 @@ def _outcome(model: Model, options: ImportOptions) -> Outcome:
         problems = error.problems
     except MlfcError as error:
         problems = (error,)
+    # a traceback would keep the frames of the import, and with them the model's constants
+    problems = tuple(problem.with_traceback(None) for problem in problems)
     return Outcome(problems, census.nodes, census.refused, census.unchecked, found, bounding)
 
 

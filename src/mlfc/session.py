@@ -234,11 +234,8 @@ def _threads(sess_options: Any) -> int | None:
         if value not in neutral:
             raise OptionError(f"sessions do not take {name}={value!r}", place="sess_options", next_step=step)
     if getattr(getattr(sess_options, "execution_mode", None), "name", None) == _PARALLEL_MODE:
-        raise OptionError(
-            f"sessions do not take execution_mode={_PARALLEL_MODE}",
-            place="sess_options",
-            next_step=_NEUTRAL["inter_op_num_threads"][1],
-        )
+        cause, step = f"sessions do not take execution_mode={_PARALLEL_MODE}", _NEUTRAL["inter_op_num_threads"][1]
+        raise OptionError(cause, place="sess_options", next_step=step)
     threads = getattr(sess_options, "intra_op_num_threads", None)
     return None if threads is None else int(threads)
 

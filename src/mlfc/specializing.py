@@ -106,8 +106,9 @@ class SpecializingModel(Displayed):
                 self._ready.move_to_end(key)
                 return self._ready[key]
             self._seen[key] += 1
-            if self._seen[key] == _AFTER or (self._seen[key] > _AFTER and self._working is None):
-                self._start(key)
+            if self._seen[key] >= _AFTER and self._working is None:
+                self._working = threading.Thread(target=self._specialize, args=(key,), daemon=True)
+                self._working.start()
         return self._general
 
     def _key(self, arrays: Sequence[Any]) -> Extents | None:
@@ -124,12 +125,6 @@ class SpecializingModel(Displayed):
         # a dimension that is only part of another one is found in the code
         is_complete = len(found) == len(self._symbols) > 0
         return tuple(found[name] for name in self._symbols) if is_complete else None
-
-    def _start(self, key: Extents) -> None:
-        if self._working is not None:
-            return
-        self._working = threading.Thread(target=self._specialize, args=(key,), daemon=True)
-        self._working.start()
 
     def _specialize(self, key: Extents) -> None:
         try:

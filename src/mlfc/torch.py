@@ -83,7 +83,9 @@ def backend(
                 next_step="Leave it out, or compile the module with mlfc.compile",
             )
     compiled = CompiledGraph(graph, example_inputs, given, may_fall_back=may_fall_back)
-    if _is_training(graph):
+    results = pytree.tree_leaves(next(iter(reversed(graph.graph.nodes))).args)
+    values = [_value(item) for item in results if isinstance(item, torch.fx.Node)]
+    if any(isinstance(value, torch.Tensor) and value.requires_grad for value in values):
         compiled.refuse(
             UnsupportedError(
                 "its result requires gradients, and mlfc compiles inference alone",
@@ -120,8 +122,7 @@ class CompiledGraph:
         self._may_fall_back = may_fall_back
         self._names = [node.name for node in graph.graph.nodes if node.op == "placeholder"]
         self._weights = [index for index, value in enumerate(example_inputs) if _is_weight(value)]
-        others = set(range(len(self._names))) - set(self._weights)
-        self._inputs = sorted(others)
+        self._inputs = sorted({*range(len(self._names))} - {*self._weights})
         self._own = [*graph.parameters(), *graph.buffers()]
         self._versions: OrderedDict[Key, _Version | None] = OrderedDict()
         self._said: set[str] = set()
@@ -129,8 +130,9 @@ class CompiledGraph:
 
     def __call__(self, *args: Any) -> Any:
         """Run the graph."""
+        given = [args[index] for index in self._inputs]
         key = (
-            *(_kind(args[index]) for index in self._inputs),
+            *((value.dtype, *value.shape) if isinstance(value, torch.Tensor) else value for value in given),
             *(_state(args[index]) for index in self._weights),
             *map(_state, self._own),
         )
@@ -161,25 +163,21 @@ class CompiledGraph:
         """Return the code for certain arguments, None where PyTorch has to run the graph."""
         try:
             with torch.no_grad():
-                return self._version(args)
+                _check_tensors(args, self._names)
+                results = _Results(self._graph)
+                if not results.computed:  # it hands on what it was given, and views of that
+                    return None
+                tensors = [index for index in self._inputs if isinstance(args[index], torch.Tensor)]
+                part = _CapturedGraph(self._graph, self._names, args, tensors, results.computed)
+                program = _exported(part, tuple(args[index].detach() for index in tensors))
+                model = compile_model(program, **self._options)
+                _check_types(program, model)
+                return _Version(model, tensors, results.others(args), [args[index] for index in self._weights])
         except OptionError:
             raise
         except MlfcError as error:
             self.refuse(error)
             return None
-
-    def _version(self, args: Sequence[Any]) -> _Version | None:
-        _check_tensors(args, self._names)
-        results = _Results(self._graph)
-        if not results.computed:  # it hands on what it was given, and views of that
-            return None
-        tensors = [index for index in self._inputs if isinstance(args[index], torch.Tensor)]
-        part = _CapturedGraph(self._graph, self._names, args, tensors, results.computed)
-        program = _exported(part, tuple(args[index].detach() for index in tensors))
-        model = compile_model(program, **self._options)
-        _check_types(program, model)
-        kept = [args[index] for index in self._weights]
-        return _Version(model, tensors, results.others(args), kept)
 
 
 class _Version:
@@ -198,13 +196,8 @@ class _Version:
 
     def __call__(self, args: Sequence[Any]) -> tuple[Any, ...]:
         found = iter(self._run(*(_array(args[index]) for index in self._inputs)).values())
-        return tuple(
-            self._other(index, args) if index in self._others else _tensor(next(found)) for index in range(self._count)
-        )
-
-    def _other(self, index: int, args: Sequence[Any]) -> Any:
-        is_argument, value = self._others[index]
-        return args[value] if is_argument else value
+        others = {index: args[value] if is_own else value for index, (is_own, value) in self._others.items()}
+        return tuple(others[index] if index in others else _tensor(next(found)) for index in range(self._count))
 
 
 class _Results:
@@ -259,18 +252,15 @@ class _CapturedGraph(torch.nn.Module):  # type: ignore[misc]  # mypy does not fo
         super().__init__()
         self.graph_module = graph
         self._tensors, self._computed = tensors, computed
-        self._known = {
-            index: value for index, value in enumerate(args) if index not in tensors and not _is_tensor(value)
-        }
-        self._buffers_at = {
-            index: names[index] for index, value in enumerate(args) if index not in tensors and _is_tensor(value)
-        }
+        others = {index: value for index, value in enumerate(args) if index not in tensors}
+        self._buffers_at = {index: names[index] for index, value in others.items() if isinstance(value, torch.Tensor)}
+        self._known = {index: value for index, value in others.items() if index not in self._buffers_at}
         for index, name in self._buffers_at.items():
             self.register_buffer(name, args[index].detach())
         self.training = False
 
     def forward(self, *given: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        values = {**self._known, **dict(zip(self._tensors, given, strict=True))}
+        values = self._known | dict(zip(self._tensors, given, strict=True))
         values |= {index: getattr(self, name) for index, name in self._buffers_at.items()}
         with preserve_node_meta():  # the user's lines, for messages
             results = torch.fx.Interpreter(self.graph_module).run(*(values[index] for index in range(len(values))))
@@ -308,30 +298,15 @@ def _draws(node: torch.fx.Node) -> bool:
         return False
     arguments = node.target._schema.arguments
     given = {item.name: item.default_value for item in arguments}
-    given |= {item.name: value for item, value in zip(arguments, node.args, strict=False)}
-    given |= node.kwargs
+    given |= dict(zip(given, node.args, strict=False)) | node.kwargs
     return not any(name in given and given[name] == value for name, value in _DRAWS_NOTHING.items())
-
-
-def _is_training(graph: torch.fx.GraphModule) -> bool:
-    results = pytree.tree_leaves(next(iter(reversed(graph.graph.nodes))).args)
-    values = [_value(item) for item in results if isinstance(item, torch.fx.Node)]
-    return any(isinstance(value, torch.Tensor) and value.requires_grad for value in values)
-
-
-def _is_tensor(value: Any) -> bool:
-    return isinstance(value, torch.Tensor)
 
 
 def _is_weight(value: Any) -> bool:
     """Tell whether an argument is a parameter or a buffer of a module, which TorchDynamo marks."""
-    return _is_tensor(value) and (
+    return isinstance(value, torch.Tensor) and (
         isinstance(value, torch.nn.Parameter) or getattr(value, "_dynamo_static_input_type", None) is not None
     )
-
-
-def _kind(value: Any) -> object:
-    return (value.dtype, *value.shape) if isinstance(value, torch.Tensor) else value
 
 
 def _state(weight: torch.Tensor) -> tuple[int, int, int]:

@@ -8,7 +8,7 @@ import pytest
 
 import mlfc
 from mlfc.errors import ToolchainError
-from mlfc.micro.fit import count as fit_count
+from mlfc.micro.fit import boards as fit_boards
 from mlfc.micro.fit.boards import board_budgets
 from mlfc.micro.run.emulator import emulated_factory
 from mlfc.runtime.tensor.arrays import fill
@@ -37,7 +37,7 @@ def test_counts_are_those_of_runs_and_are_kept(models: Path, tmp_path: Path, mon
     def refuse(*_args: object, **_options: object) -> None:
         raise ToolchainError("run again")
 
-    monkeypatch.setattr(fit_count, "emulated_factory", refuse)
+    monkeypatch.setattr(fit_boards, "emulated_factory", refuse)
     assert board_budgets(module, params, chosen, emulate=True) == table
     (other,) = board_budgets(module, params, [need_board("mps3-an547")], emulate=True).rows
     assert other.count.unknown == "run again"

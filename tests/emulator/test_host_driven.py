@@ -16,9 +16,9 @@ from mlfc.errors import TransportClosedError
 from mlfc.factory import Factory
 from mlfc.micro.board.board import find_board
 from mlfc.micro.firmware.graph_source import graph_of_factory
-from mlfc.micro.run import driven_model as drivers
-from mlfc.micro.run.driven_model import driven_model
+from mlfc.micro.run import project_run as drivers
 from mlfc.micro.run.emulator import emulated_factory
+from mlfc.micro.run.project_run import driven_model
 from tests.emulator.conftest import need_board
 from tests.harness import seeded_inputs
 

@@ -15,8 +15,8 @@ from mlfc.archive.details import module_info
 from mlfc.factory import Factory
 from mlfc.memory import ConstantPool, Pool
 from mlfc.micro.board.board import Board, board_pools
-from mlfc.micro.firmware.bare_metal import ELF, project_files
-from mlfc.micro.run.emulator import BuiltFirmware, build, emulated_archive, emulated_factory, write_files
+from mlfc.micro.firmware.bare_metal import ELF, project_files, write_files
+from mlfc.micro.run.emulator import BuiltFirmware, build, emulated_archive, emulated_factory
 from mlfc.verify.litert import LiteRtReference
 from tests.conftest import need
 from tests.emulator.conftest import need_board

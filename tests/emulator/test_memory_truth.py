@@ -12,7 +12,7 @@ import pytest
 import mlfc
 from mlfc.archive.describe.code_size import object_sizes
 from mlfc.errors import BudgetError
-from mlfc.memory.pools import ConstantPool, Pool
+from mlfc.memory.plan import ConstantPool, Pool
 from mlfc.micro.board.board import find_board, parse_board
 from mlfc.micro.firmware.planned_memory import TRIAL_ELF, planned_table, trial_build
 from mlfc.micro.memory.memory_table import CODE, CONSTANTS, INITIAL, IO, RESERVE, WORKSPACE, differences
@@ -130,8 +130,7 @@ def test_the_map_has_every_byte_of_the_program(models: Path) -> None:
 
 
 def test_the_compiler_says_the_same_frames_as_the_machine_code(models: Path) -> None:
-    from mlfc.micro.memory.disassembly import RULES, read_functions
-    from mlfc.micro.memory.stack_bound import disassembled, frame_sizes
+    from mlfc.micro.memory.stack_bound import RULES, disassembled, frame_sizes, read_functions
 
     board = find_board("mps3-an547")
     factory = built(models / "kws_ref_model.tflite", board.target)

@@ -9,8 +9,7 @@ import pytest
 
 from mlfc.errors import RunError, ToolchainError
 from mlfc.micro.board.board import Board, MemoryRegion
-from mlfc.micro.firmware.bare_metal import ELF, Firmware, project_files
-from mlfc.micro.firmware.standalone import REPORT
+from mlfc.micro.firmware.bare_metal import ELF, REPORT, Firmware, project_files
 from mlfc.micro.run.emulator import emulated_factory
 from mlfc.micro.run.firmware_build import build, section_sizes
 from mlfc.micro.run.firmware_run import emulate

@@ -15,13 +15,13 @@ import pytest
 import mlfc
 from mlfc.errors import InputError, OptionError, RunError
 from mlfc.micro.board.board import find_board
-from mlfc.micro.firmware import interpreted
 from mlfc.micro.firmware.planned_memory import plan_table, planned_table
-from mlfc.micro.firmware.trace import LINES, CalledOperator, read_calls
 from mlfc.micro.memory.memory_table import IO, WORKSPACE, differences
 from mlfc.micro.memory.stack_bound import interrupt_bytes
 from mlfc.micro.project.generate import generate_project
+from mlfc.micro.run import emulator
 from mlfc.micro.run.emulator import EmulatedModule, emulated_archive, emulated_factory
+from mlfc.micro.run.firmware_run import LINES, CalledOperator, read_calls
 from mlfc.micro.run.project_run import build_project, run_selftest
 from tests import open_models
 from tests.conftest import need
@@ -221,7 +221,7 @@ def test_errors_before_a_run_and_of_a_run_are_those_of_the_host(
     with pytest.raises(InputError, match=f"{said}5"):
         made.run({"n": np.array(1), "x": np.zeros((5, 4), np.float32)})
     # what nobody has checked before the board finds out, and hands over
-    monkeypatch.setattr(interpreted, "require_fitting", lambda *_: None)
+    monkeypatch.setattr(emulator, "require_fitting", lambda *_: None)
     with pytest.raises(InputError, match=f"{said}0"):
         made.run({"n": np.array(1), "x": np.zeros((0, 4), np.float32)})
 

@@ -10,8 +10,7 @@ import pytest
 import mlfc
 from mlfc.archive.write.members import archive_members
 from mlfc.archive.write.options import ExportOptions
-from mlfc.codegen.c import print_function
-from mlfc.codegen.kernel_values import KernelValues
+from mlfc.codegen.c import KernelValues, print_function
 from mlfc.codegen.operators import OperatorsFile, kernel_comment
 from mlfc.relay import ir
 from mlfc.support.content import to_bytes
@@ -73,7 +72,7 @@ def texts() -> dict[str, str]:
         found |= {f"{variant}_{Path(name).name}": to_bytes(data).decode() for name, data in code.files.items()}
     module, params = two_layers(4)
     factory = mlfc.build(module, "c -mcpu=cortex-m4", params, executor="vm", module_name="net")
-    members = archive_members([factory], ExportOptions(source_params=False), 0).files
+    members = archive_members([factory], ExportOptions(source_params=False), 0)[0]
     for path in ("codegen/host/include/tvmgen_net.h", "codegen/host/src/net_lib1.c", "demo/demo.c"):
         found[f"vm_{Path(path).name}"] = to_bytes(members[path]).decode()
     return found

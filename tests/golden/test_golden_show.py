@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import mlfc
-from mlfc.archive.describe.picture import memory_picture
+from mlfc.archive.describe.memory_map import memory_picture
 from tests.show_archive import HEADER, HEADER_PATH, document, write_archive
 from tests.unit.test_cli import mlfc as program
 

@@ -14,7 +14,7 @@ import pytest
 
 import mlfc
 from mlfc.errors import ToolchainError
-from mlfc.library.jit import LinkedObjects
+from mlfc.library.llvm_library import LinkedObjects
 from mlfc.support.content import to_bytes
 from mlfc.target.llvm import host_triple
 from tests.conftest import need

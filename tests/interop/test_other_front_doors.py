@@ -14,7 +14,7 @@ from onnx import TensorProto, helper
 
 import mlfc
 from mlfc.errors import DeviceError, InputError, MlfcError, OptionError
-from mlfc.runtime.executors.benchmark import evaluate
+from mlfc.runtime.executors.profile import evaluate
 from mlfc.support.params import save_params
 
 pytestmark = pytest.mark.usefixtures("unoptimized_builds")

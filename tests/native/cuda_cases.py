@@ -19,9 +19,8 @@ from mlfc.errors import DeviceError, InputError
 from mlfc.factory import Factory
 from mlfc.runtime import CudaModule, FunctionInfo, load_from_bytes
 from mlfc.runtime.devices.cuda_compilers import CudaCode, compile_cuda
-from mlfc.runtime.devices.cuda_graph import CudaRecording
 from mlfc.runtime.drivers import cuda as cuda_driver
-from mlfc.runtime.drivers.cuda import CudaApi
+from mlfc.runtime.drivers.cuda import CudaApi, CudaRecording
 from mlfc.runtime.libraries import library_context
 from mlfc.runtime.modules.module import find_global_func, register_global_func
 from mlfc.runtime.tensor import c_abi

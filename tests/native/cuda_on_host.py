@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from mlfc.runtime.devices import nvrtc
+from mlfc.runtime.devices import cuda_compilers
 from mlfc.runtime.devices.cuda_compilers import compile_cuda
 from tests import session_cache
 from tests.conftest import need
@@ -45,7 +45,7 @@ def host_code(source: str) -> bytes:
 def assert_nvrtc_takes(source: str) -> None:
     """Fail unless NVRTC, where it is there, compiles a text; what it would optimize is the same text."""
     with pytest.MonkeyPatch.context() as monkeypatch:
-        monkeypatch.setattr(nvrtc, "_OPTIONS", (*nvrtc._OPTIONS, "--device-debug"))
+        monkeypatch.setattr(cuda_compilers, "_OPTIONS", (*cuda_compilers._OPTIONS, "--device-debug"))
         assert compile_cuda(source).format == "ptx"
 
 

@@ -19,7 +19,7 @@ from mlfc.library.toolchain import NATIVE
 from mlfc.support import dtypes
 from mlfc.target.target import parse_target
 from mlfc.tir.ir import PrimFunc
-from mlfc.tir.specialize import with_numbers
+from mlfc.tir.parameters import with_numbers
 
 Array = npt.NDArray[Any]
 

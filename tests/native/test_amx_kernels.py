@@ -28,10 +28,9 @@ from mlfc.target.tuned import Tuned
 from mlfc.tir import interpreter
 from mlfc.tir import ir as tir
 from mlfc.tir.parallel import parallelize
-from mlfc.tir.specialize import with_numbers
+from mlfc.tir.parameters import with_numbers
 from mlfc.tir.visitor import walk
-from mlfc.transform.kernel_key import kernel_key
-from mlfc.transform.lower_group import LoweredGroup, lower_group
+from mlfc.transform.lower_group import LoweredGroup, kernel_key, lower_group
 from tests.c_files import print_file
 from tests.conftest import need
 from tests.native.kernel_runner import group_of

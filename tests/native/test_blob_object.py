@@ -15,8 +15,7 @@ import llvmlite.binding as llvm
 import pytest
 
 from mlfc.errors import OptionError
-from mlfc.objfile.write.blob_object import blob_source, object_with_blob, object_with_data
-from mlfc.objfile.write.elf import elf_machine_of
+from mlfc.objfile.write import blob_source, elf_machine_of, object_with_data
 from mlfc.support.content import Content, to_bytes, write_data
 from tests.conftest import WATCHDOG, need
 
@@ -92,7 +91,7 @@ def test_headers_say_of_the_machine_what_llvms_do(triple: str) -> None:
     llvm.initialize_all_asmprinters()
     machine = llvm.Target.from_triple(triple).create_target_machine(**RISCV.get(triple, {}))
     theirs = machine.emit_object(llvm.parse_assembly(f'target triple = "{triple}"'))
-    ours = to_bytes(object_with_blob(BLOB, SYMBOL, triple))
+    ours = to_bytes(object_with_data({SYMBOL: BLOB}, triple))
     assert elf_machine_of(ours) == elf_machine_of(theirs)
     # class, byte order and version; then the kind of file, the machine and the version again
     assert (ours[:16], ours[16:24]) == (theirs[:16], theirs[16:24])
@@ -117,7 +116,7 @@ def test_binutils_sees_aligned_data_that_all_may_read(triple: str, tmp_path: Pat
 
 @pytest.mark.parametrize("triple", [name for name in ELF if "linux" in name and "gnux32" not in name])
 def test_lld_makes_libraries_that_export_it(triple: str, tmp_path: Path) -> None:
-    path = written(object_with_blob(BLOB, SYMBOL, triple), tmp_path / "a.o")
+    path = written(object_with_data({SYMBOL: BLOB}, triple), tmp_path / "a.o")
     linked("ld.lld", "-shared", "-o", tmp_path / "a.so", path)
     assert re.search(
         rf" {len(BLOB)} OBJECT +GLOBAL DEFAULT +\d+ {SYMBOL}\n", readelf("--dyn-syms", "-W", tmp_path / "a.so")
@@ -164,7 +163,7 @@ class Zeros:
 
 def test_large_data_lies_out_of_the_way_of_code(tmp_path: Path) -> None:
     large = Zeros(32 << 20)
-    path = written(object_with_blob(large, SYMBOL, "x86_64-linux-gnu"), tmp_path / "a.o")
+    path = written(object_with_data({SYMBOL: large}, "x86_64-linux-gnu"), tmp_path / "a.o")
     # l: SHF_X86_64_LARGE
     assert re.search(r"\.lrodata +PROGBITS .* Al +0 +0 64\n", readelf("-SW", path))
     linked("ld.lld", "-shared", "-o", tmp_path / "a.so", path)
@@ -175,7 +174,7 @@ def test_large_data_lies_out_of_the_way_of_code(tmp_path: Path) -> None:
 def test_data_is_never_joined(triple: str) -> None:
     data = Zeros((4 if triple == "C" else 512) << 20)
     tracemalloc.start()
-    content = blob_source(data, SYMBOL) if triple == "C" else object_with_blob(data, SYMBOL, triple)
+    content = blob_source(data, SYMBOL) if triple == "C" else object_with_data({SYMBOL: data}, triple)
     total = sum(len(chunk) for chunk in content.chunks())
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
@@ -198,15 +197,15 @@ def test_the_c_form_is_c_and_cpp(tmp_path: Path) -> None:
 def test_what_is_not_written_is_said() -> None:
     for triple in ("wasm32-wasi", "avr-none", "riscv64-windows-gnu", "s390x-macos", ""):
         with pytest.raises(OptionError, match=f"objects for the machine '{triple}' are not written here.*as C"):
-            object_with_blob(BLOB, SYMBOL, triple)
+            object_with_data({SYMBOL: BLOB}, triple)
     for symbol in ("", "a b", "1a", "a\n", 'a";', "é"):
         with pytest.raises(OptionError, match="is not a symbol"):
-            object_with_blob(BLOB, symbol, "x86_64-linux-gnu")
+            object_with_data({symbol: BLOB}, "x86_64-linux-gnu")
         with pytest.raises(OptionError, match="is not a symbol"):
             blob_source(BLOB, symbol)
     for triple in ("i686-linux-gnu", "x86_64-windows-gnu"):
         with pytest.raises(OptionError, match="2,148,532,224 bytes do not fit"):
-            object_with_blob(Zeros(2049 << 20), SYMBOL, triple)
+            object_with_data({SYMBOL: Zeros(2049 << 20)}, triple)
 
 
 def test_the_same_data_gives_the_same_bytes() -> None:

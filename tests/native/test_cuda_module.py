@@ -16,7 +16,7 @@ import pytest
 import mlfc
 from mlfc.errors import ArchiveError, DeviceError, OptionError, ToolchainError
 from mlfc.runtime import CudaModule, FunctionInfo, load_from_bytes
-from mlfc.runtime.devices import cuda_compilers, nvrtc
+from mlfc.runtime.devices import cuda_compilers
 from mlfc.runtime.devices.cuda_compilers import compile_cuda
 from mlfc.runtime.drivers import cuda as cuda_driver
 from tests.native import cuda_cases
@@ -243,6 +243,6 @@ def test_source_that_cannot_be_compiled_at_load_says_what_would_help(monkeypatch
         message = r"cuda\(0\) \(an old one\): NVRTC 12.9 compiles for compute capability 5.0 and later, not for 3.5"
         with pytest.raises(DeviceError, match=message):
             CudaModule("cu", {}, "text")._image(api)
-    monkeypatch.setattr(nvrtc, "find_nvrtc", lambda: None)
+    monkeypatch.setattr(cuda_compilers, "find_nvrtc", lambda: None)
     with pytest.raises(ToolchainError, match=r"NVRTC is not installed. Run: pip install \"mlfc\[cuda\]\""):
         CudaModule("cu", {}, "text")._image(api)

@@ -18,7 +18,7 @@ from dataclasses import replace
 import numpy as np
 
 import mlfc
-from mlfc.codegen.dialect import DIALECTS
+from mlfc.codegen.device import DIALECTS
 from mlfc.runtime.devices.device import drivers
 from mlfc.runtime.drivers.opencl import OpenClDriver, OpenClModule
 from mlfc.runtime.modules.device_module import register_device_module

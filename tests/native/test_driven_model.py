@@ -24,7 +24,7 @@ from mlfc.micro.firmware.graph_source import graph_of_archive, graph_of_factory
 from mlfc.micro.firmware.host_driven import host_driven_firmware, linked_storages
 from mlfc.micro.rpc.minrpc import RemoteTensor
 from mlfc.micro.rpc.transport import program_transport
-from mlfc.micro.run.driven_model import DrivenModel, build_host_driven, driven_model
+from mlfc.micro.run.project_run import DrivenModel, build_host_driven, driven_model
 from mlfc.relay import ir
 from mlfc.runtime import GraphExecutor, GraphModule, cpu
 from tests.conftest import need

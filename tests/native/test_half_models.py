@@ -17,8 +17,7 @@ from onnx.reference import ReferenceEvaluator
 
 import mlfc
 from mlfc.tir import builder as tb
-from mlfc.tir.half_blocks import half_blocks
-from mlfc.tir.half_floats import widen_halves
+from mlfc.tir.half_floats import half_blocks, widen_halves
 from mlfc.tir.interpreter import run
 from mlfc.tir.ir import Buffer, Call, Load, PrimFunc
 from mlfc.tir.visitor import own_exprs, walk, walk_expr

@@ -15,9 +15,9 @@ from mlfc.codegen.device import device_kernels, device_source
 from mlfc.factory import Factory
 from mlfc.runtime import VirtualMachine
 from mlfc.support.dims import Dim, substituted
-from mlfc.tir import interpreter, simt_interpreter
+from mlfc.tir import interpreter
 from mlfc.tir.ir import Allocate, PrimFunc
-from mlfc.tir.specialize import with_numbers
+from mlfc.tir.parameters import with_numbers
 from mlfc.tir.visitor import walk
 from tests.conftest import need_opencl
 from tests.native.cuda_on_host import assert_nvrtc_takes
@@ -159,8 +159,8 @@ def test_each_element_is_read_for_a_whole_tile(
         reads += value.size if buffer in (*fixed.inputs, *fixed.constants) else 0
         return value
 
-    plain = simt_interpreter.read_elements
-    monkeypatch.setattr(simt_interpreter, "read_elements", counted)
+    plain = interpreter.read_elements
+    monkeypatch.setattr(interpreter, "read_elements", counted)
     given = [floats(place, *map(int, buffer.shape)) for place, buffer in enumerate(fixed.inputs)]
     result = interpreter.run(fixed, given, [value.array for value in call.constants])
     assert np.isfinite(result).all()

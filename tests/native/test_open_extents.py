@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pytest
 
 from mlfc.codegen.c import print_function
-from mlfc.kernels import weight_stream, winograd
+from mlfc.kernels import conv_tile, winograd
 from mlfc.kernels.tiling import DynamicSplit
 from mlfc.ops import normalization
 from mlfc.relay import ir
@@ -21,7 +21,7 @@ from mlfc.support import dtypes
 from mlfc.support.dims import Symbol, maximum
 from mlfc.target.features import Features
 from mlfc.tir.ir import Const, For, Prefetch, PrimFunc
-from mlfc.tir.specialize import with_numbers
+from mlfc.tir.parameters import with_numbers
 from mlfc.tir.visitor import walk
 from mlfc.transform.lower_group import LoweredGroup, lower_group
 from tests.c_files import print_file
@@ -313,7 +313,7 @@ def test_kernels_of_open_extents_give_the_bits_of_static_ones(name: str) -> None
 
 @pytest.mark.parametrize("name", ["attention", "dense", "matmul"])
 def test_kernels_for_many_registers_do_so_too(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(weight_stream, "LEAST_BYTES", 0)
+    monkeypatch.setattr(conv_tile, "LEAST_BYTES", 0)
     assert_same_bits(CASES[name], "wide", lambda prims: beside_c(prims, FUSING, optimizes=False))
 
 

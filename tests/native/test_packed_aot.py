@@ -12,7 +12,7 @@ import pytest
 import mlfc
 from mlfc.errors import ArchiveError, RunError
 from mlfc.runtime import TensorInfo
-from mlfc.runtime.libraries.packed_aot_module import PackedAotModule
+from mlfc.runtime.libraries.library_module import PackedAotModule
 from mlfc.support.params import save_params
 from mlfc.support.tar import write_tar
 

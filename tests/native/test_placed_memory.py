@@ -11,9 +11,9 @@ import pytest
 
 import mlfc
 from mlfc.archive.describe.profile import load_profiled
+from mlfc.archive.read.c_header import c_interface
 from mlfc.archive.read.load import load_factory
 from mlfc.archive.read.model import MainMemory, ModuleRecord, TensorRecord
-from mlfc.archive.read.tvm_interface import c_interface
 from mlfc.archive.validate.validate import validate
 from mlfc.archive.write.budget import check_budget
 from mlfc.archive.write.rebuild import recorded_options

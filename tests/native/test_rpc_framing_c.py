@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlfc.micro.rpc.framing import GREETING, Unframer, frame
+from mlfc.micro.rpc.session import GREETING, Unframer, frame
 from tests.native.crt_build import STRICT, compile_c, write_tree
 
 CAPACITY = 64

@@ -16,7 +16,7 @@ from mlfc.errors import DeviceError, InputError, LimitError, MlfcError, RunError
 from mlfc.factory import Factory
 from mlfc.relay import ir
 from mlfc.relay.ir import Function, IRModule, Tuple, Var
-from mlfc.runtime.executors.vm.memory import aligned_zeros
+from mlfc.runtime.executors.vm.native import aligned_zeros
 from mlfc.support.dims import Dim, Symbol
 from mlfc.support.executable import RunCode as Code
 from tests import vm_control

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 import mlfc
-from mlfc.archive.validate.c_symbols import defined_symbols
-from mlfc.archive.validate.parsed_files import defined_functions
+from mlfc.archive.validate.parsed_files import defined_functions, defined_symbols
 from mlfc.errors import ArchiveError
 from tests.conftest import need
 

@@ -49,7 +49,7 @@ def test_the_table_is_beside_code_that_stays_as_it_is(factory: Factory, tmp_path
         np.testing.assert_array_equal(output, mlfc.load(tmp_path / "plain.tar").run(inputs)[name])
     # firmware without a host has no use for it
     with project_source(archive, find_board("host"), "standalone") as source:
-        assert not any("registry" in path for path in source.model.code)
+        assert not any("registry" in path for path in source.code)
 
 
 def test_compiling_again_keeps_it(factory: Factory, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mlfc.archive.templates.demo import check_files
+from mlfc.archive.templates.documents import check_files
 from mlfc.library.toolchain import compile_cached
 from tests.native.extracted import WARNINGS
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from mlfc.codegen.c import print_function
-from mlfc.kernels import tree_code
+from mlfc.kernels import trees
 from mlfc.relay import ir
 from mlfc.target.features import PLAIN, Features
 from tests.c_files import print_file
@@ -59,8 +59,8 @@ def kernels() -> dict[str, Kernels[tuple[int, str]]]:
     for form, size in (("literals", 0), ("numbers", 1 << 30)):
         with pytest.MonkeyPatch.context() as monkeypatch:
             if size:
-                monkeypatch.setattr(tree_code, "_ADDED_BYTES", size)
-                monkeypatch.setattr(tree_code, "_STORED_BYTES", size)
+                monkeypatch.setattr(trees, "_ADDED_BYTES", size)
+                monkeypatch.setattr(trees, "_STORED_BYTES", size)
             found[form] = Kernels(groups(), UNOPTIMIZED)
             assert found[form][0, "host"].source
     return found

@@ -20,7 +20,7 @@ from mlfc.factory import Factory
 from mlfc.relay import ir
 from mlfc.relay.ir import Function, IRModule, Tuple, Var
 from mlfc.runtime import VmModel
-from mlfc.runtime.executors.vm.memory import aligned_zeros
+from mlfc.runtime.executors.vm.native import aligned_zeros
 from mlfc.runtime.tensor.ndarray import from_dlpack
 from mlfc.support.dims import LARGEST, Symbol
 from tests.vm_models import expected, two_layers

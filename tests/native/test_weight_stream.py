@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from mlfc.kernels import conv_tile, weight_stream, winograd
+from mlfc.kernels import conv_tile, winograd
 from mlfc.relay import ir as relay
 from mlfc.support.dims import Symbol
 from mlfc.target.features import Features
@@ -17,7 +17,7 @@ from mlfc.target.target import parse_target
 from mlfc.tir import builder as tb
 from mlfc.tir import ir
 from mlfc.tir.interpreter import run
-from mlfc.tir.specialize import with_numbers
+from mlfc.tir.parameters import with_numbers
 from mlfc.tir.visitor import rebuilt_stmt, walk
 from mlfc.transform.lower_group import LoweredGroup, lower_group
 from tests.native.kernel_runner import Kernels, group_of
@@ -41,7 +41,7 @@ CASES = {
 @pytest.fixture(autouse=True)
 def _small_layers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Treat layers of a few kilobytes as those of megabytes."""
-    monkeypatch.setattr(weight_stream, "LEAST_BYTES", 0)
+    monkeypatch.setattr(conv_tile, "LEAST_BYTES", 0)
     monkeypatch.setattr(conv_tile, "LARGE_WEIGHTS", 0)
     monkeypatch.setattr(winograd, "LARGE_WEIGHTS", 1 << 40)
 
@@ -147,5 +147,5 @@ def test_who_has_them(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not has("c -mcpu=x86-64-v4", replace(case, data=(1, 56, 56, 24)))  # a part has many tiles
     assert not has("c -mcpu=x86-64-v4", replace(case, data=(1, 1, 1, 24)))  # and here one
     assert not has("c -mcpu=x86-64-v4", replace(case, filters=64))  # all weights are one part
-    monkeypatch.setattr(weight_stream, "LEAST_BYTES", 1 << 20)
+    monkeypatch.setattr(conv_tile, "LEAST_BYTES", 1 << 20)
     assert not has("c -mcpu=x86-64-v4", case)

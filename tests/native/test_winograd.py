@@ -10,7 +10,7 @@ import pytest
 
 import mlfc
 from mlfc.errors import OptionError
-from mlfc.kernels import winograd, winograd_form
+from mlfc.kernels import winograd
 from mlfc.relay import ir
 from mlfc.target.features import Features
 from mlfc.target.target import parse_target
@@ -92,11 +92,11 @@ def places_of(features: Features) -> int:
 def test_a_form_is_for_layers_that_it_computes_closely(monkeypatch: pytest.MonkeyPatch) -> None:
     wide = TARGETS["wide"]
     weights = layer(CASES["whole tiles"][0])[1]
-    large, small = (form.error(weights) for form in winograd_form.FORMS)
+    large, small = (form.error(weights) for form in winograd.FORMS)
     assert small < large < 1e-5
     found = []
     for tolerance in (large, small, small / 2):
-        monkeypatch.setattr(winograd_form, "TOLERANCE", tolerance)
+        monkeypatch.setattr(winograd, "TOLERANCE", tolerance)
         found.append(places_of(wide))
     assert found == [36, 16, 0]
 

@@ -16,8 +16,7 @@ BUILDERS = ("ops/", "kernels/", "frontend/")
 # strings that are names of operators by accident, with what they are
 OTHERS = {
     "byoc/cmsis_nn.py": "kinds of patterns",
-    "relay/text_extents.py": "functions of dimension expressions",
-    "relay/text_types.py": "TVM's Any",
+    "relay/text_types.py": "functions of dimension expressions, and TVM's Any",
     "verify/inputs.py": "titles of sets of inputs",
 }
 # calls that match a composition of operators, and tables of rules that rewrite one

@@ -55,7 +55,7 @@ NAMES = {
 ALLOWED = {
     ("micro/memory/stack_bound.py", "jumps"),  # instructions that jump
     ("micro/memory/stack_bound.py", "reached"),  # functions that calls reach
-    ("runtime/devices/cuda_graph.py", "instantiate"),  # the driver's name of a function
+    ("runtime/drivers/cuda.py", "instantiate"),  # the driver's name of a function
 }
 
 PHRASES = {

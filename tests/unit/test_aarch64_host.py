@@ -17,7 +17,7 @@ import pytest
 import mlfc
 from mlfc.errors import OptionError
 from mlfc.factory import Factory
-from mlfc.isa import aarch64_processor as processor
+from mlfc.isa import aarch64 as processor
 from mlfc.library import host
 from mlfc.library.export import processor_flags
 from mlfc.library.toolchain import Compiler

@@ -13,7 +13,7 @@ import pytest
 
 import mlfc
 from mlfc.cluster import BUILD, MEASURE, LocalWorkers, opened_workers
-from mlfc.cluster import dask_workers as dask_module
+from mlfc.cluster import workers as workers_module
 from mlfc.errors import OptionError, RunError
 from mlfc.tuning.tune import tune
 from tests.onnx_models import small_network
@@ -84,10 +84,10 @@ def test_a_cluster_compiles_and_tunes(address: str, tmp_path: Path) -> None:
 def test_clusters_that_cannot_do_it_are_refused(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(OptionError, match="no worker has the resource GPU"), opened_workers(address, BUILD, "GPU"):
         pass
-    monkeypatch.setattr(dask_module, "__version__", "0.0.1")
+    monkeypatch.setattr(workers_module, "__version__", "0.0.1")
     with pytest.raises(OptionError, match=r"versions of mlfc differ: 0\.0\.1 here"), opened_workers(address, BUILD):
         pass
-    monkeypatch.setattr(dask_module, "_SECONDS", 0.2)
+    monkeypatch.setattr(workers_module, "_SECONDS", 0.2)
     with pytest.raises(OptionError, match="no scheduler answers"), opened_workers("tcp://127.0.0.1:1", BUILD):
         pass
     monkeypatch.setitem(sys.modules, "distributed", None)

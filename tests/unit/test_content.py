@@ -68,7 +68,7 @@ def test_a_plain_array_is_not_copied() -> None:
 
 
 def test_joined_parts_hash_and_measure_as_one() -> None:
-    parts = (b"head", content.ArrayContent(np.arange(3, dtype=np.uint8)), content.ViewContent(memoryview(b"tail")))
+    parts = (b"head", content.ArrayContent(np.arange(3, dtype=np.uint8)), memoryview(b"tail"))
     joined = content.Joined(parts)
     assert content.to_bytes(joined) == b"head\x00\x01\x02tail"
     assert content.nbytes_of(joined) == 11

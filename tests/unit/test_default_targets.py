@@ -18,8 +18,7 @@ from mlfc.archive.describe.profile import profiled_factory
 from mlfc.cli.inspect import inspect
 from mlfc.cli.options import BoardOptions, Inputs
 from mlfc.cli.report import report
-from mlfc.cli.run_model import run_model
-from mlfc.cli.run_options import RunOptions
+from mlfc.cli.run_model import RunOptions, run_model
 from mlfc.cli.verify import verify
 from mlfc.errors import OptionError
 from mlfc.factory import Factory

@@ -16,7 +16,7 @@ from mlfc.target.features import Features
 from mlfc.tir import interpreter
 from mlfc.tir.ir import PrimFunc
 from mlfc.tir.merge_kernels import merge_kernels
-from mlfc.tir.specialize import with_numbers
+from mlfc.tir.parameters import with_numbers
 from mlfc.tir.visitor import signature
 from mlfc.transform.lower_group import lower_group
 from tests.verify_tir import verify

@@ -13,7 +13,7 @@ from mlfc.relay.ir import call
 from mlfc.relay.visitor import post_order
 from mlfc.support.dims import Dim, Symbol
 from mlfc.target.features import Features
-from mlfc.tir.specialize import with_numbers
+from mlfc.tir.parameters import with_numbers
 from mlfc.transform.lower_group import lower_group
 from mlfc.transform.matching import matching_axes
 from mlfc.transform.pipeline import run

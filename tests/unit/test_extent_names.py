@@ -8,7 +8,7 @@ import pytest
 
 import mlfc
 from mlfc.support.c_names import KEYWORDS
-from mlfc.support.dim_names import MOST_CHARS, name_of
+from mlfc.support.dim_walk import MOST_CHARS, name_of
 from mlfc.support.dims import Symbol, maximum, minimum
 from tests.open_models import convolutions
 

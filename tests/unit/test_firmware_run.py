@@ -9,7 +9,7 @@ import pytest
 
 from mlfc.errors import OptionError, RunError
 from mlfc.micro.board.board import find_board
-from mlfc.micro.firmware.standalone import OUTPUTS, REPORT
+from mlfc.micro.firmware.bare_metal import OUTPUTS, REPORT
 from mlfc.micro.run.firmware_run import emulate, failure, read_outputs, read_report, run_command
 from mlfc.support.tensor_info import TensorInfo
 

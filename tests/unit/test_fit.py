@@ -16,14 +16,10 @@ from mlfc.archive.details import full_module_info
 from mlfc.errors import ToolchainError
 from mlfc.micro.board.board import Board, boards, find_board, parse_board
 from mlfc.micro.board.object_code import core_flags
-from mlfc.micro.firmware import kept_trials, planned_memory
+from mlfc.micro.firmware import planned_memory
 from mlfc.micro.firmware.planned_memory import planned_table, tried
-from mlfc.micro.fit import builds as fit_builds
-from mlfc.micro.fit.boards import board_budgets
-from mlfc.micro.fit.builds import code_kind
-from mlfc.micro.fit.count import counting_board
-from mlfc.micro.fit.setting import Setting
-from mlfc.micro.run.count import Count
+from mlfc.micro.fit import boards as fit_boards
+from mlfc.micro.fit.boards import Count, Setting, board_budgets, code_kind, counting_board
 from mlfc.relay import ir
 from mlfc.support.content import to_bytes
 from mlfc.target.target import parse_target
@@ -91,8 +87,8 @@ def test_budgets_are_those_of_single_boards_and_take_few_compilations(monkeypatc
 
         return call
 
-    monkeypatch.setattr(fit_builds, "build_module", counted("builds", fit_builds.build_module))
-    monkeypatch.setattr(fit_builds, "tried", counted("trials", fit_builds.tried))
+    monkeypatch.setattr(fit_boards, "build_module", counted("builds", fit_boards.build_module))
+    monkeypatch.setattr(fit_boards, "tried", counted("trials", fit_boards.tried))
     module, params = mlfc.import_model(DIGITS)
     chosen = [board for board in map(boards().get, boards()) if board.arch == "cortex-m"]
     table = board_budgets(module, params, chosen, name="digits")
@@ -137,7 +133,7 @@ def test_boards_that_are_too_small_get_what_helps() -> None:
     assert "exceeded by" in rows["tiny"].problem
     # what is advised is what a build saves
     plain = full_module_info(mlfc.build(module, "c -mcpu=cortex-m4", params)).memory
-    least = full_module_info(mlfc.build(module, "c -mcpu=cortex-m4", params, **rows["tiny"].setting.arguments())).memory
+    least = full_module_info(mlfc.build(module, "c -mcpu=cortex-m4", params, **vars(rows["tiny"].setting))).memory
     advice = {item.ram_bytes: item.text for item in table.advice}
     assert "tiled by rows" in advice[plain.workspace_bytes + plain.io_bytes - least.workspace_bytes]
     quantized = next(item for item in table.advice if "mlfc quantize" in item.text)
@@ -184,10 +180,10 @@ def test_a_trial_is_kept_until_something_changes(monkeypatch: pytest.MonkeyPatch
         tried("digits", code, details, find_board("mps2-an500")),
     ):
         assert again.stack.untold == ("compiled again",)
-    monkeypatch.setattr(kept_trials, "_stamp", lambda _path: "another compiler")
-    kept_trials._identity.cache_clear()
+    monkeypatch.setattr(planned_memory, "_stamp", lambda _path: "another compiler")
+    planned_memory._identity.cache_clear()
     assert tried("digits", code, details, board).stack.untold == ("compiled again",)
-    kept_trials._identity.cache_clear()
+    planned_memory._identity.cache_clear()
 
 
 def test_instructions_are_counted_on_a_board_whose_core_runs_the_code() -> None:

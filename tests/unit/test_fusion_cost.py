@@ -10,7 +10,7 @@ import pytest
 
 import mlfc
 from mlfc.relay import ir
-from mlfc.transform.grouping import inline_cost
+from mlfc.transform.fuse import inline_cost
 from tests.counting import counted_calls
 from tests.harness import compiled, module_of
 from tests.relay_run import run_main

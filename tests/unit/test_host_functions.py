@@ -10,7 +10,7 @@ import pytest
 from mlfc import memory
 from mlfc.codegen.c_host import WIDTH, c_expression, c_function, head, plain, prototype
 from mlfc.codegen.device import device_kernels
-from mlfc.codegen.emit import constant_table, function_names, interface_of
+from mlfc.codegen.emit import constant_table, interface_of
 from mlfc.codegen.host.aot import AotFunctions
 from mlfc.codegen.host.launch import LAUNCHES, launching_function
 from mlfc.codegen.host.packed import CHECKS, packed_function
@@ -115,7 +115,7 @@ def test_functions_of_aot_follow_the_rules(external: bool) -> None:
     interface = interface_of(unit, NOTHING_SHARED, constants)
     for workspace_io in (False, True):
         chosen = replace(interface, workspace_io=workspace_io, inputs=(), outputs=()) if workspace_io else interface
-        aot = AotFunctions(program, unit.plan, chosen, constants, function_names(unit))
+        aot = AotFunctions(program, unit.plan, chosen, constants, unit.function_names())
         for function in (aot.entry(), *aot.mappers(), *([] if workspace_io else [aot.main()])):
             verify_host(function)
 

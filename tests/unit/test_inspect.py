@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 import mlfc
-from mlfc.archive.describe.operators import MAX_LISTED, live_during, span_bytes
-from mlfc.archive.describe.picture import memory_picture
+from mlfc.archive.describe.inspect import MAX_LISTED, live_during, span_bytes
+from mlfc.archive.describe.memory_map import memory_picture
 from mlfc.errors import ArchiveError
 from mlfc.support.module_info import BlockInfo
 from tests.show_archive import document, write_archive

@@ -12,10 +12,20 @@ import mlfc
 from mlfc.archive.details import full_module_info
 from mlfc.errors import BudgetError, ToolchainError
 from mlfc.micro.board.board import Board, find_board, parse_board
-from mlfc.micro.firmware.fit import check_fit, overflow_error
-from mlfc.micro.firmware.planned_memory import plan_table
-from mlfc.micro.memory.linked_memory import FIRMWARE, LIBRARIES, MODEL, LinkedPart, read_map
-from mlfc.micro.memory.memory_table import CONSTANTS, IO, WORKSPACE, MemoryRow, MemoryTable, differences
+from mlfc.micro.firmware.planned_memory import check_fit, overflow_error, plan_table
+from mlfc.micro.memory.memory_table import (
+    CONSTANTS,
+    FIRMWARE,
+    IO,
+    LIBRARIES,
+    MODEL,
+    WORKSPACE,
+    LinkedPart,
+    MemoryRow,
+    MemoryTable,
+    differences,
+    read_map,
+)
 from mlfc.micro.memory.stack_bound import StackBound
 from mlfc.micro.project.generate import generate_project
 from mlfc.support.module_info import ConstantPoolInfo, ModuleInfo, PoolInfo

@@ -15,7 +15,7 @@ from mlfc.errors import TypeCheckError
 from mlfc.ops.evaluate import evaluate
 from mlfc.relay import ir
 from mlfc.support import dtypes
-from mlfc.tir.intrinsics.narrow import ROUND_MODES
+from mlfc.tir.intrinsics.conversions import ROUND_MODES
 
 Array = npt.NDArray[Any]
 SIGNED = tuple(dtype for dtype in dtypes.NARROW_FLOATS if dtype != "float8_e8m0fnu")

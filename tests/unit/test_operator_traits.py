@@ -23,8 +23,8 @@ from mlfc.transform.convert_layout import ConvertLayout
 from mlfc.transform.fold_pad import FoldPad
 from mlfc.transform.quantize import CanonicalizeQuantized
 from mlfc.transform.simplify import Simplify
-from mlfc.verify.indices import index_ends
-from mlfc.verify.provenance import range_of
+from mlfc.verify.inputs import index_ends
+from mlfc.verify.judge import range_of
 from tests.edge_cases import specs
 from tests.edge_specs import Given, Spec
 from tests.relay_run import operators, run_main

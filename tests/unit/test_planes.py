@@ -8,7 +8,7 @@ from math import floor
 import numpy as np
 import pytest
 
-from mlfc.support.planes import find_plane
+from mlfc.support.lines import find_plane
 from tests.unit.test_lines import rounded
 
 CODES = np.arange(-128, 128)

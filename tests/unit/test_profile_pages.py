@@ -11,16 +11,13 @@ import numpy as np
 import pytest
 
 from mlfc.archive.describe import profile_page as pages
-from mlfc.archive.describe.profile_page import profile_page
-from mlfc.archive.describe.profile_rows import trace_text
-from mlfc.archive.describe.stages import Stage, stages
+from mlfc.archive.describe.profile_page import Stage, profile_page, stages, trace_text
 from mlfc.cli.tables import distinct
 from mlfc.library import peaks
 from mlfc.library.peaks import Peaks
-from mlfc.runtime.executors import timeline as timelines
-from mlfc.runtime.executors.profile import OperatorTime, Profile
-from mlfc.runtime.executors.timeline import Recorder, Timeline
-from mlfc.support.call_shapes import count_text, counted, tensor_in_call, tensor_text
+from mlfc.runtime.executors import profile as profiles
+from mlfc.runtime.executors.profile import OperatorTime, Profile, Recorder, Timeline
+from mlfc.support.dim_walk import count_text, counted, tensor_in_call, tensor_text
 from mlfc.support.dims import Symbol, maximum, substituted
 
 PEAKS = Peaks("a processor", 1, float32=100e9, int8=400e9, bandwidth=((1 << 10, 200e9), (1 << 20, 50e9)))
@@ -65,7 +62,7 @@ def test_a_trace_keeps_the_rules_of_the_format() -> None:
 
 
 def test_calls_beyond_the_limit_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(timelines, "MOST_EVENTS", 3)
+    monkeypatch.setattr(profiles, "MOST_EVENTS", 3)
     recorder = Recorder()
     for index in range(5):
         recorder.add(0, 0, 0, index, 1)

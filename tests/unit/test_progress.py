@@ -40,7 +40,7 @@ def notebook(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
 def show_everything() -> None:
     with progress.stage("compiling <x>"):
         pass
-    with progress.stages("quantizing") as say:
+    with progress.stage("quantizing") as say:
         say("reading")
     with progress.bar("tuning") as show:
         show(1, 2, "best <so> far")
@@ -76,7 +76,7 @@ def test_progress_is_shown_or_handed_on() -> None:
         raise AssertionError(text)
 
     def stages() -> Any:
-        return progress.stages("x")
+        return progress.stage("x")
 
     with progress.reported(own, stages) as report:
         assert report is own

@@ -11,8 +11,8 @@ import pytest
 
 from mlfc import errors
 from mlfc.micro.project_api import GeneratedProject, TemplateProject
-from mlfc.micro.project_api import connection as connection_module
-from mlfc.micro.project_api.connection import ServerConnection
+from mlfc.micro.project_api import client as client_module
+from mlfc.micro.project_api.client import ServerConnection
 from mlfc.micro.project_server import protocol
 
 HEAD = """\
@@ -113,7 +113,7 @@ time.sleep(600)
     ids=["silent", "stubborn", "half_a_line", "survived_by_what_it_started"],
 )
 def test_a_server_that_hangs_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
-    monkeypatch.setattr(connection_module, "_GRACE_SECONDS", 0.2)
+    monkeypatch.setattr(client_module, "_GRACE_SECONDS", 0.2)
     connection = ServerConnection(server(tmp_path, text))
     with pytest.raises(errors.ProjectError, match="did not answer build within 1 seconds"):
         connection.call("build", {"options": {}}, 1.0)

@@ -9,7 +9,7 @@ import pytest
 
 from mlfc.errors import TypeCheckError
 from mlfc.ops.evaluate import evaluate
-from mlfc.ops.resampling import AxisResize, evaluated, nearest
+from mlfc.ops.image import AxisResize, evaluated, nearest
 from mlfc.relay import ir
 from tests.image_cases import block_cases, resize_cases
 from tests.operator_cases import Case

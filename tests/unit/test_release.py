@@ -111,7 +111,7 @@ for load in (mlfc.load, mlfc.load_module):
 
 def test_types_that_numpy_lacks_need_their_package(package: Path) -> None:
     script = """
-from mlfc.runtime.executors.vm.memory import NUMPY_DTYPES, number_of
+from mlfc.runtime.executors.vm.native import NUMPY_DTYPES, number_of
 from mlfc.support.dtypes import to_numpy
 assert number_of(np.dtype(np.float32)) == 10 and number_of(np.dtype(">f4")) is number_of(np.dtype("M8[s]")) is None
 for ask in (lambda: to_numpy("bfloat16"), lambda: NUMPY_DTYPES[12]):
@@ -127,7 +127,7 @@ for ask in (lambda: to_numpy("bfloat16"), lambda: NUMPY_DTYPES[12]):
 def test_numbers_of_types_outside_numpy() -> None:
     import ml_dtypes
 
-    from mlfc.runtime.executors.vm.memory import NUMPY_DTYPES, number_of
+    from mlfc.runtime.executors.vm.native import NUMPY_DTYPES, number_of
     from mlfc.support.executable import DTYPES
 
     for name in ("float8_e5m2", "bfloat16", "int4"):

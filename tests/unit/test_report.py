@@ -11,7 +11,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import mlfc
 from mlfc.archive.describe import report_page as pages
-from mlfc.archive.describe.kernel_sources import kernel_sources
+from mlfc.archive.describe.graph_picture import kernel_sources
 from mlfc.archive.describe.measured import NOTHING
 from mlfc.archive.describe.report_operators import MOST_ROWS, OperatorTable
 from mlfc.archive.read.opening import open_archive

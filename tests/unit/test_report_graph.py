@@ -13,9 +13,7 @@ from typing import Any
 
 import pytest
 
-from mlfc.archive.describe.graph_layout import GraphLayout, layered
-from mlfc.archive.describe.graph_picture import graph_picture
-from mlfc.archive.describe.source_graph import SourceNode, contract_of
+from mlfc.archive.describe.graph_picture import GraphLayout, SourceNode, contract_of, graph_picture, layered
 from mlfc.relay.op import kernel_operators
 
 HOSTILE = '</script><img src=x onerror="alert(1)">\N{RIGHT-TO-LEFT OVERRIDE}${x}'

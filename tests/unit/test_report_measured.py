@@ -14,11 +14,17 @@ from typer.testing import CliRunner
 import mlfc
 from mlfc.archive.compare.compare_page import compare_page
 from mlfc.archive.compare.diff import matched_operators
-from mlfc.archive.describe.cost_pictures import cost_bars, roofline
-from mlfc.archive.describe.library_page import library_page
-from mlfc.archive.describe.measured import INSTRUCTIONS, MICROSECONDS, Costs, ModuleMeasurements, TensorDifference
+from mlfc.archive.describe.measured import (
+    INSTRUCTIONS,
+    MICROSECONDS,
+    Costs,
+    ModuleMeasurements,
+    TensorDifference,
+    cost_bars,
+    roofline,
+)
 from mlfc.archive.describe.report_operators import OperatorTable
-from mlfc.archive.describe.report_page import report_page
+from mlfc.archive.describe.report_page import library_page, report_page
 from mlfc.archive.read.opening import open_archive
 from mlfc.cli.main import app
 from mlfc.library.peaks import Peaks
@@ -91,7 +97,7 @@ def test_boards_have_instructions_and_no_limits() -> None:
 
 
 def test_the_table_has_times_bounds_and_differences() -> None:
-    from mlfc.archive.describe.source_graph import SourceNode
+    from mlfc.archive.describe.graph_picture import SourceNode
 
     sources = {"dense": SourceNode(("nn.dense",), "", (), ("t",)), "thin": SourceNode(("nn.dense",), "", (), ("u",))}
     found = {
@@ -218,7 +224,7 @@ def _run(*arguments: object) -> tuple[int, str]:
 
 
 def test_a_model_is_timed_and_verified(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mlfc.cli.reporting.known_peaks", lambda _: PEAKS)
+    monkeypatch.setattr("mlfc.cli.report.known_peaks", lambda _: PEAKS)
     status, told = _run(DIGITS, "--no-boards", "--profile", "--verify", "-o", tmp_path / "r.html")
     assert status == 0, told
     page = Page((tmp_path / "r.html").read_text())

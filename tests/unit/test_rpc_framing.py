@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mlfc.errors import InputError
-from mlfc.micro.rpc.framing import GREETING, MAX_PAYLOAD, Unframer, crc16, frame
+from mlfc.micro.rpc.session import GREETING, MAX_PAYLOAD, Unframer, crc16, frame
 
 # captured from a session of TVM 0.14
 CAPTURED = {

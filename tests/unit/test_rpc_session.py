@@ -9,9 +9,8 @@ import pytest
 
 from mlfc.errors import IoTimeoutError, RemoteError, SessionError, SessionTerminatedError, TransportClosedError
 from mlfc.micro.rpc import minrpc
-from mlfc.micro.rpc.framing import Unframer, frame
 from mlfc.micro.rpc.minrpc import PacketCode
-from mlfc.micro.rpc.session import Session
+from mlfc.micro.rpc.session import Session, Unframer, frame
 from mlfc.micro.rpc.transport import Timeouts
 
 START, REPLY, TERMINATE, LOG, NORMAL = 0, 1, 2, 3, 0x10

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from mlfc.micro.board.board import find_board
-from mlfc.micro.memory.disassembly import RULES, read_functions
-from mlfc.micro.memory.stack_bound import StackFrame, deepest, frame_sizes, interrupt_bytes
+from mlfc.micro.memory.stack_bound import RULES, StackFrame, deepest, frame_sizes, interrupt_bytes, read_functions
 from mlfc.micro.memory.stack_bound import _CallGraphNode as Function
 
 # as GNU objdump 2.40 prints them, for each architecture

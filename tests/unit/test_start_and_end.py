@@ -60,7 +60,7 @@ def test_an_interrupt_while_the_program_is_imported_is_one_line(program: tuple[s
 def test_an_interrupt_of_a_command_is_one_line(tmp_path: Path) -> None:
     code = (
         "import os, threading, mlfc.cli.main as main\n"
-        "import mlfc.cli.boards\n"
+        "import mlfc.cli.listings\n"
         "def wait(*_, **__):\n    os.write(1, b'running\\n')\n    threading.Event().wait(120)\n"
         "main.typer.Typer.__call__ = wait\n"
         "main.run()\n"

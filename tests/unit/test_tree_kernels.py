@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from mlfc.errors import InternalError
-from mlfc.kernels import tree_code, tree_tables
+from mlfc.kernels import tree_tables, trees
 from mlfc.relay.op import OPERATORS
 from mlfc.target.features import PLAIN, Features
 from mlfc.tir import builder as tb
@@ -24,7 +24,7 @@ Array = np.ndarray[Any, Any]
 TARGETS = {
     "host": Features(), "speed": PLAIN, "unit": replace(PLAIN, float_unit=True), "size": replace(PLAIN, optimize="size")
 }  # fmt: skip
-# what limits the forms: `tree_code`'s numbers by name
+# what limits the forms: `trees`'s numbers by name
 FORMS: dict[str, dict[str, int]] = {
     "conditions": {}, "numbered leaves": dict.fromkeys(("_ADDED_BYTES", "_STORED_BYTES"), 1 << 30),
     "tables": {"MOST_NODES": 0},
@@ -60,7 +60,7 @@ def conditions_of(prim: ir.PrimFunc) -> int:
 
 @pytest.fixture
 def only_tables(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tree_code, "MOST_NODES", 0)
+    monkeypatch.setattr(trees, "MOST_NODES", 0)
 
 
 @pytest.mark.parametrize("target", TARGETS)
@@ -82,7 +82,7 @@ def test_loops_equal_a_walk_of_the_tables(target: str, name: str) -> None:
     for form, limits in FORMS.items():
         with pytest.MonkeyPatch.context() as monkeypatch:
             for limit, value in limits.items():
-                monkeypatch.setattr(tree_code, limit, value)
+                monkeypatch.setattr(trees, limit, value)
             prim, constants = kernel(TARGETS[target], data, tables, {"comparisons": names})
         assert ("left" in names_of(prim)) == (form == "tables" or target == "size")
         assert interpreter.run(prim, [data, *tables], constants).tobytes() == expected.tobytes(), form
@@ -132,15 +132,15 @@ def test_conditions_are_chosen_where_they_are_few_and_code_may_be_large(monkeypa
     assert with_integers == {"speed", "size"}  # where floats are not compared by instructions
     for limit, value in (("MOST_NODES", count - 1), ("MOST_DEPTH", 4), ("MOST_BYTES", 20 * count)):
         with monkeypatch.context() as patch:
-            patch.setattr(tree_code, limit, value)
+            patch.setattr(trees, limit, value)
             assert "left" in names_of(kernel(PLAIN, data, tables, {})[0])
-    monkeypatch.setattr(tree_code, "MOST_BYTES", 20 * count + 4 * leaves)  # for leaves that only say their numbers
+    monkeypatch.setattr(trees, "MOST_BYTES", 20 * count + 4 * leaves)  # for leaves that only say their numbers
     prim, _ = kernel(PLAIN, data, tables, {})
     assert names_of(prim) == {"scores"}
     assert conditions_of(prim) == count
 
 
-@pytest.mark.parametrize("depth", [tree_code.MOST_DEPTH, 300])
+@pytest.mark.parametrize("depth", [trees.MOST_DEPTH, 300])
 def test_a_chain_of_nodes_is_nested_as_deep_as_is_allowed(depth: int) -> None:
     nodes = np.arange(depth)
     tables = [
@@ -150,7 +150,7 @@ def test_a_chain_of_nodes_is_nested_as_deep_as_is_allowed(depth: int) -> None:
     ]  # fmt: skip
     data = np.asarray([[0.5], [depth / 2], [depth + 1], [np.nan]], np.float32)
     prim, constants = kernel(PLAIN, data, tables, {})
-    assert (conditions_of(prim) == depth) == (depth <= tree_code.MOST_DEPTH)
+    assert (conditions_of(prim) == depth) == (depth <= trees.MOST_DEPTH)
     expected = scores(data, tables, ("le",), "add")
     np.testing.assert_array_equal(interpreter.run(prim, [data, *tables], constants), expected)
 

@@ -17,14 +17,12 @@ from mlfc.errors import InputError, OptionError, OutputError
 from mlfc.runtime.executors.aot_module import AotModule
 from mlfc.runtime.tensor.arrays import fill
 from mlfc.support.platforms import host_arch
-from mlfc.target.shipped import shipped_log
 from mlfc.target.target import parse_target
-from mlfc.target.tuning_log import TuningLog, opened_log, values_key
+from mlfc.target.tuning_log import TuningLog, opened_log, shipped_log, values_key
 from mlfc.tuning import kernels
-from mlfc.tuning.bench import Batch, BatchResult
-from mlfc.tuning.jobs import _sampled, build, plain_code
+from mlfc.tuning.bench import Batch, BatchResult, _sampled, build, plain_code
 from mlfc.tuning.kernels import tunable_kernels
-from mlfc.tuning.plot import best_so_far, page
+from mlfc.tuning.log import best_so_far, page
 from mlfc.tuning.search import Trial
 from mlfc.tuning.tune import TuningResult, tune
 from tests.onnx_models import model

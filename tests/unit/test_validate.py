@@ -12,9 +12,9 @@ import pytest
 from onnx import helper
 
 import mlfc
-from mlfc.archive.read import layout, params_forms, record
+from mlfc.archive.read import layout, opening, params_forms
 from mlfc.archive.read import opening as read
-from mlfc.archive.validate import c_symbols
+from mlfc.archive.validate import parsed_files
 from mlfc.archive.validate.validate import MAX_FAULTS, find_faults, validate
 from mlfc.relay import text_source
 from mlfc.runtime.executors import graph_json
@@ -126,12 +126,12 @@ def test_the_page_on_trust_states_the_limits() -> None:
         (tar.MAX_MEMBERS, "8,000"),
         (read.MAX_METADATA, "16 MiB"),
         (json_text.MAX_TOKENS, "250,000 values"),
-        (record.MAX_MODULES, "1,000 modules"),
+        (opening.MAX_MODULES, "1,000 modules"),
         (layout.MAX_SHARED, "100,000"),
         (graph_json.MAX_TEXT, "8 MiB"),
         (params_forms.MAX_JSON, "64 MiB"),
         (params.MAX_TENSORS, "100,000 tensors"),
-        (c_symbols.MAX_TOKENS, "500,000 words"),
+        (parsed_files.MAX_TOKENS, "500,000 words"),
         (text_source.MAX_TEXT, "16 MiB"),
         (text_source.MAX_CODE, "2,097,152 characters"),
         (text_source.MAX_TOKENS, "60,000 words"),

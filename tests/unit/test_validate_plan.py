@@ -8,7 +8,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from mlfc.archive.validate.plan import overlaps, pool_faults, reach_fault
+from mlfc.archive.validate.layout import overlaps, pool_faults, reach_fault
 from mlfc.support.module_info import BlockInfo, PoolInfo, ReachInfo
 
 CALLS, BYTES = 5, 12

@@ -20,7 +20,7 @@ from mlfc.problems import examine
 from mlfc.support.containers import ContainerInfo
 from mlfc.support.tensor_info import TensorInfo
 from mlfc.verify import compare, verify
-from mlfc.verify.contained import Asked, made_up_sets
+from mlfc.verify.inputs import Asked, made_up_sets
 
 pytest.importorskip("onnxruntime", reason="pip install 'mlfc[verify]'")
 

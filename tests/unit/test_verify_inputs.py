@@ -18,8 +18,7 @@ from mlfc.frontend import import_for_run
 from mlfc.options import ImportOptions
 from mlfc.runtime import TensorInfo
 from mlfc.verify import verify
-from mlfc.verify.indices import index_ends
-from mlfc.verify.inputs import read_labels, read_sets
+from mlfc.verify.inputs import index_ends, read_labels, read_sets
 
 DIGITS = Path(__file__).resolve().parents[2] / "examples" / "digits" / "digits.onnx"
 ONE = (TensorInfo("x", (1, 2, 3), "float32"),)

@@ -23,11 +23,9 @@ from mlfc.relay.ir import If
 from mlfc.runtime.tensor.arrays import fill
 from mlfc.support.tensor_info import TensorInfo
 from mlfc.verify import compare, verify
-from mlfc.verify import nudged as nudging
-from mlfc.verify.float64 import float64_model, in_float64
-from mlfc.verify.judge import Judge, Subject
-from mlfc.verify.nudged import OwnRounding, nudged
-from mlfc.verify.provenance import decision_of, range_of, rounds_inside
+from mlfc.verify import witnesses as nudging
+from mlfc.verify.judge import Judge, Subject, decision_of, range_of, rounds_inside
+from mlfc.verify.witnesses import OwnRounding, float64_model, in_float64, nudged
 from tests.onnx_graphs import GRAPHS, GraphMaker
 
 Array = npt.NDArray[Any]

@@ -7,7 +7,7 @@ from itertools import pairwise
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mlfc.ops.windows import Slide, adaptive_axis
+from mlfc.ops.pool import Slide, adaptive_axis
 
 
 @st.composite

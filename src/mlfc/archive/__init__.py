@@ -1,7 +1,4 @@
-"""Model Library Format archives: written, read, described, checked, loaded.
-
-Names load on first use: loading an archive needs nothing of what writes one, and starts in a third of the time.
-"""
+"""Model Library Format archives: written, read, described, checked, loaded. Names load on first use."""
 
 from __future__ import annotations
 

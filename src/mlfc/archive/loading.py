@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from mlfc.archive.read.load import (
     IN_MEMORY,
     LOADING,
+    MEMORY,
     artifact_kind,
     file_of,
     kind_of_artifact,
@@ -17,7 +18,7 @@ from mlfc.archive.read.load import (
     model_of_library,
     model_of_parts,
 )
-from mlfc.runtime.modules.restoring import LoadedOrigin, Restorable
+from mlfc.runtime.modules.runnable import LoadedOrigin, Restorable
 from mlfc.support.installation import required_for
 
 if TYPE_CHECKING:
@@ -62,12 +63,14 @@ def load(
     RunError, DeviceError
         If it was not compiled for these devices, or they are not there.
     """
-    if isinstance(path, (bytes, bytearray, memoryview)):
-        with required_for(LOADING, IN_MEMORY):
-            model = _load_bytes(path, module, devices)
-    else:
-        with required_for(LOADING, str(path)):
+    with required_for(LOADING, IN_MEMORY if isinstance(path, MEMORY) else str(path)):
+        if not isinstance(path, MEMORY):
             model = _load_file(path, module, devices)
+        elif kind_of_artifact(path) == "library":
+            model = model_of_library(load_module(path, module), IN_MEMORY, devices)
+        else:
+            with file_of(path) as file:
+                model = _load_file(file, module, devices)
     if isinstance(model, Restorable):
         model.origin = LoadedOrigin.of(load, path, module, tuple(devices))
     return model
@@ -83,14 +86,6 @@ def _load_file(path: str | os.PathLike[str], module: str | None, devices: Sequen
     if lacks_compiler(parts):
         return load_factory(own_factory(path, parts.record.name), devices)
     return model_of_parts(parts, devices)
-
-
-def _load_bytes(data: bytes | bytearray | memoryview, module: str | None, devices: Sequence[Device]) -> Runnable:
-    if kind_of_artifact(data) == "library":
-        model: Runnable = model_of_library(load_module(data, module), IN_MEMORY, devices)
-        return model
-    with file_of(data) as path:
-        return _load_file(path, module, devices)
 
 
 def lacks_compiler(parts: ModuleParts) -> bool:

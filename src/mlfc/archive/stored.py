@@ -10,8 +10,7 @@ from typing import Any
 from mlfc.archive.loading import load
 from mlfc.archive.read.load import kind_of_artifact
 from mlfc.errors import OptionError
-from mlfc.runtime.modules.restoring import Reduced, kept_by, restore
-from mlfc.runtime.modules.runnable import HasModel, Runnable
+from mlfc.runtime.modules.runnable import HasModel, Reduced, Runnable, kept_by, restore
 from mlfc.support.atomic import atomic_file
 from mlfc.support.text import Displayed
 

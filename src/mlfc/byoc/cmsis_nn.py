@@ -1,8 +1,6 @@
-"""CMSIS-NN as a generator: C that calls the public functions of ARM's library, which the user links.
+"""CMSIS-NN as a generator: C that calls the public functions of ARM's library (4.1 to 7), which the user links.
 
-What is taken computes the same integers as the compiler's own kernels: CMSIS-NN rounds twice, as TFLite's reference
-convolutions and everything in TFLite Micro do. What the functions want, and how much memory, is said in the
-documentation of ``arm_nnfunctions.h`` (CMSIS-NN 4.1 to 7); each call asks the library whether it needs more.
+It rounds twice, as TFLite's reference convolutions and TFLite Micro do. Each call asks whether it needs more memory.
 """
 
 from __future__ import annotations
@@ -50,13 +48,6 @@ def _shape(expr: relay.Expr) -> tuple[int, ...]:
 
 def _is_int8(*exprs: relay.Expr) -> bool:
     return all(relay.tensor_type(expr).dtype == "int8" for expr in exprs)
-
-
-def _multipliers(call: Call) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
-    """Return multipliers and shifts of a ``qnn.requantize``, one a scale."""
-    ratios = np.atleast_1d(_value(call.args[1]).astype(np.float64) / _number(call.args[3]))
-    pairs = [quantize_multiplier(float(ratio)) for ratio in ratios]
-    return np.array([pair[0] for pair in pairs], np.int32), np.array([pair[1] for pair in pairs], np.int32)
 
 
 def _requantizes(call: Call) -> bool:
@@ -114,38 +105,13 @@ def _tile(name: str, width: int, height: int) -> str:
     return f".{name} = {{{width}, {height}}}"
 
 
-def _context(subgraph: Subgraph, nbytes: int) -> str:
-    """Return the declaration of the memory that a function works in."""
-    if nbytes == 0:
-        return "const cmsis_nn_context context = {0, 0};"
-    subgraph.scratch("buffer", nbytes)
-    return f"const cmsis_nn_context context = {{${{buffer}}, {nbytes}}};"
-
-
-def _quantization(subgraph: Subgraph, filters: int) -> list[str]:
-    """Return the declaration of the multipliers of every filter."""
-    multipliers, shifts = _multipliers(subgraph.call("qnn.requantize"))
-    subgraph.constant("multipliers", np.broadcast_to(multipliers, (filters,)))
-    subgraph.constant("shifts", np.broadcast_to(shifts, (filters,)))
-    # the library's struct has no const, but what it points to is only read
-    return ["const cmsis_nn_per_channel_quant_params scaling = {(int32_t *)${multipliers}, (int32_t *)${shifts}};"]
-
-
-def _bias(subgraph: Subgraph, filters: int) -> None:
-    added = subgraph.calls("nn.bias_add")
-    values = _value(added[0].args[1]) if added else np.zeros(filters, np.int32)
-    subgraph.constant("bias", values.astype(np.int32).reshape(-1))
-
-
 def _finished(lines: Sequence[str]) -> External:
     return External(NAME, "\n".join(lines), _DECLARATIONS)
 
 
 def _call(function: str, operands: Sequence[str], sizer: str | None = None, nbytes: int = 0) -> list[str]:
     """Return a call that ends the kernel where the library refuses, or would need more memory than it has."""
-    lines = []
-    if sizer is not None:
-        lines += [f"if ({sizer} > {nbytes}) {{", "  return -1;", "}"]
+    lines = [] if sizer is None else [f"if ({sizer} > {nbytes}) {{", "  return -1;", "}"]
     inside = ",\n    ".join(operands)
     return [*lines, f"if ({function}(\n    {inside}) != ARM_CMSIS_NN_SUCCESS) {{", "  return -1;", "}"]
 
@@ -156,13 +122,24 @@ def _linear(
     """Return the call of a convolution; `sizes` are those of input, filter and output."""
     kind = "cmsis_nn_dw_conv_params" if "depthwise" in function else "cmsis_nn_conv_params"
     filters = sizes[2][3]
-    lines = [_context(subgraph, nbytes)]
+    if nbytes:
+        subgraph.scratch("buffer", nbytes)
+    memory = f"${{buffer}}, {nbytes}" if nbytes else "0, 0"
+    lines = [f"const cmsis_nn_context context = {{{memory}}};"]
     lines += [f"const {kind} params = {{", *(f"  {item}," for item in params), "};"]
-    lines += _quantization(subgraph, filters)
+    scales = subgraph.call("qnn.requantize").args
+    ratios = np.atleast_1d(_value(scales[1]).astype(np.float64) / _number(scales[3]))
+    pairs = np.array([quantize_multiplier(float(ratio)) for ratio in ratios], np.int32)
+    subgraph.constant("multipliers", np.broadcast_to(pairs[:, 0], (filters,)))
+    subgraph.constant("shifts", np.broadcast_to(pairs[:, 1], (filters,)))
+    # the library's struct has no const, but what it points to is only read
+    lines.append("const cmsis_nn_per_channel_quant_params scaling = {(int32_t *)${multipliers}, (int32_t *)${shifts}};")
     names = ("input_dims", "filter_dims", "output_dims")
     lines += [_dims(name, size) for name, size in zip(names, sizes, strict=True)]
     lines.append(_dims("bias_dims", (1, 1, 1, filters)))
-    _bias(subgraph, filters)
+    added = subgraph.calls("nn.bias_add")
+    bias = _value(added[0].args[1]) if added else np.zeros(filters, np.int32)
+    subgraph.constant("bias", bias.astype(np.int32).reshape(-1))
     operands = ("&context", "&params", "&scaling", "&input_dims", "${input0}", "&filter_dims", "${weights}",
                 "&bias_dims", "${bias}", "&output_dims", "${output}")  # fmt: skip
     sizer = f"{function}_get_buffer_size(&params, &input_dims, &filter_dims, &output_dims)"
@@ -182,11 +159,7 @@ def _conv2d(subgraph: Subgraph) -> External:
     kernel = weights.shape[:2]
     top, left = attrs["padding"][:2]
     strides, dilation = attrs["strides"], attrs["dilation"]
-    tiles = [
-        _tile("stride", strides[1], strides[0]),
-        _tile("padding", left, top),
-        _tile("dilation", dilation[1], dilation[0]),
-    ]
+    tiles = [_tile("stride", *strides[::-1]), _tile("padding", left, top), _tile("dilation", *dilation[::-1])]
     out = _shape(conv)
     if attrs["groups"] == 1:
         subgraph.constant("weights", weights.transpose(3, 0, 1, 2))
@@ -197,7 +170,8 @@ def _conv2d(subgraph: Subgraph) -> External:
     subgraph.constant("weights", weights.reshape(1, *kernel, out[3]))
     params = _params(subgraph, conv, [f".ch_mult = {weights.shape[3]}", *tiles])
     sizes = (data, (1, *kernel, out[3]), out)
-    nbytes = _depthwise_bytes(subgraph.features, kernel, data)
+    taps, features = kernel[0] * kernel[1], subgraph.features
+    nbytes = 4 * _MVE_CHANNELS * taps if features.has("mve") else 2 * data[3] * taps if features.has("dsp") else 0
     return _linear(subgraph, "arm_depthwise_conv_wrapper_s8", params, sizes, nbytes)
 
 
@@ -227,11 +201,6 @@ def _conv_bytes(
     right = max(1, -(-(left + odd) // stride)) if left + odd else 0
     row = (kernel[1] + max(left, right if odd else left)) * data[3]
     return max(4 * (-(-columns // 16) * 16), row if data[1] == 1 else 0)
-
-
-def _depthwise_bytes(features: Features, kernel: Sequence[int], data: Sequence[int]) -> int:
-    taps = kernel[0] * kernel[1]
-    return 4 * _MVE_CHANNELS * taps if features.has("mve") else 2 * data[3] * taps if features.has("dsp") else 0
 
 
 def _max_pool2d(subgraph: Subgraph) -> External:
@@ -282,10 +251,6 @@ def _requantized(product: str) -> Pattern:
 _MAKERS = {"conv2d": _conv2d, "dense": _dense, "add": _add, "max_pool2d": _max_pool2d}
 
 
-def _generate(subgraph: Subgraph) -> External:
-    return _MAKERS[subgraph.name](subgraph)
-
-
 _PAIR = (anything(), anything(), *(constant(),) * 6)
 
 GENERATORS.add(
@@ -298,7 +263,7 @@ GENERATORS.add(
             Composite("add", maybe("clip", op("qnn.add", *_PAIR)), _accepts_add),
             Composite("max_pool2d", maybe("clip", op("nn.max_pool2d")), _accepts_pool),
         ),
-        _generate,
+        lambda subgraph: _MAKERS[subgraph.name](subgraph),
         supply="CMSIS-NN, whose arm_nnfunctions.h the compiler must find and whose library the linker",
     ),
 )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from importlib import import_module
 from string import Template
 from typing import Any
 
@@ -80,7 +79,7 @@ class Subgraph:
 
     def constant(self, name: str, array: npt.NDArray[Any]) -> Buffer:
         """Add a constant, which the function gets as a pointer; raise OptionError for a name that is none, or taken."""
-        self._check_name(name)
+        self._check(name)
         buffer = Buffer(name, array.shape, dtypes.from_numpy(array.dtype))
         self.constants.append((buffer, np.ascontiguousarray(array).reshape(array.shape)))
         return buffer
@@ -90,14 +89,12 @@ class Subgraph:
 
         Raises OptionError as `constant` does, and for a number that does not follow from those of the part's tensors.
         """
-        self._check_name(name)
-        self._check_known(name, value)
+        self._check(name, value)
         self.extents[name] = value
 
     def scratch(self, name: str, nbytes: Extent) -> Buffer:
         """Add memory of the workspace that the function has while it runs; raise OptionError as `constant` does."""
-        self._check_name(name)
-        self._check_known(name, nbytes)
+        self._check(name, nbytes)
         buffer = Buffer(name, (nbytes,), "int8", "scratch")
         self.scratch_buffers.append(buffer)
         return buffer
@@ -107,24 +104,21 @@ class Subgraph:
         """All that the text may name: inputs, output, constants and scratch."""
         return (*self.inputs, self.output, *(buffer for buffer, _ in self.constants), *self.scratch_buffers)
 
-    def _check_known(self, name: str, value: Extent) -> None:
-        known = symbols_of(extent for buffer in (*self.inputs, self.output) for extent in buffer.shape)
-        unknown = [symbol for symbol in symbols_of([value]) if symbol not in known]
-        if unknown:
-            raise OptionError(
-                f"the number '{name}' needs {unknown[0].name}, which is in no extent of its tensors",
-                place=f"the generator's part '{self.name}'",
-                next_step="This is a fault of the generator",
-            )
-
-    def _check_name(self, name: str) -> None:
+    def _check(self, name: str, value: Extent = 0) -> None:
+        """Raise OptionError for a name that is none, or taken, and a number that no tensor's extents determine."""
+        place = f"the generator's part '{self.name}'"
         taken = [*(buffer.name for buffer in self.buffers), *self.extents]
         if name in taken or re.fullmatch(Template.idpattern, name, re.ASCII) is None:
             raise OptionError(
                 f"a buffer, or a number, cannot have the name '{name}'",
-                place=f"the generator's part '{self.name}'",
+                place=place,
                 next_step=f"Use letters, digits and underscores, and none of: {', '.join(taken)}",
             )
+        known = symbols_of(extent for buffer in (*self.inputs, self.output) for extent in buffer.shape)
+        for symbol in symbols_of([value]):
+            if symbol not in known:
+                cause = f"the number '{name}' needs {symbol.name}, which is in no extent of its tensors"
+                raise OptionError(cause, place=place, next_step="This is a fault of the generator")
 
 
 @dataclass(frozen=True)
@@ -166,8 +160,6 @@ class _Generators(Registry[Generator]):
 
     def add(self, key: str, entry: Generator) -> Generator:
         """Add a generator under its name, which is one of a folder in archives."""
-        if key in _BUILT_IN:
-            import_module(f"mlfc.byoc.{key}")
         if key in self:
             raise OptionError(f"there is a generator '{key}' already", next_step="Give yours another name")
         if key != entry.name:
@@ -180,9 +172,8 @@ class _Generators(Registry[Generator]):
         return super().add(key, entry)
 
 
-_BUILT_IN = ("cmsis_nn", "onnxruntime")
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,63}")
-GENERATORS: Registry[Generator] = _Generators("external code generator")
+GENERATORS: Registry[Generator] = _Generators("external code generator", "mlfc.byoc")
 
 
 def find_generators(names: Iterable[str]) -> tuple[Generator, ...]:
@@ -193,8 +184,6 @@ def find_generators(names: Iterable[str]) -> tuple[Generator, ...]:
     OptionError
         For a name that is not registered, or given twice.
     """
-    for name in _BUILT_IN:
-        import_module(f"mlfc.byoc.{name}")
     if isinstance(names, str):
         raise OptionError(f"generators are named in a list, and '{names}' is text", next_step=f"Give ['{names}']")
     chosen = list(names)
@@ -206,8 +195,6 @@ def find_generators(names: Iterable[str]) -> tuple[Generator, ...]:
 
 def supply_of(name: str) -> str:
     """Return what users must add to build the code of a generator; empty for nothing, and if it is not known here."""
-    if name in _BUILT_IN:
-        import_module(f"mlfc.byoc.{name}")
     return GENERATORS.get(name).supply if name in GENERATORS else ""
 
 

@@ -39,9 +39,9 @@ def node_model(text: str, place: str) -> onnx.ModelProto:
 
 
 def _generate(subgraph: Subgraph) -> External:
-    names: dict[relay.Expr, str] = {
-        param: buffer.name for param, buffer in zip(subgraph.function.params, subgraph.inputs, strict=True)
-    }
+    names: dict[relay.Expr, str] = dict(
+        zip(subgraph.function.params, (buffer.name for buffer in subgraph.inputs), strict=True)
+    )
     nodes: list[onnx.NodeProto] = []
     constants: list[onnx.TensorProto] = []
     opsets: dict[str, int] = {}
@@ -62,23 +62,15 @@ def _generate(subgraph: Subgraph) -> External:
         # behind its inputs the node's model has what the graphs inside of it read
         outer = model.graph.input[sum(map(bool, node.input)) :]
         rename_captured(node, {item.name: names[operand] for item, operand in zip(outer, given, strict=True)})
-        del node.input[:]
-        node.input.extend(names[operand] if operand is not None else "" for operand in operands)
+        node.input[:] = [names[operand] if operand is not None else "" for operand in operands]
         wanted = int(call.attrs["output"])
         # all outputs stay, wanted or not: operators have a least number of them
         results = [f"value{number}_{index}" if name else "" for index, name in enumerate(node.output)]
-        del node.output[:]
-        node.output.extend(results)
-        names[call] = "output" if call is subgraph.function.body else results[wanted]
-        node.output[wanted] = names[call]
+        names[call] = results[wanted] = "output" if call is subgraph.function.body else results[wanted]
+        node.output[:] = results
         nodes.append(node)
-    graph = helper.make_graph(
-        nodes,
-        "subgraph",
-        [_typed(names[param], param) for param in subgraph.function.params],
-        [_typed("output", subgraph.function.body)],
-        constants,
-    )
+    inputs = [_typed(names[param], param) for param in subgraph.function.params]
+    graph = helper.make_graph(nodes, "subgraph", inputs, [_typed("output", subgraph.function.body)], constants)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid(*item) for item in sorted(opsets.items())])
     model.ir_version = ir_version(opsets)
     return External(NAME, module=model.SerializeToString(deterministic=True))
@@ -106,8 +98,7 @@ def _add_opsets(opsets: dict[str, int], model: onnx.ModelProto, place: str) -> N
     for item in model.opset_import:
         if opsets.setdefault(item.domain, item.version) != item.version:
             raise UnsupportedError(
-                f"nodes of the opsets {opsets[item.domain]} and {item.version} cannot share a module",
-                place=place,
+                f"nodes of the opsets {opsets[item.domain]} and {item.version} cannot share a module", place=place
             )
 
 
@@ -130,19 +121,10 @@ def _typed(name: str, expr: relay.Expr) -> onnx.ValueInfoProto:
 
 def _module_bytes(symbol: str, payload: bytes) -> bytes:
     """Return the stored form of a module of the kind ``onnxruntime``; see `runtime.onnxruntime_module`."""
-    name = symbol.encode()
-    return b"".join((_LENGTH.pack(len(name)), name, _LENGTH.pack(len(payload)), payload))
+    return b"".join(_LENGTH.pack(len(part)) + part for part in (symbol.encode(), payload))
 
 
+_TABLE = (Composite("call", op("onnx.call")),)
 GENERATORS.add(
-    NAME,
-    Generator(
-        NAME,
-        (Composite("call", op("onnx.call")),),
-        _generate,
-        merges=True,
-        always=True,
-        module_bytes=_module_bytes,
-        takes_open=True,
-    ),
+    NAME, Generator(NAME, _TABLE, _generate, merges=True, always=True, module_bytes=_module_bytes, takes_open=True)
 )

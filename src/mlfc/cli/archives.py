@@ -17,8 +17,7 @@ MIGRATE_EXAMPLES = ("mlfc migrate old.tar -o new.tar", "mlfc migrate proposal.mo
 
 
 def validate(
-    artifact: Annotated[Path, typer.Argument(help="An archive of any version.")],
-    as_json: bool = False,
+    artifact: Annotated[Path, typer.Argument(help="An archive of any version.")], as_json: bool = False
 ) -> None:
     """List every fault of an archive.
 
@@ -50,15 +49,8 @@ def migrate(
     with stage(f"migrating {old}"):
         done = archive.migrate(old, output)
     if as_json:
-        print_json(
-            {
-                "output": str(done.path),
-                "version": done.version,
-                "form": done.form,
-                "renamed": dict(done.renamed),
-                "warnings": list(done.warnings),
-            }
-        )
+        head = {"output": str(done.path), "version": done.version, "form": done.form}
+        print_json({**head, "renamed": dict(done.renamed), "warnings": list(done.warnings)})
         return
     form = ", form of the proposal of 2021" if done.form == RFC else ""
     typer.echo(f"{old}: version {done.version}{form}; {done.path}: version 7")

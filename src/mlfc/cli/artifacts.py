@@ -15,13 +15,12 @@ from mlfc.errors import OptionError, unknown
 from mlfc.support.containers import ContainerInfo
 from mlfc.support.progress import stage
 from mlfc.support.temporary import TemporaryFolder
+from mlfc.support.tensor_info import TensorInfo
 from mlfc.support.text import printable
 
 if TYPE_CHECKING:
     from mlfc.factory import Factory
     from mlfc.micro.board.board import Board
-    from mlfc.runtime.modules.runnable import Runnable
-    from mlfc.support.tensor_info import TensorInfo
 
 
 def is_compiled(artifact: Path, module: str | None, given: Inputs, *, takes_shapes: bool = False) -> bool:
@@ -115,38 +114,31 @@ def given_inputs(
     `extents` are the bounds of open ones: what is made up has what `shapes` say, or 1 for a batch and 16 for others, as
     far as these allow. `elements` are the extents of tensors in sequences and optionals, as far as they are known.
     """
+    from mlfc.frontend.shapes import parse_shapes
     from mlfc.runtime.tensor.arrays import fill as filled
     from mlfc.runtime.tensor.npz import read_npz
 
     if path is not None:
         return read_npz(path, infos)
-    chosen = {name: max(low, min(high, _usual(name))) for name, (low, high) in (extents or {}).items()}
+    usual = {name: 1 if "batch" in name.lower() else 16 for name in extents or ()}
+    chosen = {name: max(low, min(high, usual[name])) for name, (low, high) in (extents or {}).items()}
     declared = _declared_sizes(infos, extents or {}, shapes)
     if made_up := {name: value for name, value in chosen.items() if name not in declared}:
         shown = ", ".join(f"{name}={value}" for name, value in made_up.items())
         typer.echo(printable(f"open dimensions of the inputs that were made up: {shown}"), err=True)
-    made = [
-        _contained(info, (elements or {}).get(info.name, ()), shapes)
-        if isinstance(info, ContainerInfo)
-        else info.at({**chosen, **declared})
-        for info in infos
-    ]
-    for info in made:
-        if not info.is_static and not isinstance(info, ContainerInfo):
+    stated, made = parse_shapes(shapes), list[TensorInfo]()
+    for info in infos:
+        if isinstance(info, ContainerInfo):  # its tensors have the extents that the user gives, or that are known
+            sizes = stated.get(info.name, (elements or {}).get(info.name, ())) or info.shape
+            made.append(replace(info, shape=tuple(item if isinstance(item, int) else "?" for item in sizes)))
+            continue
+        made.append(info.at({**chosen, **declared}))
+        if not made[-1].is_static:
             raise OptionError(
-                f"extents of the input {info} follow from others in a way that its name does not tell",
+                f"extents of the input {made[-1]} follow from others in a way that its name does not tell",
                 next_step=f"Give its shape: --shape {info.name}=..., or give the inputs: --inputs FILE.npz",
             )
     return filled(made, fill, seed)
-
-
-def _contained(info: ContainerInfo, known: Sequence[int | None], shapes: Sequence[str]) -> ContainerInfo:
-    """Return a sequence or optional whose tensors have the extents that are known, or that the user gives."""
-    from mlfc.frontend.shapes import parse_shapes
-
-    given = parse_shapes(shapes).get(info.name, known)
-    extents = [extent if isinstance(extent, int) else "?" for extent in given or info.shape]
-    return replace(info, shape=tuple(extents))
 
 
 def _declared_sizes(
@@ -175,33 +167,3 @@ def _declared_sizes(
                 known = low if low == high else f"{low}..{high}"
                 raise OptionError(f"expected {known} for '{extent}' of {info}, got {value}", place="--shape")
     return found
-
-
-def _usual(name: str) -> int:
-    return 1 if "batch" in name.lower() else 16
-
-
-def begin_state(model: Runnable, path: Path | None) -> None:
-    """Give a model the states in a file, if one is named."""
-    from mlfc.runtime.tensor.npz import read_npz
-
-    if path is None:
-        return
-    _require_state(model, "--state-in")
-    model.state.update(read_npz(path, model.state.infos))
-
-
-def save_state(model: Runnable, path: Path) -> None:
-    """Write a model's states to a file."""
-    from mlfc.runtime.tensor.npz import write_npz
-
-    _require_state(model, "--state-out")
-    write_npz(path, dict(model.state))
-
-
-def _require_state(model: Runnable, flag: str) -> None:
-    if not len(model.state):
-        raise OptionError(
-            f"option {flag} requires a model with state",
-            next_step="Compile it with --state INPUT=OUTPUT, or leave it out",
-        )

@@ -17,13 +17,13 @@ from mlfc.errors import BudgetError, OptionError
 from mlfc.support.progress import stage
 
 if TYPE_CHECKING:
-    from mlfc.cli.run_options import RunOptions
+    from mlfc.cli.run_model import RunOptions
     from mlfc.micro.board.board import Board
-    from mlfc.micro.firmware.graph_source import GraphSource
     from mlfc.micro.memory.memory_table import MemoryTable
-    from mlfc.micro.run.emulator import BuiltFirmware, EmulatedModule
-    from mlfc.runtime import Profile
+    from mlfc.micro.run.emulator import BuiltFirmware
     from mlfc.support.arrays import Array
+
+_VERIFY = "mlfc verify MODEL --layers"
 
 
 def run_elsewhere(artifact: Path, options: RunOptions, fixed: Inputs) -> None:
@@ -46,7 +46,14 @@ def run_elsewhere(artifact: Path, options: RunOptions, fixed: Inputs) -> None:
         return
     if options.repeat is not None:
         raise OptionError("option --repeat has no effect under an emulator: every run takes the same instructions")
-    firmware = _built_firmware(artifact, board, options, fixed)
+    from mlfc.micro.run.emulator import emulated_archive, emulated_factory
+
+    with stage(f"building firmware of {artifact} for {board.name}"):
+        if is_compiled(artifact, options.module, fixed, takes_shapes=True):
+            firmware = emulated_archive(artifact, board, options.module, profile=options.is_profiled)
+        else:
+            factory = compiled_model(artifact, fixed, board.target, tuned=options.tuned)
+            firmware = emulated_factory(factory, board, profile=options.is_profiled)
     run_firmware(
         firmware,
         options.fill_inputs(firmware.inputs, *input_sizes(firmware, artifact, fixed)),
@@ -56,17 +63,6 @@ def run_elsewhere(artifact: Path, options: RunOptions, fixed: Inputs) -> None:
         memory=firmware.memory if options.memory else None,
         warnings=warnings,
     )
-
-
-def _built_firmware(artifact: Path, board: Board, options: RunOptions, fixed: Inputs) -> EmulatedModule:
-    """Return an archive's module, or a model compiled for the board, as firmware for it."""
-    from mlfc.micro.run.emulator import emulated_archive, emulated_factory
-
-    with stage(f"building firmware of {artifact} for {board.name}"):
-        if is_compiled(artifact, options.module, fixed, takes_shapes=True):
-            return emulated_archive(artifact, board, options.module, profile=options.is_profiled)
-        factory = compiled_model(artifact, fixed, board.target, tuned=options.tuned)
-        return emulated_factory(factory, board, profile=options.is_profiled)
 
 
 def run_firmware(
@@ -83,7 +79,7 @@ def run_firmware(
 
     `warnings` are added to JSON.
     """
-    from mlfc.micro.run.count import Count
+    from mlfc.micro.fit.boards import Count
     from mlfc.runtime.tensor.npz import write_npz
 
     with stage(f"running under {firmware.program}"):
@@ -127,6 +123,7 @@ def run_firmware(
 
 def _check_vectors(artifact: Path, board: Board, options: RunOptions, warnings: Mapping[str, list[str]]) -> None:
     """Check an archive's test vectors on a board; raise BudgetError where an output differs."""
+    from mlfc.micro.run.firmware_run import traces
     from mlfc.micro.run.project_run import run_selftest
 
     with stage(f"checking {artifact} on {board.name}"):
@@ -136,32 +133,31 @@ def _check_vectors(artifact: Path, board: Board, options: RunOptions, warnings: 
     else:
         typer.echo("\n".join(run.lines))
     if not run.passed:
+        verify = "mlfc verify MODEL --layers"
+        search = f'See whether the same C is right on this machine: {verify} --target "{board.target}"'
+        if traces(board):
+            search = f"Look for the operator with: {verify} --board {options.board_name}"
         raise BudgetError(
             "the board's results differ from those of the machine that made the test vectors",
             place=f"{artifact} on {board.name}",
-            next_step=_search(board, options.board_name),
+            next_step=search,
         )
-
-
-def _search(board: Board, name: str) -> str:
-    """Return how to find the operator that computes something else on a board."""
-    from mlfc.micro.firmware.trace import traces
-
-    if traces(board):
-        return f"Look for the operator with: mlfc verify MODEL --layers --board {name}"
-    return f'See whether the same C is right on this machine: mlfc verify MODEL --layers --target "{board.target}"'
 
 
 def _run_driven(
     artifact: Path, board: Board, options: RunOptions, inputs: Inputs, warnings: Mapping[str, list[str]]
 ) -> None:
     """Run a graph on this machine with every operator on a device, and print what came out."""
-    from mlfc.micro.run.driven_model import driven_model
+    from mlfc.micro.firmware.graph_source import graph_of_archive, graph_of_factory
+    from mlfc.micro.run.project_run import driven_model
     from mlfc.runtime.tensor.npz import write_npz
 
     if options.repeat not in (None, 1) and not options.is_profiled:
         raise OptionError("option --repeat requires --profile; without it, times would measure the serial line")
-    source = _source(artifact, options.module, inputs, board.target)
+    if is_compiled(artifact, options.module, inputs):
+        source = graph_of_archive(artifact, options.module)
+    else:
+        source = graph_of_factory(compiled_model(artifact, inputs, board.target, "graph"))
     with (
         stage(f"running {artifact} on {board.name}"),
         driven_model(source, board, options.port, lambda line: typer.echo(f"device: {line}", err=True)) as model,
@@ -179,30 +175,15 @@ def _run_driven(
     document: dict[str, Any] = {"outputs": tensors, **warnings}
     if not options.as_json:
         print_outputs(tensors)
-    if measured is not None:
-        counts_instructions = options.port is None and board.emulator is not None
-        document["operators"] = _operators(measured, options, counts_instructions=counts_instructions)
-    if options.as_json:
-        print_json(document)
-
-
-def _source(artifact: Path, module: str | None, inputs: Inputs, target: str) -> GraphSource:
-    from mlfc.micro.firmware.graph_source import graph_of_archive, graph_of_factory
-
-    if is_compiled(artifact, module, inputs):
-        return graph_of_archive(artifact, module)
-    return graph_of_factory(compiled_model(artifact, inputs, target, "graph"))
-
-
-def _operators(measured: Profile, options: RunOptions, *, counts_instructions: bool) -> list[dict[str, Any]]:
-    """Print the operators, unless JSON is options, and return them for it."""
-    if not counts_instructions:
+    if measured is not None and (options.port is not None or board.emulator is None):
+        document["operators"] = as_rows(measured.operators, options.top)
         if not options.as_json:
             print_profile(measured.operators, options.top)
-        return as_rows(measured.operators, options.top)
-    # an emulated instruction takes a nanosecond
-    counts = [round(item.nanoseconds) for item in measured.operators]
-    rows = instruction_rows(measured.operators, counts, options.top)
-    if not options.as_json:
-        print_instructions(rows, len(counts))
-    return rows
+    elif measured is not None:
+        # an emulated instruction takes a nanosecond
+        counts = [round(item.nanoseconds) for item in measured.operators]
+        document["operators"] = instruction_rows(measured.operators, counts, options.top)
+        if not options.as_json:
+            print_instructions(document["operators"], len(counts))
+    if options.as_json:
+        print_json(document)

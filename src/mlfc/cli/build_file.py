@@ -10,8 +10,8 @@ from typing import Any, get_args, get_origin, get_type_hints
 import typer
 
 from mlfc.errors import MlfcError, OptionError, ProblemsError, unknown
+from mlfc.support.plain_file import parse_toml, read_toml
 from mlfc.support.text import byte_count
-from mlfc.support.toml_text import parse_toml, read_toml
 
 _EXPECTED: dict[Any, str] = {
     bool: "true or false", int: "an integer", float: "a number", str: "a string", Path: "a path",
@@ -70,12 +70,9 @@ def _place(path: Path, text: str, key: str) -> str:
 
 def _kind(hint: Any) -> Any:
     """Return the type of an option's value without what says that it may be left out."""
-    inner = next((item for item in get_args(hint) if item is not type(None)), hint) if _is_optional(hint) else hint
+    kinds = get_args(hint)
+    inner = next((item for item in kinds if item is not type(None)), hint) if type(None) in kinds else hint
     return get_origin(inner) or inner
-
-
-def _is_optional(hint: Any) -> bool:
-    return type(None) in get_args(hint)
 
 
 def _fits(value: object, kind: Any) -> bool:

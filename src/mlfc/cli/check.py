@@ -10,7 +10,7 @@ import typer
 
 from mlfc.cli.options import BoardOptions, Inputs
 from mlfc.cli.tables import print_json
-from mlfc.errors import MlfcError, ProblemsError, Remedy
+from mlfc.errors import ProblemsError, Remedy
 from mlfc.support.progress import stage
 from mlfc.support.text import printable
 
@@ -89,19 +89,13 @@ def _counts(outcome: Outcome) -> dict[str, Any]:
     counts = {"nodes": outcome.nodes, "refused": outcome.refused, "unchecked": outcome.unchecked}
     return {
         **counts,
-        "problems": [_entry(problem) for problem in outcome.problems],
+        "problems": [
+            {key: getattr(problem, key) for key in ("code", "place", "cause", "next_step")}
+            | {"remedies": [_remedy(item) for item in problem.remedies]}
+            for problem in outcome.problems
+        ],
         "open_dimensions": [vars(item) for item in outcome.open_dimensions],
         "bounding": list(outcome.bounding),
-    }
-
-
-def _entry(error: MlfcError) -> dict[str, Any]:
-    return {
-        "code": error.code,
-        "place": error.place,
-        "cause": error.cause,
-        "next_step": error.next_step,
-        "remedies": [_remedy(item) for item in error.remedies],
     }
 
 

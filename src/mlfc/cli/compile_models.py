@@ -11,26 +11,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mlfc.archive.write.options import ExportOptions
-from mlfc.cli.compile_options import (
-    LIBRARIES,
-    LibraryOptions,
-    PlacementOptions,
-    export_options,
-    form_of,
-)
-from mlfc.cli.compiling import board_asks, compile_archive, compile_files, is_archive
-from mlfc.cli.matrix import compile_rows, refuse_scheduler
+from mlfc.cli import compile_options
 from mlfc.cli.memory import fitting_memory, print_memory
 from mlfc.cli.options import BoardOptions, Fields, Inputs, parse_models
 from mlfc.cli.tables import LEVELS_TITLE, device_line, print_json, print_table, tiling_line
-from mlfc.errors import OptionError
+from mlfc.errors import OptionError, ProblemsError
 from mlfc.options import CompileOptions
 from mlfc.support.progress import stage
 from mlfc.support.text import printable
 
 if TYPE_CHECKING:
     from mlfc.factory import Factory
-    from mlfc.library.toolchain import Compiler
     from mlfc.micro.board.board import Board
     from mlfc.micro.memory.memory_table import MemoryTable
     from mlfc.support.module_info import ModuleInfo
@@ -64,6 +55,8 @@ EXAMPLES = (
     "CC='arm-none-eabi-gcc -mcpu=cortex-m4 -mthumb' mlfc compile kws.tflite --emit o -o kws_objects",
 )
 
+_TAKEN = {"matrix", "scheduler", "output", "as_json"}
+
 
 def compile_models(
     ctx: typer.Context,
@@ -90,9 +83,9 @@ def compile_models(
     flash: int | None = None,
     config: Path | None = None,
     as_json: bool = False,
-    placement: PlacementOptions,
+    placement: compile_options.PlacementOptions,
     sharing: Annotated[dict[str, Any], Fields(ExportOptions, ("share_workspace", "share_weights"), optional=True)],
-    library: LibraryOptions,
+    library: compile_options.LibraryOptions,
     archived: Annotated[dict[str, Any], Fields(ExportOptions, _ARCHIVED, optional=True, panel="Archive")],
     params_form: list[str] | None = None,
 ) -> None:
@@ -100,48 +93,65 @@ def compile_models(
 
     With several models, --shape, --value, --state and --specialize start with the name of one: MODEL:NAME=1,3,224,224.
     """
+    from mlfc.archive.describe.inspect_library import inspect_library
+    from mlfc.archive.read.load import artifact_kind
     from mlfc.support.atomic import check_writable
 
     if matrix is not None:
         compile_rows(matrix, output, scheduler, as_json, ctx)
         return
-    refuse_scheduler(scheduler)
+    if scheduler is not None:
+        raise OptionError(
+            "option --scheduler requires --matrix",
+            place="--scheduler",
+            next_step="Add --matrix FILE.toml, or leave it out",
+        )
     if not models:
         raise OptionError("expected a model", place="MODEL", next_step="Name a file: mlfc compile model.onnx")
     del config  # its callback has made the file's options the defaults
     on_board = board.chosen(target)
-    named = _named(models, module_name)
-    archives = _archives(named, module_name)
-    form = form_of(emit, output)
-    export = export_options(archived, params_form, sharing, form, archives[0] if archives else None)
+    named, archives = _named(models, module_name)
+    form = compile_options.form_of(emit, output)
+    export = compile_options.export_options(archived, params_form, sharing, form, archives[0] if archives else None)
     linking = library.arguments(form, board.board)
     suffixes = {"mlf": ".model-lib" if archived.get("rfc") else ".tar", "so": library.suffix}
-    place = _output(output, named, form, bool(archives), suffixes)
+    place = output or _default_output(named, form, bool(archives), suffixes)
     if form not in ("c", "o"):
         check_writable(place)
-    replaces = output is None and _is_earlier_output(place, form)
+    if (replaces := output is None and place.is_file()) and form in ("mlf", "so") and artifact_kind(place) == "model":
+        raise OptionError("exists, and mlfc did not make it", place=str(place), next_step="Name another file with -o")
     placing = placement.arguments(on_board)
-    chosen, limit = (target, ram) if on_board is None else board_asks(on_board, ram)
+    chosen, limit = target if on_board is None else on_board.target, ram
+    if on_board is not None and ram is None and on_board.memories:
+        limit = max(0, on_board.ram.nbytes - on_board.stack_bytes)  # for workspace, inputs and outputs
     if chosen is None and not archives:
         chosen = library.target(form)
     if ram is None and placing.get("pools"):
         limit = None  # pools have limits of their own
     choices = {"target": chosen, "ram": limit, "parallel": library.parallel}
     if archives:
-        factories = compile_archive(archives[0], inputs, executor, specialize, {**code, **placing, **choices})
+        factories = compile_options.compile_archive(
+            archives[0], inputs, executor, specialize, {**code, **placing, **choices}
+        )
     else:
-        factories = compile_files(named, inputs, (executor, specialize), placing, {**code, **choices})
-    _check_host(code.get("target_host"), factories)
+        factories = compile_options.compile_files(named, inputs, (executor, specialize), placing, {**code, **choices})
+    if code.get("target_host") is not None and not any(factory.target_host for factory in factories):
+        raise OptionError(
+            f"option --target-host requires a device target, got '{factories[0].target}'",
+            place="--target-host",
+            next_step="Remove --target-host, or compile for a device: --target opencl",
+        )
     table = fitting_memory(factories, on_board, ram, flash, export)
     with stage(f"writing {place}"):
-        if form in LIBRARIES:
+        if form in compile_options.LIBRARIES:
             _write_library(factories, place, form, export, linking)
         else:
             _write(factories, place, form, export, on_board)
-    has_levels = any(factory.code.levels for factory in factories) and place.is_file()
-    levels = _levels(place) if has_levels else {}
-    replaces = replaces and not as_json
-    _report(factories, f"{place}, in place of the earlier one" if replaces else f"{place}", table, levels, as_json)
+    levels: dict[str, int] = {}
+    if any(factory.code.levels for factory in factories) and place.is_file():
+        levels = inspect_library(place)["library"]["levels"]
+    written = f"{place}, in place of the earlier one" if replaces and not as_json else f"{place}"
+    _report(factories, written, table, levels, as_json)
     if ram is not None and on_board is None and not as_json:
         _print_lent(factories, ram)
 
@@ -158,36 +168,30 @@ def _print_lent(factories: Sequence[Factory], ram: int) -> None:
         )
 
 
-def _named(models: Sequence[str], module_name: str | None) -> dict[str, Path]:
+def _named(models: Sequence[str], module_name: str | None) -> tuple[dict[str, Path], list[Path]]:
+    """Return the files by module name, and the archives among them: one alone, or none."""
+    from mlfc.archive.read.load import artifact_kind
     from mlfc.support.c_names import module_name as checked_name
 
     named = parse_models(models)
-    if module_name is None:
-        return named
-    if len(named) != 1:
-        raise OptionError(
-            "option --module-name requires a single model", next_step="Write NAME=FILE for each of several"
-        )
-    # the name that the code gets is the name of the file: "../x" names no folder
-    return {checked_name(module_name): next(iter(named.values()))}
-
-
-def _archives(named: Mapping[str, Path], module_name: str | None) -> list[Path]:
-    archives = [path for path in named.values() if is_archive(path)]
+    if module_name is not None:
+        if len(named) != 1:
+            raise OptionError(
+                "option --module-name requires a single model", next_step="Write NAME=FILE for each of several"
+            )
+        # the name that the code gets is the name of the file: "../x" names no folder
+        named = {checked_name(module_name): next(iter(named.values()))}
+    archives = [path for path in named.values() if path.is_file() and artifact_kind(path) == "archive"]
     if archives and (len(named) > 1 or module_name is not None):
         raise OptionError(
             "an archive must be compiled alone, and keeps its module names",
             place=str(archives[0]),
             next_step="Remove the other files and --module-name",
         )
-    return archives
+    return named, archives
 
 
-def _output(
-    output: Path | None, named: Mapping[str, Path], emit: str, from_archive: bool, suffixes: Mapping[str, str]
-) -> Path:
-    if output is not None:
-        return output
+def _default_output(named: Mapping[str, Path], emit: str, from_archive: bool, suffixes: Mapping[str, str]) -> Path:
     if from_archive and emit == "mlf":
         raise OptionError("the default output would replace the archive", next_step="Name another file with -o")
     if len(named) != 1:
@@ -196,41 +200,11 @@ def _output(
     return Path(f"{name}{ {'c': '_c', 'o': '_o', 'a': '.a', 'tar': '_lib.tar', **suffixes}[emit] }")
 
 
-def _is_earlier_output(place: Path, form: str) -> bool:
-    """Tell whether a file of the default name is to be replaced; raise OptionError if it is another program's."""
-    from mlfc.archive.read.load import artifact_kind
-
-    if not place.is_file():
-        return False
-    if form in ("mlf", "so") and artifact_kind(place) == "model":
-        raise OptionError("exists, and mlfc did not make it", place=str(place), next_step="Name another file with -o")
-    return True
-
-
-def _check_host(target_host: str | None, factories: Sequence[Factory]) -> None:
-    if target_host is not None and not any(factory.target_host for factory in factories):
-        raise OptionError(
-            f"option --target-host requires a device target, got '{factories[0].target}'",
-            place="--target-host",
-            next_step="Remove --target-host, or compile for a device: --target opencl",
-        )
-
-
-def _board_compiler(board: Board, factories: Sequence[Factory]) -> Compiler | None:
-    """Return the compiler of a board's objects; None for that of the environment, which the user has chosen."""
-    from mlfc.archive import code_files
+def _write(factories: Sequence[Factory], place: Path, emit: str, options: ExportOptions, board: Board | None) -> None:
+    from mlfc import archive
     from mlfc.library.toolchain import named_compiler
     from mlfc.micro.board.object_code import core_flags
     from mlfc.micro.board.programs import need
-
-    if os.environ.get("CC"):
-        return None
-    program = need(f"{board.toolchain.prefix}gcc", board.toolchain.packages)
-    return named_compiler(shlex.join((program, *core_flags(board, code_files(factories)))))
-
-
-def _write(factories: Sequence[Factory], place: Path, emit: str, options: ExportOptions, board: Board | None) -> None:
-    from mlfc import archive
     from mlfc.support.atomic import write_folder
 
     if emit == "mlf":
@@ -238,16 +212,12 @@ def _write(factories: Sequence[Factory], place: Path, emit: str, options: Export
     elif emit == "c":
         write_folder(place, archive.source_folder(factories, options))
     else:
-        compiler = None if board is None else _board_compiler(board, factories)
+        compiler = None  # that of the environment, which the user has chosen, or this machine's
+        if board is not None and not os.environ.get("CC"):
+            program = need(f"{board.toolchain.prefix}gcc", board.toolchain.packages)
+            flags = core_flags(board, archive.code_files(factories))
+            compiler = named_compiler(shlex.join((program, *flags)))
         write_folder(place, archive.object_files(factories, options, compiler))
-
-
-def _levels(place: Path) -> dict[str, int]:
-    """Return the bytes of a library's kernels for each level of processors."""
-    from mlfc.archive.describe.inspect_library import inspect_library
-
-    levels: dict[str, int] = inspect_library(place)["library"]["levels"]
-    return levels
 
 
 def _report(
@@ -292,6 +262,7 @@ def _write_library(
     from mlfc.factory import library_root
     from mlfc.library.export import export_library
     from mlfc.support.atomic import write_bytes
+    from mlfc.support.content import to_bytes
 
     wanted = _SUFFIXES.get(emit)
     if (wanted is None and place.suffix in (*_SUFFIXES.values(), ".o")) or (wanted and place.suffix != wanted):
@@ -304,21 +275,49 @@ def _write_library(
         factories, share_workspace=bool(options.share_workspace), share_weights=bool(options.share_weights)
     )
     export_library(root, place, **linking)
-    header = b"\n".join(_headers(factories))
-    if header:
-        write_bytes(place.with_suffix(".h"), header)
-
-
-def _headers(factories: Sequence[Factory]) -> list[bytes]:
-    from mlfc.support.content import to_bytes
-
-    return [
-        to_bytes(factory.code.files[f"include/{factory.code.header_name}"])
-        for factory in factories
-        if factory.code.header_name is not None
-    ]
+    headers = [item.code.files[f"include/{item.code.header_name}"] for item in factories if item.code.header_name]
+    if headers:
+        write_bytes(place.with_suffix(".h"), b"\n".join(map(to_bytes, headers)))
 
 
 def _bounded(details: ModuleInfo, nbytes: int) -> int | None:
     """Return the bytes of a memory, None where open extents have no bound."""
     return None if details.vm is not None and details.vm.arena_bytes is None else nbytes
+
+
+def compile_rows(
+    matrix: Path, output: Path | None, scheduler: str | None, as_json: bool, context: typer.Context
+) -> None:
+    """Compile the rows of a matrix file, print what was made, and raise ProblemsError for the rows that failed."""
+    from mlfc.matrix.compile_matrix import board_memory, compile_matrix, memory_of
+
+    given = [
+        max(param.opts, key=len) if param.param_type_name == "option" else "MODEL"
+        for param in context.command.params
+        if param.name not in _TAKEN
+        and param.name is not None
+        and getattr(context.get_parameter_source(param.name), "name", "") == "COMMANDLINE"
+        and context.params.get(param.name)
+    ]
+    if given:  # rows have options of their own
+        raise OptionError(
+            f"option --matrix excludes {', '.join(given)}",
+            place="--matrix",
+            next_step="Write models and options into the matrix",
+        )
+    if output is None:
+        raise OptionError(
+            "option --matrix requires -o", place="-o", next_step="Name a folder or an archive: -o all.tar"
+        )
+    made = compile_matrix(matrix, output, scheduler=scheduler, progress=True)
+    if as_json:
+        print_json({"output": str(output), "rows": list(made.entries)})
+    else:
+        rows = []
+        for item in made.entries:
+            nbytes = sum(one["bytes"] for one in item["files"]) if "files" in item else None
+            rows.append((item["row"], item["status"], nbytes, *memory_of(item), *board_memory(item)))
+        columns = ("row", "status", "bytes", "workspace", "constants", "inputs and outputs", "RAM", "flash")
+        print_table(f"{output}: bytes", columns, rows)
+    if made.problems:
+        raise ProblemsError(made.problems, place=str(matrix))

@@ -8,13 +8,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mlfc.cli.options import given_options
+from mlfc.cli.options import Inputs, given_options
 from mlfc.errors import MlfcError, OptionError, ProblemsError, unknown
+from mlfc.support.progress import stage
 from mlfc.support.text import byte_count
 
 if TYPE_CHECKING:
     from mlfc.archive.write.options import ExportOptions
-    from mlfc.memory import Pool
+    from mlfc.factory import Factory
     from mlfc.micro.board.board import Board
 
 LIBRARIES = ("so", "a", "tar")
@@ -22,8 +23,7 @@ EMITS = ("mlf", "c", "o", *LIBRARIES)
 _BY_SUFFIX = {".so": "so", ".dylib": "so", ".dll": "so", ".wasm": "so", ".a": "a", ".o": "o"}
 _SIZED = re.compile(r"([^=]*)(?:=([0-9]{1,15} ?[kKmMgG]?(?:i[bB])?))?", re.ASCII)
 _FORM = "Write NAME or NAME=BYTES, such as dtcm=65536 or dtcm=64k"
-_BOARD = "Name one with --board"
-_ONE = "Remove one of them"
+_IMPORTED = "has no effect on an archive, which is imported already"
 
 
 def form_of(emit: str | None, output: Path | None) -> str:
@@ -38,12 +38,8 @@ def form_of(emit: str | None, output: Path | None) -> str:
         return emit or "mlf"
     if emit is None and named in LIBRARIES:
         return named
-    raise OptionError(
-        f"expected a file name of an archive, got '{output.name}'",
-        place="-o",
-        next_step=f"Name it {output.stem}.tar, or add --emit {named}"
-        + (" for objects in a folder" if named == "o" else ""),
-    )
+    step = f"Name it {output.stem}.tar, or add --emit {named}{' for objects in a folder' if named == 'o' else ''}"
+    raise OptionError(f"expected a file name of an archive, got '{output.name}'", place="-o", next_step=step)
 
 
 @dataclass(frozen=True)
@@ -67,9 +63,8 @@ class LibraryOptions:
                 next_step="Make objects with --emit o, an archive with --emit mlf, or firmware with mlfc project"
                 " create",
             )
-        asked = given_options(
-            {"abi": self.abi and tuple(self.abi.split(",")), "target_triple": self.triple, "cc": self.cc}
-        )
+        abi = self.abi and tuple(self.abi.split(","))
+        asked = given_options({"abi": abi, "target_triple": self.triple, "cc": self.cc})
         if asked and emit not in LIBRARIES:
             raise OptionError(
                 "options --abi, --triple and --cc require a library",
@@ -145,16 +140,20 @@ class PlacementOptions:
     def arguments(self, board: Board | None = None) -> dict[str, Any]:
         """Return the options of `build` that the user gave; OptionError or ProblemsError for all faults at once."""
         from mlfc.memory import ConstantPool, MemoryOptions, Pool
+        from mlfc.micro.board.board import board_pools
 
         problems: list[MlfcError] = []
         wanted = [Pool(name, nbytes) for name, nbytes in _sized(self.pool, "--pool", problems)]
         if self.board_pools and board is None:
-            problems.append(
-                OptionError("option --board-pools requires --board", place="--board-pools", next_step=_BOARD)
-            )
+            cause = "option --board-pools requires --board"
+            problems.append(OptionError(cause, place="--board-pools", next_step="Name one with --board"))
         if self.board_pools and wanted:
             problems.append(
-                OptionError("options --pool and --board-pools exclude each other", place="--pool", next_step=_ONE)
+                OptionError(
+                    "options --pool and --board-pools exclude each other",
+                    place="--pool",
+                    next_step="Remove one of them",
+                )
             )
         memories = [ConstantPool(*sized) for sized in _sized(self.constants, "--constants", problems)]
         loaded = _sized(self.load_constants, "--load-constants", problems)
@@ -167,14 +166,9 @@ class PlacementOptions:
             problems.append(error)
         if problems:
             raise problems[0] if len(problems) == 1 else ProblemsError(problems)
-        return given_options(
-            {
-                "workspace_io": self.workspace_io,
-                "external_workspace": self.external_workspace,
-                "pools": wanted or (_of_board(board) if self.board_pools else None),
-                "constants": memories or None,
-            }
-        )
+        pools = wanted or (board_pools(board) if self.board_pools and board is not None else None)
+        plan = {"workspace_io": self.workspace_io, "external_workspace": self.external_workspace}
+        return given_options({**plan, "pools": pools, "constants": memories or None})
 
 
 def _sized(texts: Sequence[str] | None, flag: str, problems: list[MlfcError]) -> list[tuple[str, int | None]]:
@@ -189,9 +183,107 @@ def _sized(texts: Sequence[str] | None, flag: str, problems: list[MlfcError]) ->
     return found
 
 
-def _of_board(board: Board | None) -> tuple[Pool, ...] | None:
-    if board is None:
-        return None
-    from mlfc.micro.board.board import board_pools
+def compile_archive(
+    path: Path,
+    inputs: Inputs,
+    executor: Sequence[str] | None,
+    specialize: Sequence[str] | None,
+    changes: Mapping[str, Any],
+) -> list[Factory]:
+    """Compile every module of an archive again; options that the user did not give are as they were.
 
-    return board_pools(board)
+    `changes`: other options of `build`.
+    """
+    from mlfc.archive.write.rebuild import rebuild
+
+    step = "Compile the model itself"
+    if "numerics" in changes:
+        raise OptionError(f"option --numerics {_IMPORTED}", next_step=step)
+    inputs.refuse(_IMPORTED, step)
+    executors = parse_executors(executor or (), None)
+    if set(executors) - {""}:
+        raise OptionError("an archive needs the same executor for all modules", place="--executor")
+    special = parse_extents(specialize, None)[""] if specialize else None
+    with stage(f"compiling {path}"):
+        return rebuild(path, executor=executors.get(""), specialize=special, **changes)
+
+
+def compile_files(
+    named: Mapping[str, Path],
+    inputs: Inputs,
+    by_name: tuple[Sequence[str] | None, Sequence[str] | None],
+    placing: Mapping[str, Any],
+    common: Mapping[str, Any],
+) -> list[Factory]:
+    """Compile model files by module name.
+
+    `by_name`: executors and specializations, which may name a module.
+    `placing`: options of `build` about memory, which modules for the graph executor beside others do not have.
+    `common`: others.
+    """
+    from mlfc.compiler import build_module
+    from mlfc.frontend import import_for_run
+    from mlfc.target.tuning_log import opened_log
+
+    by_model = inputs.by_model(list(named))
+    executors = parse_executors(by_name[0] or (), list(named))
+    special = parse_extents(by_name[1] or (), list(named))
+    if "tuned" in common:
+        common = {**common, "tuned": opened_log(common["tuned"])}
+    if len(named) > 1:
+        common = {**common, "ram": None}
+    factories = []
+    for name, path in named.items():
+        with stage(f"compiling {path}"):
+            executor = executors.get(name) or executors.get("")
+            is_placed = executor != "graph" or len(named) == 1
+            own: dict[str, Any] = {"executor": executor, "module_name": name, "specialize": special[name]}
+            options = by_model[name].options(**common, **own, **(placing if is_placed else {}))
+            factories.append(build_module(*import_for_run(path, options, executor), options))
+    return factories
+
+
+def parse_extents(texts: Sequence[str], names: Sequence[str] | None) -> dict[str, list[dict[str, int]]]:
+    """Return values of open dimensions by module name, from texts like ``batch=8,width=224``.
+
+    Of several modules, the name is in front: ``kws:batch=8``; under the name ``""`` where `names` is None.
+    """
+    chosen: dict[str, list[dict[str, int]]] = {name: [] for name in names or ("",)}
+    for text in texts:
+        only, colon, rest = next(iter(chosen)), "", text
+        if len(chosen) > 1:
+            only, colon, rest = text.partition(":")
+        values: dict[str, int] = {}
+        for part in rest.split(","):
+            name, _, value = part.partition("=")
+            if not name or name in values or not re.fullmatch(r"[0-9]{1,10}", value):
+                values.clear()
+                break
+            values[name] = int(value)
+        if not values or only not in chosen or (len(chosen) > 1 and not colon):
+            form = "MODEL:batch=8" if len(chosen) > 1 else "batch=8 or batch=8,width=224"
+            raise OptionError(
+                f"expected values of open dimensions, got '{text}'", place="--specialize", next_step=f"Write {form}"
+            )
+        chosen[only].append(values)
+    return chosen
+
+
+def parse_executors(texts: Sequence[str], names: Sequence[str] | None) -> dict[str, str]:
+    """Return executors by module name from texts like ``graph`` (under the name ``""``) and ``kws=graph``.
+
+    Raises OptionError if a name is not one of `names`, or something is said twice.
+    """
+    chosen: dict[str, str] = {}
+    for text in texts:
+        name, equals, executor = text.rpartition("=")
+        if equals and (not re.fullmatch(r"\w+", name) or (names is not None and name not in names)):
+            raise OptionError(
+                f"expected NAME=EXECUTOR, got '{text}'",
+                place="--executor",
+                next_step=f"Write aot, graph, or NAME=graph with a name of: {', '.join(names or ())}",
+            )
+        if name in chosen:
+            raise OptionError(f"the executor of {name or 'all modules'} is specified twice", place="--executor")
+        chosen[name] = executor
+    return chosen

@@ -1,15 +1,16 @@
-"""``mlfc diff``."""
+"""``mlfc diff`` and ``mlfc budget``."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from mlfc.cli.options import size_option
-from mlfc.cli.tables import Styled, excess, print_json, print_line, print_table
+from mlfc.cli.artifacts import archive_of
+from mlfc.cli.options import Inputs, size_option
+from mlfc.cli.tables import Styled, print_json, print_line, print_table
 from mlfc.errors import OptionError
 from mlfc.support.progress import stage
 
@@ -19,9 +20,16 @@ EXAMPLES = (
     "mlfc diff old.tar new.tar --ram 64k --flash 256k",
     "mlfc diff old.tar new.tar --compile --json",
 )
+BUDGET_EXAMPLES = (
+    "mlfc budget kws.tflite --ram 64k --flash 256k",
+    "mlfc budget *.tflite --target cortex-m4 --ram 64k",
+    "mlfc budget kws.tar --flash 256k --json",
+)
 _ROWS = 12
 _STYLES = {"-": "red", "+": "green", "~": "yellow", "!!": "bold red", "!": "yellow"}
+_GONE_AND_NEW = (("-", "removed"), ("+", "added"))
 _SIGNS = {"break": "!!", "warning": "!", "note": ""}
+_BUDGET = {"ram_bytes": "RAM", "constants_bytes": "constants"}
 _SAME, _BROKEN = "a caller of A works with B", "a caller of A breaks with B"
 
 
@@ -43,54 +51,49 @@ def diff(
     """Compare two archives. Exit status 1: a C caller of the first breaks with the second, or it exceeds a budget."""
     from mlfc import archive
 
+    modules: dict[str, str] = {}
+    for text in module or ():
+        first, colon, second = text.partition(":")
+        if not (first and colon and second) or first in modules:
+            raise OptionError(f"expected A:B, got '{text}'", place="--module", next_step="Name each module A once")
+        modules[first] = second
     with stage(f"comparing {a} and {b}"):
-        found = archive.diff(a, b, modules=_mapped(module or ()), compile_code=compile_code, ram=ram, flash=flash)
+        found = archive.diff(a, b, modules=modules, compile_code=compile_code, ram=ram, flash=flash)
     if as_json:
         print_json(found)
     elif found["equal"]:
         typer.echo("nothing changed")
     else:
         _print(found)
-    over = excess(found.get("budget", {}))
-    for text in () if as_json else over:
-        print_line(text, "red")
+    over = _excess(found.get("budget", {}))
+    for line in () if as_json else over:
+        print_line(line, "red")
     if found["breaks"] or over:
         raise typer.Exit(1)
-
-
-def _mapped(texts: Sequence[str]) -> dict[str, str]:
-    modules: dict[str, str] = {}
-    for text in texts:
-        first, colon, second = text.partition(":")
-        if not (first and colon and second) or first in modules:
-            raise OptionError(f"expected A:B, got '{text}'", place="--module", next_step="Name each module A once")
-        modules[first] = second
-    return modules
 
 
 def _print(found: Mapping[str, Any]) -> None:
     typer.echo(f"A: {found['a']}\nB: {found['b']}")
     print_line(_BROKEN if found["breaks"] else _SAME, "red" if found["breaks"] else "green")
-    for name in found["modules_removed"]:
-        typer.echo(f"- module {name}")
-    for name in found["modules_added"]:
-        typer.echo(f"+ module {name}")
+    for sign, key in _GONE_AND_NEW:
+        for name in found[f"modules_{key}"]:
+            typer.echo(f"{sign} module {name}")
     # the worst first
-    modules = sorted(
-        found["modules"].items(), key=lambda item: min((_rank(change) for change in item[1]["interface"]), default=9)
-    )
-    for name, module in modules:
-        _print_module(name, module)
+    levels = list(_SIGNS)
+    worst = {
+        name: min((levels.index(change["level"]) for change in module["interface"]), default=9)
+        for name, module in found["modules"].items()
+    }
+    for name in sorted(worst, key=worst.__getitem__):
+        _print_module(name, found["modules"][name])
     _print_sizes("whole archive: bytes", found["totals"])
     _print_pairs("whole archive", found["facts"])
-    _print_limited("files", ("", "path"), list(_signed_files(found["files"])))
-
-
-def _rank(change: Mapping[str, Any]) -> int:
-    return list(_SIGNS).index(change["level"])
+    signs = (("~", "changed"), *_GONE_AND_NEW)
+    _print_limited("files", ("", "path"), [(sign, path) for sign, key in signs for path in found["files"][key]])
 
 
 def _print_module(name: str, module: Mapping[str, Any]) -> None:
+    rows: list[tuple[object, ...]] = []
     shown = name if name == module["b"] else f"{name} and {module['b']}"
     if not module["interface"]:
         same = "the C interface is the same" if all(module["headers"]) else "inputs and outputs are the same"
@@ -103,55 +106,32 @@ def _print_module(name: str, module: Mapping[str, Any]) -> None:
         title = "interface (!! breaks callers, ! may surprise them)"
         print_table(title, ("", "what", "A", "B"), list(map(_coloured, rows)))
     _print_sizes("memory: bytes", module["memory"])
-    _print_operators(module["operators"])
-    _print_limited("weights", ("", "name", "bytes"), list(_signed_weights(module["weights"])))
-    _print_pairs("facts", module["facts"])
-
-
-def _print_sizes(title: str, pairs: Mapping[str, Sequence[int | None]]) -> None:
-    rows = [
-        (key.removesuffix("_bytes").replace("_", " "), before, after, _change(before, after))
-        for key, (before, after) in pairs.items()
-    ]
-    _print_limited(title, ("", "A", "B", "change"), rows)
-
-
-def _change(before: int | None, after: int | None) -> str | None:
-    if before is None or after is None:
-        return None
-    share = f" ({(after - before) / before:+.1%})" if before else ""
-    return f"{after - before:+,}{share}"
-
-
-def _print_operators(operators: Mapping[str, Any]) -> None:
+    operators, weights = module["operators"], module["weights"]
     if operators["count"]:
-        before, after = operators["count"]
-        typer.echo(f"operators: {before} and {after}, without names in common")
-    rows: list[tuple[object, ...]] = []
-    for sign, key in (("-", "removed"), ("+", "added")):
-        rows += [
-            (sign, item["name"], None if item["macs"] is None else f"{item['macs']:,} MACs") for item in operators[key]
-        ]
+        typer.echo(f"operators: {' and '.join(map(str, operators['count']))}, without names in common")
+    rows = []
+    for sign, key in _GONE_AND_NEW:
+        for item in operators[key]:
+            rows.append((sign, item["name"], None if item["macs"] is None else f"{item['macs']:,} MACs"))
     for item in operators["changed"]:
         pairs = [f"{key} {_cell(pair[0])} -> {_cell(pair[1])}" for key, pair in item.items() if key != "name"]
         rows += [("~", item["name"], pair) for pair in pairs]
     _print_limited("operators", ("", "nodes", ""), rows)
+    rows = [(sign, item["name"], item["bytes"]) for sign, key in _GONE_AND_NEW for item in weights[key]]
+    rows += [("~", before["name"], after["bytes"]) for before, after in weights["changed"]]
+    rows += [("=", f"{before} is now {after}", None) for before, after in weights["renamed"]]
+    _print_limited("weights", ("", "name", "bytes"), rows)
+    _print_pairs("facts", module["facts"])
 
 
-def _signed_weights(weights: Mapping[str, Any]) -> Iterator[tuple[object, ...]]:
-    for sign, key in (("-", "removed"), ("+", "added")):
-        for item in weights[key]:
-            yield sign, item["name"], item["bytes"]
-    for before, after in weights["changed"]:
-        yield "~", before["name"], after["bytes"]
-    for before, after in weights["renamed"]:
-        yield "=", f"{before} is now {after}", None
-
-
-def _signed_files(files: Mapping[str, Sequence[str]]) -> Iterator[tuple[str, str]]:
-    for sign, key in (("~", "changed"), ("-", "removed"), ("+", "added")):
-        for path in files[key]:
-            yield sign, path
+def _print_sizes(title: str, pairs: Mapping[str, Sequence[int | None]]) -> None:
+    rows = []
+    for key, (before, after) in pairs.items():
+        change = None
+        if before is not None and after is not None:
+            change = f"{after - before:+,}" + (f" ({(after - before) / before:+.1%})" if before else "")
+        rows.append((key.removesuffix("_bytes").replace("_", " "), before, after, change))
+    _print_limited(title, ("", "A", "B", "change"), rows)
 
 
 def _print_pairs(title: str, pairs: Mapping[str, Sequence[object]]) -> None:
@@ -175,3 +155,51 @@ def _print_limited(title: str, columns: Sequence[str], rows: Sequence[tuple[obje
         print_table(title, columns, list(map(_coloured, rows[:_ROWS])))
     if len(rows) > _ROWS:
         typer.echo(f"  ... and {len(rows) - _ROWS} more; --json lists all")
+
+
+def budget(
+    artifacts: Annotated[list[Path], typer.Argument(metavar="ARTIFACT...", help="Models, or archives.")],
+    *,
+    target: Annotated[str, typer.Option(help="Of models: what they are compiled for.")] = "c",
+    ram: Annotated[
+        int | None, size_option("What workspace, inputs, outputs and state of each may take together.")
+    ] = None,
+    flash: Annotated[int | None, size_option("What the constants of each may take.")] = None,
+    as_json: bool = False,
+) -> None:
+    """Check that models stay within a budget. Exit status 1: one exceeds it.
+
+    Nothing is changed to meet it, as mlfc compile --ram does. The hook mlfc-budget of pre-commit runs this.
+    """
+    from mlfc import archive
+
+    if ram is None and flash is None:
+        raise OptionError("expected a budget, got none", next_step="Give --ram BYTES, --flash BYTES or both")
+    found: dict[str, dict[str, list[int]]] = {}
+    for path in artifacts:
+        with archive_of(path, Inputs(), target) as made:
+            found[str(path)] = archive.diff(made, made, ram=ram, flash=flash)["budget"]
+    over = {name: _excess(sizes) for name, sizes in found.items()}
+    if as_json:
+        print_json({name: {**sizes, "exceeds": bool(over[name])} for name, sizes in found.items()})
+    else:
+        columns = [_BUDGET[key] for key in next(iter(found.values()), {})]
+        rows = [
+            (name, *(Styled(f"{size:,}", "red" if size > limit else "green") for size, limit in sizes.values()))
+            for name, sizes in found.items()
+        ]
+        print_table("bytes", ("", *columns), rows, names=True)
+        for name, texts in over.items():
+            for text in texts:
+                print_line(f"{name}: {text}", "red")
+    if any(over.values()):
+        raise typer.Exit(1)
+
+
+def _excess(sizes: Mapping[str, Sequence[int]]) -> list[str]:
+    """Return a sentence for each size of a budget that exceeds its limit."""
+    return [
+        f"{_BUDGET[key]}: {size:,} bytes exceed the budget of {limit:,} by {size - limit:,}"
+        for key, (size, limit) in sizes.items()
+        if size > limit
+    ]

@@ -14,7 +14,7 @@ from mlfc.support.progress import bar
 from mlfc.support.text import printable
 
 if TYPE_CHECKING:
-    from mlfc.micro.fit.boards import BoardBudget, BudgetTable
+    from mlfc.micro.fit.boards import BudgetTable
 
 EXAMPLES = (
     "mlfc fit kws.tflite",
@@ -88,36 +88,26 @@ def _print(model: Path, found: BudgetTable, *, emulate: bool) -> None:
     fitting = sum(bool(row.fits) for row in found.rows)
     unsure = sum(row.fits is None for row in found.rows)
     title = f"{model.name} fits {fitting} of {len(found.rows)} boards" + (f", and maybe {unsure}" if unsure else "")
-    print_table(title, columns, [_row(row, emulate=emulate) for row in found.rows], names=True, optional=_OPTIONAL)
-    for text, names in _notes(found, emulate=emulate).items():
+    notes: dict[str, list[str]] = {}  # what is to be said of boards, with their names
+    rows = []
+    for row in found.rows:
+        style = "yellow" if row.fits and 100 * row.fullness > _TIGHT else _STYLES[row.fits]
+        cells: list[object] = [row.board.name, Styled({True: "yes", None: "maybe", False: "no"}[row.fits], style)]
+        for kind in ("ram", "flash"):
+            percent = row.percent(kind)
+            cells += [row.used(kind), Styled(percent and round(percent, 1), "red" if (percent or 0) > _FULL else "")]
+        cells.append(row.stack_bytes)
+        if emulate:
+            clock, ms = row.board.fastest_clock_hz, row.milliseconds
+            cells += [row.count.instructions, clock and clock / 1e6, ms and float(f"{ms:.3g}")]
+        rows.append([*cells, "-" if row.table is None else row.setting.options])
+        problem = row.problem if row.table is None or row.fits is not False else ""
+        for text in filter(None, (problem, row.count.unknown if emulate else "")):
+            notes.setdefault(text, []).append(row.board.name)
+    print_table(title, columns, rows, names=True, optional=_OPTIONAL)
+    for text, names in notes.items():
         typer.echo(printable(f"{', '.join(names)}: {text}"))
     if found.advice:
         typer.echo("What would make it fit more:")
     for item in found.advice:
         typer.echo(printable(f"  {item}"))
-
-
-def _row(row: BoardBudget, *, emulate: bool) -> list[object]:
-    style = "yellow" if row.fits and 100 * row.fullness > _TIGHT else _STYLES[row.fits]
-    fits = {True: "yes", None: "maybe", False: "no"}[row.fits]
-    cells: list[object] = [row.board.name, Styled(fits, style)]
-    for kind in ("ram", "flash"):
-        percent = row.percent(kind)
-        cells += [row.used(kind), Styled(percent and round(percent, 1), "red" if (percent or 0) > _FULL else "")]
-    cells.append(row.stack_bytes)
-    if emulate:
-        clock, ms = row.board.fastest_clock_hz, row.milliseconds
-        cells += [row.count.instructions, clock and clock / 1e6, ms and float(f"{ms:.3g}")]
-    cells.append("-" if row.table is None else row.setting.options)
-    return cells
-
-
-def _notes(found: BudgetTable, *, emulate: bool) -> dict[str, list[str]]:
-    """Return what is to be said of boards, each text with their names."""
-    notes: dict[str, list[str]] = {}
-    for row in found.rows:
-        said = [row.problem if row.table is None or row.fits is not False else ""]
-        said.append(row.count.unknown if emulate else "")
-        for text in filter(None, said):
-            notes.setdefault(text, []).append(row.board.name)
-    return notes

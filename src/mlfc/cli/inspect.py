@@ -36,8 +36,7 @@ _OPERATOR_NUMBERS = ("workspace_bytes", "bytes", "macs", "intensity")
 
 def inspect(
     artifact: Annotated[
-        Path,
-        typer.Argument(help="A model, an archive of any version of mlfc or TVM, or a library in any form."),
+        Path, typer.Argument(help="A model, an archive of any version of mlfc or TVM, or a library in any form.")
     ],
     *,
     layers: bool = False,
@@ -63,12 +62,15 @@ def inspect(
     A model is compiled first, in memory: what is shown is the archive that `mlfc compile` would write.
     """
     from mlfc import archive
+    from mlfc.archive.describe.memory_map import memory_picture
     from mlfc.archive.read.load import artifact_kind
+    from mlfc.support.atomic import write_bytes
     from mlfc.target.defaults import PORTABLE
 
+    has_views = layers or weights or files or picture is not None
     on_board = BoardOptions(board, trust_board).chosen(target)
     if on_board is not None:
-        if layers or weights or files or picture is not None:
+        if has_views:
             raise OptionError("option --board excludes the other views", next_step="Leave out the other options")
         _show_board_memory(artifact, on_board, str(board), module, fixed, as_json)
         return
@@ -78,7 +80,7 @@ def inspect(
         if target is not None:
             raise OptionError("option --target requires a model", place=str(artifact), next_step="Remove --target")
     if kind in ("library", "objects"):
-        if layers or weights or files or picture is not None:
+        if has_views:
             raise OptionError(
                 "a library has no details of layers, weights and files",
                 place=str(artifact),
@@ -91,7 +93,8 @@ def inspect(
     if module is not None:
         found = {**found, "modules": {module: found["modules"][_only(found["modules"], module)]}}
     if picture is not None:
-        _draw(found["modules"], picture)
+        name = _only(found["modules"])
+        write_bytes(picture, memory_picture(found["modules"][name], name).encode())
     if as_json:
         print_json(found)
         return
@@ -112,7 +115,7 @@ def _show_board_memory(
     artifact: Path, board: Board, named: str, module: str | None, inputs: Inputs, as_json: bool
 ) -> None:
     """Print the table, and raise BudgetError where the board has less."""
-    from mlfc.micro.firmware.fit import check_fit
+    from mlfc.micro.firmware.planned_memory import check_fit
 
     warnings = core_warnings(artifact, board, named, module)
     table, details = planned_memory(artifact, board, module, inputs)
@@ -126,12 +129,9 @@ def _show_board_memory(
 def _print_head(artifact: Path, found: Mapping[str, Any]) -> None:
     size = sum(file["bytes"] for file in found["files"])
     writer = f", written by {found['writer']}" if found["writer"] else ""
-    form = "as the RFC proposed, " if found["form"] == "rfc" else ""
+    form = f"{'as the RFC proposed, ' if found['form'] == 'rfc' else ''}{found['style']}{writer}"
     typer.echo(
-        printable(
-            f"{artifact}: version {found['version']}, {form}{found['style']}{writer}; "
-            f"{len(found['files'])} files of {size:,} bytes"
-        )
+        printable(f"{artifact}: version {found['version']}, {form}; {len(found['files'])} files of {size:,} bytes")
     )
 
 
@@ -145,14 +145,6 @@ def _only(modules: Mapping[str, Any], wanted: str | None = None) -> str:
         place="--module",
         next_step=f"Name one of: {', '.join(modules)}",
     )
-
-
-def _draw(modules: Mapping[str, Any], place: Path) -> None:
-    from mlfc.archive.describe.picture import memory_picture
-    from mlfc.support.atomic import write_bytes
-
-    name = _only(modules)
-    write_bytes(place, memory_picture(modules[name], name).encode())
 
 
 def _print_facts(facts: Mapping[str, Any]) -> None:
@@ -169,14 +161,11 @@ def _print_module(name: str, module: dict[str, Any]) -> None:
     _print_facts(module["facts"])
     tensors = [(kind, tensor) for kind in ("inputs", "outputs", "states") for tensor in module[kind]]
     if tensors:
-        print_table(
-            "tensors",
-            ("", "name", "type", "bytes", "scale", "zero point"),
-            [
-                (kind.removesuffix("s"), tensor["name"], describe_tensor(tensor), *map(tensor.get, _TENSOR_NUMBERS))
-                for kind, tensor in tensors
-            ],
-        )
+        rows = [
+            (kind.removesuffix("s"), tensor["name"], describe_tensor(tensor), *map(tensor.get, _TENSOR_NUMBERS))
+            for kind, tensor in tensors
+        ]
+        print_table("tensors", ("", "name", "type", "bytes", "scale", "zero point"), rows)
     for function, buffers in (module["functions"] or {}).items():
         rows = [(item["input_binding"], describe_tensor(item), item["bytes"]) for item in buffers]
         print_table(f"function {function}", ("parameter", "type", "bytes"), rows)
@@ -212,30 +201,13 @@ def _print_vm(vm: Mapping[str, Any]) -> None:
         ]
         print_table("open extents", ("name", "from", "to"), rows)
     if vm["containers"]:
-        print_table(
-            "sequences and optionals",
-            ("", "name", "type", "tensors"),
-            [
-                (
-                    item["binding"],
-                    item["name"],
-                    f"{item['kind']} of {describe_tensor(item)}",
-                    ", ".join(item["tensors"]),
-                )
-                for item in vm["containers"]
-            ],
-        )
-    typer.echo(
-        f"  {vm['kernels']:,} kernels"
-        + ("" if vm["arena_bytes"] is not None else "; memory is allocated while it runs")
-    )
-
-
-def _place(tensor: Mapping[str, Any], bases: Mapping[str, int]) -> int | str | None:
-    """Return a tensor's offset, in its pool where there are several."""
-    offset: int | None = tensor.get("offset")
-    pool = tensor.get("pool")
-    return offset if offset is None or pool is None else f"{pool} + {offset - bases[pool]:,}"
+        containers = [
+            (item["binding"], item["name"], f"{item['kind']} of {describe_tensor(item)}", ", ".join(item["tensors"]))
+            for item in vm["containers"]
+        ]
+        print_table("sequences and optionals", ("", "name", "type", "tensors"), containers)
+    allocating = "" if vm["arena_bytes"] is not None else "; memory is allocated while it runs"
+    typer.echo(f"  {vm['kernels']:,} kernels{allocating}")
 
 
 def _print_peak(module: dict[str, Any]) -> None:
@@ -244,16 +216,17 @@ def _print_peak(module: dict[str, Any]) -> None:
     tensors = operator.get("tensors") or peak["tensors"]
     shown = tensors[:_PEAK_TENSORS]
     bases = {pool["name"]: pool["base"] for pool in module["pools"] or ()}
-    rows = [(tensor["name"], tensor["bytes"], _place(tensor, bases)) for tensor in shown]
+    rows: list[tuple[object, ...]] = []
+    for tensor in shown:
+        offset, pool = tensor.get("offset"), tensor.get("pool")
+        place = offset if offset is None or pool is None else f"{pool} + {offset - bases[pool]:,}"
+        rows.append((tensor["name"], tensor["bytes"], place))
     if len(shown) < len(tensors):
         rows.append((f"{len(tensors) - len(shown)} more", sum(item["bytes"] for item in tensors[len(shown) :]), None))
-    place = "" if peak["call"] is None else f"call {peak['call']}, "
+    call = "" if peak["call"] is None else f"call {peak['call']}, "
     nodes = f" ({shortened(', '.join(peak['nodes']))})" if peak["nodes"] else ""
-    print_table(
-        f"peak of {peak['live_bytes']:,} live bytes: {place}{peak['function']}{nodes}",
-        ("tensor", "bytes", "offset"),
-        rows,
-    )
+    title = f"peak of {peak['live_bytes']:,} live bytes: {call}{peak['function']}{nodes}"
+    print_table(title, ("tensor", "bytes", "offset"), rows)
 
 
 def _print_layers(module: dict[str, Any]) -> None:
@@ -272,21 +245,12 @@ def _print_layers(module: dict[str, Any]) -> None:
 
 def _print_weights(constants: list[dict[str, Any]]) -> None:
     largest = constants[0]["bytes"] if constants else 0
-    print_table(
-        "weights",
-        ("name", "type", "bytes", "share %", ""),
-        [
-            (
-                f"{item['name']} = {item['source']}" if "source" in item else item["name"],
-                describe_tensor(item),
-                item["bytes"],
-                100 * item["share"],
-                bar(item["bytes"], largest),
-            )
-            for item in constants
-        ],
-        optional=("", "share %"),
-    )
+    rows = []
+    for item in constants:
+        name = f"{item['name']} = {item['source']}" if "source" in item else item["name"]
+        nbytes = item["bytes"]
+        rows.append((name, describe_tensor(item), nbytes, 100 * item["share"], bar(nbytes, largest)))
+    print_table("weights", ("name", "type", "bytes", "share %", ""), rows, optional=("", "share %"))
 
 
 def _print_rest(module: dict[str, Any], *, layers: bool, weights: bool) -> None:
@@ -309,9 +273,8 @@ def _print_rest(module: dict[str, Any], *, layers: bool, weights: bool) -> None:
 
 
 def _print_shared(shared: Mapping[str, Any] | None) -> None:
-    if not shared or not (shared["workspace_bytes"] or shared["constants_bytes"] or shared["functions"]):
+    if not shared:
         return
-    typer.echo("")
     rows: list[tuple[str, int | None]] = []
     if shared["workspace_bytes"]:
         rows.append((f"workspace of {', '.join(shared['workspace_modules'])}", shared["workspace_bytes"]))
@@ -319,7 +282,9 @@ def _print_shared(shared: Mapping[str, Any] | None) -> None:
         rows.append(("constants", shared["constants_bytes"]))
     if shared["functions"]:
         rows.append((f"code: {len(shared['functions'])} functions", None))
-    print_table("shared by modules", ("", "bytes"), rows)
+    if rows:
+        typer.echo("")
+        print_table("shared by modules", ("", "bytes"), rows)
 
 
 def _show_library(path: Path, as_json: bool) -> None:
@@ -346,21 +311,12 @@ def _show_library(path: Path, as_json: bool) -> None:
         if names:
             print_table(f"functions, called as those of {abi}", ("name",), [(name,) for name in names])
     for name, module in found["modules"].items():
-        _print_library_module(name, module)
-
-
-def _print_library_module(name: str, module: Mapping[str, Any]) -> None:
-    rows = [
-        (kind, tensor["name"], describe_tensor(tensor))
-        for kind, tensors in (("input", module["inputs"]), ("output", module["outputs"]), ("state", module["states"]))
-        for tensor in tensors or ()
-    ]
-    print_table(f"module {name}: {module['executor']}", ("", "name", "type"), rows)
-    _print_facts(module["facts"])
-    if module["vm"]:
-        _print_vm(module["vm"])
-    print_table(
-        f"module {name}: memory",
-        ("", "bytes"),
-        [(key.removesuffix("_bytes").replace("_", " "), size) for key, size in (module["memory"] or {}).items()],
-    )
+        kinds = ("inputs", "outputs", "states")
+        tensors = [(kind.removesuffix("s"), tensor) for kind in kinds for tensor in module[kind] or ()]
+        described = [(kind, tensor["name"], describe_tensor(tensor)) for kind, tensor in tensors]
+        print_table(f"module {name}: {module['executor']}", ("", "name", "type"), described)
+        _print_facts(module["facts"])
+        if module["vm"]:
+            _print_vm(module["vm"])
+        sizes = {key.removesuffix("_bytes").replace("_", " "): size for key, size in (module["memory"] or {}).items()}
+        print_table(f"module {name}: memory", ("", "bytes"), list(sizes.items()))

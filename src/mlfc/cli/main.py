@@ -9,6 +9,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any, cast
@@ -18,8 +19,6 @@ import typer
 import mlfc
 from mlfc.cli import (
     archives,
-    boards,
-    budget,
     cache,
     check,
     compile_models,
@@ -61,14 +60,14 @@ COMMANDS = (
     ("report", report.report, report.EXAMPLES),
     ("inspect", inspect.inspect, inspect.EXAMPLES),
     ("diff", diff.diff, diff.EXAMPLES),
-    ("budget", budget.budget, budget.EXAMPLES),
+    ("budget", diff.budget, diff.BUDGET_EXAMPLES),
     ("validate", archives.validate, archives.VALIDATE_EXAMPLES),
     ("migrate", archives.migrate, archives.MIGRATE_EXAMPLES),
     *publish.COMMANDS,
     ("operators", listings.operators, listings.OPERATORS_EXAMPLES),
     ("targets", listings.targets, listings.TARGETS_EXAMPLES),
     ("devices", listings.devices, listings.DEVICES_EXAMPLES),
-    ("boards", boards.boards, boards.EXAMPLES),
+    ("boards", listings.boards, listings.BOARDS_EXAMPLES),
 )
 GROUPS = (
     ("cache", "Show and clean what is kept of earlier builds.", cache.COMMANDS),
@@ -114,14 +113,6 @@ def _options(
     """Options of the program itself; typer takes the help text from the app."""
 
 
-def _leave_in_order_at(*names: str) -> None:
-    for name in names:
-        number = getattr(signal, name, None)  # Windows has no SIGHUP
-        # who starts us by nohup wants it passed over
-        if number is not None and signal.getsignal(number) == signal.SIG_DFL:
-            signal.signal(number, _terminate)
-
-
 def _terminate(signum: int, _frame: FrameType | None) -> None:
     # leaves through the finally blocks, which remove temporary files and end what was started
     sys.exit(128 + signum)
@@ -134,16 +125,17 @@ def _interrupt(signum: int, frame: FrameType | None) -> None:
     _terminate(signum, frame)
 
 
-def _show_warning(message: Warning | str, *_args: object, **_kwargs: object) -> None:
-    typer.echo(f"warning: {printable(str(message))}", err=True)
-
-
 def run() -> None:
     """Run the program and leave with its exit status."""
     if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:
         signal.signal(signal.SIGINT, _interrupt)
-    _leave_in_order_at("SIGTERM", "SIGHUP")
-    warnings.showwarning = cast("Any", _show_warning)
+    for name in ("SIGTERM", "SIGHUP"):
+        number = getattr(signal, name, None)  # Windows has no SIGHUP
+        # who starts us by nohup wants it passed over
+        if number is not None and signal.getsignal(number) == signal.SIG_DFL:
+            signal.signal(number, _terminate)
+    show = partial(typer.echo, err=True)
+    warnings.showwarning = cast("Any", lambda message, *_, **__: show(f"warning: {printable(str(message))}"))
     try:
         prepare_streams()
         app()

@@ -74,12 +74,13 @@ def memory_json(before: MemoryTable, after: MemoryTable) -> dict[str, Any]:
 
 def planned_memory(artifact: Path, board: Board, module: str | None, inputs: Inputs) -> tuple[MemoryTable, ModuleInfo]:
     """Return what a module of an archive, or a model that is compiled for the board, will take, and its details."""
+    from mlfc.archive.details import full_module_info
     from mlfc.archive.read.module_parts import read_parts
     from mlfc.micro.board.object_code import check_objects
 
     if not is_compiled(artifact, module, inputs):
         factory = compiled_model(artifact, inputs, board.target)
-        details = _details(factory)
+        details = full_module_info(factory)
         return _measured(factory.module_name, factory.code.built_files, details, board), details
     parts = read_parts(artifact, module)
     if parts.record.details is None:
@@ -90,12 +91,6 @@ def planned_memory(artifact: Path, board: Board, module: str | None, inputs: Inp
         )
     check_objects(parts.code, board)
     return _measured(parts.record.name, parts.code, parts.record.details, board), parts.record.details
-
-
-def _details(factory: Factory) -> ModuleInfo:
-    from mlfc.archive.details import full_module_info
-
-    return full_module_info(factory)
 
 
 def _measured(name: str, code: Mapping[str, Data], details: ModuleInfo, board: Board) -> MemoryTable:
@@ -115,10 +110,10 @@ def fitting_memory(
     Returns the table of a single module; None for several, whose plans alone are compared with the board's default
     regions.
     """
+    from mlfc.archive.details import full_module_info
     from mlfc.archive.write.budget import check_budget
-    from mlfc.micro.firmware.fit import check_fit
     from mlfc.micro.firmware.graph_source import require_code_alone
-    from mlfc.micro.firmware.planned_memory import plan_table
+    from mlfc.micro.firmware.planned_memory import check_fit, plan_table
     from mlfc.micro.memory.memory_table import region_name
 
     if board is not None:
@@ -133,7 +128,7 @@ def fitting_memory(
         return None
     places = {region_name(board, "ram"): ram, region_name(board, "flash"): flash}
     limits = {place: limit for place, limit in places.items() if place and limit is not None}
-    factory, details = factories[0], _details(factories[0])
+    factory, details = factories[0], full_module_info(factories[0])
     # what the plan alone makes too large need not be compiled
     check_fit(plan_table(details, board), details, limits)
     table = _measured(factory.module_name, factory.code.built_files, details, board)

@@ -253,16 +253,14 @@ def with_options(command: Callable[..., None]) -> Callable[..., None]:
         hint = hints[param.name]
         chosen = next((item for item in get_args(hint)[1:] if isinstance(item, Fields)), None)
         if chosen is not None:
-            groups[param.name] = _given, [*chosen.parameters()]
+            groups[param.name] = (lambda **options: given_options(options)), [*chosen.parameters()]
         elif is_dataclass(hint):
             own = get_type_hints(hint, include_extras=True)
-            groups[param.name] = (
-                cast("type[Any]", hint),
-                [
-                    _declared(inspect.Parameter(item.name, param.kind, default=item.default, annotation=own[item.name]))
-                    for item in fields(hint)
-                ],
-            )
+            parts = [
+                inspect.Parameter(item.name, param.kind, default=item.default, annotation=own[item.name])
+                for item in fields(hint)
+            ]
+            groups[param.name] = cast("type[Any]", hint), list(map(_declared, parts))
         params += groups[param.name][1] if param.name in groups else [_declared(param.replace(annotation=hint))]
 
     def called(**given: Any) -> None:
@@ -360,12 +358,13 @@ class Inputs:
     def keywords(self) -> dict[str, Any]:
         """Return these options of `import_model`; OptionError for text that cannot be parsed."""
         from mlfc.frontend.shapes import parse_shapes
+        from mlfc.runtime.tensor.npz import read_any_npz
 
         return {
             "shapes": parse_shapes(self.shape or ()),
             "values": parse_values(self.value or ()),
             "states": parse_states(self.state or ()),
-            "state_init": _state_init(self.state_init),
+            "state_init": self.state_init if self.state_init in (None, _ZEROS) else read_any_npz(self.state_init),
             "signature": self.signature,
         }
 
@@ -407,42 +406,32 @@ class Inputs:
         return {name: Inputs(shapes[name], values[name], states[name], self.state_init) for name in models}
 
 
+def _named_texts(texts: Sequence[str], form: str, flag: str, what: str) -> Iterator[tuple[str, str]]:
+    """Yield names and what follows them in texts like ``NAME=TEXT``; OptionError for others and for a second one."""
+    seen: set[str] = set()
+    for text in texts:
+        name, _, rest = text.rpartition("=")
+        if not name or not rest:
+            raise OptionError(f"expected {form}, got '{text}'", place=flag)
+        if name in seen:
+            raise OptionError(f"the {what}'{name}' is specified twice", place=flag)
+        seen.add(name)
+        yield name, rest
+
+
 def parse_states(texts: Sequence[str]) -> dict[str, str]:
     """Return the output that is the next value of each input, from texts like ``h_in=h_out``."""
-    states: dict[str, str] = {}
-    for text in texts:
-        name, _, output = text.rpartition("=")
-        if not name or not output:
-            raise OptionError(f"expected NAME=OUTPUT, got '{text}'", place="--state")
-        if name in states:
-            raise OptionError(f"the state '{name}' is specified twice", place="--state")
-        states[name] = output
-    return states
-
-
-def _state_init(text: str | None) -> dict[str, Array] | str | None:
-    from mlfc.runtime.tensor.npz import read_any_npz
-
-    return text if text in (None, _ZEROS) else read_any_npz(text)
+    return dict(_named_texts(texts, "NAME=OUTPUT", "--state", "state "))
 
 
 def parse_values(texts: Sequence[str]) -> dict[str, Array]:
     """Return values by input name from texts like ``sr=16000``, ``sizes=1,2`` and ``mask=mask.npy``."""
-    values: dict[str, Array] = {}
-    for text in texts:
-        name, equals, given = text.rpartition("=")
-        if not name or not equals or not given:
-            raise OptionError(f"expected NAME=NUMBERS or NAME=FILE.npy, got '{text}'", place="--value")
-        if name in values:
-            raise OptionError(f"the value of '{name}' is specified twice", place="--value")
-        values[name] = _array(given) if given.endswith(".npy") else _numbers(given, text)
-    return values
-
-
-def _array(path: str) -> Array:
     from mlfc.runtime.tensor.npz import read_npy
 
-    return read_npy(path, None)
+    return {
+        name: read_npy(text, None) if text.endswith(".npy") else _numbers(text, f"{name}={text}")
+        for name, text in _named_texts(texts, "NAME=NUMBERS or NAME=FILE.npy", "--value", "value of ")
+    }
 
 
 def _numbers(given: str, text: str) -> Array:
@@ -497,21 +486,6 @@ def parse_models(texts: Sequence[str]) -> dict[str, Path]:
     return models
 
 
-def _given(**options: Any) -> dict[str, Any]:
-    return given_options(options)
-
-
 def given_options(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options that the user gave."""
     return {name: value for name, value in options.items() if value is not None}
-
-
-def choose_threads(count: int | None, *, on_board: bool) -> None:
-    """Set the number of threads that kernels run on, where one is given; raise OptionError for code of a board."""
-    if count is None:
-        return
-    if on_board:
-        raise OptionError("firmware has no threads", place="--threads", next_step="Remove --threads or the board")
-    from mlfc.runtime.threads import set_num_threads
-
-    set_num_threads(count)

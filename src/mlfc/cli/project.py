@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
@@ -20,8 +20,6 @@ from mlfc.support.text import printable
 
 if TYPE_CHECKING:
     from mlfc.micro.run.project_run import BuiltProject
-    from mlfc.support.arrays import Array
-    from mlfc.support.tensor_info import TensorInfo
 
 Folder: TypeAlias = Annotated[Path, typer.Argument(metavar="DIR", help="The project's folder.")]
 
@@ -45,8 +43,7 @@ def create(
     board: str | None = None,
     trust_board: bool = False,
     project_type: Annotated[
-        str | None,
-        typer.Option("--type", metavar="TYPE", help="standalone (the default), selftest or host_driven."),
+        str | None, typer.Option("--type", metavar="TYPE", help="standalone (the default), selftest or host_driven.")
     ] = None,
     module: str | None = None,
     option: list[str] | None = None,
@@ -70,13 +67,8 @@ def create(
         generate_project(template, model, folder, options, force=force, trust_board=trust_board)
     record = read_record(folder)
     if as_json:
-        print_json(
-            {
-                "project": str(folder),
-                **{name: record.document[name] for name in ("template", "board", "module")},
-                **warnings,
-            }
-        )
+        facts = {name: record.document[name] for name in ("template", "board", "module")}
+        print_json({"project": str(folder), **facts, **warnings})
         return
     typer.echo(f"{folder}: {record.project_type} firmware of module {record.module}. Next: mlfc project build {folder}")
 
@@ -126,7 +118,7 @@ def package(
 def build(folder: Folder, *, option: list[str] | None = None, force: bool = False, as_json: bool = False) -> None:
     """Build a project's firmware, by the project's own build system."""
     from mlfc.cli.memory import memory_json, print_linked, print_memory
-    from mlfc.micro.firmware.fit import check_fit
+    from mlfc.micro.firmware.planned_memory import check_fit
     from mlfc.micro.project.options import parse_options
     from mlfc.micro.run.project_run import build_project
 
@@ -182,7 +174,8 @@ def run_project(
 ) -> None:
     """Run a project's firmware, as far as it runs here or on a board that is connected."""
     from mlfc.micro.project.options import parse_options
-    from mlfc.micro.run.project_run import built_project
+    from mlfc.micro.run.project_run import built_project, driven_project
+    from mlfc.runtime.tensor.npz import write_npz
     from mlfc.support.atomic import check_writable
 
     if top < 0 or not timeout > 0:
@@ -191,88 +184,58 @@ def run_project(
         check_writable(outputs)
     project = built_project(folder)
     options = parse_options(option or ())
-
     given = partial(given_inputs, inputs, fill, seed)
     kind = project.record.project_type
     if kind == "host_driven":
-        _run_driven(project, options, given, outputs, top, as_json)
-    elif not project.is_bare_metal:
-        _show_console(project, options, timeout, (inputs, outputs), as_json)
-    elif kind == "selftest":
-        _check_vectors(project, timeout, (inputs, outputs), as_json)
-    else:
+        log = partial(typer.echo, err=True)
+        with (
+            driven_project(project, options, lambda line: log(f"device: {printable(line)}")) as model,
+            stage(f"running {folder} on {project.board.name}"),
+        ):
+            results, infos = model.run(given(model.inputs)), model.outputs
+        if outputs is not None:
+            write_npz(outputs, results)
+        tensors = summaries(infos, results, top)
+        if as_json:
+            print_json({"outputs": tensors})
+        else:
+            print_outputs(tensors)
+    elif kind != "selftest" and project.is_bare_metal:
         firmware = project.firmware(timeout)
         run_firmware(firmware, given(firmware.inputs, firmware.extents), outputs, top, as_json)
-
-
-def _run_driven(
-    project: BuiltProject,
-    options: Mapping[str, Any],
-    given: Callable[[tuple[TensorInfo, ...]], Mapping[str, Array]],
-    outputs: Path | None,
-    top: int,
-    as_json: bool,
-) -> None:
-    from mlfc.micro.run.project_run import driven_project
-    from mlfc.runtime.tensor.npz import write_npz
-
-    with driven_project(project, options, lambda line: typer.echo(f"device: {printable(line)}", err=True)) as model:
-        with stage(f"running {project.folder} on {project.board.name}"):
-            results = model.run(given(model.inputs))
-        infos = model.outputs
-    if outputs is not None:
-        write_npz(outputs, results)
-    tensors = summaries(infos, results, top)
-    if as_json:
-        print_json({"outputs": tensors})
     else:
-        print_outputs(tensors)
+        why = "a self-test has inputs and outputs of its own"
+        if not project.is_bare_metal:
+            why = f"firmware of the template {project.record.template} has inputs of its own, and prints"
+        if inputs or outputs:
+            raise OptionError(why, next_step="Remove --inputs and --outputs")
+        _run_alone(project, options, timeout, as_json)
 
 
-def _check_vectors(
-    project: BuiltProject, timeout: float, files: tuple[Path | None, Path | None], as_json: bool
-) -> None:
-    _refuse_files(files, "a self-test has inputs and outputs of its own")
-    with stage(f"checking {project.folder} on {project.board.name}"):
-        run = project.selftest(timeout)
-    if as_json:
-        print_json({"passed": run.passed, "lines": list(run.lines)})
-    else:
-        typer.echo("\n".join(run.lines))
-    if not run.passed:
-        raise _failed(project)
+def _run_alone(project: BuiltProject, options: Mapping[str, Any], timeout: float, as_json: bool) -> None:
+    """Run firmware with inputs of its own, show what it prints, and raise BudgetError if it failed."""
+    from mlfc.micro.run.project_run import console, run_built
 
-
-def _show_console(
-    project: BuiltProject,
-    options: Mapping[str, Any],
-    timeout: float,
-    files: tuple[Path | None, Path | None],
-    as_json: bool,
-) -> None:
-    from mlfc.micro.run.project_run import console
-
-    _refuse_files(files, f"firmware of the template {project.record.template} has inputs of its own, and prints")
-    lines = []
-    for line in console(project.folder, options, timeout):
-        lines.append(line)
+    if project.is_bare_metal:
+        with stage(f"checking {project.folder} on {project.board.name}"):
+            run = run_built(project.folder, project.board, timeout, project.record.firmware)
+        passed, document = run.passed, {"passed": run.passed, "lines": list(run.lines)}
         if not as_json:
-            typer.echo(printable(line))
+            typer.echo("\n".join(run.lines))
+    else:
+        lines = []
+        for line in console(project.folder, options, timeout):
+            lines.append(line)
+            if not as_json:
+                typer.echo(printable(line))
+        passed, document = not any(line.startswith("FAIL ") for line in lines), {"lines": lines}
     if as_json:
-        print_json({"lines": lines})
-    if any(line.startswith("FAIL ") for line in lines):
-        raise _failed(project)
-
-
-def _refuse_files(files: tuple[Path | None, Path | None], why: str) -> None:
-    if any(files):
-        raise OptionError(why, next_step="Remove --inputs and --outputs")
-
-
-def _failed(project: BuiltProject) -> BudgetError:
-    return BudgetError(
-        "the firmware's results differ from those of the machine that made the test vectors", place=str(project.folder)
-    )
+        print_json(document)
+    if not passed:
+        raise BudgetError(
+            "the firmware's results differ from those of the machine that made the test vectors",
+            place=str(project.folder),
+        )
 
 
 def list_templates(as_json: bool = False) -> None:
@@ -297,15 +260,10 @@ def list_templates(as_json: bool = False) -> None:
             }
         )
         return
-    rows = [
-        (
-            item.name,
-            item.description,
-            ", ".join(item.project_types),
-            "yes" if item.built_by_tests else "structure alone",
-        )
-        for item in found
-    ]
+    rows = []
+    for item in found:
+        tested = "yes" if item.built_by_tests else "structure alone"
+        rows.append((item.name, item.description, ", ".join(item.project_types), tested))
     print_table("templates", ("template", "makes", "types", "built by tests"), rows)
     shared = set.intersection(*({option.name for option in options} for options in known.values()))
     first = next(iter(known.values()))
@@ -317,17 +275,10 @@ def list_templates(as_json: bool = False) -> None:
 
 
 def _print_options(title: str, options: list[Any]) -> None:
-    rows = [
-        (
-            option.name,
-            option.type,
-            option.help,
-            ", ".join(option.required) or None,
-            ", ".join(option.optional) or None,
-            option.default,
-        )
-        for option in options
-    ]
+    rows = []
+    for option in options:
+        methods = (", ".join(names) or None for names in (option.required, option.optional))
+        rows.append((option.name, option.type, option.help, *methods, option.default))
     print_table(title, ("option", "type", "what it is", "required for", "optional for", "default"), rows)
 
 

@@ -55,8 +55,8 @@ class RegistryOptions:
 
     def store(self, reference: str) -> ArtifactStore:
         """Return the store that a reference names."""
-        from mlfc.publish.opening import open_store
         from mlfc.publish.reference import parse_reference
+        from mlfc.publish.remote import open_store
 
         return open_store(parse_reference(reference), plain_http=self.plain_http, timeout=self.timeout)
 
@@ -88,9 +88,15 @@ def push(
     from mlfc.publish.push import push as pushed_to
 
     named = [_named(text) for text in artifacts]
+    annotations = {}
+    for text in annotation or ():
+        key, equals, value = text.partition("=")
+        if not equals:
+            raise OptionError(f"expected KEY=VALUE, got '{text}'", place="--annotation")
+        annotations[key] = value
     store = registry.store(reference)
     with stage(f"pushing to {reference}"):
-        document, done = pushed_to(store, named, annotations=_annotations(annotation or ()), add=add, sbom=sbom)
+        document, done = pushed_to(store, named, annotations=annotations, add=add, sbom=sbom)
     if as_json:
         entries = [item.to_json() for item in done]
         print_json({"reference": str(store.reference), "digest": document.digest, "artifacts": entries})
@@ -123,16 +129,9 @@ def pull(
     with stage(f"pulling {reference}"):
         found, file, signature = pulled_from(store, output, target, force=force)
     if as_json:
-        print_json(
-            {
-                "output": str(file),
-                "signature": str(signature) if signature else None,
-                "target": found.target,
-                "kind": found.kind,
-                "digest": found.manifest.digest,
-                "bytes": found.artifact.size,
-            }
-        )
+        files = {"output": str(file), "signature": str(signature) if signature else None}
+        digest = {"digest": found.manifest.digest, "bytes": found.artifact.size}
+        print_json({**files, "target": found.target, "kind": found.kind, **digest})
         return
     typer.echo(printable(f"{file}: {found.kind} for '{found.target}', {found.artifact.size:,} bytes"))
     if signature:
@@ -246,8 +245,7 @@ def sbom(
 
         bill = attached_bill(registry.store(artifact), target)
     else:
-        from mlfc.publish.sbom import bill_of_materials
-        from mlfc.publish.subject import read_subject
+        from mlfc.publish.subject import bill_of_materials, read_subject
 
         if target is not None:
             raise OptionError("option --target requires a reference, such as oci://HOST/NAME:TAG")
@@ -263,16 +261,6 @@ def _named(text: str) -> tuple[str, Path]:
     name, equals, path = text.partition("=")
     # a file may be called a=b.tar
     return (name, Path(path)) if equals and not Path(text).exists() else ("", Path(text))
-
-
-def _annotations(texts: list[str] | tuple[str, ...]) -> dict[str, str]:
-    found = {}
-    for text in texts:
-        key, equals, value = text.partition("=")
-        if not equals:
-            raise OptionError(f"expected KEY=VALUE, got '{text}'", place="--annotation")
-        found[key] = value
-    return found
 
 
 COMMANDS = (

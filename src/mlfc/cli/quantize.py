@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -14,8 +14,7 @@ from mlfc.errors import OptionError
 from mlfc.support.text import printable
 
 if TYPE_CHECKING:
-    from mlfc.quantize.layers import LayerError
-    from mlfc.quantize.quantize import QuantizedModel
+    from mlfc.quantize.quantize import LayerError, QuantizedModel
 
 EXAMPLES = (
     "mlfc quantize resnet.onnx --calibrate images/ --mean 0.485,0.456,0.406 --std 0.229,0.224,0.225",
@@ -101,15 +100,10 @@ def _numbers(option: str, text: str | None, usual: tuple[float, ...]) -> tuple[f
 def _report(found: QuantizedModel, as_json: bool) -> None:
     accuracy = found.accuracy
     if as_json:
-        document: dict[str, Any] = {
-            "path": str(found.path),
-            "samples": found.samples,
-            "bytes": {"before": found.bytes_before, "after": found.bytes_after},
-            "layers": [vars(item) for item in found.layers],
-            "outputs": [item.tensor for item in found.outputs],
-            "accuracy": None if accuracy is None else vars(accuracy),
-        }
-        print_json(document)
+        sizes = {"before": found.bytes_before, "after": found.bytes_after}
+        head = {"path": str(found.path), "samples": found.samples, "bytes": sizes}
+        layers, outputs = [vars(item) for item in found.layers], [item.tensor for item in found.outputs]
+        print_json({**head, "layers": layers, "outputs": outputs, "accuracy": accuracy and vars(accuracy)})
         return
     columns = ("tensor", "node", "operator", "largest", "largest error", "signal to noise dB")
     print_table("outputs", columns, [_row(item) for item in found.outputs])

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mlfc.cli.artifacts import archive_of
+from mlfc.cli.artifacts import archive_of, given_inputs
 from mlfc.cli.options import OF_ITS_ARCHIVE, BoardOptions, Inputs, target_option
-from mlfc.cli.reporting import compared, costs_of, differences, require_one_to_measure
+from mlfc.cli.run_tables import known_peaks
+from mlfc.cli.verify import verdict
 from mlfc.errors import MlfcError, OptionError
 from mlfc.support.progress import bar, stage
 from mlfc.support.text import printable
 
 if TYPE_CHECKING:
-    from mlfc.archive.describe.measured import ModuleMeasurements
+    from mlfc.archive.describe.measured import Costs
     from mlfc.micro.board.board import Board
     from mlfc.verify import Comparison
 
@@ -62,102 +62,80 @@ def report(
     The page needs no network. Nothing of the artifact is run but by --profile and --verify. Fails with status 1 if
     --verify finds a difference; the page is written nevertheless. Two models or archives are compared.
     """
+    from mlfc.archive.describe.measured import ModuleMeasurements, TensorDifference
+    from mlfc.archive.describe.report_page import library_page, report_page
     from mlfc.archive.read.load import artifact_kind
+    from mlfc.archive.read.opening import open_archive
     from mlfc.cli.verify import require_equal
     from mlfc.support.atomic import write_bytes
     from mlfc.target.defaults import PORTABLE
 
     kind = artifact_kind(artifact)
-    chosen = board.chosen(target)
-    asked = _Request(
-        fixed,
-        (chosen.target if chosen else target) or PORTABLE,
-        chosen,
-        profile=profile,
-        verify=verify,
-        boards=show_boards and other is None,
-    )
-    require_one_to_measure(kind, verify=verify, target=target is not None and other is None)
+    on_board = board.chosen(target)
+    chosen = (on_board.target if on_board else target) or PORTABLE
+    for option, is_asked in (("verify", verify), ("target", target is not None and other is None)):
+        if is_asked and kind != "model":
+            raise OptionError(
+                f"option --{option} requires a model, got {'an' if kind[0] == 'a' else 'a'} {kind}",
+                place=f"--{option}",
+                next_step="Give the model that it was compiled from",
+            )
     path = output or Path(f"{artifact.name.partition('.')[0]}.html")
     found = None
     if other is not None:
-        page = _compared_page(artifact, other, asked)
+        if profile or verify:
+            raise OptionError(
+                "options --profile and --verify require one artifact, got two",
+                next_step="Write a page of each, or remove the options",
+            )
+        page = _compared_page((artifact, other), fixed, chosen)
     elif kind in ("library", "objects"):
-        page = _page_of_library(artifact, asked)
+        fixed.refuse("requires a model; the inputs of a library are fixed")
+        if profile:
+            raise OptionError(
+                "option --profile requires a model or an archive, got a library",
+                place="--profile",
+                next_step="Time its operators with: mlfc run LIBRARY --profile",
+            )
+        page = library_page(artifact, artifact.name)
     else:
-        found = compared(artifact, asked.inputs, asked.target, chosen) if verify else None
-        page = _page(artifact, kind, asked, found)
+        found = compared(artifact, fixed, chosen, on_board) if verify else None
+        with archive_of(artifact, fixed, chosen) as archive:
+            budget = _budget(artifact, fixed) if show_boards and kind == "model" else None
+            with open_archive(archive) as opened:
+                names = list(opened.record.modules)
+            costs = {name: costs_of(archive, name, on_board) if profile else None for name in names}
+            items = (*found.layers, *found.groups, *found.outputs) if found else ()  # outputs of the code that ships
+            differences = {
+                item.tensor: TensorDifference(item.tensor, item.largest, item.tolerance, item.is_within, verdict(item))
+                for item in items
+            }
+            reference = found.reference if found else ""
+            measured = {name: ModuleMeasurements(costs[name], reference, differences) for name in names}
+            with open_archive(archive) as opened, stage(f"writing the page of {artifact.name}"):
+                page = report_page(opened, artifact.name, budget, measured)
     write_bytes(path, page.encode())
     typer.echo(printable(f"wrote {path}, {len(page.encode()):,} bytes"))
     if found is not None:
         require_equal(found, artifact)
 
 
-@dataclass(frozen=True)
-class _Request:
-    """What the page is to show."""
-
-    inputs: Inputs
-    target: str
-    board: Board | None
-    profile: bool
-    verify: bool
-    boards: bool
-
-
-def _page(artifact: Path, kind: str, asked: _Request, found: Comparison | None) -> str:
-    from mlfc.archive.describe.report_page import report_page
-    from mlfc.archive.read.opening import open_archive
-
-    with archive_of(artifact, asked.inputs, asked.target) as archive:
-        budget = _budget(artifact, asked.inputs) if asked.boards and kind == "model" else None
-        with open_archive(archive) as opened:
-            names = list(opened.record.modules)
-        measured = {name: _measured(archive, name, asked, found) for name in names}
-        with open_archive(archive) as opened, stage(f"writing the page of {artifact.name}"):
-            return report_page(opened, artifact.name, budget, measured)
-
-
-def _measured(archive: Path, module: str, asked: _Request, found: Comparison | None) -> ModuleMeasurements:
-    from mlfc.archive.describe.measured import ModuleMeasurements
-
-    costs = costs_of(archive, module, asked.board) if asked.profile else None
-    return ModuleMeasurements(costs, found.reference if found else "", differences(found) if found else {})
-
-
-def _compared_page(a: Path, b: Path, asked: _Request) -> str:
+def _compared_page(artifacts: tuple[Path, Path], inputs: Inputs, target: str) -> str:
     from mlfc.archive.compare.compare_page import compare_page
     from mlfc.archive.read.load import artifact_kind
 
-    if asked.profile or asked.verify:
-        raise OptionError(
-            "options --profile and --verify require one artifact, got two",
-            next_step="Write a page of each, or remove the options",
-        )
     with ExitStack() as stack:
         archives = []
-        for artifact in (a, b):
+        for artifact in artifacts:
             kind = artifact_kind(artifact)
             if kind not in ("archive", "model"):
                 raise OptionError("expected a model or an archive to compare, got a library", place=str(artifact))
             # shapes and values are those of a model beside an archive
-            own = asked.inputs if kind == "model" else Inputs()
-            archives.append(stack.enter_context(archive_of(artifact, own, asked.target)))
-        with stage(f"comparing {a.name} and {b.name}"):
-            return compare_page(archives[0], archives[1], (a.name, b.name))
-
-
-def _page_of_library(library: Path, asked: _Request) -> str:
-    from mlfc.archive.describe.library_page import library_page
-
-    asked.inputs.refuse("requires a model; the inputs of a library are fixed")
-    if asked.profile:
-        raise OptionError(
-            "option --profile requires a model or an archive, got a library",
-            place="--profile",
-            next_step="Time its operators with: mlfc run LIBRARY --profile",
-        )
-    return library_page(library, library.name)
+            own = inputs if kind == "model" else Inputs()
+            archives.append(stack.enter_context(archive_of(artifact, own, target)))
+        names = artifacts[0].name, artifacts[1].name
+        with stage(f"comparing {' and '.join(names)}"):
+            return compare_page(archives[0], archives[1], names)
 
 
 def _budget(model: Path, inputs: Inputs) -> Mapping[str, Any]:
@@ -174,3 +152,35 @@ def _budget(model: Path, inputs: Inputs) -> Mapping[str, Any]:
         except MlfcError as error:  # hosts run what a board cannot: open dimensions, sequences
             return {"refusal": str(error)}
         return board_budgets(mod, params, name=module_name(model.name.partition(".")[0]), progress=say).as_json()
+
+
+_RUNS = 20
+
+
+def costs_of(archive: Path, module: str, board: Board | None) -> Costs:
+    """Run a module of an archive on made-up inputs, here or under a board's emulator; return what its calls took."""
+    from mlfc.archive.describe.measured import INSTRUCTIONS, MICROSECONDS, Costs
+    from mlfc.archive.describe.profile import load_profiled
+    from mlfc.micro.run.emulator import emulated_archive
+    from mlfc.runtime.executors.vm.vm_model import ProfiledVm
+
+    if board is not None:
+        with stage(f"counting the instructions of {module} on {board.name}"):
+            firmware = emulated_archive(archive, board, module, profile=True)
+            run = firmware.measure(given_inputs(None, "random", 0, firmware.inputs, firmware.extents))
+        return Costs(board.name, INSTRUCTIONS, tuple(map(float, run.operators)))
+    with stage(f"timing the operators of {module}"):
+        model = load_profiled(archive, module)
+        extents = model.extents if isinstance(model, ProfiledVm) else None
+        profile = model.profile(given_inputs(None, "random", 0, model.inputs, extents), _RUNS)
+    peaks = known_peaks(())
+    where = "this machine" if peaks is None else peaks.processor
+    calls = tuple(item.nanoseconds / 1e3 for item in profile.operators)
+    return Costs(where, MICROSECONDS, calls, profile.operators, peaks)
+
+
+def compared(model: Path, inputs: Inputs, target: str, board: Board | None) -> Comparison:
+    """Compare every layer of a model with its reference."""
+    from mlfc.verify import verify
+
+    return verify(model, layers=True, target=target, board=board, progress=True, **inputs.keywords())

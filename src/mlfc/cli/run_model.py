@@ -5,19 +5,17 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mlfc.cli.artifacts import begin_state, compiled_model, input_sizes, is_compiled, save_state
+from mlfc.cli.artifacts import compiled_model, given_inputs, input_sizes, is_compiled
 from mlfc.cli.board_run import run_elsewhere
-from mlfc.cli.options import Inputs, choose_threads, chosen_board
-from mlfc.cli.profiling import known_peaks, write_profile
-from mlfc.cli.run_options import RunOptions
-from mlfc.cli.run_tables import as_rows, print_outputs, print_profile, summaries
+from mlfc.cli.options import Inputs, chosen_board, given_options
+from mlfc.cli.run_tables import as_rows, known_peaks, print_outputs, print_profile, summaries, write_profile
 from mlfc.cli.tables import print_json, print_table
-from mlfc.cli.tune import require_tunable
 from mlfc.errors import MlfcError, OptionError, RunError
 from mlfc.support.progress import stage
 
@@ -25,10 +23,11 @@ if TYPE_CHECKING:
     from mlfc.library.peaks import Peaks
     from mlfc.runtime import GraphModule, OperatorTime, ProfiledModule, Runnable
     from mlfc.runtime.devices.device import Device
-    from mlfc.runtime.executors.vm.profiled import ProfiledVm
+    from mlfc.runtime.executors.vm.vm_model import ProfiledVm
     from mlfc.support.arrays import Array
 
-Loaded = TypeVar("Loaded", bound="Runnable")
+_PROFILED_RUNS = 10
+THIS_MACHINE = "host"
 EXAMPLES = (
     "mlfc run kws.tar --inputs in.npz --outputs out.npz",
     "mlfc run kws.tar --fill random --seed 1 --repeat 100",
@@ -44,6 +43,127 @@ EXAMPLES = (
 )
 
 
+@dataclass(frozen=True)
+class RunOptions:
+    """Options of all kinds of run."""
+
+    inputs: Path | None = None
+    outputs: Path | None = None
+    fill: str = "random"
+    seed: int = 0
+    module: str | None = None
+    repeat: Annotated[
+        int | None,
+        typer.Option(help=f"Run so many times and show how long it took. Default: 1, with --profile {_PROFILED_RUNS}."),
+    ] = None
+    profile: bool = False
+    profile_html: Path | None = None
+    trace: Path | None = None
+    top: int = 0
+    device: str | None = None
+    board: str | None = None
+    trust_board: bool = False
+    selftest: bool = False
+    memory: bool = False
+    host_driven: bool = False
+    port: str | None = None
+    tensors: Path | None = None
+    state_in: Path | None = None
+    state_out: Path | None = None
+    memory_limit: int | None = None
+    turn_limit: int | None = None
+    threads: int | None = None
+    tuned: Path | None = None
+    as_json: bool = False
+
+    @property
+    def is_elsewhere(self) -> bool:
+        """True for runs as firmware, under an emulator or on a device, instead of in this process."""
+        return self.board is not None or self.host_driven or self.selftest
+
+    @property
+    def board_name(self) -> str:
+        """The board for the user."""
+        return self.board or THIS_MACHINE
+
+    @property
+    def is_profiled(self) -> bool:
+        """True if an option requests times of operators."""
+        return self.profile or self.profile_html is not None or self.trace is not None
+
+    @property
+    def runs(self) -> int:
+        """The number of runs."""
+        return self.repeat if self.repeat is not None else _PROFILED_RUNS if self.is_profiled else 1
+
+    @property
+    def limits(self) -> dict[str, int]:
+        """The limits that the user sets."""
+        return given_options({"memory_limit": self.memory_limit, "turn_limit": self.turn_limit})
+
+    @property
+    def compiling(self) -> dict[str, Any]:
+        """Options of `build` for a model that is compiled to run here."""
+        return {"parallel": None if self.threads is None else self.threads != 1, "tuned": self.tuned}
+
+    def fill_inputs(self, *arguments: Any) -> Any:
+        """Return the inputs of a model; the other arguments are as for `given_inputs`."""
+        return given_inputs(self.inputs, self.fill, self.seed, *arguments)
+
+    def devices(self) -> tuple[Device, ...]:
+        """Return the device that the user names, if there is one."""
+        if self.device is None:
+            return ()
+        from mlfc.runtime.devices.device import device
+
+        kind, colon, index = self.device.partition(":")
+        if colon and not (index.isascii() and index.isdigit() and len(index) < 4):
+            cause = f"expected a device such as {kind}:0, got '{self.device}'"
+            raise OptionError(cause, place="--device", next_step=f"Write {kind}:0")
+        return (device(kind, int(index or 0)),)
+
+    def check(self) -> None:
+        """Raise OptionError for options that the kind of run excludes, and numbers out of range."""
+        if (self.profile_html or self.trace) and self.is_elsewhere:
+            raise OptionError(
+                "options --profile-html and --trace require a run on this machine",
+                next_step="Remove them, or --board, --host-driven and --selftest",
+            )
+        if self.runs < 1 or self.top < 0:
+            raise OptionError("--repeat must be at least 1, and --top at least 0")
+        if self.host_driven and (self.selftest or self.memory):
+            raise OptionError(
+                "option --host-driven excludes --selftest and --memory: the host runs single operators",
+                place="--host-driven",
+                next_step="Remove --selftest and --memory",
+            )
+        if not self.host_driven and (self.port is not None or self.tensors is not None):
+            raise OptionError("options --port and --tensors require --host-driven", next_step="Add --host-driven")
+        if self.device is not None and self.is_elsewhere:
+            cause = "option --device excludes --board, --host-driven and --selftest"
+            raise OptionError(cause, place="--device", next_step="Leave it out")
+
+    def check_run(self) -> None:
+        """Raise OptionError for what only some runs have, and files that cannot be written; not for self-tests."""
+        from mlfc.support.atomic import check_writable
+
+        if self.memory and (self.board is None or self.is_profiled):
+            cause = "option --memory requires --board and excludes --profile"
+            raise OptionError(cause, place="--memory", next_step="Add --board, or remove --profile")
+        for path in (self.outputs, self.tensors, self.state_out, self.profile_html, self.trace):
+            if path is not None:
+                check_writable(path)
+        if (self.state_in or self.state_out) and (self.is_elsewhere or self.is_profiled):
+            raise OptionError(
+                "options --state-in and --state-out require a run on this machine without --profile",
+                next_step="Remove them, or --board, --host-driven and --profile",
+            )
+        if self.limits and self.is_elsewhere:
+            raise OptionError(
+                "options --memory-limit and --turn-limit require a run on this machine", next_step="Leave them out"
+            )
+
+
 def run_model(
     artifact: Annotated[
         Path,
@@ -56,8 +176,19 @@ def run_model(
     fixed: Inputs,
 ) -> None:
     """Run a compiled model on this machine, or as firmware under the emulator of a board."""
-    require_tunable(artifact, options.tuned)
-    choose_threads(options.threads, on_board=options.is_elsewhere)
+    from mlfc.archive.read.load import artifact_kind
+    from mlfc.runtime.threads import set_num_threads
+
+    if options.tuned is not None and artifact_kind(artifact) != "model":
+        raise OptionError(
+            "option --tuned requires a model",
+            place="--tuned",
+            next_step="Compile the model with --tuned, or leave it out",
+        )
+    if options.threads is not None:
+        if options.is_elsewhere:
+            raise OptionError("firmware has no threads", place="--threads", next_step="Remove --threads or the board")
+        set_num_threads(options.threads)
     options.check()
     if options.is_elsewhere:
         run_elsewhere(artifact, options, fixed)
@@ -73,8 +204,16 @@ def run_model(
 
 def _run_profiled(artifact: Path, options: RunOptions, fixed: Inputs, devices: Sequence[Device]) -> None:
     """Time every operator on this machine."""
+    from mlfc.archive.describe.profile import load_profiled, profiled_factory
+
+    profiled: ProfiledModule | GraphModule | ProfiledVm
     with stage(f"loading {artifact}"):
-        profiled = _limited(_profiled(artifact, options, fixed, devices), options.limits)
+        if is_compiled(artifact, options.module, fixed, takes_shapes=True):
+            profiled = load_profiled(artifact, options.module, devices)
+        else:
+            factory = compiled_model(artifact, fixed, _target(devices), **options.compiling)
+            profiled = profiled_factory(factory, devices)
+        _limit(profiled, options.limits)
     measured = profiled.profile(
         options.fill_inputs(profiled.inputs, *input_sizes(profiled, artifact, fixed)), options.runs
     )
@@ -85,32 +224,41 @@ def _run_profiled(artifact: Path, options: RunOptions, fixed: Inputs, devices: S
 
 def _run_here(artifact: Path, options: RunOptions, fixed: Inputs, devices: Sequence[Device]) -> None:
     """Run on this machine."""
+    from mlfc.runtime.tensor.npz import read_npz, write_npz
+
     with stage(f"loading {artifact}"):
         compiled, elements = _load(artifact, options, fixed, devices)
-    begin_state(_limited(compiled, options.limits), options.state_in)
+    _limit(compiled, options.limits)
+    for flag, path in (("--state-in", options.state_in), ("--state-out", options.state_out)):
+        if path is not None and not len(compiled.state):
+            raise OptionError(
+                f"option {flag} requires a model with state",
+                next_step="Compile it with --state INPUT=OUTPUT, or leave it out",
+            )
+    if options.state_in is not None:
+        compiled.state.update(read_npz(options.state_in, compiled.state.infos))
     if len(compiled.state) and options.inputs is not None:
         results, times = _steps(compiled, options.inputs, options.runs, artifact)
     else:
         made = options.fill_inputs(compiled.inputs, *input_sizes(compiled, artifact, fixed), elements)
         results, times = _timed(compiled, made, options.runs, artifact)
     if options.state_out is not None:
-        save_state(compiled, options.state_out)
+        write_npz(options.state_out, dict(compiled.state))
     _report(compiled, results, times, None, options)
 
 
-def _limited(model: Loaded, limits: Mapping[str, int]) -> Loaded:
-    """Return a model whose runs in the virtual machine have these limits."""
+def _limit(model: Runnable, limits: Mapping[str, int]) -> None:
+    """Limit the runs of a model in the virtual machine, where limits are given."""
     from mlfc.runtime.executors.vm.vm_model import VmModel
 
     if not limits:
-        return model
+        return
     if not isinstance(model, VmModel):
         raise OptionError(
             "options --memory-limit and --turn-limit require a model for the virtual machine",
             next_step="Leave them out: other code takes the memory and the time that inspect shows",
         )
     model.set_limits(**limits)
-    return model
 
 
 def _steps(
@@ -164,7 +312,7 @@ def _load(
     """
     from mlfc.archive.loading import load
     from mlfc.archive.read.load import load_factory
-    from mlfc.verify.contained import element_shapes
+    from mlfc.verify.inputs import element_shapes
 
     if is_compiled(artifact, options.module, fixed, takes_shapes=True):
         return load(artifact, options.module, devices), {}
@@ -176,16 +324,6 @@ def _load(
             raise
         factory = compiled_model(artifact, shaped, _target(devices), "aot", **options.compiling)
     return load_factory(factory, devices), element_shapes(factory.module)
-
-
-def _profiled(
-    artifact: Path, options: RunOptions, fixed: Inputs, devices: Sequence[Device]
-) -> ProfiledModule | GraphModule | ProfiledVm:
-    from mlfc.archive.describe.profile import load_profiled, profiled_factory
-
-    if is_compiled(artifact, options.module, fixed, takes_shapes=True):
-        return load_profiled(artifact, options.module, devices)
-    return profiled_factory(compiled_model(artifact, fixed, _target(devices), **options.compiling), devices)
 
 
 def _report(

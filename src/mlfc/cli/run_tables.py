@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 
 from mlfc.cli.tables import cell_text, describe_tensor, distinct, print_table, terminal_width
+from mlfc.errors import ToolchainError
+from mlfc.support.progress import stage
 
 if TYPE_CHECKING:
     from mlfc.library.peaks import Peaks, Roofline
-    from mlfc.runtime import OperatorTime, TensorInfo
+    from mlfc.runtime import OperatorTime, Profile, TensorInfo
+    from mlfc.runtime.devices.device import Device
     from mlfc.support.arrays import Array
     from mlfc.support.module_info import OperatorInfo
 
@@ -66,7 +70,7 @@ def _summary(info: TensorInfo, array: Array, top: int) -> dict[str, Any]:
 
 def as_rows(operators: Sequence[OperatorTime], top: int, peaks: Peaks | None = None) -> list[dict[str, Any]]:
     """Return the slowest `top` operators for JSON, all of them where `top` is 0; the slowest comes first."""
-    from mlfc.archive.describe.profile_rows import operator_row
+    from mlfc.archive.describe.profile_page import operator_row
 
     return [operator_row(item, peaks) for item in _slowest(operators, top)]
 
@@ -159,3 +163,30 @@ def print_instructions(rows: Sequence[Mapping[str, Any]], count: int) -> None:
         for row in rows
     ]  # fmt: skip
     print_table(f"operators: {count}", _COUNTS, cells, optional=("function", "per MAC"))
+
+
+def known_peaks(devices: Sequence[Device]) -> Peaks | None:
+    """Return what this machine can do at most; None for a device, and without a C compiler to measure it."""
+    from mlfc.library.peaks import machine_peaks
+    from mlfc.runtime.threads import get_num_threads, pool_function
+
+    if any(device.kind != "cpu" for device in devices):
+        return None
+    with stage("measuring this machine, once"):
+        try:
+            # without a pool, no code that is loaded shares its work
+            return machine_peaks(1 if pool_function() is None else get_num_threads())
+        except ToolchainError as error:
+            typer.echo(f"shares of the machine's peak are not known: {error}", err=True)
+            return None
+
+
+def write_profile(page: Path | None, trace: Path | None, model: str, profile: Profile, peaks: Peaks | None) -> None:
+    """Write the files that a user wants of a profile."""
+    from mlfc.archive.describe.profile_page import profile_page, trace_text
+    from mlfc.support.atomic import atomic_file
+
+    for path, make in ((page, profile_page), (trace, trace_text)):
+        if path is not None:
+            with atomic_file(path) as file:
+                file.write(make(model, profile, peaks).encode())

@@ -59,7 +59,9 @@ def print_table(
     `optional`: columns to leave out, the first one first, where the terminal is too narrow.
     """
     texts = [[cell_text(cell) for cell in row] for row in rows]
-    numeric = [bool(rows) and all(_is_number(row[index]) for row in rows) for index in range(len(columns))]
+    values = [[cell.value if isinstance(cell, Styled) else cell for cell in row] for row in rows]
+    number = (int, float, type(None))
+    numeric = [bool(rows) and all(isinstance(row[index], number) for row in values) for index in range(len(columns))]
     if sys.stdout.isatty():
         styles = [[cell.style if isinstance(cell, Styled) else "" for cell in row] for row in rows]
         _print_rich(_one_line(title), _Shown(list(columns), texts, numeric, styles), names=names, optional=optional)
@@ -84,11 +86,6 @@ def print_line(text: str, style: str) -> None:
     from rich.text import Text
 
     Console(soft_wrap=True).print(Text(_one_line(text), style=style))
-
-
-def _is_number(cell: object) -> bool:
-    value = cell.value if isinstance(cell, Styled) else cell
-    return value is None or isinstance(value, (int, float))
 
 
 @dataclass
@@ -138,11 +135,6 @@ class _Shown:
     def _longest_word(self, index: int) -> int:
         return max((len(word) for row in self.texts for word in row[index].split()), default=0)
 
-    def upright(self) -> _Shown:
-        """Return a table of a single row as one of a row for each of its columns."""
-        pairs = [[name, text] for name, text in zip(self.columns, self.texts[0], strict=True)]
-        return _Shown(["", ""], pairs, [False, all(self.numeric)], [["", style] for style in self.styles[0]])
-
     def drop(self, name: str) -> None:
         """Leave a column out."""
         place = self.columns.index(name)
@@ -161,16 +153,19 @@ def _print_rich(title: str, shown: _Shown, *, names: bool, optional: Sequence[st
         if _room(shown, console.width) < sum(shown.needs(names)) and name in shown.columns:
             shown.drop(name)
     if len(shown.texts) == 1 and _room(shown, console.width) < sum(shown.needs(names)):
-        shown, names = shown.upright(), False
+        # a single row as a row for each of its columns
+        pairs = [[name, text] for name, text in zip(shown.columns, shown.texts[0], strict=True)]
+        styles = [["", style] for style in shown.styles[0]]
+        shown, names = _Shown(["", ""], pairs, [False, all(shown.numeric)], styles), False
     widths = shown.fit(_room(shown, console.width), names)
     table = Table(show_header=any(shown.columns))
     for index, (name, right) in enumerate(zip(shown.columns, shown.numeric, strict=True)):
         keeps = right or (names and not index)
         justify: Literal["left", "right"] = "right" if right else "left"
         table.add_column(name, justify=justify, overflow="fold", no_wrap=keeps, width=widths[index])
-    for row, styles in zip(shown.texts, shown.styles, strict=True):
+    for row, styled in zip(shown.texts, shown.styles, strict=True):
         # names of a model are no markup
-        table.add_row(*map(Text, row, styles))
+        table.add_row(*map(Text, row, styled))
     console.print(Text(title, style="italic"))
     console.print(table)
 
@@ -274,15 +269,3 @@ def tiling_line(tiling: Mapping[str, Any], calls: int) -> str:
         f"{layers} in {tiling['count']} row tiles, {calls} calls instead of {tiling['calls_without']}, no row twice; "
         f"without, the workspace would have {tiling['workspace_bytes_without']:,} bytes"
     )
-
-
-BUDGET_KEYS = {"ram_bytes": "RAM", "constants_bytes": "constants"}
-
-
-def excess(sizes: Mapping[str, Sequence[int]]) -> list[str]:
-    """Return a sentence for each size of a budget that exceeds its limit."""
-    return [
-        f"{BUDGET_KEYS[key]}: {size:,} bytes exceed the budget of {limit:,} by {size - limit:,}"
-        for key, (size, limit) in sizes.items()
-        if size > limit
-    ]

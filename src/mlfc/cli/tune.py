@@ -9,7 +9,6 @@ import typer
 
 from mlfc.cli.options import BoardOptions, Fields, Inputs
 from mlfc.cli.tables import print_json, print_table
-from mlfc.errors import OptionError
 from mlfc.support.text import printable
 from mlfc.target.defaults import EVERY_CPU
 from mlfc.tuning.options import TuneOptions
@@ -59,7 +58,7 @@ def tune(
     it was.
     """
     from mlfc.support.atomic import check_writable, write_bytes
-    from mlfc.tuning.plot import page
+    from mlfc.tuning.log import page
     from mlfc.tuning.tune import tune_model
 
     on_board = board.chosen(target)
@@ -83,30 +82,16 @@ def _report(found: TuningResult, as_json: bool) -> None:
             {"kernel": item.kernel, "calls": item.calls, "values": dict(item.values), "ratio": item.ratio}
             for item in found.kernels
         ]
-        print_json(
-            {
-                "log": str(found.log),
-                "target": found.target,
-                "measured": found.measured,
-                "complete": found.is_complete,
-                "trials": found.trials,
-                "known": found.known,
-                "ratio": found.ratio,
-                "model_ratio": found.model_ratio,
-                "kernels": kernels,
-            }
-        )
+        head = {"log": str(found.log), "target": found.target, "measured": found.measured}
+        counts = {"complete": found.is_complete, "trials": found.trials, "known": found.known}
+        ratios = {"ratio": found.ratio, "model_ratio": found.model_ratio}
+        print_json({**head, **counts, **ratios, "kernels": kernels})
         return
     better = sorted((item for item in found.kernels if item.values), key=lambda item: item.ratio)
-    rows = [
-        (
-            item.kernel[:70],
-            item.calls,
-            " ".join(f"{k}={v}" for k, v in sorted(item.values.items())),
-            round(item.ratio, 3),
-        )
-        for item in better[:_SHOWN]
-    ]
+    rows = []
+    for item in better[:_SHOWN]:
+        values = " ".join(f"{name}={value}" for name, value in sorted(item.values.items()))
+        rows.append((item.kernel[:70], item.calls, values, round(item.ratio, 3)))
     if rows:
         title = f"{found.log}: {len(better)} of {len(found.kernels)} kernels have faster values for {found.target}"
         print_table(title, ("kernel", "calls", "values", "ratio"), rows)
@@ -121,15 +106,3 @@ def _report(found: TuningResult, as_json: bool) -> None:
         typer.echo(f"the whole model takes {found.model_ratio:.3f} times as long")
     if not found.is_complete:
         typer.echo("the budget ended the search; the same command goes on with it")
-
-
-def require_tunable(artifact: Path, tuned: Path | None) -> None:
-    """Raise OptionError for a log beside what is compiled already."""
-    from mlfc.archive.read.load import artifact_kind
-
-    if tuned is not None and artifact_kind(artifact) != "model":
-        raise OptionError(
-            "option --tuned requires a model",
-            place="--tuned",
-            next_step="Compile the model with --tuned, or leave it out",
-        )

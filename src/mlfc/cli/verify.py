@@ -104,35 +104,26 @@ def verify(
 
 def require_equal(result: Comparison, model: Path, numerics: str = "litert") -> None:
     """Raise BudgetError if a model differs from its reference, with where it begins to."""
-    first = result.first_differing
-    if first is not None:
-        raise BudgetError(_cause(result, first), place=str(model), next_step=_advice(result, first, numerics))
-
-
-def _cause(result: Comparison, first: Difference) -> str:
     from mlfc.verify.inputs import why
 
-    kind = _kind(result, first)
-    reason = why(first.sample)
+    first = result.first_differing
+    if first is None:
+        return
+    kind = "operator" if first.nodes else "layer" if first in result.layers else "output"
+    if first in result.groups:
+        kind = "fused group"
     size = (
         f"{first.lone_nans:,} elements are NaN on one side only"
         if first.lone_nans
         else f"by {first.largest:.6g} in element {first.element}, where {first.tolerance:.6g} is allowed, and in "
         f"{first.elements:,} elements at all"
     )
-    return (
+    cause = (
         f"the first {kind} that differs is {shortened(first.nodes[0] if first.nodes else first.tensor)}: {size}, with "
-        f"the inputs '{first.sample}'" + (f" ({reason})" if reason else "") + (f"; {first.note}" if first.note else "")
     )
-
-
-def _kind(result: Comparison, first: Difference) -> str:
-    if first in result.groups:
-        return "fused group"
-    return "operator" if first.nodes else "layer" if first in result.layers else "output"
-
-
-def _advice(result: Comparison, first: Difference, numerics: str) -> str | None:
+    reason = why(first.sample)
+    cause += f"the inputs '{first.sample}'" + (f" ({reason})" if reason else "")
+    cause += f"; {first.note}" if first.note else ""
     hints = [] if result.layers else ["Look for the layer with --layers"]
     if first.is_unlike_host:
         hints.append("The same C is right on this machine: look at the board's compiler, flags, memory and flash")
@@ -146,7 +137,7 @@ def _advice(result: Comparison, first: Difference, numerics: str) -> str | None:
         hints.append("The same C gives this on this machine, too: it is not the board")
     if numerics == "tflm":
         hints.append("TensorFlow Lite Micro's rounding, which --numerics tflm asked for, is not LiteRT's")
-    return ". ".join(hints) or None
+    raise BudgetError(cause, place=str(model), next_step=". ".join(hints) or None)
 
 
 def _report(result: Comparison, as_json: bool, warnings: Mapping[str, list[str]]) -> None:
@@ -157,15 +148,20 @@ def _report(result: Comparison, as_json: bool, warnings: Mapping[str, list[str]]
     tables = (("outputs", result.outputs), ("layers", result.layers), ("fused groups that differ", result.groups))
     for name, items in tables:
         if items:
-            columns = ("tensor", "dtype", "largest |difference|", "allowed", "cosine", "SNR dB", "")
-            print_table(f"{name} {title}", columns, [_row(item) for item in items], optional=_OPTIONAL)
-    judged = [item for item in (*result.outputs, *result.layers) if item.evidence]
+            titles = ("tensor", "dtype", "largest |difference|", "allowed", "cosine", "SNR dB", "")
+            rows = []
+            for item in items:
+                judgement = Styled(verdict(item), "green" if item.is_within else "bold red")
+                rows.append((item.tensor, item.dtype, item.largest, item.tolerance, item.cosine, item.snr, judgement))
+            print_table(f"{name} {title}", titles, rows, optional=_OPTIONAL)
+    judged = [
+        (item.tensor, item.sample, found.error, found.reference_error, found.rounding)
+        for item in (*result.outputs, *result.layers)
+        if (found := item.evidence)
+    ]
     if judged:
-        print_table(
-            "distance from the model in float64, where more than allowed",
-            ("tensor", "inputs", "compiled", result.reference, f"{result.reference}'s own rounding"),
-            [_judged(item) for item in judged],
-        )
+        columns = ("tensor", "inputs", "compiled", result.reference, f"{result.reference}'s own rounding")
+        print_table("distance from the model in float64, where more than allowed", columns, judged)
     for item in (*result.outputs, *result.layers):
         if item.note and item.is_within:
             typer.echo(f"{shortened(item.tensor)}: {item.note}")
@@ -176,28 +172,11 @@ def _report(result: Comparison, as_json: bool, warnings: Mapping[str, list[str]]
         more = f" and {len(result.unseen) - _NAMED} more" if len(result.unseen) > _NAMED else ""
         typer.echo(f"compared by their results alone, not layer by layer: branches and loops of {names}{more}")
     if result.accuracy is not None:
-        found = result.accuracy
+        accuracy = result.accuracy
         typer.echo(
-            f"accuracy of {shortened(found.output)}: {found.compiled:,} of {found.samples:,} right, {result.reference} "
-            f"{found.reference:,}; the same answer in {found.agreeing:,}"
+            f"accuracy of {shortened(accuracy.output)}: {accuracy.compiled:,} of {accuracy.samples:,} right, "
+            f"{result.reference} {accuracy.reference:,}; the same answer in {accuracy.agreeing:,}"
         )
-
-
-def _row(item: Difference) -> tuple[object, ...]:
-    return (
-        item.tensor,
-        item.dtype,
-        item.largest,
-        item.tolerance,
-        item.cosine,
-        item.snr,
-        Styled(verdict(item), "green" if item.is_within else "bold red"),
-    )
-
-
-def _judged(item: Difference) -> tuple[object, ...]:
-    found = item.evidence
-    return (item.tensor, item.sample, *((found.error, found.reference_error, found.rounding) if found else ()))
 
 
 def verdict(item: Difference) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from mlfc.codegen.emit import CodeSizes, DeviceCode, GeneratedCode, constant_pools, level_paths
 from mlfc.codegen.link import LinkedCode, generate, generate_together
 from mlfc.codegen.unit import SHARED_MODULE, Shared, Unit, check_executor
-from mlfc.codegen.vm.describe import executable_of
+from mlfc.codegen.vm.code import executable_of
 
 __all__ = [
     "SHARED_MODULE",

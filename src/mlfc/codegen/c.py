@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from string import Template
 from types import MappingProxyType
@@ -10,23 +10,21 @@ from types import MappingProxyType
 from mlfc.codegen import vectors
 from mlfc.codegen.c_expr import ATOM, ExprPrinter, Requirements
 from mlfc.codegen.c_parallel import ParallelPart, part_of, pointer_type, struct_text, task_text
-from mlfc.codegen.c_types import scalar_type, value_type
-from mlfc.codegen.kernel_values import KernelValues
-from mlfc.codegen.long_bodies import keeps_rolled
+from mlfc.codegen.c_types import literal, scalar_type, value_type
 from mlfc.codegen.prelude import render
-from mlfc.codegen.statements import StatementPrinter, accumulated
+from mlfc.codegen.statements import StatementPrinter, accumulated, keeps_rolled
 from mlfc.codegen.writer import PIECES, Writer, comment_text
 from mlfc.support import dtypes
-from mlfc.support.c_names import sanitize
+from mlfc.support.c_names import sanitize, unique
 from mlfc.support.dims import Dim
 from mlfc.support.parallel_functions import HEADERS
 from mlfc.tir import ir
-from mlfc.tir.extents import as_index, variable
+from mlfc.tir.extents import as_index, bind_names, named_extents, variable
 from mlfc.tir.forms import C_FORMS
 from mlfc.tir.independence import of_function
 from mlfc.tir.ir import Expr, PrimFunc, Stmt, Var
-from mlfc.tir.name_extents import bind_names, named_extents
 from mlfc.tir.parallel import parallelize
+from mlfc.tir.parameters import Parameter, SharedFunction
 from mlfc.tir.unroll import Unroll
 from mlfc.tir.visitor import loads, walk, walk_expr
 
@@ -115,14 +113,6 @@ def preamble(needs: Requirements) -> list[str]:
     return [*lines, "", *body] if body else lines
 
 
-def _accessed(prim: PrimFunc) -> set[int]:
-    """Return the ids of the buffers that the body reads or writes; all of an external generator's."""
-    if prim.external is not None:
-        return {id(buffer) for buffer in (*prim.params, *prim.scratch)}
-    stored = {id(stmt.buffer) for stmt in walk(prim.body) if isinstance(stmt, ir.Store)}
-    return stored | {id(load.buffer) for load in loads(prim.body)}
-
-
 class _FunctionPrinter(StatementPrinter):
     def __init__(
         self,
@@ -152,8 +142,16 @@ class _FunctionPrinter(StatementPrinter):
         with self._writer.block(self.head()):
             if self._values is not None:
                 self._parameters(self._values)
-            used = _accessed(self._prim)
-            for buffer, offset in zip(self._prim.scratch, self._scratch_offsets(), strict=True):
+            # an external generator accesses all
+            used = {id(buffer) for buffer in (*self._prim.params, *self._prim.scratch)}
+            if self._prim.external is None:
+                used = {id(stmt.buffer) for stmt in walk(self._prim.body) if isinstance(stmt, ir.Store)}
+                used |= {id(load.buffer) for load in loads(self._prim.body)}
+            if self._values is not None:
+                offsets = list(map(self._exprs.expr, self._values.shared.scratch_offsets))
+            else:
+                offsets = [str(at) if isinstance(at, int) else self._offset(at) for at in self._prim.scratch_offsets]
+            for buffer, offset in zip(self._prim.scratch, offsets, strict=True):
                 if id(buffer) not in used:
                     continue
                 kind = scalar_type(buffer.dtype)
@@ -198,19 +196,23 @@ class _FunctionPrinter(StatementPrinter):
 
     def head(self) -> str:
         """Return the function's head and give the parameters their names."""
-        shared = [self._prim.inputs[position] for position in self._aliased]
-        params = []
-        for buffer in self._prim.params:
-            is_output = buffer is self._prim.output
-            aliased = bool(shared) if is_output else any(buffer is item for item in shared)
-            qualifier = "" if aliased else "restrict "
-            params.append(f"{pointer_type(buffer, self._prim.output)}{qualifier}{self._names.declare(buffer)}")
+        params = self._pointers(self._prim.params)
         if self._prim.scratch:
             params.append(f"uint8_t *restrict {_WORKSPACE}")
         params += [f"int32_t {self._names.declare(variable(symbol))}" for symbol in self._prim.symbols]
         if self._values is not None:
             params.append(f"const {self._values.type_name} *{self._names.declare(_VALUES)}")
         return f"int32_t {self._name}({', '.join(params)})"
+
+    def _pointers(self, buffers: Sequence[ir.Buffer]) -> list[str]:
+        """Return the parameters for buffers; those that overlap no other are ``restrict``."""
+        shared = {self._prim.inputs[position] for position in self._aliased}
+        aliased = shared | ({self._prim.output} if shared else set())
+        return [
+            f"{pointer_type(buffer, self._prim.output)}{'' if buffer in aliased else 'restrict '}"
+            f"{self._names.declare(buffer)}"
+            for buffer in buffers
+        ]
 
     def _parameters(self, values: KernelValues) -> None:
         """Print the numbers as variables: compilers must assume that stores alias their struct."""
@@ -225,21 +227,16 @@ class _FunctionPrinter(StatementPrinter):
                 name = self._names.declare(var)
                 self._writer.line(f"const {value_type(var.dtype)} {name} = {place}->{item.name};")
 
-    def _scratch_offsets(self) -> list[str]:
-        if self._values is None:
-            offsets = self._prim.scratch_offsets
-            return [str(item) if isinstance(item, int) else self._offset(item) for item in offsets]
-        return [self._exprs.expr(offset) for offset in self._values.shared.scratch_offsets]
-
     def _offset(self, offset: Dim) -> str:
         """Print an offset in bytes: what int32 counts are elements."""
         return self._exprs.expr(as_index(offset, "int64"), ATOM)
 
-    # statements -----------------------------------------------------------------------------------------
-
     def _special(self, stmt: Stmt) -> bool:
         if isinstance(stmt, ir.External):
-            self._external(stmt)
+            buffers = (*self._prim.params, *self._prim.scratch)
+            names = {buffer.name: self._names.get(buffer) for buffer in buffers}
+            names |= {name: self._exprs.expr(value, ATOM) for name, value in stmt.extents}
+            self._writer.lines(Template(stmt.text).substitute(names).splitlines())
         elif isinstance(stmt, ir.Fence):
             self._needs.fences = True
             memory = self._read_name(stmt.buffer) if stmt.buffer else "0"
@@ -275,20 +272,13 @@ class _FunctionPrinter(StatementPrinter):
             with self._writer.block(f"if ({call} != 0)"):
                 self._writer.line("return -1;")
 
-    def _external(self, stmt: ir.External) -> None:
-        buffers = (*self._prim.params, *self._prim.scratch)
-        names = {buffer.name: self._names.get(buffer) for buffer in buffers}
-        names |= {name: self._exprs.expr(value, ATOM) for name, value in stmt.extents}
-        for line in Template(stmt.text).substitute(names).splitlines():
-            self._writer.line(line)
-
     def _store(self, stmt: ir.Store) -> None:
         own = next((text for name in C_FORMS if (text := C_FORMS.get(name).store(self._exprs, stmt)) is not None), None)
         if own is not None:
             self._writer.line(own)
             return
         value, added = stmt.value, accumulated(stmt)
-        if self._has_store_hazard(stmt):
+        if dtypes.lanes(value.dtype) != dtypes.lanes(stmt.buffer.dtype) and self._is_overwritten(stmt):
             kept = Var("kept", value.dtype)
             self._declare(kept, value)
             self._assign(self._exprs.element(stmt.buffer, stmt.indices, kept.dtype), kept)
@@ -299,24 +289,29 @@ class _FunctionPrinter(StatementPrinter):
         else:
             self._assign(place, value)
 
+    def _is_overwritten(self, stmt: ir.Store) -> bool:
+        """Tell whether a store of parts, one after another, may write what a later part still reads."""
+        read = {node.buffer for node in walk_expr(stmt.value) if isinstance(node, ir.Load)}
+        is_shared = stmt.buffer is self._prim.output and any(self._prim.inputs[at] in read for at in self._prim.inplace)
+        return stmt.buffer in read or is_shared
+
     def _assign(self, place: str, value: Expr, operator: str = "=") -> None:
         each = "MLF_EACH(q) " if dtypes.lanes(value.dtype) > 1 else ""
         self._writer.line(f"{each}{place} {operator} {self._exprs.expr(value)};")
 
-    def _has_store_hazard(self, stmt: ir.Store) -> bool:
-        """Tell whether a store of parts, one after another, may write what a later part still reads."""
-        if dtypes.lanes(stmt.value.dtype) == dtypes.lanes(stmt.buffer.dtype):
-            return False
-        buffers = {node.buffer for node in walk_expr(stmt.value) if isinstance(node, ir.Load)}
-        shared = [self._prim.inputs[position] for position in self._prim.inplace]
-        return stmt.buffer in buffers or (stmt.buffer is self._prim.output and not buffers.isdisjoint(shared))
-
     def _loop_hint(self, stmt: ir.For) -> str:
         hints = []
+        may_overlap = bool(self._aliased)
+        if stmt.kind == "vectorized" and not may_overlap:
+            # gcc keeps no ``restrict`` of scratch apart, so compilers may think that these buffers overlap
+            stored = {item.buffer for item in walk(stmt.body) if isinstance(item, ir.Store)}
+            used = stored | {load.buffer for load in loads(stmt.body)}
+            scratch = {buffer for buffer in used if buffer.scope == "scratch"}
+            may_overlap = len(scratch) > 1 and not scratch.isdisjoint(stored)
         if self._independence.has_wrapping_address(stmt):
             self._needs.scalar_loops = True
             hints.append("MLF_SCALAR")
-        elif stmt.kind == "vectorized" and self._may_overlap(stmt) and self._independence.holds(stmt):
+        elif stmt.kind == "vectorized" and may_overlap and self._independence.holds(stmt):
             self._needs.independent_loops = True
             hints.append("MLF_INDEPENDENT")
         if stmt.kind == "rolled" or (self._compact and keeps_rolled(stmt)):
@@ -324,22 +319,13 @@ class _FunctionPrinter(StatementPrinter):
             hints.append("MLF_ROLLED")
         return " ".join(hints)
 
-    def _may_overlap(self, loop: ir.For) -> bool:
-        """Tell whether compilers may think so of buffers of a loop: gcc keeps no ``restrict`` of scratch apart."""
-        stored = {stmt.buffer for stmt in walk(loop.body) if isinstance(stmt, ir.Store)}
-        read = {load.buffer for load in loads(loop.body)}
-        scratch = {buffer for buffer in stored | read if buffer.scope == "scratch"}
-        return bool(self._aliased) or (len(scratch) > 1 and not scratch.isdisjoint(stored))
-
     def _declare(self, var: Var, value: Expr) -> None:
-        if id(var) in self._words:
-            text = self._exprs.group(value)
-            self._writer.line(f"const int32_t {self._names.declare(var)} = {text};")
-        elif dtypes.lanes(var.dtype) == 1:
-            text = self._exprs.expr(value)
-            self._writer.line(f"const {value_type(var.dtype)} {self._names.declare(var)} = {text};")
+        is_word = id(var) in self._words
+        text = self._exprs.group(value) if is_word else self._exprs.expr(value)
+        if is_word or dtypes.lanes(var.dtype) == 1:
+            kind = "int32_t" if is_word else value_type(var.dtype)
+            self._writer.line(f"const {kind} {self._names.declare(var)} = {text};")
         else:
-            text = self._exprs.expr(value)
             self._writer.line(f"{value_type(var.dtype)} {self._names.declare(var)};")
             self._writer.line(f"MLF_EACH(q) {self._exprs.variable(var)} = {text};")
 
@@ -381,13 +367,68 @@ class _PartPrinter(_FunctionPrinter):
 
     def head(self) -> str:
         """Return the head of the part's function and give the parameters their names."""
-        shared = {self._prim.inputs[position] for position in self._aliased}
-        aliased = shared | ({self._prim.output} if shared else set())
-        params = []
-        for buffer in self._part.buffers:
-            qualifier = "" if buffer in aliased else "restrict "
-            params.append(f"{pointer_type(buffer, self._prim.output)}{qualifier}{self._names.declare(buffer)}")
+        params = self._pointers(self._part.buffers)
         stmt = self._part.stmt
         for var in (*self._part.variables, stmt.first, stmt.last):
             params.append(f"{value_type(var.dtype)} {self._names.declare(var)}")
         return f"int32_t {self._name}({', '.join(params)})"
+
+
+_NARROW = ("int8", "int16")
+
+
+@dataclass(frozen=True, eq=False)
+class ValuesField:
+    """A field of the struct: the parameter that it holds, its name, and its dtype, which may be narrower."""
+
+    parameter: Parameter
+    name: str
+    dtype: str
+
+
+@dataclass(frozen=True, eq=False)
+class KernelValues:
+    """The struct of a shared function."""
+
+    shared: SharedFunction
+    function: str  # its C name
+
+    @property
+    def type_name(self) -> str:
+        """The C type."""
+        return f"struct {self.function}_values"
+
+    def symbol(self, kernel: str) -> str:
+        """Return the C name of the constant of a kernel of that C name."""
+        return f"{kernel}_values"
+
+    def fields(self) -> tuple[ValuesField, ...]:
+        """Return the fields, the widest first, so that nothing is left free between them."""
+        parameters = self.shared.parameters
+        names = unique(parameter.var.name for parameter in parameters)
+        fields = []
+        for parameter, name in zip(parameters, names, strict=True):
+            low, high = min(parameter.values), max(parameter.values)
+            narrow = (kind for kind in _NARROW if dtypes.limits(kind)[0] <= low and high <= dtypes.limits(kind)[1])
+            dtype = parameter.var.dtype
+            fields.append(ValuesField(parameter, name, next(narrow, dtype) if dtype == "int32" else dtype))
+        return tuple(sorted(fields, key=lambda field: -dtypes.nbytes(field.dtype)))
+
+    def declaration(self) -> str:
+        """Return the definition of the struct."""
+        writer = Writer()
+        writer.line(f"/* the numbers in which the kernels of {comment_text(self.function)} differ */")
+        with writer.block(self.type_name, "};"):
+            writer.lines([f"{scalar_type(field.dtype)} {field.name};" for field in self.fields()])
+        return writer.text()
+
+    def definition(self, member: int, kernel: str, comment: Sequence[str]) -> str:
+        """Return the constant of one kernel under a comment."""
+        writer = Writer()
+        writer.lines(list(comment))
+        with writer.block(f"static const {self.type_name} {self.symbol(kernel)} =", "};"):
+            for field in self.fields():
+                value = field.parameter.values[member]
+                text = value if field.dtype in _NARROW else literal(value, field.dtype)
+                writer.line(f".{field.name} = {text},")
+        return writer.text()

@@ -1,35 +1,22 @@
-"""Printing loop-level expressions as C.
-
-Parentheses are printed where C's precedence needs them and where compilers warn without them.
-"""
+"""Printing loop-level expressions as C, with parentheses where C's precedence or compilers' warnings need them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 
-from mlfc.codegen import vectors
-from mlfc.codegen.c_types import (
-    GROUP,
-    HALF_FLOATS,
-    helper_name,
-    literal,
-    mask_dtype,
-    part_type,
-    scalar_type,
-    value_type,
-)
+from mlfc.codegen import c_types, vectors
+from mlfc.codegen.c_types import GROUP, HALF_FLOATS, helper_name, literal, mask_dtype, part_type, scalar_type
 from mlfc.errors import InternalError
 from mlfc.support import dtypes
 from mlfc.support.dims import Dim, bounds
 from mlfc.tir import ir
 from mlfc.tir.affine import Affine, ExprTable
 from mlfc.tir.bounds import Ranges
-from mlfc.tir.extents import as_index
+from mlfc.tir.extents import as_index, with_names
 from mlfc.tir.forms import C_FORMS
 from mlfc.tir.intrinsics import INTRINSICS
 from mlfc.tir.ir import Expr
-from mlfc.tir.name_extents import with_names
 
 # precedence of C: a larger number binds tighter
 TERNARY, _LOR, _LAND, _OR, _XOR, _AND = 1, 2, 3, 4, 5, 6
@@ -145,8 +132,6 @@ class ExprPrinter:
         found = (C_FORMS.get(name).expression(self, expr) for name in C_FORMS)
         return next(((text, ATOM) for text in found if text is not None), None)
 
-    # memory ---------------------------------------------------------------------------------------------
-
     def index(self, buffer: ir.Buffer, indices: tuple[Expr, ...]) -> str:
         """Return the flat element index of `indices` into `buffer`."""
         if bounds(buffer.size)[0] > dtypes.limits("int32")[1]:
@@ -155,16 +140,14 @@ class ExprPrinter:
         for extent, index in zip(buffer.shape, indices, strict=True):
             if isinstance(extent, Dim) and (outer or total.terms or total.constant):
                 rows = self._indices(outer, total)
-                outer = f"{rows if rows.isidentifier() else f'({rows})'} * {self._stride(extent)}"
+                stride = self.expr(with_names(as_index(extent), self.named), _UNARY)
+                outer = f"{rows if rows.isidentifier() else f'({rows})'} * {stride}"
                 total = Affine({}, 0)
             elif not isinstance(extent, Dim):
                 outer = f"{outer} * {extent}" if outer and extent != 1 else outer
                 total = total.times(extent)
             total = total.plus(self._table.affine(index))
         return self._indices(outer, total)
-
-    def _stride(self, extent: Dim) -> str:
-        return self.expr(with_names(as_index(extent), self.named), _UNARY)
 
     def _indices(self, outer: str, total: Affine) -> str:
         if not outer:
@@ -176,7 +159,11 @@ class ExprPrinter:
 
     def _sum(self, total: Affine) -> str:
         # positive terms come first, so that hardly any index starts with a minus
-        parts = [(coefficient < 0, self._product(number, coefficient)) for number, coefficient in total.terms.items()]
+        parts = []
+        for number, coefficient in total.terms.items():
+            size = abs(coefficient)
+            term = self.expr(self._table.exprs[number], _MUL if size == 1 else _UNARY)
+            parts.append((coefficient < 0, term if size == 1 else f"{term} * {size}"))
         if total.constant:
             parts.append((total.constant < 0, str(abs(total.constant))))
         parts.sort(key=lambda part: part[0])
@@ -187,18 +174,13 @@ class ExprPrinter:
             [f"-({text})" if negative else text, *(f" {'-' if minus else '+'} {part}" for minus, part in rest)]
         )
 
-    def _product(self, number: int, coefficient: int) -> str:
-        size = abs(coefficient)
-        term = self.expr(self._table.exprs[number], _MUL if size == 1 else _UNARY)
-        return term if size == 1 else f"{term} * {size}"
-
     def element(self, buffer: ir.Buffer, indices: tuple[Expr, ...], dtype: str) -> str:
         """Return the lvalue at `indices`, as `dtype`, which is the buffer's or a vector of it."""
         place = f"{self.name_of(buffer)}[{self.index(buffer, indices)}]"
         if dtypes.lanes(dtype) == 1:
             return place
         self._note_vector(dtype)
-        parts = place if dtype == buffer.dtype else f"(({value_type(dtype)}_u *)&{place})"
+        parts = place if dtype == buffer.dtype else f"(({c_types.value_type(dtype)}_u *)&{place})"
         return f"{parts}[{vectors.PART}]"
 
     def address(self, buffer: ir.Buffer, indices: tuple[Expr, ...]) -> str:
@@ -221,8 +203,6 @@ class ExprPrinter:
         if not isinstance(expr, ir.Load):
             raise InternalError("C takes a group of four bytes from memory only")
         return f"{self.need(GROUP)}({self.address(expr.buffer, expr.indices)})"
-
-    # arithmetic -----------------------------------------------------------------------------------------
 
     def _binary(self, expr: ir.Binary) -> tuple[str, int]:
         element = dtypes.element(expr.a.dtype)
@@ -247,15 +227,12 @@ class ExprPrinter:
         promoted = dtypes.is_integer(expr.dtype) and dtypes.bits(expr.dtype) < 32 and dtypes.lanes(expr.dtype) == 1
         if promoted and expr.op in ("add", "sub", "mul") and not self.ranges.result(expr).within(*_INT):
             expr = ir.Binary(expr.op, ir.Cast(expr.a, "uint32"), ir.Cast(expr.b, "uint32"), expr.dtype)
-        text, level = self._infix(expr)
+        symbol, level = _OPERATORS[expr.op]
+        left, tighter = self._operand(expr.a, level, level), level if expr.op in _ASSOCIATIVE else level + 1
+        text = f"{left} {symbol} {self._operand(expr.b, level, tighter)}"
         if promoted and expr.op not in ("and", "or", "xor", "shr"):
             return f"({scalar_type(expr.dtype)})({text})", _UNARY
         return text, level
-
-    def _infix(self, expr: ir.Binary) -> tuple[str, int]:
-        symbol, level = _OPERATORS[expr.op]
-        right_level = level if expr.op in _ASSOCIATIVE else level + 1
-        return f"{self._operand(expr.a, level, level)} {symbol} {self._operand(expr.b, level, right_level)}", level
 
     def _operand(self, expr: Expr, outer: int, level: int) -> str:
         text, own = self._print(expr)
@@ -311,19 +288,13 @@ class ExprPrinter:
                 return text, level
         else:
             text, level = self._print(expr.value)
+        operand = text if level >= _UNARY else f"({text})"
         if target in HALF_FLOATS:
             self.needs.helpers.add(f"{target}_from_float")
-            return f"mlf_{target}_from_float({self._as_float(text, level, source)})", ATOM
-        operand = text if level >= _UNARY else f"({text})"
+            return f"mlf_{target}_from_float({text if source == 'float32' else f'(float){operand}'})", ATOM
         if target == "bool":
             return f"{operand} != 0", _EQUAL
         return f"({scalar_type(target)}){operand}", _UNARY
-
-    @staticmethod
-    def _as_float(text: str, level: int, source: str) -> str:
-        if source == "float32":
-            return text
-        return f"(float){text if level >= _UNARY else f'({text})'}"
 
     def _broadcast(self, expr: ir.Broadcast) -> tuple[str, int]:
         if isinstance(expr.value, ir.Const) and expr.value.value == 0 and not str(expr.value.value).startswith("-"):

@@ -7,12 +7,11 @@ from collections.abc import Mapping, Sequence
 from mlfc.codegen.c_host import WIDTH, c_function, packed_head, prototype, struct_definition
 from mlfc.codegen.c_interface import LICENCE
 from mlfc.codegen.constants import section_macro
-from mlfc.codegen.host.aot import AotFunctions
+from mlfc.codegen.host.aot import STATE_ARRAY, STATE_FLAG, AotFunctions
 from mlfc.codegen.host.launch import IMPORTED, LAUNCHES
 from mlfc.codegen.host.packed import ARGUMENT, BOOL_CODE, CHECKS
-from mlfc.codegen.host.state_functions import STATE_ARRAY, STATE_FLAG
-from mlfc.codegen.writer import PIECES, Writer
-from mlfc.memory.pools import DEFAULT_POOL, STATE_SECTION, pool_array, pool_section
+from mlfc.codegen.writer import Writer
+from mlfc.memory.plan import DEFAULT_POOL, STATE_SECTION, pool_array, pool_section
 from mlfc.tir.host import Function
 
 INCLUDES = ("#include <tvm/runtime/c_runtime_api.h>", "#include <tvm/runtime/c_backend_api.h>")
@@ -37,13 +36,6 @@ def entry_file(functions: AotFunctions) -> str:
     writer.lines([prototype(functions.main_declaration), ""])
     written = (*functions.mappers(), *functions.states.functions(), functions.entry())
     return writer.text() + "\n".join(map(c_function, written))
-
-
-def main_function(functions: AotFunctions) -> str:
-    """Return the function that calls every operator, and the hook around them."""
-    # the header, not the code, defines tracing, so that one hook serves profilers on the host and on boards
-    hook = f"{PIECES['trace']}\n\n" if functions.program.calls else ""
-    return hook + c_function(functions.main())
 
 
 def pool_definition(declared: str, size: int, pool: str = DEFAULT_POOL) -> list[str]:

@@ -103,7 +103,13 @@ class _Printer:
 
     def _stmt(self, stmt: Stmt) -> None:
         if isinstance(stmt, host.Declare):
-            self._line(f"{_declared(stmt)};")
+            kind, name = stmt.var.type, stmt.var.name
+            if stmt.count:
+                assert kind.to is not None
+                self._line(f"{kind.to.declared(name)}[{stmt.count}];")
+            else:
+                value = "" if stmt.value is None else f" = {_text(stmt.value)}"
+                self._line(f"{kind.declared(name)}{value};")
         elif isinstance(stmt, host.Table):
             self._table(stmt)
         elif isinstance(stmt, host.Assign):
@@ -149,22 +155,11 @@ class _Printer:
             self._line(f"{declared};")
         elif isinstance(stmt.rows[0], tuple):
             with self._writer.block(f"{declared} =", "};"):
-                self._writer.lines([f"{{{_list(row)}}}," for row in stmt.rows if isinstance(row, tuple)])
+                rows = (", ".join(map(c_expression, row)) for row in stmt.rows if isinstance(row, tuple))
+                self._writer.lines([f"{{{row}}}," for row in rows])
         else:
-            self._line(f"{declared} = {{{_list([row for row in stmt.rows if isinstance(row, Expr)])}}};")
-
-
-def _list(exprs: Sequence[Expr]) -> str:
-    return ", ".join(map(c_expression, exprs))
-
-
-def _declared(stmt: host.Declare) -> str:
-    kind = stmt.var.type
-    if stmt.count:
-        assert kind.to is not None
-        return f"{kind.to.declared(stmt.var.name)}[{stmt.count}]"
-    declared = kind.declared(stmt.var.name)
-    return declared if stmt.value is None else f"{declared} = {_text(stmt.value)}"
+            numbers = ", ".join(c_expression(row) for row in stmt.rows if isinstance(row, Expr))
+            self._line(f"{declared} = {{{numbers}}};")
 
 
 def _text(expr: Expr) -> str:
@@ -182,7 +177,8 @@ def _print(expr: Expr) -> tuple[str, int]:
     if isinstance(expr, host.Field):
         return f"{_within(expr.of, _ATOM)}{'.' if expr.of.type.to is None else '->'}{expr.name}", _ATOM
     if isinstance(expr, host.Element):
-        if expr.type.bits and _is_zero(expr.index) and _is_plain_pointer(expr.of):
+        is_first = isinstance(expr.index, host.Number) and expr.index.value == 0
+        if expr.type.bits and is_first and isinstance(expr.of, host.Name) and not expr.of.is_array:
             return f"*{_within(expr.of, _UNARY)}", _UNARY
         return f"{_within(expr.of, _ATOM)}[{c_expression(expr.index)}]", _ATOM
     if isinstance(expr, host.Address):
@@ -198,25 +194,13 @@ def _print(expr: Expr) -> tuple[str, int]:
         condition, then, otherwise = (_within(part, _CHOICE + 1) for part in parts)
         return f"{condition} ? {then} : {otherwise}", _CHOICE
     if isinstance(expr, host.Operation):
-        return _operation(expr)
+        level = _PRECEDENCE[expr.op]
+        if expr.op in host.CONNECTIVES:
+            return _ALIGN + f" {expr.op}{_BREAK} ".join(_connected(expr, expr.op)), level
+        # a call may break even where its result is compared
+        left = _text(expr.a) if isinstance(expr.a, host.Call) else _within(expr.a, level)
+        return f"{left} {expr.op} {_within(expr.b, level + 1)}", level
     raise InternalError(f"C has no form of {type(expr).__name__}")
-
-
-def _is_zero(expr: Expr) -> bool:
-    return isinstance(expr, host.Number) and expr.value == 0
-
-
-def _is_plain_pointer(expr: Expr) -> bool:
-    return isinstance(expr, host.Name) and not expr.is_array
-
-
-def _operation(expr: host.Operation) -> tuple[str, int]:
-    level = _PRECEDENCE[expr.op]
-    if expr.op in host.CONNECTIVES:
-        return _ALIGN + f" {expr.op}{_BREAK} ".join(_connected(expr, expr.op)), level
-    # a call may break even where its result is compared
-    left = _text(expr.a) if isinstance(expr.a, host.Call) else _within(expr.a, level)
-    return f"{left} {expr.op} {_within(expr.b, level + 1)}", level
 
 
 def _connected(expr: Expr, op: str) -> Iterator[str]:

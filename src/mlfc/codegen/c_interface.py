@@ -1,4 +1,4 @@
-"""The header that users of a model include: ``tvmgen_<module>.h``, as microTVM wrote it."""
+"""The headers that users of a model include: ``tvmgen_<module>.h``, as microTVM wrote it; that of dynamic models."""
 
 from __future__ import annotations
 
@@ -11,9 +11,11 @@ import numpy.typing as npt
 from mlfc.codegen.constants import LoadedPool
 from mlfc.codegen.writer import comment_text
 from mlfc.errors import OptionError
-from mlfc.memory.pools import DEFAULT_POOL, PoolSpan
+from mlfc.memory.plan import DEFAULT_POOL, PoolSpan
 from mlfc.relay.ir import Quantization
 from mlfc.support.c_names import unique
+from mlfc.support.dim_estimates import most
+from mlfc.support.executable import DTYPES, Executable, release_symbol, reset_symbol, run_symbol, state_offsets
 from mlfc.support.module_info import ModuleInterface
 from mlfc.tir.program import Program, Value
 
@@ -176,21 +178,34 @@ def header(interface: Interface) -> str:
     module, lines = comment_text(interface.module), list[str]()
     for kind, group in (("Input", interface.inputs), ("Output", interface.outputs)):
         for tensor in group:
-            lines.append(f"/*! \\brief {kind} tensor {_named(tensor)} of module {module}: its size in bytes */")
+            named = comment_text(tensor.value.name[:200])
+            lines.append(f"/*! \\brief {kind} tensor {named} of module {module}: its size in bytes */")
             lines.append(f"#define {interface.macro_prefix}_{tensor.field.upper()}_SIZE {tensor.value.nbytes}")
     lines.append("")
     for kind, group in (("inputs", interface.inputs), ("outputs", interface.outputs)):
         lines += _struct(interface, kind, group)
     if interface.caller_pools:
+        held = f"memory with constants of module {module}" if interface.constant_pools else ""
+        if interface.external_workspace:
+            held = f"memory that module {module} works in{f', and {held}' if held else ''}"
         lines += [
-            f"/*! \\brief {_pools_hold(interface)}, aligned to 64 bytes */",
+            f"/*! \\brief M{held[1:]}, aligned to 64 bytes */",
             f"struct {interface.prefix}_workspace_pools {{",
             *(f"  {kind}void *{name};" for name, kind in interface.caller_pools.items()),
             "};",
             "",
         ]
-    if interface.workspace_io:
-        lines += _mappers(interface)
+    given = ", ".join(interface.pool_parameters) or "void"
+    for name, kind, when in (
+        (interface.mappers[0], "inputs", "write them there before every run, which destroys them"),
+        (interface.mappers[1], "outputs", "read them there after a run, before you write the next inputs"),
+    ):
+        if interface.workspace_io:
+            lines += [
+                f"/*! \\brief Places of the {kind} of module {interface.module} in its workspace: {when} */",
+                f"struct {interface.prefix}_{kind} {name}({given});",
+                "",
+            ]
     lines += _entry(interface)
     lines += _states(interface)
     return guarded(interface.macro_prefix, lines)
@@ -220,21 +235,6 @@ def _struct(interface: Interface, kind: str, group: Sequence[InterfaceTensor]) -
     return [*lines, "};", ""]
 
 
-def _mappers(interface: Interface) -> list[str]:
-    given = ", ".join(interface.pool_parameters) or "void"
-    lines = []
-    for name, kind, when in (
-        (interface.mappers[0], "inputs", "write them there before every run, which destroys them"),
-        (interface.mappers[1], "outputs", "read them there after a run, before you write the next inputs"),
-    ):
-        lines += [
-            f"/*! \\brief Places of the {kind} of module {interface.module} in its workspace: {when} */",
-            f"struct {interface.prefix}_{kind} {name}({given});",
-            "",
-        ]
-    return lines
-
-
 def _entry(interface: Interface) -> list[str]:
     module, size = interface.module, f"{interface.macro_prefix}_WORKSPACE_SIZE"
     lines = ["/*!", f" * \\brief Run module {module} once"]
@@ -246,7 +246,12 @@ def _entry(interface: Interface) -> list[str]:
             " * \\param outputs Tensors to write; they must not overlap the inputs or one another",
         ]
     if interface.caller_pools:
-        lines.append(f" * \\param workspace_pools {_of_pools(interface)}")
+        says = ["Memory to work in; its contents do not matter before or after"] * interface.external_workspace
+        if says and interface.states:
+            says.append(f"Of {STATE_FIELD} they do: it is kept between runs")
+        if interface.constant_pools:
+            says.append(f"Constants, to be loaded once: {', '.join(pool.name for pool in interface.constant_pools)}")
+        lines.append(f" * \\param workspace_pools {'. '.join(says)}")
     if interface.workspace_peers:
         peers = ", ".join(interface.workspace_peers)
         lines.append(f" * \\note The workspace is static and shared with {peers}: one run of all of them at a time")
@@ -306,28 +311,6 @@ def _states(interface: Interface) -> list[str]:
     return lines
 
 
-def _pools_hold(interface: Interface) -> str:
-    constants = f"emory with constants of module {comment_text(interface.module)}"
-    if not interface.external_workspace:
-        return f"M{constants}"
-    work = f"Memory that module {comment_text(interface.module)} works in"
-    return f"{work}, and m{constants}" if interface.constant_pools else work
-
-
-def _of_pools(interface: Interface) -> str:
-    work = "Memory to work in; its contents do not matter before or after" if interface.external_workspace else ""
-    if work and interface.states:
-        work += f". Of {STATE_FIELD} they do: it is kept between runs"
-    if not interface.constant_pools:
-        return work
-    names = ", ".join(pool.name for pool in interface.constant_pools)
-    return f"{work}{'. ' if work else ''}Constants, to be loaded once: {names}"
-
-
-def _named(tensor: InterfaceTensor) -> str:
-    return comment_text(tensor.value.name[:200])
-
-
 def described(value: Value, quantization: Mapping[str, Quantization]) -> str:
     """Return what a comment says of a tensor: its name, shape, dtype and scale."""
     shape = " x ".join(map(str, value.shape)) or "scalar"
@@ -336,3 +319,85 @@ def described(value: Value, quantization: Mapping[str, Quantization]) -> str:
     if known is not None:
         text += f", real = {known.scale!r} * (value - {known.zero_point})"
     return text
+
+
+@dataclass(frozen=True, eq=False)
+class VmInterface(BaseInterface):
+    """The C interface of a dynamic module."""
+
+    executable: Executable
+    quantization: Mapping[str, Quantization]
+
+
+def vm_header(interface: VmInterface) -> str:
+    """Return the header's text."""
+    prefix, module, executable = interface.macro_prefix, interface.module, interface.executable
+    lines = []
+    if executable.symbols:
+        lines += ["/*", f" * Dynamic dimensions of module {module}:"]
+        for symbol in executable.symbols:
+            high = f"to {symbol.high}" if symbol.high is not None else "without a bound"
+            lines.append(f" * {comment_text(symbol.name[:200])} from {symbol.low} {high}")
+        lines += [" */", ""]
+    lines += [
+        *_vm_tensors(interface, "Input", interface.inputs),
+        *_vm_tensors(interface, "Output", interface.outputs),
+        "/*!",
+        f" * \\brief Runs module {module}; see mlfc_vm.h",
+        f" * \\param inputs {len(interface.inputs)} tensors, in the order above",
+        f" * \\param outputs {len(interface.outputs)} tensors, which the run sets",
+        " * \\return 0, or the code of the error",
+        " */",
+        f"int32_t {run_symbol(module)}(const mlfc_vm_host *host, const mlfc_vm_tensor *inputs,",
+        "    mlfc_vm_tensor *outputs, void *work, int64_t work_bytes, mlfc_vm_error *error);",
+    ]
+    if executable.work_bytes is not None:
+        lines += [
+            "",
+            f"/*! \\brief Bytes of work that module {module} needs for a run */",
+            f"#define {prefix}_VM_WORK_SIZE {executable.work_bytes}",
+        ]
+    lines += _vm_states(interface)
+    if not executable.is_bounded:
+        lines += [
+            "",
+            "/*! \\brief Frees the memory of outputs; do not read them afterwards */",
+            f"int32_t {release_symbol(module)}(const mlfc_vm_host *host, mlfc_vm_tensor *outputs, int32_t count);",
+        ]
+    # of the C runtime's headers, wherever they are
+    return guarded(prefix, lines, ['#include "mlfc_vm.h"', ""])
+
+
+def _vm_tensors(interface: VmInterface, kind: str, group: Sequence[InterfaceTensor]) -> list[str]:
+    lines = []
+    for tensor in group:
+        value, macro = tensor.value, f"{interface.macro_prefix}_{tensor.field.upper()}"
+        nbytes = most(value.nbytes)
+        facts = "dtype and rank as mlfc_vm_tensor has them" + (", its most bytes" if nbytes is not None else "")
+        lines += [
+            f"/*! \\brief {kind} {described(value, interface.quantization)}; {facts} */",
+            f"#define {macro}_DTYPE {DTYPES.index(value.dtype)}",
+            f"#define {macro}_RANK {len(value.shape)}",
+            *([] if nbytes is None else [f"#define {macro}_SIZE {nbytes}"]),
+            "",
+        ]
+    return lines
+
+
+def _vm_states(interface: VmInterface) -> list[str]:
+    executable = interface.executable
+    if not executable.states:
+        return []
+    *offsets, end = state_offsets(executable)
+    lines = ["", "/*", " * Tensors that the module keeps from run to run, in the state of mlfc_vm_host:"]
+    for value, offset in zip(executable.states, offsets, strict=True):
+        shape = ", ".join(map(str, value.extents))
+        lines.append(f" * {comment_text(value.name[:200])}: {value.dtype}[{shape}] at byte {offset}")
+    return [
+        *lines,
+        " */",
+        f"#define {interface.macro_prefix}_VM_STATE_SIZE {end}",
+        "",
+        "/*! \\brief Sets these tensors to their first values: a new sequence begins */",
+        f"int32_t {reset_symbol(interface.module)}(void *state);",
+    ]

@@ -75,33 +75,21 @@ def literal(value: float, dtype: str) -> str:
         bits = np.asarray(value, dtypes.to_numpy(dtype)).view(np.uint16)
         return f"0x{int(bits):04x}"
     if dtypes.is_float(dtype):
-        return _float_literal(float(value), dtype)
-    return _integer_literal(int(value), dtype)
-
-
-def _float_literal(value: float, dtype: str) -> str:
-    if math.isnan(value):
-        return "NAN" if dtype == "float32" else "(double)NAN"
-    if math.isinf(value):
-        name = "INFINITY" if dtype == "float32" else "(double)INFINITY"
-        return name if value > 0 else f"(-{name})"
-    text = shortest_digits(np.float32(value)) if dtype == "float32" else shortest_digits(value)
-    suffix = "f" if dtype == "float32" else ""
-    if not any(mark in text for mark in ".e"):
-        text += ".0"
-    return f"{text}{suffix}" if not text.startswith("-") else f"({text}{suffix})"
-
-
-def _integer_literal(value: int, dtype: str) -> str:
-    low, high = dtypes.limits(dtype)
+        is_single = dtype == "float32"
+        if not math.isfinite(value):
+            name = "NAN" if math.isnan(value) else "INFINITY"
+            text = name if is_single else f"(double){name}"
+            return f"(-{text})" if value < 0 else text
+        text = shortest_digits(np.float32(value) if is_single else float(value))
+        text = f"{text}{'' if any(mark in text for mark in '.e') else '.0'}{'f' if is_single else ''}"
+        return f"({text})" if text.startswith("-") else text
+    value, (low, high) = int(value), dtypes.limits(dtype)
     if not low <= value <= high:
         raise InternalError(f"{value} is no {dtype}")
-    if dtype == "int32" and value == low:
-        return "INT32_MIN"
+    if value == low and dtype in ("int32", "int64"):
+        return f"{dtype.upper()}_MIN"
     if dtype == "int64":
-        return "INT64_MIN" if value == low else f"INT64_C({value})" if value >= 0 else f"(-INT64_C({-value}))"
-    if dtype == "uint64":
-        return f"UINT64_C({value})"
-    if dtype == "uint32":
-        return f"{value}U"
+        return f"INT64_C({value})" if value >= 0 else f"(-INT64_C({-value}))"
+    if dtype in ("uint64", "uint32"):
+        return f"UINT64_C({value})" if dtype == "uint64" else f"{value}U"
     return str(value) if value >= 0 else f"({value})"

@@ -18,7 +18,7 @@ import numpy as np
 from mlfc.codegen.c_types import HALF_FLOATS, literal, scalar_type
 from mlfc.codegen.writer import PIECES, comment_text, pieces_beside
 from mlfc.errors import InternalError
-from mlfc.memory.pools import POOL_ALIGNMENT, ConstantPool
+from mlfc.memory.plan import POOL_ALIGNMENT, ConstantPool
 from mlfc.support import dtypes
 from mlfc.support.c_names import bounded, unique
 from mlfc.support.content import Data, aligned_arrays, nbytes_of, to_bytes
@@ -67,10 +67,6 @@ class LoadedPool:
             end = offsets[value] + value.nbytes
         return offsets
 
-    def file_name(self, module: str) -> str:
-        """Return the name of the file with the pool's bytes, beside the C; it bears the module's name as that does."""
-        return f"{module}_lib3.{self.name}.bin"
-
     def macros(self, prefix: str) -> list[str]:
         """Return the header's lines on the pool: its size, and its bytes where they are few enough for a macro."""
         macro = f"{prefix}_{self.name.upper()}_CONSTANT_POOL"
@@ -90,11 +86,6 @@ class LoadedPool:
 def section(pool: str) -> str:
     """Return the name of the section of a memory's constants, for linker scripts."""
     return f".rodata.tvm.{pool}"
-
-
-def attribute(pool: str) -> str:
-    """Return the macro that places a definition in the section of a memory."""
-    return f"MLF_IN_{pool.upper()}"
 
 
 def section_macro(macro: str, section: str) -> list[str]:
@@ -189,11 +180,6 @@ class ConstantTable:
         return sum(constant.value.nbytes for constant in self.constants)
 
     @property
-    def bytes_loaded(self) -> int:
-        """Bytes of the pools of constants that the caller loads."""
-        return sum(pool.nbytes for pool in self.loaded)
-
-    @property
     def bytes_elsewhere(self) -> int:
         """Bytes of the constants that another file defines, each once."""
         return sum({symbol: value.nbytes for value, symbol in self._elsewhere.items()}.values())
@@ -240,7 +226,7 @@ class ConstantTable:
             lines = [*PIECES["hidden"].splitlines(), *lines]
         if not self.in_blob:
             for memory in dict.fromkeys(item.memory for item in self.constants if item.memory):
-                lines += section_macro(attribute(memory), section(memory))
+                lines += section_macro(f"MLF_IN_{memory.upper()}", section(memory))
             if not all(item.memory for item in self.constants):
                 lines += PIECES["aligned"].splitlines()
             for item in self.constants:
@@ -250,14 +236,14 @@ class ConstantTable:
     def _definition(self, item: SharedConstant) -> list[str]:
         """Return the definition of a C array; floats are written so that they read back bit for bit."""
         value, symbol = item.value, self.symbol(item.value)
-        head = f"const {scalar_type(value.dtype)} {symbol}[{_length(value)}]"
+        head = f"const {scalar_type(value.dtype)} {symbol}[{max(prod(value.shape), 1)}]"
         shape = " x ".join(map(str, value.shape)) or "scalar"
         lines = [f"/* {comment_text(value.name[:200])}: {shape} {value.dtype} */"]
         # external constants have attributes in a declaration: gcc and clang disagree on their place in definitions
         if self._external:
             lines.append(_declaration(value, symbol))
         alignment = max(_WORD, dtypes.nbytes(value.dtype)) if self.packed else ALIGNMENT
-        placed = attribute(item.memory) if item.memory else f"MLF_ALIGNED({alignment})"
+        placed = f"MLF_IN_{item.memory.upper()}" if item.memory else f"MLF_ALIGNED({alignment})"
         lines.append(f"{'' if self._external else 'static '}{head} {placed} = {{")
         texts = _literals(item)
         lines += [f"  {', '.join(texts[start : start + _PER_LINE])}," for start in range(0, len(texts), _PER_LINE)]
@@ -277,7 +263,7 @@ class ConstantTable:
                 memory = item.memory
                 lines += ["#if defined(__ELF__)", f'  .section {section(memory)},"a",%progbits', "#endif"]
             size = item.value.nbytes
-            offset = _aligned(offset)
+            offset = -(-offset // ALIGNMENT) * ALIGNMENT
             lines.append(f"MLF_CONSTANT({self.symbol(item.value)}, {offset}, {size}, __FILE__)")
             offset += size
         return "\n".join([*lines, "", pieces_beside(__file__, "constants.S")["tail"], ""])
@@ -287,16 +273,9 @@ class ConstantTable:
         return aligned_arrays((item.data for item in self.constants), ALIGNMENT)
 
 
-def _aligned(offset: int) -> int:
-    return -(-offset // ALIGNMENT) * ALIGNMENT
-
-
-def _length(value: Value) -> int:
-    return max(prod(value.shape), 1)  # C has no arrays of no elements
-
-
+# C has no arrays of no elements
 def _declaration(value: Value, symbol: str) -> str:
-    return f"extern const {scalar_type(value.dtype)} {symbol}[{_length(value)}] MLF_HIDDEN;"
+    return f"extern const {scalar_type(value.dtype)} {symbol}[{max(prod(value.shape), 1)}] MLF_HIDDEN;"
 
 
 def _literals(item: SharedConstant) -> Sequence[str]:

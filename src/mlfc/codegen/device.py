@@ -1,25 +1,149 @@
-"""Kernels of devices from launches of loop-level functions, and their text in a device's language.
+"""Kernels of devices from launches of loop-level functions, and their text in OpenCL C 1.2 or CUDA C++.
 
 Vectors are only moved: loaded, chosen between, filled with one value, stored.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
+from typing import Any
 
 from mlfc.codegen.c_expr import ATOM, ExprPrinter, Requirements
 from mlfc.codegen.c_types import scalar_type
-from mlfc.codegen.dialect import DIALECTS, Dialect
+from mlfc.codegen.prelude import helper_source
 from mlfc.codegen.statements import StatementPrinter, accumulated
+from mlfc.codegen.writer import text_beside
 from mlfc.errors import InternalError
+from mlfc.registry import Registry
 from mlfc.support import dtypes
 from mlfc.support.dims import Extent, Symbol
 from mlfc.tir import ir
 from mlfc.tir.extents import symbols_of, variable
 from mlfc.tir.ir import Buffer, Expr, Launch, PrimFunc, Stmt, Var
 from mlfc.tir.visitor import launches, loads, own_nodes, walk
+
+_NAMES = {
+    "int8": "char", "int16": "short", "int32": "int", "uint8": "uchar", "uint16": "ushort", "uint32": "uint",
+    "float32": "float", "float64": "double", "bool": "uchar",
+}  # fmt: skip
+
+_HELPERS = {
+    "dot4_s8": """\
+/* sum + the sum of the products of the signed bytes of two words */
+static inline int32_t mlf_dot4_s8(int32_t sum, int32_t a, int32_t b)""",
+    "clz32": "static inline int32_t mlf_clz32(uint32_t x)",
+    "bits_of_float": "static inline uint32_t mlf_bits_of_float(float x)",
+    "float_of_bits": "static inline float mlf_float_of_bits(uint32_t bits)",
+}
+"""Heads of the helpers that are not C's."""
+
+
+@dataclass(frozen=True, eq=False)
+class Dialect:
+    """A language of kernels, close to C. Forms with fields in braces are filled in by `str.format`."""
+
+    name: str  # the kind of device
+    suffix: str  # of files of source
+    function: str  # in place of C's ``static inline``
+    kernel_head: str  # of name, parameters, extents x, y, z of the group, and their product items
+    parameter_space: str  # before the type of a pointer parameter
+    shared_space: str  # before the type of an array that a group shares
+    private_space: str  # before the type of an array that a work-item has
+    restrict: str  # behind the ``*`` of a pointer to what no other pointer reaches
+    group_place: str  # of axis (0, 1, 2) or letter (x, y, z): the place of the group in the grid
+    item_place: str  # the place of the work-item in its group
+    barrier: str
+    int64: str  # in names of vector types
+    vector_load: str  # of kind, lanes, address
+    vector_store: str  # of kind, lanes, address, value
+    splat: str  # of kind, value, and values: one for each lane
+    word: str  # of address: four bytes as one int32
+    product: str  # of letter (f, d), a, b: one that is not fused with a sum; empty where `separate_products` is enough
+    separate_products: str  # the line that keeps products and sums apart in a file
+    unroll: str  # before a loop to unroll; empty where compilers do so unasked
+    math_suffix: str  # behind the names of functions of float
+    bodies: Mapping[str, str]  # of `_HELPERS`
+    prelude: str  # the file with the first lines
+    doubles: str  # a line before them, where there are doubles
+    shares_prelude: bool  # all kernels are one text with one prelude, instead of a text each
+
+    def vector_type(self, dtype: str, lanes: int) -> str:
+        """Return the name of a vector type."""
+        names = {**_NAMES, "int64": self.int64, "uint64": f"u{self.int64}"}
+        return f"{names.get(dtype, 'ushort')}{lanes}"
+
+    def first_lines(self, dtypes: frozenset[str], *, contracts: bool) -> str:
+        """Return the first lines of a file that uses these dtypes, and may fuse products and sums."""
+        before = [self.doubles] if self.doubles and "float64" in dtypes else []
+        after = [self.separate_products] if self.separate_products and not contracts else []
+        return "\n".join([*before, text_beside(__file__, self.prelude), *after])
+
+    def helper_texts(self, keys: Iterable[str]) -> list[str]:
+        """Return the texts of helpers and of those they call, callees first."""
+        ordered: dict[str, str] = {}
+
+        def visit(key: str) -> None:
+            if key in ordered:
+                return
+            used, text = ((), f"{_HELPERS[key]} {{\n{self.bodies[key]}\n}}") if key in _HELPERS else helper_source(key)
+            for other in used:
+                visit(other)
+            ordered[key] = text.replace("static inline", self.function)
+
+        for key in sorted(set(keys)):
+            visit(key)
+        return list(ordered.values())
+
+
+# of OpenCL and of CUDA
+_FORMS: dict[str, tuple[Any, Any]] = {
+    "suffix": ("cl", "cu"),
+    "function": ("static inline", "static __device__ __forceinline__"),
+    "kernel_head": (
+        "__kernel __attribute__((reqd_work_group_size({x}, {y}, {z})))\nvoid {name}({parameters})",
+        'extern "C" __global__ void __launch_bounds__({items})\n{name}({parameters})',
+    ),
+    "parameter_space": ("__global ", ""),
+    "shared_space": ("__local ", "__shared__ __align__(16) "),
+    "private_space": ("", "__align__(16) "),
+    "restrict": ("restrict ", "__restrict__ "),
+    "group_place": ("get_group_id({axis})", "blockIdx.{letter}"),
+    "item_place": ("get_local_id({axis})", "threadIdx.{letter}"),
+    "barrier": ("barrier(CLK_LOCAL_MEM_FENCE);", "__syncthreads();"),
+    "int64": ("long", "longlong"),
+    "vector_load": ("vload{lanes}(0, {address})", "*(const {kind} *)({address})"),
+    "vector_store": ("vstore{lanes}({value}, 0, {address});", "*({kind} *)({address}) = {value};"),
+    "splat": ("({kind})({value})", "make_{kind}({values})"),
+    "word": ("as_int(vload4(0, {address}))", "*(const int32_t *)({address})"),
+    "product": ("", "__{letter}mul_rn({a}, {b})"),
+    "separate_products": ("#pragma OPENCL FP_CONTRACT OFF", ""),
+    # OpenCL's compilers for GPUs unroll unasked, and for processors it costs the vectors across work-items
+    "unroll": ("", "#pragma unroll"),
+    "math_suffix": ("", "f"),
+    "prelude": ("opencl_prelude.h", "cuda_prelude.h"),
+    "doubles": ("#pragma OPENCL EXTENSION cl_khr_fp64 : enable", ""),
+    "shares_prelude": (False, True),
+}
+_BODIES = {
+    "dot4_s8": (
+        """\
+  const int4 products = convert_int4(as_char4(a)) * convert_int4(as_char4(b));
+  return sum + ((products.x + products.y) + (products.z + products.w));""",
+        "  return __dp4a(a, b, sum);",
+    ),
+    "clz32": ("  return (int32_t)clz(x);", "  return __clz((int32_t)x);"),
+    "bits_of_float": ("  return as_uint(x);", "  return __float_as_uint(x);"),
+    "float_of_bits": ("  return as_float(bits);", "  return __uint_as_float(bits);"),
+}
+"""Of `_HELPERS`."""
+DIALECTS: Registry[Dialect] = Registry("language of devices")
+for _place, _name in enumerate(("opencl", "cuda")):
+    _bodies = {key: pair[_place] for key, pair in _BODIES.items()}
+    _own = {key: pair[_place] for key, pair in _FORMS.items()}
+    DIALECTS.add(_name, Dialect(_name, bodies=_bodies, **_own))
+
 
 MARKER = "// Function: "
 """Before the name of each kernel in a text of OpenCL: runtimes cut it there."""
@@ -90,18 +214,16 @@ class DeviceExprPrinter(ExprPrinter):
 
     def _call(self, expr: ir.Call) -> tuple[str, int]:
         if expr.name == "word":
-            return self._word(expr.args[0])
+            elements = expr.args[0]
+            if not isinstance(elements, ir.Load):
+                raise InternalError("a word is taken from memory only")
+            return self.dialect.word.format(address=self.address(elements.buffer, elements.indices)), ATOM
         self._scalar(expr)
         return super()._call(expr)
 
     @property
     def _math_suffix(self) -> str:
         return self.dialect.math_suffix
-
-    def _word(self, elements: Expr) -> tuple[str, int]:
-        if not isinstance(elements, ir.Load):
-            raise InternalError("a word is taken from memory only")
-        return self.dialect.word.format(address=self.address(elements.buffer, elements.indices)), ATOM
 
 
 @dataclass(frozen=True, eq=False)
@@ -131,7 +253,8 @@ def device_kernels(prim: PrimFunc, name: str) -> tuple[DeviceKernel, ...]:
     aliased = [prim.inputs[position] for position in prim.inplace]
     kernels = []
     for number, launch in enumerate(launches(prim)):
-        written, used = _touched(launch)
+        written = {stmt.buffer for stmt in walk(launch.body) if isinstance(stmt, ir.Store)}
+        used = written | {load.buffer for load in loads(launch.body)}
         arguments = tuple(buffer for buffer in (*prim.params, *prim.scratch) if buffer in used)
         shares = frozenset([*aliased, prim.output]) if aliased else frozenset()
         title = f"{name}_kernel" if number == 0 else f"{name}_kernel_{number}"
@@ -154,12 +277,6 @@ def device_source(kernels: Sequence[DeviceKernel], dialect: str, *, contracts: b
         parts = zip(kernels, printed, strict=True)
         return "".join(f"{MARKER}{kernel.name}\n{_text([part], chosen, contracts)}" for kernel, part in parts)
     return _text(printed, chosen, contracts) if printed else ""
-
-
-def _touched(launch: Launch) -> tuple[set[Buffer], set[Buffer]]:
-    """Return the buffers that a launch writes, and all that it uses."""
-    written = {stmt.buffer for stmt in walk(launch.body) if isinstance(stmt, ir.Store)}
-    return written, written | {load.buffer for load in loads(launch.body)}
 
 
 @dataclass(frozen=True)
@@ -204,21 +321,16 @@ class _KernelPrinter(StatementPrinter):
                 if isinstance(stmt, ir.Allocate) and stmt.buffer.scope == "shared":
                     self._array(stmt.buffer, self._dialect.shared_space)
             self._stmt(launch.body)
-        return _PrintedKernels(self._writer.text(), self._needs, frozenset(self._dtypes()))
-
-    def _dtypes(self) -> Iterator[str]:
-        for stmt in walk(self._kernel.launch.body):
-            if isinstance(stmt, ir.Allocate):
-                yield dtypes.element(stmt.buffer.dtype)
-            yield from (dtypes.element(node.dtype) for node in own_nodes(stmt))
+        stmts = list(walk(launch.body))
+        kinds = [node.dtype for stmt in stmts for node in own_nodes(stmt)]
+        kinds += [stmt.buffer.dtype for stmt in stmts if isinstance(stmt, ir.Allocate)]
+        return _PrintedKernels(self._writer.text(), self._needs, frozenset(map(dtypes.element, kinds)))
 
     def _parameter(self, buffer: Buffer) -> str:
         const = "" if buffer in self._kernel.written else "const "
         restrict = "" if buffer in self._kernel.aliased else self._dialect.restrict
         kind = f"{self._dialect.parameter_space}{const}{scalar_type(buffer.dtype)}"
         return f"{kind} *{restrict}{self._names.declare(buffer)}"
-
-    # statements -----------------------------------------------------------------------------------------
 
     def _special(self, stmt: Stmt) -> bool:
         if isinstance(stmt, ir.Barrier):

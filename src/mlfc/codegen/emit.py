@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from mlfc.codegen import c_files
-from mlfc.codegen.c_files import entry_file, main_function
+from mlfc.codegen.c_files import entry_file
 from mlfc.codegen.c_host import WIDTH, c_function, prototype
 from mlfc.codegen.c_interface import LICENCE, Interface, InterfaceState, check_macros, header, tensors
 from mlfc.codegen.constants import ConstantTable
@@ -16,10 +16,9 @@ from mlfc.codegen.host.aot import AotFunctions
 from mlfc.codegen.host.graph_json import MAX_NODE_NAME, GraphConfig, build_graph
 from mlfc.codegen.host.launch import launching_function
 from mlfc.codegen.host.packed import packed_function
-from mlfc.codegen.levels import choice
-from mlfc.codegen.operators import OperatorsFile, kernel_comment, kernel_functions, level_path
-from mlfc.codegen.unit import Shared, Unit, names_of_functions
-from mlfc.codegen.writer import comment_text
+from mlfc.codegen.operators import OperatorsFile, choice, kernel_comment, kernel_functions, level_path
+from mlfc.codegen.unit import Shared, Unit
+from mlfc.codegen.writer import PIECES, comment_text
 from mlfc.memory import Plan, assign_storages
 from mlfc.relay.op import kernel_note
 from mlfc.support import c_names
@@ -58,17 +57,17 @@ class GeneratedCode:
     """The files of a module."""
 
     files: Mapping[str, Data]  # by path: ``src/...``, ``include/...`` and ``lib/...``
-    header_name: str | None  # the file to include; None for the graph executor
-    entry: str | None  # the function to call; None for the graph executor
     function_names: Mapping[str, str]  # C name of each kernel by its name in the program
     sizes: CodeSizes
-    external_workspace: bool  # whether the caller passes the workspace in
+    external: tuple[ExternalPart, ...] = ()  # the output of external code generators
+    header_name: str | None = None  # the file to include; None for the graph executor
+    entry: str | None = None  # the function to call; None for the graph executor
+    external_workspace: bool = False  # whether the caller passes the workspace in
     workspace_peers: tuple[str, ...] = ()  # modules that work in the same memory
     # by pool of constants that the caller loads, the path of the file with its bytes
     loaded: Mapping[str, str] = field(default_factory=dict)
     graph: GraphConfig | None = None
     plan: Plan | None = None  # with the storages of the graph executor
-    external: tuple[ExternalPart, ...] = ()  # the output of external code generators
     device: DeviceCode | None = None  # kernels on a device beside the host
     executable: Executable | None = None  # of the virtual machine
     # by path, the level of processors that a file of C is compiled for, where it is not all of them
@@ -85,27 +84,25 @@ class GeneratedCode:
         return COPY if kernel == COPY else self.function_names[kernel]
 
 
-def generate_c(unit: Unit, shared: Shared) -> GeneratedCode:
-    """Print a module in C."""
-    return _graph(unit, shared) if unit.executor == "graph" else _aot(unit, shared)
-
-
 def banner(target_text: str) -> str:
     """Return the first lines of a file of code."""
     return f"/* target: {comment_text(target_text)} */\n/* {LICENCE} */\n"
 
 
-def _aot(unit: Unit, shared: Shared) -> GeneratedCode:
+def generate_aot_c(unit: Unit, shared: Shared) -> GeneratedCode:
+    """Print a module that is compiled ahead of time in C."""
     constants = constant_table(unit, shared)
     interface = interface_of(unit, shared, constants)
-    functions = kernel_functions(unit, shared, function_names(unit))
+    functions = kernel_functions(unit, shared, unit.function_names())
     names = functions.names
     workspace = shared.workspace if interface.workspace_peers else None
     host = AotFunctions(unit.program, unit.plan, interface, constants, names, workspace, functions.arguments)
     operators = operators_file(unit, constants)
     operators.declarations.append(prototype(host.main_declaration))
     functions.write(operators)
-    operators.functions.append(main_function(host))
+    # the header, not the code, defines tracing, so that one hook serves profilers on the host and on boards
+    hook = f"{PIECES['trace']}\n\n" if unit.program.calls else ""
+    operators.functions.append(hook + c_function(host.main()))
     files = {f"src/{unit.module}_lib0.c": entry_file(host).encode(), **code_files(unit, operators, constants)}
     return aot_code(unit, interface, constants, names, files)
 
@@ -122,7 +119,7 @@ def operators_file(unit: Unit, constants: ConstantTable | None = None, includes:
 
 def code_files(unit: Unit, operators: OperatorsFile, constants: ConstantTable | None = None) -> dict[str, Data]:
     """Return the files of a module's operators, of those of higher levels, and of large constants."""
-    first, path = banner(unit.target_text), f"src/{unit.module}_lib"
+    first, path = banner(str(unit.target)), f"src/{unit.module}_lib"
     return {
         f"{path}1.c": (first + operators.text()).encode(),
         **operators.level_files(unit.module, first),
@@ -171,9 +168,7 @@ def interface_of(unit: Unit, shared: Shared, constants: ConstantTable) -> Interf
         constants.loaded,
         tuple(
             InterfaceState(
-                state.before,
-                plan.state_offsets[state.before],
-                state.initial.data if state.initial is not None else None,
+                state.before, plan.state_offsets[state.before], None if state.initial is None else state.initial.data
             )
             for state in unit.program.states
         ),
@@ -188,25 +183,25 @@ def aot_code(
     unit: Unit, interface: Interface, constants: ConstantTable, names: Mapping[str, str], code: Mapping[str, Data]
 ) -> GeneratedCode:
     """Return a module compiled ahead of time: the printed code, and the parts that do not depend on its printer."""
-    loaded = {pool.name: f"src/{pool.file_name(unit.module)}" for pool in constants.loaded}
+    loaded = {pool.name: f"src/{unit.module}_lib3.{pool.name}.bin" for pool in constants.loaded}
     files: dict[str, Data] = {
         f"include/{interface.header_name}": header(interface).encode(),
         **code,
         **{loaded[pool.name]: pool.data for pool in constants.loaded},
     }
     io = sum(tensor.value.nbytes for tensor in (*interface.inputs, *interface.outputs))
-    total = constants.nbytes + constants.bytes_loaded + constants.bytes_elsewhere
+    total = constants.nbytes + sum(pool.nbytes for pool in constants.loaded) + constants.bytes_elsewhere
     sizes = CodeSizes(interface.workspace_bytes, total, io, constants.bytes_elsewhere)
     return GeneratedCode(
         files,
-        interface.header_name,
-        interface.entry,
         names,
         sizes,
+        external_parts(unit, names, names, banner(str(unit.target))),
+        interface.header_name,
+        interface.entry,
         interface.external_workspace,
         interface.workspace_peers,
         loaded,
-        external=external_parts(unit, names, names, banner(unit.target_text)),
     )
 
 
@@ -231,7 +226,8 @@ def blob_files(constants: ConstantTable, path: str, first: str) -> dict[str, Dat
     return {path: (first + constants.assembler()).encode(), f"{path}.bin": constants.blob()}
 
 
-def _graph(unit: Unit, shared: Shared) -> GeneratedCode:
+def generate_graph_c(unit: Unit, shared: Shared) -> GeneratedCode:
+    """Print a module for the graph executor in C."""
     names = packed_names(unit)
     on_device = launched_kernels(unit, names)
     operators = operators_file(unit, includes=c_files.INCLUDES)
@@ -286,23 +282,9 @@ def graph_code(
     io = sum(value.nbytes for value in (*program.inputs, *program.outputs))
     shared = sum(plan.bytes_on(device) for device in {storage.device for storage in plan.storages})
     sizes = CodeSizes(shared + scratch, constants, io)
-    return GeneratedCode(
-        files,
-        None,
-        None,
-        names,
-        sizes,
-        False,
-        graph=graph,
-        plan=plan,
-        device=device_code(unit, [kernel for group in on_device.values() for kernel in group]),
-        external=external_parts(unit, names, compute_names(names), banner(unit.target_text)),
-    )
-
-
-def function_names(unit: Unit) -> dict[str, str]:
-    """Return the names of kernels that have functions of their own."""
-    return names_of_functions(unit.program, unit.module)
+    external = external_parts(unit, names, compute_names(names), banner(str(unit.target)))
+    device = device_code(unit, [kernel for group in on_device.values() for kernel in group])
+    return GeneratedCode(files, names, sizes, external, graph=graph, plan=plan, device=device)
 
 
 def compute_names(names: Mapping[str, str]) -> dict[str, str]:
@@ -315,5 +297,5 @@ def packed_names(unit: Unit) -> dict[str, str]:
     longest = MAX_NODE_NAME - len(_COMPUTE) - _HASH
     return {
         kernel: name if len(name) <= longest else c_names.bounded(name, longest)
-        for kernel, name in function_names(unit).items()
+        for kernel, name in unit.function_names().items()
     }

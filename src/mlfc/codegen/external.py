@@ -62,16 +62,12 @@ def external_parts(
         objects.update(dict.fromkeys((external.generator, data) for data in external.objects))
     files = [(generator, (first + file.text()).encode(), "c") for generator, file in printed.items()]
     files += [(generator, data, "o") for generator, data in objects]
-    return (*_numbered(unit, files), *modules)
-
-
-def _numbered(unit: Unit, files: list[tuple[str, bytes, str]]) -> list[ExternalPart]:
     counts: Counter[str] = Counter()
     parts = []
     for generator, data, suffix in files:
         parts.append(ExternalPart(generator, data, suffix, f"{unit.module}_{generator}{counts[generator]}"))
         counts[generator] += 1
-    return parts
+    return (*parts, *modules)
 
 
 def require_code(unit: Unit) -> None:

@@ -10,20 +10,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from mlfc.codegen import c_files
+from mlfc.codegen.abi.entry import host_module
 from mlfc.codegen.c_files import pool_definition
 from mlfc.codegen.c_interface import LICENCE
 from mlfc.codegen.constants import ConstantTable, content
-from mlfc.codegen.emit import GeneratedCode, banner, blob_files, generate_c, level_paths
+from mlfc.codegen.emit import GeneratedCode, banner, blob_files, generate_aot_c, generate_graph_c, level_paths
 from mlfc.codegen.external import require_code
 from mlfc.codegen.operators import OperatorsFile, printed_form
-from mlfc.codegen.system_lib import host_module, system_library
+from mlfc.codegen.system_lib import system_library
 from mlfc.codegen.unit import NOTHING_SHARED, SHARED_MODULE, Shared, Unit
 from mlfc.codegen.vm.code import generate_vm_c
 from mlfc.errors import OptionError
 from mlfc.support import c_names
 from mlfc.support.content import Data
 from mlfc.target.features import Level
-from mlfc.target.target import Target
 from mlfc.tir.ir import PrimFunc
 from mlfc.tir.program import KernelCall, Value
 
@@ -45,8 +45,8 @@ def generate(unit: Unit, shared: Shared = NOTHING_SHARED) -> GeneratedCode:
         from mlfc.codegen.llvm.code import generate_llvm  # LLVM takes long to load
 
         return generate_llvm(unit, shared)
-    code = generate_vm_c(unit, shared) if unit.executor == "vm" else generate_c(unit, shared)
-    return replace(code, levels=level_paths(unit))
+    printers = {"vm": generate_vm_c, "graph": generate_graph_c, "aot": generate_aot_c}
+    return replace(printers[unit.executor](unit, shared), levels=level_paths(unit))
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,19 +114,30 @@ def generate_together(
     OptionError
         If two modules have one name, or one that is taken.
     """
-    _check_names(units)
+    seen: set[str] = set()
+    for unit in units:
+        if unit.module in seen or (unit.module == SHARED_MODULE and len(units) > 1):
+            cause = "two modules have the name" if unit.module in seen else "no module of several may have the name"
+            raise OptionError(f"{cause} '{unit.module}'", next_step="Give each a name of its own")
+        seen.add(unit.module)
     has_system_lib = system_lib and any(unit.executor == "aot" for unit in units)
     if len(units) == 1:
         code = generate(units[0])
         return LinkedCode((code,), {**code.files, **(_system_lib(units, [code]) if has_system_lib else {})})
-    target = _llvm_target(units)
+    targets = {str(unit.target): unit.target for unit in units}
+    # the one LLVM target of all units; None if their shared parts are to be C
+    target = units[0].target if len(targets) == 1 and units[0].target.kind == LLVM else None
     alike = [unit for unit in units if (target or unit.target.kind != LLVM) and unit.target.levels is None]
     kernels = _shared_kernels(alike)
     names = c_names.unique(kernel.prim.name for kernel in kernels.values())
     functions = {key: f"{_PREFIX}_{name}" for key, name in zip(kernels, names, strict=True)}
     table = ConstantTable(_shared_constants(units) if share_weights else [], SHARED_MODULE, external=True)
     symbols = {content(item.value): table.symbol(item.value) for item in table.constants}
-    sharing = [unit for unit in units if share_workspace and _has_pool(unit)]
+    # those that work in one static array that is not of a memory of their own choice
+    own = (unit.executor != "aot" or unit.plan.spans or unit.external_workspace for unit in units)
+    sharing = [
+        unit for unit, is_own in zip(units, own, strict=True) if share_workspace and unit.plan.size and not is_own
+    ]
     peers = {
         unit.module: tuple(other.module for other in sharing if other is not unit)
         for unit in sharing
@@ -152,24 +163,26 @@ def generate_together(
 
         files |= shared_objects(parts, target)
     else:
-        files |= _shared_c(parts, _targets(units))
+        files |= _shared_c(parts, ", ".join(dict.fromkeys(str(unit.target) for unit in units)))
     if has_system_lib:
         files |= _system_lib(units, modules)
     return LinkedCode(modules, files, tuple(functions.values()), table.nbytes, size, tuple(peers))
 
 
-def _llvm_target(units: Sequence[Unit]) -> Target | None:
-    """Return the one LLVM target of all units; None if their shared parts are to be C."""
-    targets = {str(unit.target): unit.target for unit in units}
-    target = next(iter(targets.values()))
-    return target if len(targets) == 1 and target.kind == LLVM else None
-
-
 def _shared_c(parts: SharedParts, targets: str) -> dict[str, Data]:
     """Return the C of the shared parts."""
-    texts = _kernel_files(parts.kernels, targets)
-    if parts.constants.constants or parts.workspace_bytes:
-        texts.append(banner(targets) + _data_file(parts.constants, parts.workspace, parts.workspace_bytes))
+    texts, table = [], parts.constants
+    for contracts in (True, False):
+        operators = OperatorsFile(contracts)
+        chosen = {name: kernel for name, kernel in parts.kernels.items() if kernel.contracts is contracts}
+        for name, kernel in chosen.items():
+            operators.add_kernel(kernel.prim, name, kernel.calls, aliased=kernel.aliased, parallel=kernel.parallel)
+        texts += [banner(targets) + operators.text()] if chosen else []
+    if table.constants or parts.workspace_bytes:
+        lines = ["#include <math.h>"] * table.uses_math + ["#include <stdint.h>", ""]
+        lines += pool_definition(f"uint8_t {parts.workspace}", parts.workspace_bytes) if parts.workspace else []
+        lines += table.declarations() if table.constants and not table.in_blob else []
+        texts.append(banner(targets) + "\n".join(lines).rstrip("\n") + "\n")
     files: dict[str, Data] = {f"src/{SHARED_MODULE}_lib{index}.c": text.encode() for index, text in enumerate(texts)}
     files |= blob_files(parts.constants, f"src/{SHARED_MODULE}_lib{len(texts)}.S", banner(targets))
     if parts.packed_functions is not None:
@@ -178,33 +191,11 @@ def _shared_c(parts: SharedParts, targets: str) -> dict[str, Data]:
 
 
 def _system_lib(units: Sequence[Unit], modules: Sequence[GeneratedCode]) -> dict[str, Data]:
-    """Return the table of functions with modules compiled ahead of time; it is C even if LLVM compiled them.
-
-    microTVM's project templates do not search the model's folder of headers, so these are beside the code as well.
-    """
+    """Return the table of functions, in C, and the headers: microTVM's templates do not search their folder."""
     pairs = [pair for pair in zip(units, modules, strict=True) if pair[0].executor == "aot"]
     text = system_library([host_module(*pair) for pair in pairs], _packed_functions(units, modules))
     headers = {f"src/{code.header_name}": code.files[f"include/{code.header_name}"] for _, code in pairs}
     return {f"src/{SHARED_MODULE}_registry.c": text.encode(), **headers}
-
-
-def _check_names(units: Sequence[Unit]) -> None:
-    seen: set[str] = set()
-    for unit in units:
-        if unit.module in seen or (unit.module == SHARED_MODULE and len(units) > 1):
-            cause = "two modules have the name" if unit.module in seen else "no module of several may have the name"
-            raise OptionError(f"{cause} '{unit.module}'", next_step="Give each a name of its own")
-        seen.add(unit.module)
-
-
-def _has_pool(unit: Unit) -> bool:
-    """Tell whether the unit works in one static array that is not of a memory of its own choice."""
-    plan = unit.plan
-    return unit.executor == "aot" and plan.size > 0 and not plan.spans and not unit.external_workspace
-
-
-def _targets(units: Sequence[Unit]) -> str:
-    return ", ".join(dict.fromkeys(unit.target_text for unit in units))
 
 
 def _shared_kernels(units: Sequence[Unit]) -> dict[str, SharedKernel]:
@@ -242,29 +233,6 @@ def _shared_constants(units: Sequence[Unit]) -> list[Value]:
     return [value for key, value in first.items() if len(users[key]) > 1]
 
 
-def _kernel_files(kernels: Mapping[str, SharedKernel], targets: str) -> list[str]:
-    texts = []
-    for contracts in (True, False):
-        chosen = {name: kernel for name, kernel in kernels.items() if kernel.contracts is contracts}
-        if chosen:
-            operators = OperatorsFile(contracts)
-            for name, kernel in chosen.items():
-                operators.add_kernel(kernel.prim, name, kernel.calls, aliased=kernel.aliased, parallel=kernel.parallel)
-            texts.append(banner(targets) + operators.text())
-    return texts
-
-
 def _packed_functions(units: Sequence[Unit], modules: Sequence[GeneratedCode]) -> list[str]:
     pairs = [pair for pair in zip(units, modules, strict=True) if pair[0].executor == "graph"]
     return sorted(code.function_names[kernel.name] for unit, code in pairs for kernel in unit.kernels_in_code)
-
-
-def _data_file(table: ConstantTable, workspace: str | None, size: int) -> str:
-    lines = ["#include <stdint.h>", ""]
-    if table.uses_math:
-        lines.insert(0, "#include <math.h>")
-    if workspace:
-        lines += pool_definition(f"uint8_t {workspace}", size)
-    if not table.in_blob:
-        lines += table.declarations() if table.constants else []
-    return "\n".join(lines).rstrip("\n") + "\n"

@@ -1,4 +1,4 @@
-"""The C file of a module's operators: which function computes which kernel, and each under a comment on what it does.
+"""The C file of a module's operators, and the choice among kernels for several levels of processors.
 
 A kernel has a function of its own, shares one with other kernels, or is computed by one of another file. Kernels of a
 device have none.
@@ -6,20 +6,24 @@ device have none.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from string import Template
 
-from mlfc.codegen.c import CFunction, preamble, print_function, print_shared, signature
+from mlfc.codegen.c import KernelValues, arguments, preamble, print_function, print_shared, signature
 from mlfc.codegen.c_expr import Requirements
-from mlfc.codegen.kernel_values import KernelValues
-from mlfc.codegen.levels import OF_LEVEL, dispatcher, guarded, placed, served
 from mlfc.codegen.unit import Shared, Unit
-from mlfc.codegen.writer import PIECES, comment_text
+from mlfc.codegen.writer import PIECES, Writer, c_string, comment_text, pieces_beside
+from mlfc.support import dtypes
+from mlfc.support.levels import LEVEL_SECTION, LEVEL_VARIABLE, level_function
 from mlfc.target.features import Level, Levels
 from mlfc.tir.ir import PrimFunc
 from mlfc.tir.merge_kernels import merge_families
 from mlfc.tir.parameters import without_single_trips
 from mlfc.tir.program import KernelCall
+from mlfc.tir.visitor import signature as signature_of
 
 _SHOWN_NODES = 40
 
@@ -83,7 +87,8 @@ class OperatorsFile:
         printed = print_function(prim, name, aliased, parallel=parallel, mark=mark, compact=self.compact)
         self.needs.merge(printed.needs)
         self.functions += printed.parts
-        self.functions.append(_documented(prim, calls, printed, static=static))
+        text = f"static {printed.text}" if static else printed.text
+        self.functions.append("\n".join([*kernel_comment(prim, calls), text]))
 
     def add_shared(self, values: KernelValues, *, aliased: frozenset[int] = frozenset(), static: bool = False) -> None:
         """Define the function that several kernels share, and the struct of the numbers in which they differ."""
@@ -92,10 +97,6 @@ class OperatorsFile:
         head = f"/* {comment_text(values.shared.members[0].name)}: {len(values.shared.members)} kernels in one */"
         text = f"static {function.text}" if static else function.text
         self.functions += [values.declaration(), f"{head}\n{text}"]
-
-    def declare_kernel(self, prim: PrimFunc, name: str, aliased: frozenset[int] = frozenset()) -> None:
-        """Declare a kernel that another file defines."""
-        self.declarations.append(f"{signature(prim, name, aliased)};")
 
     def level_files(self, module: str, first: str) -> dict[str, bytes]:
         """Return the files of higher levels that have kernels by path, which begin with the lines `first`."""
@@ -119,11 +120,6 @@ class OperatorsFile:
 def level_path(module: str, level: Level) -> str:
     """Return the path of the file with a module's kernels for a level."""
     return f"src/{module}_lib1_{level.symbol}.c"
-
-
-def _documented(kernel: PrimFunc, calls: Sequence[KernelCall], function: CFunction, *, static: bool) -> str:
-    """Return the function under a comment on what it computes, and for which nodes of the model."""
-    return "\n".join([*kernel_comment(kernel, calls), f"static {function.text}" if static else function.text])
 
 
 def kernel_comment(kernel: PrimFunc, calls: Sequence[KernelCall]) -> list[str]:
@@ -172,38 +168,31 @@ class KernelFunctions:
         after : callable, optional
             Returns what follows the function of a kernel.
         """
-        calls = self._calls()
+        calls: dict[str, list[KernelCall]] = defaultdict(list)
+        for call in self.unit.program.calls:
+            calls[call.kernel.name].append(call)
         families = {values.shared.members[0]: values for values in self.families}
         members = {member for values in self.families for member in values.shared.members}
         for kernel in self.unit.kernels_in_code:
             if kernel.device is not None:
                 continue
             if kernel.name not in self.own or kernel.external is not None:
-                operators.declare_kernel(kernel, self.names[kernel.name], self.unit.aliased_inputs(kernel))
+                head = signature(kernel, self.names[kernel.name], self.unit.aliased_inputs(kernel))
+                operators.declarations.append(f"{head};")
             elif kernel in families:
-                self._write_family(families[kernel], operators, calls, static=static)
+                values = families[kernel]
+                aliased = frozenset().union(*map(self.unit.aliased_inputs, values.shared.members))
+                operators.add_shared(values, aliased=aliased, static=static)
+                for position, member in enumerate(values.shared.members):
+                    comment = kernel_comment(member, calls[member.name])
+                    operators.functions.append(values.definition(position, self.own[member.name], comment))
             elif kernel not in members:
                 printed, aliased = printed_form(self.unit, kernel), self.unit.aliased_inputs(kernel)
-                name, users = self.own[kernel.name], calls.get(kernel.name, [])
+                name, users = self.own[kernel.name], calls[kernel.name]
                 add = operators.add_levels if operators.levels else operators.add_kernel
                 add(printed, name, users, aliased=aliased, static=static, parallel=self.unit.parallel)
             if after is not None:
                 operators.functions.append(after(kernel))
-
-    def _write_family(
-        self, values: KernelValues, operators: OperatorsFile, calls: Mapping[str, list[KernelCall]], *, static: bool
-    ) -> None:
-        aliased = frozenset().union(*map(self.unit.aliased_inputs, values.shared.members))
-        operators.add_shared(values, aliased=aliased, static=static)
-        for position, member in enumerate(values.shared.members):
-            comment = kernel_comment(member, calls.get(member.name, []))
-            operators.functions.append(values.definition(position, self.own[member.name], comment))
-
-    def _calls(self) -> dict[str, list[KernelCall]]:
-        calls: dict[str, list[KernelCall]] = {}
-        for call in self.unit.program.calls:
-            calls.setdefault(call.kernel.name, []).append(call)
-        return calls
 
 
 def kernel_functions(unit: Unit, shared: Shared, names: Mapping[str, str]) -> KernelFunctions:
@@ -233,3 +222,76 @@ def printed_form(unit: Unit, kernel: PrimFunc) -> PrimFunc:
     if unit.only_level is not None and unit.levels is None:
         return kernel.at(unit.only_level)
     return replace(kernel, body=without_single_trips(kernel.body)) if unit.small else kernel
+
+
+OF_LEVEL = "MLF_OF_LEVEL"
+"""The macro that puts a function into the section of its level."""
+_TEXTS = pieces_beside(__file__, "levels.h")
+_BYTES = ("int8", "uint8")
+
+
+def served(levels: Levels, prim: PrimFunc) -> list[Level]:
+    """Return the levels at which a kernel has a function of its own: the first, and those that serve it.
+
+    Of levels that are chosen already, the last of these.
+    """
+    found = [levels.levels[0]]
+    for before, level in pairwise(levels.levels):
+        own = prim.at(level.name)
+        kinds = {buffer.dtype for buffer in (*own.params, *own.scratch)}
+        has_bytes = not kinds.isdisjoint(_BYTES)
+        serves = has_bytes or not level.serves
+        if level.serves == "templates":
+            serves = signature_of(own) != signature_of(prim.at(before.name))
+        elif level.serves == "floats":
+            serves = not has_bytes and any(map(dtypes.is_float, kinds))
+        found += [level] if serves else []
+    return found[-1:] if levels.is_chosen else found
+
+
+def placed(level: Level) -> str:
+    """Return the macro ``MLF_OF_LEVEL`` that puts functions into the section of a level, by which they are counted."""
+    return Template(_TEXTS["section"]).substitute(section=LEVEL_SECTION + level.name)
+
+
+def choice(levels: Levels, module: str) -> str:
+    """Return the text that chooses a level, and the function that names it."""
+    if levels.is_chosen:
+        return placed(levels.levels[0])
+    here = "\n\n".join(path.read_text(encoding="utf-8").strip("\n") for path in levels.choice)
+    names = ", ".join(c_string(level.name) for level in levels.levels)
+    first = Template(_TEXTS["choice"]).substitute(
+        condition=levels.condition, here=here, names=names, variable=LEVEL_VARIABLE
+    )
+    name = Template(_TEXTS["name"]).substitute(
+        condition=levels.condition, function=level_function(module), variable=LEVEL_VARIABLE
+    )
+    return f"{first}\n#endif\n\n{name}\n\n{placed(levels.levels[0])}"
+
+
+def dispatcher(
+    prim: PrimFunc, name: str, aliased: frozenset[int], levels: Levels, own: Mapping[str, str], *, static: bool
+) -> str:
+    """Return the function `name`, which calls that of the chosen level; `own` are their names, by the levels served."""
+    writer, passed = Writer(), f"({', '.join(arguments(prim, aliased))})"
+    head = signature(prim, name, aliased)
+    with writer.block(f"static {head}" if static else head):
+        if not levels.is_chosen:
+            writer.line(f"#if {levels.condition}")
+            with writer.block("if (mlf_level < 0)"):
+                writer.line("return -1;")
+            for place, level in reversed(list(enumerate(levels.levels))[1:]):
+                if level.name in own:
+                    writer.lines([f"#if {level.condition}"] if level.condition else [])
+                    with writer.block(f"if (mlf_level >= {place})"):
+                        writer.line(f"return {own[level.name]}{passed};")
+                    writer.lines(["#endif"] if level.condition else [])
+            writer.line("#endif")
+        writer.line(f"return {next(iter(own.values()))}{passed};")
+    return writer.text().replace(f"\n  #{'if'} ", "\n#if ").replace("\n  #endif", "\n#endif")
+
+
+def guarded(text: str, levels: Levels, level: Level) -> str:
+    """Return the text of a level's file so that it is empty on other machines, but for an include."""
+    condition = f"{levels.condition} && {level.condition}" if level.condition else levels.condition
+    return f"#include <stdint.h>\n\n#if {condition}\n\n{text}\n#endif\n"

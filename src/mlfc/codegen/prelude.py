@@ -1,8 +1,7 @@
 """Helper functions and vector types of printed code; a file gets only those that it uses.
 
-A helper is named by a key such as ``min:float32`` or ``requantize_double``. Helpers avoid what C leaves undefined
-(signed overflow, shifts of negative numbers) and branches, so that compilers can vectorize the loops around them.
-Intrinsics with a body are C functions; dialects print the same text.
+Helpers avoid what C leaves undefined and branches, so that compilers can vectorize the loops around them. A helper is
+named by a key such as ``min:float32``. Intrinsics with a body are C functions; dialects print the same text.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from string import Template
 
 from mlfc.codegen import vectors
 from mlfc.codegen.c_expr import ATOM, OF_BITS, ExprPrinter, Requirements
-from mlfc.codegen.c_types import GROUP, helper_name, scalar_type, short_name, value_type
+from mlfc.codegen.c_types import GROUP, helper_name, mask_dtype, scalar_type, short_name, value_type
 from mlfc.codegen.writer import PIECES, Writer
 from mlfc.errors import InternalError
 from mlfc.support import dtypes
@@ -113,30 +112,23 @@ def _value(printer: ExprPrinter, expr: Expr, room: int) -> str:
 
 
 def _scalar_helper(name: str, dtype: str) -> str:
-    kind = scalar_type(dtype)
+    kind, signed = scalar_type(dtype), not dtype.startswith("u")
     head = f"static inline {kind} {helper_name(f'{name}:{dtype}')}({kind} a, {kind} b)"
     if name in ("min", "max"):
         return f"{head} {{\n  return a {'<' if name == 'min' else '>'} b ? a : b;\n}}"
     if name in _WRAPPING:
         return f"{head} {{\n  return ({kind})((u{kind})a {_WRAPPING[name]} (u{kind})b);\n}}"
     if name == "integer_power":
-        return _integer_power(dtype)
+        text = PIECES["integer_power:signed" if signed else "integer_power:unsigned"]
+        return Template(text).substitute(kind=kind, unsigned=f"u{kind}", short=short_name(dtype))
     if name not in _DIVISIONS:
         raise InternalError(f"C has no helper {name}:{dtype}")
     guards = "  if (b == 0) {\n    return 0;\n  }\n"
-    signed = not dtype.startswith("u")
     if signed:  # the one quotient that overflows is INT_MIN / -1
         minus = "0" if name.endswith("mod") else f"({kind})(0U - (u{kind})a)"
         guards += f"  if (b == -1) {{\n    return {minus};\n  }}\n"
     body = _DIVISIONS[name] if signed else _DIVISIONS[name.replace("floor", "trunc")]
     return f"{head} {{\n{guards}  return ({kind})({body});\n}}"
-
-
-def _integer_power(dtype: str) -> str:
-    signed = not dtype.startswith("u")
-    kind = scalar_type(dtype)
-    text = PIECES["integer_power:signed" if signed else "integer_power:unsigned"]
-    return Template(text).substitute(kind=kind, unsigned=f"u{kind}", short=short_name(dtype))
 
 
 def helper_source(key: str) -> tuple[tuple[str, ...], str]:
@@ -173,7 +165,8 @@ def render(keys: Iterable[str], kinds: Iterable[str]) -> list[str]:
     needed = set(kinds)
     for key in ordered:
         if vectors.is_key(key):
-            needed |= vectors.dtypes_of(key)
+            dtype = key.partition(":")[2]
+            needed |= {dtype, mask_dtype(dtype)}
     lines: list[str] = []
     is_portable = True
     for form in map(C_FORMS.get, C_FORMS):

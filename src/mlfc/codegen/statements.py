@@ -1,4 +1,4 @@
-"""Printing the statements of loop-level functions, in C and its dialects."""
+"""Printing the statements of loop-level functions, in C and its dialects; and which loops stay loops."""
 
 from __future__ import annotations
 
@@ -14,10 +14,9 @@ from mlfc.errors import InternalError
 from mlfc.support import dtypes
 from mlfc.support.c_names import sanitize
 from mlfc.tir import ir
-from mlfc.tir.bounds import Ranges
-from mlfc.tir.held import held_intervals
+from mlfc.tir.bounds import Ranges, held_intervals
 from mlfc.tir.ir import Buffer, Expr, Stmt, Var
-from mlfc.tir.visitor import own_exprs, same_expr, walk, walk_expr
+from mlfc.tir.visitor import own_exprs, own_nodes, same_expr, walk, walk_expr
 
 
 @dataclass(eq=False)
@@ -146,7 +145,10 @@ class StatementPrinter(ABC):
         elif isinstance(stmt, ir.If):
             self._branch(stmt)
         elif isinstance(stmt, ir.Let):
-            self._let(stmt)
+            if id(stmt.var) in self._used:
+                self._declare(stmt.var, stmt.value)
+                self._ranges.enter_let(stmt)
+            self._stmt(stmt.body)
         elif isinstance(stmt, ir.Allocate):
             self._allocate(stmt)
             self._stmt(stmt.body)
@@ -191,8 +193,41 @@ class StatementPrinter(ABC):
                 self._stmt(stmt.otherwise)
             self._writer.line("}")
 
-    def _let(self, stmt: ir.Let) -> None:
-        if id(stmt.var) in self._used:
-            self._declare(stmt.var, stmt.value)
-            self._ranges.enter_let(stmt)
-        self._stmt(stmt.body)
+
+FEWEST = 8
+"""Iterations of a loop over single elements that may have a long body: fewer fill no register."""
+
+
+def keeps_rolled(loop: ir.For) -> bool:
+    """Tell whether a loop should stay a loop: it requantizes in every iteration, or runs over rows of integers.
+
+    The copies of a long body cost bytes and save next to nothing: unrolled over the pixels of a tile and over registers
+    of channels, as compilers do with -O3, requantizations were half of an integer layer's code. Code of the highest
+    level keeps that: its processors are chosen for speed, and their wide vectors need the fewest instructions.
+    """
+    if not isinstance(loop.extent, ir.Const) or loop.until is not None or loop.kind not in ("serial", "vectorized"):
+        return False
+    loops, is_long, stmt = 0, False, loop.body
+    while not isinstance(stmt, ir.Store):
+        if isinstance(stmt, ir.For) and isinstance(stmt.extent, ir.Const):
+            loops += 1
+        elif isinstance(stmt, ir.Let):
+            is_long = is_long or _requantizes(stmt)
+        elif not (isinstance(stmt, ir.Seq) and len(stmt.stmts) == 1):
+            return False
+        stmt = stmt.stmts[0] if isinstance(stmt, ir.Seq) else stmt.body
+    store = stmt
+    # compilers keep an element in a register to which unrolled loops add
+    accumulates = any(
+        isinstance(node, ir.Load) and node.buffer is store.buffer and all(map(same_expr, node.indices, store.indices))
+        for node in walk_expr(store.value)
+    )
+    if not dtypes.is_integer(dtypes.element(stmt.value.dtype)) or accumulates:
+        return False
+    is_filled = dtypes.lanes(stmt.value.dtype) > 1 or int(loop.extent.value) >= FEWEST
+    # with loops around those, gcc 12 spells out more than without
+    return loops == 1 or (loops == 0 and is_filled and (is_long or _requantizes(stmt)))
+
+
+def _requantizes(stmt: Stmt) -> bool:
+    return any(isinstance(node, ir.Call) and node.name.startswith("requantize") for node in own_nodes(stmt))

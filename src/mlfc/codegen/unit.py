@@ -22,17 +22,6 @@ SHARED_MODULE = "mlfc_shared"
 """In names of files and symbols that belong to several modules."""
 
 
-def kernels_in_code(program: Program) -> tuple[PrimFunc, ...]:
-    """Return the kernels that code computes, not a runtime module of an external generator."""
-    return tuple(kernel for kernel in program.kernels if kernel.external is None or kernel.external.module is None)
-
-
-def names_of_functions(program: Program, module: str) -> dict[str, str]:
-    """Return the names of kernels that have functions of their own, in a module."""
-    plain = c_names.unique(kernel.name for kernel in program.kernels)
-    return {kernel.name: f"tvmgen_{module}_{name}" for kernel, name in zip(program.kernels, plain, strict=True)}
-
-
 @dataclass(frozen=True, eq=False)
 class Unit:
     """One module to be printed."""
@@ -57,11 +46,6 @@ class Unit:
     only_level: str | None = None
     executable: Executable | None = None  # of the virtual machine
     parallel: str = ""  # the function by which kernels share their work among threads, if they do
-
-    @property
-    def target_text(self) -> str:
-        """For the first line of the files."""
-        return str(self.target)
 
     @property
     def levels(self) -> Levels | None:
@@ -93,7 +77,8 @@ class Unit:
     @property
     def kernels_in_code(self) -> tuple[PrimFunc, ...]:
         """The kernels that code computes, not a runtime module of an external generator."""
-        return kernels_in_code(self.program)
+        kernels = self.program.kernels
+        return tuple(kernel for kernel in kernels if kernel.external is None or kernel.external.module is None)
 
     def aliased_inputs(self, kernel: PrimFunc) -> frozenset[int]:
         """Return the positions of the inputs that the kernel's output overlaps in some call, by the plan."""
@@ -106,6 +91,12 @@ class Unit:
             for position, value in enumerate(call.inputs)
             if value.root in roots
         )
+
+    def function_names(self) -> dict[str, str]:
+        """Return the names of kernels that have functions of their own, by the kernels' names."""
+        plain = c_names.unique(kernel.name for kernel in self.program.kernels)
+        kernels = zip(self.program.kernels, plain, strict=True)
+        return {kernel.name: f"tvmgen_{self.module}_{name}" for kernel, name in kernels}
 
     def kernel_key(self, kernel: PrimFunc) -> str:
         """Return a text that is the same for kernels, of any module, whose C would be."""

@@ -1,20 +1,21 @@
 """Vector values in C: how many machine vectors hold one, their types, and macros for operators that GNU C lacks.
 
-The lanes of a vector of the loop-level code are spread over ``MLF_PARTS`` machine vectors, as many as the
-compiler's flags call for: compilers lower a vector wider than the machine's registers badly, but keep
-arrays of native ones in registers. Each vector statement is one line that ``MLF_EACH(q)`` repeats for every part.
-Functions cannot take vectors in portable C (how they are passed depends on the instruction set), so the
-operations are macros. For compilers without GNU C's vectors every lane is a part: the same statements compute scalars.
+Compilers lower a vector wider than the machine's registers badly, but keep arrays of native ones in registers: so the
+lanes are spread over ``MLF_PARTS`` machine vectors, and ``MLF_EACH(q)`` repeats each statement for every part.
+Operations are macros, as how C passes vectors depends on the instruction set. Without GNU C's vectors every lane is a
+part.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from mlfc.codegen.c_types import mask_dtype, part_type, scalar_type, short_name, value_type
+from mlfc.codegen.c_types import helper_name, mask_dtype, part_type, scalar_type, value_type
 from mlfc.errors import InternalError
 from mlfc.support import dtypes
 from mlfc.target.features import VECTORS
+from mlfc.tir import ir
+from mlfc.tir.ir import Expr
 
 PART = "q"
 """The name that a repeated statement has for the part it works on."""
@@ -43,12 +44,6 @@ def is_key(key: str) -> bool:
     return name in _NAMES and bool(dtype) and dtypes.lanes(dtype) > 1
 
 
-def macro_name(key: str) -> str:
-    """Return the C name of the macro `key`, such as ``splat:float32x16``."""
-    name, _, dtype = key.partition(":")
-    return f"mlf_{name}_{short_name(dtype)}"
-
-
 def macro(key: str) -> str:
     """Return the definition of the macro `key` for vectors and for scalars; its arguments and its result are parts."""
     return f"#if MLF_VECTORS\n{_of_vectors(key)}\n#else\n{_of_scalars(key)}\n#endif"
@@ -57,7 +52,7 @@ def macro(key: str) -> str:
 def _of_scalars(key: str) -> str:
     """Return the macro or function `key` where a part is one lane."""
     name, _, dtype = key.partition(":")
-    title, part = macro_name(key), part_type(dtype)
+    title, part = helper_name(key), part_type(dtype)
     if name in ("splat", "convert"):
         return f"#define {title}(x) (({part})(x))"
     if name == "select":
@@ -77,9 +72,9 @@ def _of_vectors(key: str) -> str:
         return _splat(dtype)
     part, mask = part_type(dtype), part_type(mask_dtype(dtype))
     if name == "convert":
-        return f"#define {macro_name(key)}(x) __builtin_convertvector(x, {part})"
+        return f"#define {helper_name(key)}(x) __builtin_convertvector(x, {part})"
     if name in _WRAPPING:
-        return f"#define {macro_name(key)}(a, b) ((a) {_WRAPPING[name]} (b))"
+        return f"#define {helper_name(key)}(a, b) ((a) {_WRAPPING[name]} (b))"
     if name == "select":
         params, chosen = "mask, a, b", f"const {mask} mlf_mask = (mask);"
     elif name in ("min", "max"):
@@ -88,7 +83,7 @@ def _of_vectors(key: str) -> str:
         raise InternalError(f"C has no helper {key}")
     return " \\\n".join(
         [
-            f"#define {macro_name(key)}({params}) __extension__({{",
+            f"#define {helper_name(key)}({params}) __extension__({{",
             f"  const {part} mlf_a = (a), mlf_b = (b);",
             f"  {chosen}",
             f"  ({part})((({mask})mlf_a & mlf_mask) | (({mask})mlf_b & ~mlf_mask)); }})",
@@ -98,7 +93,7 @@ def _of_vectors(key: str) -> str:
 
 def _splat(dtype: str) -> str:
     """Return the macro that puts a scalar in every lane: x - 0 is x for every x, minus zero included."""
-    name, part, scalar = macro_name(f"splat:{dtype}"), part_type(dtype), scalar_type(dtype)
+    name, part, scalar = helper_name(f"splat:{dtype}"), part_type(dtype), scalar_type(dtype)
     plain = f"#define {name}(x) (({scalar})(x) - ({part}){{0}})"
     if not dtypes.is_float(dtype):
         return plain
@@ -117,12 +112,6 @@ def _splat(dtype: str) -> str:
     return "\n".join([excess, by_bits, "#else", plain, "#endif"])
 
 
-def dtypes_of(key: str) -> set[str]:
-    """Return the vector dtypes that the macro `key` needs."""
-    dtype = key.partition(":")[2]
-    return {dtype, mask_dtype(dtype)}
-
-
 def declarations(vectors: Iterable[str], *, is_portable: bool = True) -> list[str]:
     """Return the declarations of the vector types `vectors`.
 
@@ -137,8 +126,13 @@ def declarations(vectors: Iterable[str], *, is_portable: bool = True) -> list[st
     if not all(plain):
         plain = []
     lines = [*_parts(widest(kinds), least if plain else 0), "", *(["#if MLF_VECTORS"] if plain else [])]
-    for dtype in kinds:
-        lines += _typedefs(dtype)
+    for dtype in kinds:  # a part of a vector, and an unaligned part among scalars
+        typedef, width = f"typedef {scalar_type(dtype)}", f"vector_size({dtypes.nbytes(dtype)} / MLF_PARTS)"
+        align = dtypes.nbytes(dtypes.element(dtype))
+        lines += [
+            f"{typedef} {part_type(dtype)} __attribute__(({width}));",
+            f"{typedef} {value_type(dtype)}_u __attribute__(({width}, aligned({align}), may_alias));",
+        ]
     # some compilers ignore the attribute
     check = f"sizeof({part_type(kinds[0])}) == {dtypes.nbytes(kinds[0])} / MLF_PARTS ? 1 : -1"
     lines.append(f"typedef char mlf_has_vectors[{check}];")
@@ -170,17 +164,6 @@ def _parts(size: int, lanes: int) -> list[str]:
     return [*lines, "#define MLF_EACH(q) for (int32_t q = 0; q < MLF_PARTS; ++q)"]
 
 
-def _typedefs(dtype: str) -> list[str]:
-    """Return the types of a part of a vector, and of an unaligned part among scalars."""
-    whole, part, scalar, size = value_type(dtype), part_type(dtype), scalar_type(dtype), dtypes.nbytes(dtype)
-    align = dtypes.nbytes(dtypes.element(dtype))
-    width = f"vector_size({size} / MLF_PARTS)"
-    return [
-        f"typedef {scalar} {part} __attribute__(({width}));",
-        f"typedef {scalar} {whole}_u __attribute__(({width}, aligned({align}), may_alias));",
-    ]
-
-
 def _scalar_typedefs(dtype: str, lanes: int) -> list[str]:
     """Return the types of a part that is one of `lanes` scalars or four bytes; none where it is neither."""
     if dtypes.lanes(dtype) == lanes:
@@ -190,3 +173,33 @@ def _scalar_typedefs(dtype: str, lanes: int) -> list[str]:
     else:
         return []
     return [f"typedef {kind} {part_type(dtype)};", f"typedef {kind} {value_type(dtype)}_u;"]
+
+
+NARROW = ("int8", "uint8", "int16", "uint16")
+
+
+def widened(expr: ir.Cast, lanes: str) -> ir.Load | None:
+    """Return the narrow elements that a cast takes from memory as int32, or None where it does not."""
+    load = expr.value
+    known = expr.dtype == lanes and isinstance(load, ir.Load) and dtypes.element(load.dtype) in NARROW
+    return load if known and isinstance(load, ir.Load) else None
+
+
+def narrowed(value: Expr, lanes: str) -> tuple[str, Expr] | None:
+    """Return the helper and the int32 with which a store writes narrow elements, or None where it does not."""
+    if not isinstance(value, ir.Cast) or value.value.dtype != lanes or dtypes.element(value.dtype) not in NARROW:
+        return None
+    least, most = dtypes.limits("int8")
+    # what the upper limit bounds, and some number below
+    inner = _operand(value.value, "min", most, most) if dtypes.element(value.dtype) == "int8" else None
+    if inner is None or _operand(inner, "max", least, most) is None:
+        return f"narrow:{value.dtype}", value.value
+    return f"saturate:{value.dtype}", _operand(inner, "max", least, least) or inner
+
+
+def _operand(value: Expr, op: str, least: int, most: int) -> Expr | None:
+    """Return what is compared with a literal from `least` to `most`; None if `value` is something else."""
+    if not isinstance(value, ir.Binary) or value.op != op or not isinstance(value.b, ir.Broadcast):
+        return None
+    number = value.b.value
+    return value.a if isinstance(number, ir.Const) and least <= number.value <= most else None

@@ -9,19 +9,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar, cast, runtime_checkable
 
-from mlfc.errors import (
-    InputError,
-    LimitError,
-    MlfcError,
-    ModelError,
-    OptionError,
-    ProblemsError,
-    unknown,
-)
-from mlfc.frontend.captured import Captured
-from mlfc.frontend.foreign import check_foreign
+from mlfc.errors import InputError, LimitError, MlfcError, ModelError, OptionError, ProblemsError, unknown
 from mlfc.frontend.shapes import has_open_extents, leaves_to_run
-from mlfc.frontend.torch import is_torch_model
+from mlfc.frontend.torch import Captured, is_torch_model
 from mlfc.objfile.head import machine_code
 from mlfc.options import ImportOptions
 from mlfc.support.cost import limited
@@ -35,16 +25,7 @@ if TYPE_CHECKING:
     from mlfc.frontend.common import Census, Params, Values
     from mlfc.relay.ir import IRModule
 
-__all__ = [
-    "Model",
-    "import_for_run",
-    "import_model",
-    "model_bytes",
-    "model_file",
-    "model_name",
-    "opened",
-    "read_model",
-]
+__all__ = ["Model", "import_for_run", "import_model", "model_bytes", "model_file", "model_name", "opened", "read_model"]
 
 
 @runtime_checkable
@@ -70,6 +51,31 @@ _SIZE_LIMIT = (1 << 31) - 1
 _RELAY_TEXT = b"#[version"
 _TAR_MAGIC = slice(257, 262)
 _COMPRESSED = (b"\x1f\x8b", b"\xfd7zXZ\x00")
+# files of frameworks. None of them is opened: PyTorch's and Keras's readers can run code that a file contains
+_ZIP, _PICKLE, _HDF5 = b"PK\x03\x04", b"\x80", b"\x89HDF\r\n\x1a\n"
+_ORT = b"ORTM"  # the identifier of its flatbuffers
+_PICKLE_PROTOCOLS = range(2, 6)
+_SAFETENSORS_HEAD = 8
+# where the names of a zip file's members are: the first is at the start, all are at the end
+_HEAD, _TAIL = 4096, 1 << 20
+
+_MODULE = "In Python, pass the module itself: mlfc.compile(module, example_inputs=(x,))"
+_LOAD_WEIGHTS = f"Load them into their module, module.load_state_dict(weights). {_MODULE}"
+_KERAS = "Export it from Keras: model.export('model.onnx', format='onnx')"
+_MEMBERS = (
+    (
+        (b"/archive_format", b"/models/"),
+        "a program that torch.export saved, which is not opened: reading one can run code that it contains",
+        "If you trust it, load it in Python: mlfc.compile(torch.export.load('model.pt2'))",
+    ),
+    (
+        (b"/code/__torch__",),
+        "a TorchScript module, which torch.export does not take",
+        f"Use the module that it was made from. {_MODULE}",
+    ),
+    ((b"/data.pkl",), "a file of torch.save: weights or pickled objects, without a graph", _LOAD_WEIGHTS),
+    ((b"model.weights.h5",), "a Keras model", _KERAS),
+)
 
 
 @with_keywords(ImportOptions)
@@ -123,13 +129,15 @@ def read_model(model: Model, options: ImportOptions, census: Census | None = Non
         with limited(len(data), 0, options.limit_factor):
             module, params = _dispatch(data, title, path.parent if path else None, options, census)
             if options.states or options.state_init is not None:
-                from mlfc.frontend.states import tie_states
+                from mlfc.frontend.common import tie_states
 
                 module = tie_states(module, params, options.states, options.state_init)
             return replace(module, numerics=options.numerics, byoc=tuple(options.byoc)), params
     except MlfcError as error:
         if path:
-            error.place = _place_in_file(error.place, title, str(model))
+            # the user's path in place of the model's title, all that importers know
+            place = (error.place or title).removeprefix(f"{title}, ").removeprefix(f"{title}:")
+            error.place = str(model) if place == title else f"{model!s}: {place}"
         raise
 
 
@@ -196,9 +204,11 @@ def opened(model: Model, options: Options) -> tuple[Model, Options]:
             next_step=f"Remove {examples[0]}; shapes={{'input': (1, 3, 224, 224)}} fixes dynamic dimensions of a file",
         )
     if isinstance(model, Captured):
-        states, state_init = model.with_own(options.states, options.state_init)
-        shapes = {**model.shapes, **(options.shapes or {})}
-        options = replace(options, shapes=shapes, states=states, state_init=state_init)
+        options = replace(options, shapes={**model.shapes, **(options.shapes or {})})
+    if isinstance(model, Captured) and model.states:
+        initial = options.state_init
+        begin = initial if isinstance(initial, str) else {**model.state_init, **(initial or {})}
+        options = replace(options, states={**model.states, **(options.states or {})}, state_init=begin or None)
     return model, options
 
 
@@ -266,15 +276,6 @@ def model_name(model: Model) -> str:
     return Path(model).stem if isinstance(model, (str, os.PathLike)) else "model"
 
 
-def _place_in_file(place: str | None, title: str, path: str) -> str:
-    """Return where a fault is by the path that the user gave; importers know only the model's title."""
-    if place is None or place == title:
-        return path
-    for mark in (", ", ":"):
-        place = place.removeprefix(f"{title}{mark}")
-    return f"{path}: {place}"
-
-
 def _content(path: Path) -> bytes:
     """Return the bytes of a file; raise ModelError that says why it cannot be read."""
     place = str(path)
@@ -323,12 +324,34 @@ def _dispatch(
     code = machine_code(data)
     if code is not None:
         raise ModelError(f"expected a model, got {code}", place=name, next_step="Use the model it was compiled from")
-    check_foreign(data, name)
+    if (foreign := _recognized(data)) is not None:
+        cause = f"expected a TFLite, ONNX or Relay text model, got {foreign[0]}"
+        raise ModelError(cause, place=name, next_step=foreign[1])
     from mlfc.frontend.onnx import import_onnx
 
     on_host = options.target is None or not parse_target(options.target).features.is_microcontroller
     external = "onnxruntime" in options.byoc
     return import_onnx(data, name, folder=folder, external=external, on_host=on_host, **common)
+
+
+def _recognized(data: bytes) -> tuple[str, str] | None:
+    """Return what the content of a file that a framework wrote for itself is, and what to do with it."""
+    if data.startswith(_ZIP):
+        names = data[:_HEAD] + data[-_TAIL:]
+        for marks, what, step in _MEMBERS:
+            if all(mark in names for mark in marks):
+                return what, step
+        return "a zip file", "Unpack it, and use the model that it contains"
+    if data.startswith(_PICKLE) and data[1:2] and data[1] in _PICKLE_PROTOCOLS:
+        return "a Python pickle, which is not opened: reading one can run code that it contains", _LOAD_WEIGHTS
+    if data.startswith(_HDF5):
+        return "an HDF5 file, such as Keras writes", _KERAS
+    if data[4:8] == _ORT:
+        return "a model in ONNX Runtime's own format", "Use the ONNX model that it was converted from"
+    length = int.from_bytes(data[:_SAFETENSORS_HEAD], "little")
+    if data[_SAFETENSORS_HEAD : _SAFETENSORS_HEAD + 2] == b'{"' and length <= len(data) - _SAFETENSORS_HEAD:
+        return "a safetensors file: weights without a graph", _LOAD_WEIGHTS
+    return None
 
 
 def _relay_text(data: bytes, name: str, values: Values) -> tuple[IRModule, Params]:

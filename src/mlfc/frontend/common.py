@@ -1,15 +1,11 @@
-"""What all importers share: collecting problems, and turning weights into parameters of ``main``.
-
-An importer builds its graph with `Constant`s throughout, which lets it look at every value. `finish` then
-lifts the weights (constants that have a name and at least one dimension) into parameters.
-"""
+"""What all importers share: collecting problems, weights as parameters of ``main``, and states."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -23,22 +19,12 @@ from mlfc.errors import (
     OptionError,
     ProblemsError,
     UnsupportedError,
+    unknown,
 )
 from mlfc.kernels.codes import pack_codes
 from mlfc.ops.evaluate import evaluate, of_nothing
 from mlfc.relay import ir
-from mlfc.relay.ir import (
-    Call,
-    Constant,
-    Expr,
-    Function,
-    IRModule,
-    Quantization,
-    State,
-    TensorType,
-    Tuple,
-    Var,
-)
+from mlfc.relay.ir import Call, Constant, Expr, Function, IRModule, Quantization, State, TensorType, Tuple, Var
 from mlfc.relay.op import Trait
 from mlfc.relay.visitor import post_order, rewrite
 from mlfc.support import dtypes
@@ -309,3 +295,77 @@ def _without_empty(expr: Expr) -> Expr:
     """Return a constant in place of a computed tensor without elements, and of a sum of no products."""
     value = of_nothing(expr) if isinstance(expr, Call) else None
     return expr if value is None else Constant(value, None, expr.span)
+
+
+def tie_states(
+    module: IRModule,
+    params: Params,
+    pairs: Mapping[str, str] | None = None,
+    initial: Mapping[str, npt.ArrayLike] | str | None = None,
+) -> IRModule:
+    """Return a module with more states, or with other initial values.
+
+    Parameters
+    ----------
+    module : IRModule
+        As imported; it may have states already.
+    params : dict of str to ndarray
+        Its weights, which are no inputs.
+    pairs : mapping of str to str, optional
+        The output that is the next value of each of these inputs.
+    initial : mapping of str to array_like, or ``zeros``, optional
+        What states begin with, by name; the others keep what they have: zeros, unless the model says otherwise.
+
+    Raises
+    ------
+    OptionError
+        For names that the model does not have, tensors that do not fit each other or are tied twice, and values that do
+        not fit.
+    """
+    inputs = {param.name: ir.tensor_type(param) for param in module.main.params if param.name not in params}
+    heads = module.outputs
+    names = module.output_names or tuple(f"output{i}" if len(heads) > 1 else "output" for i in range(len(heads)))
+    outputs = dict(zip(names, heads, strict=True))
+    kept = {state.input for state in module.states}
+    taken = {state.output for state in module.states}
+    states = list(module.states)
+    for name, result in (pairs or {}).items():
+        free = [item for item in inputs if item not in kept]
+        if name not in inputs:
+            raise OptionError(unknown("input", name, free), place="state")
+        if result not in outputs:
+            raise OptionError(unknown("output", result, [item for item in outputs if item not in taken]), place="state")
+        if name in kept or result in taken:
+            tensor = f"input '{name}'" if name in kept else f"output '{result}'"
+            raise OptionError(f"the {tensor} is tied to state twice", place="state")
+        given, wanted = ir.tensor_type(outputs[result]), inputs[name]
+        if given != wanted:
+            raise OptionError(
+                f"expected an output of the type of the input '{name}', {wanted}, got '{result}': {given}",
+                place="state",
+            )
+        kept.add(name)
+        taken.add(result)
+        states.append(State(name, result))
+    if states and len(taken) == len(outputs):
+        raise OptionError("every output is tied to state, so the model would return nothing", place="state")
+    return replace(module, output_names=tuple(outputs), states=_with_initial(states, inputs, initial))
+
+
+def _with_initial(
+    states: list[State], inputs: Mapping[str, TensorType], initial: Mapping[str, npt.ArrayLike] | str | None
+) -> tuple[State, ...]:
+    if initial is None:
+        return tuple(states)
+    if isinstance(initial, str):
+        if initial != "zeros":
+            raise OptionError(f"expected 'zeros' or arrays by name, got '{initial}'", place="state_init")
+        return tuple(replace(state, initial=None) for state in states)
+    missing = [name for name in initial if name not in {state.input for state in states}]
+    if missing:
+        raise OptionError(unknown("state", missing[0], [state.input for state in states]), place="state_init")
+    found = {state.input: state for state in states}
+    for name, value in initial.items():
+        given = frozen_input(value, name, inputs[name].dtype, inputs[name].shape)
+        found[name] = replace(found[name], initial=given)
+    return tuple(found.values())

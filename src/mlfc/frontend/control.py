@@ -1,7 +1,6 @@
-"""Branches and loops that the run takes: functions of the module, of which `If` calls one or the other.
+"""Branches and loops at run time, as functions of the module.
 
-A loop is a function that calls itself: ``@loop`` goes on to ``@loop_turn``, which computes one turn and calls ``@loop``
-again, or to ``@loop_done``, which gives the states as they are. Results of the turns are collected in lists.
+A loop is ``@loop``, which calls ``@loop_turn``, one iteration that calls ``@loop`` again, or ``@loop_done``.
 """
 
 from __future__ import annotations
@@ -33,6 +32,7 @@ from mlfc.relay.ir import (
     Var,
 )
 from mlfc.relay.op import Trait
+from mlfc.relay.visitor import children
 from mlfc.support.dims import LARGEST, Dim, bounds
 
 _ROUNDS = 16  # in which the types of a loop's states become general
@@ -55,6 +55,11 @@ def flat(value: Expr) -> list[Expr]:
     if value is NOTHING:
         return []
     return list(value.fields) if isinstance(value, Tuple) else [value]
+
+
+def _parts(values: Sequence[Expr], kinds: Sequence[Type], span: Span) -> list[Expr]:
+    """Return the tensors and lists that values in the forms of types are made of."""
+    return [part for value, kind in zip(values, kinds, strict=True) for part in flat(coerced(value, kind, span))]
 
 
 def flat_types(kind: Type) -> list[Type]:
@@ -108,10 +113,10 @@ class Joiner:
         """Return the type of a list that takes in what sequences of some types have."""
         elements = [item for kind in kinds if isinstance(kind, (TupleType, ListType)) for item in _elements(kind)]
         if not elements:
-            raise UnsupportedError(
+            raise _refused(
+                self.name,
                 "an empty sequence, of which nothing says how many dimensions its tensors have, is not supported",
-                place=f"node '{self.name}'",
-                next_step="Begin with a sequence that has an element",
+                "Begin with a sequence that has an element",
             )
         found: dict[int, TensorType] = {}
         for element in elements:
@@ -128,11 +133,8 @@ class Joiner:
         return TensorType(tuple(map(extent, a.shape, b.shape)), a.dtype)
 
     def _refusal(self, a: Type, b: Type) -> UnsupportedError:
-        return UnsupportedError(
-            f"a value that is {a} or {b}, as the run decides, is not supported",
-            place=f"node '{self.name}'",
-            next_step="Export the model so that both have one dtype and as many dimensions",
-        )
+        cause = f"a value that is {a} or {b}, as the run decides, is not supported"
+        return _refused(self.name, cause, "Export the model so that both have one dtype and as many dimensions")
 
     def _is_own(self, extent: Any) -> bool:
         return isinstance(extent, Dim) and not self.own.isdisjoint(extent.symbols)
@@ -149,6 +151,38 @@ class Joiner:
         if self.dynamic.is_varying(b):
             return b
         return a if a == b and not self._is_own(a) else self.dynamic.varying(self.name)
+
+    def opened(self, kind: Type, new: Type) -> Type:
+        """Return the type of a state that takes in another value: extents that change become symbols of the state."""
+        if is_optional(kind) or is_optional(new):
+            own, value = value_type(kind), value_type(new)
+            mixes = value is not None and isinstance(own, TensorType) != isinstance(value, TensorType)
+            if own is None or not is_optional(kind) or mixes:
+                return self.joined(kind, new)
+            if value is None:
+                return kind
+            assert isinstance(kind, TupleType)
+            wider = ListType(value) if isinstance(value, TensorType) else value
+            return TupleType((*kind.fields[:-1], self.opened(kind.fields[-1], wider)))
+        if isinstance(kind, TensorType) and isinstance(new, TensorType):
+            if kind.dtype != new.dtype or len(kind.shape) != len(new.shape):
+                return self.joined(kind, new)  # refuses
+            return TensorType(tuple(map(self._changing, kind.shape, new.shape)), kind.dtype)
+        if isinstance(kind, TupleType) and isinstance(new, TupleType) and len(kind.fields) == len(new.fields):
+            return TupleType(tuple(map(self.opened, kind.fields, new.fields)))
+        if not isinstance(kind, ListType) or not isinstance(new, (TupleType, ListType)):
+            return self.joined(kind, new)
+        return kind if all(fits(kind, element) for element in _elements(new)) else self.joined(kind, new)
+
+    def _changing(self, old: Any, new: Any) -> Any:
+        if self.dynamic.is_state(old):
+            return old if bounds(new)[0] >= old.symbol.low else self.dynamic.state(self.name, 0)
+        least = max(0, min(bounds(old)[0], bounds(new)[0]))
+        return old if old == new else self.dynamic.state(self.name, least)
+
+
+def _refused(name: str, cause: str, next_step: str) -> UnsupportedError:
+    return UnsupportedError(cause, place=f"node '{name}'", next_step=next_step)
 
 
 def _elements(kind: TupleType | ListType) -> list[TensorType]:
@@ -183,17 +217,9 @@ def _as_sequence(kind: Type) -> TupleType | ListType:
     """Return the type of a sequence with what an optional tensor has, of which at most one is there."""
     if kind == NOTHING.type:
         return TupleType(())
-    if not is_optional(kind):
-        return TupleType((kind,))
-    assert isinstance(kind, TupleType)
-    items = kind.fields[-1]
-    assert isinstance(items, ListType)
+    items = kind.fields[-1] if isinstance(kind, TupleType) and is_optional(kind) else TupleType((kind,))
+    assert isinstance(items, (TupleType, ListType))
     return items
-
-
-def _shapes(kind: ListType) -> dict[str, Any]:
-    """Return attributes of an operator that gives a list."""
-    return {"shape": kind.element.shape, "others": tuple(item.shape for item in kind.others)}
 
 
 def coerced(value: Expr, kind: Type, span: Span) -> Expr:
@@ -204,7 +230,9 @@ def coerced(value: Expr, kind: Type, span: Span) -> Expr:
     if not isinstance(kind, ListType):
         return value
     if not isinstance(value, Tuple):
-        return value if value.type == kind else ir.call("list_as", [value], **_shapes(kind), span=span)
+        others = tuple(item.shape for item in kind.others)
+        attrs = {"shape": kind.element.shape, "others": others}
+        return value if value.type == kind else ir.call("list_as", [value], attrs, span=span)
     found = _new_list(kind, span)
     for field in value.fields:
         found = ir.call("list_append", [found, field], span=span)
@@ -213,7 +241,8 @@ def coerced(value: Expr, kind: Type, span: Span) -> Expr:
 
 def _new_list(kind: Type, span: Span) -> Expr:
     assert isinstance(kind, ListType)
-    return ir.call("list_new", [], **_shapes(kind), dtype=kind.element.dtype, span=span)
+    attrs = {"shape": kind.element.shape, "others": tuple(item.shape for item in kind.others)}
+    return ir.call("list_new", [], attrs, dtype=kind.element.dtype, span=span)
 
 
 def _as_optional(value: Expr, kind: TupleType, span: Span) -> Expr:
@@ -265,10 +294,9 @@ def is_cheap(bodies: Sequence[Body], outer: AbstractSet[Expr], limit: int = 16) 
         if body.frame.defines or body.frame.sources or body.frame.required:
             return False
         seen: set[Expr] = set(outer)
-        waiting = [part for result in body.results for part in flat(result)]
+        waiting, count = [part for result in body.results for part in flat(result)], 0
         if any(isinstance(part.type, ListType) for part in waiting):
             return False
-        count = 0
         while waiting:
             expr = waiting.pop()
             if expr in seen or isinstance(expr, (Var, Constant)):
@@ -280,15 +308,8 @@ def is_cheap(bodies: Sequence[Body], outer: AbstractSet[Expr], limit: int = 16) 
             count += isinstance(expr, Call)
             if count > limit or getattr(operator, "macs", None) is not None:
                 return False
-            waiting.extend(ir_children(expr))
+            waiting.extend(children(expr))
     return True
-
-
-def ir_children(expr: Expr) -> tuple[Expr, ...]:
-    """Return what an expression reads."""
-    if isinstance(expr, Call):
-        return expr.args
-    return expr.fields if isinstance(expr, Tuple) else (expr.value,) if isinstance(expr, TupleGetItem) else ()
 
 
 def branched(
@@ -304,10 +325,7 @@ def branched(
     joiner = Joiner(dynamic, name, [body.frame for body in bodies])
     one, other = (body.results for body in bodies)
     kinds = [joiner.joined(a.type, b.type) for a, b in zip(one, other, strict=True)]
-    results = [
-        [part for value, kind in zip(body.results, kinds, strict=True) for part in flat(coerced(value, kind, span))]
-        for body in bodies
-    ]
+    results = [_parts(body.results, kinds, span) for body in bodies]
     needs = [dynamic.needs(body.frame, (), parts, outer) for body, parts in zip(bodies, results, strict=True)]
     captured = dynamic.completed(needs)
     functions = [
@@ -369,20 +387,25 @@ def looped(dynamic: Dynamic, loop: Loop) -> tuple[list[Expr], list[Expr], Expr]:
     """Return the states behind a loop, a list of what the turns gave for each row, and the number of turns."""
     span = Span((loop.name,))
     kinds, turn = _general(dynamic, loop)
-    if constant := _constant_states(turn):
-        changed, given, ran = looped(dynamic, _without(loop, constant))
+    pairs = enumerate((flat(state), flat(value)) for state, value in zip(turn.states, turn.given, strict=True))
+    if constant := {index for index, (a, b) in pairs if len(a) == len(b) and all(map(operator.is_, a, b))}:
+        changed, collected, ran = looped(dynamic, _without(loop, constant))
         kept = iter(changed)
-        return [loop.initial[i] if i in constant else next(kept) for i in range(len(kinds))], given, ran
+        return [loop.initial[i] if i in constant else next(kept) for i in range(len(kinds))], collected, ran
     joiner = Joiner(dynamic, loop.name, [turn.frame])
-    rows = [_row_type(joiner, row, loop.name) for row in turn.rows]
-    names = {param.name for param in turn.params}
-    lists = [Var(_fresh(f"rows_{index}", names), row) for index, row in enumerate(rows)]
+    rows = []
+    for row in turn.rows:
+        if not isinstance(row.type, TensorType):
+            cause = f"turns that each give {row.type} as a row are not supported"
+            raise _refused(loop.name, cause, "Let each turn give one tensor")
+        rows.append(joiner.list_of([ListType(row.type)]))
+    lists = [Var(f"rows_{index}", row) for index, row in enumerate(rows)]
     params = [*turn.params, *lists]
     count = ir.call("add", [turn.params[1], ir.const(1, "int64")], span=span)
-    go = _goes_on(turn.go, count, loop.limit, span)
-    after = [part for value, kind in zip(turn.states, kinds, strict=True) for part in flat(coerced(value, kind, span))]
+    more = None if loop.limit is None else ir.call("less", [count, loop.limit], span=span)
+    go = _both(turn.go, more, span)
     appended = [ir.call("list_append", [var, row], span=span) for var, row in zip(lists, turn.rows, strict=True)]
-    after = [go, count, *after, *appended]
+    after = [go, count, *_parts(turn.states, kinds, span), *appended]
     own = dynamic.needs(turn.frame, params, after, loop.outer)
     captured = dynamic.completed([own], params)
     base = dynamic.name(loop.name)
@@ -396,20 +419,12 @@ def looped(dynamic: Dynamic, loop: Loop) -> tuple[list[Expr], list[Expr], Expr]:
     done = dynamic.close(dynamic.name(f"{base}_done"), params, [*params[2:], *params[1::-1]], captured)
     choice = If(params[0], turn_function, done, (*params, *captured), results, span)
     dynamic.close(base, params, [choice], captured)
-    start = _start(loop, span)
-    initial = [
-        part for value, kind in zip(loop.initial, kinds, strict=True) for part in flat(coerced(value, kind, span))
-    ]
-    empty = [_new_list(row, span) for row in rows]
-    call = ir.call_function(itself, [start, ir.const(0, "int64"), *initial, *empty, *captured], span=span)
+    some = None if loop.limit is None else ir.call("greater", [loop.limit, ir.const(0, "int64")], span=span)
+    start, empty = _both(loop.condition, some, span), [_new_list(row, span) for row in rows]
+    given = [start, ir.const(0, "int64"), *_parts(loop.initial, kinds, span), *empty, *captured]
+    call = ir.call_function(itself, given, span=span)
     found = unpacked(dynamic, call, [*kinds, *rows, _NUMBER, _FLAG], [""] * len(results.fields))
     return found[: len(kinds)], found[len(kinds) : -2], found[-2]
-
-
-def _constant_states(turn: _Turn) -> set[int]:
-    """Return the indices of states that no iteration changes."""
-    pairs = enumerate((flat(state), flat(given)) for state, given in zip(turn.states, turn.given, strict=True))
-    return {index for index, (a, b) in pairs if len(a) == len(b) and all(map(operator.is_, a, b))}
 
 
 def _without(loop: Loop, constant: AbstractSet[int]) -> Loop:
@@ -463,117 +478,37 @@ def _apart(
     return [TupleGetItem(call, index, span) for index in range(len(after))]
 
 
-def _start(loop: Loop, span: Span) -> Expr:
-    go: Expr = ir.const(True, "bool") if loop.condition is None else loop.condition
-    if loop.limit is None:
-        return go
-    some = ir.call("greater", [loop.limit, ir.const(0, "int64")], span=span)
-    return some if loop.condition is None else ir.call("logical_and", [go, some], span=span)
-
-
-def _goes_on(go: Expr | None, count: Expr, limit: Expr | None, span: Span) -> Expr:
-    if limit is None:
-        return ir.const(True, "bool") if go is None else go
-    more = ir.call("less", [count, limit], span=span)
-    return more if go is None else ir.call("logical_and", [go, more], span=span)
+def _both(go: Expr | None, more: Expr | None, span: Span) -> Expr:
+    """Return whether two conditions are true, each of which may be missing."""
+    if go is None or more is None:
+        return go or more or ir.const(True, "bool")
+    return ir.call("logical_and", [go, more], span=span)
 
 
 def _result(dynamic: Dynamic, name: str, part: Type) -> Type:
     """Return the type of a state behind the loop: extents that change are those of the result."""
     if not isinstance(part, TensorType):
         return part
-    shape = tuple(
-        dynamic.symbol(f"{name}_result", extent.symbol.low, extent.symbol.high).dim
-        if dynamic.is_state(extent)
-        else extent
-        for extent in part.shape
-    )
-    return TensorType(shape, part.dtype)
-
-
-def _fresh(name: str, names: set[str]) -> str:
-    while name in names:
-        name += "_"
-    names.add(name)
-    return name
-
-
-def _row_type(joiner: Joiner, row: Expr, name: str) -> ListType:
-    if not isinstance(row.type, TensorType):
-        raise UnsupportedError(
-            f"turns that each give {row.type} as a row are not supported",
-            place=f"node '{name}'",
-            next_step="Let each turn give one tensor",
-        )
-    found = joiner.joined(ListType(row.type), ListType(row.type))
-    assert isinstance(found, ListType)
-    return found
+    title = f"{name}_result"
+    shape = (dynamic.symbol(title, *extent.bounds).dim if dynamic.is_state(extent) else extent for extent in part.shape)
+    return TensorType(tuple(shape), part.dtype)
 
 
 def _general(dynamic: Dynamic, loop: Loop) -> tuple[list[Type], _Turn]:
-    """Return types that the states keep from turn to turn, and a turn imported with these.
-
-    They begin with the types that the states have, and become as general as a turn makes them.
-    """
+    """Return types that the states keep from turn to turn, the least general ones, and a turn imported with these."""
     kinds: list[Type] = dynamic.patterns.get((loop.name, len(loop.initial))) or [value.type for value in loop.initial]
     joiner = Joiner(dynamic, loop.name, [])
-    kinds = [
-        _opened(dynamic, joiner, kind, value.type, loop.name) for kind, value in zip(kinds, loop.initial, strict=True)
-    ]
+    kinds = [joiner.opened(kind, value.type) for kind, value in zip(kinds, loop.initial, strict=True)]
     for _ in range(_ROUNDS):
         turn = _imported(dynamic, loop, kinds)
         joiner = Joiner(dynamic, loop.name, [turn.frame])
-        wider = [
-            _opened(dynamic, joiner, kind, value.type, loop.name)
-            for kind, value in zip(kinds, turn.states, strict=True)
-        ]
+        wider = [joiner.opened(kind, value.type) for kind, value in zip(kinds, turn.states, strict=True)]
         if wider == kinds:
             dynamic.patterns[loop.name, len(kinds)] = kinds
             return kinds, turn
         kinds = wider
-    raise UnsupportedError(
-        f"states whose types are not the same after {_ROUNDS} turns are not supported",
-        place=f"node '{loop.name}'",
-        next_step="Export the model with states of one dtype and rank",
-    )
-
-
-def _opened(dynamic: Dynamic, joiner: Joiner, kind: Type, new: Type, name: str) -> Type:
-    """Return the type of a state that takes in another value: extents that change become symbols of the state."""
-    if is_optional(kind) or is_optional(new):
-        return _opened_optional(dynamic, joiner, kind, new, name)
-    if isinstance(kind, TensorType) and isinstance(new, TensorType):
-        if kind.dtype != new.dtype or len(kind.shape) != len(new.shape):
-            return joiner.joined(kind, new)  # refuses
-        return TensorType(
-            tuple(_open(dynamic, a, b, name) for a, b in zip(kind.shape, new.shape, strict=True)), kind.dtype
-        )
-    if isinstance(kind, TupleType) and isinstance(new, TupleType) and len(kind.fields) == len(new.fields):
-        return TupleType(
-            tuple(_opened(dynamic, joiner, a, b, name) for a, b in zip(kind.fields, new.fields, strict=True))
-        )
-    if isinstance(kind, ListType):
-        elements = _elements(new) if isinstance(new, (TupleType, ListType)) else []
-        if isinstance(new, (TupleType, ListType)) and all(fits(kind, element) for element in elements):
-            return kind
-    return joiner.joined(kind, new)
-
-
-def _opened_optional(dynamic: Dynamic, joiner: Joiner, kind: Type, new: Type, name: str) -> Type:
-    own, value = value_type(kind), value_type(new)
-    if own is None or not is_optional(kind) or (value and isinstance(own, TensorType) != isinstance(value, TensorType)):
-        return joiner.joined(kind, new)
-    if value is None:
-        return kind
-    assert isinstance(kind, TupleType)
-    wider = ListType(value) if isinstance(value, TensorType) else value
-    return TupleType((*kind.fields[:-1], _opened(dynamic, joiner, kind.fields[-1], wider, name)))
-
-
-def _open(dynamic: Dynamic, old: Any, new: Any, name: str) -> Any:
-    if dynamic.is_state(old):
-        return old if bounds(new)[0] >= old.symbol.low else dynamic.state(name, 0)
-    return old if old == new else dynamic.state(name, max(0, min(bounds(old)[0], bounds(new)[0])))
+    cause = f"states whose types are not the same after {_ROUNDS} turns are not supported"
+    raise _refused(loop.name, cause, "Export the model with states of one dtype and rank")
 
 
 def _imported(dynamic: Dynamic, loop: Loop, kinds: Sequence[Type]) -> _Turn:

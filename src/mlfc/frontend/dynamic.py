@@ -1,8 +1,6 @@
-"""What an import keeps of what only the run decides: symbols, where each is defined, functions beside ``main``.
+"""Symbols whose values only the run knows, and functions beside ``main``. Each function is a `Frame` during its import.
 
-Every function of the module is a `Frame` while its body is imported. A symbol belongs to the frame whose values decide
-it; a function that mentions one of another frame is given its value as a parameter, unless one of its parameters has it
-as an extent.
+A symbol belongs to the frame that defines it. Another function gets its value from an extent, or as a parameter.
 """
 
 from __future__ import annotations
@@ -18,12 +16,11 @@ from mlfc.frontend import common
 from mlfc.frontend.common import unique_name
 from mlfc.frontend.symbolic import Array, Noted, Quotient, elements, folded, known, symbolic_operands
 from mlfc.relay import ir
-from mlfc.relay.dynamic import extents_of
 from mlfc.relay.ir import Call, Constant, Expr, Function, GlobalVar, ListType, TensorType, Tuple, Type, Var
 from mlfc.relay.substitution import Substitution
-from mlfc.relay.visitor import children, with_children
+from mlfc.relay.visitor import children, post_order, with_children
 from mlfc.support import cost
-from mlfc.support.dims import LARGEST, Dim, Extent, Symbol, bounds, substituted, symbols_of
+from mlfc.support.dims import LARGEST, Dim, Extent, Symbol, bounds, dims_in, substituted, symbols_of
 
 # an optional without a value; its type is nothing else's
 NOTHING = Tuple((Tuple(()),))
@@ -80,7 +77,7 @@ class Dynamic:
         self._carriers: dict[Symbol, Expr] = {}  # tensors that have them as an extent
         self._borders: dict[Expr, Frame] = {}  # expressions that other frames capture: whose they are
         self._noted: Noted = {}
-        self._elements: dict[str, tuple[Any, ...]] = {}  # shapes of the tensors in inputs that are sequences
+        self.element_shapes: dict[str, tuple[Any, ...]] = {}  # of the tensors in inputs that are sequences
 
     @property
     def frame(self) -> Frame:
@@ -106,7 +103,7 @@ class Dynamic:
     def give(self, params: Iterable[Var]) -> None:
         """Note that symbols are extents of parameters."""
         for param in params:
-            for extent in extents_of(param.type):
+            for extent in ir.extents_of([param.type]):
                 if isinstance(extent, Dim):
                     self._given.update(dict.fromkeys(extent.symbols))
                     if extent.symbol is not None:
@@ -123,12 +120,7 @@ class Dynamic:
             return self.frame.known[id(value)][1]
         symbol = self.symbol(name, low, max(low, high))
         self.defined_symbols[symbol] = None
-        number = value
-        if ir.tensor_type(value).dtype != "int64":
-            number = ir.call("cast", [number], dtype="int64", span=value.span)
-        if ir.tensor_type(value).shape:
-            number = ir.call("reshape", [number], newshape=(), span=value.span)
-        self.frame.defines[symbol] = number
+        self.frame.defines[symbol] = _scalar(value)
         self._given[symbol] = None
         self.frame.known[id(value)] = value, symbol.dim  # keeping the expression keeps its id its own
         return symbol.dim
@@ -136,12 +128,9 @@ class Dynamic:
     def require(self, flag: Expr, holds: bool, what: str) -> None:
         """Note that a run is refused unless a bool of one element is `holds`; `what` names it for the user."""
         cost.spend("steps", _SYMBOL_STEPS, what)
-        number = ir.call("cast", [flag], dtype="int64", span=flag.span)
-        if ir.tensor_type(flag).shape:
-            number = ir.call("reshape", [number], newshape=(), span=flag.span)
         name = unique_name(what, self._symbols)
         self._symbols[name] = None
-        self.frame.required.append((Symbol(name, int(holds), int(holds)), number))
+        self.frame.required.append((Symbol(name, int(holds), int(holds)), _scalar(flag)))
 
     def state(self, name: str, low: int) -> Any:
         """Return an extent of a loop's state that changes from turn to turn."""
@@ -162,14 +151,6 @@ class Dynamic:
     def is_varying(self, extent: Any) -> bool:
         """Tell whether the elements of a list differ in an extent."""
         return isinstance(extent, Dim) and extent.symbol in self._varying
-
-    def note_elements(self, name: str, shape: tuple[Any, ...]) -> None:
-        """Note the shape of the tensors in an input that is a sequence."""
-        self._elements[name] = shape
-
-    def elements_of(self, name: str) -> tuple[Any, ...]:
-        """Return the shape of the tensors in an input that is a sequence."""
-        return self._elements[name]
 
     def noted(self, expr: Expr, shape: Iterable[Any]) -> None:
         """Note that symbols in the shape of a tensor which nothing else gives are read from it."""
@@ -202,11 +183,11 @@ class Dynamic:
 
     def exclude_empty_operands(self, expr: Expr) -> None:
         """Raise Constrained if the lower bound 1 in place of 0 decides the result of a call on dimension sizes."""
-        arrays = symbolic_operands(expr, self._noted) if self.may_be_empty and isinstance(expr, Call) else None
-        if arrays is not None and isinstance(expr, Call) and self.known(expr) is None:
-            items = [item for array in arrays for item in array.reshape(-1)]
-            extents = [item.extent if isinstance(item, Quotient) else item for item in items]
-            self.exclude_empty(extents, lambda values: elements(expr, self._noted, values) is not None)
+        if not self.may_be_empty or not isinstance(expr, Call) or self.known(expr) is not None:
+            return
+        items = [item for array in symbolic_operands(expr, self._noted) or () for item in array.reshape(-1)]
+        extents = [item.extent if isinstance(item, Quotient) else item for item in items]
+        self.exclude_empty(extents, lambda values: elements(expr, self._noted, values) is not None)
 
     # Constraints
 
@@ -227,7 +208,7 @@ class Dynamic:
         frame = self.frames[0]
         return [
             self.functions, self.patterns, self.defined_symbols, self._names, self._symbols, self._varying,
-            self._states, self._given, self._carriers, self._borders, self._noted, self._elements,
+            self._states, self._given, self._carriers, self._borders, self._noted, self.element_shapes,
             frame.defines, frame.sources, frame.known, frame.scaled, frame.required,
         ]  # fmt: skip
 
@@ -265,8 +246,8 @@ class Dynamic:
             for (size, scale), product in frame.scaled.items()
         }
         self._carriers = {symbol: changed(expr) for symbol, expr in self._carriers.items() if symbol not in values}
-        self._elements = {
-            name: tuple(substituted(size, values) for size in shape) for name, shape in self._elements.items()
+        self.element_shapes = {
+            name: tuple(substituted(size, values) for size in shape) for name, shape in self.element_shapes.items()
         }
         self.may_be_empty = self.may_be_empty - values.keys()
         self._borders = {changed(expr): border for expr, border in self._borders.items()}
@@ -344,24 +325,22 @@ class Dynamic:
         """Return what functions capture that have these needs: with a tensor for each symbol that has no other."""
         captured = dict.fromkeys(expr for needs in all_needs for expr in needs.captured)
         for symbol in dict.fromkeys(symbol for needs in all_needs for symbol in needs.symbols):
-            bare = {
-                item.symbol for expr in (*params, *captured) for item in extents_of(expr.type) if isinstance(item, Dim)
-            }
+            extents = ir.extents_of(expr.type for expr in (*params, *captured))
+            bare = {item.symbol for item in extents if isinstance(item, Dim)}
             if symbol not in bare:
                 captured[self._carrier(symbol)] = None
         return list(captured)
 
     def _carrier(self, symbol: Symbol) -> Expr:
         """Return a tensor that has a symbol as an extent."""
-        if symbol not in self._carriers:
-            for frame in self.frames:
-                if symbol in frame.sources:
-                    self._carriers[symbol] = frame.sources[symbol][0]
-                elif symbol in frame.defines or symbol in self._given:
-                    self._carriers[symbol] = ir.call("zeros", [], shape=(symbol.dim,), dtype="bool")
-                else:
-                    continue
-                self._borders[self._carriers[symbol]] = frame
+        for frame in self.frames if symbol not in self._carriers else ():
+            if symbol in frame.sources:
+                self._carriers[symbol] = frame.sources[symbol][0]
+            elif symbol in frame.defines or symbol in self._given:
+                self._carriers[symbol] = ir.call("zeros", [], shape=(symbol.dim,), dtype="bool")
+            else:
+                continue
+            self._borders[self._carriers[symbol]] = frame
         return self._carriers[symbol]
 
     def close(self, name: str, params: Sequence[Var], results: Sequence[Expr], captured: Sequence[Expr],
@@ -384,6 +363,14 @@ class Dynamic:
         return GlobalVar(name, function.type)
 
 
+def _scalar(value: Expr) -> Expr:
+    """Return the only element of a tensor as an int64."""
+    number, kind = value, ir.tensor_type(value)
+    if kind.dtype != "int64":
+        number = ir.call("cast", [number], dtype="int64", span=value.span)
+    return ir.call("reshape", [number], newshape=(), span=value.span) if kind.shape else number
+
+
 def _all_of(call: Call) -> Expr:
     """Return an operand instead of a call that selects all of its elements, or limits positions to those they are."""
     name = ir.op_name(call)
@@ -391,20 +378,17 @@ def _all_of(call: Call) -> Expr:
         return call
     first, second = call.args
     numbers = second if name == "take" else first
-    if not isinstance(numbers, Call) or not _is_count(numbers):
+    if not isinstance(numbers, Call) or ir.op_name(numbers) != "arange":
         return call
-    count = numbers.attrs
+    count = numbers.attrs["stop"]
+    if (numbers.attrs["start"], numbers.attrs["step"]) != (0, 1):
+        return call
     if name == "take":
         axis = call.attrs["axis"]
-        return first if axis is not None and ir.tensor_type(first).shape[axis] == count["stop"] else call
+        return first if axis is not None and ir.tensor_type(first).shape[axis] == count else call
     limit = known(second)
-    is_all = limit is not None and limit.size == 1 and bounds(limit.reshape(-1)[0] - count["stop"] + 1)[0] >= 0
+    is_all = limit is not None and limit.size == 1 and bounds(limit.reshape(-1)[0] - count + 1)[0] >= 0
     return first if is_all else call
-
-
-def _is_count(expr: Call) -> bool:
-    """Tell whether a call returns the numbers 0, 1, ..."""
-    return ir.op_name(expr) == "arange" and (expr.attrs["start"], expr.attrs["step"]) == (0, 1)
 
 
 def result_type(kinds: Sequence[Type]) -> Type:
@@ -420,38 +404,18 @@ def identifier(name: str) -> str:
 
 def mentions(expr: Expr) -> list[Symbol]:
     """Return the symbols in the type and the attributes of an expression."""
-    kinds = [] if isinstance(expr, (GlobalVar, Function)) else list(extents_of(expr.type))
-    values = list(_flat(expr.attrs.values())) if isinstance(expr, Call) else []
-    return symbols_of([*kinds, *values])
-
-
-def _flat(values: Iterable[Any]) -> Iterator[Any]:
-    for value in values:
-        if isinstance(value, tuple):
-            yield from _flat(value)
-        else:
-            yield value
+    kinds = [] if isinstance(expr, (GlobalVar, Function)) else [expr.type]
+    values = expr.attrs.values() if isinstance(expr, Call) else ()
+    return symbols_of([*ir.extents_of(kinds), *dims_in(values)])
 
 
 def _walk(roots: Sequence[Expr], seen: set[Expr], ends: Callable[[Expr], bool]) -> list[Expr]:
     """Return what roots depend on and was not seen before, arguments first; a walk goes no further where it ends."""
-    order: list[Expr] = []
-    for root in roots:
-        if root in seen:
-            continue
-        seen.add(root)
-        stack = [(root, iter(() if ends(root) else children(root)))]
-        while stack:
-            node, rest = stack[-1]
-            for child in rest:
-                if child not in seen:
-                    seen.add(child)
-                    stack.append((child, iter(() if ends(child) else children(child))))
-                    break
-            else:
-                order.append(node)
-                stack.pop()
-    return order
+
+    def reads(expr: Expr) -> tuple[Expr, ...]:
+        return () if ends(expr) else children(expr)
+
+    return [expr for root in roots if root not in seen for expr in post_order(root, reads, seen)]
 
 
 def _rebuilt(roots: Sequence[Expr], replaced: Mapping[Expr, Expr]) -> list[Expr]:

@@ -76,7 +76,8 @@ def parse_shapes(texts: Sequence[str] | None) -> dict[str, tuple[Any, ...]]:
         # names of inputs may hold "=", lists of extents cannot
         name, equals, extents = text.rpartition("=")
         parts = [part.strip() for part in extents.split(",")] if extents else []
-        if not name or not equals or not all(map(_is_extent, parts)):
+        is_list = all(part == "?" or _NUMBER.fullmatch(part) or _OPEN.fullmatch(part) for part in parts)
+        if not name or not equals or not is_list:
             raise OptionError(
                 f"expected {_FORM}, got '{text}'",
                 place="--shape",
@@ -107,10 +108,6 @@ def check_bounds(shapes: Mapping[str, Sequence[Any]]) -> None:
 
 def _range(symbol: Symbol) -> str:
     return f"{symbol.low}..{'' if symbol.high == LARGEST else symbol.high}"
-
-
-def _is_extent(part: str) -> bool:
-    return part == "?" or bool(_NUMBER.fullmatch(part) or _OPEN.fullmatch(part))
 
 
 def _bounded(texts: Sequence[str]) -> dict[str, dims.Dim]:

@@ -1,12 +1,11 @@
 """Symbolic evaluation of operators on dimension sizes, so that shapes that a model computes are known at import.
 
-The elements of a tensor are an array of objects: integers, `Dim` for symbolic ones, and a `Quotient` for each float. An
-operator is not evaluated where the bounds of the symbols do not decide its result; it is then computed at run time.
+Elements are integers, `Dim` or `Quotient`. What the bounds of the symbols do not decide is computed at run time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import reduce
@@ -132,19 +131,15 @@ def objects(items: Sequence[Any], shape: Sequence[int]) -> Array:
 def _operands(call: Call, noted: Noted) -> list[Array] | None:
     """Return the elements of all operands, those of a tuple one after the other; None if some are not known."""
     arrays = []
-    for expr in _flat(call.args):
-        array = known(expr, noted)
-        if array is None and noted and isinstance(expr, Constant):
-            array = _quotients(expr)
-        if array is None:
-            return None
-        arrays.append(array)
+    for arg in call.args:
+        for expr in arg.fields if isinstance(arg, Tuple) else (arg,):
+            array = known(expr, noted)
+            if array is None and noted and isinstance(expr, Constant):
+                array = _quotients(expr)
+            if array is None:
+                return None
+            arrays.append(array)
     return arrays
-
-
-def _flat(args: Sequence[Expr]) -> Iterator[Expr]:
-    for arg in args:
-        yield from arg.fields if isinstance(arg, Tuple) else (arg,)
 
 
 def _quotients(constant: Constant) -> Array | None:
@@ -157,17 +152,14 @@ def _quotients(constant: Constant) -> Array | None:
     fractions = [Fraction(item) for item in values.reshape(-1).tolist()]
     if any(item.denominator > _DENOMINATOR_LIMIT for item in fractions):
         return None
-    return objects([Quotient(item.numerator, item.denominator) for item in fractions], constant.data.shape)
+    return objects([Quotient(item.numerator, item.denominator) for item in fractions], values.shape)
 
 
 # Operators that move elements
 
 
 def _moved(*data: int) -> Rule:
-    """Return the rule of an operator that copies elements of some operands, all if none are named, to its result.
-
-    The operator is evaluated on the numbers of the elements, so that its own loop-level rule finds their places.
-    """
+    """Return the rule of an operator that copies elements of some operands, by its loop-level rule on their numbers."""
 
     def rule(call: Call, arrays: list[Array]) -> Array:
         if not {call.attrs.get("mode"), call.attrs.get("reduction")}.isdisjoint(_COMBINING):

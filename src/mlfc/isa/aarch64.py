@@ -6,21 +6,12 @@ are a level: with 128, SVE does what NEON does. Processors with more than 256 bi
 
 from __future__ import annotations
 
+import ctypes
+import sys
 from pathlib import Path
+from typing import Any
 
-from mlfc.isa.aarch64_processor import levels_here
-from mlfc.target.features import (
-    CPUS,
-    LEVELS,
-    LIBRARY_CPUS,
-    VECTORS,
-    Cpu,
-    Features,
-    Level,
-    Levels,
-    Vectors,
-    VectorWidth,
-)
+from mlfc.target.features import CPUS, LEVELS, LIBRARY_CPUS, VECTORS, Cpu, Features, Level, Levels, Vectors, VectorWidth
 
 for _name in ("cortex-a53", "cortex-a72", "cortex-a76", "neoverse-n1", "apple-m1"):
     CPUS.add(_name, Cpu(Features()))
@@ -35,33 +26,67 @@ VECTORS.add("aarch64", Vectors("aarch64", (*_WIDER, VectorWidth(16, r"\bmul\s+v\
 _PRODUCTS, _MATRICES = "dotprod", "i8mm"
 _WITH_PRODUCTS = "+v8.2a,+dotprod"  # LLVM's
 _WITH_MATRICES = Features(instruction_sets=(_MATRICES,))
+
+
+# how systems tell that a processor has a level: as in `aarch64_levels.h`, for libraries
+_HWCAP, _HWCAP2 = 16, 26  # of getauxval
+# CRC32, ATOMICS, ASIMDRDM, which come with Armv8.2, and ASIMDDP; I8MM
+_LINUX = {"dotprod": (_HWCAP, 1 << 7 | 1 << 8 | 1 << 12 | 1 << 20), "i8mm": (_HWCAP2, 1 << 13)}
+_HAS_SVE, _PR_SVE_GET_VL = 1 << 22, 51
+_MACOS = {"dotprod": b"hw.optional.arm.FEAT_DotProd", "i8mm": b"hw.optional.arm.FEAT_I8MM"}
+_WINDOWS = {"dotprod": 43, "i8mm": 66}
+
+
+def levels_here() -> set[str]:
+    """Return the names of the levels that the system says the processor has; none where it says nothing."""
+    try:
+        return {"linux": _linux_flags, "darwin": _macos_flags, "win32": _windows_flags}[sys.platform]()
+    except (KeyError, OSError, AttributeError):  # another system, or one without these functions
+        return set()
+
+
+def _linux_flags() -> set[str]:
+    system: Any = ctypes.CDLL(None)
+    system.getauxval.restype, system.getauxval.argtypes = ctypes.c_ulong, [ctypes.c_ulong]
+    found = {name for name, (key, mask) in _LINUX.items() if system.getauxval(key) & mask == mask}
+    if system.getauxval(_HWCAP) & _HAS_SVE:
+        # the bytes of a vector that this thread has, and flags above 16 bits
+        length = system.prctl(_PR_SVE_GET_VL, *map(ctypes.c_ulong, (0, 0, 0, 0))) & 0xFFFF
+        found.add(f"sve{length * 8}")
+    return found
+
+
+def _macos_flags() -> set[str]:
+    system: Any = ctypes.CDLL(None)
+
+    def has(name: bytes) -> bool:
+        found, size = ctypes.c_int(), ctypes.c_size_t(ctypes.sizeof(ctypes.c_int))
+        status = system.sysctlbyname(name, ctypes.byref(found), ctypes.byref(size), None, ctypes.c_size_t())
+        return status == 0 and found.value != 0
+
+    return {level for level, name in _MACOS.items() if has(name)}
+
+
+def _windows_flags() -> set[str]:
+    if sys.platform != "win32":  # where type checkers know no WinDLL
+        return set()
+    kernel: Any = ctypes.WinDLL("kernel32")
+    return {level for level, number in _WINDOWS.items() if kernel.IsProcessorFeaturePresent(number)}
+
+
+def _extended(name: str, instructions: str, **rest: Any) -> Level:
+    """Return a level above the first: of Armv8.2 with some extensions."""
+    flags = (f"-march=armv8.2-a+{instructions}",)
+    return Level(name, _WITH_MATRICES, flags, f"generic+v8_2a+{instructions}", **rest)
+
+
 _LEVELS = (
     Level("aarch64", Features(), ("-march=armv8-a",), "generic", llvm=("generic", "")),
-    Level(
-        _PRODUCTS,
-        _WITH_MATRICES,
-        ("-march=armv8.2-a+dotprod",),
-        "generic+v8_2a+dotprod",
-        serves="bytes",
-        llvm=("generic", _WITH_PRODUCTS),
-    ),
-    Level(
-        _MATRICES,
-        _WITH_MATRICES,
-        ("-march=armv8.2-a+dotprod+i8mm",),
-        "generic+v8_2a+dotprod+i8mm",
-        serves="bytes",
-        llvm=("generic", f"{_WITH_PRODUCTS},+i8mm"),
-    ),
+    _extended(_PRODUCTS, "dotprod", serves="bytes", llvm=("generic", _WITH_PRODUCTS)),
+    _extended(_MATRICES, "dotprod+i8mm", serves="bytes", llvm=("generic", f"{_WITH_PRODUCTS},+i8mm")),
     # of bytes, processors with SVE multiply as many with NEON; LLVM's code has vectors of NEON
-    Level(
-        "sve256",
-        _WITH_MATRICES,
-        ("-march=armv8.2-a+dotprod+i8mm+sve",),
-        "generic+v8_2a+dotprod+i8mm+sve",
-        both=("-msve-vector-bits=256",),
-        serves="floats",
-        condition="defined(__linux__)",
+    _extended(
+        "sve256", "dotprod+i8mm+sve", both=("-msve-vector-bits=256",), serves="floats", condition="defined(__linux__)"
     ),
 )
 _CHOICE = (Path(__file__).parent / "aarch64_levels.h",)

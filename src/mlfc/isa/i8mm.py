@@ -1,9 +1,7 @@
 """AArch64's products of small matrices of bytes (FEAT_I8MM): two rows of eight times two rows of eight, added to int32.
 
-A tile is eight pixels times eight filters. What its pixels see is copied first, two pixels side by side by eight bytes
-of the reduction; weights alike, four pairs of filters in a vector. The zero point of the data is folded into what
-the sums start with. Dot products of signed bytes take two instructions for one of these, and both factors are put in
-order for them once a step.
+A tile is eight pixels times eight filters. Its pixels' windows are copied first, two side by side by eight bytes of the
+reduction; weights alike, four pairs of filters in a vector. The zero point of the data is folded into the first sums.
 """
 
 from __future__ import annotations
@@ -15,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from mlfc.kernels.geometry import Conv, Frame, frame_of
+from mlfc.kernels.geometry import Conv, Frame, frame_of, rows_as_pixels
 from mlfc.kernels.staging import choose, inside
 from mlfc.kernels.templates import Array, Weights, template
 from mlfc.support import dtypes
@@ -34,8 +32,6 @@ BYTES, FILTERS, PIXELS = 8, 8, 8
 _SUMS, _ROWS = 2 * FILTERS, 2 * BYTES
 _QUADS = _SUMS // 4
 
-# processors ------------------------------------------------------------------------------------------------
-
 # LLVM multiplies bytes of which only one has a sign by an instruction of the same extension
 _PROBE = """
 define i32 @mixed(ptr %p, ptr %q) {
@@ -52,8 +48,6 @@ INSTRUCTION_SETS.add("i8mm", InstructionSet("i8mm", "aarch64", _PROBE, "usdot", 
 for _name in ("cortex-a510", "cortex-a710", "neoverse-n2", "neoverse-v1", "apple-m2"):
     CPUS.add(_name, Cpu(Features(instruction_sets=("i8mm",))))
 
-# the intrinsic ---------------------------------------------------------------------------------------------
-
 
 def _evaluate(sums: Array, rows: Array, weights: Array) -> Array:
     """Return the sums: of each four, the products of either row with two rows of weights."""
@@ -62,10 +56,8 @@ def _evaluate(sums: Array, rows: Array, weights: Array) -> Array:
     return added
 
 
-INTRINSICS.add(
-    NAME,
-    Intrinsic(NAME, 3, _evaluate, "int32x16 + by fours, two rows of eight int8 times two of eight rows of weights"),
-)
+_DOC = "int32x16 + by fours, two rows of eight int8 times two of eight rows of weights"
+INTRINSICS.add(NAME, Intrinsic(NAME, 3, _evaluate, _DOC))
 
 _HELPER = """\
 /* adds to each four sums the products of two rows of eight bytes with two rows of weights */
@@ -105,8 +97,7 @@ _INCLUDES = (
 )  # fmt: skip
 
 
-def _helper(key: str) -> Helper | None:
-    return ((), _HELPER) if key == NAME else None
+_HELPERS: dict[str, Helper] = {NAME: ((), _HELPER)}
 
 
 def _expression(printer: CPrinter, expr: Expr) -> str | None:
@@ -118,7 +109,7 @@ def _expression(printer: CPrinter, expr: Expr) -> str | None:
     return f"{printer.need(NAME)}({printer.expr(sums)}, {address}, {printer.expr(weights)})"
 
 
-C_FORMS.add("i8mm", CForm(_helper, _INCLUDES, lambda _: {"int32x16", "int8x64"}, expression=_expression))
+C_FORMS.add("i8mm", CForm(_HELPERS.get, _INCLUDES, lambda _: {"int32x16", "int8x64"}, expression=_expression))
 
 
 def _call(context: Any, name: str, args: Sequence[Any]) -> Any:
@@ -148,8 +139,6 @@ def _portable(context: Any, sums: Any, rows: Any, weights: Any) -> Any:
 
 LLVM_FORMS.add("i8mm", LlvmForm(_call))
 
-# kernels ---------------------------------------------------------------------------------------------------
-
 
 def _accepts(_: Context, conv: Conv, data: Buffer, weights: Weights, out: Output) -> bool:
     plain = conv.groups == 1 and len(conv.spatial) <= 2 and prod(conv.output) > 1
@@ -176,9 +165,8 @@ def _accepts_dense(_: Context, data: Buffer, weights: Weights, out: Output) -> b
 @template("dense", "i8mm", _accepts_dense)
 def dense(ctx: Context, data: Buffer, weights: Weights, out: Output) -> None:
     """Write rows of data times constant weights (reduction, columns): rows are pixels of one line."""
-    rows, reduction = data.shape
-    conv = Conv(1, (1, rows), reduction, out.shape[-1], (1, 1), (1, 1), (1, 1), ((0, 0), (0, 0)))
-    _Tiles(ctx, conv, data, lambda _image, _y, x, channel: (x, channel), weights, out).emit()
+    conv, seen = rows_as_pixels(data.shape, out.shape[-1])
+    _Tiles(ctx, conv, data, seen, weights, out).emit()
 
 
 @dataclass(eq=False)
@@ -210,9 +198,8 @@ class _Tiles:
         start = np.repeat(total.astype(np.int32).reshape(self.blocks, _QUADS, 1, 2), 2, axis=2)
         self.start = self.ctx.constant("start", start.reshape(self.blocks, _SUMS))
         self.count = prod(conv.output)
-        self.patch = self.ctx.scratch(
-            "patch", (min(PIXELS, self.count + self.count % 2) // 2, self.steps, _ROWS), "int8"
-        )
+        pairs = min(PIXELS, self.count + self.count % 2) // 2
+        self.patch = self.ctx.scratch("patch", (pairs, self.steps, _ROWS), "int8")
 
     def emit(self) -> None:
         """Write everything."""

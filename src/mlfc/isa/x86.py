@@ -6,18 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from mlfc.isa.amx import with_tiles
-from mlfc.target.features import (
-    CPUS,
-    LEVELS,
-    LIBRARY_CPUS,
-    VECTORS,
-    Cpu,
-    Features,
-    Level,
-    Levels,
-    Vectors,
-    VectorWidth,
-)
+from mlfc.target.features import CPUS, LEVELS, LIBRARY_CPUS, VECTORS, Cpu, Features, Level, Levels, Vectors, VectorWidth
 
 for _name in ("x86-64", "x86-64-v2"):
     CPUS.add(_name, Cpu(Features(winograd=True, prefetches=True)))
@@ -36,24 +25,14 @@ _WIDER = (VectorWidth(64, "zmm", "defined(__AVX512F__)"), VectorWidth(32, "ymm",
 VECTORS.add("x86-64", Vectors("x86_64", (*_WIDER, _SSE)))
 VECTORS.add("x86", Vectors("i386|i686", (_SSE,)))
 
+_VNNI, _AMX = ("-march=x86-64-v4", "-mavx512vnni"), ("-mamx-tile", "-mamx-int8", "-mamx-bf16")
+_ZIG_AMX = "x86_64_v4+avx512vnni+amx_tile+amx_int8+amx_bf16"
 # processors with AVX-512 that lack VNNI are those of 2017 to 2019, which slow down for it
 _LEVELS = (
     Level("x86-64", _NARROW, ("-march=x86-64",), "x86_64", llvm=("x86-64", "")),
     Level("x86-64-v3", _EIGHT, ("-march=x86-64-v3",), "x86_64_v3", llvm=("x86-64-v3", "")),
-    Level(
-        "x86-64-v4",
-        _WIDE,
-        ("-march=x86-64-v4", "-mavx512vnni"),
-        "x86_64_v4+avx512vnni",
-        llvm=("x86-64-v4", "+avx512vnni"),
-    ),
-    Level(
-        "sapphirerapids",
-        _TILES,
-        ("-march=x86-64-v4", "-mavx512vnni", "-mamx-tile", "-mamx-int8", "-mamx-bf16"),
-        "x86_64_v4+avx512vnni+amx_tile+amx_int8+amx_bf16",
-        serves="templates",
-    ),
+    Level("x86-64-v4", _WIDE, _VNNI, "x86_64_v4+avx512vnni", llvm=("x86-64-v4", "+avx512vnni")),
+    Level("sapphirerapids", _TILES, (*_VNNI, *_AMX), _ZIG_AMX, serves="templates"),
 )
 _HERE = Path(__file__).parent
 _CHOICE = (_HERE / "amx" / "permission.h", _HERE / "x86_levels.h")

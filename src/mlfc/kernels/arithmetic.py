@@ -14,6 +14,7 @@ from mlfc.kernels.tiling import LANES
 from mlfc.support import dtypes
 from mlfc.target.features import Features
 from mlfc.tir import builder as tb
+from mlfc.tir.context import Context, Output
 from mlfc.tir.ir import Buffer, Expr
 
 Array = npt.NDArray[Any]
@@ -98,7 +99,17 @@ def choose(data_dtype: str, weights: Weights, features: Features) -> Arithmetic 
     centered = weights.centered()
     if features.dot4 and centered.dtype == np.int8 and data_dtype != "int16":
         return _dot4(data_dtype, weights.data_zero, centered)
-    return _int32(data_dtype, weights.data_zero, centered)
+    zero = weights.data_zero
+    return Arithmetic(
+        centered.astype(np.int32), "int32", 1, data_dtype, False, zero, zero, lambda value: value,
+        lambda acc, value, weight: acc + tb.broadcast(tb.cast(value, "int32"), LANES) * weight,
+    )  # fmt: skip
+
+
+def accepts(ctx: Context, data: Buffer, weights: Weights, out: Output) -> bool:
+    """Tell whether an arithmetic of these operands has the sums of the result."""
+    how = choose(data.dtype, weights, ctx.features)
+    return how is not None and how.accumulator == out.dtype
 
 
 def float32(weights: Weights, data_dtype: str = "float32") -> Arithmetic:
@@ -106,13 +117,6 @@ def float32(weights: Weights, data_dtype: str = "float32") -> Arithmetic:
     return Arithmetic(
         weights.values, "float32", 1, "float32", data_dtype != "float32", 0, 0,
         lambda value: tb.cast(value, "float32"), scaled_vector,
-    )  # fmt: skip
-
-
-def _int32(data_dtype: str, zero: int, centered: Array) -> Arithmetic:
-    return Arithmetic(
-        centered.astype(np.int32), "int32", 1, data_dtype, False, zero, zero, lambda value: value,
-        lambda acc, value, weight: acc + tb.broadcast(tb.cast(value, "int32"), LANES) * weight,
     )  # fmt: skip
 
 

@@ -1,22 +1,21 @@
-"""What an attention computes, and its plain template: one query at a time, over tiles of keys.
+"""Attention as an operator sees it, and its plain template: one query at a time, over tiles of keys.
 
-The softmax runs along with the tiles: the largest score so far, the sum of the exponentials and the mixed values are
-kept, and scaled down whenever a larger score comes. So no more scores are in memory than those of one tile. Tiles that
-no query of a block sees are left out.
+The softmax runs along with the tiles: the largest score, the sum of the exponentials and the mixed values are scaled
+down whenever a larger score comes, so memory holds the scores of one tile only.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial, reduce
 from math import inf
 from typing import Any
 
 from mlfc.kernels.folding import serial_loops
-from mlfc.kernels.functions import transcendental
 from mlfc.kernels.templates import template
-from mlfc.kernels.tiling import Cut, DynamicSplit, balanced
+from mlfc.kernels.tiling import DynamicSplit, balanced, pieces
 from mlfc.support.dims import Dim, Extent, bounds
 from mlfc.tir import builder as tb
 from mlfc.tir.context import Context, Output, Tensor
@@ -120,6 +119,12 @@ class FusedAttention:
         """Whether what a query sees depends on its position."""
         return self.left >= 0 or self.right >= 0
 
+    def begin(self, head: Expr) -> tuple[Expr, int]:
+        """Return the largest score and the sum of the exponentials before the first key."""
+        if self.sink is None:
+            return tb.const(-inf, self.dtype), 0
+        return tb.cast(self.sink(head), self.dtype), 1
+
     def first(self, batch: Expr) -> Expr:
         """Return the position of the first query."""
         if self.offsets is None:
@@ -157,7 +162,7 @@ class FusedAttention:
     def changed(self, ctx: Context, place: Place, key: Expr, score: Expr) -> Expr:
         """Return a score with the cap, the biases and the masks."""
         if self.cap:
-            score = transcendental(ctx, "tanh", score / self.cap) * self.cap
+            score = ctx.transcendental("tanh", score / self.cap) * self.cap
         for bias in self.biases:
             score = score + tb.cast(_broadcast(bias, place, key), self.dtype)
         allowed = tb.land(*(_broadcast(mask, place, key) for mask in self.masks))
@@ -215,33 +220,15 @@ def shifted(top: Expr) -> Expr:
     return tb.select(tb.binary("eq", top, -inf), tb.const(0.0, top.dtype), top)
 
 
-def tiles(ctx: Context, keys: Extent, limit: int) -> Iterator[Any]:
-    """Yield contexts of (start, count) of tiles of keys: a loop over those of `limit` keys, and the rest."""
+def tiles(ctx: Context, keys: Extent, limit: int) -> Iterator[tuple[Expr, Extent]]:
+    """Open each kind of tile of keys in turn, those of `limit` keys and the rest; yield a tile's start and extent."""
     whole, rest = divmod(keys, limit)
     if bounds(whole)[1]:
-        yield _tile_loop(ctx, whole, limit)
+        with ctx.stmts.loop(whole, "tile") as tile:
+            yield tile * limit, limit
     if bounds(rest)[1]:
-        yield _one_tile(ctx, whole * limit, rest)
-
-
-@contextmanager
-def _tile_loop(ctx: Context, count: Extent, size: int) -> Iterator[tuple[Expr, int]]:
-    with ctx.stmts.loop(count, "tile") as tile:
-        yield tile * size, size
-
-
-@contextmanager
-def _one_tile(ctx: Context, start: Extent, size: Extent) -> Iterator[tuple[Expr, Extent]]:
-    if not isinstance(size, Dim):
-        yield tb.as_expr(start), size
-        return
-    with ctx.stmts.when(tb.binary("gt", tb.as_expr(size), 0)):
-        yield tb.as_expr(start), size
-
-
-def capacity(keys: Extent, limit: int) -> int:
-    """Return how many keys a tile of at most `limit` may have."""
-    return min(limit, bounds(keys)[1])
+        with ctx.stmts.when(tb.binary("gt", tb.as_expr(rest), 0)) if isinstance(rest, Dim) else nullcontext():
+            yield tb.as_expr(whole * limit), rest
 
 
 @contextmanager
@@ -253,21 +240,8 @@ def used(ctx: Context, visible: Visible, start: Expr, count: Extent) -> Iterator
     if visible.end is not None:
         here = ctx.stmts.let("here", tb.clamp(visible.end - start, 0, count))
         tests.append(tb.binary("gt", here, 0))
-    if not tests:
+    with ctx.stmts.when(tb.land(*tests)) if tests else nullcontext():
         yield here
-        return
-    with ctx.stmts.when(tb.land(*tests)):
-        yield here
-
-
-@contextmanager
-def if_visible(ctx: Context, visible: Visible, here: Expr, key: Extent) -> Iterator[None]:
-    """Open the condition that a key of a tile comes before the last visible one, which all do without masks."""
-    if visible.end is None:
-        yield
-        return
-    with ctx.stmts.when(tb.binary("gt", here, key)):
-        yield
 
 
 def is_cut(visible: Visible, start: Expr, here: Expr) -> Expr:
@@ -277,46 +251,24 @@ def is_cut(visible: Visible, start: Expr, here: Expr) -> Expr:
         tests.append(tb.binary("gt", visible.begin_of_all, start))
     if visible.end_of_all is not None:
         tests.append(tb.binary("lt", visible.end_of_all, start + here))
-    found: Expr = tb.const(False, "bool")
-    for test in tests:
-        found = test if isinstance(found, Const) else tb.binary("lor", found, test)
-    return found
+    return reduce(partial(tb.binary, "lor"), tests) if tests else tb.const(False, "bool")
 
 
-def rest_loops(ctx: Context, visible: Visible, here: Expr, keys: tuple[Extent, int]) -> Iterator[Any]:
-    """Yield contexts of (key, size) of what a tile of `keys` has beside groups of so many, of which not all are needed.
+def rest_loops(ctx: Context, visible: Visible, here: Expr, keys: tuple[Extent, int]) -> Iterator[tuple[Expr, int]]:
+    """Open in turn what a tile of `keys` has beside groups of so many, if it is needed; yield its first key and size.
 
     `here` of the tile's keys come before the last visible one.
     """
     count, at_once = keys
     if isinstance(count, Dim):
-        for start, number, size in DynamicSplit(count, at_once).pieces[1:]:
-            yield _rest_loop(ctx, visible, here, (start, number, size))
-    elif count % at_once:
-        yield _rest_loop(ctx, visible, here, (count - count % at_once, 1, count % at_once))
-
-
-@contextmanager
-def _rest_loop(ctx: Context, visible: Visible, here: Expr, piece: tuple[Any, Any, int]) -> Iterator[tuple[Expr, int]]:
-    start, number, size = piece
-    with if_visible(ctx, visible, here, start):
-        if number == 1:
+        found = DynamicSplit(count, at_once).pieces[1:]
+    else:
+        found = ((count - count % at_once, 1, count % at_once),) if count % at_once else ()
+    for start, number, size in found:
+        # without masks, all keys come before the last visible one
+        is_seen = nullcontext() if visible.end is None else ctx.stmts.when(tb.binary("gt", here, start))
+        with is_seen, nullcontext() if number == 1 else ctx.stmts.loop(number, "rest"):
             yield tb.as_expr(start), size
-            return
-        with ctx.stmts.loop(number, "rest"):
-            yield tb.as_expr(start), size
-
-
-def split_loops(ctx: Context, split: Cut, name: str) -> Iterator[Any]:
-    """Yield contexts of (start, size): a loop over each kind of piece of a range."""
-    for start, count, size in split.pieces:
-        yield _piece_loop(ctx, start, count, size, name)
-
-
-@contextmanager
-def _piece_loop(ctx: Context, start: Any, count: Any, size: int, name: str) -> Iterator[tuple[Expr, int]]:
-    with ctx.stmts.loop(count, name) as index:
-        yield index * size + start, size
 
 
 @template("attention", "plain")
@@ -333,23 +285,20 @@ class _PlainRow:
         self.ctx, self.work, self.out, self.place = ctx, work, out, place
         self.group = place.head // work.share
         memory = ctx.stmts.local if ctx.features.gpu else ctx.scratch  # work-items have their own
-        self.scores = memory("scores", (capacity(work.keys, PLAIN_TILE),), work.dtype)
+        self.scores = memory("scores", (min(PLAIN_TILE, bounds(work.keys)[1]),), work.dtype)
         self.mixed = memory("mixed", (work.value_size,), work.dtype)
         self.state = ctx.stmts.local("state", (2,), work.dtype)  # the largest score, the sum of the exponentials
 
     def emit(self) -> None:
         stmts, work, place = self.ctx.stmts, self.work, self.place
-        sink = work.sink
-        stmts.store(
-            self.state, [0], tb.const(-inf, work.dtype) if sink is None else tb.cast(sink(place.head), work.dtype)
-        )
-        stmts.store(self.state, [1], 0 if sink is None else 1)
+        for index, value in enumerate(work.begin(place.head)):
+            stmts.store(self.state, [index], value)
         with stmts.loop(work.value_size, "c", "vectorized") as c:
             stmts.store(self.mixed, [c], 0)
         first, length = stmts.let("first", work.first(place.batch)), stmts.let("length", work.length(place.batch))
         visible = work.visible(first, length, place.query, place.query + 1)
-        for tile in tiles(self.ctx, work.keys, PLAIN_TILE):
-            with tile as (start, count), used(self.ctx, visible, start, count) as here:
+        for start, count in tiles(self.ctx, work.keys, PLAIN_TILE):
+            with used(self.ctx, visible, start, count) as here:
                 begin = tb.const(0)
                 if visible.begin is not None:
                     begin = stmts.let("begin", tb.clamp(visible.begin - start, 0, here))
@@ -362,12 +311,10 @@ class _PlainRow:
     def _tile(self, start: Expr, begin: Expr, end: Expr) -> None:
         """Write the work on the keys from `begin` to before `end` of a tile."""
         stmts, work, place = self.ctx.stmts, self.work, self.place
-        top = stmts.local("top", (1,), work.dtype)
-        stmts.store(top, [0], tb.load(self.state, [0]))
+        top = stmts.filled("top", 1, work.dtype, tb.load(self.state, [0]))
         with stmts.loop(end - begin, "key") as index:
             at = begin + index
-            total = stmts.local("total", (1,), work.dtype)
-            stmts.store(total, [0], 0)
+            total = stmts.filled("total", 1, work.dtype)
             with stmts.loop(work.size, "k") as k:
                 a = tb.cast(work.q(place.batch, place.head, place.query, k), work.dtype)
                 b = tb.cast(work.k(place.batch, self.group, start + at, k), work.dtype)
@@ -377,25 +324,21 @@ class _PlainRow:
             stmts.store(self.scores, [at], score)
             stmts.store(top, [0], tb.maximum(score, tb.load(top, [0])))
         shift = stmts.let("shift", shifted(tb.load(top, [0])))
-        fade = stmts.let("fade", transcendental(self.ctx, "exp", tb.load(self.state, [0]) - shift))
-        part = stmts.local("part", (1,), work.dtype)
-        stmts.store(part, [0], 0)
+        fade = stmts.let("fade", self.ctx.transcendental("exp", tb.load(self.state, [0]) - shift))
+        part = stmts.filled("part", 1, work.dtype)
         with stmts.loop(end - begin, "key") as index:
-            value = stmts.let("value", transcendental(self.ctx, "exp", tb.load(self.scores, [begin + index]) - shift))
+            value = stmts.let("value", self.ctx.transcendental("exp", tb.load(self.scores, [begin + index]) - shift))
             stmts.store(self.scores, [begin + index], value)
             stmts.store(part, [0], tb.load(part, [0]) + value)
         stmts.store(self.state, [0], tb.load(top, [0]))
         stmts.store(self.state, [1], tb.load(self.state, [1]) * fade + tb.load(part, [0]))
-        for piece in split_loops(self.ctx, balanced(work.value_size, KEYS_AT_ONCE), "c"):
-            with piece as (c, count):
-                self._mix(start, begin, end, c, count, fade)
+        for c, elements in pieces(self.ctx, balanced(work.value_size, KEYS_AT_ONCE), "c"):
+            self._mix(start, begin, end, c, elements, fade)
 
     def _mix(self, start: Expr, begin: Expr, end: Expr, c: Expr, count: int, fade: Expr) -> None:
         """Add the values of a tile, `count` elements of each from `c` on."""
         stmts, work = self.ctx.stmts, self.work
-        sums = stmts.local("sums", (count,), work.dtype)
-        for index in range(count):
-            stmts.store(sums, [index], 0)
+        sums = stmts.filled("sums", count, work.dtype)
         with stmts.loop(end - begin, "key") as key:
             weight = stmts.let("weight", tb.load(self.scores, [begin + key]))
             for index in range(count):

@@ -1,8 +1,7 @@
-"""Attention of many queries by the register tile: vectors of queries, keys and values as broadcast numbers.
+"""Attention on vectors: of few queries along elements, of many by the register tile, keys times a panel of queries.
 
-Scores are computed transposed, a tile of keys times a panel of queries. So each lane is a query of its own: largest
-scores, sums and exponentials need nothing of other lanes, and keys and values are read where they are, without packing.
-Queries are turned into panels once, and the result back.
+Scores of many are computed transposed, so each lane is a query: largest scores, sums and exponentials need no other
+lane, and keys and values are read where they are. Queries are turned into panels once, and the result back.
 """
 
 from __future__ import annotations
@@ -12,34 +11,224 @@ from contextlib import contextmanager
 from math import inf
 from typing import Any
 
-from mlfc.kernels import attention_rows, tiling
+from mlfc.kernels import tiling
 from mlfc.kernels.arithmetic import add_products, scaled_vector
 from mlfc.kernels.attention import (
     FusedAttention,
     Place,
     Visible,
-    capacity,
     is_cut,
     rest_loops,
     shifted,
-    split_loops,
     tiles,
     used,
 )
 from mlfc.kernels.attention import attention as of_one
-from mlfc.kernels.functions import transcendental
+from mlfc.kernels.folding import Fold
+from mlfc.kernels.rows import PlainRows
 from mlfc.kernels.templates import template
-from mlfc.kernels.tiling import LANES, Split, balanced
+from mlfc.kernels.tiling import LANES, balanced, cut
 from mlfc.support import dtypes
 from mlfc.support.dims import Dim, bounds
 from mlfc.tir import builder as tb
 from mlfc.tir.context import Context, Output
 from mlfc.tir.ir import Buffer, Expr
 
+ROW_KEYS = 128  # of a tile
+MOST_ROWS = 4  # queries that are computed together
+VECTOR = dtypes.vector("float32", LANES)
+
+
+def accepts_few(_: Context, work: FusedAttention, __: Output) -> bool:
+    """Tell whether keys and values can be read as vectors."""
+    parts = (work.q.tensor, work.k.tensor, work.v.tensor)
+    in_memory = all(part.buffer is not None and part.dtype == "float32" for part in parts)
+    return work.dtype == "float32" and in_memory and min(work.size, work.value_size) >= LANES
+
+
+def attention_of_few(ctx: Context, work: FusedAttention, out: Output) -> None:
+    """Write an attention of few queries."""
+    stmts = ctx.stmts
+    rows = cut(work.share * work.queries, MOST_ROWS)
+    with stmts.loop(work.batch, "batch") as batch, stmts.loop(work.groups, "group") as group:
+        for row, count in tiling.pieces(ctx, rows, "row"):
+            _QueryRows(ctx, work, out, (batch, group), row, count).emit()
+
+
+class _QueryRows:
+    """The loops of a few queries that share keys: vectors of elements, keys and values read once for all of them."""
+
+    def __init__(
+        self, ctx: Context, work: FusedAttention, out: Output, group: tuple[Expr, Expr], row: Expr, count: int
+    ) -> None:
+        self.ctx, self.work, self.out, self.count = ctx, work, out, count
+        self.batch, self.group = group
+        self.places = [self._place(row + index) for index in range(count)]
+        fitting = max(1, tiling.accumulators(ctx.features.vector_registers) // count)
+        self.keys_at_once = min(4, fitting)
+        self.vectors = min(4, fitting, work.value_size // LANES)
+        self.scores = ctx.scratch("scores", (count, min(ROW_KEYS, bounds(work.keys)[1])), "float32")
+        self.mixed = ctx.scratch("mixed", (count, work.value_size), "float32")
+        self.state = ctx.stmts.local("state", (count, 2), "float32")  # largest score, sum of the exponentials
+        self.fade = ctx.stmts.local("fade", (count,), "float32")
+
+    def _place(self, row: Expr) -> Place:
+        stmts, work = self.ctx.stmts, self.work
+        head = stmts.let("head", self.group * work.share + row // work.queries)
+        return Place(self.batch, head, stmts.let("query", row % work.queries))
+
+    def emit(self) -> None:
+        """Write everything."""
+        stmts, work = self.ctx.stmts, self.work
+        stmts.refill(self.scores, self.mixed)
+        for index, place in enumerate(self.places):
+            for which, value in enumerate(work.begin(place.head)):
+                stmts.store(self.state, [index, which], value)
+        with stmts.loop(self.count, "row") as row, stmts.loop(work.value_size, "c", "vectorized") as c:
+            stmts.store(self.mixed, [row, c], 0)
+        first, length = stmts.let("first", work.first(self.batch)), stmts.let("length", work.length(self.batch))
+        visible = work.visible(first, length, tb.const(0), tb.as_expr(work.queries))
+        for start, count in tiles(self.ctx, work.keys, ROW_KEYS):
+            with used(self.ctx, visible, start, count) as here:
+                self._tile(first, visible, start, (count, here))
+        for index, place in enumerate(self.places):
+            scale = stmts.let("scale", work.inverse(tb.load(self.state, [index, 1])))
+            scale = work.settled(self.ctx, place, scale, self.fade, index)
+            with stmts.loop(work.value_size, "c", "vectorized") as c:
+                work.store(self.out, place, c, work.finished(tb.load(self.mixed, [index, c]), scale))
+
+    def _tile(self, first: Expr, visible: Visible, start: Expr, keys: tuple[Any, Expr]) -> None:
+        """Write the work on the visible ones of a tile's keys."""
+        stmts = self.ctx.stmts
+        count, here = keys
+        whole = count // self.keys_at_once
+        groups = tb.as_expr(whole)
+        if visible.end is not None:
+            groups = tb.minimum((here + (self.keys_at_once - 1)) // self.keys_at_once, whole)
+        with stmts.loop(groups, "step") as group:
+            self._scores(start, group * self.keys_at_once, self.keys_at_once)
+        for key, size in rest_loops(self.ctx, visible, here, (count, self.keys_at_once)):
+            self._scores(start, key, size)
+        if visible.end is not None:
+            with stmts.loop(self.count, "row") as row, stmts.loop(count - here, "key", "vectorized") as key:
+                stmts.store(self.scores, [row, here + key], tb.const(-inf, "float32"))
+        self._change(first, visible, start, here)
+        for index in range(self.count):
+            self._exponentials(index, count)
+        self._mix(start, here)
+
+    def _scores(self, start: Expr, key: Expr, keys: int) -> None:
+        """Write the scores of `keys` keys from `key` of the tile on."""
+        stmts, work = self.ctx.stmts, self.work
+        steps, rest = divmod(work.size, LANES)
+        items = self.count * keys
+        sums = stmts.filled("sums", items, VECTOR)
+        q, k = work.q.tensor.in_memory(self.ctx), work.k.tensor.in_memory(self.ctx)
+        with stmts.loop(steps, "k") as step:
+            rows = [
+                stmts.let("q", tb.load(q, work.q.indices(place.batch, place.head, place.query, step * LANES), LANES))
+                for place in self.places
+            ]
+            for column in range(keys):
+                vector = stmts.let(
+                    "x", tb.load(k, work.k.indices(self.batch, self.group, start + key + column, step * LANES), LANES)
+                )
+                for index, row in enumerate(rows):
+                    at = index * keys + column
+                    stmts.store(sums, [at], tb.load(sums, [at]) + row * vector)
+        parts = stmts.local("parts", (items, LANES), "float32")
+        for index in range(items):
+            stmts.store(parts, [index, 0], tb.load(sums, [index]))
+        for half in (8, 4, 2):
+            with stmts.loop(items, "item") as item, stmts.loop(half, "lane", "vectorized") as lane:
+                stmts.store(parts, [item, lane], tb.load(parts, [item, lane]) + tb.load(parts, [item, lane + half]))
+        for index, place in enumerate(self.places):
+            for column in range(keys):
+                at = index * keys + column
+                total = tb.load(parts, [at, 0]) + tb.load(parts, [at, 1])
+                for element in range(steps * LANES, steps * LANES + rest):
+                    total = total + work.q(place.batch, place.head, place.query, element) * work.k(
+                        self.batch, self.group, start + key + column, element
+                    )
+                stmts.store(self.scores, [index, key + column], total * work.scale)
+
+    def _change(self, first: Expr, visible: Visible, start: Expr, here: Expr) -> None:
+        """Write the cap, the biases and the masks; windows only where they cut the tile."""
+        stmts, work = self.ctx.stmts, self.work
+        for index, place in enumerate(self.places):
+            if work.is_changed:
+                with stmts.loop(here, "key", "vectorized") as key:
+                    score = work.changed(self.ctx, place, start + key, tb.load(self.scores, [index, key]))
+                    stmts.store(self.scores, [index, key], score)
+            if work.has_window:
+                with stmts.when(is_cut(visible, start, here)), stmts.loop(here, "key", "vectorized") as key:
+                    sees = work.in_window(first + place.query, start + key)
+                    score = tb.select(sees, tb.load(self.scores, [index, key]), tb.const(-inf, "float32"))
+                    stmts.store(self.scores, [index, key], score)
+
+    def _exponentials(self, index: int, count: Any) -> None:
+        """Turn scores of a query into exponentials of what they are below the largest."""
+        stmts, rows = self.ctx.stmts, PlainRows(self.ctx)
+
+        def read(at: Sequence[Any]) -> Expr:
+            return tb.load(self.scores, [index, *at])
+
+        best = rows.folded("best", (count,), read, Fold("float32", -inf, tb.maximum, lambda value: value))
+        before = tb.load(self.state, [index, 0])
+        top = stmts.let("top", tb.maximum(best, before))
+        shift = stmts.let("shift", shifted(top))
+        fade = stmts.let("fade", self.ctx.transcendental("exp", before - shift))
+        with stmts.loop(count, "key", "vectorized") as key:
+            stmts.store(self.scores, [index, key], tb.intrinsic("exp_below_f32", read([key]) - shift))
+        part = rows.folded("part", (count,), read, Fold("float32", 0, lambda a, b: a + b, lambda value: value))
+        stmts.store(self.state, [index, 1], tb.load(self.state, [index, 1]) * fade + part)
+        stmts.store(self.state, [index, 0], top)
+        stmts.store(self.fade, [index], fade)
+
+    def _mix(self, start: Expr, here: Expr) -> None:
+        """Add the values of the tile's keys."""
+        vectors, rest = divmod(self.work.value_size, LANES)
+        for vector, count in tiling.pieces(self.ctx, balanced(vectors, self.vectors), "c"):
+            self._mix_vectors(start, here, vector * LANES, count)
+        if rest:
+            self._mix_rest(start, here, vectors * LANES, rest)
+
+    def _mix_vectors(self, start: Expr, here: Expr, first: Expr, vectors: int) -> None:
+        stmts, work = self.ctx.stmts, self.work
+        v = work.v.tensor.in_memory(self.ctx)
+        sums = stmts.filled("sums", self.count * vectors, VECTOR)
+        with stmts.loop(here, "key") as key:
+            values = [tb.load(self.scores, [index, key]) for index in range(self.count)]
+            loads = [
+                tb.load(v, work.v.indices(self.batch, self.group, start + key, first + at * LANES), LANES)
+                for at in range(vectors)
+            ]
+            add_products(stmts, sums, values, loads, scaled_vector)
+        for index in range(self.count):
+            fade = tb.broadcast(tb.load(self.fade, [index]), LANES)
+            for at in range(vectors):
+                place = [index, first + at * LANES]
+                total = tb.load(self.mixed, place, LANES) * fade + tb.load(sums, [index * vectors + at])
+                stmts.store(self.mixed, place, total)
+
+    def _mix_rest(self, start: Expr, here: Expr, first: int, rest: int) -> None:
+        stmts, work = self.ctx.stmts, self.work
+        sums = stmts.local("sums", (self.count, rest), "float32")
+        with stmts.loop(self.count, "row") as row, stmts.loop(rest, "c", "vectorized") as c:
+            stmts.store(sums, [row, c], 0)
+        with stmts.loop(here, "key") as key, stmts.loop(self.count, "row") as row:
+            weight = stmts.let("weight", tb.load(self.scores, [row, key]))
+            with stmts.loop(rest, "c", "vectorized") as c:
+                value = work.v(self.batch, self.group, start + key, c + first)
+                stmts.store(sums, [row, c], tb.load(sums, [row, c]) + weight * value)
+        with stmts.loop(self.count, "row") as row, stmts.loop(rest, "c", "vectorized") as c:
+            total = tb.load(self.mixed, [row, c + first]) * tb.load(self.fade, [row]) + tb.load(sums, [row, c])
+            stmts.store(self.mixed, [row, c + first], total)
+
+
 FEWEST = 8  # queries for which panels of them pay
 KEYS = 64  # about as many keys are a tile: their scores, keys and values stay in the first-level cache
 PANELS = 4  # panels that share a tile
-VECTOR = dtypes.vector("float32", LANES)
 
 
 def _accepts(_: Context, work: FusedAttention, __: Output) -> bool:
@@ -59,11 +248,11 @@ def attention(ctx: Context, work: FusedAttention, out: Output) -> None:
     with ctx.stmts.when(tb.binary("ge", tb.as_expr(work.queries), FEWEST)):
         _of_many(ctx, work, out)
     with ctx.stmts.otherwise():
-        of_few = attention_rows.attention if attention_rows.accepts(ctx, work, out) else of_one
+        of_few = attention_of_few if accepts_few(ctx, work, out) else of_one
         of_few(ctx, work, out)
 
 
-template("attention", "vector", attention_rows.accepts)(attention_rows.attention)  # of what that does not take
+template("attention", "vector", accepts_few)(attention_of_few)  # of what that does not take
 
 
 def _of_many(ctx: Context, work: FusedAttention, out: Output) -> None:
@@ -108,7 +297,7 @@ class _Panels:
         self.queries = scratch("queries", self.block, work.size)
         self.mixed = scratch("mixed", self.block, work.value_size)
         self.tops, self.totals = scratch("tops", self.block), scratch("totals", self.block)
-        self.scores = scratch("scores", capacity(work.keys, self.tile))
+        self.scores = scratch("scores", min(self.tile, bounds(work.keys)[1]))
 
     def emit(self) -> None:
         """Write everything."""
@@ -120,8 +309,8 @@ class _Panels:
                 start = block * self.block
                 with self._panels(batch, head, start) as (panel, place):
                     self._begin(panel, place)
-                for tile in tiles(self.ctx, work.keys, self.tile):
-                    with tile as (key, keys), self._panels(batch, head, start) as (panel, place):
+                for key, keys in tiles(self.ctx, work.keys, self.tile):
+                    with self._panels(batch, head, start) as (panel, place):
                         visible = work.visible(first, length, place.query, place.query + self.lanes)
                         with used(self.ctx, visible, key, keys) as here:
                             self._tile(panel, place, first, visible, (key, keys, here))
@@ -156,9 +345,9 @@ class _Panels:
         with stmts.loop(work.value_size, "c") as c, self._each() as lane:
             stmts.store(self.mixed, [panel, c, lane], 0)
         with self._each() as lane:
-            top = tb.const(-inf, "float32") if work.sink is None else work.sink(place.head)
+            top, total = work.begin(place.head)
             stmts.store(self.tops, [panel, lane], top)
-            stmts.store(self.totals, [panel, lane], 0 if work.sink is None else 1)
+            stmts.store(self.totals, [panel, lane], total)
 
     def _tile(self, panel: Expr, place: Place, first: Expr, visible: Visible, keys: tuple[Expr, Any, Expr]) -> None:
         """Write the work of a panel on `here` keys of a tile."""
@@ -168,23 +357,15 @@ class _Panels:
         groups = tb.as_expr(whole) if visible.end is None else tb.minimum((here + (self.rows - 1)) // self.rows, whole)
         with stmts.loop(groups, "group") as group:
             self._scores(panel, place, start, group * self.rows, self.rows)
-        for few in rest_loops(self.ctx, visible, here, (count, self.rows)):
-            with few as (key, size):
-                self._scores(panel, place, start, key, size)
+        for key, size in rest_loops(self.ctx, visible, here, (count, self.rows)):
+            self._scores(panel, place, start, key, size)
         self._change(place, first, visible, start, here)
         fade = self._exponentials(panel, here)
-        for piece in split_loops(self.ctx, self._pieces(), "c"):
-            with piece as (c, size):
-                self._mix(panel, place, fade, (c, size), (start, here))
-
-    def _pieces(self) -> Split:
-        return balanced(self.work.value_size, self.rows)
+        for elements in tiling.pieces(self.ctx, balanced(self.work.value_size, self.rows), "c"):
+            self._mix(panel, place, fade, elements, (start, here))
 
     def _sums(self, rows: int) -> Buffer:
-        sums = self.ctx.stmts.local("sums", (rows * self.vectors,), VECTOR)
-        for index in range(rows * self.vectors):
-            self.ctx.stmts.store(sums, [index], tb.const(0, VECTOR))
-        return sums
+        return self.ctx.stmts.filled("sums", rows * self.vectors, VECTOR)
 
     def _vectors(self, buffer: Buffer, *indices: Any) -> Sequence[Expr]:
         return [tb.load(buffer, [*indices, v * LANES], lanes=LANES) for v in range(self.vectors)]
@@ -234,7 +415,7 @@ class _Panels:
         with self._each() as lane:
             top = stmts.let("new", tb.load(tops, [lane]))
             down = stmts.let("down", shifted(top))
-            stmts.store(fade, [lane], transcendental(self.ctx, "exp", tb.load(self.tops, [panel, lane]) - down))
+            stmts.store(fade, [lane], self.ctx.transcendental("exp", tb.load(self.tops, [panel, lane]) - down))
             stmts.store(shift, [lane], down)
             stmts.store(self.tops, [panel, lane], top)
             stmts.store(part, [lane], 0)

@@ -1,10 +1,7 @@
 """Convolutions in few bytes of code, for levels of processors that are served beside newer ones.
 
-Results of integers are requantized in dozens of instructions. A register tile does so for its own pixels, so code has
-them once for each kind of tile: of rows and of columns that are left over, in each block of channels. Here the tiles
-of a band of rows leave their sums in scratch, and one loop over its pixels makes results of them. All tiles have one
-size: the last ones begin before the end of those before, and write the same sums again. Layers of floats with one tap
-are written like that too, where their sums are long.
+Requantization takes dozens of instructions, and a register tile has them once for each kind of tile. Here the tiles of
+a band of rows, all of one size and some of them overlapping, leave their sums in scratch for one loop over the pixels.
 """
 
 from __future__ import annotations
@@ -13,11 +10,12 @@ from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any
 
-from mlfc.kernels import tiling
+from mlfc.kernels import arithmetic, tiling
 from mlfc.kernels.arithmetic import Arithmetic
 from mlfc.kernels.conv_tile import TiledConv, TilePosition
-from mlfc.kernels.geometry import Conv
+from mlfc.kernels.geometry import Conv, frame_of
 from mlfc.kernels.staging import Band, Source, StagedForm
+from mlfc.kernels.templates import Weights, template
 from mlfc.kernels.tiling import LANES, PackedBlock, Tile
 from mlfc.support import dtypes
 from mlfc.support.dims import Extent, is_static
@@ -28,12 +26,8 @@ from mlfc.tir.context import Context, Output
 from mlfc.tir.ir import Buffer, Expr
 from mlfc.tir.split_stores import MOST_ELEMENTS
 
-MOST_PIXELS = 256
-"""Whose sums are left in scratch: they should stay in the first-level cache beside the weights."""
-
-
-FEWEST_STEPS = 32
-"""Of the sums of floats that are left in scratch: shorter ones take hardly longer than that."""
+MOST_PIXELS = 256  # whose sums are left in scratch: they should stay in the first-level cache beside the weights
+FEWEST_STEPS = 32  # of the sums of floats that are left in scratch: shorter ones take hardly longer than that
 
 
 def is_compact(features: Features, conv: Conv, how: Arithmetic) -> bool:
@@ -155,3 +149,13 @@ class CompactConv(TiledConv):
                     at = self.place(image, first + row, column)
                     value = self.finished(tb.load(self.totals, [row * width + column, c]), channel + c)
                     self.out.store(at(channel + c), value)
+
+
+@template("convolution", "vector", lambda ctx, conv, *args: len(conv.spatial) <= 2 and arithmetic.accepts(ctx, *args))
+def convolution(ctx: Context, conv: Conv, data: Buffer, weights: Weights, out: Output) -> None:
+    """Write a convolution over one or two dimensions."""
+    how = arithmetic.choose(data.dtype, weights, ctx.features)
+    assert how is not None  # `accepts` has seen to it
+    seen, plane = frame_of(len(conv.spatial)), conv.planar()
+    tile = CompactConv if is_compact(ctx.features, plane, how) else TiledConv
+    tile(ctx, plane, how, (data, seen), out).emit()

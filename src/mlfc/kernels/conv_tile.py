@@ -1,8 +1,7 @@
 """The register-tile convolution: pixels x output channels of accumulators, the reduction inside.
 
-Loops from outside in: image, band of staged rows, group, block of output channels, tile of pixels,
-reduction. The weights of a block are read in the order of their addresses; the input value of each pixel
-is broadcast to all channels.
+Loops from outside in: image, band of staged rows, group, block of output channels, tile of pixels, reduction. Weights
+of a block are read in the order of their addresses; the input value of a pixel is broadcast to all channels.
 """
 
 from __future__ import annotations
@@ -18,10 +17,9 @@ import numpy as np
 from mlfc.kernels import tiling
 from mlfc.kernels.arithmetic import Arithmetic, Array, add_products
 from mlfc.kernels.geometry import Conv
-from mlfc.kernels.plain import PIECE, is_long, no_sum, piece
+from mlfc.kernels.plain import PIECE, is_long, no_sum, piece, unrolled_loop
 from mlfc.kernels.staging import LARGE_BAND_BYTES, MOST_BAND_BYTES, Band, Source, StagedForm
 from mlfc.kernels.tiling import LANES, PackedBlock, Tile, channel_blocks, pack_channels, pack_rows
-from mlfc.kernels.weight_stream import Share, WeightPart, WeightStream
 from mlfc.support import dtypes
 from mlfc.support.dims import Dim, Extent, bounds
 from mlfc.target.tuned import Value
@@ -36,6 +34,12 @@ FEWEST_PIXELS = 16  # for which weights are kept in the second-level cache
 # below this many channels a kernel row of pixels is read as one run, which needs the staged copy
 FEW_CHANNELS = 16
 
+
+LEAST_BYTES = 128 * 1024  # of weights that caches may not hold from one run to the next
+MOST_PART_BYTES = 512 * 1024  # of a part: with the next one, it fits in the second-level cache
+MOST_TILES = 128  # of a part: to more of them the wait of the first hardly matters
+LINE = 64  # bytes
+_WHY = "weights that come next"
 
 # place of a step in the packed weights, in its piece, and its (ky, kx, c)
 _Step: TypeAlias = "tuple[Expr, Expr, tuple[Expr, Expr, Expr]]"
@@ -64,17 +68,12 @@ class TilePosition:
 
 
 class _Pieces:
-    """The totals of long sums, to which the accumulators are added after every piece.
-
-    `totals` has the shape of the accumulators and holds the results in the end.
-    """
+    """Totals of long sums, to which the accumulators are added after every piece: in the end they are the results."""
 
     def __init__(self, ctx: Context, sums: Buffer, steps: Extent) -> None:
         self._stmts, self._sums = ctx.stmts, sums
-        self.totals = self._stmts.local("totals", sums.shape, sums.dtype)
         begin = tb.broadcast(no_sum(dtypes.element(sums.dtype), steps), LANES)
-        for index in range(sums.size):
-            self._stmts.store(self.totals, [index], begin)
+        self.totals = self._stmts.filled("totals", sums.size, sums.dtype, begin)
 
     def add(self) -> None:
         """Write the end of a piece: the accumulators start afresh."""
@@ -82,6 +81,72 @@ class _Pieces:
             total = tb.load(self.totals, [index]) + tb.load(self._sums, [index])
             self._stmts.store(self.totals, [index], total)
             self._stmts.store(self._sums, [index], tb.const(0, self._sums.dtype))
+
+
+@dataclass(frozen=True, eq=False)
+class _WeightPart:
+    """A part of the weights (panels, steps, elements) that all tiles read before the next, and a tile's share in it."""
+
+    panel: Expr
+    first: Any  # step
+    steps: int
+    readers: int  # blocks of channels that read a panel, each its own vectors
+    reader: Any  # which of them
+    before: Expr  # pixels before those of the tile
+    pixels: int
+    all: Any  # pixels, which use the same weights
+    is_row: bool
+
+
+class _WeightStream:
+    """Writes the prefetches of a tile: of weights that come next, into the second-level cache.
+
+    Weights are read in the order of their addresses, a part of them by all tiles before the next part. The first tile
+    would wait for memory, the others would not use it. So each tile asks for its share of the next part, evenly over
+    its steps: processors have few places for data on its way.
+    """
+
+    def __init__(self, ctx: Context, weights: Buffer, part: _WeightPart) -> None:
+        self._stmts, self._weights, self._start = ctx.stmts, weights, None
+        if not ctx.features.prefetches or ctx.small or not _is_worthwhile(weights, part):
+            return
+        _, steps, elements = weights.shape
+        length, at = part.steps * elements, (part.panel * steps + part.first) * elements
+        pixels: Any = part.all
+        if isinstance(pixels, Dim):
+            # a share of a line or less a step: of two tiles each asks for every second line, and processors read pairs
+            pixels = tb.maximum(tb.as_expr(pixels), 1)
+            self._each: Any = ctx.stmts.let("each", tb.minimum(elements * part.pixels // pixels + 1, elements))
+            self._offsets, last, ahead = [0], weights.size - length, length // pixels + 1
+        else:
+            tiles = pixels * part.readers  # in pixels
+            self._each = -(-elements * part.pixels // tiles)  # elements to ask for in a step
+            self._offsets = list(range(0, self._each, LINE // dtypes.nbytes(weights.dtype)))
+            last, ahead = weights.size - part.steps * self._each, -(-length // tiles)
+        done = part.reader * pixels + part.before
+        start = at + length + done * ahead
+        start = tb.maximum(start, 0) if isinstance(part.all, Dim) else start
+        self._start = ctx.stmts.let("ahead", tb.minimum(start, last))
+
+    def step(self, index: Expr) -> None:
+        """Write the prefetches of a step of the part."""
+        if self._start is not None:
+            for offset in self._offsets:
+                self._stmts.prefetch(self._weights, self._start + (index * self._each + offset), _WHY)
+
+
+def _is_worthwhile(weights: Buffer, part: _WeightPart) -> bool:
+    if any(isinstance(extent, Dim) for extent in weights.shape):
+        return False
+    panels, steps, _ = weights.shape
+    nbytes = int(weights.nbytes)
+    part_bytes = nbytes // (panels * steps) * part.steps
+    if nbytes < LEAST_BYTES or part_bytes > min(MOST_PART_BYTES, nbytes // 2):
+        return False
+    if isinstance(part.all, Dim):
+        return part.is_row  # images mostly have many tiles
+    tiles = part.all * part.readers / part.pixels
+    return bool(1 < tiles <= MOST_TILES)  # one tile reads as fast as memory gives
 
 
 class TiledConv:
@@ -110,7 +175,13 @@ class TiledConv:
         self.as_runs = contiguous and staged
         self.steps = conv.kernel[0] * prod(self.run)
         self.long = is_long(how.accumulator, self.steps)
-        usual = "pieces" if self.can_share_pieces and self._has_large_pieces() else "blocks"
+        # whether one piece of long sums is added up for all tiles before the next, so that caches hold its weights:
+        # every element is added up in the same order as otherwise
+        known = not any(isinstance(extent, Dim) for extent in (*conv.output, self.steps, conv.group_filters))
+        size = dtypes.nbytes(dtypes.element(how.accumulator))
+        is_large = known and self.steps * conv.group_filters * size > LARGE_WEIGHTS
+        shares_pieces = self.can_share_pieces and self.long and is_large and prod(conv.output) >= FEWEST_PIXELS
+        usual = "pieces" if shares_pieces else "blocks"
         self.vectors = SHARED_VECTORS if usual == "pieces" else tiling.VECTORS
         self.stage: Band | None = None
         if staged:
@@ -131,17 +202,6 @@ class TiledConv:
         """Return the copy of the input of a band of rows, of at most so many bytes."""
         return Band(self.ctx, self.conv, (self.data, self.seen), form, self.how.weights.nbytes, most)
 
-    def _has_large_pieces(self) -> bool:
-        """Tell whether one piece of long sums is added up for all tiles before the next: caches then hold its weights.
-
-        Every element is added up in the same order as otherwise.
-        """
-        conv = self.conv
-        known = not any(isinstance(extent, Dim) for extent in (*conv.output, self.steps, conv.group_filters))
-        size = dtypes.nbytes(dtypes.element(self.how.accumulator))
-        is_large = known and self.steps * conv.group_filters * size > LARGE_WEIGHTS
-        return self.long and is_large and prod(conv.output) >= FEWEST_PIXELS
-
     def choose_tile(self, band: Extent) -> Tile:
         """Return the tiling of a band of rows, which may have the weights of tiles of more registers."""
         features, allowed = self.ctx.features, self.vectors
@@ -153,15 +213,9 @@ class TiledConv:
     def _measured_tile(
         self, band: Extent, registers: int, allowed: tuple[int, ...] = tiling.VECTORS, *, packing: bool = False
     ) -> Tile:
-        """Return the tiling for so many registers, or the one that measurements chose.
-
-        `packing`: that of the processor in whose order weights are packed.
-        """
-        found, width, filters = (
-            self.fitting_tile(band, registers, allowed),
-            self.conv.output[1],
-            self.conv.group_filters,
-        )
+        """Return the tiling for so many registers, or a measured one; `packing`: that in whose order weights are."""
+        found = self.fitting_tile(band, registers, allowed)
+        width, filters = self.conv.output[1], self.conv.group_filters
         if not self.is_measured or isinstance(band, Dim) or isinstance(width, Dim) or isinstance(filters, Dim):
             return found
         usual, plane = tiling.sizes(found), (band, width, filters, registers)
@@ -182,14 +236,10 @@ class TiledConv:
 
     def _orders(self) -> Sequence[Value]:
         """Return whether blocks of channels are outside of pixels, or inside, or pieces of sums between them."""
-        is_dynamic = isinstance(self.tile.rows, tiling.DynamicSplit) or isinstance(
-            self.tile.columns, tiling.DynamicSplit
-        )
-        return (
-            ["blocks"]
-            if is_dynamic or isinstance(self.conv.group_filters, Dim)
-            else [*dict.fromkeys((self.order, "blocks", "pixels"))]
-        )
+        is_dynamic = any(isinstance(split, tiling.DynamicSplit) for split in (self.tile.rows, self.tile.columns))
+        if is_dynamic or isinstance(self.conv.group_filters, Dim):
+            return ["blocks"]
+        return [*dict.fromkeys((self.order, "blocks", "pixels"))]
 
     def _unrolls(self) -> Sequence[Value]:
         """Return into how many steps of the reduction its innermost loop may be cut."""
@@ -212,8 +262,11 @@ class TiledConv:
                 stmts.refill(self.stage.buffer)
                 self.stage.fill(image, first, rows)
             with stmts.loop(self.conv.groups, "group") as group:
-                if self.order == "pixels":
-                    self._all_blocks((image, group, first), blocks)
+                if self.order == "pixels":  # which are read once, weights for each tile
+                    for place in self._tiles((image, group, first, rows)):
+                        for block, weights, start in blocks:
+                            with stmts.loop(block.count, "block") as number:
+                                self.write_tile(place, block, number, weights, start)
                 for block, weights, start in blocks if self.order != "pixels" else ():
                     with stmts.loop(block.count, "block") as number:
                         write = self._plane_by_pieces if self.order == "pieces" else self._plane
@@ -265,44 +318,20 @@ class TiledConv:
         """Write the tiles of one band for one block of channels."""
         image, group, first, rows = band
         down = self.tile.rows if isinstance(self.tile.rows, tiling.Split) else tiling.DynamicSplit(rows, 1)
-        for row, tall in self._pieces(down, "ty"):
-            with row as band_row:
-                place = TilePosition(image, group, first + band_row, tb.const(0), band_row, tall, 0)
-                if self._overlaps():
-                    self._covered_row(place, block)
-                    continue
-                for column, wide in self._pieces(self.tile.columns, "tx"):
-                    if self._together(block[0], wide) > 1:
-                        continue
-                    with column as x:
-                        self.write_tile(replace(place, column=x, wide=wide), *block)
-
-    def _overlaps(self) -> bool:
-        """Tell whether tiles of a row may overlap, where blocks of channels are not joined for what is left of it."""
-        return isinstance(self.tile.columns, tiling.DynamicSplit) and not self._is_row()
+        columns = self.tile.columns
+        for band_row, tall in tiling.pieces(self.ctx, down, "ty"):
+            place = TilePosition(image, group, first + band_row, tb.const(0), band_row, tall, 0)
+            if isinstance(columns, tiling.DynamicSplit) and not self._is_row():
+                # tiles may overlap, where blocks of channels are not joined for what is left of a row
+                for part in columns.covering(self.ctx, "tx"):
+                    self.write_tile(replace(place, column=part.start, wide=part.size, done=part.done), *block)
+                continue
+            alone = {size for _, _, size in columns.pieces if self._together(block[0], size) == 1}
+            for x, wide in tiling.pieces(self.ctx, columns, "tx", alone):
+                self.write_tile(replace(place, column=x, wide=wide), *block)
 
     def _is_row(self) -> bool:
         return isinstance(self.conv.output[0], int) and self.conv.output[0] == 1
-
-    def _covered_row(self, row: TilePosition, block: tuple[PackedBlock, Expr, Buffer, Buffer | None]) -> None:
-        """Write the tiles of a row of an extent that the run decides."""
-        assert isinstance(self.tile.columns, tiling.DynamicSplit)
-        for part in self.tile.columns.covering(self.ctx, "tx"):
-            self.write_tile(replace(row, column=part.start, wide=part.size, done=part.done), *block)
-
-    def _all_blocks(
-        self, band: tuple[Expr, Expr, Expr], blocks: Sequence[tuple[PackedBlock, Buffer, Buffer | None]]
-    ) -> None:
-        """Write the tiles of one band, each for all blocks of channels: pixels are read once, weights for each tile."""
-        image, group, first = band
-        for row, tall in self._pieces(self.tile.rows, "ty"):
-            with row as band_row:
-                for column, wide in self._pieces(self.tile.columns, "tx"):
-                    with column as x:
-                        place = TilePosition(image, group, first + band_row, x, band_row, tall, wide)
-                        for block, weights, start in blocks:
-                            with self.ctx.stmts.loop(block.count, "block") as number:
-                                self.write_tile(place, block, number, weights, start)
 
     def _plane_by_pieces(
         self, band: tuple[Expr, Expr, Expr, Any], block: tuple[PackedBlock, Expr, Buffer, Buffer | None]
@@ -318,7 +347,7 @@ class TiledConv:
         at = [packed.place(band[1], number, vector) for vector in range(vectors)]
         with self._large_pieces() as (piece_at, steps):
             for place in self._tiles(band):
-                sums = self._sums(len(place.pixels) * vectors)
+                sums = stmts.filled("sums", len(place.pixels) * vectors, how.vector)
                 read = self.reader(place)
                 ahead = self._ahead(place, packed, at[0], weights, piece_at)
                 with steps() as (position, offset, tap):
@@ -330,26 +359,17 @@ class TiledConv:
                     total = tb.load(totals, where, lanes=LANES) + tb.load(sums, [index])
                     stmts.store(totals, where, total)
         for place in self._tiles(band):
-            sums = self._sums(len(place.pixels) * vectors, lambda index: self._total(place, index, vectors))  # noqa: B023
+            sums = stmts.local("sums", (len(place.pixels) * vectors,), how.vector)
+            for index in range(sums.size):
+                stmts.store(sums, [index], tb.load(totals, self._total(place, index, vectors), lanes=LANES))
             self.finish(place, packed, number, sums)
 
     def _tiles(self, band: tuple[Expr, Expr, Expr, Any]) -> Iterator[TilePosition]:
         """Open the loops over the tiles of a band, one kind of tile after another."""
         image, group, first, _ = band
-        for row, tall in self._pieces(self.tile.rows, "ty"):
-            with row as band_row:
-                for column, wide in self._pieces(self.tile.columns, "tx"):
-                    with column as x:
-                        yield TilePosition(image, group, first + band_row, x, band_row, tall, wide)
-
-    def _sums(self, count: int, source: Callable[[int], list[Any]] | None = None) -> Buffer:
-        """Declare accumulators, and begin with zeros or the totals at the indices that `source` gives."""
-        stmts = self.ctx.stmts
-        sums = stmts.local("sums", (count,), self.how.vector)
-        for index in range(count):
-            begin = tb.const(0, self.how.vector)
-            stmts.store(sums, [index], tb.load(self.totals, source(index), lanes=LANES) if source else begin)
-        return sums
+        for band_row, tall in tiling.pieces(self.ctx, self.tile.rows, "ty"):
+            for x, wide in tiling.pieces(self.ctx, self.tile.columns, "tx"):
+                yield TilePosition(image, group, first + band_row, x, band_row, tall, wide)
 
     def _total(self, place: TilePosition, index: int, vectors: int) -> list[Any]:
         """Return where the total of an accumulator is."""
@@ -395,27 +415,15 @@ class TiledConv:
     def _few_pixels(self, band: tuple[Expr, Expr, Expr], block: tuple[PackedBlock, Buffer, Buffer | None]) -> None:
         """Write the pieces for which blocks are computed together."""
         (image, group, row), (packed, weights, start) = band, block
-        for column, wide in self._pieces(self.tile.columns, "tx"):
-            if self._together(packed, wide) == 1:
-                continue
+        joined = {size for _, _, size in self.tile.columns.pieces if self._together(packed, size) > 1}
+        for x, wide in tiling.pieces(self.ctx, self.tile.columns, "tx", joined):
             count = min(self._together(packed, wide), packed.count)
             whole, rest = divmod(packed.count, count)
-            with column as x:
-                place = TilePosition(image, group, row, x, tb.const(0), 1, wide)
-                with self.ctx.stmts.loop(whole, "blocks") as number:
-                    self.write_tile(place, packed, number * count, weights, start, count)
-                if rest:
-                    self.write_tile(place, packed, tb.const(whole * count), weights, start, rest)
-
-    def _pieces(self, split: tiling.Cut, name: str) -> Iterator[tuple[Any, int]]:
-        """Yield a loop over the starts of each kind of piece, and the size of the piece."""
-        for start, count, size in split.pieces:
-            yield self._starts(start, count, size, name), size
-
-    @contextmanager
-    def _starts(self, start: Any, count: Any, size: int, name: str) -> Iterator[Expr]:
-        with self.ctx.stmts.loop(count, name) as index:
-            yield index * size + start
+            place = TilePosition(image, group, row, x, tb.const(0), 1, wide)
+            with self.ctx.stmts.loop(whole, "blocks") as number:
+                self.write_tile(place, packed, number * count, weights, start, count)
+            if rest:
+                self.write_tile(place, packed, tb.const(whole * count), weights, start, rest)
 
     def write_tile(
         self,
@@ -429,15 +437,10 @@ class TiledConv:
         """Write the sums of a tile of pixels and a block of channels, or several blocks `together` from `number` on."""
         stmts, how, vectors = self.ctx.stmts, self.how, block.vectors * together
         at = [self.weights_at(block, place.group, number, vector) for vector in range(vectors)]
-        count = len(place.pixels) * vectors
-        sums = stmts.local("sums", (count,), how.vector)
-        for index in range(count):
-            begin = (
-                tb.const(0, how.vector)
-                if start is None
-                else tb.load(start, [at[index % vectors][0], at[index % vectors][1] * LANES], lanes=LANES)
-            )
-            stmts.store(sums, [index], begin)
+        sums = stmts.local("sums", (len(place.pixels) * vectors,), how.vector)
+        for index in range(sums.size):
+            own, v = at[index % vectors]
+            stmts.store(sums, [index], 0 if start is None else tb.load(start, [own, v * LANES], lanes=LANES))
         pieces = _Pieces(self.ctx, sums, self.steps) if self.long else None
         read = self.reader(place)
         part = (tb.const(0), self.steps)
@@ -458,37 +461,32 @@ class TiledConv:
 
     def _ahead(
         self, place: TilePosition, block: PackedBlock, at: tuple[Any, Any], weights: Buffer, part: tuple[Expr, Any]
-    ) -> WeightStream:
+    ) -> _WeightStream:
         """Return what writes the prefetches of a tile that reads so many steps of a panel, from one on."""
-        width = self.conv.output[1]
+        width, rows = self.conv.output[1], self.stage.rows if self.stage else self.conv.output[0]
         before = place.band_row * width + place.column * place.tall
-        readers = 1 if block.panel is None else block.panel.vectors // block.vectors
-        reader = 0 if block.panel is None else at[1] // block.vectors
-        rows = self.stage.rows if self.stage else self.conv.output[0]
-        share = Share(before, len(place.pixels), rows * width, self._is_row())
-        return WeightStream(self.ctx, weights, WeightPart(at[0], *part, readers, reader), share)
+        readers, reader = 1, 0
+        if block.panel is not None:
+            readers, reader = block.panel.vectors // block.vectors, at[1] // block.vectors
+        pixels = len(place.pixels), rows * width
+        own = _WeightPart(at[0], *part, readers, reader, before, *pixels, self._is_row())
+        return _WeightStream(self.ctx, weights, own)
 
     def reader(self, place: TilePosition) -> Callable[[int, int, tuple[Expr, Expr, Expr]], Expr]:
         """Return the function that reads the input of a pixel of the tile at ``(ky, kx, c)``."""
         conv, stage = self.conv, self.stage
         stride_y, stride_x = conv.strides
 
-        def staged(y: int, x: int, at: tuple[Expr, Expr, Expr]) -> Expr:
-            assert stage is not None
+        def read(y: int, x: int, at: tuple[Expr, Expr, Expr]) -> Expr:
             ky, kx, c = at
-            row = (place.band_row + y) * stride_y + ky * conv.dilation[0]
+            row = ((place.band_row if stage else place.row) + y) * stride_y + ky * conv.dilation[0]
             column = (place.column + x) * stride_x + kx * conv.dilation[1]
             channel = c if self.as_runs else place.group * conv.group_channels + c
+            if stage is None:
+                return self.read(place.image, row, column, channel)
             return tb.load(stage.buffer, [row, column * conv.channels + channel], lanes=self.how.step)
 
-        def direct(y: int, x: int, at: tuple[Expr, Expr, Expr]) -> Expr:
-            ky, kx, c = at
-            row = (place.row + y) * stride_y + ky * conv.dilation[0]
-            column = (place.column + x) * stride_x + kx * conv.dilation[1]
-            channel = place.group * conv.group_channels + c
-            return self.read(place.image, row, column, channel)
-
-        return staged if stage else direct
+        return read
 
     @property
     def run(self) -> tuple[int, Any]:
@@ -499,16 +497,13 @@ class TiledConv:
 
     @contextmanager
     def _steps(self, pieces: _Pieces | None) -> Iterator[tuple[Expr, tuple[Expr, Expr, Expr]]]:
-        """Open the loops over the reduction: the step's position in the packed weights, and (ky, kx, c).
-
-        A piece of a long sum is a row of the kernel, or where that is too long a tap of it, or a part of one.
-        """
+        """Open the loops over the reduction, in pieces of whole or part rows; yield a step's place and (ky, kx, c)."""
         stmts = self.ctx.stmts
         taps, steps = self.run
         by_row = pieces is not None and bounds(taps * steps)[1] <= PIECE
         with stmts.loop(self.conv.kernel[0], "ky") as ky:
             with stmts.loop(taps, "kx") as kx, piece(self.ctx, steps, pieces is None) as (first, extent):
-                with self._reduction(extent) as offset:
+                with unrolled_loop(stmts, extent, "k", self.unroll) as offset:
                     k = first + offset
                     yield (ky * taps + kx) * steps + k, (ky, kx, k * self.how.step)
                 if pieces and not by_row:
@@ -516,23 +511,11 @@ class TiledConv:
             if pieces and by_row:
                 pieces.add()
 
-    @contextmanager
-    def _reduction(self, extent: Any) -> Iterator[Expr]:
-        if self.unroll == 1:
-            with self.ctx.stmts.loop(extent, "k") as k:
-                yield k
-            return
-        with self.ctx.stmts.loop(extent // self.unroll, "k") as k:
-            with self.ctx.stmts.loop(self.unroll, "step", "unrolled") as step:
-                yield k * self.unroll + step
-
     def finish(self, place: TilePosition, block: PackedBlock, number: Expr, sums: Buffer, together: int = 1) -> None:
         """Hand the tile's elements to the output, channel by channel, so that fused operators are vectorized."""
-        stmts, vectors = self.ctx.stmts, block.vectors * together
-        pixels = place.pixels
-        element = dtypes.element(sums.dtype)
-        results = stmts.local("results", (len(pixels), vectors * LANES), element)
-        for index in range(len(pixels) * vectors):
+        stmts, vectors, element = self.ctx.stmts, block.vectors * together, dtypes.element(sums.dtype)
+        results = stmts.local("results", (len(place.pixels), vectors * LANES), element)
+        for index in range(sums.size):
             stmts.store(results, [index // vectors, index % vectors * LANES], tb.load(sums, [index]))
         if element == "int32":
             stmts.fence("the sums above need the registers that multipliers would take")

@@ -1,8 +1,7 @@
 """Loops that fold a tensor over some of its axes, so that C compilers vectorize them.
 
-Where the last axis stays, a tile of neighbouring results is accumulated at a time and the inner loop runs over
-the tile. Where the last axis is folded, several accumulators take turns over its elements and are folded
-at the end. Long float sums are made of shorter ones, so that their error grows slowly.
+Where the last axis stays, a tile of neighbouring results is accumulated at a time, else several accumulators take turns
+and are folded at the end. Long float sums are made of shorter ones, so that their error grows slowly.
 """
 
 from __future__ import annotations
@@ -125,14 +124,6 @@ def serial_loops(ctx: Context, extents: Sequence[Extent | Expr], prefix: str) ->
         yield [stack.enter_context(ctx.stmts.loop(extent, f"{prefix}{axis}")) for axis, extent in enumerate(extents)]
 
 
-@contextmanager
-def kept_loops(ctx: Context, axes: Axes) -> Iterator[dict[int, Expr]]:
-    """Open loops over the kept axes, except the tiled one."""
-    looped = [axis for axis in axes.kept if axis != axes.tiled]
-    with serial_loops(ctx, [axes.shape[axis] for axis in looped], "i") as indices:
-        yield dict(zip(looped, indices, strict=True))
-
-
 def tiles_of(ctx: Context, extent: Extent) -> Iterator[tuple[Expr, Extent]]:
     """Open each tile of a range in turn: its first place and its width."""
     whole = extent // COLUMNS
@@ -143,19 +134,16 @@ def tiles_of(ctx: Context, extent: Extent) -> Iterator[tuple[Expr, Extent]]:
         yield tb.as_expr(whole * COLUMNS), extent % COLUMNS
 
 
-@contextmanager
-def kept_tiles(ctx: Context, axes: Axes) -> Iterator[Callable[[], Iterator[tuple[dict[int, Expr], Extent]]]]:
-    """Open loops over the kept axes; the yielded function opens each tile of results in turn."""
-    with kept_loops(ctx, axes) as kept:
-
-        def tiles() -> Iterator[tuple[dict[int, Expr], Extent]]:
-            if axes.tiled is None:
-                yield kept, 1
-                return
-            for first, width in tiles_of(ctx, axes.shape[axes.tiled]):
-                yield {**kept, axes.tiled: first}, width
-
-        yield tiles
+def kept_tiles(ctx: Context, axes: Axes) -> Iterator[tuple[dict[int, Expr], Extent]]:
+    """Open loops over the kept axes, and in them each tile of results in turn: its first place and its width."""
+    looped = [axis for axis in axes.kept if axis != axes.tiled]
+    with serial_loops(ctx, [axes.shape[axis] for axis in looped], "i") as indices:
+        kept = dict(zip(looped, indices, strict=True))
+        if axes.tiled is None:
+            yield kept, 1
+            return
+        for first, width in tiles_of(ctx, axes.shape[axes.tiled]):
+            yield {**kept, axes.tiled: first}, width
 
 
 def _is_zero(extent: Extent) -> bool:
@@ -180,9 +168,8 @@ def emit_fold(ctx: Context, read: Reader, axes: Axes, fold: Fold, out: Output) -
             single = (*axes.shape[:axis], 1, *axes.shape[axis + 1 :])
             emit_fold(ctx, read, replace(axes, shape=single), fold, out)
         return
-    with kept_tiles(ctx, axes) as tiles:
-        for first, width in tiles():
-            _FoldTile(ctx, read, axes, fold, first, width).emit(out)
+    for first, width in kept_tiles(ctx, axes):
+        _FoldTile(ctx, read, axes, fold, first, width).emit(out)
 
 
 @dataclass(eq=False)
@@ -201,40 +188,28 @@ class _FoldTile:
         self.inner: Extent = axes.shape[axes.folded[-1]] if axes.folded else 1
         self.outer = [axes.shape[axis] for axis in axes.folded[:-1]]
         self.across = axes.tiled is not None
+        # floats are compared, by vectors: gcc finds none in conditions that are spelled out, as loops of few lanes are
+        floats = dtypes.is_float(self.fold.dtype) and not self.fold.rounds and self.fold.neutral in (-inf, inf)
+        compares = floats and bool(self.ctx.features.vector_bytes)
         # lanes beyond those that an extent would have keep the neutral element, which changes nothing
-        most = self._most_lanes()
+        most = 2 * LANES if compares else LANES
         alone = most if isinstance(self.inner, Dim) else max(1, min(most, self.inner))
         self.lanes: Extent = self.width if self.across else alone
         self.room = COLUMNS if isinstance(self.lanes, Dim) else self.lanes
         # elements of the innermost folded axis that are added before a partial sum is closed
         self.stretch = CLOSE_AFTER if self.across else CLOSE_AFTER * LANES
-        # of short loops: compilers find vectors in sums that are spelled out, but not in conditions
-        self.kind = "rolled" if self._compares() else "vectorized"
-
-    def _most_lanes(self) -> int:
-        """Return the lanes of a long row; more for comparisons, in whatever order: gcc spells out loops of few lanes.
-
-        It finds no vectors in conditions that are spelled out.
-        """
-        return 2 * LANES if self._compares() else LANES
-
-    def _compares(self) -> bool:
-        """Tell whether floats are compared, by vectors."""
-        compares = dtypes.is_float(self.fold.dtype) and not self.fold.rounds and self.fold.neutral in (-inf, inf)
-        return compares and bool(self.ctx.features.vector_bytes)
+        self.kind = "rolled" if compares else "vectorized"  # of short loops
 
     def emit(self, out: Output) -> None:
         total = self._accumulators("total")
         is_long = self._is_long()
-        if not isinstance(is_long, Const):
+        if isinstance(is_long, Const):
+            (self._in_parts if is_long.value else self._plainly)(total)
+        else:
             with self.ctx.stmts.when(is_long):
                 self._in_parts(total)
             with self.ctx.stmts.otherwise():
                 self._plainly(total)
-        elif is_long.value:
-            self._in_parts(total)
-        else:
-            self._plainly(total)
         self._finish(total, out)
 
     def _is_long(self) -> Expr:
@@ -375,20 +350,19 @@ def emit_arg(ctx: Context, read: Reader, axes: Axes, contest: Contest, out: Outp
         templates.emit("contest", ctx, read, axes, contest, out)
         return
     stmts = ctx.stmts
-    with kept_tiles(ctx, axes) as tiles:
-        for first, width in tiles():
-            room = COLUMNS if isinstance(width, Dim) else width
-            best = stmts.local("best", (room,), contest.dtype)
-            place = stmts.local("place", (room,), out.dtype)
+    for first, width in kept_tiles(ctx, axes):
+        room = COLUMNS if isinstance(width, Dim) else width
+        best = stmts.local("best", (room,), contest.dtype)
+        place = stmts.local("place", (room,), out.dtype)
+        with stmts.loop(width, "c", "vectorized") as lane:
+            stmts.store(best, [lane], tb.const(contest.worst, contest.dtype))
+            stmts.store(place, [lane], tb.const(0, out.dtype))
+        with serial_loops(ctx, [axes.shape[axis] for axis in axes.folded], "r") as folded:
             with stmts.loop(width, "c", "vectorized") as lane:
-                stmts.store(best, [lane], tb.const(contest.worst, contest.dtype))
-                stmts.store(place, [lane], tb.const(0, out.dtype))
-            with serial_loops(ctx, [axes.shape[axis] for axis in axes.folded], "r") as folded:
-                with stmts.loop(width, "c", "vectorized") as lane:
-                    element = stmts.let("element", read(axes.full(shifted(first, axes, lane), folded)))
-                    wins = stmts.let("wins", contest.better(element, tb.load(best, [lane])))
-                    here = tb.cast(axes.position(folded), out.dtype)
-                    stmts.store(place, [lane], tb.select(wins, here, tb.load(place, [lane])))
-                    stmts.store(best, [lane], tb.select(wins, element, tb.load(best, [lane])))
-            with stmts.loop(width, "c", "vectorized") as lane:
-                out.store(axes.result(shifted(first, axes, lane)), tb.load(place, [lane]))
+                element = stmts.let("element", read(axes.full(shifted(first, axes, lane), folded)))
+                wins = stmts.let("wins", contest.better(element, tb.load(best, [lane])))
+                here = tb.cast(axes.position(folded), out.dtype)
+                stmts.store(place, [lane], tb.select(wins, here, tb.load(place, [lane])))
+                stmts.store(best, [lane], tb.select(wins, element, tb.load(best, [lane])))
+        with stmts.loop(width, "c", "vectorized") as lane:
+            out.store(axes.result(shifted(first, axes, lane)), tb.load(place, [lane]))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import product
 from math import prod
 from typing import Any, TypeAlias
 
@@ -93,6 +94,14 @@ class Product:
     b_zero: int = 0
 
 
+def strip_columns(conv: Conv, pixels: int) -> dict[int, list[tuple[int, int]]]:
+    """Return the columns that a strip reads, counted from its first, and for each which pixels use it by which tap."""
+    uses: dict[int, list[tuple[int, int]]] = {}
+    for pixel, tap in product(range(pixels), range(conv.kernel[1])):
+        uses.setdefault(pixel * conv.strides[1] + tap * conv.dilation[1], []).append((pixel, tap))
+    return dict(sorted(uses.items()))
+
+
 # (image, y, x, channel) -> indices into the tensor
 Frame: TypeAlias = Callable[[Any, Any, Any, Any], Sequence[Expr]]
 
@@ -112,6 +121,11 @@ def frame_of(spatial: int) -> Frame:
     return planar if spatial == 2 else linear
 
 
+def line(batch: Extent, pixels: Extent, channels: Extent, filters: Extent, groups: int = 1) -> Conv:
+    """Return the convolution of one tap over a line of pixels, which is a matrix product."""
+    return Conv(batch, (1, pixels), channels, filters, (1, 1), (1, 1), (1, 1), ((0, 0), (0, 0)), groups)
+
+
 def rows_as_pixels(shape: Sequence[Extent], columns: int) -> tuple[Conv, Frame]:
     """Return a dense layer of data of `shape` as a convolution of one tap over a line of pixels, one for each row."""
     *leading, reduction = shape
@@ -119,8 +133,7 @@ def rows_as_pixels(shape: Sequence[Extent], columns: int) -> tuple[Conv, Frame]:
     def frame(_image: Any, _y: Any, row: Any, channel: Any) -> Sequence[Expr]:
         return [*unflattened(tb.as_expr(row), leading), channel]
 
-    conv = Conv(1, (1, prod(leading)), reduction, columns, (1, 1), (1, 1), (1, 1), ((0, 0), (0, 0)))
-    return conv, frame
+    return line(1, prod(leading), reduction, columns), frame
 
 
 def unflattened(index: Expr, shape: Sequence[Extent]) -> list[Expr]:

@@ -5,11 +5,9 @@ Such a layer moves more than it computes. What an item loads serves all windows 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from itertools import product
+from contextlib import nullcontext
 
-from mlfc.kernels.geometry import Conv, frame_of, is_padded
+from mlfc.kernels.geometry import Conv, frame_of, is_padded, strip_columns
 from mlfc.kernels.gpu_groups import below
 from mlfc.kernels.plain import accumulator_dtype, bias_values, factor
 from mlfc.kernels.templates import Weights, template
@@ -22,16 +20,17 @@ _STRIP = 4  # pixels of an item
 _MOST_TAPS = 64  # that are spelled out
 
 
-def _takes(_ctx: Context, conv: Conv, *_: object) -> bool:
-    return len(conv.spatial) <= 2 and conv.kernel[-1] * conv.kernel[0] <= _MOST_TAPS
-
-
-@template("depthwise", "gpu", _takes)
+@template(
+    "depthwise", "gpu",
+    lambda _, conv, *__: len(conv.spatial) <= 2 and conv.kernel[-1] * conv.kernel[0] <= _MOST_TAPS,
+)  # fmt: skip
 def depthwise(ctx: Context, conv: Conv, data: Buffer, weights: Weights, out: Output) -> None:
     """Write a depthwise convolution over one or two dimensions."""
     stmts, plane, frame, dtype = ctx.stmts, conv.planar(), frame_of(len(conv.spatial)), accumulator_dtype(out)
     height, width = plane.output
     strip = min(_STRIP, width)
+    before, read = plane.padding[1][0], (-(-width // strip) * strip - 1) * plane.strides[1] + plane.extents[1]
+    may_miss = before > 0 or read - before > plane.spatial[1]  # whether some strip reads columns outside the data
     values = weights.centered().reshape(*plane.kernel, conv.filters).astype(dtypes.to_numpy(dtype))
     table = ctx.constant("weights", values)
     multiplier = conv.filters // conv.channels
@@ -45,14 +44,14 @@ def depthwise(ctx: Context, conv: Conv, data: Buffer, weights: Weights, out: Out
             left = stmts.let("left", at * (strip * plane.strides[1]) - plane.padding[1][0])
             for ky in range(plane.kernel[0]):
                 row = stmts.let("row", top + ky * plane.dilation[0])
-                with _when_inside(ctx, row, plane.spatial[0], is_padded(plane.padding[0])):
-                    for column, uses in _columns(plane, strip).items():
+                is_checked = is_padded(plane.padding[0])
+                with stmts.when(_inside(row, plane.spatial[0])) if is_checked else nullcontext():
+                    for column, uses in strip_columns(plane, strip).items():
                         at_x = left + column
                         element = tb.load(data, frame(n, row, at_x, channel // multiplier))
                         value = factor(element, weights.data_zero, dtype)
-                        if _may_miss(plane, strip):
-                            inside = tb.land(tb.binary("ge", at_x, 0), tb.binary("lt", at_x, plane.spatial[1]))
-                            value = tb.select(inside, value, tb.const(0, dtype))
+                        if may_miss:
+                            value = tb.select(_inside(at_x, plane.spatial[1]), value, tb.const(0, dtype))
                         x = stmts.let("x", value)
                         for used, kx in uses:
                             total = tb.load(sums, [used]) + x * tb.load(table, [ky, kx, channel])
@@ -66,25 +65,5 @@ def depthwise(ctx: Context, conv: Conv, data: Buffer, weights: Weights, out: Out
                     out.store(frame(n, y, place, channel), tb.cast(result, out.dtype))
 
 
-def _columns(conv: Conv, strip: int) -> dict[int, list[tuple[int, int]]]:
-    """Return the columns that a strip reads, counted from its first, and for each which pixels use it by which tap."""
-    uses: dict[int, list[tuple[int, int]]] = {}
-    for pixel, tap in product(range(strip), range(conv.kernel[1])):
-        uses.setdefault(pixel * conv.strides[1] + tap * conv.dilation[1], []).append((pixel, tap))
-    return dict(sorted(uses.items()))
-
-
-def _may_miss(conv: Conv, strip: int) -> bool:
-    """Tell whether some strip reads columns outside the data."""
-    before = conv.padding[1][0]
-    last = (-(-conv.output[1] // strip) * strip - 1) * conv.strides[1] + conv.extents[1] - 1 - before
-    return before > 0 or last >= conv.spatial[1]
-
-
-@contextmanager
-def _when_inside(ctx: Context, index: Expr, extent: int, checked: bool) -> Iterator[None]:
-    if not checked:
-        yield
-        return
-    with ctx.stmts.when(tb.land(tb.binary("ge", index, 0), tb.binary("lt", index, extent))):
-        yield
+def _inside(index: Expr, extent: int) -> Expr:
+    return tb.land(tb.binary("ge", index, 0), tb.binary("lt", index, extent))

@@ -35,7 +35,9 @@ def fold(ctx: Context, read: Reader, axes: Axes, how: Fold, out: Output) -> None
         _alone(ctx, read, axes, how, out)
         return
     sizes = _sizes(ctx, axes, axes.count if results < _MANY_RESULTS else -(-axes.count // _EACH), WARP)
-    parts = _parts(axes, sizes)
+    # so many that there are enough groups, and each item has enough to fold
+    groups, each = -(-sizes.across // sizes.width) * sizes.rows, -(-axes.count // sizes.lanes)
+    parts = max(1, min(_GROUPS // groups, each // _ALONE)) if 2 * groups <= _GROUPS else 1
     if parts == 1:
         _together(ctx, read, axes, how, sizes, 1, lambda _, kept, total: _finish(axes, how, out, kept, total))
         return
@@ -45,23 +47,16 @@ def fold(ctx: Context, read: Reader, axes: Axes, how: Fold, out: Output) -> None
         lambda part, kept, total: ctx.stmts.store(made, [part, *kept.values()], total),
     )  # fmt: skip
     joined = Axes(made.shape, (0,), keepdims=False)
-    results_of = Output(tuple(_kept_shape(axes)), out.dtype, lambda at, value: out.store(_result(axes, at), value))
+
+    def store(at: Sequence[Expr], value: Expr) -> None:
+        out.store(axes.result(dict(zip(axes.kept, at, strict=True))), value)
+
+    results_of = Output(tuple(_kept_shape(axes)), out.dtype, store)
     fold(ctx, lambda indices: tb.load(made, indices), joined, how, results_of)
-
-
-def _result(axes: Axes, at: Sequence[Expr]) -> list[Expr]:
-    """Return the indices of a result from those along the kept axes."""
-    return axes.result(dict(zip(axes.kept, at, strict=True)))
 
 
 def _kept_shape(axes: Axes) -> list[int]:
     return [axes.shape[axis] for axis in axes.kept]
-
-
-def _total(ctx: Context, how: Fold) -> Buffer:
-    total = ctx.stmts.local("total", (1,), how.dtype)
-    ctx.stmts.store(total, [0], tb.const(how.neutral, how.dtype))
-    return total
 
 
 def _finish(axes: Axes, how: Fold, out: Output, kept: dict[int, Expr], total: Expr) -> None:
@@ -71,7 +66,7 @@ def _finish(axes: Axes, how: Fold, out: Output, kept: dict[int, Expr], total: Ex
 def _alone(ctx: Context, read: Reader, axes: Axes, how: Fold, out: Output) -> None:
     with serial_loops(ctx, _kept_shape(axes), "i") as indices:
         kept = dict(zip(axes.kept, indices, strict=True))
-        total = _total(ctx, how)
+        total = ctx.stmts.filled("total", 1, how.dtype, how.neutral)
         with serial_loops(ctx, [axes.shape[axis] for axis in axes.folded], "r") as folded:
             element = tb.cast(read(axes.full(kept, folded)), how.dtype)
             ctx.stmts.store(total, [0], how.step(tb.load(total, [0]), element))
@@ -87,10 +82,6 @@ class _GroupSizes:
     across: int  # results side by side
     rows: int  # of so many results
 
-    @property
-    def groups(self) -> int:
-        return -(-self.across // self.width) * self.rows
-
 
 def _sizes(ctx: Context, axes: Axes, lanes: int, fewest: int) -> _GroupSizes:
     """Return how results are dealt out where each has work for so many work-items, but `fewest` if that can be."""
@@ -101,12 +92,6 @@ def _sizes(ctx: Context, axes: Axes, lanes: int, fewest: int) -> _GroupSizes:
     across = axes.shape[axes.tiled]
     width = power_of_two(across, max(WARP, min(items, _ITEMS) // lanes))
     return _GroupSizes(width, power_of_two(lanes, items // width), across, results // across)
-
-
-def _parts(axes: Axes, sizes: _GroupSizes) -> int:
-    """Return in how many parts results are made, so that there are enough groups and each item has enough to fold."""
-    each = -(-axes.count // sizes.lanes)
-    return max(1, min(_GROUPS // sizes.groups, each // _ALONE)) if 2 * sizes.groups <= _GROUPS else 1
 
 
 @dataclass(frozen=True)
@@ -154,7 +139,7 @@ def _together(
     """Write the launch that folds each part; ``store(part, kept, total)`` gets the part's share of a result."""
     stmts, length = ctx.stmts, -(-axes.count // parts)
     with _items(ctx, axes, sizes, parts) as item:
-        total = _total(ctx, how)
+        total = ctx.stmts.filled("total", 1, how.dtype, how.neutral)
         with shared_out(ctx, length, item.lane, sizes.lanes) as offset:
             place = stmts.let("place", item.part * length + offset)
             with below(ctx, place, axes.count, length):
@@ -181,10 +166,16 @@ def contest(ctx: Context, read: Reader, axes: Axes, how: Contest, out: Output) -
     sizes = _sizes(ctx, axes, -(-axes.count // _ALONE), 1)
     lanes, width = sizes.lanes, sizes.width
     with _items(ctx, axes, sizes, 1) as item:
-        best, place = stmts.local("best", (1,), how.dtype), stmts.local("place", (1,), out.dtype)
-        stmts.store(best, [0], tb.const(how.worst, how.dtype))
-        stmts.store(place, [0], _NOWHERE)
-        _stretch(ctx, item.lane, -(-axes.count // lanes), axes, item.kept, read, how, best, place)
+        best, place = stmts.filled("best", 1, how.dtype, how.worst), stmts.filled("place", 1, out.dtype, _NOWHERE)
+        length = -(-axes.count // lanes)
+        with stmts.loop(length, "k") as step:
+            here = stmts.let("here", item.lane * length + step)
+            with stmts.when(tb.binary("lt", here, axes.count)):
+                folded = unraveled(here, [axes.shape[axis] for axis in axes.folded])
+                element = stmts.let("element", read(axes.full(item.kept, folded)))
+                with stmts.when(how.better(element, tb.load(best, [0]))):
+                    stmts.store(best, [0], element)
+                    stmts.store(place, [0], tb.cast(here, place.dtype))
         if lanes == 1:
             winner = tb.load(place, [0])
         else:
@@ -196,22 +187,6 @@ def contest(ctx: Context, read: Reader, axes: Axes, how: Contest, out: Output) -
             winner = tb.load(places, [0, item.x])
         with stmts.when(item.stores):
             out.store(axes.result(item.kept), tb.maximum(winner, 0))
-
-
-def _stretch(
-    ctx: Context, lane: Expr, length: int, axes: Axes, kept: dict[int, Expr], read: Reader, how: Contest, best: Buffer,
-    place: Buffer,
-) -> None:  # fmt: skip
-    """Write the contest of one work-item's stretch."""
-    stmts = ctx.stmts
-    with stmts.loop(length, "k") as step:
-        here = stmts.let("here", lane * length + step)
-        with stmts.when(tb.binary("lt", here, axes.count)):
-            folded = unraveled(here, [axes.shape[axis] for axis in axes.folded])
-            element = stmts.let("element", read(axes.full(kept, folded)))
-            with stmts.when(how.better(element, tb.load(best, [0]))):
-                stmts.store(best, [0], element)
-                stmts.store(place, [0], tb.cast(here, place.dtype))
 
 
 def _meet(ctx: Context, item: _WorkItem, how: Contest, bests: Buffer, places: Buffer) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from math import prod
 
 from mlfc.support.dim_estimates import typical
@@ -40,21 +40,13 @@ def shared_out(ctx: Context, count: int, item: Expr, items: int) -> Iterator[Exp
     stmts = ctx.stmts
     with stmts.loop(-(-count // items), "turn") as iteration:
         place = stmts.let("place", iteration * items + item)
-        if count % items == 0:
+        with below(ctx, place, count, items):
             yield place
-        else:
-            with stmts.when(tb.binary("lt", place, count)):
-                yield place
 
 
-@contextmanager
-def below(ctx: Context, index: Expr, extent: int, step: int) -> Iterator[None]:
+def below(ctx: Context, index: Expr, extent: int, step: int) -> AbstractContextManager[None]:
     """Let only indices inside a range go on, where it is not cut into whole pieces of `step`."""
-    if extent % step == 0:
-        yield
-    else:
-        with ctx.stmts.when(tb.binary("lt", index, extent)):
-            yield
+    return nullcontext() if extent % step == 0 else ctx.stmts.when(tb.binary("lt", index, extent))
 
 
 @contextmanager

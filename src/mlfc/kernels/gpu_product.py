@@ -1,7 +1,6 @@
-"""Convolutions, dense layers and matrix products on devices, mostly as tiles of one matrix product.
+"""Convolutions, dense layers and matrix products on devices, mostly as tiles of one matrix product (implicit GEMM).
 
-A convolution's first matrix is made of the windows of its input, gathered where they are needed (implicit GEMM). Of few
-rows weights are read once, so all that counts is that they are read side by side: neighbouring work-items take
+Of few rows weights are read once, so all that counts is that they are read side by side: neighbouring work-items take
 neighbouring columns, and the others of the group share out the reduction.
 """
 
@@ -10,20 +9,196 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import prod
+from typing import Any
 
 import numpy as np
 
-from mlfc.kernels.geometry import Conv, Product
-from mlfc.kernels.gpu_groups import fold_in_tree, power_of_two, shared_out, unraveled
-from mlfc.kernels.gpu_sources import Matrix, MatrixElements, Packed, Patches, TensorRows, elements_of
-from mlfc.kernels.gpu_tile import GpuTiledProduct, MatrixSource, ProductArithmetic, ProductSizes, choose
+from mlfc.kernels.geometry import Conv, Product, is_padded
+from mlfc.kernels.gpu_groups import each_result, fold_in_tree, power_of_two, shared_out, unraveled
+from mlfc.kernels.gpu_tile import (
+    VECTOR,
+    GpuTile,
+    GpuTiledProduct,
+    MatrixSource,
+    ProductArithmetic,
+    ProductSizes,
+    choose,
+)
 from mlfc.kernels.plain import accumulator_dtype, bias_values, factor, read_matrix
 from mlfc.kernels.templates import Array, Weights, template
+from mlfc.kernels.transposed import Phase, phases, places, windows
 from mlfc.support import dtypes
 from mlfc.support.dims import Dim, Extent
 from mlfc.tir import builder as tb
 from mlfc.tir.context import Context, Output, Tensor
 from mlfc.tir.ir import Buffer, Expr
+
+_TOP_BITS = -0x7F7F7F80  # of each byte of a word
+
+
+@dataclass(frozen=True, eq=False)
+class MatrixElements:
+    """How elements of a tensor in memory become elements of a matrix."""
+
+    data: Buffer
+    dtype: str  # of the matrix
+    packed: int = 1  # elements of the tensor, along its last axis, in one of the matrix: 4 bytes of a word, else 1
+    width: int = 1  # elements of the matrix that one load brings
+    zero: int = 0  # subtracted from elements that are not packed
+    blank: int = 0  # the matrix's element where the tensor has none
+
+    def read(self, indices: Sequence[Expr]) -> Expr:
+        """Return `width` elements of the matrix from the tensor's element at `indices` on."""
+        if self.packed > 1:
+            word = tb.intrinsic("word", tb.load(self.data, indices, self.packed), dtype="int32")
+            return word ^ _TOP_BITS if self.data.dtype == "uint8" else word
+        if self.width > 1:
+            return tb.load(self.data, indices, self.width)
+        value = tb.cast(tb.load(self.data, indices), self.dtype)
+        return value - self.zero if self.zero else value
+
+    @property
+    def nothing(self) -> Expr:
+        """The value of `read` where there is no element."""
+        return tb.const(self.blank, dtypes.vector(self.dtype, self.width))
+
+
+def elements_of(data: Buffer, dtype: str, channels: int, words: bool, zero: int) -> MatrixElements:
+    """Return how a tensor whose last axis is cut into runs of `channels` is read: the widest loads that fit."""
+    if words:
+        signed = zero - 128 if data.dtype == "uint8" else zero
+        return MatrixElements(data, "int32", packed=4, blank=int(np.full(4, signed, np.int8).view(np.int32)[0]))
+    whole = data.dtype == dtype and dtypes.nbytes(dtype) == 4 and channels % VECTOR == 0 and not zero
+    return MatrixElements(data, dtype, width=VECTOR if whole else 1, zero=zero)
+
+
+class Patches:
+    """Windows of images as rows; along the reduction, taps and then channels of a group."""
+
+    along = True
+
+    def __init__(self, ctx: Context, conv: Conv, elements: MatrixElements) -> None:
+        self._stmts, self._conv, self._elements = ctx.stmts, conv, elements
+        self.dtype, self.width = elements.dtype, elements.width
+        self._channels = conv.group_channels // elements.packed
+        self._rows = conv.batch * prod(conv.output)
+
+    @property
+    def depth(self) -> Any:
+        """Elements of the reduction."""
+        return prod(self._conv.kernel) * self._channels
+
+    def line(self, layer: Expr, line: Expr) -> Any:
+        """Write where a window starts."""
+        stmts, conv = self._stmts, self._conv
+        pixel = stmts.let("pixel", tb.minimum(line, self._rows - 1))
+        image, *places = unraveled(pixel, (conv.batch, *conv.output))
+        starts = [
+            stmts.let("start", place * stride - pads[0])
+            for place, stride, pads in zip(places, conv.strides, conv.padding, strict=True)
+        ]
+        return stmts.let("image", image), starts, layer
+
+    def step(self, step: Expr, depth: int) -> Any:
+        """Write the tap and the first channel of a step, if that is one tap; else return its first element."""
+        if self._channels % depth:
+            return step * depth, None, self.depth % depth != 0
+        per_tap = self._channels // depth
+        tap = self._stmts.let("tap", step // per_tap)
+        return self._tap(tap), self._stmts.let("channel", step % per_tap * depth), False
+
+    def fetch(self, line: Any, step: Any, place: Expr) -> Expr:
+        """Return elements of a window."""
+        image, starts, layer = line
+        conv, width = self._conv, self.width
+        start, channel, ends = step
+        checks: list[Expr] = []
+        if channel is not None:
+            taps, channel = start, channel + place
+        else:
+            units = self._channels // width
+            position = self._stmts.let("position", (start + place) // width)
+            if ends:
+                checks.append(tb.binary("lt", position, self.depth // width))
+            taps, channel = self._tap(position // units), position % units * width
+        places = [first + tap * step for first, tap, step in zip(starts, taps, conv.dilation, strict=True)]
+        for index, size, pads in zip(places, conv.spatial, conv.padding, strict=True):
+            if is_padded(pads):
+                checks += [tb.binary("ge", index, 0), tb.binary("lt", index, size)]
+        indices = [image, *places, layer * conv.group_channels + channel * self._elements.packed]
+        return tb.select(tb.land(*checks), self._elements.read(indices), self._elements.nothing)
+
+    def _tap(self, tap: Expr) -> Sequence[Expr]:
+        return unraveled(tap, self._conv.kernel)
+
+
+class Packed:
+    """Weights of (layers, reduction, columns), with zeros up to the sizes of tiles."""
+
+    along = False
+    width = VECTOR
+
+    def __init__(self, ctx: Context, weights: Array, tile: GpuTile) -> None:
+        layers, depth, columns = weights.shape
+        full = layers, -(-depth // tile.depth) * tile.depth, -(-columns // tile.columns) * tile.columns
+        values = np.zeros(full, weights.dtype)
+        values[:, :depth, :columns] = weights
+        self._buffer = ctx.constant("weights", values)
+        self.dtype = self._buffer.dtype
+
+    def line(self, layer: Expr, line: Expr) -> Any:
+        """Return the layer and the column."""
+        return layer, line
+
+    def step(self, step: Expr, depth: int) -> Any:
+        """Return the first element of a step."""
+        return step * depth
+
+    def fetch(self, line: Any, step: Any, place: Expr) -> Expr:
+        """Return a row's elements of neighbouring columns."""
+        layer, column = line
+        return tb.load(self._buffer, [layer, step + place, column], VECTOR)
+
+
+class Matrix:
+    """A matrix that is computed or loaded where it is read, by ``read(line, place)``; `line` gives what that gets.
+
+    `along` is whether elements that follow each other in memory are along the reduction.
+    """
+
+    def __init__(
+        self, ctx: Context, depth: Any, dtype: str, along: bool, line: Callable[[Expr, Expr], Any],
+        read: Callable[[Any, Expr], Expr], nothing: Expr, width: int = 1,
+    ) -> None:  # fmt: skip
+        self._stmts, self.line, self._read, self._nothing = ctx.stmts, line, read, nothing
+        self.depth, self.dtype, self.along, self.width = depth, dtype, along, width
+
+    def step(self, step: Expr, depth: int) -> Any:
+        """Return the first element of a step."""
+        return step * depth, self.depth % depth != 0
+
+    def fetch(self, line: Any, step: Any, place: Expr) -> Expr:
+        """Return elements of a line."""
+        start, ends = step
+        position = self._stmts.let("position", (start + place) // self.width)
+        inside = tb.binary("lt", position, self.depth // self.width) if ends else tb.land()
+        return tb.select(inside, self._read(line, position * self.width), self._nothing)
+
+
+def tensor_rows(ctx: Context, elements: MatrixElements) -> Matrix:
+    """Return a tensor's rows: all its dimensions but the last one count them."""
+    stmts, (*leading, length) = ctx.stmts, elements.data.shape
+
+    def indices(_: Expr, line: Expr) -> list[Expr]:
+        row = stmts.let("row", tb.minimum(line, prod(leading) - 1))
+        return [stmts.let("index", index) for index in unraveled(row, leading)]
+
+    def read(line: list[Expr], position: Expr) -> Expr:
+        return elements.read([*line, position * elements.packed])
+
+    depth = length // elements.packed
+    return Matrix(ctx, depth, elements.dtype, True, indices, read, elements.nothing, elements.width)
+
 
 FEW_ROWS = 4
 """Up to so many rows a product needs no tiles: `few_rows`."""
@@ -112,11 +287,7 @@ def is_dense(conv: Conv) -> bool:
     return single and conv.groups == 1 and _are_few(conv.batch)
 
 
-def _takes_windows(_ctx: Context, conv: Conv, *_: object) -> bool:
-    return _may_be_any(prod(conv.output) * conv.batch) and not is_dense(conv)
-
-
-@template("convolution", "gpu", _takes_windows)
+@template("convolution", "gpu", lambda _, conv, *__: _may_be_any(prod(conv.output) * conv.batch) and not is_dense(conv))
 def convolution(ctx: Context, conv: Conv, data: Buffer, weights: Weights, out: Output) -> None:
     """Write a convolution over any number of dimensions."""
     values = weights.centered().reshape(-1, conv.groups, conv.group_filters).swapaxes(0, 1)
@@ -132,56 +303,52 @@ def convolution(ctx: Context, conv: Conv, data: Buffer, weights: Weights, out: O
     multiply(ctx, sizes, patches, found, out, place)
 
 
-def _takes_many(_ctx: Context, data: Buffer, *_: object) -> bool:
-    rows = prod(data.shape[:-1])
-    return _may_be_any(rows) and not _are_few(rows)
-
-
-@template("dense", "gpu", _takes_many)
+@template("dense", "gpu", lambda _, data, *__: _may_be_any(rows := prod(data.shape[:-1])) and not _are_few(rows))
 def dense(ctx: Context, data: Buffer, weights: Weights, out: Output) -> None:
     """Write rows of data times constant weights (reduction, columns)."""
     *leading, depth = data.shape
     found = operands(data, weights.centered()[None], weights, out, depth)
     columns = weights.values.shape[1]
-    rows = TensorRows(ctx, found.elements)
+    rows = tensor_rows(ctx, found.elements)
     sizes = ProductSizes(1, prod(leading), columns, rows.depth)
     multiply(ctx, sizes, rows, found, out, lambda _, row, column: [*unraveled(row, leading), column])
 
 
-def _takes_matrices(_: Context, sizes: Product, _a: Tensor, _b: Tensor, out: Output) -> bool:
-    return len(out.shape) >= 2 and _may_be_any(prod(out.shape)) and _may_be_any(sizes.reduction)
-
-
-@template("product", "gpu", _takes_matrices)
+@template(
+    "product", "gpu",
+    lambda _, sizes, __, ___, out: len(out.shape) >= 2 and all(map(_may_be_any, (prod(out.shape), sizes.reduction))),
+)  # fmt: skip
 def product(ctx: Context, sizes: Product, a: Tensor, b: Tensor, out: Output) -> None:
     """Write a batch of products of two matrices."""
     batch, dtype = out.shape[:-2], accumulator_dtype(out)
     bias = bias_values(out)
     whole = ProductSizes(prod(batch), sizes.rows, sizes.columns, sizes.reduction)
 
-    def first(layer: Expr, row: Expr, k: Expr) -> Expr:
+    def first(line: tuple[Expr, Expr], k: Expr) -> Expr:
+        layer, row = line
         place = (k, row) if sizes.transpose_a else (row, k)
         return factor(read_matrix(a, unraveled(layer, batch), *place), sizes.a_zero, dtype)
 
-    def second(layer: Expr, column: Expr, k: Expr) -> Expr:
+    def second(line: tuple[Expr, Expr], k: Expr) -> Expr:
+        layer, column = line
         place = (column, k) if sizes.transpose_b else (k, column)
         return factor(read_matrix(b, unraveled(layer, batch), *place), sizes.b_zero, dtype)
 
     def store(layer: Expr, row: Expr, column: Expr, total: Expr) -> None:
         out.store([*unraveled(layer, batch), row, column], finished(ctx, total, bias, column, out))
 
+    def limited(lines: Extent) -> Callable[[Expr, Expr], Any]:
+        return lambda layer, line: (layer, ctx.stmts.let("line", tb.minimum(line, lines - 1)))
+
+    nothing = tb.const(0, dtype)
     sources = (
-        Matrix(ctx, sizes.rows, sizes.reduction, dtype, not sizes.transpose_a, first),
-        Matrix(ctx, sizes.columns, sizes.reduction, dtype, sizes.transpose_b, second),
+        Matrix(ctx, sizes.reduction, dtype, not sizes.transpose_a, limited(sizes.rows), first, nothing),
+        Matrix(ctx, sizes.reduction, dtype, sizes.transpose_b, limited(sizes.columns), second, nothing),
     )
     GpuTiledProduct(ctx, choose(ctx.features, whole), whole, sources, plain_sum(dtype)).emit(store)
 
 
-def _takes(_ctx: Context, data: Buffer, *_: object) -> bool:
-    return _are_few(prod(data.shape[:-1]))
-
-
-@template("dense", "gpu", _takes)
+@template("dense", "gpu", lambda _, data, *__: _are_few(prod(data.shape[:-1])))
 def few_rows(ctx: Context, data: Buffer, weights: Weights, out: Output) -> None:
     """Write few rows of data times constant weights (reduction, columns)."""
     stmts = ctx.stmts
@@ -192,7 +359,7 @@ def few_rows(ctx: Context, data: Buffer, weights: Weights, out: Output) -> None:
     steps, columns = table.shape
     width = _WIDE if columns >= _MANY_COLUMNS else _COLUMNS
     lanes = power_of_two(steps, ctx.features.group_items // width)
-    elements = found.elements.one_at_a_time()
+    elements = replace(found.elements, width=1)
     with stmts.launch((-(-columns // width),), (width, lanes)) as ((group,), (x, lane)):
         column = stmts.let("column", group * width + x)
         inside = stmts.let("inside", tb.minimum(column, columns - 1))
@@ -215,12 +382,58 @@ def few_rows(ctx: Context, data: Buffer, weights: Weights, out: Output) -> None:
                 stmts.barrier()
 
 
-def _takes_pixels(_ctx: Context, conv: Conv, *_: object) -> bool:
-    return is_dense(conv)
-
-
-@template("convolution", "gpu", _takes_pixels)
+@template("convolution", "gpu", lambda _, conv, *__: is_dense(conv))
 def single_pixels(ctx: Context, conv: Conv, data: Buffer, weights: Weights, out: Output) -> None:
     """Write a convolution of single pixels as the dense layer that it is."""
     rows = replace(weights, values=weights.values.reshape(conv.channels, conv.filters))
     few_rows(ctx, data, rows, out)
+
+
+_MOST_PHASES = 16  # each is a launch
+_FEWEST_COLUMNS = 4
+
+
+def _takes(_ctx: Context, conv: Conv, data: Buffer, *_: object) -> bool:
+    few = prod(conv.strides) <= _MOST_PHASES and conv.group_channels >= _FEWEST_COLUMNS
+    return few and bool(prod(conv.spatial) * prod(data.shape))
+
+
+@template("transposed", "gpu", _takes)
+def transposed(ctx: Context, conv: Conv, data: Buffer, weights: Weights, out: Output) -> None:
+    """Write a transposed convolution over any number of dimensions."""
+    values = weights.centered().reshape(*conv.kernel, conv.groups, conv.filters // conv.groups, -1)
+    for phase in phases(conv):
+        if all(axis.taps for axis in phase):
+            _product(ctx, conv, phase, values, data, weights, out)
+        else:
+            _nothing(ctx, conv, phase, out)
+
+
+def _product(
+    ctx: Context, conv: Conv, phase: Sequence[Phase], values: Array, data: Buffer, weights: Weights, out: Output
+) -> None:
+    """Write the launches of a phase that some taps reach."""
+    rank, size = len(phase), data.shape[1:-1]
+    part = values[np.ix_(*(axis.taps for axis in phase))]
+    groups, inner, made = part.shape[rank:]
+    packed = np.moveaxis(part, rank, 0).reshape(groups, -1, made)
+    found = operands(data, packed, weights, out, inner)
+    convolution = windows(conv, phase, size)
+    patches = Patches(ctx, convolution, found.elements)
+    sizes = ProductSizes(groups, conv.batch * prod(convolution.output), made, patches.depth)
+
+    def place(layer: Expr, row: Expr, column: Expr) -> list[Expr]:
+        channel = layer * made + column
+        image, *at = unraveled(row, (conv.batch, *convolution.output))
+        return [image, *places(conv, phase, at), channel]
+
+    multiply(ctx, sizes, patches, found, out, place)
+
+
+def _nothing(ctx: Context, conv: Conv, phase: Sequence[Phase], out: Output) -> None:
+    """Write the launch of a phase that no tap reaches."""
+    shape = conv.batch, *(axis.count for axis in phase), conv.channels
+    with each_result(ctx, shape) as (image, *at, channel):
+        place = [image, *places(conv, phase, at), channel]
+        zero = tb.const(0, accumulator_dtype(out))
+        out.store(place, finished(ctx, zero, bias_values(out), channel, out))

@@ -6,10 +6,11 @@ tile is wide. The next slice is on its way into registers while one is worked on
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from mlfc.kernels.gpu_groups import below, each_result, unraveled
 from mlfc.support import dtypes
@@ -59,8 +60,7 @@ _TILES = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class ProductSizes:
+class ProductSizes(NamedTuple):
     """So many products (layers) of rows x depth and depth x columns."""
 
     layers: Any
@@ -68,23 +68,8 @@ class ProductSizes:
     columns: Any
     depth: Any
 
-    @property
-    def is_dynamic(self) -> bool:
-        """Whether the run decides one of them."""
-        return not is_static((self.layers, self.rows, self.columns, self.depth))
 
-    @property
-    def usual(self) -> ProductSizes:
-        """Sizes with numbers for what the run decides, by which tiles are chosen."""
-        return ProductSizes(*(typical(extent) for extent in (self.layers, self.rows, self.columns, self.depth)))
-
-    def groups(self, tile: GpuTile) -> int:
-        """Return how many groups make all results of known sizes."""
-        return int(self.layers * -(-self.rows // tile.rows) * -(-self.columns // tile.columns))
-
-
-@dataclass(frozen=True)
-class Schedule:
+class Schedule(NamedTuple):
     """A tile, and among how many groups the reduction of each is shared out."""
 
     tile: GpuTile
@@ -97,36 +82,29 @@ def choose(features: Features, sizes: ProductSizes) -> Schedule:
     Small results are shared out along the reduction: else most of a device would have nothing to do. Those of open
     sizes are not, as the parts of a sum take memory and their number depends on its length.
     """
-    if sizes.is_dynamic:
-        sizes, most_splits = sizes.usual, 1
-    else:
-        most_splits = _MOST_SPLITS
-    fitting = [t for t in _TILES if t.items <= features.group_items and t.nbytes <= features.shared_bytes]
-    found = [
-        Schedule(tile, splits)
-        for tile in fitting or _TILES[-1:]
-        for splits in _splits(sizes, tile)
-        if splits <= most_splits
-    ]
-    return min(found, key=lambda schedule: _nanoseconds(sizes, schedule))
-
-
-def _splits(sizes: ProductSizes, tile: GpuTile) -> list[int]:
-    """Return into how many equal parts the steps of a tile may be cut."""
-    steps = -(-sizes.depth // tile.depth)
+    most_splits = _MOST_SPLITS if is_static(sizes) else 1
+    sizes = ProductSizes(*map(typical, sizes))
     results = 4 * sizes.layers * sizes.rows * sizes.columns
-    return [
-        parts
-        for parts in range(1, _MOST_SPLITS + 1)
-        if parts == 1 or (steps % parts == 0 and steps // parts >= _LEAST_STEPS and parts * results <= _MOST_PARTIAL)
-    ]
+
+    def splits(tile: GpuTile) -> Iterator[int]:
+        """Yield into how many equal parts the steps of a tile may be cut."""
+        steps = -(-sizes.depth // tile.depth)
+        for parts in range(1, most_splits + 1):
+            is_long = steps % parts == 0 and steps // parts >= _LEAST_STEPS
+            if parts == 1 or (is_long and parts * results <= _MOST_PARTIAL):
+                yield parts
+
+    fitting = [t for t in _TILES if t.items <= features.group_items and t.nbytes <= features.shared_bytes]
+    found = [Schedule(tile, parts) for tile in fitting or _TILES[-1:] for parts in splits(tile)]
+    return min(found, key=lambda schedule: _nanoseconds(sizes, schedule))
 
 
 def _nanoseconds(sizes: ProductSizes, schedule: Schedule) -> float:
     """Return the estimated time of a product on a large GPU, but for what all schedules have in common."""
-    tile, splits = schedule.tile, schedule.splits
+    tile, splits = schedule
     steps = -(-sizes.depth // tile.depth) // splits
-    each = -(-sizes.groups(tile) * splits // _PROCESSORS)
+    groups = sizes.layers * -(-sizes.rows // tile.rows) * -(-sizes.columns // tile.columns) * splits
+    each = -(-groups // _PROCESSORS)
     working = steps * max(tile.latency, each * tile.share) + each * tile.rows * tile.columns / _ENDED
     if splits == 1:
         return float(working)
@@ -197,22 +175,15 @@ class _Slice:
 
     def bring(self, item: Expr) -> None:
         """Write the stores of fetched elements into shared memory."""
-        if self._loads < self._tile.items:
-            with self._stmts.when(tb.binary("lt", item, self._loads)):
-                self._bring()
-        else:
-            self._bring()
-
-    def _bring(self) -> None:
-        width = self._source.width
-        for iteration, (line, place, _) in enumerate(self._places):
-            if self._source.along:
-                for lane in range(width):
-                    self._stmts.store(
-                        self.buffer, [place + lane, line], tb.load(self._held, [iteration * width + lane])
-                    )
-            else:
-                self._stmts.store(self.buffer, [place, line], tb.load(self._held, [iteration * width], width))
+        stmts, width, is_few = self._stmts, self._source.width, self._loads < self._tile.items
+        with stmts.when(tb.binary("lt", item, self._loads)) if is_few else nullcontext():
+            for iteration, (line, place, _) in enumerate(self._places):
+                first = iteration * width
+                if self._source.along:
+                    for lane in range(width):
+                        stmts.store(self.buffer, [place + lane, line], tb.load(self._held, [first + lane]))
+                else:
+                    stmts.store(self.buffer, [place, line], tb.load(self._held, [first], width))
 
 
 class GpuTiledProduct:
@@ -229,7 +200,7 @@ class GpuTiledProduct:
         sources: tuple[MatrixSource, MatrixSource],
         how: ProductArithmetic,
     ) -> None:
-        self._ctx, self._tile, self._splits, self._how = ctx, schedule.tile, schedule.splits, how
+        self._ctx, (self._tile, self._splits), self._how = ctx, schedule, how
         self._sizes, self._sources = sizes, sources
 
     def emit(self, store: Store) -> None:
@@ -242,8 +213,7 @@ class GpuTiledProduct:
         parts = self._ctx.scratch("parts", shape, self._how.dtype)
         self._launch(lambda part, *result: stmts.store(parts, [part, *result[:-1]], result[-1]))
         with each_result(self._ctx, shape[1:]) as (layer, row, column):
-            total = stmts.local("total", (1,), self._how.dtype)
-            stmts.store(total, [0], 0)
+            total = stmts.filled("total", 1, self._how.dtype)
             with stmts.loop(self._splits, "part") as part:
                 stmts.store(total, [0], tb.load(total, [0]) + tb.load(parts, [part, layer, row, column]))
             store(layer, row, column, tb.load(total, [0]))

@@ -11,10 +11,9 @@ from dataclasses import replace
 from math import prod
 
 from mlfc.kernels import arithmetic, tiling
-from mlfc.kernels.codes import LONGEST_BLOCK
+from mlfc.kernels.codes import LONGEST_BLOCK, PackedVectors, VectorPacking
 from mlfc.kernels.conv_tile import TiledConv, TilePosition
 from mlfc.kernels.geometry import Conv, frame_of, rows_as_pixels, unflattened
-from mlfc.kernels.packed_vectors import PackedVectors, VectorPacking
 from mlfc.kernels.product_tile import FlatRows
 from mlfc.kernels.staging import Source
 from mlfc.kernels.templates import Weights, template
@@ -144,49 +143,40 @@ class _TileSums:
     def emit(self) -> None:
         """Write everything."""
         stmts, packing, kernel = self._stmts, self._packing, self._conv.conv.kernel
-        self._sums = self._zeros("sums")
-        totals = self._zeros("totals") if packing.in_pieces else None
+        self._sums = stmts.filled("sums", self._count, _VECTOR)
+        totals = stmts.filled("totals", self._count, _VECTOR) if packing.in_pieces else None
         taps = self._conv.run[0]
         with stmts.loop(kernel[0], "ky") as ky, stmts.loop(taps, "kx") as kx:
             first = (ky * taps + kx) * packing.run_words
+
+            def write(index: Expr, steps: int) -> None:
+                at = first + index * packing.block_words
+                self._piece(at, (ky, kx, index * packing.block), steps, index)
+                self._end(totals, index)
+
             if packing.whole:
                 with stmts.loop(packing.whole, "piece") as index:
-                    at = first + index * packing.block_words
-                    self._piece(at, (ky, kx, index * packing.block), packing.block, index)
-                    self._end(totals, index)
+                    write(index, packing.block)
             if packing.rest:
-                index = tb.const(packing.whole)
-                at = first + packing.whole * packing.block_words
-                self._piece(at, (ky, kx, index * packing.block), packing.rest, index)
-                self._end(totals, index)
+                write(tb.const(packing.whole), packing.rest)
         self._conv.finish(self._place, self._block, self._number, totals or self._sums, self._together)
 
     def _at(self, vector: int) -> tuple[Expr, int]:
         """Return the panel of a vector of a pixel, and which of it the vector is."""
         return self._block.place(self._place.group, self._number, vector)
 
-    def _zeros(self, name: str) -> Buffer:
-        buffer = self._stmts.local(name, (self._count,), _VECTOR)
-        for index in range(self._count):
-            self._stmts.store(buffer, [index], tb.const(0, _VECTOR))
-        return buffer
-
     def _piece(self, word: Expr, at: tuple[Expr, Expr, Expr], steps: int, index: Expr) -> None:
         """Write the products of successive steps, whose codes start with a word."""
         stmts, per_word, (ky, kx, first) = self._stmts, self._packing.codes.per_word, at
         which = index if self._packing.codes.blocks > 1 else tb.const(0)
-        zeros = [self._zero(which, vector) for vector in range(self._across)]
+        places = [self._at(vector) for vector in range(self._across)]
+        zeros = [self._packed.zero(stmts, panel, which, own) for panel, own in places]
         whole, rest = divmod(steps, per_word)
         if whole:
             with stmts.loop(whole, "k") as k:
                 self._products(word + k, (ky, kx, first + k * per_word), per_word, zeros)
         if rest:
             self._products(word + whole, (ky, kx, first + whole * per_word), rest, zeros)
-
-    def _zero(self, block: Expr, vector: int) -> Expr:
-        panel, own = self._at(vector)
-        zero = self._packed.zero(panel, block, own)
-        return zero if self._packed.zeros is None else self._stmts.let("zero", zero)
 
     def _products(self, word: Expr, at: tuple[Expr, Expr, Expr], steps: int, zeros: list[Expr]) -> None:
         """Write the products of the steps whose codes are in one word of each lane."""
@@ -274,12 +264,10 @@ class UnpackedRows:
         if rest:
             self._unpack(block, vectors, (number, first + blocks, tb.const(blocks * packing.block)), rest)
         extent = first * packing.block, blocks * packing.block + rest
-        for start, count, wide in self._tile.columns.pieces:
-            with stmts.loop(count, "rows") as index:
-                for own in replace(block, count=1).parts(self._tile.vectors):
-                    with stmts.loop(own.count, "vectors") as which:
-                        before = which * own.vectors + own.before
-                        self._multiply((own.vectors, before), index * wide + start, wide, extent)
+        for row, wide in tiling.pieces(self._ctx, self._tile.columns, "rows"):
+            for own in replace(block, count=1).parts(self._tile.vectors):
+                with stmts.loop(own.count, "vectors") as which:
+                    self._multiply((own.vectors, which * own.vectors + own.before), row, wide, extent)
 
     def _unpack(self, block: PackedBlock, vectors: PackedVectors, at: tuple[Expr, Expr, Expr], steps: int) -> None:
         """Write the weights of one block of the reduction to scratch."""
@@ -288,8 +276,7 @@ class UnpackedRows:
         per_word = packing.codes.per_word
         zeros, scales = [], []
         for vector in range(block.vectors):
-            zero = vectors.zero(panel, which, vector)
-            zeros.append(zero if vectors.zeros is None else stmts.let("zero", zero))
+            zeros.append(vectors.zero(stmts, panel, which, vector))
             scales.append(stmts.let("scale", vectors.scale(panel, which, vector)))
         with stmts.loop(-(-steps // per_word), "k") as k:
             for vector in range(block.vectors):
@@ -302,9 +289,7 @@ class UnpackedRows:
     def _multiply(self, part: tuple[int, Expr], row: Expr, wide: int, steps: tuple[Expr, int]) -> None:
         """Write the products of some rows with a piece of the reduction, of so many vectors behind others."""
         stmts, (first, extent), (data, _), (vectors, before) = self._stmts, steps, self._source, part
-        sums = stmts.local("sums", (wide * vectors,), _VECTOR)
-        for index in range(sums.size):
-            stmts.store(sums, [index], tb.const(0, _VECTOR))
+        sums = stmts.filled("sums", wide * vectors, _VECTOR)
         rows = [self._indices(row + pixel) for pixel in range(wide)]
         with stmts.loop(extent, "k") as k:
             weights = [tb.load(self._panel, [k, (before + vector) * LANES], lanes=LANES) for vector in range(vectors)]

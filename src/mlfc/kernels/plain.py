@@ -1,26 +1,24 @@
 """Plain scalar templates: right for every size and dtype, and the reference of the others.
 
-The loops run over the unpadded input, over those taps that read inside it; four output channels share each
-input value. Long float sums are taken in pieces: a sum of n floats, one after another, is off by some sqrt(n) roundings
-of its size, so a long one starts afresh after every few hundred products, and the pieces are added up apart. Shorter
-sums keep the references' order.
+Long float sums are taken in pieces, which are added up apart: a sum of n floats, one after another, is off by some
+sqrt(n) roundings of its size. Shorter sums keep the references' order.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from itertools import cycle
 from math import prod
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 
+from mlfc.kernels.codes import PackedPanels
 from mlfc.kernels.folding import serial_loops
 from mlfc.kernels.geometry import Conv, Product, is_padded
 from mlfc.kernels.nibbles import LEAST_NIBBLES, fit_nibbles, nibble, nibbles
-from mlfc.kernels.packed_panels import PackedPanels
 from mlfc.kernels.templates import Array, Weights, template
 from mlfc.support import dtypes
 from mlfc.support.dims import Dim, Extent, bounds
@@ -31,9 +29,6 @@ from mlfc.tir.ir import Buffer, Const, Expr
 
 LONGEST = 1024  # products that are added up one after another
 PIECE = 512  # most products of a piece of a longer sum
-
-Piece: TypeAlias = "tuple[Expr, Expr]"
-
 
 FILTERS_AT_ONCE = 4
 MOST_FILTERS = 8  # that are worth measuring
@@ -50,18 +45,13 @@ def is_long(dtype: str, steps: Extent) -> bool:
 
 def no_sum(dtype: str, steps: Extent) -> Expr:
     """Return what the first piece of a long sum is added to: where the run makes it short, what changes no bit."""
-    zero = tb.const(0, dtype)
-    return tb.select(tb.binary("gt", steps, LONGEST), zero, tb.const(-0.0, dtype)) if _is_dynamic(steps) else zero
-
-
-def _is_dynamic(steps: Extent) -> bool:
-    """Tell whether the run decides if a sum is long."""
-    low, high = bounds(steps)
-    return low <= LONGEST < high
+    zero, (low, high) = tb.const(0, dtype), bounds(steps)
+    is_dynamic = low <= LONGEST < high
+    return tb.select(tb.binary("gt", steps, LONGEST), zero, tb.const(-0.0, dtype)) if is_dynamic else zero
 
 
 @contextmanager
-def piece(ctx: Context, steps: Extent, whole: bool) -> Iterator[Piece]:
+def piece(ctx: Context, steps: Extent, whole: bool) -> Iterator[tuple[Expr, Expr]]:
     """Open a loop over pieces of a range of `steps`; yield the start and the extent of a piece.
 
     Pieces are equal where the range has a divisor for that, else the last one is shorter. If `whole`, there is one
@@ -81,12 +71,22 @@ def piece(ctx: Context, steps: Extent, whole: bool) -> Iterator[Piece]:
         yield first, tb.const(size) if count * size == steps else tb.minimum(size, steps - first)
 
 
+@contextmanager
+def unrolled_loop(stmts: tb.StmtBuilder, extent: Extent | Expr, name: str, times: int) -> Iterator[Expr]:
+    """Open a loop that has `times` steps in each iteration."""
+    with stmts.loop(extent if times == 1 else extent // times, name) as index:
+        if times == 1:
+            yield index
+            return
+        with stmts.loop(times, "step", "unrolled") as step:
+            yield index * times + step
+
+
 def _pieces(ctx: Context, steps: Expr) -> Expr:
     """Write the search for the number of pieces that `piece` finds where it knows the range."""
     stmts = ctx.stmts
     fewest = stmts.let("fewest", (steps + (PIECE - 1)) // PIECE)
-    found = stmts.local("count", (1,), "int32")
-    stmts.store(found, [0], 1)
+    found = stmts.filled("count", 1, "int32", 1)
     with stmts.when(tb.binary("gt", steps, LONGEST)):
         stmts.store(found, [0], fewest)
         with stmts.loop(fewest, "number") as number:
@@ -165,19 +165,14 @@ def _stored(ctx: Context, weights: Weights, ordered: Array) -> Callable[[Sequenc
     """Keep weights in the order in which they are read; return their reader by panel, steps and filter of the panel."""
     if weights.runtime_tensor is not None:
         buffer = _packed(ctx, weights, ordered)
-    elif _keeps_nibbles(ctx, ordered):
-        return _nibbles(ctx, ordered)
     else:
+        # four bits where weights fit, memory is small, and half of it can be saved
+        is_small = not (ctx.features.vector_bytes or ctx.features.gpu) and ordered.size >= LEAST_NIBBLES
+        can_halve = ordered.shape[-1] % 2 == 0 or len(ordered) > 1
+        if ordered.dtype == np.int8 and is_small and can_halve and fit_nibbles(ordered):
+            return _nibbles(ctx, ordered)
         buffer = ctx.constant("weights", np.ascontiguousarray(ordered))
     return lambda at: tb.load(buffer, at)
-
-
-def _keeps_nibbles(ctx: Context, ordered: Array) -> bool:
-    """Tell whether weights are kept in four bits: where they fit, memory is small, and half of it can be saved."""
-    features = ctx.features
-    if ordered.dtype != np.int8 or features.vector_bytes or features.gpu or ordered.size < LEAST_NIBBLES:
-        return False
-    return fit_nibbles(ordered) and (ordered.shape[-1] % 2 == 0 or len(ordered) > 1)
 
 
 def _nibbles(ctx: Context, ordered: Array) -> Callable[[Sequence[Expr]], Expr]:
@@ -291,9 +286,7 @@ class FilterSums:
         stmts = self.ctx.stmts
         if not self.long:
             return None, lambda: None
-        totals = stmts.local("totals", (self.width,), self.dtype)
-        for index in range(self.width):
-            stmts.store(totals, [index], 0)
+        totals = stmts.filled("totals", self.width, self.dtype)
 
         def end_piece() -> None:
             for index in range(self.width):
@@ -308,18 +301,13 @@ class FilterSums:
     @contextmanager
     def steps(self, extent: int, end_piece: Callable[[], None]) -> Iterator[Expr]:
         """Open the innermost loop of the reduction, in pieces where the sum is long or has several scales."""
-        if self.packed and self.packed.blocks > 1:
-            with self.packed.block_of(self.ctx, extent) as (first, count):
-                with self.ctx.stmts.loop(count, "c") as offset:
-                    yield first + offset
-                end_piece()
-            return
         if self.unroll > 1:
-            with self.ctx.stmts.loop(extent // self.unroll, "c") as iteration:
-                with self.ctx.stmts.loop(self.unroll, "step", "unrolled") as step:
-                    yield iteration * self.unroll + step
+            with unrolled_loop(self.ctx.stmts, extent, "c", self.unroll) as step:
+                yield step
             return
-        with piece(self.ctx, extent, not self.long) as (first, count):
+        packed = self.packed if self.packed and self.packed.blocks > 1 else None
+        cut = packed.block_of(self.ctx, extent) if packed else piece(self.ctx, extent, not self.long)
+        with cut as (first, count):
             with self.ctx.stmts.loop(count, "c") as offset:
                 yield first + offset
             end_piece()
@@ -334,23 +322,18 @@ class _AxisTaps:
     count: Expr
 
 
-def _taps(ctx: Context, conv: Conv, axis: int, index: Expr) -> _AxisTaps:
-    """Return the taps of an output index; those of a dilated axis are not clipped, so `_inside` tests them."""
-    stmts, size, taps = ctx.stmts, conv.spatial[axis], tb.const(conv.kernel[axis])
-    base = index * conv.strides[axis] - conv.padding[axis][0]
-    if conv.dilation[axis] > 1 or not is_padded(conv.padding[axis]):
-        return _AxisTaps(base, tb.const(0), taps)
-    first = stmts.let("first", tb.maximum(base, 0))
-    return _AxisTaps(first, first - base, stmts.let("count", tb.minimum(base + taps, size) - first))
-
-
-def _inside(positions: Sequence[Expr], conv: Conv) -> Expr:
-    """Return the condition that the taps of dilated axes read inside the input."""
-    checks = []
-    for position, step, size, pads in zip(positions, conv.dilation, conv.spatial, conv.padding, strict=True):
-        if step > 1 and is_padded(pads):
-            checks += [tb.binary("ge", position, 0), tb.binary("lt", position, size)]
-    return tb.land(*checks)
+def _taps(ctx: Context, conv: Conv, place: Sequence[Expr]) -> list[_AxisTaps]:
+    """Return the taps of an output element; those of dilated axes are not clipped, so `_windows` tests them."""
+    stmts, found = ctx.stmts, []
+    for axis, index in enumerate(place):
+        taps, base = tb.const(conv.kernel[axis]), index * conv.strides[axis] - conv.padding[axis][0]
+        if conv.dilation[axis] > 1 or not is_padded(conv.padding[axis]):
+            found.append(_AxisTaps(base, tb.const(0), taps))
+            continue
+        first = stmts.let("first", tb.maximum(base, 0))
+        count = stmts.let("count", tb.minimum(base + taps, conv.spatial[axis]) - first)
+        found.append(_AxisTaps(first, first - base, count))
+    return found
 
 
 @contextmanager
@@ -359,7 +342,11 @@ def _windows(ctx: Context, conv: Conv, ranges: Sequence[_AxisTaps]) -> Iterator[
     with serial_loops(ctx, [taps.count for taps in ranges], "k") as offsets:
         both = list(zip(ranges, offsets, strict=True))
         positions = [taps.first + offset * step for (taps, offset), step in zip(both, conv.dilation, strict=True)]
-        with _when(ctx, _inside(positions, conv)):
+        checks = []
+        for position, step, size, pads in zip(positions, conv.dilation, conv.spatial, conv.padding, strict=True):
+            if step > 1 and is_padded(pads):
+                checks += [tb.binary("ge", position, 0), tb.binary("lt", position, size)]
+        with _when(ctx, tb.land(*checks)):
             yield positions, [taps.skip + offset for taps, offset in both]
 
 
@@ -371,7 +358,7 @@ def convolution(ctx: Context, conv: Conv, data: Buffer, weights: Weights, out: O
     centered = weights.centered().reshape(*conv.kernel, conv.group_channels, conv.groups, conv.group_filters)
     sums = FilterSums(ctx, data, weights, centered, out)
     with serial_loops(ctx, (conv.batch, *conv.output), "o") as place:
-        ranges = [_taps(ctx, conv, axis, index) for axis, index in enumerate(place[1:])]
+        ranges = _taps(ctx, conv, place[1:])
         with stmts.loop(conv.groups, "group") as group, sums.over(group, place) as (_, add, end_piece):
             with _windows(ctx, conv, ranges) as (positions, taps), sums.steps(conv.group_channels, end_piece) as c:
                 value = tb.load(data, [place[0], *positions, group * conv.group_channels + c])
@@ -384,7 +371,7 @@ def depthwise(ctx: Context, conv: Conv, data: Buffer, weights: Weights, out: Out
     multiplier = conv.filters // conv.channels
     sums = FilterSums(ctx, data, weights, weights.centered().reshape(*conv.kernel, 1, conv.filters), out)
     with serial_loops(ctx, (conv.batch, *conv.output), "o") as place:
-        ranges = [_taps(ctx, conv, axis, index) for axis, index in enumerate(place[1:])]
+        ranges = _taps(ctx, conv, place[1:])
         with sums.over(tb.const(0), place) as (first, add, _), _windows(ctx, conv, ranges) as (positions, taps):
             channels = [(first + lane) // multiplier for lane in range(sums.width)]
             values = [tb.load(data, [place[0], *positions, channel]) for channel in channels]
@@ -421,14 +408,9 @@ def _gathered(conv: Conv, place: Sequence[Expr], taps: Sequence[Expr], data: Buf
     return positions, checks
 
 
-@contextmanager
-def _when(ctx: Context, condition: Expr) -> Iterator[Any]:
+def _when(ctx: Context, condition: Expr) -> AbstractContextManager[None]:
     """Open an if, unless the condition always holds."""
-    if isinstance(condition, Const) and condition.value:
-        yield
-        return
-    with ctx.stmts.when(condition):
-        yield
+    return nullcontext() if isinstance(condition, Const) and condition.value else ctx.stmts.when(condition)
 
 
 @template("packed_dense", "plain")

@@ -17,7 +17,7 @@ from mlfc.kernels.arithmetic import Arithmetic, scaled_vector
 from mlfc.kernels.compact_tile import CompactConv, is_compact
 from mlfc.kernels.conv_tile import TiledConv, TilePosition
 from mlfc.kernels.folding import serial_loops
-from mlfc.kernels.geometry import Conv, Frame, Product, rows_as_pixels, unflattened
+from mlfc.kernels.geometry import Frame, Product, line, rows_as_pixels, unflattened
 from mlfc.kernels.plain import bias_values, factor, is_long, no_sum, piece, read_matrix
 from mlfc.kernels.plain import product as plain_product
 from mlfc.kernels.templates import Weights, in_float, template
@@ -32,11 +32,6 @@ ROW_VECTORS = 4
 """Of columns, whose sums of one row are added up together."""
 
 
-def _rows_conv(batch: Extent, rows: Extent, reduction: Extent, columns: Extent) -> Conv:
-    """Return the 1x1 convolution that multiplies `rows` pixels of `reduction` channels."""
-    return Conv(batch, (1, rows), reduction, columns, (1, 1), (1, 1), (1, 1), ((0, 0), (0, 0)))
-
-
 def _rows_axis(leading: Sequence[Extent]) -> int | None:
     """Return the dimension of rows that fills tiles best; None where the run decides, and all together do it better."""
     fixed = [extent for extent in leading if not isinstance(extent, Dim)]
@@ -48,10 +43,7 @@ def _rows_axis(leading: Sequence[Extent]) -> int | None:
 
 
 def _rows_frame(leading: Sequence[Extent], axis: int) -> tuple[Extent, Extent, Frame]:
-    """Return (batch, rows, frame) that sees a tensor (lead..., channels) as images of one row of pixels.
-
-    The dimension `axis` becomes the row.
-    """
+    """Return (batch, rows, frame) that sees a tensor (lead..., channels) as images of one row, that of `axis`."""
     rows = leading[axis] if leading else 1
     others = [(index, extent) for index, extent in enumerate(leading) if index != axis]
 
@@ -67,16 +59,11 @@ def _rows_frame(leading: Sequence[Extent], axis: int) -> tuple[Extent, Extent, F
     return prod(extent for _, extent in others), rows, frame
 
 
-def _accepts_dense(ctx: Context, data: Buffer, weights: Weights, out: Output) -> bool:
-    how = arithmetic.choose(data.dtype, weights, ctx.features)
-    return how is not None and how.accumulator == out.dtype
-
-
-@template("dense", "vector", _accepts_dense)
+@template("dense", "vector", arithmetic.accepts)
 def dense(ctx: Context, data: Buffer, weights: Weights, out: Output) -> None:
     """Write rows of data times constant weights (reduction, columns)."""
     how = arithmetic.choose(data.dtype, weights, ctx.features)
-    assert how is not None  # _accepts_dense has seen to it
+    assert how is not None  # `accepts` has seen to it
     axis = _rows_axis(data.shape[:-1])
     if axis is None:
         flat, seen = rows_as_pixels(data.shape, weights.values.shape[-1])
@@ -84,7 +71,7 @@ def dense(ctx: Context, data: Buffer, weights: Weights, out: Output) -> None:
         tile(ctx, flat, how, (data, seen), out).emit()
         return
     batch, rows, frame = _rows_frame(data.shape[:-1], axis)
-    conv = _rows_conv(batch, rows, *weights.values.shape)
+    conv = line(batch, rows, *weights.values.shape)
     tile = CompactConv if is_compact(ctx.features, conv, how) else TiledConv
     tile(ctx, conv, how, (data, frame), out).emit()
 
@@ -123,25 +110,18 @@ class TiledProduct(TiledConv):
             lambda value: value,
             lambda acc, value, weight: acc + tb.broadcast(factor(value, sizes.a_zero, dtype), LANES) * weight,
         )  # fmt: skip
-        conv = _rows_conv(prod(self.batch), sizes.rows, sizes.reduction, sizes.columns)
+        conv = line(prod(self.batch), sizes.rows, sizes.reduction, sizes.columns)
         super().__init__(ctx, conv, how, (self.a.in_memory(ctx), self._result), out)
         self._packed: list[tuple[PackedBlock, Buffer]] = []
 
     def _result(self, image: Any, _: Any, x: Any, channel: Any) -> Sequence[Expr]:
-        return [*self._batch_indices(image), x, channel]
-
-    def _batch_indices(self, image: Expr) -> list[Expr]:
-        indices: list[Expr] = []
-        for position, extent in reversed(list(enumerate(self.batch))):
-            indices.insert(0, image % extent if position else image)
-            image = image // extent
-        return indices
+        return [*unflattened(image, self.batch), x, channel]
 
     def read(self, image: Expr, row: Expr, column: Expr, channel: Expr) -> Expr:
         """Read the first matrix in place."""
         del row
         place = (channel, column) if self.sizes.transpose_a else (column, channel)
-        return read_matrix(self.a, self._batch_indices(image), *place)
+        return read_matrix(self.a, unflattened(image, self.batch), *place)
 
     def pack(self, block: PackedBlock) -> tuple[Buffer, Buffer | None]:
         """Declare the scratch of a block, (count, reduction, lanes), and the start of its accumulators."""
@@ -154,7 +134,7 @@ class TiledProduct(TiledConv):
     def prepare(self, image: Expr) -> None:
         """Write the loops that pack the second matrix of one batch."""
         stmts, sizes = self.ctx.stmts, self.sizes
-        batch = self._batch_indices(image)
+        batch = unflattened(image, self.batch)
         stmts.refill(*(buffer for _, buffer in self._packed))
         for block, buffer in self._packed:
             with stmts.loop(block.count, "block") as number, stmts.loop(sizes.reduction, "k") as k:
@@ -201,9 +181,11 @@ def _row(ctx: Context, sizes: Product, a: Tensor, b: Tensor, out: Output) -> Non
     table = None if bias is None else ctx.constant("bias", bias)
     b = b if b.dtype == "float16" else in_float(ctx, b)
     whole, rest = sizes.columns // LANES, sizes.columns % LANES
-    pieces = [(0, whole // ROW_VECTORS, ROW_VECTORS, 0)]
-    pieces += [(whole // ROW_VECTORS * ROW_VECTORS * LANES, whole % ROW_VECTORS, 1, 0)]
-    pieces += [(sizes.columns - LANES, minimum(rest, 1), 1, LANES - rest)]
+    pieces = [
+        (0, whole // ROW_VECTORS, ROW_VECTORS, 0),
+        (whole // ROW_VECTORS * ROW_VECTORS * LANES, whole % ROW_VECTORS, 1, 0),
+        (sizes.columns - LANES, minimum(rest, 1), 1, LANES - rest),
+    ]
     with serial_loops(ctx, out.shape[:-2], "batch") as batch:
         for start, count, vectors, done in (item for item in pieces if bounds(item[1])[1] > 0):
             with stmts.loop(count, "block") as block:
@@ -223,14 +205,10 @@ def _row_sums(
     """Write the sums of a few vectors of columns, in pieces where they are long; return an array of them."""
     stmts, (a, b), (first, vectors) = ctx.stmts, operands, block
     long, vector = is_long("float32", sizes.reduction), dtypes.vector("float32", LANES)
-    totals = stmts.local("totals", (vectors,), vector)
     begin = no_sum("float32", sizes.reduction) if long else tb.const(0.0, "float32")
-    for index in range(vectors):
-        stmts.store(totals, [index], tb.broadcast(begin, LANES))
+    totals = stmts.filled("totals", vectors, vector, tb.broadcast(begin, LANES))
     with piece(ctx, sizes.reduction, not long) as (start, extent):
-        part = stmts.local("part", (vectors,), vector) if long else totals
-        for index in range(vectors if long else 0):
-            stmts.store(part, [index], tb.const(0, vector))
+        part = stmts.filled("part", vectors, vector) if long else totals
         with stmts.loop(extent, "k") as offset:
             k = start + offset
             value = read_matrix(a, batch, *((k, tb.const(0)) if sizes.transpose_a else (tb.const(0), k)))

@@ -6,11 +6,11 @@ Hosts take one row after another. On a device a row is the work of a group of wo
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from math import prod
-from typing import Protocol
+from typing import TypeAlias
 
 from mlfc.kernels.folding import Axes, Fold, emit_fold, serial_loops
 from mlfc.kernels.gpu_groups import WARP, fold_in_tree, power_of_two, shared_out, unraveled
@@ -78,11 +78,11 @@ class GroupRows:
         """Open the launch; yield the indices of the group's row."""
         self._rows = prod(extents)
         groups = maximum(1, self._rows)
-        with self._ctx.stmts.launch((groups,), (self._items,)) as ((row,), (item,)), ExitStack() as guard:
+        with self._ctx.stmts.launch((groups,), (self._items,)) as ((row,), (item,)):
             self._row, self._item = row, item
-            if groups != self._rows:
-                guard.enter_context(self._ctx.stmts.when(tb.binary("lt", row, self._rows)))
-            yield unraveled(row, extents)
+            is_whole = groups == self._rows
+            with nullcontext() if is_whole else self._ctx.stmts.when(tb.binary("lt", row, self._rows)):
+                yield unraveled(row, extents)
 
     @contextmanager
     def elements(self, shape: Sequence[int], prefix: str) -> Iterator[Sequence[Expr]]:
@@ -94,8 +94,7 @@ class GroupRows:
     def folded(self, name: str, shape: tuple[int, ...], read: Reader, fold: Fold) -> Expr:
         """Write the fold of the whole row and return its result, which all work-items have."""
         stmts = self._ctx.stmts
-        total = stmts.local("part", (1,), fold.dtype)
-        stmts.store(total, [0], tb.const(fold.neutral, fold.dtype))
+        total = stmts.filled("part", 1, fold.dtype, fold.neutral)
         with self.elements(shape, "r") as row:
             stmts.store(total, [0], fold.step(tb.load(total, [0]), tb.cast(read(row), fold.dtype)))
         partial_results = stmts.shared(name, (self._items,), fold.dtype)
@@ -119,20 +118,8 @@ class GroupRows:
         return KeptRow(store, lambda indices: tb.load(rows, [self._row, *indices]))
 
 
-class Rows(Protocol):
-    """The loops of an operator that works on rows."""
-
-    def over(self, extents: Sequence[int]) -> AbstractContextManager[Sequence[Expr]]:
-        """Open the loops over rows; yield the indices of one."""
-
-    def elements(self, shape: Sequence[int], prefix: str) -> AbstractContextManager[Sequence[Expr]]:
-        """Open the loops over the elements of a row; yield the indices of one."""
-
-    def folded(self, name: str, shape: tuple[int, ...], read: Reader, fold: Fold) -> Expr:
-        """Write the fold of a whole row and return its result."""
-
-    def keep(self, name: str, shape: Sequence[int], dtype: str) -> KeptRow:
-        """Return memory for a row; call it inside `over`."""
+Rows: TypeAlias = PlainRows | GroupRows
+"""The loops of an operator that works on rows."""
 
 
 def rows_of(ctx: Context, length: int) -> Rows:

@@ -94,11 +94,7 @@ class _StagedRows:
         return [slot, element]
 
     def copy(
-        self,
-        buffer: Buffer,
-        channels: int,
-        read: Callable[[Expr, int], Expr],
-        to: Callable[[Expr], list[Expr]],
+        self, buffer: Buffer, channels: int, read: Callable[[Expr, int], Expr], to: Callable[[Expr], list[Expr]]
     ) -> None:
         """Write the copy of a pixel: `read` gives some channels from one on, and `to` where a channel is put."""
         with self.ctx.stmts.loop(channels, "c", "vectorized") as c:
@@ -135,8 +131,8 @@ class Band(_StagedRows):
     """The copy of the input rows that a band of output rows needs, with all channels.
 
     A band has `rows` output rows, a divisor of the output's height; where the run decides how large the image is, the
-    last band may have fewer. Every band reads all weights once more, so it is
-    worth as many bytes as they have: `weight_bytes`, and not more than `most_bytes`.
+    last band may have fewer. Every band reads all weights once more, so it is worth as many bytes as they have:
+    `weight_bytes`, and not more than `most_bytes`.
     """
 
     def __init__(
@@ -152,7 +148,9 @@ class Band(_StagedRows):
         limit = min(max(weight_bytes, LEAST_BAND_BYTES), most_bytes)
         height, most = conv.output[0], limit // (self.length * dtypes.nbytes(form.dtype))
         self.is_dynamic = isinstance(height, Dim) or isinstance(self.length, Dim)
-        self.rows: Any = self._open(height, most) if self.is_dynamic else self._chosen(self._fitting(most))
+        fitting = (most - conv.extents[0]) // conv.strides[0] + 1  # output rows
+        is_open = self.is_dynamic
+        self.rows: Any = dims.maximum(dims.minimum(fitting, height), 1) if is_open else self._chosen(most)
         self.buffer = self.scratch()
 
     def scratch(self) -> Buffer:
@@ -162,15 +160,9 @@ class Band(_StagedRows):
     def _input_rows(self, rows: Any) -> Any:
         return (rows - 1) * self.conv.strides[0] + self.conv.extents[0]
 
-    def _open(self, height: Extent, most: Extent) -> Any:
-        fitting = (most - self.conv.extents[0]) // self.conv.strides[0] + 1
-        return dims.maximum(dims.minimum(fitting, height), 1)
-
-    def _fitting(self, most: int) -> int:
-        return fitting_rows(self.conv, most)
-
-    def _chosen(self, usual: int) -> int:
-        """Return the rows of a band that measurements chose, or the usual number."""
+    def _chosen(self, most: int) -> int:
+        """Return the rows of a band that measurements chose, or the largest number that needs `most` input rows."""
+        usual = fitting_rows(self.conv, most)
         height, row = self.conv.output[0], self.length * dtypes.nbytes(self.form.dtype)
 
         def measured() -> list[Value]:

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from mlfc.errors import InternalError
 from mlfc.kernels.codes import WeightCodes
-from mlfc.kernels.geometry import Conv, Product
+from mlfc.kernels.geometry import Conv
 from mlfc.registry import Registry
 from mlfc.support import dtypes
 from mlfc.support.dims import UndecidedError, is_static
@@ -166,10 +166,7 @@ def _takes(entry: KernelTemplate, key: str, ctx: Context, *args: Any) -> bool:
 
 
 def _in_words(ctx: Context, data: Buffer, weights: Weights, out: Output) -> Output:
-    """Return where sums go: as int32 where they are to be int64 and no sum, not even of a part, is beyond an int32.
-
-    A bias that does not fit is added afterwards.
-    """
+    """Return where sums go: as int32 where they are to be int64, and no part of one is beyond an int32."""
     if out.dtype != "int64" or weights.runtime_tensor is not None or not dtypes.is_integer(data.dtype):
         return out
     low, high = dtypes.limits(data.dtype)
@@ -182,7 +179,7 @@ def _in_words(ctx: Context, data: Buffer, weights: Weights, out: Output) -> Outp
     if bias is None or most + max(int(bias.max()), -int(bias.min())) <= dtypes.limits("int32")[1]:
         narrow = None if bias is None else bias.astype(np.int32)
         return Output(out.shape, "int32", lambda at, value: out.store(at, tb.cast(value, "int64")), narrow)
-    table = ctx.constant("bias", bias)
+    table = ctx.constant("bias", bias)  # which does not fit
 
     def store(at: Sequence[Expr], value: Expr) -> None:
         out.store(at, tb.cast(value, "int64") + tb.load(table, [at[-1]]))
@@ -219,18 +216,3 @@ def transposed(ctx: Context, conv: Conv, data: Buffer, weights: Weights, out: Ou
 def dense(ctx: Context, data: Buffer, weights: Weights, out: Output) -> None:
     """Write rows of `data` (..., reduction) times constant weights (reduction, columns)."""
     emit("dense", ctx, data, weights, _in_words(ctx, data, weights, out))
-
-
-def packed_convolution(ctx: Context, conv: Conv, data: Buffer, weights: Weights, out: Output) -> None:
-    """Write a convolution of float32 with weights that are codes, whose scales are of filters."""
-    emit("packed_convolution", ctx, conv, data, weights, out)
-
-
-def packed_dense(ctx: Context, data: Buffer, weights: Weights, out: Output) -> None:
-    """Write rows of float32 times weights that are codes, (reduction, columns)."""
-    emit("packed_dense", ctx, data, weights, out)
-
-
-def product(ctx: Context, sizes: Product, a: Tensor, b: Tensor, out: Output) -> None:
-    """Write a product of matrices, or a batch of them; neither operand need be known at compile time."""
-    emit("product", ctx, sizes, a, b, out)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -125,6 +125,14 @@ def cut(extent: Extent, limit: int) -> Cut:
     return DynamicSplit(extent, limit) if isinstance(extent, Dim) else balanced(extent, limit)
 
 
+def pieces(ctx: Context, split: Cut, name: str, sizes: Container[int] | None = None) -> Iterator[tuple[Expr, int]]:
+    """Open the loop over each kind of piece in turn, or over those of `sizes`; yield a piece's start and size."""
+    for start, count, size in split.pieces:
+        if sizes is None or size in sizes:
+            with ctx.stmts.loop(count, name) as index:
+                yield index * size + start, size
+
+
 @contextmanager
 def covering_pieces(ctx: Context, extent: int, size: int, name: str) -> Iterator[Covering]:
     """Open the loop over the fewest pieces of one size that cover an extent: the last one may begin earlier."""
@@ -165,23 +173,24 @@ def parts(registers: int) -> int:
     return 1 if registers >= 32 else 2
 
 
-def _most_pixels(vectors: int, registers: int) -> int:
-    """Return how many pixels a tile of `vectors` vectors may have.
-
-    Few registers must hold the weights too where several pixels use them; of many, there is room enough.
-    """
-    fitting = accumulators(registers) // vectors
-    return fitting if registers >= 32 else max(1, fitting - 1)
-
-
 def panel_vectors(registers: int) -> list[int]:
     """Return how many vectors a panel of a product may have."""
     return [vectors for vectors in (1, 2, 4) if vectors * 4 <= accumulators(registers)]
 
 
 def panel_rows(vectors: int, registers: int) -> int:
-    """Return how many broadcast values a tile has beside a panel of `vectors` vectors."""
-    return min(_most_pixels(vectors, registers), MOST_PIXELS)
+    """Return how many pixels, or broadcast values, a tile of `vectors` vectors may have.
+
+    Few registers must hold the weights too where several pixels use them; of many, there is room enough.
+    """
+    fitting = accumulators(registers) // vectors
+    return min(fitting if registers >= 32 else max(1, fitting - 1), MOST_PIXELS)
+
+
+def _usable(allowed: tuple[int, ...], filters: int, registers: int) -> list[int]:
+    """Return the numbers of vectors for which there are registers and, if there is a choice, channels."""
+    most = max(1, -(-filters // LANES)) if len(allowed) > 1 else accumulators(registers)
+    return [vectors for vectors in allowed if vectors <= min(most, accumulators(registers))]
 
 
 def panel(rows: int, registers: int) -> tuple[int, int]:
@@ -212,31 +221,23 @@ def choose(height: Extent, width: Extent, filters: Extent, registers: int, allow
     if isinstance(filters, Dim):
         return choose(height, width, min(LONG, bounds(filters)[1]), registers, allowed)
     if isinstance(width, Dim) and not (isinstance(height, int) and height == 1):
-        rows = DynamicSplit(height, 1) if isinstance(height, Dim) else Split(1, 0, height)
-        return _of_dynamic_width(Tile(rows, DynamicSplit(width, 1), 1), filters, registers, allowed)
+        return Tile(cut(height, 1), *_of_dynamic_width(width, filters, registers, allowed))
     if isinstance(height, Dim) or isinstance(width, Dim):
         found = choose(1, min(LONG, bounds(width)[1]), filters, registers, allowed)
         columns = DynamicSplit(width, found.columns.largest) if isinstance(width, Dim) else found.columns
-        return Tile(DynamicSplit(height, 1) if isinstance(height, Dim) else Split(1, 0, height), columns, found.vectors)
-    limit = accumulators(registers)
-    best: tuple[float, Tile] | None = None
-    for vectors in allowed:
-        if vectors > limit or (vectors > max(1, -(-filters // LANES)) and len(allowed) > 1):
-            continue
-        most = min(_most_pixels(vectors, registers), MOST_PIXELS)
-        for tall in range(1, min(height, most) + 1):
-            rows, columns = balanced(height, tall), balanced(width, min(width, most // tall))
-            tile = Tile(rows, columns, vectors)
-            cost = _cost(tile, filters, parts(registers))
-            if best is None or cost < best[0]:
-                best = cost, tile
-    assert best is not None
-    return best[1]
+        return Tile(cut(height, 1), columns, found.vectors)
+    tiles = [
+        Tile(balanced(height, tall), balanced(width, min(width, most // tall)), vectors)
+        for vectors in _usable(allowed, filters, registers)
+        for most in (panel_rows(vectors, registers),)
+        for tall in range(1, min(height, most) + 1)
+    ]
+    return min(tiles, key=lambda tile: _cost(tile, filters, parts(registers)))
 
 
-def _of_dynamic_width(tile: Tile, filters: int, registers: int, allowed: tuple[int, ...]) -> Tile:
-    """Return the tile with the columns and vectors that have the least estimated time over usual widths of images."""
-    limit, each = accumulators(registers), parts(registers)
+def _of_dynamic_width(width: Dim, filters: int, registers: int, allowed: tuple[int, ...]) -> tuple[DynamicSplit, int]:
+    """Return the columns and vectors that have the least estimated time over usual widths of images."""
+    each = parts(registers)
 
     def cost(sizes: tuple[int, int]) -> float:
         wide, vectors = sizes
@@ -251,13 +252,11 @@ def _of_dynamic_width(tile: Tile, filters: int, registers: int, allowed: tuple[i
 
     fitting = [
         (wide, vectors)
-        for vectors in allowed
-        if vectors <= limit and (vectors <= max(1, -(-filters // LANES)) or len(allowed) == 1)
-        for wide in range(1, min(_most_pixels(vectors, registers), MOST_PIXELS) + 1)
+        for vectors in _usable(allowed, filters, registers)
+        for wide in range(1, panel_rows(vectors, registers) + 1)
     ]
     wide, vectors = min(fitting, key=cost)
-    assert isinstance(tile.columns, DynamicSplit)
-    return Tile(tile.rows, DynamicSplit(tile.columns.extent, wide), vectors)
+    return DynamicSplit(width, wide), vectors
 
 
 def covering(height: int, width: int, filters: int, registers: int, allowed: tuple[int, ...], weights: int = 1) -> Tile:
@@ -296,10 +295,8 @@ def fitting(
     Unlike `choose` they include tiles of more pixels and other numbers of vectors, for which the estimate is too rough.
     """
     found: dict[Tile, float] = {}
-    for vectors in allowed:
+    for vectors in _usable(allowed, filters, registers):
         most = max(1, accumulators(registers) // vectors)
-        if (vectors > max(1, -(-filters // LANES)) and len(allowed) > 1) or vectors > accumulators(registers):
-            continue
         for tall in range(1, min(height, most, MOST_PIXELS) + 1):
             for wide in {min(width, most // tall), min(width, max(1, MOST_PIXELS // tall)), min(width, 4), 1}:
                 if tall * wide <= min(most, MOST_MEASURED_PIXELS):
@@ -363,10 +360,8 @@ class PackedBlock:
         lanes = vectors * LANES
         full, rest = divmod(self.width, lanes) if self.count == 1 else (self.count * self.vectors // vectors, 0)
         blocks = [PackedBlock(self.first, full, lanes, vectors, self)] if full else []
-        if rest:
-            start = self.first + full * lanes
-            blocks.append(PackedBlock(start, 1, rest, -(-rest // LANES), self, full * vectors))
-        return tuple(blocks)
+        last = self.first + full * lanes, 1, rest, -(-rest // LANES), self, full * vectors
+        return (*blocks, PackedBlock(*last)) if rest else tuple(blocks)
 
 
 def channel_blocks(filters: Extent, vectors: int) -> tuple[PackedBlock, ...]:
@@ -384,11 +379,8 @@ def channel_blocks(filters: Extent, vectors: int) -> tuple[PackedBlock, ...]:
             PackedBlock(whole * LANES, minimum(last, 1), last, 1),
         )  # fmt: skip
     full, rest = divmod(filters, vectors * LANES)
-    blocks = []
-    if full:
-        blocks.append(PackedBlock(0, full, vectors * LANES, vectors))
-    if rest:
-        blocks.append(PackedBlock(full * vectors * LANES, 1, rest, -(-rest // LANES)))
+    blocks = [PackedBlock(0, full, vectors * LANES, vectors)] if full else []
+    blocks += [PackedBlock(full * vectors * LANES, 1, rest, -(-rest // LANES))] if rest else []
     return tuple(blocks)
 
 
@@ -411,12 +403,9 @@ def pack_rows(rows: Array, block: PackedBlock, step: int) -> Array:
     runs, reduction, _ = rows.shape
     lanes = block.vectors * LANES
     steps = -(-reduction // step)
-    padded = np.zeros((runs, steps * step, block.count * lanes), rows.dtype)
+    padded = np.zeros((runs, steps * step, block.count, lanes), rows.dtype)
     chosen = rows[:, :, block.first : block.first + block.count * block.width]
-    for index in range(block.count):
-        padded[:, :reduction, index * lanes : index * lanes + block.width] = chosen[
-            :, :, index * block.width : (index + 1) * block.width
-        ]
+    padded[:, :reduction, :, : block.width] = chosen.reshape(runs, reduction, block.count, block.width)
     parts = padded.reshape(runs, steps, step, block.count, lanes).transpose(3, 0, 1, 4, 2)
     return np.ascontiguousarray(parts.reshape(block.count, runs * steps, lanes * step))
 

@@ -1,19 +1,22 @@
 """The tables of decision trees in the form in which the loops of `kernels.trees` read them.
 
-Inner nodes are in preorder, tree after tree, so the left child of a node is the next one and the right child is as far
-away as the left one has nodes. A subtree of n inner nodes has n + 1 leaves: so how many inner nodes the left child has
-is all that a node stores of its children, and leaves are found by counting. Every comparison is made one of the kind
-``x <= threshold``, which leads to the left.
+Inner nodes are in preorder, and a node stores how many its left child has: its right child is as far away, and leaves
+are found by counting. Every comparison is made one of the kind ``x <= threshold``, which leads to the left.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
+from mlfc.tir import builder as tb
+from mlfc.tir.context import Context, Tensor
+from mlfc.tir.intrinsics.registry import bits_of_float
+from mlfc.tir.ir import Buffer, Expr
 
 Array = npt.NDArray[Any]
 MOST_NODES = (1 << 16) - 1
@@ -122,3 +125,186 @@ def narrow(values: Array) -> Array:
     """Return integers from 0 on in the narrowest unsigned dtype that holds them."""
     top = int(values.max(initial=0))
     return values.astype(np.uint8 if top < 1 << 8 else np.uint16 if top < 1 << 16 else np.uint32)
+
+
+# what is subtracted from keys, so that NaN of both signs is above all numbers, or below
+_NAN_ABOVE, _NAN_BELOW = 0x7FFFFF, -0x7FFFFF & 0xFFFFFFFF
+
+
+@dataclass(frozen=True, eq=False)
+class Slots:
+    """The features as nodes ask for them: those for which NaN goes to the right, then those where it goes left."""
+
+    features: Array  # (slots,)
+    right: int  # how many are of the first kind
+    of_node: Array  # (nodes,)
+
+    @staticmethod
+    def of(tables: TreeTables) -> Slots:
+        """Return the slots of tables."""
+        codes = tables.feature + (tables.nan_left.astype(np.int64) << 32)
+        known, of_node = np.unique(codes, return_inverse=True)
+        return Slots(known & 0xFFFFFFFF, int((known < 1 << 32).sum()), of_node.reshape(-1))
+
+    @property
+    def is_mixed(self) -> bool:
+        """Whether NaN goes both ways."""
+        return 0 < self.right < len(self.features)
+
+
+def cuts_of(tables: TreeTables) -> Array:
+    """Return the keys of the thresholds of all nodes, as `write_numbers` makes those of features."""
+    offsets = np.where(tables.nan_left, np.uint32(_NAN_BELOW), np.uint32(_NAN_ABOVE))
+    return (keys_of(tables.threshold) - offsets).astype(np.uint32)
+
+
+def write_numbers(
+    ctx: Context,
+    data: Tensor,
+    row: Expr,
+    slots: Slots,
+    numbers: Buffer,
+    convert: Callable[[Expr, Expr, str], Expr] | None = None,
+) -> None:
+    """Write the keys of the features of all slots, or what `convert` makes of slot, key and dtype."""
+    stmts, count = ctx.stmts, len(slots.features)
+    is_all = np.array_equal(slots.features, np.arange(count))
+    features = None if is_all else ctx.constant("features", narrow(slots.features))
+    for begin, end, offset in ((0, slots.right, _NAN_ABOVE), (slots.right, count, _NAN_BELOW)):
+        if begin == end:
+            continue
+        with stmts.loop(end - begin, "slot") as index:
+            place = index + begin
+            column = place if features is None else limited(tb.load(features, [place]), data.shape[1])
+            key = stmts.let("key", _key(stmts, data(row, column), offset))
+            stmts.store(numbers, [place], key if convert is None else convert(place, key, numbers.dtype))
+
+
+def _key(stmts: tb.StmtBuilder, value: Expr, offset: int) -> Expr:
+    """Return a float as an unsigned integer in the order of the floats, less `offset`, modulo 2**32."""
+    bits = stmts.let("bits", bits_of_float(value))
+    sign = tb.cast(tb.binary("shr", tb.cast(bits, "int32"), tb.const(31)), "uint32")
+    return (bits ^ (sign | tb.const(1 << 31, "uint32"))) - tb.const(offset, "uint32")
+
+
+def limited(index: Expr, count: int) -> Expr:
+    """Return an element of a table, which is below `count`, as an index."""
+    return tb.intrinsic("within", tb.cast(index, "int32"), tb.const(count - 1))
+
+
+def promised(value: Expr, count: int) -> Expr:
+    """Return an unsigned number as an index below `count`, as which it was made."""
+    return tb.cast(tb.intrinsic("within", value, tb.const(count - 1, value.dtype)), "int32")
+
+
+START = {"add": 0.0, "min": np.inf, "max": -np.inf}
+"""What totals are before the first tree."""
+UNROLLED = 4  # most targets whose sums are written one by one, so that compilers keep them in registers
+
+
+@dataclass(frozen=True, eq=False)
+class Leaves:
+    """The scores of leaves, each row once, or by targets that are not zero where that is smaller."""
+
+    plain: Array  # (leaves, targets)
+    rows: Array  # (rows, targets)
+    row_of: Array  # (leaves,)
+
+    @staticmethod
+    def of(tables: TreeTables, scores: Array) -> Leaves:
+        """Return the leaves of tables."""
+        plain = np.ascontiguousarray(scores[tables.leaves])
+        bits = plain.view(f"u{plain.itemsize}")  # zeros of both signs are two
+        rows, row_of = np.unique(bits, axis=0, return_inverse=True)
+        return Leaves(plain, rows.view(plain.dtype), narrow(row_of.reshape(-1)))
+
+    @property
+    def targets(self) -> int:
+        """Scores of a leaf."""
+        return int(self.plain.shape[1])
+
+    def adder(self, ctx: Context, aggregate: str, *, of_rows: bool = False) -> Callable[[Expr, Buffer], None]:
+        """Return what takes the scores of a leaf, or of a row, into the totals, in the smallest form."""
+        sparse = _Sparse.of(self.rows)
+        mapped = 0 if of_rows else self.row_of.nbytes
+        sizes = {"mapped": mapped + self.rows.nbytes}
+        if not of_rows:
+            sizes = {"plain": self.plain.nbytes, **sizes}
+        if aggregate == "add" and self.targets > 2:
+            sizes["sparse"] = mapped + sparse.nbytes
+        form = min(sizes, key=lambda name: sizes[name])
+        is_mapped = form != "plain" and not of_rows
+        mapping = ctx.constant("score_of_leaf", self.row_of) if is_mapped else None
+
+        def row(leaf: Expr) -> Expr:
+            found = leaf if mapping is None else limited(tb.load(mapping, [leaf]), len(self.rows))
+            return leaf if form == "plain" else ctx.stmts.let("row", found)
+
+        if form == "sparse":
+            return sparse.adder(ctx, row)
+        return _dense(ctx, self.plain if form == "plain" else self.rows, row, aggregate)
+
+
+def each_target(ctx: Context, count: int, write: Callable[[Expr], None]) -> None:
+    """Write something for each target, in a loop if they are many."""
+    if count <= UNROLLED:
+        for index in range(count):
+            write(tb.const(index))
+        return
+    with ctx.stmts.loop(count, "target") as target:
+        write(target)
+
+
+def _dense(ctx: Context, scores: Array, row: Callable[[Expr], Expr], aggregate: str) -> Callable[[Expr, Buffer], None]:
+    stmts, table = ctx.stmts, ctx.constant("scores", scores)
+
+    def add(leaf: Expr, total: Buffer) -> None:
+        found = row(leaf)
+
+        def include(target: Expr) -> None:
+            value = tb.binary(aggregate, tb.load(total, [target]), tb.load(table, [found, target]))
+            stmts.store(total, [target], value)
+
+        each_target(ctx, scores.shape[1], include)
+
+    return add
+
+
+@dataclass(frozen=True, eq=False)
+class _Sparse:
+    """Rows of scores without their zeros."""
+
+    begin: Array  # (rows + 1,): the first entry of each row
+    target: Array  # (entries,)
+    number: Array  # (entries,): of the value
+    values: Array
+    targets: int
+
+    @staticmethod
+    def of(rows: Array) -> _Sparse:
+        where, target = np.nonzero(rows)
+        values, number = np.unique(rows[where, target], return_inverse=True)
+        begin = np.searchsorted(where, np.arange(len(rows) + 1))
+        return _Sparse(narrow(begin), narrow(target), narrow(number.reshape(-1)), values, rows.shape[1])
+
+    @property
+    def nbytes(self) -> int:
+        return self.begin.nbytes + self.target.nbytes + self.number.nbytes + self.values.nbytes
+
+    def adder(self, ctx: Context, row: Callable[[Expr], Expr]) -> Callable[[Expr, Buffer], None]:
+        """Return what adds a row to totals."""
+        stmts, entries = ctx.stmts, len(self.target)
+        begins, targets = ctx.constant("begin", self.begin), ctx.constant("target_of", self.target)
+        numbers, values = ctx.constant("value_of", self.number), ctx.constant("values", self.values)
+
+        def add(leaf: Expr, total: Buffer) -> None:
+            found = row(leaf)
+            first = stmts.let("entries", tb.cast(tb.load(begins, [found]), "int32"))
+            count = tb.cast(tb.load(begins, [found + 1]), "int32") - first
+            with stmts.loop(tb.intrinsic("within", count, tb.const(self.targets)), "entry") as index:
+                entry = stmts.let("place", limited(first + index, entries))
+                at = stmts.let("target", limited(tb.load(targets, [entry]), self.targets))
+                value = tb.load(values, [limited(tb.load(numbers, [entry]), len(self.values))])
+                stmts.store(total, [at], tb.load(total, [at]) + value)
+
+        return add

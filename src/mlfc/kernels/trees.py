@@ -1,58 +1,70 @@
-"""The loops of decision trees whose tables are known when the model is compiled.
+"""The loops of decision trees whose tables are known when the model is compiled, and few trees as nested conditions.
 
-Where code is to be fast, and the trees are not too many, `kernels.tree_code` writes them as conditions instead. What
-compares features with thresholds has three forms: the floats themselves; keys, unsigned integers in the order of the
-floats, which cores without a floating-point unit compare in one instruction; and ranks, the places of the features
-among the thresholds that they are ever compared with, so that a node stores a byte or two. All give the same result
-for every float, NaN included.
+Features and thresholds are compared as floats; as keys, unsigned integers in the order of the floats, for cores without
+a floating-point unit; or as ranks among thresholds, so that a node stores a byte or two. Results are the same.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from mlfc.kernels.tree_code import emit_conditions
-from mlfc.kernels.tree_leaves import START, Leaves, each_target
-from mlfc.kernels.tree_numbers import Slots, cuts_of, limited, promised, write_numbers
-from mlfc.kernels.tree_tables import TreeTables, narrow
+from mlfc.kernels import tree_tables as tt
+from mlfc.kernels.tree_tables import Leaves, Slots, TreeTables, limited, narrow, promised
 from mlfc.tir import builder as tb
 from mlfc.tir.context import Context, Output, Tensor
-from mlfc.tir.ir import Buffer, Expr
+from mlfc.tir.ir import Binary, Buffer, Expr
 
 Array = npt.NDArray[Any]
+MOST_NODES, MOST_DEPTH = 2500, 32  # compilers take time for each node, and recur for each level
+MOST_BYTES = 96 << 10
+# of code on a Cortex-M, about, literals included: of a node, of a leaf, of an addition in registers and in memory
+_NODE_BYTES, _LEAF_BYTES, _ADDED_BYTES, _STORED_BYTES = 20, 4, 12, 20
 _RANK_CODE = 96  # bytes of code that ranks take, about
+_FALSE = tb.const(False, "bool")
 
-Goes: Any = Callable[[Expr], Expr]
+# of a row of data, what tells whether a node, by its number or an expression of it, leads to the left
+Goes = Callable[[Expr], Callable[[Any], Expr]]
 
 
 def emit_trees(ctx: Context, data: Tensor, tables: TreeTables, scores: Array, aggregate: str, out: Output) -> bool:
     """Write the loops; return whether they were: not where NaN goes both ways in numbers that have no keys."""
     slots, leaves = Slots.of(tables), Leaves.of(tables, scores)
-    if not ctx.small and emit_conditions(ctx, data, tables, slots, leaves, aggregate, out):
+    if not ctx.small and _emit_conditions(ctx, data, tables, slots, leaves, aggregate, out):
         return True
     form = _form(ctx, data, tables, slots)
     if form is None:
         return False
-    stmts, targets = ctx.stmts, scores.shape[1]
+    stmts = ctx.stmts
     sizes = ctx.constant("sizes", narrow(tables.sizes))
     left = ctx.constant("left", narrow(tables.left + 1))  # and the node itself
     add = leaves.adder(ctx, aggregate)
-    goes = _FORMS[form](ctx, data, tables, slots)
-    with stmts.loop(data.shape[0], "row") as row:
-        goes_left = goes(row)
-        total = stmts.local("total", (targets,), out.dtype)
-        each_target(ctx, targets, lambda target: stmts.store(total, [target], tb.const(START[aggregate], out.dtype)))
-        first = stmts.local("first", (1,), "uint32")
-        stmts.store(first, [0], 0)
+    goes = _floats(ctx, data, tables, slots) if form == "floats" else _integers(ctx, data, tables, slots, form)
+    with _row(ctx, data, goes, leaves.targets, aggregate, out) as (goes_left, total):
+        first = stmts.filled("first", 1, "uint32")
         with stmts.loop(len(tables.sizes), "tree") as tree:
             leaf = _walk(ctx, tables, (sizes, left, first), tree, goes_left)
             add(leaf, total)
-        each_target(ctx, targets, lambda target: out.store([row, target], tb.load(total, [target])))
     return True
+
+
+@contextmanager
+def _row(
+    ctx: Context, data: Tensor, goes: Goes, targets: int, aggregate: str, out: Output
+) -> Iterator[tuple[Callable[[Any], Expr], Buffer]]:
+    """Open the loop over rows of data; yield what tells whether a node leads to the left, and the totals."""
+    stmts = ctx.stmts
+    with stmts.loop(data.shape[0], "row") as row:
+        goes_left = goes(row)
+        total = stmts.local("total", (targets,), out.dtype)
+        tt.each_target(ctx, targets, lambda target: stmts.store(total, [target], tt.START[aggregate]))
+        yield goes_left, total
+        tt.each_target(ctx, targets, lambda target: out.store([row, target], tb.load(total, [target])))
 
 
 def _walk(
@@ -86,7 +98,6 @@ def _walk(
 
 
 def _form(ctx: Context, data: Tensor, tables: TreeTables, slots: Slots) -> str | None:
-    count = len(slots.features)
     if data.dtype != "float32" or not tables.nodes:
         return None if slots.is_mixed else "floats"
     if not ctx.features.is_microcontroller:
@@ -96,51 +107,58 @@ def _form(ctx: Context, data: Tensor, tables: TreeTables, slots: Slots) -> str |
         nbytes = narrow(ranks).nbytes + 4 * sum(map(len, cuts)) + narrow(_offsets(cuts)).nbytes
         if nbytes + _RANK_CODE < tables.threshold.nbytes // 2:  # finding ranks takes longer than one tree
             return "ranks"
-    return "keys" if slots.is_mixed or tables.visits > 2 * count else "floats"
+    return "keys" if slots.is_mixed or tables.visits > 2 * len(slots.features) else "floats"
 
 
 def _floats(ctx: Context, data: Tensor, tables: TreeTables, slots: Slots) -> Goes:
     feature = ctx.constant("feature", narrow(tables.feature))
     threshold = ctx.constant("threshold", tables.threshold)
 
-    def goes(row: Expr) -> Callable[[Expr], Expr]:
-        def goes_left(at: Expr) -> Expr:
-            value = data(row, limited(tb.load(feature, [at]), data.shape[1]))
-            if slots.right:
-                return tb.binary("le", value, tb.load(threshold, [at]))
-            return tb.binary("eq", tb.binary("gt", value, tb.load(threshold, [at])), tb.const(False, "bool"))
+    def goes_left(row: Expr, at: Expr) -> Expr:
+        value = data(row, limited(tb.load(feature, [at]), data.shape[1]))
+        return _float_left(value, tb.load(threshold, [at]), nan_left=not slots.right)
 
-        return goes_left
-
-    return goes
+    return lambda row: lambda at: goes_left(row, at)
 
 
-def _keys(ctx: Context, data: Tensor, tables: TreeTables, slots: Slots) -> Goes:
-    return _compared(ctx, data, slots, ctx.constant("cut", cuts_of(tables)), None)
+def _float_left(value: Expr, limit: Expr, *, nan_left: bool) -> Expr:
+    return tb.binary("eq", tb.binary("gt", value, limit), _FALSE) if nan_left else tb.binary("le", value, limit)
 
 
-def _by_rank(ctx: Context, data: Tensor, tables: TreeTables, slots: Slots) -> Goes:
-    ranks, cuts = _ranks(tables, slots)
-    return _compared(ctx, data, slots, ctx.constant("cut", narrow(ranks)), cuts)
-
-
-def _compared(ctx: Context, data: Tensor, slots: Slots, cut: Buffer, cuts: list[Array] | None) -> Goes:
-    """Return what compares integers that are made of the features before the trees are gone down."""
-    count = len(slots.features)
+def _integers(ctx: Context, data: Tensor, tables: TreeTables, slots: Slots, form: str) -> Goes:
+    """Return what compares keys or ranks, which are in tables."""
+    ranks, cuts = _ranks(tables, slots) if form == "ranks" else (None, None)
+    cut = ctx.constant("cut", tt.cuts_of(tables) if ranks is None else narrow(ranks))
     slot = ctx.constant("feature", narrow(slots.of_node))
     search = None if cuts is None else _search(ctx, cuts)
+    count = len(slots.features)
+    return _compared(
+        ctx, data, slots, (cut.dtype, search),
+        lambda at: limited(tb.load(slot, [at]), count), lambda at: tb.load(cut, [at]),
+    )  # fmt: skip
 
-    def goes(row: Expr) -> Callable[[Expr], Expr]:
-        numbers = ctx.scratch("numbers", (count,), cut.dtype)
-        write_numbers(ctx, data, row, slots, numbers, search)
-        return lambda at: tb.binary("le", tb.load(numbers, [limited(tb.load(slot, [at]), count)]), tb.load(cut, [at]))
+
+def _compared(
+    ctx: Context,
+    data: Tensor,
+    slots: Slots,
+    made: tuple[str, Callable[[Expr, Expr, str], Expr] | None],
+    slot: Callable[[Any], Any],
+    cut: Callable[[Any], Expr],
+) -> Goes:
+    """Return what compares integers that are `made` of features with the `cut` of a node, by its `slot`."""
+
+    def goes(row: Expr) -> Callable[[Any], Expr]:
+        numbers = ctx.scratch("numbers", (len(slots.features),), made[0])
+        tt.write_numbers(ctx, data, row, slots, numbers, made[1])
+        return lambda at: tb.binary("le", tb.load(numbers, [slot(at)]), cut(at))
 
     return goes
 
 
 def _ranks(tables: TreeTables, slots: Slots) -> tuple[Array, list[Array]]:
     """Return the rank of each node's threshold, and the keys of the thresholds of each slot in their order."""
-    keys = cuts_of(tables)
+    keys = tt.cuts_of(tables)
     ranks, cuts = np.zeros(tables.nodes, np.int64), []
     for slot in range(len(slots.features)):
         own = slots.of_node == slot
@@ -160,14 +178,12 @@ def _search(ctx: Context, cuts: list[Array]) -> Callable[[Expr, Expr, str], Expr
     stmts = ctx.stmts
     known = ctx.constant("cuts", np.concatenate(cuts))
     offset = ctx.constant("cuts_begin", narrow(_offsets(cuts)))
-    longest = max(map(len, cuts))
-    steps = int(longest).bit_length()
+    steps = max(map(len, cuts)).bit_length()
 
     def search(slot: Expr, key: Expr, dtype: str) -> Expr:
         begin = stmts.let("begin", tb.cast(tb.load(offset, [slot]), "int32"))
         count = stmts.let("count", tb.cast(tb.load(offset, [slot + 1]), "int32") - begin)
-        rank = stmts.local("rank", (1,), "int32")
-        stmts.store(rank, [0], 0)
+        rank = stmts.filled("rank", 1, "int32")
         with stmts.loop(steps, "step") as step:
             further = stmts.let("further", tb.load(rank, [0]) + (tb.const(1 << (steps - 1)) >> step))
             last = tb.clamp(begin + further - 1, 0, known.size - 1)
@@ -179,6 +195,118 @@ def _search(ctx: Context, cuts: list[Array]) -> Callable[[Expr, Expr, str], Expr
     return search
 
 
-_FORMS: dict[str, Callable[[Context, Tensor, TreeTables, Slots], Goes]] = {
-    "floats": _floats, "keys": _keys, "ranks": _by_rank,
-}  # fmt: skip
+# Conditions
+
+
+def _emit_conditions(
+    ctx: Context, data: Tensor, tables: TreeTables, slots: Slots, leaves: Leaves, aggregate: str, out: Output
+) -> bool:
+    """Write the conditions; return whether they were: not where there would be too many, or too many in each other."""
+    if not 0 < tables.nodes <= MOST_NODES or tables.depths.max() > MOST_DEPTH:
+        return False
+    plain = tables.nodes * _NODE_BYTES + len(leaves.row_of) * _LEAF_BYTES
+    is_sum, targets = aggregate == "add", leaves.targets
+    counts = np.count_nonzero(leaves.rows, axis=1) if is_sum else np.full(len(leaves.rows), targets)
+    literals = int(counts[leaves.row_of].sum()) * (_ADDED_BYTES if targets <= tt.UNROLLED else _STORED_BYTES)
+    is_inline = bool(np.isfinite(leaves.rows).all()) and plain + literals <= MOST_BYTES
+    if not is_inline and plain > MOST_BYTES:
+        return False
+    goes = _comparisons(ctx, data, tables, slots)
+    add = None if is_inline else leaves.adder(ctx, aggregate, of_rows=True)
+    with _row(ctx, data, goes, targets, aggregate, out) as (goes_left, total):
+        _Conditions(ctx, tables, leaves, goes_left, aggregate, add, total).write()
+    return True
+
+
+def _comparisons(ctx: Context, data: Tensor, tables: TreeTables, slots: Slots) -> Goes:
+    """Return what compares floats, or keys where that is faster, with literals."""
+    features = ctx.features
+    has_no_floats = features.is_microcontroller and not features.float_unit
+    if data.dtype == "float32" and has_no_floats and tables.visits > 2 * len(slots.features):
+        cuts = tt.cuts_of(tables)
+        return _compared(
+            ctx, data, slots, ("uint32", None),
+            lambda at: int(slots.of_node[at]), lambda at: tb.const(int(cuts[at]), "uint32"),
+        )  # fmt: skip
+
+    def goes_left(row: Expr, at: int) -> Expr:
+        limit = tb.const(float(tables.threshold[at]), data.dtype)
+        return _float_left(data(row, int(tables.feature[at])), limit, nan_left=bool(tables.nan_left[at]))
+
+    return lambda row: lambda at: goes_left(row, at)
+
+
+@dataclass(eq=False)
+class _Conditions:
+    """Nested conditions: a node is a comparison with a literal and a branch, in the order of the tables.
+
+    A leaf adds its literals to the totals or, where that would be too much code, stores which row of scores is added
+    behind the tree.
+    """
+
+    ctx: Context
+    tables: TreeTables
+    leaves: Leaves
+    goes_left: Callable[[Any], Expr]
+    aggregate: str
+    add: Callable[[Expr, Buffer], None] | None  # adds a row of scores; None where leaves add their literals
+    total: Buffer
+
+    def write(self) -> None:
+        """Write all trees, one after another."""
+        stmts, rows, add = self.ctx.stmts, self.leaves.rows, self.add
+        # rows for which leaves have nothing to do: to add zero changes nothing
+        is_sum = add is None and self.aggregate == "add"
+        self.nothing: Array = np.asarray(is_sum & ~rows.any(axis=1), bool)
+        self.found = None if add is None else stmts.local("found", (1,), "uint32")
+        first = 0
+        for tree, size in enumerate(self.tables.sizes.tolist()):
+            self._subtree(first, first + tree, size)
+            if add is not None and self.found is not None:
+                with stmts.scope():
+                    add(promised(tb.load(self.found, [0]), len(rows)), self.total)
+            first += size
+
+    def _leaf(self, row: int) -> None:
+        stmts, scores, total = self.ctx.stmts, self.leaves.rows[row], self.total
+        if self.found is not None:
+            stmts.store(self.found, [0], row)
+            return
+        for target in np.flatnonzero(scores).tolist() if self.aggregate == "add" else range(len(scores)):
+            literal = tb.const(scores[target].item(), total.dtype)
+            stmts.store(total, [target], tb.binary(self.aggregate, tb.load(total, [target]), literal))
+
+    def _subtree(self, at: int, leaf: int, size: int) -> None:
+        """Write the subtree of `size` nodes from the node `at` on, whose first leaf is `leaf`."""
+        if (row := self._only_row(leaf, size)) is not None:
+            if not self.nothing[row]:
+                self._leaf(row)
+            return
+        left = int(self.tables.left[at])
+        here, there = (at + 1, leaf, left), (at + 1 + left, leaf + left + 1, size - 1 - left)
+        if self.tables.nan_left[at] and self.tables.threshold[at] == np.inf:  # nothing goes to the right
+            self._subtree(*here)
+            return
+        stmts, goes_left = self.ctx.stmts, self.goes_left(at)
+        if self._is_nothing(*here[1:]):
+            if isinstance(goes_left, Binary) and goes_left.op == "eq":  # of a comparison and false
+                goes_right = goes_left.a
+            else:
+                goes_right = tb.binary("eq", goes_left, _FALSE)
+            with stmts.when(goes_right):
+                self._subtree(*there)
+            return
+        with stmts.when(goes_left):
+            self._subtree(*here)
+        if not self._is_nothing(*there[1:]):
+            with stmts.otherwise():
+                self._subtree(*there)
+
+    def _only_row(self, leaf: int, size: int) -> int | None:
+        """Return the row of scores of all leaves of a subtree; None where they differ."""
+        rows = self.leaves.row_of[leaf : leaf + size + 1]
+        return int(rows[0]) if (rows == rows[0]).all() else None
+
+    def _is_nothing(self, leaf: int, size: int) -> bool:
+        row = self._only_row(leaf, size)
+        return row is not None and bool(self.nothing[row])

@@ -1,31 +1,153 @@
 """Convolutions of 3x3 windows in float32 by fewer products: inputs are transformed, multiplied and transformed back.
 
-Loops from outside in: image, band of tiles' rows; then all inputs of the band are transformed, and for each block of
-output channels the products of all places of a tile, one place after another, and the transform of their sums. Products
-are those of matrices, tiles times channels, which the register tile computes; weights are transformed when they are
-packed.
+Loops from outside in: image, band of tiles' rows, all inputs of which are transformed, block of output channels, place
+of a tile. Products are those of tiles times channels, by the register tile; weights are transformed when packed.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from math import prod
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
 from mlfc.kernels import arithmetic, staging, tiling
 from mlfc.kernels.conv_tile import TiledConv, TilePosition
-from mlfc.kernels.geometry import Conv, planar
+from mlfc.kernels.geometry import Conv, line, planar
 from mlfc.kernels.templates import WINOGRAD, Array, Weights, template
 from mlfc.kernels.tiling import LANES, PackedBlock
-from mlfc.kernels.winograd_form import FORMS, TAPS, WinogradForm, is_close
 from mlfc.support import dims, dtypes
 from mlfc.support.dims import Dim, bounds
 from mlfc.tir import builder as tb
 from mlfc.tir.context import Context, Output
 from mlfc.tir.ir import Buffer, Expr
+
+TAPS = 3
+TOLERANCE = 1e-5  # of the largest result: a layer whose results may differ more is computed without transforms
+CHECKED_TILES = 2
+
+
+@dataclass(frozen=True)
+class WinogradForm:
+    """A size of tiles: ``results x results`` outputs read ``size x size`` inputs; values are anything that adds up.
+
+    Inputs, weights and products are polynomials that are evaluated at 0, at pairs of points ``p`` and ``-p``, and at
+    infinity. The points decide how large rounding errors become: 3/4 and 3/2 keep those of 4x4 outputs within about
+    twice those of the plain sum, where the usual 1 and 2 have six times as much; that one is twice the other makes
+    their powers exact. No sum has two products whose rounding compilers could fuse in either order.
+    """
+
+    pairs: tuple[float, ...]
+
+    @property
+    def size(self) -> int:
+        """Inputs along a side of a tile, and products."""
+        return 2 * len(self.pairs) + 2
+
+    @property
+    def results(self) -> int:
+        """Outputs along a side of a tile."""
+        return self.size - TAPS + 1
+
+    def input(self, values: Sequence[Any]) -> list[Any]:
+        """Return the transform of `size` inputs."""
+        squares = [pair * pair for pair in self.pairs]
+        found = [_monic(values[::2], squares)]
+        for index, pair in enumerate(self.pairs):
+            others = squares[:index] + squares[index + 1 :]
+            even, odd = _monic(values[2::2], others), _monic(values[1:-1:2], others)
+            found += [even + odd * pair, even + odd * -pair]
+        return [*found, _monic(values[1::2], squares)]
+
+    def output(self, values: Sequence[Any]) -> list[Any]:
+        """Return the `results` outputs of `size` sums of products."""
+        sums = [values[place] + values[place + 1] for place in range(1, self.size - 1, 2)]
+        apart = [values[place] + values[place + 1] * -1.0 for place in range(1, self.size - 1, 2)]
+        found = []
+        for power in range(self.results):
+            total, *others = apart if power % 2 else sums
+            for pair, value in zip(self.pairs[1:], others, strict=True):
+                factor = (pair / self.pairs[0]) ** power
+                total = total + (value if factor == 1 else value * factor)
+            total = total if self.pairs[0] ** power == 1 else total * self.pairs[0] ** power
+            total = values[0] + total if power == 0 else total
+            found.append(values[-1] + total if power == self.results - 1 else total)
+        return found
+
+    def weights(self, values: Array) -> Array:
+        """Return the transform of weights (3, 3, ...) as (size, size, ...): computed in float64, rounded once."""
+        down = self._of_taps(list(values.astype(np.float64)))
+        return np.stack([np.stack(self._of_taps(list(row))) for row in down]).astype(np.float32)
+
+    def _of_taps(self, taps: Sequence[Array]) -> list[Array]:
+        squares = [pair * pair for pair in self.pairs]
+        found = [taps[0] / prod(-square for square in squares)]
+        for index, (pair, square) in enumerate(zip(self.pairs, squares, strict=True)):
+            others = squares[:index] + squares[index + 1 :]
+            share = 2 * square * prod(square - other for other in others)
+            for point in (pair, -pair):
+                found.append((taps[0] + taps[1] * point + taps[2] * square) / share)
+        return [*found, taps[2]]
+
+    def error(self, weights: Array) -> float:
+        """Return the largest error of seeded data's results in float32, over the largest result."""
+        channels, filters = weights.shape[2:]
+        size, results = self.size, self.results
+        data = np.random.default_rng(0).standard_normal((size, size, CHECKED_TILES, channels), np.float32)
+        by_column = [self.input(list(data[:, x])) for x in range(size)]
+        inputs = np.stack([np.stack(self.input([column[y] for column in by_column])) for y in range(size)])
+        factors = self.weights(weights)
+        total = np.zeros((size, size, CHECKED_TILES, filters), np.float32)
+        for channel in range(channels):
+            total += inputs[..., channel, None] * factors[:, :, None, channel]
+        columns = [self.output(list(total[:, x])) for x in range(size)]
+        found = np.stack([np.stack(self.output([column[y] for column in columns])) for y in range(results)])
+        wide, kernel = data.astype(np.float64), weights.astype(np.float64)
+        expected = sum(
+            np.tensordot(wide[y : y + results, x : x + results], kernel[y, x], 1)
+            for y in range(TAPS)
+            for x in range(TAPS)
+        )
+        largest = float(np.abs(expected).max())
+        return float(np.abs(found - expected).max()) / largest if largest else 0.0
+
+
+FORMS = (WinogradForm((0.75, 1.5)), WinogradForm((1.0,)))
+"""Tiles of 4x4 results, which take a quarter of the products, and of 2x2, which take four ninths."""
+
+
+_ERRORS: dict[tuple[WinogradForm, bytes], float] = {}
+_MOST_ERRORS = 4096
+
+
+def is_close(form: WinogradForm, weights: Array) -> bool:
+    """Tell whether the form's results are as close as `TOLERANCE` with these weights."""
+    key = (
+        form,
+        hashlib.blake2b(np.ascontiguousarray(weights).data, digest_size=16, key=repr(weights.shape).encode()).digest(),
+    )
+    if key not in _ERRORS:
+        if len(_ERRORS) >= _MOST_ERRORS:
+            _ERRORS.clear()
+        _ERRORS[key] = form.error(weights)
+    return _ERRORS[key] <= TOLERANCE
+
+
+def _monic(values: Sequence[Any], squares: Sequence[float]) -> Any:
+    """Return the sum of values times the coefficients of the product of all ``x - square``, the last of which is 1."""
+    coefficients = [1.0]
+    for square in squares:
+        shifted, lower = [0.0, *coefficients], [*coefficients, 0.0]
+        coefficients = [a - square * b for a, b in zip(shifted, lower, strict=True)]
+    *others, total = values[: len(coefficients)]
+    for value, coefficient in reversed(list(zip(others, coefficients, strict=False))):
+        total = total + value * coefficient
+    return total
+
 
 LARGE_WEIGHTS = 16 * 1024 * 1024  # bytes of transformed weights that caches do not hold beside the data
 LEAST_BAND_BYTES, MOST_BAND_BYTES = 512 * 1024, 4 * 1024 * 1024  # of transformed inputs
@@ -128,13 +250,11 @@ class _Products(TiledConv):
                 with tiling.covering_pieces(self.ctx, tiles, size, "tx") as piece:
                     self.write_tile(replace(place, column=piece.start, wide=size), block, number, weights, None)
                 return
-            for column, wide in self._pieces(columns, "tx"):
-                with column as x:
-                    self.write_tile(replace(place, column=x, wide=wide), block, number, weights, None)
+            for x, wide in tiling.pieces(self.ctx, columns, "tx"):
+                self.write_tile(replace(place, column=x, wide=wide), block, number, weights, None)
 
 
-@dataclass(eq=False)
-class _TileBand:
+class _TileBand(NamedTuple):
     """A band's first row of tiles, how many rows of tiles it has, and the image."""
 
     image: Expr
@@ -154,18 +274,12 @@ class WinogradConv:
         self.rows = self._rows()
         tiles = self.rows * self.across
         self.inputs = ctx.scratch("inputs", (places, tiles, conv.channels), "float32")
-        wide = Conv(
-            1, (1, tiles), places * conv.channels, places * conv.filters, (1, 1), (1, 1), (1, 1), ((0, 0), (0, 0)),
-            places,
-        )  # fmt: skip
-        how = arithmetic.float32(Weights(self._factors(weights.values)))
+        wide = line(1, tiles, places * conv.channels, places * conv.filters, places)
+        # the transformed weights as those of a convolution of one tap with a group for each place
+        factors = form.weights(weights.values).reshape(-1, conv.channels, conv.filters).transpose(1, 0, 2)
+        how = arithmetic.float32(Weights(np.ascontiguousarray(factors).reshape(1, 1, conv.channels, -1)))
         self.products = _Products(ctx, wide, how, self.inputs, out)
         self.bias = ctx.constant("bias", out.bias) if out.bias is not None and out.bias.any() else None
-
-    def _factors(self, values: Array) -> Array:
-        """Return the transformed weights as those of a convolution of one tap with a group for each place."""
-        factors = self.form.weights(values).reshape(-1, self.conv.channels, self.conv.filters)
-        return np.ascontiguousarray(factors.transpose(1, 0, 2)).reshape(1, 1, self.conv.channels, -1)
 
     def _rows(self) -> Any:
         """Return how many rows of tiles are a band."""
@@ -228,11 +342,11 @@ class WinogradConv:
                 half = stmts.local("half", (size, size, LANES), "float32")
                 with stmts.loop(size, "x") as x:
                     values = [self._loaded(patch, [place, x, vector * LANES]) for place in range(size)]
-                    for place, value in enumerate(self.form.input(values, self._scaled)):
+                    for place, value in enumerate(self.form.input(values)):
                         stmts.store(half, [place, x, 0], value)
                 with stmts.loop(size, "y") as y:
                     values = [self._loaded(half, [y, place, 0]) for place in range(size)]
-                    for place, value in enumerate(self.form.input(values, self._scaled)):
+                    for place, value in enumerate(self.form.input(values)):
                         # with a name: where branches of the address stand between them, gcc fuses no product and sum
                         named = stmts.let("sum", value)
                         stmts.store(self.inputs, [y * size + place, number, part * lanes + vector * LANES], named)
@@ -249,16 +363,14 @@ class WinogradConv:
             row = stmts.let("row", top + y - conv.padding[0][0])
             column = stmts.let("column", left + x - conv.padding[1][0])
 
-            def copy() -> None:
+            def copy(is_inside: bool) -> None:
                 with stmts.loop(lanes, "c", "vectorized") as c:
-                    value = tb.load(self.data, planar(image, row, column, first + c))
-                    stmts.store(patch, [y, x, c], tb.cast(value, "float32"))
+                    at = planar(image, row, column, first + c)
+                    stmts.store(patch, [y, x, c], tb.cast(tb.load(self.data, at), "float32") if is_inside else 0)
 
-            def clear() -> None:
-                with stmts.loop(lanes, "c", "vectorized") as c:
-                    stmts.store(patch, [y, x, c], 0)
-
-            staging.choose(self.ctx, tb.land(*checks(row, 0), *checks(column, 1)), copy, clear)
+            staging.choose(
+                self.ctx, tb.land(*checks(row, 0), *checks(column, 1)), lambda: copy(True), lambda: copy(False)
+            )
 
     def _transform_sums(self, band: _TileBand, block: PackedBlock, number: Expr) -> None:
         """Write the transform of the sums of a block of channels, and hand the results to the output."""
@@ -270,12 +382,12 @@ class WinogradConv:
                 with stmts.loop(size, "x") as x:
                     at = [[place * size + x, tile, vector * LANES] for place in range(size)]
                     values = [self._loaded(self.products.sums, indices) for indices in at]
-                    for place, value in enumerate(self.form.output(values, self._scaled)):
+                    for place, value in enumerate(self.form.output(values)):
                         stmts.store(half, [place, x, 0], value)
                 stmts.fence("products above are rounded before they are added to anything", half)
                 with stmts.loop(results, "y") as y:
                     values = [self._loaded(half, [y, place, 0]) for place in range(size)]
-                    for place, value in enumerate(self.form.output(values, self._scaled)):
+                    for place, value in enumerate(self.form.output(values)):
                         stmts.store(found, [y, place, vector * LANES], value)
             stmts.fence("products above are rounded before they are added to anything", found)
             first = number * block.width + block.first
@@ -289,6 +401,3 @@ class WinogradConv:
 
     def _loaded(self, buffer: Buffer, at: list[Any]) -> Expr:
         return self.ctx.stmts.let("v", tb.load(buffer, at, lanes=LANES))
-
-    def _scaled(self, value: Expr, factor: float) -> Expr:
-        return value * tb.broadcast(tb.const(factor, "float32"), LANES)

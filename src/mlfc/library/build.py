@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path, PurePosixPath
@@ -14,10 +14,9 @@ from mlfc.errors import ArchiveError, ToolchainError
 from mlfc.library.module_tree import PackedTree
 from mlfc.library.toolchain import NATIVE, OBJECT_SUFFIX, RUNTIME, SOURCES, compile_cached
 from mlfc.objfile.head import HEAD, OBJECT, misfit, read_head
-from mlfc.objfile.write.blob_object import blob_source, object_with_blob
+from mlfc.objfile.write import blob_source, object_with_data
 from mlfc.runtime.modules.blob import SYMBOLS
-from mlfc.runtime.modules.module import Module
-from mlfc.support.content import Data, FileContent, ViewContent, chunks_of, write_data
+from mlfc.support.content import Data, FileContent, chunks_of, write_data
 from mlfc.support.parallel_functions import HEADERS, SOURCE
 from mlfc.support.plain_file import open_plain
 from mlfc.support.platforms import Platform
@@ -28,16 +27,11 @@ Beside: TypeAlias = Callable[[Sequence[str], Mapping[str, Data]], Mapping[str, D
 """Returns the files beside code in exported libraries, from calling conventions and the code."""
 PARALLEL = tuple(HEADERS)
 """The functions by which code shares work among threads."""
-_RUNTIME_PARTS = ("include", "src/runtime/crt/common", "host", "library")
-_PARALLEL_PARTS = ("parallel",)
-_VM_PARTS = ("include",)
 # the configuration of libraries comes before that of whole programs
 _RUNTIME_INCLUDES = (f"{RUNTIME}/include", f"{RUNTIME}/library")
 _PARALLEL_INCLUDES = (f"{RUNTIME}/parallel",)
-_RUNTIME_HEADERS = (b"tvm/runtime/",)
 _PARALLEL_HEADERS = tuple(f"<{header}>".encode() for header in HEADERS.values())
 _PARALLEL_SYMBOLS = tuple(f"{name}\0".encode() for name in PARALLEL)
-_VM_HEADERS = (b"<mlfc_vm.h>",)
 # names of symbols begin behind the zero of the name before, on some systems with an underscore; one that ends another
 # name, such as that of a variable for the function, is not written again
 _RUNTIME_SYMBOLS = (b"\0TVM", b"\0_TVM", b"\0__TVM", b"\0___TVM")
@@ -62,40 +56,37 @@ def build_library(
     with mlfc's runtime. `digests` holds the verified SHA-256 of files. `own_flags` are as for `compile_cached`. Raises
     ToolchainError if there is no code for this machine, no compiler, or it rejects the code.
     """
-    code = buildable(files)
-    return compile_cached(code.files, flags, includes=code.includes, digests=digests, own_flags=own_flags)
+    chosen = fitting_code(files)
+    folders = sorted({str(PurePosixPath(name).parent) for name in chosen})
+    runtime = runtime_code([chosen])
+    code, includes = {**chosen, **runtime.files}, (*folders, *runtime.includes)
+    return compile_cached(code, flags, includes=includes, digests=digests, own_flags=own_flags)
 
 
 @dataclass(frozen=True)
-class Buildable:
-    """Everything that a library is built from."""
+class BuildPart:
+    """Files that are compiled in the same way."""
 
-    files: Mapping[str, Data]
-    includes: tuple[str, ...]  # folders of `files` to search for headers
-
-
-def buildable(files: Mapping[str, Data], machine: Platform | None = None) -> Buildable:
-    """Return code and its runtime for a library for `machine`, default this one; raise ToolchainError without code."""
-    chosen = fitting_code(files, machine)
-    folders = tuple(sorted({str(PurePosixPath(name).parent) for name in chosen}))
-    runtime = runtime_code([chosen])
-    return Buildable({**chosen, **runtime.files}, (*folders, *runtime.includes))
+    files: Mapping[str, Data]  # sources, their includes, and objects, by path; the paths of several parts differ
+    includes: tuple[str, ...]  # folders, of this part's files and others', to search for headers
+    cpu: str = "generic"  # the processor that they are for
+    levels: Mapping[str, Level] = field(default_factory=dict)  # by path, the processors of files that are not for all
 
 
-def runtime_code(code: Iterable[Mapping[str, Data]]) -> Buildable:
+def runtime_code(code: Iterable[Mapping[str, Data]]) -> BuildPart:
     """Return the runtime that code needs, in a folder of its own: for packed functions, for dynamic models."""
     needed: dict[str, bytes] = {}
     includes: tuple[str, ...] = ()
     for files in code:
         if needs_runtime(files):
             needed.update(runtime_files())
-        if _mentions(files, _VM_HEADERS, ()):
-            needed.update(vm_files())
+        if _mentions(files, [b"<mlfc_vm.h>"], ()):
+            needed.update(crt_files("include"))
         if mentions_parallel(files):
-            needed.update(crt_files(*_PARALLEL_PARTS))
+            needed.update(crt_files("parallel"))
             includes = _PARALLEL_INCLUDES
     files = {f"{RUNTIME}/{name}": data for name, data in sorted(needed.items())}
-    return Buildable(files, (*_RUNTIME_INCLUDES, *includes) if needed else ())
+    return BuildPart(files, (*_RUNTIME_INCLUDES, *includes) if needed else ())
 
 
 def mentions_parallel(files: Mapping[str, Data]) -> bool:
@@ -113,7 +104,9 @@ def fitting_code(files: Mapping[str, Data], machine: Platform | None = None) -> 
     objects = {name: data for name, data in files.items() if name.endswith(OBJECT_SUFFIX)}
     rest = {name: data for name, data in files.items() if name not in objects}
     reasons = {
-        name: reason for name, data in sorted(objects.items()) if (reason := misfit(_start(data), OBJECT, machine))
+        name: reason
+        for name, data in sorted(objects.items())
+        if (reason := misfit(next(iter(chunks_of(data)), b"")[:HEAD], OBJECT, machine))
     }
     compiled = {PurePosixPath(name).stem for name in objects}
     if objects and not reasons:
@@ -144,51 +137,26 @@ def has_only_objects(files: Mapping[str, Data]) -> bool:
 
 def needs_runtime(files: Mapping[str, Data]) -> bool:
     """Tell whether code calls the C runtime: sources include its headers, objects name its functions."""
-    return _mentions(files, _RUNTIME_HEADERS, _RUNTIME_SYMBOLS)
+    return _mentions(files, [b"tvm/runtime/"], _RUNTIME_SYMBOLS)
 
 
 def _mentions(files: Mapping[str, Data], in_texts: Sequence[bytes], in_objects: Sequence[bytes]) -> bool:
     for name, data in files.items():
         suffix = PurePosixPath(name).suffix
         marks = in_texts if suffix in _TEXTS else in_objects if suffix == OBJECT_SUFFIX else ()
-        if any(mark in piece for piece in _overlapping(data) for mark in marks):
-            return True
+        end = b""
+        for chunk in chunks_of(data) if marks else ():  # perhaps weights of a gigabyte
+            piece = end + bytes(chunk)
+            if any(mark in piece for mark in marks):
+                return True
+            end = piece[-_LONGEST_MARK:]
     return False
-
-
-def _overlapping(data: Data) -> Iterator[bytes]:
-    """Yield the pieces of data, perhaps weights of a gigabyte, each with the end of the one before."""
-    end = b""
-    for chunk in chunks_of(data):
-        piece = end + bytes(chunk)
-        yield piece
-        end = piece[-_LONGEST_MARK:]
-
-
-def _start(data: Data) -> bytes:
-    return bytes(next(iter(chunks_of(data)), b"")[:HEAD])
 
 
 @cache
 def runtime_files() -> Mapping[str, bytes]:
     """Return the C runtime's headers and common part, by path, with which code with packed functions is built."""
-    return crt_files(*_RUNTIME_PARTS)
-
-
-@cache
-def vm_files() -> Mapping[str, bytes]:
-    """Return the headers, by path, with which dynamic models are built."""
-    return crt_files(*_VM_PARTS)
-
-
-@dataclass(frozen=True)
-class BuildPart:
-    """Files that are compiled in the same way."""
-
-    files: Mapping[str, Data]  # sources, their includes, and objects, by path; the paths of several parts differ
-    includes: tuple[str, ...]  # folders, of this part's files and others', to search for headers
-    cpu: str = "generic"  # the processor that they are for
-    levels: Mapping[str, Level] = field(default_factory=dict)  # by path, the processors of files that are not for all
+    return crt_files("include", "src/runtime/crt/common", "host", "library")
 
 
 def parts_of(
@@ -199,16 +167,25 @@ def parts_of(
     `is_native` asks for code for this very processor, and without `has_levels` there are no files for some alone.
     Raises ToolchainError if a module has no code for the machine.
     """
-    code = [fitting_code(_files_of(module, abi, is_native, has_levels), machine) for module in tree.code]
+    code = []
+    for module in tree.code:
+        files: Mapping[str, Data] = getattr(module, "files")  # noqa: B009  (what modules that are code have)
+        if not has_levels and getattr(module, "levels", {}):
+            files = module.files_at(None)  # type: ignore[attr-defined]  # which modules with levels have
+        files_here: Callable[[], Mapping[str, Data]] | None = getattr(module, "files_here", None)
+        if is_native and files_here:
+            files = files_here()
+        beside: Beside | None = getattr(module, "library_files", None)
+        code.append(fitting_code({**files, **(beside(abi, files) if beside else {})}, machine))
     runtime = runtime_code(code)
     headers = {name: data for name, data in runtime.files.items() if name.endswith(".h")}
     parts = []
-    for index, (module, files) in enumerate(zip(tree.code, code, strict=True)):
+    for index, (module, own) in enumerate(zip(tree.code, code, strict=True)):
         # modules may have files of one name, which are then side by side
-        placed = {f"module{index}/{name}": data for name, data in files.items()}
+        placed = {f"module{index}/{name}": data for name, data in own.items()}
         folders = sorted({str(PurePosixPath(name).parent) for name in placed})
         cpu, known = getattr(module, "cpu", "generic"), getattr(module, "levels", {})
-        levels = {f"module{index}/{name}": level for name, level in known.items() if name in files}
+        levels = {f"module{index}/{name}": level for name, level in known.items() if name in own}
         parts.append(BuildPart(placed | headers, (*folders, *runtime.includes), cpu, levels))
     if runtime.files:
         # for all processors, where a module is
@@ -217,34 +194,16 @@ def parts_of(
     return parts
 
 
-def _files_of(module: Module, abi: Sequence[str], is_native: bool, has_levels: bool) -> dict[str, Data]:
-    """Return the files of a module that is code: its own, and those beside them in libraries."""
-    files: Mapping[str, Data] = getattr(module, "files")  # noqa: B009  (what modules that are code have)
-    if not has_levels and getattr(module, "levels", {}):
-        files = module.files_at(None)  # type: ignore[attr-defined]  # which modules with levels have
-    files_here: Callable[[], Mapping[str, Data]] | None = getattr(module, "files_here", None)
-    if is_native and files_here:
-        files = files_here()
-    beside: Beside | None = getattr(module, "library_files", None)
-    return {**files, **(beside(abi, files) if beside else {})}
-
-
-def blob_name(tree: PackedTree) -> str:
-    """Return the name, without a suffix, of the file with a tree's blob: ``devc`` as in TVM's exporter."""
-    return _NAMES[tree.symbol]
-
-
-def write_blob(tree: PackedTree, folder: Path, machine: Platform) -> Path:
-    """Write a tree's blob as an object for a machine, with no compiler; return its place."""
-    place = folder / f"{blob_name(tree)}{OBJECT_SUFFIX}"
-    write_data(place, object_with_blob(tree.content, tree.symbol, machine.triple))
-    return place
-
-
-def write_blob_source(tree: PackedTree, folder: Path) -> Path:
-    """Write a tree's blob as C, which any compiler makes an object of; return its place."""
-    place = folder / f"{blob_name(tree)}.c"
-    write_data(place, blob_source(tree.content, tree.symbol))
+def write_blob(tree: PackedTree, folder: Path, machine: Platform | None) -> Path:
+    """Write a tree's blob and return its place: as an object, or C where the machine is unknown or has no objects."""
+    content: Data
+    # the names of TVM's exporter
+    place = folder / f"{_NAMES[tree.symbol]}{OBJECT_SUFFIX}"
+    if machine is None or machine.system == "wasi":
+        place, content = place.with_suffix(".c"), blob_source(tree.content, tree.symbol)
+    else:
+        content = object_with_data({tree.symbol: tree.content}, machine.triple)
+    write_data(place, content)
     return place
 
 
@@ -267,11 +226,9 @@ def linked_library(path: str | os.PathLike[str]) -> Path:
                     place=f"{path}: {others[0]}",
                     next_step="Link all of its files to a shared library with the compiler they are for, and load that",
                 )
-            files = {name: ViewContent(tar.view(name)) for name in tar.sizes}
+            files = {name: tar.view(name) for name in tar.sizes}
     # objects come with the runtime that they call, or are given its functions where they are loaded; C that includes
     # TVM's headers was exported by TVM, which has both elsewhere
-    sources = {name: data for name, data in fitting_code(files).items() if PurePosixPath(name).suffix in SOURCES}
-    if not runtime_code([sources]).files:
-        return compile_cached(fitting_code(files), (NATIVE,))
-    code = buildable(files)
-    return compile_cached(code.files, (NATIVE,), includes=code.includes)
+    code = fitting_code(files)
+    sources = {name: data for name, data in code.items() if PurePosixPath(name).suffix in SOURCES}
+    return build_library(files) if runtime_code([sources]).files else compile_cached(code, (NATIVE,))

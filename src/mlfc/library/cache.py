@@ -1,8 +1,7 @@
 """The cache of built libraries, whose content is run: used only where nobody else could have written it.
 
-The name of an entry holds the SHA-256 of its content, so the two cannot be separated, and processes that build the same
-at once write the same file or two different ones. A damaged entry counts as missing. Beyond a limit, those that were
-used least recently go.
+The name of an entry holds the SHA-256 of its content, so processes that build the same at once do not conflict. A
+damaged entry counts as missing. Beyond a limit, those that were used least recently are removed.
 """
 
 from __future__ import annotations
@@ -12,7 +11,6 @@ import re
 import shutil
 import stat
 import warnings
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,13 +39,7 @@ class CachePart:
 
 
 def cache_limit() -> int:
-    """Return the most bytes of built files that stay: ``$MLFC_CACHE_LIMIT`` or 1 GiB.
-
-    Raises
-    ------
-    OptionError
-        If the variable does not read as bytes.
-    """
+    """Return the most bytes of built files that stay: ``$MLFC_CACHE_LIMIT`` or 1 GiB; raise OptionError for others."""
     try:
         return byte_count(os.environ.get(_LIMIT) or _USUAL_LIMIT)
     except OptionError as error:
@@ -66,9 +58,12 @@ def cache_folder() -> Path:
 def find_entry(key: str, suffix: str) -> Path | None:
     """Return an intact entry of the cache by the hash of what it is made from; None if there is none."""
     for folder in (_trusted_folder(), existing_private_folder()):
-        if folder is not None:
-            for path in sorted(folder.glob(f"{key}-*{suffix}")):
-                if _is_intact(path, path.name[len(key) + 1 : -len(suffix)]):
+        for path in sorted(folder.glob(f"{key}-*{suffix}")) if folder is not None else ():
+            # a file of this user alone with the content that its name promises
+            with suppress(OSError):
+                state = path.lstat()
+                is_own = stat.S_ISREG(state.st_mode) and _fault_of(state) is None
+                if is_own and sha256_of(FileContent(path)) == path.name[len(key) + 1 : -len(suffix)]:
                     with suppress(OSError):  # a folder that may only be read
                         os.utime(path)
                     return path
@@ -134,13 +129,8 @@ def _remove_entries(folder: Path, keep: int, spare: Path | None = None) -> Cache
 
 
 def _contents(folder: Path, name: str) -> CachePart:
-    sizes = [path.lstat().st_size for path in _files_below(folder)]
+    sizes = [Path(place, file).lstat().st_size for place, _, files in os.walk(folder) for file in files]
     return CachePart(name, len(sizes), sum(sizes))
-
-
-def _files_below(folder: Path) -> Iterator[Path]:
-    for place, _, names in os.walk(folder):
-        yield from (Path(place, name) for name in names)
 
 
 def _store(path: Path, content: Data) -> Path:
@@ -152,15 +142,6 @@ def _store(path: Path, content: Data) -> Path:
         for chunk in chunks_of(content):
             file.write(chunk)
     return path
-
-
-def _is_intact(path: Path, digest: str) -> bool:
-    """Tell whether an entry is a file of this user alone with the content that its name promises."""
-    try:
-        state = path.lstat()
-        return stat.S_ISREG(state.st_mode) and _fault_of(state) is None and sha256_of(FileContent(path)) == digest
-    except OSError:
-        return False
 
 
 def _trusted_folder() -> Path | None:
@@ -180,7 +161,14 @@ def _trusted_folder() -> Path | None:
         return None
     if fault is None:
         return folder
-    _warn_once(f"the cache of built libraries in {folder} is not used: {fault}")
+    text = f"the cache of built libraries in {folder} is not used: {fault}"
+    if text not in _warned:
+        _warned.add(text)
+        warnings.warn(
+            f"{text}. What is built lasts as long as this process. "
+            "Set XDG_CACHE_HOME to a folder that only you may write",
+            stacklevel=2,
+        )
     return None
 
 
@@ -205,13 +193,3 @@ def _fault_of(state: os.stat_result, *, or_root: bool = False) -> str | None:
     if state.st_uid != os.geteuid() and not (or_root and state.st_uid == 0):
         return f"belongs to another user, number {state.st_uid}"
     return "can be written by other users" if state.st_mode & _WRITABLE_BY_OTHERS else None
-
-
-def _warn_once(text: str) -> None:
-    if text in _warned:
-        return
-    _warned.add(text)
-    warnings.warn(
-        f"{text}. What is built lasts as long as this process. Set XDG_CACHE_HOME to a folder that only you may write",
-        stacklevel=2,
-    )

@@ -1,23 +1,26 @@
-"""Modules of device kernels, and the entries and descriptions that libraries of modules contain."""
+"""Modules of device kernels, and files beside code: entries and descriptions of libraries, and shared loops."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
 
-from mlfc.codegen import DeviceCode
+from mlfc.codegen import DeviceCode, Unit
 from mlfc.codegen.abi import library_files
-from mlfc.codegen.dialect import DIALECTS
+from mlfc.codegen.c_interface import LICENCE
+from mlfc.codegen.c_parallel import scratch_bytes
+from mlfc.codegen.device import DIALECTS
 from mlfc.codegen.emit import GeneratedCode
 from mlfc.codegen.host.launch import launch_extents
-from mlfc.codegen.unit import Unit
+from mlfc.crt import crt_files
 from mlfc.library.build import Beside
-from mlfc.runtime.devices.kernel_launch import HANDLE, FunctionInfo
 from mlfc.runtime.libraries.library_file import DESCRIPTION_SYMBOL
-from mlfc.runtime.modules.device_module import device_module_class
+from mlfc.runtime.modules.device_module import HANDLE, FunctionInfo, device_module_class
 from mlfc.runtime.modules.module import Module
 from mlfc.support.content import Data
+from mlfc.support.dim_estimates import most
 from mlfc.support.module_info import ModuleInterface
+from mlfc.support.parallel_functions import HEADERS, PARALLEL_FOR, SOURCE
 from mlfc.target.target import Target
 
 _FILE = "src/mlfc_description.c"
@@ -64,3 +67,27 @@ def _description(modules: Mapping[str, ModuleInterface]) -> bytes:
         f"extern const char {DESCRIPTION_SYMBOL}[{len(text) + 1}];\n"
         f"const char {DESCRIPTION_SYMBOL}[{len(text) + 1}] = {{{numbers}}};\n"
     ).encode()
+
+
+def parallel_files(units: Sequence[Unit]) -> dict[str, bytes]:
+    """Return the function that kernels call, its header, and the size of a thread's scratch; nothing if none do."""
+    shared = [unit for unit in units if unit.parallel == PARALLEL_FOR]
+    if not shared:
+        return {}
+    known = [most(nbytes) for unit in shared for nbytes in scratch_bytes(unit)]
+    sizes = [nbytes for nbytes in known if nbytes is not None]
+    lines = [f"/* {LICENCE} */", "#ifndef MLFC_PARALLEL_SIZES_H_", "#define MLFC_PARALLEL_SIZES_H_", ""]
+    if len(sizes) == len(known):
+        lines += [
+            "/*! \\brief Bytes of scratch, aligned to 64, that each thread needs beside the caller's */",
+            f"#define MLFC_PARALLEL_SCRATCH_SIZE {max(sizes, default=0)}",
+        ]
+    else:
+        lines.append("/* inputs without a bound decide how much scratch each thread needs beside the caller's */")
+    lines += ["", "#endif /* MLFC_PARALLEL_SIZES_H_ */", ""]
+    header = HEADERS[PARALLEL_FOR]
+    return {
+        f"src/{SOURCE}": crt_files("parallel_for")[f"parallel_for/{SOURCE}"],
+        f"include/{header}": crt_files("parallel")[f"parallel/{header}"],
+        "include/mlfc_parallel_sizes.h": "\n".join(lines).encode(),
+    }

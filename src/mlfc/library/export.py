@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import gzip
 import os
-from collections.abc import Callable, Iterator, Sequence
+import re
+import shlex
+import shutil
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, BinaryIO, TypeAlias, cast
 
 from mlfc.errors import OptionError, ToolchainError
-from mlfc.library.build import BuildPart, parts_of, write_blob, write_blob_source
+from mlfc.library.build import BuildPart, parts_of, write_blob
 from mlfc.library.cache import find_entry, store_entry
-from mlfc.library.linker import link
 from mlfc.library.module_tree import PackedTree, pack
 from mlfc.library.toolchain import (
     NATIVE,
@@ -23,19 +27,25 @@ from mlfc.library.toolchain import (
     compile_objects,
     cross_compiler,
     find_compiler,
+    has_zig,
+    link_shared,
     named_compiler,
     place_binary,
     processor_here,
+    run_tool,
     scratch,
 )
 from mlfc.objfile.digest import add_digest, constants_in
+from mlfc.objfile.exports import exports
+from mlfc.objfile.head import OBJECT, read_head
+from mlfc.runtime.libraries.factory import AOT
 from mlfc.runtime.libraries.factory import KIND as SET
-from mlfc.runtime.libraries.factory_body import AOT
 from mlfc.runtime.modules.module import Module
 from mlfc.runtime.modules.tvm_kinds import METADATA
-from mlfc.support.atomic import check_writable, output_error
+from mlfc.support.atomic import atomic_file, check_writable, output_error
 from mlfc.support.content import ArrayContent, Data, FileContent, write_data
 from mlfc.support.platforms import EXAMPLES, Platform, parse_platform, this_platform
+from mlfc.support.tar import source_date, write_tar
 from mlfc.support.temporary import TemporaryFolder
 from mlfc.target.features import AUTO, LEVELS, LIBRARY_CPUS, Level
 
@@ -108,35 +118,29 @@ def export_library(
         If the place cannot be written.
     """
     target = Path(path)
-    _check_suffix(target)
-    check_writable(target)
-    _check_abi(abi)
-    for name, values in (("addons", addons), ("options", options)):
-        if isinstance(values, str):
-            raise OptionError(f"'{values}' is a text, not a list of texts", place=name, next_step=f"Give ['{values}']")
+    _check(target, abi, {"addons": addons, "options": options})
     trees = _trees(root, abi)
     with scratch(workspace_dir), _folder(workspace_dir) as folder:
         if fcompile is None:
-            compiler = _compiler(cc, target_triple)
+            wanted = None if target_triple is None else parse_platform(target_triple)
+            if cc is not None:
+                compiler = named_compiler(cc, wanted)
+            else:
+                compiler = find_compiler() if wanted is None else cross_compiler(wanted)
             machine = compiler.platform()
             _check_name(target, machine)
             is_native = NATIVE in processor_flags(compiler, "generic", options)
             parts = parts_of(trees[0], abi, machine, is_native=is_native)
             _check_levels(parts, options)
-            objects = _Objects(folder, compiler, options).of(parts, trees, addons)
+            objects = _objects(folder, compiler, options, parts, trees, addons)
             link(objects, target, options, compiler, _constants(parts, trees))
         else:
-            built = folder / "linked" / target.name
-            _link_by(fcompile, _Files(folder, fcompile), built, (trees, abi, addons, options))
-            place_binary(built, target)
+            _link_by(fcompile, folder, target, trees, abi, addons, options)
     return target
 
 
 def cached_library(root: Module) -> Path:
-    """Return the library that `export_library` writes for this machine by default, from the cache if it is there.
-
-    Raises as `export_library` does.
-    """
+    """Return what `export_library` writes for this machine by default, if possible from the cache; raise as it does."""
     compiler = find_compiler()
     trees = _trees(root, ABIS)
     machine = compiler.platform()
@@ -156,17 +160,15 @@ def cached_library(root: Module) -> Path:
         return store_entry(key, machine.suffix, FileContent(made))
 
 
-def _check_suffix(target: Path) -> None:
-    """Raise OptionError for the name of another kind of file: it could be the model itself."""
+def _check(target: Path, abi: Sequence[str], lists: Mapping[str, object]) -> None:
+    """Raise OptionError for the name of another kind of file, which could be the model itself, or wrong arguments."""
     if target.suffix.lower() in _NO_LIBRARIES:
         raise OptionError(
             f"files with the suffix '{target.suffix}' are not libraries",
             place=str(target),
             next_step="Give a name that ends in .so, .dll, .dylib, .wasm, .o, .a or .tar",
         )
-
-
-def _check_abi(abi: Sequence[str]) -> None:
+    check_writable(target)
     wrong = [abi] if isinstance(abi, str) else sorted(set(abi) - set(ABIS))
     if wrong or not abi:
         raise OptionError(
@@ -174,6 +176,9 @@ def _check_abi(abi: Sequence[str]) -> None:
             place="abi",
             next_step=f"Give a list of some of: {', '.join(ABIS)}",
         )
+    for name, values in lists.items():
+        if isinstance(values, str):
+            raise OptionError(f"'{values}' is a text, not a list of texts", place=name, next_step=f"Give ['{values}']")
 
 
 def _check_name(target: Path, machine: Platform) -> None:
@@ -184,13 +189,6 @@ def _check_name(target: Path, machine: Platform) -> None:
             f"the name '{target.name}' is for another system than {machine}",
             next_step=f"Name it {target.stem}{machine.suffix}, or name a machine of that system: {EXAMPLES}",
         )
-
-
-def _compiler(cc: str | None, target_triple: str | None) -> Compiler:
-    machine = None if target_triple is None else parse_platform(target_triple)
-    if cc is not None:
-        return named_compiler(cc, machine)
-    return find_compiler() if machine is None else cross_compiler(machine)
 
 
 def _trees(root: Module, abi: Sequence[str]) -> list[PackedTree]:
@@ -233,105 +231,88 @@ def _check_levels(parts: Sequence[BuildPart], options: Sequence[str]) -> None:
         )
 
 
-class _Objects:
-    """Parts, compiled to ``lib0.o``, ``lib1.o``, ... in one folder."""
+def _objects(
+    folder: Path,
+    compiler: Compiler,
+    options: Sequence[str],
+    parts: Sequence[BuildPart],
+    trees: Sequence[PackedTree],
+    addons: Sequence[PathLike],
+) -> list[Path]:
+    """Return the objects to link, in order: the user's, code as ``lib0.o``, ``lib1.o``, ... in a folder, blobs."""
+    common = AUTO if any(part.cpu == AUTO for part in parts) else "generic"  # the processor of what is not a module's
 
-    def __init__(self, folder: Path, compiler: Compiler, options: Sequence[str]) -> None:
-        self._folder = folder
-        self._compiler = compiler
-        self._options = tuple(options)
-        self._common = "generic"  # the processor of what is not a module's
-        self._made: list[Path] = []
-
-    def of(self, parts: Sequence[BuildPart], trees: Sequence[PackedTree], addons: Sequence[PathLike]) -> list[Path]:
-        """Return the objects to link, in order: the user's, code, blobs."""
-        self._common = AUTO if any(part.cpu == AUTO for part in parts) else "generic"
-        added = [path for addon in addons for path in self._addon(Path(addon))]
-        for part in parts:
-            self._compile(part)
-        return [*added, *self._made, *(self._blob(tree) for tree in trees if tree.is_needed)]
-
-    def _compile(self, part: BuildPart) -> None:
-        for built in self._built(part):
-            place = self._folder / f"lib{len(self._made)}{OBJECT_SUFFIX}"
-            self._made.append(built.replace(place))
-
-    def _built(self, part: BuildPart) -> list[Path]:
-        usual = processor_flags(self._compiler, part.cpu, self._options)
-        own = {
-            name: level_flags(self._compiler, part.levels[name]) if name in part.levels else usual
-            for name in part.files
-        }
+    def built(part: BuildPart) -> list[Path]:
+        usual = processor_flags(compiler, part.cpu, options)
+        own = {name: level_flags(compiler, part.levels[name]) if name in part.levels else usual for name in part.files}
         return compile_objects(
-            part.files, self._folder, self._options, includes=part.includes, compiler=self._compiler, own_flags=own
+            part.files, folder, tuple(options), includes=part.includes, compiler=compiler, own_flags=own
         )
 
-    def _addon(self, path: Path) -> list[Path]:
-        if not path.is_file():
-            raise OptionError("file to link not found", place=str(path), next_step="Look at addons")
-        if path.suffix not in SOURCES:
-            return [path.absolute()]
-        return self._built(BuildPart({f"addons/{path.name}": path.read_bytes()}, ("addons",), self._common))
+    found: list[Path] = []
+    for addon in map(Path, addons):
+        if not addon.is_file():
+            raise OptionError("file to link not found", place=str(addon), next_step="Look at addons")
+        if addon.suffix in SOURCES:
+            found += built(BuildPart({f"addons/{addon.name}": addon.read_bytes()}, ("addons",), common))
+        else:
+            found.append(addon.absolute())
+    first = len(found)
+    for part in parts:
+        found += [
+            path.replace(folder / f"lib{index}{OBJECT_SUFFIX}")
+            for index, path in enumerate(built(part), len(found) - first)
+        ]
+    for tree in trees:
+        if tree.is_needed:
+            place = write_blob(tree, folder, compiler.platform())
+            is_object = place.suffix == OBJECT_SUFFIX
+            found += [place] if is_object else built(BuildPart({place.name: place.read_bytes()}, (), common))[:1]
+    return found
 
-    def _blob(self, tree: PackedTree) -> Path:
-        machine = self._compiler.platform()
-        if machine.system != "wasi":
-            return write_blob(tree, self._folder, machine)
-        name = write_blob_source(tree, self._folder).name
-        return self._built(BuildPart({name: (self._folder / name).read_bytes()}, (), self._common))[0]
 
-
-class _Files:
-    """Parts, written unchanged for a user's linker: ``lib0.c``, ``lib1.c``, ..., ``lib2.o`` in one folder."""
-
-    def __init__(self, folder: Path, fcompile: Build) -> None:
-        self._folder = folder
-        self._suffix = f".{getattr(fcompile, 'object_format', 'o')}"
-        triple = getattr(fcompile, "get_target_triple", lambda: None)()
-        self.machine: Platform | None = parse_platform(triple) if triple else None
-
-    def of(self, parts: Sequence[BuildPart], trees: Sequence[PackedTree]) -> list[Path]:
-        """Write all files; return those to link, in order."""
-        linked: list[Path] = []
-        for part in parts:
-            for name, data in part.files.items():
-                place = self._folder / name
-                place.parent.mkdir(parents=True, exist_ok=True)
-                write_data(place, data)
-            for name in sorted(part.files):
-                if Path(name).suffix in (*SOURCES, OBJECT_SUFFIX):
-                    linked.append(self._numbered(name, len(linked)))
-        return [*linked, *(self._blob(tree) for tree in trees if tree.is_needed)]
-
-    def _numbered(self, name: str, number: int) -> Path:
-        """Return a file under its number: an object moved, a source as a line that includes it from its folder."""
-        suffix = Path(name).suffix
-        if suffix == OBJECT_SUFFIX:
-            return (self._folder / name).replace(self._folder / f"lib{number}{self._suffix}")
-        place = self._folder / f"lib{number}{suffix}"
-        place.write_text(f'#include "{name}"\n', encoding="utf-8")
-        return place
-
-    def _blob(self, tree: PackedTree) -> Path:
-        if self.machine is None or self.machine.system == "wasi":
-            return write_blob_source(tree, self._folder)
-        place = write_blob(tree, self._folder, self.machine)
-        return place.replace(place.with_suffix(self._suffix))
+def _written(
+    folder: Path, suffix: str, machine: Platform | None, parts: Sequence[BuildPart], trees: Sequence[PackedTree]
+) -> list[Path]:
+    """Write parts unchanged for a user's linker; return what to link, in order: ``lib0.c``, ``lib1.o``, ..., blobs."""
+    linked: list[Path] = []
+    for part in parts:
+        for name, data in part.files.items():
+            place = folder / name
+            place.parent.mkdir(parents=True, exist_ok=True)
+            write_data(place, data)
+        for name in sorted(part.files):
+            kind, number = Path(name).suffix, len(linked)
+            if kind == OBJECT_SUFFIX:
+                linked.append((folder / name).replace(folder / f"lib{number}{suffix}"))
+            elif kind in SOURCES:  # a line that includes it from its folder
+                linked.append(folder / f"lib{number}{kind}")
+                linked[-1].write_text(f'#include "{name}"\n', encoding="utf-8")
+    for tree in trees:
+        if tree.is_needed:
+            place = write_blob(tree, folder, machine)
+            linked.append(place.replace(place.with_suffix(suffix)) if place.suffix == OBJECT_SUFFIX else place)
+    return linked
 
 
 def _link_by(
     fcompile: Build,
-    files: _Files,
-    built: Path,
-    asked: tuple[Sequence[PackedTree], Sequence[str], Sequence[PathLike], Sequence[str]],
+    folder: Path,
+    target: Path,
+    trees: Sequence[PackedTree],
+    abi: Sequence[str],
+    addons: Sequence[PathLike],
+    options: Sequence[str],
 ) -> None:
-    """Have a user's function link a library to `built`."""
-    trees, abi, addons, options = asked
+    """Have a user's function link a library, from files in a folder."""
+    suffix = f".{getattr(fcompile, 'object_format', 'o')}"
+    triple = getattr(fcompile, "get_target_triple", lambda: None)()
+    machine = parse_platform(triple) if triple else None
     # one call compiles all files, with the same flags
-    parts = parts_of(trees[0], abi, files.machine, has_levels=False)
-    folder = built.parent.parent
+    parts = parts_of(trees[0], abi, machine, has_levels=False)
+    built = folder / "linked" / target.name
     built.parent.mkdir(exist_ok=True)
-    linked = [str(name) for name in (*addons, *files.of(parts, trees))]
+    linked = [str(name) for name in (*addons, *_written(folder, suffix, machine, parts, trees))]
     includes = dict.fromkeys(str(folder / name) for part in parts for name in part.includes)
     try:
         fcompile(str(built), linked, options=[*options, *(f"-I{name}" for name in includes)])
@@ -344,6 +325,7 @@ def _link_by(
             next_step="It must write the file that is its first argument",
         )
     add_digest(built, _constants(parts, trees))
+    place_binary(built, target)
 
 
 def _constants(parts: Sequence[BuildPart], trees: Sequence[PackedTree]) -> list[ArrayContent]:
@@ -383,3 +365,63 @@ def level_flags(compiler: Compiler, level: Level) -> tuple[str, ...]:
     if level not in known:  # the file is empty there
         return ()
     return (*((f"-mcpu={level.zig}",) if compiler.is_zig else level.flags), *level.both)
+
+
+_C_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+def link(
+    objects: Sequence[Path], target: Path, flags: Sequence[str], compiler: Compiler, constants: Sequence[ArrayContent]
+) -> None:
+    """Make the kind of file that the target's suffix asks for, by default a shared library."""
+    suffix = target.suffix.lower()
+    folder = objects[0].parent  # of the objects, which are all ours
+    if suffix == ".tar":
+        seconds = source_date()
+        with atomic_file(target) as file, gzip.GzipFile("", "wb", 6, file, seconds) as packed:
+            # under their bare names, the same bytes each time
+            write_tar(cast("BinaryIO", packed), {path.name: FileContent(path) for path in objects}, seconds)
+    elif suffix == ".a":
+        # D: no times and no owners, so the same objects give the same bytes
+        run_tool([*_archiver(compiler), "rcsD", "linked.a", *(path.name for path in objects)], folder)
+        place_binary(folder / "linked.a", target, executable=False)
+    elif suffix == ".o":
+        built = folder / "linked.o"
+        run_tool([*compiler.command, "-r", "-nostdlib", *flags, "-o", str(built), *map(str, objects)], folder)
+        place_binary(built, target, executable=False)
+    else:
+        # the name of a library for Windows or macOS goes into it
+        name = target.name if target.suffix else f"{target.name}{compiler.platform().suffix}"
+        linked = list(objects)
+        if compiler.system == "windows":
+            # linkers for it export only what is marked in the code as soon as anything is marked
+            names = sorted({name for path in objects for name in _defined(path.read_bytes())})
+            linked.append(folder / "exports.def")
+            linked[-1].write_text("".join(["EXPORTS\n", *(f"  {name}\n" for name in names)]), encoding="ascii")
+        library = link_shared(linked, folder / name, flags, compiler)
+        add_digest(library, constants)
+        place_binary(library, target)
+
+
+def _archiver(compiler: Compiler) -> list[str]:
+    """Return the archiver: of ``$AR``, else ``ar`` for this machine's objects, else that of the ziglang wheel."""
+    chosen = os.environ.get("AR", "").strip()
+    if chosen:
+        return shlex.split(chosen)
+    found = shutil.which("ar")
+    if found and not compiler.is_zig and compiler.platform().arch == this_platform().arch:
+        return [found]
+    if has_zig():
+        return [sys.executable, "-m", "ziglang", "ar"]
+    raise ToolchainError(
+        "no archiver for static libraries found",
+        place=found or "ar",
+        next_step='Install binutils, or run: pip install "mlfc[cross]". Or set AR to one',
+    )
+
+
+def _defined(data: bytes) -> Iterator[str]:
+    """Yield the C symbols that an object for Windows defines for others; nothing for other files."""
+    head = read_head(data)
+    if head is not None and (head.kind, head.system) == (OBJECT, "windows"):
+        yield from (item.name for item in exports(memoryview(data)) if _C_NAME.fullmatch(item.name))

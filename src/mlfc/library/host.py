@@ -28,11 +28,10 @@ class HostLibrary(Module):
     """C of a module, which becomes a library of this machine, cached by content, when a function is first used.
 
     `files`, which may be a function that is called when they are needed, `digests` and `flags` are as for
-    `build_library`, `cpu` as in target strings. `params` are constants that
-    the code takes as arguments: `linked_params`. `beside` returns files for exported libraries, which replace files of
-    the code with the same path. `native` returns the files for this very processor, where C compilers cannot make them
-    of `files`, which run on all of its kind. `levels` are by path the processors of files that are not for all, and
-    `at_level` returns the files for those of one level alone.
+    `build_library`, `cpu` as in target strings. `params` are constants that the code takes: `linked_params`.
+    `beside` returns files for exported libraries, which replace files of the code with the same path. `native` returns
+    the files for this very processor, where C compilers cannot make them of `files`, which run on all of its kind.
+    `levels` are by path the processors of files that are not for all; `at_level` returns the files for one level alone.
     """
 
     type_key = "c"
@@ -139,9 +138,7 @@ class HostLibrary(Module):
         try:
             yield
         except ToolchainError as error:
-            supplies = [
-                text for name in {item.type_key: None for item in self._external()} if (text := supply_of(name))
-            ]
+            supplies = list(filter(None, map(supply_of, dict.fromkeys(item.type_key for item in self._external()))))
             if supplies:
                 error.next_step = f"It needs {'; '.join(supplies)}"
             raise

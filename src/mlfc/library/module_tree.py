@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from mlfc.errors import OptionError, unknown
 from mlfc.runtime.modules.blob import LIBRARY, SYMBOLS, TREE
@@ -33,12 +34,8 @@ class PackedTree:
         return self.modules != (None,)
 
 
-@dataclass(frozen=True, eq=False)
-class _Numbered:
-    """Modules by number, those that become code together under one, and what each number imports."""
-
-    groups: tuple[tuple[Module, ...], ...]
-    children: tuple[tuple[int, ...], ...]
+_Groups: TypeAlias = "tuple[tuple[Module, ...], ...]"
+_Children: TypeAlias = "tuple[tuple[int, ...], ...]"
 
 
 def pack(root: Module, abi: str = "classic") -> PackedTree:
@@ -49,14 +46,24 @@ def pack(root: Module, abi: str = "classic") -> PackedTree:
     """
     if abi not in SYMBOLS:
         raise OptionError(unknown("generation of blobs", abi, SYMBOLS))
-    _require_storable(root)
-    numbered = _in_order(_numbered(root))
-    modules = tuple(None if group[0].is_dso_exportable else group[0] for group in numbered.groups)
+    members = _exported(root)
+    wrong = [
+        f"'{module.type_key}'"
+        for module in members
+        if not module.is_dso_exportable and (not module.is_binary_serializable or module.type_key in (LIBRARY, TREE))
+    ]
+    if wrong:
+        raise OptionError(
+            f"{len(wrong)} of the modules can neither be stored nor linked into a library, by kind: {', '.join(wrong)}",
+            next_step="Export the code that they were made of",
+        )
+    groups, children = _in_order(*_numbered(root))
+    modules = tuple(None if group[0].is_dso_exportable else group[0] for group in groups)
     stream = _ffi_stream if abi == "ffi" else _classic_stream
-    body = Joined(tuple(stream(modules, numbered.children)))
+    body = Joined(tuple(stream(modules, children)))
     content = Joined((encode_u64(body.nbytes), body))
-    code = tuple(module for module in _exported(root) if module.is_dso_exportable)
-    return PackedTree(SYMBOLS[abi], content, code, modules, numbered.children)
+    code = tuple(module for module in members if module.is_dso_exportable)
+    return PackedTree(SYMBOLS[abi], content, code, modules, children)
 
 
 def _exported(root: Module) -> list[Module]:
@@ -72,92 +79,66 @@ def _exported(root: Module) -> list[Module]:
     return found
 
 
-def _require_storable(root: Module) -> None:
-    wrong = [
-        module
-        for module in _exported(root)
-        if not module.is_dso_exportable and (not module.is_binary_serializable or module.type_key in (LIBRARY, TREE))
-    ]
-    if wrong:
-        kinds = ", ".join(f"'{module.type_key}'" for module in wrong)
-        raise OptionError(
-            f"{len(wrong)} of the modules can neither be stored nor linked into a library, by kind: {kinds}",
-            next_step="Export the code that they were made of",
-        )
-
-
-def _numbered(root: Module) -> _Numbered:
-    """Return numbers as TVM gives them: what is not code, from the root on; one for all code; then its imports."""
+def _numbered(root: Module) -> tuple[_Groups, _Children]:
+    """Return modules by TVM's numbers, and their imports: from the root on; one for all code; then its imports."""
     groups: list[list[Module]] = []
     numbers: dict[int, int] = {}
-    seen, stack, code = {id(root)}, [root], []
-
-    def push_imports(module: Module) -> None:
+    code: list[Module] = []
+    seen, stack = {id(root)}, [root]
+    library: int | None = None
+    while stack or (code and library is None):
+        if not stack:
+            library, stack = len(groups), code
+            groups.append([])
+        module = stack.pop()
+        if module.is_dso_exportable and library is None:
+            code.append(module)
+            continue
+        if library is not None and module.is_dso_exportable:
+            numbers[id(module)] = library
+            groups[library].append(module)
+        else:
+            numbers[id(module)] = len(groups)
+            groups.append([module])
         for child in module.imported_modules:
             if id(child) not in seen:
                 seen.add(id(child))
                 stack.append(child)
-
-    def give_number(module: Module) -> None:
-        numbers[id(module)] = len(groups)
-        groups.append([module])
-
-    while stack:
-        module = stack.pop()
-        if module.is_dso_exportable:
-            code.append(module)
-        else:
-            give_number(module)
-            push_imports(module)
-    if code:
-        library = len(groups)
-        groups.append([])
-        stack = code
-        while stack:
-            module = stack.pop()
-            if module.is_dso_exportable:
-                numbers[id(module)] = library
-                groups[library].append(module)
-            else:
-                give_number(module)
-            push_imports(module)
     children = (
         {numbers[id(child)] for module in group for child in module.imported_modules} - {index}
         for index, group in enumerate(groups)
     )
-    return _Numbered(tuple(map(tuple, groups)), tuple(tuple(sorted(numbers)) for numbers in children))
+    return tuple(map(tuple, groups)), tuple(tuple(sorted(numbers)) for numbers in children)
 
 
-def _in_order(numbered: _Numbered) -> _Numbered:
+def _in_order(groups: _Groups, imports: _Children) -> tuple[_Groups, _Children]:
     """Return the modules so that importers precede their imports, as loaders require.
 
     TVM's numbers are kept if they comply; a module imported on two ways may break them, and TVM rejects such a tree.
     """
-    if all(child > index for index, children in enumerate(numbered.children) for child in children):
-        return numbered
-    waiting = [0] * len(numbered.groups)
-    for children in numbered.children:
+    if all(child > index for index, children in enumerate(imports) for child in children):
+        return groups, imports
+    waiting = [0] * len(groups)
+    for children in imports:
         for child in children:
             waiting[child] += 1
     order, ready = [], [0] if waiting[0] == 0 else []
     while ready:
         index = ready.pop()
         order.append(index)
-        for child in numbered.children[index]:
+        for child in imports[index]:
             waiting[child] -= 1
             if waiting[child] == 0:
                 ready.append(child)
-    if len(order) < len(numbered.groups):
-        left = sorted({numbered.groups[index][0].type_key for index in {*range(len(waiting))} - {*order}})
+    if len(order) < len(groups):
+        left = sorted({groups[index][0].type_key for index in {*range(len(waiting))} - {*order}})
         raise OptionError(
             f"the modules cannot become one library: code in it would import itself through {', '.join(left)}",
             next_step="Let code import other modules, but not those other modules import code",
         )
     place = {index: number for number, index in enumerate(order)}
-    return _Numbered(
-        tuple(numbered.groups[index] for index in order),
-        tuple(tuple(sorted(place[child] for child in numbered.children[index])) for index in order),
-    )
+    renumbered = tuple(tuple(sorted(place[child] for child in imports[index])) for index in order)
+    return tuple(groups[index] for index in order), renumbered
 
 
 def _classic_stream(modules: Sequence[Module | None], children: Sequence[Sequence[int]]) -> list[Data]:

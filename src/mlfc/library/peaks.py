@@ -5,15 +5,13 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import json
-import platform
-import re
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from functools import partial
 from importlib.resources import files
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,9 +19,10 @@ import numpy as np
 from mlfc.errors import OutputError
 from mlfc.library.cache import find_entry, store_entry
 from mlfc.library.toolchain import NATIVE, compile_cached
+from mlfc.runtime.devices.device import cpu
 from mlfc.runtime.executors.aot_module import new_pool
 from mlfc.runtime.executors.profile import OperatorTime
-from mlfc.support.call_shapes import dtype_of
+from mlfc.support.dim_walk import dtype_of
 from mlfc.support.platforms import host_arch
 from mlfc.support.version import __version__
 from mlfc.target.features import LEVELS, native_cpu
@@ -40,18 +39,10 @@ _DENSITY = {"float64": 0.5, "int64": 0.5, "int16": 2.0, "uint16": 2.0}
 
 @dataclass(frozen=True)
 class Roofline:
-    """How an operator compares with the machine.
+    """How an operator compares with the machine."""
 
-    Attributes
-    ----------
-    bound : str
-        What would take longer at the machine's peak: ``compute`` (multiply-accumulates) or ``memory`` (bytes).
-    compute, memory : float or None
-        The share of the machine's peak that it reached; None without multiply-accumulates or known bytes.
-    """
-
-    bound: str
-    compute: float | None
+    bound: str  # what would take longer at the peak: ``compute`` (multiply-accumulates) or ``memory`` (bytes)
+    compute: float | None  # shares of the machine's peak; None without multiply-accumulates or known bytes
     memory: float | None
 
     @property
@@ -62,23 +53,13 @@ class Roofline:
 
 @dataclass(frozen=True)
 class Peaks:
-    """The most that a number of threads reach together, in multiply-accumulates and bytes a second.
-
-    Attributes
-    ----------
-    processor : str
-    threads : int
-    float32, int8 : float
-        Of int8 the most that any instructions reach: tiles where the processor and its system have them.
-    bandwidth : tuple of (int, float)
-        By the size of the memory that is read again and again, ascending: that of caches, then of the machine's memory.
-    """
+    """The most that a number of threads reach together, in multiply-accumulates and bytes a second."""
 
     processor: str
     threads: int
     float32: float
-    int8: float
-    bandwidth: tuple[tuple[int, float], ...]
+    int8: float  # the most that any instructions reach: tiles where the processor and its system have them
+    bandwidth: tuple[tuple[int, float], ...]  # by the size of the memory that is read again and again, ascending
 
     def compute(self, dtype: str) -> float:
         """Return the multiply-accumulates a second of a dtype."""
@@ -93,11 +74,8 @@ class Peaks:
         if item.nanoseconds <= 0:
             return None
         seconds = item.nanoseconds * 1e-9
-        compute = (
-            item.macs / self.compute(dtype_of(item.tensors[0]) if item.tensors else "float32") / seconds
-            if item.macs
-            else None
-        )
+        dtype = dtype_of(item.tensors[0]) if item.tensors else "float32"
+        compute = item.macs / self.compute(dtype) / seconds if item.macs else None
         memory = item.nbytes / self.memory(item.nbytes) / seconds if item.nbytes else None
         if compute is None and memory is None:
             return None
@@ -109,11 +87,8 @@ class Peaks:
 
 
 def machine_peaks(threads: int = 1) -> Peaks:
-    """Return the peaks of this machine for so many threads: measured once, in a second, and kept in the cache.
-
-    Raises ToolchainError if there is no C compiler.
-    """
-    processor = _processor()
+    """Return this machine's peaks, measured once in a second and cached; raise ToolchainError without a C compiler."""
+    processor = cpu().name
     key = hashlib.sha256(f"{processor}\0{native_cpu()}\0{__version__}\0{threads}".encode()).hexdigest()[:40]
     found = find_entry(f"machine-{key}", _SUFFIX)
     if found is not None:
@@ -136,10 +111,7 @@ def measured_peaks(processor: str, threads: int) -> Peaks:
     for name in ("peak_float32_macs", "peak_int8_macs", "peak_tiles_macs", "peak_block_bytes"):
         getattr(library, name).restype = ctypes.c_int64
     with ThreadPoolExecutor(threads) as pool:
-
-        def rate(amount: int, run: Callable[[int, ctypes.c_int64], object]) -> float:
-            return _rate(pool, threads, amount, run)
-
+        rate = partial(_rate, pool, threads)
         float32 = rate(library.peak_float32_macs(), lambda _, steps: library.peak_float32(steps))
         byte_macs = library.peak_int8_macs()
         # without a product of bytes, int8 work runs on the 16-bit multiply-add
@@ -181,13 +153,3 @@ def _rate(pool: ThreadPoolExecutor, threads: int, amount: int, run: Callable[[in
 
 # a thread's own time, so that other work on the machine does not count, unless its clock is too coarse
 _clock = time.thread_time if time.get_clock_info("thread_time").resolution < 1e-5 else time.perf_counter
-
-
-def _processor() -> str:
-    """Return the processor's name."""
-    with suppress(OSError):
-        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
-        found = re.search(r"model name\s*: (.*)", text)
-        if found is not None:
-            return found[1]
-    return platform.processor() or platform.machine()

@@ -88,12 +88,6 @@ class Compiler:
         return (*plain, *debug, f"-ffp-contract={'on' if 'clang' in self.version else 'fast'}", *everywhere)
 
     @property
-    def shared_flags(self) -> tuple[str, ...]:
-        """The flags for linking a shared library."""
-        # zig compiles its runtime when it first links for a system: -O2 makes it small, in half the time
-        return (*_SHARED[self.system], *(("-s", "-O2") if self.is_zig else ()))
-
-    @property
     def system(self) -> str:
         """The target system, in `Platform`'s words."""
         if self.target is not None:
@@ -174,11 +168,6 @@ def has_zig() -> bool:
     return importlib.util.find_spec("ziglang") is not None
 
 
-@cache
-def _zig_version(command: tuple[str, ...]) -> str | None:
-    return _version(command)
-
-
 def named_compiler(text: str, target: Platform | None = None) -> Compiler:
     """Return the compiler of a user's command, such as ``clang -m32``; raise ToolchainError if it does not run."""
     command = _split(text)
@@ -201,27 +190,28 @@ def _own_platform(command: tuple[str, ...]) -> Platform:
 
 
 def _environment(command: Sequence[str]) -> dict[str, str]:
-    """Return the environment of a compiler: zig spins for minutes if it cannot write its cache.
-
-    Temporary files go to the writable folder of ours, and an invalid time, which clang rejects, is left out.
-    """
+    """Return the environment of a compiler: with the writable folder of temporary files."""
     found = {**os.environ, "TMPDIR": tempfile.gettempdir()}
     try:
         source_date()
-    except OptionError:
+    except OptionError:  # clang rejects an invalid time
         del found["SOURCE_DATE_EPOCH"]
+    # zig spins for minutes if it cannot write its cache
     if tuple(command[1 : 1 + len(_ZIG)]) == _ZIG:
         found.setdefault("ZIG_GLOBAL_CACHE_DIR", str(cache_folder() / "zig"))
     return found
 
 
 def _version(command: tuple[str, ...]) -> str | None:
-    """Return a compiler's description of itself, None if it does not run.
-
-    A plain program is asked once: as long as its file does not change, the answer is cached. Starting it would take as
-    long as all other work of loading from the cache.
-    """
-    key = _version_key(command)
+    """Return a compiler's description of itself, None if it does not run."""
+    # a plain program is asked once, until its file changes: that takes as long as all else of loading from the cache
+    key = None
+    if len(command) == 1:
+        with suppress(OSError):
+            path = Path(shutil.which(command[0]) or command[0]).resolve()
+            state = path.stat()
+            identity = f"{command[0]}\0{path}\0{state.st_size}\0{state.st_mtime_ns}\0{state.st_ino}"
+            key = f"compiler-{hashlib.sha256(identity.encode()).hexdigest()[:40]}"
     known = find_entry(key, ".txt") if key is not None else None
     if known is not None:
         with suppress(OSError, UnicodeDecodeError):
@@ -231,6 +221,9 @@ def _version(command: tuple[str, ...]) -> str | None:
         with suppress(OutputError):
             store_entry(key, ".txt", answer.encode())
     return answer
+
+
+_zig_version = cache(_version)
 
 
 def _answer(command: tuple[str, ...], question: str) -> str | None:
@@ -245,19 +238,6 @@ def _answer(command: tuple[str, ...], question: str) -> str | None:
     except (OSError, subprocess.SubprocessError):
         return None
     return result.stdout if result.returncode == 0 else None
-
-
-def _version_key(command: tuple[str, ...]) -> str | None:
-    """Return the key of a single-file compiler's cached answer; None for one with arguments."""
-    if len(command) != 1:
-        return None
-    try:
-        path = Path(shutil.which(command[0]) or command[0]).resolve()
-        state = path.stat()
-    except OSError:
-        return None
-    identity = f"{command[0]}\0{path}\0{state.st_size}\0{state.st_mtime_ns}\0{state.st_ino}"
-    return f"compiler-{hashlib.sha256(identity.encode()).hexdigest()[:40]}"
 
 
 def compile_cached(
@@ -325,7 +305,9 @@ def link_shared(
 ) -> Path:
     """Link objects to the shared library `library`, whose folder nobody else uses; return it."""
     chosen = compiler or find_compiler()
-    command = [*chosen.command, *chosen.shared_flags, *flags, "-o", str(library), *map(str, objects), "-lm"]
+    # zig compiles its runtime when it first links for a system: -O2 makes it small, in half the time
+    shared = (*_SHARED[chosen.system], *(("-s", "-O2") if chosen.is_zig else ()))
+    command = [*chosen.command, *shared, *flags, "-o", str(library), *map(str, objects), "-lm"]
     run_tool(command, library.parent)
     return library
 

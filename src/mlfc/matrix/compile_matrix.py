@@ -2,27 +2,106 @@
 
 from __future__ import annotations
 
+import json
 import os
+import subprocess
+import sys
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from html import escape
 from pathlib import Path
 from typing import Any
 
 from mlfc.cluster import BUILD, Workers, opened_workers
-from mlfc.errors import MlfcError, OutputError
-from mlfc.matrix import index
-from mlfc.matrix.jobs import compile_row, job_of
+from mlfc.errors import InputError, MlfcError, OutputError, RunError
 from mlfc.matrix.rows import MatrixRow, read_rows
 from mlfc.support.atomic import atomic_file, check_writable, write_folder
 from mlfc.support.content import Data, FileContent
-from mlfc.support.plain_file import private_folder
+from mlfc.support.plain_file import open_plain, private_folder
 from mlfc.support.progress import bar, reported
 from mlfc.support.tar import source_date, write_tar
+from mlfc.support.temporary import TemporaryFolder
 from mlfc.support.text import Displayed
+from mlfc.support.version import __version__
 
+_SUFFIXES = {"so": ".so", "a": ".a", "tar": "_lib.tar", "c": "", "o": ""}
+_CONFIG, _OUT = "build.toml", "out"
+_SHOWN = 4000
+
+Files = dict[str, bytes]
 _ARCHIVE = ".tar"
+_STYLE = (
+    "body{font:14px sans-serif;margin:2em}td,th{padding:3px 10px;text-align:left;vertical-align:top}"
+    ".n{text-align:right}.bad{color:#b00}"
+)
+_MEMORY = ("workspace_bytes", "constants_bytes", "io_bytes")
+_TITLES = ("row", "file", "bytes", "workspace", "constants", "inputs and outputs", "board: RAM", "board: flash", "note")
+_MOST_LINKS = 8
+
+
+def job_of(row: MatrixRow) -> tuple[str, str, Files, str]:
+    """Return the arguments of `compile_row`; raise InputError if the model or a file in its options cannot be read."""
+    files: Files = {}
+
+    def shipped(path: Path) -> str:
+        name = f"{len(files)}_{path.name}"
+        try:
+            with open_plain(path) as file:
+                files[name] = file.read()
+        except OSError as error:
+            raise InputError(f"cannot be read: {error.strerror}", place=str(path)) from error
+        return name
+
+    def sent(text: object) -> object:
+        if not isinstance(text, str):
+            return text
+        head, equals, tail = text.rpartition("=")
+        path = row.folder / tail
+        is_file = tail and "\0" not in tail and len(tail) < 1000 and path.is_file()
+        return f"{head}{equals}{shipped(path)}" if is_file else text
+
+    model = shipped(row.path)
+    options = {
+        key: [sent(item) for item in value] if isinstance(value, list) else sent(value)
+        for key, value in row.options.items()
+    }
+    # the texts of JSON are those of TOML
+    lines = [f"{json.dumps(key)} = {json.dumps(value)}" for key, value in options.items()]
+    files[_CONFIG] = "\n".join((*lines, "")).encode()
+    suffix = _SUFFIXES.get(str(row.options.get("emit")), ".model-lib" if row.options.get("rfc") is True else ".tar")
+    return f"{row.model}={model}", row.name + suffix, files, row.name
+
+
+def compile_row(model: str, output: str, files: Files, name: str) -> tuple[dict[str, Any], Files]:
+    """Compile a row with ``mlfc compile`` in a process of its own, which may die without harm to others.
+
+    `model`: NAME=FILE. `output`: the name of what is made, a file or a folder. `files`: all that the options name.
+    Returns what ``mlfc compile --json`` says of it, and the files. Raises RunError with what the process said where it
+    fails.
+    """
+    with TemporaryFolder() as folder:
+        for path, data in files.items():
+            Path(folder, path).write_bytes(data)
+        Path(folder, _OUT).mkdir()
+        words = ("compile", model, "--config", _CONFIG, "-o", f"{_OUT}/{output}", "--json")
+        command = [sys.executable, "-m", "mlfc", *words]
+        done = subprocess.run(command, cwd=folder, capture_output=True, stdin=subprocess.DEVNULL, check=False)
+        said = done.stderr.decode(errors="replace").strip()
+        if done.returncode:
+            reason = said.removeprefix("error: ")[-_SHOWN:] or f"mlfc ended with status {done.returncode}"
+            raise RunError(reason, place=name)
+        report = json.loads(done.stdout)
+        report.pop("output", None)
+        if said:
+            report["warnings"] = said.splitlines()
+        made = {
+            path.relative_to(Path(folder, _OUT)).as_posix(): path.read_bytes()
+            for path in sorted(Path(folder, _OUT).rglob("*"))
+            if path.is_file()
+        }
+    return report, made
 
 
 @dataclass(frozen=True, repr=False)
@@ -85,12 +164,11 @@ def compile_matrix(
         opened_workers(scheduler, BUILD) as workers,
         tempfile.TemporaryDirectory(dir=private_folder()) as stage,
     ):
-        made = _FinishedRows(rows, Path(stage), report)
-        made.compile(workers)
-        entries = [made.entries[number] for number in range(len(rows))]
-        problems = tuple(made.problems[number] for number in sorted(made.problems))
-        files: dict[str, Data] = {path: FileContent(Path(stage, path)) for path in made.files}
-        files |= {"index.json": index.as_json(entries).encode(), "index.html": index.as_html(entries).encode()}
+        entries, problems = _compiled(rows, Path(stage), report, workers)
+        paths = [one["path"] for item in entries for one in item.get("files", ())]
+        files: dict[str, Data] = {path: FileContent(Path(stage, path)) for path in paths}
+        text = json.dumps({"mlfc": __version__, "rows": list(entries)}, indent=2) + "\n"
+        files |= {"index.json": text.encode(), "index.html": index_html(entries).encode()}
         if place.suffix == _ARCHIVE:
             with atomic_file(place) as file:
                 write_tar(file, files, source_date())
@@ -99,44 +177,91 @@ def compile_matrix(
     return MatrixResult(place, tuple(entries), problems)
 
 
-class _FinishedRows:
-    """The rows of a matrix as they get done; what is made of them is kept in files of a folder."""
+def _compiled(
+    rows: list[MatrixRow], stage: Path, progress: Callable[[int, int, str], None], workers: Workers
+) -> tuple[list[dict[str, Any]], tuple[MlfcError, ...]]:
+    """Compile all rows into a folder; return the entries of the index, and the errors of the rows that failed."""
+    entries: dict[int, dict[str, Any]] = {}
+    problems: dict[int, MlfcError] = {}
 
-    def __init__(self, rows: list[MatrixRow], stage: Path, progress: Callable[[int, int, str], None]) -> None:
-        self._rows, self._stage, self._progress = rows, stage, progress
-        self.entries: dict[int, dict[str, Any]] = {}
-        self.problems: dict[int, MlfcError] = {}
-        self.files: list[str] = []
+    def done(number: int, result: tuple[dict[str, Any], Files] | MlfcError) -> None:
+        name = rows[number].name
+        if isinstance(result, MlfcError):
+            result.place = name if result.place in (None, name) else f"{name}: {result.place}"
+            problems[number] = result
+            entries[number] = index_entry(rows[number], {}, {}, str(result))
+        else:
+            report, files = result
+            write_folder(stage, files)
+            sizes = {path: len(data) for path, data in files.items()}
+            entries[number] = index_entry(rows[number], sizes, report, None)
+        progress(len(entries), len(rows), name)
 
-    def compile(self, workers: Workers) -> None:
-        """Compile all rows."""
-        jobs: list[tuple[Any, ...]] = []
-        numbers: list[int] = []
-        for number, row in enumerate(self._rows):
-            try:
-                jobs.append(job_of(row))
-                numbers.append(number)
-            except MlfcError as error:
-                self._failed(number, error)
-        for outcome in workers.run(BUILD, compile_row, jobs):
-            number = numbers[outcome.index]
-            if outcome.error is not None:
-                self._failed(number, outcome.error)
-                continue
-            sizes = {path: len(data) for path, data in outcome.value.files.items()}
-            for path, data in outcome.value.files.items():
-                (self._stage / path).parent.mkdir(parents=True, exist_ok=True)
-                (self._stage / path).write_bytes(data)
-            self.files += sizes
-            self.entries[number] = index.entry(self._rows[number], sizes, outcome.value.report, None)
-            self._show(number)
+    jobs: dict[int, tuple[Any, ...]] = {}
+    for number, row in enumerate(rows):
+        try:
+            jobs[number] = job_of(row)
+        except MlfcError as error:
+            done(number, error)
+    numbers = list(jobs)
+    for outcome in workers.run(BUILD, compile_row, list(jobs.values())):
+        done(numbers[outcome.index], outcome.error or outcome.value)
+    return [entries[number] for number in range(len(rows))], tuple(problems[number] for number in sorted(problems))
 
-    def _failed(self, number: int, error: MlfcError) -> None:
-        name = self._rows[number].name
-        error.place = name if error.place in (None, name) else f"{name}: {error.place}"
-        self.problems[number] = error
-        self.entries[number] = index.entry(self._rows[number], {}, {}, str(error))
-        self._show(number)
 
-    def _show(self, number: int) -> None:
-        self._progress(len(self.entries), len(self._rows), self._rows[number].name)
+def index_entry(
+    row: MatrixRow, files: Mapping[str, int], report: Mapping[str, Any], error: str | None
+) -> dict[str, Any]:
+    """Return what the index says of a row; `files` have their sizes."""
+    found: dict[str, Any] = {
+        "row": row.name,
+        "model": row.model,
+        "target": row.target,
+        "option": row.option,
+        "options": dict(row.options),
+        "status": "ok" if error is None else "failed",
+    }
+    if error is not None:
+        return {**found, "error": error}
+    return {**found, "files": [{"path": path, "bytes": files[path]} for path in sorted(files)], **report}
+
+
+def memory_of(item: Mapping[str, Any]) -> list[int | None]:
+    """Return the bytes of workspace, constants, and inputs and outputs; None where there is no such number."""
+    modules = item.get("modules", {}).values()
+    memories = [module.get("memory", {}) for module in modules]
+    return [sum(memory.get(name) or 0 for memory in memories) if memories else None for name in _MEMORY]
+
+
+def board_memory(item: Mapping[str, Any]) -> list[int | None]:
+    """Return the bytes of RAM and flash on a board; None without one."""
+    regions = (item.get("board") or {}).get("regions", [])
+    kinds = {region["kind"] for region in regions}
+    return [
+        sum(region["used"] for region in regions if region["kind"] == kind) if kind in kinds else None
+        for kind in ("ram", "flash")
+    ]
+
+
+def index_html(entries: Sequence[Mapping[str, Any]]) -> str:
+    """Return the index for people."""
+    failed = sum(item["status"] != "ok" for item in entries)
+    lines = [
+        "<!DOCTYPE html>",
+        '<html lang="en"><head><meta charset="utf-8"><title>Compiled models</title>',
+        f"<style>{_STYLE}</style></head><body><h1>Compiled models</h1>",
+        f"<p>{len(entries)} rows, {failed} failed; mlfc {escape(__version__)}</p>",
+        f"<table><tr>{''.join(f'<th>{title}</th>' for title in _TITLES)}</tr>",
+    ]
+    for item in entries:
+        files = item.get("files", [])
+        links = "<br>".join(f'<a href="{escape(one["path"])}">{escape(one["path"])}</a>' for one in files[:_MOST_LINKS])
+        more = f"<br>and {len(files) - _MOST_LINKS} more" if len(files) > _MOST_LINKS else ""
+        numbers = [sum(one["bytes"] for one in files) if files else None, *memory_of(item), *board_memory(item)]
+        cells = "".join(f'<td class="n">{"" if number is None else f"{number:,}"}</td>' for number in numbers)
+        note = escape(item.get("error") or "; ".join(item.get("warnings", [])))
+        kind = ' class="bad"' if item["status"] != "ok" else ""
+        lines.append(
+            f"<tr><td{kind}>{escape(item['row'])}</td><td>{links}{more}</td>{cells}<td{kind}><pre>{note}</pre></td></tr>"
+        )
+    return "\n".join((*lines, "</table></body></html>", ""))

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from mlfc.errors import MlfcError, OptionError, ProblemsError, unknown
-from mlfc.support.toml_text import parse_toml, read_toml
+from mlfc.support.plain_file import parse_toml, read_toml
 
 MOST_ROWS = 10_000
 _TABLES = ("models", "targets", "options", "exclude")
@@ -97,16 +97,11 @@ def _faults(kind: str, name: str, entry: object, place: str) -> Iterator[MlfcErr
     if kind == "models" and not isinstance(entry.get("file"), str):
         yield OptionError("expected the model's file", place=place, next_step='Write file = "model.onnx"')
     for key, value in entry.items():
+        is_texts = isinstance(value, list) and all(isinstance(item, str) for item in value)
         if key.replace("-", "_") in _OWN:
             yield OptionError(f"the option '{key}' is the matrix's own", place=place, next_step="Remove it")
-        elif not _is_plain(value):
+        elif not (is_texts or isinstance(value, (str, int, float, bool))):
             yield OptionError(f"expected a string, a number, true, false or strings for '{key}'", place=place)
-
-
-def _is_plain(value: object) -> bool:
-    if isinstance(value, list):
-        return all(isinstance(item, str) for item in value)
-    return isinstance(value, (str, int, float, bool))
 
 
 def _excluded(

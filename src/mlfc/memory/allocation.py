@@ -124,7 +124,13 @@ class Allocator:
             if best_fit:
                 offsets[index] = _tightest_gap(taken, alignment, self.sizes[index])
             else:
-                offsets[index] = _lowest_gap(taken, alignment)
+                offset = 0
+                for highest, end in sorted([(highest, end) for _, end, highest in taken]):
+                    if highest >= offset:
+                        break  # and so are those that follow
+                    if end > offset:
+                        offset = -(-end // alignment) * alignment
+                offsets[index] = offset
             size = max(size, offsets[index] + self.sizes[index])
             if size > most:
                 break
@@ -193,39 +199,24 @@ class Allocator:
                 trial[i], trial[j] = trial[j], trial[i]
             key = tuple(trial)
             if key not in known:
-                known[key] = self._place_changed(trial, order, current, best_fit=best_fit)
+                # what comes before the first that moved stays where it is
+                same = next((at for at, (a, b) in enumerate(zip(order, trial, strict=True)) if a != b), len(order))
+                offsets = [-1] * len(order)
+                for i in order[:same]:
+                    offsets[i] = current.offsets[i]
+                kept = max((offsets[i] + self.sizes[i] for i in order[:same]), default=0)
+                size = self._place(trial[same:], offsets, kept, best_fit=best_fit, most=current.size)
+                known[key] = Allocation(tuple(offsets), size) if size <= current.size else None
             placed = known[key]
             if placed is not None and placed.size <= current.size:
                 order, current = trial, placed
                 best = min(best, current, key=lambda allocation: allocation.size)
         return best
 
-    def _place_changed(self, trial: Order, order: Order, current: Allocation, *, best_fit: bool) -> Allocation | None:
-        """Place an order beside one that is placed; return None if that takes more room."""
-        # what comes before the first that moved stays where it is
-        same = next((place for place, (a, b) in enumerate(zip(order, trial, strict=True)) if a != b), len(order))
-        offsets = [-1] * len(order)
-        for i in order[:same]:
-            offsets[i] = current.offsets[i]
-        kept = max((offsets[i] + self.sizes[i] for i in order[:same]), default=0)
-        size = self._place(trial[same:], offsets, kept, best_fit=best_fit, most=current.size)
-        return Allocation(tuple(offsets), size) if size <= current.size else None
-
 
 # Of each block that is placed: where it begins, where it ends, and the highest place from which another ends below it.
 # Ranges of a cluster differ in size: what counts there is what is live together.
 _Taken = list[tuple[int, int, int]]
-
-
-def _lowest_gap(taken: _Taken, alignment: int) -> int:
-    """Return the lowest offset at which no block is in the way."""
-    offset = 0
-    for highest, end in sorted([(highest, end) for _, end, highest in taken]):
-        if highest >= offset:
-            break  # and so are those that follow
-        if end > offset:
-            offset = -(-end // alignment) * alignment
-    return offset
 
 
 def _tightest_gap(taken: _Taken, alignment: int, size: int) -> int:
@@ -235,7 +226,10 @@ def _tightest_gap(taken: _Taken, alignment: int, size: int) -> int:
     ends = [end for end, _ in by_end]
     # the highest place for a block below all those that end behind the first, the second, ...
     below = list(accumulate((highest for _, highest in reversed(by_end)), min))[::-1]
-    for offset in _candidates(taken, alignment, size):
+    # a block can start at the bottom, after each taken block, and reaching it
+    starts = {-(-end // alignment) * alignment for end in ends if end > 0}
+    reaching = (highest for begin, _, highest in taken if highest >= 0 and begin - highest < size)
+    for offset in sorted({0, *starts, *(highest // alignment * alignment for highest in reaching)}):
         above = bisect_right(ends, offset)
         if above == len(below):
             return offset if chosen < 0 else chosen
@@ -243,12 +237,3 @@ def _tightest_gap(taken: _Taken, alignment: int, size: int) -> int:
         if room >= 0 and (chosen < 0 or room < slack):
             chosen, slack = offset, room
     return chosen
-
-
-def _candidates(taken: _Taken, alignment: int, size: int) -> list[int]:
-    """Return the aligned offsets at which a block can start: the bottom, after each taken block, and reaching it."""
-    ends = {-(-end // alignment) * alignment for _, end, _ in taken if end > 0}
-    reaching = {
-        highest // alignment * alignment for begin, _, highest in taken if highest >= 0 and begin - highest < size
-    }
-    return sorted({0, *ends, *reaching})

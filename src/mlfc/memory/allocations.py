@@ -1,40 +1,25 @@
-"""Memory of dynamic programs whose sizes have no bounds: storages that a run allocates.
+"""Storages: memory that a run of a dynamic program allocates, and blocks of the graph executor.
 
-Storages whose sizes follow from the dimensions of inputs are allocated at the start, and hold values one after the
-other where their sizes are known to suffice. Others are allocated where their values are computed.
+A run uses storages for values one after the other where their sizes are known to suffice. For the graph executor, the
+largest tensor comes first and gets the storage of which it wastes least: "greedy by size for shared objects" of
+Pisarchyk and Lee, Efficient Memory Management for Deep Neural Net Inference (2020).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
-from mlfc.memory.liveness import lifetimes
+from mlfc.memory.liveness import lifetimes, live_ranges
 from mlfc.memory.plan import NO_PLAN, Plan, Storage
-from mlfc.memory.reuse import allows_inplace
+from mlfc.memory.reuse import allows_inplace, inplace_chains
 from mlfc.support.dims import Extent, bounds, symbols_of
-from mlfc.tir.program import (
-    Assign,
-    BranchOnSymbols,
-    Define,
-    Instruction,
-    KernelCall,
-    Label,
-    ListOperation,
-    Program,
-    Return,
-    Value,
-    sources_of,
-)
+from mlfc.tir import program as tir_program
+from mlfc.tir.program import Assign, BranchOnSymbols, Define, KernelCall, Label, ListOperation, Program, Return, Value
 
 
-def allocated(program: Program) -> Plan:
-    """Return the plan of a dynamic program that allocates its memory; deterministic."""
-    return _Allocations(program).plan()
-
-
-class _Allocations:
-    """Storages that a run allocates, each shared by values one after the other where their sizes are comparable."""
+class Allocations:
+    """Storages that a run of a dynamic program allocates, each shared by values whose sizes are comparable."""
 
     def __init__(self, program: Program) -> None:
         self._instructions = program.instructions
@@ -50,10 +35,18 @@ class _Allocations:
         self.scratch: dict[KernelCall, tuple[Storage, ...]] = {}
 
     def plan(self) -> Plan:
-        """Return the plan."""
-        starts = _parts(self._instructions)
+        """Return the plan; deterministic."""
+        # the first instructions of the parts of a run, each of which ends it: one for each special module
+        others = {item.otherwise for item in self._instructions if isinstance(item, BranchOnSymbols)}
+        labels = (at for at, item in enumerate(self._instructions) if isinstance(item, Label) and item in others)
+        starts = [0, *labels]
         keeping = (Assign, Return, ListOperation)
-        kept = {source.root for item in self._instructions if isinstance(item, keeping) for source in sources_of(item)}
+        kept = {
+            source.root
+            for item in self._instructions
+            if isinstance(item, keeping)
+            for source in tir_program.sources_of(item)
+        }
         for at, item in enumerate(self._instructions):
             if isinstance(item, ListOperation) and item.output.kind == "intermediate":
                 self.values[item.output] = self._new(item.output.nbytes, self._lives[item.output][1])
@@ -106,8 +99,8 @@ class _Allocations:
             for item in self.storages
             if item.is_lasting and item.part == part and item.device == device and item.last < life[0]
         ]
-        fitting = [item for item in free if _covers(item.nbytes, nbytes)]
-        growing = [item for item in free if _covers(nbytes, item.nbytes)]
+        fitting = [item for item in free if bounds(item.nbytes - nbytes)[0] >= 0]
+        growing = [item for item in free if bounds(nbytes - item.nbytes)[0] >= 0]
         # the one with the least that the value leaves unused, as far as is known
         closest = sorted(fitting, key=lambda item: bounds(item.nbytes - nbytes)[0])[:1]
         storage = next(iter(closest + growing[-1:]), None)
@@ -119,11 +112,80 @@ class _Allocations:
         return storage
 
 
-def _parts(instructions: Sequence[Instruction]) -> list[int]:
-    """Return the first instructions of the parts of a run, each of which ends it: one for each special module."""
-    others = {item.otherwise for item in instructions if isinstance(item, BranchOnSymbols)}
-    return [0, *(at for at, item in enumerate(instructions) if isinstance(item, Label) and item in others)]
+def assign_storages(program: Program, plan: Plan) -> Plan:
+    """Return the plan with a storage for every tensor of a program, in the order in which the graph names the tensors.
+
+    Those of intermediates are shared; each of the others holds one tensor for good. States have one for their old and
+    new values.
+    """
+    chosen: dict[Value, Storage] = {}
+    scratch: dict[KernelCall, tuple[Storage, ...]] = {}
+    taken: dict[Storage, list[tuple[int, int]]] = {}
+    for chain in sorted(_chains(program, plan), key=lambda chain: (-chain.nbytes, chain.first)):
+        free = [
+            storage
+            for storage, busy in taken.items()
+            if storage.device == chain.device and all(chain.last < start or end < chain.first for start, end in busy)
+        ]
+        # all storages are at least as large as this tensor, because tensors come largest first
+        storage = min(free, key=lambda item: item.nbytes, default=None)
+        if storage is None:
+            storage = Storage(chain.nbytes, device=chain.device)
+            taken[storage] = []
+        taken[storage].append((chain.first, chain.last))
+        chosen.update(dict.fromkeys(chain.values, storage))
+        if chain.scratch_of is not None:
+            scratch[chain.scratch_of] = (*scratch.get(chain.scratch_of, ()), storage)
+    return _in_order(program, plan, chosen, scratch)
 
 
-def _covers(large: Extent, small: Extent) -> bool:
-    return bounds(large - small)[0] >= 0
+@dataclass(eq=False)
+class _Chain:
+    """Values in one place, each taking that of the one before, or scratch; and the calls from the first to the last."""
+
+    values: list[Value]
+    first: int
+    last: int
+    nbytes: int
+    device: str | None
+    scratch_of: KernelCall | None = None
+
+
+def _chains(program: Program, plan: Plan) -> list[_Chain]:
+    """Return the intermediates in chains of in-place reuse, then scratch on devices."""
+    ranges = {item.value: item for item in live_ranges(program, 1, 1) if item.value is not None}
+    found = []
+    for chain in inplace_chains(program, plan):
+        lives = [ranges[value] for value in chain]
+        first, last = min(item.first for item in lives), max(item.last for item in lives)
+        found.append(_Chain(chain, first, last, max(value.nbytes for value in chain), chain[0].device))
+    for index, call in enumerate(program.calls):
+        if call.kernel.device is not None:
+            for buffer in call.kernel.scratch:
+                found.append(_Chain([], index, index, buffer.nbytes, call.kernel.device, call))
+    return found
+
+
+def _in_order(
+    program: Program, plan: Plan, chosen: Mapping[Value, Storage], scratch: Mapping[KernelCall, tuple[Storage, ...]]
+) -> Plan:
+    """Return the plan with these storages and those of all other tensors, numbered as the graph names them first."""
+    values: dict[Value, Storage] = {}
+    order: dict[Storage, None] = {}
+
+    def take(value: Value) -> None:
+        root = value.root
+        if root not in values:
+            values[root] = chosen.get(root) or Storage(root.nbytes, device=root.device)
+            order.setdefault(values[root])
+
+    for value in program.inputs:
+        take(value)
+    for state in program.states:
+        take(state.before)
+        values[state.written] = values[state.before]
+    for call in program.calls:
+        for value in (*call.inputs, *call.constants, call.output):
+            take(value)
+        order.update(dict.fromkeys(scratch.get(call, ())))
+    return replace(plan, storages=tuple(order), values=values, scratch=scratch)

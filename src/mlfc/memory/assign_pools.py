@@ -12,12 +12,12 @@ from dataclasses import dataclass
 
 from mlfc.errors import BudgetError, InternalError
 from mlfc.memory.liveness import LiveRange, live_ranges
-from mlfc.memory.plan import SCRATCH_ALIGNMENT, SCRATCH_NAME, Plan
-from mlfc.memory.planner import plan
-from mlfc.memory.pools import POOL_ALIGNMENT, ConstantPool, Pool, PoolSpan
+from mlfc.memory.plan import POOL_ALIGNMENT, SCRATCH_ALIGNMENT, ConstantPool, Plan, Pool, PoolSpan
+from mlfc.memory.planner import live_tensors, plan
+from mlfc.memory.reuse import inplace_chains
 from mlfc.support.text import shortened
 from mlfc.tir.program import Program, Value
-from mlfc.tir.traffic import traffic
+from mlfc.tir.work import traffic
 
 _LARGEST = 5
 _UNLIMITED = 1 << 62
@@ -36,14 +36,6 @@ class _PoolGroup:
     @property
     def keys(self) -> frozenset[Key]:
         return frozenset(map(_key, self.blocks))
-
-    @property
-    def nbytes(self) -> int:
-        return max(block.nbytes for block in self.blocks)
-
-    @property
-    def is_scratch(self) -> bool:
-        return self.blocks[0].value is None
 
 
 def _key(block: LiveRange) -> Key:
@@ -86,39 +78,25 @@ def assign_pools(program: Program, pools: Sequence[Pool]) -> Plan:
     """
     groups = _groups(program)
     for order in (
-        sorted(groups, key=lambda group: (not group.is_scratch, -group.access_density)),
-        sorted(groups, key=lambda group: -group.nbytes),
+        sorted(groups, key=lambda group: (group.blocks[0].value is not None, -group.access_density)),
+        sorted(groups, key=lambda group: -max(block.nbytes for block in group.blocks)),
     ):
-        filled, left = _fill(program, pools, order)
+        filled, left = [_Filling(program, pool) for pool in pools], order
+        for filling in filled:
+            left = filling.take(left)
         if not left:
             return _joined(program, [item for item in filled if item.keys])
     raise _too_small(program, filled, left)
 
 
-def _fill(
-    program: Program, pools: Sequence[Pool], groups: Sequence[_PoolGroup]
-) -> tuple[list[_Filling], list[_PoolGroup]]:
-    filled, left = [], list(groups)
-    for pool in pools:
-        filling = _Filling(program, pool)
-        left = filling.take(left)
-        filled.append(filling)
-    return filled, left
-
-
 def _groups(program: Program) -> list[_PoolGroup]:
     ranges = live_ranges(program, 1, SCRATCH_ALIGNMENT)
     by_key = {_key(block): block for block in ranges}
-    chains: dict[Key, list[Key]] = {key: [key] for key in by_key}
-    for call, reused in zip(program.calls, plan(program).inplace, strict=True):
-        root = call.output.root
-        if reused is not None and chains[reused] is not chains[root]:
-            chains[reused] += chains[root]
-            for key in chains[root]:
-                chains[key] = chains[reused]
     moved = _moved(program)
     groups = []
-    for chain in {id(chain): chain for chain in chains.values()}.values():
+    chains: list[Sequence[Key]] = [*inplace_chains(program, plan(program))]
+    chains += [[block.first] for block in ranges if block.value is None]
+    for chain in chains:
         blocks = [by_key[key] for key in chain]
         held = sum(block.nbytes * (block.last - block.first + 1) for block in blocks)
         groups.append(_PoolGroup(tuple(blocks), sum(moved.get(key, 0) for key in chain) / max(1, held)))
@@ -179,14 +157,9 @@ def _too_small(program: Program, filled: Sequence[_Filling], homeless: Sequence[
     pool = max(filled, key=lambda filling: filling.capacity)
     keys = pool.keys.union(*(group.keys for group in homeless))
     wanted = pool.planned(keys)
-    blocks = [block for block in live_ranges(program, 1, SCRATCH_ALIGNMENT) if _key(block) in keys]
     peak = wanted.peak_call or 0
     busiest = program.calls[peak]
-    largest = sorted(
-        ((block.value.name if block.value else SCRATCH_NAME, block.nbytes) for block in blocks
-         if block.first <= peak <= block.last),
-        key=lambda tensor: (-tensor[1], tensor[0]),
-    )[:_LARGEST]  # fmt: skip
+    largest = live_tensors(program, wanted, peak, keep=lambda block: _key(block) in keys)[:_LARGEST]
     listed = ", ".join(f"{shortened(name)} ({nbytes:,})" for name, nbytes in largest)
     others = ", ".join(f"{item.pool.name} ({item.capacity:,})" for item in filled if item is not pool)
     return BudgetError(
@@ -226,32 +199,23 @@ def assign_constants(program: Program, pools: Sequence[ConstantPool]) -> Mapping
         return {}
     # in the order of first use
     read = {key: nbytes for key, nbytes in _moved(program).items() if isinstance(key, Value) and key.kind == "constant"}
-    free = {pool: pool.nbytes for pool in pools}
+    sizes = {value: -(-value.nbytes // POOL_ALIGNMENT) * POOL_ALIGNMENT for value in read}
+    free = {pool: _UNLIMITED if pool.nbytes is None else pool.nbytes for pool in pools}
     chosen: dict[Value, ConstantPool] = {}
     # the order of first use decides between equals, so the same program is always placed in the same way
     for value in sorted(read, key=lambda value: -read[value] / max(1, value.nbytes)):
-        size = -(-value.nbytes // POOL_ALIGNMENT) * POOL_ALIGNMENT
-        for pool in pools:
-            room = free[pool]
-            if room is None or size <= room:
-                chosen[value] = pool
-                free[pool] = None if room is None else room - size
-                break
-        else:
-            raise _constants_too_small(value, size, read, pools, max(room or 0 for room in free.values()))
+        pool = next((pool for pool in pools if sizes[value] <= free[pool]), None)
+        if pool is None:
+            largest = sorted(read, key=lambda item: (-item.nbytes, item.name))[:_LARGEST]
+            listed = ", ".join(f"{shortened(item.name)} ({item.nbytes:,})" for item in largest)
+            size, room, total = sizes[value], max(free.values()), sum(sizes.values())
+            given = sum(pool.nbytes or 0 for pool in pools)
+            raise BudgetError(
+                f"the constants do not fit: '{shortened(value.name)}' of {size:,} bytes has no place, the most room "
+                f"left in a memory is {room:,}; all of them take {total:,}, {', '.join(pool.name for pool in pools)} "
+                f"have {given:,}; the largest: {listed}",
+                next_step="Give a memory more bytes, or name another one",
+            )
+        chosen[value] = pool
+        free[pool] -= sizes[value]
     return chosen
-
-
-def _constants_too_small(
-    value: Value, size: int, read: Mapping[Value, int], pools: Sequence[ConstantPool], room: int
-) -> BudgetError:
-    largest = sorted(read, key=lambda item: (-item.nbytes, item.name))[:_LARGEST]
-    listed = ", ".join(f"{shortened(item.name)} ({item.nbytes:,})" for item in largest)
-    total = sum(-(-item.nbytes // POOL_ALIGNMENT) * POOL_ALIGNMENT for item in read)
-    given = sum(pool.nbytes or 0 for pool in pools)
-    return BudgetError(
-        f"the constants do not fit: '{shortened(value.name)}' of {size:,} bytes has no place, the most room left in a "
-        f"memory is {room:,}; all of them take {total:,}, {', '.join(pool.name for pool in pools)} have {given:,}; "
-        f"the largest: {listed}",
-        next_step="Give a memory more bytes, or name another one",
-    )

@@ -1,8 +1,4 @@
-"""A plan as a list that can be checked without the program: the place and lifetime of every block.
-
-A block is a tensor, bytes of one that are written and read for the last time together, or scratch. Blocks whose
-lifetimes overlap never overlap in bytes, but for `reuses` and `reaches`: their lifetimes meet in one call.
-"""
+"""A plan as a list that can be checked without the program: the place and lifetime of every block."""
 
 from __future__ import annotations
 
@@ -58,10 +54,7 @@ def _pieces(program: Program, plan: Plan) -> list[_Piece]:
 
 
 def _lives(uses: Uses, item: LiveRange) -> list[tuple[int, int, int, int]]:
-    """Return the bytes of a value in stretches of one life: start, end, call that writes, last call that reads.
-
-    Bytes of an input that no call reads have none.
-    """
+    """Return stretches of bytes with one life: start, end, call that writes, last call that reads, if any does."""
     edges = sorted({0, item.nbytes, *(edge for _, *ends in (*uses.writes, *uses.reads) for edge in ends)})
     found: list[tuple[int, int, int, int]] = []
     for start, end in pairwise(edges):
@@ -93,18 +86,16 @@ def _block(
             reaches = [ReachInfo(number, pieces[number].offset - piece.offset) for number in ending]
         for root in plan.aliased_inputs[piece.first]:
             for number in of_root[root]:
-                if pieces[number].last == piece.first:
-                    reaches.append(ReachInfo(number, _overlap_distance(call, root, piece, pieces[number])))
+                if pieces[number].last != piece.first:
+                    continue
+                most: list[int] = []  # bytes before the piece of the input that the one of the output must start
+                for value, needed in input_overlap_distances(call, root):
+                    if needed is None:
+                        raise InternalError(
+                            f"the output of '{call.kernel.name}' reaches into '{root.name}', which it may not"
+                        )
+                    start = call.output.root_start - piece.start
+                    most.append(needed.nbytes + start - (value.root_start - pieces[number].start))
+                reaches.append(ReachInfo(number, max(most)))
     name = piece.value.name if piece.value else SCRATCH_NAME
     return BlockInfo(name, piece.nbytes, piece.offset, piece.first, piece.last, reuses, tuple(reaches))
-
-
-def _overlap_distance(call: KernelCall, root: Value, own: _Piece, other: _Piece) -> int:
-    """Return how many bytes before a piece of an input a piece of the output must start."""
-    most: list[int] = []
-    for value, needed in input_overlap_distances(call, root):
-        if needed is None:
-            raise InternalError(f"the output of '{call.kernel.name}' reaches into '{root.name}', which it may not")
-        between_starts = (call.output.root_start - own.start) - (value.root_start - other.start)
-        most.append(needed.nbytes + between_starts)
-    return max(most)

@@ -123,8 +123,13 @@ def live_bytes(
             changes[end] -= nbytes
     total = list(accumulate(changes))[:num_calls]
     by_value = {item.value: item for block in blocks for item, _ in block}
-    for call, pairs in _pairs_by_call(distances, by_value).items():
-        total[call] -= sum(map(_saved, _connected(pairs)))
+    pairs: dict[int, list[_Pair]] = {}  # by call, the inputs and outputs that are live and may share bytes, and how far
+    for (source, output), least in distances.items():
+        one, other = by_value[source], by_value[output]
+        for call in range(max(one.first, other.first), min(one.last, other.last) + 1):
+            pairs.setdefault(call, []).append((one, other, least))
+    for call, found in pairs.items():
+        total[call] -= sum(map(_saved, _connected(found)))
     return tuple(total)
 
 
@@ -143,16 +148,6 @@ def _stretches(block: Sequence[tuple[LiveRange, int]]) -> Iterator[tuple[int, in
 
 
 _Pair: TypeAlias = tuple[LiveRange, LiveRange, int]
-
-
-def _pairs_by_call(distances: OverlapDistances, by_value: Mapping[Value | None, LiveRange]) -> dict[int, list[_Pair]]:
-    """Return by call the inputs and outputs that are live and may share bytes, and how far."""
-    pairs: dict[int, list[_Pair]] = {}
-    for (source, output), least in distances.items():
-        one, other = by_value[source], by_value[output]
-        for call in range(max(one.first, other.first), min(one.last, other.last) + 1):
-            pairs.setdefault(call, []).append((one, other, least))
-    return pairs
 
 
 def _connected(pairs: Sequence[_Pair]) -> list[list[_Pair]]:

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from operator import attrgetter
 from typing import NamedTuple
 
-from mlfc.memory.reuse import allows_inplace, call_overlap_distance
-from mlfc.tir.program import KernelCall, Program, Value
+from mlfc.memory.reuse import allows_inplace, call_overlap_distance, saved_bytes
+from mlfc.tir.inplace_overlap import OverlapDistance
+from mlfc.tir.program import Program, Value
 
 # sets of calls that are kept at each step; beyond some dozens nothing is won on real graphs
 _BEAM = 48
@@ -40,10 +42,7 @@ class _Effect(NamedTuple):
 
 
 class _OrderState(NamedTuple):
-    """Some calls that have run: what they took at most, what is live now, and the last of them.
-
-    They compare by what they take and then as their orders do: `place` is that of the others' order among those kept.
-    """
+    """Some calls that have run, compared by what they take, then by `place`: of their order among those kept."""
 
     peak: int
     live: int
@@ -87,23 +86,22 @@ class _OrderGraph:
         for index, roots in enumerate(self.sources):
             for root in roots:
                 self.readers[root] = self.readers.get(root, 0) | 1 << index
-        made = [call.output.root.nbytes if call.output.root in held else 0 for call in program.calls]
+        self.made = [call.output.root.nbytes if call.output.root in held else 0 for call in program.calls]
         self.alone = [
             _Effect(
                 nbytes + call.kernel.scratch_bytes,
                 nbytes if call.output.root in returned or call.output.root in self.readers else 0,  # if somebody reads
             )
-            for call, nbytes in zip(program.calls, made, strict=True)
+            for call, nbytes in zip(program.calls, self.made, strict=True)
         ]
         # the inputs that may die at each call, their bytes, and who else reads them
         self.dying = [
             [(root, root.nbytes, self.readers[root] & ~(1 << index)) for root in roots if root not in returned]
             for index, roots in enumerate(self.sources)
         ]
-        self.made = made
         self.start = sum(value.root.nbytes for value in program.inputs if value.root in held)
         self._overlaps = program.overlaps
-        self._saved: dict[tuple[int, Value], int] = {}
+        self._saving = cache(self._found_saving)
 
     def search(self) -> tuple[int, ...]:
         """Return the best order found."""
@@ -111,17 +109,28 @@ class _OrderGraph:
         kept = [_BeamState(self.start, self.start, 0, 0, (), first)]
         for _ in self.calls:
             following: dict[int, _OrderState] = {}
-            for state in kept:
-                peak, live, place, done = state.peak, state.live, state.place, state.done
-                for index, (during, after) in state.ready.items():
+            for beam in kept:
+                peak, live, place, done = beam.peak, beam.live, beam.place, beam.done
+                for index, (during, after) in beam.ready.items():
                     then = done | 1 << index
-                    found = _OrderState(max(peak, live + during), live + after, place, index, then, state)
+                    found = _OrderState(max(peak, live + during), live + after, place, index, then, beam)
                     known = following.get(then)
                     if known is None or found < known:
                         following[then] = found
             best = sorted(following.values())[:_BEAM]
             places = {state.done: place for place, state in enumerate(sorted(best, key=attrgetter("place", "last")))}
-            kept = [self._kept(state, places[state.done]) for state in best]
+            kept = []
+            for state in best:
+                ready = dict(state.before.ready)
+                del ready[state.last]
+                sharing = 0  # who reads what this call read, which may now die there
+                for _, _, others in self.dying[state.last]:
+                    sharing |= others
+                free = (other for other in self.successors[state.last] if not self.needs[other] & ~state.done)
+                for other in (*(other for other in ready if sharing >> other & 1), *free):
+                    ready[other] = self._effect(state.done, other)
+                order = (*state.before.order, state.last)
+                kept.append(_BeamState(state.peak, state.live, places[state.done], state.done, order, ready))
         return kept[0].order
 
     def peak(self, order: Sequence[int]) -> int:
@@ -133,21 +142,6 @@ class _OrderGraph:
             peak, live, done = max(peak, live + effect.during), live + effect.after, done | 1 << index
         return peak
 
-    def _kept(self, state: _OrderState, place: int) -> _BeamState:
-        before, index, done = state.before, state.last, state.done
-        ready = dict(before.ready)
-        del ready[index]
-        sharing = 0  # who reads what this call read, which may now die there
-        for _, _, others in self.dying[index]:
-            sharing |= others
-        for other in ready:
-            if sharing >> other & 1:
-                ready[other] = self._effect(done, other)
-        for other in self.successors[index]:
-            if self.needs[other] & ~done == 0:
-                ready[other] = self._effect(done, other)
-        return _BeamState(state.peak, state.live, place, done, (*before.order, index), ready)
-
     def _effect(self, done: int, index: int) -> _Effect:
         """Return what a call does after those of `done`."""
         during, after = self.alone[index]
@@ -158,17 +152,11 @@ class _OrderGraph:
                 saved = max(saved, self._saving(index, root))
         return _Effect(during - saved, after)
 
-    def _saving(self, index: int, root: Value) -> int:
+    def _found_saving(self, index: int, root: Value) -> int:
         """Return how many bytes the output of a call takes of an input that dies there."""
-        key = index, root
-        if key not in self._saved:
-            self._saved[key] = self._found_saving(self.calls[index], root) if self.made[index] else 0
-        return self._saved[key]
-
-    def _found_saving(self, call: KernelCall, root: Value) -> int:
-        if allows_inplace(call, root):
-            return min(root.nbytes, call.output.nbytes)
-        needed = call_overlap_distance(call, root) if self._overlaps else None
-        if needed is None:
-            return 0
-        return root.nbytes + call.output.nbytes - max(call.output.nbytes, needed.nbytes + root.nbytes)
+        call, needed = self.calls[index], None
+        if self.made[index] and allows_inplace(call, root):
+            needed = OverlapDistance(0)
+        elif self.made[index] and self._overlaps:
+            needed = call_overlap_distance(call, root)
+        return 0 if needed is None else saved_bytes(root.nbytes, call.output.nbytes, needed.nbytes)

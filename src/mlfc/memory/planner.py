@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from mlfc.memory.allocation import Allocator, Cluster
-from mlfc.memory.allocations import allocated
-from mlfc.memory.liveness import LiveRange, OverlapDistances, live_bytes, live_ranges, most_bytes
+from mlfc.memory.allocations import Allocations
+from mlfc.memory.liveness import LiveRange, live_bytes, live_ranges, most_bytes
 from mlfc.memory.plan import SCRATCH_ALIGNMENT, SCRATCH_NAME, Plan
 from mlfc.memory.reuse import Reuse, allows_inplace, choose_reuse, overlap_distances
 from mlfc.support.dims import LARGEST, symbols_of
@@ -17,11 +17,7 @@ _MOST_ARENA_BYTES = (1 << 31) - 1  # of a dynamic program
 
 
 def plan(
-    program: Program,
-    alignment: int = 16,
-    *,
-    keep: Callable[[LiveRange], bool] | None = None,
-    limit: int = 0,
+    program: Program, alignment: int = 16, *, keep: Callable[[LiveRange], bool] = lambda _: True, limit: int = 0
 ) -> Plan:
     """Place every intermediate and variable, and every call's scratch.
 
@@ -35,49 +31,29 @@ def plan(
     """
     if program.is_dynamic:
         alignment = SCRATCH_ALIGNMENT
-        if not _fits_arena(program):
-            return allocated(program)
-    ranges = live_ranges(program, alignment, max(SCRATCH_ALIGNMENT, alignment))
-    if keep is not None:
-        ranges = tuple(item for item in ranges if keep(item))
-    by_value = {item.value: item for item in ranges if item.value is not None}
-    overlap = program.overlaps
-    choice = [
-        choose_reuse(item, index, by_value, overlap=overlap) if isinstance(item, KernelCall) else None
-        for index, item in enumerate(program.instructions)
-    ]
-    length = len(program.instructions)
-    distances = overlap_distances(program, by_value, choice)
-    clusters = _clusters(program, ranges, by_value, choice)
-    live = live_bytes(clusters, length, distances)
-    bound = max(live, default=0)
-    goal = max(limit, _good_enough(clusters, length, distances, bound))
-    # a plan that cannot meet its limit is not worth a search
-    search = not limit or bound <= limit
-    allocation = Allocator(clusters, length, distances).solve(goal, search=search)
-    if allocation.size > goal:
-        needed = _needed_only(choice, live_bytes([((item, 0),) for item in ranges], length, distances), bound)
-        fewer_distances = overlap_distances(program, by_value, needed)
-        fewer = _clusters(program, ranges, by_value, needed)
-        other = Allocator(fewer, length, fewer_distances).solve(goal, search=search)
-        if other.size < allocation.size:
-            clusters, allocation, choice = fewer, other, needed
-
-    placed = [
-        (item, offset + shift)
-        for cluster, offset in zip(clusters, allocation.offsets, strict=True)
-        for item, shift in cluster
-    ]
-    if program.is_dynamic and allocation.size > _MOST_ARENA_BYTES:
-        return allocated(program)
+        # lists keep any number of tensors
+        has_lists = any(isinstance(item, ListOperation) for item in program.instructions)
+        sizes = [value.nbytes for value in program.intermediates()]
+        sizes += [call.kernel.scratch_bytes for call in program.calls]
+        has_bounds = all(symbol.high < LARGEST for symbol in symbols_of(sizes))
+        if has_lists or not has_bounds or any(call.kernel.device for call in program.calls):
+            return Allocations(program).plan()
+    ranges = tuple(filter(keep, live_ranges(program, alignment, max(SCRATCH_ALIGNMENT, alignment))))
+    placed, size, choice, live = _placed(program, ranges, limit)
+    if program.is_dynamic and size > _MOST_ARENA_BYTES:
+        return Allocations(program).plan()
     offsets = {item.value: offset for item, offset in placed if item.value is not None}
     scratch = {item.first: offset for item, offset in placed if item.value is None}
     calls = [index for index, item in enumerate(program.instructions) if isinstance(item, KernelCall)]
-    inplace = tuple(_taken(call, choice[index]) for index, call in zip(calls, program.calls, strict=True))
+    # the input whose place the output of a call takes element by element
+    inplace = tuple(
+        reuse.source if reuse is not None and not reuse.distance and allows_inplace(call, reuse.source) else None
+        for call, reuse in zip(program.calls, map(choice.__getitem__, calls), strict=True)
+    )
     during = tuple(live[index] for index in calls)
     bound = max(during, default=0)
     return Plan(
-        size=allocation.size,
+        size=size,
         lower_bound=bound,
         alignment=max(item.alignment for item in ranges) if ranges else alignment,
         offsets=offsets,
@@ -91,21 +67,46 @@ def plan(
     )
 
 
-def _fits_arena(program: Program) -> bool:
-    """Tell whether all memory of a dynamic program is the host's and has bounds; lists keep any number of tensors."""
-    if any(isinstance(item, ListOperation) for item in program.instructions):
-        return False
-    if any(call.kernel.device for call in program.calls):
-        return False
-    sizes = [value.nbytes for value in program.intermediates()]
-    sizes += [call.kernel.scratch_bytes for call in program.calls]
-    return all(symbol.high < LARGEST for symbol in symbols_of(sizes))
-
-
-def _taken(call: KernelCall, reuse: Reuse | None) -> Value | None:
-    """Return the input whose place the output of a call takes, element by element."""
-    is_inplace = reuse is not None and not reuse.distance and allows_inplace(call, reuse.source)
-    return reuse.source if reuse is not None and is_inplace else None
+def _placed(
+    program: Program, ranges: Sequence[LiveRange], limit: int
+) -> tuple[list[tuple[LiveRange, int]], int, list[Reuse | None], tuple[int, ...]]:
+    """Return the ranges with their offsets, the size of the arena, what each call reuses, and the live bytes."""
+    by_value = {item.value: item for item in ranges if item.value is not None}
+    choice = [
+        choose_reuse(item, index, by_value, overlap=program.overlaps) if isinstance(item, KernelCall) else None
+        for index, item in enumerate(program.instructions)
+    ]
+    length = len(program.instructions)
+    distances = overlap_distances(program, by_value, choice)
+    clusters = _clusters(program, ranges, by_value, choice)
+    live = live_bytes(clusters, length, distances)
+    bound = max(live, default=0)
+    # the search stops at the bound, or at what alignment makes of it if that is near
+    rounded = [
+        tuple(
+            (replace(item, nbytes=-(-item.nbytes // item.alignment) * item.alignment), shift) for item, shift in cluster
+        )
+        for cluster in clusters
+    ]
+    goal = max(limit, min(max(live_bytes(rounded, length, distances), default=0), bound + bound // 100))
+    # a plan that cannot meet its limit is not worth a search
+    search = not limit or bound <= limit
+    allocation = Allocator(clusters, length, distances).solve(goal, search=search)
+    if allocation.size > goal:
+        # without reuse at calls that stay within the bound all the same: shorter chains are easier to place
+        apart = live_bytes([((item, 0),) for item in ranges], length, distances)
+        needed = [reused if load > bound else None for reused, load in zip(choice, apart, strict=True)]
+        fewer_distances = overlap_distances(program, by_value, needed)
+        fewer = _clusters(program, ranges, by_value, needed)
+        other = Allocator(fewer, length, fewer_distances).solve(goal, search=search)
+        if other.size < allocation.size:
+            clusters, allocation, choice = fewer, other, needed
+    placed = [
+        (item, offset + shift)
+        for cluster, offset in zip(clusters, allocation.offsets, strict=True)
+        for item, shift in cluster
+    ]
+    return placed, allocation.size, choice, live
 
 
 def _aliased_inputs(call: KernelCall, offsets: Mapping[Value, int], reused: Value | None) -> tuple[Value, ...]:
@@ -126,10 +127,7 @@ def _aliased_inputs(call: KernelCall, offsets: Mapping[Value, int], reused: Valu
 
 
 def _clusters(
-    program: Program,
-    ranges: Sequence[LiveRange],
-    by_value: Mapping[Value, LiveRange],
-    choice: Sequence[Reuse | None],
+    program: Program, ranges: Sequence[LiveRange], by_value: Mapping[Value, LiveRange], choice: Sequence[Reuse | None]
 ) -> list[Cluster]:
     """Return the ranges in chains of reuse at fixed distances, in the order of their first calls."""
     inputs = [value.root for value in program.inputs if value.root in by_value]
@@ -149,28 +147,17 @@ def _clusters(
     return [*moved, *(((item, 0),) for item in ranges if item.value is None)]
 
 
-def _good_enough(clusters: Sequence[Cluster], length: int, distances: OverlapDistances, bound: int) -> int:
-    """Return the size at which the search stops: the bound, or what alignment makes of it if that is near."""
-    rounded = [
-        tuple(
-            (replace(item, nbytes=-(-item.nbytes // item.alignment) * item.alignment), shift) for item, shift in cluster
-        )
-        for cluster in clusters
-    ]
-    return min(max(live_bytes(rounded, length, distances), default=0), bound + bound // 100)
+def live_tensors(
+    program: Program, plan: Plan, call: int, *, keep: Callable[[LiveRange], bool] = lambda _: True
+) -> tuple[tuple[str, int], ...]:
+    """Return the name and bytes of each tensor that is live during a call, the largest first, and of its scratch.
 
-
-def _needed_only(choice: Sequence[Reuse | None], apart: Sequence[int], bound: int) -> list[Reuse | None]:
-    """Drop reuse at calls that stay within the bound without it: shorter chains are easier to place."""
-    return [reused if load > bound else None for reused, load in zip(choice, apart, strict=True)]
-
-
-def live_tensors(program: Program, plan: Plan, call: int) -> tuple[tuple[str, int], ...]:
-    """Return the name and bytes of each tensor that is live during a call, the largest first, and of its scratch."""
+    `keep`: which blocks count; default all.
+    """
     at = [index for index, item in enumerate(program.instructions) if isinstance(item, KernelCall)][call]
     present = [
         (item.value.name if item.value else SCRATCH_NAME, item.nbytes)
         for item in live_ranges(program, plan.alignment, SCRATCH_ALIGNMENT)
-        if item.first <= at <= item.last
+        if item.first <= at <= item.last and keep(item)
     ]
     return tuple(sorted(present, key=lambda tensor: (-tensor[1], tensor[0])))

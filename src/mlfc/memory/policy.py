@@ -1,21 +1,25 @@
-"""Which plan a module gets: the smaller of two orders, over pools if there are any, tiled where RAM is short."""
+"""Choice of the memory plan: the smaller of two orders, over pools if there are any, tiled where RAM is short.
+
+States are in a memory of their own. Calls read the old value of a state. The new one takes its place at the end of a
+run, by a copy; or as soon as it is computed, where no call reads the old one later.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
 from mlfc.errors import BudgetError
 from mlfc.memory.assign_pools import assign_pools, prove_pools
+from mlfc.memory.liveness import alignment_of
 from mlfc.memory.order import reordered
-from mlfc.memory.plan import Plan
+from mlfc.memory.plan import MemoryOptions, Plan
 from mlfc.memory.planner import plan
-from mlfc.memory.pools import MemoryOptions
 from mlfc.memory.proof import prove
-from mlfc.memory.states import commit_states, with_states
+from mlfc.memory.reuse import allows_inplace, call_overlap_distance
 from mlfc.support.cost import spend
-from mlfc.tir.program import Program, Value
+from mlfc.tir.program import KernelCall, Program, StateValue, Value
 
 Planned: TypeAlias = tuple[Program, Plan]
 Planner: TypeAlias = Callable[[Program, int], Planned]
@@ -43,34 +47,32 @@ def choose_plan(
         prove(program, dynamic)
         return program, dynamic
 
-    def planner(lowered: Program, limit: int = 0) -> Planned:
-        moved = committed(with_workspace_io(lowered) if memory_options.workspace_io else lowered)
-        return moved, plan_of(moved, limit)
+    def arranged(lowered: Program) -> Program:
+        return with_workspace_io(lowered) if memory_options.workspace_io else lowered
 
-    def committed(program: Program) -> Program:
-        return commit_states(program, overlap=in_arenas)
+    def planned(order: Program, limit: int = 0) -> Planned:
+        moved, pools = commit_states(order, overlap=in_arenas), memory_options.pools
+        return moved, with_states(moved, assign_pools(moved, pools) if pools else plan(moved, limit=limit))
 
-    def plan_of(program: Program, limit: int = 0) -> Plan:
-        pools = memory_options.pools
-        return with_states(program, assign_pools(program, pools) if pools else plan(program, limit=limit))
-
-    whole = with_workspace_io(program) if memory_options.workspace_io else program
-    plans: list[Planned] = []
+    whole = arranged(program)
+    plans: dict[Program, Planned] = {}
     refused: list[BudgetError] = []
-    orders = [committed(order) for order in dict.fromkeys((whole, reordered(whole) if reorder else whole))]
-    for order in orders:
+    for order in dict.fromkeys((whole, reordered(whole) if reorder else whole)):
         try:
-            plans.append((order, plan_of(order)))
+            plans[order] = planned(order)
         except BudgetError as error:
             refused.append(error)
     if not plans:
         raise refused[0]
-    chosen = min(plans, key=_workspace)
-    if ram is not None and tile_for_ram is not None and plans[0][0] is orders[0]:
+    chosen = min(plans.values(), key=_workspace)
+    if ram is not None and tile_for_ram is not None and whole in plans:
         lent = sum(value.nbytes for value in (*whole.inputs, *whole.outputs) if value.kind != "intermediate")
         lent += chosen[1].state_bytes
         if _workspace(chosen) + lent > ram:
-            chosen = min(chosen, tile_for_ram(plans[0], max(0, ram - lent), planner), key=_workspace)
+            tiled = tile_for_ram(
+                plans[whole], max(0, ram - lent), lambda lowered, limit: planned(arranged(lowered), limit)
+            )
+            chosen = min(chosen, tiled, key=_workspace)
     spend("workspace", _workspace(chosen) + chosen[1].state_bytes)
     prove(*chosen)
     prove_pools(*chosen, memory_options.pools)
@@ -105,3 +107,74 @@ def with_workspace_io(program: Program) -> Program:
             replace(call, inputs=tuple(map(move, call.inputs)), output=move(call.output)) for call in program.calls
         ),
     )
+
+
+_ALIGNMENT = 16
+
+
+def commit_states(program: Program, *, overlap: bool) -> Program:
+    """Return the program with calls that write the new values of its states, in the order of the calls it has.
+
+    `overlap`: whether a call may write over an old value while it reads other elements of it, where that is proven.
+    """
+    if not program.states:
+        return program
+    calls = program.calls
+    states = [state for state in program.states if _is_direct(state, calls, overlap=overlap)]
+    moved = {state.after: state.written for state in states}
+
+    def move(value: Value) -> Value:
+        if value in moved:
+            return moved[value]
+        if value.alias_of is None or value.root not in moved:
+            return value
+        moved[value] = replace(value, kind="state", alias_of=move(value.alias_of))
+        return moved[value]
+
+    direct = [replace(call, inputs=tuple(map(move, call.inputs)), output=move(call.output)) for call in calls]
+    copies = [state.copy for state in program.states if state not in states and state.copy is not None]
+    unused = {state.copy.kernel for state in states if state.copy} - {call.kernel for call in (*direct, *copies)}
+    return replace(
+        program,
+        instructions=(*direct, *copies),
+        kernels=tuple(kernel for kernel in program.kernels if kernel not in unused),
+        states=tuple(replace(state, after=state.written) for state in program.states),
+    )
+
+
+def _is_direct(state: StateValue, calls: Sequence[KernelCall], *, overlap: bool) -> bool:
+    """Tell whether the call that computes the new value may write it over the old one."""
+    writers = [index for index, call in enumerate(calls) if call.output.root is state.after]
+    if len(writers) != 1 or state.after.device != state.before.device:
+        return False
+    writer = calls[writers[0]]
+    is_read_later = any(value.root is state.before for call in calls[writers[0] + 1 :] for value in call.inputs)
+    is_whole = all(value.is_whole for value in writer.inputs if value.root is state.before)
+    if is_read_later or not is_whole or writer.output is not state.after:
+        return False
+    if allows_inplace(writer, state.before):
+        return True
+    # a call that shifts a window has read every byte of the old value before it writes there
+    distance = call_overlap_distance(writer, state.before) if overlap else None
+    return distance is not None and distance.allows(0)
+
+
+def with_states(program: Program, plan: Plan) -> Plan:
+    """Return the plan with places for the states of a program, in their order."""
+    offsets: dict[Value, int] = {}
+    end = 0
+    for state in program.states:
+        align = alignment_of(state.before.nbytes, _ALIGNMENT)
+        offset = -(-end // align) * align
+        offsets[state.before] = offsets[state.written] = offset
+        end = offset + state.before.nbytes
+    if not offsets:
+        return plan
+    written = {state.written: state.before for state in program.states}
+    aliased = list(plan.aliased_inputs)
+    for index, call in enumerate(program.calls):
+        before = written.get(call.output)
+        is_read = before is not None and any(value.root is before for value in call.inputs)
+        if before is not None and is_read and not allows_inplace(call, before):  # not written element by element
+            aliased[index] += (before,)
+    return replace(plan, state_offsets=offsets, state_bytes=end, aliased_inputs=tuple(aliased))

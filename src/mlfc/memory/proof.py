@@ -1,9 +1,8 @@
 """An independent check of a memory plan: the owner of each byte, followed instruction by instruction.
 
-The check does not depend on live ranges, clusters or orders. It runs the program with names in place of numbers: after
-a write the value owns its bytes, after scratch they have no owner, and a read must find every byte still owned by what
-it reads. Where branches and loops join, a byte keeps its owner only if it has the same one on every path; loops are
-followed until nothing changes. Values are as large as the bounds of their symbols allow.
+It runs the program with names in place of numbers: after a write the value owns its bytes, after scratch they have no
+owner, and a read must find every byte still owned by what it reads. Where paths join, a byte keeps its owner only if it
+has the same one on every path; loops are followed until nothing changes.
 """
 
 from __future__ import annotations
@@ -13,19 +12,9 @@ from mlfc.memory.liveness import alignment_of, most_bytes
 from mlfc.memory.plan import SCRATCH_ALIGNMENT, Plan
 from mlfc.support import dtypes
 from mlfc.support.dims import bounds
+from mlfc.tir import program as tir_program
 from mlfc.tir.inplace_overlap import overlap_distance
-from mlfc.tir.program import (
-    Assign,
-    Branch,
-    BranchOnSymbols,
-    Jump,
-    KernelCall,
-    Label,
-    Program,
-    Return,
-    Value,
-    sources_of,
-)
+from mlfc.tir.program import Assign, Branch, BranchOnSymbols, Jump, KernelCall, Label, Program, Return, Value
 
 Extent = tuple[int, int]
 # beyond all offsets of an arena: where the memory of states begins for the proof
@@ -86,12 +75,11 @@ def prove(program: Program, plan: Plan) -> None:
     if not plan.is_bounded:
         return
     memory = _Bytes()
-    for value in program.parameters:
-        held = _extent(value.root, plan, "start")
+    places = [(value, _extent(value.root, plan, "start")) for value in program.parameters]
+    for value, held in places:
         if held is not None:
             memory.write(held, value.root)
-    for value in program.parameters:  # which the caller may write in any order
-        held = _extent(value.root, plan, "start")
+    for value, held in places:  # which the caller may write in any order
         if held is not None and not memory.owned(held, value.root):
             raise InternalError(f"the input '{value.name}' shares bytes with another one")
     replay = _Replay(program, plan)
@@ -128,10 +116,21 @@ class _Replay:
             place = f"instruction {index}"
             if isinstance(item, KernelCall):
                 place = f"call {self._numbers[item]} ({item.kernel.name})"
-            for value in sources_of(item):
+            for value in tir_program.sources_of(item):
                 self._require(memory, value, place)
             if isinstance(item, KernelCall):
-                self._call(memory, item, place)
+                scratch, output = (0, 0), _extent(item.output, self._plan, place)
+                if nbytes := bounds(item.kernel.scratch_bytes)[1]:
+                    begin, plan = self._plan.scratch_offsets[self._numbers[item]], self._plan
+                    if begin < 0 or begin + nbytes > plan.size or begin % alignment_of(nbytes, SCRATCH_ALIGNMENT):
+                        raise InternalError(
+                            f"scratch lies outside the arena of {plan.size} bytes or is not aligned", place=place
+                        )
+                    scratch = begin, begin + nbytes
+                _check_within_call(item, output, scratch, self._plan, place)
+                memory.write(scratch, None)
+                if output is not None:
+                    memory.write(output, item.output.root)
             elif isinstance(item, Assign):
                 self._assign(memory, item, place)
             elif isinstance(item, (Jump, Branch, BranchOnSymbols)):
@@ -152,14 +151,6 @@ class _Replay:
         held = _extent(value, self._plan, place)
         if held is not None and not memory.owned(held, value.root):
             raise InternalError(f"the bytes of '{value.root.name}' are overwritten before they are read", place=place)
-
-    def _call(self, memory: _Bytes, call: KernelCall, place: str) -> None:
-        scratch = _scratch(call, self._numbers[call], self._plan, place)
-        output = _extent(call.output, self._plan, place)
-        _check_within_call(call, output, scratch, self._plan, place)
-        memory.write(scratch, None)
-        if output is not None:
-            memory.write(output, call.output.root)
 
     def _assign(self, memory: _Bytes, item: Assign, place: str) -> None:
         for variable, source in zip(item.variables, item.sources, strict=True):
@@ -199,16 +190,6 @@ def _extent(value: Value, plan: Plan, place: str) -> Extent | None:
     if begin < 0 or begin + nbytes > size or begin % dtypes.nbytes(value.dtype):
         raise InternalError(f"'{value.name}' lies outside the arena of {size} bytes or is not aligned", place=place)
     return base + begin, base + begin + nbytes
-
-
-def _scratch(call: KernelCall, index: int, plan: Plan, place: str) -> Extent:
-    nbytes = bounds(call.kernel.scratch_bytes)[1]
-    if not nbytes:
-        return 0, 0
-    begin = plan.scratch_offsets[index]
-    if begin < 0 or begin + nbytes > plan.size or begin % alignment_of(nbytes, SCRATCH_ALIGNMENT):
-        raise InternalError(f"scratch lies outside the arena of {plan.size} bytes or is not aligned", place=place)
-    return begin, begin + nbytes
 
 
 def _check_within_call(call: KernelCall, output: Extent | None, scratch: Extent, plan: Plan, place: str) -> None:

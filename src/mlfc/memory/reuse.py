@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import lcm
 
 from mlfc.memory.liveness import LiveRange
+from mlfc.memory.plan import Plan
 from mlfc.tir.inplace_overlap import OverlapDistance, overlap_distance
 from mlfc.tir.program import KernelCall, Program, Value
 
@@ -32,13 +34,21 @@ def choose_reuse(call: KernelCall, index: int, ranges: Mapping[Value, LiveRange]
         return None
     best: Reuse | None = None
     saved = 0
-    for held in _dying(call, index, ranges):
-        assert held.value is not None
-        found = Reuse(held.value) if allows_inplace(call, held.value) else None
-        if found is None and overlap:
-            found = _fixed_distance(call, held, output)
-        if found is not None and _saved(held, output, found.distance) > saved:
-            best, saved = found, _saved(held, output, found.distance)
+    parts = {value.root for value in call.inputs if not value.is_whole}
+    for root in dict.fromkeys(value.root for value in call.inputs):
+        held = ranges.get(root)
+        if held is None or held.last != index or held.returned or root is call.output.root or root in parts:
+            continue
+        distance = 0
+        if not allows_inplace(call, root):
+            needed = call_overlap_distance(call, root) if overlap else None
+            if needed is None or needed.step == 1:
+                continue
+            step = lcm(needed.step, held.alignment, output.alignment)
+            distance = -(-needed.nbytes // step) * step
+        gain = saved_bytes(held.nbytes, output.nbytes, distance)
+        if gain > saved:
+            best, saved = Reuse(root, distance), gain
     return best
 
 
@@ -73,8 +83,8 @@ def overlap_distances(
 class Uses:
     """Where calls write and read a value: call, first byte, end."""
 
-    writes: list[tuple[int, int, int]]
-    reads: list[tuple[int, int, int]]
+    writes: list[tuple[int, int, int]] = field(default_factory=list)
+    reads: list[tuple[int, int, int]] = field(default_factory=list)
 
 
 def uses_of(program: Program) -> dict[Value, Uses]:
@@ -82,17 +92,16 @@ def uses_of(program: Program) -> dict[Value, Uses]:
 
     The caller counts as a call: it writes the inputs before the first one, as -1, and reads the outputs after the last.
     """
-    found = {value.root: Uses([(-1, 0, value.root.nbytes)], []) for value in program.inputs}
+    found: dict[Value, Uses] = defaultdict(Uses)
+    for value in program.inputs:
+        found[value.root].writes.append((-1, 0, value.root.nbytes))
     for index, call in enumerate(program.calls):
         for value in call.inputs:
-            uses = found.setdefault(value.root, Uses([], []))
-            uses.reads.append((index, value.root_start, value.root_start + value.nbytes))
+            found[value.root].reads.append((index, value.root_start, value.root_start + value.nbytes))
         output = call.output
-        uses = found.setdefault(output.root, Uses([], []))
-        uses.writes.append((index, output.root_start, output.root_start + output.nbytes))
+        found[output.root].writes.append((index, output.root_start, output.root_start + output.nbytes))
     for value in program.outputs:
-        uses = found.setdefault(value.root, Uses([], []))
-        uses.reads.append((len(program.calls), value.root_start, value.root_start + value.nbytes))
+        found[value.root].reads.append((len(program.calls), value.root_start, value.root_start + value.nbytes))
     return found
 
 
@@ -126,29 +135,23 @@ def call_overlap_distance(call: KernelCall, root: Value) -> OverlapDistance | No
     return found
 
 
-def _dying(call: KernelCall, index: int, ranges: Mapping[Value, LiveRange]) -> Iterator[LiveRange]:
-    """Yield the inputs in the workspace that are passed as a whole and read no more after call `index`, each once."""
-    parts = {value.root for value in call.inputs if not value.is_whole}
-    for root in dict.fromkeys(value.root for value in call.inputs):
-        held = ranges.get(root)
-        dies = held is not None and held.last == index and not held.returned
-        if held is not None and dies and root is not call.output.root and root not in parts:
-            yield held
-
-
 def allows_inplace(call: KernelCall, root: Value) -> bool:
     """Tell whether the output may take the very place of an input, wherever that input is passed to the kernel."""
     return all(at in call.kernel.inplace for at, value in enumerate(call.inputs) if value.root is root)
 
 
-def _fixed_distance(call: KernelCall, held: LiveRange, output: LiveRange) -> Reuse | None:
-    assert held.value is not None
-    needed = call_overlap_distance(call, held.value)
-    if needed is None or needed.step == 1:
-        return None
-    step = lcm(needed.step, held.alignment, output.alignment)
-    return Reuse(held.value, -(-needed.nbytes // step) * step)
+def saved_bytes(held: int, output: int, distance: int) -> int:
+    """Return how many of an input's bytes its call's output saves, which starts at a distance before it."""
+    return held + output - max(output, distance + held)
 
 
-def _saved(held: LiveRange, output: LiveRange, distance: int) -> int:
-    return held.nbytes + output.nbytes - max(output.nbytes, distance + held.nbytes)
+def inplace_chains(program: Program, plan: Plan) -> list[list[Value]]:
+    """Return the values in the workspace in chains, in which each takes the place of the one before."""
+    chains = {value: [value] for value in program.intermediates()}
+    for call, reused in zip(program.calls, plan.inplace, strict=True):
+        root = call.output.root
+        if reused is not None and chains[reused] is not chains[root]:
+            chains[reused] += chains[root]
+            for value in chains[root]:
+                chains[value] = chains[reused]
+    return list({id(chain): chain for chain in chains.values()}.values())

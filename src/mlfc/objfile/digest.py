@@ -12,7 +12,6 @@ import mmap
 import re
 import struct
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -39,24 +38,15 @@ _LEAST_BYTES = 1 << 16
 _START = 1 << 12
 
 
-@dataclass(frozen=True)
-class DigestRecord:
-    """What a library states about its own content; `offset` is that of the record in the file."""
-
-    offset: int
-    kind: int
-    digest: bytes
-    left_out: tuple[Range, ...]  # start and end of constants in the file
-
-
 def check_digest(image: ElfImage) -> bool:
     """Tell whether a library carries a digest; raise ValueError if the digest does not match the library."""
     record = _read_record(image)
-    if record is None or record.kind == _NONE:
+    if record is None or record[1] == _NONE:
         return False
-    if record.kind != _SHA256:
-        raise ValueError(f"unknown kind of digest: {record.kind}")
-    if _digest_of(image, record.offset, record.left_out) != record.digest:
+    offset, kind, expected, left_out = record
+    if kind != _SHA256:
+        raise ValueError(f"unknown kind of digest: {kind}")
+    if _digest_of(image, offset, left_out) != expected:
         raise ValueError("its content does not match its own digest")
     return True
 
@@ -71,14 +61,15 @@ def write_digest(data: memoryview, left_out: Sequence[Range]) -> bool:
     if record is None:
         return False
     ranges = b"".join(_RANGE.pack(start, end - start) for start, end in left_out)
-    at = record.offset
+    at = record[0]
     head = _HEAD.pack(_MARKS[0].encode(), _SHA256, len(left_out), bytes(32))
     data[at : at + _NBYTES] = (head + ranges).ljust(_NBYTES, b"\0")
     data[at + _DIGEST_AT : at + _HEAD.size] = _digest_of(image, at, left_out)
     return True
 
 
-def _read_record(image: ElfImage) -> DigestRecord | None:
+def _read_record(image: ElfImage) -> tuple[int, int, bytes, tuple[Range, ...]] | None:
+    """Return the record's offset in the file, the kind of digest, the digest, and ranges of constants in the file."""
     found = image.find(SYMBOL) or image.find(former(SYMBOL))
     if found is None:
         if re.search(b"|".join(mark.encode() + b"\\0{3}" for mark in _MARKS), image.data):
@@ -90,22 +81,19 @@ def _read_record(image: ElfImage) -> DigestRecord | None:
         raise ValueError(f"its {SYMBOL} is invalid")
     ranges = (_RANGE.unpack_from(content, _HEAD.size + index * _RANGE.size) for index in range(count))
     left_out = tuple((start, start + nbytes) for start, nbytes in ranges)
-    return DigestRecord(image.offset(found[0], f"its {SYMBOL}"), kind, digest, left_out)
+    return image.offset(found[0], f"its {SYMBOL}"), kind, digest, left_out
 
 
 def _digest_of(image: ElfImage, offset: int, left_out: Iterable[Range]) -> bytes:
     """Return the digest of a library whose record is at an offset of its file."""
     placed = [(load.offset, load.offset + load.nbytes) for load in image.loads]
-    holes = [(offset + _DIGEST_AT, offset + _HEAD.size), *_of_sections(image.word), *left_out]
+    # where the header has the section table's offset, and its entries' size, number and names
+    sections = ((40, 48), (58, 64)) if image.word == 8 else ((32, 36), (46, 52))
+    holes = [(offset + _DIGEST_AT, offset + _HEAD.size), *sections, *left_out]
     digest = hashlib.sha256()
     for start, end in _without(_merged([*image.headers, *placed]), _merged(holes)):
         digest.update(image.data[start:end])
     return digest.digest()
-
-
-def _of_sections(word: int) -> tuple[Range, Range]:
-    """Return where a file's header holds the section table's offset, and its entries' size, number and names."""
-    return ((40, 48), (58, 64)) if word == 8 else ((32, 36), (46, 52))
 
 
 def _merged(ranges: Iterable[Range]) -> list[Range]:

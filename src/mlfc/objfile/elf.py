@@ -1,6 +1,6 @@
 """ELF files: their sections and symbols, and shared libraries as the system's loader will see them.
 
-No library reads them: loading a module must not wait for an import. Files are untrusted; every fault is a ValueError.
+No package reads them: loading a module must not wait for an import. Files are untrusted; faults are ValueErrors.
 """
 
 from __future__ import annotations
@@ -101,10 +101,7 @@ def read_elf(data: bytes | memoryview) -> ElfObject:
 
 
 def section_sizes(data: bytes | memoryview) -> dict[str, int]:
-    """Return the bytes of an ELF file's sections by name, of those of one name together.
-
-    Raises ValueError for any other file, and for one that is cut off.
-    """
+    """Return the bytes of an ELF file's sections by name, of one name together; raise ValueError for other files."""
     read = read_elf(data)
     try:
         (names,) = struct.unpack_from(f"{read.order}H", data, read.layout.sections[2] + 4)
@@ -153,19 +150,17 @@ def read_symbols(data: bytes | memoryview, *, dynamic: bool = False) -> Iterator
     tables = [section for section in elf.sections if section.kind == wanted]
     if len(tables) > 1:
         raise ValueError(f"{len(tables)} tables of symbols")
-    for table in tables:
-        yield from _symbols_of(elf, table, view)
-
-
-def _symbols_of(elf: ElfObject, table: Section, data: memoryview) -> Iterator[ElfSymbol]:
+    if not tables:
+        return
+    (table,) = tables
     layout = struct.Struct(elf.order + elf.layout.symbol)
-    symbols = _content(table, data)
+    symbols = _content(table, view)
     count = len(symbols) // layout.size
     if count > MAX_SYMBOLS:
         raise ValueError(f"more than {MAX_SYMBOLS:,} symbols")
     if table.link >= len(elf.sections):
         raise ValueError("symbols without a table of names")
-    text = bytes(_content(elf.sections[table.link], data))
+    text = bytes(_content(elf.sections[table.link], view))
     room = _MAX_TEXT
     for fields in layout.iter_unpack(symbols[: count * layout.size]):
         start, value, nbytes, info, section = (fields[place] for place in elf.layout.symbol_fields)
@@ -243,20 +238,19 @@ class ElfImage:
                     found[tag] = value
         raise ValueError("its dynamic table does not end")
 
-    def offset(self, address: int, what: str) -> int:
-        """Return where in the file an address is."""
-        return self._load(address, what).offset + address - self._load(address, what).address
-
-    def _load(self, address: int, what: str) -> ElfSegment:
+    def _span(self, address: int, what: str) -> tuple[int, int]:
         for load in self.loads:
             if load.flags & _READ and load.address <= address < load.address + load.nbytes:
-                return load
+                return load.offset + address - load.address, load.offset + load.nbytes
         raise ValueError(f"{what} is not in the file")
+
+    def offset(self, address: int, what: str) -> int:
+        """Return where in the file an address is."""
+        return self._span(address, what)[0]
 
     def rest(self, address: int, what: str) -> memoryview:
         """Return the file from an address to the end of its readable segment."""
-        load = self._load(address, what)
-        return self.data[load.offset + address - load.address : load.offset + load.nbytes]
+        return self.data[slice(*self._span(address, what))]
 
     def content(self, address: int, nbytes: int, what: str) -> memoryview:
         """Return bytes of the file by their address in memory."""
@@ -271,7 +265,13 @@ class ElfImage:
         symbols = self.rest(self.dynamic.get(SYMTAB, 0), "its table of symbols")
         names = self.content(self.dynamic.get(STRTAB, 0), self.dynamic.get(STRSZ, 0), "the text of its names")
         wanted = name.encode() + b"\0"
-        for number in self._candidates(name.encode()):
+        if GNU_HASH in self.dynamic:
+            candidates = self._gnu_candidates(name.encode())
+        elif HASH in self.dynamic:
+            candidates = self._classic_candidates(name.encode())
+        else:
+            raise ValueError("it has no hash table of its symbols")
+        for number in candidates:  # as the loader looks for them
             if (number + 1) * layout.size > len(symbols):
                 raise ValueError("its table of symbols is cut off")
             fields = layout.unpack_from(symbols, number * layout.size)
@@ -279,14 +279,6 @@ class ElfImage:
             if names[start : start + len(wanted)] == wanted and section and info >> 4 in _EXPORTED:
                 return value, nbytes
         return None
-
-    def _candidates(self, name: bytes) -> Iterator[int]:
-        """Yield the numbers of symbols that may have a name, as the loader looks for them."""
-        if GNU_HASH in self.dynamic:
-            return self._gnu_candidates(name)
-        if HASH in self.dynamic:
-            return self._classic_candidates(name)
-        raise ValueError("it has no hash table of its symbols")
 
     def _numbers(self, address: int, count: int) -> tuple[int, ...]:
         return struct.unpack(f"{self.order}{count}I", self.content(address, 4 * count, _HASH_TABLE))

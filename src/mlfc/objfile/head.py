@@ -23,23 +23,48 @@ _BSD_NAME = "#1/"
 LIBRARY, OBJECT, PROGRAM, ARCHIVE = "library", "object", "program", "archive of objects"
 _TITLES = {LIBRARY: "library of machine code", OBJECT: "object of machine code", ARCHIVE: "static library"}
 _ELF_KINDS = {1: OBJECT, 2: PROGRAM, 3: LIBRARY}
-_ELF_ARCHES = {
-    (3, 32): "x86",
-    (62, 64): "x86_64",
-    (40, 32): "arm",
-    (183, 64): "aarch64",
-    (243, 64): "riscv64",
-    (243, 32): "riscv32",
-    (22, 64): "s390x",
-    (258, 64): "loongarch64",
-    (94, 32): "xtensa",
-    (83, 32): "avr",
-    (8, 32): "mips",
-    (20, 32): "powerpc",
+
+
+@dataclass(frozen=True)
+class ElfMachine:
+    """The machine in an ELF header; `order` as in `struct` formats."""
+
+    number: int
+    bits: int
+    order: str = "<"
+    flags: int = 0
+
+
+ELF_MACHINES = {
+    "x86_64": ElfMachine(62, 64),
+    "x86": ElfMachine(3, 32),
+    "aarch64": ElfMachine(183, 64),
+    "aarch64_be": ElfMachine(183, 64, ">"),
+    # the version of Arm's procedure call standard
+    "arm": ElfMachine(40, 32, "<", 0x0500_0000),
+    "armeb": ElfMachine(40, 32, ">", 0x0500_0000),
+    # compressed instructions, and doubles passed in registers
+    "riscv64": ElfMachine(243, 64, "<", 5),
+    "riscv32": ElfMachine(243, 32, "<", 1),
+    "powerpc64le": ElfMachine(21, 64, "<", 2),
+    "powerpc64": ElfMachine(21, 64, ">"),
+    "powerpc": ElfMachine(20, 32, ">"),
+    "s390x": ElfMachine(22, 64, ">"),
+    # doubles passed in registers, second version of the object format
+    "loongarch64": ElfMachine(258, 64, "<", 0x43),
+    "xtensa": ElfMachine(94, 32, "<", 0x300),
 }
-_POWERPC64 = 21
-_COFF_ARCHES = {0x8664: "x86_64", 0xAA64: "aarch64", 0x14C: "x86", 0x1C4: "arm"}
-_MACHO_ARCHES = {0x0100_0007: "x86_64", 0x0100_000C: "aarch64", 7: "x86", 12: "arm"}
+COFF_MACHINES = {"x86_64": 0x8664, "x86": 0x14C, "aarch64": 0xAA64, "arm": 0x1C4}
+MACHO_MACHINES = {"x86_64": (0x0100_0007, 3), "aarch64": (0x0100_000C, 0)}
+"""CPU types and subtypes."""
+_BIG_ENDIAN = ("powerpc", "powerpc64", "s390x")
+_ELF_ARCHES = {(83, 32): "avr", (8, 32): "mips"} | {
+    (machine.number, machine.bits): arch
+    for arch, machine in ELF_MACHINES.items()
+    if machine.order == "<" or arch in _BIG_ENDIAN
+}
+_COFF_ARCHES = {number: arch for arch, number in COFF_MACHINES.items()}
+_MACHO_ARCHES = {7: "x86", 12: "arm"} | {number: arch for arch, (number, _) in MACHO_MACHINES.items()}
 _MACHO_KINDS = {1: OBJECT, 2: PROGRAM, 6: LIBRARY, 8: LIBRARY}
 _MACHO, _MACHO_32, _FAT = b"\xcf\xfa\xed\xfe", b"\xce\xfa\xed\xfe", b"\xca\xfe\xba\xbe"
 _DLL = 0x2000
@@ -60,7 +85,13 @@ class BinaryHead:
 
 def read_head(data: bytes | memoryview) -> BinaryHead | None:
     """Return what a file is by its first `HEAD` bytes, or all of it; None if it is not known machine code."""
-    head = bytes(data[:HEAD])
+    try:
+        return _read(bytes(data[:HEAD]))
+    except struct.error:  # it is too short
+        return None
+
+
+def _read(head: bytes) -> BinaryHead | None:
     if head.startswith(b"\x7fELF"):
         return _elf(head)
     if head.startswith(STATIC_MARK):
@@ -84,11 +115,12 @@ def machine_code(data: bytes | memoryview) -> str | None:
 
 
 def _elf(head: bytes) -> BinaryHead | None:
-    if len(head) < 20 or head[4] not in (1, 2) or head[5] not in (1, 2):
+    form, order = struct.unpack_from("BB", head, 4)
+    if form not in (1, 2) or order not in (1, 2):
         return None
-    bits, order = 32 * head[4], "<" if head[5] == 1 else ">"
+    bits, order = 32 * form, "<" if order == 1 else ">"
     kind, machine = struct.unpack_from(f"{order}HH", head, 16)
-    if machine == _POWERPC64:
+    if machine == ELF_MACHINES["powerpc64"].number:
         arch = "powerpc64le" if order == "<" else "powerpc64"
     else:
         arch = _ELF_ARCHES.get((machine, bits), f"machine {machine}, {bits} bits")
@@ -98,12 +130,9 @@ def _elf(head: bytes) -> BinaryHead | None:
 
 
 def _pe(head: bytes) -> BinaryHead | None:
-    try:
-        (place,) = struct.unpack_from("<I", head, 0x3C)
-        mark, machine = struct.unpack_from("<4sH", head, place)
-        (traits,) = struct.unpack_from("<H", head, place + 22)
-    except struct.error:
-        return None
+    (place,) = struct.unpack_from("<I", head, 0x3C)
+    mark, machine = struct.unpack_from("<4sH", head, place)
+    (traits,) = struct.unpack_from("<H", head, place + 22)
     if mark != b"PE\0\0":
         return None
     arch = _COFF_ARCHES.get(machine, f"machine {machine}")
@@ -111,10 +140,8 @@ def _pe(head: bytes) -> BinaryHead | None:
 
 
 def _universal(head: bytes) -> BinaryHead | None:
-    if len(head) < 8:
-        return None
     (count,) = struct.unpack_from(">I", head, 4)
-    if not 0 < count <= _MAX_FAT or len(head) < 8 + 20 * count:
+    if not 0 < count <= _MAX_FAT:
         return None
     numbers = [struct.unpack_from(">I", head, 8 + 20 * index)[0] for index in range(count)]
     return BinaryHead(LIBRARY, "macos", tuple(_MACHO_ARCHES.get(item, f"machine {item}") for item in numbers))
@@ -122,8 +149,6 @@ def _universal(head: bytes) -> BinaryHead | None:
 
 def _coff(head: bytes) -> BinaryHead | None:
     """Read an object for Windows, which starts with no mark: the rest of its header must make sense."""
-    if len(head) < _COFF_HEAD.size:
-        return None
     machine, sections, _, symbols, _, optional = _COFF_HEAD.unpack_from(head)
     if machine not in _COFF_ARCHES or not 0 < sections < 0x8000 or optional or not symbols:
         return None

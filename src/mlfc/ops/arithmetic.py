@@ -38,16 +38,11 @@ def _guarded(op: str, a: Expr, b: Expr) -> Expr:
     return tb.select(tb.binary("eq", b, 0), tb.const(0, a.dtype), tb.binary(op, a, b))
 
 
-def _divide(a: Expr, b: Expr) -> Expr:
-    return a / b if dtypes.is_float(a.dtype) else _guarded("truncdiv", a, b)
-
-
-def _trunc_divide(a: Expr, b: Expr) -> Expr:
-    return tb.intrinsic("trunc", a / b) if dtypes.is_float(a.dtype) else _guarded("truncdiv", a, b)
-
-
-def _floor_divide(a: Expr, b: Expr) -> Expr:
-    return tb.intrinsic("floor", a / b) if dtypes.is_float(a.dtype) else _guarded("floordiv", a, b)
+def _quotient(rounding: str, op: str, a: Expr, b: Expr) -> Expr:
+    """Return a quotient; of floats rounded by an intrinsic, if there is one, of integers by `op`."""
+    if not dtypes.is_float(a.dtype):
+        return _guarded(op, a, b)
+    return tb.intrinsic(rounding, a / b) if rounding else a / b
 
 
 def _trunc_mod(a: Expr, b: Expr) -> Expr:
@@ -64,9 +59,9 @@ def _floor_mod(a: Expr, b: Expr) -> Expr:
 
 def integer_power(x: Expr, exponent: int) -> Expr:
     """Return x to a literal power of at least 1 by repeated squaring."""
-    half = integer_power(x * x, exponent // 2) if exponent > 1 else None
-    if half is None:
+    if exponent <= 1:
         return x
+    half = integer_power(x * x, exponent // 2)
     return half * x if exponent % 2 else half
 
 
@@ -118,12 +113,12 @@ _declare("add", partial(tb.binary, "add"), "Sum", traits=Trait.SUM, contract=_WR
 _declare("subtract", partial(tb.binary, "sub"), "Difference", traits=Trait.SUM, contract=_WRAPS)
 _declare("multiply", partial(tb.binary, "mul"), "Product", traits=Trait.PRODUCT, contract=_WRAPS)
 _declare(
-    "divide", _divide, "Quotient; of integers, truncated toward zero",
+    "divide", partial(_quotient, "", "truncdiv"), "Quotient; of integers, truncated toward zero",
     contract="correctly rounded; an integer by zero gives 0", expensive=True,
 )  # fmt: skip
 for _name, _rule, _doc in (
-    ("trunc_divide", _trunc_divide, "Quotient truncated toward zero"),
-    ("floor_divide", _floor_divide, "Quotient rounded down"),
+    ("trunc_divide", partial(_quotient, "trunc", "truncdiv"), "Quotient truncated toward zero"),
+    ("floor_divide", partial(_quotient, "floor", "floordiv"), "Quotient rounded down"),
     ("mod", _trunc_mod, "Remainder with the sign of the dividend"),
     ("trunc_mod", _trunc_mod, "Remainder with the sign of the dividend"),
     ("floor_mod", _floor_mod, "Remainder with the sign of the divisor"),

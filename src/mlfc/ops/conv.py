@@ -16,31 +16,22 @@ from mlfc.kernels.geometry import Conv
 from mlfc.ops.rules import check_dtype, declare, optional_dtype, same_extent
 from mlfc.relay.ir import Attrs, TensorType
 from mlfc.relay.op import Attr, Kind, Trait
-from mlfc.support import dims
-from mlfc.support.dims import Dim, bounds
+from mlfc.support.dims import Dim, bounds, is_static
 from mlfc.tir.context import Context, Output, Tensor
 
 
-def conv_attrs(rank: int) -> tuple[Attr, ...]:
+def _attrs(rank: int, *, transposed: bool) -> tuple[Attr, ...]:
     """Return the attributes of a convolution over `rank` spatial dimensions."""
-    letters = letters_of(rank)
-    return (
-        Attr("strides", (1,) * rank), Attr("padding", (0,) * max(rank, 2)), Attr("dilation", (1,) * rank),
-        Attr("groups", 1), Attr("channels", None), Attr("kernel_size", None),
-        Attr("data_layout", f"NC{letters}"), Attr("kernel_layout", f"OI{letters}"),
-        Attr("out_layout", ""), Attr("out_dtype", None),
-    )  # fmt: skip
-
-
-def transpose_attrs(rank: int) -> tuple[Attr, ...]:
-    """Return the attributes of a transposed convolution over `rank` spatial dimensions."""
-    letters = letters_of(rank)
-    return (
-        Attr("channels", None), Attr("kernel_size", None), Attr("strides", (1,) * rank),
-        Attr("output_padding", (0,) * rank), Attr("padding", (0,) * rank), Attr("dilation", (1,) * rank),
-        Attr("groups", 1), Attr("data_layout", f"NC{letters}"), Attr("kernel_layout", f"IO{letters}"),
-        Attr("out_layout", ""), Attr("out_dtype", None),
-    )  # fmt: skip
+    letters, groups = letters_of(rank), Attr("groups", 1)
+    sizes = Attr("channels", None), Attr("kernel_size", None)
+    strides, dilation = Attr("strides", (1,) * rank), Attr("dilation", (1,) * rank)
+    if transposed:
+        pads = Attr("output_padding", (0,) * rank), Attr("padding", (0,) * rank)
+        numbers: tuple[Attr, ...] = (*sizes, strides, *pads, dilation, groups)
+    else:
+        numbers = (strides, Attr("padding", (0,) * max(rank, 2)), dilation, groups, *sizes)
+    layouts = Attr("data_layout", f"NC{letters}"), Attr("kernel_layout", f"{'IO' if transposed else 'OI'}{letters}")
+    return (*numbers, *layouts, Attr("out_layout", ""), Attr("out_dtype", None))
 
 
 def named_sizes(name: str, what: str, shape: Sequence[int], layout: str, letters: str) -> dict[str, int]:
@@ -95,79 +86,62 @@ def _sizes(name: str, data: TensorType, weight: TensorType, attrs: Attrs) -> tup
     return letters, sizes, kernel
 
 
-def conv_geometry(name: str, data: TensorType, weight: TensorType, attrs: Attrs) -> Conv:
-    """Return the sizes of a convolution; raise TypeCheckError where types and attributes do not fit."""
+def conv_geometry(name: str, data: TensorType, weight: TensorType, attrs: Attrs, *, transposed: bool = False) -> Conv:
+    """Return the sizes of a convolution; raise TypeCheckError where types and attributes do not fit.
+
+    Those of a transposed one are of the forward convolution whose transpose it is: its `spatial` is this operator's
+    result and its `output` this operator's data; `channels` and `filters` are this operator's output and input
+    channels.
+    """
     letters, sizes, kernel = _sizes(name, data, weight, attrs)
     rank, groups, channels = len(letters), attrs["groups"], sizes["C"]
-    if is_depthwise_hwoi(attrs, channels):
-        filters = kernel["O"] * kernel["I"]
-    else:
-        filters = kernel["O"]
-        if kernel["I"] != channels // groups:
-            raise TypeCheckError(
-                f"{name}: the kernel takes {kernel['I']} input channels a group, the data has {channels // groups}"
-            )
+    filters = kernel["O"]
+    if transposed:
+        if kernel["I"] != channels:
+            raise TypeCheckError(f"{name}: the kernel takes {kernel['I']} input channels, the data has {channels}")
+        filters *= groups
+    elif is_depthwise_hwoi(attrs, channels):
+        filters *= kernel["I"]
+    elif kernel["I"] != channels // groups:
+        raise TypeCheckError(
+            f"{name}: the kernel takes {kernel['I']} input channels a group, the data has {channels // groups}"
+        )
     if filters % groups:
         raise TypeCheckError(f"{name}: {filters} output channels cannot be split into {groups} groups")
-    taps = tuple(kernel[letter] for letter in letters)
-    _check_declared(name, attrs, filters, taps)
-    conv = Conv(
-        sizes["N"], tuple(sizes[letter] for letter in letters), channels, filters, taps,
-        per_dimension(name, "strides", attrs["strides"], rank),
-        per_dimension(name, "dilation", attrs["dilation"], rank),
-        pad_pairs(name, attrs["padding"], rank), groups,
-    )  # fmt: skip
-    if any(dims.bounds(extent)[1] < 1 for extent in conv.output):
+    taps, declared = tuple(kernel[letter] for letter in letters), attrs["kernel_size"]
+    if attrs["channels"] not in (None, filters):
+        raise TypeCheckError(f"{name}: channels={attrs['channels']}, but the kernel makes {filters}")
+    if declared is not None and per_dimension(name, "kernel_size", declared, rank) != taps:
+        raise TypeCheckError(f"{name}: kernel_size={declared}, but the kernel has {taps}")
+    strides, dilation = (per_dimension(name, what, attrs[what], rank) for what in ("strides", "dilation"))
+    pads = pad_pairs(name, attrs["padding"], rank)
+    spatial = tuple(sizes[letter] for letter in letters)
+    if transposed:
+        spatial = _transposed_spatial(name, attrs, spatial, [taps, strides, dilation, pads])
+        return Conv(sizes["N"], spatial, filters, channels, taps, strides, dilation, pads, groups)
+    conv = Conv(sizes["N"], spatial, channels, filters, taps, strides, dilation, pads, groups)
+    if any(bounds(extent)[1] < 1 for extent in conv.output):
         raise TypeCheckError(f"{name}: the kernel of extent {conv.extents} does not fit the data of {conv.spatial}")
     return conv
 
 
-def _check_declared(name: str, attrs: Attrs, filters: int, taps: tuple[int, ...]) -> None:
-    if attrs["channels"] not in (None, filters):
-        raise TypeCheckError(f"{name}: channels={attrs['channels']}, but the kernel makes {filters}")
-    declared = attrs["kernel_size"]
-    if declared is not None and per_dimension(name, "kernel_size", declared, len(taps)) != taps:
-        raise TypeCheckError(f"{name}: kernel_size={declared}, but the kernel has {taps}")
-
-
-def transpose_geometry(name: str, data: TensorType, weight: TensorType, attrs: Attrs) -> Conv:
-    """Return the sizes of the forward convolution whose transpose this is.
-
-    Its `spatial` is this operator's result and its `output` this operator's data; `channels` and
-    `filters` are this operator's output and input channels.
-    """
-    letters, sizes, kernel = _sizes(name, data, weight, attrs)
-    rank, groups, channels = len(letters), attrs["groups"], sizes["C"]
-    if kernel["I"] != channels:
-        raise TypeCheckError(f"{name}: the kernel takes {kernel['I']} input channels, the data has {channels}")
-    made = kernel["O"] * groups
-    taps = tuple(kernel[letter] for letter in letters)
-    _check_declared(name, attrs, made, taps)
-    strides = per_dimension(name, "strides", attrs["strides"], rank)
-    dilation = per_dimension(name, "dilation", attrs["dilation"], rank)
-    pads = pad_pairs(name, attrs["padding"], rank)
-    if any(not dims.is_static(pair) for pair in pads):
+def _transposed_spatial(
+    name: str, attrs: Attrs, data: Sequence[int], window: Sequence[Sequence[Any]]
+) -> tuple[int, ...]:
+    """Return the result's extents; `window` are taps, strides, dilations and paddings."""
+    _, strides, dilation, pads = window
+    if any(not is_static(pair) for pair in pads):
         raise UnsupportedError(f"{name}: expected static padding, got {pads}")
-    extra = per_dimension(name, "output_padding", attrs["output_padding"], rank, 0)
+    extra = per_dimension(name, "output_padding", attrs["output_padding"], len(data), 0)
     if any(more >= max(stride, step) for more, stride, step in zip(extra, strides, dilation, strict=True)):
         raise TypeCheckError(f"{name}: output_padding {extra} must be smaller than the strides {strides}")
     spatial = tuple(
-        (sizes[letter] - 1) * strides[d] - sum(pads[d]) + (taps[d] - 1) * dilation[d] + 1 + extra[d]
-        for d, letter in enumerate(letters)
+        (size - 1) * stride - sum(pad) + (taps - 1) * step + 1 + more
+        for size, taps, stride, step, pad, more in zip(data, *window, extra, strict=True)
     )
-    if any(dims.bounds(extent)[1] < 1 for extent in spatial):
+    if any(bounds(extent)[1] < 1 for extent in spatial):
         raise TypeCheckError(f"{name}: the padding {pads} leaves nothing of the result")
-    return Conv(sizes["N"], spatial, made, channels, taps, strides, dilation, pads, groups)
-
-
-def arranged(batch: int, channels: int, spatial: tuple[int, ...], attrs: Attrs) -> tuple[int, ...]:
-    """Return the result's shape in ``out_layout`` (``data_layout`` where that is empty)."""
-    letters = letters_of(len(spatial))
-    layout = attrs["out_layout"] or attrs["data_layout"]
-    if sorted(layout) != sorted(f"NC{letters}"):
-        raise TypeCheckError(f"out_layout '{layout}' is not a permutation of NC{letters}")
-    sizes = {"N": batch, "C": channels, **dict(zip(letters, spatial, strict=True))}
-    return tuple(sizes[letter] for letter in layout)
+    return spatial
 
 
 Zeros: TypeAlias = "tuple[int, int | npt.NDArray[np.int32]]"
@@ -187,7 +161,7 @@ def like_operands(name: str, attrs: Attrs, types: Sequence[TensorType], _: int) 
     return optional_dtype(attrs["out_dtype"], data.dtype)
 
 
-def no_zeros(_: str, __: Sequence[Tensor]) -> Zeros:
+def no_zeros(_name: str, _inputs: Sequence[Tensor]) -> Zeros:
     """Return the zero points of what is not quantized."""
     return (0, 0)
 
@@ -201,67 +175,63 @@ def declare_conv(
     num_inputs: int = 2,
     check: OperandRule = like_operands,
     zeros: ZerosRule = no_zeros,
+    before: Callable[..., None] = lambda *_: None,
     contract: str = FLOAT_CONTRACT,
     **rest: Any,
 ) -> None:
     """Register a convolution over `rank` dimensions, or the transpose of one.
 
-    `rest` are other fields of `mlfc.relay.op.Operator`.
+    `before` checks ``(name, attributes, *types)`` before sizes are compared. `rest` are other fields of
+    `mlfc.relay.op.Operator`, or in place of those that it has.
     """
-    geometry = transpose_geometry if transposed else conv_geometry
+    geometry = partial(conv_geometry, transposed=transposed)
 
     def infer(_: str, attrs: Attrs, *types: TensorType) -> TensorType:
+        before(name, attrs, *types)
         if len(types[0].shape) != rank + 2:
             raise TypeCheckError(f"{name}: expected data of {rank + 2} dimensions, got {len(types[0].shape)}")
         conv = geometry(name, types[0], types[1], attrs)
         channels, spatial = (conv.channels, conv.spatial) if transposed else (conv.filters, conv.output)
-        dtype = check(name, attrs, types, channels)
-        return TensorType(arranged(conv.batch, channels, spatial, attrs), dtype)
+        dtype, layout = check(name, attrs, types, channels), attrs["out_layout"] or attrs["data_layout"]
+        letters = letters_of(rank)
+        if sorted(layout) != sorted(f"NC{letters}"):
+            raise TypeCheckError(f"out_layout '{layout}' is not a permutation of NC{letters}")
+        sizes = {"N": conv.batch, "C": channels, **dict(zip(letters, spatial, strict=True))}
+        return TensorType(tuple(sizes[letter] for letter in layout), dtype)
 
     def emit(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs, out: Output) -> None:
         check_channels_last(name, attrs, rank)
         data, weight = inputs[:2]
-        runtime_tensor = weight if weight.value is None else None
         value = np.arange(prod(weight.shape)).reshape(weight.shape) if weight.value is None else weight.value
         conv = geometry(name, TensorType(data.shape, data.dtype), TensorType(weight.shape, weight.dtype), attrs)
-        values = _transposed_weights(value, attrs) if transposed else ordered_weights(value, attrs, conv)
+        values = value.transpose(_order(attrs, "IO")) if transposed else ordered_weights(value, attrs, conv)
         data_zero, zero = zeros(name, inputs)
-        if runtime_tensor is not None and not isinstance(zero, int):
+        if weight.value is None and not isinstance(zero, int):
             raise UnsupportedError(
                 f"{name} needs weights that are known at compile time where each filter has a zero point of its own",
                 next_step="Make the weights initializers of the model, or quantize them with one zero point",
             )
-        weights = templates.Weights(values, data_zero, zero, runtime_tensor)
+        weights = templates.Weights(values, data_zero, zero, weight if weight.value is None else None)
         write = templates.transposed if transposed else templates.convolution
         write(ctx, conv, data.in_memory(ctx), weights, out)
 
     def macs(types: Sequence[TensorType], attrs: Attrs, _: TensorType) -> Any:
         return geometry(name, types[0], types[1], attrs).macs
 
-    attrs = transpose_attrs(rank) if transposed else conv_attrs(rank)
-    about = {"traits": Trait.TRANSPOSED} if transposed else {"windows": partial(conv_windows, name)}
-    declare(name, num_inputs, infer, Kind.ANCHOR, attrs, emit=emit, takes_bias=True, macs=macs, slides=True,
-            filters=_transposed_filters if transposed else conv_filters, contract=contract, doc=doc,
-            **about, **rest)  # fmt: skip
+    def windows(types: Sequence[TensorType], attrs: Attrs) -> list[tuple[int, int, int, int]]:
+        conv = geometry(name, types[0], types[1], attrs)
+        sizes = zip(conv.extents, conv.strides, conv.padding, strict=True)
+        return [(extent, stride, *pads) for extent, stride, pads in sizes]
 
+    def filters(types: Sequence[TensorType], attrs: Attrs) -> tuple[int, tuple[int, ...]]:
+        layout, channels = attrs["kernel_layout"], types[0].shape[attrs["data_layout"].index("C")]
+        letters = "OI" if is_depthwise_hwoi(attrs, channels) else "O"
+        axes = () if transposed and attrs["groups"] != 1 else tuple(map(layout.index, letters))
+        return (attrs["out_layout"] or attrs["data_layout"]).index("C"), axes
 
-def conv_windows(name: str, types: Sequence[TensorType], attrs: Attrs) -> list[tuple[int, int, int, int]]:
-    """Return the window, step and padding of a convolution for each spatial dimension, as `Operator.windows`."""
-    conv = conv_geometry(name, types[0], types[1], attrs)
-    sizes = zip(conv.extents, conv.strides, conv.padding, strict=True)
-    return [(extent, stride, *pads) for extent, stride, pads in sizes]
-
-
-def conv_filters(types: Sequence[TensorType], attrs: Attrs) -> tuple[int, tuple[int, ...]]:
-    """Return the axes of the result and of the weights that count output channels, as `Operator.filters`."""
-    layout, channels = attrs["kernel_layout"], types[0].shape[attrs["data_layout"].index("C")]
-    letters = "OI" if is_depthwise_hwoi(attrs, channels) else "O"
-    return (attrs["out_layout"] or attrs["data_layout"]).index("C"), tuple(map(layout.index, letters))
-
-
-def _transposed_filters(types: Sequence[TensorType], attrs: Attrs) -> tuple[int, tuple[int, ...]]:
-    axis, axes = conv_filters(types, attrs)
-    return axis, axes if attrs["groups"] == 1 else ()
+    about: dict[str, Any] = {"traits": Trait.TRANSPOSED} if transposed else {"windows": windows}
+    declare(name, num_inputs, infer, Kind.ANCHOR, _attrs(rank, transposed=transposed), takes_bias=True, macs=macs,
+            slides=True, filters=filters, contract=contract, doc=doc, **{"emit": emit, **about, **rest})  # fmt: skip
 
 
 def check_channels_last(name: str, attrs: Attrs, rank: int) -> None:
@@ -276,19 +246,14 @@ def check_channels_last(name: str, attrs: Attrs, rank: int) -> None:
 
 def ordered_weights(weight: Any, attrs: Attrs, conv: Conv) -> Any:
     """Return the weights as (kernel..., group channels, filters), filters of one group together."""
-    letters = letters_of(len(conv.kernel))
-    layout = attrs["kernel_layout"]
     if is_depthwise_hwoi(attrs, conv.channels):
-        order = [layout.index(letter) for letter in f"{letters}OI"]
-        return weight.transpose(order).reshape(*conv.kernel, 1, conv.filters)
-    return weight.transpose([layout.index(letter) for letter in f"{letters}IO"])
+        return weight.transpose(_order(attrs, "OI")).reshape(*conv.kernel, 1, conv.filters)
+    return weight.transpose(_order(attrs, "IO"))
 
 
-def _transposed_weights(weight: Any, attrs: Attrs) -> Any:
-    """Return the weights of a transposed convolution as (kernel..., input channels, group's output channels)."""
+def _order(attrs: Attrs, last: str) -> list[int]:
     layout = attrs["kernel_layout"]
-    order = [layout.index(letter) for letter in f"{letters_of(len(layout) - 2)}IO"]
-    return weight.transpose(order)
+    return [layout.index(letter) for letter in f"{letters_of(len(layout) - 2)}{last}"]
 
 
 for _rank in (1, 2, 3):

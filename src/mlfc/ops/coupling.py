@@ -22,15 +22,11 @@ _ROUNDS = 100
 _ERROR = 0.005
 
 
-def _classes(pairs: int) -> int:
-    return (1 + isqrt(1 + 8 * pairs)) // 2
-
-
 def _infer(name: str, _: Attrs, data: TensorType) -> TensorType:
     check_dtype(name, data.dtype, "float")
     if len(data.shape) != 2 or data.shape[1] < 1:
         raise TypeCheckError(f"{name}: expected rows of pairs, got the shape {data.shape}")
-    classes = _classes(data.shape[1])
+    classes = (1 + isqrt(1 + 8 * data.shape[1])) // 2
     if classes * (classes - 1) // 2 != data.shape[1]:
         raise TypeCheckError(f"{name}: {data.shape[1]} is not the number of pairs of any number of classes")
     return TensorType((data.shape[0], classes), data.dtype)
@@ -40,12 +36,8 @@ def _emit(ctx: Context, inputs: Sequence[Tensor], _: Attrs, out: Output) -> None
     (pairs,) = inputs
     stmts, classes, dtype = ctx.stmts, out.shape[1], out.dtype
     with stmts.loop(out.shape[0], "row") as row:
-        state = _CouplingState(
-            stmts.local("matrix", (classes, classes), dtype),
-            stmts.local("guess", (classes,), dtype),
-            stmts.local("product", (classes,), dtype),
-            stmts.local("total", (1,), dtype),
-        )
+        shapes = {"matrix": (classes, classes), "guess": (classes,), "product": (classes,), "total": (1,)}
+        state = _CouplingState(*(stmts.local(name, shape, dtype) for name, shape in shapes.items()))
         worst, goes_on = stmts.local("worst", (1,), dtype), stmts.local("goes_on", (1,), "bool")
         stmts.store(goes_on, [0], True)
         with stmts.loop(classes, "class") as one:

@@ -49,14 +49,6 @@ def _whole(name: str, value: Any) -> Any:
     return int(value)
 
 
-def _arange(of: Element, *_: Tensor) -> Expr:
-    # integers are computed as they are, so that a large start keeps all its digits
-    dtype = of.out.dtype
-    start = of.attrs["start"]
-    first = tb.cast(as_index(start), dtype) if isinstance(start, Dim) else tb.const(start, dtype)
-    return tb.cast(of.at[0], dtype) * tb.const(of.attrs["step"], dtype) + first
-
-
 def _infer_extents(name: str, attrs: Attrs) -> TensorType:
     values, shape, dtype = attrs["values"], checked_shape(name, attrs["shape"]), attrs["dtype"]
     if not isinstance(values, tuple) or not all(isinstance(value, (int, Dim)) for value in values):
@@ -65,6 +57,13 @@ def _infer_extents(name: str, attrs: Attrs) -> TensorType:
         raise TypeCheckError(f"{name}: {len(values)} values do not make a tensor of shape {shape}")
     check_dtype(name, dtype, "integer")
     return TensorType(shape, dtype)
+
+
+def _arange(of: Element, *_: Tensor) -> Expr:
+    # integers are computed as they are, so that a large start keeps all its digits
+    start, dtype = of.attrs["start"], of.out.dtype
+    first = tb.cast(as_index(start), dtype) if isinstance(start, Dim) else tb.const(start, dtype)
+    return tb.cast(of.at[0], dtype) * tb.const(of.attrs["step"], dtype) + first
 
 
 def _extents(of: Element) -> Expr:

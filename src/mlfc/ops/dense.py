@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 from mlfc.errors import TypeCheckError, UnsupportedError
 from mlfc.kernels import templates
 from mlfc.kernels.geometry import Product
-from mlfc.ops.conv import FLOAT_CONTRACT, OperandRule, Zeros, ZerosRule, like_operands, no_zeros
+from mlfc.ops.conv import FLOAT_CONTRACT, OperandRule, ZerosRule, like_operands, no_zeros
 from mlfc.ops.rules import broadcast_shape, declare, same_extent
 from mlfc.relay.ir import Attrs, TensorType
 from mlfc.relay.op import REQUIRED, Attr, Kind
@@ -34,7 +34,7 @@ def _product_sizes(name: str, a: Sequence[int], b: Sequence[int], transpose_a: b
     return Product(rows, inner, columns, transpose_a, transpose_b)
 
 
-def infer_dense(name: str, attrs: Attrs, data: TensorType, weight: TensorType) -> tuple[int, ...]:
+def _infer_dense(name: str, attrs: Attrs, data: TensorType, weight: TensorType) -> tuple[int, ...]:
     """Return the shape of a dense layer or of a product with one matrix of weights."""
     if len(weight.shape) != 2:
         raise TypeCheckError(f"{name}: expected weights of 2 dimensions, got {len(weight.shape)}")
@@ -64,49 +64,39 @@ def declare_product(
     attrs: tuple[Attr, ...] = _DENSE_ATTRS,
     check: OperandRule = like_operands,
     zeros: ZerosRule = no_zeros,
+    before: Callable[..., None] = lambda *_: None,
     contract: str = FLOAT_CONTRACT,
     **rest: Any,
 ) -> None:
-    """Register a dense layer or a batch of matrix products; `rest` are other fields of `mlfc.relay.op.Operator`."""
-    shape_of = _infer_batch if batched else infer_dense
+    """Register a dense layer or a batch of matrix products; `rest` are other fields of `Operator`, or replace them."""
+    shape_of = _infer_batch if batched else _infer_dense
 
     def infer(_: str, given: Attrs, *types: TensorType) -> TensorType:
+        before(name, given, *types)
         shape = shape_of(name, given, types[0], types[1])
         return TensorType(shape, check(name, given, types, shape[-1]))
 
     def emit(ctx: Context, inputs: Sequence[Tensor], given: Attrs, out: Output) -> None:
-        transpose = given.get("transpose_a", False), given.get("transpose_b", True)
-        _emit_product(name, ctx, inputs, transpose, zeros(name, inputs), out, batched=batched)
+        """Write a product: packed where one known matrix serves all rows, else as a product of two tensors."""
+        transpose, (a, b) = (given.get("transpose_a", False), given.get("transpose_b", True)), inputs[:2]
+        data_zero, weight_zero = zeros(name, inputs)
+        if b.value is not None and not transpose[0] and (not batched or b.shape[0] == 1):
+            matrix = b.value[0] if batched else b.value
+            weights = templates.Weights(matrix.T if transpose[1] else matrix, data_zero, weight_zero)
+            templates.dense(ctx, a.in_memory(ctx), weights, out)
+            return
+        if not isinstance(weight_zero, int):
+            raise UnsupportedError(
+                f"{name}: a product of two computed tensors takes one zero point, not one per column"
+            )
+        sizes = _product_sizes(name, a.shape, b.shape, *transpose)
+        templates.emit("product", ctx, replace(sizes, a_zero=data_zero, b_zero=weight_zero), a, b, out)
 
     def macs(types: Sequence[TensorType], given: Attrs, out: TensorType) -> Any:
         return out.size * types[0].shape[-2 if given.get("transpose_a", False) else -1]
 
-    declare(name, num_inputs, infer, Kind.ANCHOR, attrs, emit=emit, takes_bias=True, macs=macs, contract=contract,
-            doc=doc, **rest)  # fmt: skip
-
-
-def _emit_product(
-    name: str,
-    ctx: Context,
-    inputs: Sequence[Tensor],
-    transpose: tuple[bool, bool],
-    zeros: Zeros,
-    out: Output,
-    *,
-    batched: bool,
-) -> None:
-    """Write a product: packed where one known matrix serves all rows, else as a product of two tensors."""
-    a, b = inputs[:2]
-    if b.value is not None and not transpose[0] and (not batched or b.shape[0] == 1):
-        matrix = b.value[0] if batched else b.value
-        weights = templates.Weights(matrix.T if transpose[1] else matrix, *zeros)
-        templates.dense(ctx, a.in_memory(ctx), weights, out)
-        return
-    data_zero, weight_zero = zeros
-    if not isinstance(weight_zero, int):
-        raise UnsupportedError(f"{name}: a product of two computed tensors takes one zero point, not one per column")
-    sizes = _product_sizes(name, a.shape, b.shape, *transpose)
-    templates.product(ctx, replace(sizes, a_zero=data_zero, b_zero=weight_zero), a, b, out)
+    declare(name, num_inputs, infer, Kind.ANCHOR, attrs, takes_bias=True, macs=macs, contract=contract, doc=doc,
+            **{"emit": emit, **rest})  # fmt: skip
 
 
 def dense_filters(types: Sequence[TensorType], _: Attrs) -> tuple[int, tuple[int, ...]]:

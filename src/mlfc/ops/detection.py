@@ -9,7 +9,7 @@ from mlfc.ops.rules import check_dtype, declare, scalar
 from mlfc.relay.ir import Attrs, TensorType
 from mlfc.relay.op import REQUIRED, Attr, Kind
 from mlfc.support import dtypes
-from mlfc.support.dims import Extent, maximum, minimum
+from mlfc.support.dims import maximum, minimum
 from mlfc.tir import builder as tb
 from mlfc.tir.context import Context, Output, Tensor
 from mlfc.tir.ir import Buffer, Expr
@@ -26,13 +26,8 @@ def _infer(
     check_dtype(name, most.dtype, "integer")
     if any(kind.size != 1 for kind in (most, *limits)):
         raise TypeCheckError(f"{name}: the number of boxes and the thresholds must be scalars")
-    fits = len(boxes.shape) == len(scores.shape) == 3 and boxes.shape[2] == 4
-    if (
-        not fits
-        or boxes.shape[0] != scores.shape[0]
-        or boxes.shape[1] != scores.shape[2]
-        or boxes.dtype != scores.dtype
-    ):
+    fits = len(boxes.shape) == len(scores.shape) == 3 and boxes.dtype == scores.dtype
+    if not fits or boxes.shape != (scores.shape[0], scores.shape[2], 4):
         raise TypeCheckError(f"{name}: boxes {boxes} and scores {scores} do not fit")
     if attrs["rows"] < 0:
         raise TypeCheckError(f"{name}: the result cannot have {attrs['rows']} rows")
@@ -50,7 +45,9 @@ def _emit(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs, out: Output) -> 
     stmts.store(row, [0], 0)
     with ctx.loops((rows, 3), "clear") as at:
         stmts.store(found, at, -1)
-    wanted = stmts.let("wanted", tb.cast(_limited(scalar(most), count), "int32"))
+    low, high = dtypes.limits(most.dtype)
+    limited = tb.minimum(scalar(most), minimum(count, int(high)))
+    wanted = stmts.let("wanted", tb.cast(limited if low == 0 else tb.maximum(limited, 0), "int32"))
     limit = stmts.let("limit", tb.cast(scalar(overlap), _wide(boxes)))
     threshold = stmts.let("threshold", tb.cast(scalar(lowest), scores.dtype))
     with stmts.loop(batches, "batch") as batch, stmts.loop(classes, "label") as label:
@@ -61,7 +58,17 @@ def _emit(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs, out: Output) -> 
             # a score that is NaN is equal to nothing, so its box is never taken
             stmts.store(left, [box], tb.land(passes, tb.binary("eq", score, score)))
         with stmts.loop(wanted, "turn"):
-            best = _best(ctx, scores, left, batch, label)
+            # the box of the highest score that is left, the first of equals; -1 if none is
+            found_box, found_score = stmts.local("best", (1,), "int32"), stmts.local("best_score", (1,), scores.dtype)
+            stmts.store(found_box, [0], -1)
+            stmts.store(found_score, [0], _LOWEST)
+            with stmts.loop(count, "box") as box, stmts.when(tb.load(left, [box])):
+                own = stmts.let("own", scores(batch, label, box))
+                is_first = tb.binary("lt", tb.load(found_box, [0]), 0)
+                with stmts.when(tb.binary("lor", is_first, tb.binary("gt", own, tb.load(found_score, [0])))):
+                    stmts.store(found_box, [0], box)
+                    stmts.store(found_score, [0], own)
+            best = stmts.let("best_box", tb.load(found_box, [0]))
             with stmts.when(tb.binary("ge", best, 0)):
                 chosen = stmts.let("chosen", tb.clamp(best, 0, count - 1))
                 place = stmts.let("place", tb.load(row, [0]))
@@ -78,28 +85,6 @@ def _emit(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs, out: Output) -> 
 
 def _wide(boxes: Tensor) -> str:
     return "float64" if boxes.dtype == "float64" else "float32"
-
-
-def _limited(value: Expr, count: Extent) -> Expr:
-    low, high = dtypes.limits(value.dtype)
-    limited = tb.minimum(value, minimum(count, int(high)))
-    return limited if low == 0 else tb.maximum(limited, 0)
-
-
-def _best(ctx: Context, scores: Tensor, left: Buffer, batch: Expr, label: Expr) -> Expr:
-    """Return the box of the highest score that is left, the first of equals; -1 if none is."""
-    stmts = ctx.stmts
-    place, score = stmts.local("best", (1,), "int32"), stmts.local("best_score", (1,), scores.dtype)
-    stmts.store(place, [0], -1)
-    stmts.store(score, [0], _LOWEST)
-    with stmts.loop(scores.shape[2], "box") as box:
-        with stmts.when(tb.load(left, [box])):
-            own = stmts.let("own", scores(batch, label, box))
-            is_first = tb.binary("lt", tb.load(place, [0]), 0)
-            with stmts.when(tb.binary("lor", is_first, tb.binary("gt", own, tb.load(score, [0])))):
-                stmts.store(place, [0], box)
-                stmts.store(score, [0], own)
-    return stmts.let("best_box", tb.load(place, [0]))
 
 
 def _strike_out(

@@ -1,7 +1,6 @@
 """Elementwise operators of one tensor: mathematics, rounding, tests, limits and casts.
 
-Rules take and give one element. Where a rule names its argument twice, compilers see one value: lowering
-binds what is fused in front to a local.
+Rules take and give one element. Where one names its argument twice, lowering binds what is fused in front to a local.
 """
 
 from __future__ import annotations
@@ -12,7 +11,6 @@ from functools import partial
 from typing import Any
 
 from mlfc.errors import TypeCheckError
-from mlfc.kernels.functions import transcendental
 from mlfc.ops.rules import Element, check_choice, check_dtype, declare
 from mlfc.relay import ir as relay
 from mlfc.relay.ir import Attrs, TensorType
@@ -20,7 +18,7 @@ from mlfc.relay.op import REQUIRED, Attr, Elements, Kind, Layout, Trait
 from mlfc.support import dtypes
 from mlfc.tir import builder as tb
 from mlfc.tir.context import Context, Tensor
-from mlfc.tir.intrinsics import float32, narrow
+from mlfc.tir.intrinsics import conversions, float32
 from mlfc.tir.ir import Expr
 
 LIBM_CONTRACT = "what the target's math.h gives: within 2 ULP on common C libraries"
@@ -31,31 +29,21 @@ _VECTORIZABLE = {"exp": float32.EXP_ULP, "tanh": float32.TANH_ULP, "erf": float3
 
 
 def declare_unary(
-    name: str, rule: Callable[[Expr], Expr], doc: str, *, takes: str = "float", result: str | None = None, **rest: Any
-) -> None:
+    name: str, rule: Callable[..., Expr], doc: str, *, takes: str = "float", result: str | None = None,
+    for_target: bool = False, **rest: Any,
+) -> None:  # fmt: skip
     """Register an operator that maps each element by `rule`.
 
-    `takes` is a class of `rules.DTYPE_CLASSES`; `result` is the dtype of the result, where it is not the argument's;
-    `rest` are other fields of `mlfc.relay.op.Operator`.
+    `takes` is a class of `rules.DTYPE_CLASSES`; `result` is the dtype of the result, where it is not the argument's; a
+    rule `for_target` has the context as its first argument; `rest` are other fields of `mlfc.relay.op.Operator`.
     """
-    _declare_for_target(name, lambda _, x: rule(x), doc, takes=takes, result=result, **rest)
 
-
-def _declare_for_target(
-    name: str,
-    rule: Callable[[Context, Expr], Expr],
-    doc: str,
-    *,
-    takes: str = "float",
-    result: str | None = None,
-    **rest: Any,
-) -> None:
     def infer(_: str, __: Attrs, data: TensorType) -> TensorType:
         check_dtype(name, data.dtype, takes)
         return TensorType(data.shape, result or data.dtype)
 
     def element(of: Element, data: Tensor) -> Expr:
-        return rule(of.ctx, data.read(of.at))
+        return rule(*([of.ctx] if for_target else []), data.read(of.at))
 
     declare(name, 1, infer, Kind.ELEMENTWISE, element=element, doc=doc, **rest)
 
@@ -78,13 +66,13 @@ def magnitude(x: Expr) -> Expr:
 
 def sigmoid(ctx: Context, x: Expr) -> Expr:
     """Return 1 / (1 + exp(-x))."""
-    return 1 / (1 + transcendental(ctx, "exp", negated(x)))
+    return 1 / (1 + ctx.transcendental("exp", negated(x)))
 
 
 def _mish(ctx: Context, x: Expr) -> Expr:
     # tanh(log(1 + e)) is e (e + 2) / (e (e + 2) + 2), which loses no digits of small e, and 1 from exp(20) on
     wide = tb.cast(x, "float32") if x.dtype in dtypes.HALVES else x
-    grown = transcendental(ctx, "exp", tb.minimum(wide, tb.const(20.0, wide.dtype)))
+    grown = ctx.transcendental("exp", tb.minimum(wide, tb.const(20.0, wide.dtype)))
     product = grown * (grown + 2)
     return tb.cast(wide * (product / (product + 2)), x.dtype)
 
@@ -101,10 +89,6 @@ def _sign(x: Expr) -> Expr:
     neither = tb.select(tb.binary("eq", x, 0), _number(0, x), x) if dtypes.is_float(x.dtype) else _number(0, x)
     negative = tb.select(tb.binary("lt", x, 0), _number(-1, x), neither)
     return tb.select(tb.binary("gt", x, 0), _number(1, x), negative)
-
-
-def _rounding(intrinsic: str) -> Callable[[Expr], Expr]:
-    return lambda x: tb.intrinsic(intrinsic, x) if dtypes.is_float(x.dtype) else x
 
 
 def _bitwise_not(x: Expr) -> Expr:
@@ -124,17 +108,18 @@ for _name, _doc in _LIBM.items():
     declare_unary(_name, partial(tb.intrinsic, _name), _doc, contract=LIBM_CONTRACT, expensive=True)
 for _name, _doc in {"exp": "Exponential", "tanh": "Hyperbolic tangent", "erf": "Gauss error function"}.items():
     _contract = f"within {_VECTORIZABLE[_name]} ULP on targets with vectors, else {LIBM_CONTRACT}"
-    _rule = partial(lambda function, ctx, x: transcendental(ctx, function, x), _name)
+    _rule = partial(lambda function, ctx, x: ctx.transcendental(function, x), _name)
     for _form, _text in ((_name, _doc), (f"fast_{_name}", f"{_doc}, as accurate as `{_name}`")):
-        _declare_for_target(_form, _rule, _text, contract=_contract, expensive=True,
-                            magnitude=0.0 if _name == "exp" else 1.0)  # fmt: skip
+        declare_unary(_form, _rule, _text, for_target=True, contract=_contract, expensive=True,
+                      magnitude=0.0 if _name == "exp" else 1.0)  # fmt: skip
 
 declare_unary("sqrt", partial(tb.intrinsic, "sqrt"), "Square root", contract="correctly rounded", expensive=True)
 declare_unary("rsqrt", lambda x: 1 / tb.intrinsic("sqrt", x), "One over the square root", contract="two roundings",
               expensive=True)  # fmt: skip
-_declare_for_target("sigmoid", sigmoid, "1 / (1 + exp(-x))", contract=NEAR_CONTRACT, expensive=True, magnitude=1.0)
-_declare_for_target("nn.mish", _mish, "x * tanh(log(1 + exp(x)))", expensive=True, in_tvm=_mish_in_tvm,
-                    contract="within 1e-6 of the larger of 1 and the magnitude of x")  # fmt: skip
+declare_unary("sigmoid", sigmoid, "1 / (1 + exp(-x))", for_target=True, contract=NEAR_CONTRACT, expensive=True,
+              magnitude=1.0)  # fmt: skip
+declare_unary("nn.mish", _mish, "x * tanh(log(1 + exp(x)))", for_target=True, expensive=True, in_tvm=_mish_in_tvm,
+              contract="within 1e-6 of the larger of 1 and the magnitude of x")  # fmt: skip
 for _name, _intrinsic, _doc in (
     ("ceil", "ceil", "Nearest integer above"),
     ("floor", "floor", "Nearest integer below"),
@@ -142,7 +127,8 @@ for _name, _intrinsic, _doc in (
     # ONNX and TFLite, which models come from, both send ties to the even neighbour
     ("round", "round_even", "Nearest integer, ties to even"),
 ):
-    declare_unary(_name, _rounding(_intrinsic), _doc, takes="number")
+    _rule = partial(lambda name, x: tb.intrinsic(name, x) if dtypes.is_float(x.dtype) else x, _intrinsic)
+    declare_unary(_name, _rule, _doc, takes="number")
 declare_unary("abs", magnitude, "Absolute value", takes="number")
 declare_unary("negative", negated, "The value with its sign changed", takes="number")
 declare_unary("sign", _sign, "-1, 0 or 1 by the sign; NaN for NaN", takes="number")
@@ -214,27 +200,18 @@ def _cast(of: Element, data: Tensor, *_: Tensor) -> Expr:
 
 def _between(x: Expr, source: str, target: str, **how: Any) -> Expr:
     """Return an element of dtype `source` as `target`; what stands between narrow ones is an int32 or a float32."""
-    wide = narrow.widened(x, source) if dtypes.is_narrow(source) else x
+    wide = conversions.widened(x, source) if dtypes.is_narrow(source) else x
     if not dtypes.is_narrow(target):
         return converted(wide, target)
     if target in dtypes.NARROW_FLOATS:
-        return narrow.narrowed(tb.cast(_rounded_to_odd(wide, target), "float32"), target, **how)
-    return narrow.narrowed(converted(wide, "int32"), target, **how)
+        return conversions.narrowed(tb.cast(_rounded_to_odd(wide, target), "float32"), target, **how)
+    return conversions.narrowed(converted(wide, "int32"), target, **how)
 
 
 def _infer_cast_narrow(name: str, attrs: Attrs, data: TensorType) -> TensorType:
     check_choice(name, "dtype", attrs["dtype"], dtypes.NARROW_FLOATS)
-    check_choice(name, "round_mode", attrs["round_mode"], narrow.ROUND_MODES)
+    check_choice(name, "round_mode", attrs["round_mode"], conversions.ROUND_MODES)
     return TensorType(data.shape, attrs["dtype"])
-
-
-def _cast_narrow(of: Element, data: Tensor) -> Expr:
-    how = {"saturate": bool(of.attrs["saturate"]), "round_mode": of.attrs["round_mode"]}
-    return _between(data.read(of.at), data.dtype, of.out.dtype, **how)
-
-
-def _cast_narrow_in_tvm(args: Sequence[relay.Expr], attrs: Attrs, _: TensorType) -> relay.Expr:
-    return relay.call("cast", args, dtype=attrs["dtype"])
 
 
 def _infer_reinterpret(name: str, attrs: Attrs, data: TensorType) -> TensorType:
@@ -257,8 +234,11 @@ declare("cast_like", 2, lambda _, __, data, like: TensorType(data.shape, like.dt
         contract=_CAST_CONTRACT, takes_narrow=True, elements=Elements.CONVERTED, traits=Trait.NEUTRAL,
         doc="Converts to the second argument's dtype")  # fmt: skip
 declare("cast_narrow", 1, _infer_cast_narrow, Kind.ELEMENTWISE,
-        (Attr("dtype"), Attr("saturate", True), Attr("round_mode", "up")), _cast_narrow, takes_narrow=True,
-        in_tvm=_cast_narrow_in_tvm, contract="as onnx casts, rounded once",
+        (Attr("dtype"), Attr("saturate", True), Attr("round_mode", "up")),
+        lambda of, data: _between(data.read(of.at), data.dtype, of.out.dtype, saturate=bool(of.attrs["saturate"]),
+                                  round_mode=of.attrs["round_mode"]),
+        takes_narrow=True, in_tvm=lambda args, attrs, _: relay.call("cast", args, dtype=attrs["dtype"]),
+        contract="as onnx casts, rounded once",
         doc="Converts to a float of 8 or 4 bits; not saturated, what is too large becomes infinity or NaN")  # fmt: skip
 declare("reinterpret", 1, _infer_reinterpret, Kind.VIEW, (Attr("dtype"),), layout=Layout.LOGICAL,
         doc="The same bits as another dtype")  # fmt: skip
@@ -272,10 +252,7 @@ def _infer_fixed_point(name: str, attrs: Attrs, data: TensorType) -> TensorType:
     return data
 
 
-def _fixed_point(of: Element, data: Tensor) -> Expr:
-    multiplier, shift = tb.const(of.attrs["multiplier"]), tb.const(of.attrs["shift"])
-    return tb.intrinsic("requantize_single", data.read(of.at), multiplier, shift)
-
-
 declare("fixed_point_multiply", 1, _infer_fixed_point, Kind.ELEMENTWISE, (Attr("multiplier"), Attr("shift")),
-        _fixed_point, doc="x * multiplier * 2**(shift - 31) on int32, one rounding, ties up")  # fmt: skip
+        lambda of, data: tb.intrinsic("requantize_single", data.read(of.at), tb.const(of.attrs["multiplier"]),
+                                      tb.const(of.attrs["shift"])),
+        doc="x * multiplier * 2**(shift - 31) on int32, one rounding, ties up")  # fmt: skip

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,8 +21,8 @@ from mlfc.support import cost, dtypes
 from mlfc.support.dims import dims_in
 from mlfc.target.features import Features
 from mlfc.tir import interpreter, visitor
-from mlfc.tir.context import Context, Indices, Output, Tensor, buffer_of, from_buffer
-from mlfc.tir.ir import Buffer, Expr, PrimFunc, Var
+from mlfc.tir.context import Context, Output, Tensor, buffer_of, from_buffer
+from mlfc.tir.ir import PrimFunc, Var
 
 Array = npt.NDArray[Any]
 
@@ -50,9 +51,10 @@ def evaluate(call: relay.Call) -> Array | None:
     None where the call is not of that form, the operator has no loop-level rule (its result is a tuple), or the work is
     too much to interpret. Raises LimitError if the model has used up what its constants may cost.
     """
-    values = _constant_args(call)
     operator, kind = call.op, call.type
-    if values is None or not isinstance(operator, Operator) or not isinstance(kind, relay.TensorType):
+    flat = [part for arg in call.args for part in (arg.fields if isinstance(arg, relay.Tuple) else (arg,))]
+    values = [arg.data for arg in flat if isinstance(arg, relay.Constant)]
+    if len(values) != len(flat) or not isinstance(operator, Operator) or not isinstance(kind, relay.TensorType):
         return None
     if any(True for _ in dims_in((kind.shape, *call.attrs.values()))):
         return None  # the run decides what it is
@@ -80,18 +82,6 @@ def evaluate(call: relay.Call) -> Array | None:
     return None
 
 
-def _constant_args(call: relay.Call) -> list[Array] | None:
-    flat: list[relay.Expr] = []
-    for arg in call.args:
-        flat.extend(arg.fields if isinstance(arg, relay.Tuple) else (arg,))
-    values = [arg.data for arg in flat if isinstance(arg, relay.Constant)]
-    return values if len(values) == len(flat) else None
-
-
-def _memory(ctx: Context, inputs: Sequence[Tensor]) -> dict[Buffer, Array]:
-    return {**{tensor.in_memory(): _stored(tensor.array()) for tensor in inputs}, **dict(ctx.constants)}
-
-
 def _stored(array: Array) -> Array:
     """Return an array as loop-level code sees it: narrow numbers as bytes."""
     return array.view(dtypes.to_numpy(dtypes.stored(dtypes.from_numpy(array.dtype))))
@@ -109,7 +99,7 @@ def _at_once(
     nodes = {node for expr in (element, *(let.value for let in lets)) for node in visitor.walk_expr(expr)}
     cost.spend("steps", kind.size * len(nodes), place)
     result = np.empty(kind.shape, dtypes.to_numpy(dtypes.stored(kind.dtype)))
-    memory = _memory(ctx, inputs)
+    memory = {**{tensor.in_memory(): _stored(tensor.array()) for tensor in inputs}, **dict(ctx.constants)}
     for part in _parts(kind.shape):
         grids = np.ogrid[part] if part else ()
         env = {var: grid.astype(np.int32) for var, grid in zip(indices, grids, strict=True)}
@@ -138,13 +128,9 @@ def _interpreted(
     """Emit the operator's loops and run them."""
     ctx = Context(Features())
     result = buffer_of("result", kind.shape, kind.dtype)
-
-    def store(indices: Indices, value: Expr) -> None:
-        ctx.stmts.store(result, indices, value)
-
     assert operator.emit is not None
     try:
-        operator.emit(ctx, inputs, attrs, Output(kind.shape, kind.dtype, store))
+        operator.emit(ctx, inputs, attrs, Output(kind.shape, kind.dtype, partial(ctx.stmts.store, result)))
     except UnsupportedError:  # in this layout; a pass may give it another
         return None
     prim = PrimFunc(

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from mlfc.errors import TypeCheckError
 from mlfc.kernels.folding import serial_loops
-from mlfc.ops.rules import check_choice, declare, replaced
+from mlfc.ops.rules import check_choice, declare
 from mlfc.relay.ir import Attrs, TensorType
 from mlfc.relay.op import Kind
 from mlfc.support import cost, dtypes
@@ -41,19 +41,6 @@ def factors_of(count: int) -> list[tuple[int, int]]:
         found.append((radix, count))
         if count <= 1:
             return found
-
-
-def check_length(name: str, length: int) -> None:
-    """Raise TypeCheckError unless a transform of this many real numbers can be computed."""
-    rest = length // 2
-    for radix in (2, 3, 5):
-        while rest > 1 and rest % radix == 0:
-            rest //= radix
-    if length < 4 or length % 2 or rest != 1:
-        raise TypeCheckError(
-            f"{name}: expected an even length with the prime factors 2, 3 and 5, got {length}",
-            next_step="Choose a power of two",
-        )
 
 
 class Complex(NamedTuple):
@@ -93,13 +80,17 @@ class ComplexArithmetic:
         """Return a product."""
         return Complex(self.rounded(a.re * b.re - a.im * b.im), self.rounded(a.re * b.im + a.im * b.re))
 
+    def of(self, re: Expr, im: Expr) -> Complex:
+        """Return what elements hold of two sums."""
+        return Complex(self.narrow(re), self.narrow(im))
+
     def plus(self, a: Complex, b: Complex) -> Complex:
         """Return a sum."""
-        return Complex(self.narrow(a.re + b.re), self.narrow(a.im + b.im))
+        return self.of(a.re + b.re, a.im + b.im)
 
     def minus(self, a: Complex, b: Complex) -> Complex:
         """Return a difference."""
-        return Complex(self.narrow(a.re - b.re), self.narrow(a.im - b.im))
+        return self.of(a.re - b.re, a.im - b.im)
 
     def half(self, x: Expr) -> Expr:
         """Return half of a sum, rounded down."""
@@ -169,35 +160,29 @@ class _Transform:
                 for part, x in enumerate(found[1:], 1):
                     turn = self.read(self.twiddles, k * (stride * part), "turn")
                     turned.append(self.let("turned", self.math.times(x, turn)))
-                joined = self._joined(turned, stride * length)
+                rules = {3: self._three, 4: self._four, 5: self._five}
+                if radix == 2:
+                    joined = [self.math.plus(*turned), self.math.minus(*turned)]
+                else:  # with how far apart the twiddles of this radix are
+                    joined = rules[radix](turned, stride * length)
                 for place, x in zip(places, joined, strict=True):
                     self.write(self.work, place, x)
-
-    def _joined(self, x: list[Complex], step: int) -> list[Complex]:
-        """Return the transform of a few numbers; `step` is how far apart the twiddles of this radix are."""
-        rules = {2: self._two, 3: self._three, 4: self._four, 5: self._five}
-        return rules[len(x)](x, step)
-
-    def _two(self, x: list[Complex], _: int) -> list[Complex]:
-        return [self.math.plus(x[0], x[1]), self.math.minus(x[0], x[1])]
 
     def _three(self, x: list[Complex], step: int) -> list[Complex]:
         m = self.math
         total, apart = self.let("total", m.plus(x[1], x[2])), m.minus(x[1], x[2])
-        middle = Complex(*(m.narrow(a - m.half(b)) for a, b in zip(x[0], total, strict=True)))
-        middle = self.let("middle", middle)
+        middle = self.let("middle", m.of(x[0].re - m.half(total.re), x[0].im - m.half(total.im)))
         height = tb.cast(tb.load(self.twiddles, [step, 1]), m.wide)
         turned = self.let("apart", m.scaled(apart, height))
-        first = Complex(m.narrow(middle.re - turned.im), m.narrow(middle.im + turned.re))
-        second = Complex(m.narrow(middle.re + turned.im), m.narrow(middle.im - turned.re))
-        return [m.plus(x[0], total), first, second]
+        first = m.of(middle.re - turned.im, middle.im + turned.re)
+        return [m.plus(x[0], total), first, m.of(middle.re + turned.im, middle.im - turned.re)]
 
     def _four(self, x: list[Complex], _: int) -> list[Complex]:
         m = self.math
         even, odd = self.let("even", m.plus(x[0], x[2])), self.let("odd", m.plus(x[1], x[3]))
         across, along = self.let("across", m.minus(x[0], x[2])), self.let("along", m.minus(x[1], x[3]))
-        down = Complex(m.narrow(across.re + along.im), m.narrow(across.im - along.re))
-        up = Complex(m.narrow(across.re - along.im), m.narrow(across.im + along.re))
+        down = m.of(across.re + along.im, across.im - along.re)
+        up = m.of(across.re - along.im, across.im + along.re)
         first, third = (up, down) if self.inverse else (down, up)
         return [m.plus(even, odd), first, m.minus(even, odd), third]
 
@@ -208,31 +193,47 @@ class _Transform:
         inner, inner_apart = self.let("inner", m.plus(x[2], x[3])), self.let("inner_apart", m.minus(x[2], x[3]))
 
         def level(a: Expr, b: Expr) -> Complex:
-            parts = zip(x[0], m.scaled(outer, a), m.scaled(inner, b), strict=True)
-            return Complex(*(m.narrow(start + near + far) for start, near, far in parts))
+            near, far = m.scaled(outer, a), m.scaled(inner, b)
+            return m.of(x[0].re + near.re + far.re, x[0].im + near.im + far.im)
 
         def side(a: Expr, b: Expr, sign: int) -> Complex:
             """Return what is added above and below; `sign` is that of the inner pair."""
             near, far = m.scaled(outer_apart, a), m.scaled(inner_apart, b)
             if sign > 0:
-                return Complex(m.narrow(near.im + far.im), m.narrow(tb.const(0, m.wide) - near.re - far.re))
-            return Complex(m.narrow(far.im - near.im), m.narrow(near.re - far.re))
+                return m.of(near.im + far.im, tb.const(0, m.wide) - near.re - far.re)
+            return m.of(far.im - near.im, near.re - far.re)
 
         levels = [self.let("level", level(one.re, two.re)), self.let("level", level(two.re, one.re))]
         sides = [self.let("side", side(one.im, two.im, 1)), self.let("side", side(two.im, one.im, -1))]
-        whole = Complex(*(m.narrow(a + b + c) for a, b, c in zip(x[0], outer, inner, strict=True)))
-        return [
-            whole, m.minus(levels[0], sides[0]), m.plus(levels[1], sides[1]), m.minus(levels[1], sides[1]),
-            m.plus(levels[0], sides[0]),
-        ]  # fmt: skip
+        whole = m.of(x[0].re + outer.re + inner.re, x[0].im + outer.im + inner.im)
+        (below, across), (above, along) = (
+            (m.minus(near, far), m.plus(near, far)) for near, far in zip(levels, sides, strict=True)
+        )
+        return [whole, below, along, above, across]
 
 
-def _infer_rfft(name: str, _: Attrs, data: TensorType) -> TensorType:
+def _infer(name: str, _: Attrs, data: TensorType) -> TensorType:
     check_choice(name, "data of", data.dtype, _DTYPES)
-    if not data.shape:
-        raise TypeCheckError(f"{name}: expected data of at least one dimension")
-    check_length(name, data.shape[-1])
-    return TensorType(replaced(data.shape, len(data.shape) - 1, data.shape[-1] + 2), data.dtype)
+    if name == "signal.rfft":
+        if not data.shape:
+            raise TypeCheckError(f"{name}: expected data of at least one dimension")
+        length, made = data.shape[-1], data.shape[-1] + 2
+    else:
+        if not data.shape or data.shape[-1] < 6:
+            raise TypeCheckError(
+                f"{name}: expected data with at least 3 complex numbers along the last axis, got {data}"
+            )
+        length = made = data.shape[-1] - 2
+    rest = length // 2
+    for radix in (2, 3, 5):
+        while rest > 1 and rest % radix == 0:
+            rest //= radix
+    if length < 4 or length % 2 or rest != 1:
+        raise TypeCheckError(
+            f"{name}: expected an even length with the prime factors 2, 3 and 5, got {length}",
+            next_step="Choose a power of two",
+        )
+    return TensorType((*data.shape[:-1], made), data.dtype)
 
 
 def _emit_rfft(ctx: Context, inputs: Sequence[Tensor], _: Attrs, out: Output) -> None:
@@ -277,14 +278,6 @@ def _told_apart(fft: _Transform, k: Any) -> tuple[Complex, Complex]:
     return first, Complex(m.half(total.re - turned.re), m.half(turned.im - total.im))
 
 
-def _infer_irfft(name: str, _: Attrs, data: TensorType) -> TensorType:
-    check_choice(name, "data of", data.dtype, _DTYPES)
-    if not data.shape or data.shape[-1] < 6:
-        raise TypeCheckError(f"{name}: expected data with at least 3 complex numbers along the last axis, got {data}")
-    check_length(name, data.shape[-1] - 2)
-    return TensorType(replaced(data.shape, len(data.shape) - 1, data.shape[-1] - 2), data.dtype)
-
-
 def _emit_irfft(ctx: Context, inputs: Sequence[Tensor], _: Attrs, out: Output) -> None:
     (data,) = inputs
     count = out.shape[-1] // 2
@@ -298,8 +291,7 @@ def _emit_irfft(ctx: Context, inputs: Sequence[Tensor], _: Attrs, out: Output) -
             return fft.let(name, Complex(*parts))
 
         first, last = given(0, "first"), given(count, "last")
-        ends = Complex(m.narrow(first.re + last.re), m.narrow(first.re - last.re))
-        fft.write(mixed, 0, m.divided(ends, 2))
+        fft.write(mixed, 0, m.divided(m.of(first.re + last.re, first.re - last.re), 2))
         with stmts.loop(count // 2, "k") as less:
             k = less + 1
             here, there = given(k, "here"), given(tb.const(count) - k, "there")
@@ -327,9 +319,9 @@ def _macs(types: Sequence[TensorType], _: Attrs, out: TensorType) -> Any:
 
 
 _CONTRACT = "bit-exact to TFLite Micro's on integers; floats in its order"
-declare("signal.rfft", 1, _infer_rfft, Kind.REDUCE, emit=_emit_rfft, macs=_macs, contract=_CONTRACT,
+declare("signal.rfft", 1, _infer, Kind.REDUCE, emit=_emit_rfft, macs=_macs, contract=_CONTRACT,
         doc="Fourier transform of real numbers: real and imaginary parts in turn, the lower half of the spectrum",
         )  # fmt: skip
-declare("signal.irfft", 1, _infer_irfft, Kind.REDUCE, emit=_emit_irfft, macs=_macs, contract=_CONTRACT,
+declare("signal.irfft", 1, _infer, Kind.REDUCE, emit=_emit_irfft, macs=_macs, contract=_CONTRACT,
         doc="Real numbers of which this is the lower half of the spectrum, real and imaginary parts in turn",
         )  # fmt: skip

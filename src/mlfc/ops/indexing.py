@@ -5,24 +5,16 @@ Whatever the index values are, generated code stays inside its buffers: rules cl
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from functools import partial
 from math import prod
 
 from mlfc.errors import TypeCheckError
+from mlfc.kernels.folding import serial_loops
+from mlfc.ops import rules
 from mlfc.ops.elementwise import converted
-from mlfc.ops.rules import (
-    Element,
-    at_most,
-    check_choice,
-    check_dtype,
-    declare,
-    fixed,
-    normalized_axis,
-    replaced,
-    same_shape,
-    scalar,
-)
+from mlfc.ops.rules import Element, at_most, check_choice, declare, fixed, normalized_axis, replaced, same_shape, scalar
 from mlfc.ops.shape import unraveled
 from mlfc.relay.ir import Attrs, TensorType
 from mlfc.relay.op import Attr, Elements, Kind, Trait
@@ -132,7 +124,7 @@ def _check_aligned(name: str, data: TensorType, indices: TensorType, axis: int) 
 def _picked_along(axis: int, data: Tensor, picks: Tensor, at: Indices) -> list[Expr]:
     """Return `at` with the index that `picks` holds there in place of the one of `axis`."""
     axis %= len(data.shape)
-    return [*at[:axis], in_bounds(picks.read(at), data.shape[axis], "negative"), *at[axis + 1 :]]
+    return [*replaced(at, axis, in_bounds(picks.read(at), data.shape[axis], "negative"))]
 
 
 def _infer_gather_nd(name: str, attrs: Attrs, data: TensorType, indices: TensorType) -> TensorType:
@@ -173,7 +165,7 @@ def _scatter(
     if 0 not in updates.shape:
         is_filled = _is_filled(data.shape)
         guard = nullcontext() if isinstance(is_filled, Const) else ctx.stmts.when(is_filled)
-        with guard, _ordered_loops(ctx, updates.shape) as at:
+        with guard, serial_loops(ctx, updates.shape, "u") as at:  # as two updates may meet in one element
             target = [ctx.stmts.let("at", index) for index in place(at)]
             update = updates.read(at)
             value = update if mode == "update" else tb.binary(mode, tb.load(buffer, target), update)
@@ -182,54 +174,25 @@ def _scatter(
         out.store(at, tb.load(buffer, at))
 
 
-@contextmanager
-def _ordered_loops(ctx: Context, shape: Sequence[int]) -> Iterator[tuple[Expr, ...]]:
-    """Open one serial loop an axis: two updates may meet in one element, so none may run side by side."""
-    with ExitStack() as stack:
-        yield tuple(stack.enter_context(ctx.stmts.loop(extent, f"u{axis}")) for axis, extent in enumerate(shape))
-
-
-def _check_mode(name: str, mode: str, dtype: str) -> None:
+def _infer_scatter(name: str, attrs: Attrs, data: TensorType, indices: TensorType, updates: TensorType) -> TensorType:
+    by_tuples = name == "scatter_nd"
+    if not by_tuples:
+        check_indices(name, indices)
+    mode = attrs["mode" if by_tuples else "reduction"]
     check_choice(name, "mode", mode, _UPDATES)
     if mode != "update":
-        check_dtype(name, dtype, "number")
-
-
-def _check_updates(name: str, data: TensorType, indices: TensorType, updates: TensorType, *shape: Extent) -> None:
+        rules.check_dtype(name, data.dtype, "number")
+    if by_tuples:
+        shape = (*indices.shape[1:], *data.shape[_tuple_length(name, data, indices, 0) :])
+    else:
+        _check_aligned(name, data, indices, normalized_axis(name, attrs["axis"], len(data.shape)))
+        shape = indices.shape
     wanted = TensorType(shape, data.dtype)
     if not (wanted.is_static and updates.is_static) and updates.dtype == data.dtype:
         same_shape(name, updates.shape, shape, "updates")
     elif updates != wanted:
         raise TypeCheckError(f"{name}: updates {updates} do not match {indices} into {data}")
-
-
-def _infer_scatter_elements(
-    name: str, attrs: Attrs, data: TensorType, indices: TensorType, updates: TensorType
-) -> TensorType:
-    check_indices(name, indices)
-    _check_mode(name, attrs["reduction"], data.dtype)
-    _check_aligned(name, data, indices, normalized_axis(name, attrs["axis"], len(data.shape)))
-    _check_updates(name, data, indices, updates, *indices.shape)
     return data
-
-
-def _scatter_elements(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs, out: Output) -> None:
-    data, picks, _ = inputs
-    _scatter(ctx, inputs, attrs["reduction"], out, lambda at: _picked_along(attrs["axis"], data, picks, at))
-
-
-def _infer_scatter_nd(
-    name: str, attrs: Attrs, data: TensorType, indices: TensorType, updates: TensorType
-) -> TensorType:
-    _check_mode(name, attrs["mode"], data.dtype)
-    depth = _tuple_length(name, data, indices, 0)
-    _check_updates(name, data, indices, updates, *indices.shape[1:], *data.shape[depth:])
-    return data
-
-
-def _scatter_nd(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs, out: Output) -> None:
-    data, picks, _ = inputs
-    _scatter(ctx, inputs, attrs["mode"], out, lambda at: _picked_tuple(0, data, picks, at))
 
 
 def _infer_one_hot(name: str, attrs: Attrs, indices: TensorType, on: TensorType, off: TensorType) -> TensorType:
@@ -267,10 +230,14 @@ declare("gather_nd", 2, _infer_gather_nd, Kind.INJECTIVE, (Attr("batch_dims", 0)
         ),
         contract=_LIMITED, elements=Elements.MOVED, traits=Trait.PICK | Trait.TUPLES,
         doc="Slices by index tuples, which lie along the first axis of the indices")  # fmt: skip
-declare("scatter_elements", 3, _infer_scatter_elements, Kind.REDUCE, (Attr("axis", 0), Attr("reduction", "update")),
-        emit=_scatter_elements, contract="exact; updates apply in order", traits=Trait.PUT,
+declare("scatter_elements", 3, _infer_scatter, Kind.REDUCE, (Attr("axis", 0), Attr("reduction", "update")),
+        emit=lambda ctx, inputs, attrs, out: _scatter(ctx, inputs, attrs["reduction"], out,
+                                                      partial(_picked_along, attrs["axis"], *inputs[:2])),
+        contract="exact; updates apply in order", traits=Trait.PUT,
         doc="A tensor with elements replaced or combined, an index for each")  # fmt: skip
-declare("scatter_nd", 3, _infer_scatter_nd, Kind.REDUCE, (Attr("mode", "update"),), emit=_scatter_nd,
+declare("scatter_nd", 3, _infer_scatter, Kind.REDUCE, (Attr("mode", "update"),),
+        emit=lambda ctx, inputs, attrs, out: _scatter(ctx, inputs, attrs["mode"], out,
+                                                      partial(_picked_tuple, 0, *inputs[:2])),
         contract="exact; updates apply in order", traits=Trait.PUT | Trait.TUPLES,
         doc="A tensor with slices replaced or combined by index tuples")  # fmt: skip
 declare("one_hot", 3, _infer_one_hot, Kind.INJECTIVE, (Attr("depth", 1), Attr("axis", -1), Attr("dtype", None)),

@@ -11,7 +11,6 @@ from mlfc.relay.ir import Attrs, TensorType
 from mlfc.relay.op import Kind
 from mlfc.tir import builder as tb
 from mlfc.tir.context import Context, Output, Tensor
-from mlfc.tir.ir import Buffer, Expr
 
 
 def _infer(name: str, _: Attrs, data: TensorType) -> TensorType:
@@ -34,7 +33,14 @@ def _emit(ctx: Context, inputs: Sequence[Tensor], _: Attrs, out: Output) -> None
         with serial_loops(ctx, (size, size), "copy") as (row, column):
             stmts.store(matrix, [row, column], tb.cast(data.read([*at, row, column]), dtype))
         with stmts.loop(size, "step") as step:
-            pivot = _pivot(ctx, matrix, step, size)
+            place = stmts.local("place", (1,), "int32")
+            stmts.store(place, [0], step)
+            with stmts.loop(size, "row") as row, stmts.when(tb.binary("gt", row, step)):
+                best = tb.clamp(tb.load(place, [0]), 0, size - 1)
+                sizes = (tb.intrinsic("fabs", tb.load(matrix, [other, step])) for other in (row, best))
+                with stmts.when(tb.binary("gt", *sizes)):
+                    stmts.store(place, [0], row)
+            pivot = stmts.let("pivot", tb.clamp(tb.load(place, [0]), 0, size - 1))
             with stmts.when(tb.binary("ne", pivot, step)):
                 with stmts.loop(size, "column") as column:
                     held = stmts.let("held", tb.load(matrix, [step, column]))
@@ -44,29 +50,12 @@ def _emit(ctx: Context, inputs: Sequence[Tensor], _: Attrs, out: Output) -> None
             largest = stmts.let("largest", tb.load(matrix, [step, step]))
             stmts.store(product, [0], tb.load(product, [0]) * largest)
             with stmts.when(tb.binary("ne", largest, tb.const(0, dtype))):
-                _eliminate(ctx, matrix, step, largest, size)
+                with stmts.loop(size, "row") as row, stmts.when(tb.binary("gt", row, step)):
+                    factor = stmts.let("factor", tb.load(matrix, [row, step]) / largest)
+                    with stmts.loop(size, "column") as column:
+                        rest = tb.load(matrix, [row, column]) - factor * tb.load(matrix, [step, column])
+                        stmts.store(matrix, [row, column], rest)
         out.store(at, tb.cast(tb.load(product, [0]), out.dtype))
-
-
-def _pivot(ctx: Context, matrix: Buffer, step: Expr, size: int) -> Expr:
-    stmts = ctx.stmts
-    place = stmts.local("place", (1,), "int32")
-    stmts.store(place, [0], step)
-    with stmts.loop(size, "row") as row, stmts.when(tb.binary("gt", row, step)):
-        best = tb.clamp(tb.load(place, [0]), 0, size - 1)
-        sizes = (tb.intrinsic("fabs", tb.load(matrix, [at, step])) for at in (row, best))
-        with stmts.when(tb.binary("gt", *sizes)):
-            stmts.store(place, [0], row)
-    return stmts.let("pivot", tb.clamp(tb.load(place, [0]), 0, size - 1))
-
-
-def _eliminate(ctx: Context, matrix: Buffer, step: Expr, largest: Expr, size: int) -> None:
-    stmts = ctx.stmts
-    with stmts.loop(size, "row") as row, stmts.when(tb.binary("gt", row, step)):
-        factor = stmts.let("factor", tb.load(matrix, [row, step]) / largest)
-        with stmts.loop(size, "column") as column:
-            rest = tb.load(matrix, [row, column]) - factor * tb.load(matrix, [step, column])
-            stmts.store(matrix, [row, column], rest)
 
 
 declare("linalg.det", 1, _infer, Kind.REDUCE, emit=_emit, contract="as LAPACK's order of elimination gives it",

@@ -1,8 +1,7 @@
-"""Lists of tensors: what sequences of ONNX are where the run decides their length.
+"""Lists of tensors: sequences of ONNX whose length is known at run time only.
 
-A list is a value as any other: an operator that changes one gives another list. No loops compute them; the virtual
-machine has instructions for lists, and changes one in place that nobody reads afterwards. Positions count from the
-front; negative ones count from the end, and one outside of the list ends the run with an error.
+An operator that changes a list returns another one; the virtual machine changes one in place that nobody reads later.
+Positions count from the front, negative ones from the end; one outside of the list ends the run with an error.
 """
 
 from __future__ import annotations
@@ -10,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from mlfc.errors import TypeCheckError
-from mlfc.ops.rules import checked_shape
+from mlfc.ops.rules import checked_shape, replaced
 from mlfc.relay.ir import Attrs, ListType, TensorType, Type
 from mlfc.relay.op import OPERATORS, Attr, Kind, Operator, Trait
 from mlfc.support import dtypes
-from mlfc.support.dims import Dim, Extent, bounds
+from mlfc.support.dims import Dim, bounds
 
 
 def fits(kind: ListType, tensor: Type) -> bool:
@@ -25,16 +24,12 @@ def fits(kind: ListType, tensor: Type) -> bool:
 def _fits(element: TensorType, tensor: Type) -> bool:
     if not isinstance(tensor, TensorType) or tensor.dtype != element.dtype or len(tensor.shape) != len(element.shape):
         return False
-    return all(_covers(wide, extent) for wide, extent in zip(element.shape, tensor.shape, strict=True))
-
-
-def _covers(wide: int | Dim, extent: int | Dim) -> bool:
-    if wide == extent:
-        return True
-    if not isinstance(wide, Dim) or wide.symbol is None:
-        return False
-    (low, high), (least, most) = bounds(wide), bounds(extent)
-    return low <= least and most <= high
+    for wide, extent in zip(element.shape, tensor.shape, strict=True):
+        (low, high), (least, most) = bounds(wide), bounds(extent)
+        is_within = isinstance(wide, Dim) and wide.symbol is not None and low <= least and most <= high
+        if wide != extent and not is_within:
+            return False
+    return True
 
 
 def _listed(name: str, kind: Type) -> ListType:
@@ -51,9 +46,18 @@ def _element(name: str, kind: Type) -> TensorType:
     return items.element
 
 
-def _check_fits(name: str, kind: ListType, tensor: Type) -> None:
-    if not fits(kind, tensor):
-        raise TypeCheckError(f"{name}: {tensor} is no element of {kind}")
+def _check(name: str, what: str, kind: Type, items: Type) -> None:
+    """Check an argument of an operator on a list."""
+    if what == "list":
+        _listed(name, kind)
+    elif what == "element":
+        if not fits(_listed(name, items), kind):
+            raise TypeCheckError(f"{name}: {kind} is no element of {items}")
+    elif what == "position":
+        if not isinstance(kind, TensorType) or kind.size != 1 or not dtypes.is_integer(kind.dtype):
+            raise TypeCheckError(f"{name}: a position is one integer, not {kind}")
+    elif what == "condition" and (not isinstance(kind, TensorType) or kind.size != 1 or kind.dtype != "bool"):
+        raise TypeCheckError(f"{name}: a condition is one bool, not {kind}")
 
 
 def _of_shapes(name: str, attrs: Attrs, dtype: str) -> ListType:
@@ -63,95 +67,50 @@ def _of_shapes(name: str, attrs: Attrs, dtype: str) -> ListType:
     return ListType(element, tuple(others))
 
 
-def _check_index(name: str, kind: Type) -> None:
-    if not isinstance(kind, TensorType) or kind.size != 1 or not dtypes.is_integer(kind.dtype):
-        raise TypeCheckError(f"{name}: a position is one integer, not {kind}")
-
-
-def _infer_new(_name: str, _types: Sequence[Type], attrs: Attrs) -> Type:
+def _infer_new(_name: str, attrs: Attrs) -> Type:
     dtypes.bits(attrs["dtype"])
     return _of_shapes("list_new", attrs, attrs["dtype"])
 
 
-def _infer_append(name: str, types: Sequence[Type], _attrs: Attrs) -> Type:
-    _check_fits(name, _listed(name, types[0]), types[1])
-    return types[0]
-
-
-def _infer_insert(name: str, types: Sequence[Type], _attrs: Attrs) -> Type:
-    _check_index(name, types[1])
-    _check_fits(name, _listed(name, types[0]), types[2])
-    return types[0]
-
-
-def _infer_erase(name: str, types: Sequence[Type], _attrs: Attrs) -> Type:
-    _listed(name, types[0])
-    _check_index(name, types[1])
-    return types[0]
-
-
-def _infer_get(name: str, types: Sequence[Type], attrs: Attrs) -> Type:
-    items = _listed(name, types[0])
-    _check_index(name, types[1])
-    found = TensorType(checked_shape(name, attrs["shape"]), items.element.dtype)
-    _check_fits(name, items, found)
+def _infer_get(name: str, attrs: Attrs, items: Type, _: Type) -> Type:
+    found = TensorType(checked_shape(name, attrs["shape"]), _listed(name, items).element.dtype)
+    _check(name, "element", found, items)
     return found
 
 
-def _infer_length(name: str, types: Sequence[Type], _attrs: Attrs) -> Type:
-    _listed(name, types[0])
-    return TensorType((), "int64")
-
-
-def _infer_concat(name: str, types: Sequence[Type], attrs: Attrs) -> Type:
-    element, shape, axis = _element(name, types[0]), checked_shape(name, attrs["shape"]), attrs["axis"]
-    if not 0 <= axis < len(shape) or not _fits(
-        TensorType(_without(element.shape, axis), element.dtype), TensorType(_without(shape, axis), element.dtype)
-    ):
+def _infer_concat(name: str, attrs: Attrs, kind: Type) -> Type:
+    element, shape, axis = _element(name, kind), checked_shape(name, attrs["shape"]), attrs["axis"]
+    kinds = (TensorType(replaced(extents, axis), element.dtype) for extents in (element.shape, shape))
+    if not 0 <= axis < len(shape) or not _fits(*kinds):
         raise TypeCheckError(f"{name}: elements {element} do not make a tensor of shape {shape} along axis {axis}")
     return TensorType(shape, element.dtype)
 
 
-def _without(shape: Sequence[Extent], axis: int) -> tuple[Extent, ...]:
-    return (*shape[:axis], *shape[axis + 1 :])
-
-
-def _infer_split(name: str, types: Sequence[Type], attrs: Attrs) -> Type:
-    tensor, sizes, axis = types[0], types[1], attrs["axis"]
+def _infer_split(name: str, attrs: Attrs, tensor: Type, sizes: Type) -> Type:
+    axis = attrs["axis"]
     if not isinstance(tensor, TensorType) or not 0 <= axis < len(tensor.shape):
         raise TypeCheckError(f"{name}: expected a tensor with axis {axis}, got {tensor}")
     if not isinstance(sizes, TensorType) or len(sizes.shape) != 1 or sizes.dtype != "int64":
         raise TypeCheckError(f"{name}: sizes are a list of int64, not {sizes}")
     element = TensorType(checked_shape(name, attrs["shape"]), tensor.dtype)
-    others = _without(element.shape, axis) if attrs["keepdims"] else element.shape
-    part = TensorType(_without(tensor.shape, axis), tensor.dtype)
-    if len(element.shape) != len(tensor.shape) - (not attrs["keepdims"]) or not _fits(
-        TensorType(others, tensor.dtype), part
-    ):
+    others = replaced(element.shape, axis) if attrs["keepdims"] else element.shape
+    kinds = (TensorType(extents, tensor.dtype) for extents in (others, replaced(tensor.shape, axis)))
+    if len(element.shape) != len(tensor.shape) - (not attrs["keepdims"]) or not _fits(*kinds):
         raise TypeCheckError(f"{name}: parts of {tensor} along axis {axis} are no {element}")
     return ListType(element)
 
 
-def _infer_require(name: str, types: Sequence[Type], _attrs: Attrs) -> Type:
-    _listed(name, types[0])
-    flag = types[1]
-    if not isinstance(flag, TensorType) or flag.size != 1 or flag.dtype != "bool":
-        raise TypeCheckError(f"{name}: a condition is one bool, not {flag}")
-    return types[0]
-
-
-def _infer_as(name: str, types: Sequence[Type], attrs: Attrs) -> Type:
-    items = _listed(name, types[0])
+def _infer_as(name: str, attrs: Attrs, kind: Type) -> Type:
+    items = _listed(name, kind)
     found = _of_shapes(name, attrs, items.element.dtype)
     for element in items.elements:
-        _check_fits(name, found, element)
+        _check(name, "element", element, found)
     return found
 
 
-def _infer_from(name: str, types: Sequence[Type], attrs: Attrs) -> Type:
+def _infer_from(name: str, attrs: Attrs, extents: Type, data: Type) -> Type:
     shape = checked_shape(name, attrs["shape"])
     dtypes.bits(attrs["dtype"])
-    extents, data = types
     if not isinstance(extents, TensorType) or extents.dtype != "int64" or extents.shape[1:] != (len(shape),):
         raise TypeCheckError(f"{name}: extents of tensors of {len(shape)} dimensions are no {extents}")
     if not isinstance(data, TensorType) or data.dtype != "uint8" or len(data.shape) != 1:
@@ -159,62 +118,64 @@ def _infer_from(name: str, types: Sequence[Type], attrs: Attrs) -> Type:
     return ListType(TensorType(shape, attrs["dtype"]))
 
 
-def _infer_extents(name: str, types: Sequence[Type], attrs: Attrs) -> Type:
-    rank, shape = _listed(name, types[0]).ranks[-1], checked_shape(name, attrs["shape"])
+def _infer_extents(name: str, attrs: Attrs, kind: Type) -> Type:
+    rank, shape = _listed(name, kind).ranks[-1], checked_shape(name, attrs["shape"])
     if shape[1:] != (rank,):
         raise TypeCheckError(f"{name}: extents of tensors of {rank} dimensions have no shape {shape}")
     return TensorType(shape, "int64")
 
 
-def _infer_bytes(name: str, types: Sequence[Type], attrs: Attrs) -> Type:
-    _listed(name, types[0])
+def _infer_bytes(name: str, attrs: Attrs, _: Type) -> Type:
     shape = checked_shape(name, attrs["shape"])
     if len(shape) != 1:
         raise TypeCheckError(f"{name}: bytes have one dimension, not {len(shape)}")
     return TensorType(shape, "uint8")
 
 
-def _infer_stack(name: str, types: Sequence[Type], attrs: Attrs) -> Type:
-    element, shape = _element(name, types[0]), checked_shape(name, attrs["shape"])
+def _infer_stack(name: str, attrs: Attrs, kind: Type) -> Type:
+    element, shape = _element(name, kind), checked_shape(name, attrs["shape"])
     if not shape or not _fits(element, TensorType(shape[1:], element.dtype)):
         raise TypeCheckError(f"{name}: elements {element} do not make a tensor of shape {shape}")
     return TensorType(shape, element.dtype)
 
 
-def _declare(
-    name: str,
-    inputs: int,
-    infer: Callable[[str, Sequence[Type], Attrs], Type],
-    doc: str,
-    *attrs: Attr,
-    traits: Trait = Trait.NONE,
-) -> None:
-    def of_types(types: Sequence[Type], given: Attrs) -> Type:
-        return infer(name, types, given)
+def _same(_name: str, _attrs: Attrs, items: Type, *_: Type) -> Type:
+    return items
 
-    OPERATORS.add(name, Operator(name, inputs, of_types, Kind.LIST, attrs, traits=traits, doc=doc))
+
+def _declare(name: str, takes: tuple[str, ...], infer: Callable[..., Type], doc: str, *attrs: Attr) -> None:
+    """Register an operator; `takes` are its arguments, in the words of `_check`."""
+
+    def of_types(types: Sequence[Type], given: Attrs) -> Type:
+        for kind, what in zip(types, takes, strict=True):
+            _check(name, what, kind, types[0])
+        return infer(name, given, *types)
+
+    traits = Trait.AT_POSITION if "position" in takes else Trait.NONE
+    OPERATORS.add(name, Operator(name, len(takes), of_types, Kind.LIST, attrs, traits=traits, doc=doc))
 
 
 _SHAPE, _OTHERS = Attr("shape"), Attr("others", ())
-_declare("list_new", 0, _infer_new, "An empty list of tensors of this shape, or of others with more dimensions", _SHAPE,
-         Attr("dtype"), _OTHERS)  # fmt: skip
-_declare("list_append", 2, _infer_append, "A list with a tensor more at its end")
-_declare("list_insert", 3, _infer_insert, "A list with a tensor more in front of a position",
-         traits=Trait.AT_POSITION)  # fmt: skip
-_declare("list_erase", 2, _infer_erase, "A list without the tensor at a position", traits=Trait.AT_POSITION)
-_declare("list_get", 2, _infer_get, "The tensor at a position; symbols that are new in its shape are read from it",
-         _SHAPE, traits=Trait.AT_POSITION)  # fmt: skip
-_declare("list_length", 1, _infer_length, "How many tensors a list has")
-_declare("list_concat", 1, _infer_concat, "The tensors of a list one after the other along an axis", _SHAPE,
+_declare("list_new", (), _infer_new, "An empty list of tensors of this shape, or of others with more dimensions",
+         _SHAPE, Attr("dtype"), _OTHERS)  # fmt: skip
+_declare("list_append", ("list", "element"), _same, "A list with a tensor more at its end")
+_declare("list_insert", ("list", "position", "element"), _same, "A list with a tensor more in front of a position")
+_declare("list_erase", ("list", "position"), _same, "A list without the tensor at a position")
+_declare("list_get", ("list", "position"), _infer_get,
+         "The tensor at a position; symbols that are new in its shape are read from it", _SHAPE)  # fmt: skip
+_declare("list_length", ("list",), lambda *_: TensorType((), "int64"), "How many tensors a list has")
+_declare("list_concat", ("list",), _infer_concat, "The tensors of a list one after the other along an axis", _SHAPE,
          Attr("axis", 0))  # fmt: skip
-_declare("list_stack", 1, _infer_stack, "The tensors of a list along a new first axis", _SHAPE)
-_declare("list_split", 2, _infer_split, "A list of the parts of a tensor along an axis, which have these sizes",
-         _SHAPE, Attr("axis", 0), Attr("keepdims", True))  # fmt: skip
-_declare("list_require", 2, _infer_require, "The same list; the run ends with the message where a bool is false",
-         Attr("message"))  # fmt: skip
-_declare("list_as", 1, _infer_as, "The same list, whose tensors may have more shapes", _SHAPE, _OTHERS)
-_declare("list_from", 2, _infer_from, "A list of tensors by their extents, one row each, and their bytes, each from a "
-         "multiple of 64 on", _SHAPE, Attr("dtype"))  # fmt: skip
-_declare("list_extents", 1, _infer_extents, "The extents of the tensors of a list, one row each; -1 behind "
+_declare("list_stack", ("list",), _infer_stack, "The tensors of a list along a new first axis", _SHAPE)
+_declare("list_split", ("tensor", "sizes"), _infer_split,
+         "A list of the parts of a tensor along an axis, which have these sizes", _SHAPE, Attr("axis", 0),
+         Attr("keepdims", True))  # fmt: skip
+_declare("list_require", ("list", "condition"), _same,
+         "The same list; the run ends with the message where a bool is false", Attr("message"))  # fmt: skip
+_declare("list_as", ("list",), _infer_as, "The same list, whose tensors may have more shapes", _SHAPE, _OTHERS)
+_declare("list_from", ("extents", "bytes"), _infer_from, "A list of tensors by their extents, one row each, and their "
+         "bytes, each from a multiple of 64 on", _SHAPE, Attr("dtype"))  # fmt: skip
+_declare("list_extents", ("list",), _infer_extents, "The extents of the tensors of a list, one row each; -1 behind "
          "those of tensors with fewer dimensions than others", _SHAPE)  # fmt: skip
-_declare("list_bytes", 1, _infer_bytes, "The bytes of the tensors of a list, each from a multiple of 64 on", _SHAPE)
+_declare("list_bytes", ("list",), _infer_bytes,
+         "The bytes of the tensors of a list, each from a multiple of 64 on", _SHAPE)  # fmt: skip

@@ -12,7 +12,7 @@ from mlfc.relay.op import REQUIRED, Attr, Kind
 from mlfc.support.dims import maximum, minimum
 from mlfc.tir import builder as tb
 from mlfc.tir.context import Context, Output, Tensor
-from mlfc.tir.ir import Buffer, Expr
+from mlfc.tir.ir import Expr
 
 _INTEGERS = ("int32", "int64")
 
@@ -65,7 +65,12 @@ def _emit(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs, out: Output) -> 
                         is_new = tb.binary("lor", tb.binary("gt", taken, 0), tb.binary("eq", skip, 0))
                         counts_here = tb.land(counts_here, is_new)
                     with stmts.when(counts_here):
-                        _count(ctx, inputs[3], found, counts)
+                        columns, last = inputs[3], attrs["columns"] - 1
+                        own = tb.cast(columns(tb.clamp(found, 0, columns.shape[0] - 1)), "int32")
+                        own = stmts.let("column", own)
+                        with stmts.when(tb.land(tb.binary("ge", own, 0), tb.binary("le", own, last))):
+                            at = stmts.let("at", tb.clamp(own, 0, last))
+                            stmts.store(counts, [at], tb.load(counts, [at]) + 1)
         with stmts.loop(attrs["columns"], "column") as column:
             out.store([row, column], tb.cast(tb.load(counts, [column]), "float32"))
 
@@ -76,8 +81,8 @@ def _child(ctx: Context, inputs: Sequence[Tensor], node: Expr, token: Expr) -> E
     stmts, edges = ctx.stmts, key.shape[0]
     parent = stmts.let("parent", tb.clamp(node, 0, edges))
     low, high = stmts.local("low", (1,), "int32"), stmts.local("high", (1,), "int32")
-    end = stmts.let("end", _limited(first(parent + 1), edges))
-    stmts.store(low, [0], _limited(first(parent), edges))
+    end = stmts.let("end", tb.clamp(tb.cast(first(parent + 1), "int32"), 0, edges))
+    stmts.store(low, [0], tb.clamp(tb.cast(first(parent), "int32"), 0, edges))
     stmts.store(high, [0], end)
     wide = tb.cast(token, "int64")
     with stmts.loop(edges.bit_length(), "halving"):
@@ -91,18 +96,6 @@ def _child(ctx: Context, inputs: Sequence[Tensor], node: Expr, token: Expr) -> E
     inside = stmts.let("inside", tb.clamp(at, 0, edges - 1))
     is_there = tb.land(tb.binary("lt", at, end), tb.binary("eq", tb.cast(key(inside), "int64"), wide))
     return stmts.let("found", tb.select(is_there, inside, -1))
-
-
-def _count(ctx: Context, columns: Tensor, found: Expr, counts: Buffer) -> None:
-    stmts, last = ctx.stmts, counts.shape[0] - 1
-    column = stmts.let("column", tb.cast(columns(tb.clamp(found, 0, columns.shape[0] - 1)), "int32"))
-    with stmts.when(tb.land(tb.binary("ge", column, 0), tb.binary("le", column, last))):
-        at = stmts.let("at", tb.clamp(column, 0, last))
-        stmts.store(counts, [at], tb.load(counts, [at]) + 1)
-
-
-def _limited(value: Expr, last: int) -> Expr:
-    return tb.clamp(tb.cast(value, "int32"), 0, last)
 
 
 declare("ml.ngram_counts", 4, _infer, Kind.ANCHOR,

@@ -39,10 +39,6 @@ def _infer_float(name: str, _: Attrs, data: TensorType) -> TensorType:
     return data
 
 
-def _leaky_relu(of: Element, data: Tensor) -> Expr:
-    return _scaled_below_zero(data.read(of.at), tb.const(of.attrs["alpha"], data.dtype))
-
-
 def _padded_shape(name: str, data: TensorType, attrs: Attrs, reach: int | None) -> TensorType:
     """Return the type after padding; `reach`: pads may take extent - reach elements from the data."""
     widths = attrs["pad_width"]
@@ -68,12 +64,11 @@ def _infer_pad(name: str, attrs: Attrs, data: TensorType, value: TensorType) -> 
     if value.size != 1:
         raise TypeCheckError(f"{name}: expected a scalar as pad value, got {value}")
     padded = _padded_shape(name, data, attrs, _PAD_REACH[attrs["pad_mode"]])
-    if attrs["pad_mode"] == "edge":
-        for extent, pair in zip(data.shape, attrs["pad_width"], strict=True):
-            if pair != (0, 0) and bounds(extent)[0] < 1:
-                if extent == 0:
-                    raise TypeCheckError(f"{name}: {data.shape} has no edge to repeat")
-                raise TooSmallError(name, extent, 1, "a dimension")
+    for extent, pair in zip(data.shape, attrs["pad_width"], strict=True):
+        if attrs["pad_mode"] == "edge" and pair != (0, 0) and bounds(extent)[0] < 1:
+            if extent == 0:
+                raise TypeCheckError(f"{name}: {data.shape} has no edge to repeat")
+            raise TooSmallError(name, extent, 1, "a dimension")
     return padded
 
 
@@ -84,17 +79,13 @@ def _infer_mirror_pad(name: str, attrs: Attrs, data: TensorType) -> TensorType:
 
 def _pad(of: Element, data: Tensor, value: Tensor) -> Expr:
     widths = of.attrs["pad_width"]
-    if of.attrs["pad_mode"] == "constant":
-        return _padded(data, value, widths, of.at)
     if of.attrs["pad_mode"] == "reflect":
         return _mirrored(data, widths, 1, of.at)
-    zipped = zip(of.at, widths, data.shape, strict=True)
-    return data.read([tb.clamp(index - before, 0, extent - 1) for index, (before, _), extent in zipped])
-
-
-def _padded(data: Tensor, value: Tensor, widths: Sequence[tuple[int, int]], indices: Sequence[Expr]) -> Expr:
+    zipped = list(zip(of.at, widths, data.shape, strict=True))
+    if of.attrs["pad_mode"] == "edge":
+        return data.read([tb.clamp(index - before, 0, extent - 1) for index, (before, _), extent in zipped])
     inside, own = [], []
-    for index, (before, after), extent in zip(indices, widths, data.shape, strict=True):
+    for index, (before, after), extent in zipped:
         place = index - before
         own.append(place)
         if before != 0:  # not `if before`: the run may decide whether it is 0
@@ -118,10 +109,6 @@ def _mirrored(data: Tensor, widths: Sequence[tuple[int, int]], reach: int, indic
     return data.read(own)
 
 
-def _mirror_pad(of: Element, data: Tensor) -> Expr:
-    return _mirrored(data, of.attrs["pad_width"], _MIRROR_REACH[of.attrs["mode"]], of.at)
-
-
 # with zero first, C's (a > b ? a : b) hands on a NaN
 declare_unary("nn.relu", lambda x: tb.maximum(tb.const(0, x.dtype), x), "The value, or 0 below zero", takes="number")
 for _name, _rule, _traits, _doc in (
@@ -132,13 +119,15 @@ for _name, _rule, _traits, _doc in (
 ):  # fmt: skip
     declare(_name, 2, _infer_channelwise, Kind.BROADCAST, (Attr("axis", 1),), partial(_channelwise, _rule),
             traits=_traits, contract="correctly rounded", doc=_doc)  # fmt: skip
-declare("nn.leaky_relu", 1, _infer_float, Kind.ELEMENTWISE, (Attr("alpha", 0.25, True),), _leaky_relu,
+declare("nn.leaky_relu", 1, _infer_float, Kind.ELEMENTWISE, (Attr("alpha", 0.25, True),),
+        lambda of, data: _scaled_below_zero(data.read(of.at), tb.const(of.attrs["alpha"], data.dtype)),
         contract="correctly rounded", doc="The value, or alpha times it below zero")  # fmt: skip
 declare("nn.dropout", 1, lambda _, __, data: TupleType((data, data)), Kind.OPAQUE, (Attr("rate", 0.5, True),),
         doc="Nothing, when a trained model runs; the second result is a mask that nothing reads")  # fmt: skip
 declare("nn.pad", 2, _infer_pad, Kind.INJECTIVE, (Attr("pad_width", REQUIRED), Attr("pad_mode", "constant")), _pad,
         doc="Surrounds a tensor with a value, its edge, or its reflection")  # fmt: skip
 declare("nn.mirror_pad", 1, _infer_mirror_pad, Kind.INJECTIVE,
-        (Attr("mode", "SYMMETRIC"), Attr("pad_width", REQUIRED)), _mirror_pad,
+        (Attr("mode", "SYMMETRIC"), Attr("pad_width", REQUIRED)),
+        lambda of, data: _mirrored(data, of.attrs["pad_width"], _MIRROR_REACH[of.attrs["mode"]], of.at),
         elements=Elements.MOVED,
         doc="Surrounds a tensor with its reflection, edges repeated (SYMMETRIC) or not (REFLECT)")  # fmt: skip

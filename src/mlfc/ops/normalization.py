@@ -8,27 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from math import inf, prod
 from typing import Any
 
 from mlfc.errors import TypeCheckError
-from mlfc.kernels.folding import (
-    COLUMNS,
-    LANES,
-    Axes,
-    Fold,
-    emit_fold,
-    in_halves,
-    kept_tiles,
-    serial_loops,
-    shifted,
-    tiles_of,
-)
-from mlfc.kernels.functions import exp_below
+from mlfc.kernels import folding
+from mlfc.kernels.folding import COLUMNS, LANES, Axes, Fold, emit_fold, kept_tiles, serial_loops, shifted, tiles_of
 from mlfc.kernels.rows import KeptRow, PlainRows, Rows, rows_of
 from mlfc.ops.elementwise import NEAR_CONTRACT
-from mlfc.ops.rules import check_dtype, declare, divided, normalized_axes, normalized_axis, same_types
+from mlfc.ops.rules import accumulator, check_dtype, declare, divided, normalized_axes, normalized_axis, same_types
 from mlfc.relay.ir import Attrs, TensorType, TupleType
 from mlfc.relay.op import REQUIRED, Attr, Kind, Layout
 from mlfc.support import dtypes
@@ -48,10 +38,6 @@ _SHORT_ROW = 23
 _FEWEST_ROWS = 16
 
 
-def _wide(dtype: str) -> str:
-    return "float32" if dtype in ("float16", "bfloat16") else dtype
-
-
 @contextmanager
 def _over_rows(rows: Rows, shape: tuple[int, ...], axes: Sequence[int]) -> Iterator[At]:
     """Open loops over all axes but `axes`; yield what completes the indices of a row to those of the tensor."""
@@ -65,18 +51,23 @@ def _over_rows(rows: Rows, shape: tuple[int, ...], axes: Sequence[int]) -> Itera
         yield at
 
 
-def _total(
-    rows: Rows,
-    name: str,
-    shape: tuple[int, ...],
-    read: Reader,
-    dtype: str,
-    count: int = 1,
-    ahead: Callable[[Expr], None] | None = None,
-) -> Expr:
-    """Emit the sum of a row divided by `count`."""
+def _reader(data: Tensor, at: At, dtype: str) -> Reader:
+    """Return what reads an element of a row."""
+    return lambda row: tb.cast(data.read(at(row)), dtype)
+
+
+def _sum(dtype: str, count: Any = 1, ahead: Callable[[Expr], None] | None = None) -> Fold:
+    """Return the sum of a row divided by `count`."""
     finish = (lambda total: total) if count == 1 else (lambda total: total / count)
-    return rows.folded(name, shape, read, Fold(dtype, 0, lambda a, b: a + b, finish, rounds=True, ahead=ahead))
+    return Fold(dtype, 0, lambda a, b: a + b, finish, rounds=True, ahead=ahead)
+
+
+def _folded(ctx: Context, shape: Shape, name: str, read: Reader, fold: Fold) -> Buffer:
+    """Emit the folds of neighbouring rows, which are side by side along the last axis; return their results."""
+    results = ctx.stmts.local(name, (COLUMNS,), fold.dtype)
+    store = Output(shape[-1:], fold.dtype, partial(ctx.stmts.store, results))
+    emit_fold(ctx, read, Axes(shape, tuple(range(len(shape) - 1)), keepdims=False), fold, store)
+    return results
 
 
 def _infer_float(name: str, attrs: Attrs, data: TensorType) -> TensorType:
@@ -85,13 +76,12 @@ def _infer_float(name: str, attrs: Attrs, data: TensorType) -> TensorType:
     return data
 
 
-def _emit_softmax(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs, out: Output, *, logarithm: bool) -> None:
-    (data,) = inputs
-    _softmax_of(ctx, data, attrs["axis"] % len(data.shape), out, logarithm, data.shape)
-
-
-def _softmax_of(ctx: Context, data: Tensor, axis: int, out: Output, logarithm: bool, shape: Shape) -> None:
+def _emit_softmax(
+    ctx: Context, inputs: Sequence[Tensor], attrs: Attrs, out: Output, *, logarithm: bool, shape: Shape | None = None
+) -> None:
     """Emit rows one after another, or side by side where there is an axis behind theirs; `shape` may know more ones."""
+    data, shape = inputs[0], shape or inputs[0].shape
+    axis = attrs["axis"] % len(shape)
     axes = Axes(shape, (axis,), keepdims=True)
     if ctx.features.gpu or not ctx.features.vector_bytes:
         _softmax_in_rows(ctx, data, axis, out, logarithm)
@@ -107,7 +97,7 @@ def _softmax_of(ctx: Context, data: Tensor, axis: int, out: Output, logarithm: b
         _softmax_side_by_side(ctx, data, axes, out, logarithm)
     with ctx.stmts.otherwise():
         single = (*shape[: axes.tiled], 1, *shape[axes.tiled + 1 :])
-        _softmax_of(ctx, data, axis, out, logarithm, single)
+        _emit_softmax(ctx, inputs, attrs, out, logarithm=logarithm, shape=single)
 
 
 def _softmax_of_last(ctx: Context, data: Tensor, axis: int, out: Output, logarithm: bool) -> None:
@@ -132,7 +122,7 @@ def _softmax_of_short(ctx: Context, data: Tensor, axes: tuple[int, int], out: Ou
 
     The few elements of a row are added in the order in which the accumulators of a row alone are.
     """
-    stmts, dtype, (axis, beside) = ctx.stmts, _wide(data.dtype), axes
+    stmts, dtype, (axis, beside) = ctx.stmts, accumulator(data.dtype), axes
     length, rows = int(data.shape[axis]), data.shape[beside]
     others = [other for other in range(len(data.shape)) if other not in axes]
     kept = ctx.scratch("rows", (length, COLUMNS), dtype)
@@ -149,7 +139,7 @@ def _softmax_of_short(ctx: Context, data: Tensor, axes: tuple[int, int], out: Ou
         def total(lane: Expr) -> Expr:
             column = [tb.load(powers, [place, lane]) for place in range(length)]
             parts = [sum(column[place + LANES :: LANES], column[place]) for place in range(min(length, LANES))]
-            return in_halves(parts, lambda a, b, _: a + b)
+            return folding.in_halves(parts, lambda a, b, _: a + b)
 
         tops, totals = stmts.local("tops", (COLUMNS,), dtype), stmts.local("totals", (COLUMNS,), dtype)
         with stmts.loop(width, "c", "vectorized") as lane:
@@ -164,7 +154,7 @@ def _softmax_of_short(ctx: Context, data: Tensor, axes: tuple[int, int], out: Ou
             below = stmts.let("below", element - tb.load(tops, [lane]))
             if logarithm:
                 stmts.store(kept, [place, lane], below)
-            stmts.store(powers, [place, lane], exp_below(ctx, below))
+            stmts.store(powers, [place, lane], ctx.transcendental("exp_below", below))
         with stmts.loop(width, "c", "vectorized") as lane:
             stmts.store(totals, [lane], tb.intrinsic("log", total(lane)) if logarithm else 1 / total(lane))
         with stmts.loop(width, "c") as lane, stmts.loop(length, "o", "vectorized") as place:
@@ -180,7 +170,7 @@ def _softmax_of_short(ctx: Context, data: Tensor, axes: tuple[int, int], out: Ou
 
 def _softmax_side_by_side(ctx: Context, data: Tensor, axes: Axes, out: Output, logarithm: bool) -> None:
     """Emit tiles of neighbouring rows, which compilers vectorize across."""
-    stmts, dtype, (axis,) = ctx.stmts, _wide(data.dtype), axes.folded_axes
+    stmts, dtype, (axis,) = ctx.stmts, accumulator(data.dtype), axes.folded_axes
     length = axes.shape[axis]
     kept = ctx.scratch("rows", (length, COLUMNS), dtype)
 
@@ -188,18 +178,11 @@ def _softmax_side_by_side(ctx: Context, data: Tensor, axes: Axes, out: Output, l
         def at(row: Indices) -> list[Expr]:
             return axes.full(shifted(first, axes, row[1]), row[:1] if axes.folded else [])
 
-        def folded(name: str, read: Reader, fold: Fold) -> Buffer:
-            results = stmts.local(name, (COLUMNS,), fold.dtype)
-            store = Output((width,), fold.dtype, lambda place, value: stmts.store(results, place, value))
-            emit_fold(ctx, read, Axes((length, width), (0,), keepdims=False), fold, store)
-            return results
-
-        def element(row: Indices) -> Expr:
-            return tb.cast(data.read(at(row)), dtype)
+        folded, element = partial(_folded, ctx, (length, width)), _reader(data, at, dtype)
 
         def exponential(row: Indices) -> Expr:
             below = stmts.let("below", element(row) - tb.load(tops, row[1:]))
-            power = stmts.let("power", exp_below(ctx, below))
+            power = stmts.let("power", ctx.transcendental("exp_below", below))
             stmts.store(kept, row, below if logarithm else power)
             return power
 
@@ -210,36 +193,34 @@ def _softmax_side_by_side(ctx: Context, data: Tensor, axes: Axes, out: Output, l
             value, by = tb.load(kept, [place, lane]), tb.load(scales, [lane])
             out.store(at((place, lane)), tb.cast(value - by if logarithm else value * by, out.dtype))
 
-    with kept_tiles(ctx, axes) as tiles:
-        for first, width in tiles():
-            stmts.refill(kept)
-            with stmts.refilling(kept):
-                tile(first, width)
+    for first, width in kept_tiles(ctx, axes):
+        stmts.refill(kept)
+        with stmts.refilling(kept):
+            tile(first, width)
 
 
 def _softmax_in_rows(ctx: Context, data: Tensor, axis: int, out: Output, logarithm: bool) -> None:
     """Emit rows one after another."""
-    stmts, dtype = ctx.stmts, _wide(data.dtype)
+    stmts, dtype = ctx.stmts, accumulator(data.dtype)
     shape = (data.shape[axis],)
     rows = rows_of(ctx, *shape)
     with _over_rows(rows, data.shape, (axis,)) as at:
         if _is_far(ctx, data) and out.buffer is not None and out.dtype == dtype:
-            kept = _in_place(out, out.buffer, at)  # what is written last is then at hand already
+            buffer = out.buffer  # as memory of the row: what is written last is then at hand already
+            kept = KeptRow(lambda row, value: out.store(at(row), value), lambda row: tb.load(buffer, at(row)))
         else:
             kept = rows.keep("row", shape, dtype)
-
-        def element(row: Indices) -> Expr:
-            return tb.cast(data.read(at(row)), dtype)
-
+        element = _reader(data, at, dtype)
         top = rows.folded("top", shape, element, Fold(dtype, -inf, tb.maximum, lambda best: best))
 
         def exponential(row: Indices) -> Expr:
             below = stmts.let("below", element(row) - top)
-            power = stmts.let("power", exp_below(ctx, below))
+            power = stmts.let("power", ctx.transcendental("exp_below", below))
             kept.store(row, below if logarithm else power)
             return power
 
-        total = _total(rows, "total", shape, exponential, dtype, ahead=_next_row(ctx, data, at, shape[0]))
+        add = _sum(dtype, ahead=_next_row(ctx, data, at, shape[0]))
+        total = rows.folded("total", shape, exponential, add)
         scale = stmts.let("scale", tb.intrinsic("log", total) if logarithm else 1 / total)
         with rows.elements(shape, "o") as row:
             value = kept.read(row)
@@ -252,11 +233,6 @@ def _is_far(ctx: Context, data: Tensor) -> bool:
     if source is None or ctx.features.gpu or not ctx.features.vector_bytes or ctx.small or not is_static(data.shape):
         return False
     return bool(_FAR_BYTES <= source.nbytes <= dtypes.limits("int32")[1])
-
-
-def _in_place(out: Output, buffer: Buffer, at: At) -> KeptRow:
-    """Return a row of the result as memory for what it is computed of."""
-    return KeptRow(lambda row, value: out.store(at(row), value), lambda row: tb.load(buffer, at(row)))
 
 
 def _next_row(ctx: Context, data: Tensor, at: At, length: Extent) -> Callable[[Expr], None] | None:
@@ -300,102 +276,74 @@ def _normalize_row(
     ctx: Context, rows: Rows, inputs: Sequence[Tensor], attrs: Attrs, out: Output, shape: tuple[int, ...], at: At
 ) -> None:
     """Emit one row: mean, variance, then ``(x - mean) / sqrt(variance + epsilon) * gamma + beta``."""
-    data, gamma, beta = inputs
-    stmts, dtype = ctx.stmts, _wide(data.dtype)
+    data = inputs[0]
+    stmts, dtype = ctx.stmts, accumulator(data.dtype)
     axis = attrs["axis"] % len(data.shape)
 
-    def computed(row: Indices) -> Expr:
-        return tb.cast(data.read(at(row)), dtype)
+    computed = _reader(data, at, dtype)
 
     def squared_distance(row: Indices) -> Expr:
         distance = stmts.let("distance", element(row) - mean)
         return distance * distance
 
-    copy = data.buffer is None and bounds(prod(shape))[0] <= _ROW_LIMIT
-    element = _copied(rows, shape, computed, dtype) if copy else computed
-    mean = _total(rows, "mean", shape, element, dtype, prod(shape))
-    variance = _total(rows, "variance", shape, squared_distance, dtype, prod(shape))
+    element = computed
+    if data.buffer is None and bounds(prod(shape))[0] <= _ROW_LIMIT:  # in memory, so that what computes it runs once
+        kept = rows.keep("row", shape, dtype)
+        with rows.elements(shape, "k") as row:
+            kept.store(row, computed(row))
+        element = kept.read
+    mean = rows.folded("mean", shape, element, _sum(dtype, prod(shape)))
+    variance = rows.folded("variance", shape, squared_distance, _sum(dtype, prod(shape)))
     scale = stmts.let("scale", 1 / tb.intrinsic("sqrt", variance + attrs["epsilon"]))
     with rows.elements(shape, "o") as row:
         place = at(row)
-        value = (element(row) - mean) * scale
-        if attrs["scale"]:
-            value = value * tb.cast(gamma(place[axis]), dtype)
-        if attrs["center"]:
-            value = value + tb.cast(beta(place[axis]), dtype)
+        value = _scaled((element(row) - mean) * scale, inputs, attrs, place[axis])
         out.store(place, tb.cast(value, out.dtype))
 
 
+def _scaled(value: Expr, inputs: Sequence[Tensor], attrs: Attrs, channel: Expr) -> Expr:
+    """Return a normalized number times gamma plus beta."""
+    _, gamma, beta = inputs
+    value = value * tb.cast(gamma(channel), value.dtype) if attrs["scale"] else value
+    return value + tb.cast(beta(channel), value.dtype) if attrs["center"] else value
+
+
 def _normalize_channels(
-    ctx: Context,
-    inputs: Sequence[Tensor],
-    attrs: Attrs,
-    out: Output,
-    axes: Axes,
-    tile: tuple[dict[int, Expr], Any],
+    ctx: Context, inputs: Sequence[Tensor], attrs: Attrs, out: Output, axes: Axes, tile: tuple[dict[int, Expr], Any]
 ) -> None:
     """Emit neighbouring channels of an image side by side, each as `_normalize_row` does a row."""
-    data, gamma, beta = inputs
-    stmts, dtype, (first, width) = ctx.stmts, _wide(data.dtype), tile
+    data = inputs[0]
+    stmts, dtype, (first, width) = ctx.stmts, accumulator(data.dtype), tile
     row = tuple(data.shape[axis] for axis in axes.folded_axes)
 
     def at(place: Indices) -> list[Expr]:
         every = {**shifted(first, axes, place[-1]), **dict(zip(axes.folded_axes, place[:-1], strict=True))}
         return [every[axis] for axis in range(len(data.shape))]
 
-    def folded(name: str, read: Reader, finish: Callable[[Expr], Expr]) -> Buffer:
-        results = stmts.local(name, (COLUMNS,), dtype)
-        store = Output((width,), dtype, lambda lane, value: stmts.store(results, lane, value))
-        fold = Fold(dtype, 0, lambda a, b: a + b, finish, rounds=True)
-        emit_fold(ctx, read, Axes((*row, width), tuple(range(len(row))), keepdims=False), fold, store)
-        return results
-
-    def element(place: Indices) -> Expr:
-        return tb.cast(data.read(at(place)), dtype)
+    element = _reader(data, at, dtype)
 
     def squared_distance(place: Indices) -> Expr:
         distance = stmts.let("distance", element(place) - tb.load(means, place[-1:]))
         return distance * distance
 
-    count = prod(row)
-    means = folded("means", element, lambda total: total / count)
-    scales = folded(
-        "scales", squared_distance, lambda total: 1 / tb.intrinsic("sqrt", total / count + attrs["epsilon"])
-    )
+    count, add = prod(row), _sum(dtype)
+    means = _folded(ctx, (*row, width), "means", element, replace(add, finish=lambda total: total / count))
+    spread = replace(add, finish=lambda total: 1 / tb.intrinsic("sqrt", total / count + attrs["epsilon"]))
+    scales = _folded(ctx, (*row, width), "scales", squared_distance, spread)
     with ctx.loops((*row, width), "o") as place:
-        channel = at(place)[attrs["axis"] % len(data.shape)]
         value = (element(place) - tb.load(means, place[-1:])) * tb.load(scales, place[-1:])
-        if attrs["scale"]:
-            value = value * tb.cast(gamma(channel), dtype)
-        if attrs["center"]:
-            value = value + tb.cast(beta(channel), dtype)
+        value = _scaled(value, inputs, attrs, at(place)[attrs["axis"] % len(data.shape)])
         out.store(at(place), tb.cast(value, out.dtype))
 
 
-def _copied(rows: Rows, shape: tuple[int, ...], read: Reader, dtype: str) -> Reader:
-    """Emit the copy of a row into memory, so that what computes it runs once."""
-    kept = rows.keep("row", shape, dtype)
-    with rows.elements(shape, "k") as row:
-        kept.store(row, read(row))
-    return kept.read
-
-
-def _emit_layer_norm(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs, out: Output) -> None:
-    shape = inputs[0].shape
-    axis = attrs["axis"] % len(shape)
-    rows = rows_of(ctx, shape[axis])
-    with _over_rows(rows, shape, (axis,)) as at:
-        _normalize_row(ctx, rows, inputs, attrs, out, (shape[axis],), at)
-
-
-def _emit_instance_norm(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs, out: Output) -> None:
-    shape = inputs[0].shape
-    axes = [axis for axis in range(1, len(shape)) if axis != attrs["axis"] % len(shape)]
+def _emit_norm(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs, out: Output, *, is_layer: bool) -> None:
+    """Emit the norm along an axis (layer norm), or of each channel of each image (instance norm)."""
+    shape, axis = inputs[0].shape, attrs["axis"] % len(inputs[0].shape)
+    axes = [axis] if is_layer else [other for other in range(1, len(shape)) if other != axis]
     beside = Axes(shape, tuple(axes), keepdims=True)
-    if ctx.features.vector_bytes and not ctx.features.gpu and beside.tiled is not None:
-        with kept_tiles(ctx, beside) as tiles:
-            for first, width in tiles():
-                _normalize_channels(ctx, inputs, attrs, out, beside, (first, width))
+    if not is_layer and ctx.features.vector_bytes and not ctx.features.gpu and beside.tiled is not None:
+        for first, width in kept_tiles(ctx, beside):
+            _normalize_channels(ctx, inputs, attrs, out, beside, (first, width))
         return
     row = tuple(shape[axis] for axis in axes)
     rows = rows_of(ctx, prod(row))
@@ -421,20 +369,18 @@ def _emit_group_norm(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs, out: 
 
 def _emit_l2_normalize(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs, out: Output) -> None:
     (data,) = inputs
-    dtype = _wide(data.dtype)
+    dtype = accumulator(data.dtype)
     axes = normalized_axes("nn.l2_normalize", attrs["axis"], len(data.shape))
     shape = tuple(data.shape[axis] for axis in axes)
     rows = rows_of(ctx, prod(shape))
     with _over_rows(rows, data.shape, axes) as at:
-
-        def element(row: Indices) -> Expr:
-            return tb.cast(data.read(at(row)), dtype)
+        element = _reader(data, at, dtype)
 
         def square(row: Indices) -> Expr:
             x = ctx.stmts.let("x", element(row))
             return x * x
 
-        energy = _total(rows, "energy", shape, square, dtype)
+        energy = rows.folded("energy", shape, square, _sum(dtype))
         norm = tb.intrinsic("sqrt", tb.maximum(energy, attrs["eps"]))
         scale = ctx.stmts.let("scale", 1 / norm)
         with rows.elements(shape, "o") as row:
@@ -461,7 +407,7 @@ def _to_power(x: Expr, beta: float) -> Expr:
 
 def _lrn_each(ctx: Context, data: Tensor, attrs: Attrs, out: Output) -> None:
     """Emit the loops in which each element reads its own neighbours: rows in scratch are nothing for a device."""
-    stmts, dtype, size = ctx.stmts, _wide(data.dtype), attrs["size"]
+    stmts, dtype, size = ctx.stmts, accumulator(data.dtype), attrs["size"]
     axis = attrs["axis"] % len(data.shape)
     with serial_loops(ctx, data.shape, "i") as at:
         total = stmts.local("total", (1,), dtype)
@@ -481,7 +427,7 @@ def _emit_lrn(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs, out: Output)
     if ctx.features.gpu:
         _lrn_each(ctx, data, attrs, out)
         return
-    stmts, dtype, size = ctx.stmts, _wide(data.dtype), attrs["size"]
+    stmts, dtype, size = ctx.stmts, accumulator(data.dtype), attrs["size"]
     axis = attrs["axis"] % len(data.shape)
     channels, before = data.shape[axis], (size - 1) // 2
     squares = ctx.scratch("squares", (channels + size - 1,), dtype)
@@ -503,10 +449,6 @@ def _emit_lrn(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs, out: Output)
             out.store(at([c]), tb.cast(value, out.dtype))
 
 
-def _infer_batch_norm(name: str, attrs: Attrs, data: TensorType, *channel: TensorType) -> TupleType:
-    return TupleType((_infer_affine(name, attrs, data, *channel), channel[2], channel[3]))
-
-
 def _norm_attrs(axis: int) -> tuple[Attr, ...]:
     return (Attr("axis", axis), Attr("epsilon", 1e-5, True), Attr("center", True), Attr("scale", True))
 
@@ -517,10 +459,10 @@ for _name in ("nn.softmax", "nn.fast_softmax", "nn.log_softmax"):
             emit=partial(_emit_softmax, logarithm=_name == "nn.log_softmax"), contract=NEAR_CONTRACT,
             layout=Layout.AXIS, magnitude=0.0 if _name == "nn.log_softmax" else 1.0,
             doc="exp(x) over its sum along an axis" if "log" not in _name else "Logarithm of softmax")  # fmt: skip
-declare("nn.layer_norm", 3, _infer_affine, Kind.REDUCE, _norm_attrs(-1), emit=_emit_layer_norm, contract=_ROW_CONTRACT,
-        layout=Layout.AXIS,
+declare("nn.layer_norm", 3, _infer_affine, Kind.REDUCE, _norm_attrs(-1),
+        emit=partial(_emit_norm, is_layer=True), contract=_ROW_CONTRACT, layout=Layout.AXIS,
         doc="Mean 0 and variance 1 along an axis, then gamma and beta")  # fmt: skip
-declare("nn.instance_norm", 3, _infer_affine, Kind.REDUCE, _norm_attrs(1), emit=_emit_instance_norm,
+declare("nn.instance_norm", 3, _infer_affine, Kind.REDUCE, _norm_attrs(1), emit=partial(_emit_norm, is_layer=False),
         contract=_ROW_CONTRACT, layout=Layout.IMAGES,
         doc="Mean 0 and variance 1 for each channel of each image, then gamma and beta")  # fmt: skip
 declare("nn.group_norm", 3, _infer_group_norm, Kind.REDUCE, (Attr("num_groups", 0), *_norm_attrs(1)),
@@ -534,5 +476,7 @@ declare("nn.lrn", 1, _infer_lrn, Kind.ANCHOR,
          Attr("beta", 0.75, True)),
         emit=_emit_lrn, contract="relative error below 1e-6", layout=Layout.AXIS,
         doc="x / (bias + alpha / size * sum of squares of the neighbouring channels) ** beta")  # fmt: skip
-declare("nn.batch_norm", 5, _infer_batch_norm, Kind.OPAQUE, _norm_attrs(1),
+declare("nn.batch_norm", 5,
+        lambda name, attrs, *kinds: TupleType((_infer_affine(name, attrs, *kinds), *kinds[3:])), Kind.OPAQUE,
+        _norm_attrs(1),
         doc="(x - mean) / sqrt(variance + epsilon) * gamma + beta with stored mean and variance")  # fmt: skip

@@ -1,4 +1,8 @@
-"""Pooling: the largest element or the average of windows."""
+"""Pooling: the largest element or the average of windows.
+
+Where sizes are static, runs of neighbouring outputs whose windows have as many taps at evenly spaced places become one
+`Segment`: the interior is one, each kind of border another. Loops over a segment need no tests.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import partial, reduce
 from itertools import product
 from math import prod
-from typing import TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -16,11 +20,10 @@ from mlfc.errors import TypeCheckError
 from mlfc.kernels.folding import Axes, Fold, emit_fold, serial_loops
 from mlfc.ops.conv import letters_of, named_sizes, pad_pairs, per_dimension
 from mlfc.ops.rules import check_dtype, declare, fixed
-from mlfc.ops.windows import DynamicWindow, Segment, Slide, Window, WindowAxis, adaptive_axis, adaptive_window
 from mlfc.relay.ir import Attrs, TensorType
 from mlfc.relay.op import REQUIRED, Attr, Elements, Kind
 from mlfc.support import dtypes
-from mlfc.support.dims import Dim, Extent, bounds, is_static
+from mlfc.support.dims import Dim, Extent, bounds, is_static, minimum
 from mlfc.tir import builder as tb
 from mlfc.tir.context import Context, Output, Tensor
 from mlfc.tir.ir import Const, Expr
@@ -33,9 +36,135 @@ _TAPS_OF_AN_ITEM = 256
 # Channels that are accumulated side by side where taps are looped over.
 _CHANNELS = 64
 
-
 # (accumulator, element, taps of the element) -> accumulator
 Step: TypeAlias = "Callable[[Expr, Expr, Sequence[Expr]], Expr]"
+
+
+class Window(NamedTuple):
+    """What one output index of one axis sees: integers, or expressions where the run decides."""
+
+    first: Any  # first input index
+    taps: Any  # input elements, `dilation` apart
+    divisor: Any  # what the axis contributes to the divisor of an average
+
+
+@dataclass(frozen=True)
+class Segment:
+    """Output indices ``start .. start + count - 1``; window i of them begins at ``first + i * stride``."""
+
+    start: int
+    count: int
+    first: int
+    stride: int
+    taps: int
+    divisor: int
+
+
+@dataclass(frozen=True)
+class WindowAxis:
+    """One spatial axis of a pooling operator."""
+
+    windows: tuple[Window, ...]  # one for each output index
+    dilation: int = 1
+
+    @property
+    def segments(self) -> tuple[Segment, ...]:
+        """The windows in as few segments as their order allows."""
+        found: list[Segment] = []
+        for index, window in enumerate(self.windows):
+            last = found[-1] if found else None
+            if last is not None and (last.taps, last.divisor) == (window.taps, window.divisor):
+                step = window.first - (last.first + (last.count - 1) * last.stride)
+                if last.count == 1 or step == last.stride:
+                    found[-1] = Segment(last.start, last.count + 1, last.first, step, last.taps, last.divisor)
+                    continue
+            found.append(Segment(index, 1, window.first, 1, window.taps, window.divisor))
+        return tuple(found)
+
+
+@dataclass(frozen=True)
+class Interior:
+    """The output indices whose windows are whole: `count` of them from `start` on; none where it is below 1."""
+
+    start: Any
+    count: Any
+    is_all: bool  # whether these are known to be all windows
+
+
+def adaptive_window(index: Any, size: Extent, output: int) -> Window:
+    """Return one of the windows that divide `size` elements as evenly as may be among `output` results."""
+    first = index * size // output
+    taps = ((index + 1) * size + (output - 1)) // output - first
+    return Window(first, taps, taps)
+
+
+@dataclass(frozen=True)
+class Slide:
+    """A window that slides along one axis, with padding before and after.
+
+    With `ceil_mode`, a last window that reaches beyond the padded input counts; it must begin inside the input or the
+    padding before it.
+    """
+
+    size: Any
+    kernel: int
+    stride: int
+    dilation: int = 1
+    before: int = 0
+    after: int = 0
+    ceil_mode: bool = False
+
+    @property
+    def extent(self) -> int:
+        """Input elements from the first to the last tap."""
+        return (self.kernel - 1) * self.dilation + 1
+
+    @property
+    def output(self) -> Any:
+        """Number of windows; below 1 if none fits."""
+        room = self.size + self.before + self.after - self.extent
+        if not self.ceil_mode or (not isinstance(room, Dim) and room < 0):
+            return room // self.stride + 1
+        count = -(-room // self.stride) + 1
+        if isinstance(room, Dim):  # as below, for padding is smaller than the window
+            return minimum(count, -(-(self.size + self.before) // self.stride))
+        return count - 1 if (count - 1) * self.stride >= self.size + self.before else count
+
+    @property
+    def interior(self) -> Interior:
+        """The windows that have all their taps on the data."""
+        start = -(-self.before // self.stride)
+        count = (self.size + self.before - self.extent) // self.stride + 1 - start
+        return Interior(start, count, start == 0 and count == self.output)
+
+    def window(self, index: Expr, *, count_padding: bool) -> Window:
+        """Return what an output index sees of an axis whose size the run decides."""
+        begin = index * self.stride - self.before
+        step, size = self.dilation, tb.as_expr(self.size)
+        lowest = tb.maximum((step - 1 - begin) // step, 0)
+        highest, padded = (
+            tb.minimum((end - begin + (step - 1)) // step, self.kernel) for end in (size, size + self.after)
+        )
+        taps = tb.maximum(highest - lowest, 0)
+        return Window(begin + lowest * step, taps, padded if count_padding else taps)
+
+    def axis(self, *, count_padding: bool) -> WindowAxis:
+        """Return the windows; with `count_padding`, taps on padding count for averages."""
+        windows = []
+        for index in range(self.output):
+            begin = index * self.stride - self.before
+            lowest = max(0, -(begin // self.dilation))
+            highest = min(self.kernel, -(-(self.size - begin) // self.dilation))
+            padded = min(self.kernel, -(-(self.size + self.after - begin) // self.dilation))
+            taps = max(0, highest - lowest)
+            first = begin + lowest * self.dilation if taps else 0
+            windows.append(Window(first, taps, padded if count_padding else taps))
+        return WindowAxis(tuple(windows), self.dilation)
+
+
+def adaptive_axis(size: int, output: int) -> WindowAxis:
+    """Return all such windows of an axis."""
+    return WindowAxis(tuple(adaptive_window(index, size, output) for index in range(output)))
 
 
 @dataclass(frozen=True)
@@ -86,11 +215,12 @@ class _WindowPosition:
     first: Expr
     taps: Expr
     divisor: Expr
+    dilation: int
     last: Extent | None = None
 
-    def at(self, tap: Expr | int, dilation: int) -> Expr:
+    def at(self, tap: Expr | int) -> Expr:
         """Return the index of the data that a tap reads."""
-        index = self.first + tap * dilation
+        index = self.first + tap * self.dilation
         return index if self.last is None else tb.clamp(index, 0, self.last)
 
 
@@ -103,11 +233,6 @@ class _DynamicAxis:
         self._start = self._stmts.let("start", tb.as_expr(self.inner.start))
         self._count = self._stmts.let("inner", tb.as_expr(self.inner.count))
         self._whole = self._count if self.inner.is_all else self._stmts.let("whole", tb.maximum(self._count, 0))
-
-    @property
-    def fewest(self) -> int:
-        """Taps that a window has at least."""
-        return 1 if self.slide.dilation == 1 and bounds(self.size)[0] > 0 else 0
 
     @contextmanager
     def whole_windows(self) -> Iterator[_WindowPosition]:
@@ -122,7 +247,7 @@ class _DynamicAxis:
         )
         with self._stmts.when(fits), self._stmts.loop(self._count, "y") as step:
             index = step + self._start
-            yield _WindowPosition(index, index * slide.stride - slide.before, taps, taps)
+            yield _WindowPosition(index, index * slide.stride - slide.before, taps, taps, slide.dilation)
 
     @contextmanager
     def border(self) -> Iterator[Expr]:
@@ -147,27 +272,37 @@ class _PoolLoops:
     def emit(self, axes: Sequence[WindowAxis]) -> None:
         """Write the loops over all windows."""
         kinds = list(product(*(axis.segments for axis in axes)))
-        dilations = [axis.dilation for axis in axes]
         # a launch for each kind of window would be mostly launching
         as_few = self._ctx.features.optimize == "size" or self._ctx.features.gpu
         if len(kinds) > _KINDS_LIMIT or (as_few and len(kinds) > 1):
-            self._emit_from_tables(axes, dilations)
+            self._emit_from_tables(axes)
             return
         with self._ctx.stmts.loop(self._batch, "n") as n:
             for kind in kinds:
-                self._emit_segments(n, kind, dilations)
+                with serial_loops(self._ctx, [segment.count for segment in kind], "y") as indices:
+                    places = [
+                        _WindowPosition(
+                            index + segment.start, index * segment.stride + segment.first, tb.const(segment.taps),
+                            tb.const(segment.divisor), axis.dilation,
+                        )
+                        for index, segment, axis in zip(indices, kind, axes, strict=True)
+                    ]  # fmt: skip
+                    if prod(segment.taps for segment in kind) <= _TAPS_LIMIT:
+                        self._spelled_out(n, places, [range(segment.taps) for segment in kind])
+                    else:
+                        self._accumulated(n, places)
 
     def emit_dynamic(
-        self, counts: Sequence[Extent], windows: Sequence[Callable[[Expr], DynamicWindow]], dilations: Sequence[int]
+        self, counts: Sequence[Extent], windows: Sequence[Callable[[Expr], Window]], dilations: Sequence[int]
     ) -> None:
         """Write the loops over all windows of data whose size the run decides."""
-        stmts = self._ctx.stmts
-        letters = letters_of(len(counts))
-        with stmts.loop(self._batch, "n") as n, serial_loops(self._ctx, counts, "y") as indices:
-            places = []
-            for letter, index, window in zip(letters, indices, windows, strict=True):
-                places.append(self._dynamic_position(index, window(index), self._sizes[letter]))
-            self._accumulated(n, places, dilations, is_dynamic=True)
+        axes = zip(letters_of(len(counts)), windows, dilations, strict=True)
+        with self._ctx.stmts.loop(self._batch, "n") as n, serial_loops(self._ctx, counts, "y") as indices:
+            places = [
+                self._dynamic_position(index, window(index), dilation, self._sizes[letter])
+                for index, (letter, window, dilation) in zip(indices, axes, strict=True)
+            ]
+            self._accumulated(n, places, is_dynamic=True)
 
     def emit_slides(self, slides: Sequence[Slide], *, count_padding: bool) -> None:
         """Write the loops over windows that slide along axes whose size the run decides.
@@ -175,10 +310,10 @@ class _PoolLoops:
         Whole windows are spelled out. So are those on borders where there are few kinds of them: how many of its taps
         are inside is then found out for each, and chooses the code.
         """
-        kernels, dilations = [slide.kernel for slide in slides], [slide.dilation for slide in slides]
-        if prod(kernels) > _TAPS_LIMIT or self._ctx.features.optimize == "size" or self._ctx.features.gpu:
+        few = prod(slide.kernel for slide in slides) <= _TAPS_LIMIT
+        if not few or self._ctx.features.optimize == "size" or self._ctx.features.gpu:
             windows = [partial(slide.window, count_padding=count_padding) for slide in slides]
-            self.emit_dynamic([slide.output for slide in slides], windows, dilations)
+            self.emit_dynamic([slide.output for slide in slides], windows, [slide.dilation for slide in slides])
             return
         letters = letters_of(len(slides))
         lines = [_DynamicAxis(self._ctx, slide, self._sizes[at]) for slide, at in zip(slides, letters, strict=True)]
@@ -195,7 +330,12 @@ class _PoolLoops:
     ) -> None:  # fmt: skip
         """Write the loops over the axes that have no places yet, each over whole windows or those on borders."""
         if not rest:
-            self._placed(n, [places[axis] for axis in range(len(lines))], [line.slide.dilation for line in lines])
+            found = [places[axis] for axis in range(len(lines))]
+            known = [range(int(place.taps.value)) for place in found if isinstance(place.taps, Const)]
+            if len(known) == len(found):
+                self._spelled_out(n, found, known)
+            else:
+                self._accumulated(n, found, is_dynamic=True)
             return
         (axis, on_border), *others = rest
         line = lines[axis]
@@ -208,43 +348,23 @@ class _PoolLoops:
                 go_on(place)
             return
         with line.border() as index:
-            place = self._dynamic_position(index, line.slide.window(index, count_padding=count_padding), line.size)
+            window = line.slide.window(index, count_padding=count_padding)
+            place = self._dynamic_position(index, window, line.slide.dilation, line.size)
             if prod(item.slide.kernel for item in lines) > _KINDS_LIMIT:
                 go_on(place)
                 return
-            for taps in range(line.fewest, line.slide.kernel):
+            fewest = int(line.slide.dilation == 1 and bounds(line.size)[0] > 0)
+            for taps in range(fewest, line.slide.kernel):
                 with self._ctx.stmts.when(tb.binary("eq", place.taps, taps)):
                     go_on(replace(place, taps=tb.const(taps)))
 
-    def _placed(self, n: Expr, places: Sequence[_WindowPosition], dilations: Sequence[int]) -> None:
-        taps = [place.taps for place in places]
-        known = [range(int(count.value)) for count in taps if isinstance(count, Const)]
-        if len(known) == len(taps):
-            self._spelled_out(n, places, known, dilations)
-        else:
-            self._accumulated(n, places, dilations, is_dynamic=True)
-
-    def _dynamic_position(self, index: Expr, window: DynamicWindow, size: Extent) -> _WindowPosition:
-        values = zip(DynamicWindow._fields, window, strict=True)
+    def _dynamic_position(self, index: Expr, window: Window, dilation: int, size: Extent) -> _WindowPosition:
+        values = zip(Window._fields, window, strict=True)
         first, taps, divisor = (self._ctx.stmts.let(name, value) for name, value in values)
-        return _WindowPosition(index, first, taps, divisor, size - 1)
+        return _WindowPosition(index, first, taps, divisor, dilation, size - 1)
 
-    def _emit_segments(self, n: Expr, kind: Sequence[Segment], dilations: Sequence[int]) -> None:
-        with serial_loops(self._ctx, [segment.count for segment in kind], "y") as indices:
-            places = [
-                _WindowPosition(
-                    index + segment.start, index * segment.stride + segment.first, tb.const(segment.taps),
-                    tb.const(segment.divisor),
-                )
-                for index, segment in zip(indices, kind, strict=True)
-            ]  # fmt: skip
-            if prod(segment.taps for segment in kind) <= _TAPS_LIMIT:
-                self._spelled_out(n, places, [range(segment.taps) for segment in kind], dilations)
-            else:
-                self._accumulated(n, places, dilations)
-
-    def _emit_from_tables(self, axes: Sequence[WindowAxis], dilations: Sequence[int]) -> None:
-        fields = ("first", "taps", "divisor")
+    def _emit_from_tables(self, axes: Sequence[WindowAxis]) -> None:
+        stmts, fields = self._ctx.stmts, Window._fields
         tables = [
             [
                 self._ctx.constant(name, np.array([getattr(window, name) for window in axis.windows], np.int32))
@@ -252,7 +372,6 @@ class _PoolLoops:
             ]
             for axis in axes
         ]
-        stmts = self._ctx.stmts
         counts = [len(axis.windows) for axis in axes]
         with stmts.loop(self._batch, "n") as n, serial_loops(self._ctx, counts, "y") as indices:
             places = []
@@ -261,8 +380,8 @@ class _PoolLoops:
                     stmts.let(name, tb.load(table, [index])) for name, table in zip(fields, row, strict=True)
                 )
                 last = max(window.first + (window.taps - 1) * axis.dilation for window in axis.windows)
-                places.append(_WindowPosition(index, first, taps, divisor, last))
-            self._accumulated(n, places, dilations)
+                places.append(_WindowPosition(index, first, taps, divisor, axis.dilation, last))
+            self._accumulated(n, places)
 
     def _indices(self, n: Expr, spatial: Sequence[Expr], channel: Expr) -> list[Expr]:
         letters = dict(zip(letters_of(len(spatial)), spatial, strict=True))
@@ -278,31 +397,28 @@ class _PoolLoops:
         value = tb.cast(self._pooling.finish(total, divisor), self._out.dtype)
         self._out.store(self._indices(n, [place.output for place in places], channel), value)
 
-    def _spelled_out(
-        self, n: Expr, places: Sequence[_WindowPosition], taps: Sequence[range], dilations: Sequence[int]
-    ) -> None:
+    def _spelled_out(self, n: Expr, places: Sequence[_WindowPosition], taps: Sequence[range]) -> None:
         """Write each window as one expression; the inner loop runs over the channels."""
+        pooling = self._pooling
         with self._ctx.stmts.loop(self._channels, "c", "vectorized") as channel:
-            elements = []
-            for at in product(*taps):
-                spatial = [place.at(tap, step) for place, tap, step in zip(places, at, dilations, strict=True)]
-                elements.append(self._element(n, spatial, channel))
-            if not elements or (not self._pooling.average and dtypes.is_float(self._pooling.wide)):
-                elements.insert(0, tb.const(self._pooling.neutral, self._pooling.wide))  # for a first element of NaN
-            self._store(n, places, channel, reduce(self._pooling.step, elements))
+            elements = [
+                self._element(n, [place.at(tap) for place, tap in zip(places, at, strict=True)], channel)
+                for at in product(*taps)
+            ]
+            if not elements or (not pooling.average and dtypes.is_float(pooling.wide)):
+                elements.insert(0, tb.const(pooling.neutral, pooling.wide))  # for a first element of NaN
+            self._store(n, places, channel, reduce(pooling.step, elements))
 
-    def _accumulated(
-        self, n: Expr, places: Sequence[_WindowPosition], dilations: Sequence[int], *, is_dynamic: bool = False
-    ) -> None:
+    def _accumulated(self, n: Expr, places: Sequence[_WindowPosition], *, is_dynamic: bool = False) -> None:
         """Write loops over the taps around accumulators of neighbouring channels."""
         at_once = 1 if self._ctx.features.gpu else _CHANNELS
         whole, rest = self._channels // at_once, self._channels % at_once
         step = self._step_of_few(places) if is_dynamic else self._pooling.step
         if bounds(whole)[1]:
             with self._ctx.stmts.loop(whole, "tile") as tile:
-                self._tile(n, places, dilations, tile * at_once, at_once, step)
+                self._tile(n, places, tile * at_once, at_once, step)
         if bounds(rest)[1]:
-            self._tile(n, places, dilations, tb.const(whole * at_once), rest, step)
+            self._tile(n, places, tb.const(whole * at_once), rest, step)
 
     def _step_of_few(self, places: Sequence[_WindowPosition]) -> Step:
         """Return the step of sums that start with their first element where there are few, as those spelled out do."""
@@ -318,17 +434,14 @@ class _PoolLoops:
 
         return step
 
-    def _tile(
-        self, n: Expr, places: Sequence[_WindowPosition], dilations: Sequence[int], first: Expr, width: Extent,
-        step: Step,
-    ) -> None:  # fmt: skip
+    def _tile(self, n: Expr, places: Sequence[_WindowPosition], first: Expr, width: Extent, step: Step) -> None:
         stmts, pooling = self._ctx.stmts, self._pooling
         total = stmts.local("total", (_CHANNELS if isinstance(width, Dim) else width,), pooling.wide)
         with stmts.loop(width, "c", "vectorized") as c:
             stmts.store(total, [c], tb.const(pooling.neutral, pooling.wide))
         with ExitStack() as loops:
             taps = [loops.enter_context(stmts.loop(place.taps, f"t{axis}")) for axis, place in enumerate(places)]
-            spatial = [place.at(tap, step) for place, tap, step in zip(places, taps, dilations, strict=True)]
+            spatial = [place.at(tap) for place, tap in zip(places, taps, strict=True)]
             with stmts.loop(width, "c", "vectorized") as c:
                 stmts.store(total, [c], step(tb.load(total, [c]), self._element(n, spatial, first + c), taps))
         with stmts.loop(width, "c", "vectorized") as c:
@@ -349,13 +462,11 @@ def _rank_of(name: str) -> int:
 
 def _slides(name: str, sizes: Mapping[str, int], attrs: Attrs) -> list[Slide]:
     rank = _rank_of(name)
-    kernel = per_dimension(name, "pool_size", attrs["pool_size"], rank)
-    strides = per_dimension(name, "strides", attrs["strides"], rank)
-    dilation = per_dimension(name, "dilation", attrs["dilation"], rank)
-    pads = pad_pairs(name, attrs["padding"], rank)
+    numbers = [per_dimension(name, what, attrs[what], rank) for what in ("pool_size", "strides", "dilation")]
+    pads, ceil_mode = pad_pairs(name, attrs["padding"], rank), bool(attrs["ceil_mode"])
     return [
-        Slide(sizes[letter], kernel[k], strides[k], dilation[k], *pads[k], bool(attrs["ceil_mode"]))
-        for k, letter in enumerate(letters_of(rank))
+        Slide(sizes[letter], kernel, stride, dilation, before, after, ceil_mode)
+        for letter, kernel, stride, dilation, (before, after) in zip(letters_of(rank), *numbers, pads, strict=True)
     ]
 
 
@@ -394,25 +505,18 @@ def _emit_pool(name: str, ctx: Context, inputs: Sequence[Tensor], attrs: Attrs, 
         return
     axes = [slide.axis(count_padding=count_padding) for slide in slides]
     # one large window that is the whole image is the work of many items; others keep the order of the references' sums
-    if ctx.features.gpu and prod(spatial) > _TAPS_OF_AN_ITEM and all(map(_is_whole, axes, spatial)):
+    whole = [WindowAxis((Window(0, size, size),)) for size in spatial]
+    if ctx.features.gpu and prod(spatial) > _TAPS_OF_AN_ITEM and axes == whole:
         _fold_spatial(ctx, data, attrs["layout"], pooling, out)
         return
     _PoolLoops(ctx, data, out, attrs["layout"], pooling).emit(axes)
-
-
-def _is_whole(axis: WindowAxis, size: int) -> bool:
-    """Tell whether one window is all of an axis, and nothing beside it counts."""
-    return len(axis.windows) == 1 and axis.dilation == 1 and axis.windows[0] == Window(0, size, size)
 
 
 def _fold_spatial(ctx: Context, data: Tensor, layout: str, pooling: Pooling, out: Output) -> None:
     """Write the pooling of whole images, each element read once."""
     spatial = tuple(axis for axis, letter in enumerate(layout) if letter not in "NC")
     axes = Axes(data.shape, spatial, keepdims=True)
-
-    def finish(total: Expr) -> Expr:
-        return pooling.finish(total, tb.as_expr(axes.count))
-
+    finish = partial(pooling.finish, divisor=tb.as_expr(axes.count))
     fold = Fold(pooling.wide, pooling.neutral, pooling.step, finish, rounds=pooling.average)
     emit_fold(ctx, data.read, axes, fold, out)
 
@@ -450,32 +554,27 @@ def _emit_adaptive(name: str, ctx: Context, inputs: Sequence[Tensor], attrs: Att
     _PoolLoops(ctx, data, out, attrs["layout"], pooling).emit(axes)
 
 
-def _layout_attrs(rank: int) -> tuple[Attr, ...]:
-    return (Attr("layout", f"NC{letters_of(rank)}"), Attr("out_layout", ""))
-
-
-def _pool_attrs(rank: int, *, average: bool) -> tuple[Attr, ...]:
-    attrs = (
-        Attr("pool_size", REQUIRED), Attr("strides", (1,) * rank), Attr("dilation", (1,) * rank),
-        Attr("padding", (0,) * max(rank, 2)), *_layout_attrs(rank), Attr("ceil_mode", False),
-    )  # fmt: skip
-    return (*attrs, Attr("count_include_pad", False)) if average else attrs
-
-
-for _how, _elements, _noun, _contract in (
-    ("max", Elements.EXTREME, "Largest element", "exact"),
-    ("avg", Elements.AVERAGED, "Average", "relative error below 1e-6 of the mean magnitude; integers truncate"),
+_PADDING = Attr("count_include_pad", False)
+for _how, _noun, _elements, _contract in (
+    ("max", "Largest element", Elements.EXTREME, "exact"),
+    ("avg", "Average", Elements.AVERAGED, "relative error below 1e-6 of the mean magnitude; integers truncate"),
 ):
+    _declare = partial(declare, num_inputs=1, elements=_elements, contract=_contract)
     for _rank in (1, 2, 3):
+        _layout = (Attr("layout", f"NC{letters_of(_rank)}"), Attr("out_layout", ""))
+        _attrs = (
+            Attr("pool_size", REQUIRED), Attr("strides", (1,) * _rank), Attr("dilation", (1,) * _rank),
+            Attr("padding", (0,) * max(_rank, 2)), *_layout, Attr("ceil_mode", False),
+        )  # fmt: skip
         _name = f"nn.{_how}_pool{_rank}d"
-        declare(_name, 1, _infer_pool, Kind.ANCHOR, _pool_attrs(_rank, average=_how == "avg"),
-                emit=partial(_emit_pool, _name), windows=partial(pool_windows, _name), elements=_elements,
-                contract=_contract,
-                doc=f"{_noun} of each window")  # fmt: skip
+        _declare(_name, infer=_infer_pool, kind=Kind.ANCHOR, attrs=(*_attrs, _PADDING) if _how == "avg" else _attrs,
+                 emit=partial(_emit_pool, _name), windows=partial(pool_windows, _name),
+                 doc=f"{_noun} of each window")  # fmt: skip
         _name = f"nn.adaptive_{_how}_pool{_rank}d"
-        declare(_name, 1, _infer_adaptive, Kind.ANCHOR, (Attr("output_size", ()), *_layout_attrs(_rank)),
-                emit=partial(_emit_adaptive, _name), elements=_elements, contract=_contract,
-                doc=f"{_noun} of each of a number of windows that cover the data evenly")  # fmt: skip
-    _name = f"nn.global_{_how}_pool2d"
-    declare(_name, 1, _infer_adaptive, Kind.REDUCE, _layout_attrs(2), emit=partial(_emit_adaptive, _name),
-            elements=_elements, contract=_contract, doc=f"{_noun} of each channel")  # fmt: skip
+        _declare(_name, infer=_infer_adaptive, kind=Kind.ANCHOR, attrs=(Attr("output_size", ()), *_layout),
+                 emit=partial(_emit_adaptive, _name),
+                 doc=f"{_noun} of each of a number of windows that cover the data evenly")  # fmt: skip
+        if _rank == 2:
+            _name = f"nn.global_{_how}_pool2d"
+            _declare(_name, infer=_infer_adaptive, kind=Kind.REDUCE, attrs=_layout,
+                     emit=partial(_emit_adaptive, _name), doc=f"{_noun} of each channel")  # fmt: skip

@@ -1,13 +1,13 @@
 """Moving between real numbers and integers: ``qnn.quantize``, ``qnn.dequantize``, ``qnn.requantize``.
 
-An integer tensor stands for ``scale * (value - zero_point)``. Scales and zero points are constants; a scale of
-one dimension holds one number for each index of `axis`. A scale may be float64 where it is the product of
-two float32 scales: the references compute multipliers from the unrounded product.
+An integer tensor stands for ``scale * (value - zero_point)``. Scales and zero points are constants, in a vector one for
+each index of `axis`. A scale may be float64 where it is the product of two float32 scales: the references compute
+multipliers from the unrounded product.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -21,7 +21,7 @@ from mlfc.support import dtypes
 from mlfc.support.fixed_point import quantize_multiplier
 from mlfc.tir import builder as tb
 from mlfc.tir.context import Context, Indices, Tensor
-from mlfc.tir.intrinsics import narrow
+from mlfc.tir.intrinsics import conversions
 from mlfc.tir.ir import Const, Expr
 
 REQUANTIZE_ROUNDINGS = ("None", "UPWARD", "TONEAREST", "TONEVEN", "SINGLE", "DOUBLE", "REDUCED", "FLOAT64")
@@ -51,11 +51,10 @@ def check_codes(name: str, kind: TensorType) -> None:
     check_choice(name, "data of", kind.dtype, ("int8", "uint8", "int16"))
 
 
-def infer_of_bytes(name: str, _: Attrs, data: TensorType, *pairs: TensorType) -> TensorType:
+def infer_of_bytes(name: str, attrs: Attrs, data: TensorType, *pairs: TensorType) -> TensorType:
     """Type rule of operators from 8-bit data to the same, with scale and zero point of either."""
     check_bytes(name, data)
-    check_pairs(name, *pairs)
-    return data
+    return infer_of_codes(name, attrs, data, *pairs)
 
 
 def infer_of_codes(name: str, _: Attrs, data: TensorType, *pairs: TensorType) -> TensorType:
@@ -161,7 +160,7 @@ def quantized(value: Expr, scale: Expr, zero_point: Expr, dtype: str, rounding: 
     else:
         limited = tb.clamp(nearest, tb.const(float(low), "float32") - offset, tb.const(float(high), "float32") - offset)
     whole = tb.truncated(limited, "int32") + zero_point
-    return narrow.narrowed(whole, dtype) if dtypes.is_narrow(dtype) else tb.cast(whole, dtype)
+    return conversions.narrowed(whole, dtype) if dtypes.is_narrow(dtype) else tb.cast(whole, dtype)
 
 
 def _pair(of: Element, name: str, *inputs: Tensor) -> tuple[Expr, Expr]:
@@ -186,7 +185,7 @@ def _infer_dequantize(name: str, attrs: Attrs, data: TensorType, *pair: TensorTy
 def _dequantize(of: Element, data: Tensor, *pair: Tensor) -> Expr:
     scale, zero_point = _pair(of, "qnn.dequantize", data, *pair)
     stored = data.read(of.at)
-    whole = narrow.widened(stored, data.dtype) if dtypes.is_narrow(data.dtype) else tb.cast(stored, "int32")
+    whole = conversions.widened(stored, data.dtype) if dtypes.is_narrow(data.dtype) else tb.cast(stored, "int32")
     return tb.cast(whole - zero_point, "float32") * scale
 
 
@@ -206,35 +205,44 @@ def _requantize(of: Element, *inputs: Tensor) -> Expr:
     wide = "int64" if data.dtype == "int64" else "int32"
     centred = tb.cast(data.read(at), wide) - per_axis(ctx, in_zero, "in_zero", at, axis=axis, dtype=wide)
     zero_point = per_axis(ctx, out_zero, "out_zero", at, axis=axis, dtype="int32")
-    rounding = of.attrs["rounding"]
-    make = _wide_scaling if rounding in _OF_WIDE_SUMS else _scaling
-    scaled = make(ctx, rounding, in_scale, out_scale, axis)(centred, at)
+    scaled = _scaled(of, centred, in_scale, out_scale, axis)
     return saturate(scaled + zero_point, of.out.dtype)
 
 
-def _wide_scaling(
-    ctx: Context, rounding: str, in_scale: npt.NDArray[Any], out_scale: npt.NDArray[Any], axis: int
-) -> Callable[[Expr, Indices], Expr]:
-    """Return ``(value, indices) -> value * in_scale / out_scale`` of int32 or int64, as an int32."""
+def _scaled(of: Element, value: Expr, in_scale: npt.NDArray[Any], out_scale: npt.NDArray[Any], axis: int) -> Expr:
+    """Return ``value * in_scale / out_scale`` of int32 or int64 as an int32."""
+    rounding = of.attrs["rounding"]
+
+    def own(label: str, values: npt.NDArray[Any], dtype: str = "int32") -> Expr:
+        return per_axis(of.ctx, values, label, of.at, axis=axis, dtype=dtype)
+
+    if rounding in ("TONEVEN", "FLOAT64"):
+        kind, nearest = ("float32", "round_even") if rounding == "TONEVEN" else ("float64", "round_away")
+        factors = in_scale.astype(dtypes.to_numpy(kind)) / out_scale.astype(dtypes.to_numpy(kind))
+        product = tb.intrinsic(nearest, tb.cast(value, kind) * own("factor", np.atleast_1d(factors), kind))
+        # beyond 2**24 every type but int32 saturates anyway, and so the later sum cannot overflow
+        return tb.cast(tb.clamp(product, -(2.0**30), 2.0**30), "int32")
     ratios = np.atleast_1d(in_scale.astype(np.float64) / out_scale.astype(np.float64))
-    if rounding == "FLOAT64":
-
-        def scaled_double(value: Expr, indices: Indices) -> Expr:
-            factor = per_axis(ctx, ratios, "factor", indices, axis=axis, dtype="float64")
-            product = tb.intrinsic("round_away", tb.cast(value, "float64") * factor)
-            # beyond 2**24 every type but int32 saturates anyway, and so the later sum cannot overflow
-            return tb.cast(tb.clamp(product, -(2.0**30), 2.0**30), "int32")
-
-        return scaled_double
-    pairs = [reduced_multiplier(float(ratio)) for ratio in ratios]
+    make = reduced_multiplier if rounding == "REDUCED" else quantize_multiplier
+    if rounding != "REDUCED" and np.all(ratios == 1.0):
+        return value
+    pairs = [make(float(ratio)) for ratio in ratios]
     multipliers, shifts = (np.array(numbers, np.int32) for numbers in zip(*pairs, strict=True))
-
-    def scaled(value: Expr, indices: Indices) -> Expr:
-        multiplier = per_axis(ctx, multipliers, "multiplier", indices, axis=axis, dtype="int32")
-        shift = per_axis(ctx, shifts, "shift", indices, axis=axis, dtype="int32")
+    multiplier = own("multiplier", multipliers)
+    if rounding == "DOUBLE" and bool(np.all(shifts < 0)):
+        return tb.intrinsic("requantize_down", value, multiplier, own("exponent", -1 - shifts))
+    shift = own("shift", shifts)
+    if rounding == "REDUCED":
         return tb.intrinsic("requantize_reduced", tb.cast(value, "int64"), multiplier, shift, dtype="int32")
-
-    return scaled
+    if rounding in ("TONEAREST", "SINGLE"):
+        if of.ctx.features.keeps("requantize_away"):
+            return tb.intrinsic("requantize_away", value, multiplier, shift)
+        # with one rounding, ties away from zero
+        total = tb.const(31) - shift
+        wide = tb.cast(value, "int64") * tb.cast(multiplier, "int64")
+        half = tb.const(1, "int64") << (total - 1)
+        return tb.cast((wide + tb.select(tb.binary("ge", wide, 0), half, half - 1)) >> total, "int32")
+    return tb.intrinsic("requantize_double" if rounding == "DOUBLE" else "requantize_single", value, multiplier, shift)
 
 
 def reduced_multiplier(real: float) -> tuple[int, int]:
@@ -246,52 +254,6 @@ def reduced_multiplier(real: float) -> tuple[int, int]:
             next_step="Quantize the result with a larger scale",
         )
     return min((multiplier + (1 << 15)) >> 16, 0x7FFF), 15 - shift
-
-
-def _scaling(ctx: Context, rounding: str, in_scale: npt.NDArray[Any], out_scale: npt.NDArray[Any], axis: int) -> Any:
-    """Return ``(value, indices) -> value * in_scale / out_scale`` on int32."""
-    if rounding == "TONEVEN":
-        factors = in_scale.astype(np.float32) / out_scale.astype(np.float32)
-
-        def scaled_float(value: Expr, indices: Indices) -> Expr:
-            factor = per_axis(ctx, factors, "factor", indices, axis=axis, dtype="float32")
-            product = tb.intrinsic("round_even", tb.cast(value, "float32") * factor)
-            # beyond 2**24 every type but int32 saturates anyway, and so the later sum cannot overflow
-            return tb.cast(tb.clamp(product, -(2.0**30), 2.0**30), "int32")
-
-        return scaled_float
-    ratios = np.atleast_1d(in_scale.astype(np.float64) / out_scale.astype(np.float64))
-    if np.all(ratios == 1.0):
-        return lambda value, _: value
-    pairs = [quantize_multiplier(float(ratio)) for ratio in ratios]
-    multipliers = np.array([pair[0] for pair in pairs], np.int32)
-    shifts = np.array([pair[1] for pair in pairs], np.int32)
-
-    down = rounding == "DOUBLE" and bool(np.all(shifts < 0))
-
-    def scaled(value: Expr, indices: Indices) -> Expr:
-        multiplier = per_axis(ctx, multipliers, "multiplier", indices, axis=axis, dtype="int32")
-        if down:
-            exponent = per_axis(ctx, -1 - shifts, "exponent", indices, axis=axis, dtype="int32")
-            return tb.intrinsic("requantize_down", value, multiplier, exponent)
-        shift = per_axis(ctx, shifts, "shift", indices, axis=axis, dtype="int32")
-        if rounding in ("TONEAREST", "SINGLE"):
-            if ctx.features.keeps("requantize_away"):
-                return tb.intrinsic("requantize_away", value, multiplier, shift)
-            return _away_from_zero(value, multiplier, shift)
-        intrinsic = "requantize_double" if rounding == "DOUBLE" else "requantize_single"
-        return tb.intrinsic(intrinsic, value, multiplier, shift)
-
-    return scaled
-
-
-def _away_from_zero(value: Expr, multiplier: Expr, shift: Expr) -> Expr:
-    """Return ``value * multiplier * 2**(shift - 31)`` with one rounding, ties away from zero."""
-    total = tb.const(31) - shift
-    product = tb.cast(value, "int64") * tb.cast(multiplier, "int64")
-    half = tb.const(1, "int64") << (total - 1)
-    nudge = tb.select(tb.binary("ge", product, 0), half, half - 1)
-    return tb.cast((product + nudge) >> total, "int32")
 
 
 # each differs from TVM's by one at most

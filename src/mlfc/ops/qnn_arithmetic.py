@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 
 from mlfc.errors import TypeCheckError
-from mlfc.ops import qnn_in_tvm
 from mlfc.ops.qnn import check_bytes, check_codes, check_pairs, number, quantized, rescaled, saturate
+from mlfc.ops.qnn_in_tvm import pair_in_reals, prelu, squared_difference
 from mlfc.ops.rules import Element, broadcast_shape, declare, normalized_axis, replaced, same_shape, tensors
-from mlfc.relay.ir import Attrs, TensorType, TupleType, Type
+from mlfc.relay.ir import Attrs, TensorType, TupleType, Type, call
 from mlfc.relay.op import OPERATORS, Attr, Kind, Layout, Operator
 from mlfc.support.fixed_point import quantize_multiplier
 from mlfc.tir import builder as tb
@@ -34,14 +34,25 @@ _POWER_TOLERANCE = np.float32(1e-3)  # how far the logarithm of a power of two m
 class PairScales:
     """Scales of a binary operator, as float32 values."""
 
-    def __init__(self, name: str, inputs: Sequence[Tensor]) -> None:
+    def __init__(self, name: str, inputs: Sequence[Tensor], *, shifted: bool) -> None:
         self.lhs, self.rhs, self.out = (number(name, inputs[index]) for index in (2, 4, 6))
         self.lhs_zero, self.rhs_zero, self.out_zero = (int(number(name, inputs[index])) for index in (3, 5, 7))
-        self.dtype = inputs[0].dtype
-        self.shifted = False
+        self.dtype, self.shifted = inputs[0].dtype, shifted
+
+    def with_headroom(self, lhs: Expr, rhs: Expr, bits: int) -> tuple[Expr, Expr, float]:
+        """Return codes less zero points, scaled up and to a common scale, which is twice the larger of theirs."""
+        twice_larger = 2.0 * max(float(self.lhs), float(self.rhs))
+        ratios = (float(scale) / twice_larger for scale in (self.lhs, self.rhs))
+        left, right = (
+            value * (1 << (bits - 1)) if ratio == 0.5 else rescaled(value * (1 << bits), ratio)
+            for value, ratio in zip((lhs, rhs), ratios, strict=True)
+        )
+        return left, right, twice_larger
 
 
 def _infer_pair(name: str, _: Attrs, lhs: TensorType, rhs: TensorType, *pairs: TensorType) -> TensorType:
+    if name == "qnn.squared_difference":
+        check_bytes(name, lhs)
     check_codes(name, lhs)
     expected = "int8" if name == "qnn.prelu" and lhs.dtype == "int16" else lhs.dtype
     if rhs.dtype != expected:
@@ -50,28 +61,26 @@ def _infer_pair(name: str, _: Attrs, lhs: TensorType, rhs: TensorType, *pairs: T
     return TensorType(broadcast_shape(name, lhs.shape, rhs.shape), lhs.dtype)
 
 
-def _infer_pair_of_bytes(name: str, attrs: Attrs, lhs: TensorType, rhs: TensorType, *pairs: TensorType) -> TensorType:
-    check_bytes(name, lhs)
-    return _infer_pair(name, attrs, lhs, rhs, *pairs)
-
-
 def _pair(name: str, combine: Combine, of: Element, *inputs: Tensor) -> Expr:
-    scales = PairScales(name, inputs)
-    scales.shifted = of.attrs.get("shifted", False)
+    scales = PairScales(name, inputs, shifted=of.attrs.get("shifted", False))
     lhs = tb.cast(broadcast_read(inputs[0], of.at), "int32") - scales.lhs_zero
     rhs = tb.cast(broadcast_read(inputs[1], of.at), "int32") - scales.rhs_zero
     return saturate(combine(lhs, rhs, scales) + scales.out_zero, of.out.dtype)
 
 
 def _sum(lhs: Expr, rhs: Expr, scales: PairScales, *, subtract: bool = False) -> Expr:
-    if scales.shifted:
-        return _shifted_sum(lhs, rhs, scales, subtract=subtract)
-    bits = _HEADROOM_BITS[scales.dtype]
-    twice_larger = 2.0 * max(float(scales.lhs), float(scales.rhs))
-    left = _with_headroom(lhs, float(scales.lhs) / twice_larger, bits)
-    right = _with_headroom(rhs, float(scales.rhs) / twice_larger, bits)
-    total = left - right if subtract else left + right
-    return rescaled(total, twice_larger / ((1 << bits) * float(scales.out)))
+    if not scales.shifted:
+        bits = _HEADROOM_BITS[scales.dtype]
+        left, right, twice_larger = scales.with_headroom(lhs, rhs, bits)
+        return rescaled(left - right if subtract else left + right, twice_larger / ((1 << bits) * float(scales.out)))
+    shifts = shifts_of([float(scales.lhs), float(scales.rhs), float(scales.out)])
+    if shifts is None:
+        raise TypeCheckError("a sum by shifts needs scales that are powers of two, the larger one the result's")
+    left, right = (
+        tb.intrinsic("rounding_divide_by_pot", operand, tb.const(min(shift, 31))) if shift else operand
+        for operand, shift in zip((lhs, rhs), shifts, strict=True)
+    )
+    return left - right if subtract else left + right
 
 
 def power_of_two(scale: float) -> int | None:
@@ -91,24 +100,6 @@ def shifts_of(scales: Sequence[float]) -> tuple[int, int] | None:
     return out - lhs, out - rhs
 
 
-def _shifted_sum(lhs: Expr, rhs: Expr, scales: PairScales, *, subtract: bool) -> Expr:
-    shifts = shifts_of([float(scales.lhs), float(scales.rhs), float(scales.out)])
-    if shifts is None:
-        raise TypeCheckError("a sum by shifts needs scales that are powers of two, the larger one the result's")
-    left, right = (
-        tb.intrinsic("rounding_divide_by_pot", operand, tb.const(min(shift, 31))) if shift else operand
-        for operand, shift in zip((lhs, rhs), shifts, strict=True)
-    )
-    return left - right if subtract else left + right
-
-
-def _with_headroom(value: Expr, ratio: float, bits: int) -> Expr:
-    """Return a code less its zero point, scaled up and then by `ratio`, which is a half for the larger scale."""
-    if ratio == 0.5:
-        return value * (1 << (bits - 1))
-    return rescaled(value * (1 << bits), ratio)
-
-
 def _product(lhs: Expr, rhs: Expr, scales: PairScales) -> Expr:
     # the reference multiplies and divides the scales in float32
     factor = np.float32(np.float32(scales.lhs) * np.float32(scales.rhs)) / np.float32(scales.out)
@@ -123,9 +114,7 @@ def _quotient(lhs: Expr, rhs: Expr, scales: PairScales) -> Expr:
 
 
 def _squared_difference(lhs: Expr, rhs: Expr, scales: PairScales) -> Expr:
-    twice_larger = 2.0 * max(float(scales.lhs), float(scales.rhs))
-    left = _with_headroom(lhs, float(scales.lhs) / twice_larger, _SQUARE_BITS)
-    right = _with_headroom(rhs, float(scales.rhs) / twice_larger, _SQUARE_BITS)
+    left, right, twice_larger = scales.with_headroom(lhs, rhs, _SQUARE_BITS)
     difference = left - right
     return rescaled(difference * difference, twice_larger**2 / float(np.float32(1 << 2 * _SQUARE_BITS) * scales.out))
 
@@ -187,25 +176,22 @@ def _compute_concatenate(_ctx: Context, inputs: list[Tensor], attrs: Attrs, out:
 
 
 _PAIR_ATTRS = (Attr("lhs_axis", -1), Attr("rhs_axis", -1))
-_CONTRACT = "bit-exact to TFLite's reference kernel"
-
 _SUM_ATTRS = (*_PAIR_ATTRS, Attr("shifted", False, in_tvm={}))
-
+_CONTRACT = "bit-exact to TFLite's reference kernel"
 for _name, _combine, _in_tvm, _attrs, _doc in (
     ("qnn.add", _sum, None, _SUM_ATTRS,
      "Sum of two quantized tensors, each with its own scale; `shifted` for powers of two."),
     ("qnn.subtract", partial(_sum, subtract=True), None, _SUM_ATTRS,
      "Difference of two quantized tensors, each with its own scale; `shifted` for powers of two."),
     ("qnn.mul", _product, None, _PAIR_ATTRS, "Product of two quantized tensors, each with its own scale."),
-    ("qnn.div", _quotient, qnn_in_tvm.quotient, _PAIR_ATTRS,
+    ("qnn.div", _quotient, pair_in_reals(lambda lhs, rhs: call("divide", [lhs, rhs])), _PAIR_ATTRS,
      "Quotient of two quantized tensors, each with its own scale; the divisor must not be zero."),
-    ("qnn.squared_difference", _squared_difference, qnn_in_tvm.squared_difference, _PAIR_ATTRS,
+    ("qnn.squared_difference", _squared_difference, pair_in_reals(squared_difference), _PAIR_ATTRS,
      "Squared difference of two quantized tensors of 8 bits, each with its own scale."),
-    ("qnn.prelu", _leak, qnn_in_tvm.prelu, _PAIR_ATTRS,
+    ("qnn.prelu", _leak, pair_in_reals(prelu), _PAIR_ATTRS,
      "Quantized data where it is not negative, else its product with quantized slopes."),
 ):  # fmt: skip
-    infer = _infer_pair_of_bytes if _combine is _squared_difference else _infer_pair
-    declare(_name, 8, infer, Kind.BROADCAST, _attrs, partial(_pair, _name, _combine), contract=_CONTRACT,
+    declare(_name, 8, _infer_pair, Kind.BROADCAST, _attrs, partial(_pair, _name, _combine), contract=_CONTRACT,
             expensive=True, in_tvm=_in_tvm, doc=_doc)  # fmt: skip
 
 OPERATORS.add("qnn.concatenate", Operator(

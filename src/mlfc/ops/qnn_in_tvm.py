@@ -1,4 +1,4 @@
-"""What Relay text says of quantized operators that TVM does not have: the same in real numbers, of TVM's operators.
+"""Quantized operators that TVM does not have, for Relay text: the same in real numbers, of TVM's operators.
 
 TVM's results may differ from ours by one: it is the text for other readers, and mlfc reads its own operators back.
 """
@@ -21,124 +21,101 @@ _SMALLEST = 1e-30
 
 def in_reals(rule: Callable[[Expr, Attrs], Expr]) -> InTvm:
     """Return what an operator on data, scale, zero point, and those of the result is in real numbers."""
+    return lambda args, attrs, out: _quantized(rule(_real(*args[:3]), attrs), out, *args[3:])
 
-    def in_tvm(args: Args, attrs: Attrs, out: TensorType) -> Expr:
-        return _quantized(rule(_real(*args[:3]), attrs), out, *args[3:])
 
-    return in_tvm
+def pair_in_reals(rule: Callable[[Expr, Expr], Expr]) -> InTvm:
+    """Return what an operator on two tensors, their scales and zero points, and those of the result is."""
+    return lambda args, _, out: _quantized(rule(_real(args[0], *args[2:4]), _real(args[1], *args[4:6])), out, *args[6:])
+
+
+def _of(operator: str, *args: Expr | float, **attrs: Any) -> Expr:
+    """Return a call; numbers are float32."""
+    return call(operator, [const(arg, "float32") if isinstance(arg, float) else arg for arg in args], attrs)
 
 
 def _real(data: Expr, scale: Expr, zero_point: Expr) -> Expr:
-    return call("qnn.dequantize", [data, scale, zero_point], out_dtype="float32")
+    return _of("qnn.dequantize", data, scale, zero_point, out_dtype="float32")
 
 
 def _quantized(value: Expr, out: TensorType, scale: Expr, zero_point: Expr) -> Expr:
-    return call("qnn.quantize", [value, scale, zero_point], out_dtype=out.dtype)
+    return _of("qnn.quantize", value, scale, zero_point, out_dtype=out.dtype)
 
 
-def _number(value: float) -> Expr:
-    return const(value, "float32")
-
-
-def mean(data: Expr, attrs: Attrs) -> Expr:
-    """Return the mean."""
-    return call("mean", [data], attrs)
-
-
-def log_softmax(data: Expr, _: Attrs) -> Expr:
-    """Return the logarithm of softmax along the last axis."""
-    return call("nn.log_softmax", [data], {"axis": -1})
+def _limited(value: Expr, low: float = _LOWEST) -> Expr:
+    return _of("clip", _of("round", value), a_min=low, a_max=_HIGHEST)
 
 
 def l2_normalize(data: Expr, _: Attrs) -> Expr:
     """Return rows along the last axis divided by their magnitude."""
-    squares = call("sum", [call("multiply", [data, data])], {"axis": (-1,), "keepdims": True})
-    return call("divide", [data, call("maximum", [call("sqrt", [squares]), _number(1e-6)])])
+    squares = _of("sum", _of("multiply", data, data), axis=(-1,), keepdims=True)
+    return _of("divide", data, _of("maximum", _of("sqrt", squares), 1e-6))
 
 
 def softmax(args: Args, attrs: Attrs, out: TensorType) -> Expr | None:
     """Return it for uint8, which TVM's operator does not take."""
-    in_tvm = in_reals(lambda data, _: call("nn.softmax", [data], {"axis": attrs["axis"]}))
+    in_tvm = in_reals(lambda data, _: _of("nn.softmax", data, axis=attrs["axis"]))
     return None if out.dtype == "int8" else in_tvm(args, attrs, out)
 
 
 def elu(data: Expr, _: Attrs) -> Expr:
     """Return exp(x) - 1 below zero."""
-    below = call("nn.relu", [call("subtract", [_number(1.0), call("exp", [data])])])
-    return call("subtract", [call("nn.relu", [data]), below])
+    below = _of("nn.relu", _of("subtract", 1.0, _of("exp", data)))
+    return _of("subtract", _of("nn.relu", data), below)
 
 
 def gelu(data: Expr, attrs: Attrs) -> Expr:
     """Return x * (1 + erf(x / sqrt(2))) / 2, or its form with tanh."""
     if attrs["approximate"]:
-        cube = call("multiply", [call("multiply", [data, data]), data])
-        inner = call("add", [data, call("multiply", [cube, _number(_TANH_CUBE)])])
-        bent = call("tanh", [call("multiply", [inner, _number(_TANH_SLOPE)])])
+        inner = _of("add", data, _of("multiply", _of("multiply", _of("multiply", data, data), data), _TANH_CUBE))
+        bent = _of("tanh", _of("multiply", inner, _TANH_SLOPE))
     else:
-        bent = call("erf", [call("multiply", [data, _number(_HALF_ROOT)])])
-    return call("multiply", [call("multiply", [data, _number(0.5)]), call("add", [bent, _number(1.0)])])
+        bent = _of("erf", _of("multiply", data, _HALF_ROOT))
+    return _of("multiply", _of("multiply", data, 0.5), _of("add", bent, 1.0))
 
 
-def quotient(args: Args, _: Attrs, out: TensorType) -> Expr:
-    """Return the quotient."""
-    lhs, rhs = _real(args[0], *args[2:4]), _real(args[1], *args[4:6])
-    return _quantized(call("divide", [lhs, rhs]), out, *args[6:])
+def squared_difference(lhs: Expr, rhs: Expr) -> Expr:
+    """Return (lhs - rhs) ** 2."""
+    difference = _of("subtract", lhs, rhs)
+    return _of("multiply", difference, difference)
 
 
-def squared_difference(args: Args, _: Attrs, out: TensorType) -> Expr:
-    """Return the squared difference."""
-    difference = call("subtract", [_real(args[0], *args[2:4]), _real(args[1], *args[4:6])])
-    return _quantized(call("multiply", [difference, difference]), out, *args[6:])
-
-
-def prelu(args: Args, _: Attrs, out: TensorType) -> Expr:
+def prelu(data: Expr, slope: Expr) -> Expr:
     """Return x above zero, x * slope below."""
-    data, slope = _real(args[0], *args[2:4]), _real(args[1], *args[4:6])
-    below = call("multiply", [call("minimum", [data, _number(0.0)]), slope])
-    return _quantized(call("add", [call("nn.relu", [data]), below]), out, *args[6:])
+    return _of("add", _of("nn.relu", data), _of("multiply", _of("minimum", data, 0.0), slope))
 
 
 def resize_bilinear(args: Args, attrs: Attrs, out: TensorType) -> Expr:
     """Return the resized numbers, rounded."""
     modes = {(True, False): "align_corners", (False, True): "half_pixel"}
-    resized = call(
-        "image.resize2d",
-        [call("cast", args, dtype="float32")],
-        size=attrs["size"],
-        roi=(0.0, 0.0, 0.0, 0.0),
-        layout="NHWC",
-        coordinate_transformation_mode=modes.get((attrs["align_corners"], attrs["half_pixel_centers"]), "asymmetric"),
-    )
-    return call("cast", [call("round", [resized])], dtype=out.dtype)
+    mode = modes.get((attrs["align_corners"], attrs["half_pixel_centers"]), "asymmetric")
+    resized = _of("image.resize2d", _of("cast", *args, dtype="float32"), size=attrs["size"], roi=(0.0,) * 4,
+                  layout="NHWC", coordinate_transformation_mode=mode)  # fmt: skip
+    return _of("cast", _of("round", resized), dtype=out.dtype)
 
 
 def symmetric_quantize(args: Args, _: Attrs, out: TensorType) -> Expr:
     """Return data * 127 / magnitude as integers."""
-    factor = call("divide", [_number(_HIGHEST), call("maximum", [args[1], _number(_SMALLEST)])])
-    codes = call("clip", [call("round", [call("multiply", [args[0], factor])])], a_min=-_HIGHEST, a_max=_HIGHEST)
-    return call("cast", [codes], dtype=out.dtype)
+    factor = _of("divide", _HIGHEST, _of("maximum", args[1], _SMALLEST))
+    return _of("cast", _limited(_of("multiply", args[0], factor), -_HIGHEST), dtype=out.dtype)
 
 
 def asymmetric_scale(args: Args, _: Attrs, out: TensorType) -> Expr:
     """Return (high - low) / 255; 1 where they are equal."""
     low, high = args
-    spread = call("divide", [call("subtract", [high, low]), _number(_HIGHEST - _LOWEST)])
-    ones = call("ones", [], shape=tensor_type(spread).shape, dtype=out.dtype)
-    return call("where", [call("equal", [low, high]), ones, spread])
+    spread = _of("divide", _of("subtract", high, low), _HIGHEST - _LOWEST)
+    return _of("where", _of("equal", low, high), _of("ones", shape=tensor_type(spread).shape, dtype=out.dtype), spread)
 
 
 def asymmetric_zero_point(args: Args, attrs: Attrs, out: TensorType) -> Expr:
     """Return the code of zero."""
     scale = asymmetric_scale(args, attrs, TensorType(out.shape, "float32"))
-    place = call("subtract", [_number(_LOWEST), call("divide", [args[0], scale])])
-    limited = call("clip", [call("round", [place])], a_min=_LOWEST, a_max=_HIGHEST)
-    return call("cast", [limited], dtype=out.dtype)
+    return _of("cast", _limited(_of("subtract", _LOWEST, _of("divide", args[0], scale))), dtype=out.dtype)
 
 
 def centred_quantize(args: Args, _: Attrs, out: TensorType) -> Expr:
     """Return int8 codes without their zero point."""
     data, scale, zero_point = args
-    offset = call("cast", [zero_point], dtype="float32")
-    codes = call("round", [call("add", [call("divide", [data, scale]), offset])])
-    limited = call("clip", [codes], a_min=_LOWEST, a_max=_HIGHEST)
-    return call("cast", [call("subtract", [limited, offset])], dtype=out.dtype)
+    offset = _of("cast", zero_point, dtype="float32")
+    codes = _limited(_of("add", _of("divide", data, scale), offset))
+    return _of("cast", _of("subtract", codes, offset), dtype=out.dtype)

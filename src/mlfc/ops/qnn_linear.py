@@ -1,11 +1,9 @@
 """Quantized convolutions, dense layers and matrix products: exact int32 or int64 sums of zero-centred products.
 
-The scales among the arguments say what the integers mean; the sums do not depend on them.
-
-Scales may be known only when the model runs, as in TFLite's hybrid kernels: float data becomes integers by its own
-largest values, is multiplied with int8 weights exactly, and scaled back. The symmetric form has codes in [-127, 127]
-and no zero point. The asymmetric form spreads the range of the data over all 256 codes; as its zero point is not a
-constant, the codes are kept without it, in int16.
+The scales among the arguments say what the integers mean; the sums do not depend on them. As in TFLite's hybrid
+kernels, float data may become integers by its own largest values at run time. The symmetric form has codes in
+[-127, 127] and no zero point. The asymmetric form has all 256 codes; its zero point is no constant, so the codes are
+kept without it, in int16.
 """
 
 from __future__ import annotations

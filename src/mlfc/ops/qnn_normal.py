@@ -1,37 +1,31 @@
-"""Quantized operators over rows in fixed point: ``qnn.log_softmax`` and ``qnn.l2_normalize``.
+"""Quantized operators over rows in fixed point: ``qnn.log_softmax``, ``qnn.l2_normalize``, and the norm in an LSTM.
 
-Each computes what TFLite's reference kernel of the operator computes.
+Each computes what TFLite's reference kernel computes, bit for bit.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from mlfc.errors import UnsupportedError
 from mlfc.kernels.folding import serial_loops
 from mlfc.ops import qnn_in_tvm
-from mlfc.ops.integer_norm import inverse_root
 from mlfc.ops.qnn import infer_of_bytes, saturate, scales_and_zeros
 from mlfc.ops.qnn_reduce import exponentials
 from mlfc.ops.rules import declare
-from mlfc.relay.ir import Attrs
+from mlfc.relay.ir import Attrs, call
 from mlfc.relay.op import Kind
 from mlfc.support import dtypes
 from mlfc.support.dims import bounds
 from mlfc.support.fixed_point import INT32_MAX, INT32_MIN, doubling_high_mul, input_radius, quantize_multiplier
 from mlfc.tir import builder as tb
 from mlfc.tir.context import Context, Output, Tensor
-from mlfc.tir.intrinsics.fixed_point import (
-    clz32,
-    reciprocal_of_one_plus,
-    requantize_double,
-    rounding_divide_by_pot,
-    rounding_doubling_high_mul,
-)
-from mlfc.tir.ir import Expr
+from mlfc.tir.intrinsics import fixed_point
+from mlfc.tir.intrinsics.fixed_point import clz32, requantize_double, rounding_divide_by_pot, rounding_doubling_high_mul
+from mlfc.tir.ir import Buffer, Expr
 
 # integer bits of differences to the largest input, of the sum of their exponentials, of its logarithm, and of results
 _DIFFERENCE_BITS, _SUM_BITS, _LOG_BITS, _RESULT_BITS = 5, 12, 6, 4
@@ -39,6 +33,9 @@ _DIFFERENCE_BITS, _SUM_BITS, _LOG_BITS, _RESULT_BITS = 5, 12, 6, 4
 _LOG_2, _ROOT, _ROOT_OF_ROOT = 1488522236, 1518500250, 1805811301
 _ALPHA_N, _ALPHA_D, _ALPHA_I, _ALPHA_F = 117049297, 127690142, 1057819769, 638450708
 _QUARTER = 1 << (29 - _LOG_BITS)
+_RESOLUTION = 10  # bits below one of a number that an LSTM normalizes
+_HALF_ROOT_OF_TWO = 1518500250
+_THREE_HALVES = (1 << 28) + (1 << 27)  # of three integer bits
 
 
 def _twice(x: Expr) -> Expr:
@@ -65,16 +62,79 @@ def _logarithm(ctx: Context, total: Expr) -> Expr:
     numerator = let("numerator", mul(q, r) + mul(mul(q, square), tb.const(_ALPHA_N)))
     inner = let("inner", tb.const(_ALPHA_I) + q + mul(tb.const(_ALPHA_D), square))
     denominator = let("denominator", mul(p, inner) + mul(tb.const(_ALPHA_F), q))
-    inverse = reciprocal_of_one_plus(tb.maximum(denominator, 0))
+    inverse = fixed_point.reciprocal_of_one_plus(tb.maximum(denominator, 0))
     fraction = mul(rounding_divide_by_pot(numerator, tb.const(_LOG_BITS)), inverse)
     return let("log", _twice(mul(power, tb.const(_LOG_2)) + fraction))
 
 
-def _differences(multiplier: int, shift: int) -> npt.NDArray[np.int32]:
-    """Return the differences -255 ... 0 with `_DIFFERENCE_BITS` integer bits, as far as these hold them."""
-    smallest = -input_radius(_DIFFERENCE_BITS, shift)
-    found = [doubling_high_mul(d << max(shift, 0), multiplier) if d >= smallest else 0 for d in range(-255, 1)]
-    return np.array(found, np.int32)
+@dataclass(frozen=True)
+class IntegerNorm:
+    """The normalization of a gate of TFLite's LSTM: `row` of weights and biases, and two numbers of the model."""
+
+    weights: Tensor  # (gates, cells)
+    bias: Tensor  # (gates, cells)
+    row: int
+    scale: float  # of the weights
+    guard: int  # the variance that takes the place of one below 1
+
+    def emit(self, ctx: Context, numbers: Buffer) -> None:
+        """Normalize row `row` of `numbers`, (gates, cells) of int32 that hold int16."""
+        stmts, count = ctx.stmts, numbers.shape[1]
+        total, squares = (stmts.local(name, (1,), "int64") for name in ("total", "squares"))
+        for buffer in (total, squares):
+            stmts.store(buffer, [0], 0)
+        with stmts.loop(count, "unit") as unit:
+            value = stmts.let("value", tb.cast(tb.load(numbers, [self.row, unit]), "int64"))
+            stmts.store(total, [0], tb.load(total, [0]) + value)
+            stmts.store(squares, [0], tb.load(squares, [0]) + value * value)
+        unit_sum = tb.load(total, [0]) * (1 << _RESOLUTION)
+        mean = stmts.let("mean", tb.cast(tb.binary("truncdiv", unit_sum, count), "int32"))
+        wide_mean = tb.cast(mean, "int64")
+        spread = tb.load(squares, [0]) * ((1 << 2 * _RESOLUTION) // count) - wide_mean * wide_mean
+        variance = tb.cast(tb.binary("truncdiv", spread, 1 << 2 * _RESOLUTION), "int32")
+        limited = stmts.let("variance", tb.select(tb.binary("lt", variance, 1), tb.const(self.guard), variance))
+        factor, shift = inverse_root(ctx, limited)
+        multiplier, exponent = quantize_multiplier(self.scale)
+        with stmts.loop(count, "unit", "vectorized") as unit:
+            apart = tb.load(numbers, [self.row, unit]) * (1 << _RESOLUTION) - mean
+            normal = tb.cast(requantize_double(apart, factor, shift), "int64")
+            product = normal * tb.cast(self.weights(self.row, unit), "int64")
+            scaled = stmts.let("scaled", product + tb.cast(self.bias(self.row, unit), "int64"))
+            half = tb.select(tb.binary("gt", scaled, 0), tb.const(512, "int64"), tb.const(-512, "int64"))
+            # unsigned first: of what does not fit, C defines the low bits
+            whole = tb.cast(tb.cast(tb.binary("truncdiv", scaled + half, 1 << _RESOLUTION), "uint32"), "int32")
+            result = requantize_double(whole, tb.const(multiplier), tb.const(exponent + 12))
+            stmts.store(numbers, [self.row, unit], tb.clamp(result, *dtypes.limits("int16")))
+
+
+def inverse_root(ctx: Context, value: Expr) -> tuple[Expr, Expr]:
+    """Return 1 / sqrt(value) of an int32 above 0, as a factor and a shift to the right that is not above 0."""
+    stmts = ctx.stmts
+    is_large = stmts.let("is_large", tb.cast(tb.binary("ge", value, 1 << 29), "int32"))
+    small = stmts.let("small", tb.maximum(value >> (is_large * 2), 2))
+    pairs = stmts.let("pairs", (clz32(tb.cast(small, "uint32")) - 1) // 2 - 1)
+    shift = stmts.let("shift", is_large + 11 - pairs)
+    # three integer bits, between 1/4 and 1
+    given = stmts.let("given", (small << (pairs * 2)) >> 1)
+    half = stmts.let("half_of_it", (given + 1) >> 1)
+    x = tb.const(1 << 28)
+    for _ in range(5):
+        square = rounding_doubling_high_mul(x, x)
+        cube = stmts.let("cube", _raised(rounding_doubling_high_mul(square, x), 6))
+        first = rounding_doubling_high_mul(tb.const(_THREE_HALVES), x)
+        x = stmts.let("x", _raised(first - rounding_doubling_high_mul(half, cube), 3))
+    root = stmts.let("root", rounding_doubling_high_mul(x, tb.const(_HALF_ROOT_OF_TWO)))
+    left = stmts.let("left", tb.maximum(tb.const(0) - shift, 0))
+    is_one = tb.binary("le", value, 1)
+    factor = stmts.let("factor", tb.select(is_one, tb.const(INT32_MAX), root << left))
+    return factor, stmts.let("down", tb.select(is_one, tb.const(0), tb.minimum(tb.const(0) - shift, 0)))
+
+
+def _raised(x: Expr, bits: int) -> Expr:
+    """Return x * 2**bits, saturated."""
+    most = INT32_MAX >> bits
+    wide = tb.clamp(x, -most - 1, most) << bits
+    return tb.select(tb.binary("gt", x, most), tb.const(INT32_MAX), wide)
 
 
 def _emit_log_softmax(ctx: Context, inputs: Sequence[Tensor], _attrs: Attrs, out: Output) -> None:
@@ -90,7 +150,9 @@ def _emit_log_softmax(ctx: Context, inputs: Sequence[Tensor], _attrs: Attrs, out
     smallest = -input_radius(_DIFFERENCE_BITS, shift)
     back, back_shift = quantize_multiplier(2.0 ** (31 - shift) / multiplier)
     powers = ctx.constant("exponentials", exponentials(in_scale))
-    fine = ctx.constant("differences", _differences(multiplier, shift))
+    # the differences -255 ... 0 with `_DIFFERENCE_BITS` integer bits, as far as these hold them
+    differences = [doubling_high_mul(d << max(shift, 0), multiplier) if d >= smallest else 0 for d in range(-255, 1)]
+    fine = ctx.constant("differences", np.array(differences, np.int32))
     with serial_loops(ctx, out.shape[:-1], "i") as row:
 
         def place(k: Expr) -> Expr:
@@ -147,7 +209,7 @@ def _emit_l2_normalize(ctx: Context, inputs: Sequence[Tensor], _attrs: Attrs, ou
 
 _CONTRACT = "bit-exact to TFLite's reference kernel"
 declare("qnn.log_softmax", 5, infer_of_bytes, Kind.REDUCE, emit=_emit_log_softmax, contract=_CONTRACT,
-        in_tvm=qnn_in_tvm.in_reals(qnn_in_tvm.log_softmax),
+        in_tvm=qnn_in_tvm.in_reals(lambda data, _: call("nn.log_softmax", [data], {"axis": -1})),
         doc="Logarithm of softmax along the last axis in fixed point; result of scale 1/16 and the highest zero point.",
         )  # fmt: skip
 declare("qnn.l2_normalize", 5, infer_of_bytes, Kind.REDUCE, emit=_emit_l2_normalize, contract=_CONTRACT,

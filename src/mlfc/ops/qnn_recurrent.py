@@ -7,16 +7,16 @@ With `tables`, the arithmetic is that of TFLite Micro, which takes int16 data, t
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from functools import partial
 
 import numpy as np
 
 from mlfc.errors import TypeCheckError, UnsupportedError
 from mlfc.kernels import templates
 from mlfc.kernels.templates import Weights
-from mlfc.ops.integer_norm import IntegerNorm
 from mlfc.ops.qnn import reduced_multiplier, rescaled, saturate
-from mlfc.ops.qnn_unary16 import tabulated_sigmoid, tabulated_tanh
+from mlfc.ops.qnn_normal import IntegerNorm
+from mlfc.ops.qnn_unary import tabulated_sigmoid, tabulated_tanh
 from mlfc.ops.recurrent import refuse_device
 from mlfc.ops.rules import declare
 from mlfc.relay.ir import Attrs, TensorType
@@ -24,9 +24,8 @@ from mlfc.relay.op import REQUIRED, Attr, Kind
 from mlfc.support import dtypes
 from mlfc.tir import builder as tb
 from mlfc.tir.context import Context, Output, Tensor
-from mlfc.tir.intrinsics.fixed_point import rounding_divide_by_pot
-from mlfc.tir.intrinsics.fixed_point16 import logistic_q15, tanh_q15
-from mlfc.tir.ir import Buffer, Expr
+from mlfc.tir.intrinsics.fixed_point import logistic_q15, rounding_divide_by_pot, tanh_q15
+from mlfc.tir.ir import Expr
 
 GATE_BITS = 3
 """Integer bits of the gates before their functions: they are in units of 2**-12."""
@@ -34,20 +33,6 @@ GATE_BITS = 3
 _GATE_UNIT = 15 - GATE_BITS
 
 _ONE = (1 << 15) - 1
-
-
-def cell_bytes(batch: int, cells: int) -> int:
-    """Return how many bytes the new cell state has at the end of the result."""
-    return 2 * batch * cells
-
-
-def _dtypes(attrs: Attrs, hidden: str) -> list[str]:
-    """Return the dtypes of the tensors, with a hidden state of the given one."""
-    data = "int16" if attrs["tables"] and hidden == "int16" else "int8"
-    peephole = ["int16"] if attrs["peephole_scales"] else []
-    norm = ["int16", "int32"] if attrs["norm_scales"] else []
-    projection = ["int8", "int32"] if attrs["projection_scale"] else []
-    return ["int16", "int8", data, "int16", *peephole, *norm, *projection]
 
 
 def _infer(name: str, attrs: Attrs, *types: TensorType) -> TensorType:
@@ -59,7 +44,10 @@ def _infer(name: str, attrs: Attrs, *types: TensorType) -> TensorType:
     cells), int8, and its bias (units,), int32.
     """
     dtype = types[2].dtype if len(types) > 2 else ""
-    wanted = _dtypes(attrs, dtype)
+    state = "int16" if attrs["tables"] and dtype == "int16" else "int8"
+    wanted = ["int16", "int8", state, "int16", *(["int16"] if attrs["peephole_scales"] else [])]
+    wanted += ["int16", "int32"] if attrs["norm_scales"] else []
+    wanted += ["int8", "int32"] if attrs["projection_scale"] else []
     if attrs["tables"] and (len(types) > 4 or attrs["couples_input"]):
         raise TypeCheckError(f"{name}: TFLite Micro's LSTM has four gates, and no peephole, norm or projection")
     if [kind.dtype for kind in types] != wanted:
@@ -86,7 +74,7 @@ def _infer(name: str, attrs: Attrs, *types: TensorType) -> TensorType:
         raise TypeCheckError(f"{name}: a scale of the norm is too large: {max(attrs['norm_scales'])}")
     if [len(attrs["norm_scales"]), len(attrs["norm_guards"])] not in ([gates] * 2, [0, 0]):
         raise TypeCheckError(f"{name}: expected a scale and a guard of the norm for each of {gates} gates")
-    rest = cell_bytes(batch, cells) if dtype == "int8" else batch * cells
+    rest = batch * cells * (2 if dtype == "int8" else 1)
     return TensorType((steps * batch * units + rest,), dtype)
 
 
@@ -122,18 +110,20 @@ class _QuantizedLayer:
                 stmts.store(buffer, [0, *at][-len(buffer.shape) :], first.read(at))
         weights = Weights(np.ascontiguousarray(self.weight.array().T), self.attrs["hidden_zero"])
         with stmts.loop(self.steps, "step") as step:
-            self._multiply(self.hidden, weights, self.sums)
+            out = Output(self.sums.shape, self.sums.dtype, partial(stmts.store, self.sums))
+            templates.dense(self.ctx, self.hidden, weights, out)
             with stmts.loop(self.batch, "row") as row:
                 self._row(step, row)
             if self.projection:
                 self._project(step)
-        self._store_cell()
-
-    def _multiply(self, data: Buffer, weights: Weights, sums: Buffer) -> None:
-        def store(at: Sequence[Expr], value: Expr) -> None:
-            self.ctx.stmts.store(sums, at, value)
-
-        templates.dense(self.ctx, data, weights, Output(sums.shape, sums.dtype, store))
+        # the new cell state is behind the steps: of int8 its low bytes, then its high ones
+        first, size = self.steps * self.batch * self.units, self.batch * self.cells
+        for shift, begin in ((0, first), (8, first + size)) if self.dtype == "int8" else ((0, first),):
+            with self.ctx.loops((self.batch, self.cells), "s") as (row, unit):
+                value = tb.load(self.cell, [row, unit])
+                if self.dtype == "int8":
+                    value = tb.cast(tb.cast(value, "int32") >> shift, "int8")
+                self.out.store([row * self.cells + unit + begin], value)
 
     def _seen(self, step: Expr, row: Expr, unit: Expr, gate: int, cell: Expr) -> Expr:
         """Return the sum of what inputs, hidden state and, of gates that see it, cell state contribute to a gate."""
@@ -235,7 +225,7 @@ class _QuantizedLayer:
         sums = self.ctx.scratch("projected", (1, self.batch, self.units), "int32")
         projection, bias = self.projection
         weights = Weights(np.ascontiguousarray(projection.array().T), attrs["shown_zero"])
-        self._multiply(self.shown, weights, sums)
+        templates.dense(self.ctx, self.shown, weights, Output(sums.shape, sums.dtype, partial(stmts.store, sums)))
         clip = attrs["projection_clip"]
         with stmts.loop(self.batch, "row") as row, stmts.loop(self.units, "unit", "vectorized") as unit:
             total = tb.cast(tb.load(sums, [0, row, unit]), "uint32") + tb.cast(bias(unit), "uint32")
@@ -245,18 +235,6 @@ class _QuantizedLayer:
             value = stmts.let("result", value)
             stmts.store(self.hidden, [0, row, unit], value)
             self._finish(step, row, unit, value)
-
-    def _store_cell(self) -> None:
-        """Write the new cell state behind the steps: of int8 its low bytes, then its high ones."""
-        first, size = self.steps * self.batch * self.units, self.batch * self.cells
-        if self.dtype == "int16":
-            with self.ctx.loops((self.batch, self.cells), "s") as (row, unit):
-                self.out.store([row * self.cells + unit + first], tb.load(self.cell, [row, unit]))
-            return
-        for shift, begin in ((0, first), (8, first + size)):
-            with self.ctx.loops((self.batch, self.cells), "s") as (row, unit):
-                value = tb.cast(tb.load(self.cell, [row, unit]), "int32") >> shift
-                self.out.store([row * self.cells + unit + begin], tb.cast(value, "int8"))
 
 
 def _scaled(value: Expr, scale: float, dtype: str = "int32") -> Expr:
@@ -277,16 +255,13 @@ def _emit(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs, out: Output) -> 
     _QuantizedLayer(ctx, inputs, attrs, out).emit()
 
 
-def _macs(types: Sequence[TensorType], attrs: Attrs, _: TensorType) -> Any:
-    rows = types[0].size // types[0].shape[2]
-    return rows * (types[1].size + (types[-2].size if attrs["projection_scale"] else 0))
-
-
 _ATTRS = (
     Attr("recurrent_scales", REQUIRED), Attr("peephole_scales", ()), Attr("norm_scales", ()), Attr("norm_guards", ()),
     Attr("shown_scale", REQUIRED, True), Attr("shown_zero", 0), Attr("projection_scale", 0.0, True),
     Attr("hidden_zero", 0), Attr("cell_exponent"), Attr("cell_clip", 0), Attr("projection_clip", 0),
     Attr("couples_input", False), Attr("time_major", False), Attr("tables", False),
 )  # fmt: skip
-declare("qnn.lstm_steps", None, _infer, Kind.ANCHOR, _ATTRS, emit=_emit, macs=_macs, contract="bit-exact to TFLite",
+declare("qnn.lstm_steps", None, _infer, Kind.ANCHOR, _ATTRS, emit=_emit, contract="bit-exact to TFLite",
+        macs=lambda types, attrs, _: types[0].size // types[0].shape[2]
+        * (types[1].size + (types[-2].size if attrs["projection_scale"] else 0)),
         doc="The steps of TFLite's integer LSTM, given the inputs' part of its gates")  # fmt: skip

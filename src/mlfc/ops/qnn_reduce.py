@@ -5,32 +5,26 @@ Each computes what TFLite's reference kernel of the operator computes.
 
 from __future__ import annotations
 
-from functools import partial
-from math import prod
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from mlfc.errors import TypeCheckError, UnsupportedError
 from mlfc.kernels.folding import Fold
 from mlfc.kernels.rows import PlainRows, rows_of
-from mlfc.ops import qnn_in_tvm, qnn_softmax16
+from mlfc.ops import qnn_in_tvm
 from mlfc.ops.pool import pool_windows
 from mlfc.ops.qnn import infer_of_codes, reduced_multiplier, rescaled, saturate, scales_and_zeros
-from mlfc.ops.rules import check_choice, declare, normalized_axes, normalized_axis, optional_dtype
-from mlfc.relay.ir import Attrs, TensorType
+from mlfc.ops.qnn_unary import interpolated, interpolation_table
+from mlfc.ops.reduce import axes_of, reduced_shape
+from mlfc.ops.rules import check_choice, declare, normalized_axis, optional_dtype
+from mlfc.relay.ir import Attrs, TensorType, call
 from mlfc.relay.op import Attr, Kind, Layout
-from mlfc.support import dtypes
+from mlfc.support import dtypes, fixed_point
 from mlfc.support.dims import Dim, Extent, bounds
-from mlfc.support.fixed_point import (
-    INT32_MAX,
-    RECIPROCAL_SLOPE,
-    RECIPROCAL_START,
-    doubling_high_mul,
-    exp_on_negative_values,
-    input_radius,
-    quantize_multiplier,
-)
+from mlfc.support.fixed_point import INT32_MAX, RECIPROCAL_SLOPE, RECIPROCAL_START, input_radius, quantize_multiplier
 from mlfc.tir import builder as tb
 from mlfc.tir.context import Context, Output, Reader, Tensor
 from mlfc.tir.extents import as_index
@@ -41,6 +35,10 @@ _DIFFERENCE_BITS = 5
 _SUM_BITS = 12
 _CHANNELS_AT_ONCE = 64
 _NEARLY_ONE = 1e-3  # how far TFLite lets the scale of 16-bit probabilities be off
+_LOW16, _HIGH16 = dtypes.limits("int16")
+_RANGE16 = _HIGH16 - _LOW16
+_REACH = 10.0  # the tables of 16 bits, between which TFLite interpolates, end at exp(-10)
+_LONGEST16 = 1 << 16  # a longer row of int16 could have a sum beyond 31 bits
 
 
 def _infer_softmax(name: str, attrs: Attrs, data: TensorType, *pairs: TensorType) -> TensorType:
@@ -60,9 +58,20 @@ def exponentials(scale: float) -> np.ndarray[Any, np.dtype[np.int32]]:
         if difference < smallest:
             return 0
         # a scale this small would shift right, which the reference does not do
-        return exp_on_negative_values(doubling_high_mul(difference << max(shift, 0), multiplier), _DIFFERENCE_BITS)
+        return fixed_point.exp_on_negative_values(
+            fixed_point.doubling_high_mul(difference << max(shift, 0), multiplier), _DIFFERENCE_BITS
+        )
 
     return np.array([exponential(difference) for difference in range(-255, 1)], np.int32)
+
+
+@cache
+def _tables16() -> tuple[npt.NDArray[np.int16], npt.NDArray[np.int16]]:
+    """Return exp from -10 to 0, and 1 / (1 + x) from 0 to 1, in 1/32768."""
+    exponentials = interpolation_table(np.exp, np.float64, (_REACH / _RANGE16, _HIGH16, 2.0 / _RANGE16, 0))
+    return exponentials, interpolation_table(
+        lambda x: 1.0 / (1.0 + x), np.float64, (1.0 / _RANGE16, _LOW16, 2.0 / _RANGE16, 0)
+    )
 
 
 class _ShortRows(PlainRows):
@@ -80,18 +89,21 @@ class _ShortRows(PlainRows):
 
 def _emit_softmax(ctx: Context, inputs: list[Tensor], attrs: Attrs, out: Output) -> None:
     data, stmts = inputs[0], ctx.stmts
-    in_scale, _, out_scale, out_zero = scales_and_zeros("qnn.softmax", inputs)
-    if data.dtype == "int16":
-        _emit_softmax16(ctx, inputs, attrs, out)
-        return
-    low, high = dtypes.limits(out.dtype)
-    steps = 1 << dtypes.bits(out.dtype)
-    is_unit = out_scale * steps == 1 if out.dtype != "int16" else abs(out_scale * steps - 1) <= _NEARLY_ONE
-    if not is_unit or out_zero != low:
-        raise UnsupportedError(f"qnn.softmax needs the output scale 1/{steps} and zero point {low}")
+    in_scale, in_zero, out_scale, out_zero = scales_and_zeros("qnn.softmax", inputs)
+    is_wide, (low, high) = data.dtype == "int16", dtypes.limits(out.dtype)
     axis = normalized_axis("qnn.softmax", attrs["axis"], len(out.shape))
-    table = ctx.constant("exponentials", exponentials(in_scale))
     length = out.shape[axis]
+    if is_wide:
+        if in_zero or out_zero or abs(out_scale * (1 << 15) - 1) > _NEARLY_ONE:
+            raise UnsupportedError("qnn.softmax of int16 needs zero points of 0 and the output scale 1/32768")
+        if bounds(length)[1] > _LONGEST16:
+            raise UnsupportedError(f"qnn.softmax of int16 over {length} elements, at most {_LONGEST16} are supported")
+    else:
+        steps = 1 << dtypes.bits(out.dtype)
+        is_unit = out_scale * steps == 1 if out.dtype != "int16" else abs(out_scale * steps - 1) <= _NEARLY_ONE
+        if not is_unit or out_zero != low:
+            raise UnsupportedError(f"qnn.softmax needs the output scale 1/{steps} and zero point {low}")
+        table = ctx.constant("exponentials", exponentials(in_scale))
     rows = rows_of(ctx, length) if ctx.features.gpu else _ShortRows(ctx)
     with rows.over((*out.shape[:axis], *out.shape[axis + 1 :])) as others:
 
@@ -103,33 +115,47 @@ def _emit_softmax(ctx: Context, inputs: list[Tensor], attrs: Attrs, out: Output)
 
         best = Fold("int32", dtypes.limits(data.dtype)[0], tb.maximum, lambda found: found)
         largest = rows.folded("largest", (length,), lambda row: element(*row), best)
-        offset = stmts.let("offset", tb.const(255) - largest)
+        offset = stmts.let("largest", largest) if is_wide else stmts.let("offset", tb.const(255) - largest)
 
         def exponential(k: Expr) -> Expr:
+            if is_wide:
+                scaled = rescaled(element(k) - offset, in_scale / (_REACH / _RANGE16))
+                code = stmts.let("code", tb.clamp(scaled + _HIGH16, _LOW16, _HIGH16))
+                return interpolated(ctx, code, _tables16()[0], "exponentials")
             # the largest input bounds the index, which the verifier cannot see: the clamp proves it and changes nothing
             return tb.load(table, [tb.clamp(element(k) + offset, 0, 255)])
 
-        def rounded(k: Expr) -> Expr:
+        def term(k: Expr) -> Expr:
             """Return an exponential in the format of the sum; written so that it cannot overflow."""
-            term = stmts.let("term", exponential(k))
-            return (term >> _SUM_BITS) + ((term >> (_SUM_BITS - 1)) & 1)
+            if is_wide:
+                return exponential(k)
+            power = stmts.let("term", exponential(k))
+            return (power >> _SUM_BITS) + ((power >> (_SUM_BITS - 1)) & 1)
 
         add = Fold("int32", 0, lambda a, b: a + b, lambda total: total)
-        total = rows.folded("total", (length,), lambda row: rounded(*row), add)
-        scale, exponent = _reciprocal(ctx, total, dtypes.bits(out.dtype))
+        total = rows.folded("total", (length,), lambda row: term(*row), add)
+        scale, shift = _reciprocal16(ctx, total) if is_wide else _reciprocal(ctx, total, dtypes.bits(out.dtype))
+        half = stmts.let("half", tb.const(1) << (shift - 1)) if is_wide else None
         with rows.elements((length,), "k") as (k,):
-            product = tb.intrinsic("rounding_doubling_high_mul", scale, exponential(k))
-            code = tb.intrinsic("rounding_divide_by_pot", product, exponent) + low
-            out.store(at(k), tb.cast(tb.minimum(code, high), out.dtype))
+            if half is not None:
+                code = tb.clamp((exponential(k) * scale + half) >> shift, 0, high)
+            else:
+                product = tb.intrinsic("rounding_doubling_high_mul", scale, exponential(k))
+                code = tb.minimum(tb.intrinsic("rounding_divide_by_pot", product, shift) + low, high)
+            out.store(at(k), tb.cast(code, out.dtype))
 
 
-def _emit_softmax16(ctx: Context, inputs: list[Tensor], attrs: Attrs, out: Output) -> None:
-    in_scale, in_zero, out_scale, out_zero = scales_and_zeros("qnn.softmax", inputs)
-    if in_zero or out_zero or abs(out_scale * (1 << 15) - 1) > _NEARLY_ONE:
-        raise UnsupportedError("qnn.softmax of int16 needs zero points of 0 and the output scale 1/32768")
-    axis = normalized_axis("qnn.softmax", attrs["axis"], len(out.shape))
-    rows = rows_of(ctx, out.shape[axis]) if ctx.features.gpu else _ShortRows(ctx)
-    qnn_softmax16.emit(ctx, inputs[0], axis, in_scale, out, rows)
+def _reciprocal16(ctx: Context, total: Expr) -> tuple[Expr, Expr]:
+    """Return the reciprocal of a sum of exponentials of 16 bits, and the right shift of products with it."""
+    stmts = ctx.stmts
+    total = stmts.let("total", total)
+    headroom = stmts.let("headroom", tb.intrinsic("clz32", tb.cast(total, "uint32"), dtype="int32"))
+    # the row has an exponential of 1, and the sum is below 2**31: from 1 to 17
+    room = stmts.let("room", tb.clamp(headroom - 1, 0, 31))
+    normal = ((tb.cast(total, "uint32") << tb.cast(room, "uint32")) + (1 << 13)) >> 14
+    fraction = tb.clamp(tb.cast(normal, "int32") - ((1 << 15) + (1 << 16)), _LOW16, _HIGH16)
+    reciprocal = interpolated(ctx, stmts.let("fraction", fraction), _tables16()[1], "reciprocals")
+    return stmts.let("reciprocal", reciprocal), stmts.let("shift", tb.clamp(tb.const(30) - room, 1, 30))
 
 
 def _reciprocal(ctx: Context, total: Expr, code_bits: int) -> tuple[Expr, Expr]:
@@ -150,20 +176,16 @@ def _reciprocal(ctx: Context, total: Expr, code_bits: int) -> tuple[Expr, Expr]:
     return factor, exponent
 
 
-def _axes_of(layout: str) -> tuple[int, int]:
-    if layout not in ("NHWC", "NCHW"):
-        raise TypeCheckError(f"qnn.avg_pool2d: layout must be NHWC or NCHW, not {layout}")
-    return layout.index("H"), layout.index("W")
-
-
 def _infer_avg_pool(name: str, attrs: Attrs, data: TensorType, *pairs: TensorType) -> TensorType:
     infer_of_codes(name, attrs, data, *pairs)
     if len(data.shape) != 4 or len(attrs["padding"]) != 4 or tuple(attrs["dilation"]) != (1, 1):
         raise TypeCheckError(f"{name} takes 4 dimensions, 4 paddings and no dilation")
     if attrs["ceil_mode"] or attrs["count_include_pad"]:
         raise TypeCheckError(f"{name} takes neither ceil_mode nor count_include_pad")
+    if attrs["layout"] not in ("NHWC", "NCHW"):
+        raise TypeCheckError(f"qnn.avg_pool2d: layout must be NHWC or NCHW, not {attrs['layout']}")
     shape = list(data.shape)
-    for position, axis in enumerate(_axes_of(attrs["layout"])):
+    for position, axis in enumerate(map(attrs["layout"].index, "HW")):
         before, after = attrs["padding"][position], attrs["padding"][position + 2]
         size, stride = attrs["pool_size"][position], attrs["strides"][position]
         room = data.shape[axis] + before + after - size
@@ -206,26 +228,17 @@ def _emit_avg_pool(ctx: Context, inputs: list[Tensor], attrs: Attrs, out: Output
                     value = data(n, y0 + ky, x0 + kx, outer * block + c)
                     stmts.store(sums, [c], tb.load(sums, [c]) + tb.cast(value, "int32"))
             with stmts.loop(block, "c", "vectorized") as c:
-                mean = _rounded_quotient(tb.load(sums, [c]), count)
+                total, half = tb.load(sums, [c]), tb.binary("truncdiv", count, 2)
+                nudged = tb.select(tb.binary("gt", total, 0), total + half, total - half)  # rounds ties away from zero
+                mean = tb.binary("truncdiv", nudged, count)
                 if (in_scale, in_zero) != (out_scale, out_zero):
                     mean = rescaled(mean - in_zero, in_scale / out_scale) + out_zero
                 out.store([n, y, x, outer * block + c], saturate(mean, out.dtype))
 
 
-def _rounded_quotient(total: Expr, count: Expr) -> Expr:
-    """Return total / count rounded to nearest, ties away from zero."""
-    half = tb.binary("truncdiv", count, 2)
-    nudged = tb.select(tb.binary("gt", total, 0), total + half, total - half)
-    return tb.binary("truncdiv", nudged, count)
-
-
 def _infer_mean(name: str, attrs: Attrs, data: TensorType, *pairs: TensorType) -> TensorType:
     infer_of_codes(name, attrs, data, *pairs)
-    axes = normalized_axes(name, attrs["axis"], len(data.shape), exclude=attrs["exclude"])
-    kept = [1 if axis in axes else extent for axis, extent in enumerate(data.shape)]
-    if not attrs["keepdims"]:
-        kept = [extent for axis, extent in enumerate(data.shape) if axis not in axes]
-    return TensorType(tuple(kept), data.dtype)
+    return TensorType(reduced_shape(axes_of(name, data.shape, attrs)), data.dtype)
 
 
 def _mean_multiplier(ctx: Context, ratio: float, count: Extent) -> tuple[Expr, Expr]:
@@ -241,47 +254,35 @@ def _mean_multiplier(ctx: Context, ratio: float, count: Extent) -> tuple[Expr, E
     return let("multiplier", tb.cast(wide // tb.cast(divisor, "int64"), "int32")), let("shift", tb.const(shift) - more)
 
 
-def _emit_mean(ctx: Context, inputs: list[Tensor], attrs: Attrs, out: Output) -> None:
-    data, stmts = inputs[0], ctx.stmts
-    in_scale, in_zero, out_scale, out_zero = scales_and_zeros("qnn.mean", inputs)
-    axes = normalized_axes("qnn.mean", attrs["axis"], len(data.shape), exclude=attrs["exclude"])
-    count = prod(data.shape[axis] for axis in axes)
-    multiplier, shift = _mean_multiplier(ctx, in_scale / out_scale, count)
+def _emit_fold(name: str, ctx: Context, inputs: list[Tensor], attrs: Attrs, out: Output) -> None:
+    data, stmts, is_mean = inputs[0], ctx.stmts, name == "qnn.mean"
+    in_scale, in_zero, out_scale, out_zero = scales_and_zeros(name, inputs)
+    axes = axes_of(name, data.shape, attrs)
+    if is_mean:
+        multiplier, shift = _mean_multiplier(ctx, in_scale / out_scale, axes.count)
+    else:  # the result's scale is spread over the factors, and each product is rescaled
+        multiplier, shift = map(tb.const, reduced_multiplier(in_scale / out_scale ** (1.0 / axes.count)))
+
+    def scaled(product: Expr) -> Expr:
+        return tb.intrinsic("requantize_reduced", tb.cast(product, "int64"), multiplier, shift, dtype="int32")
+
     with ctx.loops(out.shape) as point:
         total = stmts.local("total", (1,), "int32")
-        stmts.store(total, [0], -in_zero * count)
-        with stmts.loops([data.shape[axis] for axis in axes], "k") as inner:
-            kept = iter(point if not attrs["keepdims"] else [i for a, i in enumerate(point) if a not in axes])
+        stmts.store(total, [0], -in_zero * axes.count if is_mean else 1)
+        with stmts.loops([data.shape[axis] for axis in axes.folded_axes], "k") as inner:
+            kept = iter([i for axis, i in enumerate(point) if axis not in axes.folded_axes] if axes.keepdims else point)
             reduced = iter(inner)
-            index = [next(reduced) if axis in axes else next(kept) for axis in range(len(data.shape))]
-            stmts.store(total, [0], tb.load(total, [0]) + tb.cast(data.read(index), "int32"))
-        value = tb.intrinsic("requantize_double", tb.load(total, [0]), multiplier, shift)
-        out.store(list(point), saturate(value + out_zero, out.dtype))
-
-
-def _emit_prod(ctx: Context, inputs: list[Tensor], attrs: Attrs, out: Output) -> None:
-    data, stmts = inputs[0], ctx.stmts
-    in_scale, in_zero, out_scale, out_zero = scales_and_zeros("qnn.prod", inputs)
-    axes = normalized_axes("qnn.prod", attrs["axis"], len(data.shape), exclude=attrs["exclude"])
-    extents = [data.shape[axis] for axis in axes]
-    # the result's scale is spread over the factors, and each product is rescaled
-    multiplier, shift = reduced_multiplier(in_scale / out_scale ** (1.0 / prod(extents)))
-    with ctx.loops(out.shape) as point:
-        total = stmts.local("total", (1,), "int32")
-
-        def scaled(product: Expr) -> Expr:
-            return tb.intrinsic("requantize_reduced", product, tb.const(multiplier), tb.const(shift), dtype="int32")
-
-        stmts.store(total, [0], 1)
-        with stmts.loops(extents, "k") as inner:
-            kept = iter(point if not attrs["keepdims"] else [i for a, i in enumerate(point) if a not in axes])
-            reduced = iter(inner)
-            index = [next(reduced) if axis in axes else next(kept) for axis in range(len(data.shape))]
-            is_first = tb.land(*(tb.binary("eq", place, 0) for place in inner))
-            factor = stmts.let("factor", tb.cast(data.read(index), "int32") - in_zero)
-            product = tb.cast(tb.load(total, [0]), "int64") * tb.cast(factor, "int64")
-            stmts.store(total, [0], tb.select(is_first, factor, scaled(product)))
-        result = scaled(tb.cast(tb.load(total, [0]), "int64"))
+            place = [next(reduced if axis in axes.folded_axes else kept) for axis in range(len(axes.shape))]
+            value = tb.cast(data.read(place), "int32")
+            if is_mean:
+                stmts.store(total, [0], tb.load(total, [0]) + value)
+            else:
+                is_first = tb.land(*(tb.binary("eq", index, 0) for index in inner))
+                factor = stmts.let("factor", value - in_zero)
+                product = tb.cast(tb.load(total, [0]), "int64") * tb.cast(factor, "int64")
+                stmts.store(total, [0], tb.select(is_first, factor, scaled(product)))
+        result = tb.load(total, [0])
+        result = tb.intrinsic("requantize_double", result, multiplier, shift) if is_mean else scaled(result)
         out.store(list(point), saturate(result + out_zero, out.dtype))
 
 
@@ -298,10 +299,11 @@ declare(
     emit=_emit_avg_pool, windows=partial(pool_windows, "qnn.avg_pool2d"), contract=_CONTRACT,
     doc="Mean of a window, rounded to nearest; padding is not counted.",
 )  # fmt: skip
-declare("qnn.mean", 5, _infer_mean, Kind.REDUCE,
-        (Attr("axis", None), Attr("keepdims", False), Attr("exclude", False)), emit=_emit_mean,
-        in_tvm=qnn_in_tvm.in_reals(qnn_in_tvm.mean), contract=_CONTRACT,
-        doc="Mean over axes, rescaled to the result's scale.")  # fmt: skip
-declare("qnn.prod", 5, _infer_mean, Kind.REDUCE,
-        (Attr("axis", None), Attr("keepdims", False), Attr("exclude", False)), emit=_emit_prod, contract=_CONTRACT,
-        doc="Product over axes, rescaled after each factor.")  # fmt: skip
+_AXES = (Attr("axis", None), Attr("keepdims", False), Attr("exclude", False))
+for _name, _in_tvm, _doc in (
+    ("qnn.mean", qnn_in_tvm.in_reals(lambda data, attrs: call("mean", [data], attrs)),
+     "Mean over axes, rescaled to the result's scale."),
+    ("qnn.prod", None, "Product over axes, rescaled after each factor."),
+):  # fmt: skip
+    declare(_name, 5, _infer_mean, Kind.REDUCE, _AXES, emit=partial(_emit_fold, _name), in_tvm=_in_tvm,
+            contract=_CONTRACT, doc=_doc)  # fmt: skip

@@ -1,29 +1,72 @@
-"""Quantized operators on one element: a table of 256 results made at compile time.
+"""Quantized operators on one element: in 8 bits a table of 256 results, in 16 bits arithmetic or interpolation.
 
-Each operator is a function on codes ``(code, scales) -> code`` in Python integers; the generated code
-looks the result up. Where the kernel that it follows works in fixed point, so does the function. `qnn_unary16` has
-those of 16 bits.
+Each computes what TFLite's reference kernel computes; in 8 bits it is a function on codes in Python integers, whose
+results are tabulated at compile time. In 16 bits a table has a value for each 128th code, moved by half of the error
+that interpolation makes between it and the next.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from mlfc.ops import qnn_in_tvm, qnn_unary16
-from mlfc.ops.qnn import infer_of_bytes, infer_of_codes, number
-from mlfc.ops.qnn_codes import Codes
+from mlfc.errors import UnsupportedError
+from mlfc.ops import qnn_in_tvm
+from mlfc.ops.qnn import infer_of_bytes, infer_of_codes, rescaled, saturate, scales_and_zeros
 from mlfc.ops.rules import Element, declare
 from mlfc.relay.op import Attr, Kind
 from mlfc.support import dtypes, fixed_point
 from mlfc.support.fixed_point import multiply_by_quantized_multiplier, quantize_multiplier
 from mlfc.tir import builder as tb
-from mlfc.tir.context import Tensor
+from mlfc.tir.context import Context, Tensor
 from mlfc.tir.ir import Expr
 
+_LOW, _HIGH = dtypes.limits("int16")
+_STEPS, _STEP_BITS = 512, 7
+_SIGMOID_STEPS, _PER_UNIT = 256, 24  # the logistic function is tabulated at multiples of 1/24
+_ROOT_BITS = 20  # of the reciprocal root, behind the point
+
+
+@dataclass(frozen=True)
+class Codes:
+    """How the codes of input and output stand for real numbers; scales are float32 values."""
+
+    in_scale: np.float32
+    in_zero: int
+    out_scale: np.float32
+    out_zero: int
+    dtype: str
+    alpha: float = 0.0
+    approximate: bool = False
+    fixed_point: bool = False
+
+    def real(self, code: int) -> np.float32:
+        """Return the number that an input code stands for."""
+        return np.float32(self.in_scale * np.float32(code - self.in_zero))
+
+    def code(self, real: float) -> int:
+        """Return the output code nearest to a real number, ties away from zero."""
+        with np.errstate(over="ignore"):
+            scaled = np.float32(real) * (np.float32(1) / self.out_scale)
+        if math.isnan(scaled):
+            return self.saturated(self.out_zero)
+        low, high = dtypes.limits(self.dtype)
+        nearest = math.copysign(math.floor(abs(float(np.clip(scaled, -1e6, 1e6))) + 0.5), scaled)
+        return max(low, min(int(nearest) + self.out_zero, high))
+
+    def saturated(self, value: int) -> int:
+        """Return a code limited to the range of the dtype."""
+        low, high = dtypes.limits(self.dtype)
+        return max(low, min(value, high))
+
+
 Rule = Callable[[int, Codes], int]
+Rule16 = Callable[[Context, Expr, Codes], Expr]
 
 
 def _of_real(function: Callable[[float], float]) -> Rule:
@@ -31,32 +74,30 @@ def _of_real(function: Callable[[float], float]) -> Rule:
     return lambda code, codes: codes.code(function(float(codes.real(code))))
 
 
-def _fixed_point_input(code: int, codes: Codes) -> tuple[int, int]:
-    """Return the centred input in Q4, and -1, 0 or 1: whether it lies below, in or above that format."""
-    real = float(codes.in_scale) * (1 << (31 - 4))
-    multiplier, shift = quantize_multiplier(real)
+def _in_fixed_point(code: int, codes: Codes, function: Callable[[int, int], int], shift: int, offset: int) -> int:
+    """Return the result of a function of Q4 numbers, which is the lowest or highest code beyond that format."""
+    multiplier, exponent = quantize_multiplier(float(codes.in_scale) * (1 << (31 - 4)))
     centred = code - codes.in_zero
-    radius = fixed_point.input_radius(4, shift)
-    if abs(centred) >= radius:
-        return 0, 1 if centred > 0 else -1
-    return fixed_point.multiply_by_quantized_multiplier(centred, multiplier, shift), 0
+    if abs(centred) >= fixed_point.input_radius(4, exponent):
+        return dtypes.limits(codes.dtype)[centred > 0]
+    value = multiply_by_quantized_multiplier(centred, multiplier, exponent)
+    return codes.saturated(fixed_point.divide_by_pot(function(value, 4), shift) + offset)
 
 
 def _sigmoid(code: int, codes: Codes) -> int:
-    if not codes.fixed_point:
-        # at half a code, which scales that are powers of two meet, the float32 steps decide
-        with np.errstate(over="ignore"):
-            one, decay = np.float32(1), np.exp(-np.float64(codes.real(code))).astype(np.float32)
-        return codes.code(float(one / (one + decay)))
-    low, high = dtypes.limits(codes.dtype)
-    value, side = _fixed_point_input(code, codes)
-    if side:
-        return high if side > 0 else low
-    return max(low, min(fixed_point.divide_by_pot(fixed_point.logistic(value, 4), 23) + low, high))
+    if codes.fixed_point:
+        return _in_fixed_point(code, codes, fixed_point.logistic, 23, dtypes.limits(codes.dtype)[0])
+    # at half a code, which scales that are powers of two meet, the float32 steps decide
+    with np.errstate(over="ignore"):
+        one, decay = np.float32(1), np.exp(-np.float64(codes.real(code))).astype(np.float32)
+    return codes.code(float(one / (one + decay)))
 
 
-def _float_tanh(x: np.float32) -> np.float32:
-    """Return tanh as C libraries compute it in float32, from expm1."""
+def _tanh(code: int, codes: Codes) -> int:
+    if codes.fixed_point:
+        return _in_fixed_point(code, codes, fixed_point.tanh, 24, sum(dtypes.limits(codes.dtype), 1) // 2)
+    # as C libraries compute it in float32, from expm1
+    x = codes.real(code)
     one, two, size = np.float32(1), np.float32(2), np.float32(abs(x))
     if size < 1:
         decay = np.float32(math.expm1(float(-two * size)))
@@ -64,18 +105,7 @@ def _float_tanh(x: np.float32) -> np.float32:
     else:
         growth = np.float32(math.expm1(float(min(two * size, np.float32(88)))))
         result = one - two / (growth + two)
-    return np.float32(math.copysign(result, x))
-
-
-def _tanh(code: int, codes: Codes) -> int:
-    if not codes.fixed_point:
-        return codes.code(float(_float_tanh(codes.real(code))))
-    low, high = dtypes.limits(codes.dtype)
-    value, side = _fixed_point_input(code, codes)
-    if side:
-        return high if side > 0 else low
-    middle = (low + high + 1) // 2
-    return max(low, min(fixed_point.divide_by_pot(fixed_point.tanh(value, 4), 24) + middle, high))
+    return codes.code(math.copysign(result, x))
 
 
 def _hardswish(code: int, codes: Codes) -> int:
@@ -94,25 +124,16 @@ def _hardswish(code: int, codes: Codes) -> int:
     elif relu_shift < 0:
         gate = fixed_point.divide_by_pot(gate, -relu_shift)
     gate = (gate + (1 << 15)) >> 1
-    product = _truncating_doubling_high_mul(gate, unshifted)
-    return codes.saturated(_divide_or_shift(product, -out_shift) + codes.out_zero)
+    product = gate * unshifted
+    high = fixed_point.saturated(product >> 15 if product >= 0 else -(-product >> 15), 16)  # truncated
+    if out_shift > 0:
+        return codes.saturated(fixed_point.saturated(high << out_shift, 16) + codes.out_zero)
+    return codes.saturated(fixed_point.divide_by_pot(high, -out_shift) + codes.out_zero)
 
 
 def _int16_multiplier(real: float) -> tuple[int, int]:
     multiplier, shift = quantize_multiplier(real)
     return fixed_point.saturated((multiplier + (1 << 15)) >> 16, 16), shift
-
-
-def _truncating_doubling_high_mul(a: int, b: int) -> int:
-    product = a * b
-    high = product >> 15 if product >= 0 else -(-product >> 15)
-    return fixed_point.saturated(high, 16)
-
-
-def _divide_or_shift(value: int, exponent: int) -> int:
-    if exponent < 0:
-        return fixed_point.saturated(value << -exponent, 16)
-    return fixed_point.divide_by_pot(value, exponent)
 
 
 def _leaky_relu(code: int, codes: Codes) -> int:
@@ -142,9 +163,6 @@ def _gelu(code: int, codes: Codes) -> int:
     return codes.code(0.5 * x * (1 + curve))
 
 
-_ROOT_BITS = 20  # of the reciprocal root, behind the point
-
-
 def _rsqrt(code: int, codes: Codes) -> int:
     if not codes.fixed_point:
         return _of_real(lambda x: math.inf if x <= 0 else 1 / math.sqrt(x))(code, codes)
@@ -159,48 +177,187 @@ def _rsqrt(code: int, codes: Codes) -> int:
     return codes.saturated(multiply_by_quantized_multiplier(root, multiplier, exponent - _ROOT_BITS) + codes.out_zero)
 
 
-def _add(name: str, rule: Rule, doc: str, attrs: tuple[Attr, ...] = (), in_tvm: qnn_in_tvm.InTvm | None = None) -> None:
+def _nearest(x: Any) -> Any:
+    """Round to nearest, ties away from zero, in the type of the argument."""
+    return np.copysign(np.floor(np.abs(x) + type(x)(0.5)), x)
+
+
+def interpolation_table(
+    function: Callable[[Any], Any], kind: type[np.floating[Any]], codes: tuple[float, int, float, int]
+) -> npt.NDArray[np.int16]:
+    """Return the 513 values between which codes of 16 bits are interpolated.
+
+    `kind`: the type in which the reference computes them; `codes`: scale and zero point of input and result.
+    """
+    scale, zero, out_scale, out_zero = kind(codes[0]), codes[1], kind(codes[2]), codes[3]
+    first, last = scale * kind(_LOW - zero), scale * kind(_HIGH - zero)
+    low, high = out_scale * kind(_LOW - out_zero), out_scale * kind(_HIGH - out_zero)
+    step = (last - first) / kind(_STEPS)
+    to_code = kind(_HIGH - _LOW + 1) / (high - low)
+    table = np.zeros(_STEPS + 1, kind)
+    with np.errstate(all="ignore"):
+        for index in range(_STEPS):
+            place = first + kind(index) * step
+            here = _nearest(function(place) * to_code)
+            middle = _nearest(function(place + step / kind(2)) * to_code)
+            there = function(first + kind(index + 1) * step) * to_code
+            error = _nearest((there + here) / kind(2)) - middle
+            table[index] = here - _nearest(error / kind(2))
+        table[_STEPS] = _nearest(function(last) * to_code)
+    # infinities meet in steep functions; the reference makes zeros of what is not a number
+    return np.asarray(np.nan_to_num(table.clip(_LOW, _HIGH)), np.int16)
+
+
+def interpolated(ctx: Context, code: Expr, table: npt.NDArray[np.int16], label: str = "table") -> Expr:
+    """Return what a table says of an int32 that is a code of 16 bits, as an int32."""
+    values = ctx.constant(label, table)
+    index = (code >> _STEP_BITS) + _STEPS // 2
+    here, there = (tb.cast(tb.load(values, [index + more]), "int32") for more in (0, 1))
+    slope = tb.cast(tb.cast(there - here, "int16"), "int32")
+    half = 1 << (_STEP_BITS - 1)
+    moved = here + ((slope * (code & ((1 << _STEP_BITS) - 1)) + half) >> _STEP_BITS)
+    return tb.cast(tb.cast(moved, "int16"), "int32")
+
+
+def _gelu16(x: Any, codes: Codes) -> Any:
+    half, one = np.float32(0.5) * x, np.float32(1)
+    if not codes.approximate:
+        return half * np.float32(math.erfc(float(x * np.float32(-math.sqrt(0.5)))))
+    cube = np.float32(0.044715) * x * x * x
+    curve = np.tanh(np.float64(np.float32(math.sqrt(2 / math.pi)) * (x + cube)))
+    return half * (one + np.float32(curve))
+
+
+def sigmoid_table() -> npt.NDArray[np.uint16]:
+    """Return the logistic function of multiples of 1/24 in 1/65536, moved by half the error of interpolation."""
+    places = np.arange(_SIGMOID_STEPS)
+
+    def real(place: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
+        return 65536 / (1 + np.exp(-place / _PER_UNIT))
+
+    error = real(places + 0.5) - (real(places) + real(places + 1)) / 2
+    table = np.floor(real(places) + error / 2 + 0.5)
+    table[-1] = 65535  # where the function has ended
+    return table.astype(np.uint16)
+
+
+def _to_table(code: Expr, codes: Codes, shifts: tuple[int, ...], name: str) -> Expr:
+    """Return a code in the unit of the table, 1/(3 * 4096); powers of two above 2**-12 by `shifts` need no rounding."""
+    if codes.in_zero or codes.out_zero or float(codes.out_scale) != 2.0**-15:
+        raise UnsupportedError(f"{name} of int16 needs zero points of 0 and the output scale 1/32768")
+    logarithm = math.log2(float(codes.in_scale))
+    exponent = round(logarithm) + 12
+    if abs(logarithm - round(logarithm)) < 1e-3 and exponent in shifts:
+        return code * (3 << exponent)
+    factor, shift = float(codes.in_scale) * 4096.0 * 3.0, 0
+    while factor <= _HIGH / 2 and shift <= 30:
+        factor, shift = factor * 2, shift + 1
+    if factor >= 1 << 16:
+        raise UnsupportedError(f"{name} of int16 with the scale {codes.in_scale:g} exceeds 32 bits",
+                               next_step="Quantize with a smaller scale")  # fmt: skip
+    product = code * int(factor)
+    return (product + (1 << (shift - 1))) >> shift if shift else product
+
+
+def _tabulated_size(ctx: Context, number: Expr, name: str, bits: int, end: int) -> tuple[Expr, Expr]:
+    """Return whether a number is positive, and the logistic function of its magnitude times 65536 and 2**bits."""
+    x = ctx.stmts.let("x", number)
+    size = ctx.stmts.let("size", tb.maximum(tb.select(tb.binary("lt", x, 0), 0 - x, x), 0))
+    is_far = tb.binary("ge", size >> bits, _SIGMOID_STEPS - 1)
+    table = ctx.constant("sigmoid", sigmoid_table())
+    place = tb.minimum(size >> bits, _SIGMOID_STEPS - 2)
+    here, there = (tb.cast(tb.load(table, [place + more]), "int32") for more in (0, 1))
+    between = here * (1 << bits) + (size & ((1 << bits) - 1)) * (there - here)
+    value = ctx.stmts.let(name, tb.select(is_far, tb.const(end), between))
+    return tb.binary("ge", x, 0), value
+
+
+def tabulated_sigmoid(ctx: Context, number: Expr) -> Expr:
+    """Return the logistic function of a number in units of 1/(3 * 4096), in units of 2**-15."""
+    is_positive, positive = _tabulated_size(ctx, number, "positive", 9, 0x7FFF << 10)
+    mirrored = tb.const((1 << 25) + (1 << 9) - 1) - positive
+    return tb.select(is_positive, positive + (1 << 9), mirrored) >> 10
+
+
+def tabulated_tanh(ctx: Context, number: Expr) -> Expr:
+    """Return the hyperbolic tangent of a number in units of 1/(3 * 4096), in units of 2**-15."""
+    is_positive, doubled = _tabulated_size(ctx, number, "doubled", 8, 0xFFFF << 8)
+    middle, half = 1 << 23, 1 << 7
+    return tb.select(is_positive, doubled - (middle - half), tb.const(middle + half - 1) - doubled) >> 8
+
+
+def _leaky_relu16(_: Context, code: Expr, codes: Codes) -> Expr:
+    centred = code - codes.in_zero
+    # the reference multiplies and divides the scales in float32
+    above = rescaled(centred, float(codes.in_scale / codes.out_scale))
+    factor = float(codes.in_scale * np.float32(codes.alpha) / codes.out_scale)
+    below = rescaled(centred, abs(factor))
+    below = below if factor >= 0 else 0 - below
+    return saturate(tb.select(tb.binary("ge", centred, 0), above, below) + codes.out_zero, "int16")
+
+
+def _abs16(_: Context, code: Expr, codes: Codes) -> Expr:
+    centred = code - codes.in_zero
+    size = tb.select(tb.binary("lt", centred, 0), 0 - centred, centred)
+    ratio = float(np.float32(codes.in_scale / codes.out_scale))
+    return saturate((size if codes.in_scale == codes.out_scale else rescaled(size, ratio)) + codes.out_zero, "int16")
+
+
+def _add(
+    name: str, rule: Rule, doc: str, attrs: tuple[Attr, ...] = (), rule16: Rule16 | None = None, **rest: Any
+) -> None:
     def element(of: Element, data: Tensor, *pairs: Tensor) -> Expr:
-        in_scale, in_zero, out_scale, out_zero = (number(name, tensor) for tensor in pairs)
+        in_scale, in_zero, out_scale, out_zero = scales_and_zeros(name, (data, *pairs))
         dtype = of.out.dtype
-        codes = Codes(np.float32(in_scale), int(in_zero), np.float32(out_scale), int(out_zero), dtype, **of.attrs)
-        if dtype == "int16":
-            return qnn_unary16.RULES[name](of.ctx, tb.cast(data.read(of.at), "int32"), codes)
+        codes = Codes(np.float32(in_scale), in_zero, np.float32(out_scale), out_zero, dtype, **of.attrs)
+        code = tb.cast(data.read(of.at), "int32")
+        if rule16 is not None and dtype == "int16":
+            return rule16(of.ctx, code, codes)
         low, high = dtypes.limits(dtype)
         results = [rule(code, codes) for code in range(low, high + 1)]
-        table = of.ctx.constant("table", np.array(results, dtypes.to_numpy(dtype)))
-        return tb.load(table, [tb.cast(data.read(of.at), "int32") - low])
+        return tb.load(of.ctx.constant("table", np.array(results, dtypes.to_numpy(dtype))), [code - low])
 
-    infer = infer_of_codes if name in qnn_unary16.RULES else infer_of_bytes
-    declare(name, 5, infer, Kind.ELEMENTWISE, attrs, element, in_tvm=in_tvm, expensive=True,
-            contract="bit-exact to TFLite's reference kernel where it has one", doc=doc)  # fmt: skip
+    infer = infer_of_codes if rule16 is not None else infer_of_bytes
+    declare(name, 5, infer, Kind.ELEMENTWISE, attrs, element, expensive=True, doc=doc,
+            contract="bit-exact to TFLite's reference kernel where it has one", **rest)  # fmt: skip
 
 
-_ALPHA, _APPROXIMATE = Attr("alpha", 0.25, is_float=True), Attr("approximate", False)
-_FIXED_POINT = Attr("fixed_point", False, in_tvm={})
-_add(
-    "qnn.sigmoid", _sigmoid,
-    "Logistic function; with `fixed_point` in gemmlowp's arithmetic, for scale 1/256 and the lowest zero point.",
-    (_FIXED_POINT,),
-)  # fmt: skip
-_add(
-    "qnn.tanh", _tanh,
-    "Hyperbolic tangent; with `fixed_point` in gemmlowp's arithmetic, for scale 1/128 and the middle zero point.",
-    (_FIXED_POINT,),
-)  # fmt: skip
+def _interpolated_rule(function: Callable[[Any, Codes], Any]) -> Rule16:
+    def rule(ctx: Context, code: Expr, codes: Codes) -> Expr:
+        facts = (float(codes.in_scale), codes.in_zero, float(codes.out_scale), codes.out_zero)
+        table = interpolation_table(lambda x: np.float32(function(x, codes)), np.float32, facts)
+        return tb.cast(interpolated(ctx, code, table), "int16")
+
+    return rule
+
+
+def _by_sigmoid(function: Callable[[Context, Expr], Expr], shifts: tuple[int, ...], name: str) -> Rule16:
+    return lambda ctx, code, codes: tb.cast(function(ctx, _to_table(code, codes, shifts, name)), "int16")
+
+
+_FIXED_POINT = (Attr("fixed_point", False, in_tvm={}),)
+_add("qnn.sigmoid", _sigmoid,
+     "Logistic function; with `fixed_point` in gemmlowp's arithmetic, for scale 1/256 and the lowest zero point.",
+     _FIXED_POINT, _by_sigmoid(tabulated_sigmoid, (0,), "qnn.sigmoid"))  # fmt: skip
+_add("qnn.tanh", _tanh,
+     "Hyperbolic tangent; with `fixed_point` in gemmlowp's arithmetic, for scale 1/128 and the middle zero point.",
+     _FIXED_POINT, _by_sigmoid(tabulated_tanh, (0, 1), "qnn.tanh"))  # fmt: skip
 _add("qnn.hardswish", _hardswish, "x * relu6(x + 3) / 6.")
-_add("qnn.leaky_relu", _leaky_relu, "x where it is not negative, else alpha * x.", (_ALPHA,))
-_add("qnn.abs", _abs, "Magnitude.")
-_add("qnn.exp", _of_real(lambda x: math.exp(min(x, 88.0))), "Exponential.")
-_add("qnn.log", _of_real(lambda x: math.log(x) if x > 0 else -math.inf), "Natural logarithm.")
+_add("qnn.leaky_relu", _leaky_relu, "x where it is not negative, else alpha * x.",
+     (Attr("alpha", 0.25, is_float=True),), _leaky_relu16)  # fmt: skip
+_add("qnn.abs", _abs, "Magnitude.", (), _abs16)
+_add("qnn.exp", _of_real(lambda x: math.exp(min(x, 88.0))), "Exponential.", (),
+     _interpolated_rule(lambda x, _: np.exp(np.float64(x))))  # fmt: skip
+_add("qnn.log", _of_real(lambda x: math.log(x) if x > 0 else -math.inf), "Natural logarithm.", (),
+     _interpolated_rule(lambda x, codes: np.log(np.float64(x)) if x > 0
+                        else np.float32(_LOW - codes.out_zero) * codes.out_scale))  # fmt: skip
 _add("qnn.sqrt", _of_real(lambda x: math.sqrt(x) if x >= 0 else math.nan), "Square root.")
-_add("qnn.rsqrt", _rsqrt, "Reciprocal of the square root; with `fixed_point` in TFLite's arithmetic.", (_FIXED_POINT,))
+_add("qnn.rsqrt", _rsqrt, "Reciprocal of the square root; with `fixed_point` in TFLite's arithmetic.", _FIXED_POINT,
+     _interpolated_rule(lambda x, codes: np.float32(1) / np.sqrt(x) if x > 0
+                        else np.float32(_HIGH) * codes.out_scale))  # fmt: skip
 _add("qnn.erf", _of_real(math.erf), "Error function.")
-_add(
-    "qnn.elu", _of_real(lambda x: math.expm1(x) if x < 0 else x), "x where it is not negative, else exp(x) - 1.",
-    in_tvm=qnn_in_tvm.in_reals(qnn_in_tvm.elu),
-)  # fmt: skip
-_add(
-    "qnn.gelu", _gelu, "x * (1 + erf(x / sqrt(2))) / 2, or with `approximate` the tanh form of it.", (_APPROXIMATE,),
-    in_tvm=qnn_in_tvm.in_reals(qnn_in_tvm.gelu),
-)  # fmt: skip
+_add("qnn.elu", _of_real(lambda x: math.expm1(x) if x < 0 else x), "x where it is not negative, else exp(x) - 1.",
+     in_tvm=qnn_in_tvm.in_reals(qnn_in_tvm.elu))  # fmt: skip
+_add("qnn.gelu", _gelu, "x * (1 + erf(x / sqrt(2))) / 2, or with `approximate` the tanh form of it.",
+     (Attr("approximate", False),), _interpolated_rule(_gelu16),
+     in_tvm=qnn_in_tvm.in_reals(qnn_in_tvm.gelu))  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from math import inf, prod
@@ -10,8 +11,9 @@ import numpy as np
 
 from mlfc.errors import TypeCheckError, UnsupportedError
 from mlfc.kernels.folding import Axes, Contest, Fold, emit_arg, emit_fold, serial_loops
+from mlfc.ops import rules
 from mlfc.ops.elementwise import converted
-from mlfc.ops.rules import check_dtype, declare, normalized_axes, normalized_axis, optional_dtype, same_shape
+from mlfc.ops.rules import accumulator, check_dtype, declare, normalized_axes, optional_dtype, same_shape
 from mlfc.relay.ir import Attrs, TensorType
 from mlfc.relay.op import Attr, Elements, Kind, Layout, Trait
 from mlfc.support import dtypes
@@ -23,9 +25,7 @@ from mlfc.tir.extents import as_index
 from mlfc.tir.ir import Expr
 
 _REDUCE = (Attr("axis", None), Attr("keepdims", False), Attr("exclude", False))
-_ARG_REDUCE = (
-    Attr("axis", None), Attr("keepdims", False), Attr("select_last_index", False), Attr("exclude", False),
-)  # fmt: skip
+_ARG_REDUCE = (*_REDUCE[:2], Attr("select_last_index", False), _REDUCE[2])
 _VARIANCE = (*_REDUCE, Attr("unbiased", False))
 _SCAN = (Attr("axis", None), Attr("dtype", None), Attr("exclusive", None))
 _IN_ANY_ORDER: Mapping[str, np.ufunc] = {
@@ -36,12 +36,14 @@ _IN_ANY_ORDER: Mapping[str, np.ufunc] = {
 _OF_NOTHING = ("sum", "mean", "prod", "all", "any")
 
 
-def _axes(name: str, shape: Shape, attrs: Attrs) -> Axes:
+def axes_of(name: str, shape: Shape, attrs: Attrs) -> Axes:
+    """Return the axes that attributes name."""
     folded = normalized_axes(name, attrs["axis"], len(shape), exclude=bool(attrs["exclude"]))
     return Axes(shape, folded, bool(attrs["keepdims"]))
 
 
-def _reduced_shape(axes: Axes) -> Shape:
+def reduced_shape(axes: Axes) -> Shape:
+    """Return the shape of the results."""
     if axes.keepdims:
         return tuple(1 if axis in axes.folded_axes else extent for axis, extent in enumerate(axes.shape))
     return tuple(extent for axis, extent in enumerate(axes.shape) if axis not in axes.folded_axes)
@@ -50,27 +52,22 @@ def _reduced_shape(axes: Axes) -> Shape:
 def _infer_reduce(name: str, attrs: Attrs, data: TensorType) -> TensorType:
     if (data.dtype == "bool") != (name in ("all", "any")):
         raise TypeCheckError(f"{name} does not take {data.dtype}")
-    axes = _axes(name, data.shape, attrs)
-    shape = _reduced_shape(axes)
-    if axes.count == 0 and 0 not in shape and name not in _OF_NOTHING:
+    axes = axes_of(name, data.shape, attrs)
+    kind = TensorType(reduced_shape(axes), "int32" if name in ("argmax", "argmin") else data.dtype)
+    if axes.count == 0 and 0 not in kind.shape and name not in _OF_NOTHING:
         raise TypeCheckError(f"{name} of no elements has no value (shape {data.shape})")
-    return TensorType(shape, "int32" if name in ("argmax", "argmin") else data.dtype)
+    return kind
 
 
 def _infer_variance(name: str, attrs: Attrs, data: TensorType, mean: TensorType) -> TensorType:
-    axes = _axes(name, data.shape, attrs)
+    axes = axes_of(name, data.shape, attrs)
     if mean.dtype != data.dtype or not dtypes.is_float(data.dtype):
         raise TypeCheckError(f"{name} takes two float tensors of one dtype, not {data.dtype} and {mean.dtype}")
-    wanted = _reduced_shape(Axes(data.shape, axes.folded_axes, keepdims=True))
+    wanted = reduced_shape(Axes(data.shape, axes.folded_axes, keepdims=True))
     if data.is_static and mean.shape != wanted:
         raise TypeCheckError(f"{name}: the mean of shape {mean.shape} does not belong to data of {data.shape}")
     same_shape(name, mean.shape, wanted, "shapes of means")
-    return TensorType(_reduced_shape(axes), data.dtype)
-
-
-def _accumulator(dtype: str) -> str:
-    """Return the dtype to accumulate in: the tensor's own, but float32 for narrow floats."""
-    return "float32" if dtype in dtypes.HALVES else dtype
+    return TensorType(reduced_shape(axes), data.dtype)
 
 
 def lowest(dtype: str) -> float:
@@ -81,10 +78,6 @@ def lowest(dtype: str) -> float:
 def highest(dtype: str) -> float:
     """Return what no element of `dtype` is above."""
     return inf if dtypes.is_float(dtype) else dtypes.limits(dtype)[1]
-
-
-def _same(value: Expr) -> Expr:
-    return value
 
 
 def _divided(count: Extent, dtype: str) -> Callable[[Expr], Expr]:
@@ -108,29 +101,26 @@ def _extreme(op: str) -> Callable[[Expr, Expr], Expr]:
     return step
 
 
-def wins_by(op: str, dtype: str) -> Callable[[Expr, Expr], Expr]:
-    """Return how an element wins over the best so far: by `op`, and NaN over everything."""
+def wins_by(op: str, dtype: str, *, nan_wins: bool = True) -> Callable[[Expr, Expr], Expr]:
+    """Return how an element wins over the best so far: by `op`, and NaN over everything, or not at all."""
     if not dtypes.is_float(dtype):
         return lambda element, best: tb.binary(op, element, best)
     if op in ("ge", "le"):  # the last NaN
         return lambda element, best: tb.binary("lor", tb.binary(op, element, best), tb.binary("ne", element, element))
     loses = "le" if op == "gt" else "ge"  # the first NaN
-    return lambda element, best: tb.land(
-        tb.binary("eq", tb.binary(loses, element, best), False), tb.binary("eq", best, best)
-    )
 
+    def wins(element: Expr, best: Expr) -> Expr:
+        known = best if nan_wins else element
+        return tb.land(tb.binary("eq", tb.binary(loses, element, best), False), tb.binary("eq", known, known))
 
-def sorts_before(dtype: str, *, ascending: bool) -> Callable[[Expr, Expr], Expr]:
-    """Return the comparison of an element with an earlier one in an order in which NaN is largest."""
-    if not ascending or not dtypes.is_float(dtype):
-        return wins_by("lt" if ascending else "gt", dtype)
-    return lambda element, best: tb.land(
-        tb.binary("eq", tb.binary("ge", element, best), False), tb.binary("eq", element, element)
-    )
+    return wins
 
 
 def _wrapping(
-    dtype: str, neutral: int, step: Callable[[Expr, Expr], Expr], finish: Callable[[Expr], Expr] = _same
+    dtype: str,
+    neutral: int = 0,
+    step: Callable[[Expr, Expr], Expr] = operator.add,
+    finish: Callable[[Expr], Expr] = lambda total: total,
 ) -> Fold:
     """Return a sum or product, of integers modulo the width of their dtype."""
     if dtype in ("int32", "int64"):
@@ -140,66 +130,59 @@ def _wrapping(
     return Fold(dtype, neutral, step, finish, rounds=dtypes.is_float(dtype) and neutral == 0)
 
 
-def _sum_fold(dtype: str, finish: Callable[[Expr], Expr] = _same) -> Fold:
-    return _wrapping(dtype, 0, lambda a, b: a + b, finish)
-
-
 def _fold(name: str, dtype: str, count: int) -> Fold:
     """Return how the operator `name` folds `count` elements of `dtype`."""
-    wide = _accumulator(dtype)
+    wide = accumulator(dtype)
     if name == "sum":
-        return _sum_fold(wide)
+        return _wrapping(wide)
     if name == "mean":
         wide = "int64" if dtypes.is_integer(dtype) and dtypes.bits(dtype) < 64 else wide  # so that no sum overflows
-        return _sum_fold(wide, _divided(maximum(count, 1), wide))  # the mean of no elements is 0
+        return _wrapping(wide, finish=_divided(maximum(count, 1), wide))  # the mean of no elements is 0
     if name == "prod":
-        return _wrapping(wide, 1, lambda a, b: a * b)
+        return _wrapping(wide, 1, operator.mul)
     if name == "max":
-        return Fold(dtype, lowest(dtype), _extreme("gt"), _same)
+        return Fold(dtype, lowest(dtype), _extreme("gt"), lambda best: best)
     if name == "min":
-        return Fold(dtype, highest(dtype), _extreme("lt"), _same)
+        return Fold(dtype, highest(dtype), _extreme("lt"), lambda best: best)
     op, neutral = ("land", True) if name == "all" else ("lor", False)
-    return Fold("bool", neutral, lambda a, b: tb.binary(op, a, b), _same)
+    return Fold("bool", neutral, lambda a, b: tb.binary(op, a, b), lambda found: found)
 
 
 def _reduce_constants(name: str, attrs: Attrs, kind: TensorType, data: Array) -> Array | None:
     """Return what integers fold to: in any order it is the same, as sums and products wrap around."""
     if name not in _IN_ANY_ORDER or (data.dtype.kind not in "iub") or dtypes.from_numpy(data.dtype) != kind.dtype:
         return None
-    folded = normalized_axes(name, attrs["axis"], data.ndim, exclude=bool(attrs["exclude"]))
-    folding = _IN_ANY_ORDER[name]
-    count = prod(data.shape[axis] for axis in folded)
-    if folding.identity is None and not count:
+    axes, folding = axes_of(name, data.shape, attrs), _IN_ANY_ORDER[name]
+    if folding.identity is None and not axes.count:
         return None
-    return np.asarray(folding.reduce(data, axis=folded, dtype=data.dtype)).reshape(kind.shape)
+    return np.asarray(folding.reduce(data, axis=axes.folded_axes, dtype=data.dtype)).reshape(kind.shape)
 
 
 def _emit_reduce(name: str, ctx: Context, inputs: Sequence[Tensor], attrs: Attrs, out: Output) -> None:
     (data,) = inputs
-    axes = _axes(name, data.shape, attrs)
+    axes = axes_of(name, data.shape, attrs)
     emit_fold(ctx, data.read, axes, _fold(name, data.dtype, axes.count), out)
 
 
 def _emit_variance(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs, out: Output) -> None:
     data, mean = inputs
-    axes = _axes("variance", data.shape, attrs)
-    wide = _accumulator(data.dtype)
+    axes = axes_of("variance", data.shape, attrs)
+    wide = accumulator(data.dtype)
 
     def squared_distance(indices: Indices) -> Expr:
         difference = tb.cast(data.read(indices) - broadcast_read(mean, indices), wide)
         return difference * difference
 
     divisor = axes.count - 1 if attrs["unbiased"] else axes.count
-    emit_fold(ctx, squared_distance, axes, _sum_fold(wide, _divided(divisor, wide)), out)
+    emit_fold(ctx, squared_distance, axes, _wrapping(wide, finish=_divided(divisor, wide)), out)
 
 
 def _emit_arg(name: str, ctx: Context, inputs: Sequence[Tensor], attrs: Attrs, out: Output) -> None:
     (data,) = inputs
-    largest = name == "argmax"
-    strict, loose = ("gt", "ge") if largest else ("lt", "le")
-    worst = lowest(data.dtype) if largest else highest(data.dtype)
-    contest = Contest(data.dtype, worst, wins_by(loose if attrs["select_last_index"] else strict, data.dtype))
-    emit_arg(ctx, data.read, _axes(name, data.shape, attrs), contest, out)
+    strict, loose, worst = ("gt", "ge", lowest) if name == "argmax" else ("lt", "le", highest)
+    wins = wins_by(loose if attrs["select_last_index"] else strict, data.dtype)
+    contest = Contest(data.dtype, worst(data.dtype), wins)
+    emit_arg(ctx, data.read, axes_of(name, data.shape, attrs), contest, out)
 
 
 def _infer_require(name: str, _: Attrs, flag: TensorType) -> TensorType:
@@ -222,7 +205,7 @@ def _infer_scan(name: str, attrs: Attrs, data: TensorType) -> TensorType:
     check_dtype(name, dtype, "number")
     if attrs["axis"] is None:
         return TensorType((prod(data.shape),), dtype)
-    normalized_axis(name, attrs["axis"], len(data.shape))
+    rules.normalized_axis(name, attrs["axis"], len(data.shape))
     return TensorType(data.shape, dtype)
 
 
@@ -237,19 +220,14 @@ def _emit_scan(name: str, ctx: Context, inputs: Sequence[Tensor], attrs: Attrs, 
         with serial_loops(ctx, [data.shape[index] for index in running], "r") as steps:
             rest, turn = iter(kept), iter(steps)
             indices = [next(turn) if index in running else next(rest) for index in range(len(data.shape))]
-            place = indices if axis is not None else [_flat_index(indices, data.shape)]
+            place = indices if axis is not None else [tb.const(0)]
+            for index, extent in zip(indices if axis is None else (), data.shape, strict=False):
+                place = [place[0] * extent + index]
             before = stmts.let("before", tb.load(total, [0]))
             element = converted(data.read(indices), out.dtype)
             after = stmts.let("after", before + element if name == "cumsum" else before * element)
             stmts.store(total, [0], after)
             out.store(place, before if attrs["exclusive"] else after)
-
-
-def _flat_index(indices: Sequence[Expr], shape: Sequence[int]) -> Expr:
-    place = tb.const(0)
-    for index, extent in zip(indices, shape, strict=True):
-        place = place * extent + index
-    return place
 
 
 _ELEMENTS = {"max": Elements.EXTREME, "min": Elements.EXTREME, "mean": Elements.AVERAGED}

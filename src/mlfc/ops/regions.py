@@ -40,24 +40,13 @@ def _infer(name: str, attrs: Attrs, data: TensorType, rois: TensorType) -> Tenso
             raise TooSmallError(name, data.shape[axis], 1, "a dimension")
     # float32 coordinates do not count further
     ends = [bounds(data.shape[axis]) for axis in axes]
-    if any(low < 1 or (low == high and high >= 1 << 22) for low, high in ends) or (
-        bounds(data.shape[attrs["layout"].index("N")])[0] < 1
-    ):
+    images = bounds(data.shape[attrs["layout"].index("N")])[0]
+    if images < 1 or any(low < 1 or (low == high and high >= 1 << 22) for low, high in ends):
         raise TypeCheckError(f"{name}: regions of data of shape {data.shape} cannot be pooled")
     shape = replaced(data.shape, attrs["layout"].index("N"), rois.shape[0])
     for axis, extent in zip(axes, pooled, strict=True):
         shape = replaced(shape, axis, extent)
     return TensorType(shape, data.dtype)
-
-
-@dataclass(frozen=True)
-class _SampleTaps:
-    """The two elements along an axis that a sample is made of."""
-
-    low: Expr
-    high: Expr
-    low_weight: Expr
-    high_weight: Expr
 
 
 @dataclass(frozen=True)
@@ -91,18 +80,14 @@ class _RegionSide:
         within = (sample + tb.const(0.5, dtype)) * self.size / self.samples
         return self.ctx.stmts.let("place", self.first + tb.cast(index, dtype) * self.size + within)
 
-    def is_inside(self, place: Expr) -> Expr:
-        """Tell whether a sample lies in the image, or less than one element outside; what is NaN does not."""
-        low, high = tb.const(-1, place.dtype), tb.const(self.extent, place.dtype)
-        return tb.land(tb.binary("ge", place, low), tb.binary("le", place, high))
-
-    def taps(self, place: Expr) -> _SampleTaps:
-        """Return the elements between which a sample lies; of one outside any that exist."""
+    def taps(self, place: Expr) -> list[tuple[Expr, Expr]]:
+        """Return the two elements between which a sample lies, with their weights; of one outside any that exist."""
         let, dtype, last = self.ctx.stmts.let, place.dtype, self.extent - 1
         at = let("at", tb.clamp(place, tb.const(0, dtype), tb.const(last, dtype)))
         low = let("low", tb.clamp(tb.truncated(at, "int32"), 0, last))
         share = let("share", at - tb.cast(low, dtype))
-        return _SampleTaps(low, let("high", tb.minimum(low + 1, last)), let("rest", tb.const(1, dtype) - share), share)
+        high = let("high", tb.minimum(low + 1, last))
+        return [(low, let("rest", tb.const(1, dtype) - share)), (high, share)]
 
 
 def _side(ctx: Context, attrs: Attrs, extent: Any, pooled: int, edges: tuple[Expr, Expr]) -> _RegionSide:
@@ -113,9 +98,8 @@ def _side(ctx: Context, attrs: Attrs, extent: Any, pooled: int, edges: tuple[Exp
     size = let("size", whole / tb.const(pooled, dtype))
     if attrs["sample_ratio"] > 0:
         return _RegionSide(ctx, extent, first, size, tb.const(attrs["sample_ratio"], dtype), attrs["sample_ratio"])
-    return _RegionSide(
-        ctx, extent, first, size, let("samples", tb.maximum(tb.intrinsic("ceil", size), tb.const(0, dtype))), extent + 5
-    )
+    samples = let("samples", tb.maximum(tb.intrinsic("ceil", size), tb.const(0, dtype)))
+    return _RegionSide(ctx, extent, first, size, samples, extent + 5)
 
 
 def _emit(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs, out: Output) -> None:
@@ -158,12 +142,16 @@ def _add_sample(
     layout, stmts = attrs["layout"], ctx.stmts
     axes, dtype = spatial_axes("", layout, 2), results.dtype
     places = [side.place(*at) for side, at in zip(sides, zip(bins, samples, strict=True), strict=True)]
-    inside = stmts.let("inside", tb.land(*(side.is_inside(place) for side, place in zip(sides, places, strict=True))))
+    inside = []  # the image, or less than one element outside; what is NaN is not
+    for side, place in zip(sides, places, strict=True):
+        low, high = tb.const(-1, place.dtype), tb.const(side.extent, place.dtype)
+        inside.append(tb.land(tb.binary("ge", place, low), tb.binary("le", place, high)))
+    is_inside = stmts.let("inside", tb.land(*inside))
     rows, columns = (side.taps(place) for side, place in zip(sides, places, strict=True))
     corners = [
         (row, column, stmts.let("weight", tb.cast(row_weight * column_weight, dtype)))
-        for row, row_weight in ((rows.low, rows.low_weight), (rows.high, rows.high_weight))
-        for column, column_weight in ((columns.low, columns.low_weight), (columns.high, columns.high_weight))
+        for row, row_weight in rows
+        for column, column_weight in columns
     ]
     is_first = tb.land(*(tb.binary("eq", sample, tb.const(0, sample.dtype)) for sample in samples))
     kind = "vectorized" if layout[3] == "C" else "serial"
@@ -175,11 +163,11 @@ def _add_sample(
             parts.append(weight * tb.cast(data.read([every[axis] for axis in range(4)]), dtype))
         before = tb.load(results, [channel])
         if attrs["mode"] == "avg":
-            value = tb.select(inside, parts[0] + parts[1] + parts[2] + parts[3], tb.const(0, dtype))
+            value = tb.select(is_inside, parts[0] + parts[1] + parts[2] + parts[3], tb.const(0, dtype))
             stmts.store(results, [channel], before + value)
         else:
             highest = tb.maximum(tb.maximum(tb.maximum(parts[0], parts[1]), parts[2]), parts[3])
-            value = stmts.let("value", tb.select(inside, highest, tb.const(0, dtype)))
+            value = stmts.let("value", tb.select(is_inside, highest, tb.const(0, dtype)))
             stmts.store(results, [channel], tb.select(is_first, value, tb.maximum(before, value)))
 
 

@@ -89,7 +89,7 @@ def declare(
     of their own. `rest` are other fields of `mlfc.relay.op.Operator`.
     """
 
-    def infer_tensors(types: Sequence[Type], given: Attrs) -> Type:
+    def of_types(types: Sequence[Type], given: Attrs) -> Type:
         return infer(name, given, *tensors(name, types))
 
     def compute(ctx: Context, inputs: Sequence[Tensor], given: Attrs, out: TensorType) -> Reader:
@@ -99,7 +99,7 @@ def declare(
 
     if element is not None:
         rest["compute"] = compute
-    OPERATORS.add(name, Operator(name, num_inputs, infer_tensors, kind, attrs, **rest))
+    OPERATORS.add(name, Operator(name, num_inputs, of_types, kind, attrs, **rest))
 
 
 def tensors(name: str, types: Sequence[Type]) -> list[TensorType]:
@@ -202,9 +202,14 @@ def optional_dtype(given: str | None, default: str) -> str:
     return given
 
 
-def replaced(shape: Shape, axis: int, *extents: Extent) -> Shape:
-    """Return `shape` with `extents` in place of the one of `axis`."""
-    return (*shape[:axis], *extents, *shape[axis + 1 :])
+def accumulator(dtype: str) -> str:
+    """Return the dtype to accumulate in: the tensor's own, but float32 for short floats."""
+    return "float32" if dtype in dtypes.HALVES else dtype
+
+
+def replaced(sequence: Sequence[Any], axis: int, *items: Any) -> tuple[Any, ...]:
+    """Return a shape, or indices, with `items` in place of the one of `axis`."""
+    return (*sequence[:axis], *items, *sequence[axis + 1 :])
 
 
 def scalar(tensor: Tensor) -> Expr:

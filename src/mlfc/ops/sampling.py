@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import reduce
 from itertools import product
 from typing import Any
 
@@ -78,27 +80,22 @@ class _SampledAxis:
             at = ((place + _like(1, place)) * _like(self.extent, place) - _like(1, place)) * _like(0.5, place)
         if self.method == "nearest":
             at = tb.intrinsic("round_even", at)
-        at = let("at", self._limited(let("at", at)))
+        at = let("at", at)
+        if self.padding == "reflection":
+            at = tb.clamp(self._reflected(at), *self._edges(at))
+        else:  # in or near the axis for any, NaN included, which counts as the lowest
+            # of a cubic with border padding, the elements are limited to the axis, and not the place among them
+            margin = _MARGIN if self.padding == "zeros" or self.method == "bicubic" else 0
+            at = tb.clamp(at, _like(-margin, at), _like(self.extent - 1 + margin, at))
+        at = let("at", at)
         below = let("below", tb.intrinsic("floor", at))
         first = let("first", tb.truncated(below, "int32"))
         if self.method == "nearest":
             return [self._tap(first, None)]
         fraction = let("fraction", tb.cast(at - below, weigh))
-        weights = _linear(fraction) if self.method == "bilinear" else _cubic(fraction)
+        weights = [_like(1, fraction) - fraction, fraction] if self.method == "bilinear" else _cubic(fraction)
         steps = range(1 - len(weights) // 2, 1 + len(weights) // 2)
         return [self._tap(first + step, let("weight", weight)) for step, weight in zip(steps, weights, strict=True)]
-
-    def _limited(self, at: Expr) -> Expr:
-        """Return a coordinate in or near the axis for any, NaN included, which counts as the lowest."""
-        if self.padding == "reflection":
-            return tb.clamp(self._reflected(at), *self._edges(at))
-        # of a cubic with border padding, the elements are limited to the axis, and not the place among them
-        margin = _MARGIN if self.padding == "zeros" or self.method == "bicubic" else 0
-        return tb.clamp(at, _like(-margin, at), _like(self.extent - 1 + margin, at))
-
-    def _is_inside(self, at: Expr) -> Expr:
-        low, high = self._edges(at)
-        return tb.land(tb.binary("ge", at, low), tb.binary("le", at, high))
 
     def _edges(self, at: Expr) -> tuple[Expr, Expr]:
         if self.corners:
@@ -110,13 +107,13 @@ class _SampledAxis:
         if self.corners and self.extent == 1:
             return _like(0, at)
         let, around = self.ctx.stmts.let, 2 * (self.extent - 1 if self.corners else self.extent)
-        low, _ = self._edges(at)
+        low, high = self._edges(at)
         from_low = let("from_low", at - low)
         turns = tb.intrinsic("floor", from_low / _like(around, at))
         rest = let("rest", from_low - turns * _like(around, at))
         back = tb.minimum(rest, _like(around, at) - rest) + low
         # what is inside keeps all its bits
-        found = tb.select(self._is_inside(at), at, back)
+        found = tb.select(tb.land(tb.binary("ge", at, low), tb.binary("le", at, high)), at, back)
         if self.corners and isinstance(self.extent, Dim):
             return tb.select(tb.binary("eq", tb.const(self.extent), 1), _like(0, at), found)
         return found
@@ -137,10 +134,6 @@ class _SampledAxis:
 
 def _like(value: float, expr: Expr) -> Expr:
     return tb.const(value, expr.dtype)
-
-
-def _linear(fraction: Expr) -> list[Expr]:
-    return [_like(1, fraction) - fraction, fraction]
 
 
 def _cubic(fraction: Expr) -> list[Expr]:
@@ -175,29 +168,21 @@ def _emit(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs, out: Output) -> 
         kind = "vectorized" if channel_axis == rank + 1 else "serial"
         with stmts.loop(data.shape[channel_axis], "channel", kind) as channel:
             at = {layout.index("N"): image, channel_axis: channel}
-            total: Expr | None = None
-            for combination in product(*taps):
-                element = _weighted(data, {**at, **dict(zip(axes, combination, strict=True))}, weigh)
-                total = element if total is None else total + element
-            assert total is not None
+            every = ({**at, **dict(zip(axes, combination, strict=True))} for combination in product(*taps))
+            total = reduce(operator.add, [_weighted(data, each, weigh) for each in every])
             to = {**at, **dict(zip(axes, place, strict=True))}
             out.store([to[axis] for axis in range(rank + 2)], converted(total, out.dtype))
 
 
 def _weighted(data: Tensor, at: dict[int, Expr | _Tap], weigh: str) -> Expr:
     taps = [part for part in at.values() if isinstance(part, _Tap)]
-    indices = [at[axis] for axis in range(len(at))]
-    element = data.read([part.position if isinstance(part, _Tap) else part for part in indices])
+    parts = (at[axis] for axis in range(len(at)))
+    element = data.read([part.position if isinstance(part, _Tap) else part for part in parts])
     inside = [tap.inside for tap in taps if tap.inside is not None]
     if inside:
         element = tb.select(tb.land(*inside), element, tb.const(0, element.dtype))
     weights = [tap.weight for tap in taps if tap.weight is not None]
-    if not weights:
-        return element
-    weight = weights[0]
-    for more in weights[1:]:
-        weight = weight * more
-    return tb.cast(element, weigh) * weight
+    return tb.cast(element, weigh) * reduce(operator.mul, weights) if weights else element
 
 
 declare("image.grid_sample", 2, _infer, Kind.ANCHOR,

@@ -3,25 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from itertools import pairwise
 from typing import Any, NamedTuple
 
 from mlfc.errors import TypeCheckError
-from mlfc.ops.rules import (
-    Element,
-    TooSmallError,
-    at_most,
-    broadcast_shape,
-    declare,
-    divided,
-    normalized_axes,
-    normalized_axis,
-    replaced,
-    same_extent,
-    same_shape,
-    scalar,
-    tensors,
-)
+from mlfc.ops import rules
+from mlfc.ops.rules import Element, at_most, declare, normalized_axes, normalized_axis, replaced, same_shape, tensors
 from mlfc.relay.ir import Attrs, TensorType, TupleType, Type
 from mlfc.relay.op import OPERATORS, Attr, Elements, Kind, Layout, Operator, Trait
 from mlfc.support.dims import LARGEST, Dim, Extent, Shape, UndecidedError, is_static, maximum, minimum
@@ -38,10 +26,6 @@ def _ints(name: str, what: str, value: Any, low: int = 0) -> Shape:
     return given
 
 
-def _infer_transpose(_: str, attrs: Attrs, data: TensorType) -> TensorType:
-    return TensorType(tuple(data.shape[axis] for axis in _permutation(len(data.shape), attrs)), data.dtype)
-
-
 def _permutation(rank: int, attrs: Attrs) -> tuple[int, ...]:
     if attrs["axes"] is None:
         return tuple(reversed(range(rank)))
@@ -51,6 +35,10 @@ def _permutation(rank: int, attrs: Attrs) -> tuple[int, ...]:
     return axes
 
 
+def _infer_transpose(_: str, attrs: Attrs, data: TensorType) -> TensorType:
+    return TensorType(tuple(data.shape[axis] for axis in _permutation(len(data.shape), attrs)), data.dtype)
+
+
 def _transpose(of: Element, data: Tensor) -> Expr:
     axes = _permutation(len(data.shape), of.attrs)
     return data.read([of.at[axes.index(axis)] for axis in range(len(axes))])
@@ -58,7 +46,7 @@ def _transpose(of: Element, data: Tensor) -> Expr:
 
 def _infer_broadcast_to(name: str, attrs: Attrs, data: TensorType, *like: TensorType) -> TensorType:
     shape = like[0].shape if like else _ints(name, "shape", attrs["shape"])
-    if broadcast_shape(name, data.shape, shape) != tuple(shape):
+    if rules.broadcast_shape(name, data.shape, shape) != tuple(shape):
         raise TypeCheckError(f"{name}: {data.shape} does not broadcast to {shape}")
     return TensorType(shape, data.dtype)
 
@@ -87,14 +75,14 @@ def _infer_concatenate(types: Sequence[Type], attrs: Attrs) -> TensorType:
     return TensorType(replaced(first, axis, total), fields[0].dtype)
 
 
-def _concatenate(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs, out: Output) -> None:
+def _join(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs, out: Output, *, stacks: bool) -> None:
     axis, start = attrs["axis"] % len(out.shape), 0
-    for tensor in inputs:
+    for position, tensor in enumerate(inputs):
         if 0 not in tensor.shape:
-            with ctx.loops(tensor.shape) as indices:
-                place = (*indices[:axis], indices[axis] + start, *indices[axis + 1 :])
-                out.store(place, tensor.read(indices))
-        start += tensor.shape[axis]
+            with ctx.loops(tensor.shape) as at:
+                own, rest = (tb.const(position), at[axis:]) if stacks else (at[axis] + start, at[axis + 1 :])
+                out.store((*at[:axis], own, *rest), tensor.read(at))
+        start += 0 if stacks else tensor.shape[axis]
 
 
 def _infer_stack(types: Sequence[Type], attrs: Attrs) -> TensorType:
@@ -106,21 +94,13 @@ def _infer_stack(types: Sequence[Type], attrs: Attrs) -> TensorType:
     return TensorType((*shape[:axis], len(fields), *shape[axis:]), fields[0].dtype)
 
 
-def _stack(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs, out: Output) -> None:
-    axis = attrs["axis"] % len(out.shape)
-    for position, tensor in enumerate(inputs):
-        if 0 not in tensor.shape:
-            with ctx.loops(tensor.shape) as indices:
-                out.store((*indices[:axis], tb.const(position), *indices[axis:]), tensor.read(indices))
-
-
 def split_points(extent: Extent, indices_or_sections: int | Sequence[Extent]) -> list[tuple[Any, Any]]:
     """Return (begin, end) of each part that `split` cuts a dimension of `extent` into."""
     if isinstance(indices_or_sections, int):
         sections = indices_or_sections
         if sections < 1 or (isinstance(extent, int) and extent % sections):
             raise TypeCheckError(f"split: {extent} does not divide into {indices_or_sections} equal parts")
-        step = divided("split", extent, sections, "elements")
+        step = rules.divided("split", extent, sections, "elements")
         return [(index * step, (index + 1) * step) for index in range(indices_or_sections)]
     cuts: list[Any] = [0, *indices_or_sections, extent]
     if not all(at_most("split", a, b, "cut points") for a, b in pairwise(cuts)):
@@ -132,6 +112,16 @@ def _infer_split(name: str, attrs: Attrs, data: TensorType) -> TupleType:
     axis = normalized_axis(name, attrs["axis"], len(data.shape))
     parts = split_points(data.shape[axis], attrs["indices_or_sections"])
     return TupleType(tuple(TensorType(replaced(data.shape, axis, end - begin), data.dtype) for begin, end in parts))
+
+
+def _counted(place: Extent, extent: Extent) -> Any:
+    """Return a place that counts from the end if it is negative."""
+    if not isinstance(place, Dim) and abs(place) >= LARGEST:
+        return extent if place > 0 else -1  # no extent is larger, though its bounds alone may not say so: 12 * n
+    try:
+        return place + extent if place < 0 else place
+    except UndecidedError:  # a negative one counts from the end
+        raise rules.TooSmallError("strided_slice", place, 0, "a place") from None
 
 
 class KeptIndices(NamedTuple):
@@ -174,28 +164,9 @@ def _kept(extent: Any, first: Any, last: Any, stride: int, *, sized: bool) -> Ke
         return KeptIndices(kept.start, kept.step, len(kept))
     # before the first and behind the last of the indices, in the order of the stride
     low, high = (0, extent) if stride > 0 else (-1, extent - 1)
-    start, end = (_limited(_counted(item, extent), low, high) for item in (first, last))
+    start, end = (minimum(maximum(_counted(item, extent), low), high) for item in (first, last))
     room, size = (end - start, stride) if stride > 0 else (start - end, -stride)
     return KeptIndices(start, stride, maximum(0, (room + size - 1) // size))
-
-
-def _counted(place: Extent, extent: Extent) -> Any:
-    """Return a place that counts from the end if it is negative."""
-    if not isinstance(place, Dim) and abs(place) >= LARGEST:
-        return extent if place > 0 else -1  # no extent is larger, though its bounds alone may not say so: 12 * n
-    try:
-        return place + extent if place < 0 else place
-    except UndecidedError:
-        # a negative one counts from the end
-        raise TooSmallError("strided_slice", place, 0, "a place") from None
-
-
-def _limited(place: Extent, low: Extent, high: Extent) -> Any:
-    return minimum(maximum(place, low), high)
-
-
-def _infer_strided_slice(_: str, attrs: Attrs, data: TensorType) -> TensorType:
-    return TensorType(tuple(kept.count for kept in slice_ranges(data.shape, attrs)), data.dtype)
 
 
 def _strided_slice(of: Element, data: Tensor) -> Expr:
@@ -248,7 +219,7 @@ def _repeat(of: Element, data: Tensor) -> Expr:
     if axis is None:
         return data.read(unraveled(at[0] // repeats, data.shape))
     axis %= len(data.shape)
-    return data.read([*at[:axis], at[axis] // repeats, *at[axis + 1 :]])
+    return data.read(replaced(at, axis, at[axis] // repeats))
 
 
 def _infer_reverse(name: str, attrs: Attrs, data: TensorType) -> TensorType:
@@ -267,7 +238,7 @@ def _infer_reverse_sequence(name: str, attrs: Attrs, data: TensorType, lengths: 
         raise TypeCheckError(f"{name}: seq_axis and batch_axis are the same")
     if len(lengths.shape) != 1 or lengths.dtype not in ("int32", "int64"):
         raise TypeCheckError(f"{name}: expected {data.shape[batch]} integers as lengths, got {lengths}")
-    same_extent(name, data.shape[batch], lengths.shape[0], "numbers of lengths")
+    rules.same_extent(name, data.shape[batch], lengths.shape[0], "numbers of lengths")
     return data
 
 
@@ -276,7 +247,7 @@ def _reverse_sequence(of: Element, data: Tensor, lengths: Tensor) -> Expr:
     batch, axis = of.attrs["batch_axis"] % rank, of.attrs["seq_axis"] % rank
     length = tb.cast(tb.clamp(lengths(at[batch]), 0, data.shape[axis]), "int32")
     mirrored = tb.select(tb.binary("lt", at[axis], length), length - 1 - at[axis], at[axis])
-    return data.read([*at[:axis], tb.clamp(mirrored, 0, data.shape[axis] - 1), *at[axis + 1 :]])
+    return data.read(replaced(at, axis, tb.clamp(mirrored, 0, data.shape[axis] - 1)))
 
 
 def _infer_trilu(name: str, _: Attrs, data: TensorType, k: TensorType) -> TensorType:
@@ -287,17 +258,18 @@ def _infer_trilu(name: str, _: Attrs, data: TensorType, k: TensorType) -> Tensor
 
 def _trilu(of: Element, data: Tensor, k: Tensor) -> Expr:
     span = sum(data.shape[-2:])
-    diagonal = tb.cast(tb.clamp(scalar(k), -span, span), "int32")
+    diagonal = tb.cast(tb.clamp(rules.scalar(k), -span, span), "int32")
     kept = tb.binary("ge" if of.attrs["upper"] else "le", of.at[-1] - of.at[-2], diagonal)
     return tb.select(kept, data.read(of.at), tb.const(0, data.dtype))
 
 
-for _name, _infer_joined, _emit, _layout, _doc in (
-    ("concatenate", _infer_concatenate, _concatenate, Layout.CONCATENATE, "Joins tensors along a dimension"),
-    ("stack", _infer_stack, _stack, None, "Joins tensors along a new dimension"),
+for _name, _infer_joined, _layout, _doc in (
+    ("concatenate", _infer_concatenate, Layout.CONCATENATE, "Joins tensors along a dimension"),
+    ("stack", _infer_stack, None, "Joins tensors along a new dimension"),
 ):
-    OPERATORS.add(_name, Operator(_name, 1, _infer_joined, Kind.REDUCE, (Attr("axis", 0),), emit=_emit, layout=_layout,
-                                  traits=Trait.READS_ONCE, doc=_doc))  # fmt: skip
+    OPERATORS.add(_name, Operator(_name, 1, _infer_joined, Kind.REDUCE, (Attr("axis", 0),), layout=_layout,
+                                  emit=partial(_join, stacks=_name == "stack"), traits=Trait.READS_ONCE,
+                                  doc=_doc))  # fmt: skip
 _INJECTIVE = Kind.INJECTIVE
 declare("transpose", 1, _infer_transpose, _INJECTIVE, (Attr("axes"),), _transpose, takes_narrow=True,
         layout=Layout.TRANSPOSE, elements=Elements.MOVED,
@@ -311,9 +283,10 @@ declare("broadcast_to_like", 2, _infer_broadcast_to, _INJECTIVE, (), lambda of, 
         doc="Repeats dimensions of extent 1 to the second argument's shape")  # fmt: skip
 declare("split", 1, _infer_split, Kind.OPAQUE, (Attr("indices_or_sections"), Attr("axis", 0)),
         doc="Cuts a dimension into equal parts or at given points")  # fmt: skip
-declare("strided_slice", 1, _infer_strided_slice, _INJECTIVE,
-        (Attr("begin"), Attr("end"), Attr("strides"), Attr("slice_mode", "end"), Attr("axes")), _strided_slice,
-        layout=Layout.SLICE, elements=Elements.MOVED,
+declare("strided_slice", 1,
+        lambda _, attrs, data: TensorType(tuple(kept.count for kept in slice_ranges(data.shape, attrs)), data.dtype),
+        _INJECTIVE, (Attr("begin"), Attr("end"), Attr("strides"), Attr("slice_mode", "end"), Attr("axes")),
+        _strided_slice, layout=Layout.SLICE, elements=Elements.MOVED,
         doc="Part of a tensor, as Python's slices; slice_mode 'size' takes sizes for ends")  # fmt: skip
 declare("slice_like", 2, _infer_slice_like, _INJECTIVE, (Attr("axes"),), lambda of, data, _: data.read(of.at),
         elements=Elements.MOVED, traits=Trait.NEUTRAL,

@@ -119,12 +119,6 @@ def _infer_log(name: str, attrs: Attrs, data: TensorType) -> TensorType:
     return TensorType(data.shape, "int16")
 
 
-def _log_table() -> np.ndarray[tuple[int, ...], np.dtype[np.int32]]:
-    """Return by how much the binary logarithm of 1 + x exceeds x, for each segment of [0, 1] and one beyond."""
-    x = np.arange((1 << _LOG_SEGMENTS) + 1) / (1 << _LOG_SEGMENTS)
-    return np.rint((np.log2(1 + x) - x) * (1 << _LOG_FRACTION)).astype(np.int32)
-
-
 def _log(of: Element, data: Tensor) -> Expr:
     scaled = data.read(of.at) << tb.const(of.attrs["correction_bits"])
     whole = tb.const(31) - tb.intrinsic("clz32", tb.maximum(scaled, 1), dtype="int32")
@@ -133,7 +127,10 @@ def _log(of: Element, data: Tensor) -> Expr:
     fraction = tb.cast((above << left) >> right, "int32")
     width = _LOG_FRACTION - _LOG_SEGMENTS
     segment = tb.clamp(fraction >> tb.const(width), 0, (1 << _LOG_SEGMENTS) - 1)
-    table = of.ctx.constant("log_table", _log_table())
+    # by how much the binary logarithm of 1 + x exceeds x, for each segment of [0, 1] and one beyond
+    x = np.arange((1 << _LOG_SEGMENTS) + 1) / (1 << _LOG_SEGMENTS)
+    excess = np.rint((np.log2(1 + x) - x) * (1 << _LOG_FRACTION)).astype(np.int32)
+    table = of.ctx.constant("log_table", excess)
     low, high = tb.load(table, [segment]), tb.load(table, [segment + 1])
     between = ((high - low) * (fraction - segment * (1 << width))) >> tb.const(_LOG_FRACTION)
     binary = (tb.cast(whole, "uint32") << tb.const(_LOG_FRACTION)) + tb.cast(fraction + low + between, "uint32")
@@ -201,14 +198,14 @@ def _emit_overlap_add(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs, out:
                 tb.land(tb.binary("ge", frame, 0), tb.binary("lt", frame, count), tb.binary("lt", inside, size))
             ):
                 given = frames(row, tb.clamp(frame, 0, count - 1), tb.clamp(inside, 0, size - 1))
-                stmts.store(total, [0], _saturated_sum(tb.load(total, [0]), given))
+                before = tb.load(total, [0])
+                if out.dtype == "float32":
+                    value = before + given
+                else:
+                    wide = tb.cast(before, "int32") + tb.cast(given, "int32")
+                    value = tb.cast(tb.clamp(wide, -32768, 32767), "int16")
+                stmts.store(total, [0], value)
         out.store([row, i], tb.load(total, [0]))
-
-
-def _saturated_sum(a: Expr, b: Expr) -> Expr:
-    if a.dtype == "float32":
-        return a + b
-    return tb.cast(tb.clamp(tb.cast(a, "int32") + tb.cast(b, "int32"), -32768, 32767), "int16")
 
 
 _CONTRACT = "bit-exact to TFLite Micro's"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from mlfc.errors import TypeCheckError
 from mlfc.ops.rules import declare, divided
@@ -34,11 +33,6 @@ def _infer(name: str, attrs: Attrs, feature: TensorType, state: TensorType, weig
     return TensorType((feature.shape[0], divided(name, filters, attrs["rank"], "filters")), _SUMS[feature.dtype])
 
 
-def _plus(a: Expr, b: Expr) -> Expr:
-    """Return a sum, of integers modulo 2**32."""
-    return a + b if a.dtype != "int32" else tb.cast(tb.cast(a, "uint32") + tb.cast(b, "uint32"), "int32")
-
-
 def _emit(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs, out: Output) -> None:
     feature, state, weights = inputs
     stmts, memory, rank = ctx.stmts, weights.shape[1], attrs["rank"]
@@ -49,7 +43,11 @@ def _emit(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs, out: Output) -> 
         def add(a: Expr, b: Expr) -> None:
             code = tb.cast(a, out.dtype)
             product = (code - attrs["state_zero"] if attrs["state_zero"] else code) * tb.cast(b, out.dtype)
-            stmts.store(total, [0], _plus(tb.load(total, [0]), product))
+            before = tb.load(total, [0])
+            if out.dtype == "int32":  # modulo 2**32
+                stmts.store(total, [0], tb.cast(tb.cast(before, "uint32") + tb.cast(product, "uint32"), "int32"))
+            else:
+                stmts.store(total, [0], before + product)
 
         with stmts.loop(rank, "part") as part:
             place = unit * rank + part
@@ -59,10 +57,7 @@ def _emit(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs, out: Output) -> 
         out.store([row, unit], tb.load(total, [0]))
 
 
-def _macs(types: Sequence[TensorType], _: Attrs, __: TensorType) -> Any:
-    return types[0].shape[0] * types[2].size
-
-
-declare("nn.svdf_time", 3, _infer, Kind.REDUCE, (Attr("rank", REQUIRED), Attr("state_zero", 0)), emit=_emit, macs=_macs,
+declare("nn.svdf_time", 3, _infer, Kind.REDUCE, (Attr("rank", REQUIRED), Attr("state_zero", 0)), emit=_emit,
+        macs=lambda types, _, __: types[0].shape[0] * types[2].size,
         contract="exact on integers, with int32 sums; floats in the order of the steps",
         doc="Sums of filters over the last steps: the feature, and what the state keeps but the oldest")  # fmt: skip

@@ -10,74 +10,62 @@ from mlfc.errors import TypeCheckError
 from mlfc.ops.rules import declare, divided, normalized_axes, normalized_axis, same_extent
 from mlfc.relay.ir import Attrs, TensorType
 from mlfc.relay.op import REQUIRED, Attr, Elements, Kind
-from mlfc.support.dims import Dim, Extent, Shape, is_static
+from mlfc.support.dims import Dim, Shape, is_static
 
 
-class _Reshape:
-    """Resolves the entries of ``newshape`` from left to right against the dimensions of the data."""
+def _reshaped(shape: Shape, newshape: Sequence[Any], *, allow_zero: bool) -> Shape:
+    """Return the new shape; raise TypeCheckError where it does not hold the same elements."""
+    entries, rest, size = list(newshape), list(shape), prod(shape)
+    result: list[Any] = []
 
-    def __init__(self, shape: Shape, newshape: Sequence[Extent], *, allow_zero: bool) -> None:
-        self._shape = shape
-        self._entries = list(newshape)
-        self._allow_zero = allow_zero
-        self._taken = 0
-        self._result: list[Any] = []
+    def take() -> Any:
+        if not rest:
+            raise TypeCheckError(f"reshape: newshape copies more dimensions than {shape} has")
+        return rest.pop(0)
 
-    def run(self) -> Shape:
-        """Return the new shape; raise TypeCheckError where it does not hold the same elements."""
-        while self._entries:
-            self._resolve(self._entries.pop(0))
-        size = prod(self._shape)
-        if self._result.count(-1) > 1:
-            raise TypeCheckError("reshape: more than one entry of newshape is -1")
-        if -1 in self._result:
-            at, known = self._result.index(-1), -prod(self._result)
-            self._result[at] = divided("reshape", size, known, "elements")
-        if is_static((prod(self._result), size)) and prod(self._result) != size:
-            raise TypeCheckError(f"reshape: {self._shape} has {size} elements, {tuple(self._result)} has others")
-        same_extent("reshape", size, prod(self._result), "numbers of elements")
-        return tuple(self._result)
-
-    def _take(self) -> Any:
-        if self._taken >= len(self._shape):
-            raise TypeCheckError(f"reshape: newshape copies more dimensions than {self._shape} has")
-        self._taken += 1
-        return self._shape[self._taken - 1]
-
-    def _resolve(self, entry: Extent) -> None:
-        if isinstance(entry, Dim) or entry > 0 or entry == -1 or (entry == 0 and self._allow_zero):
-            self._result.append(entry)
-            self._taken += 1
+    while entries:
+        entry = entries.pop(0)
+        if isinstance(entry, Dim) or entry > 0 or entry == -1 or (entry == 0 and allow_zero):
+            result.append(entry)
+            del rest[:1]
         elif entry == 0:
-            self._result.append(self._take())
+            result.append(take())
         elif entry == -2:
-            self._result.extend(self._shape[self._taken :])
-            self._taken = len(self._shape)
+            result += rest
+            rest.clear()
         elif entry == -3:
-            self._result.append(self._take() * self._take())
+            result.append(take() * take())
         elif entry == -4:
-            self._split()
+            if len(entries) < 2:
+                raise TypeCheckError("reshape: -4 in newshape needs two entries after it")
+            result += _split(take(), entries.pop(0), entries.pop(0))
         else:
             raise TypeCheckError(f"reshape: {entry} is no entry of newshape")
+    if result.count(-1) > 1:
+        raise TypeCheckError("reshape: more than one entry of newshape is -1")
+    if -1 in result:
+        at, known = result.index(-1), -prod(result)
+        result[at] = divided("reshape", size, known, "elements")
+    if is_static((prod(result), size)) and prod(result) != size:
+        raise TypeCheckError(f"reshape: {shape} has {size} elements, {tuple(result)} has others")
+    same_extent("reshape", size, prod(result), "numbers of elements")
+    return tuple(result)
 
-    def _split(self) -> None:
-        if len(self._entries) < 2:
-            raise TypeCheckError("reshape: -4 in newshape needs two entries after it")
-        whole: Any = self._take()
-        first, second = self._entries.pop(0), self._entries.pop(0)
-        if first == -1 and second > 0:
-            first = divided("reshape", whole, second, "elements")
-        elif second == -1 and first > 0:
-            second = divided("reshape", whole, first, "elements")
-        if first < 0 or second < 0 or first * second != whole:
-            raise TypeCheckError(f"reshape: a dimension of {whole} does not split into {first} and {second}")
-        self._result += [first, second]
+
+def _split(whole: Any, first: Any, second: Any) -> list[Any]:
+    if first == -1 and second > 0:
+        first = divided("reshape", whole, second, "elements")
+    elif second == -1 and first > 0:
+        second = divided("reshape", whole, first, "elements")
+    if first < 0 or second < 0 or first * second != whole:
+        raise TypeCheckError(f"reshape: a dimension of {whole} does not split into {first} and {second}")
+    return [first, second]
 
 
 def _infer_reshape(_: str, attrs: Attrs, data: TensorType) -> TensorType:
     given = attrs["newshape"]
     newshape = (given,) if isinstance(given, (int, Dim)) else given
-    return TensorType(_Reshape(data.shape, newshape, allow_zero=attrs["allowzero"]).run(), data.dtype)
+    return TensorType(_reshaped(data.shape, newshape, allow_zero=attrs["allowzero"]), data.dtype)
 
 
 def _infer_reshape_like(name: str, attrs: Attrs, data: TensorType, like: TensorType) -> TensorType:

@@ -16,17 +16,8 @@ import numpy.typing as npt
 from mlfc.errors import TypeCheckError, UnsupportedError
 from mlfc.kernels import templates
 from mlfc.kernels.codes import WeightCodes, code_at, pack_codes, unsigned_codes
-from mlfc.ops.conv import (
-    FLOAT_CONTRACT,
-    arranged,
-    check_channels_last,
-    conv_attrs,
-    conv_filters,
-    conv_geometry,
-    conv_windows,
-    ordered_weights,
-)
-from mlfc.ops.dense import dense_filters, infer_dense
+from mlfc.ops.conv import FLOAT_CONTRACT, check_channels_last, conv_geometry, declare_conv, ordered_weights
+from mlfc.ops.dense import declare_product, dense_filters
 from mlfc.ops.indexing import check_indices, in_bounds
 from mlfc.ops.rules import Element, check_choice, declare, normalized_axis, replaced, same_shape
 from mlfc.relay.ir import Attrs, TensorType
@@ -34,7 +25,7 @@ from mlfc.relay.op import REQUIRED, Attr, Kind, Trait
 from mlfc.support import dtypes
 from mlfc.tir import builder as tb
 from mlfc.tir.context import Context, Indices, Output, Reader, Tensor
-from mlfc.tir.intrinsics import narrow
+from mlfc.tir.intrinsics import conversions
 from mlfc.tir.ir import Expr
 
 STORED = ("int8", "uint8", *dtypes.NARROW_INTEGERS)
@@ -47,24 +38,13 @@ def blocks_of(extent: int, block: int) -> int:
     return -(-extent // block) if block else 1
 
 
-def _check_codes(name: str, codes: TensorType, scale: TensorType, zero_point: TensorType) -> None:
+def _check_codes(name: str, attrs: Attrs, codes: TensorType, scale: TensorType, zero_point: TensorType) -> None:
     check_choice(name, "weights of", codes.dtype, STORED)
     check_choice(name, "scale of", scale.dtype, ("float32",))
     check_choice(name, "zero point of", zero_point.dtype, ("int32", "float32"))
-
-
-def _check_elements(name: str, *kinds: TensorType) -> None:
-    for kind in kinds:
-        if kind.size == 0:
-            raise TypeCheckError(f"{name}: expected tensors with elements, got {kind}")
-
-
-def _check_block(name: str, block: Any) -> None:
+    block = attrs.get("block_size", 0)
     if not isinstance(block, int) or block < 0:
         raise TypeCheckError(f"{name}: expected a block_size of at least 0, got {block}")
-
-
-# Dequantizing alone
 
 
 def _infer_unpack(name: str, attrs: Attrs, data: TensorType) -> TensorType:
@@ -84,8 +64,7 @@ def _unpack(of: Element, data: Tensor) -> Expr:
 
 
 def _infer_blocks(name: str, attrs: Attrs, data: TensorType, scale: TensorType, zero_point: TensorType) -> TensorType:
-    _check_codes(name, data, scale, zero_point)
-    _check_block(name, attrs["block_size"])
+    _check_codes(name, attrs, data, scale, zero_point)
     axis = normalized_axis(name, attrs["axis"], len(data.shape))
     expected = replaced(data.shape, axis, blocks_of(data.shape[axis], attrs["block_size"]))
     for kind in (scale, zero_point):
@@ -106,13 +85,12 @@ def _of_block(of: Element, numbers: Tensor, axis: int) -> Expr:
 def _dequantize_blocks(of: Element, data: Tensor, scale: Tensor, zero_point: Tensor) -> Expr:
     axis = of.attrs["axis"] % len(data.shape)
     stored, zero = data.read(of.at), _of_block(of, zero_point, axis)
-    whole = narrow.widened(stored, data.dtype) if dtypes.is_narrow(data.dtype) else tb.cast(stored, "int32")
-    if zero.dtype == "float32":
-        return (tb.cast(whole, "float32") - zero) * _of_block(of, scale, axis)
-    return tb.cast(whole - zero, "float32") * _of_block(of, scale, axis)
+    whole = conversions.widened(stored, data.dtype) if dtypes.is_narrow(data.dtype) else tb.cast(stored, "int32")
+    return _real(whole, zero) * _of_block(of, scale, axis)
 
 
-# Products
+def _real(code: Expr, zero: Expr) -> Expr:
+    return tb.cast(code, "float32") - zero if zero.dtype == "float32" else tb.cast(code - zero, "float32")
 
 
 def _known(name: str, inputs: Sequence[Tensor]) -> list[npt.NDArray[Any]]:
@@ -121,11 +99,13 @@ def _known(name: str, inputs: Sequence[Tensor]) -> list[npt.NDArray[Any]]:
     return [tensor.array() for tensor in inputs]
 
 
-def _codes(codes: Tensor, scale: npt.NDArray[Any], zero_point: npt.NDArray[Any], shape: Sequence[int]) -> WeightCodes:
+def _codes(
+    codes: Tensor, scale: npt.NDArray[Any], zero_point: npt.NDArray[Any], shape: Sequence[int], block: int
+) -> WeightCodes:
     """Return what codes stand for, given scales and zero points that broadcast to `shape`, (filters, blocks)."""
     zero = zero_point - zero_point.dtype.type(dtypes.limits(codes.dtype)[0])
     spread = [np.ascontiguousarray(np.broadcast_to(part, shape).T) for part in (scale, zero)]
-    return WeightCodes(dtypes.bits(codes.dtype), spread[0], spread[1], 0)
+    return WeightCodes(dtypes.bits(codes.dtype), spread[0], spread[1], block)
 
 
 def _fits(name: str, kind: TensorType, shape: Sequence[int]) -> None:
@@ -135,65 +115,45 @@ def _fits(name: str, kind: TensorType, shape: Sequence[int]) -> None:
         raise TypeCheckError(f"{name}: expected scales and zero points that fit {tuple(shape)}, got {kind.shape}")
 
 
-def _infer_dense(name: str, attrs: Attrs, data: TensorType, codes: TensorType, *pair: TensorType) -> TensorType:
-    _check_codes(name, codes, *pair)
-    _check_block(name, attrs["block_size"])
+def _check_operands(name: str, attrs: Attrs, data: TensorType, codes: TensorType, *pair: TensorType) -> None:
+    _check_codes(name, attrs, codes, *pair)
     check_choice(name, "data of", data.dtype, ("float32",))
-    _check_elements(name, data, codes)
-    shape = infer_dense(name, attrs, data, codes)
-    for kind in pair:
-        _fits(name, kind, (codes.shape[0], blocks_of(codes.shape[1], attrs["block_size"])))
-    return TensorType(shape, "float32")
+    for kind in (data, codes):
+        if kind.size == 0:
+            raise TypeCheckError(f"{name}: expected tensors with elements, got {kind}")
+
+
+def _check_pair(name: str, attrs: Attrs, types: Sequence[TensorType], channels: int) -> str:
+    """Check the shapes of scales and zero points of a product; return the dtype of the result."""
+    blocks = (blocks_of(types[1].shape[1], attrs["block_size"]),) if "block_size" in attrs else ()
+    for kind in types[2:]:
+        _fits(name, kind, (channels, *blocks))
+    return "float32"
 
 
 def _emit_dense(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs, out: Output) -> None:
     values, scale, zero_point = _known("qnn.weight_only_dense", inputs[1:])
     units, inner = values.shape
-    known = _codes(inputs[1], scale, zero_point, (units, blocks_of(inner, attrs["block_size"])))
-    codes = WeightCodes(known.bits, known.scale, known.zero, attrs["block_size"] or inner)
+    block = attrs["block_size"]
+    codes = _codes(inputs[1], scale, zero_point, (units, blocks_of(inner, block)), block or inner)
     weights = templates.Weights(unsigned_codes(values, inputs[1].dtype).T, codes=codes)
-    templates.packed_dense(ctx, inputs[0].in_memory(ctx), weights, out)
+    templates.emit("packed_dense", ctx, inputs[0].in_memory(ctx), weights, out)
 
 
-def _declare_conv(rank: int) -> None:
-    name = f"qnn.weight_only_conv{rank}d"
-
-    def infer(_: str, attrs: Attrs, data: TensorType, codes: TensorType, *pair: TensorType) -> TensorType:
-        _check_codes(name, codes, *pair)
-        check_choice(name, "data of", data.dtype, ("float32",))
-        if len(data.shape) != rank + 2:
-            raise TypeCheckError(f"{name}: expected data of {rank + 2} dimensions, got {len(data.shape)}")
-        _check_elements(name, data, codes)
-        conv = conv_geometry(name, data, codes, attrs)
-        for kind in pair:
-            _fits(name, kind, (conv.filters,))
-        return TensorType(arranged(conv.batch, conv.filters, conv.output, attrs), "float32")
-
-    def emit(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs, out: Output) -> None:
-        check_channels_last(name, attrs, rank)
-        data, codes = inputs[:2]
-        values, scale, zero_point = _known(name, inputs[1:])
-        conv = conv_geometry(name, TensorType(data.shape, data.dtype), TensorType(codes.shape, codes.dtype), attrs)
-        ordered = ordered_weights(unsigned_codes(values, codes.dtype), attrs, conv)
-        known = _codes(codes, scale[:, None], zero_point[:, None], (conv.filters, 1))
-        stand_for = WeightCodes(known.bits, known.scale, known.zero, conv.group_channels)
-        templates.packed_convolution(ctx, conv, data.in_memory(ctx), templates.Weights(ordered, codes=stand_for), out)
-
-    def macs(types: Sequence[TensorType], attrs: Attrs, _: TensorType) -> Any:
-        return conv_geometry(name, types[0], types[1], attrs).macs
-
-    declare(name, 4, infer, Kind.ANCHOR, conv_attrs(rank), emit=emit, takes_bias=True, macs=macs, takes_narrow=True,
-            slides=True, contract=_CONTRACT, packed_of=f"nn.conv{rank}d", filters=conv_filters,
-            windows=partial(conv_windows, name),
-            doc=f"nn.conv{rank}d of float data with weights that stay packed in 8, 4 or 2 bits.")  # fmt: skip
-
-
-# Rows of a table
+def _emit_conv(name: str, rank: int, ctx: Context, inputs: Sequence[Tensor], attrs: Attrs, out: Output) -> None:
+    check_channels_last(name, attrs, rank)
+    data, codes = inputs[:2]
+    values, scale, zero_point = _known(name, inputs[1:])
+    conv = conv_geometry(name, TensorType(data.shape, data.dtype), TensorType(codes.shape, codes.dtype), attrs)
+    ordered = ordered_weights(unsigned_codes(values, codes.dtype), attrs, conv)
+    stand_for = _codes(codes, scale[:, None], zero_point[:, None], (conv.filters, 1), conv.group_channels)
+    templates.emit(
+        "packed_convolution", ctx, conv, data.in_memory(ctx), templates.Weights(ordered, codes=stand_for), out
+    )
 
 
 def _infer_take(name: str, attrs: Attrs, codes: TensorType, indices: TensorType, *pair: TensorType) -> TensorType:
-    _check_codes(name, codes, *pair)
-    _check_block(name, attrs["block_size"])
+    _check_codes(name, attrs, codes, *pair)
     check_indices(name, indices)
     if len(codes.shape) != 2 or 0 in codes.shape:
         raise TypeCheckError(f"{name}: expected a table of 2 dimensions, got {codes.shape}")
@@ -221,11 +181,7 @@ def _take(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs, _: TensorType) -
         row = in_bounds(indices.read(leading), rows, "clip")
         byte = tb.load(ctx.constant("weights", packed), [row, column // (8 // bits)])
         code, own_zero = code_at(byte, column % (8 // bits), bits), of_row("zero", zero, row, column)
-        if own_zero.dtype == "float32":
-            real = tb.cast(code, "float32") - own_zero
-        else:
-            real = tb.cast(code - own_zero, "float32")
-        return real * of_row("scale", scale, row, column)
+        return _real(code, own_zero) * of_row("scale", scale, row, column)
 
     return read
 
@@ -236,13 +192,16 @@ declare("qnn.dequantize_blocks", 3, _infer_blocks, Kind.INJECTIVE, (Attr("axis",
         takes_narrow=True, contract="exact in float32 arithmetic", traits=Trait.PRODUCT,
         doc="Integers to the real numbers that they stand for, with a scale for each block along an axis.",
         )  # fmt: skip
-declare("qnn.weight_only_dense", 4, _infer_dense, Kind.ANCHOR, (Attr("units", REQUIRED), _BLOCK), emit=_emit_dense,
-        takes_bias=True, macs=lambda types, _, out: out.size * types[0].shape[-1], takes_narrow=True,
-        contract=_CONTRACT, packed_of="nn.dense", filters=dense_filters,
-        doc="nn.dense of float data with weights that stay packed in 8, 4 or 2 bits.")  # fmt: skip
+declare_product("qnn.weight_only_dense", "nn.dense of float data with weights that stay packed in 8, 4 or 2 bits.",
+                num_inputs=4, attrs=(Attr("units", REQUIRED), _BLOCK), before=_check_operands, check=_check_pair,
+                emit=_emit_dense, takes_narrow=True, contract=_CONTRACT, packed_of="nn.dense",
+                filters=dense_filters)  # fmt: skip
 declare("qnn.weight_only_take", 4, _infer_take, Kind.INJECTIVE, (_BLOCK,), compute=_take, takes_narrow=True,
         contract="exact in float32 arithmetic", packed_of="take",
         traits=Trait.PRODUCT | Trait.PICK,
         doc="Rows of a table that stays packed in 8, 4 or 2 bits, as real numbers.")  # fmt: skip
 for _rank in (1, 2, 3):
-    _declare_conv(_rank)
+    _name, _of = f"qnn.weight_only_conv{_rank}d", f"nn.conv{_rank}d"
+    declare_conv(_name, _rank, f"{_of} of float data with weights that stay packed in 8, 4 or 2 bits.", num_inputs=4,
+                 before=_check_operands, check=_check_pair, emit=partial(_emit_conv, _name, _rank), takes_narrow=True,
+                 contract=_CONTRACT, packed_of=_of)  # fmt: skip

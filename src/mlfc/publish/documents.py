@@ -174,7 +174,12 @@ def parse_document(data: bytes, place: str, media_type: str | None = None) -> Do
         raise _fault(place, f"expected a manifest or an index of OCI, got '{_shown(stated)}'")
     if media_type is not None and media_type != stated:
         raise _fault(place, f"announced as '{_shown(media_type)}', the document says it is '{stated}'")
-    items = {key: _descriptors(value.get(key, []), key, place) for key in ("layers", "manifests")}
+    items: dict[str, tuple[Descriptor, ...]] = {}
+    for key in ("layers", "manifests"):
+        listed = value.get(key, [])
+        if not isinstance(listed, list) or len(listed) > MAX_ENTRIES:
+            raise _fault(place, f"expected at most {MAX_ENTRIES:,} entries of '{key}'")
+        items[key] = tuple(_descriptor(item, key, place) for item in listed)
     if (stated == MANIFEST) == ("manifests" in value) or (stated == INDEX and ("layers" in value)):
         raise _fault(place, f"a document cannot be '{stated}' and have what the other kind has")
     return Document(
@@ -187,12 +192,6 @@ def parse_document(data: bytes, place: str, media_type: str | None = None) -> Do
         _descriptor(value["subject"], "subject", place) if "subject" in value else None,
         _annotations(value.get("annotations"), place),
     )
-
-
-def _descriptors(value: Any, key: str, place: str) -> tuple[Descriptor, ...]:
-    if not isinstance(value, list) or len(value) > MAX_ENTRIES:
-        raise _fault(place, f"expected at most {MAX_ENTRIES:,} entries of '{key}'")
-    return tuple(_descriptor(item, key, place) for item in value)
 
 
 def _descriptor(value: Any, key: str, place: str) -> Descriptor:

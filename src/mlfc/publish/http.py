@@ -97,38 +97,28 @@ def explained(place: str, timeout: float) -> Iterator[None]:
     """Turn what the packages raise into one RegistryError."""
     try:
         yield
-    except (requests.Timeout, urllib3.exceptions.TimeoutError) as error:
-        raise RegistryError(
-            f"the registry neither sends nor takes anything for {timeout:g} s",
-            place=place,
-            next_step="Check the network and the host's name, or raise --timeout",
-        ) from error
-    except requests.exceptions.SSLError as error:
-        raise RegistryError(
-            f"the TLS connection fails: {_reason(error)}",
-            place=place,
-            next_step="Check the host's certificate; REQUESTS_CA_BUNDLE=FILE adds authorities;"
-            " --plain-http is for registries without TLS",
-        ) from error
-    except requests.TooManyRedirects as error:
-        raise RegistryError(
-            f"the registry redirects more than {_MAX_REDIRECTS} times",
-            place=place,
-            next_step="Ask its administrator",
-        ) from error
     except (requests.RequestException, urllib3.exceptions.HTTPError) as error:
-        kind = TransientError if _may_pass(error) else RegistryError
-        raise kind(
-            f"the connection fails: {_reason(error)}",
-            place=place,
-            next_step="Check the network and the host's name, and try again",
-        ) from error
-
-
-def _may_pass(error: BaseException) -> bool:
-    """Tell whether a connection was refused, cut or reset, unlike one to a host that nobody knows."""
-    kinds = (requests.ConnectionError, requests.exceptions.ChunkedEncodingError, urllib3.exceptions.ProtocolError)
-    return isinstance(error, kinds) and "NameResolutionError" not in repr(error)
+        kind: type[RegistryError] = RegistryError
+        if isinstance(error, (requests.Timeout, urllib3.exceptions.TimeoutError)):
+            cause = f"the registry neither sends nor takes anything for {timeout:g} s"
+            step = "Check the network and the host's name, or raise --timeout"
+        elif isinstance(error, requests.exceptions.SSLError):
+            cause = f"the TLS connection fails: {_reason(error)}"
+            step = (
+                "Check the host's certificate; REQUESTS_CA_BUNDLE=FILE adds authorities; --plain-http is for "
+                "registries without TLS"
+            )
+        elif isinstance(error, requests.TooManyRedirects):
+            cause = f"the registry redirects more than {_MAX_REDIRECTS} times"
+            step = "Ask its administrator"
+        else:
+            cause = f"the connection fails: {_reason(error)}"
+            step = "Check the network and the host's name, and try again"
+            # refused, cut or reset, unlike a connection to a host that nobody knows
+            passing = (requests.ConnectionError, requests.exceptions.ChunkedEncodingError)
+            if isinstance(error, (*passing, urllib3.exceptions.ProtocolError)):
+                kind = RegistryError if "NameResolutionError" in repr(error) else TransientError
+        raise kind(cause, place=place, next_step=step) from error
 
 
 def _reason(error: BaseException) -> str:

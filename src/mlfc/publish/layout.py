@@ -8,18 +8,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from mlfc.errors import ArchiveError, RegistryError
-from mlfc.publish.documents import (
-    INDEX,
-    MANIFEST,
-    MAX_DOCUMENT,
-    MAX_ENTRIES,
-    REF_NAME,
-    Descriptor,
-    Document,
-    digest_of,
-    index,
-    parse_document,
-)
+from mlfc.publish import documents as oci
 from mlfc.publish.reference import DIGEST, ArtifactReference
 from mlfc.publish.store import checked, read_document
 from mlfc.support.atomic import atomic_file, output_error, write_bytes
@@ -40,28 +29,28 @@ class LayoutStore:
         self.reference = reference
         self._folder = Path(reference.name)
 
-    def document(self, wanted: str) -> Document | None:
+    def document(self, wanted: str) -> oci.Document | None:
         """Return the manifest or index of a tag or digest; None where there is none."""
         place = str(self.reference)
         entries = self._entries()
         if DIGEST.fullmatch(wanted):
-            data = self._read(self._blob(wanted), MAX_DOCUMENT)
-            if data is not None and digest_of(data) != wanted:
-                raise self._fault(f"expected a manifest with the digest {wanted}, got {digest_of(data)}")
-            return None if data is None else parse_document(data, place)
-        described = next((item for item in entries if item.annotations.get(REF_NAME) == wanted), None)
+            data = self._read(self._blob(wanted), oci.MAX_DOCUMENT)
+            if data is not None and oci.digest_of(data) != wanted:
+                raise self._fault(f"expected a manifest with the digest {wanted}, got {oci.digest_of(data)}")
+            return None if data is None else oci.parse_document(data, place)
+        described = next((item for item in entries if item.annotations.get(oci.REF_NAME) == wanted), None)
         return None if described is None else read_document(self, described)
 
-    def put_document(self, name: str, document: Document) -> None:
+    def put_document(self, name: str, document: oci.Document) -> None:
         """Keep a manifest or index under a tag, or under its digest."""
         self.put_blob(document.described(), document.data)
         if DIGEST.fullmatch(name):
             return
         with self._locked():
-            others = [item for item in self._entries() if item.annotations.get(REF_NAME) != name]
-            self._write_index([*others, document.described({REF_NAME: name})])
+            others = [item for item in self._entries() if item.annotations.get(oci.REF_NAME) != name]
+            self._write_index([*others, document.described({oci.REF_NAME: name})])
 
-    def pieces(self, blob: Descriptor) -> Iterator[bytes]:
+    def pieces(self, blob: oci.Descriptor) -> Iterator[bytes]:
         """Yield the bytes of a blob."""
         try:
             with open_plain(self._blob(blob.digest)) as file:
@@ -70,9 +59,14 @@ class LayoutStore:
         except OSError as error:
             raise self._fault(f"the blob {blob.digest} cannot be read: {error.strerror}") from error
 
-    def put_blob(self, blob: Descriptor, data: Data) -> None:
+    def put_blob(self, blob: oci.Descriptor, data: Data) -> None:
         """Keep a blob, unless it is there."""
-        self._make()
+        try:
+            (self._folder / _BLOBS).mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise output_error(self._folder, error) from error
+        if not (self._folder / _MARK).exists():
+            write_bytes(self._folder / _MARK, _VERSION)
         path = self._blob(blob.digest)
         # what is there was checked as it was written; a file that was cut since then is written again
         with suppress(OSError):
@@ -86,20 +80,20 @@ class LayoutStore:
         """Return the tags in order."""
         if not self._folder.exists():
             raise self._fault("the folder is missing")
-        return sorted({item.annotations[REF_NAME] for item in self._entries() if REF_NAME in item.annotations})
+        return sorted({item.annotations[oci.REF_NAME] for item in self._entries() if oci.REF_NAME in item.annotations})
 
-    def attach(self, document: Document) -> None:
+    def attach(self, document: oci.Document) -> None:
         """Keep a manifest that has a subject, in the list of all, without a tag."""
         self.put_blob(document.described(), document.data)
         with self._locked():
             others = [item for item in self._entries() if item.digest != document.digest]
             self._write_index([*others, document.described(document.annotations)])
 
-    def attached(self, subject: Descriptor) -> list[Descriptor]:
+    def attached(self, subject: oci.Descriptor) -> list[oci.Descriptor]:
         """Return the manifests that are attached to another one."""
         found = []
         for item in self._entries():
-            if item.media_type == MANIFEST and REF_NAME not in item.annotations:
+            if item.media_type == oci.MANIFEST and oci.REF_NAME not in item.annotations:
                 document = read_document(self, item)
                 if document.subject is not None and document.subject.digest == subject.digest:
                     found.append(item)
@@ -107,15 +101,6 @@ class LayoutStore:
 
     def _blob(self, digest: str) -> Path:
         return self._folder / _BLOBS / digest.removeprefix("sha256:")
-
-    def _make(self) -> None:
-        """Make the folder a layout, if it is none."""
-        try:
-            (self._folder / _BLOBS).mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise output_error(self._folder, error) from error
-        if not (self._folder / _MARK).exists():
-            write_bytes(self._folder / _MARK, _VERSION)
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
@@ -133,7 +118,7 @@ class LayoutStore:
         finally:
             os.close(folder)
 
-    def _entries(self) -> tuple[Descriptor, ...]:
+    def _entries(self) -> tuple[oci.Descriptor, ...]:
         """Return what the list of documents has; nothing in a folder that is empty or missing."""
         mark = self._read(self._folder / _MARK, _MAX_MARK)
         if mark is None:
@@ -144,15 +129,18 @@ class LayoutStore:
         with suppress(ArchiveError):
             value = parse_json(mark, "")
             if isinstance(value, dict) and str(value.get("imageLayoutVersion", "")).startswith("1."):
-                data = self._read(self._folder / _INDEX, MAX_DOCUMENT)
+                data = self._read(self._folder / _INDEX, oci.MAX_DOCUMENT)
                 place = f"{self.reference.repository}: {_INDEX}"
-                return () if data is None else parse_document(data, place, INDEX).manifests
+                return () if data is None else oci.parse_document(data, place, oci.INDEX).manifests
         raise self._fault("the file 'oci-layout' does not state version 1 of the layout")
 
-    def _write_index(self, entries: Sequence[Descriptor]) -> None:
-        if len(entries) > MAX_ENTRIES:
-            raise self._fault(f"the folder has {MAX_ENTRIES:,} entries", "Choose another folder")
-        write_bytes(self._folder / _INDEX, index(sorted(entries, key=_order)).data)
+    def _write_index(self, entries: Sequence[oci.Descriptor]) -> None:
+        if len(entries) > oci.MAX_ENTRIES:
+            raise self._fault(f"the folder has {oci.MAX_ENTRIES:,} entries", "Choose another folder")
+        write_bytes(
+            self._folder / _INDEX,
+            oci.index(sorted(entries, key=lambda item: (item.annotations.get(oci.REF_NAME, ""), item.digest))).data,
+        )
 
     def _read(self, path: Path, limit: int) -> bytes | None:
         """Return the bytes of a small file; None where it is missing."""
@@ -167,7 +155,3 @@ class LayoutStore:
         return RegistryError(
             cause, place=str(self.reference), next_step=next_step or "Name another folder, or push the artifact again"
         )
-
-
-def _order(entry: Descriptor) -> tuple[str, str]:
-    return entry.annotations.get(REF_NAME, ""), entry.digest

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -11,16 +12,7 @@ from typing import BinaryIO
 from mlfc.archive.read.load import may_be
 from mlfc.errors import OptionError, OutputError, RegistryError
 from mlfc.objfile.head import HEAD
-from mlfc.publish.documents import (
-    ARTIFACTS,
-    BILL_OF_MATERIALS,
-    MANIFEST,
-    SIGNATURE,
-    TARGET,
-    Descriptor,
-    Document,
-    Published,
-)
+from mlfc.publish import documents as oci
 from mlfc.publish.signing import MAX_SIGNATURE, SUFFIX
 from mlfc.publish.store import ArtifactStore, checked, read_document, required_document
 from mlfc.support.atomic import atomic_file, check_writable, write_bytes
@@ -28,7 +20,7 @@ from mlfc.support.content import FileContent, sha256_of
 from mlfc.support.text import shortened
 
 MAX_BILL = 16 << 20
-_KIND_OF = {media_type: kind for kind, media_type in ARTIFACTS.items()}
+_KIND_OF = {media_type: kind for kind, media_type in oci.ARTIFACTS.items()}
 # a title is a name in the current folder, and nothing that a shell, a build, Python or the loader reads by itself: not
 # .so, .dll and .dylib, which `import` and the search for libraries find there
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,127}\.(tar|tar\.gz|tgz|tar\.xz|wasm|a|o|lib)")
@@ -40,43 +32,39 @@ _SUFFIXES = {"archive": _TARS, "library": ("a", "lib", "wasm"), "objects": ("o",
 class IndexEntry:
     """What an index says of an artifact."""
 
-    target: str
-    manifest: Descriptor
-    document: Document | None = None  # the manifest itself, where it is known
+    manifest: oci.Descriptor
+    document: oci.Document | None = None  # the manifest itself, where it is known
+
+    @property
+    def target(self) -> str:
+        """What the artifact was compiled for."""
+        return self.manifest.annotations.get(oci.TARGET, "unknown")
 
 
 def entries(store: ArtifactStore) -> list[IndexEntry]:
     """Return what there is under the tag or digest of a store's reference."""
     found = required_document(store, store.reference.wanted)
-    if found.media_type == MANIFEST:
-        described = found.described(found.annotations)
-        return [IndexEntry(_target_of(described), described, found)]
+    if found.media_type == oci.MANIFEST:
+        return [IndexEntry(found.described(found.annotations), found)]
     for item in found.manifests:
-        if item.media_type != MANIFEST:
+        if item.media_type != oci.MANIFEST:
             raise RegistryError(
                 f"expected manifests in the index, got '{shortened(item.media_type)}'", place=str(store.reference)
             )
-    return [IndexEntry(_target_of(item), item) for item in found.manifests]
+    return [IndexEntry(item) for item in found.manifests]
 
 
-def _target_of(described: Descriptor) -> str:
-    return described.annotations.get(TARGET, "unknown")
-
-
-def read_entry(store: ArtifactStore, entry: IndexEntry) -> Published:
+def read_entry(store: ArtifactStore, entry: IndexEntry) -> oci.Published:
     """Return an artifact with what its manifest says; RegistryError if it is none of mlfc."""
     document = entry.document or read_document(store, entry.manifest)
     artifacts = [layer for layer in document.layers if layer.media_type in _KIND_OF]
-    signatures = [layer for layer in document.layers if layer.media_type == SIGNATURE]
+    signatures = [layer for layer in document.layers if layer.media_type == oci.SIGNATURE]
     if len(artifacts) != 1 or len(signatures) > 1:
         kinds = ", ".join(sorted({layer.media_type for layer in document.layers})) or "nothing"
-        raise RegistryError(
-            f"expected one artifact of mlfc, got {shortened(kinds, 200)}",
-            place=str(store.reference),
-            next_step="Check the name and the tag",
-        )
+        cause = f"expected one artifact of mlfc, got {shortened(kinds, 200)}"
+        raise RegistryError(cause, place=str(store.reference), next_step="Check the name and the tag")
     kind = _KIND_OF[artifacts[0].media_type]
-    return Published(entry.target, kind, entry.manifest, artifacts[0], signatures[0] if signatures else None)
+    return oci.Published(entry.target, kind, entry.manifest, artifacts[0], signatures[0] if signatures else None)
 
 
 def choose(found: list[IndexEntry], target: str | None, place: str) -> IndexEntry:
@@ -88,11 +76,8 @@ def choose(found: list[IndexEntry], target: str | None, place: str) -> IndexEntr
     if target is None:
         if len(found) == 1:
             return found[0]
-        raise OptionError(
-            f"there are artifacts for {len(found)} targets: {_listed(targets)}",
-            place=place,
-            next_step="Choose one: --target NAME",
-        )
+        cause = f"there are artifacts for {len(found)} targets: {_listed(targets)}"
+        raise OptionError(cause, place=place, next_step="Choose one: --target NAME")
     wanted = " ".join(target.split())
     fitting = [item for item in found if item.target == wanted] or [
         item for item in found if wanted in re.split(r"[ =,]+", item.target)
@@ -100,17 +85,14 @@ def choose(found: list[IndexEntry], target: str | None, place: str) -> IndexEntr
     if not fitting:
         raise OptionError(f"unknown target '{shortened(wanted)}'; there are: {_listed(targets)}", place=place)
     if len(fitting) > 1:
-        raise OptionError(
-            f"'{wanted}' fits several targets: {_listed([item.target for item in fitting])}",
-            place=place,
-            next_step="Name one in full",
-        )
+        cause = f"'{wanted}' fits several targets: {_listed([item.target for item in fitting])}"
+        raise OptionError(cause, place=place, next_step="Name one in full")
     return fitting[0]
 
 
 def pull(
     store: ArtifactStore, output: Path | None = None, target: str | None = None, *, force: bool = False
-) -> tuple[Published, Path, Path | None]:
+) -> tuple[oci.Published, Path, Path | None]:
     """Fetch an artifact, and its signature beside it (``kws.tar.sig``) where it has one.
 
     Parameters
@@ -142,17 +124,25 @@ def pull(
     chosen = read_entry(store, choose(entries(store), target, str(store.reference)))
     file = output or _default_output(chosen, force, str(store.reference))
     check_writable(file)
-    _require_room(file, chosen.artifact)
-    signature = _signature(store, chosen) if not file.exists() or file.is_file() else None
-    beside = None if signature is None else file.with_name(file.name + SUFFIX)
+    size, free = chosen.artifact.size, None
+    with suppress(OSError):
+        free = shutil.disk_usage(file.parent).free
+    if free is not None and size > free:  # known before anything is fetched
+        cause = f"the artifact has {size:,} bytes, of which {size - free:,} find no room"
+        raise OutputError(cause, place=str(file), next_step="Free some space or choose another place")
+    beside, signature = None, b""
+    if chosen.signature is not None and (not file.exists() or file.is_file()):
+        if chosen.signature.size > MAX_SIGNATURE:
+            raise RegistryError(f"the signature exceeds {MAX_SIGNATURE:,} bytes", place=str(store.reference))
+        beside, signature = file.with_name(file.name + SUFFIX), _small(store, chosen.signature)
     with atomic_file(file) as part:
         _fetch(store, chosen, part)
-        if beside is not None and signature is not None:
+        if beside is not None:
             write_bytes(beside, signature)
     return chosen, file, beside
 
 
-def _default_output(chosen: Published, force: bool, place: str) -> Path:
+def _default_output(chosen: oci.Published, force: bool, place: str) -> Path:
     found = _NAME.fullmatch(chosen.title)
     suffixes = _SUFFIXES[chosen.kind]
     if found is None or found[1] not in suffixes:
@@ -172,33 +162,11 @@ def _default_output(chosen: Published, force: bool, place: str) -> Path:
     return file
 
 
-def _require_room(file: Path, blob: Descriptor) -> None:
-    """Raise OutputError if the disk is too small, before anything is fetched."""
-    try:
-        free = shutil.disk_usage(file.parent).free
-    except OSError:
-        return
-    if blob.size > free:
-        raise OutputError(
-            f"the artifact has {blob.size:,} bytes, of which {blob.size - free:,} find no room",
-            place=str(file),
-            next_step="Free some space or choose another place",
-        )
-
-
-def _signature(store: ArtifactStore, chosen: Published) -> bytes | None:
-    if chosen.signature is None:
-        return None
-    if chosen.signature.size > MAX_SIGNATURE:
-        raise RegistryError(f"the signature exceeds {MAX_SIGNATURE:,} bytes", place=str(store.reference))
-    return _small(store, chosen.signature)
-
-
-def _small(store: ArtifactStore, blob: Descriptor) -> bytes:
+def _small(store: ArtifactStore, blob: oci.Descriptor) -> bytes:
     return b"".join(checked(store.pieces(blob), blob, str(store.reference)))
 
 
-def _fetch(store: ArtifactStore, chosen: Published, part: BinaryIO) -> None:
+def _fetch(store: ArtifactStore, chosen: oci.Published, part: BinaryIO) -> None:
     """Write the bytes of an artifact; raise RegistryError if they are not, or are no artifact of its kind."""
     blob, place = chosen.artifact, str(store.reference)
     start = b""
@@ -206,11 +174,8 @@ def _fetch(store: ArtifactStore, chosen: Published, part: BinaryIO) -> None:
         start += piece[: HEAD - len(start)]
         part.write(piece)
     if not may_be(chosen.kind, start):
-        raise RegistryError(
-            f"announced as '{blob.media_type}', the bytes are something else",
-            place=place,
-            next_step="Nothing was written. Ask whoever pushed it",
-        )
+        cause = f"announced as '{blob.media_type}', the bytes are something else"
+        raise RegistryError(cause, place=place, next_step="Nothing was written. Ask whoever pushed it")
 
 
 def attached_bill(store: ArtifactStore, target: str | None = None) -> bytes:
@@ -218,9 +183,9 @@ def attached_bill(store: ArtifactStore, target: str | None = None) -> bytes:
     place = str(store.reference)
     entry = choose(entries(store), target, place)
     for item in store.attached(entry.manifest):
-        if item.artifact_type == BILL_OF_MATERIALS:
+        if item.artifact_type == oci.BILL_OF_MATERIALS:
             layers = read_document(store, item).layers
-            if len(layers) == 1 and layers[0].media_type == BILL_OF_MATERIALS and layers[0].size <= MAX_BILL:
+            if len(layers) == 1 and layers[0].media_type == oci.BILL_OF_MATERIALS and layers[0].size <= MAX_BILL:
                 return _small(store, layers[0])
     raise RegistryError(
         "the artifact has no bill of materials", place=place, next_step="Pull it, and make one: mlfc sbom ARTIFACT"

@@ -7,30 +7,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from mlfc.errors import OptionError, RegistryError
-from mlfc.publish.documents import (
-    ARTIFACTS,
-    BILL_OF_MATERIALS,
-    CONFIG,
-    CREATED,
-    EMPTY,
-    EMPTY_CONTENT,
-    INDEX,
-    KIND,
-    MANIFEST,
-    MODEL,
-    SIGNATURE,
-    TARGET,
-    TITLE,
-    Descriptor,
-    Document,
-    Published,
-    index,
-    manifest,
-)
-from mlfc.publish.sbom import bill_of_materials
+from mlfc.publish import documents as oci
 from mlfc.publish.signing import SUFFIX, read_signature
 from mlfc.publish.store import ArtifactStore, required_document
-from mlfc.publish.subject import ArtifactSubject, read_subject
+from mlfc.publish.subject import ArtifactSubject, bill_of_materials, read_subject
 from mlfc.support.content import FileContent
 
 MAX_TARGETS = 256
@@ -46,7 +26,7 @@ def push(
     annotations: Mapping[str, str] | None = None,
     add: bool = False,
     sbom: bool = True,
-) -> tuple[Document, list[Published]]:
+) -> tuple[oci.Document, list[oci.Published]]:
     """Put artifacts under the tag of a store's reference; nothing is under it before everything is there.
 
     Parameters
@@ -80,17 +60,23 @@ def push(
     reference = store.reference
     if reference.digest:
         raise OptionError("a digest follows from the bytes", place=str(reference), next_step="Push to a tag")
-    _check_annotations(annotations or {})
+    for key in annotations or ():
+        if not _KEY.fullmatch(key) or key in (oci.TITLE, oci.CREATED, oci.TARGET, oci.KIND):
+            raise OptionError(
+                f"'{key}' is no name of an annotation that may be set",
+                place="--annotation",
+                next_step="Names are like org.opencontainers.image.source",
+            )
     named = _named(artifacts)
     signatures = {target: read_signature(subject) for target, subject in named.items()}
-    done: list[Published] = []
+    done: list[oci.Published] = []
     for target, subject in named.items():
         document = _push_one(store, target, subject, signatures[target], annotations or {})
         if sbom:
             _attach_bill(store, document, subject)
-        described = document.described({TARGET: target, TITLE: subject.path.name, KIND: subject.kind})
+        described = document.described({oci.TARGET: target, oci.TITLE: subject.path.name, oci.KIND: subject.kind})
         artifact, *signed = document.layers
-        done.append(Published(target, subject.kind, described, artifact, signed[0] if signed else None))
+        done.append(oci.Published(target, subject.kind, described, artifact, signed[0] if signed else None))
     return _put_index(store, done, add), done
 
 
@@ -111,61 +97,60 @@ def _named(artifacts: Sequence[tuple[str, Path]]) -> dict[str, ArtifactSubject]:
     return named
 
 
-def _check_annotations(annotations: Mapping[str, str]) -> None:
-    own = (TITLE, CREATED, TARGET, KIND)
-    for key in annotations:
-        if not _KEY.fullmatch(key) or key in own:
-            raise OptionError(
-                f"'{key}' is no name of an annotation that may be set",
-                place="--annotation",
-                next_step="Names are like org.opencontainers.image.source",
-            )
-
-
 def _push_one(
     store: ArtifactStore, target: str, subject: ArtifactSubject, signature: bytes | None, annotations: Mapping[str, str]
-) -> Document:
+) -> oci.Document:
     """Push an artifact and its manifest, by digests alone."""
     title = subject.path.name
-    layer = Descriptor(ARTIFACTS[subject.kind], subject.digest, subject.size, annotations={TITLE: title})
+    layer = oci.Descriptor(oci.ARTIFACTS[subject.kind], subject.digest, subject.size, annotations={oci.TITLE: title})
     store.put_blob(layer, FileContent(subject.path))
     layers = [layer]
     if signature is not None:
-        layers.append(Descriptor.of(SIGNATURE, signature, annotations={TITLE: title + SUFFIX}))
+        layers.append(oci.Descriptor.of(oci.SIGNATURE, signature, annotations={oci.TITLE: title + SUFFIX}))
         store.put_blob(layers[-1], signature)
     config = subject.config()
-    described = Descriptor.of(CONFIG, config)
+    described = oci.Descriptor.of(oci.CONFIG, config)
     store.put_blob(described, config)
-    own = {TITLE: title, TARGET: target, KIND: subject.kind}
+    own = {oci.TITLE: title, oci.TARGET: target, oci.KIND: subject.kind}
     if subject.created:
-        own[CREATED] = subject.created
-    document = manifest(MODEL, described, layers, {**annotations, **own})
+        own[oci.CREATED] = subject.created
+    document = oci.manifest(oci.MODEL, described, layers, {**annotations, **own})
     store.put_document(document.digest, document)
     return document
 
 
-def _attach_bill(store: ArtifactStore, document: Document, subject: ArtifactSubject) -> None:
+def _attach_bill(store: ArtifactStore, document: oci.Document, subject: ArtifactSubject) -> None:
     bill = bill_of_materials(subject)
-    layer = Descriptor.of(BILL_OF_MATERIALS, bill, annotations={TITLE: f"{subject.path.name}.cdx.json"})
+    layer = oci.Descriptor.of(oci.BILL_OF_MATERIALS, bill, annotations={oci.TITLE: f"{subject.path.name}.cdx.json"})
     store.put_blob(layer, bill)
-    empty = Descriptor.of(EMPTY, EMPTY_CONTENT)
-    store.put_blob(empty, EMPTY_CONTENT)
-    annotations = {CREATED: subject.created} if subject.created else {}
-    store.attach(manifest(BILL_OF_MATERIALS, empty, [layer], annotations, document.described()))
+    empty = oci.Descriptor.of(oci.EMPTY, oci.EMPTY_CONTENT)
+    store.put_blob(empty, oci.EMPTY_CONTENT)
+    annotations = {oci.CREATED: subject.created} if subject.created else {}
+    store.attach(oci.manifest(oci.BILL_OF_MATERIALS, empty, [layer], annotations, document.described()))
 
 
-def _put_index(store: ArtifactStore, done: Sequence[Published], add: bool) -> Document:
+def _put_index(store: ArtifactStore, done: Sequence[oci.Published], add: bool) -> oci.Document:
     """Let the tag name what was pushed, with `add` beside what it has for other targets."""
     tag = store.reference.wanted
     ours = {item.target: item.manifest for item in done}
     for _ in range(_ATTEMPTS):
-        others = _others(store, tag, ours) if add else {}
-        entries = {**others, **ours}
+        found = store.document(tag) if add else None
+        others = found.manifests if found is not None else ()
+        if found is not None and (
+            found.media_type != oci.INDEX
+            or not all(item.media_type == oci.MANIFEST and item.annotations.get(oci.TARGET) for item in others)
+        ):
+            raise RegistryError(
+                "the tag has something else than artifacts of mlfc",
+                place=str(store.reference),
+                next_step="Choose another tag, or leave out --add to replace it",
+            )
+        entries = {**{item.annotations[oci.TARGET]: item for item in others}, **ours}
         if len(entries) > MAX_TARGETS:
             raise RegistryError(
                 f"a tag has at most {MAX_TARGETS} targets", place=str(store.reference), next_step="Choose another tag"
             )
-        made = index([entries[target] for target in sorted(entries)], MODEL)
+        made = oci.index([entries[target] for target in sorted(entries)], oci.MODEL)
         store.put_document(tag, made)
         if not add:
             return made
@@ -178,19 +163,3 @@ def _put_index(store: ArtifactStore, done: Sequence[Published], add: bool) -> Do
         place=str(store.reference),
         next_step="Push again, or push all targets at once: mlfc push A B oci://HOST/NAME:TAG",
     )
-
-
-def _others(store: ArtifactStore, tag: str, ours: Mapping[str, Descriptor]) -> dict[str, Descriptor]:
-    """Return what the tag has for other targets."""
-    found = store.document(tag)
-    if found is None:
-        return {}
-    if found.media_type != INDEX or not all(
-        item.media_type == MANIFEST and item.annotations.get(TARGET) for item in found.manifests
-    ):
-        raise RegistryError(
-            "the tag has something else than artifacts of mlfc",
-            place=str(store.reference),
-            next_step="Choose another tag, or leave out --add to replace it",
-        )
-    return {item.annotations[TARGET]: item for item in found.manifests if item.annotations[TARGET] not in ours}

@@ -9,28 +9,24 @@ from __future__ import annotations
 
 import logging
 import os
+import time
 from collections.abc import Callable, Iterator, Mapping
+from itertools import count
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode, urljoin, urlsplit
 
 from mlfc.errors import ArchiveError, RegistryError
-from mlfc.publish.documents import (
-    INDEX,
-    MANIFEST,
-    MAX_DOCUMENT,
-    Descriptor,
-    Document,
-    digest_of,
-    index,
-    parse_document,
-)
+from mlfc.publish.documents import INDEX, MANIFEST, MAX_DOCUMENT, Descriptor, Document, digest_of, index, parse_document
 from mlfc.publish.reference import DIGEST, ArtifactReference, is_tag
 from mlfc.publish.retries import TRANSIENT, Retries, TransientError, retry_after
+from mlfc.publish.store import ArtifactStore
 from mlfc.support.content import Data, chunks_of, nbytes_of
 from mlfc.support.json_text import parse_json
 from mlfc.support.text import shortened
 
+TIMEOUT = 30.0
+"""Seconds in which a registry has to send or take something."""
 _MAX_PAGES = 100
 _MAX_TAGS = 10_000
 _SHOWN_TEXT = 200
@@ -61,18 +57,19 @@ class RemoteStore:
             import oras.container
             import oras.logger
         except ImportError as error:
-            raise RegistryError(
-                f"the package {error.name} is missing",
-                place=str(reference),
-                next_step='Run: pip install "mlfc[registry]"',
-            ) from error
+            step = 'Run: pip install "mlfc[registry]"'
+            raise RegistryError(f"the package {error.name} is missing", place=str(reference), next_step=step) from error
         from mlfc.publish.http import bounded_session
 
         self.reference = reference
         self._timeout = timeout
         self._tried = Retries(wait)
         plain = plain_http or reference.is_local
-        self._root = f"{'http' if plain else 'https'}://{_api_host(reference.host)}/v2/{_api_name(reference)}"
+        # the one registry whose name is not its address
+        is_docker_hub = reference.host in ("docker.io", "index.docker.io")
+        host = "registry-1.docker.io" if is_docker_hub else reference.host
+        name = f"library/{reference.name}" if is_docker_hub and "/" not in reference.name else reference.name
+        self._root = f"{'http' if plain else 'https'}://{host}/v2/{name}"
         self._session = bounded_session(timeout, plain_http=plain, is_local=reference.is_local)
         # it prints what becomes an error of ours, or none
         oras.logger.logger.set_level(logging.CRITICAL)
@@ -109,11 +106,8 @@ class RemoteStore:
         media_type = (answer.headers.get("Content-Type") or "").partition(";")[0].strip()
         return parse_document(data, str(self.reference), media_type or None)
 
-    def put_document(self, name: str, document: Document) -> None:
-        """Keep a manifest or index under a tag, or under its digest."""
-        self._put_document(name, document)
-
-    def _put_document(self, name: str, document: Document) -> Any:
+    def put_document(self, name: str, document: Document) -> Any:
+        """Keep a manifest or index under a tag, or under its digest; return the registry's answer."""
         answer = self._ask("PUT", f"/manifests/{name}", {"Content-Type": document.media_type}, document.data)
         stated = answer.headers.get("Docker-Content-Digest")
         if stated and stated != document.digest:
@@ -123,17 +117,16 @@ class RemoteStore:
     def pieces(self, blob: Descriptor) -> Iterator[bytes]:
         """Yield the bytes of a blob as they come; where the connection ends, go on from there."""
         found = 0
-        for again in self._tried.each():
+        for tried in count():
             try:
                 for piece in self._pieces_from(found, blob):
                     found += len(piece)
                     yield piece
+                return
             except TransientError as error:
                 if found >= blob.size:  # it ended behind the last byte
                     return
-                again(error)
-            else:
-                return
+                self._tried.pause(tried, error)
 
     def _pieces_from(self, start: int, blob: Descriptor) -> Iterator[bytes]:
         from mlfc.publish.http import explained, read_answer
@@ -175,7 +168,7 @@ class RemoteStore:
     def tags(self) -> list[str]:
         """Return the tags in order."""
         found: set[str] = set()
-        for page in self._pages("/tags/list"):
+        for page, _ in self._pages("/tags/list"):
             names = page.get("tags") or []
             if not isinstance(names, list) or not all(isinstance(name, str) and is_tag(name) for name in names):
                 raise self._fault("the list of tags is none")
@@ -186,7 +179,7 @@ class RemoteStore:
 
     def attach(self, document: Document) -> None:
         """Keep a manifest that has a subject; where the registry keeps no list of these, in the tag for that."""
-        answer = self._put_document(document.digest, document)
+        answer = self.put_document(document.digest, document)
         assert document.subject is not None  # callers attach what has one
         if answer.headers.get("OCI-Subject") == document.subject.digest:
             return
@@ -200,16 +193,16 @@ class RemoteStore:
     def attached(self, subject: Descriptor) -> list[Descriptor]:
         """Return the manifests that are attached to another one."""
         found: list[Descriptor] = []
-        for page in self._pages(f"/referrers/{subject.digest}", missing=True):
-            found += parse_document(page.data, str(self.reference), INDEX).manifests
+        for _, data in self._pages(f"/referrers/{subject.digest}", missing=True):
+            found += parse_document(data, str(self.reference), INDEX).manifests
         return found or self._listed_in_tag(subject)
 
     def _listed_in_tag(self, subject: Descriptor) -> list[Descriptor]:
         found = self.document(_tag_of(subject))
         return list(found.manifests) if found else []
 
-    def _pages(self, path: str, *, missing: bool = False) -> Iterator[Any]:
-        """Yield the objects of a list that comes in pages; their bytes are in `data`."""
+    def _pages(self, path: str, *, missing: bool = False) -> Iterator[tuple[dict[str, Any], bytes]]:
+        """Yield the objects of a list that comes in pages, and their bytes."""
         place = str(self.reference)
         seen: set[str] = set()
         url = path
@@ -224,23 +217,15 @@ class RemoteStore:
                 raise self._fault(f"the answer is no list: {error.cause}") from None
             if not isinstance(value, dict):
                 raise self._fault("the answer is no list")
-            yield _Page(value, answer.content)
+            yield value, answer.content
             following = answer.links.get("next", {}).get("url")
             if not following:
                 return
             url = urljoin(answer.url, following)
 
-    def _ask(
-        self,
-        method: str,
-        path: str,
-        headers: Mapping[str, str] | None = None,
-        data: bytes | None = None,
-        *,
-        missing: bool = False,
-    ) -> Any:
+    def _ask(self, *request: Any, missing: bool = False) -> Any:
         """As `_ask_once`, and again where the failure may pass: what is asked so may be asked twice."""
-        return self._tried(lambda: self._ask_once(method, path, headers, data, missing=missing))
+        return self._tried(lambda: self._ask_once(*request, missing=missing))
 
     def _ask_once(
         self,
@@ -290,7 +275,11 @@ class RemoteStore:
     def _refusal(self, answer: Any) -> RegistryError:
         """Return the error for an answer that is none."""
         status = answer.status_code
-        said = _message(answer)
+        try:
+            first = parse_json(answer.content[:MAX_DOCUMENT], "")["errors"][0]
+            said = shortened(" ".join(str(first.get("message") or first.get("code")).split()), _SHOWN_TEXT)
+        except (ArchiveError, KeyError, IndexError, TypeError, AttributeError):
+            said = ""
         text = f": {said}" if said else ""
         host = self.reference.host
         if status == 401:
@@ -314,34 +303,31 @@ class RemoteStore:
         )
 
 
-class _Page(dict[str, Any]):
-    """An object of a list, and its bytes."""
-
-    def __init__(self, value: Mapping[str, Any], data: bytes) -> None:
-        super().__init__(value)
-        self.data = data
-
-
 def _tag_of(subject: Descriptor) -> str:
     """Return the tag that lists what is attached to a manifest, where a registry has no other list."""
     return subject.digest.replace(":", "-")
 
 
-def _api_host(host: str) -> str:
-    # the one registry whose name is not its address
-    return "registry-1.docker.io" if host in ("docker.io", "index.docker.io") else host
+def open_store(
+    reference: ArtifactReference,
+    *,
+    plain_http: bool = False,
+    timeout: float = TIMEOUT,
+    wait: Callable[[float], object] = time.sleep,
+) -> ArtifactStore:
+    """Return the store that a reference names; RegistryError where a package for it is missing.
 
+    Parameters
+    ----------
+    reference : Reference
+    plain_http : bool
+        Allow requests without TLS to other machines.
+    timeout : float
+    wait : callable
+        Waits for some seconds, before something is tried again.
+    """
+    if not reference.host:
+        from mlfc.publish.layout import LayoutStore
 
-def _api_name(reference: ArtifactReference) -> str:
-    is_short = _api_host(reference.host) != reference.host and "/" not in reference.name
-    return f"library/{reference.name}" if is_short else reference.name
-
-
-def _message(answer: Any) -> str:
-    """Return what a registry says of a failure."""
-    data: bytes = answer.content[:MAX_DOCUMENT]
-    try:
-        error = parse_json(data, "")["errors"][0]
-        return shortened(" ".join(str(error.get("message") or error.get("code")).split()), _SHOWN_TEXT)
-    except (ArchiveError, KeyError, IndexError, TypeError, AttributeError):
-        return ""
+        return LayoutStore(reference)
+    return RemoteStore(reference, plain_http=plain_http, timeout=timeout, wait=wait)

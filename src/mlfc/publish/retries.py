@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import count
 from typing import TypeVar
 
 from mlfc.errors import RegistryError
@@ -48,25 +49,15 @@ class Retries:
 
     def __call__(self, action: Callable[[], _Result]) -> _Result:
         """Return what the action returns; raise TransientError where the last try fails in that way, too."""
-        for again in self.each():
+        for tried in count():
             try:
                 return action()
             except TransientError as error:
-                again(error)
-        raise AssertionError  # the last `again` raises
+                self.pause(tried, error)
+        raise AssertionError  # unreachable: the last pause raises
 
-    def each(self) -> Iterator[Callable[[TransientError], None]]:
-        """Yield for each try what is called with its failure: it waits, or raises the failure of the last one."""
-        for pause in PAUSES:
-
-            def again(error: TransientError, pause: float = pause) -> None:
-                if error.pause > LONGEST_PAUSE:
-                    raise error
-                self.wait(max(pause, error.pause))
-
-            yield again
-        yield _give_up
-
-
-def _give_up(error: TransientError) -> None:
-    raise error
+    def pause(self, tried: int, error: TransientError) -> None:
+        """Wait after a failure; raise it where it was the last try, or the registry asks for too long a pause."""
+        if tried >= len(PAUSES) or error.pause > LONGEST_PAUSE:
+            raise error
+        self.wait(max(PAUSES[tried], error.pause))

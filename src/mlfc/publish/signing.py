@@ -58,15 +58,13 @@ def sign(artifact: Path, key: Path | None, output: Path | None = None, *, token:
         if key is None:
             config.use_sigstore_signer(identity_token=token, use_ambient_credentials=token is None)
         else:
-            data = _read(key, _MAX_KEY, "the key")
-            password = os.environ.get(PASSWORD)
-            if password is None and b"ENCRYPTED" in data:
+            is_encrypted = b"ENCRYPTED" in _read(key, _MAX_KEY, "the key")
+            password = os.environ.get(PASSWORD) if is_encrypted else None
+            if is_encrypted and password is None:
                 raise SignatureError(
                     "the key is encrypted", place=str(key), next_step=f"Set {PASSWORD} to its password"
                 )
-            config.use_elliptic_key_signer(
-                private_key=key, password=password.encode() if password is not None and b"ENCRYPTED" in data else None
-            )
+            config.use_elliptic_key_signer(private_key=key, password=None if password is None else password.encode())
         with TemporaryFolder() as folder:
             made = Path(folder, "signature")
             config.sign(artifact.resolve(), made)

@@ -4,39 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from hashlib import sha256
-from typing import Protocol
+from typing import TYPE_CHECKING, TypeAlias
 
 from mlfc.errors import RegistryError
 from mlfc.publish.documents import MAX_DOCUMENT, Descriptor, Document
-from mlfc.publish.reference import ArtifactReference
-from mlfc.support.content import Data
+
+if TYPE_CHECKING:
+    from mlfc.publish.layout import LayoutStore
+    from mlfc.publish.remote import RemoteStore
 
 
-class ArtifactStore(Protocol):
-    """Where artifacts are kept. What `document` and `pieces` give is not checked yet."""
-
-    reference: ArtifactReference
-
-    def document(self, wanted: str) -> Document | None:
-        """Return the manifest or index of a tag or digest; None where there is none."""
-
-    def put_document(self, name: str, document: Document) -> None:
-        """Keep a manifest or index under a tag, or under its digest."""
-
-    def pieces(self, blob: Descriptor) -> Iterator[bytes]:
-        """Yield the bytes of a blob."""
-
-    def put_blob(self, blob: Descriptor, data: Data) -> None:
-        """Keep a blob, unless it is there."""
-
-    def tags(self) -> list[str]:
-        """Return the tags in order."""
-
-    def attach(self, document: Document) -> None:
-        """Keep a manifest that has a subject, so that whoever looks at the subject finds it."""
-
-    def attached(self, subject: Descriptor) -> list[Descriptor]:
-        """Return the manifests that are attached to another one."""
+ArtifactStore: TypeAlias = "LayoutStore | RemoteStore"
+"""Where artifacts are kept. What `document` and `pieces` return is not checked yet."""
 
 
 def checked(pieces: Iterable[bytes], blob: Descriptor, place: str) -> Iterator[bytes]:

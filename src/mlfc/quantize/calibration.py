@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -64,10 +65,10 @@ def calibration_sets(data: Any, infos: Sequence[TensorInfo], samples: int, scali
         For data that is not of the inputs' shapes and dtypes, or none at all.
     """
     if isinstance(data, (str, Path)):
-        found = _limited(_from_path(Path(data), infos, scaling), samples)
+        found = list(islice(_from_path(Path(data), infos, scaling), samples))
         place: str | None = str(data)
     elif isinstance(data, Iterable) and not isinstance(data, (Mapping, np.ndarray, bytes)):
-        found = _checked(_limited(data, samples), infos)
+        found = _checked(islice(data, samples), infos)
         place = None
     else:
         raise InputError(
@@ -77,15 +78,6 @@ def calibration_sets(data: Any, infos: Sequence[TensorInfo], samples: int, scali
         )
     if not found:
         raise InputError("there is no calibration data", place=place, next_step="Give a hundred typical inputs")
-    return found
-
-
-def _limited(sets: Iterable[Mapping[str, Array]], samples: int) -> list[Mapping[str, Array]]:
-    found: list[Mapping[str, Array]] = []
-    for given in sets:
-        found.append(given)
-        if len(found) == samples:
-            break
     return found
 
 
@@ -150,7 +142,7 @@ def _picture(infos: Sequence[TensorInfo], place: str) -> tuple[int, int, int, bo
     )
 
 
-def _checked(sets: Sequence[Any], infos: Sequence[TensorInfo]) -> list[Mapping[str, Array]]:
+def _checked(sets: Iterable[Any], infos: Sequence[TensorInfo]) -> list[Mapping[str, Array]]:
     """Return sets as arrays; raise all problems at once for what does not fit the inputs."""
     problems: list[MlfcError] = []
     found: list[Mapping[str, Array]] = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -17,21 +18,49 @@ from mlfc.errors import InputError, MlfcError, ModelError, OptionError, Toolchai
 from mlfc.frontend import Model, import_for_run, model_bytes, model_name
 from mlfc.options import ImportOptions
 from mlfc.quantize.calibration import ImageScaling, Sets, calibration_sets
-from mlfc.quantize.layers import LayerError, layer_errors
 from mlfc.relay.ir import TensorType, Type
+from mlfc.support.arrays import Array
 from mlfc.support.atomic import check_writable, write_bytes
 from mlfc.support.dims import Dim
-from mlfc.support.progress import reported, stages
+from mlfc.support.progress import reported, stage
 from mlfc.support.temporary import TemporaryFolder
 from mlfc.support.tensor_info import TensorInfo
 from mlfc.support.text import Displayed, html_table
-from mlfc.verify.accuracy import Accuracy
+from mlfc.verify.difference import Accuracy, Labels
+from mlfc.verify.inputs import read_labels
+from mlfc.verify.onnxruntime import OnnxRuntimeReference
 
 METHODS = {"minmax": "MinMax", "entropy": "Entropy", "percentile": "Percentile"}
 """How ranges follow from the calibration data, by the names of ONNX Runtime's quantizer."""
 ACTIVATIONS = {"int8": "QInt8", "uint8": "QUInt8", "int16": "QInt16"}
 _OPSET_OF_INT16 = 21  # of ONNX's own QuantizeLinear; before, ONNX Runtime writes operators of its own
 _SAMPLES = 100
+_COMPARED = 16  # sets of inputs whose layers are compared
+_DEQUANTIZED = ("_DequantizeLinear_Output", "_DequantizeLinear_Output_1")
+
+
+@dataclass(frozen=True)
+class LayerError:
+    """One tensor in both models.
+
+    Attributes
+    ----------
+    tensor, node, operator : str
+        Its name, and the name and operator of the node that computes it.
+    largest : float
+        The largest magnitude in the float model.
+    largest_error : float
+        The largest difference.
+    noise_db : float
+        The ratio of signal to noise in decibels, ``10 log10(sum x^2 / sum (x - y)^2)``; infinite if they are equal.
+    """
+
+    tensor: str
+    node: str
+    operator: str
+    largest: float
+    largest_error: float
+    noise_db: float
 
 
 @dataclass(frozen=True, repr=False)
@@ -135,8 +164,10 @@ def quantize(
             raise OptionError(unknown(name, value, known), place=name)
     if samples < 1:
         raise OptionError(f"expected at least one sample, got {samples}", place="samples")
+    import onnx
+
     check_writable(output)
-    with reported(progress, partial(stages, f"quantizing {model_name(model)}")) as say:
+    with reported(progress, partial(stage, f"quantizing {model_name(model)}")) as say:
         say("reading the model")
         data = _onnx_bytes(model)
         place = "the model" if isinstance(data, bytes) else str(data)
@@ -146,9 +177,12 @@ def quantize(
                 raise OptionError(unknown("node", name, nodes), place="exclude")
         sets = calibration_sets(calibrate, infos, samples, scaling or ImageScaling())
         with TemporaryFolder() as folder:
+            source, prepared, made = (Path(folder, f"{title}.onnx") for title in ("model", "prepared", "int8"))
             with _named(place, "read"):
-                source = _written(data, Path(folder, "model.onnx"))
-            prepared, made = Path(folder, "prepared.onnx"), Path(folder, "int8.onnx")
+                if isinstance(data, bytes):
+                    source.write_bytes(data)
+                else:  # its weights may be in files beside it
+                    onnx.save(onnx.load(data), source)
             say("folding constants")
             with _named(place, "prepare"):
                 _prepare(source, prepared, activations)
@@ -156,7 +190,7 @@ def quantize(
             with _named(place, "quantize"):
                 _quantize(prepared, made, sets, (method, activations, per_channel), exclude)
             say("comparing every layer")
-            layers, outputs, accuracy = layer_errors(prepared, made, sets, None if labels is None else Path(labels))
+            layers, outputs, accuracy = _layer_errors(prepared, made, sets, None if labels is None else Path(labels))
             content = made.read_bytes()
             write_bytes(output, content)
             return QuantizedModel(
@@ -167,18 +201,18 @@ def quantize(
 def _onnx_bytes(model: Model) -> bytes | Path:
     """Return an ONNX model's bytes or file; raise OptionError for a model of TFLite."""
     data = model_bytes(model)
-    path = None if data is not None else Path(model)  # type: ignore[arg-type]
-    start = b"" if path is not None and not path.is_file() else (data or b"")[:8]
-    if path is not None and path.is_file():
-        with path.open("rb") as file:
+    found = Path(model) if data is None else data  # type: ignore[arg-type]  # a path
+    start = data or b""
+    if isinstance(found, Path) and found.is_file():
+        with found.open("rb") as file:
             start = file.read(8)
-    if start[4:] == b"TFL3":
+    if start[4:8] == b"TFL3":
         raise OptionError(
             "quantizing requires an ONNX model; TensorFlow's converter quantizes for TFLite",
-            place=None if path is None else str(path),
+            place=str(found) if isinstance(found, Path) else None,
             next_step="Set converter.optimizations = [tf.lite.Optimize.DEFAULT] and converter.representative_dataset",
         )
-    return path if data is None and path is not None else data or b""
+    return found
 
 
 def _examined(
@@ -188,8 +222,7 @@ def _examined(
     import onnx
 
     module, params = import_for_run(model, ImportOptions(shapes=shapes, dynamic=True))
-    inputs = ((var.name, var.type) for var in module.main.params if var.name not in params)
-    infos = [_fixed(name, kind, place) for name, kind in inputs]
+    infos = [_fixed(var.name, var.type, place) for var in module.main.params if var.name not in params]
     if not any(np.dtype(array.dtype).kind == "f" and array.ndim > 1 for array in params.values()):
         raise InputError(
             "the model has no weights of float: there is nothing to quantize",
@@ -214,22 +247,17 @@ def _fixed(name: str, kind: Type, place: str) -> TensorInfo:
     return TensorInfo(name, tuple(int(extent) for extent in extents), kind.dtype)
 
 
-def _written(model: bytes | Path, path: Path) -> Path:
-    """Write the model with its weights, which may be in files beside it, to one file."""
-    import onnx
-
-    if isinstance(model, bytes):
-        path.write_bytes(model)
-    else:
-        onnx.save(onnx.load(model), path)
-    return path
-
-
 def _prepare(source: Path, path: Path, activations: str) -> None:
     """Write the model as the quantizer wants it: constants folded, normalization in the weights, shapes known."""
+    import onnx
+    from onnx import version_converter
+
     _quantizer().shape_inference.quant_pre_process(str(source), str(path), skip_symbolic_shape=True)
-    if activations == "int16":
-        _raise_opset(path)
+    if activations != "int16":
+        return
+    known = onnx.load(path)
+    if next(item.version for item in known.opset_import if item.domain in ("", "ai.onnx")) < _OPSET_OF_INT16:
+        onnx.save(version_converter.convert_version(known, _OPSET_OF_INT16), path)
 
 
 @contextmanager
@@ -241,15 +269,6 @@ def _named(place: str, work: str) -> Iterator[None]:
         raise
     except Exception as error:  # of ONNX Runtime, onnx and protobuf, which share no class
         raise ModelError(f"ONNX Runtime cannot {work} the model: {error}", place=place) from error
-
-
-def _raise_opset(path: Path) -> None:
-    import onnx
-    from onnx import version_converter
-
-    model = onnx.load(path)
-    if next(item.version for item in model.opset_import if item.domain in ("", "ai.onnx")) < _OPSET_OF_INT16:
-        onnx.save(version_converter.convert_version(model, _OPSET_OF_INT16), path)
 
 
 def _quantizer() -> Any:
@@ -297,3 +316,60 @@ def _reader(quantization: Any, sets: Sets) -> Any:
             return None if given is None else dict(given)
 
     return CalibrationReader()
+
+
+@dataclass
+class _Sums:
+    largest: float = 0.0
+    error: float = 0.0
+    signal: float = 0.0
+    noise: float = 0.0
+
+    def add(self, ours: Array, exact: Array) -> None:
+        x, y = exact.astype(np.float64), ours.astype(np.float64)
+        if x.size:
+            self.largest = max(self.largest, float(np.abs(x).max()))
+            self.error = max(self.error, float(np.abs(x - y).max()))
+            self.signal += float(np.square(x).sum())
+            self.noise += float(np.square(x - y).sum())
+
+    def result(self, node: Any, name: str) -> LayerError:
+        ratio = self.signal / self.noise if self.noise else math.inf
+        noise_db = 10 * math.log10(ratio) if ratio else -math.inf
+        return LayerError(name, node.name, node.op_type, self.largest, self.error, noise_db)
+
+
+def _layer_errors(
+    float_model: Path, int8_model: Path, sets: Sets, labels: Path | None
+) -> tuple[tuple[LayerError, ...], tuple[LayerError, ...], Accuracy | None]:
+    """Run both models, and return how all layers and the outputs differ, and the accuracy where there are labels."""
+    import onnx
+
+    graph = onnx.load(float_model, load_external_data=False).graph
+    makers = {name: node for node in graph.node for name in node.output if name}
+    outputs = [item.name for item in graph.output]
+    sums: dict[str, _Sums] = {}
+    exact, ours = (OnnxRuntimeReference(path, layers=True) for path in (float_model, int8_model))
+    for given in sets[:_COMPARED]:
+        wanted, found = exact.run(given), ours.run(given)
+        for name, value in wanted.items():
+            other = _dequantized(found, name)
+            if other is not None and other.shape == value.shape and value.dtype.kind == "f":
+                sums.setdefault(name, _Sums()).add(other, value)
+    ordered = [name for name in makers if name in sums]
+    layers = tuple(sums[name].result(makers[name], name) for name in ordered)
+    accuracy = None
+    if labels is not None:
+        if not outputs:
+            raise InputError("the model has no output that could be a class", place=str(labels))
+        counted = Labels(read_labels(labels, len(sets)), outputs[0])
+        exact, ours = OnnxRuntimeReference(float_model), OnnxRuntimeReference(int8_model)
+        for given in sets:
+            counted.count(ours.run(given), exact.run(given))
+        accuracy = counted.accuracy
+    return layers, tuple(item for item in layers if item.tensor in outputs), accuracy
+
+
+def _dequantized(found: Mapping[str, Array], name: str) -> Array | None:
+    """Return a tensor as the layers behind it get it: after quantizing, where that is done."""
+    return next((found[key] for key in (*(f"{name}{end}" for end in _DEQUANTIZED), name) if key in found), None)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from mlfc.relay.ir import Call, GlobalVar, IRModule, ListType, TensorType, TupleType, Type
+from mlfc.relay.ir import Call, GlobalVar, IRModule, ListType, extents_of
 from mlfc.relay.op import Operator
 from mlfc.relay.visitor import post_order
 from mlfc.support.dims import Dim, Symbol, symbols_of
@@ -20,7 +18,7 @@ def is_dynamic(module: IRModule) -> bool:
 
 def input_symbols(module: IRModule) -> dict[str, Symbol]:
     """Return the symbols of the inputs' extents, by name, in the order of their appearance."""
-    extents = [extent for param in module.main.params for extent in extents_of(param.type)]
+    extents = extents_of(param.type for param in module.main.params)
     return {symbol.name: symbol for symbol in symbols_of(extents)}
 
 
@@ -30,22 +28,10 @@ def unproven_extents(call: Call) -> dict[Dim, int]:
     That is 0, or 1 for convolutions, whose window must fit into the data.
     """
     slides = isinstance(call.op, Operator) and call.op.slides
-    kept = set(extents_of(call.args[0].type)) if slides else set()
+    kept = set(extents_of([call.args[0].type])) if slides else set()
     found = {
         extent: int(slides and extent not in kept)
-        for extent in extents_of(call.type)
+        for extent in extents_of([call.type])
         if isinstance(extent, Dim) and extent.symbol is None
     }
     return {extent: least for extent, least in found.items() if extent.bounds[0] < least}
-
-
-def extents_of(kind: Type) -> Iterator[int | Dim]:
-    """Yield the extents in a type, those of fields and of elements of lists too."""
-    if isinstance(kind, TensorType):
-        yield from kind.shape
-    elif isinstance(kind, ListType):
-        for element in kind.elements:
-            yield from element.shape
-    elif isinstance(kind, TupleType):
-        for item in kind.fields:
-            yield from extents_of(item)

@@ -359,10 +359,10 @@ def call(name: str, args: Sequence[Expr], attrs: Attrs | None = None, *, span: S
         raise
     except (ArithmeticError, LookupError, TypeError, ValueError, AttributeError) as error:
         given = shortened(", ".join(str(arg.type) for arg in args), _SHOWN)
-        if dynamic := _open_extents(arg.type for arg in args):
-            raise TypeCheckError(
-                _dynamic_operands(name, given, dynamic, error), place=place, next_step=FIX_EXTENT
-            ) from error
+        if dynamic := dims.symbols_of(extents_of(arg.type for arg in args)):
+            expected = f"expected a fixed extent, got {', '.join(map(str, dynamic))}"
+            cause = error if isinstance(error, dims.UndecidedError) else expected
+            raise TypeCheckError(f"{name} of ({given}): {cause}", place=place, next_step=FIX_EXTENT) from error
         attributes = shortened(str(dict(full)), _SHOWN)
         raise TypeCheckError(f"{name} does not take ({given}) with {attributes}: {error}", place=place) from error
     spend("operators", 1, place)
@@ -372,25 +372,14 @@ def call(name: str, args: Sequence[Expr], attrs: Attrs | None = None, *, span: S
 FIX_EXTENT = "Give the model's inputs a shape in which it is fixed"
 
 
-def _open_extents(kinds: Iterable[Type]) -> list[Symbol]:
-    return dims.symbols_of(extent for kind in tensors(kinds) for extent in kind.shape)
-
-
-def _dynamic_operands(name: str, given: str, dynamic: Sequence[Symbol], error: Exception) -> str:
-    """Return what keeps an operator from taking extents that the run decides."""
-    if isinstance(error, dims.UndecidedError):
-        return f"{name} of ({given}): {error}"
-    return f"{name} of ({given}): expected a fixed extent, got {', '.join(map(str, dynamic))}"
-
-
 def _check_narrow(operator: Operator, types: Sequence[Type], result: Type) -> None:
     """Refuse tensors of narrow dtypes unless the operator knows them; views take whatever lies in memory."""
     if operator.takes_narrow or operator.kind in (Kind.VIEW, Kind.OPAQUE, Kind.LIST):
         return
-    for kind in (*types, result):
-        for item in kind.fields if isinstance(kind, TupleType) else (kind,):
-            if isinstance(item, TensorType) and dtypes.is_narrow(item.dtype):
-                raise TypeCheckError(f"{operator.name} takes no {item.dtype} tensors", next_step="Put a cast before it")
+    for item in (*types, result):
+        for kind in item.fields if isinstance(item, TupleType) else (item,):
+            if isinstance(kind, TensorType) and dtypes.is_narrow(kind.dtype):
+                raise TypeCheckError(f"{operator.name} takes no {kind.dtype} tensors", next_step="Put a cast before it")
 
 
 def visible(body: Type, hidden: int) -> Type:
@@ -417,7 +406,7 @@ def call_function(
     result = applied(function, args)
     if type is not None and defined_by(type, [result]) is None:
         raise TypeCheckError(f"a function that gives {result[0]} is called for {type}")
-    return Call(function, tuple(args), {}, result[0] if type is None else type, span)
+    return Call(function, tuple(args), {}, type or result[0], span)
 
 
 def if_else(
@@ -439,15 +428,12 @@ def if_else(
     if not isinstance(kind, TensorType) or kind.dtype != "bool" or not kind.is_static or kind.size != 1:
         raise TypeCheckError(f"expected a condition of one bool, got {kind}")
     results = [applied(function, args) for function in (then, otherwise)]
-    shown = type
-    if type is None:
-        (shown, _), (other, _) = results
-        if shown != other:
-            raise TypeCheckError(f"the functions of an if give {shown} and {other}")
-    assert shown is not None
-    if defined_by(shown, results) is None:
-        raise TypeCheckError(f"functions that give {results[0][0]} and {results[1][0]} make an if of {shown}")
-    return If(condition, then, otherwise, tuple(args), shown, span)
+    one, other = (result for result, _ in results)
+    if type is None and one != other:
+        raise TypeCheckError(f"the functions of an if give {one} and {other}")
+    if defined_by(type or one, results) is None:
+        raise TypeCheckError(f"functions that give {one} and {other} make an if of {type or one}")
+    return If(condition, then, otherwise, tuple(args), type or one, span)
 
 
 def applied(function: Function | GlobalVar, args: Sequence[Expr]) -> tuple[Type, frozenset[Symbol]]:
@@ -469,11 +455,7 @@ def defined_by(kind: Type, results: Sequence[tuple[Type, frozenset[Symbol]]]) ->
     """
     defined: set[Symbol] = set()
     for result, own in results:
-        found: dict[Symbol, Extent] = {}
-        for wanted, have in zip(tensors([kind]), tensors([result]), strict=False):
-            for extent, actual in zip(wanted.shape, have.shape, strict=False):
-                if isinstance(extent, dims.Dim) and extent.symbol is not None:
-                    found.setdefault(extent.symbol, actual)
+        found = in_place_of_symbols([kind], [result])
         if substituted(kind, found) != result:
             return None
         defined.update(symbol for symbol, actual in found.items() if symbol in own or actual != symbol.dim)
@@ -482,33 +464,35 @@ def defined_by(kind: Type, results: Sequence[tuple[Type, frozenset[Symbol]]]) ->
 
 def type_symbols(kind: Type) -> list[Symbol]:
     """Return the symbols in the extents of a type, each once, in the order of their appearance."""
-    return dims.symbols_of(extent for tensor in tensors([kind]) for extent in tensor.shape)
+    return dims.symbols_of(extents_of([kind]))
 
 
 def attribute_symbols(attrs: Attrs) -> list[Symbol]:
     """Return the symbols in attributes, each once, in the order of their appearance."""
-    found: dict[Symbol, None] = {}
-    pending = list(attrs.values())[::-1]
-    while pending:
-        value = pending.pop()
-        if isinstance(value, (tuple, list)):
-            pending.extend(reversed(value))
-        elif isinstance(value, Symbol):
-            found[value] = None
-        elif isinstance(value, dims.Dim):
-            found.update(dict.fromkeys(dims.symbols_of([value])))
-    return list(found)
+
+    def extents(values: Iterable[Any]) -> Iterator[dims.Dim]:
+        for value in values:
+            if isinstance(value, (tuple, list)):
+                yield from extents(value)
+            elif isinstance(value, (Symbol, dims.Dim)):
+                yield value.dim if isinstance(value, Symbol) else value
+
+    return dims.symbols_of(extents(attrs.values()))
 
 
 def bound_symbols(params: Sequence[Type], given: Sequence[Type]) -> dict[Symbol, Extent] | None:
     """Return what the symbols of parameter types are for arguments of given types; None if these do not fit."""
-    found: dict[Symbol, Extent] = {}
-    pairs = list(zip(tensors(params), tensors(given), strict=False))
-    for wanted, have in pairs:
-        for extent, actual in zip(wanted.shape, have.shape, strict=False):
-            if isinstance(extent, dims.Dim) and extent.symbol is not None:
-                found.setdefault(extent.symbol, actual)
+    found = in_place_of_symbols(params, given)
     return found if [substituted(kind, found) for kind in params] == list(given) else None
+
+
+def in_place_of_symbols(kinds: Iterable[Type], given: Iterable[Type]) -> dict[Symbol, Extent]:
+    """Return the first extent of other types that is in the place of each symbol in types."""
+    found: dict[Symbol, Extent] = {}
+    for extent, actual in zip(extents_of(kinds), extents_of(given), strict=False):
+        if isinstance(extent, dims.Dim) and extent.symbol is not None:
+            found.setdefault(extent.symbol, actual)
+    return found
 
 
 def substituted(kind: Type, values: Mapping[Symbol, Extent]) -> Type:
@@ -534,6 +518,12 @@ def tensors(kinds: Iterable[Type]) -> Iterator[TensorType]:
             yield from tensors(kind.fields)
         elif isinstance(kind, ListType):
             yield from kind.elements
+
+
+def extents_of(kinds: Iterable[Type]) -> Iterator[Extent]:
+    """Yield the extents of the tensors in types, from left to right."""
+    for tensor in tensors(kinds):
+        yield from tensor.shape
 
 
 def const(value: npt.ArrayLike, dtype: str | None = None, *, name: str | None = None, span: Span = NO_SPAN) -> Constant:

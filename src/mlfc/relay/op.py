@@ -1,14 +1,10 @@
-"""What an operator is: its attributes, type rule, fusion kind and loop-level rule.
-
-The operators themselves are declared in `mlfc.ops`, one place each; this file only says what a
-declaration holds and keeps the table.
-"""
+"""Declarations of operators: attributes, type rule, fusion kind and loop-level rule; `mlfc.ops` makes them."""
 
 from __future__ import annotations
 
 import enum
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -162,7 +158,11 @@ class Operator:
 
     def __post_init__(self) -> None:
         if self.layout is None:
-            object.__setattr__(self, "layout", _implied_layout(self.kind, {attr.name for attr in self.attrs}))
+            names = {attr.name for attr in self.attrs}
+            plain = Layout.AXIS if "axis" in names else Layout.POINTWISE
+            plain = plain if self.kind in POINTWISE else Layout.VIEW if self.kind is Kind.VIEW else Layout.LOGICAL
+            layouts = (layout for name, layout in _LAYOUT_OF_ATTRIBUTE.items() if name in names)
+            object.__setattr__(self, "layout", next(layouts, plain))
 
     def complete(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """Return all attributes in declared order, defaults filled in; refuse unknown and missing ones."""
@@ -179,17 +179,6 @@ class Operator:
                 raise TypeCheckError(f"{self.name} needs the attribute {attr.name}")
             full[attr.name] = float(value) if attr.is_float and isinstance(value, int) else _frozen(value)
         return full
-
-
-def _implied_layout(kind: Kind, attrs: Collection[str]) -> Layout:
-    for name, layout in _LAYOUT_OF_ATTRIBUTE.items():
-        if name in attrs:
-            return layout
-    if kind is Kind.VIEW:
-        return Layout.VIEW
-    if kind not in POINTWISE:
-        return Layout.LOGICAL
-    return Layout.AXIS if "axis" in attrs else Layout.POINTWISE
 
 
 _LAYOUT_OF_ATTRIBUTE = {

@@ -11,7 +11,7 @@ import numpy as np
 from mlfc.relay import ir
 from mlfc.relay.ir import Call, Constant, Expr, Function, GlobalVar, If, Tuple, Var
 from mlfc.relay.op import Operator
-from mlfc.relay.visitor import children, with_children
+from mlfc.relay.visitor import children, post_order, with_children
 from mlfc.support.dims import Dim, Extent, Symbol, dims_in, substituted, symbols_of
 from mlfc.support.dtypes import to_numpy
 
@@ -37,14 +37,7 @@ class Substitution:
 
     def __call__(self, root: Expr) -> Expr:
         """Return an expression with values substituted."""
-        stack = [root]
-        while stack:
-            expr = stack[-1]
-            waiting = [child for child in children(expr) if child not in self.done] if expr not in self.done else []
-            if waiting:
-                stack += reversed(waiting)
-                continue
-            stack.pop()
+        for expr in post_order(root, lambda expr: () if expr in self.done else children(expr)):
             if expr not in self.done:
                 self.done[expr] = self._rebuilt(expr)
         return self.done[root]
@@ -52,38 +45,35 @@ class Substitution:
     def function(self, function: Function) -> Function:
         """Return a function with values substituted, also for the symbols that it defines."""
         params = tuple(self(param) for param in function.params)
-        defines = function.attrs.get("defines")
         attrs = function.attrs
-        if defines is not None:
-            attrs = {**attrs, "defines": tuple(self._symbol(symbol) for symbol in defines)}
+        if "defines" in attrs:
+            values = ((symbol, self._values.get(symbol)) for symbol in attrs["defines"])
+            own = (symbol if not isinstance(value, Dim) else value.symbol or symbol for symbol, value in values)
+            attrs = {**attrs, "defines": tuple(own)}
         return Function(params, self(function.body), attrs, function.span)  # type: ignore[arg-type]  # variables
-
-    def _symbol(self, symbol: Symbol) -> Symbol:
-        value = self._values.get(symbol)
-        return symbol if not isinstance(value, Dim) or value.symbol is None else value.symbol
 
     def _rebuilt(self, expr: Expr) -> Expr:
         args = [self.done[child] for child in children(expr)]
         kind = ir.substituted(expr.type, self._values)
         if isinstance(expr, Var):
             return expr if kind == expr.type else replace(expr, type=kind)  # type: ignore[arg-type]  # no function
+        is_same = all(a is b for a, b in zip(args, children(expr), strict=True))
         if isinstance(expr, If):
             then, otherwise = self._reference(expr.then), self._reference(expr.otherwise)
-            is_same = kind == expr.type and (then, otherwise) == (expr.then, expr.otherwise)
-            if is_same and all(a is b for a, b in zip(args, children(expr), strict=True)):
+            if is_same and kind == expr.type and (then, otherwise) == (expr.then, expr.otherwise):
                 return expr
             return replace(expr, condition=args[0], args=tuple(args[1:]), then=then, otherwise=otherwise, type=kind)
         if isinstance(expr, Call) and isinstance(expr.op, GlobalVar):
             return ir.call_function(self._reference(expr.op), args, span=expr.span)
         if isinstance(expr, Call) and isinstance(expr.op, Operator):
-            return self._called(expr, args)
-        if all(a is b for a, b in zip(args, children(expr), strict=True)):
+            return self._called(expr, args, is_same)
+        if is_same:
             return expr
         return Tuple(tuple(args), expr.span) if isinstance(expr, Tuple) else with_children(expr, args)
 
-    def _called(self, expr: Call, args: list[Expr]) -> Expr:
+    def _called(self, expr: Call, args: list[Expr], is_same: bool) -> Expr:
         is_changed = any(symbol in self._values for symbol in symbols_of(dims_in(expr.attrs.values())))
-        if not is_changed and all(a is b for a, b in zip(args, expr.args, strict=True)):
+        if not is_changed and is_same:
             return expr
         attrs = {name: self._value(item) for name, item in expr.attrs.items()} if is_changed else expr.attrs
         assert isinstance(expr.op, Operator)

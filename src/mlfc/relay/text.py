@@ -19,24 +19,31 @@ from mlfc.errors import InternalError
 from mlfc.relay import ir
 from mlfc.relay.ir import Call, Constant, Expr, Function, GlobalVar, If, IRModule, TensorType, Tuple, TupleGetItem, Var
 from mlfc.relay.op import REQUIRED, Operator
-from mlfc.relay.text_extents import BOUNDS, SymbolNames
 from mlfc.relay.text_literals import attribute_text, scalar_text, unique_names
 from mlfc.relay.text_metadata import SECTION, metadata_text
 from mlfc.relay.text_parser import parse
 from mlfc.relay.text_source import VERSION, Origin, Source, facts_text, origin_text
+from mlfc.relay.text_types import ANY, BOUNDS
+from mlfc.relay.visitor import children, post_order
+from mlfc.support import dims
+from mlfc.support.dim_walk import walked
+from mlfc.support.dims import LARGEST, Dim, Extent, Symbol
 
 __all__ = ["VERSION", "from_text", "parameter_names", "section_text", "text_and_constants", "to_text"]
 _QUANTIZED = "qnn."
 _INLINE = (Var, Constant, GlobalVar)
+# what a name of a symbol cannot be: words of the grammar
+_KEYWORDS = frozenset(
+    (
+        *("def", "let", "fn", "meta", "if", "else", "True", "False", "None", "inf", "nan"),
+        *("match", "type", "extern", "free_var", "ref", "ref_read", "ref_write"),
+    )
+)
+_CALL_OF = {"//": "floordiv", "%": "floormod"}
 
 
 def to_text(
-    module: IRModule,
-    metadata: bool = True,
-    *,
-    version: bool = True,
-    spans: bool = False,
-    any_shapes: bool = False,
+    module: IRModule, metadata: bool = True, *, version: bool = True, spans: bool = False, any_shapes: bool = False
 ) -> str:
     """Return a module as Relay text.
 
@@ -57,8 +64,8 @@ def text_and_constants(
     module: IRModule, *, version: bool = True, spans: bool = False, any_shapes: bool = False
 ) -> tuple[str, tuple[Constant, ...]]:
     """Return the text without a metadata section, and the constants that it refers to by their index."""
-    symbols = SymbolNames(module)
-    printer = ModulePrinter(spans, symbols, any_shapes)
+    symbols = SymbolNames(module, any_shapes)
+    printer = ModulePrinter(spans, symbols)
     head = f'#[version = "{VERSION}"]\n' if version else ""
     text = f"{head}{facts_text(module, symbols.original()) if spans else ''}{printer.module(module)}"
     return text, tuple(printer.constants)
@@ -79,13 +86,103 @@ def from_text(text: str, file: str = "<text>", *, constants: Sequence[npt.NDArra
     return parse(Source(text, file), constants or ())
 
 
+class SymbolNames:
+    """The names under which the symbols of a module are printed, and where their bounds are."""
+
+    def __init__(self, module: IRModule | None = None, any_shapes: bool = False) -> None:
+        self.any_shapes = any_shapes
+        found: dict[Symbol, None] = {}
+        self._declared: dict[Function, list[Symbol]] = {}
+        functions = module.functions if module else {}
+        for name in sorted(functions):
+            function = functions[name]
+            own = _function_symbols(function)
+            self._declared[function] = [symbol for symbol in own if symbol not in found]
+            found.update(dict.fromkeys(own))
+        titles = unique_names([f"{symbol.name}_" if symbol.name in _KEYWORDS else symbol.name for symbol in found])
+        self.titles = dict(zip(found, titles, strict=True))
+        self._renamed: dict[Symbol, Extent] = {
+            symbol: Symbol(title, symbol.low, symbol.high).dim
+            for symbol, title in self.titles.items()
+            if symbol.name != title
+        }
+
+    def text(self, extent: Extent | Symbol) -> str:
+        """Return an extent as text."""
+        if isinstance(extent, Symbol):
+            return self.titles.get(extent, extent.name)
+        return _extent_text(dims.substituted(extent, self._renamed) if self._renamed else extent)
+
+    def type_text(self, kind: ir.Type) -> str:
+        """Return a type as text; with `any_shapes`, what the run decides is ``?``."""
+        if isinstance(kind, TensorType):
+            if kind.is_static:
+                return str(kind)
+            extents = (ANY if self.any_shapes and isinstance(item, Dim) else self.text(item) for item in kind.shape)
+            return f"Tensor[({', '.join(extents)}), {kind.dtype}]"
+        if isinstance(kind, ir.ListType):
+            return f"List[{', '.join(self.type_text(item) for item in kind.elements)}]"
+        if isinstance(kind, ir.TupleType):
+            inner = ", ".join(self.type_text(item) for item in kind.fields)
+            return f"({inner},)" if len(kind.fields) == 1 else f"({inner})"
+        return str(kind)
+
+    def bounds_text(self, function: Function) -> str:
+        """Return the bounds of the symbols that a function is the first to have, where they are not the default."""
+        if self.any_shapes:
+            return ""
+        declared = [symbol for symbol in self._declared.get(function, ()) if (symbol.low, symbol.high) != (1, LARGEST)]
+        return ",".join(
+            f"{self.titles[symbol]}={symbol.low}..{'' if symbol.high == LARGEST else symbol.high}"
+            for symbol in declared
+        )
+
+    def original(self) -> dict[str, str]:
+        """Return the symbols' own names by the printed ones, where they differ."""
+        return {title: symbol.name for symbol, title in self.titles.items() if symbol.name != title}
+
+
+def _function_symbols(function: Function) -> list[Symbol]:
+    """Return the symbols in the types and attributes of a function and of those nested in it, in their order."""
+    found: dict[Symbol, None] = {}
+    pending, seen = [function], {function}
+    while pending:
+        current = pending.pop()
+        for expr in (*current.params, *post_order(current.body)):
+            if not isinstance(expr, Constant):
+                found.update(dict.fromkeys(ir.type_symbols(expr.type)))
+            if isinstance(expr, Call):
+                found.update(dict.fromkeys(ir.attribute_symbols(expr.attrs)))
+            nested = expr.op if isinstance(expr, Call) else expr
+            if isinstance(nested, Function) and nested not in seen:
+                seen.add(nested)
+                pending.append(nested)
+        found.update(dict.fromkeys(ir.attribute_symbols(current.attrs)))
+    return list(found)
+
+
+def _extent_text(extent: Extent) -> str:
+    """Return an extent as an expression that `extent_call` and infix operators make again."""
+
+    def applied(operation: str, a: str, b: str) -> str:
+        if operation == "+":
+            return f"{a} - {b[1:]}" if b.startswith("-") else f"{a} + {b}"
+        if operation == "*":
+            if not b.removeprefix("-").isdecimal():
+                return f"{a} * {b}"
+            return f"-{a}" if b == "-1" else f"{b} * {a}"
+        return f"{_CALL_OF.get(operation, operation)}({a}, {b})"
+
+    text: str = walked(extent, str, applied)
+    return text
+
+
 @dataclass(eq=False)
 class ModulePrinter:
     """Prints the functions of a module; constants without a literal gather in `constants`, `spans` adds origins."""
 
     spans: bool
     symbols: SymbolNames = field(default_factory=SymbolNames)
-    any_shapes: bool = False
     constants: list[Constant] = field(default_factory=list)
     global_names: dict[str, str] = field(default_factory=dict)
     _places: dict[Constant, int] = field(default_factory=dict)
@@ -120,14 +217,6 @@ class ModulePrinter:
     def function(self, function: Function, indent: str) -> str:
         """Return parameters, types and body of a function, from the parenthesis to the brace."""
         return _RelayFunctionPrinter(self, function, indent).text()
-
-    def type_text(self, kind: ir.Type) -> str:
-        """Return a type."""
-        return self.symbols.type_text(kind, self.any_shapes)
-
-    def attribute_text(self, value: Any) -> str:
-        """Return an attribute's value."""
-        return attribute_text(value, self.symbols.text)
 
     def constant(self, constant: Constant) -> str:
         """Return the literal, or a reference into the metadata section."""
@@ -184,13 +273,15 @@ class _RelayFunctionPrinter:
 
     def text(self) -> str:
         function = self._function
-        params = [self._param(param, title) for param, title in self._params.items()]
-        texts = {key: self._printer.attribute_text(value) for key, value in function.attrs.items()}
-        bounds = "" if self._printer.any_shapes else self._printer.symbols.bounds_text(function)
-        if bounds:
+        symbols, params = self._printer.symbols, []
+        for param, title in self._params.items():
+            origin = self._printer.origin(param, param.name if param.name != title else None)
+            params.append(f"%{title}: {symbols.type_text(param.type)}{origin}")
+        texts = {key: attribute_text(value, symbols.text) for key, value in function.attrs.items()}
+        if bounds := symbols.bounds_text(function):
             texts[BOUNDS] = attribute_text(bounds)
         attrs = [f"{key}={texts[key]}" for key in sorted(texts)]
-        head = f"({', '.join(params + attrs)}) -> {self._printer.type_text(function.body.type)} {{"
+        head = f"({', '.join(params + attrs)}) -> {symbols.type_text(function.body.type)} {{"
         inner = self._indent + "  "
         lines = [head]
         bindings = _bindings(function.body)
@@ -203,17 +294,13 @@ class _RelayFunctionPrinter:
             text = self._expression(expr)
             if _is_typed(expr):
                 self._names[expr] = f"%{self._let}{number}"
-                text = f"let {self._names[expr]}: {self._printer.type_text(expr.type)} = {text}"
+                text = f"let {self._names[expr]}: {symbols.type_text(expr.type)} = {text}"
             else:
                 self._names[expr] = f"%{number}"
                 text = f"%{number} = {text}"
             lines.append(f"{inner}{text};")
         lines += [f"{inner}{self._reference(function.body)}", f"{self._indent}}}"]
         return "\n".join(lines)
-
-    def _param(self, param: Var, title: str) -> str:
-        origin = self._printer.origin(param, param.name if param.name != title else None)
-        return f"%{title}: {self._printer.type_text(param.type)}{origin}"
 
     def _reference(self, expr: Expr) -> str:
         """Return an expression as an argument: a name, a number or a literal; what has no number is spelled out."""
@@ -269,7 +356,7 @@ def _attributes(call: Call, printer: ModulePrinter) -> tuple[list[str], dict[str
             exact[name] = value
             shown = attr.in_tvm.get(value)
         if shown is not None or name not in exact:
-            texts.append(f"{name}={printer.attribute_text(shown)}")
+            texts.append(f"{name}={attribute_text(shown, printer.symbols.text)}")
     return texts, exact
 
 
@@ -294,30 +381,13 @@ def _is_typed(expr: Expr) -> bool:
     return ir.applied(expr.op, expr.args)[0] != expr.type
 
 
-def _parts(expr: Expr) -> Sequence[Expr]:
-    """Return what `expr` reads in its own scope; a called function comes last, close to its call."""
-    if isinstance(expr, Call):
-        return (*expr.args, expr.op) if isinstance(expr.op, Function) else expr.args
-    if isinstance(expr, Tuple):
-        return expr.fields
-    if isinstance(expr, If):
-        return (expr.condition, *expr.args)
-    return (expr.value,) if isinstance(expr, TupleGetItem) else ()
-
-
 def _bindings(body: ir.Expr) -> list[Expr]:
     """Return what gets a line of its own, in post-order; `body` itself is the last expression and gets none."""
-    order: list[Expr] = []
-    seen: set[Expr] = {body}
-    stack = [(body, iter(_parts(body)))]
-    while stack:
-        expr, rest = stack[-1]
-        for part in rest:
-            if part not in seen and not isinstance(part, _INLINE):
-                seen.add(part)
-                stack.append((part, iter(_parts(part))))
-                break
-        else:
-            stack.pop()
-            order.append(expr)
-    return order[:-1]
+
+    def reads(expr: Expr) -> list[Expr]:
+        # what is read in the scope of the expression; a called function comes last, close to its call
+        called = (expr.op,) if isinstance(expr, Call) and isinstance(expr.op, Function) else ()
+        parts = () if isinstance(expr, Function) else children(expr)
+        return [part for part in (*parts, *called) if not isinstance(part, _INLINE)]
+
+    return post_order(body, reads)[:-1]

@@ -42,17 +42,12 @@ def attribute_text(value: Any, extent: Callable[[Any], str] = str) -> str:
     if isinstance(value, float):
         return f"{float_text(float(value))}f"
     if isinstance(value, str):
-        return string_text(value)
+        return '"' + "".join(_ESCAPES.get(letter, letter) for letter in value) + '"'
     if isinstance(value, tuple):
         return f"[{', '.join(attribute_text(item, extent) for item in value)}]"
     if isinstance(value, (Dim, Symbol)):
         return extent(value)
     return str(int(value))
-
-
-def string_text(value: str) -> str:
-    """Return a quoted string on one line."""
-    return '"' + "".join(_ESCAPES.get(letter, letter) for letter in value) + '"'
 
 
 def string_value(token: str) -> str:
@@ -98,10 +93,8 @@ def integer_values(token: str) -> tuple[int, ...] | None:
         return ()
     elements = token[1:-1].split(",")
     # the limit on digits keeps the conversion's time linear
-    if max(map(len, elements)) > _LONGEST_INTEGER:
-        elements = [element.strip() for element in elements]
-        if max(map(len, elements)) > _LONGEST_INTEGER:
-            return None
+    if max(map(len, elements)) > _LONGEST_INTEGER and max(len(item.strip()) for item in elements) > _LONGEST_INTEGER:
+        return None
     try:
         values = tuple(map(int, elements))
     except ValueError:
@@ -123,7 +116,8 @@ def _typed(value: float, dtype: str) -> npt.NDArray[Any] | None:
 
 def unique_names(names: Iterable[str]) -> list[str]:
     """Return names that lex as Relay identifiers, each once: other letters become ``_``, repetitions are numbered."""
-    wanted = [_lexable(name) for name in names]
+    safe = [_UNSAFE.sub("_", name) for name in names]
+    wanted = [name if name[:1].isalpha() else f"v{name}" for name in safe]
     taken: set[str] = set()
     # a name that is fine as it is keeps its form, whatever comes before it
     reserved = {want for want, name in zip(wanted, names, strict=True) if want == name}
@@ -137,8 +131,3 @@ def unique_names(names: Iterable[str]) -> list[str]:
         taken.add(title)
         result.append(title)
     return result
-
-
-def _lexable(name: str) -> str:
-    safe = _UNSAFE.sub("_", name)
-    return safe if safe[:1].isalpha() else f"v{safe}"

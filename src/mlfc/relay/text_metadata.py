@@ -22,56 +22,34 @@ _MAX_VALUES = 500_000
 
 def metadata_text(constants: Sequence[Constant]) -> str:
     """Return the JSON whose i-th constant is ``meta[relay.Constant][i]``."""
-    graph = _MetadataGraph()
-    virtual_device = graph.add(
-        "VirtualDevice",
-        attrs={
-            "device_type_int": "-1",
-            "memory_scope": str(graph.add("runtime.String", repr_str="")),
-            "target": "0",
-            "virtual_device_id": "-1",
-        },
-    )
-    nodes = [
-        graph.add(
-            "relay.Constant",
-            attrs={
-                "_checked_type_": str(_tensor_type(graph, constant)),
-                "data": str(index),
-                "span": "0",
-                "virtual_device_": str(virtual_device),
-            },
-        )
-        for index, constant in enumerate(constants)
-    ]
-    root = graph.add("Map", keys=["relay.Constant"], data=[graph.add("Array", data=nodes)])
+    nodes: list[dict[str, Any]] = [{"type_key": ""}]  # node 0 is null
+
+    def add(type_key: str, **fields: Any) -> int:
+        nodes.append({"type_key": type_key, **fields})
+        return len(nodes) - 1
+
+    def type_of(constant: Constant) -> int:
+        sizes = [
+            add("IntImm", attrs={"dtype": "int32", "span": "0", "value": str(extent)}) for extent in constant.type.shape
+        ]
+        shape = add("Array", data=sizes)
+        return add("relay.TensorType", attrs={"dtype": constant.type.dtype, "shape": str(shape), "span": "0"})
+
+    scope = add("runtime.String", repr_str="")
+    device = {"device_type_int": "-1", "memory_scope": str(scope), "target": "0", "virtual_device_id": "-1"}
+    virtual_device = add("VirtualDevice", attrs=device)
+    found = []
+    for index, constant in enumerate(constants):
+        facts = {"_checked_type_": str(type_of(constant)), "data": str(index), "span": "0"}
+        found.append(add("relay.Constant", attrs={**facts, "virtual_device_": str(virtual_device)}))
+    root = add("Map", keys=["relay.Constant"], data=[add("Array", data=found)])
     document = {
         "root": root,
-        "nodes": graph.nodes,
+        "nodes": nodes,
         "b64ndarrays": [base64.b64encode(encode_ndarray(constant.data)).decode() for constant in constants],
         "attrs": {"tvm_version": _TVM_VERSION},
     }
     return json.dumps(document, indent=2)
-
-
-class _MetadataGraph:
-    """Nodes in the making; node 0 is null."""
-
-    def __init__(self) -> None:
-        self.nodes: list[dict[str, Any]] = [{"type_key": ""}]
-
-    def add(self, type_key: str, **fields: Any) -> int:
-        self.nodes.append({"type_key": type_key, **fields})
-        return len(self.nodes) - 1
-
-
-def _tensor_type(graph: _MetadataGraph, constant: Constant) -> int:
-    extents = [
-        graph.add("IntImm", attrs={"dtype": "int32", "span": "0", "value": str(extent)})
-        for extent in constant.type.shape
-    ]
-    shape = graph.add("Array", data=extents)
-    return graph.add("relay.TensorType", attrs={"dtype": constant.type.dtype, "shape": str(shape), "span": "0"})
 
 
 def read_metadata(text: str, place: str) -> list[npt.NDArray[Any]]:

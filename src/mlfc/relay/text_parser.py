@@ -1,14 +1,11 @@
-"""From Relay text to the graph IR.
-
-The tree that the grammar gives is followed by recursion, whose depth the limit on nested brackets bounds;
-everything that can be long (statements, chains of operators, lists) is wide in that tree.
-"""
+"""From Relay text to the graph IR: recursion over the tree, whose depth the limit on nested brackets bounds."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import count, pairwise
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -21,16 +18,25 @@ from mlfc.relay import ir
 from mlfc.relay.faults import definition_faults, state_faults
 from mlfc.relay.ir import Constant, Expr, Function, GlobalVar, IRModule, TupleType, Var
 from mlfc.relay.op import OPERATORS, Attr
-from mlfc.relay.text_branches import BranchScope, called_alone, same_arguments
-from mlfc.relay.text_extents import BOUNDS, read_bounds
-from mlfc.relay.text_grammar import RESERVED, described, parser
 from mlfc.relay.text_literals import integer_values, number_value, string_value
 from mlfc.relay.text_metadata import SECTION, read_metadata
 from mlfc.relay.text_source import MAX_NESTING, Origin, Prepared, Source
-from mlfc.relay.text_types import TypeReader
+from mlfc.relay.text_tree import (
+    RESERVED,
+    BranchScope,
+    Node,
+    called_alone,
+    described,
+    parser,
+    result_type,
+    same_arguments,
+    token_of,
+    tree_of,
+    trees,
+)
+from mlfc.relay.text_types import BOUNDS, EXTENTS, TypeReader, read_bounds
 from mlfc.support.dims import Dim, Symbol
 
-Node: TypeAlias = "Tree[Token] | Token"
 Scope: TypeAlias = dict[str, Expr]
 
 _INFIX = {
@@ -40,9 +46,9 @@ _INFIX = {
 # from those that bind the least to those that bind the most
 _PRECEDENCE = (("==", "!="), ("<=", ">=", "<", ">"), ("+", "-"), ("*", "/"))
 _COMPOSED = ("chain", "applied", "global_function", "tuple", "if")
-_TYPES = ("static_type", "tensor_type", "scalar_type", "tuple_type", "list_type")
 _NOWHERE = Origin()
 _MAX_FIELDS = 4_096
+_CHANGE_BOTH = "change the comment together with what it explains, or leave it out"
 
 
 def parse(source: Source, constants: Sequence[npt.NDArray[Any]] = ()) -> IRModule:
@@ -65,13 +71,11 @@ def parse(source: Source, constants: Sequence[npt.NDArray[Any]] = ()) -> IRModul
 def _syntax_fault(source: Source, error: UnexpectedInput, text: str) -> MlfcError:
     if isinstance(error, UnexpectedToken) and error.token.type == RESERVED:
         return _fault_at(source, error.token, f"`{error.token}` is not part of the subset of Relay that is compiled")
-    if isinstance(error, UnexpectedToken) and error.token.type != "$END":
-        allowed = error.accepts or error.expected
-        return _fault_at(source, error.token, f"expected {described(allowed)}, found `{str(error.token)[:40]}`")
     if isinstance(error, UnexpectedToken):
-        allowed = error.accepts or error.expected
-        last = len(text.rstrip())
-        return source.fault(f"expected {described(allowed)}, found the end of the text", max(0, last - 1))
+        expected = f"expected {described(error.accepts or error.expected)}"
+        if error.token.type != "$END":
+            return _fault_at(source, error.token, f"{expected}, found `{str(error.token)[:40]}`")
+        return source.fault(f"{expected}, found the end of the text", max(0, len(text.rstrip()) - 1))
     offset = error.pos_in_stream or 0
     cause = f"`{source.text[offset : offset + 1]}` cannot stand here"
     allowed = set(error.allowed or ()) if isinstance(error, UnexpectedCharacters) else set()
@@ -103,8 +107,8 @@ class _TreeReader:
 
     def module(self, tree: Tree[Token]) -> IRModule:
         definitions: dict[str, Tree[Token]] = {}
-        for definition in _trees(tree.children):
-            token = _token(definition.children[0])
+        for definition in trees(tree.children):
+            token = token_of(definition.children[0])
             if token[1:] in definitions:
                 raise self._fault(token, f"the function {token} is defined twice")
             definitions[str(token[1:])] = definition
@@ -136,7 +140,7 @@ class _TreeReader:
         """Return the symbols of which functions state the bounds, or comments the own names, by their names here."""
         found: dict[str, Symbol] = {}
         for definition in definitions:
-            for part in _trees(definition.children):
+            for part in trees(definition.children):
                 if part.data != "attribute" or part.children[0] != BOUNDS:
                     continue
                 text = self._value(part.children[1])
@@ -172,11 +176,8 @@ class _TreeReader:
         if all(self._signatures.values()):
             return []
         tokens = definition.scan_values(lambda item: isinstance(item, Token) and item.type == "GLOBAL")
-        return [
-            name
-            for name in dict.fromkeys(str(token)[1:] for token in tokens)
-            if self._signatures.get(name, True) is None
-        ]
+        names = dict.fromkeys(str(token)[1:] for token in tokens)
+        return [name for name in names if self._signatures.get(name, True) is None]
 
     def _fault(self, node: Node, cause: str, help_text: str | None = None) -> MlfcError:
         return _fault_at(self._source, node, cause, help_text)
@@ -191,14 +192,14 @@ class _TreeReader:
 
     def _signature(self, parts: Sequence[Node]) -> ir.FuncType | None:
         """Return the type of a function if all of it is written, for calls from other functions."""
-        params = [part for part in _trees(parts) if part.data == "parameter"]
-        result = _result_type(parts)
-        if result is None or self._types.has_any(result) or any(len(param.children) < 2 for param in params):
+        params = [part for part in trees(parts) if part.data == "parameter"]
+        result = result_type(parts)
+        if result is None or any(len(param.children) < 2 for param in params):
             return None
-        defines = next(
-            (part for part in _trees(parts) if part.data == "attribute" and part.children[0] == "defines"), None
-        )
-        hidden = len(self._defined(defines, self._value(defines.children[1]))) if defines else 0
+        if isinstance(result, Tree) and any(True for _ in result.find_data("any")):
+            return None
+        named = [part for part in trees(parts) if part.data == "attribute" and part.children[0] == "defines"]
+        hidden = sum(len(self._defined(part, self._value(part.children[1]))) for part in named[:1])
         kind = ir.visible(self._types.type(result), hidden)
         return ir.FuncType(tuple(self._types.type(param.children[1]) for param in params), kind)
 
@@ -214,7 +215,7 @@ class _TreeReader:
         params: dict[str, Var] = {}
         names: set[str] = set()
         attrs: dict[str, Any] = {}
-        for part in _trees(parts):
+        for part in trees(parts):
             if part.data == "parameter":
                 title = str(part.children[0])
                 var = self._parameter(part)
@@ -229,8 +230,8 @@ class _TreeReader:
                 if part.children[0] == "defines":
                     attrs["defines"] = self._defined(part, attrs["defines"])
         attrs.pop(BOUNDS, None)
-        body = self._body(_trees(parts)[-1], dict(params))
-        declared = _result_type(parts)
+        body = self._body(trees(parts)[-1], dict(params))
+        declared = result_type(parts)
         if declared is not None and not self._types.matches(self._types.type(declared), body.type):
             raise self._fault(declared, f"the function is declared to return this, but its body is of {body.type}")
         function = Function(tuple(params.values()), body, attrs, self._origin(place).span)
@@ -239,7 +240,7 @@ class _TreeReader:
         return function
 
     def _parameter(self, part: Tree[Token]) -> Var:
-        token = _token(part.children[0])
+        token = token_of(part.children[0])
         if len(part.children) < 2:
             raise self._fault(token, f"the parameter {token} needs a type, such as {token}: Tensor[(1, 3), float32]")
         origin = self._origin(part)
@@ -253,8 +254,8 @@ class _TreeReader:
 
     def _body(self, body: Tree[Token], scope: Scope) -> Expr:
         *statements, last = body.children
-        for statement in _trees(statements):
-            name = _token(statement.children[0])
+        for statement in trees(statements):
+            name = token_of(statement.children[0])
             if statement.data == "let" and len(statement.children) == 3:
                 value = self._declared(statement, scope)
             else:
@@ -269,8 +270,8 @@ class _TreeReader:
         """Return the value of a ``let`` with a type, whose symbols may be those of what a function gives."""
         name, place, node = statement.children
         declared = self._types.type(place)
-        if _tree(node).data == "if":
-            return replace(self._if(_tree(node), scope, declared), span=self._origin(node).span)
+        if tree_of(node).data == "if":
+            return replace(self._if(tree_of(node), scope, declared), span=self._origin(node).span)
         value = self._expression(node, scope)
         if self._types.matches(declared, value.type):
             return value
@@ -280,9 +281,9 @@ class _TreeReader:
         raise self._fault(place, f"{name} is declared as this, but its value is of {value.type}")
 
     def _expression(self, node: Node, scope: Scope) -> Expr:
-        tree = _tree(node)
+        tree = tree_of(node)
         if tree.data == "local":
-            name = _token(tree.children[0])
+            name = token_of(tree.children[0])
             if name not in scope:
                 raise self._fault(name, f"the variable {name} is not defined here")
             return scope[name]
@@ -305,7 +306,7 @@ class _TreeReader:
         if tree.data == "applied":
             return self._applied(tree, scope)
         if tree.data == "global_function":
-            return self._global(_token(tree.children[0]))
+            return self._global(token_of(tree.children[0]))
         if tree.data == "if":
             return self._if(tree, scope, None)
         made = ir.Tuple(tuple(self._expression(child, scope) for child in tree.children))
@@ -316,10 +317,7 @@ class _TreeReader:
         return made
 
     def _tuple_size(self, kind: ir.Type) -> tuple[int, int]:
-        """Return how many types a type is made of, and its depth.
-
-        A few tuples of tuples can have a type that no memory could hold if each field were written out.
-        """
+        """Return how many types a type is made of, and its depth: a few nested tuples can exceed any memory."""
         if not isinstance(kind, TupleType):
             return 1, 0
         if id(kind) not in self._sizes:
@@ -334,11 +332,8 @@ class _TreeReader:
         if len(parts) == 1:
             return self._expression(parts[0], scope)
         operators = [index for index in range(1, len(parts), 2) if parts[index] in _PRECEDENCE[precedence]]
-        starts = [0, *(index + 1 for index in operators)]
-        ends = [*operators, len(parts)]
-        operands = (
-            self._chain(parts[start:end], scope, precedence + 1) for start, end in zip(starts, ends, strict=True)
-        )
+        ranges = pairwise([-1, *operators, len(parts)])
+        operands = (self._chain(parts[before + 1 : end], scope, precedence + 1) for before, end in ranges)
         result = next(operands)
         for index, operand in zip(operators, operands, strict=True):
             with self._checked(parts[index]):
@@ -348,9 +343,7 @@ class _TreeReader:
 
     def _applied(self, tree: Tree[Token], scope: Scope) -> Expr:
         head, *suffixes = tree.children
-        result: Expr | None = None
-        if _tree(head).data != "operator":
-            result = self._expression(head, scope)
+        result = None if tree_of(head).data == "operator" else self._expression(head, scope)
         for suffix in suffixes:
             if isinstance(suffix, Token):
                 if result is None:
@@ -359,7 +352,7 @@ class _TreeReader:
                     result = ir.TupleGetItem(result, int(suffix[1:]))
                     _ = result.type
             elif result is None:
-                result = self._operator_call(_token(_tree(head).children[0]), suffix, scope)
+                result = self._operator_call(token_of(tree_of(head).children[0]), suffix, scope)
             else:
                 result = self._function_call(result, suffix, scope, tree)
         assert result is not None
@@ -367,10 +360,8 @@ class _TreeReader:
 
     def _operator_call(self, name: Token, arguments: Tree[Token], scope: Scope) -> Expr:
         if name not in OPERATORS:
-            near = OPERATORS.near(name)
-            raise self._fault(
-                name, f"operator `{name}` not found", f"did you mean {' or '.join(near)}?" if near else None
-            )
+            near = " or ".join(OPERATORS.near(name))
+            raise self._fault(name, f"operator `{name}` not found", f"did you mean {near}?" if near else None)
         args, attrs = self._arguments(arguments, scope)
         # TVM writes this where an operator is called without its own constructor
         attrs.pop("attrs_type_key", None)
@@ -390,33 +381,31 @@ class _TreeReader:
                 raise self._fault(arguments, f"the comment behind it gives {name or value}, which stands for nothing")
             printed = attrs.get(str(name))
             if not isinstance(value, str | bool) or printed != (in_tvm.get(str(value)) if in_tvm else None):
-                raise self._fault(
-                    arguments,
-                    f"the comment behind it says that {name} is {value}, which does not go with {printed}",
-                    "change the comment together with what it explains, or leave it out",
-                )
+                cause = f"the comment behind it says that {name} is {value}, which does not go with {printed}"
+                raise self._fault(arguments, cause, _CHANGE_BOTH)
             attrs[str(name)] = value
 
     def _function_call(self, callee: Expr, arguments: Tree[Token], scope: Scope, place: Node) -> Expr:
         if not isinstance(callee, (Function, GlobalVar)):
             raise self._fault(place, f"a value of {callee.type} cannot be called")
-        args, attrs = self._arguments(arguments, scope)
-        if attrs:
-            raise self._fault(arguments, f"the call of a function takes no attributes ({', '.join(attrs)})")
+        args = self._function_arguments(arguments, scope)
         exact = self._origin(arguments).exact
-        if isinstance(callee, GlobalVar) and isinstance(exact, dict):
-            return self._stood_for(callee, args, exact, place)
-        with self._checked(place):
-            return ir.call_function(callee, args)
-
-    def _stood_for(self, callee: GlobalVar, args: list[Expr], exact: dict[str, Any], place: Node) -> Expr:
-        """Return the call of the operator for which a function stands in the text."""
+        if not isinstance(callee, GlobalVar) or not isinstance(exact, dict):
+            with self._checked(place):
+                return ir.call_function(callee, args)
+        # the function stands for an operator
         name = exact.pop("op", None)
         if not isinstance(name, str) or name not in OPERATORS or OPERATORS.get(name).in_tvm is None:
             raise self._fault(place, f"the comment behind it says that it stands for {name}, which is no such operator")
         self._stand_ins.add(callee.name)
         with self._checked(place):
             return ir.call(name, args, exact)
+
+    def _function_arguments(self, tree: Tree[Token], scope: Scope) -> list[Expr]:
+        args, attrs = self._arguments(tree, scope)
+        if attrs:
+            raise self._fault(tree, f"the call of a function takes no attributes ({', '.join(attrs)})")
+        return args
 
     def _arguments(self, tree: Tree[Token], scope: Scope) -> tuple[list[Expr], dict[str, Any]]:
         args: list[Expr] = []
@@ -432,15 +421,12 @@ class _TreeReader:
 
     def _if(self, tree: Tree[Token], scope: Scope, declared: ir.Type | None) -> ir.If:
         condition = self._expression(tree.children[0], scope)
-        bodies = _trees(tree.children[1:])
-        alone = [called_alone(body) for body in bodies]
-        branches: list[tuple[GlobalVar, list[Expr]]] = []
-        for call in alone:
-            if call is not None:
-                args, attrs = self._arguments(call[1], scope)
-                if attrs:
-                    raise self._fault(call[1], f"the call of a function takes no attributes ({', '.join(attrs)})")
-                branches.append((self._global(call[0]), args))
+        bodies = trees(tree.children[1:])
+        branches = [
+            (self._global(call[0]), self._function_arguments(call[1], scope))
+            for call in map(called_alone, bodies)
+            if call is not None
+        ]
         if len(branches) != len(bodies) or not same_arguments(*(args for _, args in branches)):
             branches = self._lifted(bodies, scope)
         (then, args), (otherwise, _) = branches
@@ -454,11 +440,9 @@ class _TreeReader:
         names = dict.fromkeys(name for branch in scopes for name in branch.params)
         found = []
         for role, branch, body in zip(("then", "else"), scopes, results, strict=True):
-            number = len(self._branches) // 2
-            while f"{role}_{number}" in self._signatures:
-                number += 1
+            numbered = (f"{role}_{number}" for number in count(len(self._branches) // 2))
+            title = next(title for title in numbered if title not in self._signatures)
             function = Function(tuple(branch.param(name) for name in names), body)
-            title = f"{role}_{number}"
             self._branches[title], self._signatures[title] = function, function.type
             found.append((GlobalVar(title, function.type), [scope[name] for name in names]))
         return found
@@ -473,16 +457,13 @@ class _TreeReader:
         return GlobalVar(name, signature)
 
     def _constant(self, tree: Tree[Token]) -> Constant:
-        kind, index = _token(tree.children[0]), _token(tree.children[1])
+        kind, index = token_of(tree.children[0]), token_of(tree.children[1])
         if kind != "relay.Constant" or not index.isdecimal():
             raise self._fault(tree, "only meta[relay.Constant][i] can stand here")
         if len(index) > 9 or int(index) >= len(self._constants):
-            count = len(self._constants)
-            raise self._fault(
-                tree,
-                f"the metadata section has no constant {index[:12]}; it has {count}",
-                None if count else f"the text must end with a {SECTION} section that holds the tensors",
-            )
+            known = len(self._constants)
+            step = None if known else f"the text must end with a {SECTION} section that holds the tensors"
+            raise self._fault(tree, f"the metadata section has no constant {index[:12]}; it has {known}", step)
         place, origin = int(index), self._origin(tree)
         if origin.exact is not None:
             place = self._index_of_exact(tree, self._constants[place].data, origin.exact)
@@ -506,18 +487,11 @@ class _TreeReader:
         if isinstance(exact, dict):
             return self._constants[self._index_of_exact(tree, shown, exact)].data
         found: npt.NDArray[Any] = np.asarray(exact, np.float64)
+        is_wider = np.result_type(exact) == np.float64 and shown.dtype == np.float32
         with np.errstate(over="ignore"):
-            matches: bool = (
-                np.result_type(exact) == np.float64
-                and shown.dtype == np.float32
-                and np.array_equal(found.astype(np.float32), shown, equal_nan=True)
-            )
+            matches = is_wider and np.array_equal(found.astype(np.float32), shown, equal_nan=True)
         if not matches:
-            raise self._fault(
-                tree,
-                "the comment behind it gives other numbers",
-                "change the comment together with what it explains, or leave it out",
-            )
+            raise self._fault(tree, "the comment behind it gives other numbers", _CHANGE_BOTH)
         return found
 
     def _scalar(self, tree: Tree[Token]) -> npt.NDArray[Any]:
@@ -525,30 +499,29 @@ class _TreeReader:
             return ir.const(tree.data == "true").data
         number = number_value(str(tree.children[-1]), negative=len(tree.children) == 2)
         if number is None:
-            raise self._fault(
-                tree, "this is not a number of its dtype", "floats end in f, as in 0.5f; integers fit their width"
-            )
+            step = "floats end in f, as in 0.5f; integers fit their width"
+            raise self._fault(tree, "this is not a number of its dtype", step)
         return number
 
     def _add_attribute(self, attrs: dict[str, Any], part: Tree[Token]) -> None:
-        name, value = _token(part.children[0]), part.children[1]
+        name, value = token_of(part.children[0]), part.children[1]
         if name in attrs:
             raise self._fault(name, f"the attribute {name} is given twice")
         attrs[str(name)] = self._value(value)
 
     def _value(self, node: Node) -> Any:
-        tree = _tree(node)
+        tree = tree_of(node)
         if tree.data == "string":
-            return string_value(_token(tree.children[0]))
+            return string_value(token_of(tree.children[0]))
         if tree.data == "none":
             return None
         if tree.data == "integers":
-            return self._integers(_token(tree.children[0]))
+            return self._integers(token_of(tree.children[0]))
         if tree.data == "list":
             return tuple(self._value(child) for child in tree.children)
         if tree.data == "constant":
             raise self._fault(tree, "an attribute cannot be a tensor")
-        if self._types.is_extent(tree):
+        if tree.data in EXTENTS:
             return self._types.extent(tree)
         number = self._scalar(tree)
         if number.dtype.kind == "f":
@@ -568,22 +541,3 @@ class _TreeReader:
                 raise self._source.fault("expected an integer of 64 bits", start, len(element.strip()))
             start += len(element) + 1
         raise AssertionError(token)
-
-
-def _result_type(parts: Sequence[Node]) -> Node | None:
-    types = [part for part in _trees(parts) if part.data in _TYPES]
-    return types[0] if types else None
-
-
-def _trees(nodes: Sequence[Node]) -> list[Tree[Token]]:
-    return [node for node in nodes if isinstance(node, Tree)]
-
-
-def _tree(node: Node) -> Tree[Token]:
-    assert isinstance(node, Tree)
-    return node
-
-
-def _token(node: Node) -> Token:
-    assert isinstance(node, Token)
-    return node

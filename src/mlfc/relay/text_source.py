@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -124,30 +124,43 @@ class Source:
 
     def _without_comments(self, start: int) -> Prepared:
         kept = [_blank(self.text[:start])]
-        comments = _Comments(self)
+        origins: dict[int, Origin] = {}
+        facts = Facts()
         position, nesting, metadata_start = start, 0, len(self.text)
+        code_end = 0  # of the code so far, white space left out
         while (mark := _MARKS.search(self.text, position)) is not None:
-            found = mark.group()
-            kept.append(self.text[position : mark.start()])
-            comments.passed(position, kept[-1])
+            found, code = mark.group(), self.text[position : mark.start()]
+            kept.append(code)
+            if code.strip():
+                code_end = position + len(code.rstrip())
             position = mark.end()
             if found == SECTION:
                 metadata_start = mark.start()
                 break
             if found == "/*":
                 position = self._end_of_comment(mark.start())
-                comments.read(mark.start(), position)
+                comment = self.text[mark.end() : position - 2]
+                if not code_end:
+                    facts = self._facts(comment, mark.start()) or facts
+                elif (origin := read_origin(comment)) is not None:
+                    origins[code_end] = origin
             if found.startswith(("//", "/*")):
                 kept.append(_blank(self.text[mark.start() : position]))
                 continue
             kept.append(found)
-            comments.passed(mark.start(), found)
+            code_end = position
             nesting += (found in "[({") - (found in "])}")
             if nesting > MAX_NESTING:
                 raise self.fault(f"brackets nest deeper than {MAX_NESTING} levels", mark.start())
         else:
             kept.append(self.text[position:])
-        return Prepared("".join(kept), metadata_start, comments.origins, comments.facts or Facts())
+        return Prepared("".join(kept), metadata_start, origins, facts)
+
+    def _facts(self, comment: str, start: int) -> Facts | None:
+        try:
+            return read_facts(comment)
+        except ValueError as error:
+            raise self.fault(f"this comment does not tell the facts of a module: {error}", start, 2) from None
 
     def _end_of_comment(self, start: int) -> int:
         """Return where the comment that opens at `start` ends, other comments inside it included."""
@@ -157,35 +170,6 @@ class Source:
             if not open_comments:
                 return mark.end()
         raise self.fault("this comment does not end", start, 2)
-
-
-@dataclass(eq=False)
-class _Comments:
-    """Gathers what comments say about the code before them."""
-
-    source: Source
-    code_end: int = 0
-    origins: dict[int, Origin] = field(default_factory=dict)
-    facts: Facts | None = None
-
-    def passed(self, start: int, code: str) -> None:
-        """Remember where the code ended so far, white space left out."""
-        if code.strip():
-            self.code_end = start + len(code.rstrip())
-
-    def read(self, start: int, end: int) -> None:
-        """Take in the comment between two offsets, its marks included."""
-        comment = self.source.text[start + 2 : end - 2]
-        if self.code_end:
-            origin = read_origin(comment)
-            if origin is not None:
-                self.origins[self.code_end] = origin
-            return
-        try:
-            facts = read_facts(comment)
-        except ValueError as error:
-            raise self.source.fault(f"this comment does not tell the facts of a module: {error}", start, 2) from None
-        self.facts = facts or self.facts
 
 
 def _blank(text: str) -> str:
@@ -249,7 +233,10 @@ def facts_text(module: IRModule, symbols: Mapping[str, str] | None = None) -> st
         "quantization": {name: [float(q.scale), int(q.zero_point)] for name, q in module.quantization.items()},
         "source": dict(module.source),
         "states": {state.input: state.output for state in module.states},
-        "containers": [_container(item) for item in module.containers],
+        "containers": [
+            [item.name, item.kind, item.dtype, item.is_output, *([True] if item.is_mixed else [])]
+            for item in module.containers
+        ],
         "symbols": dict(symbols or {}),
     }
     known = {key: value for key, value in facts.items() if value}
@@ -265,34 +252,25 @@ def read_facts(comment: str) -> Facts | None:
         document = json.loads(text.removeprefix(_FACTS), parse_constant=_refuse)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
-    keys = ("output_names", "quantization", "source", "states", "containers", "symbols")
+    keys = list(_FORMS)
     if not isinstance(document, dict) or not document.keys() <= set(keys):
         raise ValueError(f"expected an object with {', '.join(keys[:-1])} and {keys[-1]}")
-    names, scales, source = (
-        document.get("output_names", []),
-        document.get("quantization", {}),
-        document.get("source", {}),
-    )
-    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        raise ValueError("output_names must be a list of strings")
-    if not isinstance(scales, dict) or not all(map(_is_quantization, scales.values())):
-        raise ValueError("quantization must give a scale and a zero point by name")
-    if not isinstance(source, dict) or not all(isinstance(value, str) for value in source.values()):
-        raise ValueError("source must give strings by name")
-    states, symbols = document.get("states", {}), document.get("symbols", {})
-    if not isinstance(states, dict) or not all(isinstance(value, str) for value in states.values()):
-        raise ValueError("states must give outputs by inputs")
-    containers = document.get("containers", [])
-    if not isinstance(containers, list) or not all(map(_is_container, containers)):
-        raise ValueError("containers must give a name, a kind, a dtype and whether it is an output")
-    if not isinstance(symbols, dict) or not all(isinstance(value, str) for value in symbols.values()):
-        raise ValueError("symbols must give their own names by those in the text")
-    if len(set(symbols.values())) < len(symbols):
+    for key, (kind, is_item, form) in _FORMS.items():
+        value = document.setdefault(key, kind())
+        items = value.values() if isinstance(value, dict) else value
+        if not isinstance(value, kind) or not all(map(is_item, items)):
+            raise ValueError(f"{key} must {form}")
+    if len(set(document["symbols"].values())) < len(document["symbols"]):
         raise ValueError("two symbols have one name")
-    quantization = {name: Quantization(float(pair[0]), pair[1]) for name, pair in scales.items()}
+    pairs = document["quantization"].items()
     return Facts(
-        tuple(names), quantization, source, states, tuple(Container(*item) for item in containers), symbols
-    )  # fmt: skip
+        tuple(document["output_names"]),
+        {name: Quantization(float(scale), zero_point) for name, (scale, zero_point) in pairs},
+        document["source"],
+        document["states"],
+        tuple(Container(*item) for item in document["containers"]),
+        document["symbols"],
+    )
 
 
 def _json(value: Any) -> str:
@@ -303,9 +281,8 @@ def _refuse(text: str) -> None:
     raise ValueError(f"{text} is no number of JSON")
 
 
-def _container(item: Container) -> list[str | bool]:
-    found: list[str | bool] = [item.name, item.kind, item.dtype, item.is_output]
-    return [*found, True] if item.is_mixed else found
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
 
 
 def _is_container(value: Any) -> bool:
@@ -320,3 +297,14 @@ def _is_quantization(value: Any) -> bool:
         return False
     scale, zero_point = value
     return bool(abs(scale) <= sys.float_info.max and abs(zero_point) < _ZERO_POINT_LIMIT)
+
+
+# of each kind of facts: a list, or values by name, what each item must be, and how a message says it
+_FORMS: Mapping[str, tuple[type[list[Any] | dict[str, Any]], Callable[[Any], bool], str]] = {
+    "output_names": (list, _is_text, "be a list of strings"),
+    "quantization": (dict, _is_quantization, "give a scale and a zero point by name"),
+    "source": (dict, _is_text, "give strings by name"),
+    "states": (dict, _is_text, "give outputs by inputs"),
+    "containers": (list, _is_container, "give a name, a kind, a dtype and whether it is an output"),
+    "symbols": (dict, _is_text, "give their own names by those in the text"),
+}

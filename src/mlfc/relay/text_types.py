@@ -1,4 +1,9 @@
-"""Types and extents in the tree of a Relay text."""
+"""Types and extents in the tree of a Relay text, and the bounds of symbols.
+
+``Tensor[(batch, 3, 2 * n + 1), float32]``: a symbol is a name. Quotients and remainders are ``floordiv(n, 2)`` and
+``floormod(n, 2)``, as TVM prints them, for two slashes begin a comment. The attribute ``symbols="batch=1..32,n=0.."``
+of a function gives bounds that are not those of inputs (1 and no upper one).
+"""
 
 from __future__ import annotations
 
@@ -11,17 +16,25 @@ from lark import Token, Tree
 from mlfc.errors import MlfcError, TypeCheckError
 from mlfc.relay import ir
 from mlfc.relay.ir import ListType, TensorType, TupleType
-from mlfc.relay.text_extents import check_length, extent_call, extent_sum
-from mlfc.support import dtypes
+from mlfc.relay.text_tree import Node
+from mlfc.support import dims, dtypes
 from mlfc.support.dims import LARGEST, Dim, Extent, Symbol, bounds
 
-Node: TypeAlias = "Tree[Token] | Token"
 Fault: TypeAlias = Callable[..., MlfcError]  # (node, cause, help) -> error
+BOUNDS = "symbols"  # the attribute that gives bounds
+ANY = "?"
+_CALLS: Mapping[str, Callable[[Any, Any], Any]] = {
+    "floordiv": lambda a, b: a // b, "floormod": lambda a, b: a % b, "max": dims.maximum, "min": dims.minimum,
+}  # fmt: skip
+_BOUND = re.compile(r"(?P<name>[A-Za-z_]\w*)=(?P<low>-?[0-9]{1,10})\.\.(?P<high>-?[0-9]{1,10})?")
 _WORD = re.compile(r"\w+")
+# of one extent: words, and factors of a product
+_MAX_WORDS = 1_024
+_MAX_FACTORS = 16
 _MAX_ELEMENTS = 1 << 40
 _MAX_DIGITS = 18
 _MAX_STEPS = 1 << 17  # of arithmetic on extents, counted in terms; a model takes a few for each operator
-_EXTENTS = ("symbol", "extent_call", "extent_group", "extent_chain")
+EXTENTS = ("symbol", "extent_call", "extent_group", "extent_chain")
 
 
 class TypeReader:
@@ -60,14 +73,11 @@ class TypeReader:
         assert isinstance(last, Token)
         return self._tensor_type(extents, [self._shape_extent(extent) for extent in extents], last)
 
-    def is_extent(self, tree: Tree[Token]) -> bool:
-        """Tell whether an attribute's value is an expression of symbols."""
-        return tree.data in _EXTENTS
-
     def extent(self, node: Node) -> Any:
         """Return the integer or `Dim` that an expression is."""
         try:
-            check_length(sum(1 for _ in node.scan_values(lambda _: True)) if isinstance(node, Tree) else 1)
+            if isinstance(node, Tree) and sum(1 for _ in node.scan_values(lambda _: True)) > _MAX_WORDS:
+                raise ValueError(f"an extent of more than {_MAX_WORDS:,} words and signs")
             return self._value(node)
         except ZeroDivisionError:
             raise self._fault(node, "an extent is divided by 0") from None
@@ -79,16 +89,8 @@ class TypeReader:
         if declared == kind or not self._any:
             return declared == kind
         wild = set(self._any.values())
-        found: dict[Symbol, Extent] = {}
-        for wanted, have in zip(ir.tensors([declared]), ir.tensors([kind]), strict=False):
-            for extent, actual in zip(wanted.shape, have.shape, strict=False):
-                if isinstance(extent, Dim) and extent.symbol in wild:
-                    found[extent.symbol] = actual
-        return ir.substituted(declared, found) == kind
-
-    def has_any(self, node: Node) -> bool:
-        """Tell whether there is a ``?`` in a type."""
-        return isinstance(node, Tree) and next(node.find_data("any"), None) is not None
+        found = ir.in_place_of_symbols([declared], [kind])
+        return ir.substituted(declared, {symbol: found[symbol] for symbol in found.keys() & wild}) == kind
 
     def _tensor_type(self, places: Sequence[Node], shape: Sequence[Any], dtype: Token) -> TensorType:
         if dtype not in dtypes.SCALARS:
@@ -105,12 +107,11 @@ class TypeReader:
 
     def _shape_extent(self, node: Node) -> Any:
         assert isinstance(node, Tree)
-        if node.data == "any":
-            place = node.meta.start_pos
-            if place not in self._any:
-                self._any[place] = self._fresh()
-            return self._any[place].dim
-        return self.extent(node)
+        if node.data != "any":
+            return self.extent(node)
+        if node.meta.start_pos not in self._any:
+            self._any[node.meta.start_pos] = self._fresh()
+        return self._any[node.meta.start_pos].dim
 
     def _spend(self, steps: int) -> None:
         self._steps += steps
@@ -128,9 +129,7 @@ class TypeReader:
     def _value(self, node: Node) -> Any:
         assert isinstance(node, Tree)
         if node.data == "extent_chain":
-            return extent_sum(
-                (item if isinstance(item, Token) else self._value(item) for item in node.children), self._spend
-            )
+            return self._sum([item if isinstance(item, Token) else self._value(item) for item in node.children])
         first, *rest = node.children
         is_negative = isinstance(first, Token) and first.type == "MINUS"
         if is_negative:
@@ -145,14 +144,40 @@ class TypeReader:
         if node.data == "symbol":
             return self._symbol(first).dim
         if node.data == "extent_call":
-            try:
-                return extent_call(str(first), [self._value(item) for item in rest], self._spend)
-            except (KeyError, TypeError):
+            values = [self._value(item) for item in rest]
+            if first not in _CALLS or len(values) != 2:
                 step = "extents have floordiv(a, b), floormod(a, b), max(a, b) and min(a, b)"
-                raise self._fault(node, f"`{first}` of {len(rest)} is no function of extents", step) from None
+                raise self._fault(node, f"`{first}` of {len(rest)} is no function of extents", step)
+            a, b = map(_terms, values)
+            self._spend(a * b if first in ("max", "min") else 32 * a * (1 + b))
+            return _CALLS[first](*values)
         if not first.isdecimal() or len(first) > _MAX_DIGITS:
             raise self._fault(node, "expected a whole number or a symbol, such as 3 or batch")
         return int(first)
+
+    def _product(self, factors: Sequence[Extent]) -> Any:
+        if len(factors) > _MAX_FACTORS:
+            raise ValueError(f"a product of more than {_MAX_FACTORS} factors")
+        total: Any = factors[0]
+        for factor in factors[1:]:
+            self._spend(_terms(total) * _terms(factor))
+            total = total * factor
+        return total
+
+    def _sum(self, parts: Sequence[Any]) -> Any:
+        """Return what operands with ``+``, ``-`` and ``*`` between them make."""
+        terms, factors = [], [parts[0]]
+        for operator, operand in zip(parts[1::2], parts[2::2], strict=True):
+            if operator == "*":
+                factors.append(operand)
+            else:
+                terms.append(self._product(factors))
+                factors = [operand if operator == "+" else -operand]
+        terms.append(self._product(factors))
+        while len(terms) > 1:  # in pairs: every sum takes as long as it has terms
+            self._spend(sum(map(_terms, terms)))
+            terms = [sum(terms[index : index + 2]) for index in range(0, len(terms), 2)]
+        return terms[0]
 
     def _symbol(self, token: Token) -> Symbol:
         if "." in token:
@@ -165,3 +190,23 @@ def _words(token: Node) -> list[Token]:
     assert isinstance(token, Token)
     start = token.start_pos or 0
     return [Token("WORD", found[0], start + found.start()) for found in _WORD.finditer(token, len("Tensor"))]
+
+
+def _terms(extent: Extent) -> int:
+    return len(extent.terms) if isinstance(extent, Dim) else 1
+
+
+def read_bounds(text: str) -> dict[str, Symbol]:
+    """Return the symbols whose bounds a text such as ``batch=1..32,n=0..`` gives; raise ValueError for another text."""
+    found: dict[str, Symbol] = {}
+    for part in text.split(","):
+        match = _BOUND.fullmatch(part.strip())
+        if match is None:
+            raise ValueError(f"expected bounds such as n=1..32 or n=0.., got '{part.strip()[:40]}'")
+        low, high = int(match["low"]), int(match["high"] or LARGEST)
+        if not -LARGEST <= low <= high <= LARGEST:
+            raise ValueError(f"the bounds {low}..{high} of {match['name']} are none")
+        if match["name"] in found:
+            raise ValueError(f"the bounds of {match['name']} are given twice")
+        found[match["name"]] = Symbol(match["name"], low, high)
+    return found

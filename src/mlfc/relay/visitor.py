@@ -1,7 +1,6 @@
 """Walking and rewriting graphs, without recursion: a model may be ten thousand operators deep.
 
-Nodes are compared by identity, so they serve as dictionary keys. A walk enters the arguments of a call but
-not the function that it calls: a fused group is one step of its caller.
+Nodes are compared by identity. A walk does not enter functions that are called: a fused group is one step.
 """
 
 from __future__ import annotations
@@ -36,20 +35,24 @@ def children(expr: Expr) -> tuple[Expr, ...]:
     return _CHILDREN[type(expr)](expr)
 
 
-def post_order(expr: Expr) -> list[Expr]:
+def post_order(
+    expr: Expr, reads: Callable[[Expr], Iterable[Expr]] = children, seen: set[Expr] | None = None
+) -> list[Expr]:
     """Return every expression that `expr` depends on, each once, what is read before what reads it.
 
-    The order depends on the graph alone: arguments from left to right, `expr` last.
+    The order depends on the graph alone: arguments from left to right, `expr` last. `reads` tells what an expression
+    depends on, if that is not all its arguments. What is in `seen` is left out; what is found is added to it.
     """
     order: list[Expr] = []
-    seen: set[Expr] = {expr}
-    stack = [(expr, iter(children(expr)))]
+    seen = set() if seen is None else seen
+    seen.add(expr)
+    stack = [(expr, iter(reads(expr)))]
     while stack:
         node, rest = stack[-1]
         for child in rest:
             if child not in seen:
                 seen.add(child)
-                stack.append((child, iter(children(child))))
+                stack.append((child, iter(reads(child))))
                 break
         else:
             order.append(node)
@@ -119,7 +122,7 @@ def with_span(expr: E, span: Span) -> E:
 
 
 class Rewriter:
-    """Rewrites graphs from the leaves up; expressions that were rewritten before are remembered.
+    """Rewrites a graph from the leaves up, each expression once.
 
     `rule`: takes each expression after its arguments were rewritten and returns what stands in its place: the
     expression itself, or another one of the same type. It sees parameters of functions too, which must stay
@@ -128,7 +131,6 @@ class Rewriter:
 
     def __init__(self, rule: Callable[[Expr], Expr]) -> None:
         self._rule = rule
-        self._done: dict[Expr, Expr] = {}
         self._reads: dict[Expr, int] = {}
 
     def __call__(self, expr: Expr) -> Expr:
@@ -137,14 +139,16 @@ class Rewriter:
         for node in order:
             for child in children(node):
                 self._reads[child] = self._reads.get(child, 0) + 1
-        for node in order:
-            if node not in self._done:
-                rebuilt = with_children(node, (self._done[child] for child in children(node)))
+        done: dict[Expr, Expr] = {}
+        try:
+            for node in order:
+                rebuilt = with_children(node, (done[child] for child in children(node)))
                 self._reads.setdefault(rebuilt, self.reads(node))
-                found = self._rule(rebuilt)
-                self._reads.setdefault(found, self.reads(node))
-                self._done[node] = found
-        return self._done[expr]
+                done[node] = self._rule(rebuilt)
+                self._reads.setdefault(done[node], self.reads(node))
+        finally:
+            self._reads.clear()  # a rule may refer to its rewriter, a cycle that would keep the graph's constants
+        return done[expr]
 
     def reads(self, expr: Expr) -> int:
         """Return how often the graph reads what `expr` stands for; 1 for what only a rule made."""

@@ -17,10 +17,9 @@ if TYPE_CHECKING:
     from mlfc.runtime.devices.device import drivers as drivers
     from mlfc.runtime.devices.device import opencl as opencl
     from mlfc.runtime.devices.device import set_device as set_device
-    from mlfc.runtime.devices.kernel_launch import FunctionInfo as FunctionInfo
     from mlfc.runtime.drivers.cuda import CudaModule as CudaModule
     from mlfc.runtime.drivers.opencl import OpenClModule as OpenClModule
-    from mlfc.runtime.executors.aot_executor import AotExecutor as AotExecutor
+    from mlfc.runtime.executors.aot_module import AotExecutor as AotExecutor
     from mlfc.runtime.executors.aot_module import AotModule as AotModule
     from mlfc.runtime.executors.aot_module import BoundCall as BoundCall
     from mlfc.runtime.executors.graph_executor import GraphExecutor as GraphExecutor
@@ -29,8 +28,8 @@ if TYPE_CHECKING:
     from mlfc.runtime.executors.profile import OperatorTime as OperatorTime
     from mlfc.runtime.executors.profile import Profile as Profile
     from mlfc.runtime.executors.profile import ProfiledModule as ProfiledModule
-    from mlfc.runtime.executors.vm.virtual_machine import VirtualMachine as VirtualMachine
     from mlfc.runtime.executors.vm.vm_model import VmModel as VmModel
+    from mlfc.runtime.executors.vm.vm_module import VirtualMachine as VirtualMachine
     from mlfc.runtime.executors.vm.vm_module import VmModule as VmModule
     from mlfc.runtime.ffi.native_code import FfiFunc as FfiFunc
     from mlfc.runtime.ffi.native_code import PackedFunc as PackedFunc
@@ -40,6 +39,7 @@ if TYPE_CHECKING:
     from mlfc.runtime.libraries.shared_library import open_library as open_library
     from mlfc.runtime.libraries.shared_library import register_system_symbol as register_system_symbol
     from mlfc.runtime.libraries.shared_library import system_library as system_library
+    from mlfc.runtime.modules.device_module import FunctionInfo as FunctionInfo
     from mlfc.runtime.modules.loaders import load_from_bytes as load_from_bytes
     from mlfc.runtime.modules.loaders import loaders as loaders
     from mlfc.runtime.modules.loaders import register_loader as register_loader
@@ -57,15 +57,13 @@ if TYPE_CHECKING:
 
 _NAMES = {
     "runtime.devices.device": "Device DeviceApi cpu cuda drivers opencl set_device",
-    "runtime.devices.kernel_launch": "FunctionInfo",
-    "runtime.executors.aot_executor": "AotExecutor",
-    "runtime.executors.aot_module": "AotModule BoundCall",
+    "runtime.modules.device_module": "FunctionInfo",
+    "runtime.executors.aot_module": "AotExecutor AotModule BoundCall",
     "runtime.executors.graph_executor": "GraphExecutor",
     "runtime.executors.graph_module": "BoundGraph GraphModule",
     "runtime.executors.profile": "OperatorTime Profile ProfiledModule",
-    "runtime.executors.vm.virtual_machine": "VirtualMachine",
     "runtime.executors.vm.vm_model": "VmModel",
-    "runtime.executors.vm.vm_module": "VmModule",
+    "runtime.executors.vm.vm_module": "VirtualMachine VmModule",
     "runtime.ffi.native_code": "FfiFunc PackedFunc",
     "runtime.libraries.factory": "FactoryModule",
     "runtime.libraries.library_module": "LibraryModule",

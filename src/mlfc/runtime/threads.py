@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
 from mlfc.errors import OptionError
 from mlfc.support.locks import ForkSafeLock
@@ -11,32 +12,31 @@ from mlfc.support.locks import ForkSafeLock
 MOST_THREADS = 1024
 USED_POOL, _OWN_POOL = "mlfc_used_pool", "mlfc_own_pool"
 _VERSION = 2
-_ADDRESS = ctypes.c_void_p
 
 
 class _ThreadPool(ctypes.Structure):
     _fields_ = (
         ("version", ctypes.c_int32),
-        ("run", _ADDRESS),
-        ("set_threads", _ADDRESS),
-        ("threads", _ADDRESS),
-        ("launches", _ADDRESS),
-        ("set_timed", _ADDRESS),
-        ("time_of", _ADDRESS),
+        ("run", ctypes.c_void_p),
+        ("set_threads", ctypes.CFUNCTYPE(None, ctypes.c_int32)),
+        ("threads", ctypes.CFUNCTYPE(ctypes.c_int32)),
+        ("launches", ctypes.CFUNCTYPE(ctypes.c_uint64)),
+        ("set_timed", ctypes.CFUNCTYPE(None, ctypes.c_int32)),
+        ("time_of", ctypes.CFUNCTYPE(ctypes.c_uint64, ctypes.c_int32)),
     )
 
 
+@dataclass(eq=False)
 class _Process:
     """What this process has: the pool, and what was asked of it before there was one."""
 
-    def __init__(self) -> None:
-        self.lock = ForkSafeLock()
-        self.pool: _ThreadPool | None = None
-        self.chosen: int | None = None
+    lock: ForkSafeLock = field(default_factory=ForkSafeLock)
+    pool: _ThreadPool | None = None
+    chosen: int | None = None
 
     def apply(self) -> None:
         if self.pool is not None and self.chosen is not None:
-            ctypes.CFUNCTYPE(None, ctypes.c_int32)(self.pool.set_threads)(self.chosen)
+            self.pool.set_threads(self.chosen)
 
 
 _process = _Process()
@@ -63,7 +63,7 @@ def share_pool(address_of: Callable[[str], int | None]) -> None:
                 _process.pool = pool
                 _process.apply()
         if _process.pool is not None:
-            _ADDRESS.from_address(used).value = ctypes.addressof(_process.pool)
+            ctypes.c_void_p.from_address(used).value = ctypes.addressof(_process.pool)
 
 
 def pool_function() -> int | None:
@@ -99,13 +99,13 @@ def get_num_threads() -> int:
     with _process.lock:
         if _process.pool is None:
             return _process.chosen or 0
-        return int(ctypes.CFUNCTYPE(ctypes.c_int32)(_process.pool.threads)())
+        return int(_process.pool.threads())
 
 
 def count_launches() -> int:
     """Return how many times kernels shared their work among threads in this process."""
     pool = _process.pool
-    return 0 if pool is None else int(ctypes.CFUNCTYPE(ctypes.c_uint64)(pool.launches)())
+    return 0 if pool is None else int(pool.launches())
 
 
 def time_threads(is_timed: bool) -> None:
@@ -113,9 +113,8 @@ def time_threads(is_timed: bool) -> None:
 
     It counts from zero each time that this begins. Without a pool, because no loaded library has one, it does nothing.
     """
-    pool = _process.pool
-    if pool is not None:
-        ctypes.CFUNCTYPE(None, ctypes.c_int32)(pool.set_timed)(int(is_timed))
+    if _process.pool is not None:
+        _process.pool.set_timed(int(is_timed))
 
 
 def thread_times() -> list[float]:
@@ -124,7 +123,4 @@ def thread_times() -> list[float]:
     Differences of two calls give the balance of what ran between them. It is empty without a pool.
     """
     pool = _process.pool
-    if pool is None:
-        return []
-    time_of = ctypes.CFUNCTYPE(ctypes.c_uint64, ctypes.c_int32)(pool.time_of)
-    return [time_of(thread) / 1e9 for thread in range(get_num_threads())]
+    return [] if pool is None else [pool.time_of(thread) / 1e9 for thread in range(get_num_threads())]

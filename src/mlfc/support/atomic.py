@@ -1,8 +1,4 @@
-"""Files that appear whole or not at all.
-
-Everything is written to a temporary name in the target's own folder and renamed, so neither a fault nor a kill leaves
-a half file under the final name. Devices and pipes are written to, never replaced.
-"""
+"""Files that appear whole or not at all, by way of a temporary name in the same folder; devices are written to."""
 
 from __future__ import annotations
 
@@ -20,11 +16,8 @@ from mlfc.errors import OutputError
 from mlfc.support.content import Data, write_data
 
 _NEXT_STEPS = {
-    errno.ENOSPC: "Free some space or choose another place",
-    errno.EDQUOT: "Free some space or choose another place",
-    errno.EACCES: "Choose a place that you may write to",
-    errno.EPERM: "Choose a place that you may write to",
-    errno.EROFS: "Choose a place that you may write to",
+    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "Free some space or choose another place"),
+    **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), "Choose a place that you may write to"),
     errno.ENOENT: "Create the folder first",
     errno.ENOTDIR: "A part of the path is a file; choose another place",
     errno.EISDIR: "Give the name of a file",

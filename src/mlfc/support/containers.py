@@ -1,7 +1,7 @@
 """Inputs and outputs that are sequences or optionals: of which tensors a compiled model has each of them.
 
-A sequence is two tensors: the extents of its elements, one row each, and their bytes, each from a multiple of 64 on.
-An optional tensor is a sequence of at most one; an optional sequence has a bool before these.
+A sequence is the extents of its elements, one row each, and their bytes, each from a multiple of 64 on. An optional
+is a sequence of at most one; an optional sequence has a bool before these.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""The content of files without a second copy: bytes, or something that yields them in pieces.
-
-Weights of a gigabyte are hashed and written straight from their arrays.
-"""
+"""The content of files without a second copy: bytes, or something that yields them in pieces."""
 
 from __future__ import annotations
 
@@ -33,7 +30,7 @@ class Content(Protocol):
         """Yield the bytes in order: views of memory, or pieces of at most `PIECE` bytes."""
 
 
-Data: TypeAlias = "bytes | Content"
+Data: TypeAlias = "bytes | memoryview | Content"
 
 
 def nbytes_of(data: Data) -> int:
@@ -43,8 +40,8 @@ def nbytes_of(data: Data) -> int:
 
 def chunks_of(data: Data) -> Iterator[bytes | memoryview]:
     """Yield the bytes in pieces of at most `PIECE` bytes, without copying memory."""
-    for chunk in (data,) if isinstance(data, bytes) else data.chunks():
-        view = memoryview(chunk)
+    for chunk in (data,) if isinstance(data, (bytes, memoryview)) else data.chunks():
+        view = memoryview(chunk).cast("B")
         for start in range(0, len(view), PIECE):
             yield view[start : start + PIECE]
 
@@ -80,7 +77,7 @@ def sha256_of_each(items: Sequence[Data]) -> list[str]:
 
 def to_bytes(data: Data) -> bytes:
     """Return all bytes at once; for small data."""
-    return data if isinstance(data, bytes) else b"".join(data.chunks())
+    return data if isinstance(data, bytes) else b"".join(chunks_of(data))
 
 
 def write_data(path: Path, data: Data) -> None:
@@ -131,22 +128,6 @@ class ArrayContent:
         count = max(1, PIECE // array.itemsize)
         for start in range(0, array.size, count):
             yield np.asarray(array.flat[start : start + count], stored).view(np.uint8).data
-
-
-@dataclass(frozen=True, eq=False)
-class ViewContent:
-    """Bytes in memory, or in a map of a file."""
-
-    view: memoryview
-
-    @property
-    def nbytes(self) -> int:
-        """How many bytes there are."""
-        return self.view.nbytes
-
-    def chunks(self) -> Iterator[bytes | memoryview]:
-        """Yield the view."""
-        yield self.view.cast("B")
 
 
 @dataclass(frozen=True)

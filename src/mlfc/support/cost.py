@@ -1,12 +1,7 @@
 """What making one model may cost: bytes of constants, operators, steps of computing constants, bytes of workspace.
 
-A model of a kilobyte can ask for gigabytes: a constant that is filled, repeated and joined, a function that calls
-another ten times, which calls a third. A file pays for its content by its size; what grows from it is counted here
-while a model is imported or built, and raises LimitError beyond the limits. Nothing is measured by a clock, so the same
-model passes or fails everywhere.
-
-The counters belong to a context, not to an argument: rules of operators make constants too, and receive only their
-operands.
+A model of a kilobyte can ask for gigabytes. What grows from a file is counted here, in a context rather than an
+argument because rules of operators receive only their operands. No clock is read, so results do not depend on it.
 """
 
 from __future__ import annotations

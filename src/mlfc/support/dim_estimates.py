@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mlfc.support.dims import LARGEST, Extent, Symbol, bounds, substituted, symbols_of
+from mlfc.support.dims import LARGEST, Extent, bounds, substituted, symbols_of
 
 NO_LIMIT = LARGEST // 128
 """Upper bounds from here on count as unbounded memory: the symbol may be a factor of a larger dimension."""
@@ -18,8 +18,5 @@ def most(extent: Extent) -> int | None:
 
 def typical(extent: Extent) -> int:
     """Return a typical value of an extent, for estimates of work and size."""
-    return int(substituted(extent, {symbol: _typical(symbol) for symbol in symbols_of([extent])}))
-
-
-def _typical(symbol: Symbol) -> int:
-    return max(symbol.low, min(symbol.high, _USUAL))
+    values = {symbol: max(symbol.low, min(symbol.high, _USUAL)) for symbol in symbols_of([extent])}
+    return int(substituted(extent, values))

@@ -1,9 +1,7 @@
 """Extents that are known only when a model runs: integer expressions of symbols, which shapes hold beside integers.
 
-A `Dim` takes part in arithmetic as an integer does, and stays in one normal form: a sum of products of symbols, with
-quotients, remainders, minima and maxima among the factors where they cannot be resolved. What comes out constant is an
-`int` again, so that all which can be known while compiling is. Two expressions are equal if they have one normal form;
-an order is decided by the bounds of the symbols, and `UndecidedError` tells that these do not decide it.
+A `Dim` stays in one normal form: a sum of products of symbols, with quotients, remainders, minima and maxima among the
+factors where they cannot be resolved. What comes out constant is an `int` again. Bounds of the symbols decide an order.
 """
 
 from __future__ import annotations
@@ -150,8 +148,6 @@ class Dim:
         (factors, count), *others = self.terms
         return not others and count == 1 and len(factors) == 1 and factors[0].kind in ("symbol", "max", "min")
 
-    # arithmetic
-
     def __add__(self, other: Any) -> Any:
         return _sum(self, other, 1)
 
@@ -190,8 +186,6 @@ class Dim:
 
     def __divmod__(self, other: Any) -> Any:
         return self // other, self % other
-
-    # comparison
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Dim) and self.terms == other.terms
@@ -279,25 +273,20 @@ def substituted(extent: Extent, values: Mapping[Symbol, Extent]) -> Any:
         return extent
     terms: list[tuple[_Monomial, int]] = []
     for factors, count in extent.terms:
-        parts = [_terms(_substituted_atom(factor, values)) for factor in factors]
+        parts = []
+        for factor in factors:
+            args = [substituted(item, values) for item in factor.args]
+            if factor.kind == "symbol":
+                parts.append(_terms(values.get(factor.args[0], factor.args[0].dim)))
+            elif factor.kind in ("max", "min"):
+                parts.append(_terms(_chosen(factor.kind, *args)))
+            else:
+                parts.append(_terms(args[0] // args[1] if factor.kind == "//" else args[0] % args[1]))
         single = [part[0] for part in parts if len(part) == 1]  # as where a symbol replaces another
         product = tuple(sorted(factor for factors, _ in single for factor in factors))
         others = prod(_made(part) for part in parts if len(part) != 1)
         terms += _terms(_made([(product, count * prod(times for _, times in single))]) * others)
     return _made(terms)
-
-
-def _substituted_atom(atom: _Atom, values: Mapping[Symbol, Extent]) -> Any:
-    if atom.kind == "symbol":
-        return values.get(atom.args[0], atom.args[0].dim)
-    a, b = (substituted(item, values) for item in atom.args)
-    return _applied(atom.kind, a, b)
-
-
-def _applied(kind: str, a: Any, b: Any) -> Any:
-    if kind in ("max", "min"):
-        return _chosen(kind, a, b)
-    return a // b if kind == "//" else a % b
 
 
 def _is_extent(value: Any) -> bool:

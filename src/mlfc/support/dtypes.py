@@ -1,8 +1,4 @@
-"""Data types: their names, sizes, value ranges, and numpy's and DLPack's counterparts.
-
-A dtype is a string as in TVM: ``int8``, ``float32``, ``bool``; a vector of loop-level code has its lanes after an
-``x``: ``float32x16``.
-"""
+"""Data types as in TVM (``int8``, ``float32``, ``bool``, ``float32x16``), and numpy's and DLPack's counterparts."""
 
 from __future__ import annotations
 

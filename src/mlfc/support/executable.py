@@ -1,8 +1,4 @@
-"""The description of a dynamic model for its callers: inputs, outputs, dimensions and memory.
-
-The model itself is the function `run_symbol` of its code. The file is JSON, in ``executor-config/vm`` of archives and
-in libraries.
-"""
+"""The description of a dynamic model for its callers, a JSON file: inputs, outputs, dimensions and memory."""
 
 from __future__ import annotations
 
@@ -16,9 +12,9 @@ from typing import Annotated, TypeAlias
 from mlfc.errors import ArchiveError
 from mlfc.support.containers import BYTES, EXTENTS, GIVEN, KINDS, Container, parts_of
 from mlfc.support.dtypes import nbytes
-from mlfc.support.module_info import Bytes, SymbolInfo
+from mlfc.support.module_info import Bytes, SymbolInfo, VmInfo
 from mlfc.support.records import Limits, Record, Says
-from mlfc.support.tensor_info import Dtype, Text
+from mlfc.support.tensor_info import Dtype, TensorInfo, Text
 
 MAX_RANK = 8
 """Of inputs, outputs and tensors in lists."""
@@ -41,6 +37,8 @@ Dimension: TypeAlias = (
     Annotated[int, Limits(minimum=0, maximum=_INT32)] | Annotated[str, Limits(max_length=65536)] | None
 )
 """A number, the name of a symbol, or None where nothing is known before the run."""
+_SHOWN_EXTENTS = 8
+_SHOWN_NAME = 60
 
 
 class RunCode(IntEnum):
@@ -211,3 +209,33 @@ def container_of(values: Sequence[VmValue]) -> Container | None:
     )
     fits = fits and tuple(value.name for value in values) == container.parts and isinstance(extents.extents[1], int)
     return container if fits else None
+
+
+def vm_info(executable: Executable) -> VmInfo:
+    """Return what a dynamic model needs."""
+    return VmInfo(executable.arena_bytes, executable.work_bytes, executable.symbols)
+
+
+def most_input_bytes(inputs: Sequence[TensorInfo], vm: VmInfo) -> int | None:
+    """Return the bytes of all inputs in the worst case; None where they have no bound.
+
+    Metadata of older versions do not have them: then extents that follow from others in a way that their names do not
+    tell are not known either.
+    """
+    if vm.input_bytes is not None:
+        return vm.input_bytes
+    highs = {symbol.name: symbol.high for symbol in vm.symbols if symbol.high is not None}
+    largest = [tensor.at(highs) for tensor in inputs]
+    return sum(tensor.nbytes for tensor in largest) if all(tensor.is_static for tensor in largest) else None
+
+
+def bounding_option(inputs: Sequence[TensorInfo], symbols: Sequence[SymbolInfo]) -> str:
+    """Return an option that gives an input bounds, as an example: ``--shape x=batch:1..8,3``."""
+    lows = {symbol.name: symbol.low for symbol in symbols if symbol.high is None and symbol.name.isidentifier()}
+    for tensor in inputs:
+        extents = [str(extent) for extent in tensor.shape]
+        plain = tensor.name.isprintable() and " " not in tensor.name and len(tensor.name) <= _SHOWN_NAME
+        if plain and len(extents) <= _SHOWN_EXTENTS and any(extent in lows for extent in extents):
+            bounded = (f"{name}:{lows[name]}..{max(8, lows[name])}" if name in lows else name for name in extents)
+            return f"--shape {tensor.name}={','.join(bounded)}"
+    return "--shape INPUT=batch:1..8"

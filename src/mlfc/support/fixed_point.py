@@ -1,7 +1,6 @@
-"""Real numbers in integers: TFLite's multipliers and gemmlowp's fixed-point functions.
+"""Real numbers in integers: TFLite's multipliers and gemmlowp's fixed-point functions, at compile time.
 
-A value in format ``Qm`` is an int32 whose unit is ``2**(m - 31)``: m integer bits, 31 - m fraction bits. Functions here
-take and return Python integers and run at compile time only, mostly to fill tables. Their rules are those of gemmlowp
+A value in format ``Qm`` is an int32 whose unit is ``2**(m - 31)``. The rules are those of gemmlowp
 (fixedpoint/fixedpoint.h) and tensorflow/lite/kernels/internal/quantization_util.cc.
 """
 

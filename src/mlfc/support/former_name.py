@@ -25,11 +25,8 @@ def current(symbol: str) -> str:
 
 def current_hooks(source: memoryview) -> bytes:
     """Return an archive's C with the current names for the profiling hook."""
-    return re.sub(rb"\b(MLFORGE|mlforge)(?=_(TRACE|trace))", _current_word, bytes(source))
-
-
-def _current_word(found: re.Match[bytes]) -> bytes:
-    return b"mlfc" if found[1].islower() else b"MLFC"
+    words = {b"mlforge": b"mlfc", b"MLFORGE": b"MLFC"}
+    return re.sub(rb"\b(MLFORGE|mlforge)(?=_(TRACE|trace))", lambda found: words[found[1]], bytes(source))
 
 
 def current_keys(document: dict[str, Any]) -> dict[str, Any]:

@@ -1,14 +1,8 @@
 """Requantization as a line in float32, where that gives the same integers.
 
-TFLite rounds a sum times a multiplier twice. What it gives is a staircase: it never falls as the sum grows, and it has
-at most 255 steps inside the limits of a byte. So is the whole part of a line ``slope * x + start`` in float32, whatever
-rounding does to it: conversion, multiply-add and cutting off never turn a larger number into a smaller one. Two
-staircases are the same everywhere if each step is at the same integer, which is looked up here for every channel when a
-model is compiled.
-
-Apart from float32 the line is exact: the slope has 31 bits, which two floats hold, and the first of both roundings
-moves steps by half a unit of its own, down above zero and up below it. So there are two starts. A start that misses a
-step is moved by a few floats.
+TFLite rounds a sum times a multiplier twice, which gives a staircase that never falls and has at most 255 steps inside
+the limits of a byte. So is the whole part of ``slope * x + start`` in float32, however it is rounded. Two staircases
+are the same if each step is at the same integer, which is looked up for every channel at compile time.
 """
 
 from __future__ import annotations
@@ -17,9 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-Array = npt.NDArray[Any]
+from mlfc.support.arrays import Array
 
 _LARGEST_EXPONENT = 20  # so that numbers at steps fit into int64 with all their bits
 _LARGEST_LEVEL = 1 << 9
@@ -27,6 +20,11 @@ _LEAST_MULTIPLIER = 1 << 30
 _NUDGES = (0, 1, -1, 2, -2, 3, -3, 4, -4)  # by how many floats a start is moved
 _CHANNELS = 64  # at once, whose steps are in the cache
 _HALFWAY = np.uint64(1 << 28)  # between two float32, in the last bits of a float64
+_BENT = 0.01  # most that the numbers that are rounded may differ from a plane
+_CLOSE = 0.02
+_MOST_TRIES = 60
+_STEPS = (0, 1, -1, 2, -2)  # by how many floats a slope is moved
+_STARTS = (0, 1, -1, 2, -2, 3, -3)  # by how many units of its last place at the largest sum the start is moved
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,14 +43,8 @@ class Line:
 def find_line(multipliers: Array, exponents: Array, limits: tuple[int, int], largest: int) -> Line | None:
     """Return a line that is ``requantize_down`` within limits, and beyond the same limit where that is; None without.
 
-    Parameters
-    ----------
-    multipliers, exponents : ndarray
-        Of ``x * multiplier * 2**(-32 - exponent)``, int32, one for each channel.
-    limits : tuple of int
-        Of the result, without a zero point.
-    largest : int
-        Of the magnitudes of x.
+    `multipliers`, `exponents`: of ``x * multiplier * 2**(-32 - exponent)``, int32, one for each channel.
+    `limits`: of the result, without a zero point. `largest`: of the magnitudes of x.
     """
     m, k = multipliers.astype(np.int64), exponents.astype(np.int64) + 1
     low, high = limits
@@ -103,7 +95,9 @@ class _ZeroSide:
         """Return starts near these with which all steps are right; None without."""
         result, missing = exact.copy(), np.ones(exact.shape, bool)
         for nudge in _NUDGES:
-            start = _moved(exact, nudge)
+            start = exact
+            for _ in range(abs(nudge)):
+                start = np.nextafter(start, np.float32(nudge))
             right = self._holds(start, missing)
             result[missing] = np.where(right, start[missing], result[missing])
             missing[missing] = ~right
@@ -125,12 +119,6 @@ class _ZeroSide:
         return right
 
 
-def _moved(values: Array, count: int) -> Array:
-    for _ in range(abs(count)):
-        values = np.nextafter(values, np.float32(count))
-    return values
-
-
 def whole_part(a: Array, slope: Any, b: Array, rest: Any, begin: Any) -> Array:
     """Return ``floor(slope * a + (rest * b + begin))`` of float32, rounded as the line and planes are.
 
@@ -150,3 +138,43 @@ def _sum(a: Array, b: Array) -> tuple[Array, Array]:
     total = a + b
     part = total - a
     return total, (a - (total - part)) + (b - part)
+
+
+@dataclass(frozen=True)
+class Plane:
+    """``floor(first * a + (second * b + start))`` in float32, by fused multiply-adds; the outer one rounds down."""
+
+    first: float
+    second: float
+    start: float
+
+
+def find_plane(exact: Array, real: Array, a: Array, b: Array, limits: tuple[int, int]) -> Plane | None:
+    """Return a plane that is `exact` within limits, and beyond the same limit where that is; None without one.
+
+    `exact`, `real`: the results for all pairs of `a` and `b`, and what they are rounded from; ties are half-way between
+        integers. `a`, `b`: all values of both operands, in steps of one.
+    """
+    low, high = limits
+    if not np.all(np.isfinite(real)):
+        return None
+    slopes = (real[-1, 0] - real[0, 0]) / max(a.size - 1, 1), (real[0, -1] - real[0, 0]) / max(b.size - 1, 1)
+    rest = real - np.add.outer(slopes[0] * a, slopes[1] * b)
+    if np.ptp(rest) > _BENT:
+        return None
+    start = float(rest.mean()) + 0.5
+    unit = float(np.spacing(np.float32(max(abs(slopes[1]) * float(np.abs(b).max()), abs(start), 1.0))))
+    wanted, (x, y) = exact.clip(low, high), np.meshgrid(a.astype(np.float64), b.astype(np.float64), indexing="ij")
+    close = np.abs(real - np.floor(real) - 0.5) < _CLOSE  # to a tie: where planes differ, if any do
+    first, second = (np.float32(slope) for slope in slopes)
+    tries = [(abs(i) + abs(j) + abs(k), i, j, k) for i in _STEPS for j in _STEPS for k in _STARTS]
+    for _, i, j, k in sorted(tries)[:_MOST_TRIES]:  # planes near the exact one, the nearest first
+        moved = [value + np.float32(count) * np.spacing(value) for value, count in ((first, i), (second, j))]
+        plane = Plane(float(moved[0]), float(moved[1]), float(np.float32(start + k * unit)))
+        for some in (close, ...):
+            found = whole_part(x[some], plane.first, y[some], plane.second, plane.start)
+            if not np.array_equal(found.clip(low, high), wanted[some]):
+                break
+        else:
+            return plane
+    return None

@@ -1,8 +1,7 @@
 """What mlfc says of a module and of an archive beyond the format: the objects ``mlfc`` of ``metadata.json``.
 
-This declaration is the one place that knows their keys. The reader, the writer, the JSON Schema
-(``schema/metadata-7.json``), `mlfc inspect` and ``docs/reference/archive.md`` are made from it; a new field takes a
-line here and one where its value is known. Libraries carry a `ModuleInterface` of each model in them.
+The reader, the writer, the JSON Schema (``schema/metadata-7.json``), `mlfc inspect` and ``docs/reference/archive.md``
+are made from this declaration. Libraries carry a `ModuleInterface` of each model in them.
 """
 
 from __future__ import annotations
@@ -255,9 +254,7 @@ class BuildInfo(Record):
     external_workspace: bool
     workspace_io: Annotated[bool, Says(omitted=True)] = False
     byoc: Annotated[
-        tuple[Text, ...],
-        Limits(max_items=100),
-        Says("external code generators, in order of precedence", omitted=True),
+        tuple[Text, ...], Limits(max_items=100), Says("external code generators, in order of precedence", omitted=True)
     ] = ()
     specialize: Annotated[
         tuple[Mapping[str, Bytes], ...],
@@ -291,10 +288,7 @@ class VmInfo(Record):
     ]
     work_bytes: Annotated[
         Bytes | None,
-        Says(
-            "of the work area of a run; null where there is no bound",
-            "the one static array of firmware",
-        ),
+        Says("of the work area of a run; null where there is no bound", "the one static array of firmware"),
     ]
     symbols: Annotated[tuple[SymbolInfo, ...], Limits(max_items=10000), Says("the open extents of the inputs")] = ()
     input_bytes: Annotated[
@@ -433,9 +427,7 @@ class ModuleInfo(ModuleInterface):
         tuple[ImportedModule, ...],
         Limits(min_items=1),
         Says(
-            "the modules of the import tree, the generated C first",
-            "loading gives the same imports back",
-            omitted=True,
+            "the modules of the import tree, the generated C first", "loading gives the same imports back", omitted=True
         ),
     ] = ()
     build: Annotated[
@@ -474,8 +466,7 @@ class ArchiveInfo(Record):
 
     version: Annotated[Text, Says("of the program that wrote it", "for bug reports")]
     files: Annotated[
-        Mapping[str, FileInfo],
-        Says("every other member, by path", "damage is found before anything is compiled"),
+        Mapping[str, FileInfo], Says("every other member, by path", "damage is found before anything is compiled")
     ]
     shared: Annotated[SharedInfo | None, Says("of several modules", "budgets of the whole program", omitted=True)] = (
         None

@@ -1,8 +1,4 @@
-"""TVM's binary forms of one tensor and of a dictionary of tensors, the parameter file.
-
-A tensor is little-endian and unpadded: magic, reserved word, device, number of dimensions, dtype, shape, data size,
-data. The reader takes untrusted bytes: each length is compared with what is left before use.
-"""
+"""TVM's binary forms of one tensor and of a dictionary of tensors, the parameter file; readers trust no length."""
 
 from __future__ import annotations
 

@@ -1,19 +1,27 @@
-"""Opening files that users name, plain ones only; and a private folder of this process for temporary ones."""
+"""Opening files that users name, plain ones only, such as TOML; and a private folder of this process."""
 
 from __future__ import annotations
 
 import errno
 import os
 import stat
+import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
+from mlfc.errors import OptionError
 from mlfc.support.temporary import TemporaryFolder
 
 _FLAGS = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
 # by process: the child of a fork makes one of its own
 _folders: dict[int, TemporaryFolder] = {}
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+_LARGEST_FILE = 1 << 20
 
 
 def open_plain(path: str | os.PathLike[str]) -> BinaryIO:
@@ -64,3 +72,27 @@ def existing_private_folder() -> Path | None:
     """Return the folder if this process has made it."""
     found = _folders.get(os.getpid())
     return None if found is None else Path(found.name)
+
+
+def read_toml(path: str | os.PathLike[str], what: str = "the file") -> str:
+    """Return the text of a file; raise OptionError, which calls it `what`, if it cannot be read, or is too large."""
+    place = str(path)
+    try:
+        with open_plain(path) as file:
+            data = file.read(_LARGEST_FILE + 1)
+        if len(data) > _LARGEST_FILE:
+            raise OptionError(f"{what} is too large: more than {_LARGEST_FILE:,} bytes", place=place)
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise OptionError(f"expected TOML: {error}", place=place) from None
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise OptionError(f"cannot read {what}: {reason}", place=place) from error
+
+
+def parse_toml(text: str, place: str) -> dict[str, Any]:
+    """Return the tables of a text; raise OptionError unless it is TOML."""
+    try:
+        return tomllib.loads(text)
+    except (ValueError, RecursionError) as error:  # a ValueError that is no TOMLDecodeError: thousands of digits
+        raise OptionError(f"expected TOML: {error}", place=place) from None

@@ -1,8 +1,4 @@
-"""The current work, shown while a person watches: on a terminal's standard error, or in a notebook.
-
-Elsewhere, in logs and pipes, nothing is written. A notebook gets one output that is replaced, so that a notebook which
-is saved has the last line alone.
-"""
+"""The current work, shown while a person watches: on a terminal, or in a notebook as one output that is replaced."""
 
 from __future__ import annotations
 
@@ -16,17 +12,17 @@ Show = TypeVar("Show", bound=Callable[..., object])
 
 
 @contextmanager
-def stage(text: str) -> Iterator[None]:
-    """Show `text` while the block runs, with a spinner on a terminal."""
-    with _line(text):
-        yield
+def stage(text: str) -> Iterator[Callable[[str], None]]:
+    """Show `text` while the block runs, with a spinner on a terminal; yield what adds the name of a step to it."""
+    if sys.stderr.isatty():
+        from rich.console import Console
 
-
-@contextmanager
-def stages(text: str) -> Iterator[Callable[[str], None]]:
-    """Show `text` while the block runs; yield what adds the name of a step to it."""
-    with _line(text) as show:
-        yield lambda step: show(f"{text}: {step}")
+        with Console(stderr=True).status(text) as shown:
+            yield lambda step: shown.update(f"{text}: {step}")
+        return
+    show = _cell() or _nothing
+    show(text, escape(text))
+    yield lambda step: show(f"{text}: {step}", escape(f"{text}: {step}"))
 
 
 @contextmanager
@@ -36,16 +32,12 @@ def bar(text: str) -> Iterator[Callable[[int, int, str], None]]:
         with _bar_of_terminal(text) as show:
             yield show
         return
-    cell = _cell()
-    if cell is None:
-        yield _nothing
-        return
-    show_in_cell = cell  # mypy forgets what was asked above
+    cell = _cell() or _nothing
 
     def shown(done: int, total: int, note: str) -> None:
         told = f"{text}: {done} of {total} {note}".rstrip()
         meter = f'<progress value="{done}" max="{total}"></progress>'
-        show_in_cell(told, f"{escape(text)} {meter} {done}/{total} {escape(note)}".rstrip())
+        cell(told, f"{escape(text)} {meter} {done}/{total} {escape(note)}".rstrip())
 
     yield shown
 
@@ -62,23 +54,6 @@ def reported(wanted: Show | bool | None, shown: Callable[[], AbstractContextMana
 
 def _nothing(*_: object) -> None:
     pass
-
-
-@contextmanager
-def _line(text: str) -> Iterator[Callable[[str], None]]:
-    """Show a line while the block runs; yield what replaces it."""
-    if sys.stderr.isatty():
-        from rich.console import Console
-
-        with Console(stderr=True).status(text) as shown:
-            yield shown.update
-        return
-    cell = _cell()
-    if cell is None:
-        yield _nothing
-        return
-    cell(text, escape(text))
-    yield lambda line: cell(line, escape(line))
 
 
 @contextmanager

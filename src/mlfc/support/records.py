@@ -1,16 +1,14 @@
 """JSON objects as frozen dataclasses: one declaration gives reader, writer, JSON Schema and the rows of a table.
 
-A field's type says which values there are: ``int``, ``str``, ``bool``, ``float``, ``tuple`` for lists,
-``Mapping`` for objects with any keys, a `Record` for objects with known ones, any of these ``| None`` for null, and
-`Annotated` with `Limits` and, of a field, `Says`. Keys that no field declares are ignored: they belong to later
-versions.
+Types are ``int``, ``str``, ``bool``, ``float``, ``tuple``, ``Mapping``, a `Record`, any of these ``| None``, and
+`Annotated` with `Limits` and, of a field, `Says`. Keys that no field declares are ignored: they are of later versions.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import MISSING, Field, dataclass, fields
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import MISSING, dataclass, fields
 from functools import cache
 from types import UnionType
 from typing import Annotated, Any, TypeAlias, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -67,12 +65,11 @@ class RecordError(ValueError):
     """A JSON value is not what a record declares: `cause`, and the `path` to it."""
 
     def __init__(self, cause: str, path: str = "") -> None:
-        super().__init__(f"{path}: {cause}")
+        super().__init__(cause)
         self.cause, self.path = cause, path
 
-    def below(self, place: str) -> RecordError:
-        """Return the same fault, seen from one level above."""
-        return RecordError(self.cause, place + self.path)
+    def __str__(self) -> str:
+        return f"{self.path}: {self.cause}"
 
 
 class Record:
@@ -114,18 +111,15 @@ class _RecordField:
 @_once
 def _items(cls: type[Record]) -> tuple[_RecordField, ...]:
     hints = get_type_hints(cls, include_extras=True)
-    entries: tuple[Field[Any], ...] = fields(cls)  # type: ignore[arg-type]  # every record is a dataclass
-    return tuple(_item(entry, hints[entry.name]) for entry in entries)
-
-
-def _item(entry: Field[Any], hint: Any) -> _RecordField:
-    found = [word for word in getattr(hint, "__metadata__", ()) if isinstance(word, Says)]
-    says = found[0] if found else Says()
-    kind, arguments = hint, get_args(_bare(hint)[0])
-    if says.omitted and entry.default is None and type(None) in arguments:
-        # what is omitted where it is None is never null
-        kind = next(argument for argument in arguments if argument is not type(None))
-    return _RecordField(entry.name, _KEYS.get(entry.name, entry.name), kind, entry.default, says)
+    found = []
+    for entry in fields(cls):  # type: ignore[arg-type]  # every record is a dataclass
+        kind = hints[entry.name]
+        says = next((word for word in getattr(kind, "__metadata__", ()) if isinstance(word, Says)), Says())
+        others = [argument for argument in get_args(_bare(kind)[0]) if argument is not type(None)]
+        if says.omitted and entry.default is None and others:
+            kind = others[0]  # what is omitted where it is None is never null
+        found.append(_RecordField(entry.name, _KEYS.get(entry.name, entry.name), kind, entry.default, says))
+    return tuple(found)
 
 
 def _plain(value: Any) -> Any:
@@ -133,12 +127,7 @@ def _plain(value: Any) -> Any:
         return value.to_json()
     if isinstance(value, tuple):
         return [_plain(entry) for entry in value]
-    if isinstance(value, Mapping):
-        return {key: _plain(entry) for key, entry in value.items()}
-    return value
-
-
-# reading
+    return {key: _plain(entry) for key, entry in value.items()} if isinstance(value, Mapping) else value
 
 
 @_once
@@ -148,24 +137,19 @@ def _reader(kind: Any) -> Reader:
     if kind in _JSON_NAMES:
         return _scalar_reader(kind, limits)
     origin, arguments = get_origin(kind), get_args(kind)
-    if origin in (Union, UnionType):
-        return _union_reader([entry for entry in arguments if entry is not type(None)], type(None) in arguments)
+    if origin in (Union, UnionType):  # of scalars where there are several
+        readers = {_bare(entry)[0]: _reader(entry) for entry in arguments if entry is not type(None)}
+        first, is_optional = next(iter(readers.values())), type(None) in arguments
+        return lambda value: None if value is None and is_optional else readers.get(type(value), first)(value)
     if origin is tuple:
         return _list_reader(_reader(arguments[0]), limits)
-    if isinstance(kind, type) and issubclass(kind, Record):
+    if _is_record(kind):
         return _record_reader(kind)
     return _mapping_reader(_reader(arguments[1]))
 
 
-def _union_reader(kinds: Sequence[Any], is_optional: bool) -> Reader:
-    """Return what reads a value of one of several types: of scalars where there are several."""
-    readers = {_bare(kind)[0]: _reader(kind) for kind in kinds}
-    first = next(iter(readers.values()))
-
-    def read(value: Any) -> Any:
-        return None if value is None and is_optional else readers.get(type(value), first)(value)
-
-    return read
+def _is_record(kind: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, Record)
 
 
 def _bare(kind: Any) -> tuple[Any, Limits]:
@@ -187,15 +171,15 @@ def _scalar_reader(kind: type, limits: Limits) -> Reader:
     # Python's $ allows a line break behind it, JSON Schema's does not
     pattern = re.compile(rf"{limits.pattern.removesuffix('$')}\Z") if limits.pattern else None
 
-    def is_good(value: Any) -> bool:
-        if type(value) not in kinds or (least is not None and value < least) or (most is not None and value > most):
-            return False
-        if (longest is not None and len(value) > longest) or (enum is not None and value not in enum):
-            return False
-        return pattern is None or pattern.search(value) is not None
-
     def read(value: Any) -> Any:
-        if not is_good(value):
+        is_good = type(value) in kinds and not (
+            (least is not None and value < least)
+            or (most is not None and value > most)
+            or (longest is not None and len(value) > longest)
+            or (enum is not None and value not in enum)
+            or (pattern is not None and pattern.search(value) is None)
+        )
+        if not is_good:
             bounds = ", ".join(f"{word} {limit}" for word, limit in limits.words().items())
             wanted = f"{_JSON_NAMES[kind]} ({bounds})" if bounds else _JSON_NAMES[kind]
             raise _fault(f"one of {', '.join(enum)}" if enum else wanted, value)
@@ -216,7 +200,8 @@ def _list_reader(read_item: Reader, limits: Limits) -> Reader:
         try:
             done.extend(map(read_item, value))
         except RecordError as fault:
-            raise fault.below(f"[{len(done)}]") from None
+            fault.path = f"[{len(done)}]{fault.path}"
+            raise
         return tuple(done)
 
     return read
@@ -252,10 +237,8 @@ def _read_at(place: str, read: Reader, value: Any) -> Any:
     try:
         return read(value)
     except RecordError as fault:
-        raise fault.below(place) from None
-
-
-# JSON Schema
+        fault.path = place + fault.path
+        raise
 
 
 def definitions(names: Mapping[type[Record], str]) -> dict[str, Schema]:
@@ -269,8 +252,8 @@ def definitions(names: Mapping[type[Record], str]) -> dict[str, Schema]:
 def _record_schema(cls: type[Record], names: Mapping[type[Record], str], found: dict[str, Schema]) -> Schema:
     properties: Schema = {}
     for entry in _items(cls):
-        kind = _schema(entry.kind, names, found)
-        properties[entry.key] = {"description": entry.says.says, **kind} if entry.says.says else kind
+        description = {"description": entry.says.says} if entry.says.says else {}
+        properties[entry.key] = {**description, **_schema(entry.kind, names, found)}
     required = [entry.key for entry in _items(cls) if entry.default is MISSING]
     says = (cls.__doc__ or "").partition("\n")[0].rstrip(".")
     return {"description": says, "type": "object", "required": required, "properties": properties}
@@ -290,7 +273,7 @@ def _schema_of_type(kind: Any, names: Mapping[type[Record], str], found: dict[st
         return {"type": _JSON_NAMES[kind]}
     if kind in names:
         return {"$ref": f"#/$defs/{names[kind]}"}
-    if isinstance(kind, type) and issubclass(kind, Record):
+    if _is_record(kind):
         return _record_schema(kind, names, found)
     origin, arguments = get_origin(kind), get_args(kind)
     if origin in (Union, UnionType):
@@ -302,9 +285,6 @@ def _schema_of_type(kind: Any, names: Mapping[type[Record], str], found: dict[st
     if origin is tuple:
         return {"type": "array", "items": _schema(arguments[0], names, found)}
     return {"type": "object", "additionalProperties": _schema(arguments[1], names, found)}
-
-
-# documentation
 
 
 def titled(record: Record) -> Iterator[tuple[str, Any]]:
@@ -319,7 +299,7 @@ def described(cls: type[Record]) -> Iterator[tuple[str, Says, type[Record] | Non
     """Yield the key of each field, ``[]`` behind that of a list, what is said of it, and the record in it, if any."""
     for entry in _items(cls):
         kind, mark = _inner(entry.kind)
-        yield entry.key + mark, entry.says, kind if isinstance(kind, type) and issubclass(kind, Record) else None
+        yield entry.key + mark, entry.says, kind if _is_record(kind) else None
 
 
 def _inner(kind: Any) -> tuple[Any, str]:
@@ -330,5 +310,5 @@ def _inner(kind: Any) -> tuple[Any, str]:
         return _inner(next(entry for entry in arguments if entry is not type(None)))
     if origin is tuple:
         inner, _ = _inner(arguments[0])
-        return inner, "[]" if isinstance(inner, type) and issubclass(inner, Record) else ""
+        return inner, "[]" if _is_record(inner) else ""
     return (arguments[1], "") if origin is Mapping else (kind, "")

@@ -1,7 +1,4 @@
-"""The encoding of module blobs and parameter files: little-endian numbers, lengths before bytes, no padding.
-
-The bytes read are untrusted: each length and count is compared with what is left before use.
-"""
+"""The encoding of module blobs and parameter files: little-endian numbers, lengths before untrusted bytes."""
 
 from __future__ import annotations
 

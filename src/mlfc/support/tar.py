@@ -1,7 +1,4 @@
-"""Tar archives: written identically every time, read without trusting them, compressed ones too.
-
-Members are named as in TVM's archives: ``.`` for the root, ``./folder``, ``./folder/file``.
-"""
+"""Tar archives, named as TVM's (``./folder/file``): written identically every time, read without trusting them."""
 
 from __future__ import annotations
 
@@ -17,7 +14,7 @@ import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import PurePosixPath
-from typing import BinaryIO, Final
+from typing import IO, Any, BinaryIO, Final
 
 from mlfc.errors import ArchiveError, OptionError
 from mlfc.support.content import Data, chunks_of, nbytes_of
@@ -29,8 +26,7 @@ MAX_EXPANSION: Final = 100
 MIN_EXPANDED: Final = 64 << 20
 MAX_EXPANDED: Final = 4 << 30
 _CHUNK: Final = 1 << 20
-_GZIP_MAGIC: Final = b"\x1f\x8b"
-_XZ_MAGIC: Final = b"\xfd7zXZ\x00"
+_COMPRESSED = ((b"\x1f\x8b", gzip.open), (b"\xfd7zXZ\x00", lzma.open))
 # A member takes about 0.1 ms to read and to write. A hundred models in one archive have 730.
 MAX_MEMBERS: Final = 8_000
 MAX_NAME: Final = 1_024
@@ -41,17 +37,8 @@ MAX_HEADER: Final = 1 << 20
 MIN_MAPPED: Final = 1 << 20
 _MACHINE_CODE = (b"\x7fELF", b"!<arch>\n", b"MZ", b"\xcf\xfa\xed\xfe", b"\xca\xfe\xba\xbe", b"\0asm")
 _END_OF_9999: Final = 253_402_300_799
-_BROKEN = (
-    tarfile.TarError,
-    EOFError,
-    zlib.error,
-    lzma.LZMAError,
-    ValueError,
-    OverflowError,
-    RecursionError,
-    MemoryError,
-    OSError,
-)
+_DAMAGED = (tarfile.TarError, EOFError, zlib.error, lzma.LZMAError, ValueError)
+_BROKEN = (*_DAMAGED, OverflowError, RecursionError, MemoryError, OSError)
 _KINDS = {
     tarfile.SYMTYPE: "a symbolic link",
     tarfile.LNKTYPE: "a hard link",
@@ -60,80 +47,6 @@ _KINDS = {
     tarfile.FIFOTYPE: "a pipe",
     tarfile.GNUTYPE_SPARSE: "a sparse file",
 }
-
-
-class ExpandedFile:
-    """A compressed file, expanded into a temporary one only as far as it is read.
-
-    So refusing the start of a file never costs expanding its end.
-    """
-
-    def __init__(self, source: BinaryIO, compressed: BinaryIO, expanded: BinaryIO, place: str) -> None:
-        self._source = source
-        self._compressed = compressed
-        self._expanded = expanded
-        self._place = place
-        self._size = 0
-        self._ended = False
-        self._position = 0
-
-    def fileno(self) -> int:
-        """Return the descriptor of the temporary file."""
-        return self._expanded.fileno()
-
-    def tell(self) -> int:
-        """Return where the next read begins."""
-        return self._position
-
-    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        """Set where the next read begins; from the end, all is expanded."""
-        start = {os.SEEK_SET: 0, os.SEEK_CUR: self._position}.get(whence)
-        self._position = max(0, (self.expand() if start is None else start) + offset)
-        return self._position
-
-    def read(self, size: int) -> bytes:
-        """Return so many bytes, or what there is."""
-        self.expand(self._position + size)
-        self._expanded.seek(self._position)
-        data = self._expanded.read(size)
-        self._position += len(data)
-        return data
-
-    def expand(self, end: int | None = None) -> int:
-        """Expand up to byte `end`, or to the end; return how many bytes there are by now.
-
-        Raises ArchiveError if they are absurdly many for the compressed bytes read.
-        """
-        self._expanded.seek(0, os.SEEK_END)
-        while not self._ended and (end is None or self._size < end):
-            piece = self._source.read(_CHUNK)
-            self._ended = not piece
-            self._size += len(piece)
-            if self._size > min(MAX_EXPANDED, max(MIN_EXPANDED, MAX_EXPANSION * self._compressed.tell())):
-                raise ArchiveError(
-                    f"{self._compressed.tell():,} compressed bytes expand to {self._size:,} and more",
-                    place=self._place,
-                    next_step="If the archive is good, decompress it first",
-                )
-            self._expanded.write(piece)
-        self._expanded.flush()
-        return self._size
-
-
-@contextmanager
-def expanded(file: BinaryIO, place: str) -> Iterator[ExpandedFile | None]:
-    """Open a file that is compressed with gzip or xz as a plain one; None for a file that is neither."""
-    magic = file.read(6)
-    file.seek(0)
-    if magic.startswith(_GZIP_MAGIC):
-        opened: gzip.GzipFile | lzma.LZMAFile = gzip.GzipFile(fileobj=file)
-    elif magic == _XZ_MAGIC:
-        opened = lzma.LZMAFile(file)  # noqa: SIM115  (closed by the with below)
-    else:
-        yield None
-        return
-    with opened as source, tempfile.TemporaryFile() as temporary:
-        yield ExpandedFile(source, file, temporary, place)  # type: ignore[arg-type]  # both are binary files
 
 
 def source_date(timestamp: int | None = None) -> int:
@@ -160,15 +73,12 @@ def write_tar(file: BinaryIO, members: Mapping[str, Data], mtime: int) -> None:
         for depth, part in enumerate(parts):
             tree.setdefault("/".join(parts[:depth]), set()).add(part)
     written = 2 * tarfile.BLOCKSIZE  # two empty blocks end an archive
-    for path in _in_order(tree, ""):
+    waiting = [""]
+    while waiting:
+        path = waiting.pop()
         written += _write_member(file, path, members.get(path), mtime)
+        waiting += [f"{path}/{child}" if path else child for child in sorted(tree.get(path, ()), reverse=True)]
     file.write(bytes(2 * tarfile.BLOCKSIZE + -written % tarfile.RECORDSIZE))
-
-
-def _in_order(tree: Mapping[str, set[str]], path: str) -> Iterator[str]:
-    yield path
-    for child in sorted(tree.get(path, ())):
-        yield from _in_order(tree, f"{path}/{child}" if path else child)
 
 
 def _write_member(file: BinaryIO, path: str, data: Data | None, mtime: int) -> int:
@@ -189,25 +99,78 @@ def _write_member(file: BinaryIO, path: str, data: Data | None, mtime: int) -> i
 
 
 class BoundedFile:
-    """A file that never reads more at once than there is, whatever a header asks for."""
+    """A plain or compressed file that never reads more at once than there is, whatever a header asks for.
 
-    def __init__(self, file: BinaryIO | ExpandedFile) -> None:
-        self._file = file
-        self._total = None if isinstance(file, ExpandedFile) else file.seek(0, os.SEEK_END)
+    `source` expands `compressed` into `file`, a temporary one, only as far as that is read: refusing the start of a
+    file never costs expanding its end.
+    """
+
+    def __init__(
+        self, file: BinaryIO, place: str, source: IO[bytes] | None = None, compressed: BinaryIO | None = None
+    ) -> None:
+        self._file, self._place, self._source, self._compressed = file, place, source, compressed or file
+        self._size = file.seek(0, os.SEEK_END)
+        self._position, self._ended = 0, False
         self.limit = MAX_HEADER
-        self.seek, self.tell, self.fileno = file.seek, file.tell, file.fileno
-        file.seek(0)
+
+    def fileno(self) -> int:
+        """Return the descriptor of the plain or the temporary file."""
+        return self._file.fileno()
+
+    def tell(self) -> int:
+        """Return where the next read begins."""
+        return self._position
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        """Set where the next read begins; from the end, all is expanded."""
+        start = {os.SEEK_SET: 0, os.SEEK_CUR: self._position}.get(whence)
+        self._position = max(0, (self.size_up_to(None) if start is None else start) + offset)
+        return self._position
 
     def read(self, size: int) -> bytes:
         """Return so many bytes, or what there is; ReadError for more than `limit`."""
         if not 0 <= size <= self.limit:
             raise tarfile.ReadError(f"a header asks for {size:,} bytes")
-        start = self.tell()
-        return self._file.read(min(size, max(0, self.size_up_to(start + size) - start)))
+        left = max(0, self.size_up_to(self._position + size) - self._position)
+        self._file.seek(self._position)
+        data = self._file.read(min(size, left))
+        self._position += len(data)
+        return data
 
     def size_up_to(self, end: int | None) -> int:
-        """Return how many bytes there are, all of them or at least those before `end`."""
-        return self._file.expand(end) if isinstance(self._file, ExpandedFile) else self._total or 0
+        """Return how many bytes there are, all of them or at least those before `end`.
+
+        Raises ArchiveError if they are absurdly many for the compressed bytes read.
+        """
+        if self._source is None:
+            return self._size
+        self._file.seek(0, os.SEEK_END)
+        while not self._ended and (end is None or self._size < end):
+            piece = self._source.read(_CHUNK)
+            self._ended = not piece
+            self._size += len(piece)
+            if self._size > min(MAX_EXPANDED, max(MIN_EXPANDED, MAX_EXPANSION * self._compressed.tell())):
+                raise ArchiveError(
+                    f"{self._compressed.tell():,} compressed bytes expand to {self._size:,} and more",
+                    place=self._place,
+                    next_step="If the archive is good, decompress it first",
+                )
+            self._file.write(piece)
+        self._file.flush()
+        return self._size
+
+
+@contextmanager
+def _bounded(file: BinaryIO, place: str) -> Iterator[BoundedFile]:
+    """Open a file, which may be compressed with gzip or xz, as a plain one."""
+    start = file.read(6)
+    file.seek(0)
+    opener: Any = next((opener for magic, opener in _COMPRESSED if start.startswith(magic)), None)
+    if opener is None:
+        yield BoundedFile(file, place)
+        return
+    with opener(file) as source, tempfile.TemporaryFile() as temporary:
+        yield BoundedFile(temporary, place, source, file)
 
 
 class TarReader:
@@ -238,7 +201,15 @@ class TarReader:
             if info.size < 0 or end > file.size_up_to(end):
                 raise self.error(f"the member has {info.size:,} bytes by its header, but the archive ends before", name)
             self._members[name] = info
-        self._check_tree(folders)
+        for name in self._members:
+            if name in folders or any(parent in self._members for parent in _parents(name)):
+                raise self.error("the member is both a file and a folder", name)
+        spelled: dict[str, str] = {}
+        for name in {*self._members, *folders}.union(*map(_parents, self._members)):
+            # file systems that do not tell such names apart would take one for the other
+            other = spelled.setdefault(unicodedata.normalize("NFC", name).casefold(), name)
+            if other != name:
+                raise self.error(f"the member is {min(other, name)!r} but for case or spelling", max(other, name))
         if file.size_up_to(None) > MAX_BYTES:
             raise ArchiveError(f"the archive has more than {MAX_BYTES:,} bytes", place=path)
         self.sizes = {name: info.size for name, info in self._members.items()}
@@ -261,26 +232,14 @@ class TarReader:
             raise self.error("the member's name leads out of the archive", name)
         return "" if path == PurePosixPath(".") else str(path)
 
-    def _check_tree(self, folders: set[str]) -> None:
-        for name in self._members:
-            if name in folders or any(parent in self._members for parent in _parents(name)):
-                raise self.error("the member is both a file and a folder", name)
-        spelled: dict[str, str] = {}
-        for name in {*self._members, *folders}.union(*map(_parents, self._members)):
-            # file systems that do not tell such names apart would take one for the other
-            other = spelled.setdefault(unicodedata.normalize("NFC", name).casefold(), name)
-            if other != name:
-                raise self.error(f"the member is {min(other, name)!r} but for case or spelling", max(other, name))
-
-    def missing(self, name: str) -> ArchiveError:
-        """Return the error about a file that the archive lacks."""
-        return ArchiveError(f"the archive has no {name}", place=self.path, next_step="Export the archive again")
+    def _member(self, name: str) -> tarfile.TarInfo:
+        if name not in self._members:
+            raise ArchiveError(f"the archive has no {name}", place=self.path, next_step="Export the archive again")
+        return self._members[name]
 
     def open(self, name: str) -> BinaryIO:
         """Open a file of the archive for reading."""
-        if name not in self._members:
-            raise self.missing(name)
-        file = self._tar.extractfile(self._members[name])
+        file = self._tar.extractfile(self._member(name))
         if file is None:
             raise self.error("the member cannot be read", name)
         return file  # type: ignore[return-value]  # a buffered reader is a binary file
@@ -298,13 +257,11 @@ class TarReader:
         The view outlives the reader, even if another file takes the archive's name. Only truncating the very file while
         its map is in use makes reading fatal, as with any map.
         """
-        if name not in self._members:
-            raise self.missing(name)
+        start = self._member(name).offset_data
         if self.sizes[name] <= MIN_MAPPED:
             return memoryview(self.read(name, MIN_MAPPED))
         if self._map is None:
             self._map = memoryview(mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ))
-        start = self._members[name].offset_data
         return self._map[start : start + self.sizes[name]]
 
 
@@ -326,20 +283,13 @@ def open_tar(path: str | os.PathLike[str]) -> Iterator[TarReader]:
             tar, bounded = _headers(stack, path)
             reader = TarReader(tar, place, bounded)
         except _BROKEN as error:
-            raise ArchiveError(
-                "this is machine code, not an archive"
-                if _is_machine_code(path)
-                else f"this is not an archive that can be read: {str(error) or type(error).__name__}",
-                place=place,
-                next_step="Give a .tar that mlfc compile wrote",
-            ) from error
+            cause = f"this is not an archive that can be read: {str(error) or type(error).__name__}"
+            with open_plain(path) as file:
+                if file.read(8).startswith(_MACHINE_CODE):
+                    cause = "this is machine code, not an archive"
+            raise ArchiveError(cause, place=place, next_step="Give a .tar that mlfc compile wrote") from error
         bounded.limit = bounded.size_up_to(None)
         yield reader
-
-
-def _is_machine_code(path: str | os.PathLike[str]) -> bool:
-    with open_plain(path) as file:
-        return file.read(8).startswith(_MACHINE_CODE)
 
 
 def _headers(stack: ExitStack, path: str | os.PathLike[str]) -> tuple[tarfile.TarFile, BoundedFile]:
@@ -350,8 +300,7 @@ def _headers(stack: ExitStack, path: str | os.PathLike[str]) -> tuple[tarfile.Ta
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise ArchiveError(f"cannot be read: {reason}", place=place) from error
-    plain = stack.enter_context(expanded(file, place))
-    bounded = BoundedFile(file if plain is None else plain)
+    bounded = stack.enter_context(_bounded(file, place))
     return stack.enter_context(tarfile.open(fileobj=bounded, mode="r:")), bounded  # type: ignore[call-overload]
 
 

@@ -58,9 +58,8 @@ def remove_abandoned() -> None:
     if fcntl is None:
         return
     with suppress(OSError), os.scandir(tempfile.gettempdir()) as entries:
-        for entry in entries:
-            if _NAME.fullmatch(entry.name):
-                _remove(entry.path)
+        for path in (entry.path for entry in entries if _NAME.fullmatch(entry.name)):
+            _remove(path)
 
 
 @cache

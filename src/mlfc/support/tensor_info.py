@@ -70,9 +70,8 @@ class TensorInfo(Displayed, Record):
 
     def at(self, extents: Mapping[str, int]) -> TensorInfo:
         """Return the tensor where open extents have these values."""
-        return replace(
-            self, shape=tuple(extents.get(item, item) if isinstance(item, str) else item for item in self.shape)
-        )
+        shape = (extents.get(item, item) if isinstance(item, str) else item for item in self.shape)
+        return replace(self, shape=tuple(shape))
 
     def __str__(self) -> str:
         return f"{self.name}: {self.dtype}[{', '.join(map(str, self.shape))}]"

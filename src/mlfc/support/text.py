@@ -87,7 +87,7 @@ class Displayed:
 
     def __repr__(self) -> str:
         try:
-            facts = [f"{label}={_short(value)}" for label, value in self._facts().items()]
+            facts = [f"{label}={_shown(value, 100, '[{}]')}" for label, value in self._facts().items()]
         except AttributeError:  # it is not whole: a debugger looks at a constructor
             facts = []
         return f"<{' '.join([type(self).__name__, *facts])}>"
@@ -100,22 +100,13 @@ class Displayed:
 def html_table(title: str, header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     """Return a table as HTML with all text escaped; an empty `header` gives none."""
     head = "".join(f"<th>{escape(text)}</th>" for text in header)
-    body = "".join("<tr>" + "".join(f"<td>{escape(_cell(cell))}</td>" for cell in row) + "</tr>" for row in rows)
+    body = "".join("<tr>" + "".join(f"<td>{escape(_shown(cell))}</td>" for cell in row) + "</tr>" for row in rows)
     head = f"<thead><tr>{head}</tr></thead>" if head else ""
     return f"<table><caption>{escape(title)}</caption>{head}<tbody>{body}</tbody></table>"
 
 
-def _cell(value: object) -> str:
+def _shown(value: object, most: int = _MAX_TEXT, list_form: str = "{}") -> str:
+    form, text = "{}", str(value)
     if isinstance(value, (list, tuple)):
-        return _limited(", ".join(map(str, value)))
-    return _limited(str(value))
-
-
-def _short(value: object) -> str:
-    if isinstance(value, (list, tuple)):
-        return f"[{_limited(', '.join(map(str, value)), 100)}]"
-    return _limited(str(value), 100)
-
-
-def _limited(text: str, most: int = _MAX_TEXT) -> str:
-    return text if len(text) <= most else f"{text[: most - 3]}..."
+        form, text = list_form, ", ".join(map(str, value))
+    return form.format(text if len(text) <= most else f"{text[: most - 3]}...")

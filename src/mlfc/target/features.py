@@ -222,7 +222,8 @@ def native_cpu() -> str:
     """Return the key of CPUS that fits the machine this runs on."""
     flags, levels = processor_abilities(), levels_of_host()
     if host_arch() != "x86_64":
-        return "generic" if levels is None else _highest(levels.levels, flags)
+        higher = takewhile(lambda level: level.name in flags, levels.higher if levels else ())
+        return "generic" if levels is None else [levels.levels[0], *higher][-1].name
     if {"avx512_vnni", "amx_tile", "amx_int8", "amx_bf16"} <= flags:
         return "sapphirerapids"
     if {"avx512f", "avx512bw", "avx512vl", "avx512dq"} <= flags:
@@ -238,11 +239,6 @@ def flagged_level(cpu: str) -> Level | None:
     if known is None or not {name, native} <= set(names) or names.index(name) > names.index(native):
         return None
     return None if known.is_native and name == native else known.levels[names.index(name)]
-
-
-def _highest(levels: tuple[Level, ...], flags: set[str]) -> str:
-    """Return the last level of those that a processor has, without a gap."""
-    return [levels[0], *takewhile(lambda level: level.name in flags, levels[1:])][-1].name
 
 
 def native_products() -> str:

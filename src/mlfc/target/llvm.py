@@ -22,11 +22,7 @@ _ATTRIBUTES = re.compile(r"[+-][A-Za-z0-9_.-]+(,[+-][A-Za-z0-9_.-]+)*")
 _FLOAT_ABIS = {"soft": "eabi", "softfp": "eabi", "hard": "eabihf"}
 _RV32 = "riscv32-unknown-elf"
 # LLVM's names of processors that have other names here, by the first word of the triple
-_NAMES = {
-    ("x86_64", GENERIC): "x86-64",
-    ("riscv32", GENERIC): "generic-rv32",
-    ("riscv64", GENERIC): "generic-rv64",
-}
+_NAMES = {("x86_64", GENERIC): "x86-64", ("riscv32", GENERIC): "generic-rv32", ("riscv64", GENERIC): "generic-rv64"}
 # features of plain processors that every system with them has
 _PLAIN = {"riscv32": "+m,+a,+c", "riscv64": "+m,+a,+f,+d,+c"}
 # dot products of bytes, which processors of one level have or not
@@ -81,7 +77,7 @@ def llvm_cpu(triple: str, mcpu: str) -> str:
 def llvm_features(triple: str, mcpu: str, attributes: str = "") -> str:
     """Return the features beside the processor's own, as LLVM wants them: ``+m,+a,-c``."""
     plain = _PLAIN.get(architecture(triple), "") if mcpu in (GENERIC, "generic-rv32") else ""
-    return ",".join(part for part in (plain, attributes) if part)
+    return ",".join(filter(None, (plain, attributes)))
 
 
 def read_llvm(mcpu: str, options: dict[str, str]) -> tuple[str, dict[str, str], Features]:
@@ -97,16 +93,13 @@ def read_llvm(mcpu: str, options: dict[str, str]) -> tuple[str, dict[str, str], 
     options = dict(options)
     if mcpu == "native":
         mcpu, found = _native()
-        given = [part for part in (found, options.get(ATTRIBUTES, "")) if part]
-        if given:
-            options[ATTRIBUTES] = ",".join(given)
+        _prepend(options, found)
     options[TRIPLE] = _triple(mcpu, options)
     triple = options[TRIPLE]
     find_target(triple)
     if mcpu in CPUS and (features := CPUS.get(mcpu).llvm) is not None and architecture(triple) == "aarch64":
         mcpu = GENERIC
-        if given := [part for part in (features, options.get(ATTRIBUTES, "")) if part]:
-            options[ATTRIBUTES] = ",".join(given)
+        _prepend(options, features)
     if ATTRIBUTES in options and not _ATTRIBUTES.fullmatch(options[ATTRIBUTES]):
         raise OptionError(
             f"expected features such as +avx2,-fma, got '{options[ATTRIBUTES][:80]}'",
@@ -119,6 +112,11 @@ def read_llvm(mcpu: str, options: dict[str, str]) -> tuple[str, dict[str, str], 
     for part in options.get(ATTRIBUTES, "").split(",") if options.get(ATTRIBUTES) else ():
         _check_known(part[1:], attributes, ATTRIBUTES, "LLVM feature", triple)
     return mcpu, options, _features(triple, mcpu, options.get(ATTRIBUTES, ""))
+
+
+def _prepend(options: dict[str, str], features: str) -> None:
+    if given := ",".join(filter(None, (features, options.get(ATTRIBUTES, "")))):
+        options[ATTRIBUTES] = given
 
 
 def _native() -> tuple[str, str]:
@@ -143,16 +141,12 @@ def _triple(mcpu: str, options: dict[str, str]) -> str:
         return _RV32 if mcpu == "generic-rv32" else host_triple()
     if chosen is not None and given.endswith(("eabi", "eabihf")):
         return f"{given.removesuffix('hf').removesuffix('eabi')}{_FLOAT_ABIS[chosen]}"
-    return _spelled(given)
-
-
-def _spelled(triple: str) -> str:
-    """Return a triple as LLVM spells it: with other spellings of Windows and macOS it would make ELF objects."""
+    # with other spellings of Windows and macOS, LLVM would make ELF objects
     try:
-        machine = parse_platform(triple)
+        machine = parse_platform(given)
     except OptionError:  # a machine without a system
-        return triple
-    return triple if machine.system == "linux" else machine.llvm_triple
+        return given
+    return given if machine.system == "linux" else machine.llvm_triple
 
 
 def _check_known(name: str, known: tuple[str, ...], place: str, what: str, triple: str) -> None:

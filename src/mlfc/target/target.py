@@ -10,19 +10,8 @@ from functools import partial
 from mlfc.errors import OptionError, unknown
 from mlfc.registry import Registry
 from mlfc.support.platforms import arch_named, host_arch, parse_platform
-from mlfc.target.features import (
-    AUTO,
-    CPUS,
-    LEVELS,
-    LLVM_OPTIONS,
-    Features,
-    Levels,
-    level_here,
-    levels_of_host,
-    native_cpu,
-    native_products,
-    without_transforms,
-)
+from mlfc.target import features as abilities
+from mlfc.target.features import AUTO, CPUS, LEVELS, LLVM_OPTIONS, Features, Levels, level_here, levels_of_host
 
 # options of TVM's that the compiler ignores
 _SILENT = ("-keys", "-model", "-march", "-device")
@@ -67,8 +56,8 @@ def _read_c(mcpu: str, options: dict[str, str]) -> tuple[str, dict[str, str], Fe
             f"target c has the option {TRIPLE} with -mcpu={AUTO} only, got {TRIPLE}={options[TRIPLE][:80]}",
             next_step="Name the processor with -mcpu, or compile with llvm",
         )
-    name = native_cpu() if mcpu == "native" else mcpu
-    if mcpu == "native" and (found := native_products()) and ATTRIBUTES not in options:
+    name = abilities.native_cpu() if mcpu == "native" else mcpu
+    if mcpu == "native" and (found := abilities.native_products()) and ATTRIBUTES not in options:
         options = {**options, ATTRIBUTES: f"+{found}"}
     if ATTRIBUTES in options and not (name.startswith("x86-64") and set(options[ATTRIBUTES].split(",")) <= _PRODUCTS):
         raise OptionError(
@@ -265,7 +254,7 @@ def parse_target(text: str, optimize: str = "speed") -> Target:
     else:
         features = CPUS.get(mcpu).features
     if transforms == "off":
-        features, options = without_transforms(features), {**options, WINOGRAD: transforms}
+        features, options = abilities.without_transforms(features), {**options, WINOGRAD: transforms}
     if optimize == "size":  # levels are speed for bytes
         features = replace(features, levels=(), packing_registers=0, compact=False)
     levels = tuple((name, replace(each, optimize=optimize)) for name, each in features.levels)

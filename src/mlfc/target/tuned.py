@@ -26,7 +26,7 @@ class TemplateParameter:
 
 @dataclass(frozen=True, eq=False)
 class Tuned:
-    """The choices for kernels of one processor, by `transform.kernel_key`."""
+    """The choices for kernels of one processor, by `transform.lower_group`."""
 
     kernels: Mapping[str, Choices]
     # of the processor in whose order weights are packed, where kernels for several read the same

@@ -7,7 +7,7 @@ import os
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias
 
@@ -31,7 +31,7 @@ Size: TypeAlias = Annotated[int, Limits(minimum=0, maximum=1 << 31)]
 
 @dataclass(frozen=True)
 class KernelFacts(Record):
-    """What the loops of a kernel compute: see `transform.kernel_key`."""
+    """What the loops of a kernel compute: see `transform.lower_group`."""
 
     operator: Short
     inputs: Annotated[tuple[Annotated[str, Limits(max_length=1000)], ...], Limits(max_items=64)]
@@ -178,7 +178,11 @@ def _entry(line: bytes, place: str) -> LogEntry:
     try:
         value = parse_json(line, place)
         if isinstance(value, dict) and value.get("form") not in (None, FORM):
-            return _of_another_form(value)
+            form = value["form"]
+            if not isinstance(form, int) or isinstance(form, bool) or form < 0:
+                raise RecordError("expected a whole number for 'form'")
+            # what stands for a line of another version, of which nothing else is known
+            return LogEntry(form, 0, "trial", "", "speed", KernelFacts("", (), {}), {}, "failed", None, "")
         return LogEntry.from_json(value)
     except ArchiveError as error:
         raise InputError(error.cause, place=place, next_step=_AGAIN) from None
@@ -188,9 +192,20 @@ def _entry(line: bytes, place: str) -> LogEntry:
         ) from None
 
 
-def _of_another_form(value: Mapping[str, Any]) -> LogEntry:
-    """Return what stands for a line of another version, of which nothing else is known."""
-    form = value["form"]
-    if not isinstance(form, int) or isinstance(form, bool) or form < 0:
-        raise RecordError("expected a whole number for 'form'")
-    return LogEntry(form, 0, "trial", "", "speed", KernelFacts("", (), {}), {}, "failed", None, "")
+FOLDER = Path(__file__).parent / "tuned_kernels"
+"""What was measured for the kernels of well-known models: a log for each processor, ``x86-64-v4.jsonl``, which
+`benchmarks/tuning.py` writes."""
+
+
+def shipped_log(target: Target) -> TuningLog | None:
+    """Return the log for a target's processor, or the highest of its levels; None where nobody measured."""
+    if target.kind != "c" or not target.features.vector_bytes:
+        return None
+    name = target.mcpu if target.levels is None else target.levels.levels[-1].name
+    return _log(name) or _log(CPUS.get(name).base if name in CPUS else "")
+
+
+@cache
+def _log(processor: str) -> TuningLog | None:
+    path = FOLDER / f"{processor}.jsonl"
+    return opened_log(path) if path.is_file() else None

@@ -1,8 +1,4 @@
-"""Integer expressions as sums: ``coefficient * term + ... + constant``.
-
-Printers use the form to write flat indices without needless multiplications; the bounds proof compares
-indices with conditions in it. A term is whatever is not itself a sum: a variable, a division, a load.
-"""
+"""Integer expressions as sums ``coefficient * term + ... + constant`` of terms that are not sums themselves."""
 
 from __future__ import annotations
 
@@ -80,12 +76,8 @@ class ExprTable:
         if isinstance(expr, ir.Const):
             # floats by their digits: 0.0 equals -0.0
             return ("const", expr.value if type(expr.value) is int else repr(expr.value), expr.dtype)
-        label: object = type(expr).__name__
-        if isinstance(expr, ir.Call):
-            label = ("call", expr.name)
-        elif isinstance(expr, ir.Load):
-            label = ("load", id(expr.buffer))
-        return (label, expr.dtype, *map(self.number, children(expr)))
+        own = expr.name if isinstance(expr, ir.Call) else expr.buffer if isinstance(expr, ir.Load) else None
+        return (type(expr), own, expr.dtype, *map(self.number, children(expr)))
 
     def define(self, var: ir.Var, value: Expr) -> None:
         """Let `affine` replace `var` by its value from now on."""

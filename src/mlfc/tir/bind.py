@@ -1,7 +1,7 @@
 """Binding loops to work-items: from a function of plain loops to launches.
 
-Loops whose iterations touch different elements are taken apart into a grid; what is left of the nest is what one
-work-item runs. Statements that follow each other in such a loop become launches that follow each other.
+Loops whose iterations touch different elements become a grid, the rest of the nest is the work of an item. Statements
+that follow each other in such a loop become launches that follow each other.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ def bind(body: Stmt, items: int = ITEMS) -> Stmt:
     Raises UnsupportedError if much of the work must run in order: then a host does it faster.
     """
     binder = _Binder(body, items)
-    launches = [binder.launch(nest) for nest in binder.nests(body, ()) if not nest.is_empty]
+    # those that do something for some values of the symbols
+    launches = [binder.launch(nest) for nest in binder.nests(body, ()) if bounds(nest.count)[1]]
     return launches[0] if len(launches) == 1 else ir.Seq(tuple(launches))
 
 
@@ -70,11 +71,6 @@ class _LaunchNest:
         """Work-items."""
         return prod(self.trips)
 
-    @property
-    def is_empty(self) -> bool:
-        """Whether nothing is to be done, whatever the symbols are."""
-        return bounds(self.count)[1] == 0
-
 
 class _Binder:
     def __init__(self, body: Stmt, items: int) -> None:
@@ -100,13 +96,13 @@ class _Binder:
         for stmt in stmts:
             if self._opens(stmt):
                 if together:
-                    yield _joined(together)
+                    yield tb.seq(together)
                 together = []
                 yield stmt
             else:
                 together.append(stmt)
         if together:
-            yield _joined(together)
+            yield tb.seq(together)
 
     def _opens(self, stmt: Stmt) -> bool:
         """Tell whether a statement is a launch, or holds an independent loop at its head."""
@@ -132,8 +128,12 @@ class _Binder:
         """Return the launch that runs a nest."""
         if isinstance(nest.body, ir.Launch):
             return nest.body
-        total = nest.count
-        self._check(nest.body, total)
+        total, steps = nest.count, _steps(nest.body, self._independence.ranges)
+        if typical(total) < _FEW_ITEMS and steps > _MOST_STEPS:
+            raise UnsupportedError(
+                f"some {steps:,} steps depend on each other, and a device would run {total} of them at a time",
+                next_step="Leave this operator on the host",
+            )
         if isinstance(total, Dim):
             return self._dynamic_launch(nest, total)
         stmts = tb.StmtBuilder()
@@ -141,7 +141,12 @@ class _Binder:
         groups = -(-total // block)
         with stmts.launch((groups,), (block,)) as ((group,), (item,)):
             number = stmts.let("number", group * block + item)
-            env = dict(zip((loop.var for loop in nest.loops), _places(number, nest), strict=True))
+            env: dict[Var, Expr] = {}
+            inner: Any = total
+            for count, loop in zip(nest.trips, nest.loops, strict=True):  # the innermost varies fastest
+                inner //= count
+                index = number // inner
+                env[loop.var] = (index if loop is nest.loops[0] else index % count) * loop.step
             body = _framed(nest.frame, nest.body, env)
             stmts.append(body if groups * block == total else ir.If(tb.binary("lt", number, total), body))
         return stmts.finish()
@@ -168,29 +173,6 @@ class _Binder:
                 inner.append(_framed(nest.frame, nest.body, env))
             stmts.append(ir.If(tb.binary("lt", number, as_index(total)), inner.finish()))
         return stmts.finish()
-
-    def _check(self, body: Stmt, total: Extent) -> None:
-        steps = _steps(body, self._independence.ranges)
-        if typical(total) < _FEW_ITEMS and steps > _MOST_STEPS:
-            raise UnsupportedError(
-                f"some {steps:,} steps depend on each other, and a device would run {total} of them at a time",
-                next_step="Leave this operator on the host",
-            )
-
-
-def _joined(stmts: Sequence[Stmt]) -> Stmt:
-    return stmts[0] if len(stmts) == 1 else ir.Seq(tuple(stmts))
-
-
-def _places(number: Expr, nest: _LaunchNest) -> list[Expr]:
-    """Return the values of the loops' variables in one of all iterations; the innermost varies fastest."""
-    places: list[Expr] = []
-    inner: Any = nest.count
-    for position, (count, loop) in enumerate(zip(nest.trips, nest.loops, strict=True)):
-        inner //= count
-        index = number // inner
-        places.append((index if position == 0 else index % count) * loop.step)
-    return places
 
 
 def _framed(frame: Frame, body: Stmt, env: dict[Var, Expr]) -> Stmt:

@@ -1,15 +1,14 @@
 """Intervals of integer expressions, sharpened by what loops and conditions say, and of float expressions.
 
-`Ranges` follows a walk through a function: it learns from loops, Lets and conditions, forgets when their
-scope ends, and answers between which values an expression must lie. Sums are compared with conditions as
-sums, so a guard ``y * 2 + k - 1 < height`` bounds the index ``y * 2 + k - 1`` exactly.
+`Ranges` follows a walk through a function. It compares sums with conditions as sums, so a guard ``y * 2 + k - 1 < n``
+bounds the index ``y * 2 + k - 1`` exactly.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from math import inf, isnan, prod
 from typing import Any, NamedTuple
@@ -21,8 +20,8 @@ from mlfc.support.dims import LARGEST, Dim, Extent, bounds, is_static
 from mlfc.tir import ir
 from mlfc.tir.affine import Affine, ExprTable
 from mlfc.tir.extents import as_index
-from mlfc.tir.ir import Expr
-from mlfc.tir.visitor import same_expr, walk_expr
+from mlfc.tir.ir import Buffer, Expr, Stmt
+from mlfc.tir.visitor import below, same_expr, walk, walk_expr
 
 _NEGATED = {"lt": "ge", "ge": "lt", "le": "gt", "gt": "le", "eq": "ne", "ne": "eq"}
 _ROUNDINGS = ("floor", "ceil", "trunc", "round_even", "round_away")
@@ -65,20 +64,13 @@ def _least(factors: Sequence[Any]) -> int:
     return -1 if low == 0 and len(factors) > 1 else low
 
 
-def _within(call: ir.Call) -> Interval:
-    limit = call.args[1]
-    if not isinstance(limit, ir.Const):
-        return _limits(call.dtype)
-    return Interval(-int(limit.value), int(limit.value))
-
-
-_CALLS: dict[str, Callable[[ir.Call], Interval]] = {
-    "clz32": lambda _: Interval(0, 32),
+_CALLS = {
+    "clz32": Interval(0, 32),
     # an int32 times a multiplier below 2**31, times 2**-32 at most
-    "requantize_down": lambda _: Interval(-(1 << 30), 1 << 30),
-    "requantize_line": lambda _: Interval(-(1 << 30), 1 << 30),
-    "whole_of_plane": lambda _: Interval(-(1 << 30) - (1 << 16), (1 << 30) + (1 << 16)),
-    "saturate_byte": lambda _: Interval(-128, 127),
+    "requantize_down": Interval(-(1 << 30), 1 << 30),
+    "requantize_line": Interval(-(1 << 30), 1 << 30),
+    "whole_of_plane": Interval(-(1 << 30) - (1 << 16), (1 << 30) + (1 << 16)),
+    "saturate_byte": Interval(-128, 127),
 }
 """What intrinsics may return, where that is less than their dtype holds."""
 
@@ -171,6 +163,25 @@ class Ranges:
             self._values[id(let.var)] = let.value
             if not any(isinstance(node, ir.Load) for node in walk_expr(let.value)):
                 self.table.define(let.var, let.value)
+
+    def enter(self, stmt: ir.Stmt) -> None:
+        """Learn what a statement says of the variables that it binds."""
+        if isinstance(stmt, ir.For):
+            self.enter_loop(stmt)
+        elif isinstance(stmt, ir.Let):
+            self.enter_let(stmt)
+        elif isinstance(stmt, ir.Launch):
+            self.enter_launch(stmt)
+
+    @contextmanager
+    def inside(self, stmt: ir.Stmt, item: ir.Stmt) -> Iterator[None]:
+        """Learn what is true in a statement directly below another one, and forget at the end what was assumed."""
+        with self.scope():
+            if isinstance(stmt, ir.If):
+                self.assume(stmt.condition, item is stmt.then)
+            else:
+                self.enter(stmt)
+            yield
 
     def assume(self, condition: Expr, holds: bool = True) -> None:
         """Learn that a condition holds, or that it does not."""
@@ -327,11 +338,11 @@ class Ranges:
         if isinstance(expr, ir.Load):
             return self._held.get(id(expr.buffer), _limits(expr.dtype))
         if isinstance(expr, ir.Call) and expr.name == "within":
-            promised, known = _within(expr), self.interval(expr.args[0], depth)
-            return Interval(max(promised.low, known.low), min(promised.high, known.high))
-        if isinstance(expr, ir.Call):
-            return _CALLS[expr.name](expr) if expr.name in _CALLS else _limits(expr.dtype)
-        return _limits(expr.dtype)
+            known, limit = self.interval(expr.args[0], depth), expr.args[1]
+            if not isinstance(limit, ir.Const):
+                return known
+            return Interval(max(-int(limit.value), known.low), min(int(limit.value), known.high))
+        return _CALLS.get(expr.name, _limits(expr.dtype)) if isinstance(expr, ir.Call) else _limits(expr.dtype)
 
     def _select(self, expr: ir.Select, depth: int) -> Interval:
         arms = []
@@ -394,7 +405,11 @@ def float_range(expr: Expr) -> FloatRange:
         value = _rounded(expr.value, expr.dtype)
         return _ANYTHING if isnan(value) else FloatRange(value, value, nan=False)
     if isinstance(expr, ir.Cast):
-        return _of_cast(expr)
+        inner = dtypes.element(expr.value.dtype)
+        if inner == "bool":
+            return FloatRange(0.0, 1.0, nan=False)
+        limits = FloatRange(*dtypes.limits(inner), nan=False) if dtypes.is_integer(inner) else float_range(expr.value)
+        return FloatRange(_rounded(limits.low, expr.dtype), _rounded(limits.high, expr.dtype), limits.nan)
     if isinstance(expr, ir.Call) and expr.name == "within" and isinstance(expr.args[1], ir.Const):
         return FloatRange(-float(expr.args[1].value), float(expr.args[1].value), nan=False)
     if isinstance(expr, ir.Call) and expr.name in _ROUNDINGS:
@@ -402,20 +417,11 @@ def float_range(expr: Expr) -> FloatRange:
         low, high = (end if float(end).is_integer() else edge for end, edge in ((known.low, -inf), (known.high, inf)))
         return FloatRange(low, high, known.nan)
     if isinstance(expr, ir.Binary) and expr.op in ("min", "max"):
-        return _of_extreme(expr)
+        # ``a < b ? a : b`` or ``a > b ? a : b`` is b where either is NaN
+        a, b, pick = float_range(expr.a), float_range(expr.b), min if expr.op == "min" else max
+        low, high = pick(a.low, b.low), pick(a.high, b.high)
+        return FloatRange(min(low, b.low), max(high, b.high), b.nan) if a.nan else FloatRange(low, high, b.nan)
     return _ANYTHING
-
-
-def _of_cast(expr: ir.Cast) -> FloatRange:
-    inner = expr.value.dtype
-    if dtypes.is_float(inner):
-        known = float_range(expr.value)
-        low, high = (_rounded(end, expr.dtype) for end in (known.low, known.high))
-        return FloatRange(low, high, known.nan)
-    if dtypes.element(inner) == "bool":
-        return FloatRange(0.0, 1.0, nan=False)
-    low, high = dtypes.limits(dtypes.element(inner))
-    return FloatRange(_rounded(low, expr.dtype), _rounded(high, expr.dtype), nan=False)
 
 
 def _rounded(value: float, dtype: str) -> float:
@@ -423,12 +429,88 @@ def _rounded(value: float, dtype: str) -> float:
         return float(np.asarray(value).astype(dtypes.to_numpy(dtypes.element(dtype))))
 
 
-def _of_extreme(expr: ir.Binary) -> FloatRange:
-    """Return the range of ``a < b ? a : b`` or ``a > b ? a : b``, which is b where either is NaN."""
-    a, b = float_range(expr.a), float_range(expr.b)
-    low, high = (min(a.low, b.low), min(a.high, b.high)) if expr.op == "min" else (
-        max(a.low, b.low), max(a.high, b.high)
-    )  # fmt: skip
-    if a.nan:  # then b may be the result as it is
-        low, high = min(low, b.low), max(high, b.high)
-    return FloatRange(low, high, b.nan)
+_ROUNDS = 3
+"""How far what is known of one buffer is followed into others."""
+
+
+def held_intervals(body: Stmt) -> dict[int, Interval]:
+    """Return what elements of a function's own buffers of wide integers may be, by the buffers' ids.
+
+    An accumulator grows by at most so much in each iteration around its store. Where that and its start fit into the
+    dtype, sums cannot overflow, whatever the data; printers take other buffers' elements to be anything.
+    """
+    own = [stmt for stmt in walk(body) if isinstance(stmt, ir.Store) and _is_accumulator(stmt.buffer)]
+    known: dict[int, Interval] = {}
+    for _ in range(_ROUNDS if own else 0):
+        survey = _Survey(known)
+        survey.stmt(body)
+        found = survey.intervals()
+        if found == known:
+            break
+        known = found
+    return known
+
+
+def _is_accumulator(buffer: Buffer) -> bool:
+    return buffer.scope != "param" and buffer.dtype in ("int32", "int64")
+
+
+@dataclass(eq=False)
+class _BufferContent:
+    """What is stored in a buffer: values that do not depend on its own, and what is added to them in all."""
+
+    dtype: str
+    start: Interval | None = None
+    low: int = 0
+    high: int = 0
+
+    def interval(self) -> Interval | None:
+        """Return the interval of an element; None if it does not fit."""
+        start = self.start or Interval(0, 0)
+        found = Interval(start.low + self.low, start.high + self.high)
+        return found if found.within(*dtypes.limits(self.dtype)) else None
+
+
+@dataclass(eq=False)
+class _Survey:
+    """One walk over a function, with what the one before found."""
+
+    known: dict[int, Interval]
+    contents: dict[int, _BufferContent] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._ranges = Ranges(self.known)
+        self._loops: list[tuple[ir.Var, int]] = []
+        self._outside: dict[int, int] = {}
+
+    def intervals(self) -> dict[int, Interval]:
+        """Return the intervals of the buffers that have one narrower than their dtype."""
+        found = {key: content.interval() for key, content in self.contents.items()}
+        return {key: interval for key, interval in found.items() if interval is not None}
+
+    def stmt(self, stmt: Stmt) -> None:
+        """Walk over a statement."""
+        if isinstance(stmt, ir.Store) and _is_accumulator(stmt.buffer):
+            self._store(stmt)
+        elif isinstance(stmt, ir.For):
+            self._loops.append((stmt.var, -(-max(self._ranges.interval(stmt.extent).high, 0) // stmt.step)))
+        elif isinstance(stmt, ir.Allocate):
+            self._outside[id(stmt.buffer)] = len(self._loops)
+        for item in below(stmt):
+            with self._ranges.inside(stmt, item):
+                self.stmt(item)
+        if isinstance(stmt, ir.For):
+            self._loops.pop()
+
+    def _store(self, stmt: ir.Store) -> None:
+        content = self.contents.setdefault(id(stmt.buffer), _BufferContent(dtypes.element(stmt.buffer.dtype)))
+        added = self._ranges.added(stmt)
+        if added is None:
+            value = self._ranges.interval(stmt.value)
+            content.start = value if content.start is None else content.start.hull(value)
+            return
+        # how often at most it adds to the same element while the buffer lives: some loops have an element an iteration
+        around = self._loops[self._outside.get(id(stmt.buffer), 0) :]
+        times = prod(trips for var, trips in around if not any(index is var for index in stmt.indices))
+        content.low += min(0, added.low) * times
+        content.high += max(0, added.high) * times

@@ -1,14 +1,10 @@
-"""Making loop-level code: expression constructors that fold constants, and a statement builder.
-
-`binary` and friends keep index arithmetic small: ``x*1``, ``x+0`` and literal arithmetic vanish, so that
-rules can be written plainly. `StmtBuilder` collects statements by ``with`` blocks.
-"""
+"""Expression constructors that fold constants, so that rules can be written plainly, and a statement builder."""
 
 from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from math import prod
 from typing import Any
@@ -30,6 +26,7 @@ _FOLD: dict[str, Callable[[Any, Any], Any]] = {
     "land": lambda a, b: bool(a and b), "lor": lambda a, b: bool(a or b),
 }  # fmt: skip
 _SHIFTS = ("shl", "shr")
+_NEUTRAL = {"add": 0, "sub": 0, "shl": 0, "shr": 0, "mul": 1, "floordiv": 1}  # as the second operand
 # what comparisons of an integer with itself give
 _OF_ITSELF = {"eq": True, "le": True, "ge": True, "ne": False, "lt": False, "gt": False}
 
@@ -99,26 +96,14 @@ def _folded(op: str, a: Expr, b: Expr, result: str) -> Expr | None:
 
 def _identity(op: str, a: Expr, b: Expr) -> Expr | None:
     """Return the operand that integer `op` leaves unchanged, or None."""
-    if op == "add":
-        if _is(a, 0):
-            return b
-        if _is(b, 0):
-            return a
-        if isinstance(b, ir.Const) and isinstance(a, ir.Binary) and a.op == "add" and isinstance(a.b, ir.Const):
-            return binary("add", a.a, binary("add", a.b, b))
-    if op in ("sub", "shl", "shr") and _is(b, 0):
+    if op in ("add", "mul") and _is(a, _NEUTRAL[op]):
+        return b
+    if op in _NEUTRAL and _is(b, _NEUTRAL[op]):
         return a
-    if op == "mul":
-        if _is(a, 1):
-            return b
-        if _is(b, 1):
-            return a
-        if _is(a, 0) or _is(b, 0):
-            return const(0, a.dtype)
-    if op == "floordiv" and _is(b, 1):
-        return a
-    if op == "floormod" and _is(b, 1):
+    if (op == "mul" and (_is(a, 0) or _is(b, 0))) or (op == "floormod" and _is(b, 1)):
         return const(0, a.dtype)
+    if isinstance(b, ir.Const) and isinstance(a, ir.Binary) and isinstance(a.b, ir.Const) and a.op == op == "add":
+        return binary("add", a.a, binary("add", a.b, b))
     if op == "land":
         if isinstance(a, ir.Const):
             return b if a.value else a
@@ -298,18 +283,10 @@ class StmtBuilder:
     @contextmanager
     def loops(self, shape: Sequence[int], prefix: str = "i") -> Iterator[tuple[Expr, ...]]:
         """Open one serial loop an axis; the last one is marked vectorized."""
-        with self._nest(tuple(shape), prefix, 0) as indices:
-            yield indices
-
-    @contextmanager
-    def _nest(self, shape: tuple[int, ...], prefix: str, axis: int) -> Iterator[tuple[Expr, ...]]:
-        if axis == len(shape):
-            yield ()
-            return
-        kind = "vectorized" if axis == len(shape) - 1 else "serial"
-        with self.loop(shape[axis], f"{prefix}{axis}", kind) as var:
-            with self._nest(shape, prefix, axis + 1) as rest:
-                yield (var, *rest)
+        with ExitStack() as stack:
+            kinds = [*["serial"] * (len(shape) - 1), "vectorized"]
+            each = enumerate(zip(shape, kinds, strict=False))
+            yield tuple(stack.enter_context(self.loop(size, f"{prefix}{axis}", kind)) for axis, (size, kind) in each)
 
     @contextmanager
     def when(self, condition: Expr) -> Iterator[None]:
@@ -343,6 +320,13 @@ class StmtBuilder:
             raise TypeError(f"the stack takes no {name} of shape {tuple(shape)}, which the run decides")
         buffer = Buffer(self.unique(name), tuple(shape), dtype, "local")
         self.append(ir.Allocate(buffer, ir.Seq(())))
+        return buffer
+
+    def filled(self, name: str, size: int, dtype: str, value: Any = 0) -> Buffer:
+        """Give a `local` buffer of one dimension, and store a value in each of its elements."""
+        buffer = self.local(name, (size,), dtype)
+        for index in range(size):
+            self.store(buffer, [index], value)
         return buffer
 
     def refill(self, *buffers: Buffer) -> None:

@@ -1,8 +1,7 @@
 """What an operator's loop-level rule sees: readable tensors, a context to build in, and an output to store to.
 
-A rule never knows what it is fused with. It reads its inputs through `Tensor.read` (which may load a buffer
-or compute a fused producer) and hands results to `Output.store` (which applies the fused consumers and
-writes). So one rule serves alone, as producer and as consumer.
+A rule does not know what it is fused with: `Tensor.read` may load a buffer or compute a fused producer, `Output.store`
+applies the fused consumers.
 """
 
 from __future__ import annotations
@@ -141,6 +140,16 @@ class Context:
         buffer = Buffer(self.stmts.unique(name), tuple(shape), dtype, "scratch")
         self.scratch_buffers.append(buffer)
         return buffer
+
+    def transcendental(self, name: str, x: Expr) -> Expr:
+        """Return exp, tanh or erf of `x`, in vectorizable arithmetic where the target has vectors, else by math.h.
+
+        Devices take that arithmetic too: the precision of their own functions is each maker's. ``exp_below`` is exp of
+        what is not above zero or NaN: cheaper, with 0 for results less than 2**-126.
+        """
+        if not (self.features.vector_bytes or self.features.gpu) or x.dtype == "float64":
+            return tb.intrinsic(name.removesuffix("_below"), x)
+        return tb.cast(tb.intrinsic(f"{name}_f32", tb.cast(x, "float32")), x.dtype)
 
     def loops(self, shape: Sequence[int], prefix: str = "i") -> AbstractContextManager[tuple[Expr, ...]]:
         """Open one loop an axis."""

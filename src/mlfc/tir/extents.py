@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
 from mlfc.support import dims
-from mlfc.support.dim_walk import walked
-from mlfc.support.dims import Extent, Symbol
-from mlfc.tir.ir import Binary, Buffer, Cast, Const, Expr, ExprOps, Stmt, Var
+from mlfc.support.dim_walk import MOST_CHARS, name_of, walked
+from mlfc.support.dims import Dim, Extent, Symbol
+from mlfc.tir import visitor
+from mlfc.tir.ir import Binary, Buffer, Cast, Const, Expr, ExprOps, Let, Load, PrimFunc, Stmt, Store, Var
 from mlfc.tir.visitor import nodes, walk_expr
 
 _OPERATIONS = {"+": "add", "*": "mul", "//": "floordiv", "%": "floormod", "max": "max", "min": "min"}
@@ -86,3 +89,77 @@ def symbols_of(buffers: Iterable[Buffer], body: Stmt) -> tuple[Symbol, ...]:
     variables = (node for node in nodes(body) if isinstance(node, Var))
     found.update(dict.fromkeys(node.symbol for node in variables if node.symbol is not None))
     return tuple(found)
+
+
+_NAMED = ("floordiv", "floormod", "max", "min")
+
+
+def named_extents(prim: PrimFunc, without: Collection[str] = ()) -> dict[Dim, tuple[Var, Expr]]:
+    """Return a variable, with its value, for each expression of open extents that is worth one, inner ones first.
+
+    Code for open extents is full of quotients and remainders, which are computed once, before the loops.
+    `without`: names that no variable is to have.
+    """
+    if not prim.symbols or prim.external is not None:
+        return {}
+    count: Counter[Dim] = Counter()
+    values: dict[Dim, Expr] = {}
+    for node in _read(prim.body):
+        extent = _extent(node)
+        if extent is not None:
+            count[extent] += 1
+            values.setdefault(extent, node)
+    names = {extent: name_of(extent) for extent, uses in count.items() if uses > 1}
+    fitting = [extent for extent, name in names.items() if len(name) <= MOST_CHARS and name not in without]
+    found: dict[Dim, tuple[Var, Expr]] = {}
+    for extent in sorted(fitting, key=lambda item: sum(1 for _ in visitor.walk_expr(values[item]))):
+        found[extent] = (Var(names[extent]), with_names(values[extent], found))
+    return found
+
+
+def bind_names(prim: PrimFunc, named: Mapping[Dim, tuple[Var, Expr]]) -> PrimFunc:
+    """Return the function with these variables, which its statements read."""
+
+    def change(stmt: Stmt) -> Stmt:
+        return visitor.rebuilt_stmt(stmt, change, lambda expr: with_names(expr, named))
+
+    body = change(prim.body) if named else prim.body
+    for var, value in reversed([*named.values()]):
+        body = Let(var, value, body)
+    return replace(prim, body=body)
+
+
+def with_names(expr: Expr, named: Mapping[Dim, tuple[Var, Expr]]) -> Expr:
+    """Return an expression that reads variables where it has what they hold."""
+    if not named:
+        return expr
+    extent = _extent(expr)
+    if extent is not None and extent in named:
+        return named[extent][0]
+    return visitor.rebuilt(expr, lambda below: with_names(below, named))
+
+
+def _read(body: Stmt) -> Iterator[Expr]:
+    """Yield all expressions of statements, and those of extents by which elements are found."""
+    for stmt in visitor.walk(body):
+        if isinstance(stmt, Store):
+            yield from _strides(stmt)
+        for node in visitor.own_nodes(stmt):
+            yield node
+            if isinstance(node, Load):
+                yield from _strides(node)
+
+
+def _strides(access: Load | Store) -> Iterator[Expr]:
+    for extent in access.buffer.shape[1:]:
+        if isinstance(extent, Dim):
+            yield from visitor.walk_expr(as_index(extent))
+
+
+def _extent(expr: Expr) -> Dim | None:
+    """Return what an expression is of open extents, if a variable may hold it."""
+    part = expr.value if isinstance(expr, Cast) else expr
+    if not isinstance(part, Binary) or part.op not in _NAMED or expr.dtype != "int32":
+        return None
+    found = as_extent(expr)
+    return found if isinstance(found, Dim) else None

@@ -1,25 +1,184 @@
-"""Writing loops over elements as loops over vectors of int32.
+"""Writing loops over elements as loops over vectors of int32, which compilers do not find in fixed-point arithmetic.
 
-Compilers do not find these vectors by themselves where the arithmetic is fixed-point. A ``vectorized`` loop that only
-binds names and stores one element is rewritten if everything it computes has a form for int32: narrow integers are
-widened where they are loaded and narrowed where they are stored, so every value is the same as before.
+A ``vectorized`` loop that only binds names and stores one element is rewritten if everything in it has a form for
+int32: narrow integers are widened where they are loaded and narrowed where they are stored, so no value changes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 
 from mlfc.support import dtypes
+from mlfc.support.lines import Line, Plane, find_line, find_plane
 from mlfc.tir import builder as tb
 from mlfc.tir import ir
-from mlfc.tir.bounds import Ranges
+from mlfc.tir.bounds import Interval, Ranges
+from mlfc.tir.context import Context
 from mlfc.tir.independence import Independence
 from mlfc.tir.ir import Expr, For, Stmt, Var
-from mlfc.tir.proven_lines import ConstantTables, Limited, LineFinder, LineOf, with_single_uses
-from mlfc.tir.proven_planes import PlaneOf, Planes
-from mlfc.tir.unroll import substitute
-from mlfc.tir.visitor import nodes, only, rebuilt_stmt, same_expr, walk_expr
+from mlfc.tir.numpy_expr import evaluate_expr
+from mlfc.tir.unroll import substitute, with_single_uses
+from mlfc.tir.visitor import children, nodes, only, rebuilt, rebuilt_stmt, same_expr, walk_expr
+
+Array = npt.NDArray[Any]
+_MOST_VALUES = 256  # of an operand
+_ARITHMETIC = frozenset({"add", "sub", "mul", "min", "max"})
+_NAMES = ("slope", "rest", "above", "below")
+
+
+@dataclass(frozen=True)
+class Limited:
+    """What becomes of a requantized number: a zero point is added, and the sum is limited."""
+
+    zero_point: int
+    low: int
+    high: int
+
+
+@dataclass(frozen=True)
+class LineOf:
+    """The operands of `requantize_line`: those of `requantize_down`, and the line in scalar floats."""
+
+    args: tuple[Expr, ...]
+    floats: tuple[Expr, ...]
+
+
+@dataclass(frozen=True)
+class PlaneOf:
+    """The requantization that a plane takes the place of, and the operands."""
+
+    call: ir.Call
+    operands: tuple[Expr, Expr]
+    plane: Plane
+
+
+class LineFinder:
+    """Finds lines and planes in one loop; `ranges` is what is known of its variables."""
+
+    def __init__(self, tables: Context) -> None:
+        self._tables = tables
+        whole = [(buffer, array) for buffer, array in tables.constants if array.dtype.kind in "iu" and array.size]
+        self.ranges = Ranges({id(buffer): Interval(int(array.min()), int(array.max())) for buffer, array in whole})
+
+    def line(self, expr: Expr) -> tuple[LineOf, Limited] | None:
+        """Return the line of an expression that requantizes, adds a zero point and limits; None if it is not one."""
+        call, limited = self.limited(expr)
+        if call is None or limited is None:
+            return None
+        value, *scale = call.args
+        numbers = [array for part in scale if (array := self._numbers(part)) is not None]
+        loads = [part for part in scale if isinstance(part, ir.Load)]
+        places = [load.indices for load in loads]
+        is_one = all(len(place) == len(places[0]) and all(map(same_expr, place, places[0])) for place in places)
+        if len(numbers) < len(scale) or not is_one:
+            return None
+        ends = self.ranges.interval(value, 2)
+        bounds = limited.low - limited.zero_point, limited.high - limited.zero_point
+        channels = np.broadcast_arrays(*numbers)
+        line = find_line(channels[0], channels[1], bounds, max(-ends.low, ends.high))
+        return None if line is None else (LineOf(call.args, self._floats(line, loads, bounds[0])), limited)
+
+    def limited(self, expr: Expr) -> tuple[ir.Call | None, Limited | None]:
+        """Return the requantization inside an expression, and what becomes of it."""
+        ends = low, high = dtypes.limits("int32")
+        inner = expr
+        while (step := self._step(inner)) is not None:
+            op, number, inner = step
+            end = min(max(number, low), high)
+            low, high = (end if op == "max" else low), (end if op == "min" else high)
+        call, zero_point = inner, 0
+        if isinstance(inner, ir.Binary) and inner.op == "add" and isinstance(inner.b, ir.Const):
+            call, zero_point = inner.a, int(inner.b.value)
+        if not isinstance(call, ir.Call) or call.name != "requantize_down" or ends[0] == low or ends[1] == high:
+            return None, None
+        return call, Limited(zero_point, low, high)
+
+    def _step(self, expr: Expr) -> tuple[str, int, Expr] | None:
+        """Return the comparison with a literal that an expression is, and its operand; no comparison for a cast."""
+        if isinstance(expr, ir.Cast) and self.ranges.is_within(expr.value, *dtypes.limits(expr.dtype)):
+            return "", 0, expr.value
+        if isinstance(expr, ir.Binary) and expr.op in ("min", "max") and isinstance(expr.b, ir.Const):
+            return expr.op, int(expr.b.value), expr.a
+        return None
+
+    def _numbers(self, expr: Expr) -> Array | None:
+        """Return the numbers that a multiplier or an exponent is for the channels; None if they are not known."""
+        if isinstance(expr, ir.Const):
+            return np.array([expr.value], np.int32)
+        buffer = expr.buffer if isinstance(expr, ir.Load) else None
+        return next((array for known, array in self._tables.constants if known is buffer and array.ndim == 1), None)
+
+    def _floats(self, line: Line, loads: list[ir.Load], low: int) -> tuple[Expr, ...]:
+        """Return the line's numbers as literals, or as loads from where the multipliers are loaded."""
+        below = line.above if low >= 0 else line.below  # not needed where the limits leave nothing below zero
+        return tuple(
+            ir.Load(self._tables.constant(name, array), loads[0].indices, "float32")
+            if loads and (array != array.flat[0]).any()
+            else tb.const(float(array.flat[0]), "float32")
+            for name, array in zip(_NAMES, (line.slope, line.rest, line.above, below), strict=True)
+        )
+
+    def plane(self, expr: Expr) -> tuple[PlaneOf, Limited] | None:
+        """Return the plane of an expression that requantizes a sum, adds a zero point and limits; None without one."""
+        call, limited = self.limited(expr)
+        if call is None or limited is None:
+            return None
+        _, multiplier, exponent = call.args
+        if not isinstance(multiplier, ir.Const) or not isinstance(exponent, ir.Const):
+            return None
+        found: list[tuple[Expr, Var]] = []
+        total = self._of_operands(call.args[0], found)
+        if total is None or len(found) != 2:
+            return None
+        ends = [self.ranges.interval(operand, 2) for operand, _ in found]
+        call_of_total = ir.Call(call.name, (total, multiplier, exponent), call.dtype)
+        scale = float(multiplier.value) * 2.0 ** (-32 - int(exponent.value))
+        plane = _tried(call_of_total, scale, limited, [(var, end) for (_, var), end in zip(found, ends, strict=True)])
+        return None if plane is None else (PlaneOf(call, (found[0][0], found[1][0]), plane), limited)
+
+    def _of_operands(self, expr: Expr, found: list[tuple[Expr, Var]]) -> Expr | None:
+        """Return an expression of variables that stand for its operands, which have few values; None without those."""
+        if self._is_operand(expr):
+            known = next((var for operand, var in found if same_expr(operand, expr)), None)
+            if known is None:
+                known = Var("abc"[min(len(found), 2)], expr.dtype)
+                found.append((expr, known))
+            return known
+        scales = isinstance(expr, ir.Call) and expr.name in ("requantize_down", "requantize_double")
+        adds = isinstance(expr, ir.Binary) and expr.op in _ARITHMETIC and expr.dtype == "int32"
+        if not (scales or adds or isinstance(expr, (ir.Cast, ir.Const))):
+            return None
+        parts = [self._of_operands(part, found) for part in children(expr)]
+        if any(part is None for part in parts) or len(found) > 2:
+            return None
+        remaining = iter(parts)
+        return rebuilt(expr, lambda part: next(remaining) or part)
+
+    def _is_operand(self, expr: Expr) -> bool:
+        """Tell whether an expression is a byte that is loaded, named or limited."""
+        if isinstance(expr, ir.Const):
+            return False
+        ends = self.ranges.interval(expr, 2)
+        few = ends.high - ends.low < _MOST_VALUES
+        is_limited = isinstance(expr, ir.Binary) and expr.op in ("min", "max")
+        is_byte = isinstance(expr, (ir.Load, Var)) and dtypes.element(expr.dtype) in ("int8", "uint8", "int32")
+        return few and (is_limited or is_byte or (isinstance(expr, ir.Cast) and expr.dtype in ("int8", "uint8")))
+
+
+def _tried(call: ir.Call, scale: float, limited: Limited, operands: Sequence[tuple[Var, Interval]]) -> Plane | None:
+    """Return the plane of a requantized sum of two operands, after all pairs of values were tried."""
+    a, b = (np.arange(ends.low, ends.high + 1, dtype=np.int32) for _, ends in operands)
+    grids = np.meshgrid(a, b, indexing="ij")
+    env = {var: grid.astype(dtypes.to_numpy(var.dtype)) for (var, _), grid in zip(operands, grids, strict=True)}
+    real = evaluate_expr(call.args[0], env, {}).astype(np.float64) * scale + limited.zero_point
+    exact = evaluate_expr(call, env, {}).astype(np.int64) + limited.zero_point
+    return find_plane(exact, real, a, b, (limited.low, limited.high))
+
 
 _NARROW = ("int8", "uint8", "int16", "uint16")
 _ANY_WIDTH = frozenset({"min", "max"})  # narrow operands give the same results as int32
@@ -59,7 +218,7 @@ class _NoVectorsError(Exception):
     """A loop has no form in vectors; it stays as it is."""
 
 
-def vectorize(stmt: Stmt, forms: VectorForms, tables: ConstantTables | None = None) -> Stmt:
+def vectorize(stmt: Stmt, forms: VectorForms, tables: Context | None = None) -> Stmt:
     """Return `stmt` with those of its vectorized loops in vectors that have such a form.
 
     `tables`: constants, for forms whose use they decide.
@@ -74,11 +233,8 @@ def vectorize(stmt: Stmt, forms: VectorForms, tables: ConstantTables | None = No
     return rebuilt_stmt(stmt, lambda item: vectorize(item, forms, tables))
 
 
-def _nest(outer: For, forms: VectorForms, tables: ConstantTables | None) -> Stmt | None:
-    """Return the loops over vectors outside of those around them, so that constants of channels are loaded once.
-
-    None where there is no such nest, or its iterations cannot change places.
-    """
+def _nest(outer: For, forms: VectorForms, tables: Context | None) -> Stmt | None:
+    """Return loops over vectors outside of those around them, so that constants are loaded once; None if they stay."""
     loops: list[For] = []
     stmt: Stmt = outer
     while isinstance(stmt, For) and stmt.kind == "serial" and stmt.step == 1 and isinstance(stmt.extent, ir.Const):
@@ -90,13 +246,12 @@ def _nest(outer: For, forms: VectorForms, tables: ConstantTables | None) -> Stmt
     parts = _loop(stmt, forms, tables) if all(map(proof.holds, (*loops, stmt))) else None
     if parts is None:
         return None
-    nests = [
+    return tb.seq([
         replace(part, body=_around(loops, part.body))
         if isinstance(part, For) and part.kind == "rolled"
         else _around(loops, part)
         for part in parts
-    ]
-    return tb.seq(nests)
+    ])  # fmt: skip
 
 
 def _around(loops: Sequence[For], body: Stmt) -> Stmt:
@@ -108,7 +263,7 @@ def _around(loops: Sequence[For], body: Stmt) -> Stmt:
     return result
 
 
-def _loop(loop: For, forms: VectorForms, tables: ConstantTables | None) -> list[Stmt] | None:
+def _loop(loop: For, forms: VectorForms, tables: Context | None) -> list[Stmt] | None:
     """Return what a loop becomes, the vectors and what is left of it, if there is a form for it."""
     if loop.step != 1 or not isinstance(loop.extent, ir.Const):
         return None
@@ -163,10 +318,9 @@ def _copied(stmt: Stmt, env: dict[Var, Expr]) -> Stmt:
 class _Vectorizer:
     """The rewriting of the body of one loop."""
 
-    def __init__(self, loop: For, forms: VectorForms, tables: ConstantTables | None) -> None:
+    def __init__(self, loop: For, forms: VectorForms, tables: Context | None) -> None:
         self._loop, self._forms, self._dtype = loop, forms, f"int32x{forms.lanes}"
         self._lines = LineFinder(tables) if tables is not None and forms.lines else None
-        self._planes = Planes(self._lines) if self._lines else None
         self._ranges = self._lines.ranges if self._lines else Ranges()
         self._ranges.enter_loop(loop)
         self._varying: set[int] = {id(loop.var)}  # variables that differ between iterations
@@ -196,15 +350,12 @@ class _Vectorizer:
 
     def _store(self, store: ir.Store) -> Stmt:
         self._require_row(store.buffer, store.indices)
-        for node in walk_expr(store.value):
-            stored = isinstance(node, ir.Load) and node.buffer is store.buffer
-            if isinstance(node, ir.Load) and stored and not all(map(same_expr, node.indices, store.indices)):
-                raise _NoVectorsError
-        value = self._vector(store.value)
-        dtype = store.buffer.dtype
-        return replace(
-            store, value=value if dtype == "int32" else ir.Cast(value, dtypes.vector(dtype, self._forms.lanes))
-        )
+        stored = (node for node in walk_expr(store.value) if isinstance(node, ir.Load) and node.buffer is store.buffer)
+        if not all(all(map(same_expr, load.indices, store.indices)) for load in stored):
+            raise _NoVectorsError
+        value, dtype = self._vector(store.value), store.buffer.dtype
+        narrow = value if dtype == "int32" else ir.Cast(value, dtypes.vector(dtype, self._forms.lanes))
+        return replace(store, value=narrow)
 
     def _moves(self, expr: Expr) -> bool:
         return any(id(node) in self._varying for node in walk_expr(expr) if isinstance(node, Var))
@@ -214,9 +365,8 @@ class _Vectorizer:
         if buffer.dtype not in (*_NARROW, "int32", *also) or any(map(self._moves, indices[:-1])):
             raise _NoVectorsError
         table = self._ranges.table
-        varying = {
-            number: step for number, step in table.affine(indices[-1]).terms.items() if self._moves(table.exprs[number])
-        }
+        terms = table.affine(indices[-1]).terms.items()
+        varying = {number: step for number, step in terms if self._moves(table.exprs[number])}
         if varying != {table.number(self._loop.var): 1}:
             raise _NoVectorsError
 
@@ -226,12 +376,12 @@ class _Vectorizer:
             raise _NoVectorsError
         if not self._moves(expr):
             return ir.Broadcast(tb.cast(expr, "int32"), self._dtype)
-        if self._lines and (line := self._lines.of(expr)) is not None:
+        if self._lines and (line := self._lines.line(expr)) is not None:
             return self._line(*line)
-        if self._planes and (plane := self._planes.of(expr)) is not None:
+        if self._lines and (plane := self._lines.plane(expr)) is not None:
             return self._plane(*plane)
-        if isinstance(expr, Var):
-            return self._variable(expr)
+        if id(expr) in self._vectors:  # a variable other than the loop's own
+            return self._vectors[id(expr)]
         if isinstance(expr, ir.Load):
             self._require_row(expr.buffer, expr.indices)
             load = replace(expr, dtype=dtypes.vector(expr.dtype, self._forms.lanes))
@@ -243,11 +393,6 @@ class _Vectorizer:
         if isinstance(expr, ir.Call):
             return self._call(expr)
         raise _NoVectorsError
-
-    def _variable(self, var: Var) -> Expr:
-        if id(var) not in self._vectors:  # the loop's own, as a number
-            raise _NoVectorsError
-        return self._vectors[id(var)]
 
     def _binary(self, expr: ir.Binary) -> Expr:
         if expr.op not in (_OPERATORS if expr.dtype == "int32" else _ANY_WIDTH):
@@ -275,7 +420,7 @@ class _Vectorizer:
         floats = [self._float(part) for part in line.floats]
         args = (*map(self._vector, line.args), *floats)
         value = self._added(ir.Call("requantize_line", args, self._dtype), limited)
-        return self._combined("min", self._combined("max", value, limited.low), limited.high)
+        return self._clamped(value, limited)
 
     def _plane(self, plane: PlaneOf, limited: Limited) -> Expr:
         """Return a limited sum by a plane."""
@@ -283,10 +428,13 @@ class _Vectorizer:
         floats = [self._float(tb.const(number, "float32")) for number in numbers]
         exact = self._added(self._call(plane.call), limited)
         value = ir.Call("whole_of_plane", (exact, *map(self._vector, plane.operands), *floats), self._dtype)
-        return self._combined("min", self._combined("max", value, limited.low), limited.high)
+        return self._clamped(value, limited)
 
     def _added(self, value: Expr, limited: Limited) -> Expr:
         return self._combined("add", value, limited.zero_point) if limited.zero_point else value
+
+    def _clamped(self, value: Expr, limited: Limited) -> Expr:
+        return self._combined("min", self._combined("max", value, limited.low), limited.high)
 
     def _combined(self, op: str, value: Expr, number: int) -> Expr:
         return ir.Binary(op, value, ir.Broadcast(tb.const(number), self._dtype), self._dtype)

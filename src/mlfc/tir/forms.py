@@ -1,7 +1,6 @@
-"""How printers write what an instruction set has instructions for; everything else has one portable form in them.
+"""The forms in which printers write what an instruction set (`mlfc.isa`) has; all else has one portable form in them.
 
-A family (`mlfc.isa`) registers its forms here. Those of LLVM code get the printer's context, whose types are not named
-here: LLVM takes long to load, and a family may declare all that it has in one file.
+Types of LLVM code are not named here: LLVM takes long to load, and a family may declare all that it has in one file.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """The IR of host functions: what checks arguments, calls kernels and launches them, on the types of C interfaces.
 
-Functions of `tir.ir` compute on buffers of known shape; these follow pointers into structs that other programs lay
-out. The printers of C and of LLVM read these nodes and nothing else. Integers convert as they do in C; ``&`` and ``|``
-between expressions are C's ``&&`` and ``||``.
+Unlike `tir.ir`, it follows pointers into structs that other programs lay out. Integers convert as in C, and ``&`` and
+``|`` between expressions are C's ``&&`` and ``||``.
 """
 
 from __future__ import annotations
@@ -226,17 +225,10 @@ def expr(value: Operand) -> Expr:
 
 def operands(expr: Expr) -> tuple[Expr, ...]:
     """Return the direct operands of an expression."""
-    if isinstance(expr, (Field, Address, Cast)):
-        return (expr.of,)
-    if isinstance(expr, Element):
-        return (expr.of, expr.index)
-    if isinstance(expr, Operation):
-        return (expr.a, expr.b)
-    if isinstance(expr, Choice):
-        return (expr.condition, expr.then, expr.otherwise)
-    if isinstance(expr, Call):
-        return expr.arguments if expr.pointer is None else (expr.pointer, *expr.arguments)
-    return ()
+    found: list[Expr] = []
+    for value in vars(expr).values():
+        found += value if isinstance(value, tuple) else (value,) if isinstance(value, Expr) else ()
+    return tuple(found)
 
 
 def walk(expr: Expr) -> Iterator[Expr]:
@@ -501,23 +493,11 @@ class Body:
 
 
 def expressions(stmts: Sequence[Stmt]) -> Iterator[Expr]:
-    """Yield the expressions of statements, and everything below them."""
+    """Yield the expressions of statements, but those in tables, and everything below them."""
     for stmt in stmts:
-        if isinstance(stmt, (Declare, Return)):
-            roots: tuple[Expr | None, ...] = (stmt.value,)
-        elif isinstance(stmt, Assign):
-            roots = (stmt.place, stmt.value)
-        elif isinstance(stmt, Evaluate):
-            roots = (stmt.call,)
-        elif isinstance(stmt, For):
-            roots = (stmt.start, stmt.condition)
-        elif isinstance(stmt, (If, DoWhile)):
-            roots = (stmt.condition,)
-        else:
-            roots = ()
-        for root in roots:
-            if root is not None:
-                yield from walk(root)
+        for value in vars(stmt).values():
+            if isinstance(value, Expr):
+                yield from walk(value)
         if isinstance(stmt, (If, For, DoWhile)):
             yield from expressions(stmt.body)
 

@@ -1,8 +1,7 @@
-"""Which loops may run in any order, for their iterations touch different elements, and in which addresses wrap.
+"""Loops that may run in any order, because their iterations touch different elements, and loops whose addresses wrap.
 
-LLVM 22 vectorizes some loops wrongly along which an address is taken modulo a power of two, as in copies that repeat
-(`llvm/llvm-project` pull request 225086): it takes ``i % 8`` for a counter of three bits, asks whether that counter
-wraps around, and drops the question where the answer is known to be yes.
+LLVM 22 vectorizes some of the latter wrongly (`llvm/llvm-project` pull request 225086): it takes ``i % 8`` for a
+counter of three bits, and drops the question whether that wraps where the answer is known to be yes.
 """
 
 from __future__ import annotations
@@ -10,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import NamedTuple
 
 from mlfc.support import dtypes
 from mlfc.support.dims import Extent
@@ -37,6 +37,15 @@ class _Access:
     lanes: int
 
 
+class _IndexStretch(NamedTuple):
+    """An index: a multiple of a loop's variable, terms from outside with their factors, and the ends of the rest."""
+
+    factor: int
+    fixed: frozenset[tuple[int, int]]
+    low: int
+    high: int
+
+
 class Independence:
     """Tells of which loops no iteration touches what another one writes.
 
@@ -59,23 +68,17 @@ class Independence:
         self._astray = astray
         self._local_is_own = local_is_own
         self._body = body
-        self._cache: dict[int, bool] = {}
+        self._cache: dict[tuple[int, frozenset[Buffer]], bool] = {}
         with self.ranges.scope():  # ranges of variables stay, conditions go
             for stmt in walk(body):
-                if isinstance(stmt, ir.For):
-                    self.ranges.enter_loop(stmt)
-                elif isinstance(stmt, ir.Let):
-                    self.ranges.enter_let(stmt)
-                elif isinstance(stmt, ir.Launch):
-                    self.ranges.enter_launch(stmt)
+                self.ranges.enter(stmt)
 
     def holds(self, loop: ir.For, private: frozenset[Buffer] = frozenset()) -> bool:
         """Tell whether the iterations of a loop may run in any order, where each has the `private` buffers alone."""
-        if private:
-            return self._independent(loop, private)
-        if id(loop) not in self._cache:
-            self._cache[id(loop)] = self._independent(loop)
-        return self._cache[id(loop)]
+        key = id(loop), private
+        if key not in self._cache:
+            self._cache[key] = self._independent(loop, private)
+        return self._cache[key]
 
     def are_apart(self, stmts: Sequence[Stmt], private: frozenset[Buffer] = frozenset()) -> bool:
         """Tell whether no statement touches what another one writes, in one iteration of the loops around them.
@@ -96,7 +99,7 @@ class Independence:
     def _wrapping(self) -> set[int]:
         return _wrapping(self._body)
 
-    def _independent(self, loop: ir.For, private: frozenset[Buffer] = frozenset()) -> bool:
+    def _independent(self, loop: ir.For, private: frozenset[Buffer]) -> bool:
         stmts = list(walk(loop.body))
         if any(isinstance(stmt, ir.Launch) for stmt in stmts):
             return False
@@ -120,10 +123,7 @@ class Independence:
         )
 
     def _joined(self, buffer: Buffer, accesses: Sequence[_Access]) -> Iterator[tuple[int, list[_Access]]]:
-        """Yield accesses with one index for two neighbouring axes, and its axis, where the two are made of one number.
-
-        They are its quotient and remainder, as a pixel's row and column are of its number.
-        """
+        """Yield accesses with one index, and its axis, for two axes that are a number's quotient and remainder."""
         for axis, width in enumerate(buffer.shape[1:]):
             numbers = [self._number(access.indices[axis], access.indices[axis + 1], width) for access in accesses]
             joined = [
@@ -136,54 +136,55 @@ class Independence:
 
     def _number(self, quotient: Expr, remainder: Expr, width: Extent) -> Expr | None:
         """Return of what one index is the quotient by a width, and the other one the remainder."""
-        found = [self._only_term(index) for index in (quotient, remainder)]
-        number: Expr | None = None
-        for term, op in zip(found, ("floordiv", "floormod"), strict=True):
+        table, numbers = self.ranges.table, []
+        for index, op in ((quotient, "floordiv"), (remainder, "floormod")):
+            total = table.affine(index)
+            if total.constant or list(total.terms.values()) != [1]:
+                return None
+            term = table.exprs[next(iter(total.terms))]
             if not isinstance(term, ir.Binary) or term.op != op or not isinstance(term.b, ir.Const):
                 return None
-            if term.b.value != width or (
-                number is not None and self.ranges.table.number(number) != self.ranges.table.number(term.a)
-            ):
+            if term.b.value != width:
                 return None
-            number = term.a
-        return number
-
-    def _only_term(self, index: Expr) -> Expr | None:
-        total = self.ranges.table.affine(index)
-        if total.constant or list(total.terms.values()) != [1]:
-            return None
-        return self.ranges.table.exprs[next(iter(total.terms))]
+            numbers.append(term.a)
+        return numbers[0] if table.number(numbers[0]) == table.number(numbers[1]) else None
 
     def _apart(self, loop: ir.For, inner: set[int], accesses: Sequence[_Access], axis: int) -> bool:
         """Tell whether along an axis every iteration has a stretch of indices of its own, the same for all accesses."""
-        known: tuple[int, frozenset[tuple[int, int]]] | None = None
-        low = high = 0
-        for position, access in enumerate(accesses):
-            total = self.ranges.table.affine(access.indices[axis])
-            own_factor = 0
-            fixed: list[tuple[int, int]] = []
-            start = end = total.constant
-            for number, factor in total.terms.items():
-                term = self.ranges.table.exprs[number]
-                names = {id(node) for node in walk_expr(term) if isinstance(node, Var)}
-                reads = any(isinstance(node, ir.Load) for node in walk_expr(term))
-                if term is loop.var:
-                    own_factor = factor
-                elif id(loop.var) in names or (reads and not names & inner):
-                    return False
-                elif names & inner:
-                    span = self.ranges.term(term, 0)
-                    ends = (factor * span.low, factor * span.high)
-                    start, end = start + min(ends), end + max(ends)
-                else:
-                    fixed.append((number, factor))
-            if axis == len(access.indices) - 1:
-                end += access.lanes - 1
-            if not own_factor or known not in (None, (own_factor, frozenset(fixed))):
-                return False
-            known = own_factor, frozenset(fixed)
-            low, high = (start, end) if position == 0 else (min(low, start), max(high, end))
-        return known is not None and high - low < abs(known[0]) * loop.step
+        found = _hull([self.span(access, axis, inner, loop.var) for access in accesses])
+        return found is not None and found.low + abs(found.factor) * loop.step > found.high
+
+    def span(self, access: _Access, axis: int, inner: set[int], var: Var | None = None) -> _IndexStretch | None:
+        """Return the span of an index, of which `inner` variables vary; None where it is not known."""
+        total = self.ranges.table.affine(access.indices[axis])
+        factor, fixed = 0, []
+        low = high = total.constant
+        for number, coefficient in total.terms.items():
+            term = self.ranges.table.exprs[number]
+            names = {id(node) for node in walk_expr(term) if isinstance(node, Var)}
+            if term is var:
+                factor = coefficient
+            elif var is not None and id(var) in names:
+                return None
+            elif names & inner:
+                span = self.ranges.term(term, 0)
+                ends = (coefficient * span.low, coefficient * span.high)
+                low, high = low + min(ends), high + max(ends)
+            elif any(isinstance(node, ir.Load) for node in walk_expr(term)):
+                return None
+            else:
+                fixed.append((number, coefficient))
+        if axis == len(access.indices) - 1:
+            high += access.lanes - 1
+        return _IndexStretch(factor, frozenset(fixed), low, high)
+
+
+def _hull(spans: Sequence[_IndexStretch | None]) -> _IndexStretch | None:
+    """Return the span of all, None where they differ in more than their ends."""
+    known = [span for span in spans if span is not None]
+    if len(known) < len(spans) or len({(span.factor, span.fixed) for span in known}) != 1:
+        return None
+    return known[0]._replace(low=min(span.low for span in known), high=max(span.high for span in known))
 
 
 class _StatementReach:
@@ -192,7 +193,7 @@ class _StatementReach:
     def __init__(
         self, owner: Independence, stmt: Stmt, same: Mapping[Buffer, Buffer], private: frozenset[Buffer]
     ) -> None:
-        self._table, self._ranges = owner.ranges.table, owner.ranges
+        self._owner = owner
         stmts = list(walk(stmt))
         own = {item.buffer for item in stmts if isinstance(item, ir.Allocate)} | private
         self._inner = {id(item.var) for item in stmts if isinstance(item, (ir.For, ir.Let))}
@@ -208,45 +209,16 @@ class _StatementReach:
     def is_apart_from(self, other: _StatementReach) -> bool:
         """Tell whether none of both writes what the other one touches."""
         common = (self.written & other._accesses.keys()) | (other.written & self._accesses.keys())
-        return all(
-            any(
-                _are_disjoint(self._along(buffer, axis), other._along(buffer, axis))
-                for axis in range(len(buffer.shape))
-            )
-            for buffer in common
-        )
 
-    def _along(self, buffer: Buffer, axis: int) -> tuple[frozenset[tuple[int, int]], int, int] | None:
+        def are_disjoint(buffer: Buffer, axis: int) -> bool:
+            a, b = self._along(buffer, axis), other._along(buffer, axis)
+            return a is not None and b is not None and a.fixed == b.fixed and (a.high < b.low or b.high < a.low)
+
+        return all(any(are_disjoint(buffer, axis) for axis in range(len(buffer.shape))) for buffer in common)
+
+    def _along(self, buffer: Buffer, axis: int) -> _IndexStretch | None:
         """Return the range of indices along an axis, beside terms from outside; None where it is not known."""
-        found: tuple[frozenset[tuple[int, int]], int, int] | None = None
-        for access in self._accesses[buffer]:
-            total = self._table.affine(access.indices[axis])
-            start = end = total.constant
-            fixed: list[tuple[int, int]] = []
-            for number, factor in total.terms.items():
-                term = self._table.exprs[number]
-                names = {id(node) for node in walk_expr(term) if isinstance(node, Var)}
-                if names & self._inner:
-                    span = self._ranges.term(term, 0)
-                    ends = (factor * span.low, factor * span.high)
-                    start, end = start + min(ends), end + max(ends)
-                elif any(isinstance(node, ir.Load) for node in walk_expr(term)):
-                    return None
-                else:
-                    fixed.append((number, factor))
-            if axis == len(access.indices) - 1:
-                end += access.lanes - 1
-            key = frozenset(fixed)
-            if found is not None and found[0] != key:
-                return None
-            found = (key, start, end) if found is None else (key, min(found[1], start), max(found[2], end))
-        return found
-
-
-def _are_disjoint(
-    a: tuple[frozenset[tuple[int, int]], int, int] | None, b: tuple[frozenset[tuple[int, int]], int, int] | None
-) -> bool:
-    return a is not None and b is not None and a[0] == b[0] and (a[2] < b[1] or b[2] < a[1])
+        return _hull([self._owner.span(access, axis, self._inner) for access in self._accesses[buffer]])
 
 
 def accessed(stmt: Stmt) -> Iterator[Buffer]:
@@ -264,10 +236,7 @@ def _accesses(stmt: Stmt) -> Iterator[_Access]:
 
 
 def _wrapping(body: Stmt) -> set[int]:
-    """Return the ids of loop variables of whose lower bits an index is made.
-
-    Indices that are loaded are data: no compiler knows how they vary.
-    """
+    """Return the ids of loop variables of whose lower bits an index is made; loaded ones are data."""
     stmts = list(walk(body))
     indices = [index for stmt in stmts for access in _accesses(stmt) for index in access.indices]
     # most of what is bound goes into no index
@@ -313,10 +282,7 @@ def _wrapped(
 def _keeps_lower_bits(node: Expr) -> bool:
     if isinstance(node, ir.Cast):
         return dtypes.is_integer(node.dtype) and dtypes.bits(node.dtype) < dtypes.bits(node.value.dtype)
-    if not isinstance(node, ir.Binary):
+    if not isinstance(node, ir.Binary) or node.op not in ("and", "floormod", "truncmod"):
         return False
-    return node.op == "and" or (node.op in ("floormod", "truncmod") and _may_be_power_of_two(node.b))
-
-
-def _may_be_power_of_two(divisor: Expr) -> bool:
-    return not isinstance(divisor, ir.Const) or abs(int(divisor.value)).bit_count() == 1
+    # a divisor may be a power of two
+    return node.op == "and" or not isinstance(node.b, ir.Const) or abs(int(node.b.value)).bit_count() == 1

@@ -1,13 +1,8 @@
 """How far an output may overlap an input that the same kernel reads for the last time.
 
-Kernels go through their input and their output in the same direction, so writes soon reach bytes that are never read
-again. `overlap_distance` finds by how many bytes the output must start before the input for that to hold. Loops are
-followed iteration by iteration from the outside, all iterations at once in numpy; loops further in count as one moment
-in which everything that they touch is read and written in any order. Indices become intervals, so the result holds
-whatever a kernel's conditions let through: `bounds.Ranges` proves one interval with all that conditions say, here loop
-variables that are followed have one value an iteration, all others have an interval.
-
-The idea is that of Blacker, Bridges and Hadfield, Diagonal Memory Optimisation (2019), who trace kernels as they run.
+Loops are followed iteration by iteration from the outside, all at once in numpy; loops further in count as one moment,
+in any order. Indices become intervals, so the result is true whatever conditions let through. The idea is that of
+Blacker, Bridges and Hadfield, Diagonal Memory Optimisation (2019), who trace kernels as they run.
 """
 
 from __future__ import annotations
@@ -206,52 +201,38 @@ class _Follower:
     def _is_read(self, node: Expr) -> bool:
         return isinstance(node, ir.Load) and node.buffer is self._source
 
-    def _visit(self, stmt: Stmt, place: _Position) -> None:
-        if not self._moments[id(stmt)]:
+    def _visit(self, stmt: Stmt, place: _Position, *, at_once: bool = False) -> None:
+        """Collect the accesses of a statement and of those below it; `at_once`: all as of one moment."""
+        if not at_once and not self._moments[id(stmt)]:
             return
-        if isinstance(stmt, ir.For):
-            self._loop(stmt, place)
-            return
+        if isinstance(stmt, ir.For) and not at_once:
+            if id(stmt.body) in self._moments:
+                inside = place.iterated(stmt, self._moments[id(stmt.body)], self._owners)
+                self._owners += _times(stmt)
+                self._visit(stmt.body, inside)
+                return
+            at_once = True
         self._collect(own_exprs(stmt), place)
-        place = place.later(1)
+        # vectors are read and written in parts, one after another
+        in_parts = isinstance(stmt, ir.Store) and dtypes.lanes(stmt.value.dtype) != dtypes.lanes(stmt.buffer.dtype)
+        later = place if at_once else place.later(1)
         if isinstance(stmt, ir.Store) and stmt.buffer is self._output:
-            # vectors are read and written in parts, one after another
-            whole = dtypes.lanes(stmt.value.dtype) == dtypes.lanes(stmt.buffer.dtype)
-            self._write(stmt, place if whole else place.later(-1))
-        elif isinstance(stmt, ir.Let):
-            place = place.bound(stmt)
-        for item in below(stmt):
-            self._visit(item, place)
-            place = place.later(self._moments[id(item)])
-
-    def _loop(self, loop: ir.For, place: _Position) -> None:
-        if id(loop.body) not in self._moments:
-            self._gather(loop, place)
-            return
-        inside = place.iterated(loop, self._moments[id(loop.body)], self._owners)
-        self._owners += _times(loop)
-        self._visit(loop.body, inside)
-
-    def _gather(self, stmt: Stmt, place: _Position) -> None:
-        """Collect all accesses below a statement as of one moment."""
-        self._collect(own_exprs(stmt), place)
-        if isinstance(stmt, ir.Store) and stmt.buffer is self._output:
-            self._write(stmt, place)
-        elif isinstance(stmt, ir.Let):
+            at = place if in_parts else later
+            self.writes.append(_accessed(self._output, stmt.indices, stmt.value.dtype, at))
+        place = later
+        if isinstance(stmt, ir.Let):
             place = place.bound(stmt)
         elif isinstance(stmt, ir.For):
             place = place.inside(stmt)
         for item in below(stmt):
-            self._gather(item, place)
+            self._visit(item, place, at_once=at_once)
+            place = place if at_once else place.later(self._moments[id(item)])
 
     def _collect(self, exprs: Iterable[Expr], place: _Position) -> None:
         for expr in exprs:
             for node in walk_expr(expr):
                 if isinstance(node, ir.Load) and self._is_read(node):
                     self.reads.append(_accessed(self._source, node.indices, node.dtype, place))
-
-    def _write(self, stmt: ir.Store, place: _Position) -> None:
-        self.writes.append(_accessed(self._output, stmt.indices, stmt.value.dtype, place))
 
 
 def _accessed(buffer: Buffer, indices: Sequence[Expr], dtype: str, place: _Position) -> _Accesses:

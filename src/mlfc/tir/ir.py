@@ -1,8 +1,7 @@
-"""The loop-level IR: plain data for one fused function.
+"""The loop-level IR: plain data for one fused function, which is all that printers, proofs and models read.
 
-Everything that looks at generated code (printers, the bounds proof, the interpreter, cost and stack
-models) reads these nodes and nothing else. Nodes are immutable and compared by identity.
-Index arithmetic is int32. `Select` evaluates only the branch it takes, so a guarded load is legal.
+Nodes are immutable and compared by identity. Index arithmetic is int32. `Select` evaluates only the branch it takes, so
+a guarded load is legal.
 """
 
 from __future__ import annotations

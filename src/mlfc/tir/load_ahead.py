@@ -1,13 +1,13 @@
 """Loading before a choice what only one of its branches reads.
 
-To a C compiler, a load in one branch of a ``?:`` is a load under a condition. In vectors it becomes a masked load, and
-gcc 12 may take the address of such a load from a register that holds something else by then. Where an element may be
-read whatever the condition says, it is read first, and the choice is one between values.
+In vectors, a load in a branch of ``?:`` becomes a masked load, whose address gcc 12 may take from a register that holds
+something else by then. So an element that may be read whatever the condition says is read first.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 
 from mlfc.support import dtypes
 from mlfc.support.dims import Dim
@@ -27,12 +27,6 @@ class _Loader:
         self._ranges = Ranges()
 
     def run(self, stmt: Stmt) -> Stmt:
-        if isinstance(stmt, ir.For):
-            with self._ranges.scope():
-                self._ranges.enter_loop(stmt)
-                return rebuilt_stmt(stmt, self.run)
-        if isinstance(stmt, ir.If):
-            return self._branch(stmt)
         if isinstance(stmt, ir.Let):
             loaded, value = self._loaded(stmt.value)
             self._ranges.enter_let(stmt)
@@ -40,32 +34,21 @@ class _Loader:
         if isinstance(stmt, ir.Store):
             loaded, value = self._loaded(stmt.value)
             return _bound(loaded, ir.Store(stmt.buffer, stmt.indices, value))
-        return stmt if isinstance(stmt, ir.Launch) else rebuilt_stmt(stmt, self.run)
 
-    def _branch(self, stmt: ir.If) -> Stmt:
-        with self._ranges.scope():
-            self._ranges.assume(stmt.condition)
-            then = self.run(stmt.then)
-        if stmt.otherwise is None:
-            return ir.If(stmt.condition, then)
-        with self._ranges.scope():
-            self._ranges.assume(stmt.condition, holds=False)
-            return ir.If(stmt.condition, then, self.run(stmt.otherwise))
+        def below(item: Stmt) -> Stmt:
+            with self._ranges.inside(stmt, item):
+                return self.run(item)
+
+        return stmt if isinstance(stmt, ir.Launch) else rebuilt_stmt(stmt, below)
 
     def _loaded(self, value: Expr) -> tuple[list[tuple[Var, Expr]], Expr]:
         """Return what is read first, in order, and the value that is computed of it."""
         if not any(_chooses(node) for node in walk_expr(value)):
             return [], value
         loaded: list[tuple[Var, Expr]] = []
-        changed: dict[tuple[int, bool], Expr] = {}
 
+        @cache  # nodes are compared by identity
         def change(expr: Expr, chosen: bool) -> Expr:
-            key = id(expr), chosen
-            if key not in changed:
-                changed[key] = renewed(expr, chosen)
-            return changed[key]
-
-        def renewed(expr: Expr, chosen: bool) -> Expr:
             if isinstance(expr, ir.Load) and chosen and self._may_be_read(expr):
                 found = (var for var, known in loaded if same_expr(known, expr))
                 var = next(found, None) or Var("loaded", expr.dtype)

@@ -1,8 +1,7 @@
 """One function for several of the same structure: what differs between them becomes parameters.
 
 The functions are walked in step. Buffers are seen as one row of elements and index arithmetic as sums, so strides,
-offsets and extents are plain numbers; a variable that one function multiplies and another leaves out has the
-coefficient zero there. All else must be the same, operator by operator.
+offsets and extents are plain numbers. All else must be the same, operator by operator.
 """
 
 from __future__ import annotations
@@ -70,16 +69,15 @@ class _MergedFunction:
         """Return a block as a list, without comments and without names of mere sums, which are spelled out."""
         if isinstance(stmt, ir.Seq):
             return [item for part in stmt.stmts for item in self.statements(part)]
-        if isinstance(stmt, ir.Let) and self.is_index(stmt.value) and self._is_sum(stmt.value):
-            self._index_vars.add(stmt.var)
-            self.table.define(stmt.var, stmt.value)
-            return self.statements(stmt.body)
+        if isinstance(stmt, ir.Let) and self.is_index(stmt.value):
+            terms = self.table.affine(stmt.value).terms
+            if all(isinstance(self.table.exprs[number], Var) for number in terms):
+                self._index_vars.add(stmt.var)
+                self.table.define(stmt.var, stmt.value)
+                return self.statements(stmt.body)
         if isinstance(stmt, ir.Comment) and not isinstance(stmt, (ir.Fence, ir.Require)):
             return []
         return [stmt]
-
-    def _is_sum(self, expr: Expr) -> bool:
-        return all(isinstance(self.table.exprs[number], Var) for number in self.table.affine(expr).terms)
 
     def flat(self, buffer: Buffer, indices: Sequence[Expr]) -> Affine:
         """Return which element of the row that a buffer is stands at `indices`."""
@@ -310,24 +308,18 @@ class _Merger:
         self._require(all(len(terms) == len(opaque[0]) for terms in opaque))
         result: Expr = tb.const(0)
         for terms in zip(*opaque, strict=True):
-            result = result + self._scaled(
-                self._index_operation([term for term, _ in terms], hint), [factor for _, factor in terms], hint
-            )
+            # operations on index arithmetic that are no sums
+            binaries = _all([term for term, _ in terms], ir.Binary)
+            first = self._alike(binaries, "op", "dtype")
+            a = self._expr([binary.a for binary in binaries], hint)
+            common = tb.binary(first.op, a, self._expr([binary.b for binary in binaries], hint))
+            result = result + self._scaled(common, [factor for _, factor in terms], hint)
         for var, factors in coefficients.items():
             result = result + self._scaled(var, factors, f"{hint}_{var.name}")
         return result + self._pool.number([total.constant for total in sums], "int32", hint)
 
     def _scaled(self, term: Expr, factors: Sequence[Number], hint: str) -> Expr:
         return term * self._pool.number(factors, "int32", hint)
-
-    def _index_operation(self, exprs: Exprs, hint: str) -> Expr:
-        """Return the common form of operations on index arithmetic that are no sums."""
-        first = exprs[0]
-        binaries = _all(exprs, ir.Binary)
-        assert isinstance(first, ir.Binary)
-        self._alike(binaries, "op", "dtype")
-        a = self._expr([binary.a for binary in binaries], hint)
-        return tb.binary(first.op, a, self._expr([binary.b for binary in binaries], hint))
 
 
 def _all(nodes: Sequence[object], kind: type[Kind]) -> list[Kind]:

@@ -1,15 +1,14 @@
 """The values of loop-level expressions in numpy, in exactly the dtypes that compiled code computes in.
 
-A variable may stand for an array of values, and every node gives the array of its results. A vector value has its lanes
-as the last axis. A single value is a scalar of numpy, never an array without axes: arithmetic on scalars takes a
-thirtieth of the time, and most of what is interpreted is indices.
+A variable may stand for an array of values; lanes are the last axis. A single value is a scalar of numpy, never an
+array without axes: arithmetic on scalars takes a thirtieth of the time, and most of what is interpreted is indices.
 """
 
 from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache, lru_cache
+from functools import cache
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -26,23 +25,14 @@ from mlfc.tir.visitor import children
 Array = npt.NDArray[Any]
 
 
-def _truncdiv(a: Array, b: Array) -> Array:
-    quotient: Array = a // b
+def _truncdiv(a: Array, b: Array) -> Any:
+    quotient = a // b
     inexact = (a - quotient * b != 0) & ((a < 0) != (b < 0))
-    result: Array = quotient + inexact.astype(quotient.dtype)
-    return result
+    return quotient + inexact.astype(quotient.dtype)
 
 
 def _shift(function: Callable[..., Any]) -> Callable[[Array, Array], Array]:
     return lambda a, b: function(a, b if b.dtype is a.dtype else b.astype(a.dtype))
-
-
-def _lesser(a: Array, b: Array) -> Array:
-    return _chosen(a < b, a, b)
-
-
-def _greater(a: Array, b: Array) -> Array:
-    return _chosen(a > b, a, b)
 
 
 def _chosen(condition: Array, a: Array, b: Array) -> Array:
@@ -54,7 +44,8 @@ def _chosen(condition: Array, a: Array, b: Array) -> Array:
 _BINARY: dict[str, Callable[[Array, Array], Any]] = {
     "add": operator.add, "sub": operator.sub, "mul": operator.mul, "div": operator.truediv,
     "floordiv": operator.floordiv, "floormod": operator.mod, "truncdiv": _truncdiv, "truncmod": np.fmod,
-    "min": _lesser, "max": _greater, "and": operator.and_, "or": operator.or_, "xor": operator.xor,
+    "min": lambda a, b: _chosen(a < b, a, b), "max": lambda a, b: _chosen(a > b, a, b),
+    "and": operator.and_, "or": operator.or_, "xor": operator.xor,
     "shl": _shift(operator.lshift), "shr": _shift(operator.rshift), "eq": operator.eq, "ne": operator.ne,
     "lt": operator.lt, "le": operator.le, "gt": operator.gt, "ge": operator.ge,
     "land": operator.and_, "lor": operator.or_,
@@ -138,7 +129,7 @@ class _ExprCompiler:
         return once
 
     def const(self, expr: ir.Const, _: bool) -> Code:
-        value = _constant(expr)
+        value = _array(expr.value, expr.dtype)
         return lambda _: value
 
     def var(self, expr: ir.Var, _: bool) -> Code:
@@ -153,7 +144,7 @@ class _ExprCompiler:
     def binary(self, expr: ir.Binary, guarded: bool) -> Code:
         compute, a, b = _BINARY[expr.op], self.code(expr.a, guarded), self.code(expr.b, guarded)
         if isinstance(expr.b, ir.Const):
-            constant = _constant(expr.b)
+            constant = _array(expr.b.value, expr.b.dtype)
             return lambda frame: compute(a(frame), constant)
         return lambda frame: compute(a(frame), b(frame))
 
@@ -252,19 +243,10 @@ def read_elements(array: Array, buffer: Buffer, indices: Sequence[Array], dtype:
     return value if value.base is None else value.copy()  # what is stored later must not change it
 
 
-def _constant(expr: ir.Const) -> Array:
-    return _number(expr.value, expr.dtype) if type(expr.value) is int else _array(expr.value, expr.dtype)
-
-
 def _array(value: Any, dtype: str) -> Array:
     """Return a value in a dtype, in which it mostly is already."""
     array: Array = np.asarray(value).astype(dtypes.to_numpy(dtype), copy=False)[()]
     return array
-
-
-@lru_cache(maxsize=1024)
-def _number(value: int, dtype: str) -> Array:
-    return _array(value, dtype)
 
 
 @cache

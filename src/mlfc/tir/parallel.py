@@ -1,13 +1,9 @@
-"""Which parts of a host's function several threads may share, as `Parallel` statements.
+"""Parts of a host's function that several threads may share, as `Parallel` statements.
 
-A part is a statement whose loops are proven independent. Its innermost proven iterations, the *pieces*, are numbered
-through in the order in which one thread runs them, and the statement becomes one that runs the pieces from ``first`` to
-``last``. So one thread does what it did before, in the same order, and results are the same bits however the pieces
-are shared out: no sum is split.
-
-Scratch that every iteration of a loop fills before it reads it (`For.fresh`) is private: threads other than the
-caller's have their own. So is scratch whose contents iterations hand on (`Let.carried`): a range of them begins with
-what fills it, which one thread, whose range is the whole loop, does once.
+The innermost iterations of a part that are proven independent, the *pieces*, are numbered through in the order in which
+one thread runs them, so results are the same bits however they are shared out: no sum is split. Scratch that every
+iteration fills before it reads it (`For.fresh`) is private to a thread. So is what iterations hand on (`Let.carried`):
+a range of them begins with what fills it.
 """
 
 from __future__ import annotations
@@ -137,10 +133,7 @@ class _Finder:
         return part if all(dtypes.lanes(var.dtype) == 1 for var in captured(part)) else None
 
     def _private(self, stmt: Stmt) -> tuple[tuple[Buffer, ...], tuple[Buffer, ...]] | None:
-        """Return the scratch that each thread needs for itself, and what each has on its stack; None if that fails.
-
-        It does where a part reaches what another one left, in scratch or on the caller's stack.
-        """
+        """Return the scratch and stack buffers that each thread needs; None if a part reaches what another one left."""
         inside = list(walk(stmt))
         own = {item.buffer for item in inside if isinstance(item, ir.Allocate)}
         uses = _users(stmt)
@@ -280,48 +273,38 @@ def _numbered(nest: _Nest, low: Expr, high: Expr) -> Stmt:
     stmt = nest.stmt
     if nest.is_whole:
         return ir.If(tb.binary("lt", low, high), stmt)
+    if isinstance(stmt, ir.Let) and stmt.carried:
+        *fill, loop = _in_order(stmt.body)
+        assert isinstance(loop, ir.For)
+        end = Var("end")
+        limit = _let(end, tb.minimum(high * nest.each, loop.extent))
+        body = tb.seq([*fill, limit, replace(loop, part=(stmt.var, end))])
+        return ir.If(tb.binary("lt", low, high), replace(stmt, value=low * nest.each, body=body))
     if isinstance(stmt, ir.Let):
-        return (
-            _carrying_range(nest, stmt, low, high)
-            if stmt.carried
-            else replace(stmt, body=_numbered(nest.inner[0], low, high))
-        )
+        return replace(stmt, body=_numbered(nest.inner[0], low, high))
     if isinstance(stmt, ir.For):
         if not nest.inner:
             return replace(stmt, part=(low, high))
         each = nest.inner[0].count
-        begin, end = Var("begin"), Var("end")
-        body = tb.seq([
-            _let(begin, tb.maximum(low - stmt.var * each, 0)),
-            _let(end, tb.minimum(high - stmt.var * each, each)),
-            _numbered(nest.inner[0], begin, end),
-        ])  # fmt: skip
+        body = _part_of(nest.inner[0], stmt.var * each, low, high)
         # where `high` is below zero, it matters not how the quotient is rounded: the loop has no iteration
         return replace(stmt, body=body, part=(low // each, tb.binary("truncdiv", high + (each - 1), each)))
-    return _numbered_sequence(nest, low, high)
-
-
-def _carrying_range(nest: _Nest, stmt: ir.Let, low: Expr, high: Expr) -> Stmt:
-    *fill, loop = _in_order(stmt.body)
-    assert isinstance(loop, ir.For)
-    end = Var("end")
-    loop = replace(loop, part=(stmt.var, end))
-    body = tb.seq([*fill, _let(end, tb.minimum(high * nest.each, loop.extent)), loop])
-    return ir.If(tb.binary("lt", low, high), replace(stmt, value=low * nest.each, body=body))
-
-
-def _numbered_sequence(nest: _Nest, low: Expr, high: Expr) -> Stmt:
     stmts: list[Stmt] = []
     start: Any = 0
     for item in nest.inner:
-        begin, end = Var("begin"), Var("end")
-        stmts.append(tb.seq([
-            _let(begin, tb.maximum(low - start, 0)),
-            _let(end, tb.minimum(high - start, item.count)),
-            _numbered(item, begin, end),
-        ]))  # fmt: skip
+        stmts.append(_part_of(item, start, low, high))
         start = item.count + start
     return ir.Seq(tuple(stmts))
+
+
+def _part_of(nest: _Nest, start: Any, low: Expr, high: Expr) -> Stmt:
+    """Return the statement that runs those of a nest's pieces, numbered from `start` on, that are in a range."""
+    begin, end = Var("begin"), Var("end")
+    return tb.seq([
+        _let(begin, tb.maximum(low - start, 0)),
+        _let(end, tb.minimum(high - start, nest.count)),
+        _numbered(nest, begin, end),
+    ])  # fmt: skip
 
 
 def _without_unused(stmt: Stmt) -> Stmt:

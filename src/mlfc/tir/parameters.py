@@ -7,12 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
+from mlfc.errors import InternalError
 from mlfc.support import dtypes
+from mlfc.support.dims import Symbol, substituted
 from mlfc.tir import block_intrinsics, ir
 from mlfc.tir import builder as tb
-from mlfc.tir.ir import Buffer, Expr, PrimFunc, Stmt, Var
+from mlfc.tir.extents import variable
+from mlfc.tir.ir import Buffer, Expr, Launch, PrimFunc, Seq, Stmt, Var
 from mlfc.tir.unroll import substitute
 from mlfc.tir.visitor import rebuilt, rebuilt_stmt
 
@@ -91,26 +94,26 @@ def without_single_trips(body: Stmt) -> Stmt:
     return _Specializer({}, {}).stmt(body)
 
 
-def with_literals(body: Stmt, values: Mapping[Var, Expr], buffers: Mapping[Buffer, Buffer]) -> Stmt:
-    """Return statements with literals for variables, other buffers, and what that makes constant folded."""
-    return _Specializer(values, buffers).stmt(body)
-
-
 def specialize(shared: SharedFunction, member: int) -> PrimFunc:
     """Return what a shared function does for the numbers of one member; its buffers have one dimension."""
     values = {var: tb.const(value, var.dtype) for var, value in shared.values(member).items()}
     own = shared.members[member]
     buffers = {buffer: replace(buffer, shape=(sizes[member],)) for buffer, sizes in shared.sizes.items()}
-    prim = shared.prim
+    placed = _placed(shared.prim, shared.prim.body, values, buffers)
     return PrimFunc(
-        own.name,
+        own.name, placed.inputs, placed.constants, placed.output, placed.scratch, placed.body, own.inplace, own.macs
+    )
+
+
+def _placed(prim: PrimFunc, body: Stmt, values: Mapping[Var, Expr], buffers: Mapping[Buffer, Buffer]) -> PrimFunc:
+    """Return a function with literals for variables, other buffers, and what that makes constant folded."""
+    return replace(
+        prim,
         inputs=tuple(buffers[buffer] for buffer in prim.inputs),
         constants=tuple(buffers[buffer] for buffer in prim.constants),
         output=buffers[prim.output],
         scratch=tuple(buffers[buffer] for buffer in prim.scratch),
-        body=_Specializer(values, buffers).stmt(prim.body),
-        inplace=own.inplace,
-        macs=own.macs,
+        body=_Specializer(values, buffers).stmt(body),
     )
 
 
@@ -171,3 +174,39 @@ def _uncounted(call: ir.Call) -> Expr:
         replace(load, dtype=dtypes.vector(load.buffer.dtype, size)) for load, size in zip(loads, sizes, strict=True)
     ]
     return ir.Call(name, tuple(wide), dtypes.vector(call.dtype, result))
+
+
+def with_numbers(prim: PrimFunc, numbers: Sequence[int]) -> PrimFunc:
+    """Return a function with numbers for its symbols, in their order, and with what they make constant folded.
+
+    What cannot be proven of symbolic extents is proven of such functions, and the interpreter runs them.
+    Raises InternalError for numbers that the symbols cannot be.
+    """
+    values = dict(zip(prim.symbols, numbers, strict=True))
+    for symbol, number in values.items():
+        if not symbol.low <= number <= symbol.high:
+            raise InternalError(f"{symbol} is {number}, not of [{symbol.low}, {symbol.high}]", place=prim.name)
+    buffers = {
+        buffer: replace(buffer, shape=tuple(_number(extent, values) for extent in buffer.shape))
+        for buffer in (*prim.params, *prim.scratch)
+    }
+    literals = {variable(symbol): tb.const(number) for symbol, number in values.items()}
+    placed = _placed(prim, _sized(prim.body, values), literals, buffers)
+    return replace(placed, macs=_number(prim.macs, values), symbols=())
+
+
+def _sized(body: Stmt, values: dict[Symbol, int]) -> Stmt:
+    """Return a body with numbers for the extents of its launches."""
+    if isinstance(body, Seq):
+        return Seq(tuple(_sized(stmt, values) for stmt in body.stmts))
+    if not isinstance(body, Launch):
+        return body
+    x, y, z = (_number(extent, values) for extent in body.grid)
+    return replace(body, grid=(x, y, z))
+
+
+def _number(extent: Any, values: dict[Symbol, int]) -> int:
+    number = substituted(extent, values)
+    if not isinstance(number, int) or number < 0:
+        raise InternalError(f"an extent {extent} is {number}")
+    return number

@@ -1,15 +1,15 @@
 """A whole model at loop level: values, kernels and the instructions that call them.
 
-The instructions of a model with static shapes are calls of kernels alone. In a dynamic model, branches and loops are
-labels and jumps in the same list, `Define` and `SetSymbols` write the symbols of dynamic dimensions, and every `Dim` of
-a later instruction has the value that its symbols have then.
+In a dynamic model, branches and loops are labels and jumps in that list, `Define` and `SetSymbols` write the symbols
+of dynamic dimensions, and every `Dim` of a later instruction has the value that its symbols have then.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import chain
 from math import prod
 from typing import Any, TypeAlias
 
@@ -291,3 +291,69 @@ class Program:
         written = (value for item in self.instructions for value in written_by(item))
         roots = [value.root for value in (*self.inputs, *written)]
         yield from dict.fromkeys(root for root in roots if root.kind in ("intermediate", "variable"))
+
+
+class Dataflow:
+    """Where the values of a program come from, through views, parts, branches, loops and lists.
+
+    A source is the position of a call in `Program.calls`, or -1 - k for the program's k-th input; states are behind the
+    inputs. Constants have none.
+    """
+
+    def __init__(self, program: Program) -> None:
+        self._program = program
+        self._given = {value.root: -1 - place for place, value in reversed([*enumerate(program.parameters)])}
+        self._written: dict[Value, list[tuple[int, Value]]] = {}
+        for index, call in enumerate(program.calls):
+            self._written.setdefault(call.output.root, []).append((index, call.output))
+        self._assigned: dict[Value, list[Value]] = {}  # what variables and lists are made of
+        for step in program.instructions:
+            if isinstance(step, Assign):
+                for variable, source in zip(step.variables, step.sources, strict=True):
+                    self._assigned.setdefault(variable, []).append(source)
+            elif isinstance(step, ListOperation):
+                self._assigned.setdefault(step.output, []).extend(step.inputs)
+
+    def read_by(self, index: int) -> tuple[int, ...]:
+        """Return the sources of what a call reads, each once, in the order of its arguments."""
+        call: KernelCall = self._program.calls[index]
+        found = chain.from_iterable(self.sources(value, index) for value in call.inputs)
+        return tuple(dict.fromkeys(found))
+
+    def given_by_calls(self) -> Mapping[int, tuple[int, ...]]:
+        """Return by call the positions of the outputs that it computes; next values of states are behind the outputs.
+
+        A state that a call writes in place is that call's.
+        """
+        found: dict[int, list[int]] = {}
+        for place, value in enumerate(self._program.results):
+            for source in dict.fromkeys(self.sources(value, len(self._program.calls))):
+                if source >= 0:
+                    found.setdefault(source, []).append(place)
+        return {index: tuple(places) for index, places in found.items()}
+
+    def sources(self, value: Value, before: int) -> Iterable[int]:
+        """Yield what computes a value that is read by the call of this position."""
+        seen, remaining = {value}, [value]
+        while remaining:
+            item = remaining.pop()
+            root = item.root
+            writers = self._written.get(root)
+            if writers is not None:
+                yield from (index for index, part in writers if index < before and _touches(part, item))
+            elif root in self._assigned or item in self._assigned:
+                known = self._assigned.get(item) or self._assigned[root]
+                fresh = [source for source in known if source not in seen]
+                seen.update(fresh)
+                remaining += reversed(fresh)
+                before = len(self._program.calls)  # a loop carries what later calls compute
+            elif root in self._given:
+                yield self._given[root]
+
+
+def _touches(written: Value, read: Value) -> bool:
+    """Tell whether a part of a tensor has bytes of another part of it; open extents have no parts."""
+    if written.is_whole or read.is_whole:
+        return True
+    first, second = written.root_start, read.root_start
+    return first < second + read.nbytes and second < first + written.nbytes

@@ -1,9 +1,7 @@
 """Splitting loops that compute in 32 bits and store bytes.
 
-C compilers take the width of a loop's vectors from its narrowest type: sixteen results of one byte fill 16 bytes, so
-everything that is computed for them is computed in registers of 16 bytes too, whatever the machine has. A short loop
-is therefore cut into loops of one width each: bytes are read into an array of int32, the results are computed
-into another one, and that one is narrowed.
+C compilers take the width of all of a loop's vectors from its narrowest type. A short loop is therefore cut into loops
+of one width each: bytes are read into an array of int32, results computed into another one, and that one is narrowed.
 """
 
 from __future__ import annotations
@@ -78,13 +76,17 @@ class _NestCut:
             return None
         bindings = [self._binding(let) for let in self._lets]
         value = self._widened(self._store.value)
-        if value is None or self._depends_on_results():
+        # where an element is stored must not follow from what is computed, nor iterations read stored elements
+        lets = {id(let.var) for let in self._lets}
+        depends = any(id(node) in lets for index in self._store.indices for node in walk_expr(index))
+        loads = (node for expr in self._exprs for node in walk_expr(expr) if isinstance(node, ir.Load))
+        if value is None or depends or any(load.buffer is self._store.buffer for load in loads):
             return None
         results = self._array("wide")
         place = tuple(self._place)
         body: Stmt = ir.Store(results, place, value)
-        for var, bound in reversed(bindings):
-            body = ir.Let(var, bound, body)
+        for var, term in reversed(bindings):
+            body = ir.Let(var, term, body)
         nests = [self._copy_of(ir.Store(buffer, place, tb.cast(load, "int32"))) for load, buffer in self._copies]
         nests.append(_around(self._loops, self._place, body))
         narrowed = tb.cast(tb.load(results, self._place), self._store.value.dtype)
@@ -96,14 +98,6 @@ class _NestCut:
 
     def _array(self, name: str) -> Buffer:
         return Buffer(name, _extents(self._loops), "int32", "local")
-
-    def _depends_on_results(self) -> bool:
-        """Tell whether where an element is stored follows from what is computed, or iterations read stored elements."""
-        bound = {id(let.var) for let in self._lets}
-        placed = (node for index in self._store.indices for node in walk_expr(index))
-        computed = (node for expr in self._exprs for node in walk_expr(expr))
-        reads = (node.buffer for node in computed if isinstance(node, ir.Load))
-        return any(id(node) in bound for node in placed) or any(buffer is self._store.buffer for buffer in reads)
 
     def _copy_of(self, store: ir.Store) -> Stmt:
         """Return the loops around `store`, with variables of their own."""
@@ -130,17 +124,13 @@ class _NestCut:
         if isinstance(expr, ir.Cast) and expr.dtype == "int32" and expr.value.dtype in _BYTES:
             wide = self._widened(expr.value)
             return ir.Cast(self._rewritten(expr.value), "int32") if wide is None else wide
-        if isinstance(expr, ir.Select):
-            return self._select(expr)
+        if isinstance(expr, ir.Select):  # a load in an arm of it may be legal only where that arm is taken
+            condition, before = self._rewritten(expr.condition), self._in_arm
+            self._in_arm = True
+            then, otherwise = self._rewritten(expr.then), self._rewritten(expr.otherwise)
+            self._in_arm = before
+            return ir.Select(condition, then, otherwise, expr.dtype)
         return rebuilt(expr, self._rewritten)
-
-    def _select(self, expr: ir.Select) -> Expr:
-        """Rewrite a selection; a load in an arm of it may be legal only where that arm is taken."""
-        condition, before = self._rewritten(expr.condition), self._in_arm
-        self._in_arm = True
-        then, otherwise = self._rewritten(expr.then), self._rewritten(expr.otherwise)
-        self._in_arm = before
-        return ir.Select(condition, then, otherwise, expr.dtype)
 
     def _widened(self, expr: Expr) -> Expr | None:
         """Return the int32 expression of the same value as a byte, or None where there is none."""

@@ -1,13 +1,13 @@
-"""Transposes in tiles: a few elements of each of some rows at a time.
+"""Transposes in tiles: a few elements of each of some rows at a time, which touch fewer lines of memory.
 
-A loop that reads with a stride and writes without one touches a line of memory for each element. Compilers spell out
-short ones, and shuffle vectors; longer ones, and those of extents that the run decides, are cut here so that they can
-do the same.
+Compilers spell out short ones, and shuffle vectors; longer ones, and those of dynamic extents, are cut here so that
+they can do the same.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import NamedTuple
 
 from mlfc.tir import builder as tb
 from mlfc.tir import ir
@@ -80,51 +80,29 @@ def _tiled(loops: list[For], along: Var, store: Store) -> Stmt:
     return body
 
 
-@dataclass(frozen=True)
-class _RangePart:
+class _RangePart(NamedTuple):
     """A part of a loop's range: blocks of `size` from `start` on; what is left is one block of a size of its own."""
 
     start: Expr
-    count: Expr | None
+    blocks: Expr
     size: Expr
 
 
 def _cut(loop: For, size: int) -> list[_RangePart]:
     whole, rest = loop.extent // size, loop.extent % size
-    parts = [_RangePart(tb.const(0), whole, tb.const(size)), _RangePart(whole * size, None, rest)]
-    return [
-        part for part in parts if not any(isinstance(n, ir.Const) and n.value == 0 for n in (part.count, part.size))
-    ]
+    parts = [_RangePart(tb.const(0), whole, tb.const(size)), _RangePart(whole * size, tb.const(1), rest)]
+    return [part for part in parts if not any(isinstance(n, ir.Const) and n.value == 0 for n in part[1:])]
 
 
 def _tiles(rows: _RangePart, inner: For, last: For, store: Store) -> list[Stmt]:
     """Return the loops over a part of the rows, one for each part of what is written of them."""
     found: list[Stmt] = []
     for elements in _cut(last, TILE):
-        nest = _TransposeNest()
-        block, tile = nest.loop("rows", rows.count), nest.loop("tile", elements.count)
-        row, offset = nest.loop(inner.var.name, rows.size, "vectorized"), nest.loop(last.var.name, elements.size)
-        place = {inner.var: rows.start + block * ROWS + row, last.var: elements.start + tile * TILE + offset}
-        found.append(nest.around(with_values(store, place)))
+        stmts = tb.StmtBuilder()
+        with stmts.loop(rows.blocks, "rows") as block, stmts.loop(elements.blocks, "tile") as tile:
+            with stmts.loop(rows.size, inner.var.name, "vectorized") as row:
+                with stmts.loop(elements.size, last.var.name) as offset:
+                    row_at, at = rows.start + block * ROWS + row, elements.start + tile * TILE + offset
+                    stmts.append(with_values(store, {inner.var: row_at, last.var: at}))
+        found.append(stmts.finish())
     return found
-
-
-class _TransposeNest:
-    """Loops from the outermost inwards; those of one iteration are none."""
-
-    def __init__(self) -> None:
-        self._loops: list[tuple[Var, Expr, str]] = []
-
-    def loop(self, name: str, extent: Expr | None, kind: str = "serial") -> Expr:
-        """Open a loop, and return its place."""
-        if extent is None or (isinstance(extent, ir.Const) and extent.value == 1):
-            return tb.const(0)
-        var = Var(name)
-        self._loops.append((var, extent, kind))
-        return var
-
-    def around(self, stmt: Stmt) -> Stmt:
-        """Return a statement inside the loops."""
-        for var, extent, kind in reversed(self._loops):
-            stmt = For(var, extent, stmt, kind)
-        return stmt

@@ -1,18 +1,18 @@
 """Spelling out loops that are marked ``unrolled``.
 
-C compilers keep a small array in registers only if every index into it is a literal, and they do not
-agree on when to unroll; after this pass they need not.
+C compilers keep a small array in registers only if every index into it is a literal, and disagree on when to unroll.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from mlfc.tir import builder as tb
 from mlfc.tir import ir
 from mlfc.tir.ir import Expr, PrimFunc, Stmt
-from mlfc.tir.visitor import rebuilt, rebuilt_stmt, walk
+from mlfc.tir.visitor import nodes, rebuilt, rebuilt_stmt, walk
 
 
 @dataclass(frozen=True)
@@ -20,9 +20,8 @@ class Unroll:
     """Replace loops of kind ``unrolled`` by their copies."""
 
     max_stmts: int = 1024  # a loop whose copies would have more statements stays a loop
-    keeps_begins: bool = (
-        False  # whether loops that threads may share keep the variable of the iteration they begin with, if constant
-    )
+    # whether loops that threads may share keep the variable of the iteration they begin with, if constant
+    keeps_begins: bool = False
 
     def __call__(self, prim: PrimFunc) -> PrimFunc:
         """Return the function with its small unrolled loops spelled out."""
@@ -53,10 +52,10 @@ class Unroll:
             if alone and len(values) * sum(1 for _ in walk(stmt.body)) <= self.max_stmts:
                 return ir.Seq(tuple(self._stmt(stmt.body, {**env, stmt.var: tb.const(value)}) for value in values))
         var = ir.Var(stmt.var.name, stmt.var.dtype)
-        until = None if stmt.until is None else substitute(stmt.until, env)
-        part = None if stmt.part is None else (substitute(stmt.part[0], env), substitute(stmt.part[1], env))
-        body = self._stmt(stmt.body, {**env, stmt.var: var})
-        return replace(stmt, var=var, extent=extent, body=body, until=until, part=part)
+        inside = {**env, stmt.var: var}
+        found = rebuilt_stmt(stmt, lambda item: self._stmt(item, inside), lambda expr: substitute(expr, env))
+        assert isinstance(found, ir.For)
+        return replace(found, var=var)
 
 
 def substitute(expr: Expr, env: Mapping[ir.Var, Expr]) -> Expr:
@@ -78,3 +77,17 @@ def substitute(expr: Expr, env: Mapping[ir.Var, Expr]) -> Expr:
 def with_values(stmt: Stmt, env: Mapping[ir.Var, Expr]) -> Stmt:
     """Return a copy of a statement with variables replaced; what it binds are new variables, loops stay loops."""
     return Unroll(0)._stmt(stmt, env)
+
+
+def with_single_uses(stmt: Stmt) -> Stmt:
+    """Return the body of a loop with what is named but used once where it is used."""
+    uses = Counter(id(node) for node in nodes(stmt) if isinstance(node, ir.Var))
+
+    def changed(item: Stmt, env: dict[ir.Var, Expr]) -> Stmt:
+        if isinstance(item, ir.Let) and uses[id(item.var)] == 1:
+            return changed(item.body, {**env, item.var: substitute(item.value, env)})
+        if not isinstance(item, (ir.Seq, ir.Let, ir.Store)):
+            return item
+        return rebuilt_stmt(item, lambda part: changed(part, env), lambda expr: substitute(expr, env))
+
+    return changed(stmt, {})

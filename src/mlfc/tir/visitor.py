@@ -28,6 +28,10 @@ _CHILDREN: dict[type, Callable[[Any], tuple[Expr, ...]]] = {
 }
 
 
+# what tells expressions of a class apart, beside their dtypes and operands
+_LABELS: dict[type, str] = {ir.Binary: "op", ir.Call: "name", ir.Load: "buffer", ir.Const: "value"}
+
+
 def children(expr: Expr) -> tuple[Expr, ...]:
     """Return the direct operands of an expression."""
     return _CHILDREN[type(expr)](expr)
@@ -243,17 +247,10 @@ def same_expr(a: Expr, b: Expr) -> bool:
     """Tell whether two expressions are the same computation on the same variables and buffers."""
     if a is b:
         return True
-    if type(a) is not type(b) or a.dtype != b.dtype:
+    if type(a) is not type(b) or a.dtype != b.dtype or isinstance(a, ir.Var):
         return False
-    if isinstance(a, ir.Const) and isinstance(b, ir.Const):
-        return a.value == b.value
-    if isinstance(a, ir.Var):
-        return False
-    if isinstance(a, ir.Binary) and isinstance(b, ir.Binary) and a.op != b.op:
-        return False
-    if isinstance(a, ir.Call) and isinstance(b, ir.Call) and a.name != b.name:
-        return False
-    if isinstance(a, ir.Load) and isinstance(b, ir.Load) and a.buffer is not b.buffer:
+    label = _LABELS.get(type(a), "dtype")
+    if getattr(a, label) != getattr(b, label):
         return False
     below_a, below_b = children(a), children(b)
     return len(below_a) == len(below_b) and all(map(same_expr, below_a, below_b))

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Set
-from typing import Any, TypeAlias
+from collections import Counter
+from collections.abc import Mapping, Set
+from math import prod
+from typing import TypeAlias
 
 from mlfc.support import dtypes
+from mlfc.support.dims import bounds
 from mlfc.tir import builder as tb
 from mlfc.tir import ir
-from mlfc.tir.ir import Expr, Stmt, Var
-from mlfc.tir.visitor import children, own_exprs, walk, walk_expr
+from mlfc.tir.bounds import Ranges
+from mlfc.tir.ir import Buffer, Expr, PrimFunc, Stmt, Var
+from mlfc.tir.visitor import below, children, own_exprs, own_nodes, walk, walk_expr
 
 Work: TypeAlias = "float | Expr"
 """About as many scalar instructions; an expression of float32 where the run decides."""
@@ -42,24 +46,22 @@ def work_of(stmt: Stmt) -> Work:
 def _work(stmt: Stmt, bound: Set[Var], lanes: float) -> Work:
     if isinstance(stmt, ir.For):
         inner = _work(stmt.body, bound, _LANES if stmt.kind == "vectorized" else lanes)
-        return _times(trips(stmt, bound), _plus(inner, 2.0 / lanes))
+        return trips(stmt, bound) * (inner + 2.0 / lanes)
     total: Work = 1.0 / lanes
     if isinstance(stmt, ir.Store):
         total = _of_expr(stmt.value, lanes)
     elif isinstance(stmt, (ir.Let, ir.If)):
         total = sum(_of_expr(expr, lanes) for expr in own_exprs(stmt))
     if isinstance(stmt, ir.Seq):
-        for item in stmt.stmts:
-            total = _plus(total, _work(item, bound, lanes))
-        return total
+        return sum((_work(item, bound, lanes) for item in stmt.stmts), total)
     if isinstance(stmt, ir.If):
         then = _work(stmt.then, bound, lanes)
         other = 0.0 if stmt.otherwise is None else _work(stmt.otherwise, bound, lanes)
         # which of both runs is not known
-        chosen = max(then, other) if isinstance(then, float) and isinstance(other, float) else _plus(then, other)
-        return _plus(total, chosen)
+        chosen = max(then, other) if isinstance(then, float) and isinstance(other, float) else then + other
+        return total + chosen
     if isinstance(stmt, (ir.Let, ir.Allocate)):
-        return _plus(total, _work(stmt.body, bound, lanes))
+        return total + _work(stmt.body, bound, lanes)
     return total
 
 
@@ -83,19 +85,33 @@ def trips(loop: ir.For, bound: Set[Var] = frozenset()) -> Work:
     return tb.cast(loop.extent, "float32")
 
 
-def _plus(a: Work, b: Work) -> Work:
-    if isinstance(a, float) and isinstance(b, float):
-        return a + b
-    total: Expr = _expr(a) + _expr(b)
-    return total
+def traffic(prim: PrimFunc) -> Mapping[Buffer, int]:
+    """Return the bytes that one call loads from and stores to each buffer, at most.
+
+    Both branches of a condition count, and a loop counts as often as it can run: this tells hot buffers from cold
+    ones, it is no measure of time.
+    """
+    counter = _Counter()
+    counter.count(prim.body, 1)
+    return counter.moved
 
 
-def _times(a: Work, b: Work) -> Work:
-    if isinstance(a, float) and isinstance(b, float):
-        return a * b
-    product: Expr = _expr(a) * _expr(b)
-    return product
+class _Counter:
+    def __init__(self) -> None:
+        self.moved: Counter[Buffer] = Counter()
+        self._ranges = Ranges()
 
-
-def _expr(work: Work) -> Any:
-    return tb.const(work, "float32") if isinstance(work, float) else work
+    def count(self, stmt: Stmt, times: int) -> None:
+        for node in own_nodes(stmt):
+            if isinstance(node, ir.Load):
+                self.moved[node.buffer] += times * dtypes.nbytes(node.dtype)
+        if isinstance(stmt, ir.Store):
+            self.moved[stmt.buffer] += times * dtypes.nbytes(stmt.value.dtype)
+        elif isinstance(stmt, ir.For):
+            times *= -(-max(0, self._ranges.interval(stmt.extent).high) // stmt.step)
+        elif isinstance(stmt, ir.Launch):
+            times *= prod(bounds(extent)[1] for extent in stmt.grid) * prod(stmt.block)
+        with self._ranges.scope():
+            self._ranges.enter(stmt)
+            for item in below(stmt):
+                self.count(item, times)

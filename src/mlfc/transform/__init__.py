@@ -6,8 +6,8 @@ from mlfc.transform.lower_group import lower_group
 from mlfc.transform.partition import PartitionGraph
 from mlfc.transform.pipeline import PASSES, checked_params, run, within_limits
 from mlfc.transform.rounding import is_rounding_sensitive
+from mlfc.transform.row_tiling import tile_for_ram
 from mlfc.transform.specialize import fixed_symbols, specialized
-from mlfc.transform.tile_for_ram import tile_for_ram
 
 __all__ = [
     "PASSES",

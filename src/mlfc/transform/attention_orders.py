@@ -10,7 +10,7 @@ from mlfc.ops.attention import ORDERS
 from mlfc.relay import ir
 from mlfc.relay.ir import Call, Expr, IRModule
 from mlfc.relay.visitor import children, post_order, users, with_children
-from mlfc.transform.matching import joined_span, match_call, reshaped, shape_of, storage_owner
+from mlfc.transform.matching import joined_span, match_call, reshaped, shape_of, storage_owner, transpose_axes
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,10 @@ def _with_sources(call: Expr) -> Call | None:
             continue
         letters = _letters(shape_of(turned), shape_of(args[index]), orders[index])
         extents = dict(zip(orders[index], shape_of(args[index]), strict=True))
-        before = _undone(letters, turned, extents) if letters else None
+        if letters is None:
+            continue
+        places = [letters[place] for place in map(transpose_axes(turned).index, range(len(letters)))]
+        before = _order(places, extents)
         if before is not None:
             args[index] = reshaped(turned.args[0], [extents[letter] for letter in before], turned.span)
             orders[index] = before
@@ -77,9 +80,8 @@ def _turned(node: Call, done: dict[Expr, Expr], readers: dict[Expr, list[Expr]])
     letters = _letters(read, shape_of(found), orders[3])
     if letters is None:
         return None
-    axes = node.attrs["axes"] or tuple(reversed(range(len(read))))
     extents = dict(zip(orders[3], shape_of(found), strict=True))
-    after = _order([letters[axis % len(read)] for axis in axes], extents)
+    after = _order([letters[axis] for axis in transpose_axes(node)], extents)
     if after is None:
         return None
     span = joined_span(found, node)
@@ -105,15 +107,6 @@ def _letters(view: tuple[int, ...], shape: tuple[int, ...], order: str) -> list[
             return None
         found.append(taken)
     return None if rest else found
-
-
-def _undone(letters: list[str], turned: Call, extents: Mapping[str, int]) -> str | None:
-    """Return the order of what was transposed, given what each dimension of the transposition stands for."""
-    axes = turned.attrs["axes"] or tuple(reversed(range(len(letters))))
-    before = [""] * len(letters)
-    for place, axis in enumerate(axes):
-        before[axis % len(letters)] = letters[place]
-    return _order(before, extents)
 
 
 def _order(letters: Sequence[str], extents: Mapping[str, int]) -> str | None:

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mlfc.errors import InputError
-from mlfc.relay.ir import Constant, Expr, Function, IRModule, Var, tensor_type
+from mlfc.relay.ir import Constant, Expr, Function, IRModule, tensor_type
 from mlfc.relay.visitor import substitute
 
 
@@ -35,18 +35,17 @@ class BindParams:
                 place="params",
                 next_step="Pass the params that import_model returned with this module",
             )
-        values: dict[Expr, Expr] = {param: self._constant(param) for param in main.params if param.name in self.params}
+        values: dict[Expr, Expr] = {}
+        for param in main.params:
+            if param.name not in self.params:
+                continue
+            values[param] = constant = Constant(np.asarray(self.params[param.name]), param.name, param.span)
+            if constant.type != (kind := tensor_type(param)):
+                raise InputError(
+                    f"the value is {constant.type}, the parameter is {kind}",
+                    place=f"parameter '{param.name}'",
+                    next_step="Pass the params that belong to this module",
+                )
         inputs = tuple(param for param in main.params if param not in values)
         body = substitute(main.body, values)
         return module.with_main(Function(inputs, body, main.attrs, main.span))
-
-    def _constant(self, param: Var) -> Constant:
-        value, kind = np.asarray(self.params[param.name]), tensor_type(param)
-        constant = Constant(value, param.name, param.span)
-        if constant.type != kind:
-            raise InputError(
-                f"the value is {constant.type}, the parameter is {kind}",
-                place=f"parameter '{param.name}'",
-                next_step="Pass the params that belong to this module",
-            )
-        return constant

@@ -6,27 +6,18 @@ data less its zero point. The sum of the data is one number for each position, w
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
 from mlfc.ops.conv import pad_pairs
 from mlfc.relay import ir
-from mlfc.relay.ir import Call, Constant, Expr, IRModule, Span, const
+from mlfc.relay.ir import Call, Constant, Expr, Span, const
 from mlfc.support import dtypes
-from mlfc.transform.matching import Rule, apply_rules, changed_constant, dtype_of, scalar_of, shape_of
+from mlfc.transform.matching import Rule, RulePass, changed_constant, dtype_of, scalar_of, shape_of
 
 _FEWEST = 8
 """Fewest channels of the result for which the sum of the data is cheap compared with the products."""
-
-
-@dataclass(frozen=True)
-class CenterWeights:
-    """Replace uint8 weights of ``qnn.conv2d`` and ``qnn.dense`` by int8 weights without a zero point."""
-
-    def __call__(self, module: IRModule) -> IRModule:
-        """Return the module with those products replaced."""
-        return apply_rules(module, _RULES)
 
 
 def _centred(call: Call, channels: int) -> tuple[Constant, int] | None:
@@ -83,4 +74,7 @@ def _conv(call: Call) -> Expr | None:
     return _completed(call, *found, sums)
 
 
-_RULES: dict[str, Rule] = {"qnn.conv2d": _conv, "qnn.dense": _dense}
+class CenterWeights(RulePass):
+    """Replace uint8 weights of ``qnn.conv2d`` and ``qnn.dense`` by int8 weights without a zero point."""
+
+    _RULES: ClassVar[dict[str, Rule]] = {"qnn.conv2d": _conv, "qnn.dense": _dense}

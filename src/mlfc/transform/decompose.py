@@ -51,10 +51,6 @@ def _slice(item: TupleGetItem, split: Call) -> Expr:
     )
 
 
-def _dropped(item: TupleGetItem, dropout: Call) -> Expr:
-    return item if item.index else dropout.args[0]
-
-
 def _batch_norm(item: TupleGetItem, norm: Call) -> Expr:
     """Return ``data * scale + shift``; both are computed here, in float64, if the statistics are known."""
     if item.index:
@@ -85,6 +81,6 @@ def _batch_norm(item: TupleGetItem, norm: Call) -> Expr:
 
 _RULES: dict[str, Callable[[TupleGetItem, Call], Expr]] = {
     "split": _slice,
-    "nn.dropout": _dropped,
+    "nn.dropout": lambda item, dropout: item if item.index else dropout.args[0],
     "nn.batch_norm": _batch_norm,
 }

@@ -1,8 +1,7 @@
 """Which groups run on a device, and which stay on the host beside it.
 
-The rule: a group runs on the device if it can be lowered for it. But a few small operators whose tensors the host has
-or wants anyway are computed there: a round trip costs more than they do. So groups that do little, connected ones
-together and then single ones, move to the host where fewer tensors have to be copied then.
+A group runs on the device if it can be lowered for it. Groups that do little, connected ones together and then single
+ones, move to the host where fewer tensors have to be copied then: a round trip costs more than they do.
 """
 
 from __future__ import annotations
@@ -67,7 +66,11 @@ def place_on_device(
             if function not in known:
                 known[function] = _lowered(function, device, features)
             group = known[function]
-            is_alone = dynamic and _is_control(call) and found.keys().isdisjoint(flow.sources[call])
+            # a few integers or bools, as those that shapes and branches depend on
+            kind = relay.tensor_type(call)
+            is_number = kind.dtype == "bool" or dtypes.is_integer(kind.dtype)
+            is_control = is_number and (most(kind.size) or FEW_NUMBERS + 1) <= FEW_NUMBERS
+            is_alone = dynamic and is_control and found.keys().isdisjoint(flow.sources[call])
             if group is not None and not is_alone:
                 found[call] = group
         kept = _without_islands(flow, found)
@@ -75,13 +78,6 @@ def place_on_device(
         if not dynamic:
             inputs.update(param for param in own.params if any(user in kept for user in flow.readers[param]))
     return DevicePlacement(device, groups, frozenset(inputs))
-
-
-def _is_control(call: relay.Call) -> bool:
-    """Tell whether a group computes a few integers or bools, as those that shapes and branches depend on."""
-    kind = relay.tensor_type(call)
-    is_number = kind.dtype == "bool" or dtypes.is_integer(kind.dtype)
-    return is_number and (most(kind.size) or FEW_NUMBERS + 1) <= FEW_NUMBERS
 
 
 def _lowered(function: relay.Function, device: str, features: Features) -> LoweredGroup | None:
@@ -142,7 +138,13 @@ class _Flow:
 def _without_islands(flow: _Flow, groups: Mapping[relay.Call, LoweredGroup]) -> set[relay.Call]:
     """Return the groups that stay on the device when small ones have moved to where that saves copies."""
     on_device = set(groups)
-    small = [call for call, group in groups.items() if _work(call, group) <= SMALL_WORK]
+    small = []
+    for call, group in groups.items():
+        operators = sum(isinstance(expr, relay.Call) for expr in post_order(flow.groups[call].body))
+        macs, elements = (most(extent) for extent in (group.prim.macs, math.prod(relay.tensor_type(call).shape)))
+        # what may be large is taken to be
+        if macs is not None and elements is not None and macs + operators * elements <= SMALL_WORK:
+            small.append(call)
     islands = [*_connected(flow, small), *([call] for call in small)]
     moved = True
     while moved:
@@ -154,14 +156,6 @@ def _without_islands(flow: _Flow, groups: Mapping[relay.Call, LoweredGroup]) -> 
                 on_device -= leaving
                 moved = True
     return on_device
-
-
-def _work(call: relay.Call, group: LoweredGroup) -> int:
-    operators = sum(isinstance(expr, relay.Call) for expr in post_order(call.op.body))  # type: ignore[union-attr]
-    elements = math.prod(relay.tensor_type(call).shape)
-    amount = [most(extent) for extent in (group.prim.macs, elements)]
-    # what may be large is taken to be
-    return SMALL_WORK + 1 if None in amount else (amount[0] or 0) + operators * (amount[1] or 0)
 
 
 def _connected(flow: _Flow, calls: Iterable[relay.Call]) -> list[list[relay.Call]]:

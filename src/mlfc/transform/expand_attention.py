@@ -2,22 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import ClassVar
 
-from mlfc.ops.spelled_attention import SpelledAttention
+from mlfc.ops.attention import SpelledAttention
 from mlfc.relay import ir
-from mlfc.relay.ir import Call, Expr, IRModule
+from mlfc.relay.ir import Call, Expr
 from mlfc.relay.visitor import with_span
-from mlfc.transform.matching import apply_rules
-
-
-@dataclass(frozen=True)
-class ExpandAttention:
-    """Spell `nn.attention` out."""
-
-    def __call__(self, module: IRModule) -> IRModule:
-        """Return the module with those calls replaced."""
-        return apply_rules(module, {"nn.attention": _spelled})
+from mlfc.transform.matching import Rule, RulePass
 
 
 def _spelled(call: Call) -> Expr:
@@ -25,3 +16,9 @@ def _spelled(call: Call) -> Expr:
         return ir.call(operator, args, attrs, span=ir.Span(call.span.nodes))
 
     return with_span(SpelledAttention(call.args, call.attrs, make, call.span.place or "").result(), call.span)
+
+
+class ExpandAttention(RulePass):
+    """Spell `nn.attention` out."""
+
+    _RULES: ClassVar[dict[str, Rule]] = {"nn.attention": _spelled}

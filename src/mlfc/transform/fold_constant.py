@@ -30,17 +30,15 @@ class FoldConstant:
         """Return the module with those calls replaced."""
         folded: dict[Expr, Call] = {}
         body = rewrite(module.main.body, partial(self._visit, folded))
-        return module.with_body(self._with_masks(body, folded))
-
-    def _with_masks(self, body: Expr, folded: Mapping[Expr, Call]) -> Expr:
-        """Return the body with masks of positions as comparisons, where that fuses with what reads them."""
+        # masks of positions are comparisons where that fuses with what reads them
         masks: dict[Expr, Expr] = {}
         readers = users(body) if folded else {}
         for constant in folded:
             mask, found = self._comparison(constant, folded), readers.get(constant, [])
-            if mask is not None and len(found) == 1 and _is_elementwise(found[0]):
+            reader = operator(found[0]) if len(found) == 1 else None
+            if mask is not None and reader is not None and reader.kind in POINTWISE:
                 masks[constant] = mask
-        return rewrite(body, lambda node: masks.get(node, node)) if masks else body
+        return module.with_body(rewrite(body, lambda node: masks.get(node, node)) if masks else body)
 
     def _comparison(self, constant: Expr, folded: Mapping[Expr, Call]) -> Expr | None:
         """Return the comparison of vectors that gave a large mask, or the logic of some; None if nothing like that."""
@@ -76,8 +74,3 @@ class FoldConstant:
         constant = Constant(value, name, node.span)
         folded[constant] = node
         return constant
-
-
-def _is_elementwise(reader: Expr) -> bool:
-    called = operator(reader)
-    return called is not None and called.kind in POINTWISE

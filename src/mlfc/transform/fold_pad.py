@@ -3,35 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
 from mlfc.ops.conv import letters_of, pad_pairs
 from mlfc.relay import ir
-from mlfc.relay.ir import Call, Expr, IRModule
-from mlfc.relay.op import Layout, Operator, Trait
+from mlfc.relay.ir import Call, Expr
+from mlfc.relay.op import Layout, Trait
 from mlfc.support.dims import is_static
-from mlfc.transform.matching import (
-    Rule,
-    apply_rules,
-    joined_span,
-    match_call,
-    names_of,
-    operator_of,
-    scalar_of,
-    value_of,
-    windows_of,
-)
-
-
-@dataclass(frozen=True)
-class FoldPad:
-    """Fold ``nn.pad`` with what the operator pads with itself: zero, or the input's zero point."""
-
-    def __call__(self, module: IRModule) -> IRModule:
-        """Return the module with those pads folded."""
-        return apply_rules(module, _RULES)
+from mlfc.transform import matching
+from mlfc.transform.matching import Rule, RulePass, joined_span, match_call, names_of, operator_of, scalar_of, value_of
 
 
 def _fold_conv(call: Call) -> Expr | None:
@@ -44,7 +26,7 @@ def _fold_conv(call: Call) -> Expr | None:
 
 def _fold_avg_pool(call: Call) -> Expr | None:
     counted = call.attrs["count_include_pad"] or all(pad == 0 for pad in call.attrs["padding"])
-    windows = windows_of(call)
+    windows = matching.windows_of(call)
     if not counted or windows is None:
         return None
     extents = [extent for extent, *_ in windows]
@@ -75,11 +57,13 @@ def _folded(
     return ir.call(name, args, {**call.attrs, "padding": (*befores, *afters), **changed}, span=joined_span(pad, call))
 
 
-def _is_conv(operator: Operator) -> bool:
-    return operator.layout is Layout.CONVOLUTION and not operator.traits & Trait.TRANSPOSED
+class FoldPad(RulePass):
+    """Fold ``nn.pad`` with what the operator pads with itself: zero, or the input's zero point."""
 
-
-_RULES: dict[str, Rule] = {
-    **dict.fromkeys(names_of(_is_conv), _fold_conv),
-    **dict.fromkeys((f"nn.avg_pool{rank}d" for rank in (1, 2, 3)), _fold_avg_pool),
-}
+    _RULES: ClassVar[dict[str, Rule]] = {
+        **dict.fromkeys(
+            names_of(lambda called: called.layout is Layout.CONVOLUTION and not called.traits & Trait.TRANSPOSED),
+            _fold_conv,
+        ),
+        **dict.fromkeys((f"nn.avg_pool{rank}d" for rank in (1, 2, 3)), _fold_avg_pool),
+    }

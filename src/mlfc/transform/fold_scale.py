@@ -10,20 +10,8 @@ import numpy as np
 from mlfc.relay import ir
 from mlfc.relay.ir import Call, Constant, Expr, IRModule
 from mlfc.support import dtypes
-from mlfc.transform.matching import (
-    Array,
-    RuleRewriter,
-    changed_constant,
-    dtype_of,
-    is_moderate,
-    is_normal,
-    joined_span,
-    match_call,
-    operator_of,
-    per_channel,
-    shape_of,
-    value_of,
-)
+from mlfc.transform import matching
+from mlfc.transform.matching import Array, dtype_of, joined_span, match_call, per_channel, shape_of, value_of
 
 _MOST_CANCELLED = 64.0  # largest ratio of biases to their sum at which they are merged
 
@@ -43,7 +31,7 @@ class FoldScale:
         return module.with_body(_Folding()(module.main.body))
 
 
-class _Folding(RuleRewriter):
+class _Folding(matching.RuleRewriter):
     """The rules. What is read by others too is left alone: folding would compute it twice."""
 
     def __init__(self) -> None:
@@ -64,10 +52,14 @@ class _Folding(RuleRewriter):
         if isinstance(data, Call) and match_call(data, "nn.bias_add"):
             return self._scaled_bias_add(data, factor, call)
         norm = self._norm(data)
-        if norm is None:
-            return self._merged_factors(data, factor, call)
+        if norm is None:  # factors of 16-bit floats: ONNX Runtime multiplies in float32, so the first product fits
+            inner, known = _split(data) if match_call(data, "multiply") else (None, None)
+            product = None if known is None or dtypes.bits(dtype_of(call)) > 16 else _product(known, factor)
+            if inner is None or product is None:
+                return None
+            return ir.call("multiply", [inner, Constant(product)], span=joined_span(data, call))
         scale, offset = (_product(part, factor) for part in norm[1:])
-        if scale is None or offset is None or not np.all(is_moderate(factor)):
+        if scale is None or offset is None or not np.all(matching.is_moderate(factor)):
             return None
         return _affine(norm[0], scale, offset, joined_span(data, call))
 
@@ -79,16 +71,6 @@ class _Folding(RuleRewriter):
             return None
         same = product.span.nodes and product.span.nodes == expr.span.nodes
         return (inner, scale, offset) if same else None
-
-    def _merged_factors(self, data: Expr, factor: Array, call: Call) -> Expr | None:
-        """Merge two factors of 16-bit floats: ONNX Runtime multiplies in float32, so the first product fits."""
-        inner, known = _split(data)
-        if inner is None or known is None or not match_call(data, "multiply") or dtypes.bits(dtype_of(call)) > 16:
-            return None
-        product = _product(known, factor)
-        if product is None:
-            return None
-        return ir.call("multiply", [inner, Constant(product)], span=joined_span(data, call))
 
     def _scaled_bias_add(self, data: Call, factor: Array, call: Call) -> Expr | None:
         anchor, bias = data.args[0], value_of(data.args[1])
@@ -107,7 +89,10 @@ class _Folding(RuleRewriter):
         data, shift = _split(call)
         if data is None or shift is None:
             return None
-        axis = _channels(data)[0] if _is_anchor(data) else _bias_axis(data)
+        biased = match_call(data, "nn.bias_add")
+        axis = None if biased is None else biased.attrs["axis"] % len(shape_of(biased))
+        if _is_anchor(data):
+            axis = _channels(data)[0]
         if axis is not None:
             vector = per_channel(shift, shape_of(data), axis)
             if vector is None:
@@ -159,8 +144,11 @@ def _product(a: Array, b: Array) -> Array | None:
     """Return the product of constants, rounded once; None unless each is normal, or zero because a factor is."""
     with np.errstate(all="ignore"):
         product = (a.astype(np.float64) * b.astype(np.float64)).astype(a.dtype)
+    dtype = dtypes.from_numpy(product.dtype)
     is_zero = np.isfinite(a.astype(np.float64)) & np.isfinite(b.astype(np.float64)) & ((a == 0) | (b == 0))
-    return product if np.all(is_normal(product) | is_zero) else None
+    magnitude, (smallest, largest) = np.abs(product.astype(np.float64)), dtypes.float_range(dtype)
+    is_normal = (magnitude >= smallest) & (magnitude <= largest)
+    return product if np.all(is_normal | is_zero) else None
 
 
 def _sum(a: Array, b: Array) -> Array | None:
@@ -178,15 +166,9 @@ def _is_anchor(expr: Expr) -> TypeGuard[Call]:
     return called is not None and called.filters is not None and not called.packed_of
 
 
-def _bias_axis(expr: Expr) -> int | None:
-    """Return the axis along which an expression adds a bias, None if it does not."""
-    call = match_call(expr, "nn.bias_add")
-    return None if call is None else call.attrs["axis"] % len(shape_of(call))
-
-
 def _channels(anchor: Call) -> tuple[int, tuple[int, ...]]:
     """Return the axes of the result and of the weights that count output channels, as `Operator.filters`."""
-    filters = operator_of(anchor).filters
+    filters = matching.operator_of(anchor).filters
     assert filters is not None
     return filters([ir.tensor_type(arg) for arg in anchor.args], anchor.attrs)
 
@@ -195,12 +177,12 @@ def _scaled_anchor(anchor: Call, scale: Array, span: ir.Span) -> Expr | None:
     """Return the anchor with the weights of each output channel multiplied, or None if they are not known."""
     weights = value_of(anchor.args[1])
     axes = _channels(anchor)[1]
-    if weights is None or not axes or not np.all(is_moderate(scale)):
+    if weights is None or not axes or not np.all(matching.is_moderate(scale)):
         return None
     shape = [extent if axis in axes else 1 for axis, extent in enumerate(weights.shape)]
     product = _product(weights, scale.reshape(shape))
     if product is None:
         return None
     joined = ir.Span(anchor.span.merged(span).nodes, span.tensor)
-    args = [anchor.args[0], changed_constant(anchor.args[1], product)]
-    return ir.call(operator_of(anchor).name, args, anchor.attrs, span=joined)
+    args = [anchor.args[0], matching.changed_constant(anchor.args[1], product)]
+    return ir.call(matching.operator_of(anchor).name, args, anchor.attrs, span=joined)

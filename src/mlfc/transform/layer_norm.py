@@ -2,40 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
+from typing import ClassVar
 
 import numpy as np
 
 from mlfc.relay import ir
-from mlfc.relay.ir import Call, Constant, Expr, IRModule
+from mlfc.relay.ir import Call, Constant, Expr
 from mlfc.support import dtypes
-from mlfc.transform.matching import (
-    apply_rules,
-    dtype_of,
-    joined_span,
-    match_call,
-    per_channel,
-    scalar_of,
-    shape_of,
-    value_of,
-)
-
-
-@dataclass(frozen=True)
-class RecognizeLayerNorm:
-    """Recognize ``(x - mean(x)) / sqrt(mean((x - mean(x))**2) + epsilon) * gamma + beta`` along one axis.
-
-    That is how exporters write it for ONNX before opset 17.
-    """
-
-    def __call__(self, module: IRModule) -> IRModule:
-        """Return the module with those expressions replaced."""
-        scaled, shifted = (
-            partial(_absorbed, "scale", 1, ("scale", "center")),
-            partial(_absorbed, "center", 2, ("center",)),
-        )
-        return apply_rules(module, {"divide": _normalization, "multiply": scaled, "add": shifted})
+from mlfc.transform import matching
+from mlfc.transform.matching import Rule, RulePass, dtype_of, joined_span, match_call, per_channel, scalar_of, shape_of
 
 
 def _normalization(call: Call) -> Expr | None:
@@ -48,7 +24,14 @@ def _normalization(call: Call) -> Expr | None:
     if mean is None or variance is None or epsilon is None or mean.args[0] is not data:
         return None
     axis = _single_axis(mean)
-    if axis is None or axis != _single_axis(variance) or not _is_square(variance.args[0], distance):
+    power, product = match_call(variance.args[0], "power"), match_call(variance.args[0], "multiply")
+    factors = product.args if product else ()
+    if power is not None and scalar_of(power.args[1]) == 2:
+        factors = power.args[:1]
+    # squares of the difference, or of the same one written again
+    if not factors or not all(_same_difference(arg, distance) for arg in factors):
+        return None
+    if axis is None or axis != _single_axis(variance):
         return None
     if not isinstance(shape_of(data)[axis], int):  # the operator's gamma and beta are constants
         return None
@@ -68,32 +51,20 @@ def _single_axis(mean: Call) -> int | None:
     return axes[0] % rank if len(axes) == 1 else None
 
 
-def _is_square(expr: Expr, distance: Call) -> bool:
-    """Tell whether `expr` is the square of `distance`, or of the same difference written again."""
-    power, product = match_call(expr, "power"), match_call(expr, "multiply")
-    if power is not None and scalar_of(power.args[1]) == 2:
-        return _same_difference(power.args[0], distance)
-    return product is not None and all(_same_difference(arg, distance) for arg in product.args)
-
-
 def _same_difference(expr: Expr, distance: Call) -> bool:
     other = match_call(expr, "subtract")
     if other is None or other is distance:
         return other is distance
     means = match_call(other.args[1], "mean"), match_call(distance.args[1], "mean")
-    return (
-        other.args[0] is distance.args[0]
-        and means[0] is not None
-        and means[1] is not None
-        and means[0].args[0] is means[1].args[0]
-        and _single_axis(means[0]) == _single_axis(means[1]) is not None
-    )
+    if other.args[0] is not distance.args[0] or means[0] is None or means[1] is None:
+        return False
+    return means[0].args[0] is means[1].args[0] and _single_axis(means[0]) == _single_axis(means[1]) is not None
 
 
 def _absorbed(name: str, position: int, unused: tuple[str, ...], call: Call) -> Expr | None:
     """Let the normalization take the constant vector that follows it, unless it has one already."""
     for norm, other in (call.args, call.args[::-1]):
-        found, value = match_call(norm, "nn.layer_norm"), value_of(other)
+        found, value = match_call(norm, "nn.layer_norm"), matching.value_of(other)
         if found is None or value is None or any(found.attrs[attr] for attr in unused):
             continue
         if shape_of(found) != shape_of(call) or dtype_of(other) != dtype_of(found):
@@ -104,3 +75,16 @@ def _absorbed(name: str, position: int, unused: tuple[str, ...], call: Call) -> 
             args[position] = Constant(np.ascontiguousarray(vector))
             return ir.call("nn.layer_norm", args, {**found.attrs, name: True}, span=joined_span(found, call))
     return None
+
+
+class RecognizeLayerNorm(RulePass):
+    """Recognize ``(x - mean(x)) / sqrt(mean((x - mean(x))**2) + epsilon) * gamma + beta`` along one axis.
+
+    That is how exporters write it for ONNX before opset 17.
+    """
+
+    _RULES: ClassVar[dict[str, Rule]] = {
+        "divide": _normalization,
+        "multiply": partial(_absorbed, "scale", 1, ("scale", "center")),
+        "add": partial(_absorbed, "center", 2, ("center",)),
+    }

@@ -10,17 +10,8 @@ from mlfc.relay import ir as relay
 from mlfc.relay.visitor import post_order
 from mlfc.support.dims import Symbol, symbols_of
 from mlfc.target.features import Features, without_transforms
-from mlfc.tir.program import (
-    Assign,
-    BranchOnSymbols,
-    KernelCall,
-    ListOperation,
-    Program,
-    Return,
-    StateValue,
-    Value,
-    sources_of,
-)
+from mlfc.tir import program as tir_program
+from mlfc.tir.program import Assign, BranchOnSymbols, KernelCall, ListOperation, Program, Return, StateValue, Value
 from mlfc.transform.device_placement import DevicePlacement
 from mlfc.transform.lower_control import ControlFlowBuilder, Tail, results_of
 from mlfc.transform.lower_group import LoweredGroup
@@ -69,16 +60,28 @@ class _ProgramBuilder(ControlFlowBuilder):
         if self._rounding_sensitive:  # compute as the references do
             self._features = without_transforms(self._features)
         kept = {state.input for state in module.states}
-        declared = {param.name: self._declare_param(param, is_state=param.name in kept) for param in module.main.params}
+        declared = {}
+        for param in module.main.params:
+            device = self._placement.device_of(param) if self._placement and not self._dynamic else None
+            kind = "state" if param.name in kept and not self._dynamic else "input"
+            declared[param.name] = self._declare(param, param.name, kind, device=device)
         if self._dynamic:
             outputs, states = self._returned_results(module, declared, special)
         else:
             outputs, states = self._stored_results(module, declared)
-        self._share_kernels()
+        if self._features.optimize != "size":  # then printers share more: functions that differ in sizes, too
+            calls = [item for item in self._instructions if isinstance(item, KernelCall)]
+            shared = share_kernels(calls, self._constant)
+            instead = {call.kernel: other.kernel for call, other in shared.items()}
+            kernels = (instead.get(kernel, kernel) for kernel in self._kernels.values())
+            self._kernels = {kernel.name: kernel for kernel in kernels}
+            self._instructions = [
+                shared.get(item, item) if isinstance(item, KernelCall) else item for item in self._instructions
+            ]
         read = {state.initial for state in states}
         for item in self._instructions:
             passes = isinstance(item, (KernelCall, Assign, ListOperation, Return))
-            read |= {value.root for value in sources_of(item)} if passes else set()
+            read |= {value.root for value in tir_program.sources_of(item)} if passes else set()
             read |= {value.root for value in item.constants} if isinstance(item, KernelCall) else set()
         return Program(
             name,
@@ -92,19 +95,6 @@ class _ProgramBuilder(ControlFlowBuilder):
             states=states,
         )
 
-    def _share_kernels(self) -> None:
-        """Call one kernel instead of several that differ only in single numbers."""
-        if self._features.optimize == "size":  # printers share more: functions that differ in sizes, too
-            return
-        calls = [item for item in self._instructions if isinstance(item, KernelCall)]
-        shared = share_kernels(calls, self._constant)
-        instead = {call.kernel: other.kernel for call, other in shared.items()}
-        kernels = (instead.get(kernel, kernel) for kernel in self._kernels.values())
-        self._kernels = {kernel.name: kernel for kernel in kernels}
-        self._instructions = [
-            shared.get(item, item) if isinstance(item, KernelCall) else item for item in self._instructions
-        ]
-
     # static programs: callers and states have memory of their own for results
 
     def _stored_results(
@@ -116,58 +106,41 @@ class _ProgramBuilder(ControlFlowBuilder):
         names = module.output_names or tuple(f"output{i}" if len(heads) > 1 else "output" for i in range(len(heads)))
         results = dict(zip(names, heads, strict=True))
         next_heads = {state: results.pop(state.output) for state in module.states}
-        claims = self._claim(results)
+        claims: dict[relay.Expr, str] = {}  # the calls that write to an output's memory
+        for name, head in results.items():
+            if isinstance(owner := storage_owner(head), relay.Call):
+                claims.setdefault(owner, name)
         for expr in post_order(body):
             if expr not in self._values:
                 self._visit(expr, claims.get(expr))
-        outputs = tuple(self._output(head, title, claims) for title, head in results.items())
-        return outputs, self._states([(state, declared[state.input], head) for state, head in next_heads.items()])
-
-    def _claim(self, results: Mapping[str, relay.Expr]) -> dict[relay.Expr, str]:
-        """Return the kernel calls that write to an output's memory, with the name of the output."""
-        claims: dict[relay.Expr, str] = {}
+        outputs = []
         for name, head in results.items():
-            owner = storage_owner(head)
-            if isinstance(owner, relay.Call) and owner not in claims:
-                claims[owner] = name
-        return claims
+            value = self._values[head]
+            if claims.get(storage_owner(head)) == name:
+                is_root = value is value.root
+                outputs.append(value if is_root else replace(value, name=name, kind="output", alias_of=value.root))
+            else:  # an input, a constant or another output
+                outputs.append(Value(name, value.shape, value.dtype, "output"))
+                self._add(self._kernel_call(self._copying(value), [value], outputs[-1], ()))
+        return tuple(outputs), self._states(next_heads, declared)
 
-    def _output(self, head: relay.Expr, name: str, claims: dict[relay.Expr, str]) -> Value:
-        value = self._values[head]
-        if claims.get(storage_owner(head)) == name:
-            root = value.root
-            return value if value is root else replace(value, name=name, kind="output", alias_of=root)
-        return self._copy(value, name)
-
-    def _copy(self, value: Value, name: str) -> Value:
-        """Add a call that copies an input, a constant or another output to an output."""
-        output = Value(name, value.shape, value.dtype, "output")
-        self._add(self._kernel_call(self._copying(value), [value], output, ()))
-        return output
-
-    def _states(self, kept: Sequence[tuple[relay.State, Value, relay.Expr]]) -> tuple[StateValue, ...]:
+    def _states(self, heads: Mapping[relay.State, relay.Expr], declared: Mapping[str, Value]) -> tuple[StateValue, ...]:
         """Return the states, each with an intermediate that is its next value alone."""
         found: list[StateValue] = []
-        for state, before, head in kept:
-            value = self._values[head]
+        for state, head in heads.items():
+            before, value = declared[state.input], self._values[head]
             taken = any(value.root is other.after for other in found)
             if value.root.kind != "intermediate" or not value.is_whole or value.device != before.device or taken:
-                value = self._copied_next(value, state.output, before.device)
+                copied = Value(state.output, value.shape, value.dtype, "intermediate", device=before.device)
+                self._add(self._copy_call(value, copied))
+                value = copied
             after = value.root
             written = Value(state.output, after.shape, after.dtype, "state", device=before.device)
-            initial = (
-                None
-                if state.initial is None
-                else Value(before.name, before.shape, before.dtype, "constant", state.initial)
-            )
+            initial = None
+            if state.initial is not None:
+                initial = Value(before.name, before.shape, before.dtype, "constant", state.initial)
             found.append(StateValue(before, after, written, self._copy_call(after, written), initial))
         return tuple(found)
-
-    def _copied_next(self, value: Value, name: str, device: str | None) -> Value:
-        """Add a call that copies a value to an intermediate on a device."""
-        result = Value(name, value.shape, value.dtype, "intermediate", device=device)
-        self._add(self._copy_call(value, result))
-        return result
 
     # dynamic programs: results are returned
 
@@ -179,31 +152,41 @@ class _ProgramBuilder(ControlFlowBuilder):
     ) -> tuple[tuple[Value, ...], tuple[StateValue, ...]]:
         """Add the instructions of ``main``, each special module in front; return the outputs and states."""
         inputs = tuple(declared.values())
-        self._require_static_states(module, declared)
+        for state in module.states:
+            value = declared[state.input]
+            if symbols_of(value.shape):
+                fixed = ",".join(str(extent) if isinstance(extent, int) else "1" for extent in value.shape)
+                raise UnsupportedError(
+                    f"the state '{value.name}' has an open shape, and it is kept in memory of fixed size",
+                    place=f"state '{value.name}'",
+                    next_step=f"Fix it: --shape {value.name}={fixed}",
+                )
         self._bind_inputs(inputs)
         bound = frozenset(self._known)
         for values, other in special:
             next_part = self._label("other_extents")
             self._instructions.append(BranchOnSymbols(tuple(values.items()), next_part))
-            fixed = [_of_type(value, param) for value, param in zip(inputs, other.main.params, strict=True)]
+            shapes = [relay.tensor_type(param).shape for param in other.main.params]
+            static = [
+                value if shape == value.shape else replace(value, shape=shape, alias_of=value)
+                for value, shape in zip(inputs, shapes, strict=True)
+            ]
             self._module = other
-            self._function("main", fixed, Tail())
+            self._function("main", static, Tail())
             self._instructions.append(next_part)
             self._known = set(bound)
         self._module = module
         results = self._declared(module, self._function("main", inputs, Tail()))
         count = len(results) - len(module.states)
-        states = tuple(
-            StateValue(declared[state.input], after, after, None, self._initial(state))
-            for state, after in zip(module.states, results[count:], strict=True)
-        )
-        return results[:count], states
+        states = []
+        for state, after in zip(module.states, results[count:], strict=True):
+            is_zero = state.initial is None or not state.initial.any()
+            initial = None if state.initial is None or is_zero else self._constant(state.input, state.initial)
+            states.append(StateValue(declared[state.input], after, after, None, initial))
+        return results[:count], tuple(states)
 
     def _declared(self, module: relay.IRModule, written: Sequence[Value]) -> tuple[Value, ...]:
-        """Return the outputs with the dimensions of their types: those of one branch alone are not the model's.
-
-        The next values of states have the shapes of the states, which are fixed.
-        """
+        """Return the outputs with the dimensions of their types: those of one branch alone are not the model's."""
         kinds = [item.type for item in results_of(module.main)]
         kinds = list(kinds[0].fields) if isinstance(kinds[0], relay.TupleType) else kinds
         names, kept = module.output_names, {state.output for state in module.states}
@@ -214,26 +197,3 @@ class _ProgramBuilder(ControlFlowBuilder):
             for value, kind in zip(written, kinds, strict=False)
         )
         return (*outputs, *written[len(kinds) :])
-
-    def _require_static_states(self, module: relay.IRModule, declared: Mapping[str, Value]) -> None:
-        for state in module.states:
-            value = declared[state.input]
-            if symbols_of(value.shape):
-                fixed = ",".join(str(extent) if isinstance(extent, int) else "1" for extent in value.shape)
-                raise UnsupportedError(
-                    f"the state '{value.name}' has an open shape, and it is kept in memory of fixed size",
-                    place=f"state '{value.name}'",
-                    next_step=f"Fix it: --shape {value.name}={fixed}",
-                )
-
-    def _initial(self, state: relay.State) -> Value | None:
-        """Return the constant with the elements of a state before the first run; None for zeros."""
-        if state.initial is None or not state.initial.any():
-            return None
-        return self._constant(state.input, state.initial)
-
-
-def _of_type(value: Value, param: relay.Var) -> Value:
-    """Return an input with the static dimensions of a parameter."""
-    shape = relay.tensor_type(param).shape
-    return value if shape == value.shape else replace(value, shape=shape, alias_of=value)

@@ -57,10 +57,6 @@ class CallBuilder:
         self._instructions.append(call)
         self._num_calls += 1
 
-    def _declare_param(self, param: relay.Var, *, is_state: bool) -> Value:
-        device = self._placement.device_of(param) if self._placement and not self._dynamic else None
-        return self._declare(param, param.name, "state" if is_state and not self._dynamic else "input", device=device)
-
     def _declare(
         self, expr: relay.Expr, name: str, kind: str, alias_of: Value | None = None, device: str | None = None
     ) -> Value:
@@ -98,8 +94,7 @@ class CallBuilder:
                 twin = self._constant(root.name, root.data, device)
             else:
                 twin = Value(root.name, root.shape, root.dtype, "intermediate", device=device)
-                kernel = replace(self._copying(root).prim, name=COPY, inplace=())
-                self._add(KernelCall(kernel, (root,), (), twin))
+                self._add(self._copy_call(root, twin))
             self._copies[root, device] = twin
         twin = self._copies[root, device]
         if value is root:
@@ -117,16 +112,13 @@ class CallBuilder:
         elif expr in self._tiled_calls:
             self._visit_tiled(expr, output_name)
         elif isinstance(expr, relay.Call) and isinstance(expr.op, relay.Function):
-            self._visit_group(expr, expr.op, output_name)
+            group = self._placement.groups.get(expr) if self._placement else None
+            group = group or self._group(expr.op, expr)
+            output = self._declare_result(expr, output_name, group.prim.name, group.prim.device)
+            args = [self._values[arg] for arg in expr.args]
+            self._add(self._kernel_call(group, args, output, expr.span.nodes))
         elif not isinstance(expr, (relay.Tuple, relay.Function, relay.Var)):
             raise InternalError(f"a {type(expr).__name__} was left in the fused graph", place=expr.span.place)
-
-    def _visit_group(self, expr: relay.Call, function: relay.Function, output_name: str | None) -> None:
-        placed = self._placement.groups.get(expr) if self._placement else None
-        group = self._group(function, expr) if placed is None else placed
-        output = self._declare_result(expr, output_name, group.prim.name, group.prim.device)
-        args = [self._values[arg] for arg in expr.args]
-        self._add(self._kernel_call(group, args, output, expr.span.nodes))
 
     def _declare_result(
         self, expr: relay.Expr, output_name: str | None, otherwise: str, device: str | None = None
@@ -141,20 +133,17 @@ class CallBuilder:
         try:
             if function not in self._cache:
                 lowered = lower_external if "Compiler" in function.attrs else lower_group
-                self._cache[function] = lowered(function, self._features)
-                self._check_doubles(self._cache[function].prim)
+                group = self._cache[function] = lowered(function, self._features)
+                if not self._features.wide_double and visitor.mentions(group.prim, "float64"):
+                    raise UnsupportedError(
+                        "this computes with float64, and a double of the target has 32 bits",
+                        next_step="Convert the model to float32, or quantize it",
+                    )
             return self._cache[function]
         except MlfcError as error:
             if error.place is None:
                 error.place = expr.span.place
             raise
-
-    def _check_doubles(self, prim: PrimFunc) -> None:
-        if not self._features.wide_double and visitor.mentions(prim, "float64"):
-            raise UnsupportedError(
-                "this computes with float64, and a double of the target has 32 bits",
-                next_step="Convert the model to float32, or quantize it",
-            )
 
     def _visit_tiled(self, expr: relay.Expr, output_name: str | None) -> None:
         """Lower the whole chain at its last layer."""

@@ -8,28 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeGuard
+from typing import TypeGuard
 
 from mlfc.errors import InternalError, UnsupportedError
 from mlfc.relay import ir as relay
-from mlfc.relay.dynamic import extents_of, unproven_extents
+from mlfc.relay.dynamic import unproven_extents
 from mlfc.relay.op import Kind, Operator, Trait
 from mlfc.relay.visitor import called_functions, children, post_order
 from mlfc.support.cost import spend
 from mlfc.support.dims import LARGEST, Dim, Extent, Symbol, dims_in, symbols_of
-from mlfc.tir.program import (
-    Assign,
-    Branch,
-    CheckBounds,
-    CheckDimension,
-    Define,
-    Jump,
-    Label,
-    ListOperation,
-    Return,
-    SetSymbols,
-    Value,
-)
+from mlfc.tir import program as tir_program
+from mlfc.tir.program import Assign, Branch, CheckBounds, CheckDimension, Define, Jump, Label, SetSymbols, Value
 from mlfc.transform.device_placement import DEFINES
 from mlfc.transform.lower_calls import CallBuilder
 
@@ -101,7 +90,14 @@ class ControlFlowBuilder(CallBuilder):
             if not self._defines(value, axis, extent):
                 waiting.append(CheckDimension(value, axis, extent))
         for require in waiting:
-            self._divide(require)
+            multiple = require.extent.multiple if isinstance(require.extent, Dim) else None
+            if multiple is not None and multiple[1] not in self._known:
+                # defined by division; a later instruction checks that the dimension is a multiple
+                count, symbol = multiple
+                whole = Symbol(f"{require.source.name}, axis {require.axis}", 0, LARGEST)
+                self._instructions.append(Define(whole, require.source, require.axis))
+                self._instructions.append(SetSymbols((symbol,), (whole.dim // count,)))
+                self._known.add(symbol)
             unknown = [symbol for symbol in symbols_of([require.extent]) if symbol not in self._known]
             if unknown:
                 raise UnsupportedError(
@@ -110,17 +106,6 @@ class ControlFlowBuilder(CallBuilder):
                     next_step=f"Let an input have the extent {unknown[0]} itself",
                 )
         self._instructions += waiting
-
-    def _divide(self, require: CheckDimension) -> None:
-        """Define the symbol of which a dimension is a multiple; a later instruction checks that it is one."""
-        multiple = require.extent.multiple if isinstance(require.extent, Dim) else None
-        if multiple is None or multiple[1] in self._known:
-            return
-        count, symbol = multiple
-        whole = Symbol(f"{require.source.name}, axis {require.axis}", 0, LARGEST)
-        self._instructions.append(Define(whole, require.source, require.axis))
-        self._instructions.append(SetSymbols((symbol,), (whole.dim // count,)))
-        self._known.add(symbol)
 
     # functions
 
@@ -131,12 +116,9 @@ class ControlFlowBuilder(CallBuilder):
         self._entered.append(name)
         body = function.body
         results: tuple[Value, ...] = ()
-        if isinstance(body, relay.If):
-            self._evaluate(frame, (body.condition, *body.args))
-            results = self._branches(frame, body, tail)
-        elif isinstance(body, relay.Call) and isinstance(body.op, relay.GlobalVar):
-            self._evaluate(frame, body.args)
-            results = self._call(frame, body, tail)
+        if is_flow(body):
+            self._evaluate(frame, (*((body.condition,) if isinstance(body, relay.If) else ()), *body.args))
+            results = self._flow(frame, body, tail)
         else:
             self._evaluate(frame, body.fields if isinstance(body, relay.Tuple) else (body,))
             results = tuple(value for item in results_of(function) for value in self._of(frame, item))
@@ -164,7 +146,7 @@ class ControlFlowBuilder(CallBuilder):
                 self._add(self._kernel_call(self._copying(value), [value], owned, ()))
             taken.add(owned.root)
             outputs.append(replace(owned, name=name, kind="output", alias_of=owned, start=0))
-        self._instructions.append(Return(tuple(outputs)))
+        self._instructions.append(tir_program.Return(tuple(outputs)))
         return tuple(outputs)
 
     def _of(self, frame: _Frame, expr: relay.Expr) -> tuple[Value, ...]:
@@ -176,10 +158,10 @@ class ControlFlowBuilder(CallBuilder):
         symbols = defined_symbols(function)
         defining = dict(zip(_fields(function)[len(_fields(function)) - len(symbols) :], symbols, strict=True))
         definers: dict[Symbol, relay.Expr] = {symbol: expr for expr, symbol in defining.items()}
-        own = set(symbols_of(_extents([param.type for param in function.params])))
+        own = set(symbols_of(relay.extents_of([param.type for param in function.params])))
         for expr in {expr: None for root in (*wanted, *defining) for expr in post_order(root)}:
-            if _defines_extents(expr):
-                for symbol in symbols_of(_extents([expr.type])):
+            if is_flow(expr) or is_list_operator(expr):  # symbols that are new in its type are read from its value
+                for symbol in symbols_of(relay.extents_of([expr.type])):
                     # an expression that reads a symbol from this one comes too late to define it
                     if symbol not in own and (symbol not in definers or expr in children(definers[symbol])):
                         definers[symbol] = expr
@@ -204,10 +186,8 @@ class ControlFlowBuilder(CallBuilder):
         self._known.add(symbol)
 
     def _expression(self, frame: _Frame, expr: relay.Expr) -> None:
-        if isinstance(expr, relay.If):
-            self._joined(frame, expr, self._branches)
-        elif isinstance(expr, relay.Call) and isinstance(expr.op, relay.GlobalVar):
-            self._joined(frame, expr, self._call)
+        if is_flow(expr):
+            self._joined(frame, expr)
         elif is_list_operator(expr):
             self._list(frame, expr)
         elif isinstance(expr, relay.TupleGetItem):
@@ -215,24 +195,16 @@ class ControlFlowBuilder(CallBuilder):
         elif isinstance(expr, relay.Tuple):
             frame.tuples[expr] = tuple(value for item in expr.fields for value in self._of(frame, item))
         else:
-            self._lower(frame, expr)
-
-    def _lower(self, frame: _Frame, expr: relay.Expr) -> None:
-        """Add a constant, or the call of an operator or group."""
-        self._require_extents(frame, expr)
-        self._values = frame.values
-        self._visit(expr, None)
-
-    def _require_extents(self, frame: _Frame, expr: relay.Expr) -> None:
-        """Add run-time checks that no dimension of a result is negative, and that windows fit into their data."""
-        if not isinstance(expr, relay.Call) or not isinstance(expr.op, relay.Function):
-            return
-        for call in post_order(expr.op.body):
-            for extent, least in unproven_extents(call).items() if isinstance(call, relay.Call) else ():
-                if frame.checked.get(extent, -1) < least:
-                    frame.checked[extent] = least
-                    place = call.span.place or relay.op_name(call)
-                    self._instructions.append(CheckBounds(Symbol(f"extent of the result of '{place}'", least), extent))
+            group = expr.op if isinstance(expr, relay.Call) else None
+            for call in post_order(group.body) if isinstance(group, relay.Function) else ():
+                # a dimension of a result must not be negative, and windows must fit into their data
+                for extent, least in unproven_extents(call).items() if isinstance(call, relay.Call) else ():
+                    if frame.checked.get(extent, -1) < least:
+                        frame.checked[extent] = least
+                        size = Symbol(f"extent of the result of '{call.span.place or relay.op_name(call)}'", least)
+                        self._instructions.append(CheckBounds(size, extent))
+            self._values = frame.values
+            self._visit(expr, None)
 
     def _list(self, frame: _Frame, expr: relay.Call) -> None:
         """Add an operator on lists."""
@@ -245,18 +217,18 @@ class ControlFlowBuilder(CallBuilder):
         inputs = tuple(frame.values[arg] for arg in expr.args)
         items = expr.args[0].type if expr.args else None
         ranks = items.ranks if isinstance(items, relay.ListType) else ()
-        self._instructions.append(ListOperation(name, inputs, output, fresh, expr.attrs, ranks))
+        self._instructions.append(tir_program.ListOperation(name, inputs, output, fresh, expr.attrs, ranks))
         self._known.update(fresh)
         frame.values[expr] = output
 
     # branches and calls
 
-    def _joined(self, frame: _Frame, expr: Any, write: Any) -> None:
+    def _joined(self, frame: _Frame, expr: relay.If | relay.Call) -> None:
         """Add branches or a call whose results are read afterwards: variables, which every path assigns."""
         kinds = expr.type.fields if isinstance(expr.type, relay.TupleType) else (expr.type,)
         results = tuple(self._variable(kind, expr.span, f"result{index}") for index, kind in enumerate(kinds))
         end = self._label("join")
-        write(frame, expr, Tail(results, end))
+        self._flow(frame, expr, Tail(results, end))
         self._instructions.append(end)
         frame.tuples[expr] = results
         if not isinstance(expr.type, relay.TupleType):
@@ -266,8 +238,12 @@ class ControlFlowBuilder(CallBuilder):
             for axis, extent in enumerate(() if value.kind == "list" else value.shape):
                 self._defines(value, axis, extent)
 
-    def _branches(self, frame: _Frame, expr: relay.If, tail: Tail) -> tuple[Value, ...]:
-        args = [frame.values[arg] for arg in expr.args]
+    def _flow(self, frame: _Frame, expr: relay.If | relay.Call, tail: Tail) -> tuple[Value, ...]:
+        """Add branches or a call."""
+        args, kinds = [frame.values[arg] for arg in expr.args], [arg.type for arg in expr.args]
+        if isinstance(expr, relay.Call):
+            assert isinstance(expr.op, relay.GlobalVar)
+            return self._enter(expr.op, args, kinds, tail)
         otherwise = self._label("else")
         self._instructions.append(Branch(frame.values[expr.condition], otherwise))
         known = set(self._known)
@@ -276,14 +252,9 @@ class ControlFlowBuilder(CallBuilder):
             if reference is expr.otherwise:
                 self._instructions.append(otherwise)
             self._known = set(known)
-            results = self._enter(reference, args, [arg.type for arg in expr.args], tail) or results
+            results = self._enter(reference, args, kinds, tail) or results
         self._known = known
         return results
-
-    def _call(self, frame: _Frame, expr: relay.Call, tail: Tail) -> tuple[Value, ...]:
-        assert isinstance(expr.op, relay.GlobalVar)
-        args = [frame.values[arg] for arg in expr.args]
-        return self._enter(expr.op, args, [arg.type for arg in expr.args], tail)
 
     def _enter(
         self, reference: relay.GlobalVar, args: Sequence[Value], kinds: Sequence[relay.Type], tail: Tail
@@ -322,12 +293,17 @@ class ControlFlowBuilder(CallBuilder):
         self, pairs: Sequence[tuple[Value, Value]], params: Sequence[relay.Type], given: Sequence[relay.Type]
     ) -> None:
         """Assign arguments to variables, then set the symbols of their types, which the arguments may still use."""
-        found = relay.bound_symbols(params, given) or {}
-        self._instructions += [CheckBounds(symbol, extent) for symbol, extent in found.items() if extent != symbol.dim]
+        found = relay.bound_symbols(params, given)
+        if found is None:
+            raise InternalError(f"({', '.join(map(str, given))}) are no arguments for ({', '.join(map(str, params))})")
+        changed = {symbol: extent for symbol, extent in found.items() if extent != symbol.dim}
+        self._instructions += [CheckBounds(symbol, extent) for symbol, extent in changed.items()]
         if pairs:
             variables, sources = zip(*pairs, strict=True)
             self._assign(variables, sources)
-        self._rebind(params, given)
+        if changed:
+            self._instructions.append(SetSymbols(tuple(changed), tuple(changed.values())))
+        self._known.update(found)
 
     def _assign(self, variables: Sequence[Value], sources: Sequence[Value]) -> None:
         """Set variables to other values as if at once: a source that an earlier pair overwrites is saved before."""
@@ -339,16 +315,6 @@ class ControlFlowBuilder(CallBuilder):
         if saved:
             self._instructions.append(Assign(tuple(saved.values()), tuple(saved)))
         self._instructions.append(Assign(tuple(variables), tuple(saved.get(source, source) for source in sources)))
-
-    def _rebind(self, params: Sequence[relay.Type], given: Sequence[relay.Type]) -> None:
-        """Set the symbols of parameters to the dimensions of arguments."""
-        found = relay.bound_symbols(params, given)
-        if found is None:
-            raise InternalError(f"({', '.join(map(str, given))}) are no arguments for ({', '.join(map(str, params))})")
-        changed = {symbol: extent for symbol, extent in found.items() if extent != symbol.dim}
-        if changed:
-            self._instructions.append(SetSymbols(tuple(changed), tuple(changed.values())))
-        self._known.update(found)
 
     def _variable(self, kind: relay.Type, span: relay.Span, name: str, scope: str = "variable") -> Value:
         if isinstance(kind, relay.ListType):
@@ -367,33 +333,26 @@ def _fields(function: relay.Function) -> tuple[relay.Expr, ...]:
     return function.body.fields if isinstance(function.body, relay.Tuple) else (function.body,)
 
 
+def is_flow(expr: relay.Expr) -> TypeGuard[relay.If | relay.Call]:
+    """Tell whether an expression is a branch or the call of a function of the module."""
+    return isinstance(expr, relay.If) or (isinstance(expr, relay.Call) and isinstance(expr.op, relay.GlobalVar))
+
+
 def is_list_operator(expr: relay.Expr) -> TypeGuard[relay.Call]:
     """Tell whether an expression is a call of an operator on lists."""
     called = relay.operator(expr)
     return called is not None and called.kind is Kind.LIST
 
 
-def _defines_extents(expr: relay.Expr) -> bool:
-    """Tell whether symbols that are new in the type of an expression are read from its value."""
-    if isinstance(expr, relay.If) or is_list_operator(expr):
-        return True
-    return isinstance(expr, relay.Call) and isinstance(expr.op, relay.GlobalVar)
-
-
-def _extents(kinds: Sequence[relay.Type]) -> Iterator[Extent]:
-    for kind in kinds:
-        yield from extents_of(kind)
-
-
 def _mentioned(expr: relay.Expr) -> list[Symbol]:
     """Return the symbols that an expression requires: those of its type and of the operators in a fused group."""
-    extents = list(_extents([expr.type]))
+    extents = list(relay.extents_of([expr.type]))
     if isinstance(expr, relay.Call):
         inside = [expr] if isinstance(expr.op, Operator) else []
         if isinstance(expr.op, relay.Function):
             inside = [item for item in post_order(expr.op.body) if isinstance(item, relay.Call)]
         for call in inside:
-            extents += _extents([call.type])
+            extents += relay.extents_of([call.type])
             extents += dims_in(call.attrs.values())
     return symbols_of(extents)
 

@@ -1,15 +1,16 @@
-"""From a fused group to one loop-level function.
-
-The group's one operator with loops of its own (if it has one) is emitted by its rule; what comes before it
-in the group is computed where it reads, what comes after it is computed where it stores.
-"""
+"""From a fused group to one loop-level function, around its one operator with loops of its own."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Any
+from functools import reduce
+from typing import Any, TypeAlias
 
+import numpy as np
 import numpy.typing as npt
 
 from mlfc.errors import InternalError, UnsupportedError
@@ -18,6 +19,7 @@ from mlfc.relay import ir as relay
 from mlfc.relay.op import KERNEL_PREFIX, POINTWISE, Trait
 from mlfc.relay.visitor import post_order
 from mlfc.support import dims, dtypes
+from mlfc.support.dims import Dim, maximum
 from mlfc.target.features import Features
 from mlfc.target.tuned import TemplateParameter
 from mlfc.tir import builder as tb
@@ -26,16 +28,14 @@ from mlfc.tir.bind import bind
 from mlfc.tir.context import Context, Indices, Output, Reader, Tensor, buffer_of, computed, from_buffer
 from mlfc.tir.extents import symbols_of
 from mlfc.tir.fixed_point_lanes import WIDE, vectorize
-from mlfc.tir.half_blocks import half_blocks
-from mlfc.tir.half_floats import widen_halves
+from mlfc.tir.half_floats import half_blocks, widen_halves
 from mlfc.tir.ir import Buffer, Expr, Let, Load, PrimFunc, Stmt, Store
 from mlfc.tir.load_ahead import load_ahead
 from mlfc.tir.parameters import without_single_trips
 from mlfc.tir.split_stores import split_stores
 from mlfc.tir.tile_transposes import tile_transposes
-from mlfc.transform.kernel_key import kernel_key
+from mlfc.tir.visitor import signature
 from mlfc.transform.matching import flat_args, macs_of, operator_of
-from mlfc.transform.variants import with_variants
 
 _NAME_LIMIT = 80
 
@@ -69,38 +69,24 @@ def lower_group(function: relay.Function, features: Features) -> LoweredGroup:
 
 def _lowered(function: relay.Function, features: Features) -> LoweredGroup:
     """Lower one fused group for processors that all have the same abilities."""
-    lowering = _GroupLowering(function, features)
-    extents = [extent for kind in (*function.type.params, function.body.type) for extent in _extents(kind)]
-    if not (symbols := dims.symbols_of(extents)):
+    kinds = [kind for kind in (*function.type.params, function.body.type) if isinstance(kind, relay.TensorType)]
+    symbols = dims.symbols_of([extent for kind in kinds for extent in kind.shape])
+    lowering = _GroupLowering(function, features, binds=features.gpu)
+    if not symbols:
         return lowering.run()
-    listed = ", ".join(map(str, symbols))
     try:
-        return _dynamic_for_device(function, features) if features.gpu else lowering.run()
+        if features.gpu:
+            with suppress(dims.UndecidedError, TypeError):
+                return lowering.run()
+            # no template takes open extents: of plain loops each work-item computes a few results
+            plain = replace(features, gpu=False, vector_bytes=0, instruction_sets=())
+            lowering = _GroupLowering(function, plain, binds=True)
+        return lowering.run()
     except dims.UndecidedError as error:
         raise UnsupportedError(f"{lowering.names}: {error}", next_step=relay.FIX_EXTENT) from error
     except TypeError as error:
-        cause = f"{lowering.names}: expected a fixed extent, got {listed}"
+        cause = f"{lowering.names}: expected a fixed extent, got {', '.join(map(str, symbols))}"
         raise UnsupportedError(cause, next_step=relay.FIX_EXTENT) from error
-
-
-def _dynamic_for_device(function: relay.Function, features: Features) -> LoweredGroup:
-    """Lower a group with open extents for a device: by a device's template where one takes them, else by plain loops.
-
-    Of plain loops each work-item computes a few results alone.
-    """
-    plain = replace(features, gpu=False, vector_bytes=0, instruction_sets=())
-    for chosen in (features, plain):
-        lowering = _GroupLowering(function, chosen, binds=True)
-        try:
-            return lowering.run()
-        except (dims.UndecidedError, TypeError):
-            if chosen is plain:
-                raise
-    raise InternalError("no template was asked")
-
-
-def _extents(kind: relay.Type) -> list[Any]:
-    return list(kind.shape) if isinstance(kind, relay.TensorType) else []
 
 
 @dataclass(eq=False)
@@ -109,7 +95,7 @@ class _GroupLowering:
 
     function: relay.Function
     features: Features
-    binds: bool = False  # whether loops become launches
+    binds: bool  # whether loops become launches
     ctx: Context = field(init=False)
     tensors: dict[int, Tensor] = field(default_factory=dict)
     store_indices: Indices = ()
@@ -118,26 +104,11 @@ class _GroupLowering:
 
     def __post_init__(self) -> None:
         self.ctx = Context(self.features)
-        self._take_choices()
-        self.calls = [expr for expr in post_order(self.function.body) if isinstance(expr, relay.Call)]
-        self.uses: dict[int, int] = {}
-        for call in self.calls:
-            for arg in flat_args(call):
-                self.uses[id(arg)] = self.uses.get(id(arg), 0) + 1
-
-    def _take_choices(self) -> None:
         tuned = self.features.tuned
         if tuned is not None and (key := kernel_key(self.function)) is not None:
             self.ctx.choices, self.ctx.packing = tuned.kernels.get(key, {}), tuned.packing.get(key, {})
-
-    def _note_choices(self) -> None:
-        tuned = self.features.tuned
-        if tuned is not None and self.ctx.choices:
-            key = kernel_key(self.function) or ""
-            tuned.used.add(key)
-            misses = self.ctx.refused or set(self.ctx.choices) - set(self.ctx.parameters)
-            if misses and not tuned.is_borrowed:
-                tuned.refused.add(key)
+        self.calls = [expr for expr in post_order(self.function.body) if isinstance(expr, relay.Call)]
+        self.uses = Counter(id(arg) for call in self.calls for arg in flat_args(call))
 
     @property
     def names(self) -> str:
@@ -150,33 +121,28 @@ class _GroupLowering:
             names = ", ".join(operator_of(call).name for call in emitters)
             raise InternalError(f"a fused group has several operators with loops of their own: {names}")
         body_type = relay.tensor_type(self.function.body)
-        # scalars have no dimensions to merge
-        flat = not emitters and bool(body_type.shape) and self._is_flat()
-        inputs = tuple(self._input(param, flat) for param in self.function.params)
+        # the same arithmetic for each element of equally shaped tensors; scalars have no dimensions to merge
+        flat = bool(body_type.shape) and all(
+            operator_of(call).kind in POINTWISE and relay.tensor_type(call).shape == body_type.shape
+            for call in self.calls
+        )
+        flat = flat and all(relay.tensor_type(param).shape == body_type.shape for param in self.function.params)
+        constants = [arg for call in self.calls for arg in flat_args(call) if isinstance(arg, relay.Constant)]
+        flat = flat and not emitters and all(constant.data.size == 1 for constant in constants)
+        inputs = []
+        for param in self.function.params:
+            kind = relay.tensor_type(param)
+            shape = (kind.size,) if flat else kind.shape
+            inputs.append(buffer_of(self.ctx.stmts.unique(param.name), shape, kind.dtype))
+            self.tensors[id(param)] = from_buffer(inputs[-1])
         shape = (body_type.size,) if flat else body_type.shape
         output = buffer_of(self.ctx.stmts.unique("output"), shape, body_type.dtype)
         if emitters:
             self._emit(emitters[0], output)
         else:
             with self.ctx.loops(shape) as indices:
-                self._store(output, indices, self._final(flat))
+                self._store(output, indices, self._tensor(self.function.body, flat))
         return self._finish(inputs, output)
-
-    def _is_flat(self) -> bool:
-        """Tell whether the group is the same arithmetic for each element of equally shaped tensors."""
-        shape = relay.tensor_type(self.function.body).shape
-        same = all(relay.tensor_type(param).shape == shape for param in self.function.params)
-        pointwise = all(
-            operator_of(call).kind in POINTWISE and relay.tensor_type(call).shape == shape for call in self.calls
-        )
-        constants = [arg for call in self.calls for arg in flat_args(call) if isinstance(arg, relay.Constant)]
-        return same and pointwise and all(constant.data.size == 1 for constant in constants)
-
-    def _input(self, param: relay.Var, flat: bool) -> Buffer:
-        kind = relay.tensor_type(param)
-        buffer = buffer_of(self.ctx.stmts.unique(param.name), (kind.size,) if flat else kind.shape, kind.dtype)
-        self.tensors[id(param)] = from_buffer(buffer)
-        return buffer
 
     def _tensor(self, expr: relay.Expr, flat: bool = False) -> Tensor:
         if id(expr) not in self.tensors:
@@ -209,7 +175,7 @@ class _GroupLowering:
             raise UnsupportedError(f"{operator.name} has no loop-level rule", place=call.span.place)
         args = [self._tensor(arg, flat) for arg in flat_args(call)]
         read: Reader = operator.compute(self.ctx, args, call.attrs, kind)
-        shared = self.uses.get(id(call), 0) > 1
+        shared = self.uses[id(call)] > 1
 
         def read_once(indices: Indices) -> Expr:
             # only at the element being stored: elsewhere the read may stand under a guard, as it may where
@@ -224,9 +190,6 @@ class _GroupLowering:
             return self.let_cache[id(call)]
 
         return computed(kind.shape, kind.dtype, read_once)
-
-    def _final(self, flat: bool = False) -> Tensor:
-        return self._tensor(self.function.body, flat)
 
     def _store(self, output: Buffer, indices: Indices, tensor: Tensor) -> None:
         self.store_indices, self.store_shape, self.let_cache = indices, output.shape, {}
@@ -246,7 +209,7 @@ class _GroupLowering:
         def store(indices: Indices, value: Expr) -> None:
             trivial = result is self.function.body
             cell.append(value if trivial else self.ctx.stmts.let("value", value, dtypes.stored(kind.dtype)))
-            self._store(output, list(indices), self._final())
+            self._store(output, list(indices), self._tensor(self.function.body))
 
         args = [self._tensor(arg) for arg in flat_args(emitter)]
         assert operator.emit is not None
@@ -264,7 +227,7 @@ class _GroupLowering:
             return emitter, None
         return bias_add, bias.data
 
-    def _finish(self, inputs: tuple[Buffer, ...], output: Buffer) -> LoweredGroup:
+    def _finish(self, inputs: Sequence[Buffer], output: Buffer) -> LoweredGroup:
         body = self.ctx.stmts.finish()
         read = {id(load.buffer) for load in visitor.loads(body)}
         used = tuple(index for index, buffer in enumerate(inputs) if id(buffer) in read)
@@ -283,12 +246,18 @@ class _GroupLowering:
         )  # fmt: skip
         main = next((call for call in self.calls if operator_of(call).emit is not None), self.calls[0])
         label = operator_of(main).name.rpartition(".")[2]
-        self._note_choices()
+        tuned = self.features.tuned
+        if tuned is not None and self.ctx.choices:
+            key = kernel_key(self.function) or ""
+            tuned.used.add(key)
+            misses = self.ctx.refused or set(self.ctx.choices) - set(self.ctx.parameters)
+            if misses and not tuned.is_borrowed:
+                tuned.refused.add(key)
         return LoweredGroup(prim, label, used, tuple(array for _, array in constants), self.ctx.parameters)
 
     def _fitted(self, body: Stmt) -> Stmt:
         """Return the body in the form that suits the target."""
-        if self.features.gpu or self.binds:
+        if self.binds:
             return bind(body, self.features.group_items)
         body = widen_halves(body)
         if self.features.vector_bytes:
@@ -320,3 +289,98 @@ def _shareable(body: Stmt, buffer: Buffer, output: Buffer) -> bool:
         if len(stores) != 1 or not all(_same_indices(read.indices, stores[0].indices) for read in reads):
             return False
     return True
+
+
+Constants: TypeAlias = "tuple[npt.NDArray[Any], ...]"
+Lowered: TypeAlias = "tuple[PrimFunc, Constants]"
+"""A function, and the values of its constants."""
+
+
+def with_variants(base: Lowered, others: Mapping[str, Lowered]) -> Lowered:
+    """Return a function with those that replace it on processors of higher levels, where they differ from it.
+
+    Scratch has as many bytes as the neediest wants, and the output shares memory where all of them allow it.
+    """
+    prim, constants = base
+    different = {
+        level: other
+        for level, other in others.items()
+        if len(constants) != len(other[1])
+        or not all(map(_is_equal, constants, other[1]))
+        or signature(prim) != signature(other[0])
+    }
+    if not different:
+        return base
+    union = list(zip(prim.constants, constants, strict=True))
+    places = {level: _places(union, other) for level, other in different.items()}
+    prims = [prim, *(other for other, _ in different.values())]
+    # a buffer behind the scratch of the first for as many bytes as any of the others needs more
+    end = 0 if not prim.scratch else prim.scratch_offsets[-1] + (prim.scratch[-1].nbytes + 63) // 64 * 64
+    more = reduce(maximum, (other.scratch_bytes - end for other in prims[1:]), 0)
+    needs_more = isinstance(more, Dim) or more > 0
+    merged = replace(
+        prim,
+        constants=tuple(buffer for buffer, _ in union),
+        scratch=(*prim.scratch, Buffer("more", (more,), "uint8", "scratch")) if needs_more else prim.scratch,
+        inplace=tuple(place for place in prim.inplace if all(place in other.inplace for other in prims)),
+        symbols=tuple({symbol: None for other in prims for symbol in other.symbols}),
+    )
+    variants = []
+    for level, (other, _) in different.items():
+        own = places[level]
+        variant = replace(
+            other,
+            constants=tuple(own.get(index, buffer) for index, (buffer, _) in enumerate(union)),
+            # all have a workspace if one has
+            scratch=other.scratch or merged.scratch[:1],
+            inplace=merged.inplace,
+            symbols=merged.symbols,
+        )
+        variants.append((level, variant))
+    return replace(merged, variants=tuple(variants)), tuple(array for _, array in union)
+
+
+def _is_equal(a: npt.NDArray[Any], b: npt.NDArray[Any]) -> bool:
+    """Tell whether two arrays are the same elements, whatever their shapes: functions have their own."""
+    if a is b:
+        return True
+    if a.dtype != b.dtype or a.size != b.size:
+        return False
+    first, second = (np.ascontiguousarray(item).reshape(-1).view(np.uint8) for item in (a, b))
+    return np.array_equal(first, second)
+
+
+def _places(union: list[tuple[Buffer, npt.NDArray[Any]]], other: Lowered) -> dict[int, Buffer]:
+    """Return a function's constants by their places among those of all, to which missing ones are added."""
+    places: dict[int, Buffer] = {}
+    for buffer, array in zip(other[0].constants, other[1], strict=True):
+        known = (index for index, (_, data) in enumerate(union) if index not in places and _is_equal(data, array))
+        place = next(known, len(union))
+        if place == len(union):
+            union.append((buffer, array))
+        places[place] = buffer
+    return places
+
+
+def kernel_facts(function: relay.Function) -> dict[str, Any] | None:
+    """Return operator, shapes, dtypes and attributes of a fused group's loops; None where no template writes them."""
+    calls = (expr for expr in post_order(function.body) if isinstance(expr, relay.Call))
+    emitter = next((call for call in calls if operator_of(call).emit is not None), None)
+    if emitter is None:
+        return None
+    return {
+        "operator": operator_of(emitter).name,
+        "inputs": [str(arg.type) for arg in flat_args(emitter)],
+        "attributes": {name: str(value) for name, value in sorted(emitter.attrs.items())},
+    }
+
+
+def key_of(facts: dict[str, Any]) -> str:
+    """Return the key of `kernel_facts`."""
+    return json.dumps(facts, sort_keys=True, separators=(",", ":"))
+
+
+def kernel_key(function: relay.Function) -> str | None:
+    """Return the key of a fused group, None where no template writes its loops."""
+    facts = kernel_facts(function)
+    return None if facts is None else key_of(facts)

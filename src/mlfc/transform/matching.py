@@ -3,32 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from math import prod
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from mlfc.errors import InternalError
 from mlfc.relay import ir
-from mlfc.relay.ir import (
-    NO_SPAN,
-    Attrs,
-    Call,
-    Constant,
-    Expr,
-    Function,
-    IRModule,
-    Span,
-    TensorType,
-    Tuple,
-    Var,
-    has_trait,
-    op_name,
-)
+from mlfc.relay.ir import NO_SPAN, Attrs, Call, Constant, Expr, Function, IRModule, Span, Tuple, Var, has_trait, op_name
 from mlfc.relay.op import OPERATORS, Kind, Operator, Trait
 from mlfc.relay.visitor import Rewriter, post_order, with_span
-from mlfc.support import dtypes
 from mlfc.support.dims import Extent, Shape, bounds
 
 Array: TypeAlias = npt.NDArray[Any]
@@ -66,13 +52,6 @@ def scalar_of(expr: Expr) -> float | None:
         return None
     first = data.reshape(-1)[0]
     return first.item() if data.size == 1 or bool(np.all(data == first)) else None
-
-
-def is_normal(value: Array) -> Array:
-    """Tell for each float whether it is a normal number: not zero, subnormal, infinite or NaN."""
-    magnitude = np.abs(value.astype(np.float64))
-    smallest, largest = dtypes.float_range(dtypes.from_numpy(value.dtype))
-    return np.asarray((magnitude >= smallest) & (magnitude <= largest))
 
 
 def is_moderate(value: Array) -> Array:
@@ -147,6 +126,12 @@ def reshaped(expr: Expr, shape: Sequence[int], span: Span = NO_SPAN) -> Expr:
     if isinstance(expr, Constant):
         return Constant(expr.data.reshape(target), expr.name, expr.span)
     return ir.call("reshape", [expr], newshape=target, allowzero=0 in target, span=span)
+
+
+def transpose_axes(call: Call) -> tuple[int, ...]:
+    """Return the axes of a ``transpose``, each from 0; those of none are reversed."""
+    rank = len(shape_of(call))
+    return tuple(axis % rank for axis in call.attrs["axes"] or reversed(range(rank)))
 
 
 def transposed(expr: Expr, axes: Sequence[int], span: Span = NO_SPAN) -> Expr:
@@ -229,7 +214,7 @@ def keeps_order(scale: Expr) -> bool:
 
 def typed_like(expr: Expr, original: Expr) -> bool:
     """Tell whether `expr` can stand in the place of `original`."""
-    return isinstance(expr.type, TensorType) and expr.type == original.type
+    return isinstance(expr.type, ir.TensorType) and expr.type == original.type
 
 
 class RuleRewriter(Rewriter):
@@ -260,6 +245,17 @@ def apply_rules(module: IRModule, rules: Mapping[str, Rule]) -> IRModule:
     return module.with_body(RuleRewriter(rules)(module.main.body))
 
 
+@dataclass(frozen=True)
+class RulePass:
+    """A pass that rewrites ``main`` by rules, which are tables by the names of operators."""
+
+    _RULES: ClassVar[Mapping[str, Rule]]
+
+    def __call__(self, module: IRModule) -> IRModule:
+        """Return the module with the rules applied."""
+        return apply_rules(module, self._RULES)
+
+
 def as_function(members: Sequence[Call], last: Call, attrs: Attrs) -> tuple[Function, tuple[Expr, ...]]:
     """Return a function that computes `last`, and the expressions outside that its parameters stand for.
 
@@ -271,22 +267,18 @@ def as_function(members: Sequence[Call], last: Call, attrs: Attrs) -> tuple[Func
         for arg in flat_args(call):
             if arg not in inner and arg not in params and not isinstance(arg, Constant):
                 params[arg] = Var(f"p{len(params)}", ir.tensor_type(arg), arg.span)
-    body = _computation(members, last, params)
-    return Function(tuple(params.values()), body, attrs, body.span), tuple(params)
-
-
-def _computation(members: Sequence[Call], last: Call, params: dict[Expr, Var]) -> Expr:
     done: dict[Expr, Expr] = dict(params)
-
-    def inside(arg: Expr) -> Expr:
-        if isinstance(arg, Tuple):
-            return Tuple(tuple(done.get(item, item) for item in arg.fields), arg.span)
-        return done.get(arg, arg)
-
     nodes: list[str] = []
     for call in members:
         if not isinstance(call.op, Operator):
             raise InternalError("what is taken out holds something that is not an operator")
-        done[call] = ir.call(call.op.name, [inside(arg) for arg in call.args], call.attrs, span=call.span)
-        nodes += [name for name in call.span.nodes if name not in nodes]
-    return with_span(done[last], ir.Span(tuple(nodes), last.span.tensor))
+        args = [
+            Tuple(tuple(done.get(item, item) for item in arg.fields), arg.span)
+            if isinstance(arg, Tuple)
+            else done.get(arg, arg)
+            for arg in call.args
+        ]
+        done[call] = ir.call(call.op.name, args, call.attrs, span=call.span)
+        nodes += call.span.nodes
+    body = with_span(done[last], ir.Span(tuple(dict.fromkeys(nodes)), last.span.tensor))
+    return Function(tuple(params.values()), body, attrs, body.span), tuple(params)

@@ -23,19 +23,22 @@ class MoveViews:
 
     def __call__(self, module: IRModule) -> IRModule:
         """Return the module with those reshapes moved."""
-        return module.with_body(rewrite(module.main.body, _moved))
+
+        def moved(node: Expr) -> Expr:
+            found = _before_slice(node) if match_call(node, "reshape") else _behind_pointwise(node)
+            return node if found is None else found
+
+        return module.with_body(rewrite(module.main.body, moved))
 
 
-def _moved(node: Expr) -> Expr:
-    if not isinstance(node, Call):
-        return node
-    found = _before_slice(node) if match_call(node, "reshape") else _behind_pointwise(node)
-    return node if found is None else found
-
-
-def _behind_pointwise(call: Call) -> Expr | None:
+def _behind_pointwise(call: Expr) -> Expr | None:
     """Return ``reshape(op(x))`` for ``op(reshape(x))``, where the other operands are single numbers."""
-    if not isinstance(call.op, Operator) or call.op.kind not in POINTWISE or "axis" in call.attrs:
+    if (
+        not isinstance(call, Call)
+        or not isinstance(call.op, Operator)
+        or call.op.kind not in POINTWISE
+        or "axis" in call.attrs
+    ):
         return None
     views = [arg for arg in call.args if match_call(arg, "reshape")]
     others = [arg for arg in call.args if arg not in views]
@@ -44,22 +47,23 @@ def _behind_pointwise(call: Call) -> Expr | None:
     if not all(isinstance(arg, Constant) and arg.data.size == 1 for arg in others):
         return None
     view = match_call(views[0], "reshape")
-    if view is None or not _follows_product(view.args[0]):
+    if view is None:
+        return None
+    # an operator that takes arithmetic behind it computes what is viewed, or did before such arithmetic
+    product, called = view.args[0], ir.operator(view.args[0])
+    while isinstance(product, Call) and called is not None and called.kind in POINTWISE:
+        product = product.args[0]
+        called = ir.operator(product)
+    if called is None or called.kind is not Kind.ANCHOR:
         return None
     args = [view.args[0] if arg is view else reshaped(arg, ()) for arg in call.args]
     moved = ir.call(call.op.name, args, call.attrs, span=Span(call.span.nodes))
     return reshaped(moved, shape_of(call), call.span)
 
 
-def _follows_product(expr: Expr) -> bool:
-    """Tell whether an operator that takes arithmetic behind it computes `expr`, or did before such arithmetic."""
-    while isinstance(expr, Call) and isinstance(expr.op, Operator) and expr.op.kind in POINTWISE:
-        expr = expr.args[0]
-    return isinstance(expr, Call) and isinstance(expr.op, Operator) and expr.op.kind is Kind.ANCHOR
-
-
-def _before_slice(call: Call) -> Expr | None:
+def _before_slice(call: Expr) -> Expr | None:
     """Return ``slice(reshape(x))`` for ``reshape(slice(x))`` that splits the sliced axis into whole pieces."""
+    assert isinstance(call, Call)
     part = match_call(call.args[0], "strided_slice")
     if part is None or 0 in shape_of(part) or not is_static((*shape_of(part), *shape_of(part.args[0]))):
         return None
@@ -73,7 +77,10 @@ def _before_slice(call: Call) -> Expr | None:
     piece = next((theirs for mine, theirs in matching_axes(sliced, after) if mine == [axis]), None)
     if piece is None or len(piece) < 2:
         return None
-    begin = _begin(part, axis)
+    axes, begins = part.attrs["axes"], part.attrs["begin"]
+    given = range(len(begins)) if axes is None else [item % len(sliced) for item in axes]
+    begin: int = begins[list(given).index(axis)]
+    begin = min(max(begin + before[axis] if begin < 0 else begin, 0), before[axis])
     size = prod(after[item] for item in piece[1:])
     if begin % size or before[axis] % size:
         return None
@@ -81,13 +88,3 @@ def _before_slice(call: Call) -> Expr | None:
     shape = (*after[:first], before[axis] // size, *after[first + 1 :])
     cuts = {"begin": (begin // size,), "end": (begin // size + count,), "strides": (1,), "axes": (first,)}
     return ir.call("strided_slice", [reshaped(part.args[0], shape)], cuts, span=call.span)
-
-
-def _begin(part: Call, axis: int) -> int:
-    """Return where a slice that takes a part of `axis` begins."""
-    rank = len(shape_of(part))
-    axes = part.attrs["axes"]
-    given = range(len(part.attrs["begin"])) if axes is None else [item % rank for item in axes]
-    begin: int = part.attrs["begin"][list(given).index(axis)]
-    extent = shape_of(part.args[0])[axis]
-    return min(max(begin + extent if begin < 0 else begin, 0), extent)

@@ -12,7 +12,7 @@ from mlfc.relay import ir
 from mlfc.relay.ir import Call, Constant, Expr, IRModule
 from mlfc.relay.op import forms
 from mlfc.support import dtypes
-from mlfc.transform.matching import Array, apply_rules, dtype_of, match_call, shape_of, value_of
+from mlfc.transform.matching import Array, apply_rules, dtype_of, match_call, shape_of, transpose_axes, value_of
 
 _PACKED = forms("packed_of")
 _LEAST_BLOCK = 8  # weights that share a scale: of fewer, the scales are as large as the weights
@@ -55,7 +55,11 @@ class PackWeights:
     def _convolution(self, call: Call) -> Expr | None:
         found = self._packable(call, 1)
         layout = call.attrs["kernel_layout"]
-        if found is None or (call.attrs["groups"] != 1 and _is_thin(found.codes.data.shape, layout)):
+        if found is None:
+            return None
+        # filters that read one channel each, or may do so: as those of depthwise convolutions
+        is_thin = found.codes.data.shape[layout.index("I")] == 1 or layout.endswith("OI")
+        if call.attrs["groups"] != 1 and is_thin:
             return None
         axis = layout.index("O")
         extents = [max(pair) for pair in zip(found.scale.shape, found.zero.shape, strict=True)]
@@ -81,11 +85,7 @@ class PackWeights:
 
 @dataclass(frozen=True, eq=False)
 class _Dequantized:
-    """Constants that are dequantized: codes, and scales and zero points of their rank.
-
-    Along one axis at most, scales are for blocks of `block` codes; along the others they have the extent of the codes,
-    or one.
-    """
+    """Constants that are dequantized; along one axis at most, scales are for blocks of `block` codes."""
 
     codes: Constant
     scale: Array
@@ -140,11 +140,6 @@ class _Dequantized:
         return self.codes, Constant(self.scale, self.scale_name), Constant(self.zero)
 
 
-def _is_thin(shape: Sequence[int], layout: str) -> bool:
-    """Tell whether filters of a convolution read one channel each, or may do so: as those of depthwise ones."""
-    return shape[layout.index("I")] == 1 or layout.endswith("OI")
-
-
 def _dequantized(expr: Expr) -> _Dequantized | None:
     """Return what an expression dequantizes, if that is constant; None if it does something else."""
     call = match_call(expr, "transpose", "reshape", "qnn.dequantize", "qnn.dequantize_blocks")
@@ -153,8 +148,7 @@ def _dequantized(expr: Expr) -> _Dequantized | None:
     rank = len(shape_of(call))
     if match_call(call, "transpose"):
         inner = _dequantized(call.args[0])
-        axes = call.attrs["axes"]
-        return None if inner is None else inner.turned([axis % rank for axis in axes or reversed(range(rank))])
+        return None if inner is None else inner.turned(transpose_axes(call))
     if match_call(call, "reshape"):
         inner = _dequantized(call.args[0])
         return None if inner is None else inner.with_units(shape_of(call))

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 
 from mlfc.byoc.generator import Composite, Generator
 from mlfc.relay import ir
-from mlfc.relay.dynamic import extents_of
 from mlfc.relay.ir import Call, Expr, IRModule, Tuple
 from mlfc.relay.visitor import children, post_order, users, with_children
 from mlfc.support.dims import symbols_of
@@ -23,10 +22,6 @@ class _Region:
     composite: Composite
     calls: list[Call]
     merged: bool = False
-
-    @property
-    def last(self) -> Call:
-        return self.calls[-1]
 
 
 @dataclass(frozen=True)
@@ -45,35 +40,41 @@ class PartitionGraph:
         order = post_order(body)
         readers = users(body)
         outputs: set[Expr] = set(body.fields) if isinstance(body, Tuple) else {body}
-        regions = self._regions(order, readers, outputs)
-        if not regions:
-            return module
-        return module.with_body(_rewritten(body, order, _merged(regions, order, readers, outputs)))
-
-    def _regions(
-        self, order: Sequence[Expr], readers: Mapping[Expr, Sequence[Expr]], outputs: set[Expr]
-    ) -> dict[Call, _Region]:
-        """Return the matches by their last calls; none has a call of another one."""
         claimed: set[Expr] = set()
-        found: dict[Call, _Region] = {}
+        found: dict[Call, _Region] = {}  # the matches by their last calls; none has a call of another one
         for expr in reversed(order):
-            if not isinstance(expr, Call) or expr in claimed:
+            if isinstance(expr, Call) and expr not in claimed:
+                match = self._match(expr, claimed, readers, outputs)
+                if match is not None:
+                    claimed.update(match.calls)
+                    found[expr] = match
+        if not found:
+            return module
+        regions = _merged(found, order, readers, outputs)
+        inside = {call for region in regions.values() for call in region.calls[:-1]}
+        done: dict[Expr, Expr] = {}
+        for expr in order:
+            if expr in inside:
                 continue
-            region = self._match(expr, claimed, readers, outputs)
-            if region is not None:
-                claimed.update(region.calls)
-                found[expr] = region
-        return found
+            region = regions.get(expr) if isinstance(expr, Call) else None
+            if region is None:
+                done[expr] = with_children(expr, (done.get(child, child) for child in children(expr)))
+                continue
+            attrs = {"Compiler": region.generator.name, "Composite": region.composite.name}
+            function, args = as_function(region.calls, region.calls[-1], attrs)
+            done[expr] = ir.call_function(function, [done[arg] for arg in args], span=function.span)
+        return module.with_body(done[body])
 
     def _match(
         self, expr: Call, claimed: set[Expr], readers: Mapping[Expr, Sequence[Expr]], outputs: set[Expr]
     ) -> _Region | None:
         for generator in self.generators:
             for composite in generator.table:
-                calls = composite.pattern.match(expr)
+                calls = composite.pattern(expr)
                 if not calls or not claimed.isdisjoint(calls):
                     continue
-                if not generator.takes_open and any(map(_has_open_extents, calls)):
+                types = (expr.type for call in calls for expr in (call, *call.args))
+                if not generator.takes_open and symbols_of(ir.extents_of(types)):
                     continue
                 inner = set(calls)
                 closed = all(
@@ -82,11 +83,6 @@ class PartitionGraph:
                 if closed and composite.accepts(calls, self.features):
                     return _Region(generator, composite, list(calls))
         return None
-
-
-def _has_open_extents(call: Call) -> bool:
-    """Tell whether a call reads or gives something of a size that only the run knows."""
-    return any(symbols_of(extents_of(expr.type)) for expr in (call, *call.args))
 
 
 def _through_tuples(expr: Expr, readers: Mapping[Expr, Sequence[Expr]]) -> list[Expr]:
@@ -115,19 +111,3 @@ def _merged(
             home.update(dict.fromkeys(region.calls, other))
             region.merged = True
     return {last: region for last, region in regions.items() if not region.merged}
-
-
-def _rewritten(body: Expr, order: Sequence[Expr], regions: Mapping[Call, _Region]) -> Expr:
-    inside = {call for region in regions.values() for call in region.calls if call is not region.last}
-    done: dict[Expr, Expr] = {}
-    for expr in order:
-        if expr in inside:
-            continue
-        region = regions.get(expr) if isinstance(expr, Call) else None
-        if region is None:
-            done[expr] = with_children(expr, (done.get(child, child) for child in children(expr)))
-            continue
-        attrs = {"Compiler": region.generator.name, "Composite": region.composite.name}
-        function, args = as_function(region.calls, region.last, attrs)
-        done[expr] = ir.call_function(function, [done[arg] for arg in args], span=function.span)
-    return done[body]

@@ -1,10 +1,10 @@
-"""The graph passes in their order."""
+"""The graph passes in their order, on functions without control flow: results of branches and calls are variables."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -12,13 +12,12 @@ import numpy.typing as npt
 
 from mlfc.errors import OptionError
 from mlfc.relay.faults import state_faults
-from mlfc.relay.ir import Call, IRModule, Tuple
-from mlfc.relay.visitor import called_functions, post_order
+from mlfc.relay.ir import Call, Expr, Function, GlobalVar, If, IRModule, ListType, Tuple, TupleGetItem, TupleType, Var
+from mlfc.relay.visitor import called_functions, children, post_order, substitute, with_children
 from mlfc.support.cost import limited
 from mlfc.transform.attention_orders import AttentionOrders
 from mlfc.transform.bind_params import BindParams
 from mlfc.transform.center_weights import CenterWeights
-from mlfc.transform.control import cut
 from mlfc.transform.convert_layout import ConvertLayout
 from mlfc.transform.decompose import Decompose
 from mlfc.transform.expand_attention import ExpandAttention
@@ -102,11 +101,7 @@ def run(
 
 
 def _states_first(module: IRModule) -> IRModule:
-    """Return the module with the next values of states before its other outputs.
-
-    Calls are lowered in the order of the outputs: so what a state's next value is made of need not be kept to the end,
-    but for what runs between in the model.
-    """
+    """Return the module with the next values of states first: in this order calls are lowered, so they die early."""
     if not module.states or not isinstance(module.main.body, Tuple):
         return module
     kept = {state.output for state in module.states}
@@ -142,3 +137,88 @@ def within_limits(
     calls = (expr for expr in post_order(module.main.body) if isinstance(expr, Call))
     tensors = sum(1 + len(flat_args(call)) for call in calls)
     return limited(sum(np.asarray(value).nbytes for value in params.values()), tensors, factor)
+
+
+@dataclass(frozen=True, eq=False)
+class _Opaque:
+    """What was taken out: the expression, the variables for its results, and its arguments in the cut function."""
+
+    expr: Expr
+    variables: tuple[Var, ...]
+    args: tuple[Expr, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Cut:
+    """A function without its control flow; its last parameters and results are those of what was taken out."""
+
+    function: Function
+    original: Function
+    opaque: tuple[_Opaque, ...]
+    is_tail: bool  # whether the whole body was taken out
+
+    def restored(self, function: Function) -> Function:
+        """Return what passes made of `function`, with the control flow."""
+        if not self.opaque:
+            return function
+        fields = function.body.fields if isinstance(function.body, Tuple) else (function.body,)
+        count = len(fields) - sum(len(item.args) for item in self.opaque)
+        results, rest = fields[:count], list(fields[count:])
+        known: dict[Expr, Expr] = {}
+        expr: Expr | None = None
+        for item in self.opaque:
+            args = [substitute(rest.pop(0), known) for _ in item.args]
+            expr = with_children(item.expr, args)
+            if isinstance(expr.type, TupleType):
+                known.update((var, TupleGetItem(expr, index, var.span)) for index, var in enumerate(item.variables))
+            else:
+                known[item.variables[0]] = expr
+        params = function.params[: len(function.params) - sum(len(item.variables) for item in self.opaque)]
+        if self.is_tail:
+            assert expr is not None
+            return Function(params, expr, self.original.attrs, self.original.span)
+        whole = Tuple(tuple(results), self.original.body.span)
+        body = substitute(whole if isinstance(self.original.body, Tuple) else results[0], known)
+        return Function(params, body, self.original.attrs, self.original.span)
+
+
+def is_opaque(expr: Expr) -> bool:
+    """Tell whether passes do not look into an expression: a branch, a call of a function, an operator on lists."""
+    if isinstance(expr, If):
+        return True
+    if not isinstance(expr, Call):
+        return False
+    return isinstance(expr.op, GlobalVar) or any(isinstance(item.type, ListType) for item in (expr, *expr.args))
+
+
+def cut(function: Function) -> Cut:
+    """Return a function without control flow."""
+    done: dict[Expr, Expr] = {}
+    opaque: list[_Opaque] = []
+    for expr in post_order(function.body):
+        args = [done[child] for child in children(expr)]
+        if is_opaque(expr):
+            kinds = expr.type.fields if isinstance(expr.type, TupleType) else (expr.type,)
+            variables = tuple(
+                Var(f"{_PREFIX}{len(opaque)}_{index}", kind, expr.span)  # type: ignore[arg-type]  # no functions
+                for index, kind in enumerate(kinds)
+            )
+            opaque.append(_Opaque(expr, variables, tuple(args)))
+            done[expr] = Tuple(variables) if isinstance(expr.type, TupleType) else variables[0]
+        elif isinstance(expr, TupleGetItem) and isinstance(done[expr.value], Tuple):
+            fields = done[expr.value]
+            assert isinstance(fields, Tuple)
+            done[expr] = fields.fields[expr.index]
+        else:
+            done[expr] = with_children(expr, args)
+    body = done[function.body]
+    is_tail = is_opaque(function.body)
+    results: Sequence[Expr] = () if is_tail else body.fields if isinstance(body, Tuple) else (body,)
+    if not opaque:
+        return Cut(function, function, (), is_tail=False)
+    heads = (*results, *(arg for item in opaque for arg in item.args))
+    params = (*function.params, *(var for item in opaque for var in item.variables))
+    return Cut(Function(params, Tuple(heads), function.attrs, function.span), function, tuple(opaque), is_tail)
+
+
+_PREFIX = "opaque_"

@@ -1,56 +1,33 @@
 """Quantized models in canonical form: integer operators where floats were only written around them.
 
-ONNX writes a quantized layer as dequantize -> float operator -> quantize. Here the integers move inwards: a
-convolution of dequantized tensors is the dequantized integer convolution, data movement and maxima of
-dequantized tensors are those of the integers, and what is left, a dequantized int32 sum quantized again, is
-`qnn.requantize`, as ONNX defines QLinearConv. Other float operators stay between their neighbours.
+ONNX writes a quantized layer as dequantize -> float operator -> quantize. Integers move inwards, and a dequantized
+int32 sum quantized again is `qnn.requantize`, as ONNX defines QLinearConv. Other float operators stay between their
+neighbours.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from typing import ClassVar
 
 import numpy as np
 
 from mlfc.errors import InternalError
 from mlfc.ops.evaluate import evaluate
 from mlfc.relay import ir
-from mlfc.relay.ir import Call, Constant, Expr, IRModule, Tuple, op_name
-from mlfc.relay.op import Elements, Operator, forms
+from mlfc.relay.ir import Call, Constant, Expr, Tuple, op_name
+from mlfc.relay.op import Elements, forms
 from mlfc.support import dtypes
-from mlfc.transform.matching import (
-    Array,
-    Rule,
-    apply_rules,
-    dtype_of,
-    flat_args,
-    joined_span,
-    keeps_order,
-    match_call,
-    names_of,
-    per_channel,
-    same_quantization,
-    scalar_of,
-    shape_of,
-    value_of,
-)
+from mlfc.transform import matching
+from mlfc.transform.matching import Array, dtype_of, flat_args, joined_span, match_call, scalar_of, shape_of, value_of
 
 _INT32_MAX = float(np.iinfo(np.int32).max)
-
-
-@dataclass(frozen=True)
-class CanonicalizeQuantized:
-    """Rewrite dequantize -> operator -> quantize to integer operators."""
-
-    def __call__(self, module: IRModule) -> IRModule:
-        """Return the module in canonical form."""
-        return apply_rules(module, _RULES)
 
 
 def _dequantized(expr: Expr) -> Call | None:
     """Return a dequantize whose parameters are constants, with positive scales."""
     call = match_call(expr, "qnn.dequantize")
-    return call if call and keeps_order(call.args[1]) and value_of(call.args[2]) is not None else None
+    return call if call and matching.keeps_order(call.args[1]) and value_of(call.args[2]) is not None else None
 
 
 def _byte_tensor(expr: Expr) -> Call | None:
@@ -83,7 +60,11 @@ def _scalar(expr: Expr, dtype: str) -> Constant:
 
 def _integer_product(call: Call, data: Call, weights: Call, channel_axis: int) -> Expr:
     """Return the dequantized integer form of a product of dequantized tensors."""
-    data_scale, weight_scale = _scalar(data.args[1], "float32"), _vector_or_scalar(weights.args[1])
+    scales = value_of(weights.args[1])
+    if scales is None:
+        raise InternalError("quantization parameters were expected to be constants")
+    weight_scale = ir.const(scales.reshape(()) if scales.size == 1 else scales, "float32")
+    data_scale = _scalar(data.args[1], "float32")
     args = [
         data.args[0], weights.args[0], _scalar(data.args[2], "int32"), _scalar(weights.args[2], "int32"),
         data_scale, weight_scale,
@@ -91,13 +72,6 @@ def _integer_product(call: Call, data: Call, weights: Call, channel_axis: int) -
     nodes = ir.Span(data.span.merged(weights.span).merged(call.span).nodes)
     sums = ir.call(forms("integer_of")[op_name(call) or ""], args, {**call.attrs, "out_dtype": "int32"}, span=nodes)
     return _dequantize_sums(sums, data_scale.data * weight_scale.data, channel_axis, call.span)
-
-
-def _vector_or_scalar(expr: Expr) -> Constant:
-    value = value_of(expr)
-    if value is None:
-        raise InternalError("quantization parameters were expected to be constants")
-    return ir.const(value.reshape(()) if value.size == 1 else value, "float32")
 
 
 def _dequantize_sums(sums: Expr, scale: Array, axis: int, span: ir.Span) -> Call:
@@ -121,9 +95,8 @@ def _product(call: Call) -> Expr | None:
 def _integer_sums(expr: Expr) -> Call | None:
     """Return a dequantize of int32 sums: what stands for a float product here."""
     call = _dequantized(expr)
-    if call is None or dtype_of(call.args[0]) != "int32" or scalar_of(call.args[2]) != 0:
-        return None
-    return call
+    is_sums = call is not None and dtype_of(call.args[0]) == "int32" and scalar_of(call.args[2]) == 0
+    return call if is_sums else None
 
 
 def _add(call: Call, *, rounds: bool = False) -> Expr | None:
@@ -155,7 +128,7 @@ def _with_bias(call: Call, sums: Call, bias: Expr, *, rounds: bool) -> Expr | No
     if scale is None or steps is None or not np.all(np.abs(steps) < _INT32_MAX):
         return None
     if match_call(call, "add"):
-        wide = per_channel(steps, shape_of(call), axis)
+        wide = matching.per_channel(steps, shape_of(call), axis)
         if wide is None:
             return None
         steps = wide
@@ -198,9 +171,27 @@ def _quantize(call: Call) -> Expr | None:
     if isinstance(call.args[0], Constant):
         value = evaluate(call)
         return None if value is None else Constant(value, call.args[0].name, call.span)
-    if match_call(call.args[0], "concatenate"):
-        return _quantize_parts(call)
-    return _requantize(call)
+    joined = match_call(call.args[0], "concatenate")
+    if joined is None:
+        return _requantize(call)
+    # the parts of a concatenation are quantized if some of them are integers already
+    parts = flat_args(joined)
+    if scalar_of(call.args[1]) is None or not any(match_call(part, "qnn.dequantize") for part in parts):
+        return None
+    quantized = []
+    for part in parts:
+        inner = _byte_tensor(part)
+        if (
+            inner
+            and dtype_of(inner.args[0]) == dtype_of(call)
+            and matching.same_quantization(inner.args[1:], call.args[1:])
+        ):
+            quantized.append(inner.args[0])
+            continue
+        nodes = ir.Span(call.span.nodes)
+        own = ir.call("qnn.quantize", [part, *call.args[1:]], call.attrs, span=nodes)
+        quantized.append(_quantize(own) or own)
+    return ir.call("concatenate", [Tuple(tuple(quantized))], joined.attrs, span=joined_span(joined, call))
 
 
 def _requantize(call: Call) -> Expr | None:
@@ -233,54 +224,30 @@ def _limited(result: Expr, limited: Call, quantize: Call) -> Expr:
     infinity = float(np.inf)
     is_relu = match_call(limited, "nn.relu") is not None
     bounds = (0.0, infinity) if is_relu else (limited.attrs["a_min"], limited.attrs["a_max"])
-    low, high = (_quantized_bound(bound, quantize) for bound in bounds)
+    steps = (np.rint(np.float32(bound) / np.float32(_number(quantize.args[1]))) for bound in bounds)
+    limits = dtypes.limits(dtype_of(quantize))
+    low, high = (float(np.clip(step + _number(quantize.args[2]), *limits)) for step in steps)
     if (low, high) == tuple(map(float, dtypes.limits(dtype_of(result)))):
         return result
     return ir.call("clip", [result], a_min=low, a_max=high, span=result.span)
 
 
-def _quantized_bound(bound: float, quantize: Call) -> float:
-    low, high = dtypes.limits(dtype_of(quantize))
-    steps = np.rint(np.float32(bound) / np.float32(_number(quantize.args[1])))
-    return float(np.clip(steps + _number(quantize.args[2]), low, high))
-
-
-def _quantize_parts(call: Call) -> Expr | None:
-    """Quantize the parts of a concatenation if some of them are integers already."""
-    joined = match_call(call.args[0], "concatenate")
-    if joined is None or not isinstance(joined.args[0], Tuple) or not isinstance(call.op, Operator):
-        return None
-    parts = joined.args[0].fields
-    if scalar_of(call.args[1]) is None or not any(match_call(part, "qnn.dequantize") for part in parts):
-        return None
-    quantized = [_quantized_part(part, call) for part in parts]
-    return ir.call("concatenate", [Tuple(tuple(quantized))], joined.attrs, span=joined_span(joined, call))
-
-
-def _quantized_part(part: Expr, quantize: Call) -> Expr:
-    inner = _byte_tensor(part)
-    if inner and dtype_of(inner.args[0]) == dtype_of(quantize) and same_quantization(inner.args[1:], quantize.args[1:]):
-        return inner.args[0]
-    nodes = ir.Span(quantize.span.nodes)
-    call = ir.call("qnn.quantize", [part, *quantize.args[1:]], quantize.attrs, span=nodes)
-    return _quantize(call) or call
+def _on_codes(inner: Call, call: Call, args: Sequence[Expr], **changed: object) -> Expr:
+    """Return the dequantized result of an operator on codes, which `inner` dequantizes, in place of `call`."""
+    name, attrs = changed.pop("name", matching.operator_of(call).name), {**call.attrs, **changed}
+    moved = ir.call(str(name), args, attrs, span=ir.Span(call.span.nodes))
+    scales = [_scalar(inner.args[1], "float32"), _scalar(inner.args[2], "int32")]
+    return ir.call("qnn.dequantize", [moved, *scales], {**inner.attrs, "axis": -1}, span=call.span)
 
 
 def _movement(call: Call) -> Expr | None:
     """Move integers instead of the real numbers that they stand for."""
     inner = _byte_tensor(call.args[0])
-    if inner is None or not isinstance(call.op, Operator) or 0 in shape_of(call.args[0]):
+    if inner is None or 0 in shape_of(call.args[0]):
         return None
     if any(not isinstance(arg, Constant) and arg is not call.args[0] for arg in call.args):
         return None
-    moved = ir.call(call.op.name, [inner.args[0], *call.args[1:]], call.attrs, span=ir.Span(call.span.nodes))
-    return _dequantize_like(moved, inner, call)
-
-
-def _dequantize_like(moved: Expr, inner: Call, call: Call) -> Expr:
-    attrs = {**inner.attrs, "axis": -1}
-    args = [moved, _scalar(inner.args[1], "float32"), _scalar(inner.args[2], "int32")]
-    return ir.call("qnn.dequantize", args, attrs, span=call.span)
+    return _on_codes(inner, call, [inner.args[0], *call.args[1:]])
 
 
 def _weights_movement(call: Call) -> Expr | None:
@@ -299,20 +266,15 @@ def _relu(call: Call) -> Expr | None:
     inner = _byte_tensor(call.args[0])
     if inner is None:
         return None
-    kind = dtype_of(inner.args[0])
-    limits = {"a_min": _number(inner.args[2]), "a_max": dtypes.limits(kind)[1]}
-    limited = ir.call("clip", [inner.args[0]], limits, span=ir.Span(call.span.nodes))
-    return _dequantize_like(limited, inner, call)
+    most = dtypes.limits(dtype_of(inner.args[0]))[1]
+    return _on_codes(inner, call, [inner.args[0]], name="clip", a_min=_number(inner.args[2]), a_max=most)
 
 
 def _pad(call: Call) -> Expr | None:
     inner, fill = _byte_tensor(call.args[0]), scalar_of(call.args[1])
     if inner is None or (call.attrs["pad_mode"] == "constant" and fill != 0):
         return None
-    kind = dtype_of(inner.args[0])
-    value = _scalar(inner.args[2], kind)
-    padded = ir.call("nn.pad", [inner.args[0], value], call.attrs, span=ir.Span(call.span.nodes))
-    return _dequantize_like(padded, inner, call)
+    return _on_codes(inner, call, [inner.args[0], _scalar(inner.args[2], dtype_of(inner.args[0]))])
 
 
 def _concatenate(call: Call) -> Expr | None:
@@ -322,22 +284,25 @@ def _concatenate(call: Call) -> Expr | None:
         return None
     first = found[0]
     same_dtype = {dtype_of(part.args[0]) for part in found} == {dtype_of(first.args[0])}
-    if not same_dtype or not all(same_quantization(part.args[1:], first.args[1:]) for part in found):
+    if not same_dtype or not all(matching.same_quantization(part.args[1:], first.args[1:]) for part in found):
         return None
-    joined = Tuple(tuple(part.args[0] for part in found))
-    moved = ir.call("concatenate", [joined], call.attrs, span=ir.Span(call.span.nodes))
-    return _dequantize_like(moved, first, call)
+    return _on_codes(first, call, [Tuple(tuple(part.args[0] for part in found))])
 
 
 _MOVEMENTS = (Elements.SAME, Elements.MOVED, Elements.EXTREME)
-_RULES: dict[str, Rule] = {
-    **dict.fromkeys(forms("integer_of"), _product),
-    **dict.fromkeys(names_of(lambda operator: operator.elements in _MOVEMENTS), _movement),
-    "add": _add,
-    "nn.bias_add": _bias_add,
-    "qnn.quantize": _quantize,
-    "transpose": _weights_movement,
-    "nn.relu": _relu,
-    "nn.pad": _pad,
-    "concatenate": _concatenate,
-}
+
+
+class CanonicalizeQuantized(matching.RulePass):
+    """Rewrite dequantize -> operator -> quantize to integer operators."""
+
+    _RULES: ClassVar[dict[str, matching.Rule]] = {
+        **dict.fromkeys(forms("integer_of"), _product),
+        **dict.fromkeys(matching.names_of(lambda operator: operator.elements in _MOVEMENTS), _movement),
+        "add": _add,
+        "nn.bias_add": _bias_add,
+        "qnn.quantize": _quantize,
+        "transpose": _weights_movement,
+        "nn.relu": _relu,
+        "nn.pad": _pad,
+        "concatenate": _concatenate,
+    }

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from math import inf, isnan, prod
 
 import numpy as np
@@ -14,19 +14,8 @@ from mlfc.relay.ir import Call, Constant, Expr, IRModule
 from mlfc.relay.op import Operator
 from mlfc.relay.visitor import children, post_order, users, with_children
 from mlfc.support.dims import bounds, is_static
-from mlfc.transform.matching import (
-    Array,
-    dtype_of,
-    is_moderate,
-    joined_span,
-    match_call,
-    reshaped,
-    scalar_of,
-    shape_of,
-    storage_owner,
-    transposed,
-    value_of,
-)
+from mlfc.transform import matching
+from mlfc.transform.matching import dtype_of, is_moderate, match_call, reshaped, scalar_of, shape_of, storage_owner
 
 LOWEST = -1e9
 """What is added to masked scores that come to nothing beside any other, as minus infinity would."""
@@ -47,23 +36,23 @@ class RecognizeAttention:
         if any(isinstance(call.op, Operator) and call.op.rounding_sensitive for call in calls):
             return module
         products = [call for call in calls if match_call(call, "nn.batch_matmul") and dtype_of(call) == "float32"]
-        found = {call: match for call in products if (match := _match(call)) is not None} if len(products) > 1 else {}
-        if not found:
+        candidates = [_AttentionMatch(call) for call in products] if len(products) > 1 else []
+        matches = [candidate for candidate in candidates if candidate.matches()]
+        if not matches:
             return module
         readers = users(module.main.body)
-        found = {call: match for call, match in found.items() if _is_closed(match.inner, call, readers)}
+        # nothing else reads what is between the products
+        found = {
+            match.last: match
+            for match in matches
+            if {*match.inner, match.last}.issuperset(reader for node in match.inner for reader in readers[node])
+        }
         done: dict[Expr, Expr] = {}
         for node in nodes:
             done[node] = with_children(node, (done[child] for child in children(node)))
             if isinstance(node, Call) and node in found:
-                done[node] = found[node].build(node, done)
+                done[node] = found[node].build(done)
         return module.with_body(done[module.main.body])
-
-
-def _is_closed(inner: Iterable[Expr], last: Call, readers: Mapping[Expr, list[Expr]]) -> bool:
-    """Tell whether nothing but `last` and each other reads any of `inner`."""
-    known = {*inner, last}
-    return all(reader in known for node in inner for reader in readers[node])
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,155 +65,120 @@ class _MaskPart:
     negated: bool = False  # whether a mask is true where the key is hidden
 
 
-@dataclass(eq=False)
-class _Match:
-    """What was found on the way from the second product back to the first."""
+class _AttentionMatch:
+    """An attention, from its second product `last` back to its first: sizes, tensors before factors, and masks."""
 
-    values: Expr = field(init=False)
-    first: Call = field(init=False)  # the first product
-    leading: tuple[int, ...] = ()  # leading dimensions of the softmax
-    scale: float = 1.0
-    cap: float = 0.0
-    zero_nan: bool = False
-    fill: float | None = None  # of masked scores, None for minus infinity
-    parts: list[_MaskPart] = field(default_factory=list)
-    inner: list[Expr] = field(default_factory=list)  # all between the products, and the first of them
-    build: Callable[[Call, Mapping[Expr, Expr]], Expr] = field(init=False)
+    first: Call  # the first product
 
+    def __init__(self, last: Call) -> None:
+        self.last = last
+        self.scale, self.cap, self.zero_nan = 1.0, 0.0, False
+        self.fill: float | None = None  # of masked scores, None for minus infinity
+        self.parts: list[_MaskPart] = []
+        self.inner: list[Expr] = []  # all between the products, and the first of them
 
-def _match(last: Call) -> _Match | None:
-    """Return the attention whose second product is `last`, None if it is none."""
-    if last.attrs["transpose_a"]:
-        return None
-    match = _Match()
-    softmax = _softmax(match, last.args[0])
-    if softmax is None:
-        return None
-    match.leading = shape_of(softmax)[:-2]
-    if len(shape_of(softmax)) < 3 or not _scores(match, softmax.args[0], 16):
-        return None
-    return match if _Builder(match, last).fits() else None
-
-
-def _through_views(match: _Match, expr: Expr) -> Expr:
-    """Return what an expression is a view of; the views belong to the match."""
-    owner = storage_owner(expr)
-    while expr is not owner:
-        match.inner.append(expr)
-        expr = expr.args[0]  # type: ignore[union-attr]  # a view is a call
-    return owner
-
-
-def _softmax(match: _Match, expr: Expr) -> Call | None:
-    """Return the softmax over keys that an expression is, NaN replaced by zeros or not."""
-    expr = _through_views(match, expr)
-    chosen = match_call(expr, "where")
-    if chosen is not None:
-        test = match_call(chosen.args[0], "isnan")
-        if test is None or test.args[0] is not chosen.args[2] or scalar_of(chosen.args[1]) != 0.0:
-            return None
-        match.inner += [chosen, test]
-        match.zero_nan = True
-        expr = chosen.args[2]
-    found = match_call(expr, "nn.softmax", "nn.fast_softmax")
-    if found is None or found.attrs["axis"] % len(shape_of(found)) != len(shape_of(found)) - 1:
-        return None
-    match.inner.append(found)
-    return found
-
-
-def _scores(match: _Match, expr: Expr, depth: int) -> bool:
-    """Follow what a softmax reads back to the first product; tell whether all of it is that of an attention."""
-    expr = _through_views(match, expr)
-    if not isinstance(expr, Call) or depth == 0:
-        return False
-    match.inner.append(expr)
-    if match_call(expr, "add"):
-        return _either(match, expr, depth)
-    if match_call(expr, "where"):
-        return _selected(match, expr, depth)
-    return _scaled(match, expr)
-
-
-def _either(match: _Match, call: Call, depth: int) -> bool:
-    """Follow the operand of an addition that leads to the product; the other one is a bias."""
-    for scores, bias in (call.args, call.args[::-1]):
-        if shape_of(scores) != shape_of(call) or dtype_of(bias) != dtype_of(call):
-            continue
-        parts, inner, numbers = list(match.parts), list(match.inner), (match.scale, match.cap, match.fill)
-        match.parts.append(_MaskPart("bias", bias, shape_of(call)))
-        if _scores(match, scores, depth - 1) and match.fill in (numbers[2], -inf):  # else it changes what is hidden
-            return True
-        match.parts, match.inner, (match.scale, match.cap, match.fill) = parts, inner, numbers
-    return False
-
-
-def _selected(match: _Match, call: Call, depth: int) -> bool:
-    """Follow the operand of a selection that leads to the product; the other one is a number for hidden scores."""
-    condition, then, otherwise = call.args
-    for scores, other, negated in ((then, otherwise, False), (otherwise, then, True)):
-        number = scalar_of(other)
-        if number is None or isnan(number) or shape_of(scores) != shape_of(call):
-            continue
-        if any(part.kind == "mask" for part in match.parts):
-            continue
-        match.fill = number
-        match.parts.append(_MaskPart("mask", condition, shape_of(call), negated))
-        return _scores(match, scores, depth - 1)
-    return False
-
-
-def _scaled(match: _Match, expr: Expr) -> bool:
-    """Follow factors of the scores, and a cap, to the product of queries and keys."""
-    while match_call(expr, "nn.batch_matmul") is None:
-        factored = _factored(expr)
-        tanh = match_call(expr, "tanh")
-        if factored is not None:
-            inner, factor = factored
-            bent = match_call(inner, "tanh")
-            if bent is not None and match.scale == 1.0 and not match.cap and factor > 0:
-                match.cap = factor
-            elif bent is not None:
-                return False
-            match.scale *= factor
-        elif tanh is not None and match.cap:
-            inner = tanh.args[0]
-        else:
+    def matches(self) -> bool:
+        """Tell whether it is one; then it can be built."""
+        softmax = None if self.last.attrs["transpose_a"] else self._softmax(self.last.args[0])
+        if softmax is None or len(shape_of(softmax)) < 3 or not self._scores(softmax.args[0], 16):
             return False
-        expr = _through_views(match, inner)
-        match.inner.append(expr)
-    assert isinstance(expr, Call)
-    match.first = expr
-    return True
+        return self._fits(shape_of(softmax)[:-2])
 
+    def _through_views(self, expr: Expr) -> Expr:
+        """Return what an expression is a view of; the views belong to the self."""
+        owner = storage_owner(expr)
+        while expr is not owner:
+            self.inner.append(expr)
+            expr = expr.args[0]  # type: ignore[union-attr]  # a view is a call
+        return owner
 
-def _factored(expr: Expr) -> tuple[Expr, float] | None:
-    """Return an expression and the number that it is multiplied with, if it is a product with one."""
-    call = match_call(expr, "multiply", "divide")
-    if call is None:
-        return None
-    by_number = match_call(call, "divide")
-    for inner, other in (call.args, call.args[::-1])[: 1 if by_number else 2]:
-        number = scalar_of(other)
-        if number and shape_of(inner) == shape_of(call) and is_moderate(np.asarray(number)).all():
-            return inner, 1 / number if by_number else number
-    return None
+    def _softmax(self, expr: Expr) -> Call | None:
+        """Return the softmax over keys that an expression is, NaN replaced by zeros or not."""
+        expr = self._through_views(expr)
+        chosen = match_call(expr, "where")
+        if chosen is not None:
+            test = match_call(chosen.args[0], "isnan")
+            if test is None or test.args[0] is not chosen.args[2] or scalar_of(chosen.args[1]) != 0.0:
+                return None
+            self.inner += [chosen, test]
+            self.zero_nan = True
+            expr = chosen.args[2]
+        found = match_call(expr, "nn.softmax", "nn.fast_softmax")
+        if found is None or found.attrs["axis"] % len(shape_of(found)) != len(shape_of(found)) - 1:
+            return None
+        self.inner.append(found)
+        return found
 
+    def _scores(self, expr: Expr, depth: int) -> bool:
+        """Follow what a softmax reads back to the first product; tell whether all of it is that of an attention."""
+        expr = self._through_views(expr)
+        if not isinstance(expr, Call) or depth == 0:
+            return False
+        self.inner.append(expr)
+        if match_call(expr, "add"):
+            return self._either(expr, depth)
+        if match_call(expr, "where"):
+            return self._selected(expr, depth)
+        return self._scaled(expr)
 
-class _Builder:
-    """Makes the call from a match: sizes, the tensors before factors and repetitions, and masks."""
+    def _either(self, call: Call, depth: int) -> bool:
+        """Follow the operand of an addition that leads to the product; the other one is a bias."""
+        for scores, bias in (call.args, call.args[::-1]):
+            if shape_of(scores) != shape_of(call) or dtype_of(bias) != dtype_of(call):
+                continue
+            parts, inner, numbers = list(self.parts), list(self.inner), (self.scale, self.cap, self.fill)
+            self.parts.append(_MaskPart("bias", bias, shape_of(call)))
+            if self._scores(scores, depth - 1) and self.fill in (numbers[2], -inf):  # else it changes what is hidden
+                return True
+            self.parts, self.inner, (self.scale, self.cap, self.fill) = parts, inner, numbers
+        return False
 
-    def __init__(self, match: _Match, last: Call) -> None:
-        self.match, self.last = match, last
-        self.heads, self.batch = match.leading[-1], prod(match.leading[:-1])
-        self.scale = match.scale
-        first = match.first
+    def _selected(self, call: Call, depth: int) -> bool:
+        """Follow the operand of a selection that leads to the product; the other one is a number for hidden scores."""
+        condition, then, otherwise = call.args
+        for scores, other, negated in ((then, otherwise, False), (otherwise, then, True)):
+            number = scalar_of(other)
+            if number is None or isnan(number) or shape_of(scores) != shape_of(call):
+                continue
+            if any(part.kind == "mask" for part in self.parts):
+                continue
+            self.fill = number
+            self.parts.append(_MaskPart("mask", condition, shape_of(call), negated))
+            return self._scores(scores, depth - 1)
+        return False
+
+    def _scaled(self, expr: Expr) -> bool:
+        """Follow factors of the scores, and a cap, to the product of queries and keys."""
+        while match_call(expr, "nn.batch_matmul") is None:
+            factored = _factored(expr)
+            tanh = match_call(expr, "tanh")
+            if factored is not None:
+                inner, factor = factored
+                bent = match_call(inner, "tanh")
+                if bent is not None and self.scale == 1.0 and not self.cap and factor > 0:
+                    self.cap = factor
+                elif bent is not None:
+                    return False
+                self.scale *= factor
+            elif tanh is not None and self.cap:
+                inner = tanh.args[0]
+            else:
+                return False
+            expr = self._through_views(inner)
+            self.inner.append(expr)
+        assert isinstance(expr, Call)
+        self.first = expr
+        return True
+
+    def _fits(self, leading: tuple[int, ...]) -> bool:
+        """Tell whether the match is an attention, given the leading dimensions of its softmax; then it can be built."""
+        self.heads, self.batch = leading[-1], prod(leading[:-1])
+        first = self.first
         self.queries, self.keys = shape_of(first)[1:]
-        self.size, self.value_size = shape_of(first.args[0])[1 if first.attrs["transpose_a"] else 2], shape_of(last)[2]
-
-    def fits(self) -> bool:
-        """Tell whether the match is an attention; then it can be built."""
-        match, first = self.match, self.match.first
+        self.size, self.value_size = (
+            shape_of(first.args[0])[1 if first.attrs["transpose_a"] else 2],
+            shape_of(self.last)[2],
+        )
         if shape_of(first)[0] != self.batch * self.heads or 0 in shape_of(first) or 0 in (self.size, self.value_size):
             return False
         if max(bounds(self.queries)[0], bounds(self.keys)[0]) > FARTHEST:
@@ -240,10 +194,9 @@ class _Builder:
         stacks = (shape_of(first.args[0])[0], shape_of(first.args[1])[0], shape_of(self.last.args[1])[0])
         if any(stack != self.batch * self.heads for stack in stacks):
             return False
-        if not all(self._placed(part) for part in match.parts):
+        if not all(self._placed(part) for part in self.parts):
             return False
         self.groups, self.sources = self.heads // repeats, (q, k, v)
-        match.build = self.build
         return True
 
     def _before(self, expr: Expr) -> Expr:
@@ -259,8 +212,7 @@ class _Builder:
         if turned is None or shape_of(turned)[-2:] not in ((self.keys, self.size), (self.size, self.keys)):
             return expr, swapped
         rank = len(shape_of(turned))
-        axes = [axis % rank for axis in turned.attrs["axes"] or reversed(range(rank))]
-        only = axes == [*range(rank - 2), rank - 1, rank - 2]
+        only = matching.transpose_axes(turned) == (*range(rank - 2), rank - 1, rank - 2)
         return (turned.args[0], not swapped) if only else (expr, swapped)
 
     def _unrepeated(self, expr: Expr) -> tuple[Expr, int]:
@@ -279,19 +231,19 @@ class _Builder:
         same = before[:-3] == after[:-3] and before[-2:] == after[-2:] and prod(after[:-4]) == self.batch
         return (call.args[0], after[-3]) if same else (expr, 1)
 
-    def build(self, last: Call, done: Mapping[Expr, Expr]) -> Expr:
+    def build(self, done: Mapping[Expr, Expr]) -> Expr:
         """Return the call that stands for the match; `done` has what stands for expressions before it."""
-        match, first = self.match, self.match.first
+        first, last = self.first, self.last
         q, k, v = (done[source] for source in self.sources)
         parts = [
             self._stack(q, self.heads, self.queries, self.size, swapped=first.attrs["transpose_a"]),
             self._stack(k, self.groups, self.keys, self.size, swapped=self.turned),
             self._stack(v, self.groups, self.keys, self.value_size, swapped=last.attrs["transpose_b"]),
         ]
-        attrs: dict[str, object] = {"softcap": match.cap, "fill": match.fill, "scale": self.scale}
-        attrs |= {"zero_rows": False, "zero_nan": match.zero_nan}
+        attrs: dict[str, object] = {"softcap": self.cap, "fill": self.fill, "scale": self.scale}
+        attrs |= {"zero_rows": False, "zero_nan": self.zero_nan}
         extras: list[tuple[str, Expr]] = []
-        for part in match.parts:
+        for part in self.parts:
             window = self._window(part)
             if window is not None and "offset" not in attrs:
                 attrs |= window
@@ -299,11 +251,13 @@ class _Builder:
                     attrs["fill"] = None
                 continue
             tensor = self._broadcast(done[part.tensor], part.view)
-            if part.negated:
-                tensor = _inverted(tensor)
+            if part.negated and isinstance(tensor, Constant):
+                tensor = Constant(~tensor.data, tensor.name, tensor.span)
+            elif part.negated:
+                tensor = ir.call("logical_not", [tensor], span=ir.Span(tensor.span.nodes))
             extras.append((part.kind, tensor))
         attrs["extras"] = tuple(kind for kind, _ in extras)
-        span = joined_span(*(node for node in reversed(match.inner) if isinstance(node, Call)), last)
+        span = matching.joined_span(*(node for node in reversed(self.inner) if isinstance(node, Call)), last)
         args = [*parts, *(tensor for _, tensor in extras)]
         found = ir.call("nn.attention", args, attrs, span=replace(span, tensor=None))
         return reshaped(found, shape_of(last), span)
@@ -319,10 +273,10 @@ class _Builder:
             turned = match_call(expr, "transpose")
             axes = (*range(rank - 2), rank - 1, rank - 2)
             if turned is not None:  # which exporters write for the product: then this undoes it
-                before = turned.attrs["axes"] or tuple(reversed(range(rank)))
-                expr = transposed(turned.args[0], [before[axis] % rank for axis in axes])
+                before = matching.transpose_axes(turned)
+                expr = matching.transposed(turned.args[0], [before[axis] for axis in axes])
             else:
-                expr = transposed(expr, axes)
+                expr = matching.transposed(expr, axes)
             source = storage_owner(expr)
         return reshaped(source, shape)
 
@@ -332,7 +286,9 @@ class _Builder:
             return False
         if len(shape_of(part.tensor)) > len(part.view):
             return False
-        return self._grouping(part.view[:-2]) is not None or all(extent == 1 for extent in _aligned(part)[:-2])
+        own = shape_of(part.tensor)  # aligned to the view from the right
+        is_plain = all(extent == 1 for extent in own[:-2])
+        return self._grouping(part.view[:-2]) is not None or is_plain
 
     def _grouping(self, leading: tuple[int, ...]) -> int | None:
         """Return how many leading dimensions make up the batch, if the others make up the heads."""
@@ -359,7 +315,7 @@ class _Builder:
 
     def _window(self, part: _MaskPart) -> dict[str, object] | None:
         """Return the attributes that say the same as a constant mask of a window, None if it is none."""
-        value = value_of(part.tensor)
+        value = matching.value_of(part.tensor)
         if value is None or value.shape[-2:] != (self.queries, self.keys) or value.size != self.queries * self.keys:
             return None
         value = value.reshape(self.queries, self.keys)
@@ -368,13 +324,26 @@ class _Builder:
             if not np.all(value[~hidden] == 0):
                 return None
             return window_of(~hidden, needs_keys=bool(np.any(np.isfinite(value[hidden]))))
-        fill = self.match.fill
+        fill = self.fill
         if fill is not None and fill > LOWEST:
             return None
         return window_of(~value if part.negated else value, needs_keys=fill not in (None, -inf))
 
 
-def window_of(seen: Array, *, needs_keys: bool) -> dict[str, object] | None:
+def _factored(expr: Expr) -> tuple[Expr, float] | None:
+    """Return an expression and the number that it is multiplied with, if it is a product with one."""
+    call = match_call(expr, "multiply", "divide")
+    if call is None:
+        return None
+    by_number = match_call(call, "divide")
+    for inner, other in (call.args, call.args[::-1])[: 1 if by_number else 2]:
+        number = scalar_of(other)
+        if number and shape_of(inner) == shape_of(call) and is_moderate(np.asarray(number)).all():
+            return inner, 1 / number if by_number else number
+    return None
+
+
+def window_of(seen: matching.Array, *, needs_keys: bool) -> dict[str, object] | None:
     """Return `offset`, `left` and `right` of a mask of (queries, keys), None if it is no window.
 
     `needs_keys`: a query that sees no key is none of a window.
@@ -394,14 +363,3 @@ def window_of(seen: Array, *, needs_keys: bool) -> dict[str, object] | None:
                 offset = end if right else begin
                 return {"offset": offset, "right": 0 if right else -1, "left": offset - begin if left else -1}
     return None
-
-
-def _aligned(part: _MaskPart) -> tuple[int, ...]:
-    shape = shape_of(part.tensor)
-    return (1,) * (len(part.view) - len(shape)) + shape
-
-
-def _inverted(mask: Expr) -> Expr:
-    if isinstance(mask, Constant):
-        return Constant(~mask.data, mask.name, mask.span)
-    return ir.call("logical_not", [mask], span=ir.Span(mask.span.nodes))

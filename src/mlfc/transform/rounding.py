@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mlfc.relay import ir as relay
@@ -31,7 +31,7 @@ def is_rounding_sensitive(modules: Sequence[relay.IRModule]) -> bool:
     calls = [expr for function in functions for expr in post_order(function.body) if isinstance(expr, relay.Call)]
     quantized: dict[relay.Function, list[relay.Expr]] = {}
     for group in dict.fromkeys(call.op for call in calls if isinstance(call.op, relay.Function)):
-        inside = [(operator_of(call), call) for call in _calls_in(group)]
+        inside = [(operator_of(call), call) for call in post_order(group.body) if isinstance(call, relay.Call)]
         if any(operator.rounding_sensitive for operator, _ in inside):
             return True
         quantized[group] = [call.args[0] for operator, call in inside if operator.traits & Trait.QUANTIZES]
@@ -41,10 +41,6 @@ def is_rounding_sensitive(modules: Sequence[relay.IRModule]) -> bool:
             around = dict(zip(call.op.params, call.args, strict=True))
             places += [(value, around) for value in quantized[call.op]]
     return _have_sum_of_product(places)
-
-
-def _calls_in(group: relay.Function) -> Iterator[relay.Call]:
-    return (expr for expr in post_order(group.body) if isinstance(expr, relay.Call))
 
 
 def _have_sum_of_product(todo: list[_Place]) -> bool:
@@ -57,7 +53,9 @@ def _have_sum_of_product(todo: list[_Place]) -> bool:
         seen[expr, id(around)] = (expr, around)
         if not isinstance(expr, relay.Call) or not isinstance(expr.op, Operator):
             todo += _behind(expr, around)
-        elif expr.op.kind not in _LOOPS and not _is_of_codes(expr):
+        elif expr.op.kind not in _LOOPS:
+            if expr.op.traits & Trait.PRODUCT and dtypes.is_integer(relay.tensor_type(expr.args[0]).dtype):
+                continue  # a product of integer codes: what they were made of was rounded to them
             if expr.op.traits & Trait.SUM and any(map(_is_product, expr.args)):
                 return True
             todo += [(arg, around) for arg in expr.args]
@@ -73,11 +71,6 @@ def _behind(expr: relay.Expr, around: _Around) -> list[_Place]:
     if isinstance(expr, relay.TupleGetItem):
         return [(expr.value, around)]
     return [(field, around) for field in expr.fields] if isinstance(expr, relay.Tuple) else []
-
-
-def _is_of_codes(expr: relay.Call) -> bool:
-    """Tell whether a value is a product of integer codes: what they were made of was rounded to them."""
-    return relay.has_trait(expr, Trait.PRODUCT) and dtypes.is_integer(relay.tensor_type(expr.args[0]).dtype)
 
 
 def _is_product(expr: relay.Expr) -> bool:

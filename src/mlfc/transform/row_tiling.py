@@ -1,23 +1,25 @@
 """Layers of a network tiled by rows: less is in memory at a time, and no row is computed twice.
 
-A chain is a sequence of fused groups in which each row of a layer's output needs a few neighbouring rows of its input:
-convolutions, pools, and what was fused with them. Tile by tile, all of its layers compute the rows that the next rows
-of the last layer need. Rows that the next tile needs again are carried over. Rows of channels-last data of one image
-are contiguous, so a tile is a smaller tensor of the same kind, and every target's kernels serve it.
+Tile by tile, all layers of a chain compute the rows that the next rows of the last layer need; rows that the next tile
+needs again are carried over. Rows of channels-last data are contiguous, so every target's kernels serve a tile.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 
+from mlfc import memory
+from mlfc.errors import BudgetError
+from mlfc.memory import Planned
 from mlfc.ops.conv import pad_pairs
 from mlfc.relay import ir
 from mlfc.relay.op import POINTWISE, Operator
 from mlfc.relay.visitor import post_order
 from mlfc.support import dtypes
-from mlfc.tir.program import Value
+from mlfc.support.module_info import RowTilingInfo
+from mlfc.tir.program import Program, Value
 from mlfc.transform.matching import operator_of, windows_of
 
 _ROWS = (1, -3)  # the axis of rows
@@ -64,6 +66,11 @@ class RowTile:
     needs_first: int
     needs_end: int
     carried_end: int  # the input rows before this one are carried over from the tile before
+
+    @property
+    def needs(self) -> int:
+        """How many input rows it reads."""
+        return self.needs_end - self.needs_first
 
     @property
     def carried(self) -> int:
@@ -114,25 +121,18 @@ def _layer(call: ir.Call) -> TiledLayer | None:
     anchors = [expr for expr in inside if operator_of(expr).windows is not None]
     if len(anchors) != 1 or not all(_is_by_row(expr) for expr in inside if expr is not anchors[0]):
         return None
-    if _reads_around(inside, anchors[0]):
-        return None
-    return _windowed(call, anchors[0], source[1], result[1])
-
-
-def _reads_around(inside: Sequence[ir.Call], anchor: ir.Call) -> bool:
-    """Tell whether what follows the anchor reads, beside its result, what the anchor reads more rows of."""
+    (anchor,) = anchors
+    # what follows the anchor must not read, beside its result, what the anchor reads more rows of
     before = {expr for expr in post_order(anchor) if not isinstance(expr, ir.Constant)} - {anchor}
-    return any(arg in before for expr in inside if expr not in before | {anchor} for arg in expr.args)
-
-
-def _windowed(call: ir.Call, anchor: ir.Call, in_rows: int, out_rows: int) -> TiledLayer | None:
+    if any(arg in before for expr in inside if expr not in before | {anchor} for arg in expr.args):
+        return None
     attrs, windows = anchor.attrs, windows_of(anchor)
     if windows is None or attrs.get("layout", attrs.get("data_layout")) != "NHWC":
         return None
     window, stride, top, _ = windows[0]
-    layer = TiledLayer(call, in_rows, out_rows, window, stride, top)
+    layer = TiledLayer(call, source[1], result[1], window, stride, top)
     # rows that are made of padding alone need no row of the input
-    edges = (layer.needs(0, 1), layer.needs(out_rows - 1, out_rows))
+    edges = (layer.needs(0, 1), layer.needs(result[1] - 1, result[1]))
     return layer if stride <= window and all(first < end for first, end in edges) else None
 
 
@@ -197,10 +197,9 @@ class TiledChain:
 
     def function(self, layer: TiledLayer, tile: RowTile) -> ir.Function:
         """Return a layer's function on the rows of a tile: the same one for the same sizes."""
-        rows = tile.needs_end - tile.needs_first
-        key = (layer, rows, *layer.padding(tile))
+        key = (layer, tile.needs, *layer.padding(tile))
         if key not in self.functions:
-            self.functions[key] = tiled_function(layer, rows, layer.padding(tile))
+            self.functions[key] = tiled_function(layer, tile.needs, layer.padding(tile))
         return self.functions[key]
 
     def copying(self, size: int, dtype: str) -> ir.Function:
@@ -238,7 +237,10 @@ class TiledLowering:
                 self.emit(self.tiled.function(layer, tile), data, output, layer.call.span.nodes)
                 if index:
                     following = next((item[index] for item in later if item[index] is not None), None)
-                    self._carry(index, data, tile, following)
+                    if following is not None and following.carried:
+                        kept = rows_of(data, following.needs_first - tile.needs_first, data.shape[1])
+                        self._carried[index] = Value(f"{data.name}, kept", kept.shape, kept.dtype, "intermediate")
+                        self._copy(kept, self._carried[index])
 
     def _output(
         self, layers: Sequence[TiledLayer], layer_tiles: Sequence[RowTile | None], index: int, result: Value
@@ -253,20 +255,12 @@ class TiledLowering:
         kind = layers[index].output
         title = layers[index].call.span.tensor or "rows"
         name = f"{title}, rows {following.needs_first} to {following.needs_end}"
-        rows = following.needs_end - following.needs_first
+        rows = following.needs
         buffer = Value(name, (1, rows, *kind.shape[2:]), kind.dtype, "intermediate")
         carried = following.carried
         if carried:
             self._copy(self._carried.pop(index + 1), rows_of(buffer, 0, carried))
         return rows_of(buffer, carried, rows), buffer
-
-    def _carry(self, index: int, data: Value, tile: RowTile, following: RowTile | None) -> None:
-        """Keep the input rows of a layer that its next piece needs again."""
-        if following is None or not following.carried:
-            return
-        kept = rows_of(data, following.needs_first - tile.needs_first, data.shape[1])
-        self._carried[index] = Value(f"{data.name}, kept", kept.shape, kept.dtype, "intermediate")
-        self._copy(kept, self._carried[index])
 
     def _copy(self, source: Value, target: Value) -> None:
         self.emit(self.tiled.copying(prod(source.shape), source.dtype), source, target, ())
@@ -279,3 +273,87 @@ def rows_of(value: Value, first: int, end: int) -> Value:
     row = prod(value.shape[2:]) * dtypes.nbytes(value.dtype)
     shape = (1, end - first, *value.shape[2:])
     return Value(value.name, shape, value.dtype, value.kind, None, value, first * row)
+
+
+# how many chains are lowered and planned before the smallest workspace found so far is taken
+_MOST_TRIALS = 8
+
+
+def tile_for_ram(
+    module: ir.IRModule, lower: Callable[[TiledChain], Program], whole: Planned, limit: int, planner: memory.Planner
+) -> Planned:
+    """Return a program with layers tiled by rows so that the workspace is at most `limit` bytes, and its plan.
+
+    `lower` lowers the fused module with a tiled chain; `whole` is untiled, with a workspace larger than the limit. The
+    result has the fewest calls of those that fit; where none does, the smallest workspace.
+    """
+    best = whole
+    for tiled in _candidates(module, whole, limit):
+        try:
+            trial = planner(lower(tiled), limit)
+        except BudgetError:  # of a pool
+            continue
+        if trial[1].workspace_bytes < best[1].workspace_bytes:
+            facts = RowTilingInfo(
+                nodes=tuple(tuple(layer.call.span.nodes) for layer in tiled.layers),
+                rows=tiled.rows,
+                count=-(-tiled.layers[-1].out_rows // tiled.rows),
+                calls_without=len(whole[0].calls),
+                workspace_bytes_without=whole[1].workspace_bytes,
+            )
+            best = replace(trial[0], tiling=facts), trial[1]
+        if best[1].workspace_bytes <= limit:
+            break
+    return best
+
+
+def _candidates(module: ir.IRModule, whole: Planned, limit: int) -> list[TiledChain]:
+    """Return the chains that may fit, the one with the fewest calls first; if none may, the smallest ones first."""
+    program, plan = whole
+    groups = [expr for expr in post_order(module.main.body) if isinstance(expr, ir.Call)]
+    # in the order of the groups are the program's calls
+    live = dict(zip((call for call in groups if isinstance(call.op, ir.Function)), plan.live, strict=False))
+    placed = {value.name for value in program.inputs if value.kind != "input"}
+    lent = {param for param in module.main.params if param.name not in placed}
+    found: list[tuple[int, int, int, TiledChain]] = []
+    functions: dict[tuple[TiledLayer | None, int, int, int], ir.Function] = {}
+    for chain in find_chains(module):
+        source = chain[0].call.args[0]
+        held = 0 if source in lent else chain[0].input.nbytes
+        for depth in range(1, len(chain) + 1):
+            layers = chain[:depth]
+            inside = {layer.call for layer in layers}
+            outside = max((nbytes for call, nbytes in live.items() if call not in inside), default=0)
+            beside = min(max(0, live[item.call] - item.input.nbytes - item.output.nbytes) for item in layers)
+            ends = max(held, layers[-1].output.nbytes)
+            height = layers[-1].out_rows
+            # the heights of tiles, each number of tiles once
+            for rows in sorted({-(-height // count) for count in range(2, height + 1)}, reverse=True):
+                over = max(0, max(outside, beside + ends + _least_bytes(layers, rows)) - limit)
+                calls = depth * -(-height // rows)
+                found.append((over, calls, len(found), TiledChain(layers, rows, functions)))
+    return [tiled for *_, tiled in sorted(found, key=lambda item: item[:3])[:_MOST_TRIALS]]
+
+
+def _least_bytes(layers: Sequence[TiledLayer], rows: int) -> int:
+    """Return the most bytes between input and output of a chain, if outputs are in the place of their inputs."""
+    carried = [0] * len(layers)
+    most = 0
+    tiles = schedule(layers, rows)
+    for number, layer_tiles in enumerate(tiles):
+        for index, tile in enumerate(layer_tiles):
+            if tile is None:
+                continue
+            data = tile.needs * _row_bytes(layers[index].input) if index else 0
+            following = layer_tiles[index + 1] if index + 1 < len(layers) else None
+            output = following.needs * _row_bytes(layers[index].output) if following else 0
+            carried[index] = 0
+            most = max(most, sum(carried) + max(data, output))
+            later = next((item[index] for item in tiles[number + 1 :] if item[index] is not None), None)
+            if index and later is not None:
+                carried[index] = later.carried * _row_bytes(layers[index].input)
+    return most
+
+
+def _row_bytes(kind: ir.TensorType) -> int:
+    return prod(kind.shape[2:]) * dtypes.nbytes(kind.dtype)

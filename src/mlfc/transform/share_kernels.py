@@ -1,13 +1,12 @@
 """One kernel for layers that differ in single numbers alone: zero points, multipliers of tensors, limits.
 
-Layers of equal shapes are one kernel that is called with other weights. Numbers of a whole tensor are literals in a
-kernel's loops, though, and would make it another kernel. Where kernels differ in such literals alone, these become
-elements of one more constant, which the kernel loads before its loops: what differs is in arguments then, so every
-executor and printer shares the function without knowing of it.
+Such literals become elements of one more constant, which the kernel loads before its loops: what differs is in
+arguments then, so every executor and printer shares the function without knowing of it.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias
@@ -44,34 +43,25 @@ def share_kernels(calls: Sequence[KernelCall], constant: Constants) -> dict[Kern
     constant : callable
         Makes a constant of the program of its name and elements.
     """
-    families: dict[object, dict[PrimFunc, _Member]] = {}
-    for kernel in _similar(list(dict.fromkeys(call.kernel for call in calls))):
-        member = _Member(kernel)
-        families.setdefault(member.key, {})[kernel] = member
+    kinds: dict[object, list[PrimFunc]] = defaultdict(list)
+    for kernel in dict.fromkeys(call.kernel for call in calls):
+        is_plain = kernel.device is None and kernel.external is None and not kernel.symbols
+        if is_plain and any(count >= FEWEST_NODES for count, _ in enumerate(visitor.nodes(kernel.body), 1)):
+            buffers = (*kernel.params, *kernel.scratch)
+            kinds[tuple((buffer.dtype, buffer.shape) for buffer in buffers)].append(kernel)
+    families: dict[object, list[_Member]] = defaultdict(list)
+    for member in (_Member(kernel) for alike in kinds.values() if len(alike) > 1 for kernel in alike):
+        families[member.key].append(member)
     shared: dict[PrimFunc, tuple[PrimFunc, tuple[Value, ...]]] = {}
     for family in families.values():
         if len(family) > 1:
-            shared.update(_shared(list(family.values()), constant))
+            shared.update(_shared(family, constant))
     return {
         call: replace(call, kernel=kernel, constants=(*call.constants, *values))
         for call in calls
         if call.kernel in shared
         for kernel, values in [shared[call.kernel]]
     }
-
-
-def _similar(kernels: Sequence[PrimFunc]) -> list[PrimFunc]:
-    """Return the kernels beside which there is another one of its tensors."""
-    kinds: dict[object, list[PrimFunc]] = {}
-    for kernel in kernels:
-        if kernel.device is None and kernel.external is None and not kernel.symbols and _is_large(kernel):
-            buffers = (*kernel.params, *kernel.scratch)
-            kinds.setdefault(tuple((buffer.dtype, buffer.shape) for buffer in buffers), []).append(kernel)
-    return [kernel for alike in kinds.values() if len(alike) > 1 for kernel in alike]
-
-
-def _is_large(kernel: PrimFunc) -> bool:
-    return any(count >= FEWEST_NODES for count, _ in enumerate(visitor.nodes(kernel.body), 1))
 
 
 class _Member:
@@ -146,23 +136,15 @@ class _FamilyNumbers:
 
         result = _Literals(body, given).stmt(body)
         for (kind, key), var in reversed(used.items()):
-            result = ir.Let(var, self._number(kind, key), result)
+            columns = self._columns[kind]
+            number, most = tb.load(self.buffers[kind], [list(columns).index(key)]), max(map(abs, columns[key]))
+            is_limited = kind == "int32" and most <= _LARGEST
+            result = ir.Let(var, tb.intrinsic("within", number, tb.const(most)) if is_limited else number, result)
         return result
-
-    def _number(self, kind: str, key: tuple[str, ...]) -> Expr:
-        columns = self._columns[kind]
-        number = tb.load(self.buffers[kind], [list(columns).index(key)])
-        most = max(abs(value) for value in columns[key])
-        if kind == "int32" and most <= _LARGEST:
-            return tb.intrinsic("within", number, tb.const(most))
-        return number
 
 
 class _Literals:
-    """Replaces the literals of a function that its values are computed with.
-
-    Those of indices, extents and conditions stay, and what is divided or shifted by: proofs rest on them.
-    """
+    """Replaces literals that values are computed with; proofs rest on those of indices, extents and divisors."""
 
     def __init__(self, body: Stmt, give: Give) -> None:
         self._give = give
@@ -196,15 +178,15 @@ def _placing(body: Stmt) -> set[Var]:
     found: set[Var] = set()
     bound: list[ir.Let] = []
     for stmt in visitor.walk(body):
+        placing = list(stmt.indices) if isinstance(stmt, ir.Store) else []
         exprs = visitor.own_exprs(stmt)
         if isinstance(stmt, ir.Let):
             bound.append(stmt)
         elif not isinstance(stmt, ir.Store):
-            found.update(node for expr in exprs for node in visitor.walk_expr(expr) if isinstance(node, Var))
-        if isinstance(stmt, ir.Store):
-            found.update(node for expr in stmt.indices for node in visitor.walk_expr(expr) if isinstance(node, Var))
-        for load in (node for expr in exprs for node in visitor.walk_expr(expr) if isinstance(node, ir.Load)):
-            found.update(node for expr in load.indices for node in visitor.walk_expr(expr) if isinstance(node, Var))
+            placing += exprs
+        for node in (node for expr in exprs for node in visitor.walk_expr(expr)):
+            placing += node.indices if isinstance(node, ir.Load) else ()
+        found.update(node for expr in placing for node in visitor.walk_expr(expr) if isinstance(node, Var))
     for let in reversed(bound):
         if let.var in found:
             found.update(node for node in visitor.walk_expr(let.value) if isinstance(node, Var))

@@ -3,43 +3,17 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
 from mlfc.relay import ir
-from mlfc.relay.ir import Call, Constant, Expr, IRModule, Tuple
+from mlfc.relay.ir import Call, Constant, Expr
 from mlfc.relay.op import OPERATORS, Elements, Kind, Operator, Trait
 from mlfc.support import dtypes
 from mlfc.support.dims import bounds
-from mlfc.transform.matching import (
-    Rule,
-    apply_rules,
-    dtype_of,
-    keeps_order,
-    match_call,
-    moves_nothing,
-    names_of,
-    reshaped,
-    same_quantization,
-    scalar_of,
-    shape_of,
-    transposed,
-    typed_like,
-    value_of,
-)
-
-
-@dataclass(frozen=True)
-class Simplify:
-    """Remove operators without effect and merge chains of reshapes and transposes.
-
-    Quantizing and dequantizing again is not such an operator: it rounds.
-    """
-
-    def __call__(self, module: IRModule) -> IRModule:
-        """Return the simplified module."""
-        return apply_rules(module, _RULES)
+from mlfc.transform import matching
+from mlfc.transform.matching import dtype_of, flat_args, match_call, shape_of, transpose_axes, typed_like, value_of
 
 
 def _merge_view(call: Call) -> Expr | None:
@@ -51,7 +25,7 @@ def _merge_view(call: Call) -> Expr | None:
         return source
     if source is call.args[0] and call.op is OPERATORS.get("reshape") and call.attrs["newshape"] == shape:
         return None
-    return reshaped(source, shape, call.span)
+    return matching.reshaped(source, shape, call.span)
 
 
 def _is_view(called: object) -> bool:
@@ -59,19 +33,14 @@ def _is_view(called: object) -> bool:
     return isinstance(called, Operator) and called.kind is Kind.VIEW and called.elements is Elements.SAME
 
 
-def _axes(call: Call) -> tuple[int, ...]:
-    rank, axes = len(shape_of(call)), call.attrs["axes"]
-    return tuple(reversed(range(rank))) if axes is None else tuple(axis % rank for axis in axes)
-
-
 def _merge_transpose(call: Call) -> Expr | None:
-    source, axes = call.args[0], _axes(call)
+    source, axes = call.args[0], transpose_axes(call)
     inner = match_call(source, "transpose")
     if inner is not None:
-        first = _axes(inner)
-        return transposed(inner.args[0], [first[axis] for axis in axes], call.span)
-    if isinstance(source, Constant) or moves_nothing(shape_of(source), axes):
-        return transposed(source, axes, call.span)
+        first = transpose_axes(inner)
+        return matching.transposed(inner.args[0], [first[axis] for axis in axes], call.span)
+    if isinstance(source, Constant) or matching.moves_nothing(shape_of(source), axes):
+        return matching.transposed(source, axes, call.span)
     return None
 
 
@@ -80,7 +49,7 @@ def _absorb_transpose(call: Call) -> Expr | None:
     args, changed = list(call.args), dict(call.attrs)
     for index, name in enumerate(("transpose_a", "transpose_b")):
         turned = match_call(args[index], "transpose")
-        if turned is not None and _axes(turned) == (0, 2, 1):
+        if turned is not None and transpose_axes(turned) == (0, 2, 1):
             args[index], changed[name] = turned.args[0], not changed[name]
     if changed == call.attrs or not isinstance(call.op, Operator):
         return None
@@ -90,11 +59,6 @@ def _absorb_transpose(call: Call) -> Expr | None:
 def _drop_same_type(call: Call) -> Expr | None:
     """Drop an operator that cannot change values and did not change the type."""
     return call.args[0] if typed_like(call.args[0], call) else None
-
-
-def _drop_slice(call: Call) -> Expr | None:
-    forward = call.attrs["strides"] is None or all(step > 0 for step in call.attrs["strides"])
-    return call.args[0] if forward and typed_like(call.args[0], call) else None
 
 
 def _slice_for_take(call: Call) -> Expr | None:
@@ -110,12 +74,7 @@ def _slice_for_take(call: Call) -> Expr | None:
         return None
     cut = {"begin": (begin,), "end": (begin + 1,), "strides": (1,), "axes": (axis,)}
     part = ir.call("strided_slice", [data], cut, span=ir.Span(call.span.nodes))
-    return reshaped(part, shape_of(call), call.span)
-
-
-def _drop_concatenate(call: Call) -> Expr | None:
-    fields = call.args[0].fields if isinstance(call.args[0], Tuple) else ()
-    return fields[0] if len(fields) == 1 else None
+    return matching.reshaped(part, shape_of(call), call.span)
 
 
 def _drop_zero(call: Call) -> Expr | None:
@@ -133,23 +92,18 @@ def _drop_one(call: Call) -> Expr | None:
     orders = [(0, 1), (1, 0)] if match_call(call, "multiply") else [(0, 1)]
     kept = _drop_neutral(call, orders, 1)
     divisor = value_of(call.args[1])
-    if kept is None and divisor is not None and match_call(call, "divide") and _exact_reciprocal(divisor):
-        return ir.call("multiply", [call.args[0], Constant(1 / divisor)], span=call.span)
+    if kept is None and divisor is not None and match_call(call, "divide") and divisor.size == 1:
+        mantissa, exponent = math.frexp(float(divisor.reshape(())))
+        is_exact = divisor.dtype in (np.float32, np.float64) and abs(mantissa) == 0.5 and abs(exponent) < 100
+        return ir.call("multiply", [call.args[0], Constant(1 / divisor)], span=call.span) if is_exact else None
     return kept
 
 
 def _drop_neutral(call: Call, orders: list[tuple[int, int]], neutral: float) -> Expr | None:
     for kept, other in orders:
-        if scalar_of(call.args[other]) == neutral and typed_like(call.args[kept], call):
+        if matching.scalar_of(call.args[other]) == neutral and typed_like(call.args[kept], call):
             return call.args[kept]
     return None
-
-
-def _exact_reciprocal(value: np.ndarray[tuple[int, ...], np.dtype[np.generic]]) -> bool:
-    if value.dtype not in (np.float32, np.float64) or value.size != 1 or not np.all(np.isfinite(value)):
-        return False
-    mantissa, exponent = math.frexp(float(value.reshape(())))
-    return abs(mantissa) == 0.5 and abs(exponent) < 100
 
 
 def _drop_quantize(call: Call) -> Expr | None:
@@ -159,23 +113,33 @@ def _drop_quantize(call: Call) -> Expr | None:
         return None
     if call.attrs["axis"] != inner.attrs["axis"] and shape_of(call.args[1]):
         return None
-    if not keeps_order(call.args[1]):  # too large for its real numbers, or not a number
+    if not matching.keeps_order(call.args[1]):  # too large for its real numbers, or not a number
         return None
-    return inner.args[0] if same_quantization(call.args[1:], inner.args[1:]) else None
+    return inner.args[0] if matching.same_quantization(call.args[1:], inner.args[1:]) else None
 
 
-_RULES: dict[str, Rule] = {
-    **dict.fromkeys(names_of(_is_view), _merge_view),
-    "transpose": _merge_transpose,
-    **dict.fromkeys(names_of(lambda operator: bool(operator.traits & Trait.NEUTRAL)), _drop_same_type),
-    **dict.fromkeys(("nn.batch_matmul", "qnn.batch_matmul"), _absorb_transpose),
-    "nn.pad": lambda call: call.args[0] if all(pad == 0 for pair in call.attrs["pad_width"] for pad in pair) else None,
-    "strided_slice": _drop_slice,
-    "take": _slice_for_take,
-    "concatenate": _drop_concatenate,
-    "add": _drop_zero,
-    "subtract": _drop_zero,
-    "multiply": _drop_one,
-    "divide": _drop_one,
-    "qnn.quantize": _drop_quantize,
-}
+class Simplify(matching.RulePass):
+    """Remove operators without effect and merge chains of reshapes and transposes.
+
+    Quantizing and dequantizing again is not such an operator: it rounds.
+    """
+
+    _RULES: ClassVar[dict[str, matching.Rule]] = {
+        **dict.fromkeys(matching.names_of(_is_view), _merge_view),
+        "transpose": _merge_transpose,
+        **dict.fromkeys(matching.names_of(lambda operator: bool(operator.traits & Trait.NEUTRAL)), _drop_same_type),
+        **dict.fromkeys(("nn.batch_matmul", "qnn.batch_matmul"), _absorb_transpose),
+        "nn.pad": lambda call: (
+            call.args[0] if all(pad == 0 for pair in call.attrs["pad_width"] for pad in pair) else None
+        ),
+        "strided_slice": lambda call: (
+            None if any(step <= 0 for step in call.attrs["strides"] or ()) else _drop_same_type(call)
+        ),
+        "take": _slice_for_take,
+        "concatenate": lambda call: flat_args(call)[0] if len(flat_args(call)) == 1 else None,
+        "add": _drop_zero,
+        "subtract": _drop_zero,
+        "multiply": _drop_one,
+        "divide": _drop_one,
+        "qnn.quantize": _drop_quantize,
+    }

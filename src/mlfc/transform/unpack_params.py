@@ -2,21 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import ClassVar
 
 from mlfc.kernels.codes import unpack_codes
-from mlfc.relay.ir import Call, Constant, Expr, IRModule
+from mlfc.relay.ir import Call, Constant, Expr
 from mlfc.support import cost, dtypes
-from mlfc.transform.matching import apply_rules
-
-
-@dataclass(frozen=True)
-class UnpackParams:
-    """Evaluate qnn.unpack of constants, so that every later pass sees numbers."""
-
-    def __call__(self, module: IRModule) -> IRModule:
-        """Return the module with those calls replaced."""
-        return apply_rules(module, {"qnn.unpack": _unpacked})
+from mlfc.transform.matching import Rule, RulePass
 
 
 def _unpacked(call: Call) -> Expr | None:
@@ -27,3 +18,9 @@ def _unpacked(call: Call) -> Expr | None:
     numbers = unpack_codes(packed.data, dtypes.bits(dtype), call.attrs["extent"])
     cost.spend("constants", numbers.nbytes, packed.name or "qnn.unpack")
     return Constant(numbers.view(dtypes.to_numpy(dtype)), packed.name, call.span)
+
+
+class UnpackParams(RulePass):
+    """Evaluate qnn.unpack of constants, so that every later pass sees numbers."""
+
+    _RULES: ClassVar[dict[str, Rule]] = {"qnn.unpack": _unpacked}

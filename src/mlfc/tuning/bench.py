@@ -2,25 +2,169 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import hashlib
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from functools import partial
+from pathlib import Path
+from typing import Any, Protocol, TypeAlias
 
+import numpy as np
+
+from mlfc.archive.details import full_module_info
 from mlfc.cluster import BUILD, MEASURE, Workers
 from mlfc.errors import MlfcError, OptionError
+from mlfc.factory import Factory
+from mlfc.library.build import build_library
+from mlfc.library.export import level_flags
+from mlfc.library.toolchain import NATIVE, find_compiler
+from mlfc.micro.board.board import Board
+from mlfc.micro.run.emulator import EmulatedModule
+from mlfc.runtime.executors.aot_module import AotModule
+from mlfc.runtime.modules.runnable import require_success
+from mlfc.runtime.tensor.arrays import fill
+from mlfc.support.content import to_bytes
+from mlfc.support.module_info import ModuleInfo, ModuleInterface
+from mlfc.support.plain_file import private_folder
+from mlfc.support.platforms import host_arch
+from mlfc.target.features import LEVELS
 from mlfc.target.tuned import Choices
-from mlfc.tuning.jobs import Code, build, emulate, plain_code, time_libraries
-from mlfc.tuning.kernels import TunableKernel, interface_of
+from mlfc.tuning.kernels import TunableKernel
 from mlfc.tuning.search import Trial
 
-if TYPE_CHECKING:
-    from mlfc.factory import Factory
-    from mlfc.micro.board.board import Board
+# a sample repeats its kernel for so long, as clocks have a resolution and calls a cost
+_SAMPLE_SECONDS = 100e-6
+_MOST_REPEATS = 1000
+_LEAST_ROUNDS, _MOST_ROUNDS = 7, 41
+# candidates that are so much slower than the best one after some rounds are dropped
+_HOPELESS, _EVERY = 1.15, 5
 
+Code = dict[str, bytes]
 SECONDS = 0.5
 """How long the candidates of a kernel are measured, at least some rounds."""
 
+
+@dataclass(frozen=True)
+class Measured:
+    """A candidate beside the first one: medians of ratios, and what the results were."""
+
+    ratio: float
+    # the ratio of all but the worst quarter of the rounds: less than 1 only where the candidate is faster mostly
+    upper: float
+    digest: str  # of the outputs
+    cost: float  # seconds, or instructions or cycles
+
+
+def plain_code(files: Mapping[str, Any]) -> Code:
+    """Return the files of a module as bytes."""
+    return {path: to_bytes(data) for path, data in files.items()}
+
+
+def build(code: Code, level: str | None = None) -> bytes:
+    """Return a library for this processor, or a lower level that it has; it is tried once and not kept in the cache."""
+    known = {each.name: each for each in LEVELS.get(host_arch()).levels} if level is not None else {}
+    flags = (NATIVE,) if level is None else level_flags(find_compiler(), known[level])
+    while True:
+        path = build_library(code, flags)
+        with suppress(FileNotFoundError):  # another process built the same, and is done with it
+            data = path.read_bytes()
+            path.unlink(missing_ok=True)
+            return data
+
+
+def time_libraries(
+    libraries: Sequence[bytes],
+    interfaces: Sequence[Mapping[str, Any]],
+    seed: int,
+    seconds: float,
+    clock: Callable[[], float] = time.perf_counter,
+) -> list[Measured]:
+    """Time modules that do the same, by turns, and return the ratios to the first one.
+
+    The turns begin with another one in each round, so what else the machine does meets all of them alike; caches hold
+    what they hold between other operators of a model, rather than the one kernel that ran before.
+    """
+    with tempfile.TemporaryDirectory(dir=private_folder()) as folder:
+        modules = []
+        for index, (data, interface) in enumerate(zip(libraries, interfaces, strict=True)):
+            path = Path(folder, f"candidate{index}.so")
+            path.write_bytes(data)
+            modules.append(AotModule(path, ModuleInterface.from_json(interface)))
+        given = fill(modules[0].inputs, "random", seed)
+        calls = [module.bind(given) for module in modules]
+        for call in calls:
+            require_success(call())
+        digests = [digest_of(call.outputs) for call in calls]
+        samples = _sampled([partial(_repeat, call) for call in calls], seconds, clock)
+    first = np.array(samples[0])
+    found = []
+    for digest, times in zip(digests, samples, strict=True):
+        ratios = np.array(times) / first[: len(times)]
+        cost = statistics.median(times)
+        found.append(Measured(float(np.median(ratios)), float(np.quantile(ratios, 0.75)), digest, cost))
+    return found
+
+
+def _repeat(call: Callable[[], int], repeats: int) -> None:
+    for _ in range(repeats):
+        call()
+
+
+def _sampled(runs: Sequence[Callable[[int], None]], seconds: float, clock: Callable[[], float]) -> list[list[float]]:
+    """Return the seconds of one call in each round; runs that are hopeless have fewer rounds."""
+    start = clock()
+    runs[0](1)
+    repeats = min(_MOST_REPEATS, max(1, int(_SAMPLE_SECONDS / max(clock() - start, 1e-9))))
+    samples: list[list[float]] = [[] for _ in runs]
+    alive = list(range(len(runs)))
+    begin = clock()
+    for number in range(_MOST_ROUNDS):
+        for place in range(len(alive)):
+            index = alive[(place + number) % len(alive)]
+            start = clock()
+            runs[index](repeats)
+            samples[index].append(max(clock() - start, 1e-9) / repeats)
+        if number + 1 >= _LEAST_ROUNDS and clock() - begin > seconds:
+            break
+        if (number + 1) % _EVERY == 0:
+            medians = {index: statistics.median(samples[index]) for index in alive}
+            best = min(medians.values())
+            alive = [index for index in alive if index == 0 or medians[index] <= best * _HOPELESS]
+    return samples
+
+
+def digest_of(outputs: Mapping[str, Any]) -> str:
+    """Return a digest of all outputs, to the bit."""
+    found = hashlib.sha256()
+    for name in sorted(outputs):
+        found.update(name.encode())
+        found.update(np.ascontiguousarray(outputs[name]).tobytes())
+    return found.hexdigest()
+
+
+def emulate(code: Code, interface: Mapping[str, Any], board: Any, seed: int) -> tuple[str, int]:
+    """Build firmware for a board and run it once; return a digest of the outputs, and cycles or instructions.
+
+    Raises OptionError if the board counts neither.
+    """
+    firmware = EmulatedModule("tuned", code, ModuleInfo.from_json(interface), board)
+    run = firmware.measure(fill(firmware.inputs, "random", seed))
+    count = run.cycles if run.cycles is not None else run.instructions
+    if count is None:
+        raise OptionError(
+            f"the board '{board.name}' counts neither instructions nor cycles",
+            place="--board",
+            next_step="Choose a board whose emulator counts: mlfc boards",
+        )
+    return digest_of(run.outputs), count
+
+
 Batch: TypeAlias = "tuple[TunableKernel, Sequence[Choices]]"
+_Place: TypeAlias = tuple[int, int]  # the number of a kernel, and that of a candidate
 
 
 @dataclass(frozen=True)
@@ -68,39 +212,71 @@ def _printed(kernel: TunableKernel, candidates: Sequence[Choices]) -> list[_Prin
             found.append(_Printed(values, None, None, "the same code as that of other values"))
             continue
         seen.append(code)
-        found.append(_Printed(values, code, _interface(factory)))
+        is_firmware = factory.target.features.is_microcontroller
+        found.append(
+            _Printed(
+                values, code, full_module_info(factory).to_json() if is_firmware else factory.interface().to_json()
+            )
+        )
     return found
 
 
-def _interface(factory: Factory) -> dict[str, Any]:
-    from mlfc.archive.details import full_module_info
+class _JobBench:
+    """Runs jobs on workers; the parts of a job are numbered by kernel and candidate, the rule's values first."""
 
-    if factory.target.features.is_microcontroller:
-        return full_module_info(factory).to_json()
-    return interface_of(factory)
+    def __init__(self, workers: Workers, seed: int, tag: str) -> None:
+        self._workers, self._seed = workers, seed
+        self.at_once = max(4, 2 * workers.count(tag))
+
+    def _built(
+        self, function: Callable[..., Any], jobs: Mapping[_Place, tuple[Any, ...]]
+    ) -> tuple[dict[_Place, Any], dict[_Place, MlfcError]]:
+        """Return the results and the errors of jobs."""
+        places = list(jobs)
+        found: dict[_Place, Any] = {}
+        errors: dict[_Place, MlfcError] = {}
+        for outcome in self._workers.run(BUILD, function, list(jobs.values())):
+            if outcome.error is None:
+                found[places[outcome.index]] = outcome.value
+            else:
+                errors[places[outcome.index]] = outcome.error
+        return found, errors
 
 
-class HostBench:
+def _trials(
+    printed: Sequence[_Printed],
+    measured: Mapping[int, Measured],
+    usual: str,
+    errors: Mapping[_Place, MlfcError],
+    kernel: int,
+) -> tuple[Trial, ...]:
+    """Return what came of a kernel's candidates; `usual` is the digest of the results by the rule's values."""
+    trials = []
+    for index, item in enumerate(printed[1:], 1):
+        found = measured.get(index)
+        if found is None:
+            reason = item.error or str(errors.get((kernel, index), ""))
+            trials.append(Trial(item.values, "failed", reason=reason))
+        else:
+            outcome = "right" if found.digest == usual else "wrong"
+            trials.append(Trial(item.values, outcome, found.ratio, found.upper))
+    return tuple(trials)
+
+
+class HostBench(_JobBench):
     """Builds libraries and times them; no build of its own runs meanwhile. `level`: of code for less than is here."""
 
     name, margin = "time", 0.03
 
     def __init__(self, workers: Workers, seed: int, level: str | None = None, seconds: float = SECONDS) -> None:
-        self._workers, self._seed, self._level, self._seconds = workers, seed, level, seconds
-        self.at_once = max(4, 2 * workers.count(MEASURE))
+        super().__init__(workers, seed, MEASURE)
+        self._level, self._seconds = level, seconds
 
     def measure(self, batches: Sequence[Batch]) -> Iterator[BatchResult]:
         """Measure candidates beside the rule's values."""
         printed = [_printed(*batch) for batch in batches]
-        places = [(b, c) for b, each in enumerate(printed) for c, item in enumerate(each) if item.code is not None]
-        built: dict[tuple[int, int], bytes] = {}
-        errors: dict[tuple[int, int], str] = {}
-        for outcome in self._workers.run(BUILD, build, [(printed[b][c].code, self._level) for b, c in places]):
-            place = places[outcome.index]
-            if outcome.error is None:
-                built[place] = outcome.value
-            else:
-                errors[place] = str(outcome.error)
+        codes = {(b, c): item.code for b, each in enumerate(printed) for c, item in enumerate(each)}
+        built, errors = self._built(build, {place: (code, self._level) for place, code in codes.items() if code})
         jobs, kept = [], []
         for number, each in enumerate(printed):
             good = [index for index in range(len(each)) if (number, index) in built]
@@ -116,70 +292,48 @@ class HostBench:
             if outcome.error is not None:
                 raise outcome.error
             number, measured = outcome.index, dict(zip(kept[outcome.index], outcome.value, strict=True))
-            trials = []
-            for index, item in enumerate(printed[number][1:], 1):
-                if index not in measured:
-                    reason = item.error or errors.get((number, index), "")
-                    trials.append(Trial(item.values, "failed", reason=reason))
-                    continue
-                found = measured[index]
-                outcome_name = "right" if found.digest == measured[0].digest else "wrong"
-                trials.append(Trial(item.values, outcome_name, found.ratio, found.upper))
-            yield BatchResult(number, tuple(trials), measured[0].cost)
+            trials = _trials(printed[number], measured, measured[0].digest, errors, number)
+            yield BatchResult(number, trials, measured[0].cost)
 
     def compare(self, codes: Sequence[Code], interfaces: Sequence[dict[str, Any]]) -> float | None:
         """Return the ratio of the time of a second whole model to that of a first one; None if they cannot be built."""
-        built = {
-            item.index: item.value for item in self._workers.run(BUILD, build, [(code, self._level) for code in codes])
-        }
-        if any(built[index] is None for index in range(len(codes))):
+        built, errors = self._built(build, {(0, index): (code, self._level) for index, code in enumerate(codes)})
+        if errors:
             return None
-        libraries = [built[index] for index in range(len(codes))]
+        libraries = [built[0, index] for index in range(len(codes))]
         jobs = [(libraries, list(interfaces), self._seed, 4 * self._seconds)]
         outcome = next(iter(self._workers.run(MEASURE, time_libraries, jobs)))
         return None if outcome.error is not None else float(outcome.value[1].ratio)
 
 
-class BoardBench:
+class BoardBench(_JobBench):
     """Builds firmware of single kernels, and counts what the board's emulator runs."""
 
     margin = 0.01
 
     def __init__(self, workers: Workers, board: Board, name: str, seed: int) -> None:
-        self._workers, self._board, self._seed, self.name = workers, board, seed, name
-        self.at_once = max(4, 2 * workers.count(BUILD))
+        super().__init__(workers, seed, BUILD)
+        self._board, self.name = board, name
         self._usual: dict[str, tuple[str, int]] = {}  # by kernel: what the rule's values give and take
 
     def measure(self, batches: Sequence[Batch]) -> Iterator[BatchResult]:
         """Measure candidates beside the rule's values."""
         printed = [_printed(*batch) for batch in batches]
         keys = [kernel.facts.key for kernel, _ in batches]
-        places = [
-            (b, c)
+        jobs = {
+            (b, c): (item.code, item.interface, self._board, self._seed)
             for b, each in enumerate(printed)
             for c, item in enumerate(each)
             if item.code is not None and (c or keys[b] not in self._usual)
-        ]
-        jobs = [(printed[b][c].code, printed[b][c].interface, self._board, self._seed) for b, c in places]
-        found: dict[tuple[int, int], tuple[str, int]] = {}
-        errors: dict[tuple[int, int], MlfcError] = {}
-        for outcome in self._workers.run(BUILD, emulate, jobs):
-            if outcome.error is not None:
-                errors[places[outcome.index]] = outcome.error
-            else:
-                found[places[outcome.index]] = outcome.value
+        }
+        found, errors = self._built(emulate, jobs)
         for number, each in enumerate(printed):
             if (number, 0) in errors:
                 raise errors[number, 0]
-            usual = self._usual.setdefault(keys[number], found.get((number, 0), ("", 0)))
-            trials = []
-            for index, item in enumerate(each[1:], 1):
-                if (number, index) not in found:
-                    trials.append(
-                        Trial(item.values, "failed", reason=item.error or str(errors.get((number, index), "")))
-                    )
-                    continue
-                digest, count = found[number, index]
-                ratio = count / max(usual[1], 1)
-                trials.append(Trial(item.values, "right" if digest == usual[0] else "wrong", ratio, ratio))
-            yield BatchResult(number, tuple(trials), float(usual[1]))
+            digest, usual = self._usual.setdefault(keys[number], found.get((number, 0), ("", 0)))
+            measured = {}
+            for (kernel, index), (other, count) in found.items():
+                if kernel == number:
+                    ratio = count / max(usual, 1)
+                    measured[index] = Measured(ratio, ratio, other, count)
+            yield BatchResult(number, _trials(each, measured, digest, errors, number), float(usual))

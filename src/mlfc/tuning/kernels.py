@@ -14,14 +14,12 @@ from mlfc.factory import Factory
 from mlfc.relay import ir as relay
 from mlfc.relay.dynamic import is_dynamic
 from mlfc.relay.visitor import post_order
-from mlfc.support.module_info import ModuleInterface
 from mlfc.support.platforms import host_arch
 from mlfc.target.features import level_here, levels_of_host, native_cpu, without_transforms
 from mlfc.target.target import Target, parse_target
 from mlfc.target.tuned import Choices, Tuned, text_of
 from mlfc.target.tuning_log import KernelFacts
-from mlfc.transform.kernel_key import kernel_facts
-from mlfc.transform.lower_group import lower_group
+from mlfc.transform.lower_group import kernel_facts, lower_group
 
 MOST_CONSTANTS = 32 << 20
 """Bytes of constants of a kernel that is tuned: one with more waits for memory, whatever its loops are."""
@@ -103,13 +101,8 @@ def serving(target: Target, kernels: Sequence[TunableKernel]) -> Target:
     place = names.index(target.mcpu)
     while known[place].serves == "floats":
         place -= 1
-    return _named(target, names[place])
-
-
-def _named(target: Target, cpu: str) -> Target:
-    """Return the target for one processor, with the other options that it has."""
     options = [f"{name}={value}" for name, value in target.options.items()]
-    return parse_target(" ".join([target.kind, f"-mcpu={cpu}", *options]), target.features.optimize)
+    return parse_target(" ".join([target.kind, f"-mcpu={names[place]}", *options]), target.features.optimize)
 
 
 def level_to_build(target: Target) -> str | None:
@@ -150,27 +143,16 @@ def tunable_kernels(
         if transform.is_rounding_sensitive([fused]):
             target = replace(target, features=without_transforms(target.features))
         for call in post_order(fused.main.body):
-            if isinstance(call, relay.Call) and isinstance(call.op, relay.Function) and "Compiler" not in call.op.attrs:
-                _add(found, call.op, target)
+            group = call.op if isinstance(call, relay.Call) else None
+            if not isinstance(group, relay.Function) or "Compiler" in group.attrs:
+                continue
+            facts = kernel_facts(group)
+            known = None if facts is None else KernelFacts.from_json(facts)
+            if known is not None and known.key in found:
+                found[known.key].calls += 1
+            elif known is not None:
+                lowered = lower_group(group, replace(target.features, levels=()))
+                is_small = sum(array.nbytes for array in lowered.constants) <= MOST_CONSTANTS
+                if is_small and any(len(set(item.allowed())) > 1 for item in lowered.parameters.values()):
+                    found[known.key] = TunableKernel(known, group, target, lowered.prim.macs)
     return sorted(found.values(), key=lambda kernel: -kernel.macs * kernel.calls)
-
-
-def _add(found: dict[str, TunableKernel], group: relay.Function, target: Target) -> None:
-    facts = kernel_facts(group)
-    if facts is None:
-        return
-    known = KernelFacts.from_json(facts)
-    if known.key in found:
-        found[known.key].calls += 1
-        return
-    lowered = lower_group(group, replace(target.features, levels=()))
-    if sum(array.nbytes for array in lowered.constants) > MOST_CONSTANTS:
-        return
-    if any(len(set(parameter.allowed())) > 1 for parameter in lowered.parameters.values()):
-        found[known.key] = TunableKernel(known, group, target, lowered.prim.macs)
-
-
-def interface_of(factory: Factory) -> dict[str, Any]:
-    """Return what callers of a module must know, as plain data."""
-    found: ModuleInterface = factory.interface()
-    return found.to_json()

@@ -4,12 +4,21 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Sequence
+from html import escape
 from pathlib import Path
 
 from mlfc.errors import InputError, OutputError
 from mlfc.support.atomic import check_writable, output_error
 from mlfc.target.tuned import TEMPLATES
 from mlfc.target.tuning_log import FORM, LogEntry, read_log
+
+_WIDTH, _HEIGHT, _LEFT, _BOTTOM = 900, 360, 60, 40
+_LEAST, _MOST = 0.4, 1.6  # ratios that the plot shows; others are on its edge
+_ROWS = 200
+_COLOURS = {"right": "#36c", "wrong": "#c33", "failed": "#c33"}
+_LEGEND = """<p>Each dot is a candidate: its cost over that of the template's rule, in the order of measuring.
+The line is the best so far of all kernels, by their cost.</p>"""
 
 
 class LogFile:
@@ -54,3 +63,69 @@ def require_log_name(path: str | os.PathLike[str]) -> None:
         raise OutputError(
             "this file is no tuning log", place=str(path), next_step="Name another file with -o"
         ) from error
+
+
+def page(title: str, entries: Sequence[LogEntry]) -> str:
+    """Return the page as HTML that needs no other file."""
+    choices = {entry.kernel.key: entry for entry in entries if entry.kind == "choice"}
+    rows = []
+    for entry in sorted(choices.values(), key=lambda entry: entry.ratio or 1.0)[:_ROWS]:
+        values = ", ".join(f"{name} {value}" for name, value in sorted(entry.values.items())) or "the rule's"
+        cells = (entry.kernel.operator, " x ".join(entry.kernel.inputs[:2]), values, f"{entry.ratio or 1:.3f}")
+        rows.append(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in cells)}</tr>")
+    return "\n".join(
+        (
+            "<!DOCTYPE html>",
+            f'<html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>',
+            "<style>body{font:14px sans-serif;margin:2em}td,th{padding:2px 10px;text-align:left}</style></head><body>",
+            f"<h1>{escape(title)}</h1>",
+            _LEGEND,
+            _svg([entry for entry in entries if entry.kind == "trial"]),
+            "<table><tr><th>operator</th><th>operands</th><th>chosen</th><th>ratio</th></tr>",
+            *rows,
+            "</table></body></html>",
+            "",
+        )
+    )
+
+
+def _svg(trials: Sequence[LogEntry]) -> str:
+    right, top = _WIDTH - 10, 10
+    bottom = _HEIGHT - _BOTTOM
+
+    def x(index: int) -> float:
+        return round(_LEFT + (right - _LEFT) * index / max(len(trials) - 1, 1), 1)
+
+    def y(ratio: float) -> float:
+        inside = min(max(ratio, _LEAST), _MOST)
+        return round(top + (bottom - top) * (_MOST - inside) / (_MOST - _LEAST), 1)
+
+    parts = [f'<svg xmlns="http://www.w3.org/2000/svg" width="{_WIDTH}" height="{_HEIGHT}" role="img">']
+    for tick in (0.4, 0.6, 0.8, 1.0, 1.2, 1.4, 1.6):
+        colour = "#888" if tick == 1.0 else "#ddd"
+        parts.append(f'<line x1="{_LEFT}" x2="{right}" y1="{y(tick)}" y2="{y(tick)}" stroke="{colour}"/>')
+        parts.append(f'<text x="{_LEFT - 8}" y="{y(tick) + 4}" text-anchor="end">{tick:.1f}</text>')
+    parts += [
+        f'<circle cx="{x(index)}" cy="{y(entry.ratio)}" r="2.5" fill="{_COLOURS[entry.outcome]}"/>'
+        for index, entry in enumerate(trials)
+        if entry.ratio is not None
+    ]
+    points = " ".join(f"{x(index)},{y(ratio)}" for index, ratio in enumerate(best_so_far(trials)))
+    parts.append(f'<polyline points="{points}" fill="none" stroke="#080" stroke-width="2"/>')
+    parts.append(f'<text x="{(_LEFT + right) / 2}" y="{_HEIGHT - 8}" text-anchor="middle">candidate</text></svg>')
+    return "\n".join(parts)
+
+
+def best_so_far(trials: Sequence[LogEntry]) -> list[float]:
+    """Return after each trial the cost of all kernels that have one, with their best values, over that by the rules."""
+    costs = {entry.kernel.key: entry.cost for entry in trials if entry.cost}
+    total = sum(costs.values())
+    best = dict.fromkeys(costs, 1.0)
+    now, found = total, []
+    for entry in trials:
+        key = entry.kernel.key
+        if key in best and entry.outcome == "right" and entry.ratio is not None and entry.ratio < best[key]:
+            now -= costs[key] * (best[key] - entry.ratio)
+            best[key] = entry.ratio
+        found.append(now / total if total else 1.0)
+    return found

@@ -24,8 +24,7 @@ class TuneOptions(ImportOptions):
     """Options of `mlfc.tune`, and those with which the model is imported."""
 
     target: str = option(
-        EVERY_CPU,
-        "A target of this machine. Default: this processor, as libraries for every processor use it.",
+        EVERY_CPU, "A target of this machine. Default: this processor, as libraries for every processor use it."
     )
     _: KW_ONLY
     output: str | os.PathLike[str] = option(

@@ -52,17 +52,15 @@ class KernelSearch:
         """Return the values to try in this round, without those that were tried."""
         if self.round == LAST:
             return [self.best] if self.best else []
-        found = {values_key(values): values for values in map(self._pruned, self._proposed())}
+        found: dict[str, Choices] = {}
+        for proposed in self._proposed():
+            # without the values of parameters that others have made meaningless: no copy has no rows
+            known = self.parameters(proposed) if len(proposed) > 1 else None
+            kept = {name: value for name, value in proposed.items() if known is None or value in known.get(name, ())}
+            found[values_key(kept)] = kept
         left = max(0, self.trials - len(self.done))
         new = [values for key, values in found.items() if key not in self.done and key != values_key({})]
         return new[:left]
-
-    def _pruned(self, values: Choices) -> Choices:
-        """Return values without those of parameters that others have made meaningless: no copy has no rows."""
-        if len(values) < 2:
-            return values
-        parameters = self.parameters(values)
-        return {name: value for name, value in values.items() if value in parameters.get(name, ())}
 
     def _proposed(self) -> list[Choices]:
         parameters = self.parameters(self.best)

@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from mlfc.cluster import BUILD, MEASURE, opened_workers
 from mlfc.compiler import build_module
@@ -21,22 +20,11 @@ from mlfc.support.text import Displayed, shortened
 from mlfc.target.target import Target, parse_target
 from mlfc.target.tuned import TEMPLATES, Choices
 from mlfc.target.tuning_log import FORM, LogEntry, TuningLog, processor_of, values_key
-from mlfc.tuning.bench import Bench, BoardBench, HostBench
-from mlfc.tuning.jobs import plain_code
-from mlfc.tuning.kernels import (
-    TunableKernel,
-    interface_of,
-    level_to_build,
-    measured_target,
-    serving,
-    tunable_kernels,
-)
+from mlfc.tuning.bench import Bench, BoardBench, HostBench, plain_code
+from mlfc.tuning.kernels import TunableKernel, level_to_build, measured_target, serving, tunable_kernels
 from mlfc.tuning.log import LogFile, require_log_name
 from mlfc.tuning.options import TuneOptions
 from mlfc.tuning.search import LAST, KernelSearch, Trial
-
-if TYPE_CHECKING:
-    pass
 
 _LONGEST_REASON = 400
 
@@ -115,9 +103,7 @@ def tune_model(model: Model, options: TuneOptions) -> TuningResult:
     chosen = measured_target(asked)
     if options.board is None and options.bench is None and chosen.features.is_microcontroller:
         raise OptionError(
-            f"the target '{chosen}' does not run here",
-            place="--target",
-            next_step="Name a board: --board mps2-an386",
+            f"the target '{chosen}' does not run here", place="--target", next_step="Name a board: --board mps2-an386"
         )
     for name, shape in (options.shapes or {}).items():
         if any(not isinstance(extent, int) for extent in shape):
@@ -127,32 +113,34 @@ def tune_model(model: Model, options: TuneOptions) -> TuningResult:
     if asked.levels is not None and (served := serving(chosen, kernels)) != chosen:
         chosen, kernels = served, tunable_kernels(module, params, served, options.limit_factor)
     limit = None if options.budget is None else options.clock() + options.budget
-    tags = (BUILD,) if options.board is not None else (BUILD, MEASURE)
-    with reported(options.progress, partial(_bar, f"tuning {model_name(model)}")) as report:
-        if options.bench is not None:
-            found = _Tuning(kernels, options.bench, chosen, options, report)
-            return found.run(lambda: limit is not None and options.clock() >= limit, None)
-        with opened_workers(options.scheduler, *tags) as workers:
-            board = options.board
-            used: Bench = (
-                HostBench(workers, options.seed, level_to_build(chosen))
-                if board is None
-                else BoardBench(workers, board, board.name, options.seed)
-            )
-            found = _Tuning(kernels, used, chosen, options, report)
-            building = BuildOptions(str(chosen), optimize=options.optimize, limit_factor=options.limit_factor)
+    reporting = reported(options.progress, partial(_bar, f"tuning {model_name(model)}"))
+    with reporting as report, _opened_bench(options, chosen) as bench:
+        building = BuildOptions(str(chosen), optimize=options.optimize, limit_factor=options.limit_factor)
 
-            def whole(choices: Sequence[LogEntry]) -> float | None:
-                if not isinstance(used, HostBench) or not any(entry.values for entry in choices):
-                    return None
-                made = [
-                    build_module(module, params, replace(building, tuned=log))
-                    for log in (TuningLog(()), TuningLog(tuple(choices)))
-                ]
-                codes = [plain_code(factory.code.built_files) for factory in made]
-                return used.compare(codes, [interface_of(factory) for factory in made])
+        def whole(choices: Sequence[LogEntry]) -> float | None:
+            if not isinstance(bench, HostBench) or not any(entry.values for entry in choices):
+                return None
+            logs = (TuningLog(()), TuningLog(tuple(choices)))
+            made = [build_module(module, params, replace(building, tuned=log)) for log in logs]
+            codes = [plain_code(factory.code.built_files) for factory in made]
+            return bench.compare(codes, [factory.interface().to_json() for factory in made])
 
-            return found.run(lambda: limit is not None and options.clock() >= limit, whole)
+        found = _Tuning(kernels, bench, chosen, options, report)
+        return found.run(lambda: limit is not None and options.clock() >= limit, whole)
+
+
+@contextmanager
+def _opened_bench(options: TuneOptions, target: Target) -> Iterator[Bench]:
+    """Yield what measures: the user's own, or one of this machine's or a board's, with the workers that it needs."""
+    if options.bench is not None:
+        yield options.bench
+        return
+    board = options.board
+    with opened_workers(options.scheduler, *((BUILD, MEASURE) if board is None else (BUILD,))) as workers:
+        if board is None:
+            yield HostBench(workers, options.seed, level_to_build(target))
+        else:
+            yield BoardBench(workers, board, board.name, options.seed)
 
 
 @contextmanager
@@ -184,9 +172,7 @@ class _Tuning:
         self._measured = self._reused = 0
         self._best: dict[str, float] = {key: entry.ratio or 1.0 for key, entry in self._choices.items()}
 
-    def run(
-        self, is_over: Callable[[], bool], whole: Callable[[Sequence[LogEntry]], float | None] | None
-    ) -> TuningResult:
+    def run(self, is_over: Callable[[], bool], whole: Callable[[Sequence[LogEntry]], float | None]) -> TuningResult:
         """Search until all kernels have a choice, or the budget is spent."""
         self._reused = sum(kernel.facts.key in self._choices for kernel in self._kernels)
         left = [kernel for kernel in self._kernels if kernel.facts.key not in self._choices]
@@ -195,30 +181,43 @@ class _Tuning:
             if is_over():
                 break
             self._wave(left[start : start + self._bench.at_once], is_over)
+        results = []
+        for kernel in self._kernels:
+            entry, cost = self._choices.get(kernel.facts.key), self._costs.get(kernel.facts.key)
+            values, ratio = (entry.values, entry.ratio or 1.0) if entry else ({}, 1.0)
+            results.append(KernelResult(kernel.title, kernel.calls, kernel.macs, values, ratio, cost))
         own = [self._choices[kernel.facts.key] for kernel in self._kernels if kernel.facts.key in self._choices]
-        model_ratio = whole(own) if whole is not None else None
         return TuningResult(
             Path(self._log.path),
             self._target,
             self._bench.name,
-            tuple(map(self._result, self._kernels)),
+            tuple(results),
             self._measured,
             self._reused,
             len(own) == len(self._kernels),
             self._ratio(),
-            model_ratio,
+            whole(own),
         )
 
     def _wave(self, kernels: Sequence[TunableKernel], is_over: Callable[[], bool]) -> None:
         """Search for some kernels together, round by round."""
-        searches = {kernel: self._search(kernel) for kernel in kernels}
+        searches = {}
+        for kernel in kernels:
+            draw = random.Random(f"{self._seed} {kernel.facts.key}")  # noqa: S311 (no secret)
+            searches[kernel] = KernelSearch(kernel.parameters, self._trials, self._bench.margin, draw)
         while any(not search.is_over for search in searches.values()) and not is_over():
             alive = [(kernel, search) for kernel, search in searches.items() if not search.is_over]
             known: dict[TunableKernel, list[Trial]] = {}
             batches: list[tuple[TunableKernel, list[Choices]]] = []
             for kernel, search in alive:
                 candidates = search.candidates()
-                known[kernel] = [] if search.round == LAST else self._replayed(kernel, candidates)
+                keys = [(kernel.facts.key, values_key(values)) for values in candidates]
+                # what the log has already
+                entries = [self._known[key] for key in keys if key in self._known and search.round != LAST]
+                self._reused += len(entries)
+                known[kernel] = [
+                    Trial(item.values, item.outcome, item.ratio, item.ratio, item.reason) for item in entries
+                ]
                 done = {values_key(trial.values) for trial in known[kernel]}
                 fresh = [values for values in candidates if values_key(values) not in done]
                 if fresh:
@@ -239,17 +238,6 @@ class _Tuning:
                     self._write("choice", kernel, search.choice)
                     self._best[kernel.facts.key] = search.choice.ratio or 1.0
             self._report()
-
-    def _search(self, kernel: TunableKernel) -> KernelSearch:
-        draw = random.Random(f"{self._seed} {kernel.facts.key}")  # noqa: S311 (no secret)
-        return KernelSearch(kernel.parameters, self._trials, self._bench.margin, draw)
-
-    def _replayed(self, kernel: TunableKernel, candidates: Sequence[Choices]) -> list[Trial]:
-        """Return the trials of candidates that the log has already."""
-        found = [self._known.get((kernel.facts.key, values_key(values))) for values in candidates]
-        entries = [entry for entry in found if entry is not None]
-        self._reused += len(entries)
-        return [Trial(entry.values, entry.outcome, entry.ratio, entry.ratio, entry.reason) for entry in entries]
 
     def _write(self, kind: str, kernel: TunableKernel, trial: Trial) -> None:
         entry = LogEntry(
@@ -272,9 +260,3 @@ class _Tuning:
     def _report(self) -> None:
         done = sum(kernel.facts.key in self._choices for kernel in self._kernels)
         self._progress(Progress(len(self._kernels), done, self._measured + self._reused, self._ratio()))
-
-    def _result(self, kernel: TunableKernel) -> KernelResult:
-        entry = self._choices.get(kernel.facts.key)
-        values, ratio = (entry.values, entry.ratio or 1.0) if entry else ({}, 1.0)
-        cost = self._costs.get(kernel.facts.key)
-        return KernelResult(kernel.title, kernel.calls, kernel.macs, values, ratio, cost)

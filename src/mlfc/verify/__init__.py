@@ -1,7 +1,4 @@
-"""Compares compiled models with reference implementations, layer by layer where asked.
-
-Names load on first use: the command line reads the options alone.
-"""
+"""Compares compiled models with reference implementations, layer by layer where asked; names load on first use."""
 
 from __future__ import annotations
 
@@ -10,16 +7,16 @@ from typing import TYPE_CHECKING
 from mlfc.support.lazy import make_lazy
 
 if TYPE_CHECKING:
-    from mlfc.verify.accuracy import Accuracy as Accuracy
     from mlfc.verify.compare import Comparison as Comparison
     from mlfc.verify.compare import verify as verify
+    from mlfc.verify.difference import Accuracy as Accuracy
     from mlfc.verify.difference import Difference as Difference
     from mlfc.verify.difference import Evidence as Evidence
     from mlfc.verify.difference import Tolerance as Tolerance
     from mlfc.verify.reference import with_all_tensors as with_all_tensors
 
 _HOMES = {
-    "Accuracy": "mlfc.verify.accuracy",
+    "Accuracy": "mlfc.verify.difference",
     "Comparison": "mlfc.verify.compare",
     "Difference": "mlfc.verify.difference",
     "Evidence": "mlfc.verify.difference",

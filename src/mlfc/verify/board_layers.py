@@ -1,26 +1,26 @@
-"""Every operator's result on a board, told by checksums, with those of this machine beside them.
-
-The code is the one that ships: nothing is compiled otherwise to be looked at. A tensor is fetched from the board only
-where its checksum is another than that of the same C on this machine.
-"""
+"""Every operator of compiled code as it ships: on a board, by checksums, and the first fused group that differs."""
 
 from __future__ import annotations
 
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from mlfc.archive.describe.profile import profiled_factory
-from mlfc.errors import InternalError
+from mlfc.errors import InternalError, MlfcError
 from mlfc.factory import Factory
 from mlfc.micro.run.emulator import EmulatedModule
 from mlfc.runtime import ProfiledModule
 from mlfc.support.arrays import Array
 from mlfc.support.dtypes import to_numpy
+from mlfc.verify.difference import Difference, difference
 from mlfc.verify.reference import Reference, WrappedReference
+
+UNOPTIMIZED = "-O0"
 
 
 @dataclass(frozen=True)
@@ -62,13 +62,9 @@ class BoardLayers:
         self._host.reset_state()  # as the firmware does when it starts
         here = self._host.operator_outputs(given)
         measured = self._firmware.measure(given)
-        unlike = [
-            index
-            for index, (data, checksum) in enumerate(zip(here, measured.checksums, strict=True))
-            if zlib.crc32(data) != checksum
-        ]
-        sizes = {index: len(here[index]) for index in unlike}
-        fetched = self._firmware.operator_outputs(given, sizes) if unlike else {}
+        pairs = enumerate(zip(here, measured.checksums, strict=True))
+        sizes = {index: len(data) for index, (data, checksum) in pairs if zlib.crc32(data) != checksum}
+        fetched = self._firmware.operator_outputs(given, sizes) if sizes else {}
         found = {}
         for index, layer in enumerate(self.layers.values()):
             if index in fetched:
@@ -107,7 +103,7 @@ class BesideHost(WrappedReference):
 def program_layers(factory: Factory) -> list[BoardOperator]:
     """Return what each operator of compiled code computes, in the order of the calls."""
     outputs = {value.root: value.name for value in factory.program.outputs}
-    taken, found = set(outputs.values()), []
+    taken, found, functions = set(outputs.values()), [], factory.code.function_names
     for index, call in enumerate(factory.program.calls):
         value = call.output
         own = outputs.pop(value.root, None) if value.nbytes == value.root.nbytes else None
@@ -115,7 +111,58 @@ def program_layers(factory: Factory) -> list[BoardOperator]:
         if own is None and name in taken:
             name = f"{name} (operator {index})"
         taken.add(name)
-        found.append(
-            BoardOperator(name, value.shape, value.dtype, call.nodes, factory.code.function_names[call.kernel.name])
-        )
+        found.append(BoardOperator(name, value.shape, value.dtype, call.nodes, functions[call.kernel.name]))
     return found
+
+
+def differing_groups(
+    factory: Factory, reference: Reference, sets: Sequence[tuple[str, dict[str, Array]]]
+) -> tuple[Difference, ...]:
+    """Return the fused groups whose result differs, in the order of computation.
+
+    `reference`: with all tensors.
+    `sets`: named sets of inputs on which the outputs differ.
+
+    Each difference names the group's nodes; its note names the C function, and whether the compiler's optimizer makes
+    the difference. The result is empty if no group differs by itself, or the code has no hook.
+    """
+    shipped = profiled_factory(factory)
+    if not isinstance(shipped, ProfiledModule):
+        return ()
+    plain = None
+    with suppress(MlfcError):  # a compiler without such a flag
+        plain = profiled_factory(factory, flags=(UNOPTIMIZED,)) if factory.target.kind == "c" else None
+    layers = program_layers(factory)
+    found: dict[int, Difference] = {}
+    for sample, inputs in sets:
+        expected = reference.run(inputs)
+        ours = shipped.operator_outputs(inputs)
+        theirs = plain.operator_outputs(inputs) if isinstance(plain, ProfiledModule) else None
+        for index, layer in enumerate(layers):
+            if index not in found:
+                item = _group(layer, sample, ours[index], theirs[index] if theirs else None, expected)
+                if item is not None:
+                    found[index] = item
+    return tuple(found[index] for index in sorted(found))
+
+
+def _group(
+    layer: BoardOperator, sample: str, data: bytes, unoptimized: bytes | None, expected: Mapping[str, Array]
+) -> Difference | None:
+    array = layer.array(data)
+    if unoptimized is not None:
+        item = difference(layer.name, array, layer.array(unoptimized), sample)
+        if not item.is_within:
+            note = f"C function {layer.function}; without the compiler's optimizations ({UNOPTIMIZED}) it is right"
+            return replace(item, nodes=layer.nodes, note=note)
+    if layer.name not in expected:
+        return None
+    tensor = expected[layer.name]
+    layouts = [tensor] if tensor.size == np.prod(layer.shape, dtype=np.int64) else []
+    if tensor.ndim >= 3 and (last := np.moveaxis(tensor, 1, -1)).shape == layer.shape:  # with channels last
+        layouts.append(last)
+    items = [difference(layer.name, array, other, sample) for other in layouts]
+    if not items or any(item.is_within for item in items):
+        return None
+    nearest = min(items, key=lambda item: item.largest)
+    return replace(nearest, nodes=layer.nodes, note=f"C function {layer.function}")

@@ -21,8 +21,8 @@ from mlfc.errors import InputError, MlfcError, ModelError, OptionError, RunError
 from mlfc.factory import Factory
 from mlfc.frontend import Model, import_for_run, model_file, model_name, read_model
 from mlfc.micro.board.board import Board, find_board
-from mlfc.micro.firmware.trace import check_traces
 from mlfc.micro.run.emulator import EmulatedModule, emulated_archive, emulated_factory
+from mlfc.micro.run.firmware_run import check_traces
 from mlfc.options import BuildOptions
 from mlfc.relay.ir import Call, GlobalVar, If, IRModule
 from mlfc.relay.visitor import post_order
@@ -35,16 +35,12 @@ from mlfc.support.keywords import with_keywords
 from mlfc.support.module_info import StateInfo
 from mlfc.support.progress import bar, reported
 from mlfc.support.text import Displayed, html_table
-from mlfc.verify.accuracy import Accuracy, Labels
-from mlfc.verify.board_layers import BesideHost, BoardLayers
-from mlfc.verify.contained import Asked, element_shapes, made_up_sets, pairs, unlike
-from mlfc.verify.difference import Difference, Tolerance, difference
-from mlfc.verify.groups import differing_groups
-from mlfc.verify.inputs import DRAWS, read_sets, sample_inputs
+from mlfc.verify.board_layers import BesideHost, BoardLayers, differing_groups
+from mlfc.verify.difference import Accuracy, Difference, Labels, Tolerance, difference
+from mlfc.verify.inputs import DRAWS, Asked, element_shapes, made_up_sets, pairs, read_sets, sample_inputs, unlike
 from mlfc.verify.judge import Judge, Subject
-from mlfc.verify.options import Say, VerifyOptions
-from mlfc.verify.reference import LITERT, Reference, WithFrozen, open_reference, with_all_tensors
-from mlfc.verify.stepping import Stepping
+from mlfc.verify.options import VerifyOptions
+from mlfc.verify.reference import LITERT, Reference, Stepping, WithFrozen, open_reference, with_all_tensors
 
 Sets = Sequence[tuple[str, dict[str, Any]]]
 Imported = Callable[[], tuple[IRModule, Mapping[str, Array]]]
@@ -114,11 +110,6 @@ def _tolerance(options: VerifyOptions) -> Tolerance | None:
     return None if rtol is None and atol is None else Tolerance(rtol or 0.0, atol or 0.0)
 
 
-def _say(options: VerifyOptions) -> Say:
-    """Return the function that is called for each set of inputs."""
-    return options.progress if callable(options.progress) else lambda *_: None
-
-
 def _sets(options: VerifyOptions, compiled: Computes, reference: Reference, imported: Imported) -> tuple[Sets, int]:
     """Return the sets of inputs, and how many more the reference refuses."""
     if options.inputs is not None:
@@ -155,11 +146,8 @@ def _sets(options: VerifyOptions, compiled: Computes, reference: Reference, impo
 
 
 def _built(options: VerifyOptions, module: IRModule, params: Mapping[str, Array]) -> Factory:
-    """Return the compiled model."""
-    built = BuildOptions(
-        options.target, optimize=options.optimize, module_name="verified", limit_factor=options.limit_factor
-    )
-    return build_module(module, params, built)
+    built = BuildOptions(options.target, module_name="verified", optimize=options.optimize)
+    return build_module(module, params, replace(built, limit_factor=options.limit_factor))
 
 
 @dataclass(eq=False)
@@ -172,7 +160,7 @@ class _Comparing:
     tolerance: Tolerance | None
     judge: Judge | None
     labels: Labels | None = None
-    say: Say = lambda *_: None
+    say: Any = lambda *_: None  # of the form `Say`
     required: Sequence[str] = ()  # outputs that both must have; others, of layers, are compared where both do
     worst: dict[str, Difference] = field(default_factory=dict)
     empty: dict[str, Difference] = field(default_factory=dict)  # no set has tensors of these to compare
@@ -205,40 +193,56 @@ class _Comparing:
         # endless loops fail here: the virtual machine counts iterations
         try:
             found = dict(self.compiled.run(inputs))
-        except (InputError, RunError) as refusal:
-            if not self.is_drawn or (other := self._refusal(inputs)) is None:
+        except (InputError, RunError):
+            if not self.is_drawn:
                 raise
-            other.__cause__ = refusal
-            return other
+            try:
+                self.reference.run(inputs)
+            except ModelError as error:  # the reference refuses them, too
+                return error
+            raise
         try:
             expected = dict(self.reference.run(inputs))
         except ModelError as refusal:
             if not self.is_drawn or isinstance(self.reference, Stepping):  # the states would differ from here on
                 raise
             return refusal
-        self._check_required(found, expected)
+        # what is not compared must not count as equal
+        ours = ("what is compared", found, (*self.required, *sorted(self.reference.output_names)))
+        for who, results, names in (("the reference", expected, self.required), ours):
+            missing = [name for name in names if name not in results]
+            if missing:
+                shown = ", ".join(f"'{name}'" for name in list(results)[:8]) or "none"
+                raise InputError(
+                    f"expected an output '{missing[0]}', got {shown} from {who}",
+                    next_step="Compare an artifact with the model that it was compiled from",
+                )
         if self.labels is not None:
             self.labels.count(found, expected)
         items, doubtful = self._differences(sample, found, expected)
         judged = self.judge([*doubtful.values()], {**inputs, **held}) if self.judge and doubtful else ()
         for place, item in zip(doubtful, judged, strict=False):
             items[place] = items[place][0], item
-        for name, item in items:
-            self._keep(name, item)
+        for name, part in items:
+            item = part
+            if part.tensor != name:
+                within = part.is_within and not part.excuse
+                where = "" if within else f"in {part.tensor}" + (f"; {part.note}" if part.note else "")
+                item = replace(part, tensor=name, note=where)
+            known = self.worst.get(name, item)
+            worst = max(known, item, key=lambda one: (not one.is_within, one.largest))
+            self.worst[name] = replace(worst, nans=max(item.nans, known.nans))
         return None
 
     def _differences(
         self, sample: str, found: dict[str, Any], expected: dict[str, Any]
     ) -> tuple[list[tuple[str, Difference]], dict[int, tuple[Difference, Array, Array]]]:
-        """Return the differences with the names of outputs, and by position those to judge, with their tensors.
-
-        Both mappings are emptied, to release each tensor when it has been compared.
-        """
+        """Return the differences with the names of outputs, and by position those to judge, with their tensors."""
         dtypes = {info.name: info.dtype for info in self.compiled.outputs}
         items: list[tuple[str, Difference]] = []
         doubtful: dict[int, tuple[Difference, Array, Array]] = {}
         for name in [name for name in found if name in expected]:
-            value, other = found.pop(name), expected.pop(name)
+            value, other = found.pop(name), expected.pop(name)  # to release each tensor when it has been compared
             dtype = dtypes.get(name) or value.dtype.name  # operators on a board are not outputs
             self.empty.setdefault(name, Difference(name, dtype, 0.0, 0.0, sample, note=_NO_TENSOR))
             if apart := unlike(value, other):
@@ -253,29 +257,6 @@ class _Comparing:
         expected.clear()
         return items, doubtful
 
-    def _refusal(self, inputs: Mapping[str, Any]) -> ModelError | None:
-        """Return the error with which the reference refuses inputs, too; None if it accepts them."""
-        try:
-            self.reference.run(inputs)
-        except ModelError as error:
-            return error
-        return None
-
-    def _check_required(self, found: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
-        """Raise InputError for an output that one of the two lacks: what is not compared must not count as equal."""
-        wanted = (
-            ("the reference", expected, self.required),
-            ("what is compared", found, (*self.required, *sorted(self.reference.output_names))),
-        )
-        for who, results, names in wanted:
-            missing = [name for name in names if name not in results]
-            if missing:
-                known = ", ".join(f"'{name}'" for name in list(results)[:8]) or "none"
-                raise InputError(
-                    f"expected an output '{missing[0]}', got {known} from {who}",
-                    next_step="Compare an artifact with the model that it was compiled from",
-                )
-
     def _difference(self, sample: str, name: str, part: str, ours: Array, theirs: Array) -> tuple[Difference, bool]:
         """Return the difference of a tensor, which may be a part of the sequence `name`, and whether to judge it."""
         if name in self.required and ours.shape != theirs.shape and ours.size == theirs.size:
@@ -286,17 +267,6 @@ class _Comparing:
         # a larger difference that is not excused is reported already, so the judge need not run
         is_settled = known is not None and not known.is_within and known.largest >= item.largest
         return item, not item.is_within and not is_settled
-
-    def _keep(self, name: str, item: Difference) -> None:
-        if item.tensor != name:
-            within = item.is_within and not item.excuse
-            where = "" if within else f"in {item.tensor}" + (f"; {item.note}" if item.note else "")
-            item = replace(item, tensor=name, note=where)
-        known = self.worst.get(name)
-        nans = max(item.nans, known.nans if known else 0)
-        if known is None or _badness(item) > _badness(known):
-            known = item
-        self.worst[name] = replace(known, nans=nans)
 
 
 @with_keywords(VerifyOptions)
@@ -336,19 +306,19 @@ def verify_model(model: Model, options: VerifyOptions) -> Comparison:
             kept, begin = _states_of(options.artifact, options.module, compiled)
             tied = [info for info in kept if info.name in reference.input_names]
             known = {info.name: info.shape for info in (*compiled.inputs, *tied) if info.is_static}
-            imported = cache(lambda: import_for_run(path, replace(options, shapes=known, byoc=())))
-            if options.values:
-                reference = WithFrozen(reference, imported()[0].frozen)
-            as_it_is = replace(as_it_is, shapes=known)
-            reference = _stepping(reference, kept, begin, chosen, partial(read_model, path, as_it_is))
-            return _compared(options, path, title, reference, compiled, imported)
-        imported = cache(lambda: import_for_run(path, options))
+            as_it_is, asked = replace(as_it_is, shapes=known), replace(options, shapes=known, byoc=())
+        else:
+            asked = options
+        imported = cache(lambda: import_for_run(path, asked))
         if options.values:
             reference = WithFrozen(reference, imported()[0].frozen)
-        factory = _built(options, *imported())
-        begin = {state.before.name: state.begin for state in factory.program.states}
-        own = partial(read_model, path, as_it_is)
-        reference = _stepping(reference, factory.interface().states, begin, chosen, own)
+        if options.artifact is None:
+            factory = _built(options, *imported())
+            begin = {state.before.name: state.begin for state in factory.program.states}
+            kept = factory.interface().states
+        reference = _stepping(reference, kept, begin, chosen, partial(read_model, path, as_it_is))
+        if options.artifact is not None:
+            return _compared(options, path, title, reference, compiled, imported)
         if chosen and options.layers:
             return _compared_on_board(options, path, title, reference, factory, chosen, imported)
         compiled = emulated_factory(factory, chosen) if chosen else load_factory(factory)
@@ -363,11 +333,7 @@ def _stepping(
     board: Board | None,
     as_it_is: Imported,
 ) -> Reference:
-    """Return a reference that keeps the states of the compiled model, if it has any.
-
-    `as_it_is`: imports the model with the first values that it has itself. Raises OptionError if variables of the
-    compiled model begin with others, which the reference does not know.
-    """
+    """Return a reference that keeps the states of the compiled model; OptionError if variables begin with others."""
     if not states:
         return reference
     variables = [info for info in states if info.name not in reference.input_names]
@@ -407,7 +373,7 @@ def _compared(
     judge = _judge(asked, Subject(path, title, False, asked.target, imported), reference)
     labels = None if asked.labels is None else Labels.read(Path(asked.labels), len(sets), compiled.outputs)
     names = [info.name for info in compiled.outputs]
-    comparing = _Comparing(compiled, reference, sets, _tolerance(asked), judge, labels, _say(asked), names)
+    comparing = _Comparing(compiled, reference, sets, _tolerance(asked), judge, labels, asked.progress, names)
     comparing.is_drawn = asked.inputs is None
     found = comparing.run()
     count, refused = len(sets) - comparing.refused, refused + comparing.refused
@@ -426,24 +392,18 @@ def _with_layers(
         reference.begin()
     subject = Subject(path, result.reference, True, asked.target, lambda: (every, params))
     judge = _judge(asked, subject, reference)
-    comparing = _Comparing(compiled, reference, sets, _tolerance(asked), judge, say=_say(asked))
+    comparing = _Comparing(compiled, reference, sets, _tolerance(asked), judge, say=asked.progress)
     comparing.is_drawn = asked.inputs is None
     layers = tuple(comparing.run())
     wrong = {item.sample for item in result.outputs if not item.is_within}
     if isinstance(reference, Stepping):
         wrong = set()  # a step by itself begins with other states
     groups = differing_groups(factory, reference, [one for one in sets if one[0] in wrong]) if wrong else ()
-    return replace(result, layers=layers, groups=groups, unseen=_unseen(module))
-
-
-def _unseen(module: IRModule) -> tuple[str, ...]:
-    """Return the nodes that a function of the module computes in a branch or loop."""
-    calls = [
-        expr
-        for expr in post_order(module.main.body)
-        if isinstance(expr, If) or (isinstance(expr, Call) and isinstance(expr.op, GlobalVar))
-    ]
-    return tuple(dict.fromkeys(node for call in calls for node in call.span.nodes))
+    unseen: dict[str, None] = {}  # the nodes in branches and loops
+    for expr in post_order(module.main.body):
+        if isinstance(expr, If) or (isinstance(expr, Call) and isinstance(expr.op, GlobalVar)):
+            unseen.update(dict.fromkeys(expr.span.nodes))
+    return replace(result, layers=layers, groups=groups, unseen=tuple(unseen))
 
 
 def _judge(asked: VerifyOptions, subject: Subject, reference: Reference) -> Judge | None:
@@ -476,15 +436,13 @@ def _compared_on_board(
     sets, _ = _sets(asked, compiled, reference, imported)
     judge = _judge(asked, Subject(path, title, True, asked.target, imported), reference)
     beside = BesideHost(reference, compiled, known)
-    found = _Comparing(compiled, beside, sets, _tolerance(asked), judge, say=_say(asked)).run()
-    named = tuple(_with_nodes(item, compiled) for item in found)
+    found = _Comparing(compiled, beside, sets, _tolerance(asked), judge, say=asked.progress).run()
+    nodes = {name: layer.nodes for name, layer in compiled.layers.items()}
+    named = tuple(
+        replace(item, nodes=nodes.get(item.tensor, ()), is_unlike_host=item.tensor in compiled.unlike_host)
+        for item in found
+    )
     return Comparison(title, len(sets), tuple(item for item in named if item.tensor in outputs), named)
-
-
-def _with_nodes(item: Difference, compiled: BoardLayers) -> Difference:
-    layer = compiled.layers.get(item.tensor)
-    nodes = layer.nodes if layer else ()
-    return replace(item, nodes=nodes, is_unlike_host=item.tensor in compiled.unlike_host)
 
 
 def _loaded(artifact: str | os.PathLike[str] | Computes, module: str | None, board: Board | None) -> Computes:
@@ -501,7 +459,3 @@ def _loaded(artifact: str | os.PathLike[str] | Computes, module: str | None, boa
 
 def _of_another_form(name: str, dtype: str, sample: str, note: str) -> Difference:
     return Difference(name, dtype, math.inf, 0.0, sample, cosine=0.0, snr=-math.inf, note=note)
-
-
-def _badness(item: Difference) -> tuple[bool, float]:
-    return not item.is_within, item.largest

@@ -1,10 +1,10 @@
-"""The inputs on which models are compared: random and extreme ones, or the user's from a file."""
+"""The inputs on which models are compared, tensors or sequences and optionals: made up, or the user's from a file."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,15 +12,16 @@ from typing import Any
 import numpy as np
 
 from mlfc.errors import InputError
-from mlfc.relay.ir import IRModule, TensorType
+from mlfc.relay.ir import Call, Expr, IRModule, TensorType, Var, has_trait, operator, tensor_type
+from mlfc.relay.op import Elements, Kind, Trait
+from mlfc.relay.visitor import post_order
 from mlfc.runtime.tensor.arrays import fill
-from mlfc.runtime.tensor.npz import read_batches, read_npy, read_npz
+from mlfc.runtime.tensor.npz import flattened, read_batches, read_npy, read_npz
 from mlfc.support.arrays import Array
 from mlfc.support.containers import ContainerInfo
 from mlfc.support.dims import substituted, symbols_of
 from mlfc.support.plain_file import read_small
 from mlfc.support.tensor_info import TensorInfo
-from mlfc.verify.indices import index_ends
 
 _MOST_LABELS = 1 << 27  # bytes
 _MOST_BYTES = 1 << 31
@@ -29,6 +30,7 @@ EXTENTS = (2, 1, 5, 16, 7)
 DRAWS = ((1, None), (1, 2), (32, None), (512, None), (32, 2), (512, 2), (1, 1))
 """Pairs of a factor of `EXTENTS` and an end of integers, tried in order until the reference accepts the inputs."""
 _MOST_DRAWN = 1 << 26  # bytes of one set with larger sizes
+_KEEPING = (Elements.SAME, Elements.CONVERTED, Elements.MOVED)
 CORNERS = ("minimum", "maximum", "zero point")
 _WHY = {
     "random": "seeded values over the whole range of the inputs",
@@ -37,6 +39,12 @@ _WHY = {
     "zero point": "every element stands for zero: sums and ranges vanish, which is where quotients go wrong",
     "empty": "sequences without tensors, optionals without a value",
 }
+EMPTY = "empty"
+VARIED, ALIKE, EQUAL = STYLES = ("varied", "alike", "equal")
+"""How open extents are made up: each another one, those of one sequence as one tensor, all as one number."""
+_LENGTHS = (2, 1, 4, 3, 7)
+
+Sets = list[tuple[str, dict[str, Any]]]
 
 
 def read_sets(path: Path, infos: Sequence[TensorInfo]) -> list[tuple[str, dict[str, Any]]]:
@@ -57,7 +65,7 @@ def read_sets(path: Path, infos: Sequence[TensorInfo]) -> list[tuple[str, dict[s
                 next_step="Write .npz: numpy.savez(path, **{'s.0': array, 's.1': array}) for a sequence s",
             )
         return [("set 0", read_npz(path, infos))]
-    batches: Mapping[str, Array]
+    batches: dict[str, Array]
     if path.suffix == ".npz":
         batches = read_batches(path, infos)
     elif path.suffix == ".npy":
@@ -69,7 +77,21 @@ def read_sets(path: Path, infos: Sequence[TensorInfo]) -> list[tuple[str, dict[s
             )
         batches = {infos[0].name: read_npy(path, infos[0])}
     else:
-        batches = _raw(path, infos)
+        size = sum(info.nbytes for info in infos)
+        read = read_small(path, _MOST_BYTES, partial(InputError, place=str(path)))
+        total = len(read)
+        if size == 0 or total == 0 or total % size:
+            raise InputError(
+                f"expected a multiple of {size:,} bytes, the size of one set of inputs, got {total:,} bytes",
+                place=str(path),
+                next_step="Write .npz: numpy.savez(path, **{name: array})",
+            )
+        data = np.frombuffer(read, np.uint8).reshape(total // size, size)
+        batches, start = {}, 0
+        for info in infos:
+            part = np.ascontiguousarray(data[:, start : start + info.nbytes])
+            batches[info.name] = part.view(info.numpy_dtype).reshape(len(data), *info.shape)
+            start += info.nbytes
     counts = {len(array) for array in batches.values()}
     if len(counts) > 1:
         found = ", ".join(f"{name}: {len(array)}" for name, array in batches.items())
@@ -82,39 +104,19 @@ def read_labels(path: Path, count: int) -> Array:
 
     Raises InputError if they are not as many, or no integers.
     """
-    labels = _numbers(path) if path.suffix != ".npy" else read_npy(path, None)
+    if path.suffix == ".npy":
+        labels = read_npy(path, None)
+    else:
+        words = read_small(path, _MOST_LABELS, partial(InputError, place=str(path))).split()
+        if not all(re.fullmatch(rb"[+-]?[0-9]{1,18}", word) for word in words):
+            raise InputError("labels are whole numbers, one a line", place=str(path), next_step="Or write a .npy array")
+        labels = np.asarray([int(word) for word in words], np.int64)
     if labels.dtype.kind not in "iu" or labels.size != count:
         raise InputError(
             f"expected {count:,} integers, one for each set of inputs, got {labels.size:,} of {labels.dtype}",
             place=str(path),
         )
     return labels.reshape(-1).astype(np.int64)
-
-
-def _numbers(path: Path) -> Array:
-    words = read_small(path, _MOST_LABELS, partial(InputError, place=str(path))).split()
-    if not all(re.fullmatch(rb"[+-]?[0-9]{1,18}", word) for word in words):
-        raise InputError("labels are whole numbers, one a line", place=str(path), next_step="Or write a .npy array")
-    return np.asarray([int(word) for word in words], np.int64)
-
-
-def _raw(path: Path, infos: Sequence[TensorInfo]) -> Mapping[str, Array]:
-    size = sum(info.nbytes for info in infos)
-    read = read_small(path, _MOST_BYTES, partial(InputError, place=str(path)))
-    total = len(read)
-    if size == 0 or total == 0 or total % size:
-        raise InputError(
-            f"expected a multiple of {size:,} bytes, the size of one set of inputs, got {total:,} bytes",
-            place=str(path),
-            next_step="Write .npz: numpy.savez(path, **{name: array})",
-        )
-    data = np.frombuffer(read, np.uint8).reshape(total // size, size)
-    batches, start = {}, 0
-    for info in infos:
-        part = np.ascontiguousarray(data[:, start : start + info.nbytes])
-        batches[info.name] = part.view(info.numpy_dtype).reshape(len(data), *info.shape)
-        start += info.nbytes
-    return batches
 
 
 def sample_inputs(
@@ -135,33 +137,35 @@ def sample_inputs(
     ends = index_ends(module) if module else {}
     if end is not None:
         ends = {info.name: min(end, ends.get(info.name, end)) for info in infos}
+    types = {param.name: param.type for param in module.main.params} if module else {}
     for index, title in enumerate((*(f"random {index}" for index in range(samples)), *CORNERS)):
-        shaped = _shaped(infos, bounds, module, index if index < samples else index - samples, factor)
+        shaped = infos
+        if bounds:
+            values = sample_extents(bounds, index if index < samples else index - samples, factor)
+            shaped = [_at(info, types.get(info.name), values) for info in infos]
         if factor > 1 and sum(info.nbytes for info in shaped) > _MOST_DRAWN:
             continue
-        yield (
-            title,
-            fill(shaped, "random", seed + index, ends) if index < samples else corner_arrays(shaped, title, ends),
-        )
+        is_random = index < samples
+        yield title, fill(shaped, "random", seed + index, ends) if is_random else corner_arrays(shaped, title, ends)
 
 
 def corner_arrays(infos: Sequence[TensorInfo], title: str, ends: Mapping[str, int] | None = None) -> dict[str, Array]:
     """Return arrays that hold one of the `CORNERS` of the value range; places stay below the numbers in `ends`."""
-    return {info.name: np.full(info.shape, _corner(info, title, ends or {}), info.numpy_dtype) for info in infos}
-
-
-def _shaped(
-    infos: Sequence[TensorInfo],
-    bounds: Mapping[str, tuple[int, int]] | None,
-    module: IRModule | None,
-    index: int,
-    factor: int,
-) -> Sequence[TensorInfo]:
-    if not bounds:
-        return infos
-    values = sample_extents(bounds, index, factor)
-    types = {param.name: param.type for param in module.main.params} if module else {}
-    return [_at(info, types.get(info.name), values) for info in infos]
+    found = {}
+    for info in infos:
+        kind, is_largest = info.numpy_dtype.kind, title == "maximum"
+        if title == "zero point":
+            value = info.zero_point or 0
+        elif kind not in "iu":
+            value = 1 if is_largest else 0 if kind == "b" else -1
+        elif info.numpy_dtype.itemsize > 2 and info.scale is None:
+            # indices: an extreme one would lie outside of what it points into
+            value = min(1, (ends or {}).get(info.name, 2) - 1) if is_largest else 0
+        else:
+            limits = np.iinfo(info.numpy_dtype)
+            value = int(limits.max if is_largest else limits.min)
+        found[info.name] = np.full(info.shape, value, info.numpy_dtype)
+    return found
 
 
 def _at(info: TensorInfo, kind: object, values: Mapping[str, int]) -> TensorInfo:
@@ -188,14 +192,153 @@ def why(sample: str) -> str | None:
     return _WHY.get("random" if sample.startswith("random ") else sample)
 
 
-def _corner(info: TensorInfo, title: str, ends: Mapping[str, int]) -> int:
-    if title == "zero point":
-        return info.zero_point or 0
-    kind = info.numpy_dtype.kind
-    if kind not in "iu":
-        return 1 if title == "maximum" else 0 if kind == "b" else -1
-    if info.numpy_dtype.itemsize > 2 and info.scale is None:
-        # indices: an extreme one would lie outside of what it points into
-        return min(1, ends.get(info.name, 2) - 1) if title == "maximum" else 0
-    limits = np.iinfo(info.numpy_dtype)
-    return int(limits.max if title == "maximum" else limits.min)
+def index_ends(module: IRModule) -> dict[str, int]:
+    """Return for inputs of places in tables the number of elements of the smallest table, 2 for masks.
+
+    A mask is known by its name, as exporters call it: ``attention_mask``. Other inputs are left out.
+    """
+    found = {param.name: 2 for param in module.main.params if "mask" in param.name.lower()}
+    for node in post_order(module.main.body):
+        if not isinstance(node, Call) or not has_trait(node, Trait.PICK | Trait.PUT):
+            continue
+        table, places = node.args[0].type, _source(node.args[1])
+        if places is None or not isinstance(table, TensorType):
+            continue
+        sizes = [size for size in table.shape[_axes(node)] if isinstance(size, int)]
+        if sizes:
+            found[places] = min(*sizes, found.get(places, sizes[0]))
+    return found
+
+
+def _axes(lookup: Call) -> slice:
+    """Return the axes of the table that the indices address."""
+    if not has_trait(lookup, Trait.TUPLES):
+        axis = lookup.attrs.get("axis", 0)
+        return slice(None) if axis is None else slice(axis, axis + 1 or None)
+    first, places = lookup.attrs.get("batch_dims", 0), tensor_type(lookup.args[1]).shape[0]
+    return slice(first, first + places if isinstance(places, int) else None)
+
+
+def _source(expr: Expr) -> str | None:
+    """Return the name of the input whose elements `expr` has, perhaps counted from the end where they are negative."""
+    while isinstance(expr, Call):
+        called = operator(expr)
+        if has_trait(expr, Trait.SELECTION):
+            expr = expr.args[2]
+        elif called is not None and called.elements in _KEEPING:
+            expr = expr.args[0]
+        else:
+            return None
+    return expr.name if isinstance(expr, Var) else None
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The inputs that are to be made up."""
+
+    infos: Sequence[TensorInfo]
+    bounds: Mapping[str, tuple[int, int]]  # the least and the largest value of each open extent of tensors
+    elements: Mapping[str, Sequence[int | None]]  # known extents of the tensors in sequences and optionals
+    samples: int
+    seed: int
+
+
+def element_shapes(module: IRModule) -> dict[str, tuple[int | None, ...]]:
+    """Return the extents of the tensors in the model's sequences and optionals, None for open ones, by input."""
+    names = {container.parts[-1]: container.name for container in module.containers if not container.is_output}
+    found = {}
+    for node in post_order(module.main.body) if names else ():
+        called = operator(node)
+        if isinstance(node, Call) and called is not None and called.kind is Kind.LIST and "shape" in node.attrs:
+            data, shape = node.args[-1] if node.args else None, node.attrs["shape"]
+            if isinstance(data, Var) and data.name in names:
+                found[names[data.name]] = tuple(extent if isinstance(extent, int) else None for extent in shape)
+    return found
+
+
+def made_up_sets(asked: Asked, accepts: Callable[[Mapping[str, Any]], bool]) -> tuple[Sets, int]:
+    """Return made-up sets of inputs that the reference accepts, and how many it does not.
+
+    Which positions a sequence has and which extents go together is written nowhere, so the way is taken in which the
+    most sets are accepted. The last set has empty sequences, and no value where that is possible.
+
+    Raises InputError if no set is accepted.
+    """
+    best: Sets = []
+    count = 0
+    for style in STYLES:
+        sets = [*_samples(asked, style)]
+        count = len(sets)
+        best = max(best, [one for one in sets if accepts(one[1])], key=len)
+        if len(best) == count:
+            break
+    if not best and count > 1:
+        info = next(info for info in asked.infos if isinstance(info, ContainerInfo))
+        keys = f"{info.name}.0, {info.name}.1, ..." if info.is_sequence else info.name
+        raise InputError(
+            f"the reference accepts none of {count} made-up sets of inputs",
+            place=info.name,
+            next_step=f"Give inputs: --inputs FILE.npz, where the tensors of '{info.name}' are {keys}",
+        )
+    return best, count - len(best)
+
+
+def _samples(asked: Asked, style: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    for index in range(asked.samples):
+        infos = _tensors(asked, style, index)
+        yield f"random {index}", _formed(asked.infos, fill(infos, "random", asked.seed + index))
+    for index, title in enumerate(CORNERS):
+        yield title, _formed(asked.infos, corner_arrays(_tensors(asked, style, index), title))
+    tensors = [info for info in _tensors(asked, style, 0) if any(info.name == one.name for one in asked.infos)]
+    optional = {info.name for info in asked.infos if isinstance(info, ContainerInfo)}
+    yield EMPTY, _formed(asked.infos, fill([info for info in tensors if info.name not in optional], "random"))
+
+
+def _tensors(asked: Asked, style: str, index: int) -> list[TensorInfo]:
+    """Return the tensors of one set: of sequences and optionals those that are in them."""
+    if style == EQUAL:
+        size = EXTENTS[index % len(EXTENTS)]
+        extents = {name: max(low, min(high, size)) for name, (low, high) in asked.bounds.items()}
+    else:
+        extents = sample_extents(asked.bounds, index)
+    found: list[TensorInfo] = []
+    for info in asked.infos:
+        if not isinstance(info, ContainerInfo):
+            found.append(info.at(extents))
+            continue
+        known = asked.elements.get(info.name, (None,) * len(info.shape))
+        for element in range(_LENGTHS[index % len(_LENGTHS)]) if info.is_sequence else (None,):
+            first, step = {VARIED: (index + (element or 0) + 1, 1), ALIKE: (index, 1), EQUAL: (index, 0)}[style]
+            sizes = (EXTENTS[(first + step * axis) % len(EXTENTS)] for axis in range(len(known)))
+            shape = tuple(size if extent is None else extent for extent, size in zip(known, sizes, strict=True))
+            found.append(replace(info.element(element), shape=shape))
+    return found
+
+
+def _formed(infos: Sequence[TensorInfo], tensors: Mapping[str, Array]) -> dict[str, Any]:
+    """Return values of inputs, made of their tensors; those of a sequence ``s`` are ``s.0``, ``s.1``, ..."""
+    found: dict[str, Any] = {}
+    for info in infos:
+        if isinstance(info, ContainerInfo) and info.is_sequence:
+            items: list[Array] = []
+            while f"{info.name}.{len(items)}" in tensors:
+                items.append(tensors[f"{info.name}.{len(items)}"])
+            found[info.name] = None if info.may_be_none and not items else items
+        else:
+            found[info.name] = tensors.get(info.name)
+    return found
+
+
+def unlike(ours: Any, theirs: Any) -> str:
+    """Return how two results are no values of one form, such as ``2 tensors against 3``; empty if they are."""
+    forms = ["no value" if value is None else "a tensor" for value in (ours, theirs)]
+    for place, value in enumerate((ours, theirs)):
+        if isinstance(value, list):
+            forms[place] = f"a sequence of {len(value):,} tensor{'' if len(value) == 1 else 's'}"
+    return "" if forms[0] == forms[1] else " against ".join(forms)
+
+
+def pairs(name: str, ours: Any, theirs: Any) -> list[tuple[str, Array, Array]]:
+    """Return the tensors of two results of one form, with their names."""
+    others = flattened({name: theirs})
+    return [(part, array, others[part]) for part, array in flattened({name: ours}).items()]

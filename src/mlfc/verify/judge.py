@@ -1,8 +1,7 @@
 """Tells rounding from a real difference, where a tensor is further from its reference than the tolerance.
 
-Three witnesses: the model in float64, how far the reference itself is from it, and how far the reference moves when the
-last bits of its weights and inputs change. Only the first has to do with our compiler, and it alone can excuse nothing:
-where the reference is further from float64 than its own rounding explains, the difference is real.
+Witnesses are the model in float64, how far the reference is from it, and how far the reference moves when last bits of
+its weights and inputs change. The first alone excuses nothing.
 """
 
 from __future__ import annotations
@@ -11,19 +10,22 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
 
 from mlfc.errors import MlfcError
-from mlfc.relay.ir import Expr, IRModule
+from mlfc.relay import ir
+from mlfc.relay.ir import Call, Constant, Expr, Function, If, IRModule
+from mlfc.relay.op import Elements, Operator, Trait
+from mlfc.relay.visitor import post_order
 from mlfc.runtime.modules.runnable import Runnable
 from mlfc.runtime.tensor.npz import flattened
+from mlfc.support import dtypes
 from mlfc.support.arrays import Array
 from mlfc.verify.difference import FLOAT_TOLERANCE, Difference, Evidence, is_real, largest_difference
-from mlfc.verify.float64 import float64_model
-from mlfc.verify.nudged import OwnRounding
-from mlfc.verify.provenance import Decision, decision_of, gaps, range_of, rounds_inside
 from mlfc.verify.reference import LITERT
+from mlfc.verify.witnesses import OwnRounding, float64_model
 
 ROUNDING = "rounding"
 TIE = "tie"
@@ -35,6 +37,8 @@ _LAST_BITS = 2.0**-21
 _NEAR = 1e-3
 # QDQ models round to integers again and again: of so many elements one step may go the other way
 _STEPS = 0.01
+_SAME = (Elements.SAME, Elements.CONVERTED)
+_WITHIN_RANGE = (Elements.MOVED, Elements.EXTREME, Elements.AVERAGED)
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,12 +53,8 @@ class Subject:
     imported: Callable[[], tuple[IRModule, Mapping[str, Array]]]
 
 
-@dataclass(frozen=True, eq=False)
-class _Witnesses:
-    """The model in float64 and the rounding of the reference for one set of inputs; computed by the first call."""
-
-    exact: Callable[[], dict[str, Array] | None]
-    rounding: Callable[[], dict[str, float]]
+Witnesses: TypeAlias = tuple[Callable[[], dict[str, Array] | None], Callable[[], dict[str, float]]]
+"""The model in float64 and the rounding of the reference for one set of inputs; computed by the first call."""
 
 
 class Judge:
@@ -72,12 +72,14 @@ class Judge:
             references no other tensor is kept.
         """
         tensors = {item.tensor for item, *_ in doubtful}
-        witnesses = _Witnesses(
-            cache(lambda: self._exact_outputs(tensors, inputs)), cache(lambda: self._own_rounding(tensors, inputs))
+        given = {**(self._imported[0].frozen if self._imported else {}), **inputs}
+        witnesses = (
+            cache(lambda: self._exact_outputs(tensors, inputs)),
+            cache(lambda: self._rounding.of(tensors, given)),
         )
         return [self._judged(item, witnesses, ours, theirs) for item, ours, theirs in doubtful]
 
-    def _judged(self, item: Difference, witnesses: _Witnesses, ours: Array, theirs: Array) -> Difference:
+    def _judged(self, item: Difference, witnesses: Witnesses, ours: Array, theirs: Array) -> Difference:
         if item.lone_nans or ours.size != theirs.size:
             return item
         expr = self._tensors.get(item.tensor)
@@ -119,17 +121,15 @@ class Judge:
             model, names = float64_model(module, params, self._subject.target, [score for _, score in scores])
         except MlfcError:  # what external generators take has no float64
             return None
-        by_tensor: dict[str, list[str]] = {}
+        by_tensor: dict[str, Sequence[str]] = {}
         for (tensor, _), name in zip(scores, names, strict=True):
-            by_tensor.setdefault(tensor, []).append(name)
-        return model, dict(by_tensor)
+            by_tensor[tensor] = (*by_tensor.get(tensor, ()), name)
+        return model, by_tensor
 
     @cached_property
     def _rounding(self) -> OwnRounding:
-        is_quantized = rounds_inside(list(self._tensors.values()))
-        return OwnRounding(
-            self._subject.path, self._subject.title, layers=self._subject.layers, is_quantized=is_quantized
-        )
+        subject, is_quantized = self._subject, rounds_inside(list(self._tensors.values()))
+        return OwnRounding(subject.path, subject.title, layers=subject.layers, is_quantized=is_quantized)
 
     def _exact_outputs(self, tensors: Collection[str], inputs: Mapping[str, Array]) -> dict[str, Array] | None:
         """Return tensors in float64, and the scores that decided them, if the model has that form."""
@@ -139,14 +139,8 @@ class Judge:
         kept = {*tensors, *(name for tensor in tensors for name in scores.get(tensor, ()))}
         return {name: array for name, array in flattened(model.run(inputs)).items() if name in kept}
 
-    def _own_rounding(self, tensors: Collection[str], inputs: Mapping[str, Array]) -> dict[str, float]:
-        """Return how much of the reference's tensors is rounding."""
-        return self._rounding.of(tensors, {**(self._imported[0].frozen if self._imported else {}), **inputs})
-
-    def _by_rounding(
-        self, item: Difference, limit: float, witnesses: _Witnesses, ours: Array, theirs: Array
-    ) -> Difference:
-        exact, rounding = witnesses.exact(), witnesses.rounding()[item.tensor]
+    def _by_rounding(self, item: Difference, limit: float, seen: Witnesses, ours: Array, theirs: Array) -> Difference:
+        exact, rounding = seen[0](), seen[1]()[item.tensor]
         steps = not is_real(ours.dtype)
         # LiteRT's integer kernels define their results; ONNX defines most by floats, which round
         allowed = float(steps and self._subject.title != LITERT) or item.tolerance
@@ -158,22 +152,22 @@ class Judge:
         error, reference_error = largest_difference(ours, truth), largest_difference(theirs, truth)
         evidence = Evidence(error, reference_error, rounding)
         plausible = max(allowed, _AS_MUCH * rounding)
-        near = min(_AS_MUCH * reference_error, _NEAR * _largest(truth))
+        sizes = np.abs(truth.astype(np.float64))
+        near = min(_AS_MUCH * reference_error, _NEAR * float(sizes[np.isfinite(sizes)].max(initial=0.0)))
         excused = item.largest <= plausible or (
             reference_error <= max(plausible, _LAST_BITS * limit) and error <= max(plausible, near)
         )
-        if steps and excused:
-            excused = _few(ours, theirs, truth)
+        if steps and excused:  # no more integers may be off than where rounding goes the other way now and then
+            wrong, wrong_there = ((array.ravel() != truth.ravel()).sum() for array in (ours, theirs))
+            excused = bool(wrong <= max(1.0, 4.0 * float(wrong_there), _STEPS * truth.size))
         return replace(item, excuse=ROUNDING if excused else "", evidence=evidence)
 
-    def _by_scores(
-        self, item: Difference, decision: Decision, witnesses: _Witnesses, ours: Array, theirs: Array
-    ) -> Difference:
-        exact = witnesses.exact()
+    def _by_scores(self, item: Difference, chosen: Decision, seen: Witnesses, ours: Array, theirs: Array) -> Difference:
+        exact = seen[0]()
         if exact is None or self._exact is None:
             return item
         scores = [exact[name] for name in self._exact[1][item.tensor]]
-        found = gaps(decision, scores, ours, theirs)
+        found = gaps(chosen, scores, ours, theirs)
         if found is None or found[0].size != ours.size:
             return item
         apart, sizes = found
@@ -190,12 +184,117 @@ class Judge:
         return replace(item, excuse=TIE if tied.all() else "", note=note, element=worst)
 
 
-def _largest(array: Array) -> float:
-    sizes = np.abs(array.astype(np.float64))
-    return float(sizes[np.isfinite(sizes)].max(initial=0.0))
+@dataclass(frozen=True, eq=False)
+class Decision:
+    """What chose the elements of a tensor."""
+
+    call: Call  # of ``argmax``, ``argmin`` or a comparison
+    table: Array | None = None  # what the position is looked up in: the classes' own labels
+
+    @property
+    def scores(self) -> tuple[Expr, ...]:
+        """What it was chosen by: the scores, or the two sides of the comparison."""
+        return self.call.args
 
 
-def _few(ours: Array, theirs: Array, truth: Array) -> bool:
-    """Tell whether no more integers are off than where rounding went the other way now and then."""
-    wrong, wrong_there = ((array.ravel() != truth.ravel()).sum() for array in (ours, theirs))
-    return bool(wrong <= max(1.0, 4.0 * float(wrong_there), _STEPS * truth.size))
+def decision_of(expr: Expr) -> Decision | None:
+    """Return what chose a tensor's elements, one decision for each element; None where that is not so."""
+    table = None
+    for node in _same_elements(expr):
+        if not isinstance(node, Call):
+            continue
+        if ir.has_trait(node, Trait.POSITION | Trait.COMPARISON):
+            return Decision(node, table)
+        if ir.has_trait(node, Trait.PICK) and table is None and isinstance(node.args[0], Constant):
+            table = node.args[0].data
+            if table.ndim == 1:
+                found = decision_of(node.args[1])
+                return Decision(found.call, table) if found and found.table is None else None
+    return None
+
+
+def rounds_inside(results: Sequence[Expr]) -> bool:
+    """Tell whether a model makes codes, which are integers of 8 bits, of floats that it computes."""
+    for node in post_order(ir.Tuple(tuple(results))):
+        if isinstance(node, Call) and isinstance(node.type, ir.TensorType):
+            is_code = dtypes.is_integer(node.type.dtype) and dtypes.bits(node.type.dtype) <= 8
+            computed = [arg.type for arg in node.args if isinstance(arg, Call)]
+            if is_code and any(isinstance(kind, ir.TensorType) and dtypes.is_float(kind.dtype) for kind in computed):
+                return True
+    return False
+
+
+def range_of(
+    expr: Expr, functions: Mapping[str, Function] | None = None, given: Mapping[Expr, Expr] | None = None
+) -> float:
+    """Return the largest magnitude that a tensor can have by the operator that computes it; 0 if it has no such.
+
+    `functions`: of the module, for what branches give.
+    `given`: the arguments of branches, by their parameters.
+    """
+    functions, given = functions or {}, given or {}
+    last = _same_elements(expr)[-1]
+    operator = ir.operator(last)
+    sources: list[Expr] = []
+    if isinstance(last, Call) and operator is not None and operator.elements in _WITHIN_RANGE:
+        sources = [last.args[0]]
+    elif isinstance(last, Call) and ir.has_trait(last, Trait.SELECTION):
+        sources = list(last.args[1:])
+    elif last in given:
+        sources = [given[last]]
+    elif isinstance(last, If) and {last.then.name, last.otherwise.name} <= functions.keys():
+        for branch in (functions[last.then.name], functions[last.otherwise.name]):
+            sources.append(branch.body)
+            given = {**given, **dict(zip(branch.params, last.args, strict=True))}
+        # a loop is a branch that runs itself again
+        functions = {known: it for known, it in functions.items() if known not in (last.then.name, last.otherwise.name)}
+    if sources:
+        ranges = [range_of(source, functions, given) for source in sources]
+        return max(ranges) if all(ranges) else 0.0
+    return 0.0 if operator is None else operator.magnitude
+
+
+def _same_elements(expr: Expr) -> list[Expr]:
+    """Return a tensor, and the tensors before it that have its elements in its order."""
+    found = [expr]
+    while isinstance(expr, Call) and isinstance(expr.op, Operator):
+        if expr.op.elements not in _SAME:
+            break
+        source, result = ir.tensor_type(expr.args[0]).dtype, ir.tensor_type(expr).dtype
+        if dtypes.is_float(source) and not dtypes.is_float(result):  # rounded
+            break
+        expr = expr.args[0]
+        found.append(expr)
+    return found
+
+
+def gaps(decision: Decision, scores: Sequence[Array], ours: Array, theirs: Array) -> tuple[Array, Array] | None:
+    """Return how far apart the scores of two decisions are, for each element, and how large the scores are.
+
+    Returns both of the shape ``(elements,)``; None where a label is in no table or beyond the scores.
+    """
+    if ir.has_trait(decision.call, Trait.COMPARISON):
+        a, b = (np.asarray(score, np.float64) for score in scores)
+        apart, sizes = np.abs(a - b), np.maximum(np.abs(a), np.abs(b))
+        return np.broadcast_to(apart, apart.shape).ravel(), sizes.ravel()
+    table, axis = np.asarray(scores[0], np.float64), decision.call.attrs["axis"]
+    axes = tuple(range(table.ndim)) if axis is None else axis if isinstance(axis, tuple) else (axis,)
+    axes = tuple(one % table.ndim for one in axes)
+    others = [one for one in range(table.ndim) if one not in axes]
+    count = int(np.prod([table.shape[one] for one in others], dtype=np.int64))
+    rows = table.transpose(*others, *axes).reshape(count, -1)  # one for each position that was looked for
+    places = [_places(decision.table, array) for array in (ours, theirs)]
+    if any(place is None or place.size != len(rows) or (place >= rows.shape[1]).any() for place in places):
+        return None
+    first, second = (rows[np.arange(len(rows)), place] for place in places if place is not None)
+    return np.abs(first - second), np.abs(rows).max(axis=1, initial=0.0)
+
+
+def _places(table: Array | None, labels: Array) -> Array | None:
+    flat = labels.ravel().astype(np.int64)
+    if table is not None:
+        known = {int(label): place for place, label in reversed(list(enumerate(table.ravel())))}
+        if any(int(label) not in known for label in flat):
+            return None
+        flat = np.asarray([known[int(label)] for label in flat], np.int64)
+    return flat if not (flat < 0).any() else None

@@ -60,13 +60,6 @@ class LiteRtReference:
                 failures.append(str(error))
         raise ModelError(f"LiteRT cannot open the model: {failures[-1]}", place=self._place)
 
-    @staticmethod
-    def _signed(runner: Any, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        """Return the outputs of a signature by the names of their tensors."""
-        taken = {key: inputs[_name(detail)] for key, detail in runner.get_input_details().items()}
-        names = {key: _name(detail) for key, detail in runner.get_output_details().items()}
-        return {names[key]: value for key, value in runner(**taken).items()}
-
     def _details(self, kind: str) -> list[Mapping[str, Any]]:
         """Return the details of the inputs or outputs, of the signature if one is chosen."""
         if self._signature is not None:
@@ -85,9 +78,12 @@ class LiteRtReference:
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """Return every activation tensor by name for the given inputs; see `reference`."""
-        if self._signature is not None:
-            return self._signed(self._interpreter.get_signature_runner(self._signature), inputs)
         interpreter = self._interpreter
+        if self._signature is not None:  # outputs by the names of their tensors
+            runner = interpreter.get_signature_runner(self._signature)
+            taken = {key: inputs[_name(detail)] for key, detail in runner.get_input_details().items()}
+            names = {key: _name(detail) for key, detail in runner.get_output_details().items()}
+            return {names[key]: value for key, value in runner(**taken).items()}
         details = {_name(detail): detail for detail in interpreter.get_input_details()}
         if set(inputs) != set(details):
             missing = sorted(set(details) - set(inputs))
@@ -106,16 +102,13 @@ class LiteRtReference:
             interpreter.invoke()
         except (RuntimeError, ValueError) as error:
             raise ModelError(f"LiteRT cannot run the model with these inputs: {error}", place=self._place) from None
-        return self._activations()
-
-    def _activations(self) -> dict[str, Array]:
-        written = {detail["index"] for detail in self._interpreter.get_input_details()}
-        written.update(detail["index"] for detail in self._interpreter.get_output_details())  # may be constants
-        for operator in self._interpreter._get_ops_details():
+        # outputs may be constants
+        written = {item["index"] for item in (*interpreter.get_input_details(), *interpreter.get_output_details())}
+        for operator in interpreter._get_ops_details():
             written.update(int(index) for index in operator["outputs"])
         return {
-            _name(detail): self._interpreter.get_tensor(detail["index"])
-            for detail in self._interpreter.get_tensor_details()
+            _name(detail): interpreter.get_tensor(detail["index"])
+            for detail in interpreter.get_tensor_details()
             if detail["index"] in written and detail["dtype"] is not np.object_  # handles of variables have no array
         }
 

@@ -84,13 +84,12 @@ class OnnxRuntimeReference:
         for name, classes in self._classes.items():
             if name in results:
                 results[name] = np.array([[row[key] for key in classes] for row in results[name]], np.float32)
-        return {name: value for name, value in results.items() if _is_comparable(value)}
-
-
-def _is_comparable(value: Any) -> bool:
-    """Tell whether a result is a tensor, a sequence of tensors, or an optional without a value."""
-    items = value if isinstance(value, list) else [value]
-    return value is None or all(isinstance(item, np.ndarray) for item in items)
+        found = {}
+        for name, value in results.items():  # tensors, sequences of tensors, optionals without a value
+            items = value if isinstance(value, list) else [value]
+            if value is None or all(isinstance(item, np.ndarray) for item in items):
+                found[name] = value
+        return found
 
 
 def _loaded(path: Path) -> Any:

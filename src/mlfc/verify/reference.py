@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -14,6 +14,7 @@ from mlfc.relay.ir import Constant, Expr, GlobalVar, IRModule, TensorType, Tuple
 from mlfc.relay.op import Trait
 from mlfc.relay.visitor import post_order
 from mlfc.support.arrays import Array
+from mlfc.support.module_info import StateInfo
 
 LITERT = "LiteRT"
 ONNX_RUNTIME = "ONNX Runtime"
@@ -75,6 +76,53 @@ class WithFrozen(WrappedReference):
     def run(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
         """Return tensors by name."""
         return self._reference.run({**self._frozen, **inputs})
+
+
+class Stepping(WrappedReference):
+    """A reference that keeps the states of a compiled model.
+
+    `reference`: keeps variables of the model itself; of what was tied, it takes the old values and returns the new
+        ones. `states`: of the compiled model. `initial`: what they begin with, by name.
+    `always_new`: whether every run is the first of a sequence, as those of firmware that is started anew.
+    """
+
+    def __init__(
+        self,
+        reference: Reference,
+        states: Sequence[StateInfo],
+        initial: Mapping[str, Array],
+        *,
+        always_new: bool = False,
+    ) -> None:
+        self._next = {info.name: info.next for info in states if info.name in reference.input_names}
+        super().__init__(reference, self._next)
+        self._initial = {name: initial[name] for name in self._next}
+        self.knows_all = len(self._next) == len(states)  # whether none is a variable of the reference's own
+        self._always_new = always_new
+        self.begin()
+
+    def begin(self) -> None:
+        """Begin a sequence."""
+        super().begin()
+        self._held = dict(self._initial)
+
+    @property
+    def output_names(self) -> frozenset[str]:
+        """The outputs of the model, but for the next values of states."""
+        return self._reference.output_names - set(self._next.values())
+
+    @property
+    def held(self) -> Mapping[str, Array]:
+        """What was tied, by the names of inputs: their values in the next run."""
+        return self._held
+
+    def run(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
+        """Return tensors by name, and go one step further."""
+        if self._always_new:
+            self.begin()
+        found = self._reference.run({**inputs, **self._held})
+        self._held = {name: found[output] for name, output in self._next.items()}
+        return found
 
 
 def open_reference(path: Path, *, layers: bool, signature: str | None = None) -> tuple[str, Reference]:

@@ -1,20 +1,20 @@
-"""What differs between two archives: memory, code, operators, weights, and whether C callers break."""
+"""What differs between two archives: memory, code, operators, weights, and whether C callers notice or break."""
 
 from __future__ import annotations
 
 import os
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from itertools import islice
 from pathlib import PurePosixPath
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
-from mlfc.archive.compare.interface_changes import BREAK, Face, bounds_text, interface_changes
 from mlfc.archive.describe.code_size import code_sizes
 from mlfc.archive.describe.inspect import describe
-from mlfc.archive.read.c_header import MAX_HEADER_BYTES, Header, parse_header
+from mlfc.archive.read.c_header import MAX_HEADER_BYTES, Header, Prototype, StructField, parse_header
 from mlfc.archive.read.model import ModuleRecord
 from mlfc.archive.read.opening import Archive, open_archive
 from mlfc.errors import OptionError
@@ -28,6 +28,13 @@ _LONGEST_NAME = 64
 _MAX_CALLS = 1_000
 # what generated code takes from TVM's runtime; its own functions begin with tvmgen_ in lower case
 _RUNTIME_CALL = re.compile(rb"\b(TVM(?:Backend|API|Func|Platform)[A-Za-z]{1,40})\s*\(")
+BREAK: Final = "break"
+WARNING: Final = "warning"
+NOTE: Final = "note"
+_LEVELS = (BREAK, WARNING, NOTE)
+_POOL_SIZES = ("_WORKSPACE_POOL_SIZE", "_VM_WORK_SIZE")
+_POOL_CONSTANTS = ("_CONSTANT_POOL_SIZE", "_CONSTANT_POOL_DATA")
+Item = TypeVar("Item")
 
 
 def diff(
@@ -80,36 +87,36 @@ def diff(
         sizes = (code_sizes(first), code_sizes(second)) if compile_code else ({}, {})
     removed = sorted(set(described[0]["modules"]) - set(pairs))
     added = sorted(set(described[1]["modules"]) - set(pairs.values()))
-    files = _file_changes(*(item["files"] for item in described))
+    totals = [_totals(item) for item in described]
+    old, new = ({item["path"]: item["sha256"] for item in one["files"]} for one in described)
+    files = {
+        "removed": sorted(set(old) - set(new)),
+        "added": sorted(set(new) - set(old)),
+        "changed": sorted(path for path in old if path in new and old[path] != new[path]),
+    }
     result = {
         "breaks": bool(removed)
         or any(change["level"] == BREAK for item in found.values() for change in item["interface"]),
         "facts": _facts(*described, ("version", "form", "style", "writer")),
-        "totals": {
-            **_different(*(_totals(item) for item in described)),
-            **_different(*sizes),
-        },
+        "totals": {**_different(*totals), **_different(*sizes)},
         "modules": found,
         "modules_removed": removed,
         "modules_added": added,
         "files": files,
     }
     changed = [result["facts"], result["totals"], removed, added, *files.values()]
-    equal = not any(changed) and not any(_changed(item) for item in found.values())
-    limits = {"ram_bytes": ram, "constants_bytes": flash}
-    budget = _budget(_totals(described[1]), {key: limit for key, limit in limits.items() if limit is not None}, str(b))
-    return {"a": str(a), "b": str(b), "equal": equal, **result, **({"budget": budget} if budget else {})}
-
-
-def _budget(sizes: Mapping[str, int | None], limits: Mapping[str, int], place: str) -> dict[str, list[int]]:
-    found: dict[str, list[int]] = {}
-    for key, limit in limits.items():
-        size = sizes[key]
-        if size is None:
-            what = key.removesuffix("_bytes")
-            raise OptionError(f"the archive does not say its {what}", place=place, next_step="Compile the model again")
-        found[key] = [size, limit]
-    return found
+    for item in found.values():
+        changed += [item["interface"], item["memory"], item["facts"]]
+        changed += [*item["operators"].values(), *item["weights"].values()]
+    budget: dict[str, list[int]] = {}
+    for key, limit in (("ram_bytes", ram), ("constants_bytes", flash)):
+        if limit is not None:
+            size = totals[1][key]
+            if size is None:
+                cause = f"the archive does not say its {key.removesuffix('_bytes')}"
+                raise OptionError(cause, place=str(b), next_step="Compile the model again")
+            budget[key] = [size, limit]
+    return {"a": str(a), "b": str(b), "equal": not any(changed), **result, **({"budget": budget} if budget else {})}
 
 
 def _pairs(a: Archive, b: Archive, names: Mapping[str, str]) -> dict[str, str]:
@@ -126,10 +133,7 @@ def _pairs(a: Archive, b: Archive, names: Mapping[str, str]) -> dict[str, str]:
     if twice:
         raise OptionError(f"two modules are compared with '{twice[0]}'", place=b.path)
     taken = set(names.values())
-    return {
-        **{name: name for name in a.record.modules if name in b.record.modules and name not in taken},
-        **names,
-    }
+    return {**{name: name for name in a.record.modules if name in b.record.modules and name not in taken}, **names}
 
 
 def _module_diff(
@@ -154,23 +158,17 @@ def _module_diff(
     }
 
 
-def _changed(module: Mapping[str, Any]) -> bool:
-    groups = [module["interface"], module["memory"], module["facts"]]
-    return any((*groups, *module["operators"].values(), *module["weights"].values()))
-
-
 def _face(
     archive: Archive, module: ModuleRecord, described: Mapping[str, Any], calls: Mapping[str, frozenset[str]]
 ) -> Face:
-    prefix = f"tvmgen_{module.name.lower()}"
+    prefix, header = f"tvmgen_{module.name.lower()}", None
+    for path in module.files.headers:
+        if header is None and PurePosixPath(path).name == f"{prefix}.h":
+            header = parse_header(archive.tar.read(path, MAX_HEADER_BYTES).decode("utf-8", errors="replace"))
     together = _workspace_partners(described)
-    return Face(
-        prefix,
-        _header(archive, module, prefix),
-        frozenset[str]().union(*(calls[path] for path in module.files.sources)),
-        together - {module.name} if module.name in together else frozenset(),
-        described["modules"][module.name],
-    )
+    shares = together - {module.name} if module.name in together else frozenset[str]()
+    called = frozenset[str]().union(*(calls[path] for path in module.files.sources))
+    return Face(prefix, header, called, shares, described["modules"][module.name])
 
 
 def _workspace_partners(described: Mapping[str, Any]) -> frozenset[str]:
@@ -179,29 +177,18 @@ def _workspace_partners(described: Mapping[str, Any]) -> frozenset[str]:
     return frozenset(shared["workspace_modules"]) if shared.get("workspace_bytes") else frozenset()
 
 
-def _header(archive: Archive, module: ModuleRecord, prefix: str) -> Header | None:
-    for path in module.files.headers:
-        if PurePosixPath(path).name == f"{prefix}.h":
-            return parse_header(archive.tar.read(path, MAX_HEADER_BYTES).decode("utf-8", errors="replace"))
-    return None
-
-
 def _runtime_calls(archive: Archive) -> dict[str, frozenset[str]]:
     """Return by source file the functions of TVM's runtime that it calls, found by their names."""
-    paths = {path for module in archive.record.modules.values() for path in module.files.sources}
-    return {path: _calls_of_file(archive, path) for path in sorted(paths)}
-
-
-def _calls_of_file(archive: Archive, path: str) -> frozenset[str]:
-    found: set[bytes] = set()
-    with archive.tar.open(path) as file:
-        rest = b""
-        while len(found) < _MAX_CALLS and (piece := file.read(_CHUNK)):
-            text = rest + piece
-            calls = (match[1] for match in _RUNTIME_CALL.finditer(text))
-            found.update(islice(calls, _MAX_CALLS))
-            rest = text[-_LONGEST_NAME:]
-    return frozenset(name.decode() for name in found)
+    calls: dict[str, frozenset[str]] = {}
+    for path in sorted({path for module in archive.record.modules.values() for path in module.files.sources}):
+        found, rest = set[bytes](), b""
+        with archive.tar.open(path) as file:
+            while len(found) < _MAX_CALLS and (piece := file.read(_CHUNK)):
+                text = rest + piece
+                found.update(islice((match[1] for match in _RUNTIME_CALL.finditer(text)), _MAX_CALLS))
+                rest = text[-_LONGEST_NAME:]
+        calls[path] = frozenset(name.decode() for name in found)
+    return calls
 
 
 def _different(a: Mapping[str, Any], b: Mapping[str, Any]) -> dict[str, list[Any]]:
@@ -214,72 +201,52 @@ def _facts(a: Mapping[str, Any], b: Mapping[str, Any], keys: Iterable[str]) -> d
     found: dict[str, list[Any]] = {}
     for key in keys:
         if isinstance(a[key] or b[key], dict):
-            parts = _different(_plain(a[key] or {}), _plain(b[key] or {}))
-            group = "" if key == "facts" else f"{key} "
-            found.update({f"{group}{part}": pair for part, pair in parts.items() if part not in keys})
+            groups = [dict(side[key] or {}) for side in (a, b)]
+            for facts in groups:
+                if "symbols" in facts and "work_bytes" in facts:  # dynamic dimensions as text
+                    bounds = [(item["name"], bounds_text(item["low"], item["high"])) for item in facts["symbols"]]
+                    facts["symbols"] = ", ".join(f"{name}={text}" for name, text in bounds)
+            prefix = "" if key == "facts" else f"{key} "
+            parts = _different(*groups)
+            found.update({f"{prefix}{part}": pair for part, pair in parts.items() if part not in keys})
         elif a[key] != b[key]:
             found[key] = [a[key], b[key]]
     return found
 
 
-def _plain(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Return facts with dynamic dimensions as text."""
-    found = dict(facts)
-    if "symbols" in facts and "work_bytes" in facts:
-        found["symbols"] = ", ".join(
-            f"{item['name']}={bounds_text(item['low'], item['high'])}" for item in facts["symbols"]
-        )
-    return found
-
-
 def _totals(described: Mapping[str, Any]) -> dict[str, int | None]:
     """Return RAM and constants of a whole archive: what modules share counts once."""
-    modules = described["modules"]
-    shared = described["shared"] or {}
     together = _workspace_partners(described)
-    memory = {name: module["memory"] for name, module in modules.items()}
-    if any(item["workspace_bytes"] is None for item in memory.values()):
-        return {"ram_bytes": None, "constants_bytes": _constants(described)}
-    apart = sum(item["workspace_bytes"] for name, item in memory.items() if name not in together)
-    tensors = sum(memory[name]["io_bytes"] for name, module in modules.items() if not module["workspace_io"])
-    states = sum(memory[name]["state_bytes"] or 0 for name, module in modules.items() if module["executor"] == "aot")
-    ram = apart + tensors + states + (shared["workspace_bytes"] if together else 0)
+    ram: int | None = described["shared"]["workspace_bytes"] if together else 0
+    for name, module in described["modules"].items():
+        memory = module["memory"]
+        if ram is None or memory["workspace_bytes"] is None:
+            ram = None
+            continue
+        ram += 0 if name in together else memory["workspace_bytes"]
+        ram += 0 if module["workspace_io"] else memory["io_bytes"]
+        ram += (memory["state_bytes"] or 0) if module["executor"] == "aot" else 0
     return {"ram_bytes": ram, "constants_bytes": _constants(described)}
 
 
 def _constants(described: Mapping[str, Any]) -> int | None:
     """Return the bytes of constants of a whole archive, those that modules share once; None where one tells nothing."""
     modules, shared = described["modules"].values(), described["shared"] or {}
-    sizes: list[int | None] = [module["memory"]["constants_bytes"] for module in modules]
-    if None in sizes:
-        return None
-    if not shared.get("constants_bytes"):
-        return sum(size for size in sizes if size is not None)
-    known = [item for module in modules for item in module["constants"] or ()]
-    nbytes: dict[tuple[str, str], int] = {(item["sha256"], item["dtype"]): item["bytes"] for item in known}
-    return sum(nbytes.values())
+    sizes: list[Any] = [module["memory"]["constants_bytes"] for module in modules]
+    if shared.get("constants_bytes") and None not in sizes:
+        known = [item for module in modules for item in module["constants"] or ()]
+        sizes = [*{(item["sha256"], item["dtype"]): item["bytes"] for item in known}.values()]
+    return None if None in sizes else sum(sizes)
 
 
 @dataclass(frozen=True)
 class Matched:
-    """An operator of both archives, or of one of them.
+    """An operator of both archives, or of one of them."""
 
-    Attributes
-    ----------
-    name : str
-        Of its nodes, else of its function.
-    places : pair of int or None
-        Its position in each.
-    operators : pair of mapping or None
-        What `describe` says of it.
-    changes : mapping of str to list
-        The pairs of what both say and that differs.
-    """
-
-    name: str
-    places: tuple[int | None, int | None]
-    operators: tuple[Mapping[str, Any] | None, Mapping[str, Any] | None]
-    changes: Mapping[str, list[Any]]
+    name: str  # of its nodes, else of its function
+    places: tuple[int | None, int | None]  # its position in each
+    operators: tuple[Mapping[str, Any] | None, Mapping[str, Any] | None]  # what `describe` returns for it
+    changes: Mapping[str, list[Any]]  # the pairs of what both have and that differs
 
 
 def matched_operators(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[Matched] | None:
@@ -292,7 +259,7 @@ def matched_operators(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[Matche
     told = [bool(group) and all(operator["nodes"] is not None for operator in group) for group in (old, new)]
     if told[0] != told[1] or not (old and new) or (not all(told) and a["executor"] != b["executor"]):
         return None
-    before, after = (_by_name(group, by_nodes=any(told)) for group in (old, new))
+    before, after = (_places(group, by_nodes=any(told)) for group in (old, new))
     found = []
     for name, place in before.items():
         other = after.get(name)
@@ -307,26 +274,7 @@ def matched_operators(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[Matche
     return [*found, *(Matched(name[0], (None, place), (None, new[place]), {}) for name, place in added)]
 
 
-def _operator_changes(a: Mapping[str, Any], b: Mapping[str, Any]) -> dict[str, list[Any]]:
-    """Return operators removed, added and changed.
-
-    Where they cannot be matched, ``count`` has the numbers of operators, if they differ.
-    """
-    result: dict[str, list[Any]] = {"removed": [], "added": [], "changed": [], "count": []}
-    matched = matched_operators(a, b)
-    if matched is None:
-        counts = [len(module["operators"]) for module in (a, b)]
-        return {**result, "count": counts if counts[0] != counts[1] else []}
-    for item in matched:
-        before, after = item.operators
-        if before is None or after is None:
-            result["added" if before is None else "removed"].append(_listed(item.name, before or after or {}))
-        elif item.changes:
-            result["changed"].append({"name": item.name, **item.changes})
-    return result
-
-
-def _by_name(operators: list[dict[str, Any]], *, by_nodes: bool) -> dict[tuple[str, int], int]:
+def _places(operators: list[dict[str, Any]], *, by_nodes: bool) -> dict[tuple[str, int], int]:
     """Return the positions of operators by name and how many of that name came before."""
     seen: Counter[str] = Counter()
     named = {}
@@ -337,8 +285,21 @@ def _by_name(operators: list[dict[str, Any]], *, by_nodes: bool) -> dict[tuple[s
     return named
 
 
-def _listed(name: str, operator: Mapping[str, Any]) -> dict[str, Any]:
-    return {"name": name, **{key: operator[key] for key in _OPERATOR_FACTS}}
+def _operator_changes(a: Mapping[str, Any], b: Mapping[str, Any]) -> dict[str, list[Any]]:
+    """Return operators removed, added and changed; if they cannot be matched, ``count`` has differing numbers."""
+    result: dict[str, list[Any]] = {"removed": [], "added": [], "changed": [], "count": []}
+    matched = matched_operators(a, b)
+    if matched is None:
+        counts = [len(module["operators"]) for module in (a, b)]
+        return {**result, "count": counts if counts[0] != counts[1] else []}
+    for item in matched:
+        before, after = item.operators
+        if before is None or after is None:
+            listed = {key: (before or after or {})[key] for key in _OPERATOR_FACTS}
+            result["added" if before is None else "removed"].append({"name": item.name, **listed})
+        elif item.changes:
+            result["changed"].append({"name": item.name, **item.changes})
+    return result
 
 
 def _weight_changes(a: list[dict[str, Any]] | None, b: list[dict[str, Any]] | None) -> dict[str, list[Any]]:
@@ -378,10 +339,168 @@ def _content(weight: Mapping[str, Any]) -> tuple[str, str, tuple[int, ...]]:
     return weight["sha256"], weight["dtype"], tuple(weight["shape"])
 
 
-def _file_changes(a: list[dict[str, Any]], b: list[dict[str, Any]]) -> dict[str, list[str]]:
-    old, new = ({item["path"]: item["sha256"] for item in group} for group in (a, b))
-    return {
-        "removed": sorted(set(old) - set(new)),
-        "added": sorted(set(new) - set(old)),
-        "changed": sorted(path for path in old if path in new and old[path] != new[path]),
-    }
+@dataclass(frozen=True)
+class Change:
+    """Something that differs; `a` and `b` are the values before and after, where they are short."""
+
+    level: str  # `BREAK`, `WARNING` or `NOTE`
+    what: str  # in words
+    a: object = None
+    b: object = None
+
+
+@dataclass(frozen=True)
+class Face:
+    """A module as a C caller sees it."""
+
+    prefix: str  # what its symbols begin with
+    header: Header | None
+    calls: frozenset[str]  # functions of TVM's C runtime that its code calls: the caller must link them
+    shares: frozenset[str]  # other modules that work in the same memory: no two may run at the same time
+    module: Mapping[str, Any]  # of `inspect`
+
+
+def interface_changes(a: Face, b: Face) -> list[Change]:
+    """Return what changes for a caller of `a` that gets `b`, the worst first."""
+    changes: list[Change] = []
+    header = b.header
+    if a.prefix != b.prefix:
+        changes.append(Change(BREAK, "the prefix of every symbol", a.prefix, b.prefix))
+        header = header and header.renamed(b.prefix, a.prefix)
+    if a.module["executor"] != b.module["executor"]:
+        changes.append(Change(BREAK, "the executor that runs the module", a.module["executor"], b.module["executor"]))
+    if a.header and header is None:
+        changes.append(Change(BREAK, "the C interface (the header) is gone"))
+    elif header and a.header is None:
+        changes.append(Change(NOTE, "there is a C interface now (a header)"))
+    elif a.header and header:
+        changes += _named_changes("struct {}", a.header.structs, header.structs, _struct_changes)
+        prototypes = (a.header.functions, header.functions)
+        changes += _named_changes("function {}", *prototypes, partial(_break, "function {}: result and parameters"))
+        macro_change = partial(_macro_change, a, "TVMBackendAllocWorkspace" in b.calls)
+        changes += _named_changes("macro {}", a.header.macros, header.macros, macro_change)
+    if b.calls - a.calls:
+        # who runs graphs, or code that calls some of it, links that runtime already
+        linked = bool(a.calls) or a.module["executor"] == "graph"
+        called = [", ".join(sorted(calls)) or None for calls in (a.calls, b.calls - a.calls)]
+        changes.append(Change(NOTE if linked else BREAK, "the code calls TVM's C runtime", *called))
+    if a.shares != b.shares:
+        partners = [", ".join(sorted(face.shares)) or None for face in (a, b)]
+        changes.append(Change(WARNING if b.shares - a.shares else NOTE, "may not run at the same time as", *partners))
+    changes += _tensor_changes(a, b, fields_say_names=bool(a.header and header))
+    changes += _bound_changes(a.module["vm"], b.module["vm"])
+    # states that a caller saved may be others, or elsewhere among the bytes
+    states = [face.module["states"] for face in (a, b)]
+    saved, kept = ([(item["offset"], item["dtype"], *item["shape"], item["name"]) for item in each] for each in states)
+    if all(states) and saved != kept:
+        names = [", ".join(item["name"] for item in group) for group in states]
+        changes.append(Change(WARNING, "states that were saved do not fit", *names))
+    old, new = (
+        {name: [(item["dtype"], item["shape"]) for item in listed] for name, listed in functions.items()}
+        for functions in (a.module["functions"] or {}, b.module["functions"] or {})
+    )
+    changes += _named_changes("function {}", old, new, partial(_break, "function {}: its parameters"))
+    return sorted(changes, key=lambda change: _LEVELS.index(change.level))
+
+
+def bounds_text(low: int, high: int | None) -> str:
+    """Return bounds of an open extent as options have them: ``1..32``, or ``1..`` without an upper one."""
+    return f"{low}..{'' if high is None else high}"
+
+
+def _bound_changes(a: Mapping[str, Any] | None, b: Mapping[str, Any] | None) -> Iterator[Change]:
+    """Yield which open extents take other values; those that are gone are in the shapes of tensors."""
+    old, new = ({item["name"]: (item["low"], item["high"]) for item in (vm or {}).get("symbols", ())} for vm in (a, b))
+    for name, before in old.items():
+        after = new.get(name, before)
+        if after != before:
+            keeps = after[0] <= before[0] and (after[1] is None or (before[1] is not None and after[1] >= before[1]))
+            level = NOTE if keeps else BREAK
+            yield Change(level, f"bounds of '{name}'", bounds_text(*before), bounds_text(*after))
+
+
+def _named_changes(
+    kind: str,
+    a: Mapping[str, Item],
+    b: Mapping[str, Item],
+    changed: Callable[[str, Item, Item], Iterable[Change]],
+    *,
+    gone: str = BREAK,
+    added: str = NOTE,
+) -> Iterator[Change]:
+    """Yield what is gone, what differs as `changed` finds it, and what is new; `kind` is such as ``struct {}``."""
+    for name, item in a.items():
+        if name not in b:
+            yield Change(gone, f"{kind.format(name)} is gone")
+        elif item != b[name]:
+            yield from changed(name, item, b[name])
+    for name, item in b.items():
+        if name not in a:
+            yield Change(added, f"{kind.format(name)} is there now", None, item if isinstance(item, str) else None)
+
+
+def _struct_changes(name: str, a: Sequence[StructField], b: Sequence[StructField]) -> Iterator[Change]:
+    old, new = ({item.name: item.type for item in group} for group in (a, b))
+    yield from (Change(BREAK, f"struct {name} lost the field {field}") for field in old if field not in new)
+    yield from (Change(BREAK, f"struct {name} got the field {field}") for field in new if field not in old)
+    kept = [field for field in old if field in new]
+    for field in kept:
+        if old[field] != new[field]:
+            yield Change(BREAK, f"struct {name}: the type of {field}", old[field], new[field])
+    if kept != [field for field in new if field in old]:
+        yield Change(BREAK, f"struct {name}: the order of the fields", ", ".join(old), ", ".join(new))
+
+
+def _break(what: str, name: str, a: object, b: object) -> list[Change]:
+    pair = (str(item) if isinstance(item, Prototype) else item for item in (a, b))
+    return [Change(BREAK, what.format(name), *pair)]
+
+
+def _macro_change(caller: Face, allocates: bool, name: str, value: str, other: str) -> Iterator[Change]:
+    workspace = f"{caller.prefix.upper()}_WORKSPACE_SIZE"
+    if name.endswith(_POOL_CONSTANTS):
+        yield Change(BREAK, f"{name}: the caller holds the old constants")
+    elif name == workspace and not allocates:
+        yield Change(NOTE, name, value, other)
+    elif name == workspace or name.endswith(_POOL_SIZES):
+        # memory that the caller gives: more than enough does no harm
+        yield Change(BREAK if _grows(value, other) else NOTE, name, value, other)
+    elif caller.module["vm"] and name.endswith("_SIZE"):
+        # the most bytes of a tensor: a caller that knows a smaller limit keeps it
+        yield Change(NOTE if _grows(value, other) else BREAK, name, value, other)
+    else:
+        yield Change(BREAK, name, value, other)
+
+
+def _grows(a: str, b: str) -> bool:
+    # what is not a plain number cannot be told to be small enough
+    return not (a.isdecimal() and b.isdecimal() and len(a) < 20 and len(b) < 20 and int(b) <= int(a))
+
+
+def _tensor_changes(a: Face, b: Face, *, fields_say_names: bool) -> Iterator[Change]:
+    for kind in ("input", "output"):
+        old, new = ({tensor["name"]: tensor for tensor in face.module[f"{kind}s"]} for face in (a, b))
+        if not old or not new:
+            continue  # older archives do not list them
+        level = WARNING if fields_say_names else BREAK
+        yield from _named_changes(f"{kind} '{{}}'", old, new, partial(_one_tensor, kind), gone=level, added=level)
+
+
+def _one_tensor(kind: str, name: str, a: Mapping[str, Any], b: Mapping[str, Any]) -> Iterator[Change]:
+    where = f"{kind} '{name}'"
+
+    def both(key: str) -> bool:
+        return a[key] is not None and b[key] is not None and a[key] != b[key]
+
+    if both("dtype"):
+        yield Change(BREAK, f"{where}: dtype", a["dtype"], b["dtype"])
+    is_open = any(isinstance(extent, str) for tensor in (a, b) for extent in tensor["shape"] or ())
+    if both("bytes") and not is_open:  # of open extents the bounds say it
+        yield Change(BREAK, f"{where}: bytes", a["bytes"], b["bytes"])
+    if both("shape"):
+        # extents of one move no element
+        same = [size for size in a["shape"] if size != 1] == [size for size in b["shape"] if size != 1]
+        yield Change(NOTE if same else BREAK, f"{where}: shape", a["shape"], b["shape"])
+    for key in ("scale", "zero_point"):
+        if both(key):
+            yield Change(WARNING, f"{where}: {key.replace('_', ' ')}", a[key], b[key])

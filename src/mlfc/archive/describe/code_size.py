@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from pathlib import Path
 
 from mlfc.archive.read.layout import CODE, HEADERS
@@ -14,6 +13,7 @@ from mlfc.objfile.elf import ALLOCATED, EXECUTABLE, NO_BITS, WRITABLE, read_elf
 from mlfc.support.temporary import TemporaryFolder
 
 _INCLUDES = (HEADERS, "runtime/include", "runtime/host")  # as the archive's own Makefile has them
+_KINDS = ("code_bytes", "readonly_bytes", "data_bytes", "zeroed_bytes")
 
 
 def code_sizes(archive: Archive) -> dict[str, int]:
@@ -23,16 +23,14 @@ def code_sizes(archive: Archive) -> dict[str, int]:
     ``zeroed_bytes`` (static workspaces among them).
     Raises ToolchainError if there is no compiler, it refuses the code, or its objects are no ELF files.
     """
-    files = {
-        name: archive.tar.read(name, size) for name, size in archive.tar.sizes.items() if name.startswith(f"{CODE}/")
-    }
+    tar = archive.tar
+    files = {name: tar.read(name, size) for name, size in tar.sizes.items() if name.startswith(f"{CODE}/")}
     # code that TVM wrote includes the headers of its runtime
     headers = {f"runtime/{name}": data for name, data in crt_files().items() if name.endswith(".h")}
-    total: Counter[str] = Counter(code_bytes=0, readonly_bytes=0, data_bytes=0, zeroed_bytes=0)
     with TemporaryFolder() as folder:
-        for path in compile_objects({**headers, **files}, Path(folder), includes=_INCLUDES):
-            total.update(object_sizes(path.read_bytes(), path.name))
-    return dict(total)
+        built = compile_objects({**headers, **files}, Path(folder), includes=_INCLUDES)
+        sizes = [object_sizes(path.read_bytes(), path.name) for path in built]
+    return {kind: sum(item[kind] for item in sizes) for kind in _KINDS}
 
 
 def object_sizes(data: bytes, place: str) -> dict[str, int]:
@@ -45,14 +43,10 @@ def object_sizes(data: bytes, place: str) -> dict[str, int]:
             place=place,
             next_step="Set CC to a compiler for ELF, such as gcc on Linux or arm-none-eabi-gcc",
         ) from None
-    found: Counter[str] = Counter(code_bytes=0, readonly_bytes=0, data_bytes=0, zeroed_bytes=0)
+    found = dict.fromkeys(_KINDS, 0)
     for section in sections:
-        if not section.flags & ALLOCATED:
-            continue
-        if section.kind == NO_BITS:
-            found["zeroed_bytes"] += section.nbytes
-        elif section.flags & WRITABLE:
-            found["data_bytes"] += section.nbytes
-        else:
-            found["code_bytes" if section.flags & EXECUTABLE else "readonly_bytes"] += section.nbytes
-    return dict(found)
+        if section.flags & ALLOCATED:
+            code, readonly, writable, zeroed = _KINDS
+            fixed = writable if section.flags & WRITABLE else code if section.flags & EXECUTABLE else readonly
+            found[zeroed if section.kind == NO_BITS else fixed] += section.nbytes
+    return found

@@ -1,22 +1,27 @@
-"""A module's graph for a page: what the script draws of it, its nodes and their places."""
+"""A module's graph for a page: its nodes and their places, nodes of the original model, and the C of operators."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from mlfc.archive.describe.graph_layout import layered
-from mlfc.archive.describe.pages import html_of
-from mlfc.archive.describe.report_sections import CALL_NUMBERS
-from mlfc.archive.describe.source_graph import SourceNode, main_operators, short_operators
-from mlfc.relay.op import kernel_operators
+from mlfc.archive.describe.pages import CALL_NUMBERS, html_of, known
+from mlfc.archive.read.opening import Archive
+from mlfc.archive.read.source import read_source
+from mlfc.errors import MlfcError
+from mlfc.relay.ir import Call, Expr, TensorType
+from mlfc.relay.op import OPERATORS, Operator, Trait, kernel_operators
+from mlfc.relay.visitor import children, post_order
 from mlfc.support.text import printable, shortened
 
 MOST_NODES = 20_000
 """Of a graph that is drawn."""
 _MOST_PARTS = 200  # of a call: source nodes
 _NAME = 200
+_NEAR = 48  # columns on either side that are tried before a new one
 _KEYS = "Arrows go from node to node, Enter shows one, Space unfolds it, + and - zoom, 0 shows the whole graph."
 _BUTTONS = (
     ("+", "zoom in", "+"),
@@ -25,6 +30,11 @@ _BUTTONS = (
     ("1", "the beginning", "start"),
     ("f", "unfold or fold all", "unfold all"),
 )
+_EXACT, _ROUNDED = "exact", "correctly rounded"
+MOST_CHARACTERS = 4 << 20
+"""Of the C of a module's kernels together: pages of more are slow to show."""
+_MOST_BYTES = 256 << 20  # of a file of C
+_HEAD = re.compile(r"[A-Za-z_][\w \t*]*?\b([A-Za-z_]\w*)\(")
 
 
 def graph_picture(
@@ -37,20 +47,9 @@ def graph_picture(
 ) -> str | None:
     """Return the picture of a described module's graph as HTML, hidden where there is no script; None without edges.
 
-    Parameters
-    ----------
-    name : str
-        Of the module.
-    module : mapping
-        As `describe` gives it.
-    sources : mapping of str to SourceNode
-        The nodes of the original model, into which calls unfold.
-    facts : mapping of int to list of pairs, optional
-        What is known of a call beyond what the module says, each a title and a text.
-    marks : mapping of int to str, optional
-        Classes of the style for calls.
-    prefix : str
-        Of the module's name in the anchors of the C.
+    `module`: as `describe` returns it. `sources`: the nodes of the original model, into which calls unfold.
+    `facts`: what is known of a call beyond what the module says, each a title and a text.
+    `marks`: classes of the style for calls. `prefix`: of the module's name in the anchors of the C.
     """
     operators = module["operators"] or ()
     if not operators or operators[0]["reads"] is None:
@@ -87,7 +86,7 @@ def graph_nodes(
     reads += [[source + len(given) if source >= 0 else -1 - source for source in call["reads"]] for call in operators]
     writers = {place: index for index, call in enumerate(operators) for place in call["outputs"] or ()}
     reads += [[len(given) + writers[place]] if place in writers else [] for place in range(len(results))]
-    largest = max((_macs(call) for call in operators), default=0)
+    largest = max((known(call["macs"]) for call in operators), default=0)
     nodes = [_end("input" if place < len(module["inputs"]) else "state", item) for place, item in enumerate(given)]
     nodes += [
         _call(index, call, sources, largest, facts.get(index, ()), marks.get(index, ""))
@@ -140,7 +139,7 @@ def _call(
         "name": _text(names[0] + (f" and {len(call['nodes']) - 1} more" if len(names) > 1 else "") if names else ""),
         "type": _text(result_type(call, sources)),
         "function": printable(call["function"]),
-        "share": round(_macs(call) / largest, 4) if largest else 0,
+        "share": round(known(call["macs"]) / largest, 4) if largest else 0,
         "facts": [
             *([("operators", short_operators(operators))] if operators else []),
             *told,
@@ -149,13 +148,6 @@ def _call(
         "parts": parts,
         "mark": mark,
     }
-
-
-_UNKNOWN = SourceNode((), "", ())
-
-
-def _macs(call: Mapping[str, Any]) -> int:
-    return call["macs"] if isinstance(call["macs"], int) else 0
 
 
 def result_type(call: Mapping[str, Any], sources: Mapping[str, SourceNode]) -> str:
@@ -168,13 +160,214 @@ def result_type(call: Mapping[str, Any], sources: Mapping[str, SourceNode]) -> s
     listed = extents.split(",") if extents else []
     if all(extent.isdecimal() for extent in listed):
         return f"{dtype}[{extents}]"
-    known = (
-        sources.get(call["nodes"][-1], _UNKNOWN).type.rstrip("]").partition("[")[2].split(",") if call["nodes"] else []
-    )
-    same = len(known) == len(listed)
+    source = sources.get(call["nodes"][-1], _UNKNOWN).type if call["nodes"] else ""
+    known = source.rstrip("]").partition("[")[2].split(",")
+    same = len(known) == len(listed) and bool(call["nodes"])
     shown = (item if item.isdecimal() else known[place] if same else "?" for place, item in enumerate(listed))
     return f"{dtype}[{','.join(shown)}]"
 
 
 def _text(text: str) -> str:
     return printable(shortened(text, _NAME))
+
+
+@dataclass(frozen=True)
+class GraphLayout:
+    """The place of each node."""
+
+    layers: tuple[int, ...]
+    columns: tuple[int, ...]
+    # the column in which what a node gives goes down to nodes beyond the next layer; None where none is there
+    lanes: tuple[int | None, ...]
+
+
+def layered(reads: Sequence[Iterable[int]]) -> GraphLayout:
+    """Return the places of nodes that read what other ones give; the time is linear in nodes and edges.
+
+    `reads`: by node the nodes that it reads, in an order in which all but loops go forwards. What goes backwards, or
+    from a node to itself, has no influence on places.
+    A chain is a column. Where it forks, the longest branch goes on in it, and others take the nearest free column. A
+    tensor that is read further down has one lane, however many read it, so as many lanes are side by side as tensors
+    are waiting.
+    """
+    return _Placing([sorted({source for source in given if source < node}) for node, given in enumerate(reads)]).done()
+
+
+class _Placing:
+    """Layers from top to bottom, then columns layer by layer."""
+
+    def __init__(self, sources: Sequence[Sequence[int]]) -> None:
+        self._sources = sources
+        self._readers: list[list[int]] = [[] for _ in sources]
+        for node, given in enumerate(sources):
+            for source in given:
+                self._readers[source].append(node)
+        layers = self._layers = list[int]()  # the longest way from the top
+        for given in sources:
+            layers.append(1 + max((layers[source] for source in given), default=-1))
+        for node, given in enumerate(sources):
+            if not given and self._readers[node]:  # what reads nothing is right above its first reader
+                layers[node] = min(layers[reader] for reader in self._readers[node]) - 1
+        self._below = [0] * len(layers)  # how many layers are below a node on the longest way down
+        for node in sorted(range(len(layers)), key=lambda node: -layers[node]):
+            self._below[node] = max((1 + self._below[reader] for reader in self._readers[node]), default=0)
+        self._columns = [0] * len(layers)
+        self._lanes: list[int | None] = [None] * len(layers)
+        self._free: list[int] = []  # by column the first layer at which it is free
+
+    def done(self) -> GraphLayout:
+        members: list[list[int]] = [[] for _ in range(1 + max(self._layers, default=-1))]
+        for node, layer in enumerate(self._layers):
+            members[layer].append(node)
+        heirs: dict[int, int] = {}  # by node the one above it whose column it goes on with
+        for layer, nodes in enumerate(members):
+            for node in sorted(nodes, key=lambda node: self._wish(node, heirs)):
+                self._columns[node] = self._take(self._wish(node, heirs)[1], layer, layer + 1, frozenset())
+            heirs = {}
+            for node in sorted(nodes, key=lambda node: self._columns[node]):
+                below = [item for item in self._readers[node] if self._layers[item] == layer + 1 and item not in heirs]
+                if below:
+                    heirs[max(below, key=lambda item: self._below[item])] = node
+            kept = frozenset(self._columns[node] for node in heirs.values())
+            for node in nodes:
+                last = max((self._layers[reader] for reader in self._readers[node]), default=layer)
+                if last > layer + 1:
+                    self._lanes[node] = self._take(self._columns[node], layer + 1, last, kept)
+        return GraphLayout(tuple(self._layers), tuple(self._columns), tuple(self._lanes))
+
+    def _wish(self, node: int, heirs: dict[int, int]) -> tuple[int, int, int]:
+        """Return who chooses first, which column a node wants, and its own place."""
+        if node in heirs:
+            return 0, self._columns[heirs[node]], node
+        ways = ((self._lanes[source], self._columns[source]) for source in self._sources[node])
+        return 1, min((column if lane is None else lane for lane, column in ways), default=0), node
+
+    def _take(self, wished: int, first: int, end: int, reserved: frozenset[int]) -> int:
+        """Return the free column that is nearest, and occupy it from one layer on, up to before another one."""
+        near = (column for step in range(_NEAR) for column in ((wished + step, wished - step) if step else (wished,)))
+        for column in near:
+            if 0 <= column < len(self._free) and self._free[column] <= first and column not in reserved:
+                self._free[column] = end
+                return column
+            if column == len(self._free):
+                break
+        self._free.append(end)
+        return len(self._free) - 1
+
+
+@dataclass(frozen=True)
+class SourceNode:
+    """A node of the original model."""
+
+    operators: tuple[str, ...]  # of Relay, in order
+    type: str  # of what it gives
+    reads: tuple[str, ...]  # other nodes
+    tensors: tuple[str, ...] = ()  # of the original model
+
+
+_UNKNOWN = SourceNode((), "", ())
+
+
+def source_nodes(archive: Archive, module: str) -> dict[str, SourceNode]:
+    """Return the nodes of the original model by name, as the archive's Relay text has them.
+
+    Archives without that text, or with one that is not read, have none.
+    """
+    try:
+        source, _ = read_source(archive, module)
+    except MlfcError:
+        return {}
+    operators: dict[str, list[str]] = {}
+    types: dict[str, str] = {}
+    reads: dict[str, dict[str, None]] = {}
+    tensors: dict[str, dict[str, None]] = {}
+    for function in source.functions.values():
+        for expr in post_order(function.body):
+            for name in expr.span.nodes if expr.span.tensor is not None else ():
+                tensors.setdefault(name, {})[str(expr.span.tensor)] = None
+            if not isinstance(expr, Call) or not isinstance(expr.op, Operator):
+                continue
+            above = [name for child in children(expr) for name in _nodes(child)]
+            for name in expr.span.nodes:
+                operators.setdefault(name, []).append(expr.op.name)
+                reads.setdefault(name, {}).update(dict.fromkeys(other for other in above if other != name))
+                if isinstance(expr.type, TensorType):
+                    types[name] = f"{expr.type.dtype}[{','.join(map(str, expr.type.shape))}]"
+    return {
+        name: SourceNode(tuple(listed), types.get(name, ""), tuple(reads[name]), tuple(tensors.get(name, ())))
+        for name, listed in operators.items()
+    }
+
+
+def _nodes(expr: Expr) -> Iterator[str]:
+    """Yield the nodes that compute what a tuple or a call gives."""
+    remaining = [expr]
+    while remaining:
+        item = remaining.pop()
+        if isinstance(item, Call) and item.span.nodes:
+            yield from item.span.nodes
+        elif not isinstance(item, Call):
+            remaining += children(item)
+
+
+def contract_of(operators: Sequence[str], *, integers: bool) -> str | None:
+    """Return the numeric contract of fused operators: those that are not exact, by operator; None if unknown.
+
+    `integers`: they compute with integers, of which sums and products are exact.
+    """
+    if not operators:
+        return None
+    exact = (_EXACT, _ROUNDED) if integers else (_EXACT,)
+    told = {name: OPERATORS.get(name).contract for name in operators}
+    loose = {name: contract for name, contract in told.items() if contract not in exact}
+    if len({*loose.values()}) == 1:
+        return next(iter(loose.values()))
+    return "; ".join(f"{name}: {contract}" for name, contract in loose.items()) or _EXACT
+
+
+def short_operators(operators: Sequence[str]) -> str:
+    """Return operators as titles have them: without the names of dialects."""
+    return ", ".join(name.rpartition(".")[2] for name in dict.fromkeys(operators))
+
+
+def main_operators(operators: Sequence[str]) -> str:
+    """Return operators as `short_operators`, without those that come with others: bias, and what rounds and limits."""
+    main = [name for name in operators if not OPERATORS.get(name).traits & Trait.CLOSING]
+    return short_operators(main or operators)
+
+
+def kernel_sources(archive: Archive, module: str, functions: Iterable[str]) -> dict[str, str]:
+    """Return the definitions of functions by name, with the comments before them.
+
+    What has no C source in the archive is not there, nor are functions beyond `MOST_CHARACTERS`.
+    """
+    wanted, found, left = set(functions), dict[str, str](), MOST_CHARACTERS
+    for path in archive.record.modules[module].files.sources:
+        lines = archive.tar.read(path, _MOST_BYTES).decode("utf-8", "replace").splitlines()
+        for name, text in _definitions(lines, wanted):
+            if name not in found and len(text) <= left:
+                found[name] = text
+                left -= len(text)
+    return found
+
+
+def _definitions(lines: list[str], wanted: set[str]) -> Iterable[tuple[str, str]]:
+    """Yield names and texts; a definition goes from its head to the first brace at the start of a line."""
+    start = comment = 0
+    name = ""
+    for index, line in enumerate(lines):
+        if name:
+            if line.startswith("}"):
+                yield name, "\n".join(lines[start : index + 1])
+                name = ""
+            elif line.endswith(";") and not line.startswith((" ", "\t")):
+                name = ""  # the end of a prototype
+            if not name:
+                comment = index + 1
+            continue
+        if not line.startswith(("/*", " *", " ")):
+            head = _HEAD.match(line)
+            if head and head[1] in wanted and not line.endswith(";"):
+                name, start = head[1], comment
+                continue
+            comment = index + 1

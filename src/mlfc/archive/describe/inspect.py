@@ -1,24 +1,35 @@
-"""What an archive says of itself."""
+"""What an archive says of itself: its modules, their operators, and which tensors are in memory during which call.
+
+Storages of graphs have no addresses, so they are laid one after the other.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
 
-from mlfc.archive.describe.operators import GraphMemorySummary, graph_memory, module_operators, module_peak
-from mlfc.archive.describe.vm import described_vm, unknown_memory
-from mlfc.archive.read.model import ArchiveRecord, GraphStorage, ModuleRecord, OperatorBuffer, TensorRecord
+from mlfc.archive.read.model import ModuleRecord, TensorRecord
+from mlfc.archive.read.module_parts import executable_of
 from mlfc.archive.read.opening import Archive, open_archive
-from mlfc.archive.read.vm_file import executable_of
+from mlfc.errors import ArchiveError
+from mlfc.memory.plan import SCRATCH_NAME
 from mlfc.relay.op import kernel_note
-from mlfc.runtime.executors.graph_json import MAX_TEXT, parse_graph
+from mlfc.runtime.executors.graph_json import MAX_TEXT, NOP, Graph, TensorEntry, parse_graph
+from mlfc.runtime.executors.vm.containers import Signature
+from mlfc.support.containers import Container, ContainerInfo
 from mlfc.support.content import ArrayContent, sha256_of, sha256_stream
+from mlfc.support.executable import Executable, vm_info
+from mlfc.support.module_info import BlockInfo, ConstantInfo, PoolInfo, VmInfo
 from mlfc.support.params import load_params
 from mlfc.support.records import titled
-from mlfc.support.vm_info import vm_info
 
 _PARAMS = ".params"
+_UNBOUNDED = ("workspace_bytes", "io_bytes", "workspace_lower_bound_bytes")
+Calls: TypeAlias = list[dict[str, Any]]
+MAX_LISTED = 200_000
+"""Tensors of all calls together; beyond it only sums are of use to anybody."""
 
 
 def inspect(path: str | os.PathLike[str]) -> dict[str, Any]:
@@ -45,40 +56,34 @@ def inspect(path: str | os.PathLike[str]) -> dict[str, Any]:
 def describe(archive: Archive) -> dict[str, Any]:
     """Return what `inspect` says of an open archive."""
     record = archive.record
+    writer = f"mlfc {record.details.version}" if record.details else None
+    needed = [item for module in record.modules.values() for item in module.external_dependencies]
+    runtimes = [item for item in needed if item.get("short_name") == "tvm_standalone_crt" and "version_spec" in item]
+    if writer is None and runtimes:
+        writer = f"TVM {', '.join(sorted({str(item['version_spec']) for item in runtimes}))}"
     return {
         "version": record.version,
         "form": record.form,
         "style": record.style,
-        "writer": _writer(record),
+        "writer": writer,
         "shared": record.details.shared.to_json() if record.details and record.details.shared else None,
         "modules": {name: _module(archive, module) for name, module in record.modules.items()},
-        "files": _files(archive),
+        "files": [
+            {"path": name, "bytes": size, "sha256": sha256_stream(archive.tar.open(name))}
+            for name, size in sorted(archive.tar.sizes.items())
+        ],
     }
-
-
-def _writer(record: ArchiveRecord) -> str | None:
-    if record.details:
-        return f"mlfc {record.details.version}"
-    versions = {
-        str(item["version_spec"])
-        for module in record.modules.values()
-        for item in module.external_dependencies
-        if item.get("short_name") == "tvm_standalone_crt" and "version_spec" in item
-    }
-    return f"TVM {', '.join(sorted(versions))}" if versions else None
-
-
-def _files(archive: Archive) -> list[dict[str, Any]]:
-    files = []
-    for name, size in sorted(archive.tar.sizes.items()):
-        with archive.tar.open(name) as file:
-            files.append({"path": name, "bytes": size, "sha256": sha256_stream(file)})
-    return files
 
 
 def _module(archive: Archive, module: ModuleRecord) -> dict[str, Any]:
     details = module.details.to_json() if module.details else {}
-    graph = _graph(archive, module)
+    graph, path = None, module.files.graph
+    if path is not None and path in archive.tar.sizes:
+        graph = graph_memory(parse_graph(archive.tar.read(path, MAX_TEXT), f"{archive.path}: {path}"))
+    vm = None
+    if module.files.vm is not None and module.executor == "vm":
+        _, executable = executable_of(archive, module.files.vm)
+        vm = described_vm(executable, (module.details and module.details.vm) or vm_info(executable))
     operators = module_operators(module, graph, archive.path)
     inputs, outputs = (_tensors(module, kind, graph) for kind in ("inputs", "outputs"))
     found = {
@@ -86,20 +91,22 @@ def _module(archive: Archive, module: ModuleRecord) -> dict[str, Any]:
         "target": list(module.targets),
         "inputs": inputs,
         "outputs": outputs,
-        "states": _states(module),
+        "states": [
+            {**info.to_json(), "bytes": info.nbytes} for info in (module.details.states if module.details else ())
+        ],
         "memory": _memory(module, graph, operators),
         "operators": operators,
         "peak": module_peak(module, operators),
         "constants": _constants(archive, module),
-        "storages": None if module.storages is None else list(map(_storage, module.storages)),
-        "functions": {name: list(map(_buffer, buffers)) for name, buffers in module.operators.items()} or None,
+        "storages": None if module.storages is None else [item.to_json() for item in module.storages],
+        "functions": {name: [item.to_json() for item in buffers] for name, buffers in module.operators.items()} or None,
         "module_tree": details.get("module_tree"),
         "devices": list(module.files.devices),
         "workspace_io": bool(details.get("workspace_io")),
         "pools": details.get("pools"),
         "stripes": details.get("stripes"),
         "constant_pools": details.get("constant_pools"),
-        "vm": _vm(archive, module),
+        "vm": vm,
         "build": details.get("build"),
         "source": details.get("source"),
         "exported": module.export_datetime,
@@ -111,21 +118,33 @@ def _module(archive: Archive, module: ModuleRecord) -> dict[str, Any]:
     return {**found, "facts": facts, "untold": _untold(found)}
 
 
-def _vm(archive: Archive, module: ModuleRecord) -> dict[str, Any] | None:
-    """Return the dynamic dimensions and memory of a dynamic model."""
-    path, told = module.files.vm, module.details.vm if module.details else None
-    if path is None or module.executor != "vm":
-        return None
-    _, executable = executable_of(archive, path)
-    return described_vm(executable, told or vm_info(executable))
+def described_vm(executable: Executable, info: VmInfo) -> dict[str, Any]:
+    """Return dynamic dimensions, memory, and which inputs and outputs are sequences and optionals, of which tensors."""
+    containers = [
+        {
+            "binding": binding,
+            "name": info.name,
+            "kind": info.kind,
+            "dtype": info.dtype,
+            "shape": list(info.shape),
+            "tensors": list(Container(info.name, info.kind, info.dtype).parts),
+        }
+        for binding, values in (("input", executable.inputs), ("output", executable.outputs))
+        for info in Signature(values).infos
+        if isinstance(info, ContainerInfo)
+    ]
+    return {**info.to_json(), "containers": containers, "kernels": executable.kernels}
 
 
-def _graph(archive: Archive, module: ModuleRecord) -> GraphMemorySummary | None:
-    path = module.files.graph
-    if path is None or path not in archive.tar.sizes:
-        return None
-    place = f"{archive.path}: {path}"
-    return graph_memory(parse_graph(archive.tar.read(path, MAX_TEXT), place))
+def unknown_memory(memory: Mapping[str, int | None], arena_bytes: int | None) -> dict[str, None]:
+    """Return what has no size of a module's memory, which holds 0 there: its arena has none if an extent has no bound.
+
+    Older versions computed no lower bound of what the virtual machine needs.
+    """
+    if arena_bytes is None:
+        return dict.fromkeys(_UNBOUNDED)
+    is_older = arena_bytes > 0 and not memory["workspace_lower_bound_bytes"]
+    return {"workspace_lower_bound_bytes": None} if is_older else {}
 
 
 def _tensors(module: ModuleRecord, kind: str, graph: GraphMemorySummary | None) -> list[dict[str, Any]]:
@@ -135,40 +154,21 @@ def _tensors(module: ModuleRecord, kind: str, graph: GraphMemorySummary | None) 
         infos = module.details.inputs if kind == "inputs" else module.details.outputs
         # of open extents without a bound the metadata say 0
         return [{**info.to_json(), "bytes": sizes.get(info.name) or (0 if info.is_static else None)} for info in infos]
-    return [
-        {
-            "name": tensor.name,
-            "shape": _shape(tensor, kind, len(listed), graph),
-            "dtype": tensor.dtype,
-            "scale": tensor.scale,
-            "zero_point": tensor.zero_point,
-            "bytes": tensor.nbytes,
-        }
-        for tensor in listed
-    ]
+    found = []
+    for tensor in listed:
+        shape, known = tensor.shape, None
+        if graph is not None:
+            # metadata name the outputs in alphabetical order, the graph has them in the model's and without names
+            result = graph.results[0] if len(listed) == len(graph.results) == 1 else None
+            known = graph.arguments.get(tensor.name) if kind == "inputs" else result
+        if shape is None and known and known[0] == tensor.dtype:
+            shape = known[1]
+        scales = {"dtype": tensor.dtype, "scale": tensor.scale, "zero_point": tensor.zero_point}
+        found.append({"name": tensor.name, "shape": shape and list(shape), **scales, "bytes": tensor.nbytes})
+    return found
 
 
-def _states(module: ModuleRecord) -> list[dict[str, Any]]:
-    known = module.details.states if module.details else ()
-    return [{**info.to_json(), "bytes": info.nbytes} for info in known]
-
-
-def _shape(tensor: TensorRecord, kind: str, count: int, graph: GraphMemorySummary | None) -> list[int | str] | None:
-    if tensor.shape is not None:
-        return list(tensor.shape)
-    if graph is None:
-        return None
-    if kind == "inputs":
-        known = graph.arguments.get(tensor.name)
-    else:
-        # metadata name the outputs in alphabetical order, the graph has them in the model's and without names
-        known = graph.results[0] if count == len(graph.results) == 1 else None
-    return list(known[1]) if known and known[0] == tensor.dtype else None
-
-
-def _memory(
-    module: ModuleRecord, graph: GraphMemorySummary | None, operators: list[dict[str, Any]]
-) -> dict[str, int | None]:
+def _memory(module: ModuleRecord, graph: GraphMemorySummary | None, operators: Calls) -> dict[str, int | None]:
     tensors = [tensor.nbytes for main in module.main for tensor in (*main.inputs, *main.outputs)]
     scratch = [operator["workspace_bytes"] for operator in operators]
     if module.executor != "vm":
@@ -199,32 +199,14 @@ def _constants(archive: Archive, module: ModuleRecord) -> list[dict[str, Any]] |
         if module.executor != "graph" or path is None or not path.endswith(_PARAMS):
             return None
         params = load_params(archive.tar.view(path), place=f"{archive.path}: {path}")
-        listed = [
-            {
-                "name": name,
-                "bytes": array.nbytes,
-                "dtype": str(array.dtype),
-                "shape": list(array.shape),
-                "sha256": sha256_of(ArrayContent(array)),
-            }
+        infos = (
+            ConstantInfo(name, array.nbytes, str(array.dtype), array.shape, sha256_of(ArrayContent(array)))
             for name, array in params.items()
-        ]
+        )
+        listed = [info.to_json() for info in infos]
     total = sum(item["bytes"] for item in listed)
     shares = [{**item, "share": round(item["bytes"] / total, 6) if total else 0.0} for item in listed]
     return sorted(shares, key=lambda item: (-item["bytes"], item["name"]))
-
-
-def _storage(storage: GraphStorage) -> dict[str, Any]:
-    return {"storage_id": storage.storage_id, "bytes": storage.nbytes, "input_binding": storage.input_binding}
-
-
-def _buffer(buffer: OperatorBuffer) -> dict[str, Any]:
-    return {
-        "bytes": buffer.nbytes,
-        "shape": list(buffer.shape),
-        "dtype": buffer.dtype,
-        "input_binding": buffer.input_binding,
-    }
 
 
 def _untold(module: Mapping[str, Any]) -> list[str]:
@@ -243,3 +225,201 @@ def _untold(module: Mapping[str, Any]) -> list[str]:
         "weights": module["constants"] is not None,
     }
     return [fact for fact, told in facts.items() if not told]
+
+
+def module_operators(module: ModuleRecord, graph: GraphMemorySummary | None, place: str) -> list[dict[str, Any]]:
+    """Return the module's operators in the order of their calls, as far as its archive knows it.
+
+    Returns ``function``, ``nodes``, ``workspace_bytes`` (its scratch), ``macs``, ``bytes`` (read and written),
+    ``intensity`` (MACs a byte), ``types`` (of what it reads, then of what it writes), ``live_bytes`` and ``tensors``
+    (``name``, ``bytes``, ``offset``, of the graph executor ``storage_id``, and ``pool`` where there are several), the
+    largest first; ``reads``, the positions of the calls whose results it reads, with -1 - k for input k, and
+    ``outputs``, the positions of those that it computes, as metadata have them. What the archive does not say is None.
+    """
+    operators = _connected(_listed(module, graph), module, graph)
+    blocks = _blocks(module, graph, len(operators), place)
+    live = None if blocks is None else live_during(blocks, len(operators))
+    pools = sorted(module.details.pools if module.details else (), key=lambda pool: -pool.base)
+    vm = module.details.vm if module.details else None
+    is_bounded = vm is None or vm.arena_bytes is not None
+    result = []
+    for index, operator in enumerate(operators):
+        tensors = None if live is None else [_tensor(block, pools, graph) for block in live[index]]
+        live_bytes = operator.get("live_bytes")
+        if graph is not None and live is not None and tensors is not None:
+            # the graph executor takes scratch from elsewhere than storages
+            scratch = operator["workspace_bytes"]
+            live_bytes = None if scratch is None else span_bytes(live[index]) + scratch
+            tensors += [{"name": SCRATCH_NAME, "bytes": scratch, "offset": None}] if scratch else []
+            tensors.sort(key=lambda item: -item["bytes"])
+        macs, nbytes = operator["macs"], operator.get("bytes")
+        if operator.get("run_macs") is not None and not is_bounded:
+            macs = None  # those of a run, which inputs without a bound decide
+        types = operator.get("shapes") or operator.get("tensors") or None
+        if types is None and graph and len(graph.calls) == len(operators):
+            types = list(graph.calls[index].types)
+        intensity = round(macs / nbytes, 3) if macs is not None and nbytes else None
+        found = {**operator, "macs": macs, "intensity": intensity, "bytes": nbytes, "types": types}
+        result.append({**found, "live_bytes": live_bytes, "tensors": tensors})
+    return result
+
+
+def module_peak(module: ModuleRecord, operators: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
+    """Return the call during which most bytes are live: ``call``, its index, and what `module_operators` says of it."""
+    known = [(operator["live_bytes"], -index) for index, operator in enumerate(operators) if operator["live_bytes"]]
+    told = module.details.peak.to_json() if module.details and module.details.peak else None
+    if not known:
+        return told and {**told, "call": None}
+    call = -max(known)[1]
+    operator = operators[call]
+    if told and told["live_bytes"] == operator["live_bytes"]:
+        return {**told, "call": call}
+    tensors = [{"name": item["name"], "bytes": item["bytes"]} for item in operator["tensors"] or ()]
+    found = {key: operator[key] for key in ("function", "nodes", "live_bytes")}
+    return {**found, "tensors": tensors, "call": call}
+
+
+def _listed(module: ModuleRecord, graph: GraphMemorySummary | None) -> list[dict[str, Any]]:
+    told = module.details.operators if module.details else None
+    if told is not None and (graph is None or len(told) == len(graph.calls)):
+        return [call.to_json() for call in told]
+    scratch = {item.name: sum(item.workspace.values()) for item in module.operator_functions}
+    calls: list[tuple[str, int | None]] = [(name, None) for name in scratch]
+    if graph is not None:
+        calls = [(call.function, call.nbytes) for call in graph.calls]
+    return [
+        {"function": name, "nodes": None, "workspace_bytes": scratch.get(name), "macs": None, "bytes": nbytes}
+        for name, nbytes in calls
+    ]
+
+
+def _connected(calls: Calls, module: ModuleRecord, graph: GraphMemorySummary | None) -> Calls:
+    """Return calls with ``reads`` and ``outputs``: as told, else as the graph connects them."""
+    if any(operator.get("reads") for operator in calls):
+        return [{**item, **{key: list(item.get(key, ())) for key in ("reads", "outputs")}} for item in calls]
+    if graph is None or len(graph.calls) != len(calls):
+        return [{**operator, "reads": None, "outputs": None} for operator in calls]
+    given = {tensor.name: -1 - place for place, tensor in enumerate(t for main in module.main for t in main.inputs)}
+    connected = []
+    for operator, call in zip(calls, graph.calls, strict=True):
+        sources = (source if isinstance(source, int) else given.get(source) for source in call.reads)
+        reads = [source for source in dict.fromkeys(sources) if source is not None]
+        connected.append({**operator, "reads": reads, "outputs": list(call.outputs)})
+    return connected
+
+
+def _blocks(
+    module: ModuleRecord, graph: GraphMemorySummary | None, num_calls: int, place: str
+) -> Sequence[BlockInfo] | None:
+    """Return the blocks of a workspace; ArchiveError where a life is not within the calls."""
+    if graph is not None:
+        return graph.blocks if num_calls == len(graph.calls) else None
+    plan = module.details.plan if module.details else None
+    for block in plan or ():
+        if not 0 <= block.first <= block.last < num_calls:
+            raise ArchiveError(
+                f"the plan keeps '{block.name[:80]}' for calls {block.first} to {block.last} of {num_calls}",
+                place=f"{place}: module '{module.name}'",
+                next_step="Export the archive again",
+            )
+    return plan
+
+
+def _tensor(block: BlockInfo, pools: Sequence[PoolInfo], graph: GraphMemorySummary | None) -> dict[str, Any]:
+    shown: dict[str, Any] = {"name": block.name, "bytes": block.nbytes, "offset": block.offset}
+    if graph is not None:
+        shown["storage_id"] = graph.storage_ids[block]
+    if pools:
+        shown["pool"] = next((pool.name for pool in pools if pool.base <= block.offset), None)
+    return shown
+
+
+@dataclass(frozen=True)
+class GraphCall:
+    """A call of the graph executor: the node's name, its function, and the bytes that it reads and writes."""
+
+    name: str
+    function: str
+    nbytes: int
+    reads: tuple[int | str, ...]  # the calls that compute what it reads, and the names of arguments
+    outputs: tuple[int, ...]  # the positions of the graph's results that it computes
+    types: tuple[str, ...]  # of what it reads, then of what it writes
+
+
+@dataclass(frozen=True)
+class GraphMemorySummary:
+    """What a graph says of memory."""
+
+    calls: tuple[GraphCall, ...]  # in order; views, which run no code, are left out
+    blocks: tuple[BlockInfo, ...]  # what the calls write
+    storage_ids: Mapping[BlockInfo, int]
+    storage_bytes: int  # of all storages that calls write, each as large as the largest tensor in it
+    arguments: Mapping[str, tuple[str, tuple[int, ...]]]  # dtype and shape of each input and parameter
+    results: tuple[tuple[str, tuple[int, ...]], ...]  # dtype and shape of each output
+
+
+def live_during(blocks: Sequence[BlockInfo], num_calls: int) -> list[list[BlockInfo]] | None:
+    """Return the blocks that are live in each call, largest first; None where they are too many to list."""
+    if sum(block.last - block.first + 1 for block in blocks) > MAX_LISTED:
+        return None
+    present: list[list[BlockInfo]] = [[] for _ in range(num_calls)]
+    for block in sorted(blocks, key=lambda block: (-block.nbytes, block.first, block.offset, block.name)):
+        for index in range(block.first, block.last + 1):
+            present[index].append(block)
+    return present
+
+
+def span_bytes(blocks: Sequence[BlockInfo]) -> int:
+    """Return how many bytes blocks cover; where one takes another's place, in whole or in part, bytes count once."""
+    covered, end = 0, 0
+    for block in sorted(blocks, key=lambda block: block.offset):
+        covered += max(0, block.offset + block.nbytes - max(block.offset, end))
+        end = max(end, block.offset + block.nbytes)
+    return covered
+
+
+def graph_memory(graph: Graph) -> GraphMemorySummary:
+    """Return what a graph says of memory: a tensor lives from the call that writes it to the last that reads it."""
+    calls: list[GraphCall] = []
+    first: dict[int, int] = {}
+    last: dict[int, int] = {}
+    names: dict[int, str] = {}
+    sources: dict[int, int | str] = {entry: name for name, entry in graph.arguments.items()}
+    for node in graph.nodes:
+        if node.function is None:
+            continue
+        if node.function != NOP:
+            touched = sum(graph.entries[index].nbytes for index in (*node.inputs, *node.outputs))
+            sources.update(dict.fromkeys(node.outputs, len(calls)))
+            reads = tuple(dict.fromkeys(sources[index] for index in node.inputs))
+            outputs = tuple(place for place, index in enumerate(graph.heads) if index in node.outputs)
+            entries = [graph.entries[index] for index in (*node.inputs, *node.outputs)]
+            types = tuple(f"{entry.dtype}[{','.join(map(str, entry.shape))}]" for entry in entries)
+            calls.append(GraphCall(node.name, node.function, touched, reads, outputs, types))
+        else:  # a view
+            sources.update(dict.fromkeys(node.outputs, sources[node.inputs[0]]))
+        # a view before the first call belongs to it
+        now = max(0, len(calls) - 1)
+        for index in node.outputs:
+            first[index], names[index] = now, node.name
+        last.update(dict.fromkeys((*node.inputs, *node.outputs), now))
+    last.update(dict.fromkeys(graph.heads, max(0, len(calls) - 1)))
+    sizes = graph.storage_bytes
+    offsets, total = {}, 0
+    for storage in sorted({graph.entries[index].storage_id for index in first}):
+        offsets[storage] = total
+        total += sizes[storage]
+    blocks, storage_ids = [], {}
+    for index, start in first.items():
+        entry = graph.entries[index]
+        place = offsets[entry.storage_id]
+        block = BlockInfo(names[index], entry.nbytes, place, start, last[index], None)
+        storage_ids[block] = entry.storage_id
+        blocks.append(block)
+    arguments = {name: _type(graph.entries[index]) for name, index in graph.arguments.items()}
+    results = tuple(_type(graph.entries[index]) for index in graph.heads)
+    return GraphMemorySummary(tuple(calls), tuple(blocks), storage_ids, total, arguments, results)
+
+
+def _type(entry: TensorEntry) -> tuple[str, tuple[int, ...]]:
+    return entry.dtype, entry.shape

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import mmap
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from mlfc.archive.describe.vm import described_vm, unknown_memory
+from mlfc.archive.describe.inspect import described_vm, unknown_memory
 from mlfc.errors import ArchiveError, UnsupportedError
 from mlfc.library.toolchain import OBJECT_SUFFIX
 from mlfc.objfile.elf import section_sizes
@@ -17,9 +17,9 @@ from mlfc.objfile.exports import Export, exports
 from mlfc.objfile.head import ARCHIVE, HEAD, OBJECT, read_head, static_members
 from mlfc.runtime.executors.vm.vm_module import KIND
 from mlfc.runtime.libraries.library_file import DESCRIPTION_SYMBOL, VERSION_SYMBOL, read_description
-from mlfc.runtime.modules.blob import SYMBOLS, StoredTree, parse_tree
+from mlfc.runtime.modules.blob import SYMBOLS, parse_tree
 from mlfc.support.content import sha256_stream
-from mlfc.support.executable import decode
+from mlfc.support.executable import decode, vm_info
 from mlfc.support.former_name import current
 from mlfc.support.levels import LEVEL_SECTION
 from mlfc.support.module_info import ModuleInterface
@@ -27,7 +27,6 @@ from mlfc.support.plain_file import open_plain
 from mlfc.support.platforms import Platform
 from mlfc.support.records import titled
 from mlfc.support.tar import open_tar
-from mlfc.support.vm_info import vm_info
 from mlfc.target.features import LEVELS
 
 SHARED, STATIC, SINGLE, TAR = "shared library", "static library", "object", "tar of objects"
@@ -54,31 +53,41 @@ def inspect_library(path: str | os.PathLike[str]) -> dict[str, Any]:
     with open_plain(path) as file, _mapped(file.fileno(), place) as view:
         try:
             form, codes = _codes(path, view)
-            machine = _machine(codes, place)
+            heads = [read_head(code[:HEAD]) for code in codes]
+            if not heads or heads[0] is None or not heads[0].arches:
+                raise ArchiveError("it contains no object file", place=place, next_step="Export it again")
+            machine = str(Platform(heads[0].arches[0], heads[0].system))
             symbols = {current(item.name): item for code in codes for item in exports(code)}
-            blobs = {
-                abi: parse_tree(symbols[name].content, abi, place=place)
-                for abi, name in SYMBOLS.items()
-                if name in symbols
-            }
+            tables = [(abi, name) for abi, name in SYMBOLS.items() if name in symbols]
+            blobs = {abi: parse_tree(symbols[name].content, abi, place=place) for abi, name in tables}
             described = _description(symbols, place)
-            machines = _machines(blobs.values(), place)
+            dynamic = [
+                decode(bytes(stored.data), place=place)
+                for tree in blobs.values()
+                for stored in tree.modules
+                if stored.kind == KIND and stored.data is not None
+            ]
+            machines = {executable.name: described_vm(executable, vm_info(executable)) for executable in dynamic}
             levels = _levels(codes)
             version = symbols[VERSION_SYMBOL].content[:_VERSION_BYTES] if VERSION_SYMBOL in symbols else b""
         except ValueError as error:
-            raise ArchiveError(
-                f"this is not a sound library: {error}", place=place, next_step="Export it again"
-            ) from error
+            cause = f"this is not a sound library: {error}"
+            raise ArchiveError(cause, place=place, next_step="Export it again") from error
         except UnsupportedError as error:
             error.place = place
             raise
+        trees: dict[str, list[dict[str, Any]]] = {abi: [] for abi in blobs}
+        for abi, tree in blobs.items():
+            for stored, children in zip(tree.modules, tree.children, strict=True):
+                size = None if stored.data is None else len(stored.data)
+                trees[abi].append({"type_key": stored.kind, "bytes": size, "imports": list(children)})
         return {
             "library": {
                 "form": form,
                 "machine": machine,
                 "interface": int.from_bytes(version, "little") or None,
                 "functions": _functions(symbols, described),
-                "trees": {abi: _tree(tree) for abi, tree in blobs.items()},
+                "trees": trees,
                 "levels": levels,
             },
             "modules": {name: _module(item, machines.get(name)) for name, item in described.items()},
@@ -106,24 +115,6 @@ def _codes(path: str | os.PathLike[str], view: memoryview) -> tuple[str, list[me
     return (SINGLE if head.kind == OBJECT else SHARED), [view]
 
 
-def _machine(codes: Sequence[memoryview], place: str) -> str:
-    heads = [read_head(code[:HEAD]) for code in codes]
-    if not heads or heads[0] is None or not heads[0].arches:
-        raise ArchiveError("it contains no object file", place=place, next_step="Export it again")
-    return str(Platform(heads[0].arches[0], heads[0].system))
-
-
-def _machines(trees: Iterable[StoredTree], place: str) -> dict[str, dict[str, Any]]:
-    """Return what modules of the virtual machine say of themselves, by name."""
-    found = {}
-    for tree in trees:
-        for stored in tree.modules:
-            if stored.kind == KIND and stored.data is not None:
-                executable = decode(bytes(stored.data), place=place)
-                found[executable.name] = described_vm(executable, vm_info(executable))
-    return found
-
-
 def _module(interface: ModuleInterface, vm: dict[str, Any] | None) -> dict[str, Any]:
     told = interface.to_json()
     found = {**{key: told.get(key, []) for key in _KEPT}, "vm": vm, "facts": dict(titled(interface))}
@@ -132,17 +123,6 @@ def _module(interface: ModuleInterface, vm: dict[str, Any] | None) -> dict[str, 
             vm["input_bytes"] = interface.vm.input_bytes  # which the description does not have
         found["memory"] = {**found["memory"], **unknown_memory(found["memory"], vm["arena_bytes"])}
     return found
-
-
-def _tree(tree: StoredTree) -> list[dict[str, Any]]:
-    return [
-        {
-            "type_key": stored.kind,
-            "bytes": None if stored.data is None else len(stored.data),
-            "imports": list(children),
-        }
-        for stored, children in zip(tree.modules, tree.children, strict=True)
-    ]
 
 
 def _description(symbols: Mapping[str, Export], place: str) -> Mapping[str, ModuleInterface]:

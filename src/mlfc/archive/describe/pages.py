@@ -1,4 +1,4 @@
-"""Pages of HTML that need no network: their templates, and tables that a click on a heading sorts."""
+"""Pages of HTML that need no network: templates, tables that a click on a heading sorts, and parts of several pages."""
 
 from __future__ import annotations
 
@@ -7,27 +7,27 @@ from dataclasses import dataclass
 from html import escape
 from importlib.resources import files
 from string import Template
+from typing import Any
 
 from mlfc.support.text import printable, shortened
 
-_FOLDER = "mlfc.archive.describe"
 _SHORT = 28  # characters of text that stay on one line
 _LONG, _LONG_TEXT, _LONGEST = 120, 500, 2_000  # of names and texts in tables, and where they are pointed at
+CALL_NUMBERS = (
+    ("MACs", "macs"), ("bytes moved", "bytes"), ("live bytes", "live_bytes"), ("scratch", "workspace_bytes"),
+)  # fmt: skip
+"""Titles of the numbers of a call, and their keys in what `describe` returns."""
 
 
 def filled_page(name: str, **parts: str) -> str:
     """Return a template of this package with its parts, which are HTML, and the style and script of all pages."""
-    shared = {"style": _file("page.css"), "script": _file("sorting.js")}
-    return Template(_file(name)).substitute(shared, **parts)
+    shared = {"style": script("page.css"), "script": script("sorting.js")}
+    return Template(script(name)).substitute(shared, **parts)
 
 
 def script(name: str) -> str:
-    """Return a script of this package."""
-    return _file(name)
-
-
-def _file(name: str) -> str:
-    return files(_FOLDER).joinpath(name).read_text("utf-8")
+    """Return a script, style or template of this package."""
+    return files("mlfc.archive.describe").joinpath(name).read_text("utf-8")
 
 
 def html_of(text: object) -> str:
@@ -56,27 +56,22 @@ def _pointed_at(name: str, text: str, room: int) -> str:
     return f'<span title="{html_of(shortened(name, _LONGEST))}">{html_of(shortened(text, room))}</span>'
 
 
-def number(value: float | None, largest: float | None = None, text: str | None = None) -> Cell:
+def number(value: float | None, largest: float | None = None, text: str | None = None, kind: str = "") -> Cell:
     """Return the cell of a number, with a bar if `largest` is given; an empty one, sorted first, for None."""
     if value is None:
         return Cell(-1, "")
     shown = text if text is not None else f"{value:,}" if isinstance(value, int) else f"{value:,.4g}"
-    return Cell(value, shown, share=value / largest if largest else None)
+    return Cell(value, shown, share=value / largest if largest else None, kind=kind)
 
 
-def sortable(columns: Sequence[str], names: Iterable[str], rows: Iterable[Sequence[Cell]]) -> str:
-    """Return a table; the columns in `names` hold text."""
+def sortable(columns: Sequence[str], names: Iterable[str], rows: Iterable[Sequence[Any]]) -> str:
+    """Return a table; the columns in `names` hold text. Rows hold cells, or text and numbers that become cells."""
     texts = {columns.index(name) for name in names}
     head = "".join(f"<th{_class(index in texts)}>{html_of(column)}</th>" for index, column in enumerate(columns))
     body = "\n".join(
-        "<tr>" + "".join(_cell(cell, index in texts) for index, cell in enumerate(row)) + "</tr>" for row in rows
+        "<tr>" + "".join(_cell(value, index in texts) for index, value in enumerate(row)) + "</tr>" for row in rows
     )
     return f'<div class="wide"><table>\n<thead><tr>{head}</tr></thead>\n<tbody>\n{body}\n</tbody>\n</table></div>'
-
-
-def _whole_or_long(cell: Cell) -> str:
-    text = str(cell.value if cell.text is None else cell.text)
-    return html_of(text) if len(text) <= _LONG_TEXT else _pointed_at(str(cell.value), text, _LONG_TEXT)
 
 
 def _class(is_text: bool, kind: str = "") -> str:
@@ -84,9 +79,23 @@ def _class(is_text: bool, kind: str = "") -> str:
     return f' class="{names}"' if names else ""
 
 
-def _cell(cell: Cell, is_text: bool) -> str:
-    shown = _whole_or_long(cell) if cell.html is None else cell.html
+def _cell(value: Any, is_text: bool) -> str:
+    cell = value if isinstance(value, Cell) else Cell(value) if isinstance(value, str) else number(value)
+    text = str(cell.value if cell.text is None else cell.text)
+    shown = cell.html
+    if shown is None:
+        shown = html_of(text) if len(text) <= _LONG_TEXT else _pointed_at(str(cell.value), text, _LONG_TEXT)
     bar = "" if cell.share is None else f' style="--share:{100 * min(cell.share, 1.0):.1f}%"'
-    is_short = is_text and len(str(cell.value if cell.text is None else cell.text)) <= _SHORT
+    is_short = is_text and len(text) <= _SHORT
     kind = " ".join(filter(None, (cell.kind, "short" if is_short else "", "" if cell.share is None else "share")))
     return f'<td{_class(is_text, kind)}{bar} data-value="{html_of(shortened(str(cell.value), _LONGEST))}">{shown}</td>'
+
+
+def memory_title(key: str) -> str:
+    """Return what memory is called, from its key in what `describe` returns."""
+    return "inputs and outputs" if key == "io_bytes" else key.removesuffix("_bytes").replace("_", " ")
+
+
+def known(value: object) -> int:
+    """Return a number; 0 for what is not known or depends on the run."""
+    return value if isinstance(value, int) else 0

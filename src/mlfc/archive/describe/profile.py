@@ -14,8 +14,7 @@ from mlfc.library.build import has_only_objects
 from mlfc.runtime.executors.aot_module import loaded_pools
 from mlfc.runtime.executors.graph_module import GraphModule
 from mlfc.runtime.executors.profile import TRACE_FLAGS, ProfiledModule, record_file
-from mlfc.runtime.executors.vm.profiled import ProfiledVm
-from mlfc.runtime.executors.vm.vm_model import VmModel
+from mlfc.runtime.executors.vm.vm_model import ProfiledVm, VmModel
 from mlfc.runtime.executors.vm.vm_module import VmModule
 from mlfc.runtime.libraries.library_module import LibraryModule
 

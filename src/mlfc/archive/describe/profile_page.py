@@ -1,18 +1,19 @@
-"""A profile as one page of HTML that needs no network: where the time goes, as a picture and as a table."""
+"""A profile as one page of HTML, as JSON, and as a trace that Chrome and Perfetto show."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from mlfc.archive.describe.pages import Cell, filled_page, html_of, name_cell, number, sortable
-from mlfc.archive.describe.profile_rows import operator_name, operator_row
-from mlfc.archive.describe.stages import Stage, stages
 from mlfc.library.peaks import MEMORY, Peaks
 from mlfc.runtime.executors.profile import OperatorTime, Profile
-from mlfc.support.text import shortened
+from mlfc.support.text import printable, shortened
 
 MOST_ROWS = 2_000
 """Of the table, the slowest operators; pages of more are slow to show."""
@@ -22,28 +23,36 @@ _CHARACTER = 6.2  # width of one at this font size, near enough to know what fit
 _NAME = 300  # characters of names where they are pointed at
 _NO_PEAK = "#bbb"
 _REST = "#ddd"
+_DEPTH = 4  # of stages within stages
+_WORDS = 32  # of a name that count
+_PATH = re.compile(r"[^/.]*[/.]+|[^/.]+")
+_UNDERSCORED = re.compile(r"[^/._]*[/.]+|[^/._]*_+(?:\d+(?:_+|(?=[/.]|$)))*|[^/._]+")
 _COLUMNS = (
     "#", "operator", "function", "median us", "share", "M MAC", "GMAC/s", "bytes", "GB/s", "bound", "of peak", "balance"
 )  # fmt: skip
 _NAMES = ("operator", "function", "bound")
+_PROCESS = 1
+_SHOWN_TENSORS = 32
+_TRACE_NAME = 200
 
 
 def profile_page(model: str, profile: Profile, peaks: Peaks | None) -> str:
     """Return the page; `model` and all names may be hostile."""
     operators = sorted(profile.operators, key=lambda item: -item.nanoseconds)
-    count = len(operators)
-    listed = operators[:MOST_ROWS]
-    shown = f"{count:,} operators; a click on a heading sorts by it."
+    count, listed = len(operators), operators[:MOST_ROWS]
+    shown = f"{count:,} operators"
     if count > len(listed):
         share = sum(item.share for item in listed)
-        shown = f"The slowest {len(listed):,} of {count:,} operators, which take {share:.1%} of their time; a click on "
-        shown += "a heading sorts by it."
+        shown = f"The slowest {len(listed):,} of {count:,} operators, which take {share:.1%} of their time"
+    drawn = list(_parts(stages(model, profile.operators), 0.0, _WIDTH, 0, peaks))
+    height = (1 + max(level for level, _ in drawn)) * _ROW
+    picture = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH:.0f} {height}" role="img">'
     return filled_page(
         "profile_page.html",
         title=_text(f"Profile of {model}"),
         facts=_text(_facts(profile, peaks)),
-        flame="\n".join(_flame(stages(model, profile.operators), peaks)),
-        shown=_text(shown),
+        flame="\n".join([picture, *(line for _, line in drawn), "</svg>"]),
+        shown=_text(f"{shown}; a click on a heading sorts by it."),
         table=sortable(_COLUMNS, _NAMES, [_row(operator_row(item, peaks), operator_name(item)) for item in listed]),
     )
 
@@ -62,7 +71,7 @@ def _facts(profile: Profile, peaks: Peaks | None) -> str:
     )
 
 
-def _row(row: dict[str, Any], name: str) -> tuple[Cell, ...]:
+def _row(row: dict[str, Any], name: str) -> tuple[object, ...]:
     share, bound = row["share_of_peak"], row["bound"]
     bar = ""
     if share is not None:
@@ -77,9 +86,9 @@ def _row(row: dict[str, Any], name: str) -> tuple[Cell, ...]:
         _formatted(row["share"], "{:.1%}"),
         number(row["macs"], text=f"{row['macs'] / 1e6:,.3f}" if row["macs"] else ""),
         _formatted(row["gmacs_per_second"], "{:,.1f}"),
-        number(row["bytes"]),
+        row["bytes"],
         _formatted(row["gbytes_per_second"], "{:,.1f}"),
-        Cell(bound or ""),
+        bound or "",
         Cell(-1 if share is None else share, html=bar),
         _formatted(row["balance"], "{:.0%}"),
     )
@@ -89,20 +98,71 @@ def _formatted(value: float | None, form: str) -> Cell:
     return number(value, text=None if value is None else form.format(value))
 
 
-def _flame(root: Stage, peaks: Peaks | None) -> Iterator[str]:
-    drawn = list(_parts(root, 0.0, _WIDTH, 0, peaks))
-    height = (1 + max(level for level, _ in drawn)) * _ROW
-    yield f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH:.0f} {height}" role="img">'
-    yield from (line for _, line in drawn)
-    yield "</svg>"
+@dataclass
+class Stage:
+    """A part of a model, and what it took."""
+
+    name: str
+    nanoseconds: float = 0.0
+    parts: dict[str, Stage] = field(default_factory=dict)
+    operators: list[OperatorTime] = field(default_factory=list)
+
+    def all_operators(self) -> list[OperatorTime]:
+        """Return the operators of it and of all its parts."""
+        return [*self.operators, *(item for part in self.parts.values() for item in part.all_operators())]
+
+
+def stages(model: str, operators: Sequence[OperatorTime]) -> Stage:
+    """Return the tree of a model's operators by names; parts are in the order of their first operators."""
+    root = Stage(model)
+    # the first node's name: converters join those of fused ones, and importers add the kind of operator
+    names = [(*item.nodes, item.function)[0].partition(";")[0].partition(" (")[0] for item in operators]
+    pattern = _PATH if sum("/" in name or "." in name for name in names) * 2 > len(names) else _UNDERSCORED
+    for item, name in zip(operators, names, strict=True):
+        at = root
+        at.nanoseconds += item.nanoseconds
+        # the last word is the operator's own
+        for word in pattern.findall(name)[:_WORDS][:-1]:
+            at = at.parts.setdefault(word, Stage(word))
+            at.nanoseconds += item.nanoseconds
+        at.operators.append(item)
+    whole = root
+    while len(whole.parts) == 1 and not whole.operators:  # what all names begin with says nothing
+        (whole,) = whole.parts.values()
+    return _joined(Stage(model, root.nanoseconds, whole.parts, whole.operators), 0)
+
+
+def _joined(stage: Stage, depth: int) -> Stage:
+    """Join stages of one part with it, and leave out those that are too deep or stand for one operator."""
+    parts: dict[str, Stage] = {}
+    operators = list(stage.operators)
+    for key, whole in stage.parts.items():
+        part = whole
+        while len(part.parts) == 1 and not part.operators:
+            (inner,) = part.parts.values()
+            part = Stage(part.name + inner.name, inner.nanoseconds, inner.parts, inner.operators)
+        inside = part.all_operators()
+        if depth == _DEPTH or len(inside) < 2:
+            operators += inside
+        else:
+            parts[key] = _joined(part, depth + 1)
+    operators.sort(key=lambda item: item.index)
+    return Stage(stage.name, stage.nanoseconds, parts, operators)
 
 
 def _parts(stage: Stage, x: float, width: float, level: int, peaks: Peaks | None) -> Iterator[tuple[int, str]]:
     """Yield a stage and what is below it: a rectangle each, but one for all that is too thin to see."""
     told = f"{stage.name}: {stage.nanoseconds / 1e3:,.2f} us"
-    yield level, _rectangle(x, width, level, _colour(_share_of(stage, peaks)), stage.name, told)
+    limits = [(item.nanoseconds, peaks.limit(item)) for item in stage.all_operators()] if peaks is not None else []
+    known = sum(spent for spent, limit in limits if limit is not None)
+    gained = sum(spent * limit.share for spent, limit in limits if limit is not None)
+    yield level, _rectangle(x, width, level, _colour(gained / known if known else None), stage.name, told)
     total = stage.nanoseconds or 1.0
-    inside: list[Stage | OperatorTime] = sorted([*stage.parts.values(), *stage.operators], key=_first)
+    parts: list[Stage | OperatorTime] = [*stage.parts.values(), *stage.operators]
+    # by the place of the first operator
+    places = ([item] if isinstance(item, OperatorTime) else item.all_operators() for item in parts)
+    order = [min(one.index for one in listed) for listed in places]
+    inside = [parts[place] for place in sorted(range(len(parts)), key=order.__getitem__)]
     thin, at = [item for item in inside if width * item.nanoseconds / total < _THINNEST], x
     for item in inside:
         across = width * item.nanoseconds / total
@@ -124,29 +184,6 @@ def _parts(stage: Stage, x: float, width: float, level: int, peaks: Peaks | None
         yield level + 1, _rectangle(at, across, level + 1, _REST, told, told)
 
 
-def _first(item: Stage | OperatorTime) -> int:
-    """Return the place of the first operator."""
-    if isinstance(item, OperatorTime):
-        return item.index
-    first: list[Stage | OperatorTime] = [*item.operators[:1], *list(item.parts.values())[:1]]
-    return min(map(_first, first))
-
-
-def _share_of(stage: Stage, peaks: Peaks | None) -> float | None:
-    """Return the share of the peak that a stage's operators reach together; None if that of none is known."""
-    known, gained = 0.0, 0.0
-    remaining = [stage]
-    while remaining and peaks is not None:
-        part = remaining.pop()
-        remaining += part.parts.values()
-        for item in part.operators:
-            limit = peaks.limit(item)
-            if limit is not None:
-                known += item.nanoseconds
-                gained += item.nanoseconds * limit.share
-    return gained / known if known else None
-
-
 def _colour(share: float | None) -> str:
     return _NO_PEAK if share is None else f"hsl({min(share, 1.0) * 120:.0f},60%,65%)"
 
@@ -163,3 +200,91 @@ def _rectangle(x: float, width: float, level: int, colour: str, name: str, told:
 
 def _text(text: str) -> str:
     return html_of(shortened(text, _NAME))
+
+
+def operator_name(item: OperatorTime) -> str:
+    """Return what people call an operator: its nodes of the original model, else its function."""
+    return ", ".join(item.nodes) or item.function
+
+
+def operator_row(item: OperatorTime, peaks: Peaks | None) -> dict[str, Any]:
+    """Return a JSON object of an operator; without peaks it lacks what compares it with the machine."""
+    limit = None if peaks is None else peaks.limit(item)
+    return {
+        "index": item.index,
+        "function": item.function,
+        "nodes": list(item.nodes),
+        "macs": item.macs,
+        "bytes": item.nbytes,
+        "tensors": list(item.tensors),
+        "median_us": item.nanoseconds / 1e3,
+        "share": item.share,
+        "gmacs_per_second": item.gmacs_per_second,
+        "gbytes_per_second": item.gbytes_per_second,
+        "bound": limit and limit.bound,
+        "share_of_peak": limit and limit.share,
+        "compute_share_of_peak": limit and limit.compute,
+        "memory_share_of_peak": limit and limit.memory,
+        "threads_us": [spent / 1e3 for spent in item.threads],
+        "balance": item.balance,
+    }
+
+
+def trace_text(name: str, profile: Profile, peaks: Peaks | None) -> str:
+    """Return a profile in the trace-event format: a track for each thread, an event for each call of an operator.
+
+    Times are in microseconds from the first operator on; events of a run are inside one of the whole run.
+    """
+    timeline = profile.timeline
+    left_out = 0 if timeline is None else timeline.left_out
+    document: dict[str, Any] = {
+        "displayTimeUnit": "ns",
+        "otherData": {"model": name, "runs": len(profile.runs), "calls_left_out": left_out},
+        "traceEvents": list(_events(name, profile, peaks)),
+    }
+    if peaks is not None:
+        document["otherData"]["peaks"] = peaks.to_json()
+    return json.dumps(document, separators=(",", ":"), allow_nan=False) + "\n"
+
+
+def _events(name: str, profile: Profile, peaks: Peaks | None) -> Iterator[dict[str, Any]]:
+    yield _named("process_name", 0, _short_text(name))
+    timeline = profile.timeline
+    if timeline is None or not len(timeline):
+        return
+    for thread in np.unique(timeline.thread).tolist():
+        yield _named("thread_name", thread, "caller's thread" if thread == 0 else f"thread {thread}")
+    ends = timeline.start + timeline.duration
+    for run in np.unique(timeline.run).tolist():
+        inside = timeline.run == run
+        start = int(timeline.start[inside].min())
+        yield _event(f"run {run}", "run", 0, start, int(ends[inside].max()) - start, {"run": run})
+    described = []
+    for row, item in ((operator_row(item, peaks), item) for item in profile.operators):
+        told = {key: row[key] for key in ("index", "function", "macs", "bytes", "bound", "share_of_peak")}
+        described.append({**told, "shapes": list(map(_short_text, item.tensors[:_SHOWN_TENSORS]))})
+    columns = (timeline.run, timeline.operator, timeline.thread, timeline.start, timeline.duration)
+    for run, operator, thread, start, duration in zip(*(column.tolist() for column in columns), strict=True):
+        title = _short_text(operator_name(profile.operators[operator]))
+        yield _event(title, "operator", thread, start, duration, {"run": run, **described[operator]})
+
+
+def _named(kind: str, thread: int, name: str) -> dict[str, Any]:
+    return {"ph": "M", "name": kind, "pid": _PROCESS, "tid": thread, "args": {"name": name}}
+
+
+def _event(name: str, category: str, thread: int, start: int, duration: int, args: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "ph": "X",
+        "name": name,
+        "cat": category,
+        "pid": _PROCESS,
+        "tid": thread,
+        "ts": start / 1e3,
+        "dur": duration / 1e3,
+        "args": args,
+    }
+
+
+def _short_text(name: str) -> str:
+    return shortened(printable(name), _TRACE_NAME)

@@ -6,45 +6,30 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mlfc.archive.describe.cost_pictures import MOST_BARS, cost_bars, roofline
-from mlfc.archive.describe.graph_picture import result_type
+from mlfc.archive.describe import measured
+from mlfc.archive.describe.graph_picture import SourceNode, contract_of, result_type
 from mlfc.archive.describe.measured import INSTRUCTIONS, Costs, ModuleMeasurements, TensorDifference
-from mlfc.archive.describe.pages import Cell, html_of, name_cell, number, sortable
-from mlfc.archive.describe.report_sections import CALL_NUMBERS
-from mlfc.archive.describe.source_graph import SourceNode, contract_of
+from mlfc.archive.describe.pages import CALL_NUMBERS, Cell, html_of, known, name_cell, number, sortable
 from mlfc.relay.op import kernel_operators
 from mlfc.support.dtypes import is_integer
 from mlfc.support.text import shortened
 
 MOST_ROWS = 2_000
 """Of a table; pages of more are slow to show. Operators are those with the most multiply-accumulates."""
+_TEXTS = {"operator", "function", "reads", "gives", "bound", "verdict", "contract"}
 _NAMES = 3  # of the nodes of an operator
 _INPUT = 28  # characters of a name
 
 
 @dataclass(frozen=True)
 class OperatorTable:
-    """A module's calls.
-
-    Attributes
-    ----------
-    module : str
-    operators : sequence of mapping
-        As `module_operators` gives them.
-    inputs : sequence of str
-        Names of the model's inputs, and of states behind them.
-    sources : mapping of str to SourceNode
-        Of the model that it was compiled from.
-    kernels : mapping of str to str
-        The C of functions.
-    measured : Measured
-    """
+    """A module's calls."""
 
     module: str
-    operators: Sequence[Mapping[str, Any]]
-    inputs: Sequence[str]
-    sources: Mapping[str, SourceNode]
-    kernels: Mapping[str, str]
+    operators: Sequence[Mapping[str, Any]]  # as `module_operators` returns them
+    inputs: Sequence[str]  # names of the model's inputs, and of states behind them
+    sources: Mapping[str, SourceNode]  # of the model that it was compiled from
+    kernels: Mapping[str, str]  # the C of functions
     measured: ModuleMeasurements
 
     @property
@@ -59,45 +44,54 @@ class OperatorTable:
         if len(listed) < len(self.operators):
             yield f"<p>The {len(listed):,} of {len(self.operators):,} with the most multiply-accumulates.</p>"
         yield "<p>In the order of their calls; a click on a heading sorts, one on a function shows its C.</p>"
-        shown = sorted(index for index, _ in listed)
-        columns = list(self._columns(shown))
-        texts = [column.title for column in columns if column.is_text]
-        rows = zip(*(column.cells for column in columns), strict=True)
-        yield sortable([column.title for column in columns], texts, rows)
+        columns = dict(self._columns(sorted(index for index, _ in listed)))
+        yield sortable(tuple(columns), _TEXTS & columns.keys(), zip(*columns.values(), strict=True))
 
-    def _columns(self, shown: Sequence[int]) -> Iterator[_Column]:
-        first = self.operators[0]
-        links = [f'<span id="{self._row(index)}">{index}</span>' for index in shown]
-        yield _Column("call", [Cell(index, html=link) for index, link in zip(shown, links, strict=True)])
-        names = map(self._nodes, shown)
-        yield _Column("operator", [name_cell("; ".join(nodes), _some(nodes)) for nodes in names], is_text=True)
-        yield _Column("function", [self._function(self.operators[index]["function"]) for index in shown], is_text=True)
-        if first["reads"] is not None:
-            yield _Column("reads", list(map(self._reads, shown)), is_text=True)
-        if first["types"]:
-            types = [result_type(self.operators[index], self.sources) for index in shown]
-            yield _Column("gives", list(map(Cell, types)), is_text=True)
+    def _columns(self, shown: Sequence[int]) -> Iterator[tuple[str, Sequence[object]]]:
+        """Yield the title of each column and its cells."""
+        operators, costs = [self.operators[index] for index in shown], self.costs
+        yield "call", [Cell(index, html=f'<span id="{self._row(index)}">{index}</span>') for index in shown]
+        yield "operator", [name_cell("; ".join(nodes), _some(nodes)) for nodes in map(self._nodes, shown)]
+        yield "function", [self._function(operator["function"]) for operator in operators]
+        if self.operators[0]["reads"] is not None:
+            yield "reads", list(map(self._reads, shown))
+        if self.operators[0]["types"]:
+            yield "gives", [result_type(operator, self.sources) for operator in operators]
         for title, key in CALL_NUMBERS:
             most = max((known(operator[key]) for operator in self.operators), default=0)
-            yield _Column(title, [amount(self.operators[index][key], most) for index in shown])
-        yield from self._cost_columns(shown)
-        yield from self._difference_columns(shown)
+            yield title, [amount(operator[key], most) for operator in operators]
+        if costs is not None:
+            largest, total = max(costs.calls, default=0.0), costs.total or 1.0
+            form = "{:,.0f}" if costs.unit == INSTRUCTIONS else "{:,.2f}"
+            taken = [costs.calls[index] for index in shown]
+            yield costs.unit, [number(cost, largest, form.format(cost)) for cost in taken]
+            yield "share", [number(cost / total, None, f"{cost / total:.1%}") for cost in taken]
+            if costs.peaks is not None:
+                limits = [costs.limit(index) for index in shown]
+                yield "bound", [limit.bound if limit else "" for limit in limits]
+                yield "of peak", [number(limit.share, 1.0, f"{limit.share:.1%}") if limit else None for limit in limits]
+        if self.measured.differences:
+            found = [self.difference(index) for index in shown]
+            yield "difference", [item.largest if item else None for item in found]
+            yield "allowed", [item.allowed if item else None for item in found]
+            kinds = {True: "good", False: "bad"}
+            cells = [Cell(item.verdict, kind=kinds[item.is_within]) if item else "not compared" for item in found]
+            yield "verdict", cells
         contracts = [self.contract(index) or "" for index in shown]
         if any(contracts):
-            yield _Column("contract", list(map(Cell, contracts)), is_text=True)
+            yield "contract", contracts
 
     def pictures(self) -> Iterator[str]:
         """Yield what calls took, as pictures."""
         costs = self.costs
         if costs is None:
             return
-        what = "Instructions" if costs.unit == INSTRUCTIONS else "Time"
-        yield f"<h2>{what}</h2>"
-        if len(costs.calls) > MOST_BARS:
-            yield f"<p>More than {MOST_BARS:,} calls are not drawn.</p>"
+        yield f"<h2>{'Instructions' if costs.unit == INSTRUCTIONS else 'Time'}</h2>"
+        if len(costs.calls) > measured.MOST_BARS:
+            yield f"<p>More than {measured.MOST_BARS:,} calls are not drawn.</p>"
             return
-        yield f'<div class="map chart">{cost_bars(self.operators, costs)}</div>'
-        if (picture := roofline(self.operators, costs)) is not None:
+        yield f'<div class="map chart">{measured.cost_bars(self.operators, costs)}</div>'
+        if (picture := measured.roofline(self.operators, costs)) is not None:
             yield f"<h2>{'Roofline' if costs.peaks else 'Speed'}</h2>"
             yield f'<div class="map chart">{picture}</div>'
             limits = "" if costs.peaks else " Nothing here knows the limits of this board."
@@ -121,10 +115,8 @@ class OperatorTable:
 
     def difference(self, index: int) -> TensorDifference | None:
         """Return the worst difference of the tensors that a call computes."""
-        tensors = [
-            tensor for node in self._nodes(index) if node in self.sources for tensor in self.sources[node].tensors
-        ]
-        return self.measured.difference(tensors)
+        sources = [self.sources[node] for node in self._nodes(index) if node in self.sources]
+        return self.measured.difference([tensor for source in sources for tensor in source.tensors])
 
     def marks(self) -> dict[int, str]:
         """Return the calls that differ from their reference, with a class of the style."""
@@ -144,19 +136,15 @@ class OperatorTable:
         return html_of(f"{self.module}.call{index}").replace(" ", "_")
 
     def _reads(self, index: int) -> Cell:
-        sources = self.operators[index]["reads"]
-        shown = ", ".join(
-            f'<a href="#{self._row(source)}">{source}</a>'
-            if source >= 0
-            else html_of(shortened(self._input(source), _INPUT))
-            for source in sources[: _NAMES * 4]
-        )
+        sources, shown = self.operators[index]["reads"], []
+        for source in sources[: _NAMES * 4]:
+            if source >= 0:
+                shown.append(f'<a href="#{self._row(source)}">{source}</a>')
+            else:
+                name = self.inputs[-1 - source] if -1 - source < len(self.inputs) else "an input"
+                shown.append(html_of(shortened(name, _INPUT)))
         more = f" and {len(sources) - _NAMES * 4} more" if len(sources) > _NAMES * 4 else ""
-        return Cell(sources[0] if sources else -1, html=shown + more)
-
-    def _input(self, source: int) -> str:
-        place = -1 - source
-        return self.inputs[place] if place < len(self.inputs) else "an input"
+        return Cell(sources[0] if sources else -1, html=", ".join(shown) + more)
 
     def _function(self, name: str) -> Cell:
         shown = html_of(name.removeprefix(f"tvmgen_{self.module}_"))
@@ -164,55 +152,10 @@ class OperatorTable:
             return Cell(name, html=shown)
         return Cell(name, html=f'<a href="#{anchor(self.module, name)}" title="{html_of(name)}">{shown}</a>')
 
-    def _cost_columns(self, shown: Sequence[int]) -> Iterator[_Column]:
-        costs = self.costs
-        if costs is None:
-            return
-        most, total = max(costs.calls, default=0.0), costs.total or 1.0
-        form = "{:,.0f}" if costs.unit == INSTRUCTIONS else "{:,.2f}"
-        taken = [costs.calls[index] for index in shown]
-        yield _Column(costs.unit, [number(cost, most, form.format(cost)) for cost in taken])
-        yield _Column("share", [number(cost / total, None, f"{cost / total:.1%}") for cost in taken])
-        if costs.peaks is not None:
-            limits = [costs.limit(index) for index in shown]
-            yield _Column("bound", [Cell(limit.bound if limit else "") for limit in limits], is_text=True)
-            yield _Column("of peak", [_of_peak(limit.share if limit else None) for limit in limits])
-
-    def _difference_columns(self, shown: Sequence[int]) -> Iterator[_Column]:
-        if self.measured.differences:
-            found = [self.difference(index) for index in shown]
-            yield _Column("difference", [number(item.largest if item else None) for item in found])
-            yield _Column("allowed", [number(item.allowed if item else None) for item in found])
-            yield _Column("verdict", list(map(_verdict, found)), is_text=True)
-
-
-@dataclass(frozen=True)
-class _Column:
-    """A column of the table."""
-
-    title: str
-    cells: Sequence[Cell]
-    is_text: bool = False
-
 
 def anchor(module: str, function: str) -> str:
     """Return the id of a function's C on the page."""
     return html_of(f"{module}.{function}").replace(" ", "_")
-
-
-def known(value: object) -> int:
-    """Return a number; 0 for what is not known or depends on the run."""
-    return value if isinstance(value, int) else 0
-
-
-def _verdict(item: TensorDifference | None) -> Cell:
-    if item is None:
-        return Cell("not compared")
-    return Cell(item.verdict, kind="good" if item.is_within else "bad")
-
-
-def _of_peak(share: float | None) -> Cell:
-    return number(None) if share is None else number(share, 1.0, f"{share:.1%}")
 
 
 def amount(value: object, largest: int | None = None) -> Cell:

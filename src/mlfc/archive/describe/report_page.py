@@ -1,27 +1,32 @@
-"""A compiled model as one page: what it takes, where its memory goes, its operators with their C, and the boards."""
+"""A compiled model or a library as one page: what it takes, its memory, its operators with their C, and the boards."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from math import prod
 from typing import Any
 
-from mlfc.archive.describe.graph_picture import graph_picture
+from mlfc.archive.describe.graph_picture import graph_picture, kernel_sources, source_nodes
 from mlfc.archive.describe.inspect import describe
-from mlfc.archive.describe.kernel_sources import kernel_sources
+from mlfc.archive.describe.inspect_library import inspect_library
 from mlfc.archive.describe.measured import NOTHING, ModuleMeasurements
-from mlfc.archive.describe.pages import Cell, filled_page, html_of, name_cell, number, script, sortable
-from mlfc.archive.describe.picture import memory_picture
+from mlfc.archive.describe.memory_map import memory_picture
+from mlfc.archive.describe.pages import Cell, filled_page, html_of, memory_title, name_cell, number, script, sortable
 from mlfc.archive.describe.report_operators import MOST_ROWS, OperatorTable, anchor
-from mlfc.archive.describe.report_sections import byte_text, cards, memory_title, open_extents, shape_text, tensor_table
-from mlfc.archive.describe.source_graph import source_nodes
 from mlfc.archive.read.opening import Archive
 from mlfc.errors import ArchiveError
+from mlfc.support import dtypes
 from mlfc.support.text import shortened
 
 MOST_DRAWN = 4_000
 """Calls of which the memory is drawn."""
 _NAME = 200
 _FULL, _TIGHT = 100, 90  # percent of a memory
+_UNKNOWN = "unknown before the run"
+_UNBOUNDED = 1 << 62  # how extents without a bound are sorted
+_MOST_FUNCTIONS = 2_000
+_CONVENTIONS = {"c": "C interface", "classic": "packed functions of TVM", "ffi": "functions of tvm-ffi"}
 
 
 def report_page(
@@ -32,15 +37,8 @@ def report_page(
 ) -> str:
     """Return the page of an open archive; all names may be hostile.
 
-    Parameters
-    ----------
-    archive : Archive
-    title : str
-        What the page is of: the name of the model or the archive.
-    budget : mapping, optional
-        What the model takes of boards: `BudgetTable.as_json`; or why no board can have it, as ``refusal``.
-    measured : mapping of str to Measured, optional
-        By module, what was measured of its calls.
+    `title`: the name of the model or the archive. `measured`: by module, what was measured of its calls.
+    `budget`: what the model takes of boards: `BudgetTable.as_json`; or why no board can have it, as ``refusal``.
     """
     found = describe(archive)
     modules = found["modules"]
@@ -63,11 +61,11 @@ def _module(
     sources = source_nodes(archive, name)
     inputs = [tensor["name"] for tensor in (*(module["inputs"] or ()), *(module["states"] or ()))]
     table = OperatorTable(name, operators, inputs, sources, kernels, measured)
-    yield _cards(module, measured)
+    yield _module_cards(module, measured)
     yield "<h2>Inputs and outputs</h2>"
-    yield tensor_table(module)
+    yield _tensor_table(module)
     if module["vm"] is not None:
-        yield from open_extents(module["vm"])
+        yield from _open_extents(module["vm"])
     yield from boards
     picture = graph_picture(name, module, sources, table.facts(), table.marks())
     if picture is not None:
@@ -89,48 +87,113 @@ def _module(
             yield f'<details id="{anchor(name, function)}">{summary}<pre>{html_of(kernels[function])}</pre></details>'
 
 
-def _cards(module: Mapping[str, Any], measured: ModuleMeasurements) -> str:
+def _module_cards(module: Mapping[str, Any], measured: ModuleMeasurements) -> str:
     memory, operators, costs = module["memory"], module["operators"] or (), measured.costs
     macs = [operator["macs"] for operator in operators if isinstance(operator["macs"], int)]
     facts = {
-        "workspace": byte_text(memory["workspace_bytes"]),
-        "work area": byte_text(module["vm"]["work_bytes"]) if module["vm"] else None,
-        "constants": byte_text(memory["constants_bytes"]),
-        "inputs and outputs": byte_text(memory["io_bytes"]),
-        "state": byte_text(memory["state_bytes"]) if memory["state_bytes"] else None,
+        "workspace": _byte_text(memory["workspace_bytes"]),
+        "work area": _byte_text(module["vm"]["work_bytes"]) if module["vm"] else None,
+        "constants": _byte_text(memory["constants_bytes"]),
+        "inputs and outputs": _byte_text(memory["io_bytes"]),
+        "state": _byte_text(memory["state_bytes"]) if memory["state_bytes"] else None,
         "multiply-accumulates": f"{sum(macs):,}" if len(macs) == len(operators) > 0 else None,
         "calls": f"{len(operators):,}" if operators else None,
         "all calls": costs and f"{costs.total:,.0f} {costs.unit}",
         "executor": module["executor"],
         "target": ", ".join(module["target"] or ()) or None,
     }
-    told = list(cards(facts))
-    if measured.differences:
-        wrong = sum(not item.is_within for item in measured.differences.values())
-        count = len(measured.differences)
-        verdict = f"{wrong:,} of {count:,} tensors differ" if wrong else f"{count:,} tensors are equal"
-        against = html_of(f"against {measured.reference}")
-        told.append(f'<div class="{"bad" if wrong else "good"}"><b>{verdict}</b>{against}</div>')
-    return f'<div class="cards">{"".join(told)}</div>'
+    if not measured.differences:
+        return _cards(facts)
+    wrong = sum(not item.is_within for item in measured.differences.values())
+    count = len(measured.differences)
+    verdict = f"{wrong:,} of {count:,} tensors differ" if wrong else f"{count:,} tensors are equal"
+    against = html_of(f"against {measured.reference}")
+    return _cards(facts, f'<div class="{"bad" if wrong else "good"}"><b>{verdict}</b>{against}</div>')
+
+
+def _cards(facts: Mapping[str, object], *more: str) -> str:
+    """Return the boxes on top of a page, for facts that are known, and `more` boxes as HTML."""
+    boxes = [f"<div><b>{html_of(fact)}</b>{html_of(name)}</div>" for name, fact in facts.items() if fact is not None]
+    return f'<div class="cards">{"".join([*boxes, *more])}</div>'
+
+
+def _fact_list(facts: Mapping[str, object]) -> str:
+    """Return a list of titles and texts, for facts that are known."""
+    told = (f"<dt>{html_of(key)}</dt><dd>{html_of(fact)}</dd>" for key, fact in facts.items() if fact is not None)
+    return f"<dl>{''.join(told)}</dl>"
+
+
+def _byte_text(count: int | None) -> str | None:
+    """Return a number of bytes in words; None if it is not known."""
+    return None if count is None else f"{count:,} bytes"
+
+
+def _shape_text(extents: Sequence[object] | None) -> str:
+    """Return a shape as Python writes tuples."""
+    return "" if extents is None else f"({', '.join(map(str, extents))})"
+
+
+def _tensor_table(module: Mapping[str, Any]) -> str:
+    """Return the table of a module's inputs, outputs and states, and one of its sequences and optionals, if any."""
+    numbers = ("bytes", "scale", "zero_point")
+    rows = [
+        (kind, tensor["name"], _shape_text(tensor["shape"]), tensor["dtype"] or "", *map(tensor.get, numbers))
+        for kind in ("inputs", "outputs", "states")
+        for tensor in module[kind] or ()
+    ]
+    columns = ("kind", "name", "shape", "dtype", "bytes", "scale", "zero point")
+    table = sortable(columns, columns[:4], rows)
+    if not module["vm"] or not module["vm"]["containers"]:
+        return table
+    titles = ("sequence or optional", "name", "type", "as tensors")
+    types = (f"{item['kind']} of {item['dtype']} {_shape_text(item['shape'])}" for item in module["vm"]["containers"])
+    containers = [
+        (item["binding"], item["name"], kind, ", ".join(item["tensors"]))
+        for item, kind in zip(module["vm"]["containers"], types, strict=True)
+    ]
+    return table + sortable(titles, titles, containers)
+
+
+def _open_extents(vm: Mapping[str, Any]) -> Iterator[str]:
+    """Yield what a module of the virtual machine leaves to the run, and what it takes at most."""
+    if vm["symbols"]:
+        yield "<h2>Open extents</h2>"
+        unbounded = Cell(_UNBOUNDED, "no bound")
+        highs = [unbounded if item["high"] is None else item["high"] for item in vm["symbols"]]
+        rows = [(item["name"], item["low"], high) for item, high in zip(vm["symbols"], highs, strict=True)]
+        yield sortable(("open extent", "from", "to"), ("open extent",), rows)
+    yield "<h2>Virtual machine</h2>"
+    yield _fact_list(
+        {
+            "tensors in the worst case": _byte_text(vm["arena_bytes"]) or f"{_UNKNOWN}: a dimension has no bound",
+            "work area": _byte_text(vm["work_bytes"]) or _UNKNOWN,
+            "kernels": vm["kernels"],
+        }
+    )
 
 
 def _memory(name: str, module: Mapping[str, Any]) -> Iterator[str]:
     sizes = {key: size for key, size in module["memory"].items() if size}
     largest = max(sizes.values(), default=0)
-    rows = [(Cell(memory_title(key)), number(size, largest)) for key, size in sizes.items()]
+    rows = [(memory_title(key), number(size, largest)) for key, size in sizes.items()]
     yield sortable(("memory", "bytes"), ("memory",), rows)
     if module["pools"]:
-        yield _pools(module)
+        asked = {item["name"]: item["bytes"] for item in (module["build"] or {}).get("pools") or ()}
+        pools = [
+            (pool["name"], number(pool["bytes"], most), most, pool["base"], pool["lower_bound_bytes"])
+            for pool in module["pools"]
+            for most in [asked.get(pool["name"])]
+        ]
+        yield sortable(("pool", "bytes", "of", "begins at", "lower bound"), ("pool",), pools)
     peak = module["peak"]
     if peak:
         nodes = ", ".join(peak["nodes"] or ()) or peak["function"]
         call = "" if peak.get("call") is None else f" in call {peak['call']}"
         live = f"{peak['live_bytes']:,}"
         yield f"<p>Most is live{call}, {live} bytes: {html_of(shortened(nodes, _NAME))}. At that time are there:</p>"
-        tensors = [
-            (name_cell(item["name"]), number(item["bytes"], peak["live_bytes"])) for item in peak["tensors"] or ()
-        ]
-        yield sortable(("tensor", "bytes"), ("tensor",), tensors[:MOST_ROWS])
+        listed, most = (peak["tensors"] or ())[:MOST_ROWS], peak["live_bytes"]
+        tensors = [(name_cell(item["name"]), number(item["bytes"], most)) for item in listed]
+        yield sortable(("tensor", "bytes"), ("tensor",), tensors)
     if len(module["operators"] or ()) > MOST_DRAWN:
         yield f"<p>The memory of more than {MOST_DRAWN:,} calls is not drawn.</p>"
         return
@@ -143,25 +206,10 @@ def _memory(name: str, module: Mapping[str, Any]) -> Iterator[str]:
     yield "<p>A rectangle is a tensor: its place in memory, and the calls during which it is there. Point at one.</p>"
 
 
-def _pools(module: Mapping[str, Any]) -> str:
-    asked = {item["name"]: item["bytes"] for item in (module["build"] or {}).get("pools") or ()}
-    rows = [
-        (Cell(pool["name"]), number(pool["bytes"], asked.get(pool["name"])), number(asked.get(pool["name"])),
-         number(pool["base"]), number(pool["lower_bound_bytes"]))
-        for pool in module["pools"]
-    ]  # fmt: skip
-    return sortable(("pool", "bytes", "of", "begins at", "lower bound"), ("pool",), rows)
-
-
 def _constants(constants: Sequence[Mapping[str, Any]]) -> str:
     largest = max(item["bytes"] for item in constants)
     rows = [
-        (
-            Cell(item["name"]),
-            Cell(item["dtype"]),
-            Cell(shape_text(item["shape"])),
-            number(item["bytes"], largest),
-        )
+        (item["name"], item["dtype"], _shape_text(item["shape"]), number(item["bytes"], largest))
         for item in sorted(constants, key=lambda item: -item["bytes"])[:MOST_ROWS]
     ]
     told = "" if len(constants) <= MOST_ROWS else f"<p>The {MOST_ROWS:,} largest of {len(constants):,}.</p>"
@@ -179,39 +227,34 @@ def _boards(budget: Mapping[str, Any]) -> Iterator[str]:
     yield f"<p>The model fits {fitting} of {len(rows)} boards{f', and maybe {unsure}' if unsure else ''}.</p>"
     if budget["advice"]:
         yield "<p>What would make it fit more:</p><ul>"
-        yield from (f"<li>{html_of(_advice(item))}</li>" for item in budget["advice"])
+        for item in budget["advice"]:
+            sizes = {"RAM": item["ram_bytes"], "flash": item["flash_bytes"]}
+            saved = " and ".join(f"{size:,} bytes of {kind}" for kind, size in sizes.items() if size)
+            yield f"<li>{html_of(item['text'])}{f': saves about {saved}' if saved else ''}</li>"
         yield "</ul>"
     columns = ("board", "chip", "fits", "RAM", "RAM %", "flash", "flash %", "stack", "with", "why not")
     yield sortable(columns, ("board", "chip", "fits", "with", "why not"), [_board(row) for row in rows])
 
 
-def _advice(item: Mapping[str, Any]) -> str:
-    sizes = {"RAM": item["ram_bytes"], "flash": item["flash_bytes"]}
-    saved = " and ".join(f"{size:,} bytes of {kind}" for kind, size in sizes.items() if size)
-    return f"{item['text']}: saves about {saved}" if saved else str(item["text"])
-
-
-def _board(row: Mapping[str, Any]) -> tuple[Cell, ...]:
+def _board(row: Mapping[str, Any]) -> tuple[object, ...]:
     fits = {True: "yes", None: "maybe", False: "no"}[row["fits"]]
     tight = max(row["ram_percent"] or 0, row["flash_percent"] or 0) > _TIGHT
     kind = {True: "unsure" if tight else "good", None: "unsure", False: "bad"}[row["fits"]]
+    memories: list[object] = []
+    for memory in ("ram", "flash"):
+        percent = row[f"{memory}_percent"]
+        text = None if percent is None else f"{percent:,.1f}"
+        memories += [row[f"{memory}_bytes"], number(percent, _FULL, text, "bad" if (percent or 0) > _FULL else "")]
+    problem = "" if row["fits"] else row["problem"] or ""
     return (
-        Cell(row["board"]),
-        Cell(row["chip"] or ""),
+        row["board"],
+        row["chip"] or "",
         Cell(fits, kind=kind),
-        *(cell for memory in ("ram", "flash") for cell in (number(row[f"{memory}_bytes"]), _percent(row, memory))),
-        number(row["stack_bytes"]),
-        Cell(row["options"] or ""),
-        Cell("" if row["fits"] else row["problem"] or ""),
+        *memories,
+        row["stack_bytes"],
+        row["options"] or "",
+        problem,
     )
-
-
-def _percent(row: Mapping[str, Any], memory: str) -> Cell:
-    value = row[f"{memory}_percent"]
-    if value is None:
-        return number(None)
-    cell = number(value, _FULL, f"{value:,.1f}")
-    return Cell(cell.value, cell.text, share=cell.share, kind="bad" if value > _FULL else "")
 
 
 def _shared(shared: Mapping[str, Any] | None) -> Iterator[str]:
@@ -219,14 +262,12 @@ def _shared(shared: Mapping[str, Any] | None) -> Iterator[str]:
     if not shared:
         return
     told = {
-        f"workspace of {', '.join(shared['workspace_modules'])}": byte_text(shared["workspace_bytes"] or None),
-        "constants": byte_text(shared["constants_bytes"] or None),
+        f"workspace of {', '.join(shared['workspace_modules'])}": _byte_text(shared["workspace_bytes"] or None),
+        "constants": _byte_text(shared["constants_bytes"] or None),
         "kernels": ", ".join(shared["functions"]) or None,
     }
-    known = {key: value for key, value in told.items() if value is not None}
-    if known:
-        yield "<h2>Shared by modules</h2>"
-        yield f"<dl>{''.join(f'<dt>{html_of(key)}</dt><dd>{html_of(value)}</dd>' for key, value in known.items())}</dl>"
+    if any(told.values()):
+        yield f"<h2>Shared by modules</h2>\n{_fact_list(told)}"
 
 
 def _origin(found: Mapping[str, Any]) -> Iterator[str]:
@@ -240,9 +281,73 @@ def _origin(found: Mapping[str, Any]) -> Iterator[str]:
         facts |= {f"source {key}{of}": value for key, value in (module["source"] or {}).items()}
         facts |= {f"option {key.replace('_', ' ')}{of}": value for key, value in (module["build"] or {}).items()}
         facts |= {f"{key}{of}": value for key, value in (module["facts"] or {}).items()}
-    told = (f"<dt>{html_of(key)}</dt><dd>{html_of(value)}</dd>" for key, value in facts.items() if value is not None)
-    yield f"<dl>{''.join(told)}</dl>"
-    files = [(Cell(item["path"]), number(item["bytes"]), Cell(item.get("sha256") or "")) for item in found["files"]]
+    yield _fact_list(facts)
+    files = [(item["path"], item["bytes"], item.get("sha256") or "") for item in found["files"]]
     yield f"<details><summary>{len(files):,} files</summary>"
     yield sortable(("path", "bytes", "SHA-256"), ("path", "SHA-256"), files[:MOST_ROWS])
     yield "</details>"
+
+
+def library_page(path: str | os.PathLike[str], title: str) -> str:
+    """Return the page of a shared or static library, an object or a tar of objects; all names may be hostile.
+
+    Raises ArchiveError if it is no library, or what it carries breaks its format; UnsupportedError if it is of a format
+    that is not read.
+    """
+    found = inspect_library(path)
+    library = found["library"]
+    facts = {
+        "size": _byte_text(found["files"][0]["bytes"]),
+        "form": library["form"],
+        "machine": library["machine"],
+        "interface of mlfc": None if library["interface"] is None else f"version {library['interface']}",
+    }
+    parts = [_cards(facts)]
+    for name, module in found["modules"].items():
+        parts += [f"<h2>Module {html_of(name)}</h2>", *_library_module(module)]
+    if not found["modules"]:
+        parts.append("<p>It does not describe any model.</p>")
+    parts += [*_library_code(library), _fact_list({"SHA-256": found["files"][0]["sha256"]})]
+    return filled_page("report_page.html", title=html_of(title), body="\n".join(parts), graph="")
+
+
+def _library_module(module: Mapping[str, Any]) -> Iterator[str]:
+    memory = module["memory"]
+    yield _cards(
+        {
+            "workspace": _byte_text(memory["workspace_bytes"]),
+            "constants": _byte_text(memory["constants_bytes"]),
+            "inputs and outputs": _byte_text(memory["io_bytes"]),
+            "state": _byte_text(memory.get("state_bytes") or None),
+            "executor": module["executor"],
+            "entry": module["entry"],
+            **module["facts"],
+        }
+    )
+    yield "<h3>Inputs and outputs</h3>"
+    tensors = {kind: [dict(tensor) for tensor in module[kind]] for kind in ("inputs", "outputs", "states")}
+    for tensor in (tensor for listed in tensors.values() for tensor in listed):
+        if all(isinstance(extent, int) for extent in tensor["shape"]):  # the run decides none of its extents
+            tensor["bytes"] = prod(tensor["shape"]) * dtypes.nbytes(tensor["dtype"])
+    yield _tensor_table({**module, **tensors})
+    if module["vm"] is not None:
+        yield from _open_extents(module["vm"])
+
+
+def _library_code(library: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the levels of processors that a library has kernels for, its functions, and its module trees."""
+    if levels := library["levels"]:
+        yield "<h2>Levels of processors, of which one is chosen on loading</h2>"
+        most = max(levels.values())
+        yield sortable(("level", "bytes"), ("level",), [(name, number(size, most)) for name, size in levels.items()])
+    functions = [(_CONVENTIONS[kind], name) for kind, names in library["functions"].items() for name in names]
+    if functions:
+        yield "<h2>Functions</h2>"
+        yield sortable(("convention", "name"), ("convention", "name"), functions[:_MOST_FUNCTIONS])
+    for generation, tree in library["trees"].items():
+        yield f"<h2>Module tree, {html_of(generation)}</h2>"
+        rows = [
+            (Cell(place), item["type_key"], item["bytes"], ", ".join(map(str, item["imports"])))
+            for place, item in enumerate(tree)
+        ]
+        yield sortable(("module", "kind", "bytes", "imports"), ("kind", "imports"), rows)

@@ -1,8 +1,4 @@
-"""The part of BSON that parameter files need: https://bsonspec.org, version 1.1.
-
-Read and written: documents, arrays, strings, 32- and 64-bit integers, doubles, booleans, null, and generic binary data,
-which may be of any size that a document allows and is neither copied nor joined.
-"""
+"""The part of BSON that parameter files need: https://bsonspec.org, version 1.1; data are neither copied nor joined."""
 
 from __future__ import annotations
 
@@ -105,7 +101,10 @@ class _BsonReader:
         result: dict[str, Any] = {}
         while kind := self._byte("the type of an element"):
             at = self.take.offset
-            key = self._key()
+            length = bytes(self._data[at : at + MAX_KEY]).find(b"\0")
+            if length < 0:
+                raise self.take.fault(f"a key does not end within {MAX_KEY} bytes", at)
+            key = self._text(length + 1, at)
             if key in result:
                 raise self.take.fault(f"the key '{key}' is there twice", at)
             result[key] = self._value(kind, depth)
@@ -148,13 +147,6 @@ class _BsonReader:
     def _byte(self, what: str) -> int:
         value: int = self.take.unpack(_BYTE, what)[0]
         return value
-
-    def _key(self) -> str:
-        at = self.take.offset
-        length = bytes(self._data[at : at + MAX_KEY]).find(b"\0")
-        if length < 0:
-            raise self.take.fault(f"a key does not end within {MAX_KEY} bytes", at)
-        return self._text(length + 1, at)
 
     def _text(self, size: int, at: int) -> str:
         """Take a string of `size` bytes with its zero behind."""

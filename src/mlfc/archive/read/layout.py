@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final
 
 from mlfc.archive.read.model import FULL_MODEL, OPERATOR, RFC, TVM, ModuleFiles
 from mlfc.errors import ArchiveError
@@ -26,7 +26,7 @@ REGISTRIES: Final = tuple(
 )
 
 # a name becomes part of file names, so it may hold nothing that a path gives a meaning to
-_MODULE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
+MODULE_NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
 _LIBRARY = re.compile(r"_lib[0-9]+\.")
 _DEVICE_MODULE = re.compile(r"_mod[0-9]+\.")
 _LONGEST_MODULE_NAME = 128
@@ -87,11 +87,6 @@ def find_metadata(paths: Iterable[str]) -> tuple[str, str] | None:
     return f"metadata-{max((n for n in numbers if n <= VERSION), default=min(numbers))}.json", RFC
 
 
-def is_module_name(name: str) -> bool:
-    """Tell whether a module may have this name in an archive."""
-    return _MODULE_NAME.fullmatch(name) is not None
-
-
 def relay_path(module: str) -> str:
     """Return the path of the module's source as Relay text."""
     return f"src/{module}.relay"
@@ -144,38 +139,36 @@ def files_of_modules(modules: Collection[str], paths: Iterable[str], layout: Arc
     Raises ArchiveError if so many modules have so much code in common that listing it for each would take long.
     """
     known = sorted(paths)
-    present = set(known)
-    names = set(modules)
+    present, names = set(known), set(modules)
     headers: dict[str, set[str]] = {}
     for name in names:
         headers.setdefault(header_path(name), set()).add(name)
-    device_code = [path for path in _inside(known, CODEGEN) if not path.startswith(f"{CODE}/")]
-    sources = _Owned((path, _bearers(path, names, _LIBRARY)) for path in _inside(known, SOURCES))
-    objects = _Owned((path, _bearers(path, names, _LIBRARY)) for path in _inside(known, OBJECTS))
-    interfaces = _Owned((path, headers.get(path, set())) for path in _inside(known, HEADERS))
-    devices = _Owned((path, _bearers(path, names, _DEVICE_MODULE)) for path in device_code)
-    shared = sum(len(owned.shared) for owned in (sources, objects, interfaces, devices))
+    owned = {kind: _Owned() for kind in ("sources", "objects", "headers", "devices")}
+    for path in known:
+        if path.startswith((f"{SOURCES}/", f"{OBJECTS}/")):
+            kind = "sources" if path.startswith(f"{SOURCES}/") else "objects"
+            owned[kind].add(path, _bearers(path, names, _LIBRARY))
+        elif path.startswith(f"{HEADERS}/"):
+            owned["headers"].add(path, headers.get(path, set()))
+        elif path.startswith(f"{CODEGEN}/") and not path.startswith(f"{CODE}/"):
+            owned["devices"].add(path, _bearers(path, names, _DEVICE_MODULE))
+    shared = sum(len(item.shared) for item in owned.values())
     if shared * len(names) > MAX_SHARED:
         raise ArchiveError(
             f"{len(names):,} modules have {shared:,} files of code in common; modules times files may be "
             f"{MAX_SHARED:,} at most"
         )
     tir = tuple(path for path in known if _TIR.fullmatch(path))
-    return {
-        name: ModuleFiles(
-            sources=sources.of(name),
-            objects=objects.of(name),
-            headers=interfaces.of(name),
-            devices=devices.of(name),
-            graph=_present(present, layout.graph, name),
-            vm=_present(present, layout.vm, name),
-            params=next((path for form in _PARAMS_FORMS if (path := f"parameters/{name}{form}") in present), None),
-            relay=_present(present, layout.relay, name),
-            source_params=_present(present, source_params_path("{module}"), name),
-            tir=tir,
-        )
-        for name in modules
-    }
+    single = {"graph": layout.graph, "vm": layout.vm, "relay": layout.relay}
+    single["source_params"] = source_params_path("{module}")
+    found = {}
+    for name in modules:
+        files: dict[str, Any] = {kind: item.of(name) for kind, item in owned.items()}
+        places = {key: place and place.format(module=name) for key, place in single.items()}
+        files |= {key: place for key, place in places.items() if place in present}
+        params = next((path for form in _PARAMS_FORMS if (path := f"parameters/{name}{form}") in present), None)
+        found[name] = ModuleFiles(**files, params=params, tir=tir)
+    return found
 
 
 def header_path(module: str) -> str:
@@ -186,29 +179,20 @@ def header_path(module: str) -> str:
 class _Owned:
     """Files of one kind by the module that they belong to; what bears the names of two is nobody's."""
 
-    def __init__(self, bearers: Iterable[tuple[str, set[str]]]) -> None:
-        shared: list[str] = []
+    def __init__(self) -> None:
+        self.shared: list[str] = []
         self._own: dict[str, list[str]] = {}
-        for path, names in bearers:
-            if not names:
-                shared.append(path)
-            elif len(names) == 1:
-                self._own.setdefault(names.pop(), []).append(path)
-        self.shared = tuple(shared)
+
+    def add(self, path: str, bearers: set[str]) -> None:
+        """Add a file that bears the names of these modules."""
+        if not bearers:
+            self.shared.append(path)
+        elif len(bearers) == 1:
+            self._own.setdefault(next(iter(bearers)), []).append(path)
 
     def of(self, module: str) -> tuple[str, ...]:
         """Return the module's files and those of everyone, sorted."""
-        own = self._own.get(module)
-        return self.shared if own is None else tuple(sorted((*self.shared, *own)))
-
-
-def _present(paths: set[str], place: str | None, module: str) -> str | None:
-    path = place and place.format(module=module)
-    return path if path in paths else None
-
-
-def _inside(paths: list[str], folder: str) -> list[str]:
-    return [path for path in paths if path.startswith(f"{folder}/")]
+        return tuple(sorted((*self.shared, *self._own.get(module, ()))))
 
 
 def _bearers(path: str, modules: set[str], mark: re.Pattern[str]) -> set[str]:

@@ -1,8 +1,4 @@
-"""From archives, libraries and compiled modules to something that runs.
-
-Loading compiles the archive's C and runs it in this process: load only archives that you trust to run. Reading and
-checking an archive (`inspect`, `validate`) runs nothing of it.
-"""
+"""From archives, libraries and compiled modules to something that runs: only for files that you trust to run."""
 
 from __future__ import annotations
 
@@ -15,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from mlfc.errors import ArchiveError, MlfcError, OptionError
 from mlfc.objfile.head import HEAD, OBJECT, read_head
 from mlfc.runtime.executors.aot_module import AotModule, loaded_pools
-from mlfc.runtime.modules.restoring import LoadedOrigin
+from mlfc.runtime.modules.runnable import LoadedOrigin
 from mlfc.support.installation import required_for
 from mlfc.support.plain_file import open_plain
 from mlfc.support.tar import first_file
@@ -41,6 +37,7 @@ _KINDS_OF_FORMAT = {
     "tar": ("archive", "objects"),
 }
 LOADING = "loading this file"
+MEMORY = (bytes, bytearray, memoryview)
 IN_MEMORY = "bytes"
 """What messages call an artifact that is not in a file."""
 _TAR_MAGIC = slice(257, 262)
@@ -74,13 +71,11 @@ def load_module(
     ArchiveError
         If it is none of these; as `load` otherwise.
     """
-    if isinstance(source, (bytes, bytearray, memoryview)):
-        view = memoryview(source)
-        data = view.cast("B") if view.c_contiguous else memoryview(bytes(view))
-        with required_for(LOADING, IN_MEMORY):
-            root = _module_of_bytes(data, module, fmt)
-    else:
-        with required_for(LOADING, str(source)):
+    with required_for(LOADING, IN_MEMORY if isinstance(source, MEMORY) else str(source)):
+        if isinstance(source, MEMORY):
+            view = memoryview(source)
+            root = _module_of_bytes(view.cast("B") if view.c_contiguous else memoryview(bytes(view)), module, fmt)
+        else:
             root = _module_of_file(source, module, fmt)
     root.origin = LoadedOrigin.of(load_module, source, module)
     return root
@@ -89,26 +84,25 @@ def load_module(
 def _module_of_file(source: str | os.PathLike[str], module: str | None, fmt: str) -> Any:
     kind = artifact_kind(source)
     _check_format(fmt, kind, str(source))
-    if kind == "library":
-        from mlfc.runtime.libraries.shared_library import open_library
-
-        return open_library(source, module)
-    if kind == "objects":
-        from mlfc.library.build import linked_library
-        from mlfc.runtime.libraries.shared_library import open_library
-
-        return open_library(linked_library(source), module, place=str(source))
-    if kind != "archive":
+    if kind == "model":
         raise ArchiveError(
             "this is neither an archive nor a library",
             place=str(source),
             next_step="Compile a model first with: mlfc compile MODEL",
         )
-    from mlfc.archive.read.module_parts import read_parts
+    if kind == "archive":
+        from mlfc.archive.read.module_parts import read_parts
 
-    parts = read_parts(source, module)
-    lib = host_library(parts)
-    return lib if parts.executor is None else factory_module(parts, lib)
+        parts = read_parts(source, module)
+        lib = host_library(parts)
+        return lib if parts.executor is None else _factory_module(parts, lib)
+    from mlfc.runtime.libraries.shared_library import open_library
+
+    if kind == "library":
+        return open_library(source, module)
+    from mlfc.library.build import linked_library
+
+    return open_library(linked_library(source), module, place=str(source))
 
 
 def _check_format(fmt: str, kind: str, place: str) -> None:
@@ -171,20 +165,19 @@ def model_of_parts(parts: ModuleParts, devices: Sequence[Device] = ()) -> AotMod
             place=parts.place,
             next_step=f"Take them with mlfc.load_module({parts.place!r})",
         )
-    made = factory_module(parts, host_library(parts))
+    made = _factory_module(parts, host_library(parts))
     if parts.executable is not None:
         return made.model  # type: ignore[return-value]  # as the next: what was made of these parts
     return made.model_on(devices)  # type: ignore[return-value,union-attr]
 
 
-def factory_module(parts: ModuleParts, lib: HostLibrary) -> FactoryModule | VmModule:
+def _factory_module(parts: ModuleParts, lib: HostLibrary) -> FactoryModule | VmModule:
     """Return the factory of a module of an archive, or its dynamic model."""
     if parts.executable is not None:
         from mlfc.runtime.executors.vm.vm_module import VmModule
 
         return VmModule(parts.executable, lib)
-    from mlfc.runtime.libraries.factory import FactoryModule
-    from mlfc.runtime.libraries.factory_body import DEFAULT_KEY
+    from mlfc.runtime.libraries.factory import DEFAULT_KEY, FactoryModule
 
     return FactoryModule(
         parts.record.name,
@@ -236,12 +229,12 @@ def _model(parts: ModuleParts, lib: HostLibrary, devices: Sequence[Device]) -> A
     if details is not None:
         return AotModule(lib.executable(), details, loaded_pools(details, parts.code))
     if parts.header is not None:
-        from mlfc.archive.read.tvm_interface import c_interface
+        from mlfc.archive.read.c_header import c_interface
         from mlfc.library.build import build_library
 
         description = c_interface(parts.record, parts.header, parts.relay, parts.place)
         return AotModule(build_library(parts.code, digests=parts.digests), description)
-    from mlfc.runtime.libraries.packed_aot_module import PackedAotModule
+    from mlfc.runtime.libraries.library_module import PackedAotModule
 
     return PackedAotModule(lib.loaded(), parts.record.name)
 
@@ -255,7 +248,7 @@ def load_graph(parts: ModuleParts, lib: Module, devices: Device | Sequence[Devic
     place = f"{parts.place}: {parts.record.files.graph}"
     if parts.record.details is not None:
         return GraphModule.described(parts.graph_json, lib, parts.record.details, place, devices)
-    from mlfc.archive.read.tvm_interface import graph_outputs
+    from mlfc.archive.read.c_header import graph_outputs
 
     executor = GraphExecutor(parse_graph(parts.graph_json, place), lib, devices)
     outputs = parts.record.main[0].outputs if parts.record.main else ()
@@ -264,7 +257,7 @@ def load_graph(parts: ModuleParts, lib: Module, devices: Device | Sequence[Devic
 
 def kind_of_artifact(source: str | os.PathLike[str] | bytes | bytearray | memoryview) -> str:
     """Tell what a file, or what it holds, is; as `artifact_kind`."""
-    if not isinstance(source, (bytes, bytearray, memoryview)):
+    if not isinstance(source, MEMORY):
         return artifact_kind(source)
     start = bytes(source[:HEAD])
     return "archive" if _is_tar(start) else _kind_of_code(start) or "model"
@@ -278,9 +271,13 @@ def artifact_kind(path: str | os.PathLike[str]) -> str:
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise ArchiveError(f"cannot be read: {reason}", place=str(path)) from error
-    if _is_tar(start):
-        return "objects" if _is_tar_of_objects(path) else "archive"
-    return _kind_of_code(start) or "model"
+    if not _is_tar(start):
+        return _kind_of_code(start) or "model"
+    from mlfc.library.toolchain import OBJECT_SUFFIX, SOURCES
+
+    # files of archives lie in folders, but for metadata
+    name = first_file(path) or ""
+    return "objects" if "/" not in name and name.endswith((OBJECT_SUFFIX, *SOURCES)) else "archive"
 
 
 def may_be(kind: str, start: bytes) -> bool:
@@ -299,11 +296,3 @@ def _kind_of_code(start: bytes) -> str | None:
         # damaged ones are told apart from models all the same
         return "library" if start.startswith((b"\x7fELF", b"MZ")) else None
     return "objects" if head.kind == OBJECT else "library"
-
-
-def _is_tar_of_objects(path: str | os.PathLike[str]) -> bool:
-    from mlfc.library.toolchain import OBJECT_SUFFIX, SOURCES
-
-    # files of archives lie in folders, but for metadata
-    name = first_file(path) or ""
-    return "/" not in name and name.endswith((OBJECT_SUFFIX, *SOURCES))

@@ -1,7 +1,4 @@
-"""What any archive says, whatever its version: the one form that everything behind the reader works on.
-
-`archive.read` makes it from ``metadata.json`` and the list of members; nothing else looks at raw metadata.
-"""
+"""What any archive says, whatever its version, made by `archive.read.opening`: nothing else looks at raw metadata."""
 
 from __future__ import annotations
 
@@ -10,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from mlfc.support.module_info import ArchiveInfo, FileInfo, ModuleInfo
+from mlfc.support.records import Record
 
 TVM, RFC = "tvm", "rfc"
 FULL_MODEL, OPERATOR = "full-model", "operator"
@@ -48,7 +46,7 @@ class OperatorFunction:
 
 
 @dataclass(frozen=True)
-class GraphStorage:
+class GraphStorage(Record):
     """A block of the graph executor's memory; `input_binding` names the input or parameter that it holds."""
 
     storage_id: int
@@ -57,7 +55,7 @@ class GraphStorage:
 
 
 @dataclass(frozen=True)
-class OperatorBuffer:
+class OperatorBuffer(Record):
     """A parameter of a function in an archive of operator style."""
 
     nbytes: int

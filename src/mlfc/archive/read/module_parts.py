@@ -15,9 +15,10 @@ from mlfc.errors import ArchiveError, OptionError
 from mlfc.runtime.modules.loaders import ExternalCode
 from mlfc.runtime.modules.module import pick_module
 from mlfc.support.arrays import Array
-from mlfc.support.content import Data, ViewContent
+from mlfc.support.content import Data
+from mlfc.support.executable import MAX_BYTES, Executable, VmValue, decode, state_offsets, vm_info
 from mlfc.support.former_name import FORMER_TRACE, current_hooks
-from mlfc.support.params import load_params
+from mlfc.support.tensor_info import TensorInfo
 
 if TYPE_CHECKING:
     from mlfc.runtime.modules.module import Module
@@ -69,7 +70,7 @@ def read_parts(path: str | os.PathLike[str], module: str | None = None) -> Modul
                 # a library of this machine finds its functions by symbol, and this refers to modules that are not here
                 continue
             short = member.removeprefix(f"{CODE}/")
-            code[short] = ViewContent(archive.tar.view(member))
+            code[short] = archive.tar.view(member)
             if FORMER_TRACE in archive.tar.sizes and member in files.sources:
                 code[short] = current_hooks(archive.tar.view(member))
             elif archive.record.manifest is not None:
@@ -78,15 +79,24 @@ def read_parts(path: str | os.PathLike[str], module: str | None = None) -> Modul
         for part in imports:
             if isinstance(part, ExternalCode):
                 code.update(part.files)
-        is_graph = record.executor == "graph"
+        executable = None
+        if record.executor == "vm" and files.vm is not None:
+            executable, description = executable_of(archive, files.vm)
+            for fault in executable_faults(description, record):
+                raise ArchiveError(fault, place=f"{archive.path}: {files.vm}", next_step=_AGAIN)
+        is_graph, params = record.executor == "graph", dict[str, Array]()
+        if is_graph and files.params is not None:
+            from mlfc.archive.read.params_forms import read_params
+
+            params = read_params(archive.tar, files.params)
         return ModuleParts(
             place=archive.path,
             record=record,
             code=code,
             digests=digests,
             graph_json=_text(archive, files.graph, MAX_TEXT) or "" if is_graph else "",
-            executable=_executable(archive, record),
-            params=_params(archive, files.params) if is_graph and files.params else {},
+            executable=executable,
+            params=params,
             imports=imports,
             header=_text(archive, _header(record), MAX_TEXT),
             relay=None if record.details is not None else _text(archive, files.relay, MAX_TEXT),
@@ -119,22 +129,6 @@ def _text(archive: Archive, path: str | None, limit: int) -> str | None:
         raise ArchiveError("the file is not UTF-8 text", place=f"{archive.path}: {path}", next_step=_AGAIN) from error
 
 
-def _executable(archive: Archive, record: ModuleRecord) -> bytes | None:
-    if record.executor != "vm" or record.files.vm is None:
-        return None
-    from mlfc.archive.read.vm_file import require_own_executable
-
-    return require_own_executable(archive, record, record.files.vm)
-
-
-def _params(archive: Archive, path: str) -> Mapping[str, Array]:
-    if path.endswith(".params"):
-        return load_params(archive.tar.view(path), place=f"{archive.path}: {path}")
-    from mlfc.archive.read.params_forms import read_params
-
-    return read_params(archive.tar, path)
-
-
 def _imports(archive: Archive, record: ModuleRecord) -> tuple[Module, ...]:
     """Return the modules that the code imports, as the import tree in the details says."""
     tree = record.details.module_tree if record.details else ()
@@ -151,7 +145,7 @@ def _imports(archive: Archive, record: ModuleRecord) -> tuple[Module, ...]:
         if len(files) != 1 or files[0] not in record.files.devices:
             raise ArchiveError("a module has one file under codegen/<its kind>", place=place, next_step=_AGAIN)
         if files[0] not in by_file:
-            by_file[files[0]] = _device_module(archive, entry.type_key, files[0])
+            by_file[files[0]] = _device_module(archive, entry.type_key, PurePosixPath(files[0]))
         loaded[index] = module = by_file[files[0]]
         try:
             if parent == 0:
@@ -163,14 +157,69 @@ def _imports(archive: Archive, record: ModuleRecord) -> tuple[Module, ...]:
     return tuple(roots)
 
 
-def _device_module(archive: Archive, type_key: str, path: str) -> Module:
+def _device_module(archive: Archive, type_key: str, path: PurePosixPath) -> Module:
     from mlfc.runtime.modules.loaders import load_part
 
-    data = bytes(archive.tar.view(path))
     try:
-        file = PurePosixPath(path)
-        return load_part(type_key, data, file.suffix.removeprefix("."), file.stem)
+        return load_part(type_key, bytes(archive.tar.view(str(path))), path.suffix.removeprefix("."), path.stem)
     except ArchiveError as error:
         # a loader knows the bytes alone, not where they come from
         place = f"{archive.path}: {path}: {error.place}"
         raise ArchiveError(error.cause, place=place, next_step=error.next_step) from error
+
+
+def executable_of(archive: Archive, path: str) -> tuple[bytes, Executable]:
+    """Return a member as it is, and the description that it holds; raise ArchiveError unless it is one."""
+    data = archive.tar.read(path, MAX_BYTES)
+    return data, decode(data, place=f"{archive.path}: {path}")
+
+
+def executable_faults(executable: Executable, record: ModuleRecord) -> Iterator[str]:
+    """Yield each place where the metadata of a module contradict its description."""
+    if executable.name != record.name:
+        yield f"this describes the module '{executable.name[:80]}', not of '{record.name}'"
+    details = record.details
+    if details is None:
+        return
+    own, told, workspace = vm_info(executable), details.vm, details.memory.workspace_bytes
+    if told is None:
+        yield "the metadata have no object vm for it"
+    else:
+        arenas, areas = (own.arena_bytes, told.arena_bytes), (own.work_bytes, told.work_bytes)
+        for name, pair in (("arena", arenas), ("work area", areas)):
+            ours, theirs = ("no bound of" if count is None else f"{count:,}" for count in pair)
+            if ours != theirs:
+                yield f"it has {ours} bytes of {name}, the metadata say {theirs}"
+        if (own.arena_bytes or 0) != workspace:
+            yield f"it has {own.arena_bytes or 0:,} bytes of arena, mlfc.memory.workspace_bytes is {workspace:,}"
+        if own.symbols != tuple(told.symbols):
+            yield "its open extents and their bounds are not those of the metadata"
+    for kind, values, infos in (
+        ("input", executable.inputs, details.inputs),
+        ("output", executable.outputs, details.outputs),
+        ("state", executable.states, details.states),
+    ):
+        if len(values) != len(infos):
+            yield f"it has {len(values)} {kind}s, the metadata {len(infos)}"
+            continue
+        for value, info in zip(values, infos, strict=True):
+            yield from _value_faults(f"{kind} '{value.name[:80]}'", value, info)
+    offsets = [state.offset for state in details.states]
+    *placed, end = state_offsets(executable)
+    if len(placed) == len(offsets) and offsets != placed:
+        yield "its states are not at the bytes that the metadata say"
+    if details.memory.state_bytes != end:
+        yield f"it has {end:,} bytes of state, mlfc.memory.state_bytes is {details.memory.state_bytes:,}"
+
+
+def _value_faults(shown: str, value: VmValue, info: TensorInfo) -> Iterator[str]:
+    if value.name != info.name:
+        yield f"{shown} is '{info.name[:80]}' in the metadata"
+    if value.dtype != info.dtype:
+        yield f"{shown}: of {value.dtype}, the metadata say {info.dtype}"
+    pairs = zip(value.extents, info.shape, strict=False)
+    # where the description has no extent, the metadata have an expression
+    fits = all(isinstance(theirs, str) if ours is None else ours == theirs for ours, theirs in pairs)
+    if not fits or len(value.extents) != len(info.shape):
+        said = ", ".join("?" if extent is None else str(extent)[:80] for extent in value.extents)
+        yield f"{shown}: of shape ({said}), the metadata say ({', '.join(str(item)[:80] for item in info.shape)})"

@@ -1,27 +1,63 @@
-"""Opening an archive of any version: its metadata checked, its members at hand."""
+"""Opening an archive of any version: its metadata checked and made into records, its members at hand.
+
+Older documents describe one module in a flat object, whose ``mlfc`` is the module's own, with the archive's inside it
+as ``archive`` and, where the version has no place for them, ``memory.functions`` as ``functions``.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import datetime, timezone
+from math import prod
 from typing import Any
 
-from mlfc.archive.read.layout import OPERATOR_VERSIONS, VERSION, ArchiveLayout, find_metadata, layout_of
-from mlfc.archive.read.model import FULL_MODEL, OPERATOR, RFC, ArchiveRecord
-from mlfc.archive.read.record import archive_record, is_operator_style, module_faults, upgraded
+from mlfc.archive.read.layout import (
+    MODULE_NAME,
+    OPERATOR_VERSIONS,
+    VERSION,
+    ArchiveLayout,
+    files_of_modules,
+    find_metadata,
+    layout_of,
+)
+from mlfc.archive.read.model import (
+    FULL_MODEL,
+    OPERATOR,
+    RFC,
+    ArchiveRecord,
+    GraphStorage,
+    MainMemory,
+    ModuleFiles,
+    ModuleRecord,
+    OperatorBuffer,
+    OperatorFunction,
+    TensorRecord,
+)
 from mlfc.archive.read.schema import faults
 from mlfc.errors import ArchiveError
+from mlfc.support import dtypes
 from mlfc.support.content import sha256_stream
+from mlfc.support.dim_estimates import NO_LIMIT
 from mlfc.support.former_name import current_keys
 from mlfc.support.json_text import parse_json
-from mlfc.support.module_info import FileInfo
+from mlfc.support.module_info import ArchiveInfo, ModuleInfo
 from mlfc.support.tar import TarReader, open_tar
+from mlfc.support.tensor_info import TensorInfo
 
 MAX_METADATA = 16 << 20
 _AGAIN = "Export the archive again"
 _OBJECT = ".o"
+Document = dict[str, Any]
+_RENAMED = {"runtimes": "executors", "export_datetime_utc": "export_datetime"}
+# time.strptime would import locales for as long as all the rest takes
+MAX_MODULES = 1_000
+_SIZES = ("workspace", "constants", "io")
+_TENSORS = ("inputs", "outputs")
+_TIME = re.compile(r"(\d{4})-(\d\d)-(\d\d) (\d\d):(\d\d):(\d\d)Z")
 
 
 @dataclass(frozen=True)
@@ -40,12 +76,6 @@ class Archive:
         """Where the archive lies, for messages."""
         return self.tar.path
 
-    @property
-    def modules(self) -> Mapping[str, Any]:
-        """The modules' objects by name; none for operator style."""
-        modules: Mapping[str, Any] = self.metadata.get("modules", {})
-        return modules
-
     def file_faults(self) -> Iterator[str]:
         """Yield how the members differ from the list of them in the metadata; nothing where there is no list."""
         listed = self.record.manifest
@@ -56,16 +86,10 @@ class Archive:
                 yield f"{name}: the file is missing"
             elif name not in listed:
                 yield f"{name}: the file is not in the list of files of {self.metadata_path}"
-            else:
-                yield from self._content_faults(name, listed[name])
-
-    def _content_faults(self, name: str, expected: FileInfo) -> Iterator[str]:
-        if self.tar.sizes[name] != expected.nbytes:
-            said = f"{self.metadata_path} says {expected.nbytes:,} bytes"
-            yield f"{name}: {said}, but it has {self.tar.sizes[name]:,}"
-            return
-        with self.tar.open(name) as file:
-            if sha256_stream(file) != expected.sha256:
+            elif self.tar.sizes[name] != listed[name].nbytes:
+                said = f"{self.metadata_path} says {listed[name].nbytes:,} bytes"
+                yield f"{name}: {said}, but it has {self.tar.sizes[name]:,}"
+            elif sha256_stream(self.tar.open(name)) != listed[name].sha256:
                 yield f"{name}: its content is not what {self.metadata_path} says (SHA-256 differs)"
 
 
@@ -114,12 +138,13 @@ def _document(tar: TarReader) -> tuple[str, str, dict[str, Any]]:
             next_step="Compile a model to one with: mlfc compile MODEL",
         )
     name, form = found
-    return name, form, parse_metadata(tar.read(name, MAX_METADATA), form, f"{tar.path}: {name}")
+    return name, form, _parsed(tar.read(name, MAX_METADATA), form, f"{tar.path}: {name}")
 
 
 def _document_faults(document: dict[str, Any], name: str, form: str) -> Iterator[str]:
+    schema = "metadata-operator" if is_operator_style(document) else f"metadata-{document['version']}"
     sound = True
-    for fault in faults(schema_name(document, form), document):
+    for fault in faults("metadata-rfc" if form == RFC else schema, document):
         sound = False
         yield fault
     if form == RFC and name != layout_of(document["version"], RFC).metadata:
@@ -129,7 +154,7 @@ def _document_faults(document: dict[str, Any], name: str, form: str) -> Iterator
         yield from module_faults(upgraded(document))
 
 
-def parse_metadata(data: bytes, form: str, place: str) -> dict[str, Any]:
+def _parsed(data: bytes, form: str, place: str) -> dict[str, Any]:
     """Return the document of an archive's metadata; ArchiveError unless it is an object of a version that we know."""
     document = parse_json(data, place)
     if not isinstance(document, dict):
@@ -150,8 +175,205 @@ def parse_metadata(data: bytes, form: str, place: str) -> dict[str, Any]:
     return document
 
 
-def schema_name(document: Mapping[str, Any], form: str) -> str:
-    """Return the name of the schema for a document that `parse_metadata` took."""
-    if form == RFC:
-        return "metadata-rfc"
-    return "metadata-operator" if is_operator_style(document) else f"metadata-{document['version']}"
+def archive_record(
+    document: Mapping[str, Any], paths: Iterable[str], *, version: int, form: str, layout: ArchiveLayout
+) -> ArchiveRecord:
+    """Return the record of an archive from what `upgraded` returns."""
+    known = tuple(paths)
+    info = ArchiveInfo.read(document["mlfc"], "mlfc", _AGAIN) if "mlfc" in document else None
+    if is_operator_style(document):
+        name = document["model_name"]
+        module = ModuleRecord(
+            name=name,
+            executors=tuple(document["executors"]),
+            targets=tuple(target.strip() for target in document["target"]),
+            export_datetime=document["export_datetime"],
+            operators={name: tuple(map(_buffer, buffers)) for name, buffers in sorted(document["memory"].items())},
+            external_dependencies=tuple(document.get("external_dependencies", ())),
+            files=files_of_modules((name,), known, layout)[name],
+        )
+        return ArchiveRecord(version, form, OPERATOR, {module.name: module}, info)
+    objects: Mapping[str, Mapping[str, Any]] = document["modules"]
+    files = files_of_modules(objects, known, layout)
+    modules = {name: _module(objects[name], files[name]) for name in sorted(objects)}
+    return ArchiveRecord(version, form, FULL_MODEL, modules, info)
+
+
+def _module(module: Mapping[str, Any], files: ModuleFiles) -> ModuleRecord:
+    functions, sids, details = module["memory"]["functions"], module["memory"].get("sids"), None
+    if "mlfc" in module:
+        own = {"executor": module["executors"][0], **module["mlfc"]}
+        details = ModuleInfo.read(own, f"modules.{module['model_name']}.mlfc", _AGAIN)
+    storages = [GraphStorage(item["storage_id"], item["size_bytes"], item.get("input_binding")) for item in sids or ()]
+    return ModuleRecord(
+        name=module["model_name"],
+        executors=tuple(module["executors"]),
+        targets=tuple(target.strip() for target in module["target"]),
+        export_datetime=module["export_datetime"],
+        # the details are of the host's entry, the first
+        main=tuple(
+            MainMemory(
+                device=entry["device"],
+                workspace_bytes=entry["workspace_size_bytes"],
+                constants_bytes=entry["constants_size_bytes"],
+                io_bytes=entry["io_size_bytes"],
+                inputs=_tensors(entry.get("inputs", {}), details.inputs if details and not index else None),
+                outputs=_tensors(entry.get("outputs", {}), details.outputs if details and not index else None),
+            )
+            for index, entry in enumerate(functions["main"])
+        ),
+        operator_functions=tuple(map(_operator_function, functions["operator_functions"])),
+        storages=None if sids is None else tuple(storages),
+        external_dependencies=tuple(module.get("external_dependencies", ())),
+        details=details,
+        files=files,
+    )
+
+
+def _tensors(sizes: Mapping[str, Any], details: Iterable[TensorInfo] | None) -> tuple[TensorRecord, ...]:
+    """Return the tensors in the order of the C structs where the archive says it, else by name."""
+    if details is None:
+        return tuple(TensorRecord(name, sizes[name]["dtype"], sizes[name]["size"]) for name in sorted(sizes))
+    known = (tensor for tensor in details if tensor.name in sizes)
+    return tuple(
+        TensorRecord(item.name, item.dtype, sizes[item.name]["size"], item.shape, item.scale, item.zero_point)
+        for item in known
+    )
+
+
+def _operator_function(entry: Mapping[str, Any]) -> OperatorFunction:
+    workspace: dict[int, int] = {}
+    for item in entry["workspace"]:
+        workspace[item["device"]] = workspace.get(item["device"], 0) + item["workspace_size_bytes"]
+    return OperatorFunction(entry["function_name"], workspace)
+
+
+def _buffer(entry: Mapping[str, Any]) -> OperatorBuffer:
+    return OperatorBuffer(entry["size_bytes"], tuple(entry["shape"]), entry["dtype"], entry.get("input_binding"))
+
+
+def is_operator_style(document: Mapping[str, Any]) -> bool:
+    """Tell the flat style of single operators, which version 7 has too."""
+    return document.get("style") == OPERATOR
+
+
+def upgraded(document: Mapping[str, Any]) -> Document:
+    """Return a document of version 7 that says the same as one of any version and form that fits its schema."""
+    if "modules" in document:
+        return dict(document)
+    module = {key: value for key, value in document.items() if key not in _RENAMED and key != "version"}
+    module |= {key: document[old] for old, key in _RENAMED.items() if old in document}
+    target = document["target"]
+    module["target"] = [target] if isinstance(target, str) else list(target)
+    if isinstance(target, Mapping):
+        module["target"] = [target[device] for device in sorted(target, key=int)]
+    if is_operator_style(document):
+        return {"executors": [], **module, "version": VERSION}
+    module["style"], memory = FULL_MODEL, document["memory"]
+    module["memory"] = {"functions": {"main": [], "operator_functions": []}}
+    if isinstance(memory, Mapping):
+        module["memory"] |= memory
+    elif memory:  # version 1 lists the graph executor's blocks and no more
+        module["memory"] = {"sids": memory, **module["memory"]}
+    result: Document = {"version": VERSION, "modules": {document["model_name"]: module}}
+    if "mlfc" in document:
+        details = dict(document["mlfc"])
+        if "archive" in details:
+            result["mlfc"] = details.pop("archive")
+        if "functions" in details:
+            module["memory"]["functions"] = details.pop("functions")
+        module["mlfc"] = details
+    return result
+
+
+def module_faults(document: Mapping[str, Any]) -> Iterator[str]:
+    """Yield ``path: what is wrong`` for each contradiction in what `upgraded` returns."""
+    if is_operator_style(document):
+        yield from _time_faults(document, "$")
+        for name, buffers in document["memory"].items():
+            for index, buffer in enumerate(buffers):
+                # bits of small elements of any writer's dtype are packed, but for bool
+                digits = buffer["dtype"].lstrip("abcdefghijklmnopqrstuvwxyz")
+                expected = (prod(buffer["shape"]) * (int(digits) if digits else 8) + 7) // 8
+                if expected != buffer["size_bytes"]:
+                    place = f"$.memory.{name[:80]}[{index}].size_bytes"
+                    yield f"{place}: {buffer['size_bytes']}, but shape and dtype give {expected}"
+        return
+    if not document["modules"]:
+        yield "$.modules: there is no module"
+    if len(document["modules"]) > MAX_MODULES:
+        yield f"$.modules: {len(document['modules']):,} modules are more than the {MAX_MODULES:,} allowed here"
+        return
+    for name, module in document["modules"].items():
+        place = f"$.modules.{name[:80]}"
+        if not MODULE_NAME.fullmatch(name):
+            yield f"{place}: no module may have this name"
+        if module["model_name"] != name:
+            yield f"{place}.model_name: expected '{name}', found '{module['model_name'][:80]}'"
+        yield from _time_faults(module, place)
+        if "mlfc" in module:
+            yield from _details_faults(module, place)
+
+
+def export_seconds(text: str) -> int:
+    """Return the seconds since 1970 of a time as the format writes it; raise ValueError where there is no such time."""
+    match = _TIME.fullmatch(text)
+    if match is None:
+        raise ValueError(f"{text} is no time")
+    year, month, day, hour, minute, second = map(int, match.groups())
+    return int(datetime(year, month, day, hour, minute, second, tzinfo=timezone.utc).timestamp())
+
+
+def _time_faults(module: Mapping[str, Any], place: str) -> Iterator[str]:
+    try:
+        export_seconds(module["export_datetime"])
+    except ValueError:
+        yield f"{place}.export_datetime: there is no time {module['export_datetime']}"
+
+
+def _details_faults(module: Mapping[str, Any], place: str) -> Iterator[str]:
+    details, entries = module["mlfc"], module["memory"]["functions"]["main"]
+    if not entries:
+        yield f"{place}.memory.functions.main: a module of mlfc has an entry here"
+        return
+    sizes = {f"{key}_size_bytes": sum(entry[f"{key}_size_bytes"] for entry in entries) for key in _SIZES}
+    main = {kind: {name: item for entry in entries for name, item in entry.get(kind, {}).items()} for kind in _TENSORS}
+    for key in _SIZES:
+        ours, theirs = details["memory"][f"{key}_bytes"], sizes[f"{key}_size_bytes"]
+        if ours != theirs:
+            yield f"{place}.mlfc.memory.{key}_bytes: {ours} is not {key}_size_bytes of main, {theirs}"
+    if details.get("vm") is None:  # only the virtual machine leaves extents open
+        for kind in (*_TENSORS, "states"):
+            for index, tensor in enumerate(details.get(kind, ())):
+                for extent in (extent for extent in tensor["shape"] if not isinstance(extent, int)):
+                    yield f"{place}.mlfc.{kind}[{index}]: expected a fixed extent, got '{extent[:80]}'"
+    bounds = {symbol["name"]: symbol["high"] for symbol in (details.get("vm") or {}).get("symbols", ())}
+    for kind in _TENSORS:
+        names = [tensor["name"] for tensor in details[kind]]
+        if len(set(names)) != len(names) or set(names) != set(main[kind]):
+            yield f"{place}.mlfc.{kind}: the names are not those of main.{kind}"
+            continue
+        for index, tensor in enumerate(details[kind]):
+            listed = main[kind][tensor["name"]]
+            size = _size(tensor, bounds)
+            if listed["dtype"] != tensor["dtype"] or size not in (None, listed["size"]):
+                yield f"{place}.mlfc.{kind}[{index}]: shape and dtype do not give the size in main.{kind}"
+    total = sum(entry["size"] for kind in _TENSORS for entry in main[kind].values())
+    if total != sizes["io_size_bytes"]:
+        yield f"{place}: inputs and outputs have {total} bytes together, io_size_bytes says {sizes['io_size_bytes']}"
+
+
+def _size(tensor: Mapping[str, Any], bounds: Mapping[str, int | None]) -> int | None:
+    """Return the bytes of a tensor with its open extents at their bounds: 0 without a bound, None for expressions."""
+    size = dtypes.nbytes(tensor["dtype"])
+    has_bounds = True
+    for extent in tensor["shape"]:
+        if isinstance(extent, int):
+            size *= extent
+        elif extent not in bounds:
+            return None
+        elif (high := bounds[extent]) is None or high >= NO_LIMIT:
+            has_bounds = False
+        else:
+            size *= high
+    return size if has_bounds else 0

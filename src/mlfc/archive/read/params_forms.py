@@ -1,16 +1,15 @@
-"""Parameters in the forms that the proposal of 2021 names beside TVM's own: JSON and BSON.
+"""Parameters in the forms that the proposal of 2021 names beside TVM's own: JSON, with base64, and BSON.
 
-Both hold the same: ``format`` and ``version``, and in ``params`` one object a tensor with ``name``, ``dtype``,
-``shape`` and ``data``, the elements row by row and little-endian. Names are values, not keys, so any name may be
-written; the data are base64 in JSON and binary in BSON. What is read equals what was written bit for bit.
+Both hold ``format``, ``version`` and in ``params`` one object a tensor with ``name``, ``dtype``, ``shape`` and
+``data``, the elements row by row and little-endian.
 """
 
 from __future__ import annotations
 
 import base64
-import binascii
 import json
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from math import prod
 from pathlib import PurePosixPath
@@ -41,7 +40,8 @@ def params_json(params: Params) -> Content:
     parts: list[Data] = [f'{{"format": "{FORMAT}", "version": {VERSION}, "params": ['.encode()]
     for index, name in enumerate(sorted(params)):
         head = json.dumps({"name": name, **_kind(params[name])}, ensure_ascii=False)[:-1]
-        parts += [f'{"," if index else ""}\n{head}, "data": "'.encode(), Base64(_elements(params[name])), b'"}']
+        data = Base64(ArrayContent(np.asarray(params[name])))
+        parts += [f'{"," if index else ""}\n{head}, "data": "'.encode(), data, b'"}']
     content = Joined((*parts, b"\n]}\n"))
     if content.nbytes > MAX_JSON:
         raise OptionError(
@@ -53,7 +53,8 @@ def params_json(params: Params) -> Content:
 
 def params_bson(params: Params) -> Content:
     """Return parameters as BSON, sorted by name; raise OptionError if they are too large for BSON."""
-    tensors = [{"name": name, **_kind(params[name]), "data": _elements(params[name])} for name in sorted(params)]
+    arrays = {name: ArrayContent(np.asarray(params[name])) for name in sorted(params)}
+    tensors = [{"name": name, **_kind(params[name]), "data": data} for name, data in arrays.items()]
     return bson.encode({"format": FORMAT, "version": VERSION, "params": tensors})
 
 
@@ -114,15 +115,10 @@ def _kind(array: npt.NDArray[Any]) -> dict[str, Any]:
     return {"dtype": dtypes.from_numpy(array.dtype), "shape": list(array.shape)}
 
 
-def _elements(array: npt.NDArray[Any]) -> Content:
-    return ArrayContent(np.asarray(array))
-
-
 def _from_base64(value: object) -> bytes | None:
-    try:
+    with suppress(ValueError):  # binascii's among them
         return base64.b64decode(value, validate=True) if isinstance(value, str) else None
-    except (binascii.Error, ValueError):
-        return None
+    return None
 
 
 def _params(
@@ -153,7 +149,10 @@ def _array(tensor: Mapping[str, Any], data: bytes | memoryview | None, place: st
     dtype, shape = tensor["dtype"], tensor["shape"]
     if dtype not in dtypes.SCALARS:
         raise ArchiveError("its dtype is not known", place=place, next_step=f"Known: {', '.join(dtypes.SCALARS)}")
-    if not _is_shape(shape):
+    is_shape = isinstance(shape, list) and len(shape) <= MAX_DIMENSIONS
+    is_shape = is_shape and all(type(extent) is int and extent >= 0 for extent in shape)
+    # an extent of zero must not hide others that no array could have
+    if not is_shape or prod(max(extent, 1) for extent in shape) > 1 << 48:
         raise ArchiveError("its shape is not one that a tensor can have", place=place, next_step=_AGAIN)
     if data is None:
         raise ArchiveError("its data cannot be read", place=place, next_step=_AGAIN)
@@ -166,12 +165,3 @@ def _array(tensor: Mapping[str, Any], data: bytes | memoryview | None, place: st
         return np.frombuffer(data, np.uint8).astype(np.bool_).reshape(shape)
     kind = dtypes.to_numpy(dtype)
     return np.frombuffer(data, kind.newbyteorder("<")).astype(kind).reshape(shape)
-
-
-def _is_shape(value: object) -> bool:
-    if not isinstance(value, list) or len(value) > MAX_DIMENSIONS:
-        return False
-    if not all(isinstance(extent, int) and not isinstance(extent, bool) and extent >= 0 for extent in value):
-        return False
-    # an extent of zero must not hide others that no array could have
-    return bool(prod(max(extent, 1) for extent in value) <= 1 << 48)

@@ -1,8 +1,7 @@
 """Checks JSON values against our schemas, the one place that says what metadata and boards look like.
 
-Metadata may hold hundreds of thousands of values, and reading an archive waits for this. So fastjsonschema, which
-compiles a schema, decides whether a document is good. It stops at the first fault, or collects every fault of a hostile
-document before it reports one; so jsonschema, slower and slow to import, lists the faults of what is not good.
+fastjsonschema, which compiles a schema, decides whether a large document is good, as reading an archive waits for it;
+jsonschema, slower and slow to import, lists the faults one by one.
 """
 
 from __future__ import annotations
@@ -53,13 +52,12 @@ def faults(name: str, value: object) -> Iterator[str]:
 
 @cache
 def _expanded(name: str) -> Schema:
-    """Return a schema without references, which would be followed for every value."""
-    root = load_schema(name)
-    expanded: Schema = _expand(root, root)
+    expanded: Schema = _expand(load_schema(name), load_schema(name))
     return expanded
 
 
 def _expand(part: Any, root: Schema) -> Any:
+    """Return a schema without references, which would be followed for every value."""
     if isinstance(part, list):
         return [_expand(item, root) for item in part]
     if isinstance(part, str):

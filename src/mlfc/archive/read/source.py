@@ -14,7 +14,7 @@ from mlfc.relay.faults import state_faults
 from mlfc.relay.ir import IRModule
 from mlfc.relay.text import from_text, section_text, text_and_constants
 from mlfc.relay.text_source import MAX_TEXT
-from mlfc.support.content import Data, ViewContent, sha256_of
+from mlfc.support.content import Data, sha256_of
 from mlfc.support.params import load_params, params_content
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 # constants up to this many bytes together travel in the text, which other tools of Relay then read on its own; the
 # scales of MobileNetV2's channels take 273 KB
 _SECTION_LIMIT = 1 << 20
+_AGAIN = "Export the archive again"
 
 
 def source_files(factory: Factory, *, params: bool = True) -> dict[str, Data]:
@@ -55,17 +56,20 @@ def read_source(archive: Archive, module: str) -> tuple[IRModule, dict[str, npt.
     Raises ArchiveError if the archive lacks a part of the source, or a part is not what the list of files says.
     Raises TextError if the text is damaged.
     """
-    files = archive.record.modules[module].files
-    if archive.record.modules[module].details is None:
-        raise _incomplete(archive, f"module '{module}' was not compiled by mlfc: its Relay text lacks values")
-    if files.relay is None:
-        raise _incomplete(archive, f"module '{module}' has no Relay text: {relay_path(module)} is missing")
-    if files.source_params is None:
-        raise _incomplete(
-            archive, f"module '{module}' was exported without its weights: {source_params_path(module)} is missing"
-        )
-    for path in (files.relay, files.source_params):
-        _check_content(archive, path)
+    record, files = archive.record.modules[module], archive.record.modules[module].files
+    if record.details is None or files.relay is None or files.source_params is None:
+        lack = f"was exported without its weights: {source_params_path(module)} is missing"
+        if record.details is None:
+            lack = "was not compiled by mlfc: its Relay text lacks values"
+        elif files.relay is None:
+            lack = f"has no Relay text: {relay_path(module)} is missing"
+        cause = f"module '{module}' {lack}, so it cannot be compiled again"
+        raise ArchiveError(cause, place=archive.path, next_step="Compile the model itself")
+    listed = archive.record.manifest or {}
+    for path in (files.relay, files.source_params) if archive.record.manifest is not None else ():
+        if path not in listed or listed[path].sha256 != sha256_of(archive.tar.view(path)):
+            cause = f"{path}: its SHA-256 differs from the list of files"
+            raise ArchiveError(cause, place=archive.path, next_step=_AGAIN)
     place = f"{archive.path}: {files.relay}"
     try:
         text = archive.tar.read(files.relay, MAX_TEXT).decode("utf-8")
@@ -77,33 +81,14 @@ def read_source(archive: Archive, module: str) -> tuple[IRModule, dict[str, npt.
         constants.append(array)
     ir_module = from_text(text, place, constants=constants)
     if "main" not in ir_module.functions:
-        raise ArchiveError("it has no function main", place=place, next_step="Export the archive again")
+        raise ArchiveError("it has no function main", place=place, next_step=_AGAIN)
     states = tuple(replace(state, initial=values.pop(state.input, None)) for state in ir_module.states)
     ir_module = replace(ir_module, states=states)
     for fault in state_faults(ir_module):
-        raise ArchiveError(fault, place=place, next_step="Export the archive again")
+        raise ArchiveError(fault, place=place, next_step=_AGAIN)
     names = (param.name for param in ir_module.main.params)
     return ir_module, {name: values[name] for name in names if name in values}
 
 
 def _reference(index: int) -> str:
     return f"meta[relay.Constant][{index}]"
-
-
-def _incomplete(archive: Archive, cause: str) -> ArchiveError:
-    return ArchiveError(
-        f"{cause}, so it cannot be compiled again", place=archive.path, next_step="Compile the model itself"
-    )
-
-
-def _check_content(archive: Archive, path: str) -> None:
-    """Raise ArchiveError if a file is not what the archive's list of files says, where there is one."""
-    manifest = archive.record.manifest
-    if manifest is not None and (
-        path not in manifest or manifest[path].sha256 != sha256_of(ViewContent(archive.tar.view(path)))
-    ):
-        raise ArchiveError(
-            f"{path}: its SHA-256 differs from the list of files",
-            place=archive.path,
-            next_step="Export the archive again",
-        )

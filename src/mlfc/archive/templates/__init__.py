@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from functools import cache
 from importlib import resources
 from typing import TYPE_CHECKING, Any
@@ -38,14 +37,10 @@ def environment(package: str) -> Environment:
         keep_trailing_newline=True,
     )
     environment.filters.update(
-        comment=comment_text, c_string=c_string, each=_each, grouped="{:,}".format, plain=_plain, section=section,
-        shortened=shortened,
+        comment=comment_text, c_string=c_string, grouped="{:,}".format, plain=_plain, section=section,
+        each=lambda items, pattern: [pattern % item for item in items], shortened=shortened,
     )  # fmt: skip
     return environment
-
-
-def _each(items: Iterable[str], pattern: str) -> list[str]:
-    return [pattern % item for item in items]
 
 
 def _plain(name: str) -> str:

@@ -1,19 +1,27 @@
-"""README.md, Makefile and CMakeLists.txt of an archive."""
+"""What an archive has beside code: README.md, Makefile, CMakeLists.txt, and a demo that checks it by test vectors."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 
 from mlfc.archive.read.layout import CODE, CODEGEN, HEADERS, OBJECTS, SOURCES, VERSION
-from mlfc.archive.templates import render
-from mlfc.archive.templates.demo import FOLDER, VECTORS
-from mlfc.archive.templates.subject import TemplateSubject
+from mlfc.archive.templates import render, text_of
+from mlfc.archive.templates.subject import TemplateSubject, given_pools
 from mlfc.byoc.generator import supply_of
+from mlfc.codegen.c_interface import LICENCE
+from mlfc.codegen.c_types import HALF_FLOATS, literal
 from mlfc.crt import TRACE_HEADER
+from mlfc.memory.plan import DEFAULT_POOL
+from mlfc.support import dtypes
 from mlfc.support.version import __version__
 
+FOLDER = "demo"
 _SOURCES = (".c", ".S")
 _OBJECT = ".o"
 # names that CMake keeps for targets of its own
@@ -34,6 +42,10 @@ _FILES = (
     (FOLDER, "the demo, with its test vectors"),
     ("src", "the model as Relay text and its weights: what compiling for another target takes"),
 )
+VECTORS = "_vectors.c"
+"""How the name of a file with a module's test vectors ends."""
+
+_PER_LINE = 16
 
 
 @dataclass(frozen=True)
@@ -90,9 +102,7 @@ def build_plan(name: str, paths: Iterable[str], runtime: str | None, digest: str
         demo.append(f"{runtime}/host/")
 
     def sources(folders: Sequence[str]) -> tuple[str, ...]:
-        return tuple(
-            path for path in ordered if path.startswith(tuple(folders)) and PurePosixPath(path).suffix in _SOURCES
-        )
+        return tuple(path for path in ordered if path.startswith(tuple(folders)) and path.endswith(_SOURCES))
 
     return BuildPlan(
         name,
@@ -149,3 +159,62 @@ def _folders(paths: Sequence[str]) -> Iterable[tuple[str, str]]:
         taken.update(found)
         if found:
             yield folder, what
+
+
+def demo_files(subjects: Sequence[TemplateSubject]) -> dict[str, bytes]:
+    """Return the demo's files by path in the archive."""
+    graphs, loads_pools = any(item.is_graph for item in subjects), any(item.loaded for item in subjects)
+    program = render(
+        "demo.c",
+        subjects=subjects,
+        functions=[module_function(item, checked=bool(item.vectors)) for item in subjects],
+        graphs=graphs,
+        loads_pools=loads_pools,
+        reads_files=graphs or loads_pools,
+    )
+    files = {"demo.c": program.encode(), **check_files()}
+    for name, needed in (("graph_runner", graphs), ("pool_loader", loads_pools)):
+        if needed:
+            files.update({f"{name}{suffix}": text_of(f"{name}{suffix}").encode() for suffix in (".c", ".h")})
+    # inputs of modules, and the outputs that their code gave when the archive was made
+    for item in (item for item in subjects if item.vectors):
+        for name, template in zip(vector_names(item.name), ("vectors.h", "vectors.c"), strict=True):
+            files[name] = render(template, item=item, licence=LICENCE, rows=_rows).encode()
+    return {f"{FOLDER}/{name}": data for name, data in files.items()}
+
+
+def check_files() -> dict[str, bytes]:
+    """Return the C that compares tensors, by name; it writes through a function of the program's."""
+    names = ("tensor_check.c", "tensor_check.h", "tensor_text.c", "tensor_text.h")
+    return {name: text_of(name).encode() for name in names}
+
+
+def module_function(item: TemplateSubject, *, checked: bool, embedded: bool = False) -> str:
+    """Return the C function ``demo_<module>``, which runs a module on its test vectors, or on zeros unless `checked`.
+
+    In an `embedded` program, without files, what it would read from them is in its code.
+    """
+    given = given_pools(item) if item.is_aot and embedded else ()
+    values: dict[str, Any] = {"given": given, "checked": checked, "embedded": embedded, "default_pool": DEFAULT_POOL}
+    return render("demo_vm.c" if item.is_vm else "demo_module.c", item=item, **values)
+
+
+def vector_names(module: str) -> tuple[str, str]:
+    """Return the names of the header and of the C file with a module's test vectors."""
+    return f"{module}_vectors.h", f"{module}{VECTORS}"
+
+
+def vector_paths(module: str) -> tuple[str, ...]:
+    """Return where the test vectors of a module lie in an archive, if it has any."""
+    return tuple(f"{FOLDER}/{name}" for name in vector_names(module))
+
+
+def _rows(array: npt.NDArray[Any], dtype: str) -> list[str]:
+    """Return the elements as literals of C, those of narrow dtypes and half floats as their bits."""
+    flat = np.ascontiguousarray(array).reshape(-1)
+    if dtypes.is_narrow(dtype) or dtype in HALF_FLOATS:
+        flat = flat.view(np.uint8 if dtypes.is_narrow(dtype) else np.uint16)
+        dtype = flat.dtype.name
+    is_small = dtype in ("int8", "uint8", "int16", "uint16", "bool")
+    texts = [str(int(number)) if is_small else literal(number, dtype) for number in flat.tolist()] or ["0"]
+    return [", ".join(texts[start : start + _PER_LINE]) for start in range(0, len(texts), _PER_LINE)]

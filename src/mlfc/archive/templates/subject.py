@@ -16,12 +16,12 @@ from mlfc.codegen.c_interface import STATE_FIELD, InterfaceTensor, field_names, 
 from mlfc.codegen.c_types import scalar_type
 from mlfc.codegen.constants import LARGEST_MACRO, section
 from mlfc.errors import OptionError
-from mlfc.memory.pools import DEFAULT_POOL, POOL_ALIGNMENT, STATE_SECTION, pool_section
+from mlfc.memory.plan import DEFAULT_POOL, POOL_ALIGNMENT, STATE_SECTION, pool_section
 from mlfc.support import dtypes
 from mlfc.support.dim_estimates import most
 from mlfc.support.dims import Symbol, substituted, symbols_of
+from mlfc.support.executable import bounding_option
 from mlfc.support.module_info import ModuleInfo, ModuleInterface
-from mlfc.support.vm_info import bounding_option
 from mlfc.tir.program import Value
 
 if TYPE_CHECKING:
@@ -195,7 +195,8 @@ def subject(
 ) -> TemplateSubject:
     """Describe a compiled module, its code as linked with the archive's other modules."""
     details = module_info(factory, code)
-    inputs, outputs = tensors(factory.program, of_vm=factory.executor == VM)
+    is_vm = factory.executor == VM
+    inputs, outputs = tensors(factory.program, of_vm=is_vm)
     described = {item.name: item for item in (*details.inputs, *details.outputs)}
 
     def tensor(known: InterfaceTensor) -> DemoTensor:
@@ -203,6 +204,9 @@ def subject(
         elements = None if item.is_static else most(prod(known.value.shape))
         return DemoTensor(item.name, known.field, item.shape, item.dtype, item.scale, item.zero_point, elements)
 
+    # the shapes of inputs with all open extents the least, and with all the largest, where that differs
+    symbols = symbols_of(extent for value in factory.program.inputs for extent in value.shape)
+    extremes = [{item: item.low for item in symbols}, {item: item.high for item in symbols}]
     return TemplateSubject(
         factory.module_name,
         str(factory.target),
@@ -213,29 +217,17 @@ def subject(
         (layout.graph or "").format(module=factory.module_name),
         (layout.params or "").format(module=factory.module_name),
         tuple(code.graph.params) if code.graph else (),
-        _external(code, modules=False),
-        _external(code, modules=True),
+        tuple(dict.fromkeys(part.generator for part in code.external if not part.is_module)),
+        tuple(dict.fromkeys(part.generator for part in code.external if part.is_module)),
         vectors,
         details,
-        extreme_shapes(factory.program.inputs) if factory.executor == VM else (),
+        tuple(dict.fromkeys(shapes_at(factory.program.inputs, sizes) for sizes in extremes if is_vm)),
     )
-
-
-def extreme_shapes(inputs: Sequence[Value]) -> tuple[tuple[tuple[int, ...], ...], ...]:
-    """Return the shapes of inputs with all open extents the least, and with all the largest, where that differs."""
-    symbols = symbols_of(extent for value in inputs for extent in value.shape)
-    extremes = ({item: item.low for item in symbols}, {item: item.high for item in symbols})
-    return tuple(dict.fromkeys(shapes_at(inputs, sizes) for sizes in extremes))
 
 
 def shapes_at(inputs: Sequence[Value], sizes: Mapping[Symbol, int]) -> tuple[tuple[int, ...], ...]:
     """Return the shapes of inputs where their open extents have these values."""
     return tuple(tuple(int(substituted(extent, sizes)) for extent in value.shape) for value in inputs)
-
-
-def _external(code: GeneratedCode, *, modules: bool) -> tuple[str, ...]:
-    """Return the external generators that made runtime modules, or those that made code."""
-    return tuple(dict.fromkeys(part.generator for part in code.external if part.is_module is modules))
 
 
 def described_subject(name: str, details: ModuleInterface) -> TemplateSubject:

@@ -1,53 +1,67 @@
-"""Whether the code defines what metadata and graphs call, in the sizes that they say, and its modules form a tree."""
+"""Whether code, graphs, parameters and Relay texts are sound and fit the metadata, and modules form a tree."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import struct
+from collections.abc import Iterator, Mapping
 from pathlib import PurePosixPath
+from typing import Any
+
+import numpy.typing as npt
 
 from mlfc.archive.read.c_header import MAX_HEADER_BYTES, Header, parse_header
 from mlfc.archive.read.layout import CODE, CODEGEN, header_path
 from mlfc.archive.read.model import ModuleRecord, TensorRecord
+from mlfc.archive.read.module_parts import executable_faults as faults_of
+from mlfc.archive.read.module_parts import executable_of
 from mlfc.archive.read.opening import Archive
-from mlfc.archive.validate.parsed_files import C_ENDINGS, OBJECT_ENDING, ArchiveFault, ParsedFiles, fault_of_error
-from mlfc.errors import MlfcError
-from mlfc.memory.pools import DEFAULT_POOL, pool_array
-from mlfc.runtime.executors.graph_json import COPY, NOP
-from mlfc.runtime.modules.loaders import load_from_bytes
+from mlfc.archive.read.params_forms import WRITERS, read_params
+from mlfc.archive.read.source import read_source
+from mlfc.archive.validate.parsed_files import C_ENDINGS, OBJECT_ENDING, Faults, ParsedFiles, loaded_module, told_by
+from mlfc.codegen.host.graph_json import input_names
+from mlfc.errors import ArchiveError, MlfcError
+from mlfc.memory.plan import DEFAULT_POOL, pool_array
+from mlfc.relay.text import from_text
+from mlfc.relay.text_source import MAX_TEXT
+from mlfc.runtime.executors.graph_json import COPY, NOP, Graph
+from mlfc.support import dtypes
+from mlfc.support.content import ArrayContent, sha256_of
 from mlfc.support.former_name import former
 from mlfc.support.module_info import ImportedModule
+from mlfc.support.params import params_content
 
 _SHARED_WORKSPACE = "tvmgen_mlfc_shared_workspace"
+_COUNT_AT = 16
+Params = Mapping[str, npt.NDArray[Any]]
+_VERSION_LINE = "#[version"
 
 
-def code_faults(parsed: ParsedFiles) -> Iterator[ArchiveFault]:
+def code_faults(parsed: ParsedFiles) -> Faults:
     """Yield missing and doubled functions, and sizes in C that are not those of the metadata."""
     archive = parsed.archive
     defined = set[str]().union(*parsed.objects.values(), *(symbols.functions for symbols in parsed.c_code.values()))
     for path, error in parsed.errors.items():
         if path.endswith((OBJECT_ENDING, *C_ENDINGS)):
-            yield fault_of_error("code", path, error)
-    yield from _doubled(parsed)
+            yield told_by(error, path)
+    owners: dict[str, str] = {}
+    for path, found in parsed.c_code.items():
+        for function, is_public in found.functions.items():
+            if is_public and owners.setdefault(function, path) != path:
+                yield path, f"the function {function} is defined in {owners[function]} too"
+    places: dict[str, str] = {}
     for place, function in _called(parsed):
+        places.setdefault(function, place)
+    for function, place in places.items():
         if function not in defined and not any(module.implements_function(function) for module in parsed.imports):
-            yield ArchiveFault("code", place, f"the function {function} is not defined in the code")
+            yield place, f"the function {function} is not defined in the code"
     for name, module in archive.record.modules.items():
         yield from _header_faults(archive, name, module)
         yield from _workspace_faults(parsed, name, module)
 
 
-def _doubled(parsed: ParsedFiles) -> Iterator[ArchiveFault]:
-    owners: dict[str, str] = {}
-    for path, found in parsed.c_code.items():
-        for function, is_public in found.functions.items():
-            if is_public and owners.setdefault(function, path) != path:
-                yield ArchiveFault("code", path, f"the function {function} is defined in {owners[function]} too")
-
-
 def _called(parsed: ParsedFiles) -> Iterator[tuple[str, str]]:
-    """Yield each function that must be there once, with the place that says so."""
+    """Yield each function that must be there, behind a place that says so."""
     archive = parsed.archive
-    seen: set[str] = set()
     for name, module in archive.record.modules.items():
         place = f"{archive.metadata_path}: {name}"
         if module.executor == "vm" and module.files.objects:
@@ -56,28 +70,20 @@ def _called(parsed: ParsedFiles) -> Iterator[tuple[str, str]]:
         if module.details is not None:
             functions += [operator.function for operator in module.details.operators]
             functions += [module.details.entry] if module.details.entry else []
-        for function in functions:
-            if function not in seen and function != COPY:
-                seen.add(function)
-                yield place, function
+        yield from ((place, function) for function in functions if function != COPY)
     for path, graph in parsed.graphs.items():
-        for node in graph.nodes:
-            if node.function is not None and node.function not in (NOP, COPY) and node.function not in seen:
-                seen.add(node.function)
-                yield path, node.function
+        functions = [node.function for node in graph.nodes if node.function is not None]
+        yield from ((path, function) for function in functions if function not in (NOP, COPY))
     shared = archive.record.details.shared if archive.record.details else None
-    for function in shared.functions if shared else ():
-        if function not in seen:
-            seen.add(function)
-            yield f"{archive.metadata_path}: shared", function
+    yield from ((f"{archive.metadata_path}: shared", function) for function in (shared.functions if shared else ()))
 
 
-def _header_faults(archive: Archive, name: str, module: ModuleRecord) -> Iterator[ArchiveFault]:
+def _header_faults(archive: Archive, name: str, module: ModuleRecord) -> Faults:
     path = header_path(name)
     if path not in module.files.headers or not module.main:
         return
     if archive.tar.sizes[path] > MAX_HEADER_BYTES:
-        yield ArchiveFault("code", path, f"a header of more than {MAX_HEADER_BYTES:,} bytes")
+        yield path, f"a header of more than {MAX_HEADER_BYTES:,} bytes"
         return
     header = parse_header(bytes(archive.tar.view(path)).decode("utf-8", "replace"))
     prefix = PurePosixPath(path).stem
@@ -88,23 +94,21 @@ def _header_faults(archive: Archive, name: str, module: ModuleRecord) -> Iterato
     for what, nbytes in said.items():
         macro = f"{prefix.upper()}_{what}_SIZE"
         if (found := header.macros.get(macro)) is not None and found != str(nbytes):
-            yield ArchiveFault("code", path, f"{macro} is {found[:40]}, the metadata say {nbytes}")
-    in_order = module.details is not None
+            yield path, f"{macro} is {found[:40]}, the metadata say {nbytes}"
     for kind, tensors in (("inputs", main.inputs), ("outputs", main.outputs)):
-        for cause in _tensor_faults(header, prefix, kind, tensors, in_order=in_order):
-            yield ArchiveFault("code", path, cause)
+        for cause in _tensor_faults(header, prefix, kind, tensors, in_order=module.details is not None):
+            yield path, cause
 
 
 def _tensor_faults(
     header: Header, prefix: str, kind: str, tensors: tuple[TensorRecord, ...], *, in_order: bool
 ) -> Iterator[str]:
     """Yield how a struct of pointers and the macros of sizes beside it differ from the tensors of the metadata."""
-    struct = f"{prefix}_{kind}"
-    fields = header.structs.get(struct)
+    fields = header.structs.get(f"{prefix}_{kind}")
     if fields is None or not tensors:
         return
     if len(fields) != len(tensors):
-        yield f"struct {struct} has {len(fields)} fields, the metadata {len(tensors)} {kind}"
+        yield f"struct {prefix}_{kind} has {len(fields)} fields, the metadata {len(tensors)} {kind}"
         return
     macros = [f"{prefix}_{field.name}_SIZE".upper() for field in fields]
     sizes = [header.macros.get(macro) for macro in macros]
@@ -117,7 +121,7 @@ def _tensor_faults(
         yield f"the sizes of {kind} are not those of the metadata: {', '.join(macros)[:200]}"
 
 
-def _workspace_faults(parsed: ParsedFiles, name: str, module: ModuleRecord) -> Iterator[ArchiveFault]:
+def _workspace_faults(parsed: ParsedFiles, name: str, module: ModuleRecord) -> Faults:
     """Yield a static workspace of another size than the metadata say; TVM's archives have none that could differ."""
     details = module.details
     if details is None or module.executor != "aot" or details.external_workspace or module.files.objects:
@@ -137,49 +141,192 @@ def _workspace_faults(parsed: ParsedFiles, name: str, module: ModuleRecord) -> I
             if path in parsed.c_code and known in parsed.c_code[path].arrays
         }
         if not sizes and nbytes:
-            yield ArchiveFault("code", f"codegen/host/src: {name}", f"no array {array} of {nbytes} bytes is defined")
+            yield f"codegen/host/src: {name}", f"no array {array} of {nbytes} bytes is defined"
         for path, size in sizes.items():
             if size != nbytes:
-                yield ArchiveFault("code", path, f"the array {array} has {size} bytes, the metadata say {nbytes}")
+                yield path, f"the array {array} has {size} bytes, the metadata say {nbytes}"
 
 
-def module_tree_faults(parsed: ParsedFiles) -> Iterator[ArchiveFault]:
+def module_tree_faults(parsed: ParsedFiles) -> Faults:
     """Yield entries of import trees that are wrong, and files of devices that belong to none."""
     archive = parsed.archive
     claimed: set[str] = set()
     for name, module in archive.record.modules.items():
         tree = module.details.module_tree if module.details else ()
         place = f"{archive.metadata_path}: {name}: module_tree"
-        for index, cause in _tree_faults(tree, archive.tar.sizes):
-            yield ArchiveFault("modules", f"{place}[{index}]", cause)
-        for entry in tree[1:]:
-            yield from (fault for path in entry.files for fault in _content_faults(archive, entry, path))
+        for index, entry in enumerate(tree):
+            yield from ((f"{place}[{index}]", cause) for cause in _tree_faults(index, entry, archive.tar.sizes))
+        for kind, path in ((entry.type_key, path) for entry in tree[1:] for path in entry.files):
+            if path in archive.tar.sizes:
+                try:
+                    loaded_module(archive, kind, path)
+                except MlfcError as error:
+                    yield told_by(error, path)
         claimed.update(path for entry in tree for path in entry.files)
     for path in archive.tar.sizes:
         if path.startswith(f"{CODEGEN}/") and not path.startswith(f"{CODE}/") and path not in claimed:
-            yield ArchiveFault("modules", path, "no module_tree of the metadata has this file")
+            yield path, "no module_tree of the metadata has this file"
 
 
-def _tree_faults(tree: Sequence[ImportedModule], present: Mapping[str, int]) -> Iterator[tuple[int, str]]:
-    for index, entry in enumerate(tree):
-        parent = entry.parent
-        if index == 0 and parent is not None:
-            yield index, f"the first entry is the root; its parent must be null, not {parent}"
-        # parents stand before their children, so there can be no cycle
-        if index > 0 and not (parent is not None and 0 <= parent < index):
-            yield index, f"its parent must be an entry before it, not {parent}"
-        for path in entry.files:
-            if path not in present:
-                yield index, f"the archive has no file {path[:200]!r}"
-            elif index > 0 and not path.startswith(f"{CODEGEN}/{entry.type_key}/"):
-                yield index, f"a file of '{entry.type_key}' cannot be {path[:200]!r}"
+def _tree_faults(index: int, entry: ImportedModule, present: Mapping[str, int]) -> Iterator[str]:
+    parent = entry.parent
+    if index == 0 and parent is not None:
+        yield f"the first entry is the root; its parent must be null, not {parent}"
+    # parents stand before their children, so there can be no cycle
+    if index > 0 and not (parent is not None and 0 <= parent < index):
+        yield f"its parent must be an entry before it, not {parent}"
+    for path in entry.files:
+        if path not in present:
+            yield f"the archive has no file {path[:200]!r}"
+        elif index > 0 and not path.startswith(f"{CODEGEN}/{entry.type_key}/"):
+            yield f"a file of '{entry.type_key}' cannot be {path[:200]!r}"
 
 
-def _content_faults(archive: Archive, entry: ImportedModule, path: str) -> Iterator[ArchiveFault]:
-    """Yield what the loader of the kind says of a file; kinds without a loader here are kept as they are."""
-    if path not in archive.tar.sizes:
+def graph_faults(parsed: ParsedFiles) -> Faults:
+    """Yield what is wrong with the graph of each module, and where it contradicts what is beside it."""
+    for module in parsed.archive.record.modules.values():
+        path = module.files.graph
+        if path is None:
+            continue
+        graph = parsed.graphs.get(path)
+        if graph is not None:
+            yield from ((path, cause) for cause in (*_storage_faults(graph, module), *_interface_faults(graph, module)))
+        elif path in parsed.errors:
+            yield told_by(parsed.errors[path], path)
+
+
+def _storage_faults(graph: Graph, module: ModuleRecord) -> Iterator[str]:
+    if module.storages is None:
         return
-    try:
-        load_from_bytes(entry.type_key, bytes(archive.tar.view(path)), PurePosixPath(path).suffix[1:])
-    except MlfcError as error:
-        yield fault_of_error("modules", path, error)
+    listed = {storage.storage_id: storage for storage in module.storages}
+    needed = graph.storage_bytes
+    for storage in sorted(needed.keys() - listed.keys()):
+        yield f"storage id {storage} is not in the metadata"
+    for storage in sorted(listed.keys() - needed.keys()):
+        yield f"storage id {storage} of the metadata is in no tensor of the graph"
+    if module.details is None:
+        # TVM takes sizes and inputs from other tensors wherever ids are not in the order of the entries
+        return
+    for storage in sorted(needed.keys() & listed.keys()):
+        if needed[storage] != listed[storage].nbytes:
+            yield f"storage id {storage} needs {needed[storage]} bytes, the metadata say {listed[storage].nbytes}"
+    bound = {graph.entries[entry].storage_id: name for name, entry in graph.arguments.items()}
+    for storage, item in listed.items():
+        if item.input_binding != bound.get(storage):
+            yield f"storage id {storage} holds '{bound.get(storage)}', the metadata say '{item.input_binding}'"
+
+
+def _interface_faults(graph: Graph, module: ModuleRecord) -> Iterator[str]:
+    """Yield inputs and outputs that differ from those of the metadata."""
+    names = input_names([tensor.name for tensor in module.inputs])
+    for tensor, name in zip(module.inputs, names, strict=True):
+        entry = graph.arguments.get(tensor.name, graph.arguments.get(name))
+        if entry is None:
+            yield f"the graph has no input {tensor.name}, which the metadata list"
+        else:
+            yield from _entry_faults(graph, entry, tensor, f"input {tensor.name}")
+    if module.outputs and len(module.outputs) != len(graph.heads):
+        yield f"the graph has {len(graph.heads)} outputs, the metadata {len(module.outputs)}"
+    elif module.details is not None:
+        for entry, tensor in zip(graph.heads, module.outputs, strict=False):
+            yield from _entry_faults(graph, entry, tensor, f"output {tensor.name}")
+
+
+def _entry_faults(graph: Graph, entry: int, tensor: TensorRecord, shown: str) -> Iterator[str]:
+    found = graph.entries[entry]
+    if found.dtype != tensor.dtype:
+        yield f"{shown}: of {found.dtype}, the metadata say {tensor.dtype}"
+    if found.nbytes != tensor.nbytes:
+        yield f"{shown}: {found.nbytes} bytes, the metadata say {tensor.nbytes}"
+    if tensor.shape is not None and found.shape != tensor.shape:
+        yield f"{shown}: of shape {found.shape}, the metadata say {tensor.shape}"
+
+
+def executable_faults(parsed: ParsedFiles) -> Faults:
+    """Yield the faults in the description of each dynamic model, and where it contradicts the metadata."""
+    archive = parsed.archive
+    for module in archive.record.modules.values():
+        path = module.files.vm
+        if path is None or module.executor != "vm":
+            continue
+        try:
+            _, executable = executable_of(archive, path)
+        except ArchiveError as error:
+            yield told_by(error, path)
+            continue
+        yield from ((path, cause) for cause in faults_of(executable, module))
+
+
+def params_faults(parsed: ParsedFiles) -> Faults:
+    """Yield what is wrong with the parameters of each module, in each form that is there."""
+    archive = parsed.archive
+    for module in archive.record.modules.values():
+        graph = parsed.graphs.get(module.files.graph or "")
+        paths = []
+        if module.files.params is not None:
+            stem = str(PurePosixPath(module.files.params).with_suffix(""))
+            paths = [path for form in WRITERS if (path := f"{stem}.{form}") in archive.tar.sizes]
+        for path in (*paths, *filter(None, [module.files.source_params])):
+            try:
+                params = read_params(archive.tar, path)
+            except ArchiveError as error:
+                yield told_by(error, path)
+                continue
+            if path.endswith(".params"):  # what TVM's readers pass over in silence
+                (count,) = struct.unpack_from("<Q", archive.tar.view(path), _COUNT_AT)
+                if count != len(params):
+                    yield path, f"names are there twice: {count} tensors have {len(params)} names"
+                elif behind := archive.tar.sizes[path] - params_content(params).nbytes:
+                    yield path, f"{behind} bytes behind the last tensor"
+            if path != module.files.source_params:
+                yield from ((path, cause) for cause in _graph_faults(params, graph, module))
+
+
+def _graph_faults(params: Params, graph: Graph | None, module: ModuleRecord) -> Iterator[str]:
+    """Yield tensors that are not those of the graph and of the metadata."""
+    constants = {item.name: item for item in (module.details and module.details.constants) or ()}
+    for name, array in params.items():
+        dtype = dtypes.from_numpy(array.dtype)
+        if graph is not None:
+            if name not in graph.arguments:
+                yield f"tensor '{name[:80]}' is no input of the graph"
+                continue
+            entry = graph.entries[graph.arguments[name]]
+            if entry.dtype != dtype:
+                yield f"tensor '{name[:80]}' is of {dtype}, the graph says {entry.dtype}"
+            if entry.shape != array.shape:
+                yield f"tensor '{name[:80]}' is of shape {array.shape}, the graph says {entry.shape}"
+        if name in constants and sha256_of(ArrayContent(array)) != constants[name].sha256:
+            yield f"tensor '{name[:80]}' is not the one of the metadata (SHA-256 differs)"
+    if graph is not None and module.main:
+        listed = [[tensor.name for tensor in main.inputs] for main in module.main]
+        inputs = {name for names in listed for name in (*names, *input_names(names))}
+        # archives of before 0.11 do not list their inputs
+        if inputs:
+            for name in graph.arguments.keys() - params.keys() - inputs:
+                yield f"no tensor for '{name[:80]}', which the graph takes and the metadata do not list as an input"
+
+
+def relay_faults(parsed: ParsedFiles) -> Faults:
+    """Yield texts that do not parse.
+
+    TVM's archives hold ``str(module)``, which TVM's own parser does not take: it has no line with a version, and the
+    values of its constants are nowhere. Such a text must be text, and no more can be asked of it.
+    """
+    archive = parsed.archive
+    for name, module in archive.record.modules.items():
+        path = module.files.relay
+        if path is None:
+            continue
+        try:
+            text = archive.tar.read(path, MAX_TEXT).decode("utf-8")
+            if not text.startswith(_VERSION_LINE):
+                continue
+            if module.details is not None and module.files.source_params is not None:
+                read_source(archive, name)
+            else:
+                from_text(text, path)
+        except UnicodeDecodeError as error:
+            yield path, f"it is not UTF-8 at byte {error.start}"
+        except MlfcError as error:
+            yield told_by(error, path)

@@ -1,14 +1,13 @@
-"""Whether an archive has the files that its metadata ask for and no others, and whether metadata contradict themselves.
-
-Of contradictions those are found where no schema and no reader looks: names twice, totals, what peaks.
-"""
+"""Whether an archive has just the files that its metadata ask for, and whether metadata contradict themselves."""
 
 from __future__ import annotations
 
 import re
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right, insort
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from heapq import heappop, heappush
+from itertools import pairwise
 from math import prod
 from pathlib import PurePosixPath
 from typing import Any
@@ -16,29 +15,34 @@ from typing import Any
 from mlfc.archive.read.layout import SOURCES, header_path
 from mlfc.archive.read.model import FULL_MODEL, RFC, ModuleRecord
 from mlfc.archive.read.opening import Archive
-from mlfc.archive.templates.demo import vector_paths
-from mlfc.archive.validate.parsed_files import ArchiveFault, ParsedFiles
+from mlfc.archive.templates.documents import vector_paths
+from mlfc.archive.validate.parsed_files import Faults, ParsedFiles
 from mlfc.runtime.executors.graph_json import COPY
 from mlfc.support import dtypes
-from mlfc.support.module_info import ModuleInfo, SharedInfo
+from mlfc.support.module_info import BlockInfo, ModuleInfo, PoolInfo, ReachInfo
 
 _PARAMETERS = "parameters"
 _GRAPHS = ("executor-config", "runtime-config")
 _RUNTIME_URL = "mlf_path"
 
 
-def layout_faults(parsed: ParsedFiles) -> Iterator[ArchiveFault]:
+def layout_faults(parsed: ParsedFiles) -> Faults:
     """Yield what is missing and what should not be there."""
     archive = parsed.archive
+    present, owners = sorted(archive.tar.sizes), dict[str, str]()
     if archive.record.style == FULL_MODEL:
         yield from _stray_files(archive)
-        yield from _shared_headers(archive)
+        for name in archive.record.modules:  # headers have names in lower case
+            owner = owners.setdefault(header_path(name), name)
+            if owner != name:
+                yield header_path(name), f"the modules '{owner}' and '{name}' have one header"
     else:
-        yield from _operator_style_faults(archive)
-    present = sorted(archive.tar.sizes)
+        if archive.record.form != RFC and not any(re.fullmatch(r"src/tir-[0-9]+\.txt", path) for path in present):
+            yield "src/tir-1.txt", "the file is missing"
+        strays = (path for path in archive.tar.sizes if path.partition("/")[0] in (_PARAMETERS, *_GRAPHS))
+        yield from ((path, "archives of operator style have no such file") for path in strays)
     for name, module in archive.record.modules.items():
-        for text in _missing(archive, name, module, present):
-            yield ArchiveFault("layout", text, "the file is missing")
+        yield from ((path, "the file is missing") for path in _missing(archive, name, module, present))
 
 
 def _missing(archive: Archive, name: str, module: ModuleRecord, present: Sequence[str]) -> Iterator[str]:
@@ -53,19 +57,13 @@ def _missing(archive: Archive, name: str, module: ModuleRecord, present: Sequenc
         if not any(re.match(rf"{re.escape(stem)}[0-9]+\.", path) for path in files.sources):
             yield f"{stem}0.c"
     expected = [(layout.relay, files.relay), (layout.params, files.params)]
-    if module.executor == "graph":
-        expected.append((layout.graph, files.graph))
-    if module.executor == "vm":
-        expected.append((layout.vm, files.vm))
+    expected += {"graph": [(layout.graph, files.graph)], "vm": [(layout.vm, files.vm)]}.get(module.executor or "", [])
     for place, found in expected:
         if place is not None and found is None:
             yield place.format(module=name)
-    if module.details is not None:
-        yield from _missing_extras(archive, name, module, present)
-
-
-def _missing_extras(archive: Archive, name: str, module: ModuleRecord, present: Sequence[str]) -> Iterator[str]:
-    """Yield what metadata of ours promise beyond the format: the C runtime, test vectors."""
+    if module.details is None:
+        return
+    # what metadata of ours promise beyond the format: the C runtime, test vectors
     for dependency in module.external_dependencies:
         url = dependency.get("url")
         if dependency.get("url_type") == _RUNTIME_URL and isinstance(url, str):
@@ -74,12 +72,11 @@ def _missing_extras(archive: Archive, name: str, module: ModuleRecord, present: 
             at = bisect_left(present, folder)
             if not any(path.startswith(folder) for path in present[at : at + 1]):
                 yield folder
-    build = module.details and module.details.build
-    if build and build.test_vectors:
+    if module.details.build and module.details.build.test_vectors:
         yield from (path for path in vector_paths(name) if path not in archive.tar.sizes)
 
 
-def _stray_files(archive: Archive) -> Iterator[ArchiveFault]:
+def _stray_files(archive: Archive) -> Faults:
     """Yield files in the modules' folders that no module claims: a reader of another version would take them."""
     records = archive.record.modules.values()
     known = {path for module in records for path in (module.files.graph, module.files.vm, module.files.params) if path}
@@ -90,63 +87,38 @@ def _stray_files(archive: Archive) -> Iterator[ArchiveFault]:
             continue
         # parameters may be there in several forms
         if not (path.startswith(f"{_PARAMETERS}/") and path.removesuffix(PurePosixPath(path).suffix) in stems):
-            yield ArchiveFault("layout", path, "no module of the metadata has this file")
+            yield path, "no module of the metadata has this file"
+    kinds = {"aot": "of the AOT executor", "vm": "of the virtual machine"}
     for name, module in archive.record.modules.items():
-        if module.executor == "aot" and module.files.graph:
-            yield ArchiveFault(
-                "layout", module.files.graph, f"module '{name}' is of the AOT executor, which has no graph"
-            )
-        if module.executor == "vm" and module.files.graph:
-            yield ArchiveFault(
-                "layout", module.files.graph, f"module '{name}' is of the virtual machine, which has no graph"
-            )
+        if module.executor in kinds and module.files.graph:
+            yield module.files.graph, f"module '{name}' is {kinds[module.executor]}, which has no graph"
         if module.executor != "vm" and module.files.vm:
-            yield ArchiveFault(
-                "layout", module.files.vm, f"module '{name}' is of the {module.executor} executor, not of vm"
-            )
+            yield module.files.vm, f"module '{name}' is of the {module.executor} executor, not of vm"
 
 
-def _shared_headers(archive: Archive) -> Iterator[ArchiveFault]:
-    """Yield modules that one header would have to serve, for headers have names in lower case."""
-    owners: dict[str, str] = {}
-    for name in archive.record.modules:
-        owner = owners.setdefault(header_path(name), name)
-        if owner != name:
-            yield ArchiveFault("layout", header_path(name), f"the modules '{owner}' and '{name}' have one header")
-
-
-def _operator_style_faults(archive: Archive) -> Iterator[ArchiveFault]:
-    if archive.record.form != RFC and not any(re.fullmatch(r"src/tir-[0-9]+\.txt", path) for path in archive.tar.sizes):
-        yield ArchiveFault("layout", "src/tir-1.txt", "the file is missing")
-    for path in archive.tar.sizes:
-        if path.partition("/")[0] in (_PARAMETERS, *_GRAPHS):
-            yield ArchiveFault("layout", path, "archives of operator style have no such file")
-
-
-def consistency_faults(parsed: ParsedFiles) -> Iterator[ArchiveFault]:
+def consistency_faults(parsed: ParsedFiles) -> Faults:
     """Yield contradictions within each module and between modules."""
     archive = parsed.archive
     for name, module in archive.record.modules.items():
-        place = f"{archive.metadata_path}: {name}"
-        for cause in _module_faults(module):
-            yield ArchiveFault("metadata", place, cause)
-    shared = archive.record.details and archive.record.details.shared
-    if shared:
-        for cause in _shared_faults(shared, archive.record.modules):
-            yield ArchiveFault("metadata", f"{archive.metadata_path}: shared", cause)
-
-
-def _module_faults(module: ModuleRecord) -> Iterator[str]:
-    for device in _twice(main.device for main in module.main):
-        yield f"main has device {device} twice"
-    for function in _twice(function.name for function in module.operator_functions):
-        yield f"the function {function} is listed twice"
-    for storage in _twice(storage.storage_id for storage in module.storages or ()):
-        yield f"storage id {storage} is listed twice"
-    for binding in _twice(storage.input_binding for storage in module.storages or () if storage.input_binding):
-        yield f"two storages hold the input '{binding}'"
-    if module.details is not None:
-        yield from _details_faults(module.details, module)
+        storages, place = module.storages or (), f"{archive.metadata_path}: {name}"
+        for text, values in (
+            ("main has device {} twice", (main.device for main in module.main)),
+            ("the function {} is listed twice", (function.name for function in module.operator_functions)),
+            ("storage id {} is listed twice", (storage.storage_id for storage in storages)),
+            ("two storages hold the input '{}'", (item.input_binding for item in storages if item.input_binding)),
+        ):
+            yield from ((place, text.format(value)) for value in _twice(values))
+        if module.details is not None:
+            yield from ((place, cause) for cause in _details_faults(module.details, module))
+    shared, place = archive.record.details and archive.record.details.shared, f"{archive.metadata_path}: shared"
+    for name in shared.workspace_modules if shared else ():
+        known = archive.record.modules.get(name)
+        if known is None:
+            yield place, f"workspace_modules: unknown module '{name}'"
+        elif shared and any(main.workspace_bytes > shared.workspace_bytes for main in known.main):
+            yield place, f"workspace_bytes: {shared.workspace_bytes} is less than module '{name}' needs"
+    for name in _twice(shared.workspace_modules if shared else ()):
+        yield place, f"workspace_modules: '{name}' is there twice"
 
 
 def _details_faults(details: ModuleInfo, module: ModuleRecord) -> Iterator[str]:
@@ -162,19 +134,6 @@ def _details_faults(details: ModuleInfo, module: ModuleRecord) -> Iterator[str]:
     for index, operator in enumerate(details.operators):
         if operator.function not in (*known, COPY):
             yield f"mlfc.operators[{index}].function: {operator.function} is not among operator_functions"
-    yield from _flow_faults(details)
-    yield from _memory_faults(details)
-    yield from _state_faults(details)
-    for index, constant in enumerate(details.constants or ()):
-        size = prod(constant.shape) * dtypes.nbytes(constant.dtype)
-        if size != constant.nbytes:
-            yield f"mlfc.constants[{index}].bytes: {constant.nbytes}, but shape and dtype give {size}"
-    for constant in _twice(constant.name for constant in details.constants or ()):
-        yield f"mlfc.constants: the name '{constant}' is there twice"
-
-
-def _flow_faults(details: ModuleInfo) -> Iterator[str]:
-    """Yield operators that read or compute what is not there."""
     calls, states = len(details.operators), len(details.states)
     given, results = len(details.inputs) + states, len(details.outputs) + states
     for index, operator in enumerate(details.operators):
@@ -184,6 +143,28 @@ def _flow_faults(details: ModuleInfo) -> Iterator[str]:
         for place in operator.outputs:
             if place >= results:
                 yield f"mlfc.operators[{index}].outputs: there are {results} outputs, not {place + 1}"
+    yield from _memory_faults(details)
+    for name in _twice(info.name for info in (*details.inputs, *details.states)):
+        yield f"mlfc.states: '{name}' is there twice, or an input, too"
+    total = 0
+    if details.executor == "graph":  # arguments, which are nowhere in the memory of states
+        total = sum(info.nbytes for info in details.states)
+    else:
+        placed = [(info.offset, info) for info in details.states if info.offset is not None]
+        if len(placed) != len(details.states):
+            yield "mlfc.states: a state has no offset"
+        for offset, info in sorted(placed, key=lambda item: item[0]):
+            if offset < total:
+                yield f"mlfc.states: '{info.name}' at byte {offset} overlaps what ends at byte {total}"
+            total = offset + info.nbytes
+    if details.memory.state_bytes != total:
+        yield f"mlfc.memory.state_bytes: {details.memory.state_bytes}, but the states take {total}"
+    for index, constant in enumerate(details.constants or ()):
+        size = prod(constant.shape) * dtypes.nbytes(constant.dtype)
+        if size != constant.nbytes:
+            yield f"mlfc.constants[{index}].bytes: {constant.nbytes}, but shape and dtype give {size}"
+    for constant in _twice(constant.name for constant in details.constants or ()):
+        yield f"mlfc.constants: the name '{constant}' is there twice"
 
 
 def _memory_faults(details: ModuleInfo) -> Iterator[str]:
@@ -201,36 +182,113 @@ def _memory_faults(details: ModuleInfo) -> Iterator[str]:
         yield f"mlfc.peak.live_bytes: {peak.live_bytes} is not the workspace's lower bound"
 
 
-def _state_faults(details: ModuleInfo) -> Iterator[str]:
-    """Yield states that are not where the metadata say they are."""
-    names = [info.name for info in (*details.inputs, *details.states)]
-    for name in _twice(names):
-        yield f"mlfc.states: '{name}' is there twice, or an input, too"
-    placed = [(info.offset, info) for info in details.states if info.offset is not None]
-    if details.executor == "graph":
-        placed = []
-    elif len(placed) != len(details.states):
-        yield "mlfc.states: a state has no offset"
-    end = 0
-    for offset, info in sorted(placed, key=lambda item: item[0]):
-        if offset < end:
-            yield f"mlfc.states: '{info.name}' at byte {offset} overlaps what ends at byte {end}"
-        end = offset + info.nbytes
-    total = sum(info.nbytes for info in details.states) if details.executor == "graph" else end
-    if details.memory.state_bytes != total:
-        yield f"mlfc.memory.state_bytes: {details.memory.state_bytes}, but the states take {total}"
-
-
-def _shared_faults(shared: SharedInfo, modules: Mapping[str, ModuleRecord]) -> Iterator[str]:
-    for name in shared.workspace_modules:
-        module = modules.get(name)
-        if module is None:
-            yield f"workspace_modules: unknown module '{name}'"
-        elif any(main.workspace_bytes > shared.workspace_bytes for main in module.main):
-            yield f"workspace_bytes: {shared.workspace_bytes} is less than module '{name}' needs"
-    for name in _twice(shared.workspace_modules):
-        yield f"workspace_modules: '{name}' is there twice"
-
-
 def _twice(names: Iterable[Any]) -> Iterator[Any]:
     return (name for name, count in Counter(names).items() if count > 1)
+
+
+def plan_faults(parsed: ParsedFiles) -> Faults:
+    """Yield blocks that cannot be where the plan of a module puts them."""
+    archive = parsed.archive
+    for name, module in archive.record.modules.items():
+        details = module.details
+        if details is None or details.plan is None:
+            continue
+        blocks, pools, workspace = details.plan, details.pools, details.memory.workspace_bytes
+        size = max(pool.base + pool.nbytes for pool in pools) if pools else workspace
+        wrong = dict(_single_faults(blocks, len(details.operators), size))
+        for cause in (*pool_faults(pools, blocks, workspace), *wrong.values(), *overlaps(blocks, wrong)):
+            yield f"{archive.metadata_path}: {name}: plan", cause
+
+
+def _single_faults(blocks: Sequence[BlockInfo], calls: int, size: int) -> Iterator[tuple[int, str]]:
+    """Yield the number of a block and what is wrong with it by itself."""
+    for index, block in enumerate(blocks):
+        shown, reused = _shown(block, index), block.reuses
+        if not 0 <= block.first <= block.last < calls:
+            yield index, f"{shown} lives from call {block.first} to call {block.last} of {calls}"
+        elif block.offset + block.nbytes > size:
+            yield index, f"{shown} ends at byte {block.offset + block.nbytes} of a workspace of {size}"
+        elif reused is not None and not (0 <= reused < len(blocks) and reused != index):
+            yield index, f"{shown} takes the place of block {reused}, which there is not"
+        else:
+            for entry in block.reaches:
+                cause = reach_fault(blocks, index, entry)
+                if cause:
+                    yield index, f"{shown} {cause}"
+
+
+def reach_fault(blocks: Sequence[BlockInfo], index: int, entry: ReachInfo) -> str | None:
+    """Return what is wrong with a block's claim that it takes bytes of an input; None if nothing is."""
+    number, distance = entry.block, entry.distance
+    if number >= len(blocks) or number == index:
+        return f"reaches into block {number}, which there is not"
+    block, other = blocks[index], blocks[number]
+    if other.last != block.first:
+        return f"reaches into block {number}, which is not read for the last time where it is written"
+    if block.offset + distance > other.offset:
+        return f"starts less than {distance} bytes before block {number}, into which it reaches"
+    return None
+
+
+def pool_faults(pools: Sequence[PoolInfo], blocks: Sequence[BlockInfo], workspace: int) -> Iterator[str]:
+    """Yield pools that lie over each other or do not add up to the workspace, and blocks that lie in no single pool."""
+    if not pools:
+        return
+    ordered = sorted(pools, key=lambda pool: pool.base)
+    for pool, following in pairwise(ordered):
+        if pool.base + pool.nbytes > following.base:
+            yield f"the pools '{pool.name[:80]}' and '{following.name[:80]}' overlap"
+    total = sum(pool.nbytes for pool in pools)
+    if total != workspace:
+        yield f"the pools have {total} bytes together, the workspace {workspace}"
+    bases = [pool.base for pool in ordered]
+    for index, block in enumerate(blocks):
+        at = bisect_right(bases, block.offset) - 1
+        end = ordered[at].base + ordered[at].nbytes if at >= 0 else 0
+        if block.nbytes and block.offset + block.nbytes > end:
+            yield f"{_shown(block, index)} does not lie within a pool"
+
+
+def overlaps(blocks: Sequence[BlockInfo], skipped: Mapping[int, str]) -> Iterator[str]:
+    """Yield blocks that share bytes with another one while both are needed, but for the blocks in `skipped`.
+
+    Each call counts as two moments: it reads in the first and writes in the second. A block that takes the place of
+    another one, or bytes of it, begins with the second moment of the call with whose first moment the other one ends,
+    so that in-place work is no exception to anything.
+    """
+    given_up = {index: _given_up(blocks, block) for index, block in enumerate(blocks) if index not in skipped}
+    handed_over = {number for numbers in given_up.values() for number in numbers}
+    lives = []
+    for index, block in enumerate(blocks):
+        if index in skipped or not block.nbytes:
+            continue
+        takes = bool(given_up[index])
+        start, end = 2 * block.first + takes, 2 * block.last + (index not in handed_over)
+        lives.append((start, end, index))
+    alive: list[tuple[int, int, int]] = []
+    deaths: list[tuple[int, tuple[int, int, int]]] = []
+    for start, end, index in sorted(lives):
+        while deaths and deaths[0][0] < start:
+            dead = heappop(deaths)[1]
+            del alive[bisect_left(alive, dead)]
+        block = blocks[index]
+        item = (block.offset, block.offset + block.nbytes, index)
+        at = bisect_left(alive, item)
+        # what is alive never overlaps, so if anything is in the way, a neighbour is
+        for other in alive[max(0, at - 1) : at + 1]:
+            if other[0] < item[1] and item[0] < other[1]:
+                yield f"{_shown(block, index)} overlaps {_shown(blocks[other[2]], other[2])} while both are needed"
+                break
+        else:
+            insort(alive, item)
+            heappush(deaths, (end, item))
+
+
+def _given_up(blocks: Sequence[BlockInfo], block: BlockInfo) -> list[int]:
+    """Return the blocks that end where this one begins, because it takes their place or bytes of them."""
+    named = [block.reuses, *(entry.block for entry in block.reaches)]
+    return [number for number in named if number is not None and blocks[number].last == block.first]
+
+
+def _shown(block: BlockInfo, index: int) -> str:
+    return f"block {index}, '{block.name[:80]}',"

@@ -3,38 +3,58 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from dataclasses import dataclass
 from itertools import islice
 
 from mlfc.archive.read.opening import metadata_faults, read_archive
-from mlfc.archive.validate.code import code_faults, module_tree_faults
-from mlfc.archive.validate.contents import executable_faults, graph_faults, params_faults, relay_faults
-from mlfc.archive.validate.layout import consistency_faults, layout_faults
-from mlfc.archive.validate.parsed_files import ArchiveFault, ParsedFiles, fault_of_text
-from mlfc.archive.validate.plan import plan_faults
+from mlfc.archive.validate.code import (
+    code_faults,
+    executable_faults,
+    graph_faults,
+    module_tree_faults,
+    params_faults,
+    relay_faults,
+)
+from mlfc.archive.validate.layout import consistency_faults, layout_faults, plan_faults
+from mlfc.archive.validate.parsed_files import Faults, ParsedFiles
 from mlfc.support.tar import open_tar
 
 MAX_FAULTS = 1000
 """More would help nobody, and an archive can be made to have any number of them."""
 
 
-def _manifest_faults(parsed: ParsedFiles) -> Iterator[ArchiveFault]:
-    return (fault_of_text("manifest", text) for text in parsed.archive.file_faults())
+@dataclass(frozen=True)
+class ArchiveFault:
+    """One thing that is wrong with an archive."""
+
+    check: str  # what was looked at: ``metadata`` or as in `CHECKS`
+    place: str  # the file, and where in it
+    cause: str
+
+    def __str__(self) -> str:
+        return f"{self.place}: {self.cause}" if self.place else self.cause
 
 
-CHECKS: tuple[Callable[[ParsedFiles], Iterator[ArchiveFault]], ...] = (
-    _manifest_faults,
-    layout_faults,
-    consistency_faults,
-    plan_faults,
-    code_faults,
-    graph_faults,
-    executable_faults,
-    params_faults,
-    relay_faults,
-    module_tree_faults,
+CHECKS: tuple[tuple[str, Callable[[ParsedFiles], Faults]], ...] = (
+    ("manifest", lambda parsed: map(_split, parsed.archive.file_faults())),
+    ("layout", layout_faults),
+    ("metadata", consistency_faults),
+    ("plan", plan_faults),
+    ("code", code_faults),
+    ("graph", graph_faults),
+    ("executable", executable_faults),
+    ("parameters", params_faults),
+    ("relay", relay_faults),
+    ("modules", module_tree_faults),
 )
 """What is looked at once the metadata fit their schema, in this order."""
+
+
+def _split(text: str) -> tuple[str, str]:
+    """Return place and cause of a text ``place: cause``."""
+    place, separator, cause = text.partition(": ")
+    return (place, cause) if separator else ("", text)
 
 
 def find_faults(path: str | os.PathLike[str]) -> list[ArchiveFault]:
@@ -46,12 +66,12 @@ def find_faults(path: str | os.PathLike[str]) -> list[ArchiveFault]:
     """
     with open_tar(path) as tar:
         texts = (text.removeprefix(f"{tar.path}: ") for text in metadata_faults(tar))
-        found = [fault_of_text("metadata", text) for text in islice(texts, MAX_FAULTS)]
+        found = [ArchiveFault("metadata", *_split(text)) for text in islice(texts, MAX_FAULTS)]
         if found:
             # nothing else can be compared with metadata that are wrong themselves
             return found
         parsed = ParsedFiles(read_archive(tar))
-        return list(islice((fault for check in CHECKS for fault in check(parsed)), MAX_FAULTS))
+        return list(islice((ArchiveFault(name, *told) for name, check in CHECKS for told in check(parsed)), MAX_FAULTS))
 
 
 def validate(path: str | os.PathLike[str]) -> list[str]:

@@ -12,9 +12,9 @@ from mlfc.archive.write.options import ExportOptions
 from mlfc.codegen import GeneratedCode, LinkedCode
 from mlfc.errors import BudgetError, OptionError
 from mlfc.support.dim_estimates import most
+from mlfc.support.executable import bounding_option
 from mlfc.support.module_info import ConstantInfo, NamedBytes, PeakInfo
 from mlfc.support.text import shortened
-from mlfc.support.vm_info import bounding_option
 
 if TYPE_CHECKING:
     from mlfc.factory import Factory
@@ -29,38 +29,28 @@ class _ModuleRam:
 
     factory: Factory
     code: GeneratedCode
-    lent: bool  # whether inputs and outputs count that the caller has
+    workspace: int  # of dynamic models the work area, which has the outputs
+    io: int  # inputs and outputs that count, outside the workspace
+    loaded: int  # constants that the graph executor loads; those of AOT modules stay in flash
+    state: int  # that of the graph executor is among what it loads
 
-    @property
-    def loaded(self) -> int:
-        """Constants that the graph executor loads; those of AOT modules stay in flash."""
-        return self.code.sizes.constants if self.code.graph is not None else 0
-
-    @property
-    def io(self) -> int:
-        """Inputs and outputs that count, outside the workspace."""
-        if self.factory.memory_options.workspace_io or (self.factory.executor == AOT and not self.lent):
-            return 0
-        if self.code.executable is not None:  # outputs are in the work area
-            return sum(most(value.nbytes) or 0 for value in self.factory.program.inputs)
-        return self.code.sizes.io
-
-    @property
-    def state(self) -> int:
-        """States; those of the graph executor are among what it loads."""
-        return self.factory.state_bytes if self.code.graph is None else 0
+    @classmethod
+    def of(cls, factory: Factory, code: GeneratedCode, lent: bool) -> _ModuleRam:
+        """Return the needs of a module, with the inputs and outputs that the caller has if `lent`."""
+        executable, sizes = code.executable, code.sizes
+        io = sizes.io
+        if factory.memory_options.workspace_io or (factory.executor == AOT and not lent):
+            io = 0
+        elif executable is not None:
+            io = sum(most(value.nbytes) or 0 for value in factory.program.inputs)
+        workspace = sizes.workspace if executable is None else executable.work_bytes or 0
+        loaded, state = (0, factory.state_bytes) if code.graph is None else (sizes.constants, 0)
+        return cls(factory, code, workspace, io, loaded, state)
 
     @property
     def ram(self) -> int:
         """All blocks of an executor, or what counts of workspace, inputs, outputs and state of AOT modules."""
         return self.workspace + self.io + self.loaded + self.state
-
-    @property
-    def workspace(self) -> int:
-        """The workspace; of dynamic models the work area, which has the outputs."""
-        if self.code.executable is None:
-            return self.code.sizes.workspace
-        return self.code.executable.work_bytes or 0
 
 
 def check_budget(
@@ -85,37 +75,34 @@ def check_budget(
     _check_memories(factories)
     if (ram is None and flash is None) or not factories:
         return
-    if ram is not None:
-        _require_bounds(factories)
+    for factory in factories if ram is not None else ():
+        executable = factory.code.executable
+        if executable is not None and executable.work_bytes is None:
+            symbols = [symbol.name for symbol in executable.symbols if symbol.high is None]
+            what = f"open extents ({shortened(', '.join(symbols))})" if symbols else "memory"
+            interface = factory.interface()
+            option = bounding_option(interface.inputs, interface.vm.symbols if interface.vm else ())
+            raise OptionError(
+                f"a budget of RAM requires bounds, and module '{factory.module_name}' has {what} without one",
+                place="--ram",
+                next_step=f"Bound them: {option}, or leave --ram out",
+            )
     linked = linked_code(factories, options or ExportOptions())
-    modules = [_ModuleRam(factory, code, lent) for factory, code in zip(factories, linked.modules, strict=True)]
-    used = _ram(modules, linked)
+    modules = [_ModuleRam.of(factory, code, lent) for factory, code in zip(factories, linked.modules, strict=True)]
+    apart = sum(item.code.sizes.workspace for item in modules if item.factory.module_name in linked.workspace_modules)
+    used = sum(item.ram for item in modules) - apart + linked.workspace_bytes
     if ram is not None and used > ram:
         raise _ram_error(modules, linked, used, ram)
     constants = sum(code.sizes.constants - code.sizes.shared_constants for code in linked.modules)
     constants += linked.constants_bytes
     if flash is not None and constants > flash:
-        raise _flash_error(factories, constants, flash)
-
-
-def _require_bounds(factories: Sequence[Factory]) -> None:
-    """Raise OptionError for modules of the virtual machine that allocate while they run."""
-    for factory in factories:
-        executable = factory.code.executable
-        if executable is None or executable.work_bytes is not None:
-            continue
-        symbols = [symbol.name for symbol in executable.symbols if symbol.high is None]
-        what = f"open extents ({shortened(', '.join(symbols))})" if symbols else "memory"
-        raise OptionError(
-            f"a budget of RAM requires bounds, and module '{factory.module_name}' has {what} without one",
-            place="--ram",
-            next_step=f"Bound them: {_bounding(factory)}, or leave --ram out",
+        values = [value for factory in factories for value in factory.program.constants]
+        largest = largest_text([NamedBytes(value.name, value.nbytes) for value in values])
+        raise BudgetError(
+            f"{constants:,} bytes of constants exceed the budget of {flash:,} by {constants - flash:,} bytes, and the "
+            f"machine code comes on top; {largest}",
+            next_step="Make these layers smaller, or quantize the model",
         )
-
-
-def _bounding(factory: Factory) -> str:
-    interface = factory.interface()
-    return bounding_option(interface.inputs, interface.vm.symbols if interface.vm else ())
 
 
 def _check_memories(factories: Sequence[Factory]) -> None:
@@ -137,11 +124,6 @@ def _check_memories(factories: Sequence[Factory]) -> None:
                     f"than its {limit:,}: {each}",
                     next_step="Give each a part of the memory by compiling it with the bytes it may take",
                 )
-
-
-def _ram(modules: Sequence[_ModuleRam], linked: LinkedCode) -> int:
-    apart = sum(item.code.sizes.workspace for item in modules if item.factory.module_name in linked.workspace_modules)
-    return sum(item.ram for item in modules) - apart + linked.workspace_bytes
 
 
 def _ram_error(modules: Sequence[_ModuleRam], linked: LinkedCode, used: int, limit: int) -> BudgetError:
@@ -186,13 +168,3 @@ def largest_text(constants: Sequence[NamedBytes | ConstantInfo]) -> str:
 
 def _listed(tensors: Sequence[NamedBytes | ConstantInfo]) -> str:
     return ", ".join(f"{shortened(item.name)} ({item.nbytes:,})" for item in tensors[:_LARGEST])
-
-
-def _flash_error(factories: Sequence[Factory], used: int, limit: int) -> BudgetError:
-    values = [value for factory in factories for value in factory.program.constants]
-    largest = largest_text([NamedBytes(value.name, value.nbytes) for value in values])
-    return BudgetError(
-        f"{used:,} bytes of constants exceed the budget of {limit:,} by {used - limit:,} bytes, and the machine code "
-        f"comes on top; {largest}",
-        next_step="Make these layers smaller, or quantize the model",
-    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -13,7 +13,7 @@ from mlfc.archive.write import metadata
 from mlfc.archive.write.members import archive_members, executor_files, linked_code, require_one_processor
 from mlfc.archive.write.older import convert, metadata_path
 from mlfc.archive.write.options import ExportOptions
-from mlfc.codegen.dialect import DIALECTS
+from mlfc.codegen.device import DIALECTS
 from mlfc.crt import crt_files
 from mlfc.errors import OptionError
 from mlfc.factory import Factory
@@ -91,17 +91,12 @@ def export_model_library_format(
 
 def archive_files(factories: Sequence[Factory], options: ExportOptions, seconds: int) -> dict[str, Data]:
     """Return all members by path, in the version and form of the options, stamped with `seconds` since 1970."""
-    members = archive_members(factories, options, seconds)
-    document = metadata.archive_metadata(factories, members.files, members.facts, members.linked, options, seconds)
-    files, document = convert(members.files, document, options)
+    members, trees, linked = archive_members(factories, options, seconds)
+    document = metadata.archive_metadata(factories, members, trees, linked, options, seconds)
+    files, document = convert(members, document, options)
     files = {**files, metadata_path(options): metadata.to_bytes(document)}
-    _require_readable(files, metadata_path(options))
-    return files
-
-
-def _require_readable(files: Mapping[str, Data], metadata_file: str) -> None:
-    """Raise OptionError for an archive that our own reader would refuse: it bounds what it takes from anyone."""
-    limits = {path: MAX_GRAPH for path in files if path.endswith(_GRAPHS)} | {metadata_file: MAX_METADATA}
+    # our own reader bounds what it takes from anyone
+    limits = {path: MAX_GRAPH for path in files if path.endswith(_GRAPHS)} | {metadata_path(options): MAX_METADATA}
     faults = []
     for path, limit in limits.items():
         text = to_bytes(files[path])
@@ -114,6 +109,7 @@ def _require_readable(files: Mapping[str, Data], metadata_file: str) -> None:
             f"the archive would be too large to be read again: {'; '.join(faults)}",
             next_step="Export the modules into several archives",
         )
+    return files
 
 
 def object_files(

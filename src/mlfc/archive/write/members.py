@@ -14,10 +14,9 @@ import numpy as np
 from mlfc.archive.details import VM, constants
 from mlfc.archive.read import layout
 from mlfc.archive.read.source import source_files
-from mlfc.archive.templates.demo import demo_files
-from mlfc.archive.templates.documents import build_plan, cmake_lists, makefile, readme
+from mlfc.archive.templates.documents import build_plan, cmake_lists, demo_files, makefile, readme
 from mlfc.archive.templates.subject import Vector, shapes_at, subject
-from mlfc.archive.write.metadata import ModuleFacts, utc
+from mlfc.archive.write.metadata import utc
 from mlfc.archive.write.options import ExportOptions
 from mlfc.codegen import LinkedCode
 from mlfc.crt import crt_files
@@ -44,15 +43,6 @@ _HOST = "host"
 _PART_OF_A_PATH = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,63}")
 
 
-@dataclass(frozen=True, eq=False)
-class Members:
-    """What an archive consists of, but for its metadata."""
-
-    files: Mapping[str, Data]  # by path in version 7
-    facts: Mapping[str, ModuleFacts]  # by module name
-    linked: LinkedCode
-
-
 def linked_code(factories: Sequence[Factory], options: ExportOptions) -> LinkedCode:
     """Return the code of all modules; that of a single one is there already."""
     if len(factories) == 1 and not options.system_lib:
@@ -72,24 +62,34 @@ def require_one_processor(factories: Sequence[Factory]) -> None:
             )
 
 
-def archive_members(factories: Sequence[Factory], options: ExportOptions, timestamp: int) -> Members:
-    """Return all files but the metadata; ToolchainError where test vectors are wanted and code does not compile."""
+def archive_members(
+    factories: Sequence[Factory], options: ExportOptions, timestamp: int
+) -> tuple[dict[str, Data], list[tuple[ImportedModule, ...]], LinkedCode]:
+    """Return all files but the metadata, by path in version 7, the tree of each module, and the linked code.
+
+    Raises ToolchainError where test vectors are wanted and code does not compile.
+    """
     _check_options(factories, options)
     require_one_processor(factories)
     linked = linked_code(factories, options)
     files: dict[str, Data] = {f"{layout.CODE}/{path}": data for path, data in linked.files.items()}
-    facts = {}
+    trees = []
     for factory, code in zip(factories, linked.modules, strict=True):
         paths = [f"{layout.CODE}/{path}" for path in code.files]
         tree = import_tree(factory.module_name, factory.lib.type_key, paths, factory.lib.imported_modules)
-        facts[factory.module_name] = ModuleFacts(code, tree.entries)
+        trees.append(tree.entries)
         files.update(tree.files)
-        files.update(_module_files(factory, options))
-    if options.runtime:
-        files.update(_runtime_files())
+        files.update(source_files(factory, params=options.source_params))
+        # the constants of AOT modules are in their code, so what an executor would load is empty
+        files[layout.params_path(factory.module_name)] = params_content(factory.params)
+        files.update(executor_files(factory))
+    runtime = layout.layout_of(layout.VERSION).runtime
+    for path, data in crt_files().items() if options.runtime else ():
+        # templates lie where microTVM's tools look for them
+        files[path if path.startswith(f"{_TEMPLATES}/") else f"{runtime}/{path}"] = data
     files.update(_documents(factories, linked, files, options, timestamp))
     check_tree(files)
-    return Members(files, facts, linked)
+    return files, trees, linked
 
 
 def _check_options(factories: Sequence[Factory], options: ExportOptions) -> None:
@@ -131,14 +131,6 @@ def _are_programs(factories: Sequence[Factory]) -> bool:
     )
 
 
-def _module_files(factory: Factory, options: ExportOptions) -> dict[str, Data]:
-    name = factory.module_name
-    files = source_files(factory, params=options.source_params)
-    # the constants of AOT modules are in their code, so what an executor would load is empty
-    files[layout.params_path(name)] = params_content(factory.params)
-    return files | executor_files(factory)
-
-
 def executor_files(factory: Factory) -> dict[str, Data]:
     """Return what an executor loads of a module beside its code: a graph with its parameters, or a description."""
     name = factory.module_name
@@ -148,15 +140,6 @@ def executor_files(factory: Factory) -> dict[str, Data]:
         files[layout.params_path(name)] = params_content(factory.params)
     if factory.code.executable is not None:
         files[layout.vm_path(name)] = encode(factory.code.executable)
-    return files
-
-
-def _runtime_files() -> dict[str, Data]:
-    """Return the C runtime, and its templates where microTVM's tools look for them."""
-    runtime = layout.layout_of(layout.VERSION).runtime
-    files: dict[str, Data] = {}
-    for path, data in crt_files().items():
-        files[path if path.startswith(f"{_TEMPLATES}/") else f"{runtime}/{path}"] = data
     return files
 
 
@@ -175,10 +158,15 @@ def _documents(
     # the C runtime has no devices and no ONNX Runtime, so a demo of what needs one could not run
     if (options.runtime or not _uses_runtime(factories)) and _are_programs(factories):
         documents.update(demo_files(subjects))
-        digest = _digest(factories, {**files, **documents})
+        digest = sha256()  # of all code, binary constants by theirs, which are known
+        for path, data in sorted({**files, **documents}.items()):
+            if path.endswith(_CODE):
+                digest.update(f"{path}\0{sha256_of(data)}\0".encode())
+        for constant in (constant for factory in factories for constant in constants(factory)):
+            digest.update(f"{constant.name}\0{constant.sha256}\0".encode())
         built = [path for path in (*files, *documents) if options.runtime or path not in layout.REGISTRIES]
         runtime = places.runtime if graphs or (options.system_lib and options.runtime) else None
-        plan = build_plan(name, built, runtime, digest)
+        plan = build_plan(name, built, runtime, digest.hexdigest())
         documents[_MAKEFILE] = makefile(plan).encode()
         documents[_CMAKE] = cmake_lists(plan).encode()
     library = f"lib{name}.a" if _MAKEFILE in documents else None
@@ -195,34 +183,18 @@ def _computed_vectors(factory: Factory, options: ExportOptions) -> tuple[Vector,
     module = load_factory(factory)
     vectors = []
     for index in range(options.test_vectors):
-        inputs = fill(_infos(factory, index, options.seed), seed=options.seed + index)
+        values = factory.program.inputs
+        symbols = symbols_of(extent for value in values for extent in value.shape)
+        numbers = np.random.default_rng((options.seed, index))
+        sizes = {}
+        for symbol in symbols:  # the least in the first vector, the largest in the second
+            drawn = int(numbers.integers(symbol.low, symbol.high, endpoint=True))
+            sizes[symbol] = (symbol.low, symbol.high, drawn)[min(index, 2)]
+        pairs = zip(values, shapes_at(values, sizes), strict=True)
+        infos = [TensorInfo(value.name, shape, value.dtype) for value, shape in pairs]
+        inputs = fill(infos, seed=options.seed + index)
         vectors.append(Vector(inputs, module.run(inputs)))
     return tuple(vectors)
-
-
-def _infos(factory: Factory, index: int, seed: int) -> tuple[TensorInfo, ...]:
-    """Return the inputs of a test vector: open extents are the least in the first, the largest in the second."""
-    values = factory.program.inputs
-    symbols = symbols_of(extent for value in values for extent in value.shape)
-    numbers = np.random.default_rng((seed, index))
-    sizes = {
-        symbol: (symbol.low, symbol.high, int(numbers.integers(symbol.low, symbol.high, endpoint=True)))[min(index, 2)]
-        for symbol in symbols
-    }
-    shapes = shapes_at(values, sizes)
-    return tuple(TensorInfo(value.name, shape, value.dtype) for value, shape in zip(values, shapes, strict=True))
-
-
-def _digest(factories: Sequence[Factory], files: Mapping[str, Data]) -> str:
-    """Return a hash of all code, binary constants by theirs, which are known."""
-    digest = sha256()
-    for path, data in sorted(files.items()):
-        if path.endswith(_CODE):
-            digest.update(f"{path}\0{sha256_of(data)}\0".encode())
-    for factory in factories:
-        for constant in constants(factory):
-            digest.update(f"{constant.name}\0{constant.sha256}\0".encode())
-    return digest.hexdigest()
 
 
 def check_tree(paths: Iterable[str]) -> None:

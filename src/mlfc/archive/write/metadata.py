@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from mlfc.archive.details import full_module_info
@@ -22,7 +22,6 @@ from mlfc.support.module_info import (
     FileInfo,
     ImportedModule,
     SharedInfo,
-    ToolchainInfo,
 )  # fmt: skip
 from mlfc.support.platforms import TYPE_CODES
 from mlfc.support.version import __version__
@@ -31,35 +30,27 @@ from mlfc.tir.program import Value
 if TYPE_CHECKING:
     from mlfc.factory import Factory
 
-__all__ = ["ModuleFacts", "archive_metadata", "module_metadata", "to_bytes", "utc"]
-
 # the name under which microTVM's tools know the C runtime
 _RUNTIME = {"short_name": "tvm_standalone_crt", "url": "./runtime", "url_type": "mlf_path"}
-
-
-@dataclass(frozen=True)
-class ModuleFacts:
-    """What metadata say of a module beside what its factory knows."""
-
-    code: GeneratedCode  # as linked with the archive's other modules
-    module_tree: Sequence[ImportedModule]  # the root first
-    toolchain: Mapping[str, str] | None = None  # the C compiler, where objects are in the archive
 
 
 def archive_metadata(
     factories: Sequence[Factory],
     files: Mapping[str, Data],
-    facts: Mapping[str, ModuleFacts],
+    trees: Sequence[Sequence[ImportedModule]],
     linked: LinkedCode,
     options: ExportOptions,
     timestamp: int,
 ) -> dict[str, Any]:
-    """Return the whole document; `files` are all other members, `timestamp` is in seconds since 1970."""
+    """Return the whole document.
+
+    `files` are all other members, `trees` the modules of each, the root first, `timestamp` is in seconds since 1970.
+    """
     return {
         "version": VERSION,
         "modules": {
-            factory.module_name: module_metadata(factory, facts[factory.module_name], options, timestamp)
-            for factory in factories
+            factory.module_name: _module_metadata(factory, code, tree, options, timestamp)
+            for factory, code, tree in zip(factories, linked.modules, trees, strict=True)
         },
         "mlfc": ArchiveInfo(
             version=__version__,
@@ -68,26 +59,48 @@ def archive_metadata(
                 for path, digest in zip(files, sha256_of_each(tuple(files.values())), strict=True)
             },
             shared=SharedInfo(
-                linked.workspace_bytes,
-                tuple(linked.workspace_modules),
-                linked.constants_bytes,
-                tuple(linked.functions),
+                linked.workspace_bytes, tuple(linked.workspace_modules), linked.constants_bytes, tuple(linked.functions)
             ),
         ).to_json(),
     }
 
 
-def module_metadata(factory: Factory, facts: ModuleFacts, options: ExportOptions, timestamp: int) -> dict[str, Any]:
-    """Return the object of one module."""
+def _module_metadata(
+    factory: Factory, code: GeneratedCode, tree: Sequence[ImportedModule], options: ExportOptions, timestamp: int
+) -> dict[str, Any]:
+    asked = factory.memory_options
     info = replace(
-        full_module_info(factory, facts.code),
-        module_tree=tuple(facts.module_tree),
-        build=_build(factory, facts, options),
+        full_module_info(factory, code),
+        module_tree=tuple(tree),
+        build=BuildInfo(
+            target=str(factory.target),
+            target_host=str(factory.target_host) if factory.target_host else None,
+            executor=factory.executor,
+            optimize=factory.optimize,
+            numerics=factory.module.numerics,
+            external_workspace=code.external_workspace,
+            workspace_io=asked.workspace_io,
+            pools=tuple(AskedPool(pool.name, pool.nbytes) for pool in asked.pools),
+            constants=tuple(AskedConstantPool(pool.name, pool.nbytes, pool.external) for pool in asked.constants),
+            ram=asked.ram,
+            byoc=tuple(factory.module.byoc),
+            specialize=tuple(dict(values) for values in factory.specialize),
+            toolchain=None,  # no objects of a C compiler are in the archive
+            test_vectors=options.test_vectors,
+            seed=options.seed,
+        ),
     )
+    needed: dict[tuple[str, int], int] = {}
+    for kernel in factory.program.kernels:
+        key = code.function_names[kernel.name], TYPE_CODES[kernel.device or "cpu"]
+        needed[key] = max(needed.get(key, 0), most(kernel.scratch_bytes) or 0)
     memory: dict[str, Any] = {
         "functions": {
-            "main": _main(factory, facts.code),
-            "operator_functions": _operator_functions(factory, facts.code),
+            "main": _main(factory, code),
+            "operator_functions": [
+                {"function_name": name, "workspace": [{"device": device, "workspace_size_bytes": size}]}
+                for (name, device), size in needed.items()
+            ],
         }
     }
     if factory.graph_json:
@@ -112,37 +125,21 @@ def module_metadata(factory: Factory, facts: ModuleFacts, options: ExportOptions
 
 def _main(factory: Factory, code: GeneratedCode) -> list[dict[str, Any]]:
     """Return what the model needs on each kind of device, that of the host first."""
-    program, sizes = factory.program, code.sizes
-    if code.device is None or code.plan is None or code.graph is None:
-        host = (sizes.workspace, sizes.constants, sizes.io)
-        return [_main_on(None, host, program.inputs, program.outputs)]
+    kind = None if code.plan is None or code.graph is None or code.device is None else code.device.kind
     entries = []
-    for device in (None, code.device.kind):
-        inputs, outputs = (
-            [value for value in values if value.root.device == device] for values in (program.inputs, program.outputs)
-        )
-        constants = sum(value.nbytes for value in code.graph.params.values() if value.device == device)
-        workspace = code.plan.bytes_on(device)
-        if device is None:
+    for device in (None, kind) if kind is not None else (None,):
+        inputs, outputs = factory.program.inputs, factory.program.outputs
+        workspace, constants, io = code.sizes.workspace, code.sizes.constants, code.sizes.io
+        if kind is not None and code.plan is not None and code.graph is not None:
+            inputs, outputs = (tuple(item for item in each if item.root.device == device) for each in (inputs, outputs))
             # the host takes scratch from elsewhere than storages
-            workspace = sizes.workspace - code.plan.bytes_on(code.device.kind)
-        io = sum(value.nbytes for value in (*inputs, *outputs))
-        entries.append(_main_on(device, (workspace, constants, io), inputs, outputs))
+            workspace = code.plan.bytes_on(kind) if device else workspace - code.plan.bytes_on(kind)
+            constants = sum(value.nbytes for value in code.graph.params.values() if value.device == device)
+            io = sum(value.nbytes for value in (*inputs, *outputs))
+        entry = {"device": TYPE_CODES[device or "cpu"], "workspace_size_bytes": workspace, "io_size_bytes": io}
+        tensors = {"inputs": _sizes(inputs), "outputs": _sizes(outputs)}
+        entries.append({**entry, "constants_size_bytes": constants, **tensors})
     return entries
-
-
-def _main_on(
-    device: str | None, sizes: tuple[int, int, int], inputs: Sequence[Value], outputs: Sequence[Value]
-) -> dict[str, Any]:
-    workspace, constants, io = sizes
-    return {
-        "device": TYPE_CODES[device or "cpu"],
-        "workspace_size_bytes": workspace,
-        "constants_size_bytes": constants,
-        "io_size_bytes": io,
-        "inputs": _sizes(inputs),
-        "outputs": _sizes(outputs),
-    }
 
 
 def to_bytes(metadata: Mapping[str, Any]) -> bytes:
@@ -155,40 +152,6 @@ def utc(timestamp: int) -> str:
     return time.strftime("%Y-%m-%d %H:%M:%SZ", time.gmtime(timestamp))
 
 
-def _build(factory: Factory, facts: ModuleFacts, options: ExportOptions) -> BuildInfo:
-    """Return what compiling the archive's own source again takes to give the same module."""
-    asked = factory.memory_options
-    return BuildInfo(
-        target=str(factory.target),
-        target_host=str(factory.target_host) if factory.target_host else None,
-        executor=factory.executor,
-        optimize=factory.optimize,
-        numerics=factory.module.numerics,
-        external_workspace=facts.code.external_workspace,
-        workspace_io=asked.workspace_io,
-        pools=tuple(AskedPool(pool.name, pool.nbytes) for pool in asked.pools),
-        constants=tuple(AskedConstantPool(pool.name, pool.nbytes, pool.external) for pool in asked.constants),
-        ram=asked.ram,
-        byoc=tuple(factory.module.byoc),
-        specialize=tuple(dict(values) for values in factory.specialize),
-        toolchain=ToolchainInfo(facts.toolchain["compiler"]) if facts.toolchain else None,
-        test_vectors=options.test_vectors,
-        seed=options.seed,
-    )
-
-
 def _sizes(values: Sequence[Value]) -> dict[str, Any]:
     """Return dtype and bytes of tensors: of open ones the most, or 0 where an extent has no bound."""
     return {value.name: {"dtype": value.dtype, "size": most(value.nbytes) or 0} for value in values}
-
-
-def _operator_functions(factory: Factory, code: GeneratedCode) -> list[dict[str, Any]]:
-    """Return each function once, with the largest workspace that any kernel of it needs."""
-    needed: dict[tuple[str, int], int] = {}
-    for kernel in factory.program.kernels:
-        key = code.function_names[kernel.name], TYPE_CODES[kernel.device or "cpu"]
-        needed[key] = max(needed.get(key, 0), most(kernel.scratch_bytes) or 0)
-    return [
-        {"function_name": name, "workspace": [{"device": device, "workspace_size_bytes": size}]}
-        for (name, device), size in needed.items()
-    ]

@@ -9,16 +9,15 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from mlfc.archive.read.layout import METADATA, VERSION, layout_of, moved, params_path
+from mlfc.archive.read.layout import METADATA, VERSION, ArchiveLayout, layout_of, moved, params_path
 from mlfc.archive.read.model import FULL_MODEL
-from mlfc.archive.read.opening import Archive, open_archive
+from mlfc.archive.read.module_parts import executable_of
+from mlfc.archive.read.opening import Archive, export_seconds, open_archive
 from mlfc.archive.read.params_forms import read_params
-from mlfc.archive.read.record import export_seconds
-from mlfc.archive.read.vm_file import executable_of
-from mlfc.archive.write.older import Document, manifest_of, relocated, with_manifest
+from mlfc.archive.write.older import manifest_of, relocated, with_manifest
 from mlfc.errors import ArchiveError
 from mlfc.support.atomic import atomic_file, check_writable
-from mlfc.support.content import Data, ViewContent
+from mlfc.support.content import Data
 from mlfc.support.params import params_content
 from mlfc.support.tar import source_date, write_tar
 
@@ -73,35 +72,29 @@ def migrate(old: str | os.PathLike[str], new: str | os.PathLike[str], timestamp:
         for module in archive.record.modules.values():
             if module.files.vm is not None:
                 executable_of(archive, module.files.vm)  # raises for those of versions with bytecode
-        files: dict[str, Data] = {
-            path: ViewContent(archive.tar.view(path)) for path in archive.tar.sizes if path != archive.metadata_path
-        }
-        made = dict(_missing_params(archive))
-        moved_files, document = _moved(archive, {**files, **made})
-        seconds = _export_time(archive) if timestamp is None else source_date(timestamp)
+        tar = archive.tar
+        files: dict[str, Data] = {path: tar.view(path) for path in tar.sizes if path != archive.metadata_path}
+        made = {}  # version 7 always has parameters in TVM's form
+        for name, module in archive.record.modules.items():
+            if module.files.params not in (None, params_path(name)):
+                made[params_path(name)] = params_content(read_params(archive.tar, module.files.params))
+        new_layout = layout_of(VERSION, style=archive.record.style)
+        if archive.record.style == FULL_MODEL and archive.layout != new_layout:
+            files, document = relocated({**files, **made}, archive.metadata, archive.layout, new_layout, VERSION)
+        else:
+            files |= made
+            document = with_manifest(files, archive.metadata, manifest_of(archive.metadata))
+        times = [export_seconds(module.export_datetime) for module in archive.record.modules.values()]
+        # what is before 1970 no tar can say
+        seconds = max(0, *times) if timestamp is None else source_date(timestamp)
         metadata = json.dumps(document, indent=2, sort_keys=True, allow_nan=False).encode()
         with atomic_file(target) as file:
-            write_tar(file, {**moved_files, METADATA: metadata}, seconds)
-        record = archive.record
-        return Migration(target, record.version, record.form, _renamed(archive), tuple(_warnings(archive, made)))
+            write_tar(file, {**files, METADATA: metadata}, seconds)
+        record, renamed = archive.record, _renamed(archive, new_layout)
+        return Migration(target, record.version, record.form, renamed, tuple(_warnings(archive, made)))
 
 
-def _missing_params(archive: Archive) -> Iterator[tuple[str, Data]]:
-    """Yield parameters in TVM's form, which version 7 always has, where an archive has them in another one alone."""
-    for name, module in archive.record.modules.items():
-        if module.files.params not in (None, params_path(name)):
-            yield params_path(name), params_content(read_params(archive.tar, module.files.params))
-
-
-def _moved(archive: Archive, files: Mapping[str, Data]) -> tuple[dict[str, Data], Document]:
-    new = layout_of(VERSION, style=archive.record.style)
-    if archive.record.style == FULL_MODEL and archive.layout != new:
-        return relocated(files, archive.metadata, archive.layout, new, VERSION)
-    return dict(files), with_manifest(files, archive.metadata, manifest_of(archive.metadata))
-
-
-def _renamed(archive: Archive) -> dict[str, str]:
-    new = layout_of(VERSION, style=archive.record.style)
+def _renamed(archive: Archive, new: ArchiveLayout) -> dict[str, str]:
     renamed = {} if archive.metadata_path == METADATA else {archive.metadata_path: METADATA}
     if archive.layout != new:
         (name,) = archive.record.modules
@@ -110,11 +103,6 @@ def _renamed(archive: Archive) -> dict[str, str]:
             if target != path:
                 renamed[path] = target
     return renamed
-
-
-def _export_time(archive: Archive) -> int:
-    """Return the latest time of the modules; what is before 1970 no tar can say."""
-    return max(0, *(export_seconds(module.export_datetime) for module in archive.record.modules.values()))
 
 
 def _warnings(archive: Archive, made: Mapping[str, Data]) -> Iterator[str]:

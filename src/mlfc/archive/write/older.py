@@ -41,7 +41,13 @@ def convert(
     `files` are all but the metadata, `document` the metadata that mlfc made; those returned are for `metadata_path`.
     Raises OptionError if the version knows one module and there are several, or cannot say what the module is.
     """
-    result = {**files, **_other_forms(files, document, options)}
+    forms = sorted({*options.params_forms} - {"params"})
+    made: dict[str, Data] = {}
+    for module in document["modules"] if forms else ():
+        path = f"parameters/{module}.params"
+        params = load_params(to_bytes(files[path]), place=path)
+        made.update({f"parameters/{module}.{form}": WRITERS[form](params) for form in forms})
+    result = {**files, **made}
     version, form = _version_and_form(options)
     if version == VERSION:
         return result, with_manifest(result, document, manifest_of(document))
@@ -57,17 +63,6 @@ def convert(
 
 def _version_and_form(options: ExportOptions) -> tuple[int, str]:
     return (RFC_VERSION, RFC) if options.rfc else (options.format_version, TVM)
-
-
-def _other_forms(files: Mapping[str, Data], document: Mapping[str, Any], options: ExportOptions) -> dict[str, Data]:
-    """Return the parameters in the forms that are asked for beside TVM's."""
-    forms = sorted({*options.params_forms} - {"params"})
-    made: dict[str, Data] = {}
-    for module in document["modules"] if forms else ():
-        path = f"parameters/{module}.params"
-        params = load_params(to_bytes(files[path]), place=path)
-        made.update({f"parameters/{module}.{form}": WRITERS[form](params) for form in forms})
-    return made
 
 
 def _flat(document: Mapping[str, Any], version: int, form: str) -> Document:
@@ -86,21 +81,16 @@ def _flat(document: Mapping[str, Any], version: int, form: str) -> Document:
             raise OptionError(cause, next_step="Write version 6 or 7")
         flat["target"] = targets[0]
     elif version <= _LAST_WITH_TARGETS_BY_DEVICE:
-        flat["target"] = _targets_by_device(module["target"])
+        by_device: dict[str, str] = {}
+        for target in module["target"]:
+            kind = target.partition(" ")[0]
+            device = str(_DEVICES.get(kind, ""))
+            if not device or device in by_device:
+                cause = f"version 5 names targets by device, and '{kind}' has none of its own"
+                raise OptionError(cause, next_step="Write version 6 or 7")
+            by_device[device] = target
+        flat["target"] = by_device
     return flat
-
-
-def _targets_by_device(targets: list[str]) -> dict[str, str]:
-    by_device: dict[str, str] = {}
-    for target in targets:
-        kind = target.partition(" ")[0]
-        device = str(_DEVICES.get(kind, ""))
-        if not device or device in by_device:
-            raise OptionError(
-                f"version 5 names targets by device, and '{kind}' has none of its own", next_step="Write version 6 or 7"
-            )
-        by_device[device] = target
-    return by_device
 
 
 def relocated(
@@ -154,21 +144,14 @@ def _module(module: Mapping[str, Any], paths: Mapping[str, str], old: ArchiveLay
         result["external_dependencies"] = [
             {**entry, "url": there} if entry.get("url") == here else entry for entry in result["external_dependencies"]
         ]
-    tree = result.get("mlfc", {}).get("module_tree")
-    if tree is not None:
-        moved_tree = [{**item, "files": [paths.get(path, path) for path in item["files"]]} for item in tree]
-        result["mlfc"] = {**result["mlfc"], "module_tree": moved_tree}
-    pools = result.get("mlfc", {}).get("constant_pools")
-    if pools is not None:
-        moved_pools = [{**pool, "file": pool["file"] and _moved_code(pool["file"], paths)} for pool in pools]
-        result["mlfc"] = {**result["mlfc"], "constant_pools": moved_pools}
-    return result
-
-
-def _moved_code(path: str, paths: Mapping[str, str]) -> str:
-    """Return where a file lies that is named from the folder of the code on."""
-    whole = f"{CODE}/{path}"
-    return paths.get(whole, whole).removeprefix(f"{CODE}/")
+    details = dict(result.get("mlfc", {}))
+    if (tree := details.get("module_tree")) is not None:
+        details["module_tree"] = [{**item, "files": [paths.get(path, path) for path in item["files"]]} for item in tree]
+    if (pools := details.get("constant_pools")) is not None:  # their files are named from the folder of the code on
+        code = {f"{CODE}/{pool['file']}": pool["file"] for pool in pools if pool["file"]}
+        code_now = {file: paths.get(path, path).removeprefix(f"{CODE}/") for path, file in code.items()}
+        details["constant_pools"] = [{**pool, "file": code_now.get(pool["file"], pool["file"])} for pool in pools]
+    return {**result, "mlfc": details} if details else result
 
 
 def _rewritten(text: bytes, paths: Mapping[str, str], old: ArchiveLayout, new: ArchiveLayout, version: int) -> bytes:

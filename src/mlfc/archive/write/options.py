@@ -16,8 +16,7 @@ class ExportOptions:
     """Options of an archive."""
 
     timestamp: int | None = option(
-        None,
-        "Seconds since 1970 for the times in the archive. Default: SOURCE_DATE_EPOCH of the environment, else 0.",
+        None, "Seconds since 1970 for the times in the archive. Default: SOURCE_DATE_EPOCH of the environment, else 0."
     )
     source_params: bool = option(
         True, "Keep the model's own weights (default), so that the archive can be compiled again."
@@ -35,8 +34,7 @@ class ExportOptions:
     share_workspace: bool = option(False, "One workspace for several modules that never run together.")
     share_weights: bool = option(False, "Keep equal constants of several modules once.")
     system_lib: bool = option(
-        False,
-        "Put aot modules into the C runtime's table of functions too, for hosts that drive microTVM's projects.",
+        False, "Put aot modules into the C runtime's table of functions too, for hosts that drive microTVM's projects."
     )
 
     def __post_init__(self) -> None:
@@ -49,8 +47,7 @@ class ExportOptions:
         unknown = sorted(set(self.params_forms) - set(PARAMS_FORMS))
         if unknown:
             raise OptionError(
-                f"parameters cannot be written as {', '.join(unknown)}",
-                next_step=f"Use {', '.join(PARAMS_FORMS)}",
+                f"parameters cannot be written as {', '.join(unknown)}", next_step=f"Use {', '.join(PARAMS_FORMS)}"
             )
         if self.test_vectors < 0 or self.seed < 0:
             raise OptionError("the number of test vectors and their seed count from 0")

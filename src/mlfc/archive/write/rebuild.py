@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -19,7 +19,7 @@ from mlfc.factory import Factory
 from mlfc.memory import ConstantPool, Pool
 from mlfc.options import BuildOptions
 from mlfc.support.keywords import check_names, option_names
-from mlfc.support.module_info import BuildInfo, ImportedModule, ModuleInfo
+from mlfc.support.module_info import BuildInfo
 from mlfc.support.parallel_functions import SOURCE
 from mlfc.target.defaults import PORTABLE
 from mlfc.target.target import parse_target
@@ -90,7 +90,16 @@ def _module(archive: Archive, name: str, chosen: Mapping[str, Any]) -> Factory:
     record = archive.record.modules[name]
     if record.details is None:
         raise InternalError(f"module '{name}' has a source, but was not compiled by mlfc")
-    recorded = _recorded(record.details, " ".join(record.targets))
+    recorded = record.details.build or BuildInfo(
+        target=(" ".join(record.targets)),
+        executor=record.details.executor,
+        optimize=record.details.optimize,
+        numerics=record.details.numerics,
+        external_workspace=record.details.external_workspace,
+        toolchain=None,
+        test_vectors=0,
+        seed=0,
+    )
     byoc = tuple(chosen.get("byoc", recorded.byoc))
     options = replace(
         BuildOptions(
@@ -116,13 +125,8 @@ def _module(archive: Archive, name: str, chosen: Mapping[str, Any]) -> Factory:
         # the graph executor has no workspace that could be passed in, or placed
         options = replace(options, external_workspace=False, workspace_io=False, pools=(), constants=(), ram=None)
     factory = build_module(replace(module, numerics=recorded.numerics, byoc=byoc), params, options)
-    _require_own_modules(archive, name, record.details.module_tree, factory)
-    return factory
-
-
-def _require_own_modules(archive: Archive, name: str, tree: Sequence[ImportedModule], factory: Factory) -> None:
-    """Raise ArchiveError for modules that a user imported: compiling again does not make them."""
-    stored = Counter(entry.type_key for entry in tree[1:])
+    # compiling again does not make modules that a user imported
+    stored = Counter(entry.type_key for entry in record.details.module_tree[1:])
     # kernels of a device are made again, or not needed for another target
     kernels = [str(target).partition(" ")[0] for target in archive.record.modules[name].targets]
     others = stored - Counter(module.type_key for module in factory.lib.imported_modules) - Counter(kernels)
@@ -132,17 +136,4 @@ def _require_own_modules(archive: Archive, name: str, tree: Sequence[ImportedMod
             place=archive.path,
             next_step="Compile the model itself and import them again",
         )
-
-
-def _recorded(info: ModuleInfo, target: str) -> BuildInfo:
-    """Return the options of a build, as far as archives of before they were listed tell them."""
-    return info.build or BuildInfo(
-        target=target,
-        executor=info.executor,
-        optimize=info.optimize,
-        numerics=info.numerics,
-        external_workspace=info.external_workspace,
-        toolchain=None,
-        test_vectors=0,
-        seed=0,
-    )
+    return factory

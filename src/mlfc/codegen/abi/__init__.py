@@ -6,15 +6,18 @@ those of tvm-ffi.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import PurePosixPath
+from typing import Any
 
-from mlfc.codegen.abi.classic_entries import classic_entries
-from mlfc.codegen.abi.entry import AotEntry
-from mlfc.codegen.abi.ffi_entries import ffi_entries, operator_entries
+from mlfc.codegen.abi.entry import AotEntry, host_module
+from mlfc.codegen.c_host import packed_head
+from mlfc.codegen.c_interface import LICENCE
 from mlfc.codegen.emit import GeneratedCode
 from mlfc.codegen.host.aot import main_function_name
 from mlfc.codegen.unit import Unit
+from mlfc.codegen.writer import Writer, c_string, comment_text
 from mlfc.errors import OptionError, unknown
 from mlfc.support.content import Data, to_bytes
 
@@ -47,30 +50,149 @@ def library_files(
         if unit.executor == "graph":
             beside |= operator_entries(unit, code, abi)
             continue
-        entry = AotEntry(unit, code, defines_gate=shares.index(True) == index if shares[index] else False)
-        beside[f"src/{unit.module}_entries.c"] = _entries_file(entry, abi, alone=len(units) == 1).encode()
-        # under its own name readers of the classic convention would call it, whether or not the library has that
-        beside |= _with_other_main(unit.module, own)
+        is_first = shares[index] and shares.index(True) == index
+        entry = AotEntry(unit, code, host_module(unit, code), defines_gate=is_first)
+        parts = [entry.file_start()]
+        if "classic" in abi:
+            parts.append(classic_entries(entry, alone=len(units) == 1))
+        if "ffi" in abi:
+            parts.append(ffi_entries(entry, alone=len(units) == 1))
+        beside[f"src/{unit.module}_entries.c"] = "\n".join(parts).encode()
+        # The C interface's main function, which takes plain pointers, has the very name by which executors look for the
+        # packed one, whether or not the library has that. Only the module's own files call it. It gets a name of the
+        # same length, for which objects have room.
+        main = main_function_name(f"tvmgen_{unit.module}").encode()
+        other = f"tvmgen_{unit.module}_on_pointers".encode().ljust(len(main), b"_")
+        for path in own:
+            if PurePosixPath(path).stem in (f"{unit.module}_lib0", f"{unit.module}_lib1"):
+                beside[path] = to_bytes(own[path]).replace(main, other)
     return beside
 
 
-def _entries_file(entry: AotEntry, abi: Sequence[str], *, alone: bool) -> str:
-    parts = [entry.file_start()]
-    if "classic" in abi:
-        parts.append(classic_entries(entry, alone=alone))
-    if "ffi" in abi:
-        parts.append(ffi_entries(entry, alone=alone))
-    return "\n".join(parts)
+def classic_entries(entry: AotEntry, *, alone: bool) -> str:
+    """Return the packed function of a module and the one that returns its tables.
 
-
-def _with_other_main(module: str, files: Mapping[str, Data]) -> dict[str, Data]:
-    """Return those of the files that are a module's code; its main function has another name in them.
-
-    The C interface's main function, which takes plain pointers, has the very name by which executors look for the
-    packed one. Only the module's own files call it. Objects have room for a name of the same length.
+    The packed function has two names: TVM's, which in other libraries is also that of functions with other arguments,
+    and one that only this function has. If the module is `alone` in its library, names without a module's are this
+    one's.
     """
-    name = main_function_name(f"tvmgen_{module}").encode()
-    other = f"tvmgen_{module}_on_pointers".encode().ljust(len(name), b"_")
-    stems = (f"{module}_lib0", f"{module}_lib1")
-    paths = [path for path in files if PurePosixPath(path).stem in stems]
-    return {path: to_bytes(files[path]).replace(name, other) for path in paths}
+    main = main_function_name(entry.module.prefix)
+    writer = Writer()
+    for name in (main, f"mlfc_packed_{entry.module.name}"):
+        with writer.block(f"TVM_DLL {packed_head(name)}"):
+            writer.line(f"const DLTensor *tensors[{entry.slots}];")
+            writer.line(f"void *data[{entry.slots}];")
+            writer.lines(["(void)out_ret_value;", "(void)out_ret_tcode;", "(void)resource_handle;"])
+            writer.line("return mlfc_classic_entry(&function, args, type_codes, num_args, tensors, data);")
+        writer.line()
+    if entry.keeps_state:
+        with writer.block(f"TVM_DLL {packed_head(f'mlfc_packed_{entry.module.name}_state_reset')}"):
+            writer.lines(["const DLTensor *tensors[1];", "void *data[1];"])
+            writer.lines(["(void)out_ret_value;", "(void)out_ret_tcode;", "(void)resource_handle;"])
+            writer.line("return mlfc_classic_entry(&reset_function, args, type_codes, num_args, tensors, data);")
+        writer.line()
+    entry.module.write_tables(writer, "", "metadata", "", "TVM_METADATA_VERSION")
+    names = [f"{entry.module.prefix}_get_c_metadata", *(["get_c_metadata"] if alone else [])]
+    for name in names:
+        with writer.block(f"TVM_DLL {packed_head(name)}"):
+            writer.lines(["(void)args;", "(void)type_codes;", "(void)num_args;", "(void)resource_handle;"])
+            with writer.block("if (out_ret_value == NULL || out_ret_tcode == NULL)"):
+                writer.line(f'TVMAPISetLastError("{name}: the result is expected to be a pointer, not NULL");')
+                writer.line("return -1;")
+            writer.line("out_ret_value->v_handle = (void *)(uintptr_t)&metadata;")
+            writer.line("*out_ret_tcode = kTVMOpaqueHandle;")
+            writer.line("return 0;")
+        writer.line()
+    if alone:
+        writer.line("/* the function that calling the library itself calls */")
+        writer.line(f"extern TVM_DLL const char __tvm_main__[{len(main) + 1}];")
+        writer.line(f"const char __tvm_main__[{len(main) + 1}] = {c_string(main, len(main))};")
+    return writer.text()
+
+
+PREFIX = "__tvm_ffi_"
+_MAIN = f"{PREFIX}main"
+_LONGEST_LITERAL = 4095
+_ROW = 32
+
+
+def ffi_entries(entry: AotEntry, *, alone: bool) -> str:
+    """Return the function of a module, and those that describe it.
+
+    If the module is `alone` in its library, calling the library calls this one.
+    """
+    module = entry.module.name
+    names = [f"{PREFIX}{module}", *([_MAIN] if alone and module != "main" else [])]
+    writer = Writer()
+    for name in names:
+        with writer.block(f"TVM_DLL {ffi_head(name)}"):
+            writer.line(f"const DLTensor *tensors[{entry.slots}];")
+            writer.line(f"void *data[{entry.slots}];")
+            writer.line("(void)handle;")
+            writer.line("return mlfc_ffi_entry(&function, args, num_args, result, tensors, data);")
+        writer.line()
+    if entry.keeps_state:
+        with writer.block(f"TVM_DLL {ffi_head(f'{PREFIX}{module}_state_reset')}"):
+            writer.lines(["const DLTensor *tensors[1];", "void *data[1];", "(void)handle;"])
+            writer.line("return mlfc_ffi_entry(&reset_function, args, num_args, result, tensors, data);")
+        writer.line()
+    types = [{"type": "None"}, *({"type": "ffi.Tensor"} for _ in entry.tensors)]
+    metadata: dict[str, Any] = {"type_schema": json.dumps({"type": "ffi.Function", "args": types})}
+    lines = [f"Run the model {module} once, on contiguous tensors of the CPU.", "", "Parameters", "----------"]
+    for kind, group, says in (
+        ("inputs", entry.module.inputs, "read"),
+        ("outputs", entry.module.outputs, "written; left out, they are returned"),
+    ):
+        metadata[kind] = [{"name": item.name, "shape": list(item.shape), "dtype": item.dtype} for item in group]
+        lines += [f"{item.name} : {item.dtype}{list(item.shape)}, {says}" for item in group]
+    for kind, text in (("metadata", json.dumps(metadata)), ("doc", "\n".join(lines) + "\n")):
+        with writer.block(f"TVM_DLL {ffi_head(f'{PREFIX}_{kind}_{module}')}"):
+            _write_text(writer, text)
+            writer.lines(["(void)handle;", "(void)args;", "(void)num_args;"])
+            writer.line("return mlfc_ffi_text((const char *)text, result);")
+        writer.line()
+    return writer.text()
+
+
+def _write_text(writer: Writer, text: str) -> None:
+    """Write the array ``text``: as a string that people can read where C allows one of this length."""
+    data = text.encode("utf-8", "replace")
+    if len(data) < _LONGEST_LITERAL:
+        lines = text.splitlines(keepends=True)
+        head, tail = "static const char text[] =", ";"
+        parts = [c_string(line, len(line)) for line in lines]
+    else:
+        head, tail = "static const unsigned char text[] = {", "};"
+        rows = [(*data, 0)[start : start + _ROW] for start in range(0, len(data) + 1, _ROW)]
+        parts = [f"{', '.join(map(str, row))}," for row in rows]
+    writer.line(head)
+    with writer.indented():
+        writer.lines(parts)
+    writer.line(tail)
+
+
+def ffi_head(name: str) -> str:
+    """Return the declaration of a function of the convention."""
+    return f"int {name}(void *handle, const struct mlfc_any *args, int32_t num_args, struct mlfc_any *result)"
+
+
+def operator_entries(unit: Unit, code: GeneratedCode, abi: Sequence[str]) -> Mapping[str, Data]:
+    """Return the file by which tvm-ffi calls the operators of a module: its own code has packed functions of them."""
+    if "ffi" not in abi:
+        return {}
+    writer = Writer()
+    writer.lines([f"/* target: {comment_text(str(unit.target))} */", f"/* {LICENCE} */"])
+    writer.lines(["#include <stdint.h>", "#include <tvm/runtime/c_backend_api.h>", '#include "mlfc_ffi.h"', ""])
+    for kernel in unit.kernels_in_code:
+        # functions of devices take their scratch from the caller
+        scratch = kernel.scratch if kernel.device else ()
+        name, count = code.function_names[kernel.name], len(kernel.params) + len(scratch)
+        writer.line(f"{packed_head(name)};")
+        with writer.block(f"TVM_DLL {ffi_head(PREFIX + name)}"):
+            writer.line(f"TVMValue values[{count}];")
+            writer.line(f"int type_codes[{count}];")
+            writer.lines(["(void)handle;", "(void)result;"])
+            text = c_string(name, len(name))
+            writer.line(f"return mlfc_ffi_packed({text}, {name}, {count}, args, num_args, values, type_codes);")
+        writer.line()
+    return {f"src/{unit.module}_entries.c": writer.text().encode()}

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cached_property
+from math import prod
 
-from mlfc.codegen.c_interface import LICENCE, InterfaceTensor, tensors
+from mlfc.codegen.c_interface import LICENCE, tensors
 from mlfc.codegen.emit import GeneratedCode
 from mlfc.codegen.host.tvm import dtype_code
 from mlfc.codegen.unit import SHARED_MODULE, Unit
 from mlfc.codegen.writer import Writer, c_string, comment_text
 from mlfc.errors import OptionError
 from mlfc.support import dtypes
+from mlfc.support.c_names import names_in_tables
 
 _ALIGNMENT = 64
-
-
+_LONGEST_NAME = 1000
 _NO_GATE = "NULL"
 _SHARED_GATE = f"tvmgen_{SHARED_MODULE}_gate"
 
@@ -33,36 +33,56 @@ def require_no_loaded(pools: Iterable[str], module: str) -> None:
 
 
 @dataclass(frozen=True)
-class Slot:
-    """A tensor: its field in the C interface's struct, and its bytes."""
+class HostTensor:
+    """An input or output."""
 
-    field: str
-    nbytes: int
+    name: str  # the model's own
+    field: str  # in the struct of the C interface
+    shape: tuple[int, ...]
+    dtype: str
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all elements."""
+        return prod(self.shape) * dtypes.nbytes(dtypes.element(self.dtype))
 
 
 @dataclass(frozen=True)
-class RunFunction:
-    """A C function that gets the addresses of all tensors of a module, and passes them to its C interface."""
+class HostModule:
+    """A module compiled ahead of time that hosts may drive, by functions that get the addresses of all tensors."""
 
-    prefix: str  # of the module's symbols
-    entry: str  # the C interface's function
-    inputs: tuple[Slot, ...]
-    outputs: tuple[Slot, ...]
+    name: str
+    inputs: tuple[HostTensor, ...]
+    outputs: tuple[HostTensor, ...]
     # name and bytes of the memories that the caller of the C interface passes in: the runtime's workspace
     pools: tuple[tuple[str, int], ...] = ()
     workspace_io: bool = False  # inputs and outputs are in the workspace, so they are copied there and back
     state_bytes: int = 0  # of the memory of states among those that the caller passes in
 
-    def write(self, writer: Writer, name: str = "run") -> None:
-        """Write the function: inputs first, then outputs."""
-        groups = (("inputs", self.inputs), ("outputs", self.outputs))
+    @property
+    def prefix(self) -> str:
+        """The start of its symbols."""
+        return f"tvmgen_{self.name}"
+
+    @property
+    def functions(self) -> dict[str, str]:
+        """C names by the names under which the executor looks for them."""
+        return {
+            f"{self.prefix}_run": f"{self.prefix}_packed_run",
+            f"{self.prefix}_get_c_metadata": f"{self.prefix}_packed_metadata",
+        }
+
+    def write_run(self, writer: Writer, name: str = "run") -> None:
+        """Write the function that passes addresses to the C interface: inputs first, then outputs."""
+        groups = (("inputs", self.inputs, 0), ("outputs", self.outputs, len(self.inputs)))
+        given = ["&pools"] if self.pools or self.state_bytes else []
         if self.state_bytes:
             size = self.state_bytes + _ALIGNMENT
             writer.lines(["/* states are of this library, not of a call */", f"static uint8_t {name}_state[{size}];"])
             writer.lines([f"static int32_t {name}_state_is_set;", ""])
         with writer.block(f"static int32_t {name}(void *const *data)"):
-            writer.lines([f"struct {self.prefix}_{kind} {kind};" for kind, _ in groups])
-            if self._is_given:
+            writer.lines([f"struct {self.prefix}_{kind} {kind};" for kind, *_ in groups])
+            if given:
                 writer.line(f"struct {self.prefix}_workspace_pools pools;")
             if self.pools:
                 writer.lines(["void *memory;", "uint8_t *pool;"])
@@ -73,7 +93,22 @@ class RunFunction:
                 self._take_pools(writer)
             if self.state_bytes:
                 self._take_states(writer, f"{name}_state")
-            self._call(writer, groups)
+            # where inputs and outputs are in the workspace, they are copied there and back
+            copies: dict[str, list[str]] = {}
+            for kind, group, first in groups:
+                places = [(f"{kind}.{item.field}", f"data[{first + at}]", item.nbytes) for at, item in enumerate(group)]
+                if self.workspace_io:
+                    writer.line(f"{kind} = {self.prefix}_map_{kind}({', '.join(given)});")
+                    ends = [(to, of, size) if kind == "inputs" else (of, to, size) for to, of, size in places]
+                    copies[kind] = [f"memcpy({target}, {source}, {size});" for target, source, size in ends]
+                else:
+                    writer.lines(
+                        [f"{place} = {address};" for place, address, _ in places] or [f"{kind}.unused = NULL;"]
+                    )
+            writer.lines(copies.get("inputs", []))
+            structs = [] if self.workspace_io else ["&inputs", "&outputs"]
+            writer.line(f"status = {self.prefix}_run({', '.join([*structs, *given])});")
+            writer.lines(copies.get("outputs", []))
             if self.pools:
                 with writer.block("if (TVMBackendFreeWorkspace(kDLCPU, 0, memory) != 0)"):
                     writer.line("return -1;")
@@ -90,11 +125,6 @@ class RunFunction:
         for name, nbytes in self.pools:
             writer.line(f"pools.{name} = pool + {offset};")
             offset += -(-nbytes // _ALIGNMENT) * _ALIGNMENT
-
-    @property
-    def _is_given(self) -> bool:
-        """Whether the C interface takes memories of its caller."""
-        return bool(self.pools) or self.state_bytes > 0
 
     def write_reset(self, writer: Writer, name: str, run: str = "run") -> None:
         """Write a function that resets the states with which the function `run` goes on."""
@@ -114,30 +144,41 @@ class RunFunction:
             writer.line(f"(void){self.prefix}_state_reset(&pools);")
             writer.line(f"{array}_is_set = 1;")
 
-    def _call(self, writer: Writer, groups: Sequence[tuple[str, Sequence[Slot]]]) -> None:
-        given = ["&pools"] if self._is_given else []
-        first = {"inputs": 0, "outputs": len(self.inputs)}
-        if self.workspace_io:
-            for kind, _ in groups:
-                writer.line(f"{kind} = {self.prefix}_map_{kind}({', '.join(given)});")
-            writer.lines(_copies("inputs", self.inputs, 0))
-            writer.line(f"status = {self.entry}({', '.join(given)});")
-            writer.lines(_copies("outputs", self.outputs, len(self.inputs)))
-            return
-        for kind, group in groups:
-            writer.lines([f"{kind}.{slot.field} = data[{first[kind] + index}];" for index, slot in enumerate(group)])
-            if not group:
-                writer.line(f"{kind}.unused = NULL;")
-        writer.line(f"status = {self.entry}({', '.join(['&inputs', '&outputs', *given])});")
+    def write_tables(self, writer: Writer, start: str, title: str, struct: str, version: str) -> None:
+        """Write TVM's tables `title`; names begin with `start`, without which the shapes are there already."""
+        # as TVM's own tables have them: the names of inputs in C, and numbers of outputs
+        inputs = names_in_tables(tensor.name for tensor in self.inputs)
+        outputs = [f"output{index}" for index in range(len(self.outputs))]
+        first = 0
+        for kind, group, names in (("inputs", self.inputs, inputs), ("outputs", self.outputs, outputs)):
+            shapes = [f"{start}{kind}_shape_{at}" if start else f"shape_{first + at}" for at in range(len(group))]
+            first += len(group)
+            for tensor, shape in zip(group, shapes, strict=True) if start else ():
+                writer.line(f"static const int64_t {shape}[] = {{{', '.join(map(str, tensor.shape)) or '0'}}};")
+            with writer.block(f"static const {struct}TVMTensorInfo {start}{kind}_info[{max(1, len(group))}] =", "};"):
+                for name, tensor, shape in zip(names, group, shapes, strict=True):
+                    facts = f"{shape}, {len(tensor.shape)}, {c_dtype(tensor.dtype)}"
+                    writer.line(f"{{{c_string(name, _LONGEST_NAME)}, {facts}}},")
+                if not group:
+                    writer.line("{NULL, NULL, 0, {0, 0, 0}},")
+        with writer.block(f"static const {struct}TVMMetadata {title} =", "};"):
+            counts = f"{start}inputs_info, {len(self.inputs)}, {start}outputs_info, {len(self.outputs)}"
+            writer.line(f"{version}, {counts},")
+            writer.line(f"NULL, 0, NULL, 0, {c_string(self.prefix, len(self.prefix))},")
+        writer.line()
 
 
-def _copies(kind: str, group: Sequence[Slot], first: int) -> list[str]:
-    lines = []
-    for index, slot in enumerate(group):
-        ends = (f"{kind}.{slot.field}", f"data[{first + index}]")
-        target, source = ends if kind == "inputs" else reversed(ends)
-        lines.append(f"memcpy({target}, {source}, {slot.nbytes});")
-    return lines
+def host_module(unit: Unit, code: GeneratedCode) -> HostModule:
+    """Return a module that was just compiled; raise OptionError if its caller must load constants."""
+    require_no_loaded(code.loaded, unit.module)
+    groups = [
+        tuple(HostTensor(item.value.name, item.field, tuple(item.value.shape), item.value.dtype) for item in group)
+        for group in tensors(unit.program)
+    ]
+    pools = unit.plan.pools if code.external_workspace else ()
+    given = tuple((pool.name, pool.nbytes) for pool in pools)
+    state_bytes = unit.plan.state_bytes if code.external_workspace else 0
+    return HostModule(unit.module, groups[0], groups[1], given, unit.workspace_io, state_bytes)
 
 
 @dataclass(frozen=True, eq=False)
@@ -146,53 +187,55 @@ class AotEntry:
 
     unit: Unit
     code: GeneratedCode
+    module: HostModule
     defines_gate: bool = False  # whether this file defines the gate of modules that share their workspace
 
-    def __post_init__(self) -> None:
-        require_no_loaded(self.code.loaded, self.unit.module)
-
     @property
-    def prefix(self) -> str:
-        """The start of every symbol of the module."""
-        return f"tvmgen_{self.unit.module}"
-
-    @cached_property
-    def tensors(self) -> tuple[tuple[InterfaceTensor, ...], tuple[InterfaceTensor, ...]]:
-        """Inputs and outputs, as the header names them."""
-        return tensors(self.unit.program)
-
-    @property
-    def all_tensors(self) -> tuple[InterfaceTensor, ...]:
+    def tensors(self) -> tuple[HostTensor, ...]:
         """Inputs, then outputs."""
-        return (*self.tensors[0], *self.tensors[1])
+        return (*self.module.inputs, *self.module.outputs)
 
     @property
     def slots(self) -> int:
         """The elements of arrays with one for each tensor: C has no empty ones."""
-        return max(1, len(self.all_tensors))
+        return max(1, len(self.tensors))
 
     def file_start(self) -> str:
         """Return the part of the file that both conventions use."""
-        writer = Writer()
-        writer.lines([f"/* target: {comment_text(self.unit.target_text)} */", f"/* {LICENCE} */"])
+        writer, module = Writer(), self.module
+        writer.lines([f"/* target: {comment_text(str(self.unit.target))} */", f"/* {LICENCE} */"])
         writer.lines(["#include <stddef.h>", "#include <stdint.h>", "#include <string.h>"])
         writer.lines(["#include <tvm/runtime/c_backend_api.h>", "#include <tvm/runtime/metadata_types.h>"])
         writer.lines(['#include "mlfc_entry.h"', '#include "mlfc_ffi.h"', f'#include "{self.code.header_name}"'])
         writer.line()
-        self._tables(writer)
-        self._run.write(writer)
+        for index, tensor in enumerate(self.tensors):
+            extents = ", ".join(map(str, tensor.shape)) or "0"
+            writer.line(f"static const int64_t shape_{index}[] = {{{extents}}};")
+        with writer.block(f"static const struct mlfc_parameter parameters[{self.slots}] =", "};"):
+            for index, tensor in enumerate(self.tensors):
+                facts = f"{len(tensor.shape)}, {c_dtype(tensor.dtype)}, {tensor.nbytes}"
+                writer.line(f"{{{c_string(tensor.name)}, shape_{index}, {facts}}},")
+            if not self.tensors:
+                writer.line("{NULL, NULL, 0, {0, 0, 0}, 0},")
+        writer.line()
+        module.write_run(writer)
         gate = self._gate(writer)
         if gate != _NO_GATE and not self.unit.workspace_io and not self.code.external_workspace:
-            self._run_in_turn(writer, gate)
-        inputs, outputs = self.tensors
+            # the C interface's function for callers that wait for those of the other functions
+            structs = ", ".join(f"struct {module.prefix}_{kind} *{kind}" for kind in ("inputs", "outputs"))
+            with writer.block(f"TVM_DLL int32_t {self.code.entry}_in_turn({structs})"):
+                writer.lines(["int32_t status;", f"mlfc_gate_enter({gate});"])
+                writer.line(f"status = {self.code.entry}(inputs, outputs);")
+                writer.lines([f"mlfc_gate_leave({gate});", "return status;"])
+            writer.line()
         writer.line("static const struct mlfc_function function = {")
-        name = c_string(self.unit.module)
-        writer.line(f"  {name}, parameters, {len(inputs)}, {len(outputs)}, run, {gate},")
+        counts = f"{len(module.inputs)}, {len(module.outputs)}"
+        writer.line(f"  {c_string(module.name)}, parameters, {counts}, run, {gate},")
         writer.line("};")
         if self.keeps_state:
-            self._run.write_reset(writer, "reset")
+            module.write_reset(writer, "reset")
             writer.line("static const struct mlfc_function reset_function = {")
-            writer.line(f"  {c_string(f'{self.unit.module}_state_reset')}, parameters, 0, 0, reset, {gate},")
+            writer.line(f"  {c_string(f'{module.name}_state_reset')}, parameters, 0, 0, reset, {gate},")
             writer.line("};")
         return writer.text()
 
@@ -201,58 +244,15 @@ class AotEntry:
         """Whether it keeps tensors between runs, so that there is a function that resets them."""
         return bool(self.unit.program.states)
 
-    def _tables(self, writer: Writer) -> None:
-        for index, tensor in enumerate(self.all_tensors):
-            extents = ", ".join(map(str, tensor.value.shape)) or "0"
-            writer.line(f"static const int64_t shape_{index}[] = {{{extents}}};")
-        with writer.block(f"static const struct mlfc_parameter parameters[{self.slots}] =", "};"):
-            for index, tensor in enumerate(self.all_tensors):
-                value = tensor.value
-                facts = f"{len(value.shape)}, {c_dtype(value.dtype)}, {value.nbytes}"
-                writer.line(f"{{{c_string(value.name)}, shape_{index}, {facts}}},")
-            if not self.all_tensors:
-                writer.line("{NULL, NULL, 0, {0, 0, 0}, 0},")
-        writer.line()
-
     def _gate(self, writer: Writer) -> str:
         """Write the gate at which calls wait; return its address."""
         if self.code.external_workspace and not self.unit.program.states:
             return _NO_GATE
         if self.code.workspace_peers:
-            if self.defines_gate:
-                writer.line(f"struct mlfc_gate {_SHARED_GATE};")
-            else:
-                writer.line(f"extern struct mlfc_gate {_SHARED_GATE};")
+            writer.line(f"{'' if self.defines_gate else 'extern '}struct mlfc_gate {_SHARED_GATE};")
             return f"&{_SHARED_GATE}"
         writer.line("static struct mlfc_gate gate; /* the workspace is static: one run at a time */")
         return "&gate"
-
-    def _run_in_turn(self, writer: Writer, gate: str) -> None:
-        """Write the C interface's function for callers that wait for those of the other functions."""
-        inputs, outputs = (f"struct {self.prefix}_{kind} *{kind}" for kind in ("inputs", "outputs"))
-        with writer.block(f"TVM_DLL int32_t {self.code.entry}_in_turn({inputs}, {outputs})"):
-            writer.line("int32_t status;")
-            writer.line(f"mlfc_gate_enter({gate});")
-            writer.line(f"status = {self.code.entry}(inputs, outputs);")
-            writer.line(f"mlfc_gate_leave({gate});")
-            writer.line("return status;")
-        writer.line()
-
-    @property
-    def _run(self) -> RunFunction:
-        """The function that hands addresses on to the C interface."""
-        assert self.code.entry is not None
-        pools = self.unit.plan.pools if self.code.external_workspace else ()
-        inputs, outputs = ([Slot(item.field, item.value.nbytes) for item in group] for group in self.tensors)
-        return RunFunction(
-            self.prefix,
-            self.code.entry,
-            tuple(inputs),
-            tuple(outputs),
-            tuple((pool.name, pool.nbytes) for pool in pools),
-            self.unit.workspace_io,
-            self.unit.plan.state_bytes if self.code.external_workspace else 0,
-        )
 
 
 def c_dtype(dtype: str) -> str:

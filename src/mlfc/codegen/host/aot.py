@@ -18,10 +18,9 @@ from mlfc.codegen.host.arguments import (
     element_pointer,
     last_arguments,
 )
-from mlfc.codegen.host.state_functions import StateFunctions
 from mlfc.errors import InternalError
 from mlfc.memory import Plan, PoolSpan
-from mlfc.memory.pools import DEFAULT_POOL, pool_array
+from mlfc.memory.plan import DEFAULT_POOL, pool_array
 from mlfc.tir import host
 from mlfc.tir.host import INT32, INT64, NULL, UINT8, VOID, Body, Expr, Function, Name, Type, const, pointer
 from mlfc.tir.ir import Buffer
@@ -46,26 +45,24 @@ class AotFunctions:
     # by kernel, the variable whose address a shared function gets behind the pointers
     last_arguments: Mapping[str, str] = field(default_factory=dict)
 
-    # the function that calls the operators ------------------------------------------------------------------
-
     @property
     def main_declaration(self) -> Function:
         """The function that calls the operators, without its body."""
-        named = (self._tensor_parameters, self._pool_parameters, self._state_parameters, self._loaded_parameters)
-        parameters = [name for group in named for name in group.values()]
-        return Function(main_function_name(self.interface.prefix), INT32, tuple(parameters))
+        parameters = (*self._tensor_parameters.values(), *self._memory_parameters.values())
+        return Function(main_function_name(self.interface.prefix), INT32, parameters)
 
     def main(self) -> Function:
         """Return the function that calls every operator at its place in the workspace."""
         body = Body()
-        known = [*self._tensor_parameters.values(), *self._pool_parameters.values(), *self._state_parameters.values()]
+        loaded = {self._memory_parameters[pool.name] for pool in self.interface.constant_pools}
+        known = [name for name in self.main_declaration.parameters if name not in loaded]
         touched: set[Expr] = set()
         for index, call in enumerate(self.program.calls):
             arguments = self._arguments(index, call)
             touched.update(item for argument in arguments for item in host.walk(argument))
             comment_nodes(body, call)
             body.evaluate(TRACE_BEGIN(index))
-            kernel = kernel_declaration(self.function_names[call.kernel.name], len(arguments))
+            kernel = host.declaration(self.function_names[call.kernel.name], INT32, *[ADDRESS] * len(arguments))
             body.requires(kernel(*arguments))
             output = arguments[len(call.kernel.params) - 1]
             body.evaluate(TRACE_END(index, output, call.output.nbytes))
@@ -85,20 +82,15 @@ class AotFunctions:
         return {value: Name(ADDRESS, name) for value, name in named.items()}
 
     @cached_property
-    def _pool_parameters(self) -> dict[str, Name]:
+    def _memory_parameters(self) -> dict[str, Name]:
+        """The main function's parameters for memories: of the workspace, of states, of constants that callers load."""
         names = {
             pool.name: "workspace" if pool.name == DEFAULT_POOL else f"pool_{pool.name}" for pool in self.plan.pools
         }
-        return {pool: Name(BYTES, name) for pool, name in names.items()}
-
-    @cached_property
-    def _state_parameters(self) -> dict[str, Name]:
-        return {STATE_FIELD: Name(BYTES, "mlfc_states")} if self.interface.states else {}
-
-    @cached_property
-    def _loaded_parameters(self) -> dict[str, Name]:
-        pools = self.interface.constant_pools
-        return {pool.name: Name(pointer(const(UINT8)), f"constants_{pool.name}") for pool in pools}
+        names |= {STATE_FIELD: "mlfc_states"} if self.interface.states else {}
+        loaded = {pool.name: f"constants_{pool.name}" for pool in self.interface.constant_pools}
+        found = {memory: Name(BYTES, name) for memory, name in names.items()}
+        return found | {memory: Name(pointer(const(UINT8)), name) for memory, name in loaded.items()}
 
     def _arguments(self, index: int, call: KernelCall) -> list[Expr]:
         values = (*call.inputs, *call.constants, call.output)
@@ -108,7 +100,7 @@ class AotFunctions:
         ]
         if call.kernel.scratch:
             pool, offset = self.plan.place(self.plan.scratch_offsets[index])
-            arguments.append(at(self._pool_parameters[pool.name], offset))
+            arguments.append(at(self._memory_parameters[pool.name], offset))
         return [*arguments, *last_arguments(self.last_arguments, call.kernel)]
 
     def _address(self, value: Value, buffer: Buffer, *, is_output: bool) -> Expr:
@@ -120,18 +112,16 @@ class AotFunctions:
         if root.kind == "constant":
             loaded = self.constants.loaded_place(root)
             if loaded is not None:
-                return (self._loaded_parameters[loaded[0]] + loaded[1]).cast(wanted)
+                return (self._memory_parameters[loaded[0]] + loaded[1]).cast(wanted)
             return as_argument(constant_array(self.constants, root), buffer.dtype, is_output=False)
         if root.kind == "state":
-            place, offset = self._state_parameters[STATE_FIELD], self.plan.offset(value)
+            place, offset = self._memory_parameters[STATE_FIELD], self.plan.offset(value)
         elif root.kind == "intermediate":
             pool, offset = self.plan.place(self.plan.offset(value))
-            place = self._pool_parameters[pool.name]
+            place = self._memory_parameters[pool.name]
         else:
             raise InternalError(f"'{value.name}' is an {root.kind} that the module does not have")
         return (place + offset).cast(wanted) if offset else as_argument(place, buffer.dtype, is_output=is_output)
-
-    # the functions that users call ----------------------------------------------------------------------------
 
     def entry(self) -> Function:
         """Return the function that users call: it refuses NULL, and calls the main function."""
@@ -161,27 +151,23 @@ class AotFunctions:
         """Return the functions that locate inputs and outputs in the workspace; none if the caller passes them."""
         if not self.interface.workspace_io:
             return []
+        functions = []
         groups = (("inputs", self.interface.inputs), ("outputs", self.interface.outputs))
-        return [
-            self._mapper(name, kind, group) for name, (kind, group) in zip(self.interface.mappers, groups, strict=True)
-        ]
-
-    def _mapper(self, name: str, kind: str, group: Sequence[InterfaceTensor]) -> Function:
-        body = Body()
-        places = body.declare(kind, self._struct(kind, group))
-        for item in group:
-            body.assign(places[item.field], self._mapped(item))
-        if not group:
-            body.assign(places["unused"], NULL)
-        if not (group and self.interface.external_workspace):
-            body.add(*map(host.Unused, self._caller_pools))
-        body.returns(places)
-        return Function(name, places.type, self._caller_pools, body.stmts)
-
-    def _mapped(self, tensor: InterfaceTensor) -> Expr:
-        pool, offset = self.plan.place(self.plan.offset(tensor.value))
-        place = self._pool_pointer(pool)
-        return at(place.cast(BYTES) if offset and self.interface.external_workspace else place, offset)
+        for name, (kind, group) in zip(self.interface.mappers, groups, strict=True):
+            body = Body()
+            places = body.declare(kind, self._struct(kind, group))
+            for item in group:
+                pool, offset = self.plan.place(self.plan.offset(item.value))
+                place = self._pool_pointer(pool)
+                is_moved = offset and self.interface.external_workspace
+                body.assign(places[item.field], at(place.cast(BYTES) if is_moved else place, offset))
+            if not group:
+                body.assign(places["unused"], NULL)
+            if not (group and self.interface.external_workspace):
+                body.add(*map(host.Unused, self._caller_pools))
+            body.returns(places)
+            functions.append(Function(name, places.type, self._caller_pools, body.stmts))
+        return functions
 
     def _struct(self, kind: str, group: Sequence[InterfaceTensor]) -> Type:
         fields = tuple((item.field, ADDRESS) for item in group) or (("unused", ADDRESS),)
@@ -209,14 +195,97 @@ def main_function_name(prefix: str) -> str:
     return f"{prefix}___tvm_main__"
 
 
-def kernel_declaration(name: str, count: int) -> Function:
-    """Return the declaration of a kernel with so many pointers."""
-    return host.declaration(name, INT32, *[ADDRESS] * count)
-
-
 def _any(conditions: Iterable[Expr]) -> Expr:
     """Return whether one of many conditions holds, as a tree no deeper than it must be: printers recurse."""
     left = list(conditions)
     while len(left) > 1:
         left = [reduce(lambda a, b: a | b, left[place : place + 2]) for place in range(0, len(left), 2)]
     return left[0]
+
+
+STATE_ARRAY = "mlfc_state"
+"""The static array of a module's states in generated code."""
+STATE_FLAG = "mlfc_state_is_set"
+"""The static variable beside it, where states do not begin as zeros."""
+
+_BYTES, _READ_ONLY = pointer(UINT8), pointer(const(UINT8))
+
+
+@dataclass(frozen=True, eq=False)
+class StateFunctions:
+    """``..._state_reset``, ``..._state_save`` and ``..._state_restore``.
+
+    A static array begins as zeros. Where that is not what states begin with, a variable is 1 once they have been set:
+    whoever comes first resets them.
+    """
+
+    interface: Interface
+    given: tuple[Name, ...]  # the parameter with the caller's memories, if the states are among them
+
+    @property
+    def memory(self) -> Expr:
+        """The memory of the states."""
+        if self.interface.external_workspace:
+            return self.given[0]["state"].cast(_BYTES)
+        return host.Global(_BYTES, STATE_ARRAY, is_array=True)
+
+    def set_first(self, body: Body) -> None:
+        """Reset states that are not zeros, unless they have been set."""
+        if self.interface.has_state_flag:
+            with body.where(host.Global(UINT8, STATE_FLAG).eq(0)):
+                body.requires(self._function("reset")(*self.given))
+
+    def functions(self) -> tuple[Function, ...]:
+        """Return all three."""
+        if not self.interface.states:
+            return ()
+        other = Name(pointer(VOID), "to")
+        save = self._start(other)
+        self.set_first(save)
+        self._copy(save, other.cast(_BYTES), self.memory)
+        source = Name(pointer(const(VOID)), "from")
+        restore = self._start(source)
+        self._copy(restore, self.memory, source.cast(_READ_ONLY))
+        self._note_set(restore)
+        for body in (save, restore):
+            body.returns(0)
+        return (
+            self._function("reset", self._reset()),
+            self._function("save", save, other),
+            self._function("restore", restore, source),
+        )
+
+    def _reset(self) -> Body:
+        body = self._start()
+        for number, state in enumerate(self.interface.states):
+            place = self.memory + state.offset if state.offset else self.memory
+            image = state.image
+            is_uniform = (image == image[:1]).all()
+            values = None
+            if not is_uniform:
+                rows = [host.Number(UINT8, int(item)) for item in image]
+                values = body.table(f"initial_{number}", UINT8, rows)
+            with body.loop("i", image.size) as index:
+                body.assign(place[index], int(image[0]) if values is None else values[index])
+        self._note_set(body)
+        body.returns(0)
+        return body
+
+    def _start(self, *others: Name) -> Body:
+        body = Body()
+        pointers: list[Expr] = [*self.given, *others, *(memories["state"] for memories in self.given)]
+        for item in pointers:
+            body.fails_where(item.eq(NULL))
+        return body
+
+    def _copy(self, body: Body, to: Expr, source: Expr) -> None:
+        with body.loop("i", self.interface.state_bytes) as index:
+            body.assign(to[index], source[index])
+
+    def _note_set(self, body: Body) -> None:
+        if self.interface.has_state_flag:
+            body.assign(host.Global(UINT8, STATE_FLAG), 1)
+
+    def _function(self, what: str, body: Body | None = None, *others: Name) -> Function:
+        name = self.interface.state_function(what)
+        return Function(name, INT32, (*self.given, *others), None if body is None else body.stmts)

@@ -63,20 +63,20 @@ class _GraphBuilder:
     def run(self) -> None:
         titles = input_names([value.name for value in self._program.inputs])
         for value, title in zip(self._program.inputs, titles, strict=True):
-            self._null(value, self._unique(title))
+            self._add(value, {"op": "null", "name": self._unique(title), "inputs": []})
         titles = input_names([state.before.name for state in self._program.states])
         for state, title in zip(self._program.states, titles, strict=True):
             name = self._unique(title)
             self.params[name] = replace(state.before, data=state.begin)
             self.states.append(len(self.nodes))
-            self._null(state.before, name)
+            self._add(state.before, {"op": "null", "name": name, "inputs": []})
         for call in self._program.calls:
             sources = (*call.inputs, *call.constants)
             for value in sources:
                 if value.root.kind == "constant" and value.root not in self._ids:
                     name = self._unique(f"p{len(self.params)}")
                     self.params[name] = value.root
-                    self._null(value.root, name)
+                    self._add(value.root, {"op": "null", "name": name, "inputs": []})
             function = COPY if call.is_copy else self._function_names[call.kernel.name]
             inputs = [self._node_of(value) for value in sources]
             scratch = self._plan.scratch.get(call, ())
@@ -109,9 +109,6 @@ class _GraphBuilder:
             self.entries.append(replace(root, shape=value.shape, dtype=value.dtype))
             self.rows.append(len(self.entries))
         return self._reinterpreted[key]
-
-    def _null(self, value: Value, name: str) -> None:
-        self._add(value, {"op": "null", "name": name, "inputs": []})
 
     def _add(self, value: Value, node: dict[str, Any]) -> None:
         self._ids[value] = len(self.nodes)
@@ -159,19 +156,11 @@ def build_graph(program: Program, function_names: Mapping[str, str], plan: Plan)
         for node, row in zip(builder.nodes, builder.rows, strict=False)
         if node["op"] == "null"
     }
-    return GraphConfig(graph_text(builder.document()), builder.params, bindings)
-
-
-def graph_text(document: Mapping[str, Any]) -> str:
-    """Return the JSON in TVM's text form.
-
-    Two blanks a level and one item a line, but lists of no more than ten numbers on one line, unless they are
-    references to entries.
-    """
-    return _format(document, "", "")
+    return GraphConfig(_format(builder.document(), "", ""), builder.params, bindings)
 
 
 def _format(value: Any, indent: str, key: str) -> str:
+    """Return JSON as TVM writes it: lists of no more than ten numbers on one line, but for references to entries."""
     if isinstance(value, str):
         return json.dumps(value, ensure_ascii=False)
     if not isinstance(value, (dict, list)):
@@ -191,7 +180,11 @@ def input_names(names: Sequence[str]) -> list[str]:
     """Return a graph's names of inputs: without control characters, of bounded length, all different."""
     taken: dict[str, None] = {}
     for name in names:
-        taken[_unused(_text(name), taken)] = None
+        # the simple JSON readers of TVM take no escapes but of quotation marks and backslashes
+        plain = re.sub(r"[\x00-\x1f\x7f\ud800-\udfff]", "_", name) or "unnamed"
+        if len(plain.encode()) > MAX_NODE_NAME:  # in bytes, so it is made of single ones first
+            plain = bounded(re.sub(r"[^ -~]", "_", plain))
+        taken[_unused(plain, taken)] = None
     return list(taken)
 
 
@@ -201,10 +194,3 @@ def _unused(name: str, taken: Container[str]) -> str:
         count += 1
         candidate = f"{bounded(name, MAX_NODE_NAME - _HASH - len(str(count)) - 1)}_{count}"
     return candidate
-
-
-def _text(name: str) -> str:
-    """Return a name that the simple JSON readers of TVM take: no escapes but of quotation marks and backslashes."""
-    plain = re.sub(r"[\x00-\x1f\x7f\ud800-\udfff]", "_", name) or "unnamed"
-    # long names are made of single bytes first, because their length is limited in bytes
-    return plain if len(plain.encode()) <= MAX_NODE_NAME else bounded(re.sub(r"[^ -~]", "_", plain))

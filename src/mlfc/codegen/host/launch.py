@@ -1,8 +1,6 @@
 """Host functions that launch a device's kernels, behind TVM's packed calling convention.
 
-The kernels are functions of a module that the library imports: a host function looks them up by name in what the
-library's loader gave it, once, and calls them with the handles of the tensors and the extents of the launch. So the
-runtimes of TVM can run these libraries, too.
+They look up each kernel by name, once, in what the library's loader gave it, as the runtimes of TVM do.
 """
 
 from __future__ import annotations

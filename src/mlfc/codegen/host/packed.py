@@ -1,35 +1,14 @@
-"""Kernels behind TVM's packed calling convention.
-
-A packed function checks its tensors and calls the kernel, whose scratch it gets from the runtime.
-"""
+"""Kernels behind TVM's packed calling convention: checks of tensors, scratch, and the call."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from mlfc.codegen.host import tvm
-from mlfc.codegen.host.aot import kernel_declaration
 from mlfc.codegen.host.arguments import element_pointer
 from mlfc.support import dtypes
 from mlfc.tir import host
-from mlfc.tir.host import (
-    INT,
-    NULL,
-    UINT8,
-    VOID,
-    Body,
-    Call,
-    Choice,
-    Expr,
-    Function,
-    Name,
-    Number,
-    Operand,
-    const,
-    expr,
-    names,
-    pointer,
-)
+from mlfc.tir.host import INT, NULL, UINT8, Body, Choice, Expr, Function, Name, Number, const, expr, names, pointer
 from mlfc.tir.ir import PrimFunc
 
 ARGUMENT = host.struct("struct mlf_argument", code=host.UINT8, bytes=host.UINT8, elements=host.UINT64)
@@ -93,7 +72,7 @@ def _arguments() -> Function:
     )  # fmt: skip
     function, args, type_codes, num_args, expected, count, device_type, data = parameters
 
-    def refuse_where(fault: Expr, *message: Operand) -> None:
+    def refuse_where(fault: Expr, *message: host.Operand) -> None:
         with body.where(fault):
             body.returns(REFUSE(function, *message))
 
@@ -119,10 +98,7 @@ def _arguments() -> Function:
         refuse_where(IS_COMPACT(tensor).eq(0), ": arg[", index, "] is expected to be a compact array")
         missing = tensor["data"].eq(host.NULL) & (elements > 0)
         elsewhere = Choice(
-            tvm.TEXT,
-            device_type.eq(tvm.CPU),
-            expr("] is not in the memory of the CPU"),
-            expr("] is not on the device"),
+            tvm.TEXT, device_type.eq(tvm.CPU), expr("] is not in the memory of the CPU"), expr("] is not on the device")
         )
         is_elsewhere = tensor["device"]["device_type"].cast(host.INT).ne(device_type)
         refuse_where(is_elsewhere | missing, ": arg[", index, elsewhere)
@@ -140,7 +116,7 @@ ARGUMENTS = _arguments()
 CHECKS = (REFUSE, IS_COMPACT, ARGUMENTS)
 
 
-def checked(name: str, expected: Expr, count: int, device: Number, data: Expr) -> Call:
+def checked(name: str, expected: Expr, count: int, device: Number, data: Expr) -> host.Call:
     """Return the call by which the packed function `name` checks its arguments."""
     return ARGUMENTS(name, *tvm.PACKED_PARAMETERS[:3], expected, count, device, data)
 
@@ -171,31 +147,23 @@ def packed_function(prim: PrimFunc, name: str, kernel: str, values: str | None =
         workspace, status = body.declare("workspace", tvm.ADDRESS), body.declare("status", INT)
         arguments.append(workspace.cast(pointer(UINT8)))
     if values:
-        arguments.append(host.Global(VOID, values).address)
+        arguments.append(host.Global(host.VOID, values).address)
     mark_unused(body)
     body.requires(checked(name, expected, count, tvm.CPU, data))
-    call = kernel_declaration(kernel, len(arguments))(*arguments)
+    call = host.declaration(kernel, host.INT32, *[tvm.ADDRESS] * len(arguments))(*arguments)
     if not prim.scratch:
         body.returns(call)
     else:
-        _with_scratch(body, prim.scratch_bytes, name, workspace, status, call)
+        nbytes = prim.scratch_bytes
+        body.assign(workspace, tvm.alloc_workspace(tvm.CPU, 0, nbytes, tvm.UINT, _BYTE_BITS))
+        with body.where(workspace.eq(NULL)):
+            body.returns(REFUSE(name, ": no memory for ", expr(nbytes), " bytes of scratch"))
+        body.assign(status, call)
+        body.fails_where(tvm.free_workspace(tvm.CPU, 0, workspace).ne(0))
+        body.returns(status)
     return Function(name, INT, tvm.PACKED_PARAMETERS, body.stmts)
 
 
 def mark_unused(body: Body) -> None:
     """Mark the parameters of a packed function that follow its arguments as unused."""
     body.add(*map(host.Unused, tvm.PACKED_PARAMETERS[3:]))
-
-
-def packed_declaration(name: str) -> Function:
-    """Return a packed function that another file defines."""
-    return Function(name, INT, tvm.PACKED_PARAMETERS)
-
-
-def _with_scratch(body: Body, nbytes: int, name: str, workspace: host.Name, status: host.Name, call: Call) -> None:
-    body.assign(workspace, tvm.alloc_workspace(tvm.CPU, 0, nbytes, tvm.UINT, _BYTE_BITS))
-    with body.where(workspace.eq(NULL)):
-        body.returns(REFUSE(name, ": no memory for ", expr(nbytes), " bytes of scratch"))
-    body.assign(status, call)
-    body.fails_where(tvm.free_workspace(tvm.CPU, 0, workspace).ne(0))
-    body.returns(status)

@@ -9,37 +9,31 @@ from typing import TYPE_CHECKING
 
 from llvmlite import ir
 
+from mlfc.codegen import emit
+from mlfc.codegen.c import preamble, signature
+from mlfc.codegen.c_expr import Requirements
 from mlfc.codegen.constants import ConstantTable
-from mlfc.codegen.emit import (
-    GeneratedCode,
-    aot_code,
-    compute_names,
-    constant_table,
-    function_names,
-    graph_code,
-    interface_of,
-    launched_kernels,
-    packed_names,
-)
+from mlfc.codegen.emit import GeneratedCode, aot_code, banner, compute_names, constant_table, graph_code, interface_of
 from mlfc.codegen.host import tvm
-from mlfc.codegen.host.aot import AotFunctions
+from mlfc.codegen.host.aot import STATE_ARRAY, STATE_FLAG, AotFunctions
 from mlfc.codegen.host.launch import launching_function
-from mlfc.codegen.host.packed import packed_declaration, packed_function
-from mlfc.codegen.host.state_functions import STATE_ARRAY, STATE_FLAG
-from mlfc.codegen.llvm.host import HostFunctions, constant_global, static_array, workspace_array
-from mlfc.codegen.llvm.kernels import emit_kernel, emit_kernels, empty_module, kernel_names
-from mlfc.codegen.llvm.levels import level_files, with_levels
+from mlfc.codegen.host.packed import packed_function
+from mlfc.codegen.llvm.host import HostFunctions, constant_global, static_array
+from mlfc.codegen.llvm.kernels import defined_kernels, emit_kernel, emit_kernels, empty_module, kernel_names
 from mlfc.codegen.llvm.llvm_types import INT8, POINTER
 from mlfc.codegen.llvm.machine import Machine, machine_of
 from mlfc.codegen.llvm.objects import CompiledObject, ConstantGlobals, ConstantsObject, data_pieces, is_elf
+from mlfc.codegen.operators import dispatcher, served
 from mlfc.codegen.unit import SHARED_MODULE, Shared, Unit
 from mlfc.codegen.vm.code import constants_of, host_functions, vm_code
-from mlfc.memory import PoolSpan
-from mlfc.memory.pools import DEFAULT_POOL, STATE_SECTION, pool_array
+from mlfc.codegen.writer import PIECES
+from mlfc.memory.plan import DEFAULT_POOL, STATE_SECTION, pool_array, pool_section
 from mlfc.support.content import Data
+from mlfc.support.levels import LEVEL_SECTION
+from mlfc.target.features import Level, Levels
 from mlfc.target.llvm import GENERIC, TRIPLE, host_triple
 from mlfc.target.target import Target, parse_target
-from mlfc.tir.host import Function, declaration
+from mlfc.tir.host import INT, Function, declaration
 from mlfc.tir.ir import PrimFunc
 
 _COUNT_BYTES = 2
@@ -51,7 +45,7 @@ def generate_llvm(unit: Unit, shared: Shared, *, traced: bool = False) -> Genera
     For AOT ``<module>_lib0.o`` (entry and workspace), ``<module>_lib1.o`` (operators and main function), where the
     constants are large ``<module>_lib2.o`` with them alone, and the header that the C has, too. For the graph executor
     ``<module>_lib0.o`` (table of functions) and ``<module>_lib1.o`` (operators). Dynamic models have no
-    ``<module>_lib0.o``. For several levels of processors see `codegen.llvm.levels`. If `traced`, the main function of
+    ``<module>_lib0.o``. For several levels of processors see `level_files`. If `traced`, the main function of
     AOT calls ``mlfc_trace_begin`` and ``mlfc_trace_end`` around each operator, for profiles.
     """
     machine = machine_of(unit.target, unit.only_level)
@@ -61,7 +55,7 @@ def generate_llvm(unit: Unit, shared: Shared, *, traced: bool = False) -> Genera
         return with_levels(unit, _vm(unit, shared, machine))
     constants = constant_table(unit, shared)
     interface = interface_of(unit, shared, constants)
-    names = kernel_names(unit, shared, function_names(unit))
+    names = kernel_names(unit, shared, unit.function_names())
     workspace = shared.workspace if interface.workspace_peers else None
     host = AotFunctions(unit.program, unit.plan, interface, constants, names, workspace)
     entry = CompiledObject(partial(_entry_module, host, machine), machine, unit.target.features.optimize)
@@ -71,9 +65,9 @@ def generate_llvm(unit: Unit, shared: Shared, *, traced: bool = False) -> Genera
 
 
 def _graph(unit: Unit, shared: Shared, machine: Machine) -> GeneratedCode:
-    names = packed_names(unit)
+    names = emit.packed_names(unit)
     computing = kernel_names(unit, shared, compute_names(names))
-    on_device = launched_kernels(unit, names)
+    on_device = emit.launched_kernels(unit, names)
 
     def packed(kernel: PrimFunc) -> Function:
         if kernel in on_device:
@@ -90,7 +84,7 @@ def _graph(unit: Unit, shared: Shared, machine: Machine) -> GeneratedCode:
 
 
 def _vm(unit: Unit, shared: Shared, machine: Machine) -> GeneratedCode:
-    constants, names = constants_of(unit), kernel_names(unit, shared, function_names(unit))
+    constants, names = constants_of(unit), kernel_names(unit, shared, unit.function_names())
     functions = partial(host_functions, unit, constants, names, {})
     traced = not unit.target.features.is_microcontroller
     operators = _OperatorsModule(unit, shared, names, functions, machine, constants, traced=traced)
@@ -117,9 +111,10 @@ class _OperatorsModule:
     def files(self) -> dict[str, Data]:
         """Return the objects: of kernels and functions, of large constants, and of the kernels of higher levels."""
         path, optimize = f"lib/{self.unit.module}_lib", self.unit.target.features.optimize
+        large = self.constants if self.constants is not None and self.constants.in_blob else None
         return {
             f"{path}1.o": CompiledObject(self.module, self.machine, optimize),
-            **(constant_objects(self.constants, f"{path}2.o", self.machine) if self.constants else {}),
+            **({f"{path}2.o": ConstantsObject(tuple(data_pieces(large)), self.machine)} if large else {}),
             **level_files(self.unit, self.shared, self.names, internal=self.is_internal),
         }
 
@@ -148,23 +143,16 @@ def native_unit(unit: Unit) -> Unit | None:
     return replace(unit, target=replace(native, features=target.features))
 
 
-def constant_objects(constants: ConstantTable, path: str, machine: Machine) -> dict[str, Data]:
-    """Return the object that holds large constants; none for small ones."""
-    if not constants.in_blob:
-        return {}
-    return {path: ConstantsObject(tuple(data_pieces(constants)), machine)}
-
-
 def _entry_module(host: AotFunctions, machine: Machine) -> ir.Module:
     module = empty_module(f"{host.interface.module}_lib0", machine)
     if not (host.interface.external_workspace or host.shared_workspace):
         for pool in host.plan.pools:
-            workspace_array(module, pool_array(pool.name), pool, is_elf=is_elf(machine))
+            static_array(module, pool_array(pool.name), pool.nbytes, pool_section(pool.name) if is_elf(machine) else "")
     if host.interface.states and not host.interface.external_workspace:
         section = STATE_SECTION if is_elf(machine) else ""
         static_array(module, STATE_ARRAY, host.interface.state_bytes, section)
         if host.interface.has_state_flag:
-            static_array(module, STATE_FLAG, 1, "")
+            static_array(module, STATE_FLAG, 1)
     functions = HostFunctions(module)
     for function in (host.entry(), *host.mappers(), *host.states.functions()):
         functions.define(function)
@@ -178,7 +166,9 @@ def registry_module(name: str, functions: Sequence[str], machine: Machine) -> ir
     # their number in two bytes, the low one first, then their names, each with its zero
     text = len(functions).to_bytes(_COUNT_BYTES, "little") + b"".join(b"%s\0" % item.encode() for item in functions)
     names = ir.Constant(ir.ArrayType(INT8, len(text) + 1), bytearray(text + b"\0"))
-    symbols = [host.declared(packed_declaration(item)) for item in functions] or [ir.Constant(POINTER, None)]
+    symbols = [host.declared(Function(item, INT, tvm.PACKED_PARAMETERS)) for item in functions] or [
+        ir.Constant(POINTER, None)
+    ]
     table = ir.Constant(ir.ArrayType(POINTER, len(symbols)), symbols)
     parts = [constant_global(module, "function_names", names), constant_global(module, "functions", table)]
     registry = constant_global(module, "registry", ir.Constant.literal_struct(parts))
@@ -214,9 +204,8 @@ def shared_objects(parts: SharedParts, target: Target) -> dict[str, Data]:
     def data() -> ir.Module:
         module = empty_module(f"{SHARED_MODULE}_lib1", machine)
         if parts.workspace:
-            pool = PoolSpan(DEFAULT_POOL, 0, parts.workspace_bytes)
-            array = workspace_array(module, parts.workspace, pool, is_elf=is_elf(machine))
-            array.linkage = ""
+            section = pool_section(DEFAULT_POOL) if is_elf(machine) else ""
+            static_array(module, parts.workspace, parts.workspace_bytes, section).linkage = ""
         found = ConstantGlobals(module, parts.constants, is_elf(machine))
         for item in () if parts.constants.in_blob else parts.constants.constants:
             found.get(item.value).linkage = ""
@@ -226,8 +215,75 @@ def shared_objects(parts: SharedParts, target: Target) -> dict[str, Data]:
         files[f"lib/{SHARED_MODULE}_lib0.o"] = CompiledObject(kernels, machine, optimize)
     if parts.workspace or parts.constants.constants:
         files[f"lib/{SHARED_MODULE}_lib1.o"] = CompiledObject(data, machine, optimize)
-    files |= constant_objects(parts.constants, f"lib/{SHARED_MODULE}_lib2.o", machine)
+    if parts.constants.in_blob:
+        files[f"lib/{SHARED_MODULE}_lib2.o"] = ConstantsObject(tuple(data_pieces(parts.constants)), machine)
     if parts.packed_functions is not None:
         table = partial(registry_module, f"{SHARED_MODULE}_registry", list(parts.packed_functions), machine)
         files[f"lib/{SHARED_MODULE}_registry.o"] = CompiledObject(table, machine, optimize)
     return files
+
+
+def level_files(unit: Unit, shared: Shared, names: Mapping[str, str], *, internal: bool = False) -> dict[str, Data]:
+    """Return the objects and the C of a unit's kernels, where it has several levels.
+
+    ``lib/<module>_lib1_<level>.o`` has the functions that a level makes faster, and ``src/<module>_levels.c`` under the
+    kernels' own names those that call them. `names` are by kernel; no other library sees `internal` ones.
+    """
+    if unit.levels is None:
+        return {}
+    files: dict[str, Data] = {f"src/{unit.module}_levels.c": _choice_file(unit, unit.levels, shared, names, internal)}
+    for level in unit.levels.levels:
+        kernels = [
+            kernel
+            for kernel in defined_kernels(unit, shared)
+            if level.llvm is not None and level in served(unit.levels, kernel)
+        ]
+        if kernels:
+            path = f"lib/{unit.module}_lib1_{level.symbol}.o"
+            machine = machine_of(unit.target, level.name)
+            make = partial(_level_module, unit, kernels, names, level, machine)
+            files[path] = CompiledObject(make, machine, unit.target.features.optimize)
+    return files
+
+
+def with_levels(unit: Unit, code: GeneratedCode) -> GeneratedCode:
+    """Return code with the level of each object that is not for all processors."""
+    higher = unit.levels.higher if unit.levels else ()
+    return replace(code, levels={f"lib/{unit.module}_lib1_{level.symbol}.o": level for level in higher})
+
+
+def _level_module(
+    unit: Unit, kernels: list[PrimFunc], names: Mapping[str, str], level: Level, machine: Machine
+) -> ir.Module:
+    module = empty_module(f"{unit.module}_lib1_{level.symbol}", machine)
+    for kernel in kernels:
+        function = emit_kernel(
+            module,
+            kernel.at(level.name),
+            f"{names[kernel.name]}_{level.symbol}",
+            machine=machine,
+            contracts=unit.contracts,
+            aliased=unit.aliased_inputs(kernel),
+            parallel=unit.parallel,
+            # where vectors requantize, LLVM's copies are short, and loops cost a tenth of the time
+            compact=level.features.compact and not level.features.fixed_point_lanes,
+        )
+        function.linkage = "hidden"  # a visibility, which LLVM reads in the same place
+    for function in module.functions:
+        if not function.is_declaration and is_elf(machine):
+            function.section = LEVEL_SECTION + level.name  # by which they are counted
+    return module
+
+
+def _choice_file(unit: Unit, levels: Levels, shared: Shared, names: Mapping[str, str], internal: bool) -> bytes:
+    """Return the C that chooses a level, and functions that call that level's."""
+    texts = ["\n".join(preamble(Requirements())), PIECES["hidden"], *emit.level_choice(unit)]
+    for kernel in defined_kernels(unit, shared):
+        name, aliased = names[kernel.name], unit.aliased_inputs(kernel)
+        chosen = [level for level in served(levels, kernel) if level.llvm is not None]
+        own = {level.name: f"{name}_{level.symbol}" for level in chosen}
+        heads = [f"{signature(kernel, function, aliased)} MLF_HIDDEN;" for function in own.values()]
+        head = signature(kernel, name, aliased)
+        heads.append(f"{head} MLF_HIDDEN;" if internal else f"{head};")
+        texts += ["\n".join(heads), dispatcher(kernel, name, aliased, levels, own, static=False)]
+    return (banner(str(unit.target)) + "\n\n".join(text.strip("\n") for text in texts) + "\n").encode()

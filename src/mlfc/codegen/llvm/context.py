@@ -32,8 +32,6 @@ class FunctionContext:
     # groups of accesses that the open loops declare to be independent between iterations
     independent: list[Value] = field(default_factory=list)
 
-    # calls ----------------------------------------------------------------------------------------------
-
     def declared(self, name: str, result: Value, params: Sequence[Value], *, pure: bool = False) -> Value:
         """Return a function of another object; `pure` is one that depends on its arguments and does nothing else."""
         known = self.module.globals.get(name)
@@ -69,8 +67,6 @@ class FunctionContext:
         kind = ll.FunctionType(value.type, [value.type])
         return self.builder.asm(kind, "", "=r,0", [value], side_effect=True)
 
-    # vectors --------------------------------------------------------------------------------------------
-
     def splat(self, value: Value, lanes: int) -> Value:
         """Return a scalar in every lane."""
         if isinstance(value, ll.Constant):
@@ -99,8 +95,6 @@ class FunctionContext:
     def number(self, value: float, like: Value) -> Value:
         """Return a literal of the type of `like`."""
         return splat_constant(value, like.type)
-
-    # memory ---------------------------------------------------------------------------------------------
 
     def address(self, buffer: ir.Buffer, index: Value) -> Value:
         """Return the address of the element of a buffer at a flat index."""

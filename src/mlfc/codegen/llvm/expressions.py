@@ -7,27 +7,18 @@ from collections.abc import Sequence
 import llvmlite.ir as ll
 
 from mlfc.codegen.c_types import HALF_FLOATS
-from mlfc.codegen.llvm import arithmetic
+from mlfc.codegen.llvm import llvm_types
 from mlfc.codegen.llvm.context import FunctionContext, alignment
-from mlfc.codegen.llvm.llvm_types import (
-    FLOAT,
-    INT1,
-    INT16,
-    INT32,
-    Value,
-    constant,
-    is_signed,
-    lanes_of,
-    memory_type,
-    value_type,
-)
+from mlfc.codegen.llvm.llvm_types import FLOAT, INT1, INT16, INT32, Value, constant, is_signed, lanes_of, value_type
 from mlfc.codegen.llvm.strength_reduction import AddressTerms, ReducedAddress, address_of, flat_index
 from mlfc.errors import InternalError
 from mlfc.support import dtypes
 from mlfc.support.dims import bounds, is_static
 from mlfc.tir import ir
 from mlfc.tir.affine import Affine, ExprTable
+from mlfc.tir.bounds import Interval
 from mlfc.tir.extents import as_index
+from mlfc.tir.forms import LLVM_FORMS
 from mlfc.tir.intrinsics import INTRINSICS, IntrinsicBody
 from mlfc.tir.ir import Expr
 from mlfc.tir.visitor import walk_expr
@@ -72,9 +63,9 @@ class ExprEmitter:
         if (before := dtypes.element(source)) in HALF_FLOATS:
             value, source = self._converted(f"{before}_to_float", value, source), single
         if (after := dtypes.element(target)) in HALF_FLOATS:
-            value = arithmetic.convert(self._context, value, source, single)
+            value = convert(self._context, value, source, single)
             return self._converted(f"{after}_from_float", value, target)
-        return arithmetic.convert(self._context, value, source, target)
+        return convert(self._context, value, source, target)
 
     def _converted(self, name: str, value: Value, dtype: str) -> Value:
         context, lanes = self._context, dtypes.lanes(dtype)
@@ -85,8 +76,6 @@ class ExprEmitter:
             return context.builder.bitcast(context.builder.fptrunc(value, halves), lanes_of(INT16, lanes))
         body = INTRINSICS.get(name).bodies[""]
         return self._inlined(body.on_lanes(dtypes.lanes(dtype)), [value])
-
-    # memory ---------------------------------------------------------------------------------------------
 
     def index(self, buffer: ir.Buffer, indices: tuple[Expr, ...]) -> Value:
         """Return the flat element index, an int32 that does not overflow."""
@@ -138,14 +127,12 @@ class ExprEmitter:
         return self._context.address(place.buffer, self._summed(table, table.affine(terms)))
 
     def _load(self, expr: ir.Load) -> Value:
-        context, kind = self._context, memory_type(expr.dtype)
+        context, kind = self._context, llvm_types.memory_type(expr.dtype)
         value = context.builder.load(self.address(expr), typ=kind, align=alignment(expr.buffer, expr.dtype))
         context.access(value, expr.buffer)
         if dtypes.element(expr.dtype) == "bool":
             return context.builder.icmp_unsigned("!=", value, context.number(0, value))
         return value
-
-    # arithmetic -----------------------------------------------------------------------------------------
 
     def _binary(self, expr: ir.Binary) -> Value:
         if dtypes.element(expr.a.dtype) in HALF_FLOATS:
@@ -164,7 +151,7 @@ class ExprEmitter:
             return self._compared(expr.op, a, b, expr.a.dtype)
         if expr.op in _DIVISIONS:
             known = self._context.ranges
-            return arithmetic.divide(self._context, expr, a, b, known.interval(expr.a), known.interval(expr.b))
+            return divide(self._context, expr, a, b, known.interval(expr.a), known.interval(expr.b))
         return self._arithmetic(expr, a, b)
 
     def _compared(self, op: str, a: Value, b: Value, dtype: str) -> Value:
@@ -180,13 +167,9 @@ class ExprEmitter:
             return {"mul": builder.fmul, "div": builder.fdiv}[expr.op](a, b)
         if expr.op in ("and", "or", "xor"):
             return {"and": builder.and_, "or": builder.or_, "xor": builder.xor}[expr.op](a, b)
-        flags = ["nsw"] if self._stays_within(expr) else []
+        is_known = expr.dtype == "int32" and not self._in_body
+        flags = ["nsw"] if is_known and self._context.ranges.result(expr).within(*dtypes.limits("int32")) else []
         return {"add": builder.add, "sub": builder.sub, "mul": builder.mul}[expr.op](a, b, flags=flags)
-
-    def _stays_within(self, expr: ir.Binary) -> bool:
-        if expr.dtype != "int32" or self._in_body:
-            return False
-        return self._context.ranges.result(expr).within(*dtypes.limits("int32"))
 
     def _sum(self, expr: ir.Binary) -> Value:
         """Return a sum or difference of floats, fused with a product as C compilers fuse within an expression."""
@@ -209,13 +192,13 @@ class ExprEmitter:
         context, builder = self._context, self._context.builder
         lanes, narrow = dtypes.lanes(expr.dtype), dtypes.bits(expr.dtype) < 32
         wide = dtypes.vector("int32" if is_signed(expr.dtype) else "uint32", lanes) if narrow else expr.dtype
-        value = arithmetic.convert(context, self.value(expr.a), expr.a.dtype, wide)
-        amount = arithmetic.convert(context, self.value(expr.b), expr.b.dtype, wide)
+        value = convert(context, self.value(expr.a), expr.a.dtype, wide)
+        amount = convert(context, self.value(expr.b), expr.b.dtype, wide)
         if expr.op == "shl":
             result = builder.shl(value, amount)
         else:
             result = builder.ashr(value, amount) if is_signed(expr.dtype) else builder.lshr(value, amount)
-        return arithmetic.convert(context, result, wide, expr.dtype)
+        return convert(context, result, wide, expr.dtype)
 
     def _half_binary(self, expr: ir.Binary) -> Value:
         """Compute in float and round once: float has more than twice the digits, so that is the right result."""
@@ -223,8 +206,6 @@ class ExprEmitter:
         compares = expr.op in ir.COMPARISONS
         result = ir.Binary(expr.op, ir.Cast(expr.a, wide), ir.Cast(expr.b, wide), expr.dtype if compares else wide)
         return self.value(result if compares else ir.Cast(result, expr.dtype))
-
-    # choices --------------------------------------------------------------------------------------------
 
     def _lazy_logic(self, expr: ir.Binary) -> Value:
         is_and = expr.op == "land"
@@ -263,13 +244,11 @@ class ExprEmitter:
             result.add_incoming(value, block)
         return result
 
-    # calls ----------------------------------------------------------------------------------------------
-
     def _call(self, expr: ir.Call) -> Value:
         if expr.name == "within":
             return self.value(expr.args[0])
         if expr.name == "word":
-            return self._word(expr.args[0])
+            return self._context.builder.bitcast(self.value(expr.args[0]), INT32)
         source = expr.args[0].dtype
         body = INTRINSICS.get(expr.name).body(source)
         if body is not None:
@@ -277,11 +256,15 @@ class ExprEmitter:
             if body.key == "round_float16" and self._context.machine.converts_halves:
                 half = self._converted("float16_from_float", args[0], source)
                 return self._converted("float16_to_float", half, source)
-            own = arithmetic.instruction(self._context, expr.name, args)
+            own = instruction(self._context, expr.name, args)
             return self._inlined(body.on_lanes(dtypes.lanes(source)), args) if own is None else own
-        if dtypes.element(source) in HALF_FLOATS and expr.name not in arithmetic.OF_BITS:
-            return self._half_call(expr)
-        return arithmetic.call(self._context, expr.name, [self.value(arg) for arg in expr.args], expr.dtype)
+        if dtypes.element(source) in HALF_FLOATS and expr.name not in OF_BITS:
+            wide = dtypes.vector("float32", dtypes.lanes(source))
+            classifies = dtypes.element(expr.dtype) == "bool"
+            arguments = tuple(ir.Cast(arg, wide) for arg in expr.args)
+            call = ir.Call(expr.name, arguments, expr.dtype if classifies else wide)
+            return self.value(call if classifies else ir.Cast(call, expr.dtype))
+        return call_intrinsic(self._context, expr.name, [self.value(arg) for arg in expr.args], expr.dtype)
 
     def _inlined(self, body: IntrinsicBody, args: Sequence[Value]) -> Value:
         """Return the result of a body. All of it may be computed, so there is no branch around unselected values."""
@@ -293,18 +276,6 @@ class ExprEmitter:
         result = self.value(body.result)
         self._in_body = outer
         return result
-
-    def _half_call(self, expr: ir.Call) -> Value:
-        lanes = dtypes.lanes(expr.args[0].dtype)
-        wide = dtypes.vector("float32", lanes)
-        classifies = dtypes.element(expr.dtype) == "bool"
-        arguments = tuple(ir.Cast(arg, wide) for arg in expr.args)
-        call = ir.Call(expr.name, arguments, expr.dtype if classifies else wide)
-        return self.value(call if classifies else ir.Cast(call, expr.dtype))
-
-    def _word(self, elements: Expr) -> Value:
-        """Return the elements of four bytes as an int32."""
-        return self._context.builder.bitcast(self.value(elements), INT32)
 
 
 def _is_zero(value: Value) -> bool:
@@ -323,3 +294,146 @@ def _may_be_computed(expr: Expr) -> bool:
         and not (isinstance(node, ir.Binary) and node.op in _DIVISIONS and not isinstance(node.b, ir.Const))
         for count, node in enumerate(walk_expr(expr))
     )
+
+
+# exact, so whether the processor has an instruction or a library is called makes no difference
+_EXACT = {
+    "sqrt": "sqrt", "floor": "floor", "ceil": "ceil", "trunc": "trunc", "fabs": "fabs", "round_even": "rint",
+    "round_away": "round",
+}  # fmt: skip
+
+_LIBRARY = frozenset(
+    {
+        "exp", "log", "log2", "log10", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh",
+        "asinh", "acosh", "atanh", "erf", "pow", "fmod",
+    }
+)  # fmt: skip
+_BITCASTS = {"bits_of_float": INT32, "float_of_bits": FLOAT}
+
+OF_BITS = frozenset({"run"})
+"""Intrinsics that take numbers of any dtype as their bits."""
+
+
+def convert(context: FunctionContext, value: Value, source: str, target: str) -> Value:
+    """Return a value of dtype `source` as `target`, which has as many lanes; neither is a half float."""
+    if source == target:
+        return value
+    builder, kind = context.builder, value_type(target)
+    before, after = dtypes.element(source), dtypes.element(target)
+    if dtypes.is_float(before):
+        if after == "bool":
+            return builder.fcmp_unordered("!=", value, context.number(0.0, value))
+        if dtypes.is_float(after):
+            return builder.fpext(value, kind) if before == "float32" else builder.fptrunc(value, kind)
+        return builder.fptosi(value, kind) if is_signed(after) else builder.fptoui(value, kind)
+    if after == "bool":
+        return builder.icmp_unsigned("!=", value, context.number(0, value))
+    if dtypes.is_float(after):
+        return builder.sitofp(value, kind) if is_signed(before) else builder.uitofp(value, kind)
+    if before == "bool" or dtypes.bits(after) > dtypes.bits(before):
+        return builder.sext(value, kind) if is_signed(before) else builder.zext(value, kind)
+    return builder.trunc(value, kind) if dtypes.bits(after) < dtypes.bits(before) else value
+
+
+def divide(
+    context: FunctionContext, expr: ir.Binary, a: Value, b: Value, dividend: Interval, divisor: Interval
+) -> Value:
+    """Return quotient or remainder, rounded down or towards zero, depending on the operator.
+
+    What C leaves undefined is zero, and the quotient that overflows wraps. `dividend` and `divisor` are known of a and
+    b.
+    """
+    builder = context.builder
+    is_quotient = expr.op.endswith("div")
+    if not is_signed(expr.dtype) or (dividend.low >= 0 and divisor.low > 0):
+        divided = builder.udiv if is_quotient else builder.urem
+        if divisor.low > 0:
+            return divided(a, b)
+        zero = context.number(0, b)
+        is_zero = builder.icmp_unsigned("==", b, zero)
+        return builder.select(is_zero, zero, divided(a, builder.select(is_zero, context.number(1, b), b)))
+    rounds_down = expr.op.startswith("floor")
+    if divisor.low > 0 or divisor.high < -1:
+        return _signed(context, a, b, is_quotient=is_quotient, rounds_down=rounds_down)
+    zero, minus_one = context.number(0, b), context.number(-1, b)
+    is_zero, is_minus_one = builder.icmp_signed("==", b, zero), builder.icmp_signed("==", b, minus_one)
+    safe = builder.select(builder.or_(is_zero, is_minus_one), context.number(1, b), b)
+    result = _signed(context, a, safe, is_quotient=is_quotient, rounds_down=rounds_down)
+    result = builder.select(is_minus_one, builder.sub(zero, a) if is_quotient else zero, result)
+    return builder.select(is_zero, zero, result)
+
+
+def _signed(context: FunctionContext, a: Value, b: Value, *, is_quotient: bool, rounds_down: bool) -> Value:
+    """Divide by a number other than 0 and -1."""
+    builder = context.builder
+    rest = builder.srem(a, b)
+    if not rounds_down:
+        return builder.sdiv(a, b) if is_quotient else rest
+    zero = context.number(0, b)
+    differ = builder.icmp_signed("<", builder.xor(rest, b), zero)
+    down = builder.and_(builder.icmp_signed("!=", rest, zero), differ)
+    if is_quotient:
+        return builder.sub(builder.sdiv(a, b), builder.zext(down, b.type))
+    return builder.add(rest, builder.select(down, b, zero))
+
+
+def integer_power(context: FunctionContext, base: Value, exponent: Value, *, signed: bool) -> Value:
+    """Return the power of two integers, which wraps; of a negative exponent 1 / power, towards zero."""
+    builder, zero, one = context.builder, context.number(0, base), context.number(1, base)
+    before = builder.block
+    head, body, after = (builder.append_basic_block() for _ in range(3))
+    builder.branch(head)
+    builder.position_at_end(head)
+    power, factor, rest = (builder.phi(base.type) for _ in range(3))
+    for phi, start in ((power, one), (factor, base), (rest, exponent)):
+        phi.add_incoming(start, before)
+    builder.cbranch(builder.icmp_unsigned("!=", rest, zero), body, after)
+    builder.position_at_end(body)
+    odd = builder.icmp_unsigned("!=", builder.and_(rest, one), zero)
+    power.add_incoming(builder.mul(power, builder.select(odd, factor, one)), body)
+    factor.add_incoming(builder.mul(factor, factor), body)
+    rest.add_incoming(builder.lshr(rest, one), body)
+    builder.branch(head)
+    builder.position_at_end(after)
+    if not signed:
+        return power
+    minus_one = context.number(-1, base)
+    is_odd = builder.icmp_signed("!=", builder.and_(exponent, one), zero)
+    of_minus_one = builder.select(is_odd, minus_one, one)
+    of_one = builder.select(builder.icmp_signed("==", base, minus_one), of_minus_one, zero)
+    of_one = builder.select(builder.icmp_signed("==", base, one), one, of_one)
+    return builder.select(builder.icmp_signed("<", exponent, zero), of_one, power)
+
+
+def instruction(context: FunctionContext, name: str, args: Sequence[Value]) -> Value | None:
+    """Return the value of an intrinsic by instructions of the machine's own, where it has them."""
+    for form in map(LLVM_FORMS.get, LLVM_FORMS):
+        value = form.call(context, name, args)
+        if value is not None:
+            return value
+    if name == "clz32":
+        return context.intrinsic("ctlz", args, flag=False)
+    return None
+
+
+def call_intrinsic(context: FunctionContext, name: str, args: Sequence[Value], dtype: str) -> Value:
+    """Return the value of an intrinsic without a body, whose result has this dtype."""
+    value = instruction(context, name, args)
+    if value is not None:
+        return value
+    if name == "integer_power":
+        return integer_power(context, args[0], args[1], signed=not dtype.startswith("u"))
+    if name in _BITCASTS:
+        return context.builder.bitcast(args[0], llvm_types.resized(args[0].type, _BITCASTS[name]))
+    if name == "isnan":
+        return context.builder.fcmp_unordered("uno", args[0], args[0])
+    if name == "isinf":
+        size = context.intrinsic("fabs", [args[0]])
+        return context.builder.fcmp_ordered("==", size, context.number(float("inf"), args[0]))
+    if name in _EXACT:
+        return context.intrinsic(_EXACT[name], args)
+    if name in _LIBRARY and not isinstance(args[0].type, ll.VectorType):
+        kind = args[0].type
+        symbol = f"{name}f" if isinstance(kind, ll.FloatType) else name
+        return context.builder.call(context.declared(symbol, kind, [kind] * len(args), pure=True), list(args))
+    raise InternalError(f"LLVM code has no intrinsic '{name}' of {dtype}")

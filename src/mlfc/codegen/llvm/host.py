@@ -10,8 +10,7 @@ from llvmlite import ir
 from mlfc.codegen.llvm.llvm_types import INT8, INT32, INT64, POINTER
 from mlfc.codegen.vm.runtime import TRACE_RUN
 from mlfc.errors import InternalError
-from mlfc.memory import PoolSpan
-from mlfc.memory.pools import POOL_ALIGNMENT, pool_section
+from mlfc.memory.plan import POOL_ALIGNMENT
 from mlfc.target.llvm import architecture
 from mlfc.tir import host
 from mlfc.tir.host import Expr, Function, Stmt, Type
@@ -122,8 +121,6 @@ class _FunctionEmitter:
         self._places[var] = made
         return made
 
-    # statements -------------------------------------------------------------------------------------------
-
     def _block(self, stmts: Sequence[Stmt]) -> None:
         for stmt in stmts:
             if self._builder.block.is_terminated:  # only a label leads to what follows
@@ -170,7 +167,9 @@ class _FunctionEmitter:
         if isinstance(stmt, host.DoWhile):
             builder.branch(body)
         else:
-            leaves = isinstance(stmt, host.If) and _is_unlikely(stmt.body[-1])
+            last = stmt.body[-1] if isinstance(stmt, host.If) else None
+            # for errors, where it leaves what it is in
+            leaves = isinstance(last, host.Return) or (isinstance(last, host.Jump) and last.label.is_unlikely)
             self._branch(stmt.condition, body, end, _UNLIKELY if leaves else None)
         builder.position_at_end(body)
         self._block(stmt.body)
@@ -228,8 +227,6 @@ class _FunctionEmitter:
                 fields = zip(row, stmt.var.type.to.fields, strict=True)
                 rows.append(ir.Constant(kind, [self._as(part, want) for part, (_, want) in fields]))
         return constant_global(self._functions.module, stmt.var.name, ir.Constant(array, rows))
-
-    # expressions ------------------------------------------------------------------------------------------
 
     def _as(self, expr: Expr, kind: Type) -> ir.Value:
         """Return the value of an expression as another type, as C converts it."""
@@ -327,11 +324,6 @@ class _FunctionEmitter:
         return self._builder.gep(start, [self._as(index, host.INT64)], inbounds=inside, source_etype=llvm_type(kind))
 
 
-def _is_unlikely(stmt: Stmt) -> bool:
-    """Tell whether a statement that leaves what it is in is for errors."""
-    return isinstance(stmt, host.Return) or (isinstance(stmt, host.Jump) and stmt.label.is_unlikely)
-
-
 def c_function(module: ir.Module, name: str, parameters: Sequence[ir.Type], result: ir.Type = INT32) -> ir.Function:
     """Return the function of a module with this C name, declared where it is not there yet."""
     known = module.globals.get(name)
@@ -352,13 +344,8 @@ def constant_global(module: ir.Module, name: str, value: ir.Constant) -> ir.Glob
     return made
 
 
-def workspace_array(module: ir.Module, name: str, pool: PoolSpan, *, is_elf: bool) -> ir.GlobalVariable:
-    """Return a static array to work in, for linker scripts to place."""
-    return static_array(module, name, pool.nbytes, pool_section(pool.name) if is_elf else "")
-
-
-def static_array(module: ir.Module, name: str, nbytes: int, section: str) -> ir.GlobalVariable:
-    """Return a static array of zeros in a section, which is empty for the machine's own choice."""
+def static_array(module: ir.Module, name: str, nbytes: int, section: str = "") -> ir.GlobalVariable:
+    """Return a static array of zeros in a section, for linker scripts to place."""
     array = ir.GlobalVariable(module, ir.ArrayType(INT8, nbytes), name)
     array.initializer = ir.Constant(array.value_type, None)
     array.linkage = "internal"

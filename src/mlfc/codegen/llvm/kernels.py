@@ -11,9 +11,8 @@ from mlfc.codegen.llvm.context import FunctionContext, offset
 from mlfc.codegen.llvm.expressions import ExprEmitter
 from mlfc.codegen.llvm.llvm_types import INT8, INT32, POINTER, Value
 from mlfc.codegen.llvm.machine import Machine
-from mlfc.codegen.llvm.metadata import separate_scopes
-from mlfc.codegen.llvm.parallel import Parts
-from mlfc.codegen.llvm.statements import StmtEmitter
+from mlfc.codegen.llvm.parallel import Parts, describe_pointer
+from mlfc.codegen.llvm.statements import StmtEmitter, separate_scopes
 from mlfc.codegen.operators import printed_form
 from mlfc.codegen.unit import Shared, Unit
 from mlfc.support.c_names import sanitize
@@ -22,12 +21,6 @@ from mlfc.tir.independence import of_function
 from mlfc.tir.ir import PrimFunc, Stmt
 from mlfc.tir.parallel import parallelize
 from mlfc.tir.unroll import Unroll
-
-
-def declare_kernel(module: Value, prim: PrimFunc, name: str) -> Value:
-    """Return the declaration of a kernel, with the C signature that `PrimFunc` describes."""
-    pointers = [POINTER] * (len(prim.params) + bool(prim.scratch))
-    return ll.Function(module, ll.FunctionType(INT32, [*pointers, *[INT32] * len(prim.symbols)]), name)
 
 
 def emit_kernel(
@@ -57,7 +50,7 @@ def emit_kernel(
     parallel : str
         The function by which it shares its work among threads, if it does.
     compact : bool
-        Whether loops of long bodies stay loops; see `codegen.long_bodies`.
+        Whether loops of long bodies stay loops; see `codegen.statements`.
 
     Returns
     -------
@@ -67,7 +60,8 @@ def emit_kernel(
     prim = Unroll(keeps_begins=bool(parallel))(prim)
     if parallel:
         prim = parallelize(prim, aliased)
-    function = declare_kernel(module, prim, name)
+    pointers = [POINTER] * (len(prim.params) + bool(prim.scratch))
+    function = ll.Function(module, ll.FunctionType(INT32, [*pointers, *[INT32] * len(prim.symbols)]), name)
     _describe(function, prim, aliased)
     builder = ll.IRBuilder(function.append_basic_block("entry"))
     context = FunctionContext(module, builder, machine, contracts, compact)
@@ -76,7 +70,14 @@ def emit_kernel(
     numbers = function.args[len(function.args) - len(prim.symbols) :]
     context.variables.update(zip(map(id, map(variable, prim.symbols)), numbers, strict=True))
     context.ranges.know_buffers((*prim.params, *prim.scratch))
-    _place_scratch(context, prim, function.args[len(prim.params)] if prim.scratch else None)
+    exprs = ExprEmitter(context)
+    for buffer, start in zip(prim.scratch, prim.scratch_offsets, strict=True):
+        at = offset(start) if isinstance(start, int) else exprs.value(as_index(start, "int64"))
+        workspace = function.args[len(prim.params)]
+        context.buffers[id(buffer)] = builder.gep(workspace, [at], inbounds=True, source_etype=INT8)
+    if len(prim.scratch) > 1:
+        scopes = separate_scopes(module, len(prim.scratch))
+        context.scopes.update({id(buffer): scope for buffer, scope in zip(prim.scratch, scopes, strict=True)})
     body = builder.append_basic_block("body")
     builder.position_at_end(body)
     independence = of_function(prim, aliased)
@@ -110,24 +111,7 @@ def _describe(function: Value, prim: PrimFunc, aliased: frozenset[int]) -> None:
     for argument, symbol in zip(function.args[len(names) :], prim.symbols, strict=True):
         argument.name = sanitize(symbol.name)
     for argument, name, size, is_alone in zip(function.args, names, sizes, alone, strict=False):
-        argument.name = sanitize(name)
-        argument.add_attribute("captures(none)")
-        if is_alone:
-            argument.add_attribute("noalias")
-        if isinstance(size, int) and size:
-            argument.add_attribute("nonnull")
-            argument.attributes.dereferenceable = size
-
-
-def _place_scratch(context: FunctionContext, prim: PrimFunc, workspace: Value) -> None:
-    exprs = ExprEmitter(context)
-    for buffer, start in zip(prim.scratch, prim.scratch_offsets, strict=True):
-        place = offset(start) if isinstance(start, int) else exprs.value(as_index(start, "int64"))
-        place = context.builder.gep(workspace, [place], inbounds=True, source_etype=INT8)
-        context.buffers[id(buffer)] = place
-    if len(prim.scratch) > 1:
-        scopes = separate_scopes(context.module, len(prim.scratch))
-        context.scopes.update({id(buffer): scope for buffer, scope in zip(prim.scratch, scopes, strict=True)})
+        describe_pointer(argument, sanitize(name), size, is_alone=is_alone)
 
 
 def empty_module(name: str, machine: Machine) -> ir.Module:

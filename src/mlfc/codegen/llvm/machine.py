@@ -86,7 +86,7 @@ class Machine:
 
     def data_layout(self) -> str:
         """Return the sizes and alignments of types, as LLVM writes them."""
-        return _data_layout(self.triple, self.cpu, self.features, self.abi)
+        return str(self.target_machine().target_data)
 
 
 def machine_of(target: Target, level: str | None = None) -> Machine:
@@ -123,24 +123,21 @@ def _target_machine(triple: str, cpu: str, features: str, abi: str, level: int) 
 
 
 @cache
-def _data_layout(triple: str, cpu: str, features: str, abi: str) -> str:
-    return str(_target_machine(triple, cpu, features, abi, 3).target_data)
-
-
-@cache
 def _examined(triple: str, cpu: str, features: str, abi: str, found: tuple[tuple[str, str], ...]) -> Machine:
     compiler = _target_machine(triple, cpu, features, abi, 2)
     layout = str(compiler.target_data)
     if layout.startswith("E"):
         raise OptionError(
-            f"expected a little-endian machine, as packed weights are, got '{triple}'",
-            next_step="Use the target 'c'",
+            f"expected a little-endian machine, as packed weights are, got '{triple}'", next_step="Use the target 'c'"
         )
     arch = architecture(triple)
     widths = next((entry.widths for entry in map(VECTORS.get, VECTORS) if re.match(entry.machines, arch)), ())
     size = widths[0].nbytes if widths else 16
-    text = _assembly(compiler, triple, text_beside(__file__, "probes.ll").replace("$halves", str(size // 2)))
-    lanes = _function(text, "lanes")
+    probes = text_beside(__file__, "probes.ll").replace("$halves", str(size // 2))
+    module = f'target datalayout = "{layout}"\ntarget triple = "{triple}"\n{probes}'
+    text = str(compiler.emit_assembly(llvm.parse_assembly(module, llvm.create_context())))
+    # the lines of a function
+    lanes = re.split(r"^_?[a-z]+:", text.partition("lanes:")[2], maxsplit=1, flags=re.MULTILINE)[0]
     vector_bytes = next((width.nbytes for width in widths if re.search(width.shows, lanes)), 0)
     calls = {dtype: re.search(rf"(?<![\w.]){name}\b", text) for dtype, name in _LIBRARY.items()}
     if vector_bytes == _WIDEST:  # kernels fill the widest registers anyway, so loops beside them may
@@ -154,13 +151,3 @@ def _examined(triple: str, cpu: str, features: str, abi: str, found: tuple[tuple
         found,
         fused=frozenset(dtype for dtype, call in calls.items() if call is None),
     )
-
-
-def _assembly(compiler: llvm.TargetMachine, triple: str, body: str) -> str:
-    text = f'target datalayout = "{compiler.target_data}"\ntarget triple = "{triple}"\n{body}'
-    return str(compiler.emit_assembly(llvm.parse_assembly(text, llvm.create_context())))
-
-
-def _function(assembly: str, name: str) -> str:
-    """Return the lines of a function."""
-    return re.split(r"^_?[a-z]+:", assembly.partition(f"{name}:")[2], maxsplit=1, flags=re.MULTILINE)[0]

@@ -11,14 +11,11 @@ import llvmlite.binding as llvm
 import numpy as np
 from llvmlite import ir
 
-from mlfc.codegen.constants import ALIGNMENT, ConstantTable, SharedConstant, section
+from mlfc.codegen.constants import ALIGNMENT, ConstantTable, section
 from mlfc.codegen.llvm.llvm_types import INT8
 from mlfc.codegen.llvm.machine import Machine
 from mlfc.errors import InternalError
-from mlfc.objfile.write.blocks import RODATA, DataPiece
-from mlfc.objfile.write.coff import coff_machine_of, coff_object
-from mlfc.objfile.write.elf import elf_machine_of, elf_object
-from mlfc.objfile.write.macho import macho_machine_of, macho_object
+from mlfc.objfile.write import RODATA, DataPiece, object_like
 from mlfc.support import dtypes
 from mlfc.support.content import ArrayContent, Data, chunks_of, nbytes_of, to_bytes
 from mlfc.tir.program import Value
@@ -46,10 +43,8 @@ def optimize_module(parsed: llvm.ModuleRef, machine: Machine, optimize: str = "s
     """Run the optimization passes over a module, for ``speed`` or ``size``."""
     level = _SPEED if optimize == "speed" else _SIZE
     options = llvm.create_pipeline_tuning_options(speed_level=level)
-    options.loop_vectorization = optimize == "speed"
-    options.slp_vectorization = optimize == "speed"
-    options.loop_interleaving = optimize == "speed"
-    options.loop_unrolling = optimize == "speed"
+    for choice in ("loop_vectorization", "slp_vectorization", "loop_interleaving", "loop_unrolling"):
+        setattr(options, choice, optimize == "speed")
     builder = llvm.create_pass_builder(machine.target_machine(level), options)
     builder.getModulePassManager().run(parsed, builder)
 
@@ -75,25 +70,17 @@ class ConstantGlobals:
         """Return the global of a constant."""
         symbol = self.table.symbol(value)
         if symbol not in self._made:
-            self._made[symbol] = self._global(symbol, value.root)
+            elements = ir.ArrayType(INT8, max(1, value.root.nbytes))
+            made = self._made[symbol] = ir.GlobalVariable(self.module, elements, symbol)
+            made.global_constant = True
+            constant = self.table.defined(value.root)
+            if constant is not None and not self.table.in_blob:
+                made.initializer = ir.Constant(elements, bytearray(to_bytes(ArrayContent(constant.data)) or b"\0"))
+                made.linkage = "internal"
+                made.align = max(_WORD, dtypes.nbytes(constant.value.dtype)) if self.table.packed else ALIGNMENT
+                if constant.memory and self.is_elf:
+                    made.section, made.align = section(constant.memory), ALIGNMENT
         return self._made[symbol]
-
-    def _global(self, symbol: str, value: Value) -> ir.GlobalVariable:
-        elements = ir.ArrayType(INT8, max(1, value.nbytes))
-        made = ir.GlobalVariable(self.module, elements, symbol)
-        made.global_constant = True
-        constant = self.table.defined(value)
-        if constant is not None and not self.table.in_blob:
-            self._define(made, constant)
-        return made
-
-    def _define(self, made: ir.GlobalVariable, constant: SharedConstant) -> None:
-        data = to_bytes(ArrayContent(constant.data)) or b"\0"
-        made.initializer = ir.Constant(made.value_type, bytearray(data))
-        made.linkage = "internal"
-        made.align = max(_WORD, dtypes.nbytes(constant.value.dtype)) if self.table.packed else ALIGNMENT
-        if constant.memory and self.is_elf:
-            made.section, made.align = section(constant.memory), ALIGNMENT
 
 
 def data_pieces(table: ConstantTable) -> Iterator[DataPiece]:
@@ -162,12 +149,9 @@ class ConstantsObject:
         form = str(llvm.get_object_format(self.machine.triple))
         # an empty object, whose header describes the same machine
         head = compile_object(module, self.machine, "size")
-        if form == "ELF":
-            return elf_object(self.pieces, elf_machine_of(head), hidden=True, stack_note=True)
-        if form == "COFF":
-            return coff_object(self.pieces, coff_machine_of(head), hidden=True)
-        if form == "MachO":
-            return macho_object(self.pieces, macho_machine_of(head), hidden=True)
+        written = object_like(head, form, self.pieces)
+        if written is not None:
+            return written
         for piece in self.pieces:
             data = bytearray(to_bytes(piece.data))
             made = ir.GlobalVariable(module, ir.ArrayType(INT8, len(data)), piece.symbol)

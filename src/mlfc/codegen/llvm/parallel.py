@@ -19,6 +19,17 @@ from mlfc.tir.ir import Buffer, PrimFunc, Var
 _TASK = ll.FunctionType(INT32, [POINTER, INT32, INT32, POINTER])
 
 
+def describe_pointer(argument: Value, name: str, nbytes: Extent, *, is_alone: bool) -> None:
+    """Name a pointer, and declare what is known of it: its size, and whether it overlaps no other."""
+    argument.name = name
+    argument.add_attribute("captures(none)")
+    if is_alone:
+        argument.add_attribute("noalias")
+    if isinstance(nbytes, int) and nbytes:
+        argument.add_attribute("nonnull")
+        argument.attributes.dereferenceable = nbytes
+
+
 @dataclass(eq=False)
 class Parts:
     """Writes the parts of one function; `write` writes the body of one with a context of its own."""
@@ -68,21 +79,14 @@ class Parts:
         kind = ll.FunctionType(INT32, [*types[:taken], INT32, INT32])
         function = ll.Function(outer.module, kind, part.name)
         function.linkage = "internal"
-        function.attributes.add("nounwind")
-        function.attributes.add("nobuiltin")
         # inlined, it would lose what its arguments promise
-        function.attributes.add("noinline")
+        for attribute in ("nounwind", "nobuiltin", "noinline"):
+            function.attributes.add(attribute)
         builder = ll.IRBuilder(function.append_basic_block("entry"))
         context = replace(outer, builder=builder, variables={}, buffers={}, scopes=outer.scopes, independent=[])
         for buffer, argument in zip(part.buffers, function.args, strict=False):
             context.buffers[id(buffer)] = argument
-            argument.name = buffer.name
-            argument.add_attribute("captures(none)")
-            if buffer not in self.overlapped:
-                argument.add_attribute("noalias")
-            if isinstance(buffer.nbytes, int) and buffer.nbytes:
-                argument.add_attribute("nonnull")
-                argument.attributes.dereferenceable = buffer.nbytes
+            describe_pointer(argument, buffer.name, buffer.nbytes, is_alone=buffer not in self.overlapped)
         variables: tuple[Var, ...] = (*part.variables, part.stmt.first, part.stmt.last)
         for var, argument in zip(variables, function.args[len(part.buffers) :], strict=True):
             context.variables[id(var)] = argument

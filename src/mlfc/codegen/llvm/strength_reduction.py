@@ -114,7 +114,3 @@ class ReducedAddress:
         """Return the address so many elements behind another one."""
         kind = memory_type(self.place.buffer.dtype)
         return context.builder.gep(base, [ll.Constant(INT32, elements)], inbounds=True, source_etype=kind)
-
-    def moved_on(self, context: FunctionContext) -> Value:
-        """Return the address in the next iteration."""
-        return context.opaque(self.at(context, self.address, self.step))

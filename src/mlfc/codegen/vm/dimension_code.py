@@ -8,9 +8,8 @@ from typing import Any, TypeAlias
 
 from mlfc.codegen.vm.runtime import number
 from mlfc.support.c_names import unique
-from mlfc.support.dim_names import MOST_CHARS, combined, number_name
-from mlfc.support.dim_walk import walked
-from mlfc.support.dims import LARGEST, Dim, Extent, Symbol, bounds
+from mlfc.support.dim_walk import MOST_CHARS, combined, number_name, walked
+from mlfc.support.dims import LARGEST, Extent, Symbol, bounds
 from mlfc.support.executable import RunCode
 from mlfc.tir.host import INT64, Body, Choice, Expr, Name, Number, Operand
 
@@ -130,15 +129,15 @@ class Dimensions:
             self._refuse(condition, code, *values)
 
     def _of(self, extent: Extent) -> _Integer:
-        found: _Integer = walked(extent, self._leaf, self._apply)
+        def leaf(value: int | Symbol) -> _Integer:
+            if isinstance(value, Symbol):
+                low, high = max(value.low, -LARGEST), min(value.high, LARGEST)
+                return _Integer(self.symbol(value), low, high, value.name, value, frozenset((value,)))
+            return _Integer(number(value), value, value, number_name(value), value, frozenset())
+
+        found: _Integer = walked(extent, leaf, self._apply)
         low, high = bounds(extent)
         return replace(found, low=max(found.low, low), high=min(found.high, high))
-
-    def _leaf(self, value: int | Symbol) -> _Integer:
-        if isinstance(value, Symbol):
-            low, high = max(value.low, -LARGEST), min(value.high, LARGEST)
-            return _Integer(self.symbol(value), low, high, value.name, value, frozenset((value,)))
-        return _Integer(number(value), value, value, number_name(value), value, frozenset())
 
     def _apply(self, op: str, a: _Integer, b: _Integer) -> _Integer:
         name, key, symbols = combined(op, a.name, b.name), (op, a.key, b.key), a.symbols | b.symbols
@@ -161,15 +160,15 @@ class Dimensions:
         """Return two integers whose sum or product is known to fit: larger ones are refused."""
         if fits(max(abs(a.low), abs(a.high)), max(abs(b.low), abs(b.high))):
             return a, b
-        return self._within(a), self._within(b)
-
-    def _within(self, value: _Integer) -> _Integer:
-        if value.low >= -_MOST and value.high <= _MOST:
-            return value
-        name = self._named(value)
-        condition = (name > number(_MOST)) | (name < number(-_MOST))
-        self._once(("fits", value.key), value, condition, RunCode.OVERFLOW, name, number(_MOST))
-        return replace(value, expr=name, low=max(value.low, -_MOST), high=min(value.high, _MOST))
+        limited = [a, b]
+        for place, value in enumerate((a, b)):
+            if value.low < -_MOST or value.high > _MOST:
+                name = self._named(value)
+                condition = (name > number(_MOST)) | (name < number(-_MOST))
+                self._once(("fits", value.key), value, condition, RunCode.OVERFLOW, name, number(_MOST))
+                low, high = max(value.low, -_MOST), min(value.high, _MOST)
+                limited[place] = replace(value, expr=name, low=low, high=high)
+        return limited[0], limited[1]
 
     def _divided(self, op: str, a: _Integer, b: _Integer, name: str, key: Any) -> _Integer:
         """Divide towards minus infinity, which C does not where the dividend is negative."""
@@ -196,8 +195,3 @@ class Dimensions:
             made = self._body.declare(self.fresh(f"extent_{name}" if name[0].isdigit() else name), INT64, value.expr)
             self._made[value.key] = (made, value.symbols)
         return self._made[value.key][0]
-
-
-def is_dynamic(extent: Extent) -> bool:
-    """Tell whether a dimension is known only when the model runs."""
-    return isinstance(extent, Dim)

@@ -2,29 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from math import prod
 
 from mlfc.codegen.c_types import scalar_type
 from mlfc.codegen.host.arguments import BYTES
+from mlfc.codegen.vm import runtime
 from mlfc.codegen.vm.dimension_code import Dimensions
-from mlfc.codegen.vm.runtime import (
-    CLEAR,
-    CPU,
-    ERASE,
-    FIND,
-    INSERT,
-    SHARE,
-    TENSOR,
-    TO_DEVICE,
-    RunBody,
-    number,
-)
+from mlfc.codegen.vm.runtime import CPU, TENSOR, RunBody, mlf_clear, mlf_copy_list, mlf_erase, mlf_insert, number
 from mlfc.codegen.vm.tensors import Tensors, item_bytes
-from mlfc.memory import Plan
 from mlfc.memory.liveness import is_last_use
 from mlfc.support import dtypes
-from mlfc.support.dims import Dim, Extent, Symbol, bounds
+from mlfc.support.dims import Dim, Symbol, bounds
 from mlfc.support.executable import ALIGNMENT, NUMBERED_DTYPES, RunCode
 from mlfc.tir import host
 from mlfc.tir.host import INT64, MEMMOVE, NULL, SIZE, Choice, Expr, Name, Number, Type, const, pointer
@@ -36,20 +26,21 @@ _MOST = (1 << 63) - 1
 class ListCode:
     """Writes operators on lists."""
 
-    def __init__(self, body: RunBody, dimensions: Dimensions, tensors: Tensors, plan: Plan) -> None:
+    def __init__(self, body: RunBody, dimensions: Dimensions, tensors: Tensors) -> None:
         self._body = body
         self._dimensions = dimensions
         self._tensors = tensors
-        self._plan = plan
 
     def write(self, step: ListOperation, steps: Sequence[Instruction], at: int) -> None:
         """Write an operator."""
         output = step.output
         write: dict[str, Callable[[ListOperation], None]] = {
-            "list_new": self._new, "list_from": self._unpack, "list_split": self._split, "list_length": self._length,
+            "list_from": self._unpack, "list_split": self._split, "list_length": self._length,
             "list_get": self._get,
         }  # fmt: skip
-        if step.operator in write:
+        if step.operator == "list_new":
+            self._body.evaluate(mlf_clear(self._body.run.address, self._tensors.list_of(output).address))
+        elif step.operator in write:
             write[step.operator](step)
         elif output.kind == "list":
             self._change(step, steps, at)
@@ -65,11 +56,13 @@ class ListCode:
         """Let a list have the tensors of another one."""
         if self._tensors.list_of(source) is not self._tensors.list_of(target):
             run = self._body.run.address
-            self._body.needs(SHARE(run, self._tensors.list_of(target).address, self._tensors.list_of(source).address))
+            self._body.needs(
+                mlf_copy_list(run, self._tensors.list_of(target).address, self._tensors.list_of(source).address)
+            )
 
     def first(self, value: Value) -> Expr:
         """Return the first element of a tensor of integers or bool, as a variable; the run fails without elements."""
-        count = _product(value.shape)
+        count = prod(value.shape)
         if bounds(count)[0] < 1:
             is_empty = self._dimensions.named(count) < number(1)
             self._body.refuse(is_empty, RunCode.ELEMENT, item_bytes(value), number(0), text=value.name)
@@ -89,11 +82,6 @@ class ListCode:
             self._body.refuse(place > most, RunCode.OVERFLOW, number(_MOST))
         return place.cast(INT64)
 
-    # lists ----------------------------------------------------------------------------------------------------
-
-    def _new(self, step: ListOperation) -> None:
-        self._body.evaluate(CLEAR(self._body.run.address, self._tensors.list_of(step.output).address))
-
     def _change(self, step: ListOperation, steps: Sequence[Instruction], at: int) -> None:
         """Write a list that differs from another one, in the other's place where nothing reads that any more."""
         source, output = step.inputs[0], step.output
@@ -108,21 +96,18 @@ class ListCode:
         if step.operator == "list_require":
             body.refuse(self.first(step.inputs[1]).eq(0), RunCode.FAILED, text=step.attrs["message"])
         elif step.operator == "list_append":
-            body.needs(INSERT(run, items.address, items["length"], self._item(step.inputs[1])))
+            body.needs(mlf_insert(run, items.address, items["length"], self._tensors.described(step.inputs[1]).address))
         elif step.operator == "list_insert":
             place = self._place(items, step.inputs[1], past=1)
-            body.needs(INSERT(run, items.address, place, self._item(step.inputs[2])))
+            body.needs(mlf_insert(run, items.address, place, self._tensors.described(step.inputs[2]).address))
         else:
-            body.evaluate(ERASE(run, items.address, self._place(items, step.inputs[1])))
-
-    def _item(self, value: Value) -> Expr:
-        return self._tensors.described(value).address
+            body.evaluate(mlf_erase(run, items.address, self._place(items, step.inputs[1])))
 
     def _place(self, items: Name, index: Value, past: int = 0) -> Name:
         """Write what finds a place in a list."""
         place = self._body.declare(self._dimensions.fresh("place"), INT64, number(0))
         wanted = self.first(index)
-        self._body.needs(FIND(self._body.run.address, items.address, wanted, number(past), place.address))
+        self._body.needs(runtime.mlf_find(self._body.run.address, items.address, wanted, number(past), place.address))
         return place
 
     def _unpack(self, step: ListOperation) -> None:
@@ -130,7 +115,7 @@ class ListCode:
         body, output, run = self._body, step.output, self._body.run.address
         shapes, bytes_of_all = step.inputs
         items = self._tensors.list_of(output)
-        body.evaluate(CLEAR(run, items.address))
+        body.evaluate(mlf_clear(run, items.address))
         rows, data = self._tensors.here(shapes, None), self._tensors.described(bytes_of_all)
         start = body.declare(self._dimensions.fresh("start"), INT64, number(0))
         count, total = self._dimensions.named(shapes.shape[0]), self._dimensions.named(bytes_of_all.nbytes)
@@ -148,33 +133,30 @@ class ListCode:
                 if isinstance(extent, int):
                     text = f"an extent of the tensors of {output.name}"
                     body.refuse(found.ne(number(extent)), RunCode.EQUAL, found, number(extent), text=text)
-                self._grow(nbytes, found)
+                # no check has seen this dimension yet
+                most = number(1 << 62)
+                body.refuse(found < number(0), RunCode.NEGATIVE, found)
+                body.refuse(found.ne(0) & (nbytes > most // found), RunCode.SIZE, found)
+                body.assign(nbytes, nbytes * found)
             body.refuse(nbytes > total - start, RunCode.ELEMENT, start + nbytes, total)
             body.assign(item["data"], (where.cast(BYTES) + start).cast(host.pointer(host.VOID)))
             body.assign(item["device"], CPU)
             body.assign(item["dtype"], NUMBERED_DTYPES[output.dtype])
             body.assign(item["rank"], rank)
-            body.needs(INSERT(run, items.address, items["length"], item.address))
+            body.needs(mlf_insert(run, items.address, items["length"], item.address))
             body.assign(start, _padded(nbytes), "+")
-
-    def _grow(self, nbytes: Name, extent: Expr) -> None:
-        """Write a product of bytes and a dimension that no check has seen yet."""
-        most = number(1 << 62)
-        self._body.refuse(extent < number(0), RunCode.NEGATIVE, extent)
-        self._body.refuse(extent.ne(0) & (nbytes > most // extent), RunCode.SIZE, extent)
-        self._body.assign(nbytes, nbytes * extent)
 
     def _split(self, step: ListOperation) -> None:
         """Write a list of parts of a tensor along an axis."""
         body, output, along, run = self._body, step.output, step.attrs["axis"], self._body.run.address
         tensor, sizes = step.inputs
         items, dimensions = self._tensors.list_of(output), self._dimensions
-        body.evaluate(CLEAR(run, items.address))
+        body.evaluate(mlf_clear(run, items.address))
         source = self._tensors.here(tensor, None)
         self._tensors.here(sizes, None)  # a copy of it is made before the loop
         extents = [dimensions.named(extent) for extent in tensor.shape]
-        inner = dimensions.named(_product(tensor.shape[along + 1 :], dtypes.nbytes(tensor.dtype)))
-        outer = dimensions.named(_product(tensor.shape[:along]))
+        inner = dimensions.named(prod(tensor.shape[along + 1 :], start=dtypes.nbytes(tensor.dtype)))
+        outer = dimensions.named(prod(tensor.shape[:along]))
         count = dimensions.named(sizes.shape[0])
         begin, part = (body.declare(dimensions.fresh(name), INT64, number(0)) for name in ("begin", "size"))
         item = Name(TENSOR, dimensions.fresh("part"))
@@ -188,16 +170,13 @@ class ListCode:
             if not step.attrs["keepdims"]:
                 body.refuse(part.ne(1), RunCode.EQUAL, part, number(1), text=text)
             self._tensors.allocate(item, outer * inner * part, None, output.name)
-            kept = [(axis, part if axis == along else extent) for axis, extent in enumerate(extents)]
+            kept = [part if axis == along else extent for axis, extent in enumerate(extents)]
             if not step.attrs["keepdims"]:
                 del kept[along]
-            for axis, (_, extent) in enumerate(kept):
-                body.assign(item["extents"][axis], extent)
-            body.assign(item["dtype"], NUMBERED_DTYPES[output.dtype])
-            body.assign(item["rank"], len(kept))
+            self._tensors.describe(item, output, kept)
             self._blocks(item["data"], number(0), part * inner, source, begin * inner, extents[along] * inner,
                          part * inner, outer)  # fmt: skip
-            body.needs(INSERT(run, items.address, items["length"], item.address))
+            body.needs(mlf_insert(run, items.address, items["length"], item.address))
             body.assign(begin, part, "+")
         body.refuse(begin.ne(extents[along]), RunCode.EQUAL, begin, extents[along], text=text)
 
@@ -210,8 +189,6 @@ class ListCode:
             target = to.cast(BYTES) + (start + block * step)
             found = source.cast(pointer(const(host.UINT8))) + (origin + block * stride)
             body.evaluate(MEMMOVE(target, found, nbytes.cast(SIZE)))
-
-    # tensors of lists -----------------------------------------------------------------------------------------
 
     def _length(self, step: ListOperation) -> None:
         self._tensors.make(step.output)
@@ -234,7 +211,7 @@ class ListCode:
             given = (register["rank"], number(wanted), number(wanted))
             body.refuse(register["rank"].ne(wanted), RunCode.RANGE, *given, text=text)
         for axis, extent in enumerate(output.shape):
-            found, symbol = register["extents"][axis], _symbol(extent)
+            found, symbol = register["extents"][axis], extent.symbol if isinstance(extent, Dim) else None
             if symbol is not None and symbol in step.fresh:
                 body.assign(self._dimensions.symbol(symbol), found)
                 self._check(symbol)
@@ -242,14 +219,12 @@ class ListCode:
                 wanted_here = self._dimensions.of(extent)
                 text = f"{output.name}, axis {axis}"
                 body.refuse(found.ne(wanted_here), RunCode.EQUAL, found, wanted_here, text=text)
-        self._dimensions.count(_product(output.shape))
+        self._dimensions.count(prod(output.shape))
 
     def _check(self, symbol: Symbol) -> None:
         variable = self._dimensions.symbol(symbol)
         self._dimensions.changed(symbol)
-        low, high = number(symbol.low), number(symbol.high)
-        outside = (variable < low) | (variable > high)
-        self._body.refuse(outside, RunCode.RANGE, variable, low, high, text=str(symbol))
+        self._body.within(variable, symbol)
 
     def _join(self, step: ListOperation) -> None:
         """Write a tensor of a list's tensors put together, or of what describes them."""
@@ -259,61 +234,65 @@ class ListCode:
         for symbol in step.fresh:
             self._check(symbol)
         self._tensors.make(output)
-        if step.operator == "list_extents":
-            self._describe(step, items)
-        elif step.operator == "list_bytes":
-            self._bytes(step, items)
-        elif step.operator == "list_stack":
+        body = self._body
+        if step.operator == "list_stack":
             self._stack(step, items)
-        else:
+        elif step.operator == "list_concat":
             self._concatenate(step, items)
+        else:
+            place = body.declare(self._dimensions.fresh("place"), INT64, number(0))
+            with self._each(items) as item:
+                if step.operator == "list_extents":
+                    for extent in self._item_extents(step, item, missing=-1):
+                        self._set(output, place, extent)
+                        body.assign(place, number(1), "+")
+                else:
+                    nbytes = self._item_bytes(step, item)
+                    source = self._here(item, nbytes)
+                    body.move(self._tensors.data(output).cast(BYTES) + place, source, nbytes)
+                    body.assign(place, _padded(nbytes), "+")
 
     def _joined_extents(self, step: ListOperation, items: Name) -> None:
         """Write what finds the dimensions of a list's tensors put together, those that are not known: symbols."""
         body, along = self._body, step.attrs.get("axis", 0)
         is_stack = step.operator == "list_stack"
         for axis, extent in enumerate(step.output.shape):
-            symbol = _symbol(extent)
+            symbol = extent.symbol if isinstance(extent, Dim) else None
             if symbol is None or symbol not in step.fresh:
                 continue
             variable = self._dimensions.symbol(symbol)
-            if step.operator == "list_bytes":
+            is_bytes = step.operator == "list_bytes"
+            if is_bytes or (axis == along and step.operator == "list_concat"):
                 body.assign(variable, 0)
                 with self._each(items) as item:
-                    body.assign(variable, _padded(self._item_bytes(step, item)), "+")
-                    self._bounded_sum(variable)
-            elif axis == along and step.operator != "list_concat":
-                body.assign(variable, items["length"])
+                    size = _padded(self._item_bytes(step, item)) if is_bytes else item["extents"][axis]
+                    body.assign(variable, size, "+")
+                    body.refuse(variable > number(1 << 62), RunCode.OVERFLOW, variable, number(1 << 62))
             elif axis == along:
-                body.assign(variable, 0)
-                with self._each(items) as item:
-                    body.assign(variable, item["extents"][axis], "+")
-                    self._bounded_sum(variable)
+                body.assign(variable, items["length"])
             else:
                 body.refuse(items["length"].eq(0), RunCode.INDEX, 0, 0)
                 body.assign(variable, items["items"][0]["extents"][axis - is_stack])
 
-    def _bounded_sum(self, variable: Name) -> None:
-        self._body.refuse(variable > number(1 << 62), RunCode.OVERFLOW, variable, number(1 << 62))
-
     def _stack(self, step: ListOperation, items: Name) -> None:
         body, output = self._body, step.output
         extents = [self._dimensions.named(extent) for extent in output.shape]
-        size = self._dimensions.named(_product(output.shape[1:], dtypes.nbytes(output.dtype)))
+        size = self._dimensions.named(prod(output.shape[1:], start=dtypes.nbytes(output.dtype)))
         body.refuse(items["length"].ne(extents[0]), RunCode.EQUAL, items["length"], extents[0], text=output.name)
         place = body.declare(self._dimensions.fresh("start"), INT64, number(0))
         with self._each(items) as item:
             for axis, extent in enumerate(extents[1:]):
                 found = item["extents"][axis]
                 body.refuse(found.ne(extent), RunCode.EQUAL, found, extent, text=output.name)
-            self._paste(output, place, self._here(item, size), size)
+            source = self._here(item, size)
+            body.move(self._tensors.data(output).cast(BYTES) + place, source, size)
             body.assign(place, size, "+")
 
     def _concatenate(self, step: ListOperation, items: Name) -> None:
         body, output, along = self._body, step.output, step.attrs["axis"]
         extents = [self._dimensions.named(extent) for extent in output.shape]
-        inner = self._dimensions.named(_product(output.shape[along + 1 :], dtypes.nbytes(output.dtype)))
-        count = self._dimensions.named(_product(output.shape[:along]))
+        inner = self._dimensions.named(prod(output.shape[along + 1 :], start=dtypes.nbytes(output.dtype)))
+        count = self._dimensions.named(prod(output.shape[:along]))
         rows = body.declare(self._dimensions.fresh("rows"), INT64, number(0))
         with self._each(items) as item:
             for axis, extent in enumerate(extents):
@@ -329,27 +308,6 @@ class ListCode:
             self._blocks(target, rows * inner, extents[along] * inner, source, number(0), part, part, count)
             body.assign(rows, own, "+")
         body.refuse(rows.ne(extents[along]), RunCode.EQUAL, rows, extents[along], text=output.name)
-
-    def _describe(self, step: ListOperation, items: Name) -> None:
-        body, place = self._body, self._body.declare(self._dimensions.fresh("place"), INT64, number(0))
-        with self._each(items) as item:
-            for extent in self._item_extents(step, item, missing=-1):
-                self._set(step.output, place, extent)
-                body.assign(place, number(1), "+")
-
-    def _bytes(self, step: ListOperation, items: Name) -> None:
-        body, place = self._body, self._body.declare(self._dimensions.fresh("place"), INT64, number(0))
-        with self._each(items) as item:
-            nbytes = self._item_bytes(step, item)
-            self._paste(step.output, place, self._here(item, nbytes), nbytes)
-            body.assign(place, _padded(nbytes), "+")
-
-    # parts of these -------------------------------------------------------------------------------------------
-
-    def _paste(self, output: Value, place: Expr, source: Expr, nbytes: Expr) -> None:
-        with self._body.where(nbytes > number(0)):
-            target = self._tensors.data(output).cast(BYTES) + place
-            self._body.evaluate(MEMMOVE(target, source, nbytes.cast(SIZE)))
 
     def _item_bytes(self, step: ListOperation, item: Expr) -> Expr:
         """Return the bytes of a tensor of the list that an operator reads: no check of its own, it exists."""
@@ -374,7 +332,9 @@ class ListCode:
             return item["data"]
         copy = Name(TENSOR, self._dimensions.fresh("item_on_host"))
         self._tensors.copies.append(copy)
-        self._body.needs(TO_DEVICE(self._body.run.address, item.address, CPU, nbytes, 0, NULL, copy.address))
+        self._body.needs(
+            runtime.mlf_to_device(self._body.run.address, item.address, CPU, nbytes, 0, NULL, copy.address)
+        )
         return copy["data"]
 
     @contextmanager
@@ -387,14 +347,3 @@ class ListCode:
 
 def _padded(nbytes: Expr) -> Expr:
     return (nbytes + number(ALIGNMENT - 1)) // ALIGNMENT * ALIGNMENT
-
-
-def _product(extents: Iterable[Extent], first: int = 1) -> Extent:
-    found: Extent = first
-    for extent in extents:
-        found = found * extent
-    return found
-
-
-def _symbol(extent: Extent) -> Symbol | None:
-    return extent.symbol if isinstance(extent, Dim) else None

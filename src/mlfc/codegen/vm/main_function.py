@@ -7,61 +7,25 @@ outside their bounds, sizes that overflow, and the limits of memory and iteratio
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 from mlfc.codegen.constants import ConstantTable
-from mlfc.codegen.host.arguments import ADDRESS, BYTES, comment_nodes, last_arguments
+from mlfc.codegen.host.arguments import ADDRESS, BYTES, as_argument, comment_nodes, last_arguments
+from mlfc.codegen.unit import Unit
+from mlfc.codegen.vm import runtime
 from mlfc.codegen.vm.dimension_code import LARGEST_NUMBER, Dimensions
 from mlfc.codegen.vm.lists import ListCode
-from mlfc.codegen.vm.runtime import (
-    AXIS_ALIGNMENT,
-    AXIS_DTYPE,
-    AXIS_RANK,
-    CLEAR,
-    CPU,
-    DROP,
-    DROP_ALL,
-    FITS,
-    PACKED,
-    PARAMETERS,
-    ROOM,
-    SEPARATE,
-    TENSOR,
-    TRACE_CALL,
-    TRACE_RUN,
-    TURN,
-    WORK,
-    RunBody,
-    number,
-)
+from mlfc.codegen.vm.runtime import AXIS_ALIGNMENT, AXIS_DTYPE, CPU, PARAMETERS, TRACE_CALL, mlf_drop_all, number
 from mlfc.codegen.vm.tensors import Tensors
-from mlfc.memory import Plan
 from mlfc.memory.liveness import alignment_of, most_bytes
 from mlfc.memory.plan import Storage
 from mlfc.support.c_names import KEYWORDS
 from mlfc.support.dims import Dim, Extent, Symbol, bounds, maximum
 from mlfc.support.executable import ALIGNMENT, NUMBERED_DTYPES, Executable, RunCode, run_symbol, state_offsets
 from mlfc.tir import host
-from mlfc.tir.host import INT32, INT64, MEMMOVE, NULL, SIZE, UINTPTR, Expr, Function, Name, Number, pointer
-from mlfc.tir.program import (
-    Assign,
-    Branch,
-    BranchOnSymbols,
-    CheckBounds,
-    CheckDimension,
-    Define,
-    Instruction,
-    Jump,
-    KernelCall,
-    Label,
-    ListOperation,
-    Program,
-    Return,
-    SetSymbols,
-    Value,
-    sources_of,
-)
+from mlfc.tir import program as tir_program
+from mlfc.tir.host import INT32, INT64, NULL, UINTPTR, Expr, Function, Name, Number, pointer
+from mlfc.tir.program import Assign, Branch, BranchOnSymbols, CheckDimension, Define, KernelCall, Label, sources_of
 
 _HOST, _INPUTS, _OUTPUTS, _WORK, _WORK_BYTES, _ERROR = PARAMETERS
 _RESERVED = {
@@ -70,43 +34,41 @@ _RESERVED = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True, eq=False)
-class KernelCode:
-    """The names of the functions that a main function calls for its kernels.
+class MainFunction:
+    """Writes the main function of a module.
 
     `functions` has the function of each kernel of the host and the launcher of each of a device, `last` the variables
     whose addresses shared functions get behind the pointers, `packed` the names of what runtime modules compute.
     """
 
-    functions: Mapping[str, str]
-    last: Mapping[str, str] = field(default_factory=dict)
-    packed: Mapping[str, str] = field(default_factory=dict)
-
-
-class MainFunction:
-    """Writes the main function of a module."""
-
     def __init__(
-        self, program: Program, plan: Plan, executable: Executable, constants: ConstantTable, code: KernelCode
+        self,
+        unit: Unit,
+        executable: Executable,
+        constants: ConstantTable,
+        functions: Mapping[str, str],
+        last: Mapping[str, str],
+        packed: Mapping[str, str],
     ) -> None:
+        program, plan = unit.program, unit.plan
         self._steps = program.instructions
         self._program = program
         self._plan = plan
         self._executable = executable
-        self._code = code
+        self._functions, self._last, self._packed = functions, last, packed
         self._has_device = any(kernel.device for kernel in program.kernels)
-        self._body = body = RunBody(holds_memory=not plan.is_bounded)
+        self._body = body = runtime.RunBody(holds_memory=not plan.is_bounded)
         names = {constants.symbol(value).lower() for value in program.constants}
-        names |= {name.lower() for name in (*code.functions.values(), *code.last.values())}
+        names |= {name.lower() for name in (*functions.values(), *last.values())}
         self._dimensions = Dimensions(body, body.refuse, {*_RESERVED, *names})
         *offsets, self._state_bytes = state_offsets(executable)
         states = {state.before: offset for state, offset in zip(program.states, offsets, strict=True)}
         self._tensors = Tensors(
             body, self._dimensions, plan, constants, program.inputs, states, has_device=self._has_device
         )
-        self._lists = ListCode(body, self._dimensions, self._tensors, plan)
+        self._lists = ListCode(body, self._dimensions, self._tensors)
         # dimensions of variables, which are those of what was assigned last
-        self._extents: dict[tuple[Value, int], Name] = {
+        self._extents: dict[tuple[tir_program.Value, int], Name] = {
             (step.source.root, step.axis): Name(INT64, self._dimensions.fresh(f"{step.source.name}_extent_{step.axis}"))
             for step in self._steps
             if isinstance(step, Define) and step.axis is not None and step.source.root.kind == "variable"
@@ -114,28 +76,38 @@ class MainFunction:
         self._labels: dict[Label, host.Label] = {}
         self._placed: set[Label] = set()
         self._calls = 0
-        self._work_value = Value("work_memory", (), "uint8", "intermediate")
+        self._work_memory = tir_program.Value("work_memory", (), "uint8", "intermediate")  # of all parts
         # what kernels, and what functions of runtime modules take
         self._numbers = Name(pointer(INT64), "numbers", is_array=True)
-        self._given = Name(pointer(TENSOR), "tensors", is_array=True)
+        self._given = Name(pointer(runtime.TENSOR), "tensors", is_array=True)
         self._most_numbers = self._most_packed = 0
         self._last_reads = {value.root: at for at, step in enumerate(self._steps) for value in sources_of(step)}
         self._places = {step: at for at, step in enumerate(self._steps) if isinstance(step, Label)}
         self._writers: dict[type, Callable[[Any], None]] = {
-            Branch: self._branch, BranchOnSymbols: self._branch_on_symbols, Define: self._define,
-            SetSymbols: self._set_symbols, CheckBounds: self._check_bounds, CheckDimension: self._check_dimension,
-            KernelCall: self._call, Assign: self._assign, Return: self._return,
+            Define: self._define, KernelCall: self._call, Assign: self._assign,
+            tir_program.SetSymbols: self._set_symbols, CheckDimension: self._check_dimension,
+            tir_program.Return: self._return,
         }  # fmt: skip
 
     def function(self) -> Function:
         """Return the function."""
         self._check_inputs()
-        begin = next((at for at, step in enumerate(self._steps) if not _binds_inputs(step)), 0)
+        binding = (
+            isinstance(step, (Define, CheckDimension)) and all(value.kind == "input" for value in sources_of(step))
+            for step in self._steps
+        )
+        begin = next((at for at, binds in enumerate(binding) if not binds), 0)
         part: int | None = None  # that begins, without its memory
         for at, step in enumerate(self._steps):
             if at == begin:
                 part = 0
-                self._find_arena()
+                if self._plan.is_bounded and (needed := self._plan.size):
+                    body, limit = self._body, _HOST["memory_limit"]
+                    body.refuse(limit.ne(0) & (number(needed) > limit), RunCode.MEMORY, number(needed), limit)
+                    too_small = _WORK.eq(NULL) | (number(needed + ALIGNMENT) > _WORK_BYTES)
+                    body.refuse(too_small, RunCode.WORK, number(needed + ALIGNMENT))
+                    skipped = (Number(UINTPTR, ALIGNMENT) - _WORK.cast(UINTPTR) % ALIGNMENT) % ALIGNMENT
+                    body.assign(self._tensors.arena, _WORK.cast(BYTES) + skipped)
             if part is not None and not isinstance(step, BranchOnSymbols):
                 self._find_work(part)
                 part = None
@@ -147,8 +119,6 @@ class MainFunction:
                 part = at
         stmts = (*self._prologue(), *self._body.stmts, *self._epilogue())
         return Function(run_symbol(self._executable.name), INT32, PARAMETERS, stmts)
-
-    # begin and end --------------------------------------------------------------------------------------------
 
     def _prologue(self) -> tuple[host.Stmt, ...]:
         body, run = host.Body(), self._body.run
@@ -175,14 +145,11 @@ class MainFunction:
             for index in range(len(self._program.outputs)):
                 body.assign(_OUTPUTS[index]["block"], NULL)
         unused = [_INPUTS] * (not self._program.inputs) + [_OUTPUTS] * (not self._program.outputs)
-        unused += [_WORK, _WORK_BYTES] * (not self._uses_work) + [run] + [self._tensors.arena]
+        uses_work = self._plan.size > 0 or self._tensors.storages
+        unused += [_WORK, _WORK_BYTES] * (not uses_work) + [run] + [self._tensors.arena]
         body.add(*map(host.Unused, unused))
-        body.evaluate(TRACE_RUN())
+        body.evaluate(runtime.TRACE_RUN())
         return body.stmts
-
-    @property
-    def _uses_work(self) -> bool:
-        return self._plan.size > 0 or bool(self._tensors.storages)
 
     def _epilogue(self) -> tuple[host.Stmt, ...]:
         if self._plan.is_bounded:
@@ -190,12 +157,12 @@ class MainFunction:
         body, run = host.Body(), self._body.run
         body.place(self._body.finish)
         for name in (*self._tensors.held.values(), *self._tensors.copies):
-            body.evaluate(DROP(run.address, name.address))
+            body.evaluate(runtime.mlf_drop(run.address, name.address))
         for name in self._lists.names:
-            body.evaluate(CLEAR(run.address, name.address))
+            body.evaluate(runtime.mlf_clear(run.address, name.address))
         if self._program.outputs:
             with body.where(_ERROR["code"].ne(0)):
-                body.evaluate(DROP_ALL(run.address, _OUTPUTS, len(self._program.outputs)))
+                body.evaluate(mlf_drop_all(run.address, _OUTPUTS, len(self._program.outputs)))
         body.returns(_ERROR["code"])
         return body.stmts
 
@@ -208,7 +175,7 @@ class MainFunction:
             tensor = _INPUTS[place]
             for item, wanted, axis in (
                 ("dtype", NUMBERED_DTYPES[value.dtype], AXIS_DTYPE),
-                ("rank", len(value.shape), AXIS_RANK),
+                ("rank", len(value.shape), runtime.AXIS_RANK),
             ):
                 body.refuse(tensor[item].ne(wanted), RunCode.BAD_INPUT, place, axis, tensor[item], text=value.name)
             # as the planner aligns values: wider loads than a whole tensor do not occur
@@ -237,61 +204,46 @@ class MainFunction:
         for storage in storages:
             if storage.device is None:
                 offsets.append((storage, body.declare(self._dimensions.fresh("start"), INT64, total)))
-                body.needs(ROOM(run, self._bytes(storage), total.address))
+                body.needs(runtime.mlf_room(run, self._bytes(storage), total.address))
         if not offsets:
             body.add(host.Unused(total))
             return
-        memory = self._work_tensor()
-        body.needs(WORK(run, total, _WORK, _WORK_BYTES, memory.address))
+        memory = self._tensors.tensor_of(self._work_memory)
+        body.needs(runtime.mlf_work(run, total, _WORK, _WORK_BYTES, memory.address))
         body.assign(_ERROR["values"][0], total + ALIGNMENT)
         for storage, start in offsets:
             place = self._tensors.storage_data(storage)
             body.assign(place, memory["data"].cast(BYTES) + start)
 
-    def _find_arena(self) -> None:
-        """Write what finds the memory of a bounded run."""
-        body, needed = self._body, self._plan.size
-        if not self._plan.is_bounded or not needed:
-            return
-        limit = _HOST["memory_limit"]
-        body.refuse(limit.ne(0) & (number(needed) > limit), RunCode.MEMORY, number(needed), limit)
-        too_small = _WORK.eq(NULL) | (number(needed + ALIGNMENT) > _WORK_BYTES)
-        body.refuse(too_small, RunCode.WORK, number(needed + ALIGNMENT))
-        skipped = (Number(UINTPTR, ALIGNMENT) - _WORK.cast(UINTPTR) % ALIGNMENT) % ALIGNMENT
-        body.assign(self._tensors.arena, _WORK.cast(BYTES) + skipped)
-
-    def _work_tensor(self) -> Name:
-        """Return the tensor that holds the memory which the run works in."""
-        return self._tensors.tensor_of(self._work_value)
-
     def _bytes(self, storage: Storage) -> Expr:
         # memory is found for branches and loops that do not run, too, whose sizes may be negative
         return self._dimensions.size(storage.nbytes if bounds(storage.nbytes)[0] >= 0 else maximum(storage.nbytes, 0))
 
-    # control flow ---------------------------------------------------------------------------------------------
-
-    def _step(self, step: Instruction, at: int) -> None:
+    def _step(self, step: tir_program.Instruction, at: int) -> None:
         if isinstance(step, Label):
             self._dimensions.forget()
             self._tensors.forget_copies()
             self._placed.add(step)
-            if step in self._labels or self._is_jumped_to(step, at):
+            targets = (item.label for item in self._steps[at:] if isinstance(item, tir_program.Jump))
+            branches = (item.otherwise for item in self._steps[at:] if isinstance(item, (Branch, BranchOnSymbols)))
+            if step in self._labels or any(label is step for label in (*targets, *branches)):
                 self._body.place(self._label(step))
-        elif isinstance(step, Jump):
+        elif isinstance(step, tir_program.Jump):
             if self._places[step.label] != at + 1:
                 self._jump(step.label)
-        elif isinstance(step, ListOperation):
+        elif isinstance(step, tir_program.ListOperation):
             self._lists.write(step, self._steps, at)
+        elif isinstance(step, tir_program.CheckBounds):
+            self._check_bounds(step.symbol, step.extent)
+        elif isinstance(step, Branch):
+            with self._body.where(self._lists.first(step.condition).eq(0)):
+                self._jump(step.otherwise)
+        elif isinstance(step, BranchOnSymbols):
+            for symbol, value in step.values:
+                with self._body.where(self._dimensions.symbol(symbol).ne(number(value))):
+                    self._jump(step.otherwise)
         else:
             self._writers[type(step)](step)
-
-    def _is_jumped_to(self, label: Label, at: int) -> bool:
-        later = self._steps[at:]
-        return any(
-            (isinstance(step, Jump) and step.label is label)
-            or (isinstance(step, (Branch, BranchOnSymbols)) and step.otherwise is label)
-            for step in later
-        )
 
     def _label(self, label: Label) -> host.Label:
         if label not in self._labels:
@@ -300,20 +252,8 @@ class MainFunction:
 
     def _jump(self, label: Label) -> None:
         if label in self._placed:
-            self._body.needs(TURN(self._body.run.address))
+            self._body.needs(runtime.mlf_turn(self._body.run.address))
         self._body.jump(self._label(label))
-
-    def _branch(self, step: Branch) -> None:
-        condition = self._lists.first(step.condition).eq(0)
-        with self._body.where(condition):
-            self._jump(step.otherwise)
-
-    def _branch_on_symbols(self, step: BranchOnSymbols) -> None:
-        for symbol, value in step.values:
-            with self._body.where(self._dimensions.symbol(symbol).ne(number(value))):
-                self._jump(step.otherwise)
-
-    # dimensions -----------------------------------------------------------------------------------------------
 
     def _define(self, step: Define) -> None:
         symbol, source = step.symbol, step.source
@@ -321,32 +261,22 @@ class MainFunction:
         self._dimensions.changed(symbol)
         if step.axis is None:
             self._body.assign(variable, self._lists.first(source))
-        elif source.root in self._extents_of_inputs:
-            place = self._extents_of_inputs[source.root]
+        elif source.root in self._tensors.inputs:
+            place = self._tensors.inputs[source.root]
             self._body.assign(variable, _INPUTS[place]["extents"][step.axis])
-            given = (place, step.axis, variable)
-            self._check(symbol, RunCode.BAD_INPUT, *given, text=source.name)
+            self._body.within(variable, symbol, RunCode.BAD_INPUT, place, step.axis, variable, text=source.name)
             return
         elif (source.root, step.axis) in self._extents:
             self._body.assign(variable, self._extents[source.root, step.axis])
         else:
             self._body.assign(variable, self._dimensions.of(source.shape[step.axis]))
-        self._check(symbol, RunCode.RANGE, variable, number(symbol.low), number(symbol.high), text=str(symbol))
+        self._body.within(variable, symbol)
 
-    @property
-    def _extents_of_inputs(self) -> dict[Value, int]:
-        return {value: place for place, value in enumerate(self._program.inputs)}
-
-    def _check(self, symbol: Symbol, code: RunCode, *values: host.Operand, text: str) -> None:
-        variable = self._dimensions.symbol(symbol)
-        condition = (variable < number(symbol.low)) | (variable > number(symbol.high))
-        self._body.refuse(condition, code, *values, text=text)
-
-    def _set_symbols(self, step: SetSymbols) -> None:
+    def _set_symbols(self, step: tir_program.SetSymbols) -> None:
         values = [self._dimensions.named(extent) for extent in step.extents]
         variables = [self._dimensions.symbol(symbol) for symbol in step.symbols]
         for symbol, extent in zip(step.symbols, step.extents, strict=True):
-            self._require_bounds(symbol, extent)
+            self._check_bounds(symbol, extent)
         # what is read after it was written is read before
         for index, value in enumerate(values):
             if value in variables[:index]:
@@ -355,30 +285,23 @@ class MainFunction:
             self._body.assign(variable, value)
             self._dimensions.changed(symbol)
 
-    def _require_bounds(self, symbol: Symbol, extent: Extent) -> None:
+    def _check_bounds(self, symbol: Symbol, extent: Extent) -> None:
         low, high = bounds(extent)
         if low < symbol.low or high > symbol.high:
-            found = self._dimensions.named(extent)
-            condition = (found < number(symbol.low)) | (found > number(symbol.high))
-            self._body.refuse(
-                condition, RunCode.RANGE, found, number(symbol.low), number(symbol.high), text=str(symbol)
-            )
-
-    def _check_bounds(self, step: CheckBounds) -> None:
-        self._require_bounds(step.symbol, step.extent)
+            self._body.within(self._dimensions.named(extent), symbol)
 
     def _check_dimension(self, step: CheckDimension) -> None:
-        place = self._extents_of_inputs.get(step.source.root)
+        place = self._tensors.inputs.get(step.source.root)
         if place is None:  # a state, whose shape is fixed
             return
         found, wanted = _INPUTS[place]["extents"][step.axis], self._dimensions.of(step.extent)
         if not isinstance(step.extent, Dim) or step.extent.symbol is not None:
             self._body.refuse(found.ne(wanted), RunCode.BAD_INPUT, place, step.axis, found, text=step.source.name)
         else:
-            text = axis_text(step.source, step.axis, step.extent)
+            multiple = step.extent.multiple
+            kind = "" if multiple is None or multiple[0] == 1 else f", a multiple of {multiple[0]}"
+            text = f"{step.source.name}, axis {step.axis}{kind}"
             self._body.refuse(found.ne(wanted), RunCode.EQUAL, found, wanted, text=text)
-
-    # kernels --------------------------------------------------------------------------------------------------
 
     def _call(self, call: KernelCall) -> None:
         body = self._body
@@ -401,7 +324,7 @@ class MainFunction:
         traced = (_HOST, index, given, len(numbers))
         body.evaluate(TRACE_CALL(*traced, NULL, 0))
         kinds = [argument.type for argument in arguments] + [INT32] * len(numbers)
-        function = host.declaration(self._code.functions[kernel.name], INT32, *kinds)
+        function = host.declaration(self._functions[kernel.name], INT32, *kinds)
         with body.where(function(*arguments, *(value.cast(INT32) for value in numbers)).ne(0)):
             body.fail(RunCode.KERNEL, -1, text=kernel.name)
         output = self._tensors.data(call.output.root)
@@ -413,12 +336,12 @@ class MainFunction:
         arguments: list[Expr] = []
         if device is None:
             arguments += [
-                self._tensors.argument(value, buffer, is_output=buffer is kernel.output)
+                as_argument(self._tensors.here(value, None), buffer.dtype, is_output=buffer is kernel.output)
                 for value, buffer in zip(values, kernel.params, strict=True)
             ]
         else:
             arguments += [self._tensors.here(value, device).cast(ADDRESS) for value in values]
-        return [*arguments, *self._tensors.scratch(call, index), *last_arguments(self._code.last, kernel)]
+        return [*arguments, *self._tensors.scratch(call, index), *last_arguments(self._last, kernel)]
 
     def _call_packed(self, call: KernelCall) -> None:
         """Write the call of what a runtime module computes, which takes tensors of the shapes that it states."""
@@ -432,14 +355,12 @@ class MainFunction:
             body.assign(tensors[place]["data"], data.cast(ADDRESS))
             body.assign(tensors[place]["device"], CPU)
         body.assign(tensors[len(call.inputs)], self._tensors.described(call.output))
-        name = self._code.packed[call.kernel.name]
+        name = self._packed[call.kernel.name]
         packed = _HOST["packed"]
         body.refuse(packed.eq(NULL), RunCode.PACKED, -1, text=name)
-        called = PACKED.at(packed, _HOST["context"], name, tensors, len(call.inputs) + 1)
+        called = runtime.PACKED.at(packed, _HOST["context"], name, tensors, len(call.inputs) + 1)
         with body.where(called.ne(0)):
             body.fail(RunCode.PACKED, -1, text=name)
-
-    # variables ------------------------------------------------------------------------------------------------
 
     def _assign(self, step: Assign) -> None:
         pairs = list(zip(step.variables, step.sources, strict=True))
@@ -456,23 +377,23 @@ class MainFunction:
         for variable, value in tensors:
             if self._plan.is_bounded:
                 size = self._dimensions.size(value.nbytes)
-                self._move(self._tensors.data(variable.root), self._tensors.data(value), size)
+                self._body.move(self._tensors.data(variable.root), self._tensors.data(value), size)
             elif self._tensors.tensor_of(variable.root) is not (described := self._tensors.described(value)):
                 self._tensors.forget_copies(variable.root)
                 self._tensors.hold(self._tensors.tensor_of(variable.root), described)
         for place, extent in known:
             self._body.assign(place, extent)
 
-    def _move(self, to: Expr, source: Expr, nbytes: Expr) -> None:
-        with self._body.where(nbytes > number(0)):
-            self._body.evaluate(MEMMOVE(to, source, nbytes.cast(SIZE)))
-
-    # results --------------------------------------------------------------------------------------------------
-
-    def _return(self, step: Return) -> None:
+    def _return(self, step: tir_program.Return) -> None:
         count = len(self._program.outputs)
+        extents = (extent for value in self._program.inputs for extent in value.shape)
+        own = {extent.symbol for extent in extents if isinstance(extent, Dim) and extent.symbol}
         for place, (value, declared) in enumerate(zip(step.outputs[:count], self._program.outputs, strict=True)):
-            self._check_output(place, value, declared)
+            for axis, (extent, wanted) in enumerate(zip(value.shape, declared.shape, strict=True)):
+                if extent != wanted and (not isinstance(wanted, Dim) or wanted.symbol in own):
+                    found = self._dimensions.named(extent)
+                    differs = found.ne(self._dimensions.of(wanted))
+                    self._body.refuse(differs, RunCode.BAD_OUTPUT, place, axis, found, text=declared.name)
         for place, value in enumerate(step.outputs[:count]):
             described = self._tensors.described(value)
             if self._plan.is_bounded or not self._tensors.is_held(value.root):
@@ -483,52 +404,23 @@ class MainFunction:
             for place, value in enumerate(step.outputs[:count]):
                 if place:
                     nbytes = self._dimensions.size(value.nbytes)
-                    self._body.needs(SEPARATE(self._body.run.address, _OUTPUTS, place, nbytes))
+                    self._body.needs(runtime.mlf_separate(self._body.run.address, _OUTPUTS, place, nbytes))
         run = self._body.run.address
         if count:
             with self._body.where(_HOST["targets"].ne(NULL)):
-                self._body.needs(FITS(run, _OUTPUTS, count))
+                self._body.needs(runtime.mlf_fits(run, _OUTPUTS, count))
         for state, value in zip(self._program.states, step.outputs[count:], strict=True):
-            self._move(self._tensors.state(state.before), self._tensors.here(value, None), number(state.before.nbytes))
+            self._body.move(
+                self._tensors.state(state.before), self._tensors.here(value, None), number(state.before.nbytes)
+            )
         sizes = [self._dimensions.named(value.nbytes) for value in step.outputs[:count]]
         if count:
             with self._body.where(_HOST["targets"].ne(NULL)):
                 for place, size in enumerate(sizes):
-                    self._move(_HOST["targets"][place]["data"], _OUTPUTS[place]["data"], size)
+                    self._body.move(_HOST["targets"][place]["data"], _OUTPUTS[place]["data"], size)
                 if not self._plan.is_bounded:
-                    self._body.evaluate(DROP_ALL(run, _OUTPUTS, count))
+                    self._body.evaluate(mlf_drop_all(run, _OUTPUTS, count))
         if self._plan.is_bounded:
             self._body.returns(0)
         else:
             self._body.jump(self._body.finish)
-
-    def _check_output(self, place: int, value: Value, declared: Value) -> None:
-        """Write the checks that an output has the dimensions that the model declares."""
-        for axis, (extent, wanted) in enumerate(zip(value.shape, declared.shape, strict=True)):
-            is_known = not isinstance(wanted, Dim) or wanted.symbol in self._declared_symbols
-            if is_known and extent != wanted:
-                found = self._dimensions.named(extent)
-                self._body.refuse(
-                    found.ne(self._dimensions.of(wanted)), RunCode.BAD_OUTPUT, place, axis, found, text=declared.name
-                )
-
-    @property
-    def _declared_symbols(self) -> set[Symbol]:
-        return {
-            item.symbol
-            for value in self._program.inputs
-            for item in value.shape
-            if isinstance(item, Dim) and item.symbol
-        }
-
-
-def _binds_inputs(step: Instruction) -> bool:
-    is_input = all(value.kind == "input" for value in sources_of(step))
-    return isinstance(step, (Define, CheckDimension)) and is_input
-
-
-def axis_text(value: Value, axis: int, extent: Extent = 1) -> str:
-    """Return what an error of a dimension is about."""
-    multiple = extent.multiple if isinstance(extent, Dim) else None
-    kind = "" if multiple is None or multiple[0] == 1 else f", a multiple of {multiple[0]}"
-    return f"{value.name}, axis {axis}{kind}"

@@ -2,34 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, MutableMapping, Sequence
+from math import prod
+from typing import Any
 
 from mlfc.codegen.constants import ConstantTable
-from mlfc.codegen.host.arguments import ADDRESS, BYTES, as_argument, at, constant_array, element_pointer
+from mlfc.codegen.host.arguments import ADDRESS, BYTES, at, constant_array, element_pointer
+from mlfc.codegen.vm import runtime
 from mlfc.codegen.vm.dimension_code import Dimensions
-from mlfc.codegen.vm.runtime import (
-    ALLOCATE_ON,
-    ALLOCATE_TENSOR,
-    CPU,
-    DROP,
-    HOLD,
-    LIST,
-    PARAMETERS,
-    TENSOR,
-    TO_DEVICE,
-    RunBody,
-    number,
-)
+from mlfc.codegen.vm.runtime import CPU, LIST, PARAMETERS, TENSOR, RunBody, mlf_allocate, mlf_allocate_on, mlf_drop
 from mlfc.errors import InternalError
 from mlfc.memory import Plan
 from mlfc.memory.plan import Storage
 from mlfc.support import dtypes
-from mlfc.support.dims import Extent
 from mlfc.support.executable import NUMBERED_DTYPES
 from mlfc.support.platforms import TYPE_CODES
 from mlfc.tir import host
 from mlfc.tir.host import NULL, Expr, Name
-from mlfc.tir.ir import Buffer
 from mlfc.tir.program import KernelCall, Value
 
 _INPUTS = PARAMETERS[1]
@@ -57,7 +46,7 @@ class Tensors:
         self._dimensions = dimensions
         self._plan = plan
         self._constants = constants
-        self._inputs = {value: place for place, value in enumerate(inputs)}
+        self.inputs = {value: place for place, value in enumerate(inputs)}
         self._states = states
         self.has_device = has_device
         self.arena = Name(BYTES, "arena")
@@ -68,27 +57,24 @@ class Tensors:
         # copies of tensors on devices, while the originals keep their values
         self._copied: dict[tuple[Value, str | None], Name] = {}
 
-    # addresses ------------------------------------------------------------------------------------------------
-
     def data(self, value: Value) -> Expr:
         """Return the address of a value's bytes; on a device the handle of its memory."""
-        place, start = self._root_data(value.root), value.root_start
+        root, start = value.root, value.root_start
+        if root in self.inputs:
+            place = _INPUTS[self.inputs[root]]["data"]
+        elif root in self._states:
+            place = self.state(root)
+        elif root.kind == "constant":
+            place = constant_array(self._constants, root)
+        elif self.is_held(root):
+            place = self.tensor_of(root)["data"]
+        elif self._plan.is_bounded:
+            place = at(self.arena, self._plan.offset(root))
+        else:
+            place = self.storage_data(self._plan.values[root])
         if not start:
             return place
         return place.cast(element_pointer("uint8", is_output=value.root.kind not in ("input", "constant"))) + start
-
-    def _root_data(self, root: Value) -> Expr:
-        if root in self._inputs:
-            return _INPUTS[self._inputs[root]]["data"]
-        if root in self._states:
-            return self.state(root)
-        if root.kind == "constant":
-            return constant_array(self._constants, root)
-        if self.is_held(root):
-            return self.tensor_of(root)["data"]
-        if self._plan.is_bounded:
-            return at(self.arena, self._plan.offset(root))
-        return self.storage_data(self._plan.values[root])
 
     def state(self, root: Value) -> Expr:
         """Return the address of a state."""
@@ -99,40 +85,31 @@ class Tensors:
         """Return the address of memory that is there for a whole part of the run."""
         if storage.device is not None:
             return self.device_storage(storage)["data"]
-        if storage not in self.storages:
-            self.storages[storage] = Name(BYTES, self._dimensions.fresh("block"))
-        return self.storages[storage]
+        return self._named(self.storages, storage, BYTES, "block")
 
     def device_storage(self, storage: Storage) -> Name:
         """Return the tensor that holds memory of a device."""
-        if storage not in self.held:
-            self.held[storage] = Name(TENSOR, self._dimensions.fresh("block"))
-        return self.held[storage]
+        return self._named(self.held, storage, TENSOR, "block")
 
-    def argument(self, value: Value, buffer: Buffer, *, is_output: bool) -> Expr:
-        """Return a value as the argument of a kernel."""
-        return as_argument(self.here(value, None), buffer.dtype, is_output=is_output)
-
-    # tensors that hold their memory ----------------------------------------------------------------------------
+    def _named(self, table: MutableMapping[Any, Name], key: object, kind: host.Type, name: str) -> Name:
+        if key not in table:
+            table[key] = Name(kind, self._dimensions.fresh(name))
+        return table[key]
 
     def tensor_of(self, root: Value) -> Name:
         """Return the variable of a value that holds its memory."""
-        if root not in self.held:
-            self.held[root] = Name(TENSOR, self._dimensions.fresh(root.name))
-        return self.held[root]
+        return self._named(self.held, root, TENSOR, root.name)
 
     def is_held(self, root: Value) -> bool:
         """Tell whether a value has a variable that holds its memory."""
-        if root in self._inputs or root in self._states or root in self._plan.offsets or root.kind == "constant":
+        if root in self.inputs or root in self._states or root in self._plan.offsets or root.kind == "constant":
             return False
         storage = self._plan.values.get(root)
         return storage is None or not storage.is_lasting
 
     def list_of(self, value: Value) -> Name:
         """Return the variable of a list."""
-        if value not in self.lists:
-            self.lists[value] = Name(LIST, self._dimensions.fresh(value.name))
-        return self.lists[value]
+        return self._named(self.lists, value, LIST, value.name)
 
     def described(self, value: Value) -> Expr:
         """Return a tensor with the dimensions of a value, to be read at once."""
@@ -140,15 +117,15 @@ class Tensors:
         is_same = value.shape == root.shape and value.dtype == root.dtype and value.is_whole
         if self.is_held(root) and is_same:
             return self.tensor_of(root)
-        if root in self._inputs and is_same:
-            return _INPUTS[self._inputs[root]]
+        if root in self.inputs and is_same:
+            return _INPUTS[self.inputs[root]]
         body = self._body
-        extents = self.extents(value)
+        extents = list(map(self._dimensions.size, value.shape))
         made = body.declare(self._dimensions.fresh(f"{value.name}_tensor"), TENSOR)
         if self.is_held(root):
             body.assign(made, self.tensor_of(root))
-        elif root in self._inputs:
-            body.assign(made, _INPUTS[self._inputs[root]])
+        elif root in self.inputs:
+            body.assign(made, _INPUTS[self.inputs[root]])
         else:
             storage = self._plan.values.get(root)
             if storage is not None and storage.device is not None:
@@ -158,14 +135,11 @@ class Tensors:
         body.assign(made["data"], self.data(value).cast(ADDRESS))
         if not self.is_held(root):
             body.assign(made["block"], NULL)
-        self._describe(made, value, extents)
+        self.describe(made, value, extents)
         return made
 
-    def extents(self, value: Value) -> list[Expr]:
-        """Return the dimensions of a value."""
-        return [self._dimensions.size(extent) for extent in value.shape]
-
-    def _describe(self, tensor: Expr, value: Value, extents: Sequence[Expr]) -> None:
+    def describe(self, tensor: Expr, value: Value, extents: Sequence[Expr]) -> None:
+        """Write the dtype and the dimensions of a tensor."""
         body = self._body
         for axis, extent in enumerate(extents):
             body.assign(tensor["extents"][axis], extent)
@@ -177,7 +151,7 @@ class Tensors:
         root, dimensions = value.root, self._dimensions
         for extent in value.shape:
             dimensions.size(extent)
-        dimensions.count(_elements(value))
+        dimensions.count(prod(value.shape))
         if self._plan.is_bounded:
             return
         storage = self._plan.values.get(root)
@@ -187,37 +161,34 @@ class Tensors:
             tensor = self.tensor_of(root)
             self.forget_copies(root)
             self.allocate(tensor, dimensions.size(value.nbytes), storage.device, value.name)
-            self._describe(tensor, value, self.extents(value))
+            self.describe(tensor, value, list(map(dimensions.size, value.shape)))
 
     def allocate(self, tensor: Name, nbytes: Expr, device: str | None, text: str) -> None:
         """Write what gives a tensor new memory."""
         run = self._body.run.address
         if device is None:
-            self._body.needs(ALLOCATE_TENSOR(run, nbytes, text, tensor.address))
+            self._body.needs(mlf_allocate(run, nbytes, text, tensor.address))
         else:
-            self._body.needs(ALLOCATE_ON(run, TYPE_CODES[device], nbytes, text, tensor.address))
+            self._body.needs(mlf_allocate_on(run, TYPE_CODES[device], nbytes, text, tensor.address))
 
     def scratch(self, call: KernelCall, index: int) -> list[Expr]:
         """Return the memory for a kernel to work in; `index` is the number of the call."""
         device = call.kernel.device
         if self._plan.is_bounded:
             return [at(self.arena, self._plan.scratch_offsets[index])] if call.kernel.scratch else []
-        found = [self._scratch(storage, device) for storage in self._plan.scratch.get(call, ())]
+        found = []
+        for storage in self._plan.scratch.get(call, ()):
+            if storage.is_lasting:
+                found.append(self.storage_data(storage))
+                continue
+            tensor = self._named(self.held, storage, TENSOR, "workspace")
+            self.allocate(tensor, self._dimensions.size(storage.nbytes), device, "workspace")
+            found.append(tensor["data"])
         return found if device is None else [item.cast(ADDRESS) for item in found]
-
-    def _scratch(self, storage: Storage, device: str | None) -> Expr:
-        if storage.is_lasting:
-            return self.storage_data(storage)
-        if storage not in self.held:
-            self.held[storage] = Name(TENSOR, self._dimensions.fresh("workspace"))
-        self.allocate(self.held[storage], self._dimensions.size(storage.nbytes), device, "workspace")
-        return self.held[storage]["data"]
 
     def hold(self, target: Expr, source: Expr) -> None:
         """Write what lets a tensor be another one."""
-        self._body.evaluate(HOLD(self._body.run.address, target.address, source.address))
-
-    # devices --------------------------------------------------------------------------------------------------
+        self._body.evaluate(runtime.mlf_hold(self._body.run.address, target.address, source.address))
 
     def here(self, value: Value, device: str | None) -> Expr:
         """Return the address of a value on a device or, for None, on the host: of a copy where it is elsewhere."""
@@ -232,7 +203,9 @@ class Tensors:
             self.copies.append(copy)
             nbytes, is_constant = self._dimensions.size(root.nbytes), int(root.kind == "constant")
             run, kind = self._body.run.address, TYPE_CODES[device or "cpu"]
-            self._body.needs(TO_DEVICE(run, source.address, kind, nbytes, is_constant, root.name, copy.address))
+            self._body.needs(
+                runtime.mlf_to_device(run, source.address, kind, nbytes, is_constant, root.name, copy.address)
+            )
             self._copied[root, device] = copy
         start = value.root_start
         return copy["data"].cast(BYTES) + start if start else copy["data"]
@@ -240,16 +213,9 @@ class Tensors:
     def forget_copies(self, root: Value | None = None) -> None:
         """Write what releases the copies of a value, or of all, which the run may change next."""
         for key in [key for key in self._copied if root is None or key[0] is root]:
-            self._body.evaluate(DROP(self._body.run.address, self._copied.pop(key).address))
-
-
-def _elements(value: Value) -> Extent:
-    count: Extent = 1
-    for extent in value.shape:
-        count = count * extent
-    return count
+            self._body.evaluate(mlf_drop(self._body.run.address, self._copied.pop(key).address))
 
 
 def item_bytes(value: Value) -> host.Number:
     """Return the bytes of an element."""
-    return number(dtypes.nbytes(value.dtype))
+    return runtime.number(dtypes.nbytes(value.dtype))

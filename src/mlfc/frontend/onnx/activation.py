@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
-from math import prod
+from math import inf, prod
 
 from mlfc.frontend.common import gelu
 from mlfc.frontend.onnx.elementwise import clip
 from mlfc.frontend.onnx.node import Node, dtype_of, shape_of
-from mlfc.frontend.onnx.table import MICROSOFT, Convert, add_importer, importer
+from mlfc.frontend.onnx.table import MICROSOFT, importer
 from mlfc.relay.ir import Expr
 from mlfc.support import dtypes
 
 
 def _below_zero(node: Node, x: Expr, instead: Expr) -> Expr:
     """Return `x` with `instead` where it is negative."""
-    return node.call("where", node.call("less", x, node.like(0.0, x)), instead, x)
+    return node.call("where", node.call("less", x, 0.0), instead, x)
 
 
 def _scaled(node: Node, x: Expr, factor: float, offset: float = 0.0) -> Expr:
     """Return ``factor * x + offset``."""
-    product = x if factor == 1.0 else node.call("multiply", x, node.like(factor, x))
-    return product if offset == 0.0 else node.call("add", product, node.like(offset, x))
+    product = x if factor == 1.0 else node.call("multiply", x, factor)
+    return product if offset == 0.0 else node.call("add", product, offset)
 
 
 def _limited(node: Node, x: Expr, factor: float, offset: float) -> Expr:
@@ -37,11 +36,11 @@ def _exponential(node: Node, x: Expr, alpha: float) -> Expr:
 
 def softplus(node: Node, x: Expr) -> Expr:
     """Return ``log(1 + exp(x))``, which does not overflow for large `x` and keeps the digits of small results."""
-    decaying, one = node.call("exp", node.call("negative", node.call("abs", x))), node.like(1.0, x)
-    sum_ = node.call("add", decaying, one)
-    ratio = node.call("divide", decaying, node.call("subtract", sum_, one))  # makes up for what the sum has lost
+    decaying = node.call("exp", node.call("negative", node.call("abs", x)))
+    sum_ = node.call("add", decaying, 1.0)
+    ratio = node.call("divide", decaying, node.call("subtract", sum_, 1.0))  # makes up for what the sum has lost
     rest = node.call("multiply", node.call("log", sum_), ratio)
-    return node.call("add", node.call("nn.relu", x), node.call("where", node.call("equal", sum_, one), decaying, rest))
+    return node.call("add", node.call("nn.relu", x), node.call("where", node.call("equal", sum_, 1.0), decaying, rest))
 
 
 def _gelu(node: Node, x: Expr, *, tanh: bool) -> Expr:
@@ -49,14 +48,13 @@ def _gelu(node: Node, x: Expr, *, tanh: bool) -> Expr:
 
 
 def _selu(node: Node, x: Expr) -> Expr:
-    alpha = node.real("alpha", 1.67326319217681884765625)
-    gamma = node.real("gamma", 1.05070102214813232421875)
+    alpha, gamma = node.real("alpha", 1.67326319217681884765625), node.real("gamma", 1.05070102214813232421875)
     return _scaled(node, _below_zero(node, x, _exponential(node, x, alpha)), gamma)
 
 
 def _celu(node: Node, x: Expr) -> Expr:
     alpha = node.real("alpha", 1.0)
-    if not 0.0 < abs(alpha) < math.inf:
+    if not 0.0 < abs(alpha) < inf:
         node.wrong(f"expected a finite number other than zero as alpha, got {alpha}")
     return _below_zero(node, x, _exponential(node, _scaled(node, x, 1.0 / alpha), alpha))
 
@@ -65,18 +63,11 @@ def _gated(node: Node, x: Expr, alpha: float) -> Expr:
     return node.call("multiply", x, node.call("sigmoid", _scaled(node, x, node.real("alpha", alpha))))
 
 
-def _thresholded_relu(node: Node, x: Expr) -> Expr:
-    above = node.call("greater", x, node.like(node.real("alpha", 1.0), x))
-    return node.call("where", above, x, node.like(0.0, x))
-
-
 def _shrink(node: Node, x: Expr) -> Expr:
     limit, bias, dtype = node.real("lambd", 0.5), node.real("bias", 0.0), dtype_of(x)
     x = x if dtypes.is_float(dtype) else node.cast(x, "float32")  # beside attributes that are real numbers
-    low = node.call("less", x, node.like(-limit, x))
-    high = node.call("greater", x, node.like(limit, x))
-    inner = node.call("where", high, node.call("subtract", x, node.like(bias, x)), node.like(0.0, x))
-    return node.cast(node.call("where", low, node.call("add", x, node.like(bias, x)), inner), dtype)
+    inner = node.call("where", node.call("greater", x, limit), node.call("subtract", x, bias), 0.0)
+    return node.cast(node.call("where", node.call("less", x, -limit), node.call("add", x, bias), inner), dtype)
 
 
 _FUNCTIONS: dict[str, Callable[[Node, Expr], Expr]] = {
@@ -92,7 +83,7 @@ _FUNCTIONS: dict[str, Callable[[Node, Expr], Expr]] = {
     "Mish": lambda node, x: node.call("nn.mish", x),
     "Softsign": lambda node, x: node.call("divide", x, _scaled(node, node.call("abs", x), 1.0, 1.0)),
     "Swish": lambda node, x: _gated(node, x, 1.0),
-    "ThresholdedRelu": _thresholded_relu,
+    "ThresholdedRelu": lambda node, x: node.call("where", node.call("greater", x, node.real("alpha", 1.0)), x, 0.0),
     "Shrink": _shrink,
 }
 _MICROSOFT_FUNCTIONS: dict[str, Callable[[Node, Expr], Expr]] = {
@@ -103,13 +94,9 @@ _MICROSOFT_FUNCTIONS: dict[str, Callable[[Node, Expr], Expr]] = {
 }
 
 
-def _of_input(function: Callable[[Node, Expr], Expr]) -> Convert:
-    return lambda node: function(node, node.input(0))
-
-
 for _domain, _functions in (("", _FUNCTIONS), (MICROSOFT, _MICROSOFT_FUNCTIONS)):
     for _name, _function in _functions.items():
-        add_importer(_name, _of_input(_function), domain=_domain)
+        importer(_name, domain=_domain)(lambda node, function=_function: function(node, node.input(0)))
 
 
 @importer("Gelu")
@@ -120,46 +107,30 @@ def _gelu_of_attribute(node: Node) -> Expr:
     return _gelu(node, node.input(0), tanh=approximate == "tanh")
 
 
-@importer("Softmax", "LogSoftmax", since=13)
+@importer("Softmax", "LogSoftmax", "Hardmax", since=13)
 def _softmax(node: Node) -> Expr:
-    return node.call(_softmax_of(node), node.input(0), axis=node.axis(node.integer("axis", -1), node.rank(0)))
+    return _softmax_along(node, node.input(0), node.axis(node.integer("axis", -1), node.rank(0)))
 
 
-def _softmax_of(node: Node) -> str:
-    return "nn.softmax" if node.operator == "Softmax" else "nn.log_softmax"
-
-
-@importer("Softmax", "LogSoftmax")
+@importer("Softmax", "LogSoftmax", "Hardmax")
 def _softmax_of_flattened(node: Node) -> Expr:
     """Before opset 13 all dimensions from the axis on are one."""
-    x, shape, operator = node.input(0), node.shape(0), _softmax_of(node)
-    axis = node.axis(node.integer("axis", 1), len(shape))
-    if prod(shape[axis:]) == shape[axis]:
-        return node.call(operator, x, axis=axis)
-    flat = node.reshape(x, (prod(shape[:axis]), prod(shape[axis:])))
-    return node.reshape(node.call(operator, flat, axis=1), shape)
-
-
-@importer("Hardmax")
-def _hardmax_of_flattened(node: Node) -> Expr:
     x, shape = node.input(0), node.shape(0)
     axis = node.axis(node.integer("axis", 1), len(shape))
+    if prod(shape[axis:]) == shape[axis] and node.operator != "Hardmax":
+        return _softmax_along(node, x, axis)
     flat = node.reshape(x, (prod(shape[:axis]), prod(shape[axis:])))
-    return node.reshape(_first_largest(node, flat, 1), shape)
+    return node.reshape(_softmax_along(node, flat, 1), shape)
 
 
-@importer("Hardmax", since=13)
-def _hardmax(node: Node) -> Expr:
-    return _first_largest(node, node.input(0), node.axis(node.integer("axis", -1), node.rank(0)))
-
-
-def _first_largest(node: Node, x: Expr, axis: int) -> Expr:
-    """Return 1 at the first largest element along `axis`, 0 elsewhere."""
+def _softmax_along(node: Node, x: Expr, axis: int) -> Expr:
+    if node.operator != "Hardmax":
+        return node.call("nn.softmax" if node.operator == "Softmax" else "nn.log_softmax", x, axis=axis)
     shape = shape_of(x)
     if 0 in shape:
         return x
+    # 1 at the first largest element, 0 elsewhere
     largest = node.cast(node.call("argmax", x, axis=(axis,), keepdims=True), "int32")
-    positions = node.reshape(
-        node.counted(shape[axis], "int32"), [size if index == axis else 1 for index, size in enumerate(shape)]
-    )
+    column = [size if index == axis else 1 for index, size in enumerate(shape)]
+    positions = node.reshape(node.counted(shape[axis], "int32"), column)
     return node.cast(node.call("equal", positions, largest), dtype_of(x))

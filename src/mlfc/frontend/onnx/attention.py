@@ -18,11 +18,12 @@ from mlfc.frontend.onnx.node import Node, dtype_of, is_float, shape_of, wide
 from mlfc.frontend.onnx.table import importer
 from mlfc.frontend.onnx.tensors import dtype_name
 from mlfc.kernels.attention import FARTHEST
-from mlfc.ops.spelled_attention import HALVES, SpelledAttention
+from mlfc.ops.attention import SpelledAttention
 from mlfc.relay.ir import Expr
 from mlfc.relay.op import OPERATORS
 from mlfc.support import cost
 from mlfc.support.dims import Dim, Extent, bounds, is_static
+from mlfc.support.dtypes import HALVES
 
 PREVIEW = "ai.onnx.preview"
 _LARGEST_LENGTH = 1 << 30  # sums and differences of two stay in int32
@@ -52,28 +53,26 @@ class Attention:
     v: Expr
 
     def __post_init__(self) -> None:
-        shapes = [shape_of(part) for part in (self.q, self.k, self.v)]
+        node, shapes = self.node, [shape_of(part) for part in (self.q, self.k, self.v)]
         if any(len(shape) != 4 for shape in shapes):
-            self.node.wrong(f"expected Q, K and V of 4 dimensions, got {', '.join(map(str, shapes))}")
+            node.wrong(f"expected Q, K and V of 4 dimensions, got {', '.join(map(str, shapes))}")
         q, k, v = shapes
-        if not self.node.has_shape((*k, *v[:3]), (q[0], *k[1:3], q[3], q[0], *k[1:3])):
-            self.node.wrong(f"Q, K and V of shapes {', '.join(map(str, shapes))} do not fit together")
+        if not node.has_shape((*k, *v[:3]), (q[0], *k[1:3], q[3], q[0], *k[1:3])):
+            node.wrong(f"Q, K and V of shapes {', '.join(map(str, shapes))} do not fit together")
         if 0 in (*q, *k, *v):
-            self.node.unsupported(f"of tensors of shapes {q}, {k}, {v} is not supported", "None may be empty")
+            node.unsupported(f"of tensors of shapes {q}, {k}, {v} is not supported", "None may be empty")
         # heads that nobody says are taken for as many
         if isinstance(q[1] % k[1], Dim):
-            self.node.has_shape(k[1:2], q[1:2])
+            node.has_shape(k[1:2], q[1:2])
         if q[1] % k[1]:
-            self.node.wrong(f"{q[1]} heads of queries are not a multiple of {k[1]} heads of keys")
+            node.wrong(f"{q[1]} heads of queries are not a multiple of {k[1]} heads of keys")
         if not is_static((q[1], k[1], q[3], v[3])):
-            self.node.unsupported(
-                f"of heads whose number or size the run decides, {q} and {v}, is not supported",
-                "Give these dimensions of the inputs, such as --shape Q=n,8,m,64",
-            )
+            step = "Give these dimensions of the inputs, such as --shape Q=n,8,m,64"
+            node.unsupported(f"of heads whose number or size the run decides, {q} and {v}, is not supported", step)
         self.batch, self.heads, self.queries, self.size = q
         self.groups, self.keys = k[1], k[2]
         # where scores are spelled out, masks by position are made from as many constants
-        cost.require("constants", 8 * bounds(self.queries + self.keys)[0], self.node.name)
+        cost.require("constants", 8 * bounds(self.queries + self.keys)[0], node.name)
         self.dtype = dtype_of(self.q)
         self.wide_dtype = "float32" if self.dtype in HALVES else self.dtype
 
@@ -88,8 +87,7 @@ class Attention:
         The first query is at position `offset`, an extent or an int for each row of the batch.
         """
         if isinstance(offset, Dim):
-            number = self.node.reshape(self.node.constant(offset, "int32"), (1,))
-            offset = self.node.broadcast(number, (self.batch,))
+            offset = self.node.broadcast(self.node.reshape(self.node.constant(offset, "int32"), (1,)), (self.batch,))
         left, right = min(left, FARTHEST), min(right, FARTHEST)  # as many leave nothing out
         if isinstance(offset, int):
             last = offset + self.queries - 1
@@ -109,19 +107,15 @@ class Attention:
         return SpelledAttention(args, OPERATORS.get("nn.attention").complete(attrs), self.node.call, self.node.name)
 
     def _call(self, masks: Masks, scale: float | None, cap: float) -> tuple[list[Expr], dict[str, Any]]:
-        node, parts = self.node, [wide(self.node, part) for part in (self.q, self.k, self.v)]
-        dtype = dtype_of(parts[0])
-        extras = [("mask", mask) for mask in masks.allowed]
-        extras += [("bias", node.cast(bias, dtype)) for bias in masks.biases]
+        parts = [wide(self.node, part) for part in (self.q, self.k, self.v)]
+        is_static_offset = isinstance(masks.offset, int)
+        extras: list[tuple[str, Any]] = [("mask", mask) for mask in masks.allowed]
+        extras += [("bias", self.node.cast(bias, dtype_of(parts[0]))) for bias in masks.biases]
+        optional = (None if is_static_offset else masks.offset, masks.lengths, masks.sink)
+        extras += [pair for pair in zip(("offset", "lengths", "sink"), optional, strict=True) if pair[1] is not None]
         attrs: dict[str, Any] = {"left": masks.left, "right": masks.right, "softcap": cap}
+        attrs |= {"offset": masks.offset} if is_static_offset else {}
         attrs["scale"] = 1 / sqrt(self.size) if scale is None else scale
-        if isinstance(masks.offset, int):
-            attrs["offset"] = masks.offset
-        else:
-            extras.append(("offset", masks.offset))
-        extras += [
-            (name, given) for name, given in (("lengths", masks.lengths), ("sink", masks.sink)) if given is not None
-        ]
         attrs["extras"] = tuple(name for name, _ in extras)
         return [*parts, *(extra for _, extra in extras)], attrs
 
@@ -156,11 +150,8 @@ def with_past(node: Node, new: Expr, index: int, what: str) -> Expr:
     if not node.has(index):
         return new
     past, (batch, heads, _, size) = node.shape(index), shape_of(new)
-    if (
-        len(past) != 4
-        or not node.has_shape((*past[:2], past[3]), (batch, heads, size))
-        or node.dtype(index) != dtype_of(new)
-    ):
+    fits = len(past) == 4 and node.has_shape((*past[:2], past[3]), (batch, heads, size))
+    if not fits or node.dtype(index) != dtype_of(new):
         node.wrong(f"expected {what} ({batch}, {heads}, ..., {size}), got {node.dtype(index)} of shape {past}")
     return node.concatenate([node.input(index), new], 2) if past[2] else new
 
@@ -178,23 +169,17 @@ def _attention(node: Node) -> list[Expr]:
         names = (("Q", queries), ("K", keys), ("V", keys))
         parts = [split_heads(node, part, heads, name) for part, (name, heads) in zip(parts, names, strict=True)]
     else:
-        _check_heads(node, parts)
+        for name, shape in (("q_num_heads", node.shape(0)), ("kv_num_heads", node.shape(1))):
+            if node.given(name) and node.integer(name) != shape[1]:
+                node.wrong(f"{name} is {node.integer(name)}, but the tensor of shape {shape} has {shape[1]} heads")
     if node.has(4) != node.has(5):
         node.wrong("past_key and past_value are given together")
     if node.has(4) and node.has(6):
         node.wrong("nonpad_kv_seqlen cannot be combined with past_key and past_value")
     k, v = with_past(node, parts[1], 4, "past_key"), with_past(node, parts[2], 5, "past_value")
-    core = Attention(node, parts[0], k, v)
-    result, shown = _attended(node, core)
+    result, shown = _attended(node, Attention(node, parts[0], k, v))
     results = [join_heads(node, result) if is_flat else result, k, v]
     return results if shown is None else [*results, shown]
-
-
-def _check_heads(node: Node, parts: list[Expr]) -> None:
-    for name, part in (("q_num_heads", parts[0]), ("kv_num_heads", parts[1])):
-        heads = shape_of(part)[1]
-        if node.given(name) and node.integer(name) != heads:
-            node.wrong(f"{name} is {node.integer(name)}, but the tensor of shape {shape_of(part)} has {heads} heads")
 
 
 def _attended(node: Node, core: Attention) -> tuple[Expr, Expr | None]:
@@ -207,28 +192,23 @@ def _attended(node: Node, core: Attention) -> tuple[Expr, Expr | None]:
     if not (cap >= 0 and (scale is None or scale >= 0)):
         node.wrong(f"expected a scale and a softcap of 0 or more, got {scale} and {cap}")
     masks = _masks(node, core)
-    if not node.wants(3) and _precision(node) in (None, core.wide_dtype):
+    precision = _precision(node, core)
+    if not node.wants(3) and precision == core.wide_dtype:
         return core.attended(masks, scale, cap), None
     stages = core.spelled(masks, scale, cap)
     raw = stages.scores()
     capped = stages.capped(raw)
     biased = stages.masked(capped)
-    chances = stages.probabilities(_in_precision(node, biased))
+    chances = stages.probabilities(node.cast(biased, precision))
     result = stages.mixed(node.cast(chances, dtype_of(raw)))
     return node.cast(result, core.dtype), node.cast((raw, capped, biased, chances)[mode], core.dtype)
 
 
-def _in_precision(node: Node, scores: Expr) -> Expr:
-    """Return the scores in the dtype of the softmax: the one asked for, but float32 for halves."""
-    wanted = _precision(node)
-    return scores if wanted is None else node.cast(scores, wanted)
-
-
-def _precision(node: Node) -> str | None:
-    """Return the dtype of the softmax that the node asks for, float32 for halves."""
+def _precision(node: Node, core: Attention) -> str:
+    """Return the dtype of the softmax: that of the scores, or the one asked for, but float32 for halves."""
     precision = node.integer("softmax_precision", 0)
     if precision == 0:
-        return None
+        return core.wide_dtype
     if precision not in _PRECISIONS:
         node.wrong(f"softmax_precision {precision} is no floating-point type")
     wanted = dtype_name(precision, node.name)
@@ -249,7 +229,7 @@ def _masks(node: Node, core: Attention) -> Masks:
         lengths = per_batch(node, 6, core.batch, "nonpad_kv_seqlen")
         if right != 0:  # else the last query sees no key behind itself
             masks.lengths = lengths
-        offset = node.call("subtract", lengths, node.like(core.queries, lengths))
+        offset = node.call("subtract", lengths, core.queries)
     if left >= 0 or right >= 0:
         core.window(masks, offset, left, right)
     return masks
@@ -290,12 +270,12 @@ def padded(node: Node, mask: Expr, keys: int) -> Expr:
 def _flex_attention(node: Node) -> Expr:
     core = Attention(node, node.input(0), node.input(1), node.input(2))
     scale = node.real("scale") if node.given("scale") else None
-    if not node.given("score_mod") and not node.given("prob_mod") and _precision(node) in (None, core.wide_dtype):
+    precision = _precision(node, core)
+    if not node.given("score_mod") and not node.given("prob_mod") and precision == core.wide_dtype:
         return node.cast(core.attended(Masks(), scale), node.dtype(2))
     stages = core.spelled(Masks(), scale)
-    scores = _modified(node, "score_mod", _in_precision(node, stages.scores()))
-    chances = _modified(node, "prob_mod", stages.probabilities(scores))
-    return node.cast(stages.mixed(chances), node.dtype(2))
+    scores = _modified(node, "score_mod", node.cast(stages.scores(), precision))
+    return node.cast(stages.mixed(_modified(node, "prob_mod", stages.probabilities(scores))), node.dtype(2))
 
 
 def _modified(node: Node, name: str, value: Expr) -> Expr:

@@ -4,49 +4,134 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
 
 import onnx
 
 from mlfc.byoc.onnx_graphs import captured_names
-from mlfc.errors import ModelError
+from mlfc.errors import InternalError, LimitError, MlfcError, ModelError, OptionError, UnsupportedError
 from mlfc.frontend import control
 from mlfc.frontend.common import Census, Problems
-from mlfc.frontend.dynamic import Dynamic
-from mlfc.frontend.onnx import branches
-from mlfc.frontend.onnx import dynamic_loops as loops
-from mlfc.frontend.onnx.choices import Choices
+from mlfc.frontend.dynamic import NOTHING, Dynamic
+from mlfc.frontend.onnx import table
+from mlfc.frontend.onnx.containers import describe
+from mlfc.frontend.onnx.draws import Runs
 from mlfc.frontend.onnx.inputs import declared_shapes
+from mlfc.frontend.onnx.loops import Loops
+from mlfc.frontend.onnx.node import UnknownValueError
 from mlfc.frontend.onnx.remedies import Advisor
-from mlfc.frontend.onnx.scope import Scope, given_attributes, renamed
-from mlfc.relay.ir import Constant, Expr, TensorType, Tuple, Type, has_trait
+from mlfc.frontend.onnx.scope import Scope, StandIns, given_attributes, renamed
+from mlfc.frontend.onnx.tensors import tensor_value
+from mlfc.relay import ir
+from mlfc.relay.ir import Constant, Expr, Quantization, Span, TensorType, Tuple, has_trait
 from mlfc.relay.op import Trait
+from mlfc.relay.visitor import children
 
-NESTING_LIMIT = 50
+_NESTING_LIMIT = 50
+_TRY_LIMIT = 8  # of which each is an import
 
 
+class Chosen(Exception):  # noqa: N818  (not an error: the import restarts)
+    """A branch was chosen, or the other one: the import begins anew with that."""
+
+
+class Choices:
+    """Branches that stand for an If whose branches give values of different ranks: those that fit the model.
+
+    Exporters ask for extents where they could not know them: whether a dimension is 1, and so may be dropped. Nodes
+    behind such an If take one of the ranks alone. One is tried after the other, and the run checks that the condition
+    says so. A Squeeze without axes is such a node, too: whether it drops a dimension depends on the run.
+    """
+
+    def __init__(self) -> None:
+        self._taken: dict[str, bool] = {}
+        self._tries = 0
+        self.is_over = False  # nothing fits: these nodes are refused
+
+    def taken(self, name: str) -> bool | None:
+        """Return whether the condition of a node is to hold; None where nothing is chosen."""
+        return self._taken.get(name)
+
+    def chosen(self, may_restart: bool, name: str) -> bool:
+        """Return whether a node is imported in the first of two ways, which it is until that does not fit."""
+        if name not in self._taken and may_restart and not self.is_over:
+            self.choose(name)
+        return self._taken.get(name, True)
+
+    def choose(self, name: str) -> None:
+        """Choose the first branch, or way, of a node; raise `Chosen`."""
+        self._taken[name] = True
+        raise Chosen
+
+    def misfit(self, problem: Exception) -> None:
+        """Raise `Chosen` with the next branches to be tried where a problem may be one of those that were chosen."""
+        is_other = isinstance(problem, (InternalError, LimitError, OptionError))
+        if not self._taken or is_other or not isinstance(problem, MlfcError):
+            return
+        while self._taken:
+            name, holds = self._taken.popitem()
+            if holds:
+                self._taken[name] = False
+                break
+        self._tries += 1
+        if not self._taken or self._tries >= _TRY_LIMIT:
+            self._taken.clear()
+            self.is_over = True
+        raise Chosen from problem
+
+
+@dataclass(eq=False)
 class Bodies(ABC):
-    """The part of an import that deals with graphs inside of others."""
+    """The state of an import; the part of it that deals with graphs inside of others."""
 
-    external: bool
+    model: onnx.ModelProto
+    name: str
+    folder: Path | None
     census: Census
-    problems: Problems
-    advisor: Advisor
-    dynamic: Dynamic | None
-    choices: Choices
-    may_restart: bool
+    external: bool  # whether nodes that cannot be compiled may stay ONNX nodes
+    on_host: bool
+    is_trial: bool = False
+    dynamic: Dynamic | None = None
+    choices: Choices = field(default_factory=Choices)
+    may_restart: bool = True
+
+    def __post_init__(self) -> None:
+        self.problems = Problems()
+        self.stand_ins = StandIns()
+        self.advisor = Advisor(list(declared_shapes((), self.model.graph.output).values()))
+        self.runs = Runs(self.model.graph)
+        self.functions = {(table.normal_domain(f.domain), f.name, f.overload): f for f in self.model.functions}
+        self.checks: list[Expr] = []
+        self.noted: dict[Expr, Quantization] = {}  # how integers stand for real numbers
 
     @abstractmethod
     def body(self, nodes: Sequence[onnx.NodeProto], scope: Scope, outputs: Sequence[str]) -> None:
         """Import the nodes that `outputs` need; their values are in the scope afterwards."""
 
-    @abstractmethod
+    def opsets(self, imports: Sequence[onnx.OperatorSetIdProto]) -> dict[str, int]:
+        """Return the version of every domain."""
+        opsets = {table.normal_domain(item.domain): item.version for item in imports}
+        version = opsets.setdefault("", 1) if not imports else opsets.get("", table.NEWEST_OPSET)
+        if not table.OLDEST_OPSET <= version <= table.NEWEST_OPSET:
+            cause = f"opset {version} is not supported, only {table.OLDEST_OPSET} to {table.NEWEST_OPSET}"
+            step = "Export the model with another opset, or convert it with onnx.version_converter"
+            raise UnsupportedError(cause, place=self.name, next_step=step)
+        return opsets
+
     def initializers(self, graph: onnx.GraphProto, scope: Scope) -> None:
         """Put the weights of a graph into its scope."""
-
-    @abstractmethod
-    def opsets(self, imports: Sequence[onnx.OperatorSetIdProto]) -> Mapping[str, int]:
-        """Return the version of every domain."""
+        for tensor in graph.initializer:
+            scope.values[tensor.name] = None
+            with self.problems.collecting():
+                value = tensor_value(tensor, f"tensor '{tensor.name}'", self.folder)
+                scope.values[tensor.name] = Constant(value, tensor.name)
+        for sparse in graph.sparse_initializer:
+            scope.values[sparse.values.name] = None
+            with self.problems.collecting():
+                cause, step = "sparse initializers are not supported", "Export the weights as dense tensors"
+                raise UnsupportedError(cause, place=f"tensor '{sparse.values.name}'", next_step=step)
 
     def _function(self, function: onnx.FunctionProto, proto: onnx.NodeProto, scope: Scope, name: str) -> None:
         """Import the body of a model-local function in the place of its call."""
@@ -57,27 +142,20 @@ class Bodies(ABC):
                 f"{len(function.output)} outputs, the node has {len(proto.input)} and {len(proto.output)}",
                 place=f"node '{name}'",
             )
-        values = {
-            formal: scope.values[actual] for formal, actual in zip(function.input, proto.input, strict=False) if actual
-        }
+        inputs = [(formal, actual) for formal, actual in zip(function.input, proto.input, strict=False) if actual]
+        outputs = [(formal, actual) for formal, actual in zip(function.output, proto.output, strict=False) if actual]
+        values = {formal: scope.values[actual] for formal, actual in inputs}
         if any(value is None for value in values.values()):
             self.census.nodes += 1
             self.census.unchecked += 1
             return
         references = {item.name: item for item in function.attribute_proto} | given_attributes(proto, scope.references)
         opsets = {**scope.opsets, **self.opsets(function.opset_import)}
-        known = {
-            formal: scope.shapes[actual]
-            for formal, actual in zip(function.output, proto.output, strict=False)
-            if actual in scope.shapes
-        }
+        known = {formal: scope.shapes[actual] for formal, actual in outputs if actual in scope.shapes}
         shapes = declared_shapes(function.node, function.value_info, known)
         inner = Scope(values, opsets, references, f"{name}/", scope.depth + 1, shapes=shapes)
-        wanted = [formal for formal, actual in zip(function.output, proto.output, strict=False) if actual]
-        self.body(function.node, inner, wanted)
-        for formal, actual in zip(function.output, proto.output, strict=False):
-            if actual:
-                scope.values[actual] = renamed(inner.values[formal], actual)
+        self.body(function.node, inner, [formal for formal, _ in outputs])
+        scope.values.update((actual, renamed(inner.values[formal], actual)) for formal, actual in outputs)
 
     def _branch(self, proto: onnx.NodeProto, scope: Scope, name: str) -> None:
         """Import the branch of an If whose condition is known, else both: nothing in them has an effect."""
@@ -90,32 +168,28 @@ class Bodies(ABC):
         if isinstance(condition, Constant):
             results = self._branch_results(proto, "then_branch" if condition.data.any() else "else_branch", scope, name)
         elif self.external:
-            raise branches.unknown("is left to ONNX Runtime", name, self.advisor.for_condition(condition))
+            raise _unknown("is left to ONNX Runtime", name, self.advisor.for_condition(condition))
+        elif self.dynamic is not None:
+            results = self._open_branch(self.dynamic, proto, condition, scope, name)
         else:
-            results = self._either_branch(proto, condition, scope, name)
+            known = len(self.problems)
+            both = [self._branch_results(proto, each, scope, name) for each in ("then_branch", "else_branch")]
+            advice = self.advisor.for_condition(condition)
+            if len(self.problems) > known:
+                raise _unknown("has a branch that is not supported; both are computed", name, advice)
+            results = [
+                None if one is None or other is None else _either(condition, one, other, name, advice)
+                for one, other in zip(*both, strict=True)
+            ]
         for result, actual in zip(results, proto.output, strict=True):
             if actual:
                 scope.values[actual] = renamed(result, actual)
-
-    def _either_branch(self, proto: onnx.NodeProto, condition: Expr, scope: Scope, name: str) -> Sequence[Expr | None]:
-        if self.dynamic is not None:
-            return self._open_branch(self.dynamic, proto, condition, scope, name)
-        known = len(self.problems)
-        both = [self._branch_results(proto, each, scope, name) for each in ("then_branch", "else_branch")]
-        advice = self.advisor.for_condition(condition)
-        if len(self.problems) > known:
-            raise branches.unknown("has a branch that is not supported; both are computed", name, advice)
-        return [
-            None if one is None or other is None else branches.either(condition, one, other, name, advice)
-            for one, other in zip(*both, strict=True)
-        ]
 
     def _open_branch(
         self, dynamic: Dynamic, proto: onnx.NodeProto, condition: Expr, scope: Scope, name: str
     ) -> Sequence[Expr | None]:
         """Import both branches as functions; where both are cheap, they are computed without asking."""
-        if isinstance(condition, Tuple) or not _is_flag(condition):
-            raise ModelError(f"the condition of If is one bool, not {condition.type}", place=f"node '{name}'")
+        _check_flag(condition, name)
         taken = self.choices.taken(name)
         if taken is not None:
             dynamic.require(condition, taken, f"condition of '{name}'")
@@ -131,11 +205,13 @@ class Bodies(ABC):
             bodies.append(control.Body(frame, found))
         outer = self._outer(proto, scope)
         kinds = [[result.type for result in body.results] for body in bodies]
-        if self.may_restart and not self.choices.is_over and not known and any(map(_have_other_ranks, *kinds)):
+        ranks = [[len(kind.shape) if isinstance(kind, TensorType) else None for kind in each] for each in kinds]
+        have_other_ranks = any(a != b and None not in (a, b) for a, b in zip(*ranks, strict=True))
+        if self.may_restart and not self.choices.is_over and not known and have_other_ranks:
             self.choices.choose(name)
         if kinds[0] == kinds[1] and control.is_cheap(bodies, outer):
             pairs = zip(*(body.results for body in bodies), strict=True)
-            return [branches.either(condition, one, other, name, {}) for one, other in pairs]
+            return [_either(condition, one, other, name, {}) for one, other in pairs]
         return control.branched(dynamic, condition, bodies, outer, name, list(proto.output))
 
     def _outer(self, proto: onnx.NodeProto, scope: Scope) -> set[Expr]:
@@ -149,92 +225,105 @@ class Bodies(ABC):
         graphs = [item.g for item in proto.attribute if item.name == which and item.type == onnx.AttributeProto.GRAPH]
         if len(graphs) != 1 or len(graphs[0].output) < len(proto.output):
             raise ModelError(f"If needs a {which} with {len(proto.output)} outputs", place=f"node '{name}'")
-        graph = graphs[0]
         prefix = f"{name}/" if isinstance(scope.values[proto.input[0]], Constant) else f"{name}/{which}/"
-        inner = replace(scope, values=dict(scope.values), prefix=prefix, depth=scope.depth + 1, declared={}, shapes={})
+        return self._results_of(graphs[0], scope, dict(scope.values), prefix)[: len(proto.output)]
+
+    def _results_of(
+        self, graph: onnx.GraphProto, scope: Scope, values: dict[str, Expr | None], prefix: str
+    ) -> list[Expr | None]:
+        """Import a graph inside of another; None is a result that a problem left without a value."""
+        inner = replace(scope, values=values, prefix=prefix, depth=scope.depth + 1, declared={}, shapes={})
         self.initializers(graph, inner)
         names = [output.name for output in graph.output]
         self.body(graph.node, inner, names)
-        return [inner.values[result] for result, _ in zip(names, proto.output, strict=False)]
+        return [inner.values[name] for name in names]
 
     def _graph(self, graph: onnx.GraphProto, arguments: Sequence[Expr], scope: Scope, name: str) -> list[Expr]:
         """Import a graph that a node applies to `arguments`; return its results."""
         self._check_depth(scope, name)
         if len(graph.input) != len(arguments):
-            raise ModelError(
-                f"the graph '{graph.name}' takes {len(graph.input)} inputs, the node gives it {len(arguments)}",
-                place=f"node '{name}'",
-            )
+            cause = f"the graph '{graph.name}' takes {len(graph.input)} inputs, the node gives it {len(arguments)}"
+            raise ModelError(cause, place=f"node '{name}'")
         values = {**scope.values, **{item.name: value for item, value in zip(graph.input, arguments, strict=True)}}
-        inner = replace(scope, values=values, prefix=f"{name}/", depth=scope.depth + 1, declared={}, shapes={})
-        self.initializers(graph, inner)
-        self.body(graph.node, inner, [output.name for output in graph.output])
-        results = [inner.values[output.name] for output in graph.output]
+        results = self._results_of(graph, scope, values, f"{name}/")
         found = [result for result in results if result is not None]
         if len(found) < len(results):
             raise ModelError(f"the graph '{graph.name}' gives no result", place=f"node '{name}'")
         return found
 
-    # Loops
-
-    def _values(self, proto: onnx.NodeProto, scope: Scope) -> list[Expr | None] | None:
-        """Return the inputs of a node; None where one has no value because of a problem."""
-        values = [scope.values[tensor] if tensor else None for tensor in proto.input]
-        if any(tensor and value is None for tensor, value in zip(proto.input, values, strict=True)):
-            self.census.unchecked += 1
-            return None
-        return values
-
-    def _turn(self, graph: onnx.GraphProto, arguments: Sequence[Expr], scope: Scope, name: str) -> list[Expr]:
-        """Import a graph for one turn of a loop; what is wrong with it is raised."""
-        known = len(self.problems)
-        try:
-            return self._graph(graph, arguments, scope, name)
-        except ModelError:
-            if len(self.problems) == known:
-                raise
-            raise self.problems.taken_back(known) from None
-
     def _repeated(self, proto: onnx.NodeProto, scope: Scope, name: str) -> None:
         """Import a Loop, unrolled where its turns are few and known, a Scan or a SequenceMap."""
         self._check_depth(scope, name)
-        values, graph = self._values(proto, scope), graph_of(proto, "body", name)
-        if values is None:
+        values, graph = [scope.values[tensor] if tensor else None for tensor in proto.input], graph_of(proto, name)
+        if any(tensor and value is None for tensor, value in zip(proto.input, values, strict=True)):
+            self.census.unchecked += 1  # the problem that left the input without a value is already known
             return
-        found = loops.Loops(self.dynamic, proto, values, graph, name, self._outer(proto, scope))
-        write = {"Loop": found.loop, "Scan": found.scan, "SequenceMap": found.map}[proto.op_type]
-        self._give(proto, write(lambda graph, given: self._turn(graph, given, scope, name)), scope)
 
-    def _give(self, proto: onnx.NodeProto, results: Sequence[Expr], scope: Scope) -> None:
+        def turn(arguments: Sequence[Expr]) -> list[Expr]:
+            known = len(self.problems)
+            try:
+                return self._graph(graph, arguments, scope, name)
+            except ModelError:  # what is wrong with the graph is raised
+                if len(self.problems) == known:
+                    raise
+                raise self.problems.taken_back(known) from None
+
+        loops = Loops(self.dynamic, proto, values, graph, name, self._outer(proto, scope), turn)
+        results = {"Loop": loops.loop, "Scan": loops.scan, "SequenceMap": loops.map}[proto.op_type]()
         for result, tensor in zip(results, proto.output, strict=False):
-            if tensor:
-                named = renamed(result, tensor)
-                assert named is not None
+            named = renamed(result, tensor)
+            if tensor and named is not None:
                 scope.values[tensor] = named
                 if self.dynamic is not None:
                     self.dynamic.moved({result: named})
 
     def _check_depth(self, scope: Scope, name: str) -> None:
-        if scope.depth >= NESTING_LIMIT:
-            raise ModelError(
-                f"functions and branches are nested more than {NESTING_LIMIT} deep, or call themselves",
-                place=f"node '{name}'",
-            )
+        if scope.depth >= _NESTING_LIMIT:
+            cause = f"functions and branches are nested more than {_NESTING_LIMIT} deep, or call themselves"
+            raise ModelError(cause, place=f"node '{name}'")
 
 
-def _is_flag(condition: Expr) -> bool:
+def _check_flag(condition: Expr, name: str) -> None:
     kind = condition.type
-    return isinstance(kind, TensorType) and kind.dtype == "bool" and kind.size == 1
+    if not isinstance(kind, TensorType) or kind.dtype != "bool" or kind.size != 1:
+        raise ModelError(f"the condition of If is one bool, not {kind}", place=f"node '{name}'")
 
 
-def _have_other_ranks(one: Type, other: Type) -> bool:
-    both = isinstance(one, TensorType) and isinstance(other, TensorType)
-    return both and len(one.shape) != len(other.shape)  # type: ignore[union-attr]  # tensors
+def _either(condition: Expr, taken: Expr, other: Expr, name: str, advice: Mapping[str, Any]) -> Expr:
+    """Return the first of two results, or sequences of equal length, where a condition holds, else the second.
+
+    Nothing in a branch has an effect, so this is what If means wherever both branches give tensors of one shape.
+    `advice` tells what makes the condition known. Raises UnknownValueError if the results have different types.
+    """
+    if isinstance(taken, Tuple) or isinstance(other, Tuple):
+        if taken is other:
+            return taken
+        both = (taken, other)
+        lengths = [len(item.fields) if isinstance(item, Tuple) and item is not NOTHING else -1 for item in both]
+        if lengths[0] == lengths[1] >= 0:
+            pairs = zip(children(taken), children(other), strict=True)
+            return Tuple(tuple(_either(condition, one, two, name, advice) for one, two in pairs))
+        shown = [describe(item) if isinstance(item, Tuple) else str(item.type) for item in both]
+        raise _unknown(f"cannot give {shown[0]} or {shown[1]}", name, advice)
+    _check_flag(condition, name)
+    kinds = [ir.tensor_type(item) for item in (condition, taken, other)]
+    if kinds[1] != kinds[2]:
+        raise _unknown(f"cannot give {kinds[1]} or {kinds[2]}", name, advice)
+    span = Span((name,))
+    flag = ir.call("reshape", [condition], {"newshape": ()}, span=span) if kinds[0].shape else condition
+    return ir.call("where", [flag, taken, other], span=span)
 
 
-def graph_of(proto: onnx.NodeProto, which: str, name: str) -> onnx.GraphProto:
-    """Return the graph that is an attribute of a node."""
-    graphs = [item.g for item in proto.attribute if item.name == which and item.type == onnx.AttributeProto.GRAPH]
+def _unknown(cause: str, name: str, advice: Mapping[str, Any]) -> UnknownValueError:
+    """Return the error of an If that cannot be compiled unless its condition is known; `cause` goes on from that."""
+    return UnknownValueError(
+        f"If with a condition that is not constant {cause}", index=0, place=f"node '{name}'", **advice
+    )
+
+
+def graph_of(proto: onnx.NodeProto, name: str) -> onnx.GraphProto:
+    """Return the graph that is the body of a node."""
+    graphs = [item.g for item in proto.attribute if item.name == "body" and item.type == onnx.AttributeProto.GRAPH]
     if len(graphs) != 1:
-        raise ModelError(f"{proto.op_type} needs a graph '{which}'", place=f"node '{name}'")
+        raise ModelError(f"{proto.op_type} needs a graph 'body'", place=f"node '{name}'")
     return graphs[0]

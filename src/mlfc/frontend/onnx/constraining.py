@@ -1,24 +1,217 @@
-"""The part of an import that substitutes values for symbols that the model constrains."""
+"""Constraints of symbols: what makes dimension sizes fit, and the part of an import that substitutes it."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
+from functools import partial
+from itertools import chain
+from math import gcd
 from typing import Any
 
 from mlfc.errors import MlfcError
 from mlfc.frontend.dynamic import Constrained, mentions
 from mlfc.frontend.onnx.bodies import Bodies
-from mlfc.frontend.onnx.constraints import fitting_windows, making_equal, making_least, making_multiples
 from mlfc.frontend.onnx.inputs import NodeProto
-from mlfc.frontend.onnx.runs import Runs
-from mlfc.frontend.onnx.scope import Scope
-from mlfc.frontend.onnx.stand_ins import StandIns
+from mlfc.frontend.onnx.node import Node
+from mlfc.frontend.onnx.scope import Scope, StandIns
 from mlfc.ops.rules import NotMultipleError, TooSmallError, UnequalDimsError
-from mlfc.relay.ir import Expr, Quantization, Var
+from mlfc.relay.dynamic import unproven_extents
+from mlfc.relay.ir import Call, Expr, Function, If, Tuple, Var
+from mlfc.relay.visitor import post_order
 from mlfc.support.cost import undone
-from mlfc.support.dims import Dim, Extent, Symbol, substituted
+from mlfc.support.dims import Dim, Extent, Symbol, UndecidedError, bounds, factors_of, maximum, minimum, substituted
+
+_MULTIPLES = (2, 4, 8, 16, 32, 64, 128)
+_BY = "_by_"
+
+
+def making_equal(a: Extent, b: Extent, own: AbstractSet[Symbol]) -> dict[Symbol, Extent] | None:
+    """Return what makes two extents equal: a symbol of the inputs, and what it has to be; None if nothing does."""
+    difference = a - b
+    if not isinstance(difference, Dim):
+        return None
+    for extent, other in ((a, b), (b, a)):
+        symbol = extent.symbol if isinstance(extent, Dim) else None
+        limited = None if symbol is None or symbol not in own else _limited(symbol, other)
+        if limited is not None:
+            return limited
+    # symbols and numbers that all terms are multiples of change nothing
+    for symbol in sorted(difference.symbols):
+        while isinstance(difference, Dim) and difference % symbol.dim == 0:
+            difference = difference // symbol.dim
+    if isinstance(difference, Dim):
+        difference = difference // gcd(*(count for _, count in difference.terms))
+    if not isinstance(difference, Dim):
+        return None
+    rests = [
+        (symbol, symbol.dim - sign * difference) for symbol in sorted(difference.symbols & own) for sign in (1, -1)
+    ]
+    rests = [(symbol, rest) for symbol, rest in rests if not isinstance(rest, Dim) or symbol not in rest.symbols]
+    # a sum is better than a difference, which may be negative
+    rests.sort(key=lambda found: bounds(found[1])[0] < found[0].low)
+    if not rests:
+        return _making_none(a, b, own)
+    symbol, rest = rests[0]
+    low, high = bounds(rest)
+    if low > symbol.high or high < symbol.low:
+        return None
+    equal = rest.symbol if isinstance(rest, Dim) else None
+    if equal is not None:
+        # one symbol with the bounds of both, under the name that sorts first
+        first, second = sorted((symbol, equal))
+        both = Symbol(first.name, max(first.low, second.low), min(first.high, second.high))
+        return {first: both.dim, second: both.dim} if both != first else {second: both.dim}
+    return None if isinstance(rest, Dim) and not rest.symbols <= own else {symbol: rest}
+
+
+def making_least(extent: Extent, least: int, own: AbstractSet[Symbol]) -> dict[Symbol, Extent] | None:
+    """Return the symbol of the inputs in the bounds in which an extent is at least a number; None if nothing does."""
+    symbol = _only_symbol(extent, own)
+    if symbol is None:
+        return None
+    found = _from_where_on(symbol, partial(_reaches, extent, symbol, least))
+    return None if found is None else _if_it_holds(symbol, found, symbol.high, lambda given: given(extent) >= least)
+
+
+def fitting_length(
+    node: Node, declared: Sequence[int | str] | None, own: AbstractSet[Symbol]
+) -> dict[Symbol, Extent] | None:
+    """Return the length of a list of dynamic length that determines a shape, from the ranks of tensors."""
+    index = {"ConstantOfShape": 0, "Resize": 3}.get(node.operator, 1)
+    shape = node.shape(index) if node.has(index) else ()
+    if len(shape) != 1 or not isinstance(shape[0], Dim) or node.given("axes") or node.has(3) != (index == 3):
+        return None
+    rank, others = node.rank(0), None if declared is None else len(declared)
+    lengths = {
+        **dict.fromkeys(("Reshape", "Expand", "ConstantOfShape"), others),
+        **dict.fromkeys(("Squeeze", "Unsqueeze"), None if others is None else abs(rank - others)),
+        "Tile": rank, "Resize": rank, "Pad": 2 * rank, "Split": len(node.outputs),
+    }  # fmt: skip
+    length = lengths.get(node.operator)
+    return making_equal(shape[0], length, own) if length else None
+
+
+def fitting_windows(
+    results: Sequence[Expr], own: AbstractSet[Symbol], functions: Mapping[str, Function]
+) -> dict[Symbol, Extent]:
+    """Return symbols of the inputs in the bounds in which windows of convolutions and pools fit into their data.
+
+    Of two branches the wider bounds count: which one runs is not known, and the other may need less. The bodies of
+    loops do not count, because a loop may run no iteration.
+    """
+    found: dict[Symbol, Extent] = {}
+    for node in post_order(Tuple(tuple(results))):
+        narrower: list[Mapping[Symbol, Extent]] = []
+        if isinstance(node, Call):
+            narrower = [making_least(extent, least, own) or {} for extent, least in unproven_extents(node).items()]
+        elif isinstance(node, If):
+            bodies = (functions[branch.name].body for branch in (node.then, node.otherwise))
+            then, other = (fitting_windows([body], own, functions) for body in bodies)
+            for symbol in then.keys() & other:
+                lows, highs = zip(bounds(then[symbol]), bounds(other[symbol]), strict=True)
+                narrower.append({symbol: Symbol(symbol.name, min(lows), max(highs)).dim})
+        for symbol, narrow in chain.from_iterable(item.items() for item in narrower):
+            (low, high), (least, most) = bounds(narrow), bounds(found.get(symbol, symbol.dim))
+            found[symbol] = Symbol(symbol.name, max(low, least), min(high, most)).dim
+    return found
+
+
+def _making_none(a: Extent, b: Extent, own: AbstractSet[Symbol]) -> dict[Symbol, Extent] | None:
+    """Return the symbol in the bounds in which a factor of the difference of two extents is 0, as a quotient may be."""
+    for factor in factors_of(a - b):
+        symbol = _only_symbol(factor, own)
+        if symbol is None:
+            continue
+        for sign in (1, -1):
+            first, behind = (_from_where_on(symbol, partial(_reaches, sign * factor, symbol, end)) for end in (0, 1))
+            if first is None:
+                continue
+            last = symbol.high if behind is None else behind - 1
+            found = _if_it_holds(symbol, first, last, lambda given: given(a) == given(b) and bounds(given(a))[1] > 0)
+            if found is not None:
+                return found
+    return None
+
+
+def _only_symbol(extent: Extent, own: AbstractSet[Symbol]) -> Symbol | None:
+    """Return the symbol of an expression that has one, which is of an input."""
+    symbols = extent.symbols if isinstance(extent, Dim) else frozenset()
+    return next(iter(symbols)) if len(symbols) == 1 and symbols <= own else None
+
+
+def _reaches(extent: Extent, symbol: Symbol, least: int, value: int) -> bool:
+    try:
+        return bool(substituted(extent, {symbol: value}) >= least)
+    except ZeroDivisionError:
+        return False
+
+
+def _from_where_on(symbol: Symbol, holds: Callable[[int], bool]) -> int | None:
+    """Return the least value of a symbol at which something holds that does so from there on; None if it never does."""
+    if not holds(symbol.high):
+        return None
+    return symbol.low + bisect_left(range(symbol.low, symbol.high), True, key=holds)
+
+
+def _if_it_holds(
+    symbol: Symbol, low: int, high: int, holds: Callable[[Callable[[Extent], Any]], bool]
+) -> dict[Symbol, Extent] | None:
+    """Return a symbol in other bounds if something holds for all of its values there, which a search only supposes."""
+    if not symbol.low <= low <= high <= symbol.high or (low, high) == (symbol.low, symbol.high):
+        return None
+    found: dict[Symbol, Extent] = {symbol: low if low == high else Symbol(symbol.name, low, high).dim}
+    try:
+        return found if holds(lambda extent: substituted(extent, found)) else None
+    except (UndecidedError, ZeroDivisionError):
+        return None
+
+
+def making_multiples(
+    a: Extent, b: Extent, own: AbstractSet[Symbol], by: Extent | None = None
+) -> dict[Symbol, Extent] | None:
+    """Return multiples of symbols that make two extents equal, in the place of symbols of the inputs.
+
+    One symbol is tried before all of those in both extents. `by` is a count to try that is no power of 2.
+    """
+    difference: Any = a - b
+    symbols = sorted(difference.symbols & own) if isinstance(difference, Dim) else []
+    likely = (by,) if isinstance(by, int) and by not in _MULTIPLES else ()
+    for count in (*_MULTIPLES, *likely):
+        for chosen in [*([symbol] for symbol in symbols), symbols]:
+            found = {symbol: _multiple(symbol, count, own) for symbol in chosen}
+            if found and None not in found.values() and substituted(a, found) == substituted(b, found):
+                return found
+    return None
+
+
+def _multiple(symbol: Symbol, count: int, own: AbstractSet[Symbol]) -> Any:
+    """Return `count` times a symbol named after what it counts; None if its bounds exclude that."""
+    name, by, before = symbol.name.rpartition(_BY)
+    if not (by and before.isdigit()):
+        name, before = symbol.name, "1"
+    total = int(before) * count
+    low, high = -(-symbol.low // count), symbol.high // count
+    if low > high or total > max(_MULTIPLES):
+        return None
+    title = f"{name}{_BY}{total}"
+    while any(other.name == title for other in own):
+        title += "_"
+    return count * Symbol(title, low, high).dim
+
+
+def _limited(symbol: Symbol, other: Extent) -> dict[Symbol, Extent] | None:
+    """Return the symbol in the bounds in which it is the smaller, or larger, one of itself and a number."""
+    for chosen, low, high in ((minimum, symbol.low, None), (maximum, None, symbol.high)):
+        for limit in bounds(other):
+            found = Symbol(symbol.name, limit if low is None else low, limit if high is None else high)
+            if found.low <= found.high and found != symbol and chosen(symbol.dim, limit) == other:
+                return {symbol: found.low if found.low == found.high else found.dim}
+    return None
+
 
 CONSTRAINT_LIMIT = 128  # each substitutes values for symbols in all that is imported
 
@@ -26,9 +219,6 @@ CONSTRAINT_LIMIT = 128  # each substitutes values for symbols in all that is imp
 class Constraining(Bodies):
     """An import whose nodes may constrain symbols of the inputs."""
 
-    stand_ins: StandIns
-    runs: Runs
-    noted: dict[int, tuple[Expr, Quantization]]
     scope: Scope | None = None  # of the model's own nodes
     inputs: Mapping[str, Var] = {}
     input_symbols: frozenset[Symbol] = frozenset()
@@ -37,10 +227,6 @@ class Constraining(Bodies):
     @abstractmethod
     def _imported(self, item: NodeProto, scope: Scope) -> None:
         """Import a node; raise `Constrained` for symbols that it constrains."""
-
-    @abstractmethod
-    def _note(self, expr: Expr, quantization: Quantization) -> None:
-        """Note how the integers of an expression stand for real numbers."""
 
     def set_inputs(self, inputs: Mapping[str, Var]) -> None:
         """Set the inputs of the model, with the symbols that may be constrained."""
@@ -65,16 +251,15 @@ class Constraining(Bodies):
         changed = self.dynamic.substitute(found)
         for name, value in scope.values.items():
             scope.values[name] = None if value is None else changed(value)
-        for expr, quantization in list(self.noted.values()):
-            self._note(changed(expr), quantization)
-        self.stand_ins.replace(changed)
+        self.noted |= {changed(expr): quantization for expr, quantization in self.noted.items()}
+        self.stand_ins.update([changed(expr) for expr in self.stand_ins])
         self.set_inputs({name: changed(var) for name, var in self.inputs.items()})  # type: ignore[misc]  # variables
 
     def _node(self, item: NodeProto, scope: Scope) -> None:
         """Import a node; again with values substituted for symbols where it constrains these."""
         while self.dynamic is not None and self.may_restart and scope is self.scope:
             problems, census, draws = len(self.problems), replace(self.census), self.runs.readers
-            mark, stand_ins = self.dynamic.mark(), self.stand_ins.copy()
+            mark, stand_ins = self.dynamic.mark(), StandIns(self.stand_ins)
             try:
                 with undone(Constrained):
                     self._imported(item, scope)
@@ -107,7 +292,11 @@ class Constraining(Bodies):
         found = None
         if isinstance(problem, UnequalDimsError):
             if self.dynamic is not None:
-                self.dynamic.exclude_empty(problem.extents, lambda found: _is_simpler(problem.extents, found))
+                # a lower bound may give an extent another form: symbols keep their names
+                extents = problem.extents
+                self.dynamic.exclude_empty(
+                    extents, lambda found: any(str(substituted(each, found)) != str(each) for each in extents)
+                )
             difference: Any = problem.extents[0] - problem.extents[1]
             if isinstance(difference, Dim) and not difference.symbols <= self.input_symbols:
                 return
@@ -122,8 +311,3 @@ class Constraining(Bodies):
         if found is not None:
             raise Constrained(found) from problem
         self.choices.misfit(problem)
-
-
-def _is_simpler(extents: Sequence[Any], values: Mapping[Any, Any]) -> bool:
-    """Tell whether other bounds of symbols, whose names stay, give an extent another form."""
-    return any(str(substituted(extent, values)) != str(extent) for extent in extents)

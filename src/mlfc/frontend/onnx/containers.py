@@ -7,6 +7,7 @@ knows one of these, it is a list. An optional that is known to have a value is t
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import accumulate
 
 import onnx
 
@@ -52,24 +53,18 @@ def _sequence(node: Node, elements: Sequence[Expr]) -> Tuple:
     return Tuple(tuple(elements))
 
 
-def _given(node: Node, index: int = 0) -> Expr:
-    """Return an input that is a sequence."""
-    found = node.input(index)
+def _known(node: Node) -> tuple[Expr, ...] | None:
+    """Return the elements of input 0, a sequence; None if only the run knows how many there are."""
+    found = node.input(0)
     if isinstance(found.type, TensorType) or is_optional(found.type):
         what = "a tensor" if isinstance(found.type, TensorType) else describe(found)
-        node.wrong(f"expected a sequence as input {index}, got {what}")
-    return found
-
-
-def _known(node: Node, index: int = 0) -> tuple[Expr, ...] | None:
-    """Return the elements of an input that is a sequence; None if only the run knows how many there are."""
-    found = _given(node, index)
+        node.wrong(f"expected a sequence as input 0, got {what}")
     return found.fields if isinstance(found, Tuple) else None
 
 
-def _list(node: Node, index: int, *others: Type) -> Expr:
-    """Return an input that is a sequence as a list, whose tensors may be of the types `others`, too."""
-    return as_list(_dynamic(node), _given(node, index), node.name, *others)
+def _list(node: Node, *others: Type) -> Expr:
+    """Return input 0, a sequence, as a list, whose tensors may be of the types `others`, too."""
+    return as_list(_dynamic(node), node.input(0), node.name, *others)
 
 
 def _dynamic(node: Node) -> Dynamic:
@@ -84,11 +79,10 @@ def _is_late(node: Node, index: int) -> bool:
 
 
 def _late_position(node: Node, index: int) -> Expr:
-    found = node.input(index)
-    kind = found.type
+    kind = node.input(index).type
     if not isinstance(kind, TensorType) or kind.size != 1 or kind.dtype not in ("int32", "int64"):
         node.wrong(f"a position is one integer, not {kind}")
-    return found
+    return node.input(index)
 
 
 def _position(node: Node, index: int, count: int) -> int:
@@ -103,30 +97,24 @@ def _position(node: Node, index: int, count: int) -> int:
 
 
 @importer("SequenceEmpty", ignores=("dtype",))
-def _sequence_empty(node: Node) -> Expr:
-    return _sequence(node, ())
-
-
 @importer("SequenceConstruct")
 def _sequence_construct(node: Node) -> Expr:
-    return _sequence(node, node.all_inputs())
+    return _sequence(node, node.all_inputs() if node.operator == "SequenceConstruct" else ())
 
 
 @importer("SequenceLength", sequences=True)
 def _sequence_length(node: Node) -> Expr:
     elements = _known(node)
-    if elements is None:
-        return node.call("list_length", node.input(0))
-    return node.constant(len(elements), "int64")
+    return node.call("list_length", node.input(0)) if elements is None else node.constant(len(elements), "int64")
 
 
 @importer("SequenceAt", sequences=True)
 def _sequence_at(node: Node) -> Expr:
     elements = _known(node)
+    if elements == () and _is_late(node, 1):
+        node.wrong("an empty sequence has no element")
     if elements is None or _is_late(node, 1):
-        if elements == ():
-            node.wrong("an empty sequence has no element")
-        return taken_out(_dynamic(node), _list(node, 0), _late_position(node, 1), node.name)
+        return taken_out(_dynamic(node), _list(node), _late_position(node, 1), node.name)
     return elements[_position(node, 1, len(elements))]
 
 
@@ -136,7 +124,7 @@ def _sequence_insert(node: Node) -> Expr:
     if not isinstance(new.type, TensorType):
         node.wrong(f"expected a tensor as input 1, got {describe(new)}")
     if elements is None or _is_late(node, 2):
-        items = _list(node, 0, new.type)
+        items = _list(node, new.type)
         if not node.has(2):
             return node.call("list_append", items, new)
         return node.call("list_insert", items, _late_position(node, 2), new)
@@ -155,7 +143,7 @@ def _sequence_erase(node: Node) -> Expr:
         node.wrong("an empty sequence has no element to erase")
     if elements is None or _is_late(node, 1):
         position = _late_position(node, 1) if node.has(1) else node.constant(-1, "int64")
-        return node.call("list_erase", _list(node, 0), position)
+        return node.call("list_erase", _list(node), position)
     at = _position(node, 1, len(elements)) if node.has(1) else len(elements) - 1
     return _sequence(node, (*elements[:at], *elements[at + 1 :]))
 
@@ -169,12 +157,9 @@ def _split_to_sequence(node: Node) -> Expr:
         return _late_split(node, node.dynamic, axis, keeps)
     sizes = _sizes(node, shape[axis])
     cost.spend("operators", len(sizes), node.name)
-    parts, begin = [], 0
-    for size in sizes:
-        part = node.cut(x, axis, begin, begin + size)
-        parts.append(part if keeps else node.reshape(part, (*shape[:axis], *shape[axis + 1 :])))
-        begin += size
-    return _sequence(node, parts)
+    parts = [node.cut(x, axis, end - size, end) for size, end in zip(sizes, accumulate(sizes), strict=True)]
+    rest = (*shape[:axis], *shape[axis + 1 :])
+    return _sequence(node, parts if keeps else [node.reshape(part, rest) for part in parts])
 
 
 def _sizes(node: Node, extent: int) -> Sequence[int]:
@@ -203,18 +188,13 @@ def _late_split(node: Node, dynamic: Dynamic, axis: int, keeps: bool) -> Expr:
         part = dynamic.varying(node.name)
         if node.rank(1) > 1:
             node.wrong(f"sizes are a list of integers, not of {node.rank(1)} dimensions")
-        sizes = split if node.rank(1) else _equal_sizes(node, split, shape[axis])
+        sizes = split
+        if not node.rank(1):  # equal parts, but for the last one
+            size = node.runtime_size(split, 1)
+            begins = node.call("multiply", node.counted((shape[axis] + size - 1) // size), size)
+            sizes = node.call("minimum", node.call("subtract", shape[axis], begins), size)
     element = (*shape[:axis], part, *shape[axis + 1 :]) if keeps else (*shape[:axis], *shape[axis + 1 :])
     return node.call("list_split", node.input(0), sizes, shape=element, axis=axis, keepdims=keeps)
-
-
-def _equal_sizes(node: Node, split: Expr, extent: Extent) -> Expr:
-    """Return the sizes of parts that have `split` elements each, but for the last one."""
-    size = node.runtime_size(split, 1)
-    count = (extent + size - 1) // size
-    begins = node.call("multiply", node.counted(count), node.constant(size, "int64"))
-    rest = node.call("subtract", node.constant(extent, "int64"), begins)
-    return node.call("minimum", rest, node.constant(size, "int64"))
 
 
 @importer("ConcatFromSequence", sequences=True)
@@ -224,35 +204,30 @@ def _concat_from_sequence(node: Node) -> Expr:
         return _late_concat(node, _dynamic(node), stacks)
     if not elements:
         node.wrong("an empty sequence cannot be concatenated")
-    rank = len(shape_of(elements[0]))
-    if not stacks:
-        return node.concatenate(elements, node.axis(node.integer("axis"), rank))
-    axis = node.axis(node.integer("axis"), rank + 1)
-    return node.concatenate([node.call("expand_dims", part, axis=axis) for part in elements], axis)
+    axis = node.axis(node.integer("axis"), len(shape_of(elements[0])) + stacks)
+    return node.concatenate([node.call("expand_dims", x, axis=axis) if stacks else x for x in elements], axis)
 
 
 def _late_concat(node: Node, dynamic: Dynamic, stacks: bool) -> Expr:
     items, kind = node.input(0), node.input(0).type
     assert isinstance(kind, ListType)
     if kind.others:
-        node.unsupported(
-            f"of tensors that have {' or '.join(map(str, kind.ranks))} dimensions is not supported",
-            "Give all tensors of the sequence as many dimensions",
-        )
+        step = "Give all tensors of the sequence as many dimensions"
+        node.unsupported(f"of tensors that have {' or '.join(map(str, kind.ranks))} dimensions is not supported", step)
     rank = len(kind.element.shape) + stacks
     axis = node.axis(node.integer("axis"), rank)
-    has_some = node.call("greater", node.call("list_length", items), node.constant(0, "int64"))
+    has_some = node.call("greater", node.call("list_length", items), 0)
     items = node.call("list_require", items, has_some, message=f"node '{node.name}': the sequence is empty")
     shape = list(element_shape(dynamic, kind.element, node.name))
     total = dynamic.symbol(node.name).dim
-    if not stacks:
+    if stacks:
+        shape = [total, *shape]
+        found = node.call("list_stack", items, shape=tuple(shape))
+    else:
         shape[axis] = total
         found = node.call("list_concat", items, shape=tuple(shape), axis=axis)
-        dynamic.noted(found, shape)
-        return found
-    found = node.call("list_stack", items, shape=(total, *shape))
-    dynamic.noted(found, (total, *shape))
-    return node.transpose(found, [*range(1, axis + 1), 0, *range(axis + 1, rank)])
+    dynamic.noted(found, shape)
+    return node.transpose(found, [*range(1, axis + 1), 0, *range(axis + 1, rank)]) if stacks else found
 
 
 @importer("SequenceMap", sequences=True)
@@ -280,9 +255,9 @@ def _optional(node: Node) -> Expr:
 @importer("OptionalHasElement", sequences=True)
 def _optional_has_element(node: Node) -> Expr:
     value = node.optional(0)
-    if value is not None and is_optional(value.type) and value is not NOTHING:
-        return _has_value(node, value)
-    return node.constant(value is not None and value is not NOTHING, "bool")
+    if value is None or value is NOTHING or not is_optional(value.type):
+        return node.constant(value is not None and value is not NOTHING, "bool")
+    return _has_value(node, value)
 
 
 def _has_value(node: Node, value: Expr) -> Expr:
@@ -290,7 +265,7 @@ def _has_value(node: Node, value: Expr) -> Expr:
     assert isinstance(value, Tuple)
     if len(value.fields) == 2:
         return value.fields[0]
-    return node.call("greater", node.call("list_length", value.fields[0]), node.constant(0, "int64"))
+    return node.call("greater", node.call("list_length", value.fields[0]), 0)
 
 
 @importer("OptionalGetElement", sequences=True)

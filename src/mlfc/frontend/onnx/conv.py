@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
-from mlfc.frontend.onnx.node import Node, dtype_of, shape_of, wide
+from mlfc.frontend.onnx.node import Node, shape_of, wide
 from mlfc.frontend.onnx.run_tables import placed
 from mlfc.frontend.onnx.table import importer
 from mlfc.relay.ir import Expr
@@ -97,10 +97,8 @@ def _pads(
         return (0,) * rank, (0,) * rank
     if auto_pad not in ("SAME_UPPER", "SAME_LOWER"):
         node.wrong(f"auto_pad '{auto_pad}' is not known")
-    total = [
-        maximum(0, (-(-size // stride) - 1) * stride + length - size)
-        for size, length, stride in zip(sizes, reach, strides, strict=True)
-    ]
+    triples = zip(sizes, reach, strides, strict=True)
+    total = [maximum(0, (-(-size // stride) - 1) * stride + length - size) for size, length, stride in triples]
     return _halves(total, auto_pad)
 
 
@@ -126,9 +124,8 @@ def middle(node: Node, x: Expr, shape: WindowAttributes, less: int = 0) -> Expr:
     """
     auto_pad = node.string("auto_pad", "NOTSET")
     less += auto_pad == "SAME_LOWER"
-    for axis, (taps, stride, dilation, out) in enumerate(
-        zip(shape.kernel, shape.strides, shape.dilations, shape.out, strict=True), 2
-    ):
+    windows = zip(shape.kernel, shape.strides, shape.dilations, shape.out, strict=True)
+    for axis, (taps, stride, dilation, out) in enumerate(windows, 2):
         reach = (taps - 1) * dilation + 1
         if auto_pad.startswith("SAME") and stride - reach - less >= 2:
             size, span = shape_of(x)[axis], (out - 1) * stride + reach
@@ -141,10 +138,8 @@ def conv_window(node: Node, weight: Expr, data: int = 0, ranks: tuple[int, ...] 
     """Return the window of a convolution of input `data`; refuse what has no template."""
     spatial = len(shape_of(weight)) - 2
     if spatial not in ranks or node.rank(data) != spatial + 2:
-        node.unsupported(
-            f"of a tensor of {node.rank(data)} dimensions with a kernel of {spatial + 2} is not supported",
-            f"Supported: {', '.join(map(str, ranks))} spatial dimensions",
-        )
+        cause = f"of a tensor of {node.rank(data)} dimensions with a kernel of {spatial + 2} is not supported"
+        node.unsupported(cause, f"Supported: {', '.join(map(str, ranks))} spatial dimensions")
     return window(node, node.shape(data)[2:], shape_of(weight)[2:])
 
 
@@ -177,22 +172,19 @@ def _conv_transpose(node: Node) -> Expr:
     x, weight = node.input(0), node.input(1)
     spatial = node.rank(1) - 2
     if spatial not in (1, 2, 3) or node.rank(0) != spatial + 2:
-        node.unsupported(
-            f"of a tensor of {node.rank(0)} dimensions is not supported",
-            "Transposed convolutions over one, two and three spatial dimensions are supported",
-        )
+        step = "Transposed convolutions over one, two and three spatial dimensions are supported"
+        node.unsupported(f"of a tensor of {node.rank(0)} dimensions is not supported", step)
     groups = node.integer("group", 1)
     strides, dilations = node.integers("strides", (1,) * spatial), node.integers("dilations", (1,) * spatial)
     kernel = node.integers("kernel_shape", node.shape(1)[2:])
     extra = node.integers("output_padding", (0,) * spatial)
     if not len(strides) == len(dilations) == len(kernel) == len(extra) == spatial or kernel != node.shape(1)[2:]:
         node.wrong("kernel_shape, strides, dilations and output_padding must fit the kernel")
-    full = [
-        stride * (size - 1) + (taps - 1) * dilation + 1 + more
-        for size, stride, taps, dilation, more in zip(node.shape(0)[2:], strides, kernel, dilations, extra, strict=True)
-    ]
+    sides = zip(node.shape(0)[2:], strides, kernel, dilations, extra, strict=True)
+    full = [step * (size - 1) + (taps - 1) * dilation + 1 + more for size, step, taps, dilation, more in sides]
     begin, end = _cropping(node, full, strides)
-    lift = spatial == 1
+    lift = int(spatial == 1)  # a dimension of extent 1 precedes the only one
+    ones, zeros = (1,) * lift, (0,) * lift
     # templates need static padding; of other dimensions the whole result is computed first
     cut = [axis for axis in range(spatial) if not is_static((begin[axis], end[axis]))]
     pieces = [(axis + 2 + lift, begin[axis], full[axis] - begin[axis] - end[axis]) for axis in cut]
@@ -200,18 +192,16 @@ def _conv_transpose(node: Node) -> Expr:
     # an output that is larger than the input reaches has the bias alone there
     beyond = [(maximum(0, -before), maximum(0, -after)) for before, after in zip(begin, end, strict=True)]
     begin, end = [maximum(0, pad) for pad in begin], [maximum(0, pad) for pad in end]
-    padding = (0, begin[0], 0, end[0]) if lift else (*begin, *end)
-    if lift:
-        kernel, strides, dilations, extra = (1, *kernel), (1, *strides), (1, *dilations), (0, *extra)
-    letters = "DHW"[-len(kernel) :]
+    letters = "DHW"[-spatial - lift :]
     result = node.call(
-        f"nn.conv{len(kernel)}d_transpose", as_image(node, x), as_image(node, weight),
-        channels=node.shape(1)[1] * groups, kernel_size=kernel, strides=strides, padding=padding, output_padding=extra,
-        dilation=dilations, groups=groups, data_layout=f"NC{letters}", kernel_layout=f"IO{letters}",
+        f"nn.conv{spatial + lift}d_transpose", as_image(node, x), as_image(node, weight),
+        channels=node.shape(1)[1] * groups, kernel_size=(*ones, *kernel), strides=(*ones, *strides),
+        padding=(*zeros, *begin, *zeros, *end), output_padding=(*zeros, *extra), dilation=(*ones, *dilations),
+        groups=groups, data_layout=f"NC{letters}", kernel_layout=f"IO{letters}",
     )  # fmt: skip
     if any(pair != (0, 0) for pair in beyond):
-        widths = ((0, 0), (0, 0), *([(0, 0)] if lift else []), *beyond)
-        result = node.call("nn.pad", result, node.like(0.0, result), pad_width=widths, pad_mode="constant")
+        widths = (*[(0, 0)] * (2 + lift), *beyond)
+        result = node.call("nn.pad", result, 0.0, pad_width=widths, pad_mode="constant")
     for axis, before, size in pieces:
         result = placed(node, result, axis, before, size, node.like(0.0, result))
     if node.has(2):
@@ -251,32 +241,24 @@ def _cropping(node: Node, full: list[int], strides: tuple[int, ...]) -> tuple[li
 
 
 @importer("AveragePool")
-def _average_pool(node: Node) -> Expr:
-    return average_pool(node, node.input(0))
-
-
-def average_pool(node: Node, x: Expr) -> Expr:
-    """Return the average pool of `x` that the attributes of the node describe."""
+def average_pool(node: Node, given: Expr | None = None) -> Expr:
+    """Return the average pool of input 0, or another tensor of its shape, that the attributes of the node describe."""
     shape = pool_window(node)
-    x = middle(node, x, shape)
+    x = middle(node, node.input(0) if given is None else given, shape)
     counted = node.integer("count_include_pad", 0) != 0
     if counted and any(more != 0 for more in shape.overhang):
         # padding counts, what hangs over it does not: so the padding becomes part of the input
-        widths = ((0, 0), (0, 0), *zip(shape.begin, shape.end, strict=True))
-        x = node.call("nn.pad", x, node.like(0.0, x), pad_width=widths, pad_mode="constant")
-        none = (0,) * len(shape.begin)
-        shape = WindowAttributes(shape.kernel, shape.strides, shape.dilations, none, none, shape.overhang, shape.out)
-        counted = False
+        widths, none = ((0, 0), (0, 0), *zip(shape.begin, shape.end, strict=True)), (0,) * len(shape.begin)
+        x = node.call("nn.pad", x, 0.0, pad_width=widths, pad_mode="constant")
+        shape, counted = replace(shape, begin=none, end=none), False
     return pooled(node, x, "avg", shape, count_include_pad=counted)
 
 
 def pool_window(node: Node) -> WindowAttributes:
     """Return the window of a pool over input 0; refuse unsupported ranks."""
     if node.rank(0) not in (3, 4, 5):
-        node.unsupported(
-            f"of a tensor of {node.rank(0)} dimensions is not supported",
-            "Pools over one, two and three spatial dimensions are supported",
-        )
+        step = "Pools over one, two and three spatial dimensions are supported"
+        node.unsupported(f"of a tensor of {node.rank(0)} dimensions is not supported", step)
     shape = window(node, node.shape(0)[2:])
     if any(bounds(out)[1] < 1 for out in shape.out):
         node.wrong(f"the kernel {shape.kernel} does not fit into the input")
@@ -295,12 +277,9 @@ def pooled(node: Node, x: Expr, kind: str, shape: WindowAttributes, **attributes
 
 
 @importer("GlobalAveragePool", "GlobalMaxPool")
-def _global_pool(node: Node) -> Expr:
-    return global_pool(node, node.input(0), "avg" if node.operator == "GlobalAveragePool" else "max")
-
-
-def global_pool(node: Node, x: Expr, kind: str) -> Expr:
-    """Return `x` pooled (``avg``, ``max``) over all its spatial dimensions, each of which keeps the extent 1."""
+def global_pool(node: Node, given: Expr | None = None) -> Expr:
+    """Return input 0, or another tensor, pooled over all its spatial dimensions, each of which keeps the extent 1."""
+    x, kind = node.input(0) if given is None else given, "max" if node.operator == "GlobalMaxPool" else "avg"
     rank = len(shape_of(x))
     if rank == 4:
         return node.call(f"nn.global_{kind}_pool2d", x, layout="NCHW")
@@ -313,7 +292,7 @@ def _lp_pool(node: Node) -> Expr:
     x, shape = wide(node, node.input(0)), pool_window(node)
     size = prod(shape.kernel)
     magnitude = node.call("abs", middle(node, x, shape))
-    raised = magnitude if power == 1 else node.call("power", magnitude, node.like(power, x))
-    total = node.call("multiply", pooled(node, raised, "avg", shape, count_include_pad=True), node.like(size, x))
-    root = total if power == 1 else node.call("power", total, node.constant(1.0 / power, dtype_of(x)))
+    raised = magnitude if power == 1 else node.call("power", magnitude, power)
+    total = node.call("multiply", pooled(node, raised, "avg", shape, count_include_pad=True), size)
+    root = total if power == 1 else node.call("power", total, 1.0 / power)
     return node.cast(root, dtype)

@@ -6,18 +6,45 @@ the same numbers from its first run on, and after a reset of its states.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import onnx
 
+from mlfc.frontend.common import unique_name
 from mlfc.frontend.onnx.node import Node, dtype_of, shape_of
 from mlfc.frontend.onnx.table import importer
 from mlfc.frontend.onnx.tensors import dtype_name
-from mlfc.relay.ir import Expr
+from mlfc.relay import ir
+from mlfc.relay.ir import Expr, TensorType, Tuple, Var
+from mlfc.relay.visitor import post_order
 from mlfc.support import dtypes
 
 # the second word of the key of nodes that have a seed
 _SEEDED = 0xFFFFFFFF
+
+
+class Runs:
+    """The count of the runs of one model, and how many nodes read it."""
+
+    def __init__(self, graph: onnx.GraphProto) -> None:
+        taken = {item.name for item in (*graph.input, *graph.output, *graph.initializer)}
+        name = unique_name("random_runs", taken)
+        self.number = Var(name, TensorType((1,), "int64"))
+        self.next_name = unique_name(f"{name}_next", {*taken, name})
+        self.readers = 0
+
+    def draw(self) -> tuple[Expr, int]:
+        """Return the number of the run, and a number for the node that asks."""
+        self.readers += 1
+        return self.number, self.readers
+
+    def next_number(self, results: Sequence[Expr]) -> Expr | None:
+        """Return the number of the next run, if one of the results follows from that of this one: it is a state."""
+        if not self.readers or self.number not in post_order(Tuple(tuple(results))):
+            return None
+        return ir.call("add", [self.number, ir.const(1, "int64")])
 
 
 def _drawn(node: Node, kind: str, shape: tuple[int, ...], dtype: str, **attrs: Any) -> Expr:
@@ -41,32 +68,18 @@ def _kind(node: Node, default: str) -> str:
     return default if code is None else dtype_name(code, node.name)
 
 
-def _limits(node: Node, *names: tuple[str, float]) -> dict[str, float]:
-    found = {name: node.real(name, default) for name, default in names}
-    if not all(np.isfinite(value) for value in found.values()):
-        node.wrong(f"expected finite numbers, got {found}")
-    return found
-
-
-@importer("RandomUniform", "RandomUniformLike")
-def _random_uniform(node: Node) -> Expr:
-    shape, dtype = _shaped(node)
-    return _drawn(node, "uniform", shape, dtype, **_limits(node, ("low", 0.0), ("high", 1.0)))
-
-
-@importer("RandomNormal", "RandomNormalLike")
-def _random_normal(node: Node) -> Expr:
-    shape, dtype = _shaped(node)
-    return _drawn(node, "normal", shape, dtype, **_limits(node, ("mean", 0.0), ("scale", 1.0)))
-
-
-def _shaped(node: Node) -> tuple[tuple[int, ...], str]:
-    if node.operator.endswith("Like"):
-        return node.shape(0), _kind(node, node.dtype(0))
-    shape = node.integers("shape")
-    if any(extent < 0 for extent in shape):
+@importer("RandomUniform", "RandomUniformLike", "RandomNormal", "RandomNormalLike")
+def _random(node: Node) -> Expr:
+    is_like, is_uniform = node.operator.endswith("Like"), "Uniform" in node.operator
+    shape = node.shape(0) if is_like else node.integers("shape")
+    if not is_like and any(extent < 0 for extent in shape):
         node.wrong(f"{shape} is not a shape")
-    return shape, _kind(node, "float32")
+    dtype = _kind(node, node.dtype(0) if is_like else "float32")
+    names = ("low", "high") if is_uniform else ("mean", "scale")
+    limits = {name: node.real(name, default) for name, default in zip(names, (0.0, 1.0), strict=True)}
+    if not all(np.isfinite(value) for value in limits.values()):
+        node.wrong(f"expected finite numbers, got {limits}")
+    return _drawn(node, "uniform" if is_uniform else "normal", shape, dtype, **limits)
 
 
 @importer("Bernoulli")
@@ -89,7 +102,7 @@ def _multinomial(node: Node) -> Expr:
     drawn = node.call("multiply", _drawn(node, "uniform", (shape[0], count, 1), wide), whole)
     beyond = node.cast(node.call("less_equal", sums, drawn), "int32")
     found = node.call("sum", beyond, axis=(2,), keepdims=False)
-    return node.cast(node.call("minimum", found, node.constant(shape[1] - 1, "int32")), dtype)
+    return node.cast(node.call("minimum", found, shape[1] - 1), dtype)
 
 
 def dropped(node: Node, ratio: Expr | None, training: Expr | None) -> list[Expr]:
@@ -101,11 +114,10 @@ def dropped(node: Node, ratio: Expr | None, training: Expr | None) -> list[Expr]
     wide = "float64" if dtype_of(x) == "float64" else "float32"
     share = node.constant(0.5, wide) if ratio is None else node.cast(node.reshape(ratio, ()), wide)
     mask = node.call("greater_equal", _drawn(node, "uniform", shape_of(x), wide), share)
-    zero, one = node.constant(0.0, wide), node.constant(1.0, wide)
     # where all is dropped, the scale is not needed
-    rest = node.call("subtract", one, share)
-    scale = node.call("where", node.call("equal", rest, zero), zero, node.call("divide", one, rest))
-    kept = node.cast(node.call("where", mask, node.call("multiply", node.cast(x, wide), scale), zero), dtype_of(x))
+    rest = node.call("subtract", 1.0, share)
+    scale = node.call("where", node.call("equal", rest, 0.0), 0.0, node.call("divide", 1.0, rest))
+    kept = node.cast(node.call("where", mask, node.call("multiply", node.cast(x, wide), scale), 0.0), dtype_of(x))
     if training is None:
         return [kept, mask]
     flag = node.cast(node.reshape(training, ()), "bool")

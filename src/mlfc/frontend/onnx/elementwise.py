@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from functools import reduce
+from functools import partial, reduce
 
 import numpy as np
 
 from mlfc.frontend.onnx.draws import dropped
 from mlfc.frontend.onnx.node import Node, dtype_of, is_float
-from mlfc.frontend.onnx.table import Convert, add_importer, importer
+from mlfc.frontend.onnx.table import importer
 from mlfc.frontend.onnx.tensors import dtype_name
 from mlfc.relay.ir import Expr
 from mlfc.support import dtypes
@@ -30,19 +30,19 @@ _TERNARY = {"Where": "where"}
 _VARIADIC = {"Max": "maximum", "Min": "minimum", "Sum": "add"}
 
 
-def _of_inputs(operator: str, count: int) -> Convert:
-    return lambda node: node.call(operator, *(node.input(index) for index in range(count)))
+def _of_inputs(operator: str, count: int, node: Node) -> Expr:
+    return node.call(operator, *(node.input(index) for index in range(count)))
 
 
-def _folded(operator: str) -> Convert:
-    return lambda node: reduce(lambda left, right: node.call(operator, left, right), node.all_inputs())
+def _folded(operator: str, node: Node) -> Expr:
+    return reduce(partial(node.call, operator), node.all_inputs())
 
 
 for _count, _table in enumerate((_UNARY, _BINARY, _TERNARY), 1):
     for _name, _operator in _table.items():
-        add_importer(_name, _of_inputs(_operator, _count))
+        importer(_name)(partial(_of_inputs, _operator, _count))
 for _name, _operator in _VARIADIC.items():
-    add_importer(_name, _folded(_operator))
+    importer(_name)(partial(_folded, _operator))
 
 
 @importer("BitCast", since=26)
@@ -51,50 +51,41 @@ def _bit_cast(node: Node) -> Expr:
     if dtypes.bits(dtype) != dtypes.bits(node.dtype(0)):
         node.wrong(f"{node.dtype(0)} and {dtype} differ in size")
     if dtype == "bool":  # which has no bits but one
-        x = node.call("reinterpret", node.input(0), dtype="uint8")
-        return node.call("not_equal", x, node.like(0, x))
+        return node.call("not_equal", node.call("reinterpret", node.input(0), dtype="uint8"), 0)
     return node.call("reinterpret", node.input(0), dtype=dtype)
 
 
 @importer("Mean")
 def _mean(node: Node) -> Expr:
-    parts = node.all_inputs()
-    total = reduce(lambda left, right: node.call("add", left, right), parts)
-    return node.call("divide", total, node.like(len(parts), total))
+    return node.call("divide", _folded("add", node), len(node.inputs))
 
 
 @importer("Reciprocal")
 def _reciprocal(node: Node) -> Expr:
-    x = node.input(0)
-    return node.call("divide", node.like(1.0, x), x)
+    return node.call("divide", 1.0, node.input(0))
 
 
 @importer("Div")
 def _div(node: Node) -> Expr:
-    operator = "divide" if is_float(node.input(0)) else "trunc_divide"
-    return node.call(operator, node.input(0), node.input(1))
+    return _of_inputs("divide" if is_float(node.input(0)) else "trunc_divide", 2, node)
 
 
 @importer("Mod")
 def _mod(node: Node) -> Expr:
-    truncated = node.integer("fmod", 0) == 1
-    return node.call("trunc_mod" if truncated else "floor_mod", node.input(0), node.input(1))
+    return _of_inputs("trunc_mod" if node.integer("fmod", 0) == 1 else "floor_mod", 2, node)
 
 
 @importer("Pow")
 def _pow(node: Node) -> Expr:
     base, exponent = node.input(0), node.input(1)
-    dtype = dtype_of(base)
-    if not is_float(base) and not is_float(exponent):
+    dtype = wide = dtype_of(base)
+    if not is_float(base) and is_float(exponent):
+        wide = "float64" if dtypes.bits(dtype) > 16 else "float32"
+    elif not is_float(base):
         known, (low, high) = node.known(1), dtypes.limits(dtype)
-        if dtype_of(exponent) == dtype or (known is not None and np.all((known >= low) & (known <= high))):
-            return node.call("power", base, node.cast(exponent, dtype))
-        wide = "uint64" if dtype_of(exponent).startswith("u") else "int64"
-        return node.cast(node.call("power", node.cast(base, wide), node.cast(exponent, wide)), dtype)
-    if not is_float(base):
-        wide = "float64" if dtypes.bits(dtype_of(base)) > 16 else "float32"
-        return node.cast(node.call("power", node.cast(base, wide), node.cast(exponent, wide)), dtype_of(base))
-    return node.call("power", base, node.cast(exponent, dtype_of(base)))
+        if dtype_of(exponent) != dtype and (known is None or not np.all((known >= low) & (known <= high))):
+            wide = "uint64" if dtype_of(exponent).startswith("u") else "int64"
+    return node.cast(node.call("power", node.cast(base, wide), node.cast(exponent, wide)), dtype)
 
 
 @importer("BitShift")
@@ -109,36 +100,29 @@ def _bit_shift(node: Node) -> Expr:
     if known is not None and known.size and known.min() >= 0 and known.max() < width:
         return node.call(operator, x, amount)
     # an amount that the dtype has no bits for shifts everything out, only copies of the sign come in
-    far = node.call("greater_equal", amount, node.like(width, amount))
+    far = node.call("greater_equal", amount, width)
     if signed:
-        far = node.call("logical_or", far, node.call("less", amount, node.like(0, amount)))
-    most = node.like(width - 1, amount)
-    shifted = node.call(operator, x, node.call("where", far, most, amount))
-    if signed and direction == "RIGHT":
-        return shifted
-    return node.call("where", far, node.like(0, x), shifted)
+        far = node.call("logical_or", far, node.call("less", amount, 0))
+    shifted = node.call(operator, x, node.call("where", far, width - 1, amount))
+    return shifted if signed and direction == "RIGHT" else node.call("where", far, 0, shifted)
 
 
 @importer("IsInf")
 def _is_inf(node: Node) -> Expr:
     x = node.input(0)
     result = node.call("isinf", x)
-    if node.integer("detect_negative", 1) == 0:
-        result = node.call("logical_and", result, node.call("greater", x, node.like(0.0, x)))
-    if node.integer("detect_positive", 1) == 0:
-        result = node.call("logical_and", result, node.call("less", x, node.like(0.0, x)))
+    for attribute, side in (("detect_negative", "greater"), ("detect_positive", "less")):
+        if node.integer(attribute, 1) == 0:
+            result = node.call("logical_and", result, node.call(side, x, 0.0))
     return result
 
 
 @importer("Clip")
-def _clip_attributes(node: Node) -> Expr:
-    x, largest = node.input(0), _largest(node)
-    return clip(node, x, node.real("min", -largest), node.real("max", largest))
-
-
 @importer("Clip", since=11)
 def _clip(node: Node) -> Expr:
     x, largest = node.input(0), _largest(node)
+    if node.opset < 11:
+        return clip(node, x, node.real("min", -largest), node.real("max", largest))
     limits = ((1, -largest, "less", "maximum"), (2, largest, "greater", "minimum"))
     if is_float(x) and all(node.known(index) is not None or not node.has(index) for index, *_ in limits):
         ends = [default if (known := node.known(index)) is None else known for index, default, *_ in limits]
@@ -168,21 +152,13 @@ def clip(node: Node, x: Expr, low: float, high: float) -> Expr:
     if np.isfinite(low) and np.isfinite(high):
         return node.call("clip", x, a_min=low, a_max=high)
     if low > -np.inf:
-        x = node.call("nn.relu", x) if low == 0.0 else node.call("maximum", x, node.like(low, x))
-    return node.call("minimum", x, node.like(high, x)) if high < np.inf else x
+        x = node.call("nn.relu", x) if low == 0.0 else node.call("maximum", x, low)
+    return node.call("minimum", x, high) if high < np.inf else x
 
 
-@importer("Cast")
+@importer("Cast", "CastLike")
 def _cast(node: Node) -> Expr:
-    return _converted(node, dtype_name(node.integer("to"), node.name))
-
-
-@importer("CastLike")
-def _cast_like(node: Node) -> Expr:
-    return _converted(node, node.dtype(1))
-
-
-def _converted(node: Node, dtype: str) -> Expr:
+    dtype = dtype_name(node.integer("to"), node.name) if node.operator == "Cast" else node.dtype(1)
     saturate, mode = node.flag("saturate", 1), node.string("round_mode", "up")
     return narrowed(node, node.input(0), dtype, saturate=saturate, round_mode=mode)
 
@@ -209,7 +185,5 @@ def _dropout(node: Node) -> Expr | list[Expr]:
     if not node.wants(1):
         return node.input(0)
     # before opset 12 ONNX Runtime's mask of inference is all false, and before opset 10 it has the dtype of the data
-    return [
-        node.input(0),
-        node.filled(node.shape(0), int(node.opset >= 12), "bool" if node.opset >= 10 else node.dtype(0)),
-    ]
+    dtype = "bool" if node.opset >= 10 else node.dtype(0)
+    return [node.input(0), node.filled(node.shape(0), int(node.opset >= 12), dtype)]

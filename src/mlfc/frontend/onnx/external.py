@@ -16,7 +16,7 @@ from mlfc.frontend.onnx.tensors import dtype_name
 from mlfc.relay import ir
 from mlfc.relay.ir import Constant, Expr, Span, TensorType
 from mlfc.support import dtypes
-from mlfc.support.dims import Dim, Shape, dims_in
+from mlfc.support.dims import Dim, dims_in
 from mlfc.support.text import printable
 
 # constants up to this size are looked at by the inference of shapes
@@ -43,31 +43,31 @@ def external_calls(
     have open extents; those of the outputs are then among them, or fixed.
     """
     place = f"node '{name}'"
+    cause = None
     if refers_to_function(proto):
-        raise UnsupportedError(
-            f"ONNX Runtime cannot run {proto.op_type} alone: it reads an attribute of a function", place=place
-        )
-    if table.normal_domain(proto.domain) not in _DOMAINS:
-        raise UnsupportedError(
-            f"ONNX Runtime has no operator {proto.op_type} of the domain '{printable(proto.domain)}'", place=place
-        )
-    given = [value for value in (*operands, *captured.values()) if value is not None]
-    if any(not isinstance(value.type, TensorType) for value in given):
-        raise UnsupportedError(f"ONNX Runtime cannot run {proto.op_type} alone: it reads a sequence", place=place)
+        cause = f"ONNX Runtime cannot run {proto.op_type} alone: it reads an attribute of a function"
+    elif table.normal_domain(proto.domain) not in _DOMAINS:
+        cause = f"ONNX Runtime has no operator {proto.op_type} of the domain '{printable(proto.domain)}'"
+    elif any(value and not isinstance(value.type, TensorType) for value in (*operands, *captured.values())):
+        cause = f"ONNX Runtime cannot run {proto.op_type} alone: it reads a sequence"
+    if cause is not None:
+        raise UnsupportedError(cause, place=place)
     node = onnx.NodeProto()
     node.CopyFrom(proto)
     node.name = ""
-    _rename(node.input, "input")
-    _rename(node.output, "output")
+    for title, names in (("input", node.input), ("output", node.output)):
+        names[:] = [f"{title}{index}" if name else "" for index, name in enumerate(names)]
     outer = {tensor: f"outer{index}" for index, tensor in enumerate(captured)}
     isolate(node, outer)
     named = {title: operand for title, operand in zip(node.input, operands, strict=True) if operand is not None}
     named.update({title: captured[tensor] for tensor, title in outer.items()})
     model = _model(node, named, opsets)
     given = list(named.values())
-    names = _extent_names(given)
-    types = _output_types(model, named, names, place)
-    meant = {name: extent for extent, name in names.items()}
+    # names of open extents, by which ONNX's inference knows them again
+    dims = dict.fromkeys(dims_in(ir.tensor_type(operand).shape for operand in given))
+    meant = {f"extent{number}": extent for number, extent in enumerate(dims)}
+    titles = {extent: title for title, extent in meant.items()}
+    types = _output_types(model, named, titles, place)
     text = base64.b64encode(model.SerializeToString(deterministic=True)).decode()
     calls: list[Expr | None] = []
     for index, (output, tensor) in enumerate(zip(node.output, proto.output, strict=True)):
@@ -76,7 +76,7 @@ def external_calls(
             continue
         found = types.get(output)
         if not _is_known(found, meant):
-            found = _known_output(node, index, given, names) or found
+            found = _known_output(node, index, given, titles) or found
         is_open = any(inner_graphs(proto)) or bool(table.normal_domain(proto.domain))
         if is_open and not _is_known(found, meant) and _is_known(declared.get(tensor), {}):
             found = declared[tensor]
@@ -86,22 +86,13 @@ def external_calls(
     return calls
 
 
-def _extent_names(operands: Sequence[Expr]) -> dict[Dim, str]:
-    """Return a name for each open extent of operands, by which ONNX's inference knows it again."""
-    found = dict.fromkeys(dims_in(ir.tensor_type(operand).shape for operand in operands))
-    return {extent: f"extent{number}" for number, extent in enumerate(found)}
-
-
-def _named(shape: Shape, names: Mapping[Dim, str]) -> list[int | str]:
-    return [names[extent] if isinstance(extent, Dim) else extent for extent in shape]
-
-
 def _known_output(
     node: onnx.NodeProto, index: int, operands: Sequence[Expr], names: Mapping[Dim, str]
 ) -> onnx.ValueInfoProto | None:
     """Return the type of an output of which ONNX's inference says nothing, though its shape is plain."""
     attributes = {item.name: helper.get_attribute_value(item) for item in node.attribute}
-    shape = _named(ir.tensor_type(operands[0]).shape, names) if operands else []
+    extents = ir.tensor_type(operands[0]).shape if operands else ()
+    shape = [names[extent] if isinstance(extent, Dim) else extent for extent in extents]
     kinds: list[tuple[int, Sequence[int | str]]] = []
     if (node.domain, node.op_type) == (table.ML, "TreeEnsembleClassifier") and len(shape) == 2:
         labels = len(attributes.get("classlabels_int64s", ()))
@@ -113,13 +104,8 @@ def _known_output(
         kinds = [(element, (*shape[:-1], attributes["N"]))]
     if index >= len(kinds):
         return None
-    element, extents = kinds[index]
-    return helper.make_tensor_value_info("", element, list(extents))
-
-
-def _rename(names: Sequence[str], kind: str) -> None:
-    renamed = [f"{kind}{index}" if name else "" for index, name in enumerate(names)]
-    names[:] = renamed  # type: ignore[index]  # protobuf's lists take it
+    element, wanted = kinds[index]
+    return helper.make_tensor_value_info("", element, list(wanted))
 
 
 def _model(node: onnx.NodeProto, operands: Mapping[str, Expr], opsets: Mapping[str, int]) -> onnx.ModelProto:

@@ -1,41 +1,90 @@
-"""Resizing images and tensors by ONNX's definition of Resize."""
+"""Resizing images and tensors by ONNX's definition: the weighted sum of the neighbours of every element.
+
+Coordinates are computed in float32, operation by operation as ONNX Runtime computes them
+(onnxruntime/core/providers/cpu/tensor/upsamplebase.h), so that ties fall to the same element. Static axes become
+constants; the same formulas of `run_tables` compute the positions and weights of dynamic axes at run time.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
-from operator import ge, le
+import math
+import operator
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from functools import partial, reduce
+from typing import Any
 
-from mlfc.frontend.onnx.node import Node, dtype_of, is_float
-from mlfc.frontend.onnx.resize_axis import Axis, Method, along, copies, scaled, sized, within_sizes
+import numpy as np
+
+from mlfc.frontend.onnx.node import Node, dtype_of, int64, is_float, shape_of
+from mlfc.frontend.onnx.run_tables import Numbers, RunTable, as_expr
 from mlfc.frontend.onnx.table import importer
+from mlfc.ops.image import TIE
+from mlfc.ops.rules import TooSmallError
 from mlfc.relay.ir import Expr
-from mlfc.support import dtypes
-from mlfc.support.dims import Dim, Extent, bounds
+from mlfc.support import cost, dtypes
+from mlfc.support.dims import Dim, Extent, bounds, is_static
 
-COORDINATES = (
-    "half_pixel", "half_pixel_symmetric", "pytorch_half_pixel", "align_corners", "asymmetric", "tf_crop_and_resize",
-    "tf_half_pixel_for_nn",
-)  # fmt: skip
+# what image.resize2d computes just as ONNX does, where the scale is exactly the ratio of the sizes
+_SHARED_COORDINATES = ("half_pixel", "pytorch_half_pixel", "align_corners", "asymmetric")
+_COORDINATES = (*_SHARED_COORDINATES, "half_pixel_symmetric", "tf_crop_and_resize", "tf_half_pixel_for_nn")
 _POLICIES = ("not_larger", "not_smaller")
-NEAREST = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
-
-
 _SIZE_LIMIT = 1 << 24
+_TAP_BYTES = 64  # of a neighbour of an element of a resized axis while it and its weight are computed
+_EXACT_FACTOR = 256
+"""Products of an extent with numbers up to this one are exact in float32 for all extents of practical tensors."""
+
+
+@dataclass(frozen=True)
+class _Method:
+    """The interpolation of a Resize node: its attributes."""
+
+    mode: str
+    coordinates: str
+    nearest: str = "round_prefer_floor"
+    cubic_a: float = -0.75
+    exclude_outside: bool = False
+    antialias: bool = False
+
+
+@dataclass(frozen=True)
+class _Axis:
+    """One axis of a Resize; the region of interest has its begin and end in parts of the axis."""
+
+    size: Extent  # elements before
+    out: Extent  # elements after
+    scale: float | Expr  # a float32, computed at run time where sizes are dynamic; `out` may be rounded from it
+    roi: tuple[float, float] = (0.0, 1.0)
+    is_ratio: bool = True  # whether the scale is the ratio of the sizes for all sizes
+
+    @property
+    def stays(self) -> bool:
+        """True if the axis is not resized."""
+        return self.size == self.out and self.scale == 1.0
+
+    @property
+    def is_static(self) -> bool:
+        """True if positions and weights are known at compile time."""
+        return is_static((self.size, self.out)) and isinstance(self.scale, float)
 
 
 @importer("Upsample")
-def _upsample_attributes(node: Node) -> Expr:
-    return _upsampled(node, _scaled_axes(node, node.reals("scales"), range(node.rank(0))))
-
-
 @importer("Upsample", since=9)
 @importer("Resize", since=10)
 def _upsample(node: Node) -> Expr:
-    return _upsampled(node, _axes_by_scales(node, 1, range(node.rank(0))))
+    every, is_attribute = range(node.rank(0)), node.operator == "Upsample" and node.opset < 9
+    axes = _scaled_axes(node, node.reals("scales"), every) if is_attribute else _axes_by_scales(node, 1, every)
+    mode = {"bilinear": "linear"}.get(node.string("mode", "nearest"), node.string("mode", "nearest"))
+    if mode not in ("nearest", "linear"):
+        node.wrong(f"mode '{mode}' is not known")
+    # ONNX Runtime rounds up where an axis gets smaller
+    scales = [axis.scale if isinstance(axis.scale, float) else math.nan for axis in axes]
+    grows, shrinks = all(scale >= 1.0 for scale in scales), all(scale <= 1.0 for scale in scales)
+    return _resized(node, axes, _Method(mode, "asymmetric", "floor" if grows else "ceil" if shrinks else "simple"), 0.0)
 
 
-def _axes_by_scales(node: Node, index: int, axes: Sequence[int]) -> list[Axis]:
+def _axes_by_scales(node: Node, index: int, axes: Sequence[int]) -> list[_Axis]:
     node.has_shape(node.shape(index), (len(axes),))
     if node.dynamic is not None and node.known(index) is None and node.shape(index) == (len(axes),):
         parts = [node.cut(node.input(index), 0, place, place + 1) for place in range(len(axes))]
@@ -43,28 +92,18 @@ def _axes_by_scales(node: Node, index: int, axes: Sequence[int]) -> list[Axis]:
     return _scaled_axes(node, [float(scale) for scale in node.value(index, "scales").reshape(-1)], axes)
 
 
-def _upsampled(node: Node, axes: Sequence[Axis]) -> Expr:
-    mode = {"bilinear": "linear"}.get(node.string("mode", "nearest"), node.string("mode", "nearest"))
-    if mode not in ("nearest", "linear"):
-        node.wrong(f"mode '{mode}' is not known")
-    # ONNX Runtime rounds up where an axis gets smaller
-    scales = [axis.scale if isinstance(axis.scale, float) else None for axis in axes]
-    grows, shrinks = (all(s is not None and same(s, 1.0) for s in scales) for same in (ge, le))
-    return _resized(node, axes, Method(mode, "asymmetric", "floor" if grows else "ceil" if shrinks else "simple"), 0.0)
-
-
 @importer("Resize", since=11)
 def _resize(node: Node) -> Expr:
     rank = node.rank(0)
     axes = [node.axis(axis, rank) for axis in node.integers("axes", range(rank))]
-    method = Method(
+    method = _Method(
         node.string("mode", "nearest"), node.string("coordinate_transformation_mode", "half_pixel"),
         node.string("nearest_mode", "round_prefer_floor"), node.real("cubic_coeff_a", -0.75),
         bool(node.integer("exclude_outside", 0)), bool(node.integer("antialias", 0)),
     )  # fmt: skip
     if method.mode not in ("nearest", "linear", "cubic"):
         node.wrong(f"mode '{method.mode}' is not known")
-    if method.coordinates not in COORDINATES or method.nearest not in NEAREST:
+    if method.coordinates not in _COORDINATES or method.nearest not in _ROUNDINGS:
         node.wrong(f"'{method.coordinates}' with '{method.nearest}' is not known")
     extrapolated = node.real("extrapolation_value", 0.0)
     policy = node.string("keep_aspect_ratio_policy", "stretch")
@@ -77,55 +116,104 @@ def _resize(node: Node) -> Expr:
     else:
         node.wrong("neither scales nor sizes are given")
     if method.coordinates == "tf_crop_and_resize":
-        found = _with_regions(node, found, axes)
+        roi = [float(edge) for edge in node.value(1, "roi").reshape(-1)]
+        if len(roi) != 2 * len(axes):
+            node.wrong(f"roi has {len(roi)} numbers for {len(axes)} axes")
+        for axis, begin, end in zip(axes, roi, roi[len(axes) :], strict=False):
+            found[axis] = replace(found[axis], roi=(begin, end))
     return _resized(node, found, method, extrapolated)
 
 
-def _scaled_axes(node: Node, scales: Sequence[float | Expr], axes: Sequence[int]) -> list[Axis]:
+def _scaled_axes(node: Node, scales: Sequence[float | Expr], axes: Sequence[int]) -> list[_Axis]:
     shape = node.shape(0)
     if len(scales) != len(axes) or any(isinstance(scale, float) and not 0 < scale < _SIZE_LIMIT for scale in scales):
         node.wrong(f"scales {tuple(scales)} do not fit the axes {tuple(axes)} of a tensor of shape {shape}")
-    found = [Axis(size, size, 1.0) for size in shape]
-    for axis, scale in zip(axes, scales, strict=True):
-        found[axis] = scaled(node, shape[axis], scale)
+    return _changed(node, axes, (_scaled(node, shape[axis], scale) for axis, scale in zip(axes, scales, strict=True)))
+
+
+def _changed(node: Node, axes: Sequence[int], changed: Iterable[_Axis]) -> list[_Axis]:
+    """Return all axes of input 0, of which some are resized."""
+    found = [_Axis(size, size, 1.0) for size in node.shape(0)]
+    for axis, new in zip(axes, changed, strict=True):
+        found[axis] = new
     return found
 
 
-def _sized_axes(node: Node, sizes: Sequence[Extent], axes: Sequence[int], policy: str) -> list[Axis]:
-    shape = node.shape(0)
+def _scaled(node: Node, size: Extent, scale: float | Expr) -> _Axis:
+    """Return an axis that is resized by a number: ONNX Runtime rounds the product with the size to float32."""
+
+    def product(scale: Expr) -> Any:
+        return node.runtime_size(node.cast(node.call("multiply", size, scale), "int64"))
+
+    if not isinstance(scale, float):
+        low, high = 2.0**-24, 2.0**23
+        fits = node.call("logical_and", node.call("greater_equal", scale, low), node.call("less", scale, high))
+        node.require(fits, f"whether the scales of '{node.name}' are from 2**-24 to 2**23")
+        return _Axis(size, product(node.call("minimum", scale, high)), scale, is_ratio=False)
+    exact = Fraction(scale)
+    is_ratio = exact.denominator == 1
+    if not isinstance(size, Dim):
+        return _Axis(size, int(np.float32(size) * np.float32(scale)), scale, is_ratio=is_ratio)
+    if exact.numerator <= _EXACT_FACTOR:
+        return _Axis(size, size * exact.numerator // exact.denominator, scale, is_ratio=is_ratio)
+    assert node.dynamic is not None  # as sizes are dynamic
+    found = node.dynamic.frame.scaled
+    if (size, scale) not in found:
+        found[size, scale] = product(node.constant(scale, "float32"))
+    return _Axis(size, found[size, scale], scale, is_ratio=False)
+
+
+def _sized_axes(node: Node, sizes: Sequence[Extent], axes: Sequence[int], policy: str) -> list[_Axis]:
+    shape, old = node.shape(0), [node.shape(0)[axis] for axis in axes]
     if len(sizes) != len(axes) or any(not _is_size(size) for size in sizes) or 0 in shape:
         node.wrong(f"sizes {tuple(sizes)} do not fit the axes {tuple(axes)} of a tensor of shape {shape}")
-    if policy in _POLICIES:
-        return within_sizes(node, sizes, axes, larger=policy == _POLICIES[1])
-    if policy != "stretch":
+    if policy not in (*_POLICIES, "stretch"):
         node.wrong(f"keep_aspect_ratio_policy '{policy}' is not known")
-    found = [Axis(size, size, 1.0) for size in shape]
-    for axis, size in zip(axes, sizes, strict=True):
-        found[axis] = sized(node, shape[axis], size)
-    return found
+    pairs = list(zip(old, sizes, strict=True))
+    if policy == "stretch":
+        small = [size for size, out in pairs if size != out and isinstance(size, Dim) and bounds(size)[0] < 1]
+        if small:
+            raise TooSmallError(node.operator, small[0], 1, "elements")
+        return _changed(
+            node, axes, (_Axis(size, out, 1.0 if size == out else _ratio(node, size, out)) for size, out in pairs)
+        )
+    # one factor for all axes: the smallest, or largest, that gives one of them its size
+    ratios = [_ratio(node, *pair) for pair in pairs]
+    static, larger = [ratio for ratio in ratios if isinstance(ratio, float)], policy == _POLICIES[1]
+    best: float | Expr
+    if len(static) == len(ratios):
+        best = max(static) if larger else min(static)
+        outs = [int(_rounded(np.float32(best) * np.float32(size))) for size in old]
+    else:
+        exprs = [node.constant(ratio, "float32") if isinstance(ratio, float) else ratio for ratio in ratios]
+        best = reduce(partial(node.call, "maximum" if larger else "minimum"), exprs)
+        products = [RunTable(node, node.call("multiply", size, best)) for size in old]
+        outs = [node.runtime_size(node.cast(_rounded(product).expr, "int64")) for product in products]
+    return _changed(node, axes, (_Axis(size, out, best, is_ratio=False) for size, out in zip(old, outs, strict=True)))
+
+
+def _ratio(node: Node, size: Extent, out: Extent) -> float | Expr:
+    if is_static((size, out)):
+        return float(np.float32(int(out)) / np.float32(int(size)))  # type: ignore[arg-type]  # numbers
+    return node.call("divide", node.constant(out, "float32"), size)
 
 
 def _is_size(out: Extent) -> bool:
     return bounds(out)[1] >= 1 and (isinstance(out, Dim) or out < _SIZE_LIMIT)
 
 
-def _with_regions(node: Node, found: Sequence[Axis], axes: Sequence[int]) -> list[Axis]:
-    roi = [float(edge) for edge in node.value(1, "roi").reshape(-1)]
-    if len(roi) != 2 * len(axes):
-        node.wrong(f"roi has {len(roi)} numbers for {len(axes)} axes")
-    regions = list(found)
-    for position, axis in enumerate(axes):
-        regions[axis] = replace(found[axis], roi=(roi[position], roi[len(axes) + position]))
-    return regions
-
-
-def _resized(node: Node, axes: Sequence[Axis], method: Method, extrapolated: float) -> Expr:
+def _resized(node: Node, axes: Sequence[_Axis], method: _Method, extrapolated: float) -> Expr:
     x = node.input(0)
     if any(not _is_size(axis.out) and axis.size != 0 for axis in axes):
         node.wrong(f"a tensor of shape {node.shape(0)} cannot become {tuple(axis.out for axis in axes)}")
-    if is_float(x) and _is_plain_image(axes, method):
-        return method.as_image(node, x, (axes[2].out, axes[3].out))
-    copied = copies(node, axes)
+    if is_float(x) and _is_plain_image(node, axes, method):
+        return node.call(
+            "image.resize2d", x, size=(axes[2].out, axes[3].out), roi=(0.0, 0.0, 0.0, 0.0), layout="NCHW",
+            method={"nearest": "nearest_neighbor"}.get(method.mode, method.mode), cubic_alpha=method.cubic_a,
+            cubic_exclude=0, coordinate_transformation_mode=method.coordinates,
+            rounding_method=method.nearest if method.mode == "nearest" else "",
+        )  # fmt: skip
+    copied = _copies(node, axes)
     if copied is True:
         return x
     dtype = dtype_of(x)
@@ -135,7 +223,7 @@ def _resized(node: Node, axes: Sequence[Axis], method: Method, extrapolated: flo
     for index, axis in reversed([*enumerate(axes)]) if rounds else enumerate(axes):
         # ONNX Runtime does not read the region of an axis that keeps its size, either
         if not (axis.stays or (method.antialias and axis.size == axis.out)):
-            x = along(node, x, index, axis, method, extrapolated, copied)
+            x = _along(node, x, index, axis, method, extrapolated, copied)
             x = _nearest_integer(node, x, dtype) if rounds and method.antialias else x
     return node.cast(_nearest_integer(node, x, dtype) if rounds else x, dtype)
 
@@ -143,15 +231,158 @@ def _resized(node: Node, axes: Sequence[Axis], method: Method, extrapolated: flo
 def _nearest_integer(node: Node, x: Expr, dtype: str) -> Expr:
     """Round to the nearest number of an integer dtype, as ONNX defines and ONNX Runtime does after each axis."""
     low, high = dtypes.limits(dtype)
-    x = node.call("floor", node.call("add", x, node.like(0.5, x)))
+    x = node.call("floor", node.call("add", x, 0.5))
     return node.call("clip", x, a_min=float(low), a_max=high * (1.0 if high < 1 << 24 else 1 - 2.0**-24))
 
 
-def _is_plain_image(axes: Sequence[Axis], method: Method) -> bool:
+def _is_plain_image(node: Node, axes: Sequence[_Axis], method: _Method) -> bool:
     """Return whether ``image.resize2d``, which divides sizes in float32, computes the same."""
-    if not method.is_image(len(axes)) or not all(axis.stays for axis in axes[:2]):
+    is_plain = not (method.exclude_outside or method.antialias) and method.coordinates in _SHARED_COORDINATES
+    if len(axes) != 4 or not is_plain or not all(axis.stays for axis in axes[:2]):
         return False
+    if method.mode != "nearest":
+        return all(axis.is_ratio for axis in axes[2:])  # for all sizes
+    # of static axes, the scale must be the quotient of the sizes
+    return all(axis.is_static and axis.size and axis.scale == _ratio(node, axis.size, axis.out) for axis in axes[2:])
+
+
+def _copies(node: Node, axes: Sequence[_Axis]) -> Numbers:
+    """Return whether no axis changes its size: ONNX Runtime copies the tensor then, whatever the scales are."""
+    changed = [axis for axis in axes if axis.size != axis.out]
+    if any(is_static((axis.size, axis.out)) or (isinstance(axis.scale, float) and not 1 <= axis.scale < 2)
+           for axis in changed):  # fmt: skip
+        return False
+    if all(axis.is_ratio for axis in changed):
+        return not changed
+    return reduce(operator.and_, (RunTable(node, int64(node, axis.size)) == axis.out for axis in changed))
+
+
+def _along(node: Node, x: Expr, index: int, axis: _Axis, method: _Method, extrapolated: float, copied: Numbers) -> Expr:
+    """Return `x` with one axis resized, or unchanged if it is `copied`, which may be a runtime value."""
+    shrink = min(axis.scale, 1.0) if method.antialias and isinstance(axis.scale, float) else 1.0
+    if method.antialias and not isinstance(axis.scale, float):
+        node.unsupported("with antialias to a dynamic size is not supported", "Give the inputs static shapes")
+    reach = {"nearest": 0.5, "linear": 1.0}.get(method.mode, 2.0)
+    if axis.is_static:
+        cost.require("constants", int(_TAP_BYTES * axis.out * 2 * math.ceil(reach / shrink)), node.name)
+    at, last = _coordinates(node, axis, method.coordinates)
+    unchanged = None if axis.is_static else _is_unchanged(node, axis, method, copied)
+    if unchanged is not None:
+        own: Numbers = RunTable(node, node.counted(axis.out, "float32"))
+        at = np.where(unchanged, own, at)
+    rank, dtype = len(shape_of(x)), "int32" if axis.is_static else "int64"
     if method.mode == "nearest":
-        return all(axis.is_static and axis.is_quotient for axis in axes[2:])
-    # must be true for all sizes
-    return all(axis.is_ratio for axis in axes[2:])
+        if method.nearest != "simple":
+            rounded = _ROUNDINGS[method.nearest](at)
+        elif isinstance(axis.scale, float):  # Upsample and Resize of opset 10 round up if the axis shrinks
+            rounded = np.ceil(at) if axis.scale < 1 else np.floor(at)
+        else:
+            rounded = np.where(RunTable(node, axis.scale) < 1.0, np.ceil(at), np.floor(at))
+        result = node.call("take", x, as_expr(node, np.clip(rounded, 0, last), dtype), axis=index)
+    else:
+        inside = np.clip(at, 0, last) if method.mode == "linear" and shrink == 1.0 else at
+        positions, weights = _neighbours(axis, method, inside, reach, shrink)
+        elements = node.call("take", x, as_expr(node, positions, dtype), axis=index)
+        factors = as_expr(node, weights, "float32")
+        factors = node.reshape(factors, (*shape_of(factors), *(1,) * (rank - index - 1)))
+        # a sum of two products becomes one operation with either of them, code of other extents might choose the other:
+        # a reduction has one order
+        result = node.call("sum", node.call("multiply", elements, factors), axis=(index + 1,))
+    if method.coordinates == "tf_crop_and_resize":
+        outside = (at < 0) | (last < at)
+        if not isinstance(outside, np.ndarray) or outside.any():
+            column = [axis.out if position == index else 1 for position in range(rank)]
+            flags = node.reshape(as_expr(node, outside, "bool"), column)
+            result = node.call("where", flags, extrapolated, result)
+    return result
+
+
+def _is_unchanged(node: Node, axis: _Axis, method: _Method, copied: Numbers) -> Numbers:
+    """Return the run-time condition on which ONNX Runtime leaves a dynamic axis as it is; None for never."""
+    if method.antialias:
+        return RunTable(node, int64(node, axis.size)) == axis.out
+    if method.coordinates in ("tf_crop_and_resize", "tf_half_pixel_for_nn"):  # others keep an axis of scale 1
+        scale = node.constant(axis.scale, "float32") if isinstance(axis.scale, float) else axis.scale
+        kept = RunTable(node, scale) == 1.0
+        return kept | copied if isinstance(copied, RunTable) else kept
+    return copied if isinstance(copied, RunTable) else None
+
+
+def _coordinates(node: Node, axis: _Axis, mode: str) -> tuple[Any, Any]:
+    """Return the coordinate in the input of every element of the result, and that of the last input element."""
+
+    def number(value: Extent | float | Expr) -> Any:
+        if axis.is_static:
+            return np.float32(value)  # type: ignore[arg-type]  # no expression, as the axis is static
+        return RunTable(node, node.constant(value, "float32") if isinstance(value, (int, float, Dim)) else value)
+
+    at: Any = RunTable(node, node.counted(axis.out, "float32"))
+    if axis.is_static:
+        at = np.arange(axis.out, dtype=np.float32)  # type: ignore[arg-type]  # a number
+    size, out, scale = number(axis.size), number(axis.out), number(axis.scale)
+    last = size - 1
+
+    def unless_single(found: Callable[[], Any], single: Any) -> Any:
+        low, high = bounds(axis.out)
+        if high <= 1:
+            return at * 0.0 + single
+        return found() if low > 1 else np.where(out == 1.0, single, found())
+
+    def times(a: Any, b: Any) -> Any:
+        # float64 holds the product: no compiler fuses it with the sum that follows
+        return (a.astype("float64") * b.astype("float64")).astype("float32")
+
+    if mode == "asymmetric":
+        return at / scale, last
+    if mode == "tf_half_pixel_for_nn":
+        return (at + 0.5) / scale, last
+    if mode == "align_corners":
+        return unless_single(lambda: at * last / (out - 1), number(0.0)), last
+    if mode == "tf_crop_and_resize":
+        begin, end = map(number, axis.roi)
+        whole = unless_single(
+            lambda: times(begin, last) + times(at * (end - begin), last) / (out - 1), (begin + end) * 0.5 * last
+        )
+        return whole, last
+    half_pixel = (at + 0.5) / scale
+    if mode == "half_pixel_symmetric":  # what is cut off of the last element is cut off on both sides
+        half_pixel = times(size / 2.0, -(out / (scale * size) - 1)) + half_pixel
+    if mode == "pytorch_half_pixel":
+        return unless_single(lambda: half_pixel - 0.5, number(0.0)), last
+    return half_pixel - 0.5, last
+
+
+def _neighbours(axis: _Axis, method: _Method, at: Any, reach: float, shrink: float) -> tuple[Numbers, Any]:
+    """Return tables of the neighbours of every element and of their weights, of shape (elements, neighbours)."""
+    below = np.floor(at)
+    fraction = (at - below).astype("float64")
+    first = math.floor(-reach / shrink) + 1
+    steps = np.arange(first, 2 - first) if shrink < 1.0 else np.arange(1 - int(reach), 1 + int(reach))
+    distance = np.abs((fraction[:, None] - steps[None, :]) * shrink)
+    if method.mode == "linear":
+        weights: Any = np.clip(-distance + 1.0, 0.0, 1.0)
+    else:
+        a = method.cubic_a
+        near = ((distance * (a + 2) - (a + 3)) * distance * distance) + 1.0
+        far = ((distance * a - 5 * a) * distance + 8 * a) * distance - 4 * a
+        weights = np.where(distance < 1.0, near, np.where(distance < 2.0, far, 0.0))
+    positions: Any = below.astype("int64")[:, None] + steps[None, :]
+    if method.exclude_outside:
+        weights = np.where((positions >= 0) & (positions < axis.size), weights, 0.0)
+    if method.exclude_outside or shrink < 1.0:
+        weights = weights / weights.sum(axis=1)[:, None]
+    return np.clip(positions, 0, axis.size - 1), weights
+
+
+def _rounded(at: Any, more: float = 0.0) -> Any:
+    """Round to the nearest integer; up where the fraction exceeds 0.5 by at least `more`."""
+    below = np.floor(at)
+    return np.where(at - below - 0.5 < more, below, below + 1.0)
+
+
+_ROUNDINGS: dict[str, Callable[[Any], Any]] = {
+    "round_prefer_floor": lambda at: _rounded(at, TIE),
+    "round_prefer_ceil": lambda at: _rounded(at, -TIE),
+    "floor": np.floor,
+    "ceil": np.ceil,
+}

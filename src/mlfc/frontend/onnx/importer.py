@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
-from functools import partial
+from functools import partial, reduce
 from pathlib import Path
 
 import onnx
@@ -14,19 +15,13 @@ from google.protobuf.message import DecodeError
 
 from mlfc.byoc.onnx_graphs import captured_names, inner_graphs
 from mlfc.errors import InternalError, LimitError, MlfcError, ModelError, UnsupportedError
-from mlfc.frontend.common import Census, Params, Problems, Values, finish, numbered
+from mlfc.frontend.common import Census, Params, Values, finish, numbered
 from mlfc.frontend.dynamic import Constrained, Dynamic
-from mlfc.frontend.onnx import older, table
-from mlfc.frontend.onnx.bodies import graph_of
-from mlfc.frontend.onnx.choices import Choices, Chosen
-from mlfc.frontend.onnx.constraining import Constraining
-from mlfc.frontend.onnx.constraints import (
-    fitting_length,
-)
-from mlfc.frontend.onnx.container_io import container_of, input_value, output_parts, with_ranks
+from mlfc.frontend.onnx import model_io, older, table
+from mlfc.frontend.onnx.bodies import Choices, Chosen, graph_of
+from mlfc.frontend.onnx.constraining import Constraining, fitting_length
 from mlfc.frontend.onnx.containers import check_tensors, describe, tensors_in
-from mlfc.frontend.onnx.conversion import MALFORMED, converted
-from mlfc.frontend.onnx.dynamic_loops import is_long_scan
+from mlfc.frontend.onnx.conversion import MALFORMED, check_schema, checked_at_run, converted, named_results
 from mlfc.frontend.onnx.external import external_calls
 from mlfc.frontend.onnx.inputs import (
     NodeProto,
@@ -40,19 +35,13 @@ from mlfc.frontend.onnx.inputs import (
     open_dimensions,
     sorted_nodes,
 )
-from mlfc.frontend.onnx.naming import named_results
+from mlfc.frontend.onnx.loops import is_long_scan
 from mlfc.frontend.onnx.node import Node, UnknownValueError
-from mlfc.frontend.onnx.remedies import Advisor
-from mlfc.frontend.onnx.runs import Runs, requiring
-from mlfc.frontend.onnx.runtime_broadcast import checked_at_run
-from mlfc.frontend.onnx.schema import check_schema
-from mlfc.frontend.onnx.scope import Scope, check_captured, decoded_attributes, defining
-from mlfc.frontend.onnx.stand_ins import StandIns
-from mlfc.frontend.onnx.tensors import tensor_value
-from mlfc.frontend.onnx.variables import OpenShapesError, input_variables
+from mlfc.frontend.onnx.scope import Scope, decoded_attributes
 from mlfc.frontend.python_trace import located
 from mlfc.ops.rules import UnequalDimsError
-from mlfc.relay.ir import Constant, Expr, IRModule, ListType, Quantization, TensorType, Tuple, Var
+from mlfc.relay import ir
+from mlfc.relay.ir import Constant, Expr, IRModule, ListType, State, TensorType, Var
 from mlfc.support.containers import Container
 from mlfc.support.cost import apart, give_nodes, spend, undone
 
@@ -81,51 +70,6 @@ def import_onnx(
     branches and loops.
     Raises ModelError, UnsupportedError, or ProblemsError with all that is wrong.
     """
-    model = _parse(data, name)
-    give_nodes(_tensor_count(model))
-    source = {"format": "onnx", "sha256": hashlib.sha256(data).hexdigest(), "name": name}
-    census = census or Census()
-
-    def imported(shapes: Shapes, census: Census, mixes: bool = True) -> tuple[IRModule, Params]:
-        start = partial(_Importer, model, name, folder, external=external, on_host=on_host, census=census)
-        dynamics = partial(Dynamic, mixes=mixes) if dynamic else None
-        return _restarted(start, lambda importer: importer.run(shapes, values or {}, source), dynamics)
-
-    def can_import(shapes: Shapes, mixes: bool) -> bool:
-        try:
-            with apart():
-                imported(shapes, Census(), mixes)
-        except (MlfcError, *MALFORMED):
-            return False
-        return True
-
-    try:
-        shapes = with_ranks(model.graph, shapes or {}, can_import) if dynamic else shapes or {}
-        return imported(shapes, census)
-    except MALFORMED as error:
-        raise ModelError(f"the model is malformed: {error}", place=name) from error
-
-
-def _restarted(
-    start: Callable[..., _Importer],
-    run: Callable[[_Importer], tuple[IRModule, Params]],
-    dynamics: Callable[..., Dynamic] | None,
-) -> tuple[IRModule, Params]:
-    """Run an import, and start it again each time that a node requires other branches."""
-    choices, restarts = Choices(), 0
-    while True:
-        may_restart = restarts < _RESTART_LIMIT
-        dynamic = dynamics and dynamics(partial(choices.chosen, may_restart))
-        importer = start(dynamic=dynamic, choices=choices, may_restart=may_restart)
-        restarts += 1
-        try:
-            with undone(Chosen):
-                return run(importer)
-        except Chosen:
-            importer.census.nodes = importer.census.refused = importer.census.unchecked = 0
-
-
-def _parse(data: bytes, name: str) -> onnx.ModelProto:
     step = "Use a .tflite, .onnx or Relay text file, or export the model again"
     try:
         model = onnx.ModelProto.FromString(data)
@@ -133,7 +77,44 @@ def _parse(data: bytes, name: str) -> onnx.ModelProto:
         raise ModelError("the file is not an ONNX model, or it is damaged", place=name, next_step=step) from error
     if not model.HasField("graph") or not model.graph.output:
         raise ModelError("the file holds no ONNX graph with outputs", place=name, next_step=step)
-    return model
+    give_nodes(_tensor_count(model))
+    source = {"format": "onnx", "sha256": hashlib.sha256(data).hexdigest(), "name": name}
+    census = census or Census()
+
+    def imported(shapes: Shapes, census: Census, mixes: bool = True) -> tuple[IRModule, Params]:
+        """Run an import, and start it again each time that a node requires other branches."""
+        choices, restarts = Choices(), 0
+        while True:
+            may_restart = restarts < _RESTART_LIMIT
+            frames = Dynamic(partial(choices.chosen, may_restart), mixes=mixes) if dynamic else None
+            importer = _Importer(
+                model, name, folder, census, external, on_host,
+                dynamic=frames, choices=choices, may_restart=may_restart,
+            )  # fmt: skip
+            restarts += 1
+            try:
+                with undone(Chosen):
+                    return importer.run(shapes, values or {}, source)
+            except Chosen:
+                census.nodes = census.refused = census.unchecked = 0
+
+    def can_import(shapes: Shapes, mixes: bool) -> bool:
+        return _succeeds(lambda: imported(shapes, Census(), mixes))
+
+    try:
+        shapes = model_io.with_ranks(model.graph, shapes or {}, can_import) if dynamic else shapes or {}
+        return imported(shapes, census)
+    except MALFORMED as error:
+        raise ModelError(f"the model is malformed: {error}", place=name) from error
+
+
+def _succeeds(run: Callable[[], object]) -> bool:
+    try:
+        with apart():
+            run()
+    except (MlfcError, *MALFORMED):
+        return False
+    return True
 
 
 def _tensor_count(model: onnx.ModelProto) -> int:
@@ -148,39 +129,7 @@ def _tensor_count(model: onnx.ModelProto) -> int:
 
 
 class _Importer(Constraining):
-    """State of one import."""
-
-    def __init__(
-        self,
-        model: onnx.ModelProto,
-        name: str,
-        folder: Path | None,
-        *,
-        external: bool,
-        on_host: bool,
-        census: Census,
-        is_trial: bool = False,
-        dynamic: Dynamic | None = None,
-        choices: Choices | None = None,
-        may_restart: bool = True,
-    ) -> None:
-        self.dynamic = dynamic
-        self.choices = choices or Choices()
-        self.may_restart = may_restart
-        self.external = external
-        self.on_host = on_host
-        self.census = census
-        self.model = model
-        self.name = name
-        self.folder = folder
-        self.is_trial = is_trial
-        self.problems = Problems()
-        self.stand_ins = StandIns()
-        self.advisor = Advisor(list(declared_shapes((), model.graph.output).values()))
-        self.functions = {(table.normal_domain(f.domain), f.name, f.overload): f for f in model.functions}
-        self.runs = Runs(model.graph)
-        self.checks: list[Expr] = []
-        self.noted: dict[int, tuple[Expr, Quantization]] = {}
+    """One import."""
 
     def run(self, shapes: Shapes, values: Values, source: Mapping[str, str]) -> tuple[IRModule, Params]:
         graph = self.model.graph
@@ -204,40 +153,47 @@ class _Importer(Constraining):
         outputs = [output.name for output in graph.output]
         self.body(graph.node, scope, outputs)
         self.problems.raise_if_any(place=self.name)
-        self._check_ranks([scope.values[output] for output in outputs])
+        for item in graph.output:  # other branches are tried where those chosen give results of other ranks
+            shape, value = declared_extents(item), scope.values[item.name]
+            kind = None if value is None else value.type
+            if shape is not None and isinstance(kind, TensorType) and len(shape) != len(kind.shape):
+                self.choices.misfit(ModelError(f"the output '{item.name}' has {len(kind.shape)} dimensions"))
         self.fit_windows(outputs, scope)
         inputs = self.inputs
         results, titles = self._results(scope, outputs, containers)
-        quantization = self._quantization(
-            [*zip(inputs, inputs.values(), strict=True), *zip(titles, results, strict=True)]
-        )
-        results = requiring(results, self.checks)
-        runs = self.runs.counted(results)
-        variables, results, titles = (
-            [*inputs.values(), *runs.inputs],
-            [*results, *runs.outputs],
-            [*titles, *runs.titles],
-        )
+        named = [*inputs.items(), *zip(titles, results, strict=True)]
+        quantization = {name: self.noted[expr] for name, expr in named if expr in self.noted}
+        if self.checks:  # the first result requires bools to be true
+            flags = [ir.call("reshape", [flag], newshape=()) for flag in self.checks]
+            holds = ir.call("require", [reduce(lambda a, b: ir.call("logical_and", [a, b]), flags)])
+            none = ir.const(0, ir.tensor_type(results[0]).dtype)
+            results[0] = ir.call("where", [holds, results[0], none], span=results[0].span)
+        variables, states = list(inputs.values()), []
+        following = self.runs.next_number(results)
+        if following is not None:
+            variables, results, titles = (
+                [*variables, self.runs.number], [*results, following], [*titles, self.runs.next_name]
+            )  # fmt: skip
+            states = [State(self.runs.number.name, self.runs.next_name)]
+        finished = partial(finish, variables, results, titles, quantization, source, frozen, states)
         if self.dynamic is None:
-            return finish(variables, results, titles, quantization, source, frozen, runs.states)
+            return finished()
         needs = self.dynamic.needs(self.dynamic.frame, variables, results, frozenset())
-        module, params = finish(
-            variables, results, titles, quantization, source, frozen, runs.states, needs.defines, self.dynamic.functions
-        )
+        module, params = finished(needs.defines, self.dynamic.functions)
         return replace(module, containers=tuple(containers)), params
 
     def _containers(self, given: Mapping[str, Var | Constant], scope: Scope) -> list[Container]:
         """Put the inputs that are sequences or optionals into the scope; return what they are."""
         found: list[Container] = []
         for item in self.model.graph.input if self.dynamic is not None else ():
-            container = container_of(item) if item.name not in scope.values else None
+            container = model_io.container_of(item) if item.name not in scope.values else None
             if container is None:
                 continue
+            assert self.dynamic is not None
             found.append(container)
             parts = [given[name] for name in container.parts if name in given]
-            complete = len(parts) == len(container.parts)
-            assert self.dynamic is not None
-            scope.values[item.name] = input_value(container, parts, self.dynamic) if complete else None
+            is_complete = len(parts) == len(container.parts)
+            scope.values[item.name] = model_io.input_value(container, parts, self.dynamic) if is_complete else None
         return found
 
     def _results(
@@ -248,108 +204,49 @@ class _Importer(Constraining):
         titles: list[str] = []
         for item, title in zip(self.model.graph.output, numbered(outputs), strict=True):
             value = scope.values[item.name]
-            is_tensor = value is None or (isinstance(value.type, TensorType) and container_of(item) is None)
-            if self.dynamic is None or value is None or is_tensor:
-                results.append(self._result(scope, item.name))
+            if value is None:
+                raise InternalError(f"the output '{item.name}' has no value")
+            if isinstance(value.type, TensorType) and (self.dynamic is None or model_io.container_of(item) is None):
+                results.append(value)
                 titles.append(title)
                 continue
-            for container, name, part in output_parts(value, item, title, self.dynamic):
+            if self.dynamic is None:
+                raise UnsupportedError(
+                    f"the output '{item.name}' is {describe(value)}",
+                    place=self.name,
+                    next_step="Give each of its tensors an output (SequenceAt), or cut the model before it",
+                )
+            for container, name, part in model_io.output_parts(value, item, title, self.dynamic):
                 containers += [container] if container not in containers else []
                 results.append(part)
                 titles.append(name)
         taken = [name for name, count in Counter(titles).items() if count > 1]
         if taken:
-            raise UnsupportedError(
-                f"the part '{taken[0]}' of a sequence has the name of another output",
-                place=self.name,
-                next_step="Rename the output",
-            )
+            cause = f"the part '{taken[0]}' of a sequence has the name of another output"
+            raise UnsupportedError(cause, place=self.name, next_step="Rename the output")
         return results, titles
 
     def _inputs(self, shapes: Shapes, values: Values, scope: Scope) -> dict[str, Var | Constant]:
         graph, weights = self.model.graph, set(scope.values)
         try:
-            return input_variables(graph, shapes, values, weights, self.problems, self.dynamic)
-        except OpenShapesError as error:
-            if self.is_trial or len(self.problems) or self.dynamic is not None:
-                guessed = None
-            else:
-                guesses = guessed_shapes(graph, shapes, values, weights)
-                guessed = next((guess for guess in guesses if self._imports({**shapes, **guess}, values)), None)
-            is_open = self.dynamic is not None  # only ranks are missing then, which nobody guesses
-            likely = guessed or ({} if is_open else next(guessed_shapes(graph, shapes, values, weights), {}))
+            return model_io.input_variables(graph, shapes, values, weights, self.problems, self.dynamic)
+        except model_io.OpenShapesError as error:
+            # in a dynamic import only ranks are missing, which nobody guesses
+            guesses = list(guessed_shapes(graph, shapes, values, weights)) if self.dynamic is None else []
+
+            def can_import(guess: Shapes) -> bool:
+                start = partial(_Importer, self.model, self.name, self.folder, Census(), self.external)
+                return _succeeds(lambda: start(on_host=False, is_trial=True).run({**shapes, **guess}, values, {}))
+
+            may_try = not self.is_trial and not len(self.problems)
+            guessed = next(filter(can_import, guesses if may_try else ()), None)
+            likely = guessed or next(iter(guesses), {})
             self.problems.add(
                 open_dimensions(graph, error.names, likely, fits=guessed is not None, may_bound=not self.on_host)
             )
             if self.is_trial:
                 return error.found
             return {**error.found, **self.stand_ins.of_inputs(graph, error.names, likely)}
-
-    def _imports(self, shapes: Shapes, values: Values) -> bool:
-        """Tell whether the model can be imported with these shapes and values of its inputs."""
-        trial = _Importer(
-            self.model, self.name, self.folder, external=self.external, on_host=False, census=Census(), is_trial=True
-        )
-        try:
-            with apart():
-                trial.run(shapes, values, {})
-        except (MlfcError, *MALFORMED):
-            return False
-        return True
-
-    def opsets(self, imports: Sequence[onnx.OperatorSetIdProto]) -> dict[str, int]:
-        opsets = {table.normal_domain(item.domain): item.version for item in imports}
-        version = opsets.setdefault("", 1) if not imports else opsets.get("", table.NEWEST_OPSET)
-        if not table.OLDEST_OPSET <= version <= table.NEWEST_OPSET:
-            raise UnsupportedError(
-                f"opset {version} is not supported, only {table.OLDEST_OPSET} to {table.NEWEST_OPSET}",
-                place=self.name,
-                next_step="Export the model with another opset, or convert it with onnx.version_converter",
-            )
-        return opsets
-
-    def initializers(self, graph: onnx.GraphProto, scope: Scope) -> None:
-        for tensor in graph.initializer:
-            scope.values[tensor.name] = None
-            with self.problems.collecting():
-                value = tensor_value(tensor, f"tensor '{tensor.name}'", self.folder)
-                scope.values[tensor.name] = Constant(value, tensor.name)
-        for sparse in graph.sparse_initializer:
-            scope.values[sparse.values.name] = None
-            self.problems.add(
-                UnsupportedError(
-                    "sparse initializers are not supported",
-                    place=f"tensor '{sparse.values.name}'",
-                    next_step="Export the weights as dense tensors",
-                )
-            )
-
-    def _result(self, scope: Scope, output: str) -> Expr:
-        result = scope.values[output]
-        if isinstance(result, Tuple) or (result is not None and isinstance(result.type, ListType)):
-            raise UnsupportedError(
-                f"the output '{output}' is {describe(result)}",
-                place=self.name,
-                next_step="Give each of its tensors an output (SequenceAt), or cut the model before it",
-            )
-        if result is None or not isinstance(result.type, TensorType):
-            raise InternalError(f"the output '{output}' has no value")
-        return result
-
-    def _check_ranks(self, results: Sequence[Expr | None]) -> None:
-        """Try other branches where those that were chosen give results of other ranks than the model states."""
-        for result, output in zip(results, self.model.graph.output, strict=True):
-            shape = declared_extents(output)
-            kind = None if result is None else result.type
-            if shape is not None and isinstance(kind, TensorType) and len(shape) != len(kind.shape):
-                self.choices.misfit(ModelError(f"the output '{output.name}' has {len(kind.shape)} dimensions"))
-
-    def _quantization(self, named: Sequence[tuple[str, Expr]]) -> dict[str, Quantization]:
-        return {name: self.noted[id(expr)][1] for name, expr in named if id(expr) in self.noted}
-
-    def _note(self, expr: Expr, quantization: Quantization) -> None:
-        # keeping the expression keeps its id its own
-        self.noted[id(expr)] = (expr, quantization)
 
     # Bodies: the main graph, a function's, a branch's
 
@@ -369,16 +266,12 @@ class _Importer(Constraining):
         domain = table.normal_domain(proto.domain)
         check_text(self.name, item.label, proto.op_type, domain, *proto.input, *proto.output)
         name = scope.prefix + item.label
-        wanted = [output for output in proto.output if output]
         function = self.functions.get((domain, proto.op_type, proto.overload))
         self.census.nodes += function is None  # the nodes of its body count
         try:
-            # only afterwards: graphs inside of the node may use the names of its outputs for their own values
-            with located(proto), defining(wanted, scope):
+            with located(proto):
                 if function is not None:
                     self._function(function, proto, scope, name)
-                elif not self.external:
-                    self._compiled(proto, domain, scope, name)
                 else:
                     self._compiled_or_external(proto, domain, scope, name)
         except InternalError:
@@ -390,14 +283,15 @@ class _Importer(Constraining):
         except MlfcError as problem:
             self.restart(problem)
             self._refuse(problem, proto, scope, name)
+        finally:
+            # only now: graphs inside of the node may use the names of its outputs for their own values
+            for tensor in filter(None, proto.output):
+                scope.values.setdefault(tensor, None)
         self.stand_ins.pass_on(proto, scope.values)
 
     def _refuse(self, problem: MlfcError, proto: onnx.NodeProto, scope: Scope, name: str) -> None:
-        """Remember why a node cannot be compiled; let its outputs be of their types, so that its readers are checked.
-
-        What only follows from such a stand-in is no problem of its own: its value is no constant, and its shape is
-        what the model states, or a guess.
-        """
+        """Remember why a node cannot be compiled; its outputs get stand-ins, so that its readers are checked."""
+        # what only follows from a stand-in is not a problem: its value is not a constant, and its shape may be a guess
         follows = self.stand_ins.feed(proto, scope.values)
         is_unknown = isinstance(problem, UnknownValueError)
         if follows and (is_unknown or not isinstance(problem, UnsupportedError)):
@@ -407,46 +301,46 @@ class _Importer(Constraining):
             self.census.refused += 1
         if not self.is_trial:
             likely = problem.likely if isinstance(problem, UnknownValueError) else ()
-            self.stand_ins.add(proto, scope.values, scope.declared, partial(self._external, proto, scope, name), likely)
+            self.stand_ins.stand_for(
+                proto, scope.values, scope.declared, partial(self._external, proto, scope, name), likely
+            )
 
     def _with_runtime(self, problem: MlfcError, proto: onnx.NodeProto, scope: Scope, name: str) -> MlfcError:
         """Return the problem of a node, with ONNX Runtime as its remedy where it takes the node and has no other."""
         if not isinstance(problem, UnsupportedError):
             return problem
-        step, remedies = problem.next_step, problem.remedies
-        may_offer = self.on_host and not self.external and not self.is_trial
+        step, remedies, takes_it = problem.next_step, problem.remedies, False
         operands = [scope.values.get(tensor) for tensor in proto.input if tensor]
-        if operands and all(isinstance(operand, Constant) for operand in operands):
-            may_offer = False  # nothing is left to run: its result is a constant, or none that can be stored
-        if may_offer and not remedies and self._runs_outside(proto, scope, name):
-            step, remedies = table.runtime_advice(step), (table.ONNX_RUNTIME,)
+        # of constants nothing is left to run: the result is a constant, or none that can be stored
+        is_known = operands and all(isinstance(operand, Constant) for operand in operands)
+        if self.on_host and not (self.external or self.is_trial or is_known or remedies):
+            with suppress(MlfcError):
+                takes_it = any(self._external(proto, scope, name))
+        if takes_it:
+            step, remedies = f"{table.RUN_IT}. {step}" if step else table.RUN_IT, (table.ONNX_RUNTIME,)
         return UnsupportedError(problem.cause, place=problem.place, next_step=step, remedies=remedies)
 
     def _compiled(self, proto: onnx.NodeProto, domain: str, scope: Scope, name: str) -> None:
-        if (domain, proto.op_type) == ("", "If"):
+        kind, is_repeated = "" if domain else proto.op_type, not domain and proto.op_type == "Loop"
+        values = [scope.values.get(tensor) for tensor in proto.input]
+        if self.dynamic is not None and kind == "SequenceMap":
+            is_repeated = any(value is not None and isinstance(value.type, ListType) for value in values)
+        elif self.dynamic is not None and kind == "Scan" and scope.opsets.get("", table.NEWEST_OPSET) >= 9 and values:
+            is_repeated = is_long_scan(proto, values, graph_of(proto, scope.prefix))
+        if kind == "If":
             self._branch(proto, scope, name)
-        elif not domain and self._is_left_to_run(proto, scope):
+        elif is_repeated:
             self._repeated(proto, scope, name)
         else:
             self._operator(proto, domain, scope, name)
-
-    def _is_left_to_run(self, proto: onnx.NodeProto, scope: Scope) -> bool:
-        """Tell whether a node is a Loop, or another loop with iterations at run time."""
-        if proto.op_type == "Loop" or self.dynamic is None:
-            return bool(proto.op_type == "Loop")
-        values = [scope.values.get(tensor) for tensor in proto.input]
-        if proto.op_type == "SequenceMap":
-            return any(value is not None and isinstance(value.type, ListType) for value in values)
-        opset = scope.opsets.get("", table.NEWEST_OPSET)
-        if proto.op_type != "Scan" or opset < 9 or not values:
-            return False
-        return is_long_scan(proto, values, graph_of(proto, "body", scope.prefix))
 
     def _compiled_or_external(self, proto: onnx.NodeProto, domain: str, scope: Scope, name: str) -> None:
         """Import a node, as itself where no importer takes it; one that cannot stay has the first refusal's cause."""
         try:
             self._compiled(proto, domain, scope, name)
         except UnsupportedError as refusal:
+            if not self.external:
+                raise
             try:
                 results = self._external(proto, scope, name)
             except UnsupportedError as error:
@@ -458,16 +352,16 @@ class _Importer(Constraining):
                     scope.values[tensor] = result
 
     def _external(self, proto: onnx.NodeProto, scope: Scope, name: str) -> list[Expr | None]:
-        """Return the outputs of a node as ONNX Runtime computes them; nothing where it reads what has no value.
-
-        Raises UnsupportedError if it cannot.
-        """
+        """Return the outputs of a node that ONNX Runtime can compute; nothing where it reads what has no value."""
         operands = [scope.values[tensor] if tensor else None for tensor in proto.input]
         captured = {tensor: scope.values.get(tensor) for tensor in dict.fromkeys(captured_names(proto))}
         if any(tensor and value is None for tensor, value in zip(proto.input, operands, strict=True)):
             return []
         known = {tensor: value for tensor, value in captured.items() if value is not None}
-        check_captured(proto, captured, scope, name)
+        missing = next((tensor for tensor in captured if tensor not in scope.values), None)
+        if missing is not None:
+            cause = f"{proto.op_type} reads the tensor '{missing}', which nothing produces"
+            raise ModelError(cause, place=f"node '{name}'")
         if len(known) < len(captured):
             return []  # the problem that left what it captures without a value is already known
         return external_calls(proto, operands, known, scope.opsets, scope.declared, name)
@@ -478,11 +372,8 @@ class _Importer(Constraining):
         is_old = not domain and opset < older.OPSET
         found = table.find(domain, proto.op_type, older.OPSET if is_old else opset)
         if found is None:
-            raise UnsupportedError(
-                f"operator '{operator}' (opset {opset}) is not supported",
-                place=f"node '{name}'",
-                next_step=table.advice(domain, proto.op_type, opset),
-            )
+            cause = f"operator '{operator}' (opset {opset}) is not supported"
+            raise UnsupportedError(cause, place=f"node '{name}'", next_step=table.advice(domain, proto.op_type, opset))
         inputs = [scope.values[tensor] if tensor else None for tensor in proto.input]
         if any(tensor and value is None for tensor, value in zip(proto.input, inputs, strict=True)):
             self.census.unchecked += 1  # the problem that left the input without a value is already known
@@ -495,7 +386,7 @@ class _Importer(Constraining):
         shapes = [scope.shapes.get(tensor) for tensor in proto.output]
         graphs = partial(self._graph, scope=scope, name=name)
         node = Node(
-            name, operator, opset, inputs, list(proto.output), attributes, folds, self._note, shapes, graphs,
+            name, operator, opset, inputs, list(proto.output), attributes, folds, self.noted, shapes, graphs,
             self.runs.draw, dynamic=self.dynamic, checks=self.checks,
         )  # fmt: skip
         check_schema(node, domain, proto.op_type)
@@ -517,12 +408,5 @@ class _Importer(Constraining):
         for tensor, result, named in zip(proto.output, results, known, strict=False):
             if tensor:
                 scope.values[tensor] = named
-                if id(result) in self.noted:
-                    self._note(named, self.noted[id(result)][1])
-
-    def _runs_outside(self, proto: onnx.NodeProto, scope: Scope, name: str) -> bool:
-        """Tell whether ``--byoc onnxruntime`` would take a node that cannot be compiled."""
-        try:
-            return any(self._external(proto, scope, name))
-        except MlfcError:
-            return False
+                if result in self.noted:
+                    self.noted[named] = self.noted[result]

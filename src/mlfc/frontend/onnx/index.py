@@ -11,7 +11,7 @@ import numpy as np
 
 from mlfc.errors import TypeCheckError
 from mlfc.frontend.onnx.node import Node, dtype_of, int64, shape_of
-from mlfc.frontend.onnx.positions import (
+from mlfc.frontend.onnx.run_tables import (
     clipped,
     count_of,
     different_axes,
@@ -25,19 +25,16 @@ from mlfc.frontend.onnx.table import importer
 from mlfc.relay.ir import Constant, Expr
 from mlfc.support.dims import LARGEST, Dim, Extent, UndecidedError, bounds, is_static, maximum, minimum
 
-
-@importer("Slice")
-def _slice_attributes(node: Node) -> Expr:
-    starts = node.integers("starts")
-    lists = starts, node.integers("ends"), node.integers("axes", range(len(starts)))
-    return _slice(replace(node, inputs=[node.input(0), *(int64(node, values) for values in lists)]))
-
-
 _LISTS = "starts", "ends", "axes", "steps"
 
 
+@importer("Slice")
 @importer("Slice", since=10)
 def _slice(node: Node) -> Expr:
+    if node.opset < 10:
+        lists = [node.integers("starts"), node.integers("ends")]
+        lists.append(node.integers("axes", range(len(lists[0]))))
+        node = replace(node, inputs=[node.input(0), *(int64(node, values) for values in lists)])
     known = {
         index: node.known_integers(index, what) for index, what in enumerate(_LISTS, 1) if index < 3 or node.has(index)
     }
@@ -60,7 +57,13 @@ def _sliced_at_run(node: Node, index: int) -> Expr:
         node.has_shape(node.shape(each), (count,))
     if isinstance(count, Dim):
         different_axes(node, node.counted(count) if axes is None else axes, len(old))
-    cuts = _computed_cuts(node, count)
+    number = per_axis(node, axes, count)
+    lists, cuts = (node.input(1), node.input(2), node.optional(4)), {}
+    for axis, extent in enumerate(old):
+        cut = [number(values, axis, default) for values, default in zip(lists, (0, extent, 1), strict=True)]
+        given = [item for item in cut if item is not None]
+        if len(given) == len(cut):
+            cuts[axis] = _computed_cut(node, extent, *given)
     declared: Sequence[int | None] = node.declared_along([*cuts]) or [None] * len(cuts)
     for size, (axis, (begin, step, steps)) in zip(declared, cuts.items(), strict=True):
         found = node.size(index, _LISTS[index - 1], steps, size, 0, old[axis])
@@ -72,80 +75,55 @@ def _sliced_at_run(node: Node, index: int) -> Expr:
     return x
 
 
-def _computed_cuts(node: Node, count: Extent) -> dict[int, tuple[Expr, Expr, Expr]]:
-    """Return the first position, step and number of elements of each axis that a Slice cuts, as ONNX limits them."""
-    number = per_axis(node, node.optional(3), count)
-    cuts = {}
-    for axis, extent in enumerate(node.shape(0)):
-        lists = (node.input(1), 0), (node.input(2), extent), (node.optional(4), 1)
-        cut = [number(values, axis, default) for values, default in lists]
-        given = [item for item in cut if item is not None]
-        if len(given) == len(cut):
-            cuts[axis] = _computed_cut(node, extent, given)
-    return cuts
-
-
-def _computed_cut(node: Node, extent: Extent, cut: Sequence[Expr]) -> tuple[Expr, Expr, Expr]:
-    """Return the first position of a slice (start, end, step) of one axis, its step, and its number of elements."""
-    start, end, step = cut
-    zero, one, size = (int64(node, value) for value in (0, 1, extent))
-    last = node.call("subtract", size, one)
+def _computed_cut(node: Node, extent: Extent, start: Expr, end: Expr, step: Expr) -> tuple[Expr, Expr, Expr]:
+    """Return the first position of a slice of one axis, its step, and its number of elements, as ONNX limits them."""
+    size = int64(node, extent)
     if isinstance(step, Constant) and int(step.data.reshape(())) > 0:
-        begin, stop = (clipped(node, wrapped(node, item, extent, low=False), zero, size) for item in (start, end))
+        begin, stop = (clipped(node, wrapped(node, item, extent, low=False), 0, size) for item in (start, end))
     else:
-        is_back = node.call("less", step, zero)
-        low = node.call("where", is_back, int64(node, -1), zero)
-        high = node.call("where", is_back, last, size)
-        begin = clipped(node, wrapped(node, start, extent), zero, high)
+        is_back = node.call("less", step, 0)
+        low = node.call("where", is_back, -1, int64(node, 0))
+        high = node.call("where", is_back, node.call("subtract", size, 1), size)
+        begin = clipped(node, wrapped(node, start, extent), 0, high)
         stop = clipped(node, wrapped(node, end, extent, low=False), low, high)
-        for mark in ENDLESS:
-            is_mark = node.call("logical_and", is_back, node.call("equal", end, int64(node, mark)))
+        for mark in _ENDLESS:
+            is_mark = node.call("logical_and", is_back, node.call("equal", end, mark))
             stop = node.call("where", is_mark, low, stop)
-    count = rounded_up(node, node.call("subtract", stop, begin), step)
-    return begin, step, node.call("maximum", count, zero)
+    return begin, step, node.call("maximum", rounded_up(node, node.call("subtract", stop, begin), step), 0)
 
 
 def _sliced(
     node: Node, starts: tuple[Any, ...], ends: tuple[Any, ...], axes: tuple[int, ...], steps: tuple[int, ...]
 ) -> Expr:
-    x = node.input(0)
-    shape = shape_of(x)
+    x, shape = node.input(0), node.shape(0)
     if not len(starts) == len(ends) == len(axes) == len(steps) or 0 in steps:
         node.wrong(f"starts {starts}, ends {ends}, axes {axes} and steps {steps} do not fit together")
     begin: list[Extent] = [0] * len(shape)
     end, strides = list(shape), [1] * len(shape)
-    backwards = []
     numbered = [node.axis(axis, len(shape)) for axis in axes]
     if len(set(numbered)) != len(axes):
         node.wrong(f"axes {axes} name a dimension twice")
     for start, stop, axis, step in zip(starts, ends, numbered, steps, strict=True):
-        if step < 0:
-            backwards.append(axis)
         if is_static((start, stop, step, shape[axis])):
-            positions = range(*_limited(shape[axis], start, stop, step), step)
-            positions = positions[::-1] if step < 0 else positions
-            begin[axis] = positions[0] if positions else 0
-            end[axis] = positions[-1] + 1 if positions else 0
+            positions = range(*_limited(shape[axis], start, stop, step), step)[:: 1 if step > 0 else -1]
+            begin[axis], end[axis] = (positions[0], positions[-1] + 1) if positions else (0, 0)
             strides[axis] = positions.step if len(positions) > 1 else 1
         else:
-            begin[axis], end[axis], strides[axis] = open_range(shape[axis], start, stop, step)
+            begin[axis], end[axis], strides[axis] = _open_range(shape[axis], start, stop, step)
     if (begin, end, strides) != ([0] * len(shape), list(shape), [1] * len(shape)):
         pairs = zip(end, shape, strict=True)
         end = [LARGEST if isinstance(stop, Dim) and stop == extent else stop for stop, extent in pairs]
         x = node.call("strided_slice", x, begin=tuple(begin), end=tuple(end), strides=tuple(strides), axes=None)
-    for axis in backwards:
-        x = node.call("reverse", x, axis=axis)
+    for axis, step in zip(numbered, steps, strict=True):
+        x = node.call("reverse", x, axis=axis) if step < 0 else x
     return x
 
 
 _FEW_INDICES = 64  # that are computed as extents
 
 
-def open_range(extent: Extent, start: Extent, stop: Extent, step: int) -> tuple[Extent, Extent, int]:
-    """Return (begin, end, stride) of the elements that a slice takes, in the order of the axis.
-
-    Raises UndecidedError where it depends on the run whether a position counts from the end.
-    """
+def _open_range(extent: Extent, start: Extent, stop: Extent, step: int) -> tuple[Extent, Extent, int]:
+    """Return (begin, end, stride) of a slice in the order of the axis; UndecidedError where the run decides signs."""
     begin, end = _limited(extent, start, stop, step)
     if abs(step) >= min(bounds(extent)[1], LARGEST):  # one element at most
         return begin, begin + minimum(maximum(end - begin if step > 0 else begin - end, 0), 1), 1
@@ -157,24 +135,22 @@ def open_range(extent: Extent, start: Extent, stop: Extent, step: int) -> tuple[
     return maximum(minimum(lowest, begin + 1), 0), begin + 1, -step
 
 
-ENDLESS = (LARGEST, (1 << 63) - 1)
-"""Ends of slices that ONNX Runtime reads as the end of the axis, or as its start if the step is negative."""
+# ends of slices that ONNX Runtime reads as the end of the axis, or as its start if the step is negative
+_ENDLESS = (LARGEST, (1 << 63) - 1)
 
 
 def _limited(extent: Extent, start: Extent, stop: Extent, step: int) -> tuple[Any, Any]:
     """Return the start and end of a slice, counted from the front and clamped to the axis as ONNX defines it."""
+
+    def from_front(at: Extent) -> Any:
+        # no extent is as large, though its bounds alone may not say so: 12 * n
+        if not isinstance(at, Dim) and abs(at) >= LARGEST:
+            return extent if at > 0 else -1
+        return at + extent if at < 0 else at
+
     first, last = (0, extent) if step > 0 else (-1, extent - 1)
-    begin, end = (_counted(at, extent) for at in (start, stop))
-    if step < 0 and stop in ENDLESS:
-        end = -1
+    begin, end = from_front(start), -1 if step < 0 and stop in _ENDLESS else from_front(stop)
     return minimum(maximum(begin, 0), last), minimum(maximum(end, first), last)
-
-
-def _counted(at: Extent, extent: Extent) -> Any:
-    """Return a position from the front; no extent is as large, though its bounds alone may not say so: 12 * n."""
-    if not isinstance(at, Dim) and abs(at) >= LARGEST:
-        return extent if at > 0 else -1
-    return at + extent if at < 0 else at
 
 
 def wrapped_indices(node: Node, indices: Expr, extent: Extent) -> Expr:
@@ -221,32 +197,24 @@ def _gather_nd(node: Node) -> Expr:
 _REDUCTIONS = {"none": "update", "add": "add", "mul": "mul", "max": "max", "min": "min"}
 
 
-def _reduction(node: Node) -> str:
+@importer("ScatterND", since=11)
+@importer("ScatterElements", "Scatter")
+def _scatter(node: Node) -> Expr:
+    x, indices, updates = (node.input(index) for index in range(3))
     reduction = node.string("reduction", "none")
     if reduction not in _REDUCTIONS:
         node.wrong(f"reduction '{reduction}' is not known")
-    return _REDUCTIONS[reduction]
-
-
-@importer("ScatterND", since=11)
-def _scatter_nd(node: Node) -> Expr:
-    indices = _tuples_first(node, node.input(1))
-    return node.call("scatter_nd", node.input(0), indices, node.input(2), mode=_reduction(node))
-
-
-@importer("ScatterElements", "Scatter")
-def _scatter_elements(node: Node) -> Expr:
-    arguments = [node.input(index) for index in range(3)]
+    if node.operator == "ScatterND":
+        return node.call("scatter_nd", x, _tuples_first(node, indices), updates, mode=_REDUCTIONS[reduction])
     axis = node.axis(node.integer("axis", 0), node.rank(0))
-    return node.call("scatter_elements", *arguments, axis=axis, reduction=_reduction(node))
+    return node.call("scatter_elements", x, indices, updates, axis=axis, reduction=_REDUCTIONS[reduction])
 
 
 @importer("OneHot")
 def _one_hot(node: Node) -> Expr:
-    axis, declared = node.axis(node.integer("axis", -1), node.rank(0) + 1), node.declared_shape
-    depth = node.extent(
-        1, "depth", declared[axis] if declared is not None and len(declared) == node.rank(0) + 1 else None
-    )
+    rank, declared = node.rank(0) + 1, node.declared_shape
+    axis = node.axis(node.integer("axis", -1), rank)
+    depth = node.extent(1, "depth", declared[axis] if declared is not None and len(declared) == rank else None)
     if not isinstance(depth, Dim) and not 0 < depth < 1 << 31:
         node.wrong(f"depth {depth} must be positive")
     if not node.has_shape(node.shape(2), (2,)):

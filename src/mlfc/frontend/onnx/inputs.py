@@ -6,7 +6,9 @@ import heapq
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from contextlib import suppress
 from dataclasses import dataclass
+from graphlib import CycleError, TopologicalSorter
 from math import prod
 from typing import Any, TypeAlias
 
@@ -15,12 +17,7 @@ import onnx
 
 from mlfc.byoc.onnx_graphs import captured_names
 from mlfc.errors import ModelError, Remedy
-from mlfc.frontend.common import (
-    IMAGE_SIZES,
-    SEQUENCE_SIZES,
-    NoFittingShapesError,
-    Values,
-)
+from mlfc.frontend.common import IMAGE_SIZES, SEQUENCE_SIZES, NoFittingShapesError, Values
 
 Shape: TypeAlias = tuple[int, ...]
 Shapes: TypeAlias = Mapping[str, Sequence[int]]
@@ -31,16 +28,12 @@ _USUAL_BOUND = 8
 _SAME_SHAPE = frozenset(("Abs", "Cast", "CastLike", "Exp", "Identity", "Log", "Neg", "Relu", "Sigmoid", "Sqrt", "Tanh"))
 
 
-def declared_extents(item: onnx.ValueInfoProto) -> list[int | str] | None:
+def declared_extents(item: onnx.ValueInfoProto | onnx.TypeProto.Tensor) -> list[int | str] | None:
     """Return sizes, or names of open dimensions (empty where unnamed); None if even the rank is open.
 
     Paddle's exporter calls every open dimension ``?``, which is no name.
     """
-    return tensor_extents(item.type.tensor_type)
-
-
-def tensor_extents(tensor: onnx.TypeProto.Tensor) -> list[int | str] | None:
-    """Return the extents of a tensor's type, as `declared_extents`."""
+    tensor = item.type.tensor_type if isinstance(item, onnx.ValueInfoProto) else item
     if not tensor.HasField("shape"):
         return None
     found: list[int | str] = []
@@ -101,31 +94,28 @@ def guessed_shapes(
             still_open[item.name] = dimensions
     is_image = any(len(dimensions) >= 4 for dimensions in still_open.values())
     for usual in IMAGE_SIZES if is_image else SEQUENCE_SIZES:
-        guess = {name: _guessed(dimensions, symbols, usual) for name, dimensions in still_open.items()}
-        yield guess
         # a recurrent state may have its batch in the middle
-        inner = {
-            name: _guessed(dimensions, symbols, usual, inner_batch=True) for name, dimensions in still_open.items()
-        }
+        guess, inner = (
+            {name: _guessed(dimensions, symbols, usual, is_inner) for name, dimensions in still_open.items()}
+            for is_inner in (False, True)
+        )
+        yield guess
         if inner != guess and not is_image:
             yield inner
 
 
 def _guessed(
-    dimensions: Sequence[int | str], symbols: Mapping[str, int], usual: int, *, inner_batch: bool = False
+    dimensions: Sequence[int | str], symbols: Mapping[str, int], usual: int, inner_batch: bool
 ) -> tuple[int, ...]:
-    """Return a shape with 1 for a batch and `usual` for other open dimensions.
-
-    `inner_batch`: of three dimensions, an open one in the middle that has no name is a batch.
-    """
+    """Return a shape with 1 for a batch, also in the middle of three without a name, and `usual` for the rest."""
     sizes = []
     for axis, size in enumerate(dimensions):
-        if isinstance(size, int):
-            sizes.append(size)
-        else:
+        if isinstance(size, str):
             is_batch = "batch" in size.lower() or (axis == 0 and len(dimensions) > 1)
             is_batch |= inner_batch and not size and axis == 1 and len(dimensions) == 3
             sizes.append(symbols.get(size) or (1 if is_batch else usual))
+        else:
+            sizes.append(size)
     return tuple(sizes)
 
 
@@ -148,17 +138,13 @@ def open_dimensions(
     inputs = [item for item in graph.input if item.name in names]
     for item in inputs:
         dimensions = declared_extents(item)
-        if dimensions is None:
-            described.append(f"'{item.name}' (any rank)")
-            remedies.append(Remedy("--shape", f"{item.name}=N,..."))
-            options.append(str(remedies[-1]))
-        else:
-            shown = ", ".join(str(size) if size != "" else "?" for size in dimensions)
-            described.append(f"'{item.name}' ({shown})")
-            blank = [size if isinstance(size, int) else "N" for size in dimensions]
-            sizes = guessed.get(item.name, blank)
-            remedies.append(Remedy("--shape", f"{item.name}={','.join(map(str, sizes))}", is_example=bool(guessed)))
-            options.append(str(remedies[-1]) if fits else f"--shape {item.name}={','.join(map(str, blank))}")
+        shown = ", ".join(str(size) if size != "" else "?" for size in dimensions or ())
+        described.append(f"'{item.name}' ({'any rank' if dimensions is None else shown})")
+        blank = ["N", "..."] if dimensions is None else [size if isinstance(size, int) else "N" for size in dimensions]
+        sizes = blank if dimensions is None else guessed.get(item.name, blank)
+        is_example = bool(guessed) and dimensions is not None
+        remedies.append(Remedy("--shape", f"{item.name}={','.join(map(str, sizes))}", is_example=is_example))
+        options.append(str(remedies[-1] if fits else Remedy("--shape", f"{item.name}={','.join(map(str, blank))}")))
     how = "for example" if fits else "with a number for each N"
     which = "inputs leave" if len(inputs) > 1 else "input leaves"
     bounded = [_bounded_shape(item, guessed.get(item.name, ())) for item in inputs] if may_bound else []
@@ -196,10 +182,8 @@ class NodeProto:
 def check_names(graph: onnx.GraphProto, place: str) -> None:
     """Raise ModelError if two inputs, two initializers, or an input and a node's output share a name."""
     check_text(place, *(output.name for output in graph.output))
-    for what, names in (
-        ("input", [item.name for item in graph.input]),
-        ("initializer", [item.name for item in graph.initializer]),
-    ):
+    lists = {"input": graph.input, "initializer": graph.initializer}
+    for what, names in ((what, [item.name for item in items]) for what, items in lists.items()):
         check_text(place, *names)
         seen: set[str] = set()
         for name in names:
@@ -223,44 +207,34 @@ def sorted_nodes(nodes: Sequence[onnx.NodeProto], known: AbstractSet[str], place
     two nodes make one tensor, a node reads what nothing makes, or nodes wait for each other.
     """
     items = [NodeProto(proto, index) for index, proto in enumerate(nodes)]
-    maker = _makers(items, known, place)
-    waiting = [0] * len(items)
-    readers: list[list[int]] = [[] for _ in items]
-    for item in items:
-        needs = {maker[name] for name in captured_names(item.proto) if name in maker}
-        for name in item.proto.input:
-            if name in maker:
-                needs.add(maker[name])
-            elif name and name not in known:
-                raise ModelError(f"node '{item.label}' reads the tensor '{name}', which nothing produces", place=place)
-        for need in needs:
-            readers[need].append(item.index)
-        waiting[item.index] = len(needs)
-    ready = [index for index, count in enumerate(waiting) if count == 0]
-    order = []
-    while ready:
-        index = heapq.heappop(ready)
-        order.append(items[index])
-        for reader in readers[index]:
-            waiting[reader] -= 1
-            if waiting[reader] == 0:
-                heapq.heappush(ready, reader)
-    if len(order) != len(items):
-        stuck = [items[index].label for index, count in enumerate(waiting) if count]
-        shown = ", ".join(f"'{label}'" for label in stuck[:5]) + (", ..." if len(stuck) > 5 else "")
-        raise ModelError(f"the graph has a cycle: {shown} wait for each other's results", place=place)
-    return order
-
-
-def _makers(items: Sequence[NodeProto], known: AbstractSet[str], place: str) -> dict[str, int]:
     maker: dict[str, int] = {}
     for item in items:
-        for name in item.proto.output:
-            if name and (name in maker or name in known):
+        for name in filter(None, item.proto.output):
+            if name in maker or name in known:
                 raise ModelError(f"the tensor '{name}' is computed twice, again by node '{item.label}'", place=place)
-            if name:
-                maker[name] = item.index
-    return maker
+            maker[name] = item.index
+    sorter: TopologicalSorter[int] = TopologicalSorter()
+    for item in items:
+        for name in item.proto.input:
+            if name and name not in maker and name not in known:
+                raise ModelError(f"node '{item.label}' reads the tensor '{name}', which nothing produces", place=place)
+        read = (*captured_names(item.proto), *item.proto.input)
+        sorter.add(item.index, *(maker[name] for name in read if name in maker))
+    with suppress(CycleError):  # whatever is not on a cycle can be sorted
+        sorter.prepare()
+    ready, order = list(sorter.get_ready()), []
+    heapq.heapify(ready)
+    while ready:
+        order.append(items[heapq.heappop(ready)])
+        sorter.done(order[-1].index)
+        for index in sorter.get_ready():
+            heapq.heappush(ready, index)
+    if len(order) != len(items):
+        done = {item.index for item in order}
+        stuck = [f"'{item.label}'" for item in items if item.index not in done]
+        shown = ", ".join(stuck[:5]) + (", ..." if len(stuck) > 5 else "")
+        raise ModelError(f"the graph has a cycle: {shown} wait for each other's results", place=place)
+    return order
 
 
 def needed_nodes(ordered: Sequence[NodeProto], outputs: Sequence[str]) -> list[NodeProto]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import compress
 from math import prod
 
 import numpy as np
@@ -29,10 +30,12 @@ def matmul(node: Node, a: Expr, b: Expr) -> Expr:
     if not node.has_shape(shape_of(left)[-1:], shape_of(right)[-2:-1]):
         node.wrong(f"shapes {shape_of(a)} and {shape_of(b)} do not fit together")
     if len(shape_of(right)) == 2:
-        weight = transposed_weight(node, right)
+        weight = _transposed_weight(node, right)
         result = node.call("nn.dense", left, weight, units=shape_of(weight)[0])
     else:
-        result = _batched(node, left, right)
+        *stacks, leading = batches(node, left, right)
+        result = node.call("nn.batch_matmul", *stacks, transpose_a=False, transpose_b=False)
+        result = node.reshape(result, (*leading, *shape_of(result)[1:]))
     shape = list(shape_of(result))
     if len(shape_of(b)) == 1:
         del shape[-1]
@@ -41,7 +44,7 @@ def matmul(node: Node, a: Expr, b: Expr) -> Expr:
     return node.reshape(result, shape)
 
 
-def transposed_weight(node: Node, weight: Expr) -> Expr:
+def _transposed_weight(node: Node, weight: Expr) -> Expr:
     """Return a matrix transposed; of dequantized weights the integers are, so that they stay recognizable."""
     if ir.op_name(weight) == "qnn.dequantize" and isinstance(weight, Call) and isinstance(weight.args[0], Constant):
         integers = weight.args[0]
@@ -57,10 +60,9 @@ def batches(node: Node, a: Expr, b: Expr) -> tuple[Expr, Expr, tuple[int, ...]]:
     A stack of one matrix serves every matrix of the other.
     """
     around = shape_of(a)[:-2], shape_of(b)[:-2]
+    is_known = is_static((*around[0], *around[1]))
     try:
-        leading = (
-            np.broadcast_shapes(*around) if is_static((*around[0], *around[1])) else broadcast_shape("MatMul", *around)
-        )
+        leading = np.broadcast_shapes(*around) if is_known else broadcast_shape("MatMul", *around)
     except ValueError:
         node.wrong(f"shapes {shape_of(a)} and {shape_of(b)} do not fit together")
     stacks = []
@@ -71,23 +73,15 @@ def batches(node: Node, a: Expr, b: Expr) -> tuple[Expr, Expr, tuple[int, ...]]:
     return stacks[0], stacks[1], tuple(leading)
 
 
-def _batched(node: Node, a: Expr, b: Expr) -> Expr:
-    left, right, leading = batches(node, a, b)
-    result = node.call("nn.batch_matmul", left, right, transpose_a=False, transpose_b=False)
-    return node.reshape(result, (*leading, *shape_of(result)[1:]))
-
-
 @importer("FusedMatMul", domain=MICROSOFT)
 def _fused_matmul(node: Node) -> Expr:
-    operands = []
+    operands = [node.input(0), node.input(1)]
     for index, letter in enumerate("AB"):
+        rank = node.rank(index)
         if node.integer(f"transBatch{letter}", 0):
             node.unsupported(f"with transBatch{letter} is not supported")
-        operand = node.input(index)
-        rank = len(shape_of(operand))
         if node.integer(f"trans{letter}", 0) and rank > 1:
-            operand = node.transpose(operand, (*range(rank - 2), rank - 1, rank - 2))
-        operands.append(operand)
+            operands[index] = node.transpose(operands[index], (*range(rank - 2), rank - 1, rank - 2))
     return _times(node, matmul(node, *operands), node.real("alpha", 1.0))
 
 
@@ -98,7 +92,7 @@ def _gemm(node: Node) -> Expr:
         node.wrong(f"shapes {node.shape(0)} and {node.shape(1)} are not matrices")
     if node.integer("transA", 0):
         a = node.transpose(a, (1, 0))
-    weight = b if node.integer("transB", 0) else transposed_weight(node, b)
+    weight = b if node.integer("transB", 0) else _transposed_weight(node, b)
     alpha, beta = node.real("alpha", 1.0), node.real("beta", 1.0)
     result = node.call("nn.dense", a, weight, units=shape_of(weight)[0])
     dtype = dtype_of(result)
@@ -115,7 +109,7 @@ def _gemm(node: Node) -> Expr:
 
 
 def _times(node: Node, x: Expr, factor: float) -> Expr:
-    return x if factor == 1.0 else node.call("multiply", x, node.constant(factor, dtype_of(x)))
+    return x if factor == 1.0 else node.call("multiply", x, factor)
 
 
 @importer("Det")
@@ -134,13 +128,15 @@ def _einsum(node: Node) -> Expr:
                 sizes[label] = size if sizes.get(label, 1) == 1 else sizes[label]
             elif not node.has_shape((sizes.setdefault(label, size),), (size,)):
                 node.wrong(f"label '{label}' stands for both {sizes[label]} and {size}")
-    parts = [_without_ones(node, operand, term) for operand, term in parts]
+    # dimensions of an ellipsis of extent 1 are left out: what they meet is broadcast
+    kept = [[label.isalpha() or size != 1 for label, size in zip(term, shape_of(x), strict=True)] for x, term in parts]
+    pairs = zip(parts, kept, strict=True)
+    parts = [(node.reshape(x, [*compress(shape_of(x), own)]), "".join(compress(term, own))) for (x, term), own in pairs]
     result, labels = _without_unused(node, *parts[0], set(wanted).union(*(term for _, term in parts[1:])))
     for position, (operand, term) in enumerate(parts[1:], 1):
         needed = set(wanted).union(*(term for _, term in parts[position + 1 :]))
         other, other_labels = _without_unused(node, operand, term, needed.union(labels))
         result, labels = _contracted(node, result, labels, other, other_labels, needed)
-    # dimensions of an ellipsis of extent 1 everywhere were left out
     ones = "".join(label for label in wanted if label not in labels)
     result = node.reshape(result, (*(1,) * len(ones), *shape_of(result)))
     return node.transpose(result, [(ones + labels).index(label) for label in wanted])
@@ -190,21 +186,14 @@ def _diagonal(node: Node, x: Expr, labels: str) -> tuple[Expr, str]:
             turned = node.transpose(x, [*others, first, second])
             kept = shape_of(turned)[:-2]
             flat = node.reshape(turned, (*kept, size * size))
-            places = node.counted(size, "int32")
+            places: Expr = node.counted(size, "int32")
             if isinstance(places, Constant):
                 places = node.constant(places.data * (size + 1), "int32")
             else:
-                places = node.call("multiply", places, node.constant(size + 1, "int32"))
+                places = node.call("multiply", places, size + 1)
             x = node.call("take", flat, places, axis=len(kept))
             labels = "".join(labels[axis] for axis in others) + label
     return x, labels
-
-
-def _without_ones(node: Node, x: Expr, labels: str) -> tuple[Expr, str]:
-    """Leave out dimensions of an ellipsis of extent 1: what they meet is broadcast."""
-    pairs = zip(labels, shape_of(x), strict=True)
-    kept = [(label, size) for label, size in pairs if label.isalpha() or size != 1]
-    return node.reshape(x, [size for _, size in kept]), "".join(label for label, _ in kept)
 
 
 def _without_unused(node: Node, x: Expr, labels: str, needed: set[str]) -> tuple[Expr, str]:

@@ -1,29 +1,239 @@
-"""Loops of ONNX whose number of turns is known: the graph of each turn is imported anew, one after the other."""
+"""Loops of ONNX: their graph is imported anew for each iteration, or once where iterations are left to the run."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
+from typing import Any
 
 import onnx
 
+from mlfc.errors import ModelError, UnsupportedError
+from mlfc.frontend.control import Loop, as_list, is_free, looped, stacked, taken_out
+from mlfc.frontend.dynamic import Dynamic
 from mlfc.frontend.onnx.node import Node, shape_of
 from mlfc.frontend.onnx.table import UNROLL, importer
-from mlfc.relay.ir import Expr
+from mlfc.relay import ir
+from mlfc.relay.ir import Call, Constant, Expr, ListType, Span, TensorType, Tuple
 from mlfc.support import cost
 from mlfc.support.dim_estimates import typical
 from mlfc.support.dims import Dim
 
+# of loops that are unrolled: iterations, and nodes of all iterations
+_FEW_TURNS, _FEW_NODES = 32, 256
 
-@dataclass(frozen=True)
-class _Scan:
-    """A Scan's inputs, as one sequence has them."""
 
-    states: Sequence[Expr]
-    parts: Sequence[Expr]
-    axes: Sequence[int]  # of the parts: which one is scanned
-    backward: Sequence[int]
+def _is_long(turns: Any, nodes: int) -> bool:
+    return isinstance(turns, Dim) or turns > _FEW_TURNS or turns * nodes > _FEW_NODES
+
+
+def is_long_scan(proto: onnx.NodeProto, values: Sequence[Expr | None], graph: onnx.GraphProto) -> bool:
+    """Tell whether a Scan has many iterations, or their number is only known at run time."""
+    last = values[-1]
+    axes = next((list(item.ints) for item in proto.attribute if item.name == "scan_input_axes"), [])
+    axis, shape = axes[-1] if axes else 0, last.type.shape if last and isinstance(last.type, TensorType) else ()
+    if not -len(shape) <= axis < len(shape):
+        return False
+    return _is_long(shape[axis], len(graph.node)) or any(value is None for value in values)
+
+
+@dataclass(eq=False)
+class Loops:
+    """A node that is a loop, with its inputs."""
+
+    dynamic: Dynamic | None  # None if shapes are static: all iterations are unrolled then
+    proto: onnx.NodeProto
+    values: Sequence[Expr | None]
+    graph: onnx.GraphProto
+    name: str
+    outer: AbstractSet[Expr]
+    imported: Callable[[Sequence[Expr]], list[Expr]]  # imports the graph for its arguments
+
+    @property
+    def _span(self) -> Span:
+        return Span((self.name,))
+
+    @property
+    def _dynamic(self) -> Dynamic:
+        assert self.dynamic is not None  # `loop` returns before
+        return self.dynamic
+
+    def _call(self, operator: str, *args: Expr, **attrs: Any) -> Call:
+        return ir.call(operator, args, attrs, span=self._span)
+
+    def _wrong(self, cause: str) -> ModelError:
+        return ModelError(f"{self.proto.op_type}: {cause}", place=f"node '{self.name}'")
+
+    # Loop
+
+    def loop(self) -> list[Expr]:
+        """Return the results of a Loop."""
+        given = list(self.values) + [None] * max(0, 2 - len(self.values))
+        limit, condition = self._scalar(given[0], "int64"), self._scalar(given[1], "bool")
+        states = [value for value in given[2:] if value is not None]
+        if len(states) < len(given) - 2 or len(self.graph.input) != len(states) + 2:
+            raise self._wrong(f"a graph of {len(self.graph.input)} inputs does not fit {len(given) - 2} states")
+        if len(self.graph.output) - 1 < len(states):
+            raise self._wrong(f"a graph of {len(self.graph.output)} outputs does not fit {len(states)} states")
+        never = isinstance(condition, Constant) and not condition.data.any()
+        if self.dynamic is None:
+            # unrolled to its end; the limit on operators bounds it
+            found = None
+            if isinstance(limit, Constant):
+                found = self._unrolled(0 if never else int(limit.data), states, condition)
+            if found is None or len(found) < len(self.proto.output):
+                cause = "a Loop whose number of iterations is not a positive constant is not supported here"
+                raise UnsupportedError(cause, place=f"node '{self.name}'", next_step=UNROLL)
+            return found
+        turns = None if limit is None else self.dynamic.known(limit)
+        count = 0 if never else None if turns is None else turns.reshape(-1)[0]
+        if count is not None and not _is_long(count, len(self.graph.node)) and count > 0:
+            found = self._unrolled(int(count), states, condition)
+            if found is not None:
+                return found
+        return self._while(limit, condition, states, count)
+
+    def _scalar(self, value: Expr | None, dtype: str) -> Expr | None:
+        if value is None:
+            return None
+        kind = value.type
+        if not isinstance(kind, TensorType) or kind.dtype != dtype or kind.size != 1:
+            raise self._wrong(f"expected one {dtype}, got {kind}")
+        return self._reshaped(value, ())
+
+    def _reshaped(self, value: Expr, shape: tuple[int, ...]) -> Expr:
+        if isinstance(value, Constant):
+            return Constant(value.data.reshape(shape), None, self._span)
+        return self._call("reshape", value, newshape=shape) if shape_of(value) != shape else value
+
+    def _turn(self, number: Expr, condition: Expr, states: Sequence[Expr]) -> tuple[Expr, list[Expr], list[Expr]]:
+        """Import a turn of a Loop; return the next condition, the states, and the rows that it adds."""
+        given = [number, condition]
+        for index, item in enumerate(self.graph.input[:2]):  # which may have one dimension
+            declared = item.type.tensor_type
+            if declared.HasField("shape") and len(declared.shape.dim) == 1:
+                given[index] = self._reshaped(given[index], (1,))
+        results = self.imported([*given, *states])
+        return results[0], results[1 : len(states) + 1], results[len(states) + 1 :]
+
+    def _unrolled(self, turns: int, states: list[Expr], condition: Expr | None) -> list[Expr] | None:
+        """Import each turn; None where only the run knows whether there is another one."""
+        if condition is not None and not isinstance(condition, Constant):
+            return None
+        collected = []
+        for turn in range(turns):
+            cost.require("operators", len(self.graph.node), self.name)
+            number = ir.const(turn, "int64", span=self._span)
+            further, states, rows = self._turn(number, ir.const(True, "bool"), states)
+            collected.append(rows)
+            if not isinstance(further, Constant):
+                if turn + 1 < turns:
+                    return None
+            elif not further.data.any():
+                break
+        joined = []
+        for parts in zip(*collected, strict=True):
+            if any(part.type != parts[0].type or not isinstance(part.type, TensorType) for part in parts):
+                return None
+            lying = [self._call("expand_dims", part, axis=0) for part in parts]
+            joined.append(lying[0] if len(lying) == 1 else self._call("concatenate", Tuple(tuple(lying)), axis=0))
+        return [*states, *joined]
+
+    def _while(self, limit: Expr | None, condition: Expr | None, states: list[Expr], count: Any) -> list[Expr]:
+        always = [False]
+
+        def turn(number: Expr, go: Expr, carried: list[Expr]) -> tuple[Expr | None, list[Expr], list[Expr]]:
+            given, after, rows = self._turn(number, go, carried)
+            further = self._scalar(given, "bool")
+            # a condition that is the one of this turn holds in the next one, too
+            always[0] = further is go or (isinstance(further, Constant) and bool(further.data.all()))
+            return (None if always[0] else further), after, rows
+
+        outer = self.outer | {value for value in (limit, condition) if value is not None and not is_free(value)}
+        after, lists, ran = looped(self._dynamic, Loop(self.name, states, condition, limit, turn, outer))
+        exact = count is not None and always[0] and (condition is None or isinstance(condition, Constant))
+        return [*after, *self._stacked(lists, ran, count if exact else None)]
+
+    def _stacked(self, lists: Sequence[Expr], ran: Expr, turns: Any) -> list[Expr]:
+        found = []
+        for item in lists:
+            count = self._dynamic.defined(ran, self.name) if turns is None else turns
+            found.append(stacked(self._dynamic, item, count, self.name))
+        return found
+
+    # SequenceMap
+
+    def map(self) -> list[Expr]:
+        """Return the results of a SequenceMap: lists of what the graph gives for each element."""
+        values = [value for value in self.values if value is not None]
+        given = [as_list(self._dynamic, v, self.name) if not isinstance(v.type, TensorType) else v for v in values]
+        if len(given) < len(self.values) or not isinstance(given[0].type, ListType):
+            raise self._wrong("expected a sequence as input 0")
+        limit = self._call("list_length", given[0])
+        for index, item in enumerate(given):
+            if index and isinstance(item.type, ListType):
+                is_equal = self._call("equal", self._call("list_length", item), limit)
+                text = f"node '{self.name}': the sequences have different lengths"
+                given[index] = self._call("list_require", item, is_equal, message=text)
+
+        def turn(number: Expr, _go: Expr, _carried: list[Expr]) -> tuple[Expr | None, list[Expr], list[Expr]]:
+            items = [
+                taken_out(self._dynamic, item, number, self.name) if isinstance(item.type, ListType) else item
+                for item in given
+            ]
+            return None, [], self.imported(items)
+
+        outer = self.outer | {limit} | {item for item in given if not is_free(item)}
+        _, lists, _ = looped(self._dynamic, Loop(self.name, [], None, limit, turn, outer))
+        return lists
+
+    # Scan
+
+    def scan(self) -> list[Expr]:
+        """Return the results of a Scan of opset 9 or newer."""
+        scanned = next((int(item.i) for item in self.proto.attribute if item.name == "num_scan_inputs"), 0)
+        values = [value for value in self.values if value is not None]
+        states = len(values) - scanned
+        rows = len(self.graph.output) - states
+        if scanned < 1 or states < 0 or rows < 0 or len(self.graph.input) != len(values):
+            raise self._wrong(f"{len(values)} inputs, {scanned} of them scanned, do not fit the graph")
+        parts, axes = values[states:], self._listed("scan_input_axes", scanned)
+        places = [axis % len(shape_of(part)) for axis, part in zip(axes, parts, strict=True)]
+        backward = self._listed("scan_input_directions", scanned)
+        turns = shape_of(parts[0])[places[0]]
+        is_open = isinstance(turns, Dim)
+        extent = {"values": (turns,), "dtype": "int64", "shape": ()}
+        limit: Expr = self._call("extents", **extent) if is_open else ir.const(turns, "int64")
+
+        def turn(number: Expr, _go: Expr, carried: list[Expr]) -> tuple[Expr | None, list[Expr], list[Expr]]:
+            slices = []
+            for part, axis, back in zip(parts, places, backward, strict=True):
+                last = self._call("subtract", limit, ir.const(1, "int64"))
+                at = self._call("subtract", last, number) if back else number
+                slices.append(self._call("take", part, at, axis=axis))
+            results = self.imported([*carried, *slices])
+            return None, results[:states], results[states:]
+
+        outer = self.outer | {part for part in parts if not is_free(part)}
+        after, lists, ran = looped(self._dynamic, Loop(self.name, values[:states], None, limit, turn, outer))
+        found = self._stacked(lists, ran, turns)
+        directions, targets = self._listed("scan_output_directions", rows), self._listed("scan_output_axes", rows)
+        for index, (result, axis, back) in enumerate(zip(found, targets, directions, strict=True)):
+            rank = len(shape_of(result))
+            found[index] = self._call("reverse", result, axis=0) if back else result
+            if axis % rank:
+                order = list(range(1, rank))
+                order.insert(axis % rank, 0)
+                found[index] = self._call("transpose", found[index], axes=tuple(order))
+        return [*after, *found]
+
+    def _listed(self, name: str, count: int) -> list[int]:
+        found = next((list(item.ints) for item in self.proto.attribute if item.name == name), [0] * count)
+        if len(found) != count:
+            raise self._wrong(f"{name} has {len(found)} entries, expected {count}")
+        return found
 
 
 @importer("Scan", since=9)
@@ -33,9 +243,7 @@ def _scan(node: Node) -> list[Expr]:
     axes = _listed(node, "scan_input_axes", len(given) - states)
     parts = given[states:]
     axes = [node.axis(axis, len(shape_of(part))) for axis, part in zip(axes, parts, strict=True)]
-    backward = _listed(node, "scan_input_directions", len(parts))
-    carried, collected = _scanned(node, _Scan(given[:states], parts, axes, backward))
-    return [*carried, *_joined(node, collected)]
+    return _scanned(node, given[:states], parts, axes, _listed(node, "scan_input_directions", len(parts)))
 
 
 @importer("Scan", since=8)
@@ -56,9 +264,7 @@ def _batched_scan(node: Node) -> list[Expr]:
     columns: list[list[Expr]] = []
     for index in range(batch):
         items = [_turn(node, item, 0, index) for item in given]
-        scan = _Scan(items[:states], items[states:], [0] * len(backward), backward)
-        carried, collected = _scanned(node, scan)
-        columns.append([*carried, *_joined(node, collected)])
+        columns.append(_scanned(node, items[:states], items[states:], [0] * len(backward), backward))
     lying = [[node.reshape(item, (1, *shape_of(item))) for item in parts] for parts in zip(*columns, strict=True)]
     return [node.concatenate(parts, 0) for parts in lying]
 
@@ -74,23 +280,23 @@ def _states(node: Node, count: int) -> int:
     return states
 
 
-def _scanned(node: Node, scan: _Scan) -> tuple[list[Expr], list[list[Expr]]]:
+def _scanned(
+    node: Node, carried: list[Expr], parts: Sequence[Expr], axes: Sequence[int], backward: Sequence[int]
+) -> list[Expr]:
     """Import the graph for each turn; return the states behind the last one, and what the turns gave."""
     body = node.attribute("body")
-    lengths = {shape_of(part)[axis] for axis, part in zip(scan.axes, scan.parts, strict=True)}
+    lengths = {shape_of(part)[axis] for axis, part in zip(axes, parts, strict=True)}
     if len(lengths) != 1:
         node.wrong(f"the scanned inputs have {sorted(lengths)} turns")
     (turns,) = lengths
     if not turns or isinstance(turns, Dim):
         node.unsupported(f"of {turns or 'no'} turns is not supported", UNROLL)
     cost.require("operators", turns * max(1, len(body.node)), node.name)
-    carried, count = list(scan.states), len(scan.states)
+    count = len(carried)
     collected: list[list[Expr]] = [[] for _ in body.output[count:]]
     for turn in range(turns):
-        slices = [
-            _turn(node, part, axis, turns - 1 - turn if back else turn)
-            for part, axis, back in zip(scan.parts, scan.axes, scan.backward, strict=True)
-        ]
+        sides = zip(parts, axes, backward, strict=True)
+        slices = [_turn(node, part, axis, turns - 1 - turn if back else turn) for part, axis, back in sides]
         given = node.graph("body", [*carried, *slices])
         for old, new in zip(carried, given[:count], strict=True):
             if shape_of(old) != shape_of(new):
@@ -98,7 +304,7 @@ def _scanned(node: Node, scan: _Scan) -> tuple[list[Expr], list[list[Expr]]]:
         carried = given[:count]
         for place, result in zip(collected, given[count:], strict=True):
             place.append(result)
-    return carried, collected
+    return [*carried, *_joined(node, collected)]
 
 
 def _listed(node: Node, name: str, count: int) -> list[int]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from math import prod
 
 import numpy as np
@@ -28,16 +28,8 @@ from mlfc.support.dim_estimates import typical
 from mlfc.support.dims import Dim, Extent, bounds, maximum
 
 
-def _scale(node: Node) -> float | None:
-    """Return the scale of the scores; 0 stands for the default, too."""
-    return node.real("scale", 0.0) or None
-
-
 def _attended(node: Node, core: Attention, mask: Expr | None, bias: int, shown: int | None) -> list[Expr]:
-    """Return the result by heads and, if the output `shown` is wanted, the masked scores.
-
-    `bias` is the input that is added to them.
-    """
+    """Return the result by heads and, if the output `shown` is wanted, the masked scores; input `bias` is added."""
     masks = Masks()
     if node.flag("unidirectional"):
         core.window(masks, core.keys - core.queries, -1, 0)
@@ -45,9 +37,10 @@ def _attended(node: Node, core: Attention, mask: Expr | None, bias: int, shown: 
         add_mask(core, masks, node.input(bias))
     if mask is not None:
         masks.biases.append(mask)
+    scale = node.real("scale", 0.0) or None  # 0 stands for the default, too
     if shown is None or not node.wants(shown):
-        return [core.attended(masks, _scale(node))]
-    stages = core.spelled(masks, _scale(node))
+        return [core.attended(masks, scale)]
+    stages = core.spelled(masks, scale)
     scores = stages.masked(stages.scores())
     result = stages.mixed(stages.probabilities(scores))
     return [node.cast(part, core.dtype) for part in (result, scores)]
@@ -61,14 +54,11 @@ def _filled(node: Node, index: int, core: Attention) -> Expr | None:
     filler = node.real("mask_filter_value", -10000.0)
     if not node.has(index):
         return None
-    mask, shape = node.cast(node.input(index), "int32"), node.shape(index)
-    batch, keys = core.batch, core.keys
-    past = keys - core.queries
-    rank, has_begins = len(shape), shape == (2 * batch,)
+    mask, shape, rank = node.cast(node.input(index), "int32"), node.shape(index), node.rank(index)
+    batch, keys, past, has_begins = core.batch, core.keys, core.keys - core.queries, shape == (2 * core.batch,)
     if rank == 1 and (has_begins or node.has_shape(shape, (batch,))):
         at = node.reshape(node.counted(keys, "int32"), (1, 1, 1, keys))
-        ends = node.reshape(node.cut(mask, 0, 0, batch), (batch, 1, 1, 1))
-        seen = node.call("less", at, ends)
+        seen = node.call("less", at, node.reshape(node.cut(mask, 0, 0, batch), (batch, 1, 1, 1)))
         if has_begins:
             begins = node.reshape(node.cut(mask, 0, batch, 2 * batch), (batch, 1, 1, 1))
             seen = node.call("logical_and", seen, node.call("greater_equal", at, begins))
@@ -81,9 +71,8 @@ def _filled(node: Node, index: int, core: Attention) -> Expr | None:
             mask = node.reshape(mask, (batch, 1, core.queries, keys))
         else:
             node.unsupported(f"with a mask of shape {shape} for scores of shape {core.shape} is not supported")
-        seen = node.call("greater", mask, node.like(0, mask))
-    zero = node.constant(0.0, "float32")
-    return node.call("where", seen, zero, node.like(filler, zero))
+        seen = node.call("greater", mask, 0)
+    return node.call("where", seen, 0.0, node.constant(filler, "float32"))
 
 
 # MultiHeadAttention
@@ -111,17 +100,18 @@ def _projections(node: Node, heads: int) -> tuple[Expr, Expr, Expr]:
     if ranks == (5, 0, 0):
         q, k, v = (_unpacked(node, node.input(0), heads, part, 3) for part in range(3))
         return q, k, v
-    biases = _biases(node) if node.has(3) else [None, None, None]
-    q = _biased(node, node.input(0), biases[0], heads, "query")
+    biases: list[Expr | None] = [None] * 3
+    if node.has(3):
+        width, shape = node.shape(0)[2], node.shape(3)
+        if len(shape) != 1 or shape[0] <= 2 * width:
+            node.wrong(f"a bias of shape {shape} does not fit queries of {width} elements")
+        biases = [node.cut(node.input(3), 0, *ends) for ends in pairwise((0, width, 2 * width, shape[0]))]
+    q = _biased(node, 0, biases[0], heads, "query")
     if ranks[1] == 5:
         return q, _unpacked(node, node.input(1), heads, 0, 2), _unpacked(node, node.input(1), heads, 1, 2)
     if ranks[1] == 4:  # of the other sequence, computed before
         return q, node.input(1), node.input(2)
-    return (
-        q,
-        _biased(node, node.input(1), biases[1], heads, "key"),
-        _biased(node, node.input(2), biases[2], heads, "value"),
-    )
+    return q, _biased(node, 1, biases[1], heads, "key"), _biased(node, 2, biases[2], heads, "value")
 
 
 def _unpacked(node: Node, packed: Expr, heads: int, part: int, parts: int) -> Expr:
@@ -132,16 +122,8 @@ def _unpacked(node: Node, packed: Expr, heads: int, part: int, parts: int) -> Ex
     return node.transpose(own, (0, 2, 1, 3))
 
 
-def _biases(node: Node) -> list[Expr | None]:
-    """Return the parts of the bias for queries, keys and values."""
-    width = node.shape(0)[2]
-    if node.rank(3) != 1 or node.shape(3)[0] <= 2 * width:
-        node.wrong(f"a bias of shape {node.shape(3)} does not fit queries of {width} elements")
-    ends = (0, width, 2 * width, node.shape(3)[0])
-    return [node.cut(node.input(3), 0, begin, end) for begin, end in pairwise(ends)]
-
-
-def _biased(node: Node, x: Expr, bias: Expr | None, heads: int, what: str) -> Expr:
+def _biased(node: Node, index: int, bias: Expr | None, heads: int, what: str) -> Expr:
+    x = node.input(index)
     if bias is not None and shape_of(bias)[0] != shape_of(x)[2]:
         node.wrong(f"a bias of {shape_of(bias)[0]} elements does not fit a {what} of shape {shape_of(x)}")
     return split_heads(node, x if bias is None else node.call("add", x, bias), heads, what)
@@ -164,13 +146,18 @@ def _attention(node: Node) -> list[Expr]:
         node.wrong(f"{columns} columns of weights are not those of Q, K and V of sizes {sizes}")
     every = matmul(node, node.input(0), node.input(1))
     every = node.call("add", every, node.input(2)) if node.has(2) else every
-    parts, begin = [], 0
-    for size, what in zip(sizes, ("query", "key", "value"), strict=True):
-        parts.append(split_heads(node, node.cut(every, 2, begin, begin + size), heads, what))
-        begin += size
-    q, k, v = parts
-    if node.has(4):
-        k, v = _with_stacked_past(node, k, v)
+    q, k, v = (
+        split_heads(node, node.cut(every, 2, end - size, end), heads, what)
+        for size, end, what in zip(sizes, accumulate(sizes), ("query", "key", "value"), strict=True)
+    )
+    if node.has(4):  # keys and values of the past in one tensor
+        past, (batch, _, _, size) = node.shape(4), shape_of(k)
+        fits = len(past) == 5 and node.has_shape((*past[:3], past[4]), (2, batch, heads, size))
+        if shape_of(v) != shape_of(k) or not fits:
+            node.wrong(f"expected a past of shape (2, {batch}, {heads}, ..., {size}), got {past}")
+        old = [node.reshape(node.cut(node.input(4), 0, index, index + 1), past[1:]) for index in range(2)]
+        if past[3] != 0:
+            k, v = node.concatenate([old[0], k], 2), node.concatenate([old[1], v], 2)
     core = Attention(node, q, k, v)
     (result,) = _attended(node, core, _filled(node, 3, core), 5, None)
     results = [join_heads(node, result)]
@@ -179,27 +166,14 @@ def _attention(node: Node) -> list[Expr]:
     return results
 
 
-def _with_stacked_past(node: Node, k: Expr, v: Expr) -> tuple[Expr, Expr]:
-    """Return keys and values behind those of input 4, in which both are one tensor."""
-    past, (batch, heads, _, size) = node.shape(4), shape_of(k)
-    fits = len(past) == 5 and node.has_shape((*past[:3], past[4]), (2, batch, heads, size))
-    if shape_of(v) != shape_of(k) or not fits:
-        node.wrong(f"expected a past of shape (2, {batch}, {heads}, ..., {size}), got {past}")
-    parts = [node.reshape(node.cut(node.input(4), 0, index, index + 1), past[1:]) for index in range(2)]
-    found = [new if past[3] == 0 else node.concatenate([old, new], 2) for old, new in zip(parts, (k, v), strict=True)]
-    return found[0], found[1]
-
-
 # GroupQueryAttention
 
-_NOT_SUPPORTED = (
-    (12, "k_scale"), (13, "v_scale"), (14, "q_norm_weight"), (15, "k_norm_weight"), (16, "query_seqlens"),
-)  # fmt: skip
+_NOT_SUPPORTED = ("k_scale", "v_scale", "q_norm_weight", "k_norm_weight", "query_seqlens")  # inputs from 12 on
 
 
 @importer("GroupQueryAttention", domain=MICROSOFT)
 def _group_query_attention(node: Node) -> list[Expr]:
-    for index, name in _NOT_SUPPORTED:
+    for index, name in enumerate(_NOT_SUPPORTED, 12):
         if node.has(index):
             node.unsupported(f"with the input '{name}' is not supported")
     for name in ("k_quant_type", "v_quant_type"):
@@ -219,17 +193,12 @@ def _group_query_attention(node: Node) -> list[Expr]:
         masks.lengths = cache.lengths
     if node.has(10):
         add_mask(core, masks, padded(node, node.input(10), core.keys))
-    masks.sink = _sink(node, core)
-    result = core.attended(masks, _scale(node), node.real("softcap", 0.0))
-    return [join_heads(node, result), k, v]
-
-
-def _sink(node: Node, core: Attention) -> Expr | None:
-    """Return the score of a key without a value, 0 for a smooth softmax."""
     if node.has(11):
-        return node.cast(node.reshape(node.input(11), (core.heads,)), core.wide_dtype)
-    smooth = node.flag("smooth_softmax")
-    return node.constant(np.zeros(core.heads), core.wide_dtype) if smooth else None
+        masks.sink = node.cast(node.reshape(node.input(11), (core.heads,)), core.wide_dtype)
+    elif node.flag("smooth_softmax"):  # 0 is the score of a key without a value
+        masks.sink = node.constant(np.zeros(core.heads), core.wide_dtype)
+    result = core.attended(masks, node.real("scale", 0.0) or None, node.real("softcap", 0.0))
+    return [join_heads(node, result), k, v]
 
 
 def _groups(node: Node) -> tuple[Expr, Expr, Expr]:
@@ -266,11 +235,9 @@ class _Cache:
             node.wrong(f"expected a query of 3 dimensions, got {node.shape(0)}")
         self.batch, self.count = node.shape(0)[:2]
         self.capacity: Extent = node.shape(3)[2] if node.has(3) and node.rank(3) == 4 else 0
-        last = per_batch(node, 5, self.batch, "seqlens_k")
-        self.lengths = node.call("add", last, node.like(1, last))
-        before = node.call("subtract", self.lengths, node.like(self.count, last))
+        self.lengths = node.call("add", per_batch(node, 5, self.batch, "seqlens_k"), 1)
         # rows of a first prompt may be shorter than it
-        self.begin = node.call("maximum", before, node.like(0, last))
+        self.begin = node.call("maximum", node.call("subtract", self.lengths, self.count), 0)
         self.offset: Expr | int = 0 if self.capacity == 0 else self.begin
         self.rotation: tuple[Expr, Expr] | None = None
 
@@ -278,8 +245,7 @@ class _Cache:
         """Return queries or keys rotated by their positions."""
         node = self.node
         if self.rotation is None:
-            steps = row(node, self.count, "int32")
-            ids = node.call("add", steps, node.reshape(self.begin, (self.batch, 1)))
+            ids = node.call("add", row(node, self.count, "int32"), node.reshape(self.begin, (self.batch, 1)))
             ids = node.cast(node.input(9), "int32") if node.has(9) else ids
             tables = [
                 angles(node, node.input(index), ids, (self.batch, self.count), 2 * node.shape(index)[-1])
@@ -305,12 +271,12 @@ class _Cache:
         if missing[0] > 0:
             node.wrong(f"expected at least {self.count} keys in all, which are the new ones; got {total}")
         if missing[1] > 0:
-            counts = (node.constant(count, "int64") for count in (self.count, total))
-            node.require(node.call("less_equal", *counts), f"whether the keys of '{node.name}' include the new ones")
+            fits = node.call("less_equal", node.constant(self.count, "int64"), total)
+            node.require(fits, f"whether the keys of '{node.name}' include the new ones")
         if total != self.capacity:
-            cost.require("constants", 8 * prod(map(typical, (batch, heads, total - self.capacity, size))), node.name)
-            room = node.filled((batch, heads, total - self.capacity, size), 0, dtype_of(new))
-            old = node.concatenate([old, room], 2)
+            room = (batch, heads, total - self.capacity, size)
+            cost.require("constants", 8 * prod(map(typical, room)), node.name)
+            old = node.concatenate([old, node.filled(room, 0, dtype_of(new))], 2)
         return scattered(node, old, new, self.begin, 2)
 
     def _total(self, output: int) -> Extent:
@@ -323,6 +289,5 @@ class _Cache:
         if size != capacity:
             grown: Extent = maximum(capacity, node.extent(6, what, size))
             return grown
-        total = node.input(6)
-        node.require_declared(node.call("less_equal", total, node.like(capacity, total)))
+        node.require_declared(node.call("less_equal", node.input(6), capacity))
         return capacity

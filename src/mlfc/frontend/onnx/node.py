@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from math import prod
 from typing import Any, NoReturn
 
@@ -23,6 +22,7 @@ from mlfc.support import cost, dtypes
 from mlfc.support.dims import LARGEST, Dim, Extent, Symbol, UndecidedError, bounds, is_static, substituted
 
 TENSOR_LIMIT = 1 << 34
+_NUMBERS = (int, float, Dim)
 _LARGEST_LIST = 64  # dimension sizes that are runtime values
 
 
@@ -49,8 +49,7 @@ class Node:
     outputs: list[str]  # names of the output tensors; an empty one is not wanted
     attributes: dict[str, Any]  # decoded: int, float, bytes, tuples of these, ndarray, GraphProto
     folds: bool  # whether `call` evaluates at once where all arguments are known
-    # remembers how the integers of an expression stand for real numbers
-    note_quantization: Callable[[Expr, Quantization], None] = field(repr=False)
+    noted: dict[Expr, Quantization] = field(repr=False)  # how integers of the model stand for real numbers
     # static shapes that the model declares of the outputs; None for those without one
     declared: Sequence[tuple[int, ...] | None] = ()
     # imports a graph that is an attribute of the node, in whose scope it is, and returns its results
@@ -80,7 +79,7 @@ class Node:
 
     def has(self, index: int) -> bool:
         """Tell whether input `index` is given."""
-        return index < len(self.inputs) and self.inputs[index] is not None
+        return self.optional(index) is not None
 
     def wants(self, index: int) -> bool:
         """Tell whether somebody may read output `index`."""
@@ -122,11 +121,10 @@ class Node:
 
     def value(self, index: int, what: str) -> npt.NDArray[Any]:
         """Return input `index`, which must be known at compile time; `what` is its name in ONNX's documentation."""
-        found = self.input(index)
-        known = _value(found)
-        if known is not None:
-            return known
-        raise self.unknown(index, what)
+        known = _value(self.input(index))
+        if known is None:
+            raise self.unknown(index, what)
+        return known
 
     def known_integers(self, index: int, what: str) -> tuple[Any, ...] | None:
         """Return the integers or dimension expressions in an input of at most one dimension; None at run time."""
@@ -134,11 +132,9 @@ class Node:
         if extents is not None and extents.ndim <= 1 and self.dtype(index) != "bool":
             return tuple(item if isinstance(item, Dim) else int(item) for item in extents.reshape(-1))
         array = _value(self.input(index))
-        if array is None:
-            return None
-        if array.dtype.kind not in "iu" or array.ndim > 1:
+        if array is not None and (array.dtype.kind not in "iu" or array.ndim > 1):
             raise ModelError(f"input '{what}' of {self.operator} must be a list of integers", place=self.name)
-        return tuple(int(item) for item in array.reshape(-1))
+        return None if array is None else tuple(int(item) for item in array.reshape(-1))
 
     def int_values(self, index: int, what: str) -> tuple[Any, ...]:
         """Return the integers or dimension expressions in an input that must be known at compile time."""
@@ -171,7 +167,14 @@ class Node:
         if declared is not None:
             if count != len(declared):
                 self.wrong(f"expected {len(declared)} numbers in input {index} for the declared shape, got {count}")
-            return self._declared_sizes(values, declared)
+            places = [place for place, size in enumerate(declared) if size is not None]
+            asked = self.cast(self.reshape(values, (len(declared),)), "int64")
+            if len(places) < len(declared):
+                asked = self.call("take", asked, self.constant(places, "int64"), axis=0)
+            if places:
+                wanted = self.constant([declared[place] for place in places], "int64")
+                self.require_declared(self.call("all", self.call("equal", asked, wanted), axis=(0,), keepdims=False))
+            return tuple(1 if size is None else size for size in declared)
         is_list = len(shape) <= 1 and not isinstance(count, Dim) and count <= _LARGEST_LIST
         if self.dynamic is None or not is_list or not dtypes.is_integer(dtype_of(values)):
             raise self.unknown(index, what)
@@ -179,17 +182,6 @@ class Node:
         elements = (self.reshape(self.cut(flat, 0, at, at + 1), ()) for at in range(count))
         limits = high or [LARGEST] * count
         return tuple(self.runtime_size(item, 0, limit) for item, limit in zip(elements, limits, strict=True))
-
-    def _declared_sizes(self, values: Expr, declared: Sequence[int | None]) -> tuple[int, ...]:
-        """Require integers to be those that a declared shape determines, and return these; 1 where any integer fits."""
-        places = [place for place, size in enumerate(declared) if size is not None]
-        asked = self.cast(self.reshape(values, (len(declared),)), "int64")
-        if len(places) < len(declared):
-            asked = self.call("take", asked, self.constant(places, "int64"), axis=0)
-        if places:
-            wanted = self.constant([declared[place] for place in places], "int64")
-            self.require_declared(self.call("all", self.call("equal", asked, wanted), axis=(0,), keepdims=False))
-        return tuple(1 if size is None else size for size in declared)
 
     def require_declared(self, flag: Expr) -> None:
         """Check a bool in every run that is true if the value of an input gives the declared shape."""
@@ -200,7 +192,7 @@ class Node:
     ) -> Any:
         """Return a size that is computed from input `index`, as `sizes` does."""
         if declared is not None:
-            self.require_declared(self.call("equal", number, self.like(declared, number)))
+            self.require_declared(self.call("equal", number, declared))
             return declared
         if self.dynamic is None:
             raise self.unknown(index, what)
@@ -208,11 +200,8 @@ class Node:
 
     def unknown(self, index: int, what: str) -> UnknownValueError:
         """Return the error of a node that requires input `index` at compile time."""
-        return UnknownValueError(
-            f"{self.operator} with an input '{what}' that is not constant is not supported",
-            index=index,
-            place=self.name,
-        )
+        cause = f"{self.operator} with an input '{what}' that is not constant is not supported"
+        return UnknownValueError(cause, index=index, place=self.name)
 
     def undecided(self, error: Exception) -> None:
         """Continue after a comparison that the bounds of dimension sizes do not decide; raise any other error.
@@ -222,19 +211,24 @@ class Node:
         cause = error if isinstance(error, UndecidedError) else error.__cause__
         if self.dynamic is None or not isinstance(cause, UndecidedError):
             raise error
-        if cause.extent is not None:
-            self.dynamic.exclude_empty([cause.extent], partial(_is_decided, cause.extent))
+        extent = cause.extent
+        if extent is None:
+            return
+
+        def is_decided(values: Mapping[Symbol, Extent]) -> bool:
+            low, high = bounds(substituted(extent, values))
+            return low >= 0 or high < 0
+
+        self.dynamic.exclude_empty([extent], is_decided)
 
     def extent(self, index: int, what: str, declared: int | None = None, high: Extent = LARGEST) -> Any:
         """Return the integer or dimension expression in an input of one element, or a size as `size` returns it."""
         given = self.input(index)
         known = None if self.dynamic is None else self.dynamic.known(given)
+        known = _value(given) if known is None else known
         if known is not None:
             (found,) = known.reshape(-1)
             return found if isinstance(found, Dim) else int(found)
-        value = _value(given)
-        if value is not None:
-            return int(value.reshape(()))
         number = given if dtypes.is_integer(dtype_of(given)) else self.cast(given, "int64")
         return self.size(index, what, self.reshape(number, ()), declared, 0, high)
 
@@ -247,12 +241,13 @@ class Node:
     def require(self, flag: Expr, what: str) -> None:
         """Let every run check that a bool holds; `what` is that for the user. ModelError if it is known not to."""
         known = _value(flag)
-        if known is None and self.dynamic is None:
-            self.checks.append(flag)
-        elif known is None and self.dynamic is not None:
+        if known is not None:
+            if not known.all():
+                self.wrong(f"its inputs do not fit: {what}: no")
+        elif self.dynamic is not None:
             self.dynamic.require(flag, True, what)
-        elif known is not None and not known.all():
-            self.wrong(f"its inputs do not fit: {what}: no")
+        else:
+            self.checks.append(flag)
 
     # Attributes
 
@@ -337,9 +332,14 @@ class Node:
         """The span of what this node becomes."""
         return Span((self.name,))
 
-    def call(self, operator: str, *args: Expr, **attrs: Any) -> Expr:
-        """Apply a Relay operator; evaluate it now where all arguments are known, small, and the node folds."""
-        result = ir.call(operator, args, attrs, span=self.span)
+    def call(self, operator: str, *args: Expr | Extent | float, **attrs: Any) -> Expr:
+        """Apply a Relay operator; evaluate it now where all arguments are known, small, and the node folds.
+
+        Numbers and dimension expressions among the arguments take the dtype of the last tensor.
+        """
+        last = next((arg for arg in reversed(args) if not isinstance(arg, _NUMBERS)), None)
+        given = [self.like(arg, last) if isinstance(arg, _NUMBERS) else arg for arg in args]  # type: ignore[arg-type]
+        result = ir.call(operator, given, attrs, span=self.span)
         if isinstance(result.type, TensorType):
             if bounds(result.type.nbytes)[0] > TENSOR_LIMIT:
                 self.unsupported(f"makes a tensor of shape {result.type.shape}, which is too large")
@@ -423,16 +423,12 @@ class Node:
         if begin == 0 and end == shape[axis]:
             return expr
         begins: list[Extent] = [0] * len(shape)
-        ends = list(shape)
-        begins[axis], ends[axis] = begin, end
         # the end of an axis as a number beyond it: whether an extent is negative need not be known then
-        ends = [
-            LARGEST if isinstance(stop, Dim) and stop == extent else stop
-            for stop, extent in zip(ends, shape, strict=True)
-        ]
-        return self.call(
-            "strided_slice", expr, begin=tuple(begins), end=tuple(ends), strides=(1,) * len(shape), axes=None
-        )
+        ends = [LARGEST if isinstance(extent, Dim) else extent for extent in shape]
+        begins[axis] = begin
+        ends[axis] = ends[axis] if end == shape[axis] else end
+        strides = (1,) * len(shape)
+        return self.call("strided_slice", expr, begin=tuple(begins), end=tuple(ends), strides=strides, axes=None)
 
     def concatenate(self, parts: Sequence[Expr], axis: int) -> Expr:
         """Return the parts one after the other along `axis`."""
@@ -445,12 +441,6 @@ def _value(expr: Expr) -> npt.NDArray[Any] | None:
         return expr.data
     given = ir.tensor_type(expr)
     return np.zeros(given.shape, dtypes.to_numpy(given.dtype)) if 0 in given.shape else None
-
-
-def _is_decided(extent: Extent, values: Mapping[Symbol, Extent]) -> bool:
-    """Tell whether other bounds of symbols decide how an extent compares with 0."""
-    low, high = bounds(substituted(extent, values))
-    return low >= 0 or high < 0
 
 
 def _all(value: Any, kind: type) -> bool:

@@ -44,13 +44,13 @@ def _batch_statistics(node: Node) -> list[Expr]:
     centred = node.call("subtract", wide, mean)
     variance = node.call("mean", node.call("multiply", centred, centred), axis=axes, keepdims=True)
     slope, offset = (node.cast(node.reshape(each, column), dtype_of(wide)) for each in (scale, bias))
-    deviation = node.call("sqrt", node.call("add", variance, node.like(node.real("epsilon", 1e-5), variance)))
+    deviation = node.call("sqrt", node.call("add", variance, node.real("epsilon", 1e-5)))
     y = node.call("add", node.call("multiply", slope, node.call("divide", centred, deviation)), offset)
     kept = []
     for old, new in zip(running, (mean, variance), strict=True):
         flat = node.cast(node.reshape(new, column[1:2]), dtype_of(old))
-        before = node.call("multiply", old, node.like(momentum, old))
-        kept.append(node.call("add", before, node.call("multiply", flat, node.like(1.0 - momentum, old))))
+        before = node.call("multiply", old, momentum)
+        kept.append(node.call("add", before, node.call("multiply", flat, 1.0 - momentum)))
     return [node.cast(y, dtype_of(x)), *kept]
 
 
@@ -65,7 +65,7 @@ def _layer_normalization(node: Node) -> Expr | list[Expr]:
     wide = x if dtype_of(x) == "float64" else node.cast(x, "float32")
     mean = node.call("mean", wide, axis=axes, keepdims=True)
     centred = node.call("subtract", wide, mean)
-    inverse = node.call("divide", node.like(1.0, wide), _deviation(node, centred, axes, epsilon))
+    inverse = node.call("divide", 1.0, _deviation(node, centred, axes, epsilon))
     scaled = node.call("multiply", node.cast(node.call("multiply", centred, inverse), dtype_of(x)), scale)
     statistics = [node.cast(each, "float32") for each in (mean, inverse)]  # also those of float64
     return [scaled if bias is None else node.call("add", scaled, bias), *statistics]
@@ -74,13 +74,12 @@ def _layer_normalization(node: Node) -> Expr | list[Expr]:
 def _layer_norm(node: Node, x: Expr, axis: int, scale: Expr, bias: Expr | None, epsilon: float) -> Expr:
     """Normalize over all dimensions from `axis` on, then scale and shift each of their elements."""
     shape = shape_of(x)
-    inner = shape[axis:]
-    flat = node.reshape(x, (*shape[:axis], prod(inner)))
-    gamma = node.reshape(node.broadcast(scale, inner), (prod(inner),))
-    if bias is None:
-        beta = node.filled((prod(inner),), 0.0, dtype_of(scale))
-    else:
-        beta = node.reshape(node.broadcast(bias, inner), (prod(inner),))
+    inner, size = shape[axis:], prod(shape[axis:])
+    flat = node.reshape(x, (*shape[:axis], size))
+    gamma = node.reshape(node.broadcast(scale, inner), (size,))
+    beta = node.filled((size,), 0.0, dtype_of(scale))
+    if bias is not None:
+        beta = node.reshape(node.broadcast(bias, inner), (size,))
     return node.reshape(node.call("nn.layer_norm", flat, gamma, beta, axis=-1, epsilon=epsilon), shape)
 
 
@@ -115,7 +114,7 @@ def _embed_layer_normalization(node: Node) -> list[Expr]:
         total = node.call("add", total, node.call("take", node.input(4), node.input(1), axis=0))
     result = _layer_norm(node, total, 2, node.input(5), node.optional(6), node.real("epsilon", 1e-12))
     if node.has(7):
-        kept = node.cast(node.call("equal", node.input(7), node.like(1, node.input(7))), "int32")
+        kept = node.cast(node.call("equal", node.input(7), 1), "int32")
         counts = node.call("sum", kept, axis=(1,), keepdims=False)
     else:
         counts = node.filled((batch,), 0, "int32")
@@ -135,7 +134,7 @@ def _rms_norm(node: Node, x: Expr, axes: Sequence[int], scale: Expr, epsilon: fl
 def _deviation(node: Node, centred: Expr, axes: Sequence[int], epsilon: float) -> Expr:
     """Return the root of the mean square along `axes`."""
     mean = node.call("mean", node.call("multiply", centred, centred), axis=tuple(axes), keepdims=True)
-    return node.call("sqrt", node.call("add", mean, node.like(epsilon, mean)) if epsilon else mean)
+    return node.call("sqrt", node.call("add", mean, epsilon) if epsilon else mean)
 
 
 @importer("InstanceNormalization")
@@ -145,24 +144,16 @@ def _instance_normalization(node: Node) -> Expr:
 
 
 @importer("GroupNormalization", since=18, ignores=("stash_type",))
-def _group_normalization_by_group(node: Node) -> Expr:
-    """Up to opset 20 there is one scale and one bias a group; its channels share them."""
-    groups = node.integer("num_groups")
-    if node.rank(0) < 2 or groups < 1 or node.shape(1) != (groups,) or node.shape(2) != (groups,):
-        node.wrong(f"scale and bias must have one number for each of {groups} groups of {node.shape(0)}")
-    channels = node.shape(0)[1] // groups
-    scale, bias = (node.call("repeat", node.input(index), repeats=channels, axis=0) for index in (1, 2))
-    return _group_norm(node, scale, bias, groups)
-
-
 @importer("GroupNormalization", since=21, ignores=("stash_type",))
 def _group_normalization(node: Node) -> Expr:
-    return _group_norm(node, node.input(1), node.input(2), node.integer("num_groups"))
-
-
-def _group_norm(node: Node, scale: Expr, bias: Expr, groups: int) -> Expr:
+    groups, parameters = node.integer("num_groups"), [node.input(1), node.input(2)]
+    if node.opset < 21:  # one scale and one bias a group; its channels share them
+        if node.rank(0) < 2 or groups < 1 or node.shape(1) != (groups,) or node.shape(2) != (groups,):
+            node.wrong(f"scale and bias must have one number for each of {groups} groups of {node.shape(0)}")
+        channels = node.shape(0)[1] // groups
+        parameters = [node.call("repeat", each, repeats=channels, axis=0) for each in parameters]
     epsilon = node.real("epsilon", 1e-5)
-    return node.call("nn.group_norm", node.input(0), scale, bias, num_groups=groups, axis=1, epsilon=epsilon)
+    return node.call("nn.group_norm", node.input(0), *parameters, num_groups=groups, axis=1, epsilon=epsilon)
 
 
 @importer("LRN")
@@ -179,8 +170,7 @@ def _mean_variance_normalization(node: Node) -> Expr:
     axes = sorted({node.axis(axis, node.rank(0)) for axis in node.integers("axes", (0, 2, 3))})
     x = node.input(0)
     centred = node.call("subtract", x, node.call("mean", x, axis=tuple(axes), keepdims=True))
-    deviation = _deviation(node, centred, axes, 0.0)
-    return node.call("divide", centred, node.call("add", deviation, node.like(1e-9, deviation)))
+    return node.call("divide", centred, node.call("add", _deviation(node, centred, axes, 0.0), 1e-9))
 
 
 @importer("LpNormalization")
@@ -192,6 +182,6 @@ def _lp_normalization(node: Node) -> Expr:
     part = node.call("abs", x) if power == 1 else node.call("multiply", x, x)
     total = node.call("sum", part, axis=(axis,), keepdims=True)
     norm = total if power == 1 else node.call("sqrt", total)
-    is_zero = node.call("equal", norm, node.like(0.0, norm))  # of zeros, which stay zeros
-    result = node.call("divide", x, node.call("where", is_zero, node.like(1.0, norm), norm))
+    # zeros stay zeros
+    result = node.call("divide", x, node.call("where", node.call("equal", norm, 0.0), 1.0, norm))
     return node.cast(result, node.dtype(0))

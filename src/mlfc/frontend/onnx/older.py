@@ -7,11 +7,9 @@ from dataclasses import replace
 from math import inf
 from typing import Any
 
-import numpy as np
 from onnx import TensorProto
 
-from mlfc.frontend.onnx.node import Node
-from mlfc.relay.ir import Expr
+from mlfc.frontend.onnx.node import Node, int64
 
 OPSET = 7
 _BROADCASTING = ("Add", "And", "Div", "Equal", "Greater", "Less", "Mul", "Or", "Pow", "Sub", "Xor")
@@ -83,19 +81,18 @@ def _pads(node: Node) -> None:
 
 def _shape(node: Node) -> None:
     if node.opset < 5:
-        shape = node.integers("shape")
+        node.inputs[1:] = [int64(node, node.integers("shape"))]
         del node.attributes["shape"]
-        node.inputs[1:] = [_integers(node, shape)]
 
 
 def _whole(node: Node, *indices: int) -> None:
     """Convert known inputs that opset 1 stores in the dtype of the data to int64."""
     for index in indices:
-        values = None if node.dtype(index).startswith("int") else node.value(index, "sizes")
-        if values is not None:
+        if not node.dtype(index).startswith("int"):
+            values = node.value(index, "sizes")
             if (values % 1 != 0).any():
                 node.wrong(f"input {index} must be whole numbers, got {values.reshape(-1).tolist()}")
-            node.inputs[index] = _integers(node, values)
+            node.inputs[index] = int64(node, values)
 
 
 def _split(node: Node) -> None:
@@ -113,7 +110,7 @@ def _tile(node: Node) -> None:
             node.wrong("'tiles' and 'axis' must be one number each")
         repeats = [1] * node.rank(0)
         repeats[node.axis(axis[0], node.rank(0))] = tiles[0]
-        node.inputs[1:] = [_integers(node, repeats)]
+        node.inputs[1:] = [int64(node, repeats)]
 
 
 def _scales(node: Node) -> None:
@@ -125,24 +122,15 @@ def _scales(node: Node) -> None:
 
 def _power(node: Node) -> None:
     if "p" in node.attributes:
-        power = node.attributes["p"]
-        if power != int(power):
-            node.unsupported(f"with p={power} is not supported")
-        node.attributes["p"] = int(power)
+        if node.attributes["p"] % 1 != 0:
+            node.unsupported(f"with p={node.attributes['p']} is not supported")
+        node.attributes["p"] = int(node.attributes["p"])
 
 
-def _without_broadcast(node: Node) -> None:
-    node.attributes.pop("broadcast", None)
-
-
-def _integers(node: Node, values: object) -> Expr:
-    return node.constant(np.asarray(values, np.int64), "int64")
-
-
-_CHANGES: dict[str, Callable[[Node], None]] = {
+_CHANGES: dict[str, Callable[[Node], object]] = {
     "BatchNormalization": _statistics,
     "Cast": _cast,
-    "Gemm": _without_broadcast,
+    "Gemm": lambda node: node.attributes.pop("broadcast", None),
     "LpPool": _power,
     "PRelu": _slope,
     "Pad": _pads,

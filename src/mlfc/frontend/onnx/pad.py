@@ -7,8 +7,7 @@ from dataclasses import replace
 from math import prod
 
 from mlfc.frontend.onnx.node import Node, int64, shape_of
-from mlfc.frontend.onnx.positions import per_axis, within
-from mlfc.frontend.onnx.run_tables import RunTable, as_expr, counted, placed
+from mlfc.frontend.onnx.run_tables import RunTable, as_expr, counted, per_axis, placed, within
 from mlfc.frontend.onnx.table import importer
 from mlfc.ops.rules import TooSmallError
 from mlfc.relay.ir import Expr
@@ -18,36 +17,32 @@ _MODES = ("constant", "edge", "reflect", "wrap")
 
 
 @importer("Pad")
-def _pad_attributes(node: Node) -> Expr:
-    x = node.input(0)
-    value = node.like(node.real("value", 0.0), x)
-    return _pad(replace(node, inputs=[x, int64(node, node.integers("pads")), value]))
-
-
 @importer("Pad", since=11)
 def _pad(node: Node) -> Expr:
     x, rank = node.input(0), node.rank(0)
+    if node.opset < 11:
+        pads = int64(node, node.integers("pads"))
+        node = replace(node, inputs=[x, pads, node.like(node.real("value", 0.0), x)])
     node.has_shape(node.shape(1), (2 * (prod(node.shape(3)) if node.has(3) else rank),))
-    pads = node.known_integers(1, "pads")
+    known = node.known_integers(1, "pads")
     given = node.known_integers(3, "axes") if node.has(3) else range(rank)
     value = node.reshape(node.input(2), ()) if node.has(2) else node.like(0, x)
     mode = node.string("mode", "constant")
-    if pads is None or given is None:
+    if known is None or given is None:
         return _padded_at_run(node, _computed_widths(node), value, mode)
     axes = [node.axis(axis, rank) for axis in given]
-    if len(pads) != 2 * len(axes):
-        node.wrong(f"{len(pads)} pads do not fit {len(axes)} axes")
+    if len(known) != 2 * len(axes):
+        node.wrong(f"{len(known)} pads do not fit {len(axes)} axes")
     full = [0] * 2 * rank
     for position, axis in enumerate(axes):
-        full[axis], full[rank + axis] = pads[position], pads[len(axes) + position]
+        full[axis], full[rank + axis] = known[position], known[len(axes) + position]
     try:
         return pad(node, x, full, value, mode)
     except UndecidedError as error:
         node.undecided(error)
-    pairs = enumerate(zip(full[:rank], full[rank:], strict=True))
     widths = {
-        axis: (int64(node, before), maximum(node.shape(0)[axis] + before + after, 0))
-        for axis, (before, after) in pairs
+        axis: (int64(node, before), maximum(size + before + after, 0))
+        for axis, (size, before, after) in enumerate(zip(node.shape(0), full[:rank], full[rank:], strict=True))
         if (before, after) != (0, 0)
     }
     return _padded_at_run(node, widths, value, mode)
@@ -67,8 +62,7 @@ def _computed_widths(node: Node) -> dict[int, tuple[Expr, Extent]]:
     declared: Sequence[int | None] = node.declared_along([*changed]) or [None] * len(changed)
     widths = {}
     for wanted, (axis, (before, after)) in zip(declared, changed.items(), strict=True):
-        size = node.call("add", node.call("add", before, after), int64(node, old[axis]))
-        size = node.call("maximum", size, int64(node, 0))
+        size = node.call("maximum", node.call("add", node.call("add", before, after), old[axis]), 0)
         widths[axis] = before, node.size(index, what, size, wanted)
     return widths
 
@@ -84,9 +78,16 @@ def _padded_at_run(node: Node, widths: dict[int, tuple[Expr, Extent]], value: Ex
         if mode == "constant":
             x = placed(node, x, axis, RunTable(node, node.call("negative", before)), size, value)
             continue
-        cut, kept = _after_cutting(node, before, old[axis], size - old[axis])
-        pads = node.call("maximum", before, int64(node, 0))
-        inside = _mirrored(node, node.call("subtract", node.counted(size), pads), kept, mode)
+        # negative pads cut so many elements in front, and leave one at least
+        cut = node.call("maximum", node.call("negative", before), 0)
+        cut_behind = node.call("maximum", node.call("subtract", before, size - old[axis]), 0)
+        kept = node.call("maximum", node.call("subtract", old[axis], node.call("add", cut, cut_behind)), 1)
+        at = node.call("subtract", node.counted(size), node.call("maximum", before, 0))
+        if mode == "reflect":
+            period = node.call("multiply", 2, node.call("subtract", kept, 1))
+            at = node.call("floor_mod", at, node.call("maximum", period, 1))
+            at = node.call("minimum", at, node.call("subtract", period, at))
+        inside = node.call("floor_mod", at, kept) if mode == "wrap" else within(node, at, kept)
         x = node.call("take", x, within(node, node.call("add", cut, inside), int64(node, old[axis])), axis=axis)
     return x
 
@@ -102,7 +103,11 @@ def pad(node: Node, x: Expr, pads: Sequence[int], value: Expr, mode: str) -> Exp
         begin, end = maximum(0, -before), extent - maximum(0, -after)
         if bounds(extent + before + after)[1] < 0 or (mode != "constant" and bounds(begin - end)[0] > 0):
             node.wrong(f"pads {tuple(pads)} cut more than dimension {axis} has")
-        _require_elements(node, extent, before + after)
+        if bounds(extent + before + after)[0] < 0:  # negative pads may cut more elements than there are
+            if isinstance(before + after, int) and isinstance(extent, Dim) and extent.symbol is not None:
+                raise TooSmallError(node.operator, extent, -(before + after), "a dimension")
+            left = node.call("greater_equal", int64(node, extent + before + after), 0)
+            node.require(left, f"whether '{node.name}' cuts elements that there are")
         if mode == "constant" and bounds(end - begin)[0] < 0 < bounds(maximum(before, after))[1]:
             # what is cut on one side may be padding of the other
             x = placed(node, x, axis, -before, extent + before + after, value)
@@ -113,55 +118,20 @@ def pad(node: Node, x: Expr, pads: Sequence[int], value: Expr, mode: str) -> Exp
     if all(pair == (0, 0) for pair in widths):
         return x
     if mode == "wrap":
-        return _wrapped(node, x, widths)
+        for axis, (before, after) in enumerate(widths):
+            extent = shape_of(x)[axis]
+            if (before, after) != (0, 0):
+                (steps,) = counted(node, extent + before + after)
+                x = node.call("take", x, as_expr(node, (steps - before) % extent, "int32"), axis=axis)
+        return x
     if mode not in _MODES:
         node.wrong(f"mode '{mode}' is not known")
     return node.call("nn.pad", x, value, pad_width=tuple(widths), pad_mode=mode)
 
 
-def _require_elements(node: Node, extent: Extent, more: Extent) -> None:
-    """Require that a dimension has at least the elements that negative pads cut in total."""
-    if bounds(extent + more)[0] >= 0:
-        return
-    if isinstance(more, int) and isinstance(extent, Dim) and extent.symbol is not None:
-        raise TooSmallError(node.operator, extent, -more, "a dimension")
-    left, zero = node.constant(extent + more, "int64"), node.constant(0, "int64")
-    node.require(node.call("greater_equal", left, zero), f"whether '{node.name}' cuts elements that there are")
-
-
-def _wrapped(node: Node, x: Expr, widths: Sequence[tuple[int, int]]) -> Expr:
-    for axis, (before, after) in enumerate(widths):
-        extent = shape_of(x)[axis]
-        if (before, after) != (0, 0):
-            (steps,) = counted(node, extent + before + after)
-            x = node.call("take", x, as_expr(node, (steps - before) % extent, "int32"), axis=axis)
-    return x
-
-
-def _after_cutting(node: Node, before: Expr, extent: Extent, grown: Extent) -> tuple[Expr, Expr]:
-    """Return how many elements negative pads cut in front, and how many they leave, at least one."""
-    zero, one, size = (int64(node, value) for value in (0, 1, extent))
-    cut = node.call("maximum", node.call("negative", before), zero)
-    cut_behind = node.call("maximum", node.call("subtract", before, int64(node, grown)), zero)
-    return cut, node.call("maximum", node.call("subtract", size, node.call("add", cut, cut_behind)), one)
-
-
-def _mirrored(node: Node, at: Expr, extent: Expr, mode: str) -> Expr:
-    """Return the positions that padding repeats."""
-    one = int64(node, 1)
-    if mode == "wrap":
-        return node.call("floor_mod", at, extent)
-    if mode == "reflect":
-        period = node.call("multiply", int64(node, 2), node.call("subtract", extent, one))
-        at = node.call("floor_mod", at, node.call("maximum", period, one))
-        at = node.call("minimum", at, node.call("subtract", period, at))
-    return within(node, at, extent)
-
-
 @importer("CenterCropPad")
 def _center_crop_pad(node: Node) -> Expr:
-    x = node.input(0)
-    rank = node.rank(0)
+    x, rank = node.input(0), node.rank(0)
     axes = [node.axis(axis, rank) for axis in node.integers("axes", range(rank))]
     node.has_shape(node.shape(1), (len(axes),))
     sizes = node.sizes(1, "shape", node.declared_along(axes))

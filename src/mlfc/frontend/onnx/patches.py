@@ -35,10 +35,7 @@ def _positions(node: Node, image: Sequence[Extent], shape: WindowAttributes) -> 
 
 
 def _places_of_maxima(node: Node, shape: WindowAttributes) -> Expr:
-    """Return where in the tensor the largest element of each window lies, the first of equals.
-
-    With `storage_order`, the first axis of an image counts fastest; images follow each other as they do without.
-    """
+    """Return where in the tensor the largest element of each window lies, the first of equals."""
     order = node.integer("storage_order", 0)
     if order not in (0, 1):
         node.wrong(f"expected storage_order 0 or 1, got {order}")
@@ -55,11 +52,16 @@ def _places_of_maxima(node: Node, shape: WindowAttributes) -> Expr:
     places = np.where(inside, table, np.where(inside, table, size).min(axis=1)[:, None])
     # positions in images of known sizes take half the bytes
     dtype = "int32" if isinstance(places, np.ndarray) else "int64"
-    read = as_expr(node, places, dtype)
-    patches = node.call("take", images, read, axis=1)
+    patches = node.call("take", images, as_expr(node, places, dtype), axis=1)
     tap = node.cast(node.call("argmax", patches, axis=(2,), keepdims=False), dtype)
     rows, starts = places_of(node, *shape.out), places_of(node, batch, channels)
-    told = as_expr(node, places if order == 0 else _column_major(places, image), dtype)
+    if order == 1:  # positions in an image whose axes lie the other way round
+        step, rest, given, places = size, 1, places, places * 0
+        for extent in image:
+            step //= extent
+            places = places + given // step % extent * rest
+            rest *= extent
+    told = as_expr(node, places, dtype)
     chosen = node.call("add", tap, as_expr(node, rows * taps, dtype))
     place = node.call("take", node.reshape(told, (windows * taps,)), chosen, axis=0)
     start = as_expr(node, starts[:, None] * size, "int64")
@@ -80,16 +82,6 @@ def _require_elements(node: Node, inside: Any, shape: WindowAttributes) -> None:
     node.require(flag, f"whether every window of '{node.name}' has an element")
 
 
-def _column_major(places: Any, image: Sequence[Extent]) -> Any:
-    """Return positions in an image whose axes lie the other way round."""
-    found, step, rest = places * 0, prod(image), 1
-    for extent in image:
-        step //= extent
-        found = found + places // step % extent * rest
-        rest *= extent
-    return found
-
-
 @importer("MaxPool")
 def _max_pool(node: Node) -> Expr | list[Expr]:
     shape = pool_window(node)
@@ -106,10 +98,8 @@ def _max_unpool(node: Node) -> Expr:
     strides, pads = node.integers("strides", (1,) * rank), node.integers("pads", (0,) * 2 * rank)
     if rank < 1 or (len(kernel), len(strides), len(pads)) != (rank, rank, 2 * rank) or node.shape(1) != shape:
         node.wrong(f"a kernel {kernel} and indices of shape {node.shape(1)} do not fit a tensor of shape {shape}")
-    spatial = [
-        (shape[2 + axis] - 1) * strides[axis] - pads[axis] - pads[rank + axis] + kernel[axis] for axis in range(rank)
-    ]
-    inner = (*shape[:2], *spatial)
+    sides = zip(shape[2:], strides, pads[:rank], pads[rank:], kernel, strict=True)
+    inner = (*shape[:2], *((size - 1) * step - before - after + taps for size, step, before, after, taps in sides))
     wanted = node.sizes(2, "output_shape", node.declared_shape) if node.has(2) else inner
     short = len(wanted) != rank + 2 or any(outer < own for outer, own in zip(wanted, inner, strict=True))
     if min(inner) < 1 or short or max(wanted) >= _SIZE_LIMIT:
@@ -120,7 +110,7 @@ def _max_unpool(node: Node) -> Expr:
     if inner == tuple(wanted):
         return result
     widths = tuple((0, outer - own) for outer, own in zip(wanted, inner, strict=True))
-    return node.call("nn.pad", result, node.like(0, x), pad_width=widths, pad_mode="constant")
+    return node.call("nn.pad", result, 0, pad_width=widths, pad_mode="constant")
 
 
 @importer("Col2Im")

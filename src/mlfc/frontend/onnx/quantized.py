@@ -1,7 +1,4 @@
-"""Quantized forms: QuantizeLinear and DequantizeLinear around float operators, and operators on integers.
-
-ONNX rounds halves to even throughout, which is `rounding="TONEVEN"` here.
-"""
+"""QuantizeLinear, DequantizeLinear, and operators on integers; all round halves to even (`rounding="TONEVEN"`)."""
 
 from __future__ import annotations
 
@@ -28,14 +25,14 @@ _EXACT_TERMS = 1 << 13  # of so many products of bytes, all sums that their zero
 _EXACT_CENTRED_TERMS = 1 << 15  # the same where the weights are centred at once
 _FLOATS = tuple(dtype for dtype in dtypes.NARROW_FLOATS if dtype != "float8_e8m0fnu")
 
+_QLINEAR_NUMBERS = (1, 2, 4, 5, 6, 7)  # scales and zero points of QLinearMatMul
+
 
 def scale_of(node: Node, index: int, what: str) -> Constant | None:
     """Return a scale as a float32 scalar or vector; None if it is only known when the model runs."""
     node.input(index)
     values = node.known(index)
-    if values is None:
-        return None
-    return node.constant(_flat(node, values, what).astype(np.float32), "float32")
+    return None if values is None else node.constant(_flat(node, values, what).astype(np.float32), "float32")
 
 
 def zero_point_of(node: Node, index: int, like: Constant) -> Constant:
@@ -71,35 +68,25 @@ def _channel_axis(node: Node, shape: tuple[Extent, ...], *numbers: Constant) -> 
 @importer("QuantizeLinear", ignores=("precision",), folds=False)
 @importer("QuantizeLinear", domain=MICROSOFT, folds=False)
 def _quantize_linear(node: Node) -> Expr:
-    x, dtype = node.cast(node.input(0), "float32"), _stored_dtype(node)
-    block, saturate = node.integer("block_size", 0), bool(node.integer("saturate", 1))
-    scale = scale_of(node, 1, "y_scale") if not block and dtype not in _FLOATS else None
-    if scale is None:
-        return _quantized_at_run_time(node, x, dtype, block, saturate=saturate)
-    zero_point = zero_point_of(node, 2, scale)
-    axis = _channel_axis(node, shape_of(x), scale, zero_point)
-    result = node.call("qnn.quantize", x, scale, zero_point, out_dtype=dtype, axis=axis, rounding="TONEVEN")
-    note(node, result, scale, zero_point)
-    return result
-
-
-def _stored_dtype(node: Node) -> str:
-    code = node.integer("output_dtype", 0)
+    x, shape, code = node.cast(node.input(0), "float32"), node.shape(0), node.integer("output_dtype", 0)
     dtype = node.dtype(2) if node.has(2) else dtype_name(code, node.name) if code else "uint8"
     if dtype not in (*_INTEGERS, *_FLOATS):
         node.unsupported(f"to {dtype} is not supported", f"Supported: {', '.join((*_INTEGERS, *_FLOATS))}")
-    return dtype
-
-
-def _quantized_at_run_time(node: Node, x: Expr, dtype: str, block: int, *, saturate: bool) -> Expr:
-    shape = shape_of(x)
-    scaled = node.call("divide", x, node.cast(_spread(node, 1, shape, block), "float32"))
-    zero_point = _spread(node, 2, shape, block) if node.has(2) else node.constant(0, "int32")
-    if dtype not in _FLOATS:
-        return _saturated(node, scaled, zero_point, dtype)
-    if dtype == "float4_e2m1fn" and node.has(2):  # those of 8 bits have none but zeros
-        scaled = node.call("add", scaled, zero_point)
-    return narrowed(node, scaled, dtype, saturate=saturate)
+    block, saturate = node.integer("block_size", 0), bool(node.integer("saturate", 1))
+    scale = scale_of(node, 1, "y_scale") if not block and dtype not in _FLOATS else None
+    if scale is None:
+        scaled = node.call("divide", x, node.cast(_spread(node, 1, shape, block), "float32"))
+        shift = _spread(node, 2, shape, block) if node.has(2) else node.constant(0, "int32")
+        if dtype not in _FLOATS:
+            return _saturated(node, scaled, shift, dtype)
+        if dtype == "float4_e2m1fn" and node.has(2):  # those of 8 bits have none but zeros
+            scaled = node.call("add", scaled, shift)
+        return narrowed(node, scaled, dtype, saturate=saturate)
+    zero_point = zero_point_of(node, 2, scale)
+    axis = _channel_axis(node, shape, scale, zero_point)
+    result = node.call("qnn.quantize", x, scale, zero_point, out_dtype=dtype, axis=axis, rounding="TONEVEN")
+    note(node, result, scale, zero_point)
+    return result
 
 
 def _spread(node: Node, index: int, shape: tuple[int, ...], block: int) -> Expr:
@@ -115,10 +102,7 @@ def _spread(node: Node, index: int, shape: tuple[int, ...], block: int) -> Expr:
         return node.reshape(numbers, tuple(size if at == axis else 1 for at, size in enumerate(shape)))
     if not block or given != _blocks(node, shape, axis, block):
         node.wrong(f"scales of shape {given} do not fit blocks of {block} of a tensor of shape {shape}")
-    whole = node.call("repeat", numbers, repeats=block, axis=axis)
-    return whole if shape_of(whole) == shape else node.call(
-        "strided_slice", whole, begin=(0,) * len(shape), end=shape, strides=(1,) * len(shape), axes=None
-    )  # fmt: skip
+    return node.cut(node.call("repeat", numbers, repeats=block, axis=axis), axis, 0, shape[axis])
 
 
 def _blocks(node: Node, shape: tuple[int, ...], axis: int, block: int) -> tuple[int, ...]:
@@ -138,7 +122,7 @@ def _saturated(node: Node, scaled: Expr, zero_point: Expr, dtype: str) -> Expr:
 def note(node: Node, expr: Expr, scale: Constant, zero_point: Constant) -> None:
     """Remember what the integers of `expr` stand for, if one pair says it for all and they stand for numbers."""
     if scale.data.ndim == 0 and zero_point.data.ndim == 0 and np.isfinite(scale.data):
-        node.note_quantization(expr, Quantization(float(scale.data), int(zero_point.data)))
+        node.noted[expr] = Quantization(float(scale.data), int(zero_point.data))
 
 
 @importer("DequantizeLinear", folds=False)
@@ -152,36 +136,30 @@ def _dequantize_linear(node: Node) -> Expr:
         return node.cast(_blocks_dequantized(node, block), result_dtype)
     scale = scale_of(node, 1, "x_scale") if not block and dtype_of(x) not in _FLOATS else None
     if scale is None:
-        return node.cast(_dequantized_at_run_time(node, x, block), result_dtype)
+        spread, shape = _spread(node, 1, shape_of(x), block), shape_of(x)
+        whole = x if dtype_of(x) in _FLOATS else node.cast(x, "int32")
+        if node.has(2) and dtype_of(x) not in _FLOATS:
+            whole = node.call("subtract", whole, node.cast(_spread(node, 2, shape, block), "int32"))
+        return node.cast(node.call("multiply", node.cast(whole, dtype_of(spread)), spread), result_dtype)
     zero_point = zero_point_of(node, 2, scale)
     note(node, x, scale, zero_point)
     axis = _channel_axis(node, shape_of(x), scale, zero_point)
     return node.cast(node.call("qnn.dequantize", x, scale, zero_point, out_dtype="float32", axis=axis), result_dtype)
 
 
-def _dequantized_at_run_time(node: Node, x: Expr, block: int) -> Expr:
-    shape, scale = shape_of(x), _spread(node, 1, shape_of(x), block)
-    if dtype_of(x) in _FLOATS:
-        return node.call("multiply", node.cast(x, dtype_of(scale)), scale)
-    whole = node.cast(x, "int32")
-    if node.has(2):
-        whole = node.call("subtract", whole, node.cast(_spread(node, 2, shape, block), "int32"))
-    return node.call("multiply", node.cast(whole, dtype_of(scale)), scale)
-
-
 def _blocks_dequantized(node: Node, block: int) -> Expr:
     """Return weights that have a scale a block of elements; those of float formats are computed here."""
-    values, scales = node.value(0, "x"), node.value(1, "x_scale")
+    values, scales, dtype = node.value(0, "x"), node.value(1, "x_scale"), node.dtype(0)
     axis = node.axis(node.integer("axis", 1), values.ndim)
     shapes = {scales.shape, node.shape(2)} if node.has(2) else {scales.shape}
     if shapes != {_blocks(node, values.shape, axis, block)}:
         node.wrong(f"scales of shape {scales.shape} do not fit blocks of {block} of a tensor of shape {values.shape}")
-    if dtype_of(node.input(0)) in STORED:
+    if dtype in STORED:
         zero = node.value(2, "x_zero_point").astype(np.int32) if node.has(2) else np.int32(0)
         return blocks_dequantized(node, node.input(0), (node.input(1), zero), axis, block)
     picked = np.arange(values.shape[axis]) // block
-    whole = values.astype(np.float32 if dtype_of(node.input(0)) in _FLOATS else np.int32)
-    if node.has(2) and dtype_of(node.input(0)) not in _FLOATS:
+    whole = values.astype(np.float32 if dtype in _FLOATS else np.int32)
+    if node.has(2) and dtype not in _FLOATS:
         whole = whole - np.take(node.value(2, "x_zero_point"), picked, axis).astype(np.int32)
     return node.constant(whole.astype(np.float32) * np.take(scales, picked, axis).astype(np.float32), "float32")
 
@@ -202,19 +180,16 @@ def blocks_dequantized(
 @importer("DynamicQuantizeLinear")
 def dynamic_quantize_linear(node: Node) -> list[Expr]:
     """Return the codes of input 0 by its own range, their scale and their zero point."""
-    x = node.input(0)
-    zero = node.like(0.0, x)
-    axes = tuple(range(node.rank(0)))
+    x, every = node.input(0), {"axis": tuple(range(node.rank(0))), "keepdims": False}
     range_of = node.filled((1,) * node.rank(0), 0.0, dtype_of(x)) if 0 in node.shape(0) else x
-    largest = node.call("maximum", node.call("max", range_of, axis=axes, keepdims=False), zero)
-    smallest = node.call("minimum", node.call("min", range_of, axis=axes, keepdims=False), zero)
-    scale = node.call("divide", node.call("subtract", largest, smallest), node.like(255.0, x))
+    largest = node.call("maximum", node.call("max", range_of, **every), 0.0)
+    smallest = node.call("minimum", node.call("min", range_of, **every), 0.0)
+    scale = node.call("divide", node.call("subtract", largest, smallest), 255.0)
     # of nothing but zeros ONNX divides zero by zero; ONNX Runtime takes 1
-    scale = node.call("where", node.call("equal", largest, smallest), node.like(1.0, x), scale)
+    scale = node.call("where", node.call("equal", largest, smallest), 1.0, scale)
     below = node.call("divide", node.call("negative", smallest), scale)
     # not clip: where the range is infinite or the scale rounds to zero this is NaN, and 255 is what both make of that
-    last = node.like(255.0, x)
-    place = node.call("where", node.call("less_equal", below, last), below, last)
+    place = node.call("where", node.call("less_equal", below, 255.0), below, 255.0)
     zero_point = node.cast(node.call("round", place), "uint8")
     return [_saturated(node, node.call("divide", x, scale), zero_point, "uint8"), scale, zero_point]
 
@@ -327,31 +302,20 @@ def _is_fixed(node: Node, index: int) -> bool:
 @importer("QLinearMatMul")
 def _qlinear_matmul(node: Node) -> Expr:
     if any(node.known(index) is None for index in _QLINEAR_NUMBERS):
-        return _qlinear_matmul_at_run(node)
+        # multiply integers less their zero points; the scales meet the sums, which are rounded to even
+        if any(prod(node.shape(index)) != 1 for index in _QLINEAR_NUMBERS):
+            index = next(index for index in _QLINEAR_NUMBERS if node.known(index) is None)
+            raise node.unknown(index, ("a", "b", "y")[index // 3] + ("_scale" if index in (1, 4, 6) else "_zero_point"))
+        sums = node.cast(matmul(node, centred(node, 0, 2), centred(node, 3, 5)), "float32")
+        a, b, y = (node.cast(node.reshape(node.input(index), ()), "float32") for index in (1, 4, 6))
+        real = node.call("multiply", sums, node.call("divide", node.call("multiply", a, b), y))
+        return _saturated(node, real, node.reshape(node.input(7), ()), node.dtype(7))
     a_pair, b_pair = scale_and_zero(node, 1, 2, "a_scale"), scale_and_zero(node, 4, 5, "b_scale")
     y_pair = scale_and_zero(node, 6, 7, "y_scale")
     note(node, node.input(0), *a_pair)
     sums = integer_matmul(node, node.input(0), node.input(3), a_pair, b_pair)
     unit = np.asarray(a_pair[0].data * b_pair[0].data)
     return requantized(node, sums, unit, len(shape_of(sums)) - 1, *y_pair, node.dtype(7))
-
-
-_QLINEAR_NUMBERS = (1, 2, 4, 5, 6, 7)
-
-
-def _qlinear_matmul_at_run(node: Node) -> Expr:
-    """Multiply integers less their zero points; the scales meet the sums, which are rounded to even."""
-    if any(prod(node.shape(index)) != 1 for index in _QLINEAR_NUMBERS):
-        index = next(index for index in _QLINEAR_NUMBERS if node.known(index) is None)
-        raise node.unknown(index, ("a", "b", "y")[index // 3] + ("_scale" if index in (1, 4, 6) else "_zero_point"))
-    sums = matmul(node, centred(node, 0, 2), centred(node, 3, 5))
-    a, b, y = (node.cast(node.reshape(node.input(index), ()), "float32") for index in (1, 4, 6))
-    real = node.call("multiply", node.cast(sums, "float32"), node.call("divide", node.call("multiply", a, b), y))
-    dtype = node.dtype(7)
-    limits = np.iinfo(dtype)
-    zero_point = node.cast(node.reshape(node.input(7), ()), "float32")
-    whole = node.call("add", node.call("round", real), zero_point)
-    return node.cast(node.call("clip", whole, a_min=float(limits.min), a_max=float(limits.max)), dtype)
 
 
 def integer_matmul(
@@ -413,6 +377,4 @@ def _across(node: Node, index: int, zero_index: int) -> Expr:
 def centred(node: Node, index: int, zero_index: int) -> Expr:
     """Return an operand less its zero point, which is only known when the model runs, as int32."""
     whole = node.cast(node.input(index), "int32")
-    if not node.has(zero_index):
-        return whole
-    return node.call("subtract", whole, _across(node, index, zero_index))
+    return node.call("subtract", whole, _across(node, index, zero_index)) if node.has(zero_index) else whole

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from mlfc.frontend.onnx.node import Node, dtype_of, shape_of
+from mlfc.frontend.onnx.node import Node, dtype_of, shape_of, wide
 from mlfc.frontend.onnx.quantized import dynamic_quantize_linear
 from mlfc.frontend.onnx.table import MICROSOFT, importer
-from mlfc.ops.cell_functions import CELL_FUNCTIONS
-from mlfc.ops.recurrent import DIRECTIONS
+from mlfc.ops.recurrent import CELL_FUNCTIONS, DIRECTIONS
 from mlfc.relay.ir import Constant, Expr, Span
 from mlfc.relay.visitor import with_span
+from mlfc.support import dtypes
 from mlfc.support.dims import LARGEST, bounds, is_static
-
-_HALVES = ("float16", "bfloat16")
 
 
 @dataclass(frozen=True)
@@ -40,31 +39,29 @@ _RNN = _RecurrentCell("nn.rnn_steps", 1, ("tanh",), ("all", "hidden"))
 @importer("LSTM", ignores=("output_sequence",))
 def _lstm(node: Node) -> list[Expr]:
     layer = _Layer(node, _LSTM)
-    more = [layer.initial(6), layer.optional(7, (layer.directions, 3 * layer.units))]
-    return layer.results(layer.bias(), more, input_forget=bool(node.integer("input_forget", 0)))
+    return layer.results(
+        layer.gates(layer.bias()), layer.lstm_inputs(), input_forget=bool(node.integer("input_forget", 0))
+    )
 
 
 @importer("GRU", ignores=("output_sequence",))
 def _gru(node: Node) -> list[Expr]:
     layer = _Layer(node, _GRU)
-    linear = bool(node.integer("linear_before_reset", 0))
+    linear, none = bool(node.integer("linear_before_reset", 0)), layer.zeros((layer.directions, layer.units))
     if not linear or not node.has(3):
-        none = layer.zeros((layer.directions, layer.units))
-        return layer.results(layer.bias(), [none], linear_before_reset=linear)
+        return layer.results(layer.gates(layer.bias()), [none], linear_before_reset=linear)
     # the recurrent bias of the last gate is added before the reset gate scales it
     own, recurrent = layer.biases()
     cut = 2 * layer.units
-    kept = node.cut(recurrent, 1, 0, cut)
-    rest = layer.zeros((layer.directions, layer.units))
-    bias = node.call("add", own, node.concatenate([kept, rest], 1))
+    bias = node.call("add", own, node.concatenate([node.cut(recurrent, 1, 0, cut), none], 1))
     last = node.cut(recurrent, 1, cut, 3 * layer.units)
-    return layer.results(bias, [last], linear_before_reset=True)
+    return layer.results(layer.gates(bias), [last], linear_before_reset=True)
 
 
 @importer("RNN", ignores=("output_sequence",))
 def _rnn(node: Node) -> list[Expr]:
     layer = _Layer(node, _RNN)
-    return layer.results(layer.bias(), [])
+    return layer.results(layer.gates(layer.bias()), [])
 
 
 @importer("DynamicQuantizeLSTM", domain=MICROSOFT)
@@ -85,10 +82,9 @@ def _dynamic_lstm(node: Node) -> list[Expr]:
     bias = layer.bias()
     if bias is not None:
         gates = node.call("nn.bias_add", gates, node.reshape(bias, (columns,)), axis=2)
-    more = [layer.initial(6), layer.optional(7, (layer.directions, 3 * layer.units))]
     scales = node.constant(_scales(node, 10, layer), "float32")
-    return layer.results_of(
-        gates, [*more, scales], input_forget=bool(node.integer("input_forget", 0)), quantizes="whole"
+    return layer.results(
+        gates, [*layer.lstm_inputs(), scales], input_forget=bool(node.integer("input_forget", 0)), quantizes="whole"
     )
 
 
@@ -138,14 +134,10 @@ class _Layer:
         if 0 in (data[2], self.units):
             node.unsupported(f"of data of shape {data} is not supported", "Only the batch and the time may be empty")
 
-    def wide(self, expr: Expr) -> Expr:
-        """Return a tensor in the dtype of the computation: states of halves would lose bits at every step."""
-        return self.node.cast(expr, "float32") if dtype_of(expr) in _HALVES else expr
-
     def zeros(self, shape: tuple[int, ...]) -> Expr:
         """Return zeros in the dtype of the computation."""
         dtype = self.node.dtype(0)
-        return self.node.filled(shape, 0.0, "float32" if dtype in _HALVES else dtype)
+        return self.node.filled(shape, 0.0, "float32" if dtype in dtypes.HALVES else dtype)
 
     def optional(self, index: int, shape: tuple[int, ...]) -> Expr:
         """Return an input of that shape, or zeros where it is left out."""
@@ -153,14 +145,17 @@ class _Layer:
             return self.zeros(shape)
         if not self.node.has_shape(self.node.shape(index), shape):
             self.node.wrong(f"expected input {index} of shape {shape}, got {self.node.shape(index)}")
-        return self.wide(self.node.input(index))
+        return wide(self.node, self.node.input(index))  # states of halves would lose bits at every step
 
     def initial(self, index: int) -> Expr:
         """Return a state before the first step, (directions, batch, units)."""
         if not self.layout:
             return self.optional(index, (self.directions, self.batch, self.units))
-        state = self.optional(index, (self.batch, self.directions, self.units))
-        return self.node.transpose(state, (1, 0, 2))
+        return self.node.transpose(self.optional(index, (self.batch, self.directions, self.units)), (1, 0, 2))
+
+    def lstm_inputs(self) -> list[Expr]:
+        """Return the initial cells and the weights of peepholes."""
+        return [self.initial(6), self.optional(7, (self.directions, 3 * self.units))]
 
     def biases(self) -> tuple[Expr, Expr]:
         """Return the biases of the inputs' part of the gates and of the recurrent one, each (directions, columns)."""
@@ -175,9 +170,9 @@ class _Layer:
     def gates(self, bias: Expr | None) -> Expr:
         """Return the inputs' part of the gates, (steps, batch, directions * columns)."""
         node, columns = self.node, self.directions * self.cell.gates * self.units
-        data = self.wide(node.input(0))
+        data = wide(node, node.input(0))
         data = node.transpose(data, (1, 0, 2)) if self.layout else data
-        weight = node.reshape(self.wide(node.input(1)), (columns, shape_of(data)[2]))
+        weight = node.reshape(wide(node, node.input(1)), (columns, shape_of(data)[2]))
         product = node.call("nn.dense", data, weight, units=columns)
         return product if bias is None else node.call("nn.bias_add", product, node.reshape(bias, (columns,)), axis=2)
 
@@ -193,11 +188,7 @@ class _Layer:
             node.wrong(f"expected {self.batch} sequence_lens, got {node.dtype(4)} of shape {node.shape(4)}")
         return node.input(4)
 
-    def results(self, bias: Expr | None, more: Sequence[Expr], **attrs: Any) -> list[Expr]:
-        """Return the outputs of the node."""
-        return self.results_of(self.gates(bias), more, **attrs)
-
-    def results_of(self, gates: Expr, more: Sequence[Expr], **attrs: Any) -> list[Expr]:
+    def results(self, gates: Expr, more: Sequence[Expr], **attrs: Any) -> list[Expr]:
         """Return the outputs of the node; what stands for one that nobody wants is none of them."""
         node = self.node
         wanted = [name for index, name in enumerate(self.cell.results) if node.wants(index)] or ["hidden"]
@@ -207,7 +198,7 @@ class _Layer:
         clip = node.real("clip") if node.given("clip") else 0.0
         if not 0 <= clip < np.inf:
             node.wrong(f"expected a clip above 0, got {clip}")
-        weight, initial = self.wide(node.input(2)), self.initial(5)
+        weight, initial = wide(node, node.input(2)), self.initial(5)
         found = node.call(
             self.cell.operator, gates, weight, initial, self.lengths(), *more,
             **self.functions(), direction=self.direction, clip=clip, returns=tuple(returns), **attrs,
@@ -215,23 +206,14 @@ class _Layer:
         if derives and returns == ["all"] and not self.layout and dtype_of(found) == node.dtype(0):
             # it is an output itself: named later, it would be another expression than the one that the states are of
             found = with_span(found, Span((node.name,), node.outputs[0]))
-        parts: dict[str, Expr] = {}
-        begin = 0
-        for name in returns:
-            end = begin + (self.steps if name == "all" else 1)
-            parts[name] = self.part(node.cut(found, 0, begin, end), name)
-            begin = end
-        if derives:
-            parts["hidden"] = self.part(self.last(found), "hidden")
+        counts = [self.steps if name == "all" else 1 for name in returns]
+        rows = zip(returns, counts, accumulate(counts), strict=True)
+        parts = {name: self.part(node.cut(found, 0, end - count, end), name) for name, count, end in rows}
+        if derives:  # from the step that each direction takes last
+            places = [0 if goes_back else self.steps - 1 for goes_back in DIRECTIONS[self.direction]]
+            lasts = [node.cut(node.cut(found, 0, at, at + 1), 1, row, row + 1) for row, at in enumerate(places)]
+            parts["hidden"] = self.part(node.concatenate(lasts, 1), "hidden")
         return [parts.get(name, found) for name in self.cell.results]
-
-    def last(self, found: Expr) -> Expr:
-        """Return the step that each direction takes last, of all steps."""
-        node, parts = self.node, []
-        for direction, goes_back in enumerate(DIRECTIONS[self.direction]):
-            place = 0 if goes_back else self.steps - 1
-            parts.append(node.cut(node.cut(found, 0, place, place + 1), 1, direction, direction + 1))
-        return node.concatenate(parts, 1)
 
     def part(self, part: Expr, name: str) -> Expr:
         """Return one result of the operator as the node's output."""
@@ -247,7 +229,10 @@ class _Layer:
         node = self.node
         default = self.cell.functions * self.directions
         given = node.attribute("activations")
-        names = default if given is None else tuple(_text(item).lower() for item in given)
+        names = default
+        if given is not None:
+            texts = (item.decode("utf-8", "replace") if isinstance(item, bytes) else str(item) for item in given)
+            names = tuple(text.lower() for text in texts)
         unknown = [name for name in names if name not in CELL_FUNCTIONS]
         if unknown:
             node.unsupported(
@@ -257,19 +242,13 @@ class _Layer:
             node.wrong(f"expected {len(default)} activations, got {len(names)}")
         found = [CELL_FUNCTIONS[name] for name in names]
         alphas, betas = (list(node.reals(f"activation_{letter}", ())) for letter in ("alpha", "beta"))
+
+        def following(given: list[float], default: float | None) -> float:
+            # only functions that have a parameter take the next one that is given
+            return 0.0 if default is None else given.pop(0) if given else default
+
         return {
             "activations": names,
-            "alphas": tuple(_next(alphas, function.alpha) for function in found),
-            "betas": tuple(_next(betas, function.beta) for function in found),
+            "alphas": tuple(following(alphas, function.alpha) for function in found),
+            "betas": tuple(following(betas, function.beta) for function in found),
         }
-
-
-def _text(item: Any) -> str:
-    return item.decode("utf-8", "replace") if isinstance(item, bytes) else str(item)
-
-
-def _next(given: list[float], default: float | None) -> float:
-    """Return the next parameter that the node gives, for a function that has one."""
-    if default is None:
-        return 0.0
-    return given.pop(0) if given else default

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import combinations, islice
 from math import prod
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 
 from mlfc.frontend.onnx.node import Node, dtype_of, int64, is_float, shape_of, wide
-from mlfc.frontend.onnx.positions import different_axes, has_known_axes, named_axes, sizes_without
+from mlfc.frontend.onnx.run_tables import different_axes, has_known_axes, named_axes, sizes_without
 from mlfc.frontend.onnx.shape import axes_of
 from mlfc.frontend.onnx.table import importer
 from mlfc.ops.rules import TooSmallError
 from mlfc.relay.ir import Expr
+from mlfc.support import dtypes
 from mlfc.support.dims import Dim, Extent, UndecidedError, bounds, is_static, maximum, minimum
 
 Reduction: TypeAlias = "Callable[[Node], Expr]"
@@ -36,36 +37,37 @@ def _reduction(*operators: str) -> Callable[[Reduction], Reduction]:
 
 
 def _reduced_at_run(node: Node, convert: Reduction) -> Expr:
-    """Gather the elements of each reduction in one row of a matrix, and reduce its columns.
-
-    Where the declared shape leaves no choice of axes, the tensor is reduced along these.
-    """
+    """Reduce along the only axes that fit the declared shape, or the rows of a matrix of gathered elements."""
     x, old, rank, count = node.input(0), node.shape(0), node.rank(0), prod(node.shape(1))
-    keep, declared = node.flag("keepdims", 1), _declared_rows(node)
+    keep, declared = node.flag("keepdims", 1), node.declared_shape
+    sets: list[Sequence[int]] = []
+    if declared is not None and not isinstance(count, Dim) and is_static(old):
+        for axes in islice(combinations(range(rank), count), _SEARCH_LIMIT):
+            left = [1 if axis in axes else size for axis, size in enumerate(old) if keep or axis not in axes]
+            sets += [axes] if left == [*declared] and len(sets) < _CHOICE_LIMIT else []
+    if not sets:  # no set of axes gives the declared shape
+        declared = None
     if not 0 < rank <= _LARGEST_RANK or (isinstance(count, Dim) and not keep):
         raise node.unknown(1, "axes")
     named = different_axes(node, node.reshape(node.input(1), (count,)), rank)
     if isinstance(count, Dim) and not node.flag("noop_with_empty_axes"):
-        named = node.call("logical_or", named, node.call("equal", int64(node, count), int64(node, 0)))
-    sizes, one = int64(node, old), int64(node, 1)
-    kept, gone = node.call("where", named, one, sizes), node.call("where", named, sizes, one)
+        named = node.call("logical_or", named, node.call("equal", int64(node, count), 0))
+    sizes = int64(node, old)
+    kept, gone = node.call("where", named, 1, sizes), node.call("where", named, sizes, int64(node, 1))
     # a reduced axis has 1 also if it had 0
     high = [maximum(size, 1) for size in old] if keep else []
     values = kept if keep else sizes_without(node, named, rank - count)
     shape = node.sizes(1, "axes", declared, values=values, high=high)
-    axes = None if declared is None else _only_axes(old, declared, count, keep=keep)
-    if axes is not None:
-        return convert(replace(node, inputs=[x, int64(node, axes)]))
+    # all sets that give the shape reduce the same elements
+    if len({tuple(axis for axis in axes if old[axis] != 1) for axes in sets}) == 1 and len(sets) < _CHOICE_LIMIT:
+        return convert(replace(node, inputs=[x, int64(node, sets[0])]))
     rows = prod(shape)
     if declared is None:
         columns = node.size(1, "axes", node.call("prod", gone, axis=(0,), keepdims=False))
     else:
         columns = prod(old) // rows if rows else 1
-    positions = node.call(
-        "add",
-        node.reshape(_positions(node, rows, kept), (rows, 1)),
-        node.reshape(_positions(node, columns, gone), (1, columns)),
-    )
+    begins = node.reshape(_positions(node, rows, kept), (rows, 1))
+    positions = node.call("add", begins, node.reshape(_positions(node, columns, gone), (1, columns)))
     if prod(old) == 0:
         table = node.filled((rows, columns), 0, node.dtype(0))
     else:
@@ -75,43 +77,20 @@ def _reduced_at_run(node: Node, convert: Reduction) -> Expr:
     return node.reshape(result, shape)
 
 
-def _declared_rows(node: Node) -> Sequence[int] | None:
-    """Return the declared shape of a reduction if some set of axes gives it."""
-    declared, count, keep = node.declared_shape, prod(node.shape(1)), node.flag("keepdims", 1)
-    if declared is None or isinstance(count, Dim) or not is_static(node.shape(0)):
-        return None
-    return declared if next(_sets_of_axes(node.shape(0), declared, count, keep=keep), None) is not None else None
-
-
-def _only_axes(old: Sequence[int], shape: Sequence[int], count: int, *, keep: bool) -> Sequence[int] | None:
-    """Return axes that give a shape; None if others would reduce other elements."""
-    sets = list(islice(_sets_of_axes(old, shape, count, keep=keep), _CHOICE_LIMIT))
-    others = {tuple(axis for axis in axes if old[axis] != 1) for axes in sets}
-    return sets[0] if len(others) == 1 and len(sets) < _CHOICE_LIMIT else None
-
-
-def _sets_of_axes(old: Sequence[int], shape: Sequence[int], count: int, *, keep: bool) -> Iterator[tuple[int, ...]]:
-    for axes in islice(combinations(range(len(old)), count), _SEARCH_LIMIT):
-        sizes = [1 if axis in axes else size for axis, size in enumerate(old) if keep or axis not in axes]
-        if sizes == [*shape]:
-            yield axes
-
-
 def _positions(node: Node, count: Extent, shape: Expr) -> Expr:
     """Return the offsets in input 0 of the first `count` elements of a shape that is 1 along some of its axes."""
     at: Expr = node.counted(count)
     found = int64(node, 0)
     for axis in reversed(range(node.rank(0))):
-        size = node.call("maximum", node.reshape(node.cut(shape, 0, axis, axis + 1), ()), int64(node, 1))
-        step = node.call("multiply", node.call("floor_mod", at, size), int64(node, prod(node.shape(0)[axis + 1 :])))
+        size = node.call("maximum", node.reshape(node.cut(shape, 0, axis, axis + 1), ()), 1)
+        step = node.call("multiply", node.call("floor_mod", at, size), prod(node.shape(0)[axis + 1 :]))
         at, found = node.call("floor_divide", at, size), node.call("add", found, step)
     return found
 
 
 def reduced(node: Node, operator: str, x: Expr) -> Expr:
     """Return `x` reduced along the node's axes; on no axes at all it stays as it is."""
-    axes = _axes(node, x)
-    keep = node.flag("keepdims", 1)
+    axes, keep = _axes(node, x), node.flag("keepdims", 1)
     if operator in ("max", "min") and any(shape_of(x)[axis] == 0 for axis in axes):
         return _extreme_of_nothing(node, operator, x, axes)
     return node.call(operator, x, axis=axes, keepdims=keep) if axes else x
@@ -121,34 +100,24 @@ def _extreme_of_nothing(node: Node, operator: str, x: Expr, axes: Sequence[int])
     """Return what any element would change: the least value as a maximum, the greatest as a minimum."""
     keep, dtype = node.flag("keepdims", 1), dtype_of(x)
     shape = [1 if axis in axes else extent for axis, extent in enumerate(shape_of(x)) if keep or axis not in axes]
-    if is_float(x):
-        value = -np.inf if operator == "max" else np.inf
-    else:
-        value = np.iinfo(dtype).min if operator == "max" else np.iinfo(dtype).max
-    return node.broadcast(node.constant(value, dtype), shape)
+    low, high = (-np.inf, np.inf) if is_float(x) else dtypes.limits(dtype)
+    return node.broadcast(node.constant(low if operator == "max" else high, dtype), shape)
 
 
 def _axes(node: Node, x: Expr) -> tuple[int, ...]:
     """Return the axes to reduce, counted from the front; none where the tensor stays as it is."""
-    rank = len(shape_of(x))
-    given = axes_of(node)
-    no_axes_is_all = not node.flag("noop_with_empty_axes")
+    rank, given, is_no_op = len(shape_of(x)), axes_of(node), node.flag("noop_with_empty_axes")
     if given:
         return tuple(sorted({node.axis(axis, rank) for axis in given}))
-    return tuple(range(rank)) if no_axes_is_all else ()
+    return () if is_no_op else tuple(range(rank))
 
 
-@_reduction("ReduceMean", "ReduceProd", "ReduceSum")
+@_reduction("ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd", "ReduceSum")
 def _reduce(node: Node) -> Expr:
-    return reduced(node, node.operator.removeprefix("Reduce").lower(), node.input(0))
-
-
-@_reduction("ReduceMax", "ReduceMin")
-def _extreme(node: Node) -> Expr:
     x, operator = node.input(0), node.operator.removeprefix("Reduce").lower()
     if dtype_of(x) == "bool":
         # the largest of truth values is whether any is true, the smallest whether all are
-        operator = "any" if operator == "max" else "all"
+        operator = {"max": "any", "min": "all"}.get(operator, operator)
     return reduced(node, operator, x)
 
 
@@ -183,12 +152,13 @@ def _reduce_log_sum_exp(node: Node) -> Expr:
 
 @importer("ArgMax", "ArgMin")
 def _position(node: Node) -> Expr:
-    extent = node.shape(0)[node.axis(node.integer("axis", 0), node.rank(0))]
+    axis = node.axis(node.integer("axis", 0), node.rank(0))
+    extent = node.shape(0)[axis]
     if isinstance(extent, Dim) and bounds(extent)[0] < 1:
         raise TooSmallError(node.operator, extent, 1, "a dimension")
     result = node.call(
-        node.operator.lower(), node.input(0), axis=(node.axis(node.integer("axis", 0), node.rank(0)),),
-        keepdims=node.flag("keepdims", 1), select_last_index=bool(node.integer("select_last_index", 0)),
+        node.operator.lower(), node.input(0), axis=(axis,), keepdims=node.flag("keepdims", 1),
+        select_last_index=bool(node.integer("select_last_index", 0)),
     )  # fmt: skip
     return node.cast(result, "int64")
 
@@ -206,8 +176,8 @@ def _running(node: Node) -> Expr:
     for axis in reversed(range(rank - 1)):
         is_axis = node.reshape(node.cut(named, 0, axis, axis + 1), ())
         found = node.call("where", is_axis, _running_along(node, axis), found)
-    is_axis = node.call("any", named, axis=(0,), keepdims=False)
-    node.require(is_axis, f"whether the axis of '{node.name}' is one of its tensor")
+    is_one = node.call("any", named, axis=(0,), keepdims=False)
+    node.require(is_one, f"whether the axis of '{node.name}' is one of its tensor")
     return found
 
 
@@ -229,20 +199,16 @@ def _top_k(node: Node) -> list[Expr]:
     count = node.integer("k") if node.opset < 10 else node.extent(1, "k", declared[0] if declared else None, extent)
     if bounds(count)[1] < 0 or bounds(count - extent)[0] > 0:
         node.wrong(f"{count} elements cannot be picked from {extent}")
-    count = _at_most(node, count, extent)
+    is_few = False
+    try:
+        is_few = count <= extent
+    except UndecidedError as error:
+        node.undecided(error)
+    if not is_few:
+        few = node.call("less_equal", int64(node, count), extent)
+        node.require(few, f"whether '{node.name}' takes elements that there are")
+        count = minimum(count, extent)
     ascending = node.opset >= 11 and node.integer("largest", 1) != 1  # as ONNX Runtime reads other values
     node.integer("sorted", 1)  # in order they are either way
     places = node.call("topk", x, k=count, axis=axis, ret_type="indices", is_ascend=ascending, dtype="int64")
     return [node.call("gather", x, places, axis=axis), places]
-
-
-def _at_most(node: Node, count: Extent, extent: Extent) -> Any:
-    """Return the number of elements that are picked of a dimension; runs check that it has as many."""
-    try:
-        if count <= extent:
-            return count
-    except UndecidedError as error:
-        node.undecided(error)
-    few = node.call("less_equal", int64(node, count), int64(node, extent))
-    node.require(few, f"whether '{node.name}' takes elements that there are")
-    return minimum(count, extent)

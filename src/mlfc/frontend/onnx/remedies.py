@@ -1,7 +1,6 @@
-"""What would let a node compile that asks for a value which only the run of the model gives.
+"""Values of inputs with which a node compiles that requires a value which only the run of the model gives.
 
-The inputs of the model that the value follows from are looked for, and values of them that the node takes: mostly a
-shape is what is asked, and what the model states of the node's outputs says which. Each is tried on the node alone.
+Mostly a shape is required, and the declared shapes of the node's outputs determine it. Each is tried on the node alone.
 """
 
 from __future__ import annotations
@@ -25,13 +24,16 @@ from mlfc.support.cost import apart
 from mlfc.support.dims import bounds, is_static
 
 Array: TypeAlias = npt.NDArray[Any]
-Results: TypeAlias = "Sequence[Expr]"
 
 _FEW_INPUTS = 3
 _FEW_ELEMENTS = 64  # of an input that may be a setting: more are data
 _LARGEST_SEARCH = 400  # expressions between an input and the value
 _TRIALS = 100
 _MAKE_CONSTANT = "Make it a constant of the model; fixed input shapes (--shape) often make it one"
+_STATE_SHAPES = (
+    "If the shapes of the outputs are always the same, state them in the model (onnx.shape_inference, or value_info); "
+    "otherwise cut the model before this node"
+)
 _USUAL = (1, 2, 3, 4, 5, 8, 16, 0, -1)
 # What values that do not fit can make an importer stumble over.
 _MISFITS = (MlfcError, ArithmeticError, LookupError, TypeError, ValueError, MemoryError)
@@ -45,7 +47,9 @@ class Advisor:
     trials: int = 1000
     errors: int = 100  # for how many is looked: each walks the graph
 
-    def advised(self, node: Node, convert: Callable[[Node], Results], error: UnknownValueError) -> UnknownValueError:
+    def advised(
+        self, node: Node, convert: Callable[[Node], Sequence[Expr]], error: UnknownValueError
+    ) -> UnknownValueError:
         """Return the error of a node that asked for a value, with the inputs of the model that decide it.
 
         `convert` imports the node. Examples of values are given where it takes them, and makes of them outputs of the
@@ -54,13 +58,17 @@ class Advisor:
         place = f"node '{node.name}'"
         asked = self._deciding(node.input(error.index))
         if not asked:
-            step = _of_data(node, error.index) if self.errors > 0 else _MAKE_CONSTANT
+            step = _MAKE_CONSTANT
+            if self.errors > 0:
+                roots = (item.name for item in post_order(node.input(error.index)) if isinstance(item, Var))
+                root = next(roots, None)
+                step = f"It follows from the data in '{root}'. {_STATE_SHAPES}" if root is not None else _STATE_SHAPES
             return UnknownValueError(error.cause, index=error.index, place=place, next_step=step)
-        search = _Search(node, convert, self.results, min(self.trials, _TRIALS))
+        search = _Search(convert, self.results, min(self.trials, _TRIALS))
         with apart():
             found = search.values(node, {})
         self.trials -= search.count
-        told = advice(asked, found, search.states_shapes)
+        told = advice(asked, found, fits=node.declared_shape is not None)
         likely = search.likely if found else ()
         return UnknownValueError(error.cause, index=error.index, likely=likely, place=place, **told)
 
@@ -86,26 +94,13 @@ class Advisor:
 
 def advice(asked: Sequence[Var], found: Mapping[Var, Array] | None, fits: bool) -> dict[str, Any]:
     """Return the next step, and remedies, that give these inputs values; without `found` nothing fits."""
-    if not found:
-        remedies = [Remedy("--value", f"{var.name}=...") for var in asked]
-        return {"next_step": f"Say now what it will be: {' '.join(map(str, remedies))}", "remedies": remedies}
-    remedies = [Remedy("--value", f"{var.name}={_text(value)}", is_example=True) for var, value in found.items()]
-    shown = " ".join(map(str, remedies))
-    how = f"{shown} gives the declared shapes" if fits else f"for example {shown}"
+    remedies = [Remedy("--value", f"{var.name}=...") for var in asked]
+    if found:
+        remedies = [Remedy("--value", f"{var.name}={_text(value)}", is_example=True) for var, value in found.items()]
+    how = " ".join(map(str, remedies))
+    if found:
+        how = f"{how} gives the declared shapes" if fits else f"for example {how}"
     return {"next_step": f"Say now what it will be: {how}", "remedies": remedies}
-
-
-def _of_data(node: Node, index: int) -> str:
-    names = [var.name for var in _roots(node.input(index))]
-    source = f"It follows from the data in '{names[0]}'. " if names else ""
-    return (
-        f"{source}If the shapes of the outputs are always the same, state them in the model (onnx.shape_inference, or "
-        "value_info); otherwise cut the model before this node"
-    )
-
-
-def _roots(expr: Expr) -> list[Var]:
-    return [item for item in post_order(expr) if isinstance(item, Var)]
 
 
 def _deciding(expr: Expr) -> list[Var]:
@@ -122,17 +117,11 @@ def _deciding(expr: Expr) -> list[Var]:
 class _Search:
     """Looks for values of inputs that a node takes."""
 
-    node: Node
-    convert: Callable[[Node], Results]
+    convert: Callable[[Node], Sequence[Expr]]
     results: Sequence[tuple[int, ...]]  # shapes that the model states of its outputs
     limit: int
     count: int = 0
     likely: Sequence[ir.Type] = ()  # of the outputs, once values are found
-
-    @property
-    def states_shapes(self) -> bool:
-        """Whether the model states the shape of an output."""
-        return any(shape is not None for shape in self.node.declared)
 
     def values(self, node: Node, chosen: Mapping[Var, Array]) -> dict[Var, Array] | None:
         """Return values of inputs with which a node is imported, in which some inputs are constants already."""
@@ -156,15 +145,14 @@ class _Search:
         asked = [var for var in _deciding(expr) if var not in chosen]
         shapes = [shape for shape in node.declared if shape is not None] or list(self.results)
         shapes += [item.type.shape for item in node.inputs if item is not None and isinstance(item.type, ir.TensorType)]
-        for more in _assignments(asked, shapes, self.states_shapes):
+        for more in _assignments(asked, shapes, is_checked=node.declared_shape is not None):
             if self.count > self.limit:
                 break
             value = _value(expr, {**chosen, **more})
             if value is None:
                 self.count += 1
                 continue
-            inputs = [*node.inputs]
-            inputs[index] = Constant(value)
+            inputs = [*node.inputs[:index], Constant(value), *node.inputs[index + 1 :]]
             found = self.values(replace(node, inputs=inputs), {**chosen, **more})
             if found is not None:
                 return found
@@ -182,8 +170,7 @@ def _assignments(
 def _candidates(var: Var, shapes: Sequence[tuple[int, ...]], is_checked: bool) -> Iterator[Array]:
     """Yield values that an input may have; `shapes` are of tensors around it, those that are wanted first.
 
-    `is_checked` says whether values are dropped that give other shapes than are wanted: then zeros come first, which
-    zero points and padding mostly are.
+    Where values that give other shapes are dropped later (`is_checked`), zeros come first: usual zero points and pads.
     """
     kind = ir.tensor_type(var)
     item = dtypes.to_numpy(kind.dtype)
@@ -203,18 +190,11 @@ def _candidates(var: Var, shapes: Sequence[tuple[int, ...]], is_checked: bool) -
     else:
         filled = [[item] * count for item in _USUAL]
         ordered = [[0] * count, *_parts(shapes, count), *filled] if is_checked else [*_parts(shapes, count), *filled]
-    seen = set()
-    for values in ordered:
-        key = tuple(values)
-        # of open dimensions there is no number
-        if key not in seen and is_static(key):
-            seen.add(key)
+    for values in dict.fromkeys(map(tuple, ordered)):
+        if is_static(values):  # of open dimensions there is no number
             with np.errstate(all="ignore"):
-                yield (
-                    np.asarray(values, np.float64 if dtypes.is_float(kind.dtype) else np.int64)
-                    .astype(item)
-                    .reshape(kind.shape)
-                )
+                wide = np.asarray(values, np.float64 if dtypes.is_float(kind.dtype) else np.int64)
+                yield wide.astype(item).reshape(kind.shape)
 
 
 def _parts(shapes: Sequence[tuple[float, ...]], count: int) -> list[Sequence[float]]:
@@ -234,7 +214,8 @@ def _value(expr: Expr, known: Mapping[Var, Array]) -> Array | None:
             done[item] = Constant(known[item])
         elif isinstance(item, Call):
             try:
-                value = evaluate(_rebuilt(item, done))
+                again = with_children(item, (done[child] for child in children(item)))
+                value = evaluate(again) if isinstance(again, Call) else None
             except MlfcError:
                 return None
             if value is None:
@@ -248,19 +229,8 @@ def _value(expr: Expr, known: Mapping[Var, Array]) -> Array | None:
     return result.data if isinstance(result, Constant) else None
 
 
-def _rebuilt(call: Call, done: Mapping[Expr, Expr]) -> Call:
-    again = with_children(call, (done[child] for child in children(call)))
-    assert isinstance(again, Call)
-    return again
-
-
 def _text(value: Array) -> str:
     """Return a value as ``--value`` takes it; one number fills an input."""
-    flat = value.reshape(-1)
-    if value.dtype == np.bool_:
-        texts = [str(bool(item)).lower() for item in flat]
-    elif np.issubdtype(value.dtype, np.integer):
-        texts = [str(int(item)) for item in flat]
-    else:
-        texts = [f"{float(item):.9g}" for item in flat]
+    is_float = value.dtype.kind not in "biu"
+    texts = [f"{float(item):.9g}" if is_float else str(item.item()).lower() for item in value.reshape(-1)]
     return texts[0] if len(set(texts)) == 1 else ",".join(texts)

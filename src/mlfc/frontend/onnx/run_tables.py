@@ -1,6 +1,7 @@
-"""Tables of numbers that follow from dimension sizes: constants where these are static, else computed at run time.
+"""Tables of numbers that follow from dimension sizes, and positions, axes and counts that are computed at run time.
 
-numpy's operators and functions work on both, as far as `RunTable` supports them; `counted` makes the first table.
+Tables are constants where the sizes are static. numpy's operators and functions work on both kinds, as far as
+`RunTable` supports them; `counted` makes the first table.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
 
-from mlfc.frontend.onnx.node import Node, dtype_of, shape_of
+from mlfc.frontend.onnx.node import Node, dtype_of, int64, shape_of
 from mlfc.relay.ir import Expr
 from mlfc.support import cost
 from mlfc.support.dims import Dim, Extent, is_static
@@ -110,12 +111,9 @@ def _stack(parts: Sequence[Numbers], axis: int) -> RunTable:
     return RunTable(node, node.concatenate([node.call("expand_dims", part, axis=axis) for part in exprs], axis))
 
 
-def _broadcast_to(table: RunTable, shape: Sequence[Extent]) -> RunTable:
-    return RunTable(table.node, table.node.broadcast(table.expr, shape))
-
-
 _FUNCTIONS: Mapping[Callable[..., Any], Callable[..., RunTable]] = {
-    np.broadcast_to: _broadcast_to, np.clip: _clip, np.stack: _stack, np.where: _where,
+    np.broadcast_to: lambda table, shape: RunTable(table.node, table.node.broadcast(table.expr, shape)),
+    np.clip: _clip, np.stack: _stack, np.where: _where,
 }  # fmt: skip
 
 
@@ -123,11 +121,8 @@ def counted(node: Node, *counts: Extent) -> list[Numbers]:
     """Return 0, 1, ... for each of some extents, all of them constants or all computed by the run."""
     if is_static(counts):
         return [np.arange(count) for count in counts]  # type: ignore[arg-type]  # all are numbers
-    return [RunTable(node, _numbers(node, count)) for count in counts]
-
-
-def _numbers(node: Node, count: Extent) -> Expr:
-    return node.counted(count) if isinstance(count, Dim) else node.constant(np.arange(count), "int64")
+    numbers = (node.counted(count) if isinstance(count, Dim) else int64(node, np.arange(count)) for count in counts)
+    return [RunTable(node, each) for each in numbers]
 
 
 def places_of(node: Node, *shape: Extent) -> Any:
@@ -163,3 +158,112 @@ def placed(node: Node, x: Expr, axis: int, begin: Extent | RunTable, size: Exten
     at = RunTable(node, node.counted(size)) + begin
     column = node.reshape(as_expr(node, (at >= 0) & (at < shape[axis]), "bool"), (size, *[1] * (len(shape) - 1 - axis)))
     return node.call("where", column, node.call("take", x, at.expr, axis=axis), fill)
+
+
+def count_of(node: Node, flags: Expr) -> Expr:
+    """Return how many of a list of flags hold."""
+    return node.call("sum", node.cast(flags, "int64"), axis=(0,), keepdims=False)
+
+
+def first_true(node: Node, flags: Expr, count: Extent) -> Expr:
+    """Return the places of the first flags that hold, in their order, and of others where there are too few."""
+    if not isinstance(count, Dim):
+        holds = node.cast(flags, "int8")
+        return node.call("topk", holds, k=count, axis=0, ret_type="indices", is_ascend=False, dtype="int32")
+    # each of the `count` places is stored where its number says; flags that do not hold are stored behind the others
+    number = node.call("subtract", node.call("cumsum", node.cast(flags, "int64"), axis=0), 1)
+    target = node.call("minimum", node.call("where", flags, number, int64(node, count)), count)
+    places, room = node.counted(shape_of(flags)[0]), node.filled((count + 1,), 0, "int64")
+    return node.cut(node.call("scatter_elements", room, target, places, axis=0, reduction="update"), 0, 0, count)
+
+
+def with_length(node: Node, what: str, length: int | None) -> Expr:
+    """Return a list of integers in input 1 at run time; if its length is dynamic, runs check that it is `length`."""
+    size = prod(node.shape(1))
+    values = node.reshape(node.input(1), (size,))
+    if not isinstance(size, Dim):
+        return values
+    if length is None or length < 1:
+        raise node.unknown(1, what)
+    node.require(
+        node.call("equal", int64(node, size), length), f"whether '{node.name}' has {length} numbers in '{what}'"
+    )
+    return node.call("take", values, within(node, node.counted(length), int64(node, size)), axis=0)
+
+
+def named_axes(node: Node, axes: Expr, rank: int) -> Expr:
+    """Return [axes, rank] bools: whether an axis of a list is a dimension of a tensor."""
+    axes = wrapped(node, node.cast(node.reshape(axes, (prod(shape_of(axes)), 1)), "int64"), rank, low=False)
+    return node.call("equal", axes, int64(node, np.arange(rank)))
+
+
+def has_known_axes(node: Node) -> bool:
+    """Tell whether the axes of a node are an attribute, left out, or an input that is known at compile time."""
+    return node.given("axes") or not node.has(1) or node.known_integers(1, "axes") is not None
+
+
+def different_axes(node: Node, axes: Expr, rank: int) -> Expr:
+    """Return which of `rank` dimensions are named by a list of axes; runs check that these are different."""
+    named = node.call("any", named_axes(node, axes, rank), axis=(0,), keepdims=False)
+    count = prod(shape_of(axes))
+    node.require(node.call("equal", count_of(node, named), count), f"whether '{node.name}' has {count} different axes")
+    return named
+
+
+def sizes_without(node: Node, named: Expr, count: int) -> Expr:
+    """Return the sizes of the dimensions of input 0 that are not named, of which there are `count`."""
+    if not count:
+        return int64(node, np.zeros(0, np.int64))
+    places = first_true(node, node.call("logical_not", named), count)
+    return node.call("take", int64(node, node.shape(0)), places, axis=0)
+
+
+def per_axis(node: Node, axes: Expr | None, count: Any) -> Callable[[Expr | None, int, Extent], Expr | None]:
+    """Return a function of a list, an axis and a default: the element of the list that is for the axis.
+
+    It returns None for an axis that is known not to be among `axes`, and the default for a list that is left out.
+    """
+    rank = node.rank(0)
+    if axes is None and isinstance(count, Dim):
+        axes = node.counted(count)
+    known = np.arange(count) if axes is None else node.known(3)
+    fixed = None if known is None else [node.axis(int(axis), rank) for axis in known.reshape(-1)]
+    named = None if axes is None or fixed is not None else named_axes(node, axes, rank)
+
+    def number(values: Expr | None, axis: int, default: Extent) -> Expr | None:
+        if fixed is not None and axis not in fixed:
+            return None
+        if values is None:
+            return int64(node, default)
+        values = node.cast(values, "int64")
+        if fixed is not None:
+            index = fixed.index(axis)
+            return node.reshape(node.cut(values, 0, index, index + 1), ())
+        assert named is not None  # axes that are not fixed are named
+        column = node.reshape(node.cut(named, 1, axis, axis + 1), (count,))
+        given = node.call("sum", node.call("where", column, values, int64(node, 0)), axis=(0,), keepdims=False)
+        is_given = node.call("any", column, axis=(0,), keepdims=False)
+        return node.call("where", is_given, given, int64(node, default))
+
+    return number
+
+
+def rounded_up(node: Node, dividend: Expr, divisor: Expr) -> Expr:
+    """Return ``-(-dividend // divisor)``, the quotient rounded up."""
+    return node.call("negative", node.call("floor_divide", node.call("negative", dividend), divisor))
+
+
+def wrapped(node: Node, at: Expr, extent: Extent, *, low: bool = True) -> Expr:
+    """Return positions counted from the front; none before it unless `low` is False."""
+    at = node.call("where", node.call("less", at, 0), node.call("add", at, extent), at)
+    return node.call("maximum", at, 0) if low else at
+
+
+def clipped(node: Node, at: Expr, low: Expr | Extent, high: Expr | Extent) -> Expr:
+    """Return positions limited to `low` to `high`, `high` first where they contradict."""
+    return node.call("minimum", node.call("maximum", at, low), high)
+
+
+def within(node: Node, at: Expr, size: Expr) -> Expr:
+    """Return positions limited to those of an axis."""
+    return clipped(node, at, 0, node.call("subtract", size, 1))

@@ -1,20 +1,19 @@
-"""Images sampled at places that a tensor gives: GridSample, AffineGrid, DeformConv."""
+"""Images sampled at places and in regions that tensors give, and the choice of regions."""
 
 from __future__ import annotations
 
 from math import prod
-from typing import Any
 
 import numpy as np
 
 from mlfc.frontend.onnx.conv import WindowAttributes, conv_attributes, conv_window
 from mlfc.frontend.onnx.linear import matmul
-from mlfc.frontend.onnx.node import Node, dtype_of, shape_of
-from mlfc.frontend.onnx.run_tables import Numbers, allow, as_expr, counted, real
+from mlfc.frontend.onnx.node import Node, dtype_of, int64, shape_of
+from mlfc.frontend.onnx.run_tables import allow, as_expr, count_of, counted, real
 from mlfc.frontend.onnx.table import importer
 from mlfc.relay.ir import Expr
 from mlfc.support import cost
-from mlfc.support.dims import Extent, bounds, is_static, maximum
+from mlfc.support.dims import Extent, bounds, is_static, maximum, minimum
 
 _METHODS = {"linear": "bilinear", "cubic": "bicubic"}
 _LAYOUTS = {3: "NCW", 4: "NCHW", 5: "NCDHW"}
@@ -42,18 +41,19 @@ def _affine_grid(node: Node) -> Expr:
     wanted = None if declared is None or len(declared) < 4 else [declared[0], None, *declared[1:-1]]
     size = node.sizes(1, "size", wanted)
     is_size = len(size) in (4, 5) and all(bounds(extent)[1] >= 1 for extent in size)
-    if not is_size or len(theta) != 3 or not node.has_shape(theta[1:], (len(size) - 2, len(size) - 1)):
-        node.wrong(f"matrices of shape {theta} do not fit the size {size}")
-    if is_static((theta[0], size[0])) and theta[0] != size[0]:
+    fits = is_size and len(theta) == 3 and node.has_shape(theta[1:], (len(size) - 2, len(size) - 1))
+    if not fits or (is_static((theta[0], size[0])) and theta[0] != size[0]):
         node.wrong(f"matrices of shape {theta} do not fit the size {size}")
     if theta[0] != size[0]:
-        batches = [node.constant(extent, "int64") for extent in (theta[0], size[0])]
-        node.require(node.call("equal", *batches), f"whether the size of '{node.name}' is that of its matrices")
+        is_equal = node.call("equal", int64(node, theta[0]), size[0])
+        node.require(is_equal, f"whether the size of '{node.name}' is that of its matrices")
     places, dtype = size[2:], node.dtype(0)
     allow(node, *places, each=8 * (len(places) + 1))
-    steps = counted(node, *places)
-    corners = bool(node.integer("align_corners", 0))
-    grid = [_coordinates(node, *pair, corners=corners) for pair in zip(steps, places, strict=True)]
+    # where the elements of an axis lie from -1 to 1: their middles, or the first and the last at the ends
+    corners, grid = bool(node.integer("align_corners", 0)), []
+    for steps, extent in zip(counted(node, *places), places, strict=True):
+        last = real(node, maximum(extent - 1, 1) if corners else extent)
+        grid.append((2 * steps + (1 - extent)).astype("float64") / last)
     spread = [
         np.broadcast_to(part[tuple(slice(None) if at == axis else None for at in range(len(places)))], places)
         for axis, part in enumerate(grid)
@@ -65,12 +65,6 @@ def _affine_grid(node: Node) -> Expr:
     moved = matmul(node, node.cast(node.input(0), wide), as_expr(node, columns, wide))
     turned = node.transpose(moved, (0, 2, 1))
     return node.cast(node.reshape(turned, (theta[0], *places, shape_of(turned)[-1])), dtype)
-
-
-def _coordinates(node: Node, steps: Numbers, extent: Extent, *, corners: bool) -> Any:
-    """Return where the elements of an axis lie from -1 to 1: their middles, or the first and the last at the ends."""
-    last = maximum(extent - 1, 1) if corners else extent
-    return (2 * steps + (1 - extent)).astype("float64") / real(node, last)
 
 
 @importer("DeformConv")
@@ -112,12 +106,74 @@ def _deform_conv(node: Node) -> Expr:
 def _undeformed(node: Node, window: WindowAttributes, dtype: str) -> Expr:
     """Return where the taps of a convolution lie, of the shape (taps, 2, *out): the row, then the column."""
     cost.require("constants", 16 * prod(window.kernel) * prod(window.out), node.name)
-    axes = [
+    sides = zip(window.kernel, window.dilations, window.out, window.strides, window.begin, strict=True)
+    rows, columns = (
         (np.arange(count) * dilation)[:, None] + np.arange(extent) * stride - before
-        for count, dilation, extent, stride, before in zip(
-            window.kernel, window.dilations, window.out, window.strides, window.begin, strict=True
-        )
-    ]
-    rows, columns = axes[0][:, None, :, None], axes[1][None, :, None, :]
-    both = np.stack(np.broadcast_arrays(rows, columns), 2)
+        for count, dilation, extent, stride, before in sides
+    )
+    both = np.stack(np.broadcast_arrays(rows[:, None, :, None], columns[None, :, None, :]), 2)
     return node.constant(both.reshape(-1, 2, *window.out), dtype)
+
+
+@importer("NonMaxSuppression")
+def _non_max_suppression(node: Node) -> Expr:
+    """Select boxes; how many rows the result has is what the model states, else the most that there can be.
+
+    Rows for which there is no box hold -1; boxes for which there is no row are left out.
+    """
+    boxes, scores = node.shape(0), node.shape(1)
+    if len(boxes) != 3 or len(scores) != 3:
+        node.wrong(f"boxes of shape {boxes} and scores of shape {scores} are no batches")
+    if not node.has_shape(boxes, (scores[0], scores[2], 4)):
+        node.wrong(f"boxes of shape {boxes} and scores of shape {scores} do not fit")
+    declared = node.declared[0] if node.declared else None
+    if declared is not None:
+        if len(declared) != 2 or declared[1] != 3:
+            node.wrong(f"the result is declared to be of shape {declared}, not rows of 3")
+        rows = declared[0]
+    elif node.has(2) and node.dynamic is not None:  # of the most rows, those that are boxes
+        if node.dynamic.known(node.input(2)) is not None:
+            limit = minimum(maximum(node.extent(2, "max_output_boxes_per_class"), 0), scores[2])
+        else:
+            asked = node.call("minimum", node.reshape(node.input(2), ()), scores[2])
+            limit = node.runtime_size(node.call("maximum", asked, 0), 0, scores[2])
+        rows = prod(scores[:2]) * limit
+        found = _select(node, rows)
+        column = node.reshape(node.cut(found, 1, 0, 1), (rows,))
+        return node.cut(found, 0, 0, node.runtime_size(count_of(node, node.call("greater_equal", column, 0)), 0, rows))
+    elif node.has(2):
+        (most,) = node.value(2, "max_output_boxes_per_class").reshape(-1).tolist()
+        rows = prod(scores[:2]) * min(max(most, 0), scores[2])
+    else:
+        rows = 0
+    return _select(node, rows)
+
+
+def _select(node: Node, rows: Extent) -> Expr:
+    defaults = ((2, 0, "int64"), (3, 0.0, "float32"), (4, float("-inf"), "float32"))
+    limits = [node.optional(index) or node.constant(value, dtype) for index, value, dtype in defaults]
+    centred = bool(node.integer("center_point_box", 0))
+    return node.call("vision.select_boxes", node.input(0), node.input(1), *limits, rows=rows, center_point_box=centred)
+
+
+@importer("RoiAlign")
+def _roi_align(node: Node) -> Expr:
+    """Put the number of its image in front of each region, as Relay has it."""
+    data, rois, images = node.shape(0), node.shape(1), node.shape(2)
+    if len(data) != 4 or len(rois) != 2 or not node.has_shape((*rois, *images), (rois[0], 4, rois[0])):
+        node.wrong(f"data of shape {data}, regions of {rois} and numbers of images of {images} do not fit")
+    if bounds(data[0])[0] > 1 << 24:
+        node.unsupported(f"of {data[0]} images is not supported: float32 does not count further")
+    mode = node.string("coordinate_transformation_mode", "half_pixel") if node.opset >= 16 else "output_half_pixel"
+    if mode not in ("half_pixel", "output_half_pixel"):
+        node.wrong(f"expected coordinate_transformation_mode half_pixel or output_half_pixel, got '{mode}'")
+    pooled = node.integer("output_height", 1), node.integer("output_width", 1)
+    if min(pooled) < 1:
+        node.wrong(f"a region cannot be pooled to {pooled}")
+    edges = node.input(1) if node.dtype(1) == "float64" else node.cast(node.input(1), "float32")
+    numbers = node.cast(node.reshape(node.input(2), (rois[0], 1)), dtype_of(edges))
+    return node.call(
+        "vision.roi_align", node.input(0), node.concatenate([numbers, edges], 1), pooled_size=pooled,
+        spatial_scale=node.real("spatial_scale", 1.0), sample_ratio=node.integer("sampling_ratio", 0) or -1,
+        layout="NCHW", mode=node.string("mode", "avg").lower(), aligned=mode == "half_pixel",
+    )  # fmt: skip

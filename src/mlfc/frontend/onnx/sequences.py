@@ -17,33 +17,21 @@ _STEP_LIMIT = 64
 _RULES = ("linear", "gated", "delta", "gated_delta")
 
 
+@importer("RotaryEmbedding", domain=MICROSOFT, ignores=("scale",))
 @importer("RotaryEmbedding", since=23)
 def _rotary_embedding(node: Node) -> Expr:
-    return _rotary(node, node.input(1), node.input(2), node.optional(3))
-
-
-@importer("RotaryEmbedding", domain=MICROSOFT, ignores=("scale",))
-def _microsoft_rotary_embedding(node: Node) -> Expr:
-    if node.integer("is_packed_batching", 0):
+    """Return input 0 rotated, in the form that it has: by heads, or flat with the heads in its last axis."""
+    x, shape, is_microsoft = node.input(0), node.shape(0), node.operator.startswith(MICROSOFT)
+    if is_microsoft and node.integer("is_packed_batching", 0):
         node.unsupported("with is_packed_batching is not supported")
-    ids, (batch, count) = node.input(1), _batch_and_count(node)
-    if shape_of(ids) in ((), (1,)):  # the position of the first token; the others follow
-        steps = row(node, count, dtype_of(ids))
-        ids = node.broadcast(node.call("add", steps, node.reshape(ids, (1, 1))), (batch, count))
-    return _rotary(node, node.input(2), node.input(3), ids)
-
-
-def _batch_and_count(node: Node) -> tuple[int, int]:
-    shape = node.shape(0)
+    cos, sin = (node.input(index + is_microsoft) for index in (1, 2))
     if len(shape) not in (3, 4) or 0 in shape:
         node.wrong(f"expected a tensor of 3 or 4 dimensions that is not empty, got {shape}")
-    return shape[0], shape[-2]
-
-
-def _rotary(node: Node, cos: Expr, sin: Expr, ids: Expr | None) -> Expr:
-    """Return input 0 rotated, in the form that it has: by heads, or flat with the heads in its last axis."""
-    x, shape = node.input(0), node.shape(0)
-    batch, count = _batch_and_count(node)
+    batch, count = shape[0], shape[-2]
+    ids = node.input(1) if is_microsoft else node.optional(3)
+    if is_microsoft and node.shape(1) in ((), (1,)):  # the position of the first token; the others follow
+        steps = row(node, count, node.dtype(1))
+        ids = node.broadcast(node.call("add", steps, node.reshape(node.input(1), (1, 1))), (batch, count))
     heads, width = node.integer("num_heads", 0), node.integer("rotary_embedding_dim", 0)
     if len(shape) == 4:
         wanted = (batch, 1, count)
@@ -68,11 +56,9 @@ def angles(node: Node, table: Expr, ids: Expr | None, steps: tuple[int, int], wi
     size = shape_of(table)[-1] if shape_of(table) else 0
     if len(shape_of(table)) != rank or not node.has_shape((width,), (2 * size,)):
         node.wrong(f"expected tables of {rank} dimensions with {width} / 2 columns, got {shape_of(table)}")
-    found = table
-    if ids is not None:
-        if not node.has_shape(shape_of(ids), steps):
-            node.wrong(f"expected position ids of shape {steps}, got {shape_of(ids)}")
-        found = node.call("take", table, ids, axis=0)
+    if ids is not None and not node.has_shape(shape_of(ids), steps):
+        node.wrong(f"expected position ids of shape {steps}, got {shape_of(ids)}")
+    found = table if ids is None else node.call("take", table, ids, axis=0)
     if not node.has_shape(shape_of(found), (*steps, size)):
         node.wrong(f"expected tables of shape {(*steps, size)}, got {shape_of(found)}")
     return found
@@ -94,8 +80,7 @@ def turned(node: Node, x: Expr, cos: Expr, sin: Expr, *, interleaved: bool) -> E
     imaginary = node.call("add", node.call("multiply", sin, first), node.call("multiply", cos, second))
     if interleaved:
         columns = [node.reshape(part, (*shape[:-1], half, 1)) for part in (real, imaginary)]
-        rotated = node.reshape(node.concatenate(columns, 4), (*shape[:-1], 2 * half))
-        parts = [rotated]
+        parts = [node.reshape(node.concatenate(columns, 4), (*shape[:-1], 2 * half))]
     else:
         parts = [real, imaginary]
     if 2 * half < shape[-1]:
@@ -109,7 +94,7 @@ def _swiglu(node: Node) -> Expr:
     if not node.has_shape(shape_of(a), shape_of(b)):
         node.wrong(f"expected tensors of one shape, got {shape_of(a)} and {shape_of(b)}")
     alpha = node.real("alpha", 1.0)
-    argument = a if alpha == 1.0 else node.call("multiply", a, node.like(alpha, a))
+    argument = a if alpha == 1.0 else node.call("multiply", a, alpha)
     return node.call("multiply", node.call("multiply", a, node.call("sigmoid", argument)), b)
 
 
@@ -138,28 +123,23 @@ def row(node: Node, count: Extent, dtype: str) -> Expr:
 
 
 def scattered(node: Node, past: Expr, update: Expr, begin: Expr, axis: int, *, circular: bool = False) -> Expr:
-    """Return a cache with an update written along `axis` from `begin` on, int32 of shape (batch, 1, 1, 1).
-
-    Each element is selected rather than stored at its index, so that the result can take the place of the cache.
-    """
+    """Return a cache with an update written along `axis` from `begin` on, int32 of shape (batch, 1, 1, 1)."""
+    # each element is selected rather than stored at its index, so that the result can take the place of the cache
     shape, count = shape_of(past), shape_of(update)[axis]
     extent, batch = shape[axis], shape[0]
-    steps = row(node, extent, "int32")
-    at = node.call("subtract", steps, node.reshape(begin, (batch, 1)))
+    at = node.call("subtract", row(node, extent, "int32"), node.reshape(begin, (batch, 1)))
     if circular:
-        at = node.call("floor_mod", at, node.like(extent, at))
-    aligned = [1] * len(shape)
-    aligned[0], aligned[axis] = batch, extent
-    inside = node.call("less", at, node.like(count, at))
+        at = node.call("floor_mod", at, extent)
+    aligned = [batch, *(extent if index == axis else 1 for index in range(1, len(shape)))]
+    inside = node.call("less", at, count)
     if not circular:
-        inside = node.call("logical_and", inside, node.call("greater_equal", at, node.like(0, at)))
+        inside = node.call("logical_and", inside, node.call("greater_equal", at, 0))
     picked = update
     if bounds(count)[1] > 1:
         # rows outside the update are clipped to it, and not selected
         turn = (0, axis, *(index for index in range(1, len(shape)) if index != axis))
-        back = [turn.index(index) for index in range(len(shape))]
         picked = node.call("take", node.transpose(update, turn), at, axis=1, batch_dims=1)
-        picked = node.transpose(picked, back)
+        picked = node.transpose(picked, [turn.index(index) for index in range(len(shape))])
     return node.call("where", node.reshape(inside, aligned), picked, past)
 
 
@@ -207,7 +187,7 @@ def _linear_attention(node: Node) -> list[Expr]:
 
     def step(state: Expr, index: int | Expr) -> tuple[Expr, Expr]:
         """Return the next state and what the queries of the step find in it."""
-        key, value = steps.key(index), steps.value(index)
+        key, value = steps.column(steps.k, index), steps.row(steps.v, index)
         if decay is not None:
             state = node.call("multiply", state, steps.column(decay, index))
         if beta is not None:
@@ -224,10 +204,8 @@ def _linear_attention(node: Node) -> list[Expr]:
             state, row = step(state, index)
             rows.append(row)
         result = node.concatenate(rows, 2)
-    return [
-        join_heads(node, node.cast(result, node.dtype(0))),
-        node.cast(state, node.dtype(3) if node.has(3) else node.dtype(0)),
-    ]
+    state = node.cast(state, node.dtype(3) if node.has(3) else node.dtype(0))
+    return [join_heads(node, node.cast(result, node.dtype(0))), state]
 
 
 class _Steps:
@@ -307,18 +285,10 @@ class _Steps:
         batch, heads, _, size = shape_of(part)
         return self.node.reshape(self.row(part, index), (batch, heads, size, 1))
 
-    def key(self, index: int | Expr) -> Expr:
-        """Return the key of a step as a column."""
-        return self.column(self.k, index)
-
-    def value(self, index: int | Expr) -> Expr:
-        """Return the value of a step as a row."""
-        return self.row(self.v, index)
-
     def read(self, state: Expr, index: int | Expr) -> Expr:
         """Return what the queries of a step find in the state, (batch, heads, 1, width)."""
         node = self.node
-        query = node.call("multiply", self.row(self.q, index), node.like(self.scale, self.q))
+        query = node.call("multiply", self.row(self.q, index), self.scale)
         query = node.reshape(query, (self.batch * self.groups, self.shared, self.size))
         stack = node.reshape(state, (self.batch * self.groups, self.size, self.width))
         found = node.call("nn.batch_matmul", query, stack, transpose_a=False, transpose_b=False)

@@ -5,23 +5,24 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial, reduce
-from itertools import accumulate
+from itertools import accumulate, zip_longest
 from math import prod
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from mlfc.frontend.onnx.node import Node, int64, shape_of
-from mlfc.frontend.onnx.positions import (
+from mlfc.frontend.onnx.run_tables import (
+    as_expr,
+    clipped,
     count_of,
+    counted,
     different_axes,
     has_known_axes,
     rounded_up,
     sizes_without,
     with_length,
 )
-from mlfc.frontend.onnx.run_tables import as_expr, counted
 from mlfc.frontend.onnx.table import importer
 from mlfc.frontend.onnx.tensors import dtype_name
 from mlfc.frontend.symbolic import Quotient
@@ -63,8 +64,7 @@ def _regrouped(node: Node, shape: Sequence[Extent]) -> Expr:
 def _all_elements(node: Node, wanted: Sequence[Extent]) -> Expr:
     """Return the elements of input 0 in a list as long as a shape requires; runs check that its size is the same."""
     size, total = prod(node.shape(0)), prod(wanted)
-    fits = node.call("equal", int64(node, size), int64(node, total))
-    node.require(fits, f"whether the shape of '{node.name}' fits its elements")
+    node.require(node.call("equal", int64(node, size), total), f"whether the shape of '{node.name}' fits its elements")
     if size == 0:
         return node.filled((total,), 0, node.dtype(0))
     return node.call("take", node.reshape(node.input(0), (size,)), node.counted(total), axis=0)
@@ -72,9 +72,7 @@ def _all_elements(node: Node, wanted: Sequence[Extent]) -> Expr:
 
 def _wanted_shape(node: Node, given: Sequence[Extent]) -> list[Extent]:
     """Return the shape that a Reshape asks for, with numbers in place of 0 and -1."""
-    keep_zeros = bool(node.integer("allowzero", 0))
-    shape = node.shape(0)
-    wanted = list(given)
+    shape, wanted, keep_zeros = node.shape(0), list(given), bool(node.integer("allowzero", 0))
     for index, extent in enumerate(wanted):
         if extent == 0 and not keep_zeros:
             if index >= len(shape):
@@ -93,18 +91,17 @@ def _wanted_shape(node: Node, given: Sequence[Extent]) -> list[Extent]:
 
 def _requested_sizes(node: Node) -> Expr:
     """Return the shape that a Reshape requests at run time, with 0 and -1 replaced by the sizes they stand for."""
-    shape, declared, minus = node.shape(0), node.declared_shape, int64(node, -1)
-    wanted = node.cast(with_length(node, 1, "shape", None if declared is None else len(declared)), "int64")
+    shape, declared = node.shape(0), node.declared_shape
+    wanted = node.cast(with_length(node, "shape", None if declared is None else len(declared)), "int64")
     (rank,) = shape_of(wanted)
     if not node.integer("allowzero", 0):
         # a 0 beyond the rank of the tensor copies nothing: -2 equals no size
         old = int64(node, [*shape[:rank], *[-2] * (rank - len(shape))])
-        wanted = node.call("where", node.call("equal", wanted, int64(node, 0)), old, wanted)
-    is_left = node.call("equal", wanted, minus)
-    one_at_most = node.call("less_equal", count_of(node, is_left), int64(node, 1))
-    node.require(one_at_most, f"whether '{node.name}' has one -1 at most")
-    known = node.call("prod", node.call("where", is_left, int64(node, 1), wanted), axis=(0,), keepdims=False)
-    rest = node.call("floor_divide", int64(node, prod(shape)), node.call("maximum", known, int64(node, 1)))
+        wanted = node.call("where", node.call("equal", wanted, 0), old, wanted)
+    is_left = node.call("equal", wanted, -1)
+    node.require(node.call("less_equal", count_of(node, is_left), 1), f"whether '{node.name}' has one -1 at most")
+    known = node.call("prod", node.call("where", is_left, 1, wanted), axis=(0,), keepdims=False)
+    rest = node.call("floor_divide", prod(shape), node.call("maximum", known, 1))
     return node.call("where", is_left, rest, wanted)
 
 
@@ -112,9 +109,8 @@ def _requested_sizes(node: Node) -> Expr:
 def _flatten(node: Node) -> Expr:
     shape = node.shape(0)
     axis = node.integer("axis", 1)
-    if not -len(shape) <= axis <= len(shape):
-        node.wrong(f"axis {axis} is outside a tensor of {len(shape)} dimensions")
-    axis = axis + len(shape) if axis < 0 else axis
+    if axis != len(shape):  # behind all dimensions is possible, too
+        axis = node.axis(axis, len(shape))
     return node.reshape(node.input(0), (prod(shape[:axis]), prod(shape[axis:])))
 
 
@@ -139,26 +135,19 @@ def _squeeze(node: Node) -> Expr:
     shape = node.shape(0)
     if not has_known_axes(node):
         return reshaped(node, _sizes_without_axes(node), 1, "axes")
-    given = axes_of(node) or None  # an empty list names all dimensions of 1, as in ONNX Runtime
-    axes = (
-        tuple(index for index, extent in enumerate(shape) if extent == 1)
-        if given is None
-        else tuple(sorted({node.axis(axis, len(shape)) for axis in given}))
-    )
-    if given is None:
-        maybe = [axis for axis, extent in enumerate(shape) if isinstance(extent, Dim) and _may_be_one(extent)]
-        axes = tuple(sorted((*axes, *_dropped(node, maybe))))
+    given = axes_of(node)
+    if given:
+        axes = sorted({node.axis(axis, len(shape)) for axis in given})
+    else:  # an empty list names all dimensions of 1, as in ONNX Runtime
+        ends = {axis: bounds(extent) for axis, extent in enumerate(shape)}
+        maybe = [axis for axis, (low, high) in ends.items() if low <= 1 <= high and isinstance(shape[axis], Dim)]
+        axes = sorted([*(axis for axis, extent in enumerate(shape) if extent == 1), *_dropped(node, maybe)])
     still_open = [axis for axis in axes if isinstance(shape[axis], Dim) and bounds(shape[axis])[0] <= 1]
     if still_open:
         return _squeezed(node, axes, still_open)
     if any(shape[axis] != 1 for axis in axes):
-        node.wrong(f"dimensions {axes} of a tensor of shape {shape} are not all 1")
-    return node.call("squeeze", node.input(0), axis=axes) if axes else node.input(0)
-
-
-def _may_be_one(extent: Extent) -> bool:
-    low, high = bounds(extent)
-    return low <= 1 <= high
+        node.wrong(f"dimensions {tuple(axes)} of a tensor of shape {shape} are not all 1")
+    return node.call("squeeze", node.input(0), axis=tuple(axes)) if axes else node.input(0)
 
 
 def _dropped(node: Node, maybe: Sequence[int]) -> Sequence[int]:
@@ -168,7 +157,7 @@ def _dropped(node: Node, maybe: Sequence[int]) -> Sequence[int]:
     if not node.dynamic.choose(node.name):
         return maybe
     for axis in maybe:
-        is_more = node.call("not_equal", node.constant(node.shape(0)[axis], "int64"), node.constant(1, "int64"))
+        is_more = node.call("not_equal", int64(node, node.shape(0)[axis]), 1)
         node.require(is_more, f"whether '{node.name}' keeps dimension {axis}, which is not 1")
     return ()
 
@@ -182,9 +171,9 @@ def _squeezed(node: Node, axes: Sequence[int], still_open: Sequence[int]) -> Exp
             same_extent("Squeeze", shape[axis], 1)
     for axis in reversed(axes):
         if axis in still_open:
-            is_one = node.call("equal", node.constant(shape[axis], "int64"), node.constant(1, "int64"))
+            is_one = node.call("equal", int64(node, shape[axis]), 1)
             node.require(is_one, f"whether '{node.name}' drops a dimension of 1")
-            result = node.call("take", result, node.constant(0, "int64"), axis=axis)
+            result = node.call("take", result, int64(node, 0), axis=axis)
         elif shape[axis] == 1:
             result = node.call("squeeze", result, axis=(axis,))
         else:
@@ -195,13 +184,13 @@ def _squeezed(node: Node, axes: Sequence[int], still_open: Sequence[int]) -> Exp
 def _sizes_without_axes(node: Node) -> Expr:
     """Return the sizes of the dimensions that axes computed at run time leave; these must be different, and of 1."""
     shape, declared = node.shape(0), node.declared_shape
-    axes = with_length(node, 1, "axes", None if declared is None else len(shape) - len(declared))
+    axes = with_length(node, "axes", None if declared is None else len(shape) - len(declared))
     (count,) = shape_of(axes)
     if count > len(shape):
         raise node.unknown(1, "axes")
     named = different_axes(node, axes, len(shape))
     dropped = node.call("where", named, int64(node, shape), int64(node, 1))
-    is_one = node.call("equal", node.call("prod", dropped, axis=(0,), keepdims=False), int64(node, 1))
+    is_one = node.call("equal", node.call("prod", dropped, axis=(0,), keepdims=False), 1)
     node.require(is_one, f"whether '{node.name}' drops dimensions of 1")
     return sizes_without(node, named, len(shape) - count)
 
@@ -226,23 +215,20 @@ def _unsqueeze(node: Node) -> Expr:
 def _sizes_with_axes(node: Node) -> Expr:
     """Return the sizes of the input with 1 inserted at axes computed at run time, which must be different."""
     shape, declared = node.shape(0), node.declared_shape
-    axes = with_length(node, 1, "axes", None if declared is None else len(declared) - len(shape))
+    axes = with_length(node, "axes", None if declared is None else len(declared) - len(shape))
     (count,) = shape_of(axes)
     named = different_axes(node, axes, len(shape) + count)
     if not shape:
         return int64(node, [1] * count)
     place = node.call("cumsum", node.cast(node.call("logical_not", named), "int64"), axis=0)
-    place = node.call("maximum", node.call("subtract", place, int64(node, 1)), int64(node, 0))
     # places beyond the input are refused above
-    place = node.call("minimum", place, int64(node, len(shape) - 1))
-    kept = node.call("take", int64(node, shape), place, axis=0)
-    return node.call("where", named, int64(node, 1), kept)
+    place = clipped(node, node.call("subtract", place, 1), 0, len(shape) - 1)
+    return node.call("where", named, 1, node.call("take", int64(node, shape), place, axis=0))
 
 
 @importer("Concat")
 def _concat(node: Node) -> Expr:
-    parts = node.all_inputs()
-    return node.concatenate(parts, node.axis(node.integer("axis"), node.rank(0)))
+    return node.concatenate(node.all_inputs(), node.axis(node.integer("axis"), node.rank(0)))
 
 
 @importer("Split")
@@ -263,8 +249,7 @@ def _split(node: Node) -> list[Expr]:
         cost.require("operators", count, node.name)
         rest = extent % count if node.opset < 18 else 0  # since then, the last part may be smaller
         if isinstance(rest, Dim):
-            is_none = node.call("equal", node.constant(rest, "int64"), node.constant(0, "int64"))
-            node.require(is_none, f"whether '{node.name}' has equal parts")
+            node.require(node.call("equal", int64(node, rest), 0), f"whether '{node.name}' has equal parts")
         elif rest:
             node.wrong(f"dimension {axis} of {shape_of(x)} cannot be split into {count} equal parts")
         part = -(-extent // count)
@@ -273,10 +258,9 @@ def _split(node: Node) -> list[Expr]:
     if not low <= 0 <= high or min((bounds(size)[1] for size in sizes), default=-1) < 0 or len(sizes) < count:
         node.wrong(f"sizes {sizes} do not split dimension {axis} of {shape_of(x)} into {len(node.outputs)}")
     if (low, high) != (0, 0):
-        total, whole = (node.constant(size, "int64") for size in (sum(sizes), extent))
-        node.require(node.call("equal", total, whole), f"whether the sizes of '{node.name}' add up to dimension {axis}")
-    ends = list(accumulate(sizes))
-    return [node.cut(x, axis, end - size, end) for size, end in zip(sizes, ends, strict=True)]
+        is_whole = node.call("equal", int64(node, sum(sizes)), extent)
+        node.require(is_whole, f"whether the sizes of '{node.name}' add up to dimension {axis}")
+    return [node.cut(x, axis, end - size, end) for size, end in zip(sizes, accumulate(sizes), strict=True)]
 
 
 @importer("Expand")
@@ -290,7 +274,11 @@ def _expand(node: Node) -> Expr:
         for axis in range(-min(node.rank(0), len(wanted)), 0):
             if given is None or (isinstance(wanted[axis], int) and wanted[axis] > 1 and node.dynamic is not None):
                 x = stretched(node, x, axis, wanted[axis])
-        return node.broadcast(x, _expanded(shape_of(x), wanted))
+        # an extent that the run decides is no 1, unless the other is larger
+        pairs = [*zip_longest(reversed(shape_of(x)), reversed(wanted), fillvalue=1)][::-1]
+        return node.broadcast(
+            x, [new if old == 1 else old if new == 1 else same_extent("Expand", old, new) for old, new in pairs]
+        )
     try:
         shape = np.broadcast_shapes(node.shape(0), wanted)
     except ValueError:
@@ -303,22 +291,20 @@ def _broadcast_sizes(node: Node) -> tuple[Any, ...]:
     rank, declared = prod(node.shape(1)), node.declared_shape
     if isinstance(rank, Dim):
         raise node.unknown(1, "shape")
-    asked, one = node.cast(node.reshape(node.input(1), (rank,)), "int64"), int64(node, 1)
+    asked = node.cast(node.reshape(node.input(1), (rank,)), "int64")
     old = [extent_from_end(node.input(0), axis - rank) for axis in range(rank)]
     if any(size != 1 for size in old):
         sizes = int64(node, old)
-        is_one = node.call("equal", sizes, one)
-        fits = [node.call("equal", asked, one), node.call("equal", asked, sizes), is_one]
+        is_one = node.call("equal", sizes, 1)
+        fits = [node.call("equal", asked, 1), node.call("equal", asked, sizes), is_one]
         broadcast = node.call("all", reduce(partial(node.call, "logical_or"), fits), axis=(0,), keepdims=False)
         node.require(broadcast, f"whether the operands of '{node.name}' broadcast")
         asked = node.call("where", is_one, asked, sizes)
     is_known = declared is not None and len(declared) == max(rank, node.rank(0))
     wanted = declared[len(declared) - rank :] if declared is not None and is_known else None
     found = node.sizes(1, "shape", wanted, values=asked)
-    return tuple(
-        new if isinstance(new, int) or bounds(size)[0] <= 1 <= bounds(size)[1] else size
-        for new, size in zip(found, old, strict=True)
-    )
+    rows = zip(found, old, [bounds(size)[0] <= 1 <= bounds(size)[1] for size in old], strict=True)
+    return tuple(new if isinstance(new, int) or is_free else size for new, size, is_free in rows)
 
 
 def extent_from_end(operand: Expr, axis: int) -> Any:
@@ -332,37 +318,25 @@ def stretched(node: Node, operand: Expr, axis: int, wide: Extent) -> Expr:
     extent = extent_from_end(operand, axis)
     if not isinstance(extent, Dim) or extent == wide:
         return operand
-    number = node.constant(extent, "int64")
-    fits = (node.call("equal", number, node.constant(other, "int64")) for other in (wide, 1))
+    number = int64(node, extent)
+    fits = (node.call("equal", number, other) for other in (wide, 1))
     node.require(node.call("logical_or", *fits), f"whether the operands of '{node.name}' broadcast")
-    places = node.call("minimum", node.counted(wide), node.constant(extent - 1, "int64"))
+    places = node.call("minimum", node.counted(wide), extent - 1)
     return node.call("take", operand, places, axis=axis + len(shape_of(operand)))
-
-
-def _expanded(shape: Sequence[Extent], wanted: Sequence[Extent]) -> tuple[Extent, ...]:
-    """Return what a tensor is broadcast to; an extent that the run decides is no 1, unless the other is larger."""
-    rank = max(len(shape), len(wanted))
-    rows = zip([1] * (rank - len(shape)) + [*shape], [1] * (rank - len(wanted)) + [*wanted], strict=True)
-    return tuple(new if old == 1 else old if new == 1 else same_extent("Expand", old, new) for old, new in rows)
 
 
 @importer("Tile")
 def _tile(node: Node) -> Expr:
     node.has_shape(node.shape(1), (node.rank(0),))
-    repeats = node.sizes(1, "repeats", _repeats(node))
-    if len(repeats) != node.rank(0) or any(bounds(count)[1] < 0 for count in repeats):
-        node.wrong(f"repeats {repeats} do not fit a tensor of shape {node.shape(0)}")
+    old, new = node.shape(0), node.declared_shape or ()
+    is_known = len(old) == len(new) and is_static(old) and all(a and b % a == 0 for a, b in zip(old, new, strict=True))
+    declared = [b // a for a, b in zip(old, new, strict=True)] if is_known else None
+    repeats = node.sizes(1, "repeats", declared)
+    if len(repeats) != len(old) or any(bounds(count)[1] < 0 for count in repeats):
+        node.wrong(f"repeats {repeats} do not fit a tensor of shape {old}")
     if all(count == 1 for count in repeats):
         return node.input(0)
     return node.call("tile", node.input(0), reps=repeats)
-
-
-def _repeats(node: Node) -> Sequence[int] | None:
-    """Return how often the declared result repeats each dimension."""
-    old, new = node.shape(0), node.declared_shape or ()
-    if len(old) != len(new) or not is_static(old) or any(b % a if a else True for a, b in zip(old, new, strict=True)):
-        return None
-    return [b // a for a, b in zip(old, new, strict=True)]
 
 
 @importer("DepthToSpace", "SpaceToDepth")
@@ -376,7 +350,7 @@ def _depth_and_space(node: Node) -> Expr:
 
 @importer("Trilu")
 def _trilu(node: Node) -> Expr:
-    diagonal = node.input(1) if node.has(1) else node.constant(0, "int64")
+    diagonal = node.optional(1) or node.constant(0, "int64")
     return node.call("trilu", node.input(0), diagonal, upper=bool(node.integer("upper", 1)))
 
 
@@ -433,7 +407,12 @@ def _size(node: Node) -> Expr:
 @importer("Range", ignores=("stash_type",))
 def _range(node: Node) -> Expr:
     if all(node.known(index) is not None for index in range(3)):
-        return _known_range(node, [node.value(index, what).reshape(()) for index, what in enumerate(_ENDS)])
+        low, high, step = (node.value(index, what).reshape(()) for index, what in enumerate(_ENDS))
+        if float(step) == 0.0 or not np.isfinite(float(high) - float(low)):
+            node.wrong("start and limit must be finite and delta must not be zero")
+        number = int if low.dtype.kind in "iu" else float
+        (size,) = _checked(node, (max(0, -int(-(number(high) - number(low)) // number(step))),))
+        return Constant((low + np.arange(size).astype(low.dtype) * step).astype(low.dtype), None, node.span)
     ends = [_end(node, index) for index in range(3)]
     start, limit, delta = ends
     if delta == 0:
@@ -457,18 +436,6 @@ def _range(node: Node) -> Expr:
 _ENDS = "start", "limit", "delta"
 
 
-def _known_range(node: Node, ends: Sequence[npt.NDArray[Any]]) -> Expr:
-    start, limit, delta = ends
-    if float(delta) == 0.0 or not np.isfinite(float(limit) - float(start)):
-        node.wrong("start and limit must be finite and delta must not be zero")
-    exact = start.dtype.kind in "iu"
-    distance = int(limit) - int(start) if exact else float(limit) - float(start)
-    step = int(delta) if exact else float(delta)
-    count = max(0, -int(-distance // step))
-    _checked(node, (count,))
-    return Constant((start + np.arange(count).astype(start.dtype) * delta).astype(start.dtype), None, node.span)
-
-
 def _end(node: Node, index: int) -> Any:
     """Return an end of a range that is an integer, or a float that is an extent; None for others."""
     known = None if node.dynamic is None else node.dynamic.known(node.input(index))
@@ -488,18 +455,16 @@ def _steps(node: Node) -> Expr:
         start, limit, delta = (node.cast(item, "int64") for item in (start, limit, delta))
         count = rounded_up(node, node.call("subtract", limit, start), delta)
     else:
-        distance = node.call("subtract", limit, start)
-        wide = [node.cast(item, "float64") for item in (distance, delta)]
-        count = node.cast(node.call("ceil", node.call("divide", *wide)), "int64")
-    return node.call("maximum", count, int64(node, 0))
+        distance = node.cast(node.call("subtract", limit, start), "float64")
+        count = node.cast(node.call("ceil", node.call("divide", distance, node.cast(delta, "float64"))), "int64")
+    return node.call("maximum", count, 0)
 
 
 @importer("EyeLike")
 def _eye_like(node: Node) -> Expr:
     if node.rank(0) != 2:
         node.wrong(f"a tensor of shape {node.shape(0)} is not a matrix")
-    code = node.attribute("dtype")
-    dtype = node.dtype(0) if code is None else dtype_name(code, node.name)
+    dtype = dtype_name(node.attribute("dtype"), node.name) if node.given("dtype") else node.dtype(0)
     if is_static(node.shape(0)):
         _checked(node, node.shape(0))
     rows, columns = counted(node, *node.shape(0))

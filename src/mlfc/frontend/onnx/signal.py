@@ -1,16 +1,14 @@
-"""Signals: Fourier transforms as products with tables, and the windows and filters that go with them.
+"""Fourier transforms as products with tables, and their windows and filters.
 
-A transform of n elements takes n products for each of its results. Tables are made in float64 from angles below a whole
-turn, so that they are exact to the last bit of their dtype.
+Tables are computed in float64 from angles below a whole turn, so that they are exact to the last bit of their dtype.
 """
 
 from __future__ import annotations
 
 from math import prod
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from mlfc.frontend.onnx.node import Node, dtype_of, shape_of
 from mlfc.frontend.onnx.run_tables import Numbers, allow, as_expr, counted, real
@@ -20,33 +18,23 @@ from mlfc.relay.ir import Expr
 from mlfc.support import cost
 from mlfc.support.dims import Dim, Extent, bounds, maximum, minimum
 
-Floats: TypeAlias = "npt.NDArray[np.floating[Any]]"
-
 _LONGEST = 1 << 24
 
 
-@importer("DFT", since=17)
-def _dft_axis_attribute(node: Node) -> Expr:
-    return _transformed(node, node.integer("axis", 1))
-
-
-@importer("DFT", since=20)
-def _dft(node: Node) -> Expr:
-    axis = -2
-    if node.has(2):
-        (axis,) = node.value(2, "axis").reshape(-1).tolist()
-    return _transformed(node, axis)
-
-
-def _one(node: Node, index: int, what: str, declared: int | None = None) -> tuple[Any]:
+def _one(node: Node, index: int, what: str, declared: int | None = None) -> Any:
     values = node.sizes(index, what, None if declared is None else [declared])
     if len(values) != 1:
         node.wrong(f"'{what}' must be one number, not {len(values)}")
-    return (values[0],)
+    return values[0]
 
 
-def _transformed(node: Node, axis: int) -> Expr:
-    """Transform along `axis` by a product with a table, whose rows take the real and imaginary parts of an element."""
+@importer("DFT", since=17)
+@importer("DFT", since=20)
+def _dft(node: Node) -> Expr:
+    """Transform along an axis by a product with a table, whose rows take the real and imaginary parts of an element."""
+    axis = node.integer("axis", 1) if node.opset < 20 else -2
+    if node.opset >= 20 and node.has(2):
+        (axis,) = node.value(2, "axis").reshape(-1).tolist()
     x, rank, shape = node.input(0), node.rank(0), node.shape(0)
     inverse, onesided = bool(node.integer("inverse", 0)), bool(node.integer("onesided", 0))
     if rank < 2 or shape[-1] not in (1, 2):
@@ -56,11 +44,13 @@ def _transformed(node: Node, axis: int) -> Expr:
         node.wrong("the last axis holds the parts of a number")
     length = 2 * (shape[axis] - 1) if inverse and onesided else shape[axis]
     if node.has(1):
-        (length,) = _one(node, 1, "dft_length")
-    _check_length(node, length)
+        length = _one(node, 1, "dft_length")
+    low, high = bounds(length)
+    if high < 1 or low >= _LONGEST:
+        node.wrong(f"a transform of {length} elements is not possible")
     if shape[axis] == 0:
         node.unsupported("of no elements is not supported")
-    table = (_real_back if inverse and onesided else _forward_or_back)(node, length, shape[axis], inverse, onesided)
+    table = _table(node, length, shape[axis], inverse=inverse, onesided=onesided)
     given, parts, taken, _ = table.shape
     # the axis comes last but one, beside the parts of its numbers
     order = (*(other for other in range(rank - 1) if other != axis), axis, rank - 1)
@@ -75,12 +65,6 @@ def _transformed(node: Node, axis: int) -> Expr:
     return node.transpose(result, np.argsort(order).tolist())
 
 
-def _check_length(node: Node, length: Extent) -> None:
-    low, high = bounds(length)
-    if high < 1 or low >= _LONGEST:
-        node.wrong(f"a transform of {length} elements is not possible")
-
-
 def _angles(node: Node, length: Extent, taken: Extent, given: Extent, parts: int) -> Numbers:
     """Return the angle of each pair of a given and a taken element; `parts` is what becomes of one of the pairs."""
     allow(node, taken, given, each=8 * parts)
@@ -90,8 +74,18 @@ def _angles(node: Node, length: Extent, taken: Extent, given: Extent, parts: int
     return angles
 
 
-def _forward_or_back(node: Node, length: Extent, extent: Extent, inverse: bool, onesided: bool) -> Any:
-    """Return the table (elements given, parts of each, elements taken, parts of each)."""
+def _table(node: Node, length: Extent, extent: Extent, *, inverse: bool, onesided: bool) -> Any:
+    """Return the table of a transform (elements given, parts of each, elements taken, parts of each)."""
+    if inverse and onesided:  # real elements from half of the frequencies: the other half are their conjugates
+        taken = minimum(length // 2 + 1, extent)
+        angles = _angles(node, length, taken, length, 4)
+        here, _ = counted(node, taken, length)
+        alone = ((here == 0) | (here + here == length))[None, :]
+        weights = (alone.astype("float64") * -1.0 + 2.0) / real(node, length)
+        # of the frequencies that are alone, the imaginary parts count for nothing
+        imaginary = np.where(alone, 0.0, -np.sin(angles))
+        parts: Numbers = np.stack([weights * np.cos(angles), weights * imaginary], 2)
+        return parts.reshape(length, 1, taken, 2)
     taken, given = minimum(length, extent), length // 2 + 1 if onesided else length
     angles = _angles(node, length, taken, given, 6)
     real_parts, imaginary = np.cos(angles), np.sin(angles)
@@ -103,19 +97,6 @@ def _forward_or_back(node: Node, length: Extent, extent: Extent, inverse: bool, 
     return np.stack([np.stack([real_parts, -imaginary], 2), np.stack([imaginary, real_parts], 2)], 1)
 
 
-def _real_back(node: Node, length: Extent, extent: Extent, _inverse: bool, _onesided: bool) -> Any:
-    """Return the table that gives real elements from half of the frequencies: the other half are their conjugates."""
-    taken = minimum(length // 2 + 1, extent)
-    angles = _angles(node, length, taken, length, 4)
-    here, _ = counted(node, taken, length)
-    alone = ((here == 0) | (here + here == length))[None, :]
-    weights = (alone.astype("float64") * -1.0 + 2.0) / real(node, length)
-    # of the frequencies that are alone, the imaginary parts count for nothing
-    imaginary = np.where(alone, 0.0, -np.sin(angles))
-    parts: Numbers = np.stack([weights * np.cos(angles), weights * imaginary], 2)
-    return parts.reshape(length, 1, taken, 2)
-
-
 @importer("STFT", since=17)
 def _stft(node: Node) -> Expr:
     """Convolve the signal with the table of a transform: each step of the convolution is a frame."""
@@ -125,45 +106,34 @@ def _stft(node: Node) -> Expr:
     shape = shape_of(x)
     if len(shape) != 3 or shape[2] not in (1, 2) or 0 in shape:
         node.wrong(f"{node.shape(0)} is not the shape of signals")
-    (step,) = _one(node, 1, "frame_step")
-    length = _frame_length(node, shape[1])
-    if isinstance(length, Dim):
-        node.unsupported("of frames whose length the run decides is not supported", "Give frame_length, or a window")
-    if not 1 <= length <= bounds(shape[1])[1] or step < 1:
-        node.wrong(f"frames of {length} elements every {step} do not fit signals of {shape[1]}")
-    onesided = bool(node.integer("onesided", 1))
-    table = _forward_or_back(node, length, length, inverse=False, onesided=onesided)
-    table = table[..., : shape[2]].transpose(2, 3, 0, 1)
-    bins, dtype = table.shape[2], dtype_of(x)
-    wide = dtype if dtype == "float64" else "float32"
-    kernel = _windowed(node, table.reshape(length, shape[2], -1), wide)
-    frames = node.call(
-        "nn.conv1d", node.cast(x, wide), kernel, strides=(step,), padding=(0, 0), dilation=(1,), groups=1,
-        channels=2 * bins, kernel_size=(length,), data_layout="NWC", kernel_layout="WIO",
-    )  # fmt: skip
-    return node.cast(node.reshape(frames, (shape[0], shape_of(frames)[1], bins, 2)), dtype)
-
-
-def _frame_length(node: Node, signal: int) -> int:
-    lengths = list(_one(node, 3, "frame_length")) if node.has(3) else []
+    step = _one(node, 1, "frame_step")
+    lengths = [_one(node, 3, "frame_length")] if node.has(3) else []
     if node.has(2):
         if node.rank(2) != 1:
             node.wrong(f"a window of shape {node.shape(2)} is not a list of numbers")
         lengths += node.shape(2)
     if len(set(lengths)) > 1:
         node.wrong(f"a window of {lengths[1]} elements does not fit frames of {lengths[0]}")
-    return lengths[0] if lengths else signal
-
-
-def _windowed(node: Node, table: Floats, dtype: str) -> Expr:
-    """Return the table with every element weighted by the window, which may come when the model runs."""
-    if not node.has(2):
-        return node.constant(table, dtype)
-    window = node.known(2)
+    length = lengths[0] if lengths else shape[1]
+    if isinstance(length, Dim):
+        node.unsupported("of frames whose length the run decides is not supported", "Give frame_length, or a window")
+    if not 1 <= length <= bounds(shape[1])[1] or step < 1:
+        node.wrong(f"frames of {length} elements every {step} do not fit signals of {shape[1]}")
+    table = _table(node, length, length, inverse=False, onesided=bool(node.integer("onesided", 1)))
+    table = table[..., : shape[2]].transpose(2, 3, 0, 1)
+    bins, dtype = table.shape[2], dtype_of(x)
+    wide = dtype if dtype == "float64" else "float32"
+    kernel, window = table.reshape(length, shape[2], -1), node.known(2)
     if window is not None:
-        return node.constant(table * window.astype(np.float64)[:, None, None], dtype)
-    column = node.reshape(node.cast(node.input(2), dtype), (len(table), 1, 1))
-    return node.call("multiply", node.constant(table, dtype), column)
+        kernel = kernel * window.astype(np.float64)[:, None, None]
+    kernel = node.constant(kernel, wide)
+    if node.has(2) and window is None:
+        kernel = node.call("multiply", kernel, node.reshape(node.cast(node.input(2), wide), (length, 1, 1)))
+    frames = node.call(
+        "nn.conv1d", node.cast(x, wide), kernel, strides=(step,), padding=(0, 0), dilation=(1,), groups=1,
+        channels=2 * bins, kernel_size=(length,), data_layout="NWC", kernel_layout="WIO",
+    )  # fmt: skip
+    return node.cast(node.reshape(frames, (shape[0], shape_of(frames)[1], bins, 2)), dtype)
 
 
 # the value at both ends, and what is added of the squared sines of half a turn and of a whole one
@@ -173,7 +143,7 @@ _WINDOWS = {"HannWindow": (0.0, 1.0, 0.0), "HammingWindow": (4 / 46, 42 / 46, 0.
 @importer(*_WINDOWS, since=17)
 def _window(node: Node) -> Expr:
     declared = node.declared_shape
-    (size,) = _one(node, 0, "size", None if declared is None else prod(declared))
+    size = _one(node, 0, "size", None if declared is None else prod(declared))
     if bounds(size)[1] < 0 or bounds(size)[0] >= _LONGEST:
         node.wrong(f"a window of {size} elements is not possible")
     allow(node, size, each=32)

@@ -27,7 +27,6 @@ class Importer:
     """How one operator, from one opset on, becomes Relay."""
 
     convert: Convert  # returns the expression of the node's output, or those of its outputs in order
-    since: int  # first opset of the domain for which this holds
     ignores: frozenset[str]  # attributes that cannot change the result of inference
     folds: bool  # whether the node is evaluated at import when all its inputs are known
     sequences: bool = False  # whether an input may be a sequence of tensors
@@ -47,24 +46,6 @@ def qualified(domain: str, operator: str) -> str:
     return f"{domain}.{operator}" if domain else operator
 
 
-def add_importer(
-    operator: str,
-    convert: Convert,
-    *,
-    since: int = 1,
-    domain: str = "",
-    ignores: Sequence[str] = (),
-    folds: bool = True,
-    sequences: bool = False,
-) -> None:
-    """Add an importer to the table."""
-    name = qualified(domain, operator)
-    importers = IMPORTERS.setdefault(name, {})
-    if since in importers:
-        raise InternalError(f"the importer of {name} since opset {since} is registered twice")
-    importers[since] = Importer(convert, since, frozenset(ignores), folds, sequences)
-
-
 def importer(
     *operators: str,
     since: int = 1,
@@ -76,10 +57,11 @@ def importer(
     """Return a decorator that adds a function as the importer of `operators`."""
 
     def register(convert: C) -> C:
-        for operator in operators:
-            add_importer(
-                operator, convert, since=since, domain=domain, ignores=ignores, folds=folds, sequences=sequences
-            )
+        for name in (qualified(domain, operator) for operator in operators):
+            importers = IMPORTERS.setdefault(name, {})
+            if since in importers:
+                raise InternalError(f"the importer of {name} since opset {since} is registered twice")
+            importers[since] = Importer(convert, frozenset(ignores), folds, sequences)
         return convert
 
     return register
@@ -102,11 +84,6 @@ def supported(domain: str = "") -> list[str]:
     return [name for known, _, name in (item.rpartition(".") for item in IMPORTERS) if known == domain]
 
 
-def runtime_advice(own: str | None) -> str:
-    """Return a next step that begins with ONNX Runtime, and goes on with the node's own."""
-    return f"{_RUN_IT}. {own}" if own else _RUN_IT
-
-
 def advice(domain: str, operator: str, opset: int = 0) -> str:
     """Return what a user can do about an unsupported operator: another opset, or the nearest supported form."""
     newer = [first for first in since(domain, operator) if first > opset > 0]
@@ -114,9 +91,8 @@ def advice(domain: str, operator: str, opset: int = 0) -> str:
         return f"Export the model with opset {newer[0]} or newer of the domain '{domain or 'ai.onnx'}'"
     if (domain, operator) in _ADVICE:
         return _ADVICE[domain, operator]
-    kinds = [step for part, step in _ADVICE_BY_KIND.items() if part in operator]
-    if kinds:
-        return kinds[0]
+    if "String" in operator:
+        return _NO_STRINGS
     names = {item.rpartition(".")[2].lower(): item for item in IMPORTERS}
     near = [names[key] for key in nearest(operator.lower(), names)]
     if near and qualified(domain, operator) not in near:
@@ -125,7 +101,7 @@ def advice(domain: str, operator: str, opset: int = 0) -> str:
 
 
 ONNX_RUNTIME = Remedy("--byoc", "onnxruntime")
-_RUN_IT = f"Let ONNX Runtime run the node (mlfc compile {ONNX_RUNTIME})"
+RUN_IT = f"Let ONNX Runtime run the node (mlfc compile {ONNX_RUNTIME})"
 _CUT = "Cut the model before this node and do the step in the program that uses the result"
 UNROLL = "Export the model with the loop unrolled: a fixed sequence length makes the steps plain operators"
 _NO_STRINGS = "Generated code has no strings: do the step in the program, and cut the model after this node"
@@ -135,7 +111,4 @@ _ADVICE = {
     ("", "LpPool"): "AveragePool and MaxPool are supported",
     ("", "ImageDecoder"): "Decode the image in the program, and cut the model after this node",
     ("", "RegexFullMatch"): _NO_STRINGS,
-}
-_ADVICE_BY_KIND = {
-    "String": _NO_STRINGS,
 }

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import onnx
-from onnx import TensorProto, numpy_helper
+from onnx import TensorProto, helper, numpy_helper
 
 from mlfc.errors import ModelError, UnsupportedError
 from mlfc.support import dtypes
@@ -24,10 +24,6 @@ DTYPES = {
     TensorProto.FLOAT8E5M2FNUZ: "float8_e5m2fnuz", TensorProto.FLOAT8E8M0: "float8_e8m0fnu",
     TensorProto.FLOAT4E2M1: "float4_e2m1fn", TensorProto.INT4: "int4", TensorProto.UINT4: "uint4",
     TensorProto.INT2: "int2", TensorProto.UINT2: "uint2",
-}  # fmt: skip
-_TYPED_FIELDS = {
-    "float32": "float_data", "float64": "double_data", "int64": "int64_data", "uint32": "uint64_data",
-    "uint64": "uint64_data",
 }  # fmt: skip
 
 
@@ -59,36 +55,23 @@ def tensor_value(tensor: onnx.TensorProto, place: str, folder: Path | None) -> n
         raise ModelError(f"{shape} is not the shape of a tensor", place=place)
     if tensor.HasField("segment"):
         raise UnsupportedError("tensors stored in segments are not supported", place=place)
-    item = dtypes.to_numpy(dtype)
-    if dtypes.bits(dtype) < 8:
-        return _packed(tensor, shape, dtype, place, folder)
-    wanted = prod(shape)
+    # numbers of 4 or 2 bits are in bytes, from the lowest bits on
+    is_packed, count = dtypes.bits(dtype) < 8, prod(shape)
+    item = np.dtype(np.uint8) if is_packed else dtypes.to_numpy(dtype)
+    count = -(-count * dtypes.bits(dtype) // 8) if is_packed else count
     if tensor.data_location == TensorProto.EXTERNAL:
-        return _external(tensor, shape, item, place, folder)
-    if tensor.HasField("raw_data"):
-        _check_length(len(tensor.raw_data), wanted * item.itemsize, "bytes", shape, place)
-        little = np.frombuffer(tensor.raw_data, dtype=item.newbyteorder("<") if item.itemsize > 1 else item)
-        return little.astype(item).reshape(shape)
-    values = getattr(tensor, _TYPED_FIELDS.get(dtype, "int32_data"))
-    _check_length(len(values), wanted, "values", shape, place)
-    return np.asarray(numpy_helper.to_array(tensor))
-
-
-def _packed(
-    tensor: onnx.TensorProto, shape: tuple[int, ...], dtype: str, place: str, folder: Path | None
-) -> npt.NDArray[Any]:
-    """Return a tensor of 4-bit or 2-bit numbers, which lie in bytes from the lowest bits on."""
-    width = dtypes.bits(dtype)
-    count = -(-prod(shape) * width // 8)
-    if tensor.data_location == TensorProto.EXTERNAL:
-        whole = _external(tensor, (count,), np.dtype(np.uint8), place, folder)
+        whole = _external(tensor, (count,) if is_packed else shape, item, place, folder)
     elif tensor.HasField("raw_data"):
-        _check_length(len(tensor.raw_data), count, "bytes", shape, place)
-        whole = np.frombuffer(tensor.raw_data, np.uint8)
+        _check_length(len(tensor.raw_data), count * item.itemsize, "bytes", shape, place)
+        little = np.frombuffer(tensor.raw_data, dtype=item.newbyteorder("<") if item.itemsize > 1 else item)
+        whole = little.astype(item)
     else:
-        _check_length(len(tensor.int32_data), count, "values", shape, place)
-        whole = (np.array(tensor.int32_data, np.int64) & 0xFF).astype(np.uint8)
-    return dtypes.unpacked(whole, shape, dtype)
+        values = getattr(tensor, helper.tensor_dtype_to_field(tensor.data_type))
+        _check_length(len(values), count, "values", shape, place)
+        if not is_packed:
+            return np.asarray(numpy_helper.to_array(tensor))
+        whole = (np.array(values, np.int64) & 0xFF).astype(np.uint8)
+    return dtypes.unpacked(whole, shape, dtype) if is_packed else whole.reshape(shape)
 
 
 def _check_length(found: int, wanted: int, unit: str, shape: tuple[int, ...], place: str) -> None:
@@ -103,11 +86,8 @@ def _external(
     entries = {entry.key: entry.value for entry in tensor.external_data}
     location = entries.get("location", "")
     if folder is None:
-        raise ModelError(
-            f"external data file '{location}' cannot be located without the model's folder",
-            place=place,
-            next_step="Import the model by its path, not from bytes",
-        )
+        cause = f"external data file '{location}' cannot be located without the model's folder"
+        raise ModelError(cause, place=place, next_step="Import the model by its path, not from bytes")
     path = _inside(folder, location, place)
     try:
         offset = int(entries.get("offset", "0"))
@@ -119,9 +99,8 @@ def _external(
     spend("external", length, place)
     if offset < 0 or offset + length > path.stat().st_size:
         raise ModelError(f"bytes {offset} to {offset + length} exceed the file '{location}'", place=place)
-    little = np.fromfile(
-        path, dtype=item.newbyteorder("<") if item.itemsize > 1 else item, count=prod(shape), offset=offset
-    )
+    stored = item.newbyteorder("<") if item.itemsize > 1 else item
+    little = np.fromfile(path, dtype=stored, count=prod(shape), offset=offset)
     return little.astype(item, copy=False).reshape(shape)
 
 
@@ -134,11 +113,8 @@ def _inside(folder: Path, location: str, place: str) -> Path:
     except (OSError, ValueError):
         raise ModelError(f"expected a file name, got '{location}'", place=place) from None
     if path != root and root not in path.parents:
-        raise ModelError(
-            f"external data file '{location}' is outside the model's folder",
-            place=place,
-            next_step="Move the file beside the model and name it there",
-        )
+        step = "Move the file beside the model and name it there"
+        raise ModelError(f"external data file '{location}' is outside the model's folder", place=place, next_step=step)
     if not found:
         raise ModelError(f"external data file '{location}' is missing", place=place)
     return path

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from mlfc.frontend.onnx.ml import labels_of, transformed
+from mlfc.frontend.onnx.ml import label_of, labels_of, transformed
 from mlfc.frontend.onnx.node import Node, dtype_of, shape_of
 from mlfc.frontend.onnx.table import ML, importer
 from mlfc.ops.trees import OR_NAN
@@ -45,10 +45,8 @@ def _regressor(node: Node) -> Expr:
     targets = node.integer("n_targets", 1)
     nodes, leaf_of = _listed(node)
     scores, _ = _listed_scores(node, nodes, leaf_of, "target", targets)
-    aggregate = node.string("aggregate_function", "SUM")
-    result = _ensemble(node, nodes, scores, aggregate)
-    result = transformed(node, _with_base(node, result), node.string("post_transform", "NONE"))
-    return node.cast(result, "float32")
+    result = _with_base(node, _ensemble(node, nodes, scores, node.string("aggregate_function", "SUM")))
+    return node.cast(transformed(node, result, node.string("post_transform", "NONE")), "float32")
 
 
 @importer("TreeEnsembleClassifier", domain=ML)
@@ -60,7 +58,7 @@ def _classifier(node: Node) -> list[Expr]:
         picked, result = _two_classes(node, labels, nodes, scores[:, list(classes)])
     else:
         total = _with_base(node, _ensemble(node, nodes, scores, "SUM"))
-        picked = node.call("take", node.constant(labels, "int64"), _best(node, total), axis=0)
+        picked = label_of(node, labels, total)
         result = transformed(node, total, node.string("post_transform", "NONE"))
     return [picked, node.cast(result, "float32")]  # in float64 until here if the features are
 
@@ -68,21 +66,19 @@ def _classifier(node: Node) -> list[Expr]:
 def _two_classes(node: Node, labels: Array, nodes: _Nodes, scores: Array) -> list[Expr]:
     """Return label and scores of both classes where the leaves have the score of one of them alone.
 
-    If no weight is negative it is a probability, and the other one is what is left of 1; else a margin, the other one's
-    is its negative. That is what ONNX Runtime does, the operator's documentation does not say.
+    As in ONNX Runtime, it is a probability if no weight is negative, else a margin, whose negative is the other one's.
     """
     base = node.reals("base_values", ())
     total = _ensemble(node, nodes, scores, "SUM")
     if base:
-        total = node.call("add", total, node.constant(base[-1], dtype_of(total)))
+        total = node.call("add", total, base[-1])
     is_probability = bool((scores >= 0).all())
-    first = node.call("greater", total, node.like(0.5 if is_probability else 0.0, total))
+    first = node.call("greater", total, 0.5 if is_probability else 0.0)
     index = node.cast(node.reshape(first, (shape_of(first)[0],)), "int32")
     picked = node.call("take", node.constant(labels, "int64"), index, axis=0)
     is_logistic = node.string("post_transform", "NONE") == "LOGISTIC"
     if is_probability and not is_logistic:
-        other = node.call("subtract", node.like(1.0, total), total)
-        return [picked, node.concatenate([other, total], 1)]
+        return [picked, node.concatenate([node.call("subtract", 1.0, total), total], 1)]
     both = node.concatenate([node.call("negative", total), total], 1)
     return [picked, transformed(node, both, "LOGISTIC" if is_logistic else "NONE")]
 
@@ -103,13 +99,9 @@ def _tree_ensemble(node: Node) -> Expr:
     return node.cast(transformed(node, _ensemble(node, nodes, scores, aggregate), transforms[number]), node.dtype(0))
 
 
-def _best(node: Node, scores: Expr) -> Expr:
-    return node.call("argmax", scores, axis=(1,), keepdims=False)
-
-
 def _with_base(node: Node, scores: Expr) -> Expr:
-    base = np.asarray(node.attribute("base_values_as_tensor") if node.given("base_values_as_tensor") else
-                      node.reals("base_values", ()))  # fmt: skip
+    stored = node.attribute("base_values_as_tensor")
+    base = np.asarray(node.reals("base_values", ()) if stored is None else stored)
     if not base.size:
         return scores
     if base.size not in (1, shape_of(scores)[1]):
@@ -128,13 +120,19 @@ def _ensemble(node: Node, nodes: _Nodes, scores: Array, aggregate: str) -> Expr:
     if (nodes.feature < 0).any() or (nodes.feature >= shape_of(x)[1]).any():
         node.wrong(f"a tree asks for feature {int(nodes.feature.max())}, the input has {shape_of(x)[1]}")
     names = tuple(sorted(set(nodes.comparison)))
-    nodes, scores = _with_distinct_leaves(nodes, scores)
+    # leaves of equal scores are shared: in forests of classifiers many have one class alone
+    inner = len(nodes.feature)
+    scores, number = np.unique(scores, axis=0, return_inverse=True)
+    false, true, roots = (
+        np.where(ends < inner, ends, inner + number.reshape(-1)[np.maximum(ends - inner, 0)])
+        for ends in (nodes.false, nodes.true, nodes.roots)
+    )
     tables = {
         "features": _narrow(nodes.feature),
         "thresholds": nodes.threshold.astype(dtype),
-        "next": _narrow(np.stack([nodes.false, nodes.true], 1)),
-        "roots": _narrow(nodes.roots),
-        "depths": _narrow(_depths(node, nodes)),
+        "next": _narrow(np.stack([false, true], 1)),
+        "roots": _narrow(roots),
+        "depths": _narrow(_depths(node, inner, false, true, roots)),
         "scores": scores.astype(dtype),
     }
     if len(names) > 1:
@@ -144,24 +142,9 @@ def _ensemble(node: Node, nodes: _Nodes, scores: Array, aggregate: str) -> Expr:
         "ml.tree_ensemble", node.cast(x, dtype), *known, comparisons=names, aggregate=_AGGREGATES[aggregate]
     )
     if aggregate in _EXTREMES and not np.isfinite(scores).all():
-        is_known = node.call("less", node.call("abs", result), node.like(np.inf, result))
-        result = node.call("where", is_known, result, node.like(0.0, result))
-    if aggregate == "AVERAGE":
-        result = node.call("divide", result, node.like(len(nodes.roots), result))
-    return result
-
-
-def _with_distinct_leaves(nodes: _Nodes, scores: Array) -> tuple[_Nodes, Array]:
-    """Return nodes that share leaves of equal scores: in forests of classifiers many leaves have one class alone."""
-    inner = len(nodes.feature)
-    distinct, number = np.unique(scores, axis=0, return_inverse=True)
-    number = number.reshape(-1)
-
-    def renumbered(ends: Array) -> Array:
-        return np.where(ends < inner, ends, inner + number[np.maximum(ends - inner, 0)])
-
-    false, true, roots = (renumbered(ends) for ends in (nodes.false, nodes.true, nodes.roots))
-    return replace(nodes, false=false, true=true, roots=roots, leaves=len(distinct)), distinct
+        # 0 where all leaves lack a target, as in ONNX Runtime
+        result = node.call("where", node.call("less", node.call("abs", result), np.inf), result, 0.0)
+    return node.call("divide", result, len(nodes.roots)) if aggregate == "AVERAGE" else result
 
 
 def _narrow(values: Array) -> Array:
@@ -170,12 +153,11 @@ def _narrow(values: Array) -> Array:
     return values.astype(np.uint8 if top < 1 << 8 else np.uint16 if top < 1 << 16 else np.int32)
 
 
-def _depths(node: Node, nodes: _Nodes) -> Array:
+def _depths(node: Node, inner: int, false: Array, true: Array, roots: Array) -> Array:
     """Return how many comparisons the longest way down each tree takes; ModelError for a tree that has no end."""
-    inner = len(nodes.feature)
     depth = np.full(inner, -1, np.int64)
-    following = [(int(a), int(b)) for a, b in zip(nodes.false, nodes.true, strict=True)]
-    for root in nodes.roots:
+    following = list(zip(false.tolist(), true.tolist(), strict=True))
+    for root in roots:
         waiting = [(int(root), False)]
         open_nodes: set[int] = set()
         while waiting:
@@ -191,7 +173,7 @@ def _depths(node: Node, nodes: _Nodes) -> Array:
             open_nodes.add(at)
             waiting.append((at, True))
             waiting += [(after, False) for after in following[at]]
-    return np.asarray([0 if root >= inner else depth[int(root)] for root in nodes.roots], np.int64)
+    return np.asarray([0 if root >= inner else depth[int(root)] for root in roots], np.int64)
 
 
 def _listed(node: Node) -> tuple[_Nodes, dict[tuple[int, int], int]]:
@@ -222,17 +204,20 @@ def _listed(node: Node) -> tuple[_Nodes, dict[tuple[int, int], int]]:
     numbers, roots, leaves = _numbers(node, [tree for tree, _ in ids], following)
     rows = sorted(following, key=lambda index: numbers[index])
     comparison = [_MODES[modes[index]] for index in rows]
+    ends = np.asarray([[numbers[after] for after in following[index]] for index in rows]).reshape(-1, 2)
     nodes = _Nodes(
         np.asarray([lists[0][index] for index in rows]),
         thresholds[rows],
         [name + OR_NAN * bool(tracks[index] and name != "ne") for name, index in zip(comparison, rows, strict=True)],
-        np.asarray([numbers[following[index][0]] for index in rows]),
-        np.asarray([numbers[following[index][1]] for index in rows]),
+        ends[:, 0],
+        ends[:, 1],
         np.asarray([numbers[root] for root in roots]),
         len(leaves),
     )
-    leaf_of = {ids[index]: number for number, index in enumerate(leaves)}
-    return _with_a_node(nodes), leaf_of
+    if not rows:  # tables are never empty: one node is no leaf
+        one = np.ones(1, np.int64)
+        nodes = replace(nodes, feature=0 * one, threshold=np.zeros(1), comparison=["le"], false=one, true=one)
+    return nodes, {ids[index]: number for number, index in enumerate(leaves)}
 
 
 def _numbers(
@@ -263,14 +248,6 @@ def _numbers(
     return numbers | {index: first + number for number, index in enumerate(leaves)}, roots, leaves
 
 
-def _with_a_node(nodes: _Nodes) -> _Nodes:
-    """Return nodes of which one at least is no leaf: tables are never empty."""
-    if len(nodes.feature):
-        return nodes
-    one = np.ones(1, np.int64)
-    return _Nodes(0 * one, np.zeros(1), ["le"], one, one, nodes.roots, nodes.leaves)
-
-
 def _listed_scores(
     node: Node, nodes: _Nodes, leaf_of: dict[tuple[int, int], int], kind: str, count: int
 ) -> tuple[Array, set[int]]:
@@ -291,10 +268,7 @@ def _listed_scores(
 
 
 def _table(node: Node, shape: tuple[int, int], places: tuple[Array, Array], weights: Array, aggregate: str) -> Array:
-    """Return the weights in a table of leaves and targets; for MIN and MAX, a target that a leaf lacks has an infinity.
-
-    `_ensemble` gives 0 where all leaves lack a target, as ONNX Runtime does.
-    """
+    """Return the weights by leaf and target; for MIN and MAX, a target that a leaf lacks has an infinity."""
     cost.require("constants", math.prod(shape) * weights.dtype.itemsize, node.name)
     if aggregate not in _EXTREMES:
         scores = np.zeros(shape, weights.dtype)
@@ -328,45 +302,36 @@ def _numbered(node: Node) -> _Nodes:
         node.wrong(f"lists of nodes differ in length, expected {count} of each")
     if any(not 0 <= mode < len(_NUMBERED) for mode in modes) or ((roots < 0) | (roots >= count)).any():
         node.wrong(f"unknown modes or roots: {sorted(set(modes))}, {roots.tolist()}")
-    nodes = _Growing(feature, [], [], false, true)
-    members = iter(_members(node))
+    # the members of each set, which NaN ends
+    stored = node.attribute("membership_values")
+    sets: list[list[float]] = [[]]
+    for value in np.asarray(() if stored is None else stored).tolist():
+        if np.isnan(value):
+            sets.append([])
+        else:
+            sets[-1].append(value)
+    members = iter(sets)
+    threshold, comparison, others = [], [], []
     for index, mode in enumerate(modes):
         name = _MODES.get(_NUMBERED[mode], "eq")
         is_set = _NUMBERED[mode] not in _MODES
         values = next(members, []) or [float("nan")] if is_set else [float(splits[index])]
-        nodes.threshold.append(values[0])
-        nodes.comparison.append(name + OR_NAN * bool(tracks[index] and name != "ne"))
-        nodes.alternatives.append(values[1:])
-    nodes.spell_out()
-    inner = len(nodes.feature)
-    sides = [np.asarray(side, np.int64) for side in (nodes.false, nodes.true)]
-    lower, upper = (np.where(side < 0, inner - 1 - side, side) for side in sides)
-    return _Nodes(np.asarray(nodes.feature), np.asarray(nodes.threshold), nodes.comparison, lower, upper, roots, leaves)
-
-
-@dataclass(eq=False)
-class _Growing:
-    """Nodes of TreeEnsemble; children below 0 are leaves, counted down from -1."""
-
-    feature: list[int]
-    threshold: list[float]
-    comparison: list[str]
-    false: list[int]
-    true: list[int]
-    alternatives: list[list[float]] = field(default_factory=list)  # other members of the set that a node tests for
-
-    def spell_out(self) -> None:
-        """Make a test of membership one of equality for each member, one after the other."""
-        for index, others in enumerate(self.alternatives):
-            last = index
-            for member in others:
-                self.feature.append(self.feature[index])
-                self.threshold.append(member)
-                self.comparison.append("eq")
-                self.false.append(self.false[last])
-                self.true.append(self.true[index])
-                self.false[last] = len(self.feature) - 1
-                last = len(self.feature) - 1
+        threshold.append(values[0])
+        comparison.append(name + OR_NAN * bool(tracks[index] and name != "ne"))
+        others.append(values[1:])
+    # a test of membership becomes one of equality for each member, one after the other
+    for index, rest in enumerate(others):
+        last = index
+        for member in rest:
+            for column, item in ((feature, feature[index]), (false, false[last]), (true, true[index])):
+                column.append(item)
+            threshold.append(member)
+            comparison.append("eq")
+            false[last] = len(feature) - 1
+            last = len(feature) - 1
+    inner = len(feature)
+    lower, upper = (np.where(np.asarray(side) < 0, inner - 1 - np.asarray(side), side) for side in (false, true))
+    return _Nodes(np.asarray(feature), np.asarray(threshold), comparison, lower, upper, roots, leaves)
 
 
 def _ends(node: Node, side: str, count: int, leaves: int) -> list[int]:
@@ -378,16 +343,3 @@ def _ends(node: Node, side: str, count: int, leaves: int) -> list[int]:
     if wrong is not None:
         node.wrong(f"there is no node or leaf {wrong}")
     return [-1 - at if leaf else at for at, leaf in zip(ids, is_leaf, strict=True)]
-
-
-def _members(node: Node) -> list[list[float]]:
-    """Return the members of each set, which NaN ends."""
-    found: list[list[float]] = [[]]
-    for value in np.asarray(
-        () if not node.given("membership_values") else node.attribute("membership_values")
-    ).tolist():
-        if np.isnan(value):
-            found.append([])
-        else:
-            found[-1].append(value)
-    return found

@@ -1,7 +1,4 @@
-"""Elements without repetitions, and places of those that are not zero: how many there are depends on the data.
-
-Of constants that is known. Of runtime data, it is what the model declares, which runs check, or a new symbol.
-"""
+"""Elements without repetitions, and places of those that are not zero: as many as the data, or the model, determine."""
 
 from __future__ import annotations
 
@@ -11,8 +8,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from mlfc.frontend.onnx.node import Node, is_float, shape_of
-from mlfc.frontend.onnx.positions import count_of, first_true
+from mlfc.frontend.onnx.node import Node, int64, is_float, shape_of
+from mlfc.frontend.onnx.run_tables import count_of, first_true
 from mlfc.frontend.onnx.table import importer
 from mlfc.relay.ir import Expr
 from mlfc.support.dims import Extent, bounds
@@ -26,9 +23,8 @@ def _non_zero(node: Node) -> Expr:
         return node.constant(np.stack(np.nonzero(node.value(0, "X"))), "int64")
     if wanted is not None and (len(wanted) != 2 or wanted[0] != len(shape) or bounds(wanted[1] - prod(shape))[0] > 0):
         node.wrong(f"a tensor of shape {shape} cannot give places of shape {wanted}")
-    x = node.input(0)
-    flags = node.call("not_equal", node.cast(x, "int8") if node.dtype(0) == "bool" else x, _zero_of(node))
-    flags = node.reshape(flags, (prod(shape),))
+    x = node.cast(node.input(0), "int8") if node.dtype(0) == "bool" else node.input(0)
+    flags = node.reshape(node.call("not_equal", x, 0), (prod(shape),))
     count = node.size(0, "X", count_of(node, flags), None if wanted is None else wanted[1], 0, prod(shape))
     if not shape:
         return node.call("zeros", shape=(0, count), dtype="int64")
@@ -36,17 +32,9 @@ def _non_zero(node: Node) -> Expr:
     rows, step = [], prod(shape)
     for extent in shape:
         step //= extent
-        row = node.call("floor_mod", _by(node, "floor_divide", places, step), node.constant(extent, "int64"))
+        row = node.call("floor_mod", node.call("floor_divide", places, step), extent)
         rows.append(node.reshape(row, (1, count)))
     return node.concatenate(rows, 0)
-
-
-def _zero_of(node: Node) -> Expr:
-    return node.constant(0, "int8" if node.dtype(0) == "bool" else node.dtype(0))
-
-
-def _by(node: Node, operator: str, expr: Expr, number: Extent) -> Expr:
-    return node.call(operator, expr, node.like(number, expr))
 
 
 @importer("Unique", since=11)
@@ -55,12 +43,21 @@ def _unique(node: Node) -> list[Expr]:
     shape = node.shape(0)
     axis = node.axis(node.integer("axis"), len(shape)) if node.given("axis") else None
     is_sorted = node.flag("sorted", 1)
-    count = _declared_count(node, axis or 0)
+    # the number of elements by what the model declares; 0 where that changes nothing
+    count: int | None = 0
+    if _needs_count(node):
+        places = ((index, (axis or 0) if index == 0 else 0) for index in (0, 1, 3) if index < len(node.declared))
+        shapes = ((node.declared[index], at) for index, at in places)
+        count = next((given[at] for given, at in shapes if given is not None and at < len(given)), None)
     is_flat = axis is None or len(shape) == 1
-    if node.known(0) is not None or not (is_flat or node.dynamic is not None):
-        return _of_constant(node, axis, is_sorted=is_sorted)
-    if count is None and node.dynamic is None:
-        return _of_constant(node, axis, is_sorted=is_sorted)
+    if node.known(0) is not None or (node.dynamic is None and (not is_flat or count is None)):
+        results: list[npt.NDArray[Any]] = [*np.unique(node.value(0, "X"), True, True, True, axis=axis)]
+        results[2] = results[2].reshape(-1)
+        if not is_sorted:
+            order = np.argsort(results[1], kind="stable")
+            elements = np.take(results[0], order, axis or 0)
+            results = [elements, results[1][order], np.argsort(order)[results[2]], results[3][order]]
+        return [node.constant(results[0], node.dtype(0)), *(int64(node, part) for part in results[1:])]
     if not is_flat:
         return _of_slices(node, axis or 0, is_sorted=is_sorted)
     if count is not None and bounds(count - prod(shape))[0] > 0:
@@ -68,31 +65,8 @@ def _unique(node: Node) -> list[Expr]:
     return _of_elements(node, count, is_sorted=is_sorted)
 
 
-def _declared_count(node: Node, axis: int) -> int | None:
-    """Return how many elements the result has by what the model declares; 0 where that changes nothing."""
-    if not _needs_count(node):
-        return 0
-    places = ((index, axis if index == 0 else 0) for index in (0, 1, 3) if index < len(node.declared))
-    shapes = ((node.declared[index], at) for index, at in places)
-    return next((shape[at] for shape, at in shapes if shape is not None and at < len(shape)), None)
-
-
 def _needs_count(node: Node) -> bool:
     return any(map(node.wants, (0, 1, 3))) or not node.flag("sorted", 1)
-
-
-def _of_constant(node: Node, axis: int | None, *, is_sorted: bool) -> list[Expr]:
-    results: list[npt.NDArray[Any]] = [*np.unique(node.value(0, "X"), True, True, True, axis=axis)]
-    results[2] = results[2].reshape(-1)
-    if not is_sorted:
-        order = np.argsort(results[1], kind="stable")
-        results = [
-            np.take(results[0], order, axis or 0),
-            results[1][order],
-            np.argsort(order)[results[2]],
-            results[3][order],
-        ]
-    return [node.constant(results[0], node.dtype(0)), *(node.constant(part, "int64") for part in results[1:])]
 
 
 def _of_elements(node: Node, declared: int | None, *, is_sorted: bool) -> list[Expr]:
@@ -103,10 +77,10 @@ def _of_elements(node: Node, declared: int | None, *, is_sorted: bool) -> list[E
     ascending = {"k": size, "axis": 0, "is_ascend": True}
     places = node.call("topk", x, ret_type="indices", dtype="int64", **ascending)
     elements = node.call("take", x, places, axis=0)
-    zero, one, numbers = node.constant(0, "int64"), node.constant(1, "int64"), node.counted(size)
-    before = node.call("take", elements, node.call("maximum", node.call("subtract", numbers, one), zero), axis=0)
-    is_new = node.call("logical_or", node.call("equal", numbers, zero), node.call("not_equal", elements, before))
-    group = node.call("subtract", node.call("cumsum", node.cast(is_new, "int64"), axis=0), one)
+    numbers: Expr = node.counted(size)
+    before = node.call("take", elements, node.call("maximum", node.call("subtract", numbers, 1), 0), axis=0)
+    is_new = node.call("logical_or", node.call("equal", numbers, 0), node.call("not_equal", elements, before))
+    group = node.call("subtract", node.call("cumsum", node.cast(is_new, "int64"), axis=0), 1)
     inverse = node.call("scatter_elements", _filled(node, "zeros", size), places, group, axis=0, reduction="update")
     count: Extent = 0
     if _needs_count(node):
@@ -115,25 +89,21 @@ def _of_elements(node: Node, declared: int | None, *, is_sorted: bool) -> list[E
     first = node.call("take", places, begins, axis=0)
     found = node.call("take", elements, begins, axis=0)
     # what is beyond the declared number is counted behind the others, and left out
-    kept = node.call("minimum", group, node.constant(count, "int64"))
+    kept = node.call("minimum", group, count)
     room, ones = _filled(node, "zeros", count + 1), _filled(node, "ones", size)
     counts = node.cut(node.call("scatter_elements", room, kept, ones, axis=0, reduction="add"), 0, 0, count)
     if not is_sorted and count != 0:
         order = node.call("topk", first, k=count, axis=0, ret_type="indices", is_ascend=True, dtype="int64")
         first, found, counts = (node.call("take", part, order, axis=0) for part in (first, found, counts))
-        number = node.call(
-            "scatter_elements", _filled(node, "zeros", count), order, node.counted(count), axis=0, reduction="update"
-        )
-        inverse = node.call("take", number, node.call("minimum", inverse, node.constant(count - 1, "int64")), axis=0)
+        room = _filled(node, "zeros", count)
+        number = node.call("scatter_elements", room, order, node.counted(count), axis=0, reduction="update")
+        inverse = node.call("take", number, node.call("minimum", inverse, count - 1), axis=0)
     assert shape_of(found) == (count,)
     return [node.cast(found, node.dtype(0)), first, inverse, counts]
 
 
 def _of_slices(node: Node, axis: int, *, is_sorted: bool) -> list[Expr]:
-    """Compare every slice with every other: one that differs from those before is new.
-
-    Its place is the number of new ones that are less, in the first element in which they differ.
-    """
+    """Compare every slice with every other: one that differs from those before is new, after those that are less."""
     x, rank = node.input(0), node.rank(0)
     order = (axis, *(other for other in range(rank) if other != axis))
     shape = tuple(node.shape(0)[other] for other in order)
@@ -159,15 +129,13 @@ def _of_slices(node: Node, axis: int, *, is_sorted: bool) -> list[Expr]:
     count = node.runtime_size(count_of(node, is_new), min(1, bounds(size)[0]), size)
     if not is_sorted:
         # the place of a group is that of its first slice among the new ones
-        start = node.call("subtract", node.call("cumsum", node.cast(is_new, "int64"), axis=0), node.like(1, group))
-        group = node.call(
-            "take", start, node.call("take", _first_of_each(node, group, count, size), group, axis=0), axis=0
-        )
+        start = node.call("subtract", node.call("cumsum", node.cast(is_new, "int64"), axis=0), 1)
+        places = node.call("take", _first_of_each(node, group, count, size), group, axis=0)
+        group = node.call("take", start, places, axis=0)
     first = _first_of_each(node, group, count, size)
     room, ones = _filled(node, "zeros", count), _filled(node, "ones", size)
     counts = node.call("scatter_elements", room, group, ones, axis=0, reduction="add")
-    found = node.call("take", x, first, axis=axis)
-    return [found, first, group, counts]
+    return [node.call("take", x, first, axis=axis), first, group, counts]
 
 
 def _first_of_each(node: Node, group: Expr, count: Extent, size: Extent) -> Expr:
@@ -175,7 +143,7 @@ def _first_of_each(node: Node, group: Expr, count: Extent, size: Extent) -> Expr
     room = node.call("full", node.constant(size, "int64"), shape=(count,), dtype="int64")
     first = node.call("scatter_elements", room, group, node.counted(size), axis=0, reduction="min")
     # NaN is no first of its own: it is less than nothing
-    return node.call("minimum", first, node.constant(size - 1, "int64"))
+    return node.call("minimum", first, size - 1)
 
 
 def _filled(node: Node, operator: str, size: Extent) -> Expr:

@@ -10,7 +10,6 @@ from tflite import ActivationFunctionType
 
 from mlfc.frontend.common import gelu
 from mlfc.frontend.tflite.node import CODES, Node, converts
-from mlfc.frontend.tflite.schema import TfliteTensor
 from mlfc.relay.ir import Expr, const, tensor_type
 from mlfc.support import dtypes
 
@@ -22,14 +21,6 @@ _RANGES: dict[int, tuple[float | None, float | None]] = {
 }
 _RELU_0_TO_1 = 1 << 8  # an operator, not a fused function, whose number is a byte
 _RANGES[_RELU_0_TO_1] = (0.0, 1.0)
-_BY_CODE = {
-    "RELU": ActivationFunctionType.RELU,
-    "RELU6": ActivationFunctionType.RELU6,
-    "RELU_N1_TO_1": ActivationFunctionType.RELU_N1_TO_1,
-    "RELU_0_TO_1": _RELU_0_TO_1,
-}
-
-
 _SOFTMAX_TYPES = (("int8", "int8"), ("uint8", "uint8"), ("int8", "int16"), ("int16", "int16"))
 
 
@@ -59,17 +50,17 @@ def clipped(node: Node, expr: Expr, function: int) -> Expr:
     output = node.output()
     low, high = _range(node, function)
     lowest, highest = dtypes.limits(output.dtype)
-    first = lowest if low is None else max(lowest, _code(node, output, low))
-    last = highest if high is None else min(highest, _code(node, output, high))
+
+    def code(real: float) -> int:
+        """Return the code of a number, the quotient rounded as TFLite's reference does: in float32, ties away."""
+        quotient = float(np.float32(real) / node.scale(output))
+        return node.zero_point(output) + int(math.copysign(math.floor(abs(quotient) + 0.5), quotient))
+
+    first = lowest if low is None else max(lowest, code(low))
+    last = highest if high is None else min(highest, code(high))
     if (first, last) == (lowest, highest):
         return expr
     return node.call("clip", expr, a_min=float(first), a_max=float(last))
-
-
-def _code(node: Node, tensor: TfliteTensor, real: float) -> int:
-    """Return the code of a number, the quotient rounded as TFLite's reference does: in float32, ties away."""
-    quotient = float(np.float32(real) / node.scale(tensor))
-    return node.zero_point(tensor) + int(math.copysign(math.floor(abs(quotient) + 0.5), quotient))
 
 
 def requantized(
@@ -92,7 +83,7 @@ def requantized(
 
 @converts("RELU", "RELU6", "RELU_N1_TO_1", "RELU_0_TO_1", scaled=CODES)
 def _relu(node: Node) -> Expr:
-    function = _BY_CODE[node.record.code]
+    function = getattr(ActivationFunctionType, node.record.code, _RELU_0_TO_1)
     if not node.quantized:
         return activated(node, node.expr(0), function)
     (in_scale, in_zero), (out_scale, out_zero) = (node.quantization(each) for each in (node.input(0), node.output()))
@@ -104,14 +95,6 @@ def _relu(node: Node) -> Expr:
         rounding="DOUBLE", out_dtype=node.output().dtype,
     )  # fmt: skip
     return clipped(node, result, function)
-
-
-def rescaled(node: Node, expr: Expr, tensor: TfliteTensor) -> Expr:
-    """Return codes of `tensor` as codes of the first output."""
-    return node.call(
-        "qnn.requantize", expr, *node.quantizations(tensor, node.output()),
-        rounding="DOUBLE", out_dtype=node.output().dtype,
-    )  # fmt: skip
 
 
 def of_codes(node: Node, name: str, allowed: tuple[str, ...] = CODES, **attrs: object) -> Expr:
@@ -137,9 +120,8 @@ def _squashed(node: Node) -> Expr:
 def _hard_swish(node: Node) -> Expr:
     if node.quantized:
         return of_codes(node, "qnn.hardswish", ("int8", "uint8"))
-    data = node.expr(0)
-    gate = node.call("clip", node.call("add", data, const(3.0)), a_min=0.0, a_max=6.0)
-    return node.call("divide", node.call("multiply", data, gate), const(6.0))
+    gate = node.call("clip", node.call("add", node.expr(0), const(3.0)), a_min=0.0, a_max=6.0)
+    return node.call("divide", node.call("multiply", node.expr(0), gate), const(6.0))
 
 
 @converts("LEAKY_RELU", scaled=CODES)
@@ -197,10 +179,8 @@ def _softmax(node: Node) -> Expr:
         )
     # the exponent is beta * scale * code, so beta belongs to the input's scale
     exact = np.float32 if source.dtype == "int16" else np.float64
-    in_scale = const(np.float64(exact(beta) * exact(node.scale(source))))
-    zero_point = const(node.zero_point(source), "int32")
-    return node.call("qnn.softmax", node.expr(0), in_scale, zero_point, *node.quantization(output), axis=-1,
-                     out_dtype=output.dtype)  # fmt: skip
+    scales = (const(np.float64(exact(beta) * exact(node.scale(source)))), *node.quantizations(source, output)[1:])
+    return node.call("qnn.softmax", node.expr(0), *scales, axis=-1, out_dtype=output.dtype)
 
 
 @converts("LOG_SOFTMAX", scaled=CODES)

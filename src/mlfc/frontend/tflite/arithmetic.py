@@ -6,7 +6,7 @@ from functools import reduce
 
 import numpy as np
 
-from mlfc.frontend.tflite.activation import activated, clipped, of_codes, rescaled
+from mlfc.frontend.tflite.activation import activated, clipped, of_codes
 from mlfc.frontend.tflite.node import CODES, Node, converts, is_quantized, same_quantization
 from mlfc.frontend.tflite.schema import TfliteTensor
 from mlfc.ops.qnn_arithmetic import shifts_of
@@ -15,7 +15,6 @@ from mlfc.relay.ir import Constant, Expr, const
 from mlfc.support import dtypes
 from mlfc.support.fixed_point import quantize_multiplier
 
-_FUSED = {"ADD": "AddOptions", "SUB": "SubOptions", "MUL": "MulOptions", "DIV": "DivOptions"}
 _RELAY = {
     "ADD": "add", "SUB": "subtract", "MUL": "multiply", "DIV": "divide", "MAXIMUM": "maximum", "MINIMUM": "minimum",
     "POW": "power", "FLOOR_DIV": "floor_divide", "FLOOR_MOD": "floor_mod", "EQUAL": "equal",
@@ -23,7 +22,11 @@ _RELAY = {
     "GREATER_EQUAL": "greater_equal", "LOGICAL_AND": "logical_and", "LOGICAL_OR": "logical_or",
     "LOGICAL_NOT": "logical_not", "ABS": "abs", "NEG": "negative", "EXP": "exp", "LOG": "log", "SQRT": "sqrt",
     "RSQRT": "rsqrt", "SIN": "sin", "COS": "cos", "FLOOR": "floor", "CEIL": "ceil", "SIGN": "sign", "ROUND": "round",
+    "BITWISE_XOR": "bitwise_xor", "STABLEHLO_ADD": "add", "STABLEHLO_MULTIPLY": "multiply",
+    "STABLEHLO_MAXIMUM": "maximum", "STABLEHLO_MINIMUM": "minimum",
 }  # fmt: skip
+# LiteRT computes with codes as they are, whatever their scales and zero points
+_BY_CODES = ("NEG", "FLOOR_DIV", "FLOOR_MOD", "BITWISE_XOR")
 _QUANTIZED = {"ADD": "qnn.add", "SUB": "qnn.subtract", "MUL": "qnn.mul", "DIV": "qnn.div"}
 # comparisons scale codes up by this many bits before they bring them to a common scale
 _COMPARISON_BITS = 8
@@ -33,17 +36,23 @@ _COMPARISON_BITS = 8
 @converts("SUB", "DIV", scaled=CODES)
 def _fused_arithmetic(node: Node) -> Expr:
     code = node.record.code
-    options = node.record.options(_FUSED[code])
+    options = node.record.options(f"{code.title()}Options")
     function = 0 if options is None else int(options.FusedActivationFunction())
-    lhs, rhs, output = node.input(0), node.input(1), node.output()
-    if is_quantized(output):
-        if not lhs.dtype == rhs.dtype == output.dtype or output.dtype not in CODES:
-            given = ", ".join(tensor.type_name for tensor in (lhs, rhs, output))
-            node.refuse(f"quantized {code} of types {given} is not supported", "Use int8 throughout, or float32")
-        scales = node.quantizations(lhs, rhs, output)
-        attrs = {"shifted": True} if _adds_by_shifts(node) else {}
-        return clipped(node, node.call(_QUANTIZED[code], node.expr(0), node.expr(1), *scales, **attrs), function)
-    return activated(node, node.call(_RELAY[code], node.expr(0), node.expr(1)), function)
+    tensors = (node.input(0), node.input(1), node.output())
+    if not is_quantized(tensors[2]):
+        return activated(node, node.call(_RELAY[code], node.expr(0), node.expr(1)), function)
+    dtypes_of = {tensor.dtype for tensor in tensors}
+    if len(dtypes_of) > 1 or not dtypes_of <= {*CODES}:
+        given = ", ".join(tensor.type_name for tensor in tensors)
+        node.refuse(f"quantized {code} of types {given} is not supported", "Use int8 throughout, or float32")
+    attrs = {}
+    if code in ("ADD", "SUB") and dtypes_of == {"int16"} and node.numerics == "litert":
+        # LiteRT adds by shifts where scales are powers of two; without options ADD may, SUB may not
+        may_shift = code == "ADD" if options is None else options.PotScaleInt16()
+        if may_shift and shifts_of([float(node.scale(tensor)) for tensor in tensors]) is not None:
+            attrs["shifted"] = True
+    result = node.call(_QUANTIZED[code], node.expr(0), node.expr(1), *node.quantizations(*tensors), **attrs)
+    return clipped(node, result, function)
 
 
 @converts("ADD_N")
@@ -51,18 +60,6 @@ def _add_n(node: Node) -> Expr:
     if node.quantized:
         node.refuse("quantized ADD_N is not supported", "Use ADD")
     return reduce(lambda total, item: node.call("add", total, item), node.operands())
-
-
-def _adds_by_shifts(node: Node) -> bool:
-    """Tell whether LiteRT adds by shifts: int16 of scales that are powers of two, unless the options forbid it."""
-    code = node.record.code
-    if code not in ("ADD", "SUB") or node.output().dtype != "int16" or node.numerics != "litert":
-        return False
-    options = node.record.options(_FUSED[code])
-    scales = [float(node.scale(tensor)) for tensor in (node.input(0), node.input(1), node.output())]
-    # of an operator without options SUB does not, ADD does
-    asked = code == "ADD" if options is None else bool(options.PotScaleInt16())
-    return asked and shifts_of(scales) is not None
 
 
 @converts("MAXIMUM", "MINIMUM")
@@ -78,26 +75,12 @@ def _extreme(node: Node) -> Expr:
 
 
 @converts(
-    "POW", "LOGICAL_AND", "LOGICAL_OR", "SIN", "COS", "FLOOR", "CEIL",
-    "ROUND", "SIGN", "LOGICAL_NOT",
+    "POW", "LOGICAL_AND", "LOGICAL_OR", "SIN", "COS", "FLOOR", "CEIL", "ROUND", "SIGN", "LOGICAL_NOT", *_BY_CODES,
+    "STABLEHLO_ADD", "STABLEHLO_MULTIPLY", "STABLEHLO_MAXIMUM", "STABLEHLO_MINIMUM",
 )  # fmt: skip
 def _plain(node: Node) -> Expr:
-    _refuse_codes(node)
-    return node.call(_RELAY[node.record.code], *node.operands())
-
-
-_STABLEHLO = {"ADD": "add", "MULTIPLY": "multiply", "MAXIMUM": "maximum", "MINIMUM": "minimum"}
-
-
-@converts(*(f"STABLEHLO_{code}" for code in _STABLEHLO))
-def _stablehlo(node: Node) -> Expr:
-    _refuse_codes(node)
-    return node.call(_STABLEHLO[node.record.code.removeprefix("STABLEHLO_")], *node.operands())
-
-
-@converts("NEG", "FLOOR_DIV", "FLOOR_MOD")
-def _of_codes(node: Node) -> Expr:
-    """Convert operators that compute with codes as they are, whatever their scales and zero points: LiteRT's do."""
+    if node.record.code not in _BY_CODES:
+        _refuse_codes(node)
     return node.call(_RELAY[node.record.code], *node.operands())
 
 
@@ -108,24 +91,20 @@ def _refuse_codes(node: Node) -> None:
 
 
 @converts("ABS", scaled=("int8", "uint8"))
-@converts("EXP", "LOG", scaled=CODES)
+@converts("EXP", "LOG", "RSQRT", scaled=CODES)
 def _unary(node: Node) -> Expr:
-    code = node.record.code
-    return (
-        of_codes(node, f"qnn.{_RELAY[code]}", ("int8", "int16"))
-        if node.quantized
-        else node.call(_RELAY[code], node.expr(0))
-    )
-
-
-@converts("SQRT", "RSQRT", scaled=CODES)
-def _root(node: Node) -> Expr:
-    code, source, output = node.record.code, node.input(0), node.output()
+    name = _RELAY[node.record.code]
     if not node.quantized:
-        return node.call(_RELAY[code], node.expr(0))
-    if code == "RSQRT":
-        attrs = {"fixed_point": True} if source.dtype == "int8" else {}
-        return of_codes(node, "qnn.rsqrt", ("int8", "int16"), **attrs)
+        return node.call(name, node.expr(0))
+    attrs = {"fixed_point": True} if name == "rsqrt" and node.input(0).dtype == "int8" else {}
+    return of_codes(node, f"qnn.{name}", ("int8", "int16"), **attrs)
+
+
+@converts("SQRT", scaled=CODES)
+def _sqrt(node: Node) -> Expr:
+    source, output = node.input(0), node.output()
+    if not node.quantized:
+        return node.call("sqrt", node.expr(0))
     real = node.call("sqrt", node.call("qnn.dequantize", node.expr(0), *node.quantization(source), out_dtype="float32"))
     # the reference cuts off what is behind the point
     whole = node.call("cast", node.call("divide", real, const(node.scale(output), "float32")), dtype="int32")
@@ -190,7 +169,8 @@ def _quantize(node: Node) -> Expr:
     if source.dtype == "float32":
         return node.call("qnn.quantize", node.expr(0), *node.quantization(output), out_dtype=output.dtype)
     if is_quantized(source) or (source.dtype == "int32" and source.quantization is not None):
-        return rescaled(node, node.expr(0), source)
+        scales, dtype = node.quantizations(source, output), output.dtype
+        return node.call("qnn.requantize", node.expr(0), *scales, rounding="DOUBLE", out_dtype=dtype)
     return node.refuse(f"QUANTIZE of {source.type_name} is not supported", "Give it float32 or int8")
 
 
@@ -251,11 +231,6 @@ def _bitcast(node: Node) -> Expr:
     if not source.dtype or not target or dtypes.bits(source.dtype) != dtypes.bits(target):
         node.refuse(f"BITCAST from {source.type_name} to {node.output().type_name} is not supported")
     return node.call("reinterpret", node.expr(0), dtype=target)
-
-
-@converts("BITWISE_XOR")
-def _bitwise_xor(node: Node) -> Expr:
-    return node.call("bitwise_xor", *node.operands())
 
 
 @converts("RIGHT_SHIFT")

@@ -56,8 +56,7 @@ def _pairs(node: Node) -> list[tuple[int, int]]:
 def _batch_to_space(node: Node) -> Expr:
     shape, blocks, crops = node.shape(0), node.integers(1), _pairs(node)
     node.refuse_new_scale()
-    dilated = _dilated(node, blocks, crops)
-    if dilated is not None:
+    if (dilated := _dilated(node, blocks, crops)) is not None:
         return dilated
     batch, count = shape[0] // prod(blocks), len(blocks)
     if batch * prod(blocks) != shape[0]:
@@ -79,10 +78,7 @@ def _batch_to_space(node: Node) -> Expr:
 
 
 def _dilated(node: Node, blocks: Sequence[int], crops: Sequence[tuple[int, int]]) -> Expr | None:
-    """Return the result of a convolution of data that was split into batches as one of the whole data.
-
-    None where there is no such convolution, or where it is not equal.
-    """
+    """Return the result of a convolution between both as one of the whole data; None if that is not equal."""
     behind = _behind_convolution(node.expr(0))
     if behind is None:
         return None
@@ -97,13 +93,10 @@ def _dilated(node: Node, blocks: Sequence[int], crops: Sequence[tuple[int, int]]
     attrs = _dilated_attrs(convolution, split, dict(zip(axes, zip(blocks, crops, strict=True), strict=True)), axes)
     if attrs is None:
         return None
-    span = Span(node.span.nodes)
-    result = split.source
-    for view in reversed(views):
-        result = _again(view, result, span)
-    result = ir.call(_name(convolution), [result, *convolution.args[1:]], attrs, span=span)
-    for call in reversed(following):
-        result = _again(call, result, span)
+    result, span = split.source, Span(node.span.nodes)
+    for call in (*reversed(views), convolution, *reversed(following)):
+        chosen = attrs if call is convolution else call.attrs
+        result = ir.call(_name(call), [result, *call.args[1:]], chosen, span=span)
     return result
 
 
@@ -126,10 +119,7 @@ def _behind_convolution(result: Expr) -> tuple[Call, list[Call]] | None:
 
 
 def _is_per_channel(call: Call) -> bool:
-    """Tell whether a call keeps the shape, and all operands but the first are constants that are equal at all places.
-
-    A number for each position of an axis must be for channels, which are last.
-    """
+    """Tell whether a call keeps the shape, and its constants are equal at all places but for the last dimension."""
     data, result = (ir.tensor_type(expr).shape for expr in (call.args[0], call))
     sizes = [arg.data.shape if isinstance(arg, Constant) else data for arg in call.args[1:]]
     is_last = call.attrs.get("axis", -1) in (-1, len(data) - 1) or all(prod(shape) == 1 for shape in sizes)
@@ -186,8 +176,3 @@ def _dilated_attrs(
             return None
     (top, bottom), (left, right) = padding
     return {**attrs, "dilation": tuple(dilation), "padding": (top, left, bottom, right)}
-
-
-def _again(call: Call, data: Expr, span: Span) -> Expr:
-    """Return a call on other data."""
-    return ir.call(_name(call), [data, *call.args[1:]], dict(call.attrs), span=span)

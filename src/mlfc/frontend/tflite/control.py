@@ -5,8 +5,10 @@ What the run decides is a function of the module if the import leaves it to the 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import count
+from typing import TypeVar
 
 from mlfc.errors import ModelError, UnsupportedError
 from mlfc.frontend.control import Body, Loop, branched, is_cheap, looped
@@ -19,6 +21,7 @@ from mlfc.relay.visitor import post_order
 
 _MOST_ELEMENTS = 1024  # of values that decide about a loop
 _MOST_STEPS = 64  # operators that are evaluated for one of them
+E = TypeVar("E", bound=Expr)
 
 
 def _settled(expr: Expr) -> Expr:
@@ -32,15 +35,13 @@ def _settled(expr: Expr) -> Expr:
             continue
         if step > _MOST_STEPS or not isinstance(item, Call) or any(arg not in known for arg in item.args):
             return expr
-        if getattr(item.type, "size", _MOST_ELEMENTS + 1) > _MOST_ELEMENTS:
+        is_large = getattr(item.type, "size", _MOST_ELEMENTS + 1) > _MOST_ELEMENTS
+        if is_large or attribute_symbols(item.attrs) or type_symbols(item.type):
             return expr
-        if attribute_symbols(item.attrs) or type_symbols(item.type):
-            return expr
-        call = Call(item.op, tuple(known[arg] for arg in item.args), item.attrs, item.type, item.span)
         try:
-            value = evaluate(call)
+            value = evaluate(replace(item, args=tuple(known[arg] for arg in item.args)))
         except UnsupportedError:
-            return expr
+            value = None
         if value is None:
             return expr
         known[item] = Constant(value, None, item.span)
@@ -50,34 +51,30 @@ def _settled(expr: Expr) -> Expr:
 def _holds(condition: Expr) -> bool | None:
     """Tell whether a condition holds; None if that is known only when the model runs."""
     settled = _settled(condition)
-    if not isinstance(settled, Constant):
-        return None
-    if settled.data.size != 1 or settled.data.dtype != bool:
-        raise ModelError(f"the condition is {settled.type}, and no single bool")
-    return bool(settled.data.reshape(()))
+    return bool(_flag(settled).data.reshape(())) if isinstance(settled, Constant) else None
 
 
 @converts("IF")
 def _if(node: Node) -> list[Expr]:
-    options = node.options("IfOptions")
+    options, args = node.options("IfOptions"), node.operands()[1:]
     branches = {"then": options.ThenSubgraphIndex(), "else": options.ElseSubgraphIndex()}
     holds = _holds(node.expr(0))
     if holds is not None:
         role = "then" if holds else "else"
-        return node.inline(node, branches[role], role, node.operands()[1:])
+        return node.inline(node, branches[role], role, args)
     if node.dynamic is not None:
-        return _branched(node, node.dynamic, [branches["then"], branches["else"]])
+        return _branched(node, node.dynamic, branches, args)
     # a branch that is inlined writes no variables, so both may be computed
-    both = [node.inline(node, number, role, node.operands()[1:]) for role, number in branches.items()]
+    both = [node.inline(node, number, role, args) for role, number in branches.items()]
     if len(both[0]) != len(both[1]):
         raise ModelError(f"its branches have {len(both[0])} and {len(both[1])} outputs")
     return [_either(node, one, other) for one, other in zip(*both, strict=True)]
 
 
-def _branched(node: Node, dynamic: Dynamic, numbers: Sequence[int]) -> list[Expr]:
+def _branched(node: Node, dynamic: Dynamic, numbers: Mapping[str, int], args: Sequence[Expr]) -> list[Expr]:
     """Return the results of the subgraph that the condition chooses; only that one is computed."""
-    bodies, args = [], node.operands()[1:]
-    for number, role in zip(numbers, ("then", "else"), strict=True):
+    bodies = []
+    for role, number in numbers.items():
         with dynamic.function() as frame:
             bodies.append(Body(frame, node.inline(node, number, role, args)))
     one, other = ([item.type for item in body.results] for body in bodies)
@@ -94,7 +91,7 @@ def _outer(args: Sequence[Expr]) -> set[Expr]:
     return {arg for arg in args if not isinstance(arg, Constant) and not has_trait(arg, Trait.SHAPE)}
 
 
-def _flag(condition: Expr) -> Expr:
+def _flag(condition: E) -> E:
     kind = tensor_type(condition)
     if kind.dtype != "bool" or not kind.is_static or kind.size != 1:
         raise ModelError(f"the condition is {kind}, and no single bool")
@@ -112,10 +109,8 @@ def _looped(node: Node, dynamic: Dynamic, values: list[Expr]) -> list[Expr]:
     states = [place for place, (old, new) in enumerate(zip(values, after, strict=True)) if old is not new]
 
     def completed(given: Sequence[Expr]) -> list[Expr]:
-        found = list(values)
-        for place, value in zip(states, given, strict=True):
-            found[place] = value
-        return found
+        changed = dict(zip(states, given, strict=True))
+        return [changed.get(place, value) for place, value in enumerate(values)]
 
     def goes_on(given: Sequence[Expr]) -> Expr:
         found = node.inline(node, condition, "condition", completed(given))
@@ -131,22 +126,19 @@ def _looped(node: Node, dynamic: Dynamic, values: list[Expr]) -> list[Expr]:
 
     initial = [values[place] for place in states]
     outer = _outer([value for place, value in enumerate(values) if place not in states])
-    loop = Loop(node.label, initial, goes_on(initial), None, turn, outer)
-    found, _, _ = looped(dynamic, loop)
+    found, _, _ = looped(dynamic, Loop(node.label, initial, goes_on(initial), None, turn, outer))
     return completed(found)
 
 
 def _either(node: Node, taken: Expr, other: Expr) -> Expr:
     """Return the first of two results where the condition holds, else the second."""
-    condition, kinds = tensor_type(node.expr(0)), (tensor_type(taken), tensor_type(other))
-    if condition.dtype != "bool" or condition.size != 1:
-        raise ModelError(f"the condition is {condition}, and no single bool")
+    condition, kinds = _flag(node.expr(0)), (tensor_type(taken), tensor_type(other))
     if kinds[0] != kinds[1]:
         node.refuse(
             f"its branches give {kinds[0]} and {kinds[1]}, and which it takes is computed when the model runs",
             "Freeze the condition, or export one branch",
         )
-    return node.call("where", node.call("reshape", node.expr(0), newshape=()), taken, other)
+    return node.call("where", node.call("reshape", condition, newshape=()), taken, other)
 
 
 @converts("WHILE")

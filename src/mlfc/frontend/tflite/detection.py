@@ -5,10 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from mlfc.errors import ModelError
-from mlfc.frontend.tflite.custom import option, ranged, real
-from mlfc.frontend.tflite.node import Node, converts, is_quantized
+from mlfc.frontend.tflite.node import Node, converts, is_quantized, option, real
 from mlfc.relay import ir
-from mlfc.relay.ir import Expr, Tuple, const
+from mlfc.relay.ir import Expr, const
 from mlfc.support import cost
 
 _USUAL_PER_CLASS = 100
@@ -17,32 +16,31 @@ _USUAL_PER_CLASS = 100
 @converts("CUSTOM TFLite_Detection_PostProcess")
 def _post_process(node: Node) -> list[Expr]:
     """Convert the operator; rows behind those that it finds are zeros."""
-    most, labels = ranged(node, "max_detections", 1), ranged(node, "max_classes_per_detection", 1)
-    classes = ranged(node, "num_classes", 1)
+    most, labels = option(node, "max_detections", 1), option(node, "max_classes_per_detection", 1)
+    classes = option(node, "num_classes", 1)
     cost.require("constants", 64 * most * labels, node.label)
     count, offset = _checked(node, classes)
     scores = _real(node, 1)
     if offset:
-        scores = node.call("strided_slice", scores, begin=(offset,), end=(offset + classes,), strides=(1,), axes=(2,))
+        scores = node.cut(scores, offset, offset + classes, 2)
     boxes = _decoded(node, count)
-    if option(node, "use_regular_nms", 0):
-        found, places, kinds, values = _by_class(node, boxes, scores, most)
-        labels_found = 1
-    else:
-        labels_found = min(labels, classes)
-        found, places, kinds, values = _by_box(node, boxes, scores, most, labels_found)
+    by_class = bool(option(node, "use_regular_nms", default=0))
+    labels_found = 1 if by_class else min(labels, classes)
+    rows_of = _by_class if by_class else _by_box
+    found, places, kinds, values = rows_of(node, boxes, scores, most, labels_found)
     corners = node.call("take", node.call("reshape", boxes, newshape=(count, 4)), places, axis=0)
     corners = node.call("broadcast_to", node.call("expand_dims", corners, axis=1), shape=(most, labels_found, 4))
     known = node.call("reshape", found, newshape=(most, 1))
     kept = [node.call("where", node.call("reshape", known, newshape=(most, 1, 1)), corners, const(0.0))]
     kept += [node.call("where", known, node.call("cast", x, dtype="float32"), const(0.0)) for x in (kinds, values)]
     # each box has room for all the classes that may be asked for
-    room = ((0, 0), (0, labels - labels_found), (0, 0))
-    if option(node, "use_regular_nms", 0):
+    room = labels - labels_found
+    if by_class:
         kept = [node.call("reshape", x, newshape=(1, most, *ir.tensor_type(x).shape[2:])) for x in kept]
-        room = ((0, 0), (0, most * (labels - 1)), (0, 0))
-    if room[1][1]:
-        kept = [node.call("nn.pad", x, const(0.0), pad_width=room[: len(ir.tensor_type(x).shape)]) for x in kept]
+        room *= most
+    if room:
+        around = ((0, 0), (0, room), (0, 0))
+        kept = [node.call("nn.pad", x, const(0.0), pad_width=around[: len(ir.tensor_type(x).shape)]) for x in kept]
     rows = most * labels
     shapes = ((1, rows, 4), (1, rows), (1, rows))
     results = [node.call("reshape", x, newshape=shape) for x, shape in zip(kept, shapes, strict=True)]
@@ -71,21 +69,17 @@ def _real(node: Node, position: int) -> Expr:
 
 def _decoded(node: Node, count: int) -> Expr:
     """Return the corners of boxes, which are given by middles and sizes relative to those of anchors."""
-    given = node.call("strided_slice", _real(node, 0), begin=(0,), end=(4,), strides=(1,), axes=(2,))
+    given = node.cut(_real(node, 0), 0, 4, 2)
     anchors = node.call("reshape", _real(node, 2), newshape=(1, count, 4))
     scales = [real(node, f"{axis}_scale") for axis in "yxhw"]
     if not all(scales):
         raise ModelError(f"the scales of boxes {scales} are not numbers but 0")
 
-    def half(data: Expr, first: int) -> Expr:
-        return node.call("strided_slice", data, begin=(first,), end=(first + 2,), strides=(1,), axes=(2,))
-
     shares = node.call("divide", given, const(np.array(scales, np.float32)))
-    sizes = half(anchors, 2)
-    middles = node.call("add", node.call("multiply", half(shares, 0), sizes), half(anchors, 0))
-    reach = node.call("multiply", node.call("multiply", node.call("exp", half(shares, 2)), const(0.5)), sizes)
-    corners = (node.call("subtract", middles, reach), node.call("add", middles, reach))
-    return node.call("concatenate", Tuple(corners), axis=2)
+    sizes = node.cut(anchors, 2, 4, 2)
+    middles = node.call("add", node.call("multiply", node.cut(shares, 0, 2, 2), sizes), node.cut(anchors, 0, 2, 2))
+    reach = node.call("multiply", node.call("multiply", node.call("exp", node.cut(shares, 2, 4, 2)), const(0.5)), sizes)
+    return node.joined((node.call("subtract", middles, reach), node.call("add", middles, reach)), 2)
 
 
 def _selected(node: Node, boxes: Expr, scores: Expr, most: int, rows: int) -> tuple[Expr, Expr, Expr]:
@@ -94,8 +88,8 @@ def _selected(node: Node, boxes: Expr, scores: Expr, most: int, rows: int) -> tu
     threshold = np.nextafter(np.float32(real(node, "nms_score_threshold")), np.float32(-np.inf))
     limits = (const(most, "int64"), const(real(node, "nms_iou_threshold"), "float32"), const(threshold, "float32"))
     chosen = node.call("vision.select_boxes", boxes, scores, *limits, rows=rows)
-    columns = [node.call("strided_slice", chosen, begin=(k,), end=(k + 1,), strides=(1,), axes=(1,)) for k in (1, 2)]
-    label, place = (node.call("cast", node.call("squeeze", x, axis=(1,)), dtype="int32") for x in columns)
+    columns = (node.call("squeeze", node.cut(chosen, k, k + 1, 1), axis=(1,)) for k in (1, 2))
+    label, place = (node.call("cast", column, dtype="int32") for column in columns)
     return node.call("greater_equal", place, const(0)), label, node.call("maximum", place, const(0))
 
 
@@ -111,19 +105,19 @@ def _by_box(node: Node, boxes: Expr, scores: Expr, most: int, labels: int) -> tu
     return found, places, kinds, values
 
 
-def _by_class(node: Node, boxes: Expr, scores: Expr, most: int) -> tuple[Expr, Expr, Expr, Expr]:
+def _by_class(node: Node, boxes: Expr, scores: Expr, most: int, labels: int) -> tuple[Expr, Expr, Expr, Expr]:
     """Return what is found, its places, classes and scores: the best boxes of each class, and of these the best."""
     _, count, classes = ir.tensor_type(scores).shape
-    per_class = min(ranged(node, "detections_per_class", 1, default=_USUAL_PER_CLASS), most)
+    per_class = min(option(node, "detections_per_class", 1, default=_USUAL_PER_CLASS), most)
     rows = max(classes * min(per_class, count), most)
     cost.require("constants", 24 * rows, node.label)
     turned = node.call("transpose", scores, axes=(0, 2, 1))
-    found, labels, places = _selected(node, boxes, turned, per_class, rows)
+    found, kinds, places = _selected(node, boxes, turned, per_class, rows)
     flat = node.call("reshape", turned, newshape=(classes * count,))
-    at = node.call("add", node.call("multiply", node.call("maximum", labels, const(0)), const(count)), places)
+    at = node.call("add", node.call("multiply", node.call("maximum", kinds, const(0)), const(count)), places)
     lowest = const(np.finfo(np.float32).min, "float32")
     values = node.call("where", found, node.call("take", flat, at, axis=0), lowest)
     order = node.call("topk", values, k=most, axis=0, ret_type="indices", is_ascend=False, dtype="int32")
-    found, places, labels, values = (node.call("take", x, order, axis=0) for x in (found, places, labels, values))
-    labels, values = (node.call("reshape", x, newshape=(most, 1)) for x in (labels, values))
-    return found, places, labels, values
+    found, places, kinds, values = (node.call("take", x, order, axis=0) for x in (found, places, kinds, values))
+    kinds, values = (node.call("reshape", x, newshape=(most, labels)) for x in (kinds, values))
+    return found, places, kinds, values

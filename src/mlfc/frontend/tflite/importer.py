@@ -24,7 +24,7 @@ from mlfc.frontend.common import (
     unique_name,
 )
 from mlfc.frontend.dynamic import Dynamic
-from mlfc.frontend.tflite.node import CONVERTERS, Batched, Node
+from mlfc.frontend.tflite.node import CONVERTERS, SCALED, Batched, Node
 from mlfc.frontend.tflite.schema import ModelFile, OperatorRecord, TfliteTensor, guarded, read_model
 from mlfc.frontend.tflite.variables import ASSIGN, CALL_ONCE, OPERATORS, READ, Variables
 from mlfc.relay.ir import Call, Constant, Expr, IRModule, Quantization, Span, TensorType, Var, tensor_type
@@ -35,9 +35,6 @@ from mlfc.support.dims import Dim, Symbol, symbols_of
 
 _COMPLEX = "COMPLEX64"
 _OF_COMPLEX = ("COMPLEX_ABS", "REAL", "IMAG")
-_INSTEAD = {
-    "CALL": "Export the called function in the place of the call",
-}
 
 
 def import_tflite(
@@ -61,25 +58,25 @@ def import_tflite(
     damaged or contradicts itself, UnsupportedError for what cannot be compiled, ProblemsError with all of several
     such problems.
     """
-    with_place = Problems()
+    problems = Problems()
     try:
         file = read_model(data, signature)
         records = [record for graph in (file, *file.branches.values()) for record in graph.operators]
         give_nodes(sum(len(record.inputs) + len(record.outputs) for record in records))
         conversion = _Conversion(file, dict(shapes or {}), dict(values or {}), numerics, census or Census())
         conversion.dynamic = Dynamic() if dynamic else None
-        outputs = conversion.run(with_place)
-        if len(with_place):
+        outputs = conversion.run(problems)
+        if len(problems):
             _refuse_examples(conversion)
     except MlfcError as error:
         error.place = f"{name}, {error.place}" if error.place else name
         raise
-    with_place.raise_if_any(name)
-    inputs = [conversion.inputs[index] for index in file.inputs if index in conversion.inputs]
+    problems.raise_if_any(name)
     names = conversion.output_names()
     kept = conversion.variables.states(names)
     results = [*outputs, *(value for _, _, value in kept)]
-    variables = [*inputs, *(begin for begin, _, _ in kept)]
+    variables = [conversion.inputs[index] for index in file.inputs if index in conversion.inputs]
+    variables += [begin for begin, _, _ in kept]
     open_values = conversion.dynamic
     defines = open_values.needs(open_values.frame, variables, results, frozenset()).defines if open_values else []
     source = {"format": "tflite", "sha256": hashlib.sha256(data).hexdigest(), "name": name}
@@ -97,10 +94,7 @@ def import_tflite(
 
 
 def _refuse_examples(failed: _Conversion) -> None:
-    """Raise an error that names shapes with which the model is imported, where it is not with those in the file.
-
-    Exporters write 1 for a dimension that the model leaves open.
-    """
+    """Raise an error that names shapes with which the model is imported; exporters write 1 for dynamic dimensions."""
     file = failed.file
     inputs = [file.tensors[index] for index in file.inputs]
     names = numbered([tensor.name for tensor in inputs])
@@ -111,7 +105,13 @@ def _refuse_examples(failed: _Conversion) -> None:
     is_image = any(len(tensor.shape) >= 4 for tensor in still_open.values())
     tried = [{name: tuple(tensor.shape) for name, tensor in still_open.items()}]
     for usual in IMAGE_SIZES if is_image else SEQUENCE_SIZES:
-        guess = {name: _guessed(tensor, usual) for name, tensor in still_open.items()}
+        guess = {  # an open batch is 1
+            name: tuple(
+                extent if axis not in tensor.open_axes else 1 if axis == 0 and len(tensor.shape) > 1 else usual
+                for axis, extent in enumerate(tensor.shape)
+            )
+            for name, tensor in still_open.items()
+        }
         if guess in tried:
             continue
         tried.append(guess)
@@ -120,24 +120,13 @@ def _refuse_examples(failed: _Conversion) -> None:
         with apart(), problems.collecting():
             trial.run(problems)
         if not len(problems):
-            remedies = [
-                Remedy("--shape", f"{name}={','.join(map(str, shape))}", is_example=True)
-                for name, shape in guess.items()
-            ]
+            texts = [f"{name}={','.join(map(str, shape))}" for name, shape in guess.items()]
+            remedies = [Remedy("--shape", text, is_example=True) for text in texts]
             raise InputError(
                 f"the model leaves dimensions of {', '.join(map(repr, guess))} open, and does not take the file's",
                 next_step=f"Give them, for example: {' '.join(map(str, remedies))}",
                 remedies=remedies,
             )
-
-
-def _guessed(tensor: TfliteTensor, usual: int) -> tuple[int, ...]:
-    """Return a shape with 1 for an open batch and `usual` for other open dimensions."""
-    is_batched = len(tensor.shape) > 1
-    return tuple(
-        (1 if axis == 0 and is_batched else usual) if axis in tensor.open_axes else extent
-        for axis, extent in enumerate(tensor.shape)
-    )
 
 
 @dataclass(eq=False)
@@ -183,11 +172,14 @@ class _Conversion:
             self.census.nodes += 1
             if len(problems) > known:
                 self.census.refused += 1
-                self._assume(record)
+                # variables stand in for its outputs, so that the operators behind it are checked too
+                for tensor in (self.file.tensors[index] for index in record.outputs):
+                    if tensor.index not in self.exprs and tensor.dtype:
+                        self.exprs[tensor.index] = Var(tensor.name, TensorType(tensor.shape, tensor.dtype))
         for tensor in (self.file.tensors[index] for index in self.file.outputs):
             if tensor.type_name == _COMPLEX:
-                problems.add(UnsupportedError("complex outputs are not supported", place=f"output '{tensor.name}'",
-                                              next_step="End the model in its real and imaginary parts"))  # fmt: skip
+                step, place = "End the model in its real and imaginary parts", f"output '{tensor.name}'"
+                problems.add(UnsupportedError("complex outputs are not supported", place=place, next_step=step))
         missing = [index for index in self.file.outputs if index not in self.exprs]
         if missing and not len(problems):
             raise ModelError(f"no operator computes the output '{self.file.tensors[missing[0]].name}'")
@@ -250,8 +242,17 @@ class _Conversion:
                 self.exprs[tensor.index] = self.inputs[tensor.index]
 
     def _input_shape(self, name: str, tensor: TfliteTensor) -> tuple[Any, ...]:
-        given = self.shapes.get(name)
-        shape = tensor.shape if given is None else self._given_shape(name, given)
+        """Return the shape of an input, with a symbol for each dimension that stays open."""
+        taken = {symbol.name for shape in self.shapes.values() for symbol in symbols_of(shape)} | self.opened
+        shape: tuple[Any, ...] = ()
+        for axis, extent in enumerate(self.shapes.get(name, tensor.shape)):
+            known = extent
+            if extent is None:
+                title = re.sub(r"\W", "_", f"{name}_{axis}", flags=re.ASCII)
+                title = unique_name(title if title[0].isalpha() else f"d_{title}", taken)
+                self.opened.add(title)
+                known = Symbol(title).dim
+            shape = (*shape, known if isinstance(known, Dim) else int(known))
         if len(shape) != len(tensor.shape):
             raise InputError(f"it has {len(tensor.shape)} dimensions, the given shape {shape} has {len(shape)}")
         if any(extent < 1 for extent in shape if isinstance(extent, int)):
@@ -261,20 +262,6 @@ class _Conversion:
                 f"the shape {shape} leaves a dimension open", next_step=f"Fix it with {remedy}", remedies=[remedy]
             )
         return shape
-
-    def _given_shape(self, name: str, given: Sequence[Any]) -> tuple[Any, ...]:
-        """Return the shape that the user gives, a symbol for each dimension that stays open."""
-        taken = {symbol.name for shape in self.shapes.values() for symbol in symbols_of(shape)} | self.opened
-        shape: list[Any] = []
-        for axis, extent in enumerate(given):
-            if extent is None:
-                title = re.sub(r"\W", "_", f"{name}_{axis}", flags=re.ASCII)
-                title = unique_name(title if title[0].isalpha() else f"d_{title}", taken)
-                self.opened.add(title)
-                shape.append(Symbol(title).dim)
-                continue
-            shape.append(extent if isinstance(extent, Dim) else int(extent))
-        return tuple(shape)
 
     def _use_variable(self, record: OperatorRecord) -> None:
         """Follow the value of a variable; what runs once has run."""
@@ -287,7 +274,8 @@ class _Conversion:
         elif record.code == ASSIGN:
             if len(record.inputs) != 2 or record.inputs[1] not in self.exprs:
                 raise ModelError("expected a handle and a value that is computed before")
-            self.variables.assign(record, self.exprs[record.inputs[1]], self.file.tensors[record.inputs[1]].name)
+            value = self.exprs[record.inputs[1]]
+            self.variables.assign(self.variables.of_handle(record), value, self.file.tensors[record.inputs[1]].name)
 
     def _check_new(self, record: OperatorRecord) -> None:
         taken = [index for index in record.outputs if index in self.exprs and index not in self.variables.found]
@@ -306,17 +294,22 @@ class _Conversion:
             raise UnsupportedError(f"operator {record.code} is not supported", next_step=_instead(record.code))
         for index in record.inputs:
             if index >= 0 and index not in self.exprs:
-                if self.variables.is_handle(index):
+                if index in self.variables.handles:
                     raise ModelError(
                         f"it reads '{self.file.tensors[index].name}', a handle that only {READ} and {ASSIGN} take"
                     )
-                if self._computed_later(index):
+                if any(index in other.outputs for other in self.file.operators):
                     raise ModelError(f"it reads tensor '{self.file.tensors[index].name}' before that is computed")
                 raise ModelError(f"no operator computes its input '{self.file.tensors[index].name}'")
             if index >= 0 and self.file.tensors[index].type_name == _COMPLEX and record.code not in _OF_COMPLEX:
                 raise UnsupportedError(f"{record.code} of complex numbers is not supported")
         self._check_new(record)
-        node.check_scales()
+        for tensor in (self.file.tensors[index] for index in (*record.inputs, *record.outputs) if index >= 0):
+            if tensor.dtype in SCALED[record.code] and tensor.quantization is None:
+                raise ModelError(
+                    f"'{tensor.name}' is {tensor.type_name} without a scale, which {record.code} computes with",
+                    next_step="Export it with its quantization, or as int32",
+                )
         result = CONVERTERS.get(record.code)(node)
         results = result if isinstance(result, list) else [result]
         if len(results) != len(record.outputs):
@@ -325,11 +318,8 @@ class _Conversion:
             self._check(self.file.tensors[index], expr)
             self.exprs[index] = self._named(node, self.file.tensors[index], expr)
         for index, expr in node.assigned.items():
-            self.variables.assign_tensor(index, expr)
+            self.variables.keep(index, expr)
             self.exprs[index] = expr
-
-    def _computed_later(self, index: int) -> bool:
-        return any(index in record.outputs for record in self.file.operators)
 
     def _check(self, tensor: TfliteTensor, expr: Expr) -> None:
         """Compare what was built with what the file says of the tensor."""
@@ -354,13 +344,6 @@ class _Conversion:
             return with_span(expr, Span(node.span.nodes, tensor.name))
         return expr
 
-    def _assume(self, record: OperatorRecord) -> None:
-        """Stand variables in for outputs of an operator that failed, so that the ones behind it are checked too."""
-        for index in record.outputs:
-            tensor = self.file.tensors[index]
-            if index not in self.exprs and tensor.dtype:
-                self.exprs[index] = Var(tensor.name, TensorType(tensor.shape, tensor.dtype))
-
     def output_names(self) -> list[str]:
         """Return the names of the outputs, numbered where two are equal."""
         return numbered([self.file.tensors[index].name for index in self.file.outputs])
@@ -369,14 +352,14 @@ class _Conversion:
         """Return scale and zero point of the model's inputs and outputs that have them."""
         named = [(var.name, index) for index, var in self.inputs.items()]
         named += list(zip(self.output_names(), self.file.outputs, strict=True))
-        tensors = [(name, self.file.tensors[index]) for name, index in named]
-        tensors += [(item.name, item.facts) for item in self.variables.found.values() if item.begin and item.facts]
-        found = {}
-        for name, tensor in tensors:
-            facts = tensor.quantization
-            if facts is not None and len(facts.scales) == 1:
-                found[name] = Quantization(float(facts.scales[0]), int(facts.zero_points[0]))
-        return found
+        facts = [(name, self.file.tensors[index].quantization) for name, index in named]
+        variables = self.variables.found.values()
+        facts += [(item.name, item.facts.quantization) for item in variables if item.begin and item.facts]
+        return {
+            name: Quantization(float(known.scales[0]), int(known.zero_points[0]))
+            for name, known in facts
+            if known is not None and len(known.scales) == 1
+        }
 
 
 def _instead(code: str) -> str | None:
@@ -385,7 +368,7 @@ def _instead(code: str) -> str | None:
         near = [name.removeprefix("CUSTOM ") for name in CONVERTERS.near(code)]
         known = f" (near: {', '.join(near)})" if near else ""
         return f"Of custom operators, TFLite Micro's are supported{known}; export with built-in operators only"
-    if code in _INSTEAD:
-        return _INSTEAD[code]
+    if code == "CALL":
+        return "Export the called function in the place of the call"
     near = CONVERTERS.near(code)
     return f"Near supported operators: {', '.join(near)}" if near else "Replace it by supported operators"

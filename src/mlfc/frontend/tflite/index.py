@@ -12,7 +12,7 @@ from mlfc.frontend.symbolic import as_tensor, objects
 from mlfc.frontend.tflite.node import Node, converts
 from mlfc.ops.rules import normalized_axis
 from mlfc.relay import ir
-from mlfc.relay.ir import Constant, Expr, Tuple, const
+from mlfc.relay.ir import Constant, Expr, const
 from mlfc.support import cost
 from mlfc.support.dims import bounds
 
@@ -96,7 +96,7 @@ def _where(node: Node) -> Expr:
         column = node.call("floor_divide", places, _number(node, step))
         column = node.call("floor_mod", column, _number(node, extent))
         columns.append(node.call("reshape", column, newshape=(count, 1)))
-    return node.call("concatenate", Tuple(tuple(columns)), axis=1)
+    return node.joined(columns, 1)
 
 
 def _number(node: Node, extent: Any, dtype: str = "int64") -> Expr:
@@ -125,10 +125,9 @@ def _reverse_sequence(node: Node) -> Expr:
 
 @converts("DYNAMIC_UPDATE_SLICE")
 def _dynamic_update_slice(node: Node) -> Expr:
-    """Convert DYNAMIC_UPDATE_SLICE, which writes input 1 over input 0 from the indices of input 2 on.
+    """Convert DYNAMIC_UPDATE_SLICE: input 1 over input 0 from the indices of input 2 on, moved inside the tensor.
 
     Each element is selected rather than stored at its index, so that the result can take the place of the old tensor.
-    The slice is moved inside the tensor, as the reference does it.
     """
     data, update, shape, size = node.expr(0), node.expr(1), node.shape(0), node.shape(1)
     rank = len(shape)
@@ -137,8 +136,9 @@ def _dynamic_update_slice(node: Node) -> Expr:
         raise ModelError(f"a slice of {size} from {node.shape(2)} indices on does not fit {shape}")
     inside: Expr | None = None
     for axis in (axis for axis in range(rank) if size[axis] < shape[axis]):
-        begin = node.call("strided_slice", node.expr(2), begin=(axis,), end=(axis + 1,), strides=(1,), axes=(0,))
-        begin = node.call("clip", begin, a_min=0.0, a_max=float(shape[axis] - size[axis]))
+        begin = node.call(
+            "clip", node.cut(node.expr(2), axis, axis + 1), a_min=0.0, a_max=float(shape[axis] - size[axis])
+        )
         if ir.tensor_type(begin).dtype != "int32":
             begin = node.call("cast", begin, dtype="int32")
         at = node.call("subtract", node.counted(shape[axis]), begin)
@@ -237,16 +237,12 @@ def _broadcast_args(node: Node) -> Expr:
 _DIAGONALS = ("float32", "int8", "uint8", "int16", "int32", "int64")
 
 
-def _check_diagonal(node: Node) -> None:
-    """Raise UnsupportedError for dtypes of which the reference kernel does not write the result."""
+def _diagonal(node: Node, rows: int, columns: int) -> Expr:
+    """Return where a matrix has its diagonal; the reference kernel writes no result of other dtypes."""
     if node.output().dtype not in _DIAGONALS:
         node.refuse(
             f"{node.record.code} of {node.output().type_name} is not supported", "Use float32 or a signed integer"
         )
-
-
-def _diagonal(node: Node, rows: int, columns: int) -> Expr:
-    """Return where a matrix has its diagonal."""
     across = node.call("reshape", node.counted(rows), newshape=(rows, 1))
     return node.call("equal", across, node.call("reshape", node.counted(columns), newshape=(1, columns)))
 
@@ -254,7 +250,6 @@ def _diagonal(node: Node, rows: int, columns: int) -> Expr:
 @converts("MATRIX_DIAG")
 def _matrix_diag(node: Node) -> Expr:
     shape = node.shape(0)
-    _check_diagonal(node)
     if not shape:
         raise ModelError("a diagonal of no dimension")
     data = node.call("reshape", node.expr(0), newshape=(*shape, 1))
@@ -264,11 +259,9 @@ def _matrix_diag(node: Node) -> Expr:
 @converts("MATRIX_SET_DIAG")
 def _matrix_set_diag(node: Node) -> Expr:
     shape, given = node.shape(0), node.shape(1)
-    _check_diagonal(node)
     if len(shape) < 2 or given != (*shape[:-2], min(shape[-2:])):
         raise ModelError(f"a diagonal of shape {given} in matrices of shape {shape}")
-    is_tall = shape[-2] > shape[-1]
-    new = (*given[:-1], 1, given[-1]) if is_tall else (*given, 1)
+    new = (*given[:-1], 1, given[-1]) if shape[-2] > shape[-1] else (*given, 1)
     diagonal = node.call("reshape", node.expr(1), newshape=new)
     return node.call("where", _diagonal(node, *shape[-2:]), diagonal, node.expr(0))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise
 from math import prod
 from typing import Any
@@ -89,13 +89,12 @@ def _padded_by(node: Node, value: Expr) -> Expr:
     result, widths = node.expr(0), _pad_width(node)
     value = node.call("reshape", value, newshape=(1,) * len(widths))
     for axis, (low, high) in enumerate(widths):
-        shape = list(ir.tensor_type(result).shape)
-        parts = [result]
-        for place, width in ((0, low), (len(parts) + (low > 0), high)):
-            if width:
-                shape[axis] = width
-                parts.insert(place, node.call("broadcast_to", value, shape=tuple(shape)))
-        result = node.call("concatenate", Tuple(tuple(parts)), axis=axis) if len(parts) > 1 else result
+        shape = ir.tensor_type(result).shape
+        before, after = (
+            [node.call("broadcast_to", value, shape=(*shape[:axis], width, *shape[axis + 1 :]))] if width else []
+            for width in (low, high)
+        )
+        result = node.joined((*before, result, *after), axis) if before or after else result
     return result
 
 
@@ -116,7 +115,7 @@ def _dilate(node: Node) -> Expr:
         whole = (*shape[:axis], shape[axis] * step, *shape[axis + 1 :])
         apart = node.call("reshape", apart, newshape=whole)
         end = (shape[axis] - 1) * step + 1
-        result = node.call("strided_slice", apart, begin=(0,), end=(end,), strides=(1,), axes=(axis,))
+        result = node.cut(apart, 0, end, axis)
     return result
 
 
@@ -140,21 +139,18 @@ def _concatenation(node: Node) -> Expr:
     tensors = [node.input(position) for position in range(len(parts))]
     # of int16, LiteRT joins codes whatever their scales
     if output.dtype == "int16" or all(same_quantization(tensor, output) for tensor in tensors):
-        joined = node.call("concatenate", Tuple(tuple(parts)), axis=axis)
+        joined = node.joined(parts, axis)
     else:
-        pairs = [node.quantization(tensor) for tensor in tensors]
-        joined = node.call(
-            "qnn.concatenate", Tuple(tuple(parts)), Tuple(tuple(pair[0] for pair in pairs)),
-            Tuple(tuple(pair[1] for pair in pairs)), *node.quantization(output), axis=axis,
-        )  # fmt: skip
+        scales, zeros = zip(*map(node.quantization, tensors), strict=True)
+        operands = (Tuple(tuple(parts)), Tuple(scales), Tuple(zeros), *node.quantization(output))
+        joined = node.call("qnn.concatenate", *operands, axis=axis)
     return clipped(node, joined, function) if node.quantized else activated(node, joined, function)
 
 
 @converts("PACK")
 def _pack(node: Node) -> Expr:
     axis = normalized_axis("PACK", node.options("PackOptions").Axis(), len(node.shape(0)) + 1)
-    parts = [node.call("expand_dims", part, axis=axis) for part in node.operands()]
-    return node.call("concatenate", Tuple(tuple(parts)), axis=axis)
+    return node.joined((node.call("expand_dims", part, axis=axis) for part in node.operands()), axis)
 
 
 @converts("UNPACK")
@@ -170,11 +166,7 @@ def _unpack(node: Node) -> list[Expr]:
 
 def _parts(node: Node, data: Expr, axis: int, sizes: Sequence[int]) -> list[Expr]:
     """Return consecutive slices of given sizes along an axis."""
-    edges = np.cumsum([0, *sizes]).tolist()
-    return [
-        node.call("strided_slice", data, begin=(begin,), end=(end,), strides=(1,), axes=(axis,))
-        for begin, end in pairwise(edges)
-    ]
+    return [node.cut(data, begin, end, axis) for begin, end in pairwise(np.cumsum([0, *sizes]).tolist())]
 
 
 @converts("SPLIT")
@@ -213,77 +205,52 @@ def _slice(node: Node) -> Expr:
 
 @converts("STRIDED_SLICE")
 def _strided_slice(node: Node) -> Expr:
-    data, masks = _spelled_out(node)
+    data, parts = _spelled_out(node)
     shape = ir.tensor_type(data).shape
-    begin, end, strides = masks.begin, masks.end, masks.strides
-    for axis, extent in enumerate(shape):
-        forward = strides[axis] > 0
-        if axis in masks.shrunk:
-            place = begin[axis] + (extent if begin[axis] < 0 else 0)
-            if axis in masks.from_start:
-                place = 0
-            if not forward:
-                node.refuse(
-                    f"one index of axis {axis} with the stride {strides[axis]} is not supported",
-                    "Use a positive stride",
-                )
-            if not 0 <= place < extent:
-                raise ModelError(f"index {begin[axis]} is outside axis {axis} of {shape}")
-            begin[axis], end[axis], strides[axis] = place, place + 1, 1
-            continue
-        if not is_static((extent, begin[axis], end[axis])):
-            _cut_open(node, masks, axis, extent)
-            continue
-        first, last, _ = slice(
-            None if axis in masks.from_start else begin[axis], None if axis in masks.to_end else end[axis],
-            strides[axis],
-        ).indices(extent)  # fmt: skip
+    ranges = [_range_of(node, part, axis, shape) for axis, part in enumerate(parts)]
+    begin, end, strides = zip(*ranges, strict=True) if ranges else ((), (), ())
+    result = node.call("strided_slice", data, begin=begin, end=end, strides=strides, axes=tuple(range(len(shape))))
+    shrunk = tuple(axis for axis, part in enumerate(parts) if part.shrinks)
+    return node.call("squeeze", result, axis=shrunk) if shrunk else result
+
+
+@dataclass(frozen=True)
+class _AxisSlice:
+    """What STRIDED_SLICE takes of an axis: everything by default, or one index where the axis `shrinks`."""
+
+    begin: Any = 0
+    end: Any = 0
+    stride: int = 1
+    from_start: bool = True
+    to_end: bool = True
+    shrinks: bool = False
+
+
+def _range_of(node: Node, part: _AxisSlice, axis: int, shape: Sequence[Any]) -> tuple[Any, Any, int]:
+    """Return begin, end and stride of a slice along an axis, as Relay has them."""
+    extent, stride = shape[axis], part.stride
+    if part.shrinks:
+        place = 0 if part.from_start else part.begin + (extent if part.begin < 0 else 0)
+        if stride < 0:
+            node.refuse(f"one index of axis {axis} with the stride {stride} is not supported", "Use a positive stride")
+        if not 0 <= place < extent:
+            raise ModelError(f"index {part.begin} is outside axis {axis} of {shape}")
+        return place, place + 1, 1
+    if is_static((extent, part.begin, part.end)):
+        ends = (None if part.from_start else part.begin, None if part.to_end else part.end)
+        first, last, _ = slice(*ends, stride).indices(extent)
         # Relay reads a negative end as counted from the back; one below the first element is -extent - 1
-        begin[axis], end[axis] = first, last if forward or last >= 0 else -extent - 1
-    result = node.call(
-        "strided_slice", data, begin=tuple(begin), end=tuple(end), strides=tuple(strides), axes=tuple(range(len(shape)))
-    )
-    return node.call("squeeze", result, axis=tuple(masks.shrunk)) if masks.shrunk else result
-
-
-def _cut_open(node: Node, masks: _SliceMasks, axis: int, extent: Any) -> None:
-    """Spell out what is taken of an axis whose extent the run decides."""
-    if masks.strides[axis] < 0:
+        return first, last if stride > 0 or last >= 0 else -extent - 1, stride
+    if stride < 0:
         node.refuse(f"a slice backwards along an axis of {extent}", "Reverse the whole axis with REVERSE_V2")
 
     def inside(place: Any) -> Any:
         return minimum(place, extent) if place >= 0 else maximum(extent + place, 0)
 
-    masks.begin[axis] = 0 if axis in masks.from_start else inside(masks.begin[axis])
-    masks.end[axis] = extent if axis in masks.to_end else inside(masks.end[axis])
+    return 0 if part.from_start else inside(part.begin), extent if part.to_end else inside(part.end), stride
 
 
-@dataclass
-class _SliceMasks:
-    """What STRIDED_SLICE takes of each axis; some of the axes are new."""
-
-    begin: list[Any] = field(default_factory=list)
-    end: list[Any] = field(default_factory=list)
-    strides: list[int] = field(default_factory=list)
-    from_start: list[int] = field(default_factory=list)
-    to_end: list[int] = field(default_factory=list)
-    shrunk: list[int] = field(default_factory=list)
-
-    def add(self, begin: Any, end: Any, stride: int, *, from_start: bool, to_end: bool, shrinks: bool) -> None:
-        """Append an axis."""
-        axis = len(self.begin)
-        for values, value in ((self.begin, begin), (self.end, end), (self.strides, stride)):
-            values.append(value)
-        for axes, holds in ((self.from_start, from_start), (self.to_end, to_end), (self.shrunk, shrinks)):
-            if holds:
-                axes.append(axis)
-
-    def add_whole(self) -> None:
-        """Append an axis that is taken whole."""
-        self.add(0, 0, 1, from_start=True, to_end=True, shrinks=False)
-
-
-def _spelled_out(node: Node) -> tuple[Expr, _SliceMasks]:
+def _spelled_out(node: Node) -> tuple[Expr, list[_AxisSlice]]:
     """Return the data with its new axes, and what is taken of every axis: an ellipsis stands for as many as miss."""
     options, data = node.options("StridedSliceOptions"), node.expr(0)
     begin, end, strides = node.extents(1), node.extents(2), node.integers(3)
@@ -293,23 +260,19 @@ def _spelled_out(node: Node) -> tuple[Expr, _SliceMasks]:
     ellipses = sum(ellipsis >> index & 1 for index in range(count))
     if not count == len(end) == len(strides) or taken > rank or ellipses > 1 or 0 in strides:
         raise ModelError(f"a slice from {begin} to {end} by {strides} of {node.shape(0)}")
-    masks = _SliceMasks()
+    parts: list[_AxisSlice] = []
     for index in range(count):
         if ellipsis >> index & 1:
-            for _ in range(rank - taken):
-                masks.add_whole()
+            parts += [_AxisSlice()] * (rank - taken)
         elif new >> index & 1:
-            data = node.call("expand_dims", data, axis=len(masks.begin))
-            masks.add_whole()
+            data = node.call("expand_dims", data, axis=len(parts))
+            parts.append(_AxisSlice())
         else:
             last = end[index] + (begin[index] if options.Offset() else 0)
-            masks.add(
-                begin[index], last, strides[index], from_start=bool(options.BeginMask() >> index & 1),
-                to_end=bool(options.EndMask() >> index & 1), shrinks=bool(options.ShrinkAxisMask() >> index & 1),
-            )  # fmt: skip
-    for _ in range(len(ir.tensor_type(data).shape) - len(masks.begin)):
-        masks.add_whole()
-    return data, masks
+            masks = (options.BeginMask(), options.EndMask(), options.ShrinkAxisMask())
+            flags = (bool(mask >> index & 1) for mask in masks)
+            parts.append(_AxisSlice(begin[index], last, strides[index], *flags))
+    return data, parts + [_AxisSlice()] * (len(ir.tensor_type(data).shape) - len(parts))
 
 
 @converts("SPACE_TO_DEPTH", "DEPTH_TO_SPACE")

@@ -1,4 +1,7 @@
-"""LSTM layers of TFLite with integer weights and gates of 16 bits, and what all LSTM layers share."""
+"""LSTM layers of TFLite: on integers with gates of 16 bits, and on floats with weights of floats or of int8.
+
+A float layer with a projection, a layer normalization or another function is unrolled; others are one operator.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +14,21 @@ import numpy.typing as npt
 from tflite import ActivationFunctionType
 
 from mlfc.errors import ModelError
-from mlfc.frontend.tflite.node import Node
-from mlfc.frontend.tflite.weights import shape_of
+from mlfc.frontend.tflite.activation import activated
+from mlfc.frontend.tflite.linear import hybrid_dense
+from mlfc.frontend.tflite.node import Node, shape_of
+from mlfc.frontend.tflite.schema import TfliteTensor
 from mlfc.relay import ir
 from mlfc.relay.ir import Constant, Expr, const
 
 Array = npt.NDArray[Any]
+
+FUNCTIONS = {
+    ActivationFunctionType.NONE: "affine", ActivationFunctionType.RELU: "relu", ActivationFunctionType.TANH: "tanh",
+}  # fmt: skip
+"""The functions of a cell that operators over all steps have."""
+
+_NORM_EPSILON = 1e-8
 
 
 @dataclass(frozen=True)
@@ -35,96 +47,100 @@ class InputNumbers:
 
 
 class Lstm:
-    """One layer: its gates, in the order input, forget, cell and output, the first of which it may derive."""
+    """One direction of a layer.
+
+    Its gates are in the order input, forget, cell and output; it may derive the first.
+    """
 
     def __init__(
-        self, node: Node, data: Expr, options: Any, *, time_major: bool, at: InputNumbers = InputNumbers()
+        self, node: Node, data: Expr, options: Any, *, time_major: bool, at: InputNumbers = InputNumbers(),
+        backwards: bool = False, auxiliary: Expr | None = None,
     ) -> None:  # fmt: skip
         self.node, self.data, self.options, self.at = node, data, options, at
-        self.time_major = time_major
-        self.couples_input = not node.has(self.at.inputs)
-        self.gates = range(1 if self.couples_input else 0, 4)
+        self.time_major, self.backwards, self.auxiliary = time_major, backwards, auxiliary
+        self.couples_input = not node.has(at.inputs)
+        self.gates = range(self.couples_input, 4)
+        self.has_peephole, self.projects = node.has(at.peephole + 2), node.has(at.projection)
+        self.has_norm = at.norm >= 0 and node.has(at.norm + 1)
+        self.is_hybrid = node.input(at.inputs + 1).dtype == "int8"
+        self.asymmetric = bool(options.AsymmetricQuantizeInputs())
+        self.function = int(options.FusedActivationFunction())
         shape = shape_of(data)
-        self.units, self.cells = shape_of(node.expr(self.at.hidden))[-1], shape_of(node.expr(self.at.cell))[-1]
+        self.units, self.cells = shape_of(node.expr(at.hidden))[-1], shape_of(node.expr(at.cell))[-1]
         if len(shape) != 3 or 0 in shape:
             raise ModelError(f"data of shape {shape} where a sequence of batches belongs")
-        self.steps, self.batch = shape[:2] if self.time_major else (shape[1], shape[0])
-        for first, wanted in (
-            (self.at.inputs, (self.cells, shape[2])),
-            (self.at.recurrent, (self.cells, self.units)),
-            (self.at.bias, (self.cells,)),
-        ):
-            self.check(first, wanted)
-        for position, width in ((self.at.hidden, self.units), (self.at.cell, self.cells)):
+        self.steps, self.batch = shape[:2] if time_major else (shape[1], shape[0])
+        self._check(at.inputs, (self.cells, shape[2]))
+        self._check(at.recurrent, (self.cells, self.units))
+        self._check(at.bias, (self.cells,))
+        for position, width in ((at.hidden, self.units), (at.cell, self.cells)):
             found = shape_of(node.expr(position))
             if found != (self.batch, width):
                 raise ModelError(f"a state of shape {found} where {(self.batch, width)} belongs")
 
-    def check(self, first: int, shape: tuple[int, ...]) -> None:
+    def _check(self, first: int, shape: tuple[int, ...]) -> None:
         """Raise ModelError unless what each gate has from a place on is of one shape."""
         for gate in self.gates:
             found = self.node.value(first + gate).shape
             if found != shape:
                 raise ModelError(f"input {first + gate} has shape {found} where {shape} belongs")
 
-    def joined(self, first: int) -> Constant:
+    # Integers
+
+    def integer(self, *, tables: bool) -> Expr:
+        """Return the layer on int8 or int16; with `tables`, its functions are those of TFLite Micro."""
+        node, at = self.node, self.at
+        others = (*range(9, 12), 16, 17, *range(20, 24))
+        if tables and (self.couples_input or any(map(node.has, others))):
+            node.refuse(
+                "TFLite Micro's LSTM has four gates, and no peephole, projection or layer normalization",
+                "Export it as int8, with --numerics litert",
+            )
+        if tables and self.options.FusedActivationFunction() != ActivationFunctionType.TANH:
+            node.refuse("TFLite Micro's LSTM has TANH as its activation function", "Use TANH")
+        hidden, cell = node.input(at.hidden), node.scale(node.input(at.cell))
+        # the unit of each gate before its function, or before its normalization
+        units = [node.scale(self._intermediate(gate)) if self.has_norm else np.float32(2.0**-12) for gate in self.gates]
+        gates = self._integer_gates(units)
+        shown = hidden if tables else self._intermediate(4)
+        shown_scale = 2.0**-30 / np.float64(node.scale(shown))
+        significand, exponent = math.frexp(float(cell))
+        if significand != 0.5 or not -15 <= exponent - 1 <= -9:
+            refused = f"a cell state of scale {cell} is not supported"
+            node.refuse(refused, "It must be a power of two from 2**-15 to 2**-9")
+        attrs = {
+            "recurrent_scales": tuple(map(float, self._relative(at.recurrent, hidden, units))),
+            "shown_scale": float(shown_scale if tables else np.float32(shown_scale)),
+            # LiteRT counts it from the other side where there is a projection
+            "shown_zero": node.zero_point(shown) * (-1 if self.projects else 1),
+            "hidden_zero": node.zero_point(hidden),
+            "cell_exponent": exponent - 1,
+            "cell_clip": _code_of(self.options.CellClip(), cell, 32767),
+            "couples_input": self.couples_input,
+            "time_major": self.time_major,
+            "tables": tables,
+        }
+        more = self._peephole(attrs, units) + self._norm(attrs) + self._projection(attrs, node.scale(shown))
+        recurrent = self._joined(at.recurrent)
+        given = (gates, recurrent, node.expr(at.hidden), node.expr(at.cell), *more)
+        return self._integer_results(node.call("qnn.lstm_steps", *given, **attrs))
+
+    def _joined(self, first: int) -> Constant:
         """Return the weights or biases of all gates, one below the other."""
         values = [self.node.value(first + gate) for gate in self.gates]
         names = " ".join(self.node.input(first + gate).name for gate in self.gates)
         return Constant(np.concatenate(values), names, self.node.span)
 
-    def scales(self, first: int) -> list[np.float32]:
-        """Return the scale of each gate's weights."""
-        return [self.node.scale(self.node.input(first + gate)) for gate in self.gates]
+    def _intermediate(self, number: int) -> TfliteTensor:
+        found = self.node.record.intermediates
+        if len(found) != 5:
+            raise ModelError(f"expected 5 intermediate tensors, got {len(found)}")
+        return self.node.tensors[found[number]]
 
-    def integer(self) -> Expr:
-        """Return the layer on int8, whose gates and cell state have 16 bits."""
-        node, units = self.node, self._units()
-        hidden, cell = node.input(self.at.hidden), node.input(self.at.cell)
-        gates = self._integer_gates(units)
-        shown = node.tensors[node.record.intermediates[4]] if len(node.record.intermediates) == 5 else None
-        if shown is None:
-            raise ModelError(f"expected 5 intermediate tensors, got {len(node.record.intermediates)}")
-        recurrent = zip(self.scales(self.at.recurrent), units, strict=True)
-        attrs = {
-            "recurrent_scales": tuple(float(scale * node.scale(hidden) / unit) for scale, unit in recurrent),
-            "shown_scale": float(np.float32(2.0**-30 / np.float64(node.scale(shown)))),
-            # LiteRT counts it from the other side where there is a projection
-            "shown_zero": node.zero_point(shown) * (-1 if node.has(self.at.projection) else 1),
-            "hidden_zero": node.zero_point(hidden),
-            "cell_exponent": _exponent(node, node.scale(cell)),
-            "cell_clip": _code_of(self.options.CellClip(), node.scale(cell), 32767),
-            "couples_input": self.couples_input,
-            "time_major": self.time_major,
-        }
-        more = self._peephole(attrs, units) + self._norm(attrs) + self._projection(attrs, node.scale(shown))
-        return self._integer_steps(gates, attrs, *more)
-
-    def by_tables(self) -> Expr:
-        """Return the layer on int8 or int16 as TFLite Micro computes it, whose functions are tables."""
-        node, hidden, cell = self.node, self.node.input(self.at.hidden), self.node.input(self.at.cell)
-        if self.couples_input or any(node.has(position) for position in (*range(9, 12), 16, 17, *range(20, 24))):
-            node.refuse(
-                "TFLite Micro's LSTM has four gates, and no peephole, projection or layer normalization",
-                "Export it as int8, with --numerics litert",
-            )
-        if self.options.FusedActivationFunction() != ActivationFunctionType.TANH:
-            node.refuse("TFLite Micro's LSTM has TANH as its activation function", "Use TANH")
-        units = self._units()
-        recurrent = zip(self.scales(self.at.recurrent), units, strict=True)
-        attrs = {
-            "recurrent_scales": tuple(float(scale * node.scale(hidden) / unit) for scale, unit in recurrent),
-            "shown_scale": float(2.0**-30 / np.float64(node.scale(hidden))), "shown_zero": node.zero_point(hidden),
-            "hidden_zero": node.zero_point(hidden), "cell_exponent": _exponent(node, node.scale(cell)),
-            "cell_clip": _code_of(self.options.CellClip(), node.scale(cell), 32767), "time_major": self.time_major,
-            "tables": True,
-        }  # fmt: skip
-        return self._integer_steps(self._integer_gates(units), attrs)
-
-    def _integer_steps(self, gates: Expr, attrs: dict[str, Any], *more: Expr) -> Expr:
-        node, at = self.node, self.at
-        given = (gates, self.joined(at.recurrent), node.expr(at.hidden), node.expr(at.cell), *more)
-        return self._integer_results(node.call("qnn.lstm_steps", *given, **attrs))
+    def _relative(self, first: int, source: TfliteTensor, units: list[np.float32]) -> list[np.float32]:
+        """Return the scale of the products of each gate's weights with a tensor, in units of the gate."""
+        scales = (self.node.scale(self.node.input(first + gate)) for gate in self.gates)
+        return [scale * self.node.scale(source) / unit for scale, unit in zip(scales, units, strict=True)]
 
     def _integer_gates(self, units: list[np.float32]) -> Expr:
         """Return what the input contributes to the gates at all steps, in 16 bits."""
@@ -132,112 +148,236 @@ class Lstm:
         is_wide = data.dtype == "int16"
         data_scale, data_zero = node.quantization(data)
         sums = node.call(
-            "qnn.dense", self.data, self.joined(self.at.inputs), data_zero, const(0, "int32"), data_scale, const(1.0),
+            "qnn.dense", self.data, self._joined(self.at.inputs), data_zero, const(0, "int32"), data_scale, const(1.0),
             units=len(self.gates) * self.cells, out_dtype="int64" if is_wide else "int32",
         )  # fmt: skip
-        if not node.has(self.at.norm + 1):
-            sums = node.call("nn.bias_add", sums, self.joined(self.at.bias), axis=2)
-        scales = [
-            scale * node.scale(data) / unit for scale, unit in zip(self.scales(self.at.inputs), units, strict=True)
-        ]
-        rounding = "REDUCED" if is_wide else "DOUBLE"
-        return rescaled_sums(
-            node, sums, np.repeat(np.asarray(scales, np.float64), self.cells), "int16", rounding=rounding
-        )
+        if not self.has_norm:
+            sums = node.call("nn.bias_add", sums, self._joined(self.at.bias), axis=2)
+        scales = np.repeat(np.asarray(self._relative(self.at.inputs, data, units), np.float64), self.cells)
+        return rescaled_sums(node, sums, scales, "int16", rounding="REDUCED" if is_wide else "DOUBLE")
 
-    def _units(self) -> list[np.float32]:
-        """Return the unit of each gate before its function, or before its normalization."""
-        if not self.node.has(self.at.norm + 1):
-            return [np.float32(2.0**-12)] * len(self.gates)
-        if len(self.node.record.intermediates) != 5:
-            raise ModelError(f"expected 5 intermediate tensors, got {len(self.node.record.intermediates)}")
-        return [self.node.scale(self.node.tensors[self.node.record.intermediates[gate]]) for gate in self.gates]
+    def _stacked_words(self, positions: list[int], title: str, fault: str) -> Constant:
+        values = [self.node.value(position) for position in positions]
+        if any(value.shape != (self.cells,) or value.dtype != np.int16 for value in values):
+            raise ModelError(fault)
+        return Constant(np.stack(values), f"{self.node.label} {title}", self.node.span)
 
     def _norm(self, attrs: dict[str, Any]) -> list[Expr]:
         """Return weights and bias of the layer normalization, and add its numbers to the attributes."""
         node = self.node
-        if not node.has(self.at.norm + 1):
+        if not self.has_norm:
             return []
-        weights, bias = ([node.value(first + gate) for gate in self.gates] for first in (self.at.norm, self.at.bias))
-        if any(value.shape != (self.cells,) or value.dtype != np.int16 for value in weights):
-            raise ModelError("a layer normalization that is not one int16 for each cell")
-        scales = self.scales(self.at.norm)
+        positions = [self.at.norm + gate for gate in self.gates]
+        scales = [node.scale(node.input(position)) for position in positions]
         attrs["norm_scales"] = tuple(map(float, scales))
         attrs["norm_guards"] = tuple(max(1, int(np.float32(10000) * scale)) for scale in scales)
-        span = node.span
-        return [
-            Constant(np.stack(weights), f"{node.label} norm", span),
-            Constant(np.stack(bias), f"{node.label} bias", span),
-        ]
+        bias = np.stack([node.value(self.at.bias + gate) for gate in self.gates])
+        fault = "a layer normalization that is not one int16 for each cell"
+        return [self._stacked_words(positions, "norm", fault), Constant(bias, f"{node.label} bias", node.span)]
 
     def _peephole(self, attrs: dict[str, Any], units: list[np.float32]) -> list[Expr]:
         """Return what gates see of the cell state, and add its scales to the attributes."""
         node = self.node
-        if not node.has(self.at.peephole + 2):
+        if not self.has_peephole:
             return []
-        gates = [
-            position
-            for position in range(self.at.peephole, self.at.peephole + 3)
-            if position > self.at.peephole or not self.couples_input
-        ]
-        values = [node.value(position) for position in gates]
-        if any(value.shape != (self.cells,) or value.dtype != np.int16 for value in values):
-            raise ModelError("a peephole that is not one int16 for each cell")
+        positions = [self.at.peephole + gate for gate in self.gates[:-1]]
+        found = self._stacked_words(positions, "peephole", "a peephole that is not one int16 for each cell")
         unit = np.float32(2.0 ** attrs["cell_exponent"])
-        of_gates = [*units[:-2], units[-1]]
-        scales = [unit * node.scale(node.input(place)) / other for place, other in zip(gates, of_gates, strict=True)]
-        attrs["peephole_scales"] = tuple(map(float, scales))
-        return [Constant(np.stack(values), f"{node.label} peephole", node.span)]
+        pairs = zip(positions, [*units[:-2], units[-1]], strict=True)
+        attrs["peephole_scales"] = tuple(float(unit * node.scale(node.input(place)) / other) for place, other in pairs)
+        return [found]
 
     def _projection(self, attrs: dict[str, Any], shown: np.float32) -> list[Expr]:
         """Return projection and bias, and add their scale to the attributes."""
-        node = self.node
-        if not node.has(self.at.projection):
+        node, position = self.node, self.at.projection
+        if not self.projects:
             return []
-        weights = node.value(self.at.projection)
-        bias: Expr = const(np.zeros(self.units), "int32")
-        if node.has(self.at.projection + 1):
-            bias = node.expr(self.at.projection + 1)
+        weights = node.value(position)
+        bias = node.expr(position + 1) if node.has(position + 1) else const(np.zeros(self.units), "int32")
         if weights.shape != (self.units, self.cells) or shape_of(bias) != (self.units,):
             raise ModelError(f"a projection of shape {weights.shape}, and a bias of {shape_of(bias)}")
-        scale = node.scale(node.input(self.at.projection)) * shown / node.scale(node.input(self.at.hidden))
+        scale = node.scale(node.input(position)) * shown / node.scale(node.input(self.at.hidden))
         attrs["projection_scale"] = float(scale)
         attrs["projection_clip"] = _code_of(self.options.ProjClip(), node.scale(node.output()), 127)
-        return [node.expr(self.at.projection), bias]
+        return [node.expr(position), bias]
 
     def _integer_results(self, result: Expr) -> Expr:
         """Take the steps and the states out of what the layer gives: of int8 bytes."""
-        node, size = self.node, self.steps * self.batch * self.units
-        leading = (self.steps, self.batch) if self.time_major else (self.batch, self.steps)
-        count = self.batch * self.cells
-        whole = node.call("reshape", cut(node, result, 0, size), newshape=(*leading, self.units))
+        node, size, count = self.node, self.steps * self.batch * self.units, self.batch * self.cells
         axis = 0 if self.time_major else 1
-        last = node.call("strided_slice", whole, begin=(self.steps - 1,), end=(self.steps,), strides=(1,), axes=(axis,))
+        leading = (self.steps, self.batch) if self.time_major else (self.batch, self.steps)
+        whole = node.call("reshape", node.cut(result, 0, size), newshape=(*leading, self.units))
+        last = node.cut(whole, self.steps - 1, self.steps, axis)
         node.assign(self.at.hidden, node.call("reshape", last, newshape=(self.batch, self.units)))
-        if ir.tensor_type(result).dtype == "int16":
-            cell = cut(node, result, size, size + count)
-            node.assign(self.at.cell, node.call("reshape", cell, newshape=(self.batch, self.cells)))
-            return whole
-        low, high = (
-            node.call("cast", cut(node, result, begin, begin + count), dtype="int16") for begin in (size, size + count)
-        )
-        cell = node.call("add", node.call("bitwise_and", low, const(255, "int16")),
-                         node.call("multiply", high, const(256, "int16")))  # fmt: skip
+        cell = node.cut(result, size, size + count)
+        if ir.tensor_type(result).dtype != "int16":
+            low, high = (
+                node.call("cast", part, dtype="int16")
+                for part in (cell, node.cut(result, size + count, size + 2 * count))
+            )
+            low = node.call("bitwise_and", low, const(255, "int16"))
+            cell = node.call("add", low, node.call("multiply", high, const(256, "int16")))
         node.assign(self.at.cell, node.call("reshape", cell, newshape=(self.batch, self.cells)))
         return whole
 
+    # Floats
 
-def cut(node: Node, data: Expr, begin: int, end: int) -> Expr:
-    """Return rows of a tensor."""
-    return node.call("strided_slice", data, begin=(begin,), end=(end,), strides=(1,), axes=(0,))
+    def floats(self) -> Expr:
+        """Return the results of all steps in the order of the data, and assign the states."""
+        if self.auxiliary is not None:
+            if shape_of(self.auxiliary)[:2] != shape_of(self.data)[:2]:
+                raise ModelError(f"auxiliary data of shape {shape_of(self.auxiliary)} beside {shape_of(self.data)}")
+            self._check(self.at.auxiliary, (self.cells, shape_of(self.auxiliary)[2]))
+        if not self.projects and self.units != self.cells:
+            raise ModelError(f"{self.units} results of {self.cells} cells without a projection")
+        is_plain = not self.has_norm and not self.projects and self.function in FUNCTIONS
+        return self._time_major(self._looped() if is_plain else self._unrolled())
 
+    def _time_major(self, data: Expr) -> Expr:
+        """Return data in the order of the operator with the steps first, or the other way around."""
+        return data if self.time_major else self.node.call("transpose", data, axes=(1, 0, 2))
 
-def _exponent(node: Node, scale: np.float32) -> int:
-    """Return the power of two that a scale is."""
-    significand, exponent = math.frexp(float(scale))
-    if significand != 0.5 or not -15 <= exponent - 1 <= -9:
-        node.refuse(f"a cell state of scale {scale} is not supported", "It must be a power of two from 2**-15 to 2**-9")
-    return exponent - 1
+    def _looped(self) -> Expr:
+        """Return the results of one operator over all steps."""
+        node, at = self.node, self.at
+        gates = self._gates(self.data, self.auxiliary, ordered=True)
+        bias, _ = self._weights(at.bias, ordered=True)
+        gates = node.call("nn.bias_add", gates, Constant(bias.reshape(-1), f"{node.label} bias", node.span), axis=2)
+        recurrent, scales = self._weights(at.recurrent, ordered=True)
+        recurrent = recurrent.reshape(1, 4 * self.cells, self.cells)
+        shape, function = (self.batch, self.cells), FUNCTIONS[self.function]
+        args = [
+            self._time_major(gates), Constant(recurrent, f"{node.label} recurrent", node.span),
+            node.call("reshape", node.expr(at.hidden), newshape=(1, *shape)),
+            const(np.full(self.batch, self.steps), "int32"),
+            node.call("reshape", node.expr(at.cell), newshape=(1, *shape)), const(self._float_peephole(), "float32"),
+        ]  # fmt: skip
+        attrs: dict[str, Any] = {
+            "activations": ("sigmoid", function, function), "alphas": (0.0, 1.0, 1.0), "betas": (0.0,) * 3,
+            "returns": ("all", "cell"), "input_forget": self.couples_input,
+            "cell_clip": float(self.options.CellClip()), "direction": "reverse" if self.backwards else "forward",
+        }  # fmt: skip
+        if self.is_hybrid:
+            args.append(const(np.repeat(scales, self.cells).reshape(1, -1), "float32"))
+            attrs["quantizes"] = "asymmetric" if self.asymmetric else "symmetric"
+        result = node.call("qnn.dynamic_lstm_steps" if self.is_hybrid else "nn.lstm_steps", *args, **attrs)
+        whole = node.call("reshape", node.cut(result, 0, self.steps), newshape=(self.steps, *shape))
+        last = 0 if self.backwards else self.steps - 1
+        node.assign(at.hidden, node.call("reshape", node.cut(whole, last, last + 1), newshape=shape))
+        cell = node.cut(result, self.steps, self.steps + 1)
+        node.assign(at.cell, node.call("reshape", cell, newshape=shape))
+        return whole
+
+    def _gates(self, data: Expr, auxiliary: Expr | None, *, ordered: bool) -> Expr:
+        """Return what the data and the auxiliary data contribute to the gates at all steps."""
+        gates = self._product(data, *self._weights(self.at.inputs, ordered=ordered), "input")
+        if auxiliary is None:
+            return gates
+        more = self._product(auxiliary, *self._weights(self.at.auxiliary, ordered=ordered), "auxiliary")
+        return self.node.call("add", gates, more)
+
+    def _product(self, data: Expr, weights: Array, scales: Array, title: str) -> Expr:
+        """Return the product of data with weights (gates, cells, inputs)."""
+        node, units = self.node, weights.shape[0] * weights.shape[1]
+        matrix = Constant(weights.reshape(units, -1), f"{node.label} {title}", node.span)
+        if not self.is_hybrid:
+            return node.call("nn.dense", data, matrix, units=units)
+        return hybrid_dense(node, data, matrix, np.repeat(scales, weights.shape[1]), asymmetric=self.asymmetric)
+
+    def _weights(self, first: int, *, ordered: bool) -> tuple[Array, Array]:
+        """Return weights or biases of all gates, and the scales of int8 ones; `ordered` as the operator takes them.
+
+        That is input, output, forget and cell. Where the share of the input is what is left of the forget gate's, the
+        operator gets that gate's negative as the input gate, and derives the other one: sigmoid(-x) = 1 - sigmoid(x).
+        """
+        values = {gate: self.node.value(first + gate) for gate in self.gates}
+        scales = {gate: self._scale(first + gate) for gate in self.gates}
+        if ordered and self.couples_input:
+            forget = values[1]
+            is_lowest = forget.dtype == np.int8 and forget.min(initial=0) == -128  # whose negative has 9 bits
+            values[0], values[1] = -(forget.astype(np.int16) if is_lowest else forget), np.zeros_like(forget)
+            scales[0] = scales[1]
+        order = (0, 3, 1, 2) if ordered else tuple(self.gates)
+        return np.stack([values[gate] for gate in order]), np.array([scales[gate] for gate in order], np.float32)
+
+    def _scale(self, position: int) -> np.float32:
+        tensor = self.node.input(position)
+        return np.float32(1) if tensor.quantization is None else self.node.scale(tensor)
+
+    def _float_peephole(self) -> Array:
+        """Return what the gates input, output and forget see of the cell state, in a row."""
+        if not self.has_peephole:
+            return np.zeros((1, 3 * self.cells), np.float32)
+        found = {}
+        for gate in range(self.couples_input, 3):
+            value = self.node.value(self.at.peephole + gate)
+            if value.shape != (self.cells,):
+                raise ModelError(f"a peephole of shape {value.shape} for {self.cells} cells")
+            found[gate] = value.astype(np.float32) * self._scale(self.at.peephole + gate)
+        if self.couples_input:
+            found[0], found[1] = -found[1], np.zeros_like(found[1])
+        return np.concatenate([found[0], found[2], found[1]]).reshape(1, -1)
+
+    def _unrolled(self) -> Expr:
+        """Return the results of all steps, each of which has operators of its own."""
+        node, at = self.node, self.at
+        auxiliary = None if self.auxiliary is None else self._time_major(self.auxiliary)
+        gates = self._gates(self._time_major(self.data), auxiliary, ordered=False)
+        if not self.has_norm:
+            bias, _ = self._weights(at.bias, ordered=False)
+            gates = node.call("nn.bias_add", gates, const(bias.reshape(-1), "float32"), axis=2)
+        hidden, cell, recurrent = node.expr(at.hidden), node.expr(at.cell), self._weights(at.recurrent, ordered=False)
+        found: dict[int, Expr] = {}
+        for step in sorted(range(self.steps), reverse=self.backwards):
+            part = node.call("reshape", node.cut(gates, step, step + 1), newshape=(self.batch, -1))
+            part = node.call("add", part, self._product(hidden, *recurrent, "recurrent"))
+            hidden, cell = self._step(part, cell)
+            found[step] = node.call("reshape", hidden, newshape=(1, self.batch, self.units))
+        node.assign(at.hidden, hidden)
+        node.assign(at.cell, cell)
+        return found[0] if self.steps == 1 else node.joined([found[step] for step in range(self.steps)], 0)
+
+    def _step(self, sums: Expr, before: Expr) -> tuple[Expr, Expr]:
+        """Return hidden and cell state behind a step, of the sums of its gates."""
+        node, position = self.node, self.at.projection
+
+        def squashed(gate: int, cell: Expr) -> Expr:
+            return node.call("sigmoid", self._argument(sums, gate, cell))
+
+        forget = squashed(1, before)
+        taken = node.call("subtract", const(1.0), forget) if self.couples_input else squashed(0, before)
+        candidate = activated(node, self._argument(sums, 2, None), self.function, tanh=True)
+        kept = node.call("multiply", forget, before)
+        cell = self._clipped(node.call("add", kept, node.call("multiply", candidate, taken)), self.options.CellClip())
+        shown = node.call("multiply", squashed(3, cell), activated(node, cell, self.function, tanh=True))
+        if not self.projects:
+            return shown, cell
+        weights, scale = node.value(position)[None], np.array([self._scale(position)], np.float32)
+        if weights.shape[1:] != (self.units, self.cells):
+            raise ModelError(f"a projection of shape {weights.shape[1:]}")
+        result = self._product(shown, weights, scale, "projection")
+        if node.has(position + 1):
+            result = node.call("nn.bias_add", result, node.expr(position + 1), axis=1)
+        return self._clipped(result, self.options.ProjClip()), cell
+
+    def _argument(self, sums: Expr, gate: int, cell: Expr | None) -> Expr:
+        """Return what the function of a gate gets; all gates but one may see the cell state."""
+        node, first = self.node, (gate - self.gates[0]) * self.cells
+        result = node.cut(sums, first, first + self.cells, 1)
+        if cell is not None and self.has_peephole:
+            place = self.at.peephole + min(gate, 2)
+            seen = node.value(place).astype(np.float32) * self._scale(place)
+            result = node.call("add", result, node.call("multiply", const(seen, "float32"), cell))
+        if not self.has_norm:
+            return result
+        centred = node.call("subtract", result, node.call("mean", result, axis=(1,), keepdims=True))
+        variance = node.call("mean", node.call("multiply", centred, centred), axis=(1,), keepdims=True)
+        spread = node.call("rsqrt", node.call("add", variance, const(_NORM_EPSILON)))
+        scaled = node.call("multiply", node.call("multiply", centred, spread), node.expr(self.at.norm + gate))
+        return node.call("add", scaled, node.expr(self.at.bias + gate))
+
+    def _clipped(self, data: Expr, limit: float) -> Expr:
+        return self.node.call("clip", data, a_min=-limit, a_max=limit) if limit > 0 else data
 
 
 def _code_of(limit: float, scale: np.float32, most: int) -> int:

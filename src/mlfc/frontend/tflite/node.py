@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+from flatbuffers import flexbuffers
 from tflite import TensorType
 
 from mlfc.errors import ModelError, Remedy, UnsupportedError
@@ -25,17 +27,14 @@ Converter: TypeAlias = "Callable[[Node], Expr | list[Expr]]"
 CONVERTERS: Registry[Converter] = Registry("TFLite operator", "mlfc.frontend.tflite")
 CODES = ("int8", "uint8", "int16")
 """Dtypes whose elements may be codes of real numbers."""
-_SCALED: dict[str, tuple[str, ...]] = {}
+SCALED: dict[str, tuple[str, ...]] = {}
+"""Dtypes of which an operator requires scales."""
 _LONGEST_LABEL = 200
+_MOST_OPTIONS = 64  # of a custom operator
 _INDEX_TYPES = {TensorType.INT32: "int32", TensorType.INT64: "int64"}
-
 
 Inline: TypeAlias = "Callable[[Node, int, str, Sequence[Expr]], list[Expr]]"
 """Converts a subgraph, by its number and what it is to the node, with these expressions as its inputs."""
-
-
-def _no_subgraph(_: Node, number: int, __: str, ___: Sequence[Expr]) -> list[Expr]:
-    raise ModelError(f"unknown subgraph {number}")
 
 
 def converts(*codes: str, scaled: tuple[str, ...] = ()) -> Callable[[Converter], Converter]:
@@ -47,7 +46,7 @@ def converts(*codes: str, scaled: tuple[str, ...] = ()) -> Callable[[Converter],
     def register(converter: Converter) -> Converter:
         for code in codes:
             CONVERTERS.add(code, converter)
-            _SCALED[code] = scaled
+            SCALED[code] = scaled
         return converter
 
     return register
@@ -71,12 +70,12 @@ class Node:
     tensors: tuple[TfliteTensor, ...]  # all tensors of the file
     exprs: Mapping[int, Expr]  # every tensor that is known so far, by tensor index
     numerics: str  # ``litert`` or ``tflm``: whose rounding fully connected layers follow
+    variables: Variables  # of the model, where operators add their own
+    scope: str  # what runs the subgraph of the operator, if that is not the model's first
+    inline: Inline
+    batched: dict[int, Batched]  # by the tensors of the batches
+    dynamic: Dynamic | None  # of an import that leaves branches and loops to the run
     assigned: dict[int, Expr] = field(default_factory=dict)  # new values of variable tensors, by tensor index
-    variables: Variables = field(default_factory=Variables)  # of the model, where operators add their own
-    scope: str = ""  # what runs the subgraph of the operator, if that is not the model's first
-    inline: Inline = _no_subgraph
-    batched: dict[int, Batched] = field(default_factory=dict)  # by the tensors of the batches
-    dynamic: Dynamic | None = None  # of an import that leaves branches and loops to the run
 
     @property
     def label(self) -> str:
@@ -172,22 +171,29 @@ class Node:
 
     def call(self, name: str, *args: Expr, **attrs: Any) -> Expr:
         """Apply a Relay operator; evaluate it now where a shape is computed from values that are known, or symbolic."""
-        result = ir.call(name, args, attrs, span=self.span)
-        return folded(result) if self._counts_known_values() else symbolic.folded(result, {})
+        result, output, places = (
+            ir.call(name, args, attrs, span=self.span),
+            self.output(),
+            range(len(self.record.inputs)),
+        )
+        # weights, and what is computed of them, stay what a pass folds
+        counts = output.dtype in ("int32", "int64", "bool") and output.quantization is None
+        if counts and all(isinstance(self.expr(place), Constant) for place in places if self.has(place)):
+            return folded(result)
+        return symbolic.folded(result, {})
+
+    def cut(self, data: Expr, begin: int, end: Any, axis: int = 0) -> Expr:
+        """Return the elements of a tensor from one position along an axis to before another."""
+        return self.call("strided_slice", data, begin=(begin,), end=(end,), strides=(1,), axes=(axis,))
+
+    def joined(self, parts: Iterable[Expr], axis: int) -> Expr:
+        """Return tensors one behind the other along an axis."""
+        return self.call("concatenate", ir.Tuple(tuple(parts)), axis=axis)
 
     def sizes(self, values: Sequence[Any]) -> Expr:
         """Return dimension sizes as the output: a constant where all are integers."""
         dtype = self.output().dtype or "int32"
         return symbolic.as_tensor(symbolic.objects(values, (len(values),)), dtype, self.span, self.output().name)
-
-    def _counts_known_values(self) -> bool:
-        """Tell whether the operator computes integers, of constants: weights stay what a pass folds."""
-        output, places = self.output(), range(len(self.record.inputs))
-        return (
-            output.dtype in ("int32", "int64", "bool")
-            and output.quantization is None
-            and all(isinstance(self.expr(place), Constant) for place in places if self.has(place))
-        )
 
     def counted(self, count: int, dtype: str = "int32") -> Constant:
         """Return 0, 1, ... as a constant; LimitError for an extent that a small file states out of proportion."""
@@ -214,16 +220,6 @@ class Node:
     def quantizations(self, *tensors: TfliteTensor) -> list[Constant]:
         """Return scale and zero point of each tensor, one after the other."""
         return [item for tensor in tensors for item in self.quantization(tensor)]
-
-    def check_scales(self) -> None:
-        """Raise ModelError if an input or output has no scale where the operator needs one."""
-        tensors = [self.tensors[index] for index in (*self.record.inputs, *self.record.outputs) if index >= 0]
-        for tensor in tensors:
-            if tensor.dtype in _SCALED[self.record.code] and tensor.quantization is None:
-                raise ModelError(
-                    f"'{tensor.name}' is {tensor.type_name} without a scale, which {self.record.code} computes with",
-                    next_step="Export it with its quantization, or as int32",
-                )
 
     def refuse_new_scale(self) -> None:
         """Raise UnsupportedError unless the first input and the output have the same scale and zero point."""
@@ -255,3 +251,46 @@ def _single(tensor: TfliteTensor) -> tuple[np.float32, int]:
     if len(quantization.scales) != 1:
         raise UnsupportedError(f"tensor '{tensor.name}' has a scale a channel, which only weights may have")
     return quantization.scales[0], int(quantization.zero_points[0])
+
+
+def shape_of(expr: Expr) -> tuple[int, ...]:
+    """Return the shape of a tensor."""
+    return ir.tensor_type(expr).shape
+
+
+# Options of custom operators, a map of FlexBuffers
+
+
+def _found(node: Node, name: str) -> Any:
+    """Return an option as FlexBuffers have it, None if it is missing."""
+    options = flexbuffers.GetRoot(node.record.custom) if node.record.custom else None
+    if options is None or not options.IsMap or len(options.AsMap) > _MOST_OPTIONS:
+        raise ModelError(f"expected a map of options, with '{name}' among them")
+    entries = zip(options.AsMap.Keys, options.AsMap.Values, strict=True)
+    return next((value for key, value in entries if key.AsKey == name), None)
+
+
+def option(
+    node: Node, name: str, low: int | None = None, high: int = (1 << 31) - 1, *, default: int | None = None
+) -> int:
+    """Return an option of a custom operator that is a flag, or a whole number in [low, high]."""
+    found = _found(node, name)
+    if found is None and default is None:
+        raise ModelError(f"its option '{name}' is missing")
+    if found is not None and not found.IsInt and not found.IsBool:
+        raise ModelError(f"expected a number as its option '{name}'")
+    value = int(default or 0) if found is None else int(found.AsInt if found.IsInt else found.AsBool)
+    if low is not None and not low <= value <= high:
+        raise ModelError(f"expected its option '{name}' between {low} and {high}, got {value}")
+    return value
+
+
+def real(node: Node, name: str) -> float:
+    """Return an option of a custom operator that is a finite number."""
+    value = _found(node, name)
+    if value is None or not (value.IsFloat or value.IsInt):
+        raise ModelError(f"expected a number as its option '{name}'")
+    number = float(value.AsFloat) if value.IsFloat else float(value.AsInt)
+    if not math.isfinite(number):
+        raise ModelError(f"its option '{name}' is {number}")
+    return number

@@ -3,25 +3,30 @@
 from __future__ import annotations
 
 from math import prod
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from mlfc.errors import ModelError
 from mlfc.frontend.tflite.activation import activated, clipped, of_codes
-from mlfc.frontend.tflite.linear import WindowOptions
+from mlfc.frontend.tflite.linear import window_of
 from mlfc.frontend.tflite.node import CODES, Node, converts
 from mlfc.ops.rules import normalized_axes
 from mlfc.relay import ir
 from mlfc.relay.ir import Expr, const
 
 
+def _pool_attrs(node: Node, options: Any) -> dict[str, Any]:
+    window = window_of(node, options, (options.FilterHeight(), options.FilterWidth()), dilated=False)
+    return {"pool_size": window.size, "strides": window.strides, "padding": window.padding, "layout": "NHWC"}
+
+
 @converts("AVERAGE_POOL_2D", "MAX_POOL_2D")
 def _pool(node: Node) -> Expr:
     options, name = node.options("Pool2DOptions"), node.record.code[:3].lower()
     name = f"{'avg' if name == 'ave' else name}_pool2d"
-    window, function = WindowOptions.of_pool(node, options), options.FusedActivationFunction()
-    attrs = {"pool_size": window.size, "strides": window.strides, "padding": window.padding, "layout": "NHWC"}
+    attrs, function = _pool_attrs(node, options), options.FusedActivationFunction()
     if node.output().dtype not in CODES:
         return activated(node, node.call(f"nn.{name}", node.expr(0), **attrs), function)
     node.refuse_new_scale()
@@ -37,11 +42,8 @@ def _l2_pool(node: Node) -> Expr:
     options = node.options("Pool2DOptions")
     if node.quantized:
         node.refuse("quantized L2_POOL_2D is not supported", "Keep this operator in float32")
-    window = WindowOptions.of_pool(node, options)
     squares = node.call("multiply", node.expr(0), node.expr(0))
-    mean = node.call(
-        "nn.avg_pool2d", squares, pool_size=window.size, strides=window.strides, padding=window.padding, layout="NHWC"
-    )
+    mean = node.call("nn.avg_pool2d", squares, **_pool_attrs(node, options))
     return activated(node, node.call("sqrt", mean), options.FusedActivationFunction())
 
 
@@ -60,9 +62,8 @@ def _reduced(node: Node, name: str, data: Expr, *scales: Expr) -> Expr:
 
 @converts("MEAN", scaled=CODES)
 def _mean(node: Node) -> Expr:
-    if not node.quantized:
-        return _reduced(node, "mean", node.expr(0))
-    return _reduced(node, "qnn.mean", node.expr(0), *node.quantizations(node.input(0), node.output()))
+    scales = node.quantizations(node.input(0), node.output()) if node.quantized else ()
+    return _reduced(node, "qnn.mean" if scales else "mean", node.expr(0), *scales)
 
 
 @converts("SUM", scaled=CODES)
@@ -113,10 +114,9 @@ def _arg(node: Node) -> Expr:
 def _l2_normalization(node: Node) -> Expr:
     if node.quantized:
         return of_codes(node, "qnn.l2_normalize", ("int8", "uint8"))
-    data = node.expr(0)
-    total = node.call("sum", node.call("multiply", data, data), axis=(-1,), keepdims=True)
-    norm = node.call("maximum", node.call("sqrt", total), const(1e-6))
-    result = node.call("divide", data, norm)
+    squares = node.call("multiply", node.expr(0), node.expr(0))
+    norm = node.call("sqrt", node.call("sum", squares, axis=(-1,), keepdims=True))
+    result = node.call("divide", node.expr(0), node.call("maximum", norm, const(1e-6)))
     return activated(node, result, node.options("L2NormOptions").FusedActivationFunction())
 
 
@@ -131,17 +131,17 @@ def _local_response_normalization(node: Node) -> Expr:
     )  # fmt: skip
 
 
-def _target(node: Node) -> tuple[int, int]:
-    size = node.integers(1)
+def _target(node: Node, kind: str) -> tuple[tuple[int, ...], bool, bool]:
+    """Return height and width, and whether corners are aligned and pixels have their centers at halves."""
+    options, size = node.options(kind), node.integers(1)
     if len(size) != 2 or min(size) < 1 or len(node.shape(0)) != 4:
         raise ModelError(f"resizing {node.shape(0)} to {size}")
-    return size[0], size[1]
+    return tuple(size), bool(options.AlignCorners()), bool(options.HalfPixelCenters())
 
 
 @converts("RESIZE_BILINEAR", scaled=CODES)
 def _resize_bilinear(node: Node) -> Expr:
-    options, size = node.options("ResizeBilinearOptions"), _target(node)
-    align, half = bool(options.AlignCorners()), bool(options.HalfPixelCenters())
+    size, align, half = _target(node, "ResizeBilinearOptions")
     if node.quantized:
         node.refuse_new_scale()
         return node.call("qnn.resize_bilinear", node.expr(0), size=size, align_corners=align, half_pixel_centers=half)
@@ -153,8 +153,7 @@ def _resize_bilinear(node: Node) -> Expr:
 
 @converts("RESIZE_NEAREST_NEIGHBOR")
 def _resize_nearest(node: Node) -> Expr:
-    options, size = node.options("ResizeNearestNeighborOptions"), _target(node)
-    align, half = bool(options.AlignCorners()), bool(options.HalfPixelCenters())
+    size, align, half = _target(node, "ResizeNearestNeighborOptions")
     node.refuse_new_scale()
     result = node.expr(0)
     for axis in (1, 2):

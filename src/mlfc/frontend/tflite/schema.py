@@ -1,8 +1,6 @@
-"""Reading a TFLite file into plain data, trusting nothing.
+"""Reading a TFLite file into plain data inside `guarded`: flatbuffers does not check offsets against the file.
 
-The flatbuffers package does not check offsets against the file, so everything is read here, once, inside
-`guarded`, and every count is compared with the file's size before it is used. What leaves this file has indices in
-range, shapes without negative extents and constants of exactly the right number of bytes.
+Indices are in range, shapes without negative extents and constants of exactly the right number of bytes.
 """
 
 from __future__ import annotations
@@ -19,8 +17,7 @@ import numpy.typing as npt
 import tflite
 
 from mlfc.errors import InputError, MlfcError, ModelError, OptionError, Remedy, UnsupportedError, unknown
-from mlfc.frontend.tflite.sparse import dense_value
-from mlfc.support import dtypes
+from mlfc.support import cost, dtypes
 from mlfc.support.dims import UndecidedError
 
 IDENTIFIER = b"TFL3"
@@ -40,6 +37,9 @@ _TYPE_NAMES = {value: name for name, value in vars(tflite.TensorType).items() if
 # what flatbuffers, numpy and struct raise when a file lies about an offset or a length
 _LIES = (struct.error, IndexError, ValueError, TypeError, OverflowError, AttributeError, KeyError, MemoryError)
 _MAX_RANK = 8
+_DENSE, _COMPRESSED = 0, 1  # levels of sparse tensors
+_VECTORS = {1: tflite.Int32Vector, 2: tflite.Uint16Vector, 3: tflite.Uint8Vector}
+_POSITION_BYTES = 8
 _MAX_BYTES = 1 << 32
 
 
@@ -161,10 +161,9 @@ def read_model(data: bytes, signature: str | None = None) -> ModelFile:
     is_whole = signature is not None or any(record.code in CONTROL_FLOW for record in main.operators)
     if count > 1 + len({*called, *branches}) and not is_whole:
         if signatures:
-            names = ", ".join(map(repr, signatures))
+            cause = f"the model has {len(signatures)} signatures: {', '.join(map(repr, signatures))}"
             remedy = Remedy("--signature", next(iter(signatures)), is_example=True)
-            raise InputError(f"the model has {len(signatures)} signatures: {names}",
-                             next_step=f"Choose one: {remedy}", remedies=[remedy])  # fmt: skip
+            raise InputError(cause, next_step=f"Choose one: {remedy}", remedies=[remedy])
         raise UnsupportedError(
             f"the model has {count} subgraphs", next_step="Export one of its signatures, without control flow"
         )
@@ -180,8 +179,7 @@ def _subgraph(model: Any, number: int, codes: list[str], data: bytes) -> SchemaS
     tensors = tuple(_tensor(model, graph, index, data) for index in range(tensor_count))
     operators = tuple(_operator(graph, index, codes, tensor_count, data) for index in range(operator_count))
     with guarded("inputs and outputs of the model"):
-        inputs = _indices(graph.InputsAsNumpy(), graph.InputsLength(), tensor_count)
-        outputs = _indices(graph.OutputsAsNumpy(), graph.OutputsLength(), tensor_count)
+        inputs, outputs = (_indices(graph, kind, tensor_count, data, "the model") for kind in ("Inputs", "Outputs"))
     return SchemaSubgraph(tensors, operators, inputs, outputs)
 
 
@@ -201,11 +199,7 @@ def _branches(model: Any, main: SchemaSubgraph, own: int, codes: list[str], data
             with guarded(f"operator {record.index} ({record.code})"):
                 options = record.options(kind) if names else None
                 for number in () if options is None else (getattr(options, name)() for name in names):
-                    if number == own or not 0 <= number < model.SubgraphsLength():
-                        raise ModelError(
-                            f"it runs subgraph {number}, which is the model itself or not among its "
-                            f"{model.SubgraphsLength()}"
-                        )
+                    _check_called(number, own, model.SubgraphsLength())
                     if number not in found:
                         found[number] = _subgraph(model, number, codes, data)
                         waiting.append(found[number])
@@ -216,15 +210,18 @@ def _called_once(main: SchemaSubgraph, own: int, count: int) -> list[int]:
     """Return the subgraphs, each once, that run before the first inference."""
     found: dict[int, None] = {}
     for record in main.operators:
-        if record.code != "CALL_ONCE":
-            continue
-        with guarded(f"operator {record.index}"):
-            options = record.options("CallOnceOptions")
-            number = options.InitSubgraphIndex() if options is not None else own
-            if number == own or not 0 <= number < count:
-                raise ModelError(f"it runs subgraph {number}, which is the model itself or not among its {count}")
-            found[number] = None
+        if record.code == "CALL_ONCE":
+            with guarded(f"operator {record.index}"):
+                options = record.options("CallOnceOptions")
+                number = own if options is None else options.InitSubgraphIndex()
+                _check_called(number, own, count)
+                found[number] = None
     return list(found)
+
+
+def _check_called(number: int, own: int, count: int) -> None:
+    if number == own or not 0 <= number < count:
+        raise ModelError(f"it runs subgraph {number}, which is the model itself or not among its {count}")
 
 
 def _signatures(model: Any, count: int, data: bytes) -> dict[str, int]:
@@ -254,8 +251,10 @@ def _code(entry: Any) -> str:
     return str(_CODE_NAMES.get(number, f"operator number {number}"))
 
 
-def _indices(array: Any, count: int, limit: int) -> tuple[int, ...]:
-    """Return tensor indices; flatbuffers gives the number 0 in place of an absent vector."""
+def _indices(record: Any, kind: str, limit: int, data: bytes, of: str = "an operator") -> tuple[int, ...]:
+    """Return the tensor indices of an operator or subgraph; flatbuffers gives the number 0 for an absent vector."""
+    count = _count(f"{kind.lower()} of {of}", getattr(record, f"{kind}Length")(), data)
+    array = getattr(record, f"{kind}AsNumpy")()
     if count == 0 or not isinstance(array, np.ndarray):
         return ()
     indices = tuple(int(index) for index in array)
@@ -271,16 +270,11 @@ def _operator(graph: Any, index: int, codes: list[str], tensor_count: int, data:
         number = record.OpcodeIndex()
         if not 0 <= number < len(codes):
             raise ModelError(f"unknown operator code {number}; the file has {len(codes)}")
-        _count("inputs of an operator", record.InputsLength(), data)
-        _count("outputs of an operator", record.OutputsLength(), data)
-        inputs = _indices(record.InputsAsNumpy(), record.InputsLength(), tensor_count)
-        outputs = _indices(record.OutputsAsNumpy(), record.OutputsLength(), tensor_count)
-        if -1 in outputs:
-            raise ModelError("an output is missing")
-        _count("intermediates of an operator", record.IntermediatesLength(), data)
-        between = _indices(record.IntermediatesAsNumpy(), record.IntermediatesLength(), tensor_count)
-        if -1 in between:
-            raise ModelError("an intermediate tensor is missing")
+        inputs, outputs, between = (
+            _indices(record, kind, tensor_count, data) for kind in ("Inputs", "Outputs", "Intermediates")
+        )
+        if -1 in (*outputs, *between):
+            raise ModelError("an output is missing" if -1 in outputs else "an intermediate tensor is missing")
         length = record.CustomOptionsLength()
         _count("options", length // 4, data)
         custom = bytes(record.CustomOptionsAsNumpy()) if length else b""
@@ -297,22 +291,18 @@ def _tensor(model: Any, graph: Any, index: int, data: bytes) -> TfliteTensor:
         shape = tuple(int(extent) for extent in record.ShapeAsNumpy()) if record.ShapeLength() else ()
         signature = record.ShapeSignatureAsNumpy() if record.ShapeSignatureLength() else ()
         dtype = _DTYPES.get(record.Type(), "")
-        _check_shape(shape, dtype)
+        if len(shape) > _MAX_RANK:
+            raise UnsupportedError(f"the tensor has {len(shape)} dimensions; at most {_MAX_RANK} are supported")
+        if any(extent < 0 for extent in shape):
+            raise ModelError(f"the shape {shape} has a negative extent")
+        if prod(shape) * (dtypes.nbytes(dtype) if dtype else 1) > _MAX_BYTES:
+            raise ModelError(f"the shape {shape} exceeds the address space")
         return TfliteTensor(
             index, name, shape, frozenset(axis for axis, extent in enumerate(signature) if extent < 0), dtype,
             _TYPE_NAMES.get(record.Type(), f"type number {record.Type()}"),
             _value(model, record, shape, dtype, data), _quantization(record.Quantization(), shape, data),
             bool(record.IsVariable()),
         )  # fmt: skip
-
-
-def _check_shape(shape: tuple[int, ...], dtype: str) -> None:
-    if len(shape) > _MAX_RANK:
-        raise UnsupportedError(f"the tensor has {len(shape)} dimensions; at most {_MAX_RANK} are supported")
-    if any(extent < 0 for extent in shape):
-        raise ModelError(f"the shape {shape} has a negative extent")
-    if prod(shape) * (dtypes.nbytes(dtype) if dtype else 1) > _MAX_BYTES:
-        raise ModelError(f"the shape {shape} exceeds the address space")
 
 
 def _value(model: Any, record: Any, shape: tuple[int, ...], dtype: str, data: bytes) -> npt.NDArray[Any] | None:
@@ -328,7 +318,7 @@ def _value(model: Any, record: Any, shape: tuple[int, ...], dtype: str, data: by
     if prod(shape) == 0:
         return np.zeros(shape, dtypes.to_numpy(dtype))
     if record.Sparsity() is not None:
-        return dense_value(record.Sparsity(), contents, shape, dtype)
+        return _dense_value(record.Sparsity(), contents, shape, dtype)
     expected = -(-prod(shape) * dtypes.bits(dtype) // 8)  # elements of less than a byte are packed
     if len(contents) != expected:
         raise ModelError(f"a {dtype} tensor of shape {shape} has {expected} bytes, its buffer {len(contents)}")
@@ -372,3 +362,95 @@ def _quantization(record: Any, shape: tuple[int, ...], data: bytes) -> TensorQua
     if count > 1 and not (0 <= axis < len(shape) and shape[axis] == count):
         raise ModelError(f"there are {count} scales for dimension {axis} of shape {shape}")
     return TensorQuantization(scales, zeros, axis)
+
+
+def _dense_value(record: Any, contents: bytes, shape: tuple[int, ...], dtype: str) -> npt.NDArray[Any]:
+    """Return the dense value of a tensor whose buffer holds only the elements that SparsityParameters tell.
+
+    A sparse tensor is a tree: its levels are the dimensions in some order, then the dimensions of blocks, if it has
+    any. A dense level has every index below each node; a compressed one lists those that are there. The leaves are the
+    values, in order (TFLite's schema). Raises ModelError if the parameters contradict the shape, themselves or the
+    buffer; LimitError if the tensor is out of proportion to the file.
+    """
+    if dtype == "bool":
+        raise UnsupportedError("a sparse tensor of bool is not supported", next_step="Export dense weights")
+    item = np.dtype(dtypes.to_numpy(dtype)).newbyteorder("<")
+    cost.spend("constants", prod(shape) * item.itemsize)
+    cost.require("constants", prod(shape) * _POSITION_BYTES)
+    places = np.zeros(1, np.int64)
+    for level, (extent, stride) in enumerate(_levels(record, shape)):
+        places = _children(record.DimMetadata(level), places, extent, stride)
+    if len(contents) != len(places) * item.itemsize:
+        raise ModelError(
+            f"{len(places)} elements of {dtype} have {len(places) * item.itemsize} bytes, the buffer {len(contents)}"
+        )
+    value = np.zeros(prod(shape), dtypes.to_numpy(dtype))
+    value[places] = np.frombuffer(contents, item)
+    return value.reshape(shape)
+
+
+def _levels(record: Any, shape: tuple[int, ...]) -> list[tuple[int, int]]:
+    """Return for each level how many indices it has and how many elements apart two of them are."""
+    rank, count = len(shape), record.DimMetadataLength()
+    order = _short_vector(record.TraversalOrderAsNumpy(), record.TraversalOrderLength())
+    blocked = _short_vector(record.BlockMapAsNumpy(), record.BlockMapLength())
+    if count > 2 * rank or sorted(order) != list(range(count)) or count != rank + len(blocked):
+        raise ModelError(f"a sparse tensor of shape {shape} has the levels {order} with blocks of {blocked}")
+    if len(set(blocked)) != len(blocked) or not all(0 <= axis < rank for axis in blocked):
+        raise ModelError(f"a sparse tensor of {rank} dimensions has blocks of {blocked}")
+    blocks = [1] * rank
+    for level, dimension in enumerate(order):
+        if dimension >= rank:
+            axis, size = blocked[dimension - rank], record.DimMetadata(level).DenseSize()
+            if size < 1 or shape[axis] % size:
+                raise ModelError(f"axis {axis} of {shape} is not made up of blocks of {size}")
+            blocks[axis] = size
+    strides = [prod(shape[axis + 1 :]) for axis in range(rank)]
+    return [
+        (shape[dimension] // blocks[dimension], strides[dimension] * blocks[dimension])
+        if dimension < rank
+        else (blocks[blocked[dimension - rank]], strides[blocked[dimension - rank]])
+        for dimension in order
+    ]
+
+
+def _children(metadata: Any, places: npt.NDArray[Any], extent: int, stride: int) -> npt.NDArray[Any]:
+    """Return where the nodes below those at `places` begin, in order."""
+    if metadata.Format() == _DENSE:
+        if metadata.DenseSize() != extent:
+            raise ModelError(f"a dense level of {extent} has the size {metadata.DenseSize()}")
+        return (places[:, None] + np.arange(extent) * stride).ravel()
+    if metadata.Format() != _COMPRESSED:
+        raise UnsupportedError(f"sparse format {metadata.Format()} is not supported", next_step="Export dense weights")
+    ends = _vector(metadata.ArraySegmentsType(), metadata.ArraySegments())
+    indices = _vector(metadata.ArrayIndicesType(), metadata.ArrayIndices())
+    counts = np.diff(ends)
+    if len(counts) != len(places) or ends[0] != 0 or ends[-1] != len(indices) or np.any(counts < 0):
+        raise ModelError(f"{len(indices)} indices are not divided among {len(places)} nodes")
+    if len(indices) and not 0 <= indices.min() <= indices.max() < extent:
+        raise ModelError(f"an index is outside a level of {extent}")
+    nodes = np.repeat(np.arange(len(places)), counts)
+    if np.any((np.diff(indices) <= 0) & (np.diff(nodes) == 0)):
+        raise ModelError("the indices of a node are not in ascending order")
+    found: npt.NDArray[Any] = np.repeat(places, counts) + indices * stride
+    return found
+
+
+def _vector(kind: int, table: Any) -> npt.NDArray[Any]:
+    if kind not in _VECTORS or table is None:
+        raise ModelError("a compressed level has no indices")
+    vector = _VECTORS[kind]()
+    vector.Init(table.Bytes, table.Pos)
+    if vector.ValuesLength() > len(table.Bytes):
+        raise ModelError(f"a vector says it has {vector.ValuesLength()} values, the file has {len(table.Bytes)} bytes")
+    if not vector.ValuesLength():
+        return np.zeros(0, np.int64)
+    values: npt.NDArray[Any] = np.asarray(vector.ValuesAsNumpy(), np.int64)
+    return values
+
+
+def _short_vector(array: Any, count: int) -> list[int]:
+    """Return a short vector's values; flatbuffers gives the number 0 in place of an absent one."""
+    if not 0 <= count <= 2 * _MAX_RANK:
+        raise ModelError(f"a sparse tensor has {count} levels")
+    return [int(value) for value in array] if count else []

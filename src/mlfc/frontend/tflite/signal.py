@@ -1,23 +1,20 @@
-"""TFLite Micro's custom operators of audio front ends: windows, spectra, filter banks, and what keeps frames.
+"""TFLite Micro's custom operators of audio front ends. What one keeps in memory of its own is a state of the model.
 
-What an operator of TFLite Micro keeps in memory of its own is a state of the model here. Where it says that a result
-is not valid yet and leaves its memory as it was, the result here is computed from zeros.
+Where TFLite Micro says that a result is not valid yet and leaves its memory as it was, the result here is of zeros.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import prod
 
 import numpy as np
 import numpy.typing as npt
 
 from mlfc.errors import ModelError
-from mlfc.frontend.tflite.custom import option, ranged
-from mlfc.frontend.tflite.node import Node, converts
+from mlfc.frontend.tflite.node import Node, converts, option
 from mlfc.ops.signal import GAINS
 from mlfc.relay import ir
-from mlfc.relay.ir import Expr, TensorType, Tuple, const
+from mlfc.relay.ir import Expr, TensorType, const
 from mlfc.support import cost
 
 _LEAST_RFFT = 4  # numbers that `signal.rfft` transforms
@@ -29,14 +26,6 @@ def _rows(node: Node, data: Expr, rank: int) -> Expr:
     if len(shape) < rank:
         raise ModelError(f"data of shape {shape}")
     return node.call("reshape", data, newshape=(prod(shape[: len(shape) - rank]), *shape[len(shape) - rank :]))
-
-
-def _along(node: Node, data: Expr, begin: int, end: int, axis: int = 1) -> Expr:
-    return node.call("strided_slice", data, begin=(begin,), end=(end,), strides=(1,), axes=(axis,))
-
-
-def _joined(node: Node, *parts: Expr, axis: int = 1) -> Expr:
-    return node.call("concatenate", Tuple(parts), axis=axis)
 
 
 def _int16(node: Node) -> None:
@@ -51,7 +40,7 @@ def _window(node: Node) -> Expr:
     if ir.tensor_type(weights) != TensorType(node.shape(0)[-1:], "int16"):
         raise ModelError(f"weights {weights.type} on data of shape {node.shape(0)}")
     wide, weights = (node.call("cast", x, dtype="int32") for x in (node.expr(0), weights))
-    shifted = node.call("right_shift", node.call("multiply", wide, weights), const(ranged(node, "shift", 0, 31)))
+    shifted = node.call("right_shift", node.call("multiply", wide, weights), const(option(node, "shift", 0, 31)))
     return node.call("cast", node.call("clip", shifted, a_min=-32768.0, a_max=32767.0), dtype="int16")
 
 
@@ -66,7 +55,7 @@ def _auto_scale(node: Node) -> list[Expr]:
 
 @converts("CUSTOM SignalRfft")
 def _rfft(node: Node) -> Expr:
-    length, shape = ranged(node, "fft_length", 4), node.shape(0)
+    length, shape = option(node, "fft_length", 4), node.shape(0)
     if not shape or not 0 < shape[-1] <= length:
         raise ModelError(f"data of shape {shape} for transforms of {length} numbers")
     data = node.expr(0)
@@ -78,7 +67,7 @@ def _rfft(node: Node) -> Expr:
 
 @converts("CUSTOM SignalIrfft")
 def _irfft(node: Node) -> Expr:
-    if node.shape(0)[-1:] != (ranged(node, "fft_length", 4) + 2,):
+    if node.shape(0)[-1:] != (option(node, "fft_length", 4) + 2,):
         raise ModelError(f"a spectrum of shape {node.shape(0)} for transforms of {option(node, 'fft_length')} numbers")
     return node.call("signal.irfft", node.expr(0))
 
@@ -87,7 +76,7 @@ def _sized(node: Node, data: Expr, axis: int, length: int) -> Expr:
     """Return data cut, or extended by zeros, to a length along an axis."""
     shape = ir.tensor_type(data).shape
     if shape[axis] > length:
-        return _along(node, data, 0, length, axis)
+        return node.cut(data, 0, length, axis)
     around = tuple((0, length - extent) if place == axis else (0, 0) for place, extent in enumerate(shape))
     return node.call("nn.pad", data, const(0, "float32"), pad_width=around) if shape[axis] < length else data
 
@@ -107,13 +96,8 @@ def _multiplied(node: Node, data: Expr, turns: npt.NDArray[np.complex128], *, is
 def _rfft2d(node: Node) -> Expr:
     """Convert RFFT2D; a complex tensor has an axis of two more here, for real and imaginary parts."""
     lengths, rank = node.integers(1), len(node.shape(0))
-    if (
-        len(lengths) != 2
-        or rank < 2
-        or any(length & (length - 1) for length in lengths)
-        or lengths[0] < 1
-        or lengths[1] < 2
-    ):
+    is_power = all(length > 0 and not length & (length - 1) for length in lengths)
+    if len(lengths) != 2 or rank < 2 or not is_power or lengths[1] < 2:
         raise ModelError(f"expected two powers of two as the lengths of the transforms, got {lengths}")
     height, width = lengths
     data = _sized(node, _sized(node, node.expr(0), rank - 2, height), rank - 1, width)
@@ -140,7 +124,7 @@ def _part(node: Node) -> Expr:
         node.refuse(f"{node.record.code} of {node.input(0).type_name} is not supported")
     data = node.expr(0)
     axis = len(ir.tensor_type(data).shape) - 1
-    real, imaginary = (node.call("squeeze", _along(node, data, k, k + 1, axis), axis=(axis,)) for k in (0, 1))
+    real, imaginary = (node.call("squeeze", node.cut(data, k, k + 1, axis), axis=(axis,)) for k in (0, 1))
     if node.record.code != "COMPLEX_ABS":
         return real if node.record.code == "REAL" else imaginary
     # the ratio to the larger part does not overflow
@@ -158,22 +142,22 @@ def _energy(node: Node) -> Expr:
     if len(node.shape(0)) != 1 or node.shape(0)[0] % 2:
         raise ModelError(f"a spectrum of shape {node.shape(0)}")
     count = node.shape(0)[0] // 2
-    first, last = ranged(node, "start_index", 0, count), ranged(node, "end_index", 0, count)
+    first, last = option(node, "start_index", 0, count), option(node, "end_index", 0, count)
     pairs = node.call("reshape", node.call("cast", node.expr(0), dtype="int32"), newshape=(count, 2))
     squares = node.call("cast", node.call("multiply", pairs, pairs), dtype="uint32")
-    halves = (node.call("reshape", _along(node, squares, k, k + 1), newshape=(count,)) for k in (0, 1))
+    halves = (node.call("reshape", node.cut(squares, k, k + 1, 1), newshape=(count,)) for k in (0, 1))
     energy = node.call("add", *halves)
     if (first, last) == (0, count):
         return energy
     if first >= last:
         raise ModelError(f"energies from {first} to {last}")
-    inside = _along(node, energy, first, last, axis=0)
+    inside = node.cut(energy, first, last)
     return node.call("nn.pad", inside, const(0, "uint32"), pad_width=((first, count - last),))
 
 
 @converts("CUSTOM SignalFilterBank")
 def _filter_bank(node: Node) -> Expr:
-    channels = ranged(node, "num_channels", 1)
+    channels = option(node, "num_channels", 1)
     weights, unweights, starts, weight_starts, widths = (node.integers(position) for position in range(1, 6))
     if len(weights) != len(unweights) or min(len(starts), len(weight_starts), len(widths)) <= channels:
         raise ModelError(f"its tables do not hold {channels + 1} bands")
@@ -194,7 +178,7 @@ def _square_root(node: Node) -> Expr:
 
 @converts("CUSTOM SignalFilterBankLog")
 def _log(node: Node) -> Expr:
-    correction, scale = ranged(node, "input_correction_bits", 0, 31), ranged(node, "output_scale", 0)
+    correction, scale = option(node, "input_correction_bits", 0, 31), option(node, "output_scale", 0)
     return node.call("signal.log", node.expr(0), correction_bits=correction, output_scale=scale)
 
 
@@ -202,15 +186,15 @@ def _log(node: Node) -> Expr:
 def _spectral_subtraction(node: Node) -> list[Expr]:
     """Convert SignalFilterBankSpectralSubtraction: what is left above an estimate of the noise, and the estimate."""
     data, kind = node.expr(0), ir.tensor_type(node.expr(0))
-    channels = ranged(node, "num_channels", 1)
+    channels = option(node, "num_channels", 1)
     if kind != TensorType((channels,), "uint32"):
         raise ModelError(f"{channels} channels of data {kind}")
-    extra, bits = ranged(node, "smoothing_bits", 0, 31), ranged(node, "spectral_subtraction_bits", 0, 63)
+    extra, bits = option(node, "smoothing_bits", 0, 31), option(node, "spectral_subtraction_bits", 0, 63)
     cost.require("constants", 16 * channels, node.label)
 
     def by_turns(name: str) -> Expr:
         """Return a factor of even channels and, of odd ones, the other."""
-        even, odd = (ranged(node, option, 0) for option in (name, f"alternate_{name}"))
+        even, odd = (option(node, title, 0) for title in (name, f"alternate_{name}"))
         return const(np.where(np.arange(channels) % 2, odd, even), "uint64")
 
     def scaled(value: Expr, factor: Expr) -> Expr:
@@ -226,7 +210,7 @@ def _spectral_subtraction(node: Node) -> list[Expr]:
     limited = node.call("minimum", estimate, signal)
     kept = limited if option(node, "clamping") else estimate
     node.variables.keep(noise, kept)
-    least = shifted(scaled(data, const(ranged(node, "min_signal_remaining", 0), "uint64")))
+    least = shifted(scaled(data, const(option(node, "min_signal_remaining", 0), "uint64")))
     above = node.call("right_shift", node.call("subtract", signal, limited), const(extra, "uint32"))
     return [node.call("maximum", above, least), kept]
 
@@ -236,42 +220,34 @@ def _gain_control(node: Node) -> Expr:
     if len(node.shape(2)) != 1 or node.shape(2)[0] < GAINS:
         raise ModelError(f"expected a table of at least {GAINS} gains, got one of shape {node.shape(2)}")
     operands = (node.expr(position) for position in range(3))
-    return node.call("signal.gain", *operands, snr_shift=ranged(node, "snr_shift", 0, 63))
+    return node.call("signal.gain", *operands, snr_shift=option(node, "snr_shift", 0, 63))
 
 
-@dataclass(frozen=True)
-class _Stream:
-    """Rows of samples: those that are kept from earlier runs, and those of this run."""
-
-    node: Node
-    samples: Expr
-    kept: int
-
-    @staticmethod
-    def of(node: Node, data: Expr, kept: int, name: str) -> _Stream:
-        """Return rows behind the last `kept` samples before them, and keep their own last ones."""
-        kind = ir.tensor_type(data)
-        if kept == 0:
-            return _Stream(node, data, 0)
-        cost.require("constants", kept * kind.shape[0], node.label)
-        held = node.variables.of_operator(f"{node.output().name}/{name}", TensorType((kind.shape[0], kept), kind.dtype))
-        samples = _joined(node, held, data)
-        node.variables.keep(held, _along(node, samples, kind.shape[1], kind.shape[1] + kept))
-        return _Stream(node, samples, kept)
+def _with_kept(node: Node, data: Expr, kept: int) -> Expr:
+    """Return rows of samples behind the last `kept` ones of earlier runs, and keep their own last ones."""
+    rows, count = ir.tensor_type(data).shape
+    if kept == 0:
+        return data
+    cost.require("constants", kept * rows, node.label)
+    kind = TensorType((rows, kept), ir.tensor_type(data).dtype)
+    held = node.variables.of_operator(f"{node.output().name}/samples", kind)
+    samples = node.joined((held, data), 1)
+    node.variables.keep(held, node.cut(samples, count, count + kept, 1))
+    return samples
 
 
 @converts("CUSTOM SignalFramer")
 def _framer(node: Node) -> list[Expr]:
     """Convert SignalFramer: overlapping frames, and whether all of them hold samples that were there."""
     _int16(node)
-    size, step = ranged(node, "frame_size", 1), ranged(node, "frame_step", 1)
+    size, step = option(node, "frame_size", 1), option(node, "frame_step", 1)
     prefills, data = bool(option(node, "prefill")), _rows(node, node.expr(0), 1)
     length = ir.tensor_type(data).shape[1]
     if length % step or (prefills and size < step):
         raise ModelError(f"{length} samples, frames of {size} and steps of {step} do not fit")
     count, steps = length // step, -(-size // step)
-    samples = _Stream.of(node, data, (size if prefills else steps * step) - step, "samples").samples
-    frames = [_along(node, samples, 0, size)]
+    samples = _with_kept(node, data, (size if prefills else steps * step) - step)
+    frames = [node.cut(samples, 0, size, 1)]
     if count > 1:
         cost.require("constants", 8 * count * size, node.label)
         places = np.arange(count)[:, None] * step + np.arange(size)
@@ -288,8 +264,8 @@ def _framer(node: Node) -> list[Expr]:
 def _delay(node: Node) -> Expr:
     _int16(node)
     data = _rows(node, node.expr(0), 1)
-    samples = _Stream.of(node, data, ranged(node, "delay_length", 0), "samples").samples
-    delayed = _along(node, samples, 0, ir.tensor_type(data).shape[1])
+    samples = _with_kept(node, data, option(node, "delay_length", 0))
+    delayed = node.cut(samples, 0, ir.tensor_type(data).shape[1], 1)
     return node.call("reshape", delayed, newshape=node.shape(0))
 
 
@@ -297,8 +273,8 @@ def _delay(node: Node) -> Expr:
 def _stacker(node: Node) -> list[Expr]:
     """Convert SignalStacker: the last frames of channels side by side, every so many frames."""
     _int16(node)
-    channels, step = ranged(node, "num_channels", 1), ranged(node, "stacker_step", 1)
-    left, right = ranged(node, "stacker_left_context", 0), ranged(node, "stacker_right_context", 0)
+    channels, step = option(node, "num_channels", 1), option(node, "stacker_step", 1)
+    left, right = option(node, "stacker_left_context", 0), option(node, "stacker_right_context", 0)
     frames = left + right + 1
     if node.shape(0) != (channels,) or step > frames:
         raise ModelError(f"data of shape {node.shape(0)} in stacks of {frames} frames of {channels} every {step}")
@@ -308,7 +284,7 @@ def _stacker(node: Node) -> list[Expr]:
     # how many frames wait; -1 before the first one, which is repeated in place of those left of it
     waits = node.variables.of_operator(f"{node.output().name}/waiting", TensorType((), "int32"), np.array(-1, np.int32))
     is_first = node.call("less", waits, const(0))
-    moved = data if frames == 1 else _joined(node, _along(node, held, channels, whole, axis=0), data, axis=0)
+    moved = data if frames == 1 else node.joined((node.cut(held, channels, whole), data), 0)
     stack = node.call("where", is_first, node.call("tile", data, reps=(frames,)), moved)
     count = node.call("where", is_first, const(left + 1), node.call("add", waits, const(1)))
     is_full = node.call("greater_equal", count, const(frames))
@@ -319,7 +295,7 @@ def _stacker(node: Node) -> list[Expr]:
 
 @converts("CUSTOM SignalOverlapAdd")
 def _overlap_add(node: Node) -> Expr:
-    step, frames = ranged(node, "frame_step", 1), _rows(node, node.expr(0), 2)
+    step, frames = option(node, "frame_step", 1), _rows(node, node.expr(0), 2)
     kind = ir.tensor_type(frames)
     rows, count, size = kind.shape
     if kind.dtype not in ("int16", "float32"):
@@ -329,8 +305,8 @@ def _overlap_add(node: Node) -> Expr:
     cost.require("constants", rows * size, node.label)
     held = node.variables.of_operator(f"{node.output().name}/overlap", TensorType((rows, size), kind.dtype))
     added = node.call("signal.overlap_add", frames, held, frame_step=step)
-    node.variables.keep(held, _along(node, added, count * step, count * step + size))
-    ready = _along(node, added, 0, count * step)
+    node.variables.keep(held, node.cut(added, count * step, count * step + size, 1))
+    ready = node.cut(added, 0, count * step, 1)
     return node.call("reshape", ready, newshape=(*node.shape(0)[:-2], count * step))
 
 
@@ -347,21 +323,22 @@ def _circular_buffer(node: Node) -> Expr:
     slots = output.shape[1]
     if shape != (output.shape[0], 1, *output.shape[2:]) or slots < 1:
         raise ModelError(f"a slice of shape {shape} in a buffer of shape {output.shape}")
-    cycles = option(node, "cycles_max", 0) if node.record.custom else 0
+    cycles = option(node, "cycles_max", default=0) if node.record.custom else 0
     if cycles > 1 or (cycles < 1 and slots not in _EVERY_RUN):
         node.refuse(
             "a buffer that ends most runs before the operators behind it is not supported",
             "Split the model behind it, and run the second part less often",
         )
-    held = node.exprs.get(output.index)
+    held, initial = node.exprs.get(output.index), None
+    is_own = held is None
     if held is None:
         cost.require("constants", prod(output.shape), node.label)
         point = node.zero_point(output) if output.quantization is not None else 0
-        first = np.full(output.shape, point, np.int8) if point else None
-        held = node.variables.of_operator(f"{output.name}/slots", TensorType(output.shape, "int8"), first)
-        moved = data if slots == 1 else _joined(node, _along(node, held, 1, slots), data)
+        initial = np.full(output.shape, point, np.int8) if point else None
+        held = node.variables.of_operator(f"{output.name}/slots", TensorType(output.shape, "int8"), initial)
+    moved = data if slots == 1 else node.joined((node.cut(held, 1, slots, 1), data), 1)
+    if is_own:
         node.variables.keep(held, moved)
-        return moved
-    moved = data if slots == 1 else _joined(node, _along(node, held, 1, slots), data)
-    node.assigned[output.index] = moved
+    else:
+        node.assigned[output.index] = moved
     return moved

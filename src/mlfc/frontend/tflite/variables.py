@@ -1,7 +1,6 @@
 """Variables of TFLite: resources that operators read and assign, and tensors that operators write.
 
-Each becomes a state, if a run reads what an earlier one left: an input with the first value, and an output with the
-last one. A variable that is never assigned is a constant, and one that is assigned before it is read is no state.
+Each becomes a state, if a run reads what an earlier one left; one that is never assigned is a constant.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ class Variables:
     """The variables of a model, by what tells them apart: names of resources, or indices of tensors."""
 
     found: dict[object, Variable] = field(default_factory=dict)
-    _handles: dict[int, object] = field(default_factory=dict)
+    handles: dict[int, object] = field(default_factory=dict)  # of the main subgraph's tensors
     _taken: set[str] = field(default_factory=set)  # names of inputs, and of variables
 
     @classmethod
@@ -53,7 +52,7 @@ class Variables:
         `taken`: the names of inputs.
         """
         variables = cls(_taken=set(taken))
-        variables._handles = variables._declare(main.operators)
+        variables.handles = variables._declare(main.operators)
         for graph in once:
             variables._run_once(graph)
         for record in main.operators:
@@ -64,7 +63,9 @@ class Variables:
         for tensor in main.tensors:
             if tensor.is_variable and tensor.index in read and tensor.index not in main.inputs:
                 with guarded(f"variable '{tensor.name[:80]}'"):
-                    kind = _kind_of(tensor)
+                    if not tensor.dtype:
+                        raise UnsupportedError(f"its type {tensor.type_name} is not supported")
+                    kind = TensorType(tensor.shape, tensor.dtype)
                     known = {"kind": kind, "initial": _zero(tensor, kind), "is_assigned": True, "facts": tensor}
                     variables._add(tensor.index, tensor.name, **known)
         return variables
@@ -92,16 +93,9 @@ class Variables:
                 self._add(key, f"{container}/{title}" if container else title)
         return handles
 
-    def is_handle(self, index: int) -> bool:
-        """Tell whether a tensor is the handle of a variable."""
-        return index in self._handles
-
-    def of_handle(self, record: OperatorRecord) -> Variable:
-        """Return the variable that an operator reads or assigns."""
-        return self._at(record, self._handles)
-
-    def _at(self, record: OperatorRecord, handles: Mapping[int, object]) -> Variable:
-        key = handles.get(record.inputs[0]) if record.inputs else None
+    def of_handle(self, record: OperatorRecord, handles: Mapping[int, object] | None = None) -> Variable:
+        """Return the variable that an operator reads or assigns; `handles` are those of another subgraph."""
+        key = (self.handles if handles is None else handles).get(record.inputs[0]) if record.inputs else None
         if key is None:
             raise ModelError("its first input is no variable's handle")
         return self.found[key]
@@ -120,7 +114,7 @@ class Variables:
                 tensor = graph.tensors[record.inputs[1]]
                 if tensor.data is None:
                     raise UnsupportedError("the first value of a variable must be a constant")
-                variable = self._at(record, handles)
+                variable = self.of_handle(record, handles)
                 variable.initial = tensor.data
                 variable.kind = TensorType(tensor.data.shape, dtypes.from_numpy(tensor.data.dtype))
 
@@ -148,11 +142,8 @@ class Variables:
             raise ModelError(f"variable '{variable.name}' holds {found}, and is read as {kind}")
         return variable.current
 
-    def assign(self, record: OperatorRecord, value: Expr, name: str) -> None:
-        """Give a variable another value."""
-        self._set(self.of_handle(record), value, name)
-
-    def _set(self, variable: Variable, value: Expr, name: str) -> None:
+    def assign(self, variable: Variable, value: Expr, name: str = "") -> None:
+        """Give a variable another value, that of the tensor `name` if it has one."""
         known = variable.current.type if variable.current is not None else variable.kind
         if known is not None and known != value.type:
             raise ModelError(f"variable '{variable.name}' holds {known}, and is assigned {value.type}")
@@ -163,13 +154,6 @@ class Variables:
         found = {key: item for key, item in self.found.items() if isinstance(key, int)}
         return {index: self.value(item, item.kind) for index, item in found.items() if item.kind is not None}
 
-    def assign_tensor(self, index: int, value: Expr) -> None:
-        """Give a tensor that operators write another value; ModelError if it is no such tensor, or of another type."""
-        variable = self.found.get(index)
-        if variable is None:
-            raise ModelError("the operator writes a tensor that is not marked as a variable")
-        self._set(variable, value, "")
-
     def of_operator(self, name: str, kind: TensorType, initial: npt.NDArray[Any] | None = None) -> Expr:
         """Return what an operator kept to itself in the last run; `initial` is the first value, zeros if None."""
         variable = Variable(unique_name(name, self._taken), kind, initial, is_assigned=True)
@@ -178,9 +162,12 @@ class Variables:
         self.found[value] = variable
         return value
 
-    def keep(self, begin: Expr, value: Expr) -> None:
-        """Let an operator keep a value to itself, in place of what it kept in the last run."""
-        self._set(self.found[begin], value, "")
+    def keep(self, key: object, value: Expr) -> None:
+        """Assign the variable of a tensor, by its index, or what an operator keeps to itself, by its value so far."""
+        variable = self.found.get(key)
+        if variable is None:
+            raise ModelError("the operator writes a tensor that is not marked as a variable")
+        self.assign(variable, value)
 
     def states(self, outputs: Iterable[str]) -> list[tuple[Var, State, Expr]]:
         """Return of each state its parameter, its names and first value, and its last value.
@@ -197,12 +184,6 @@ class Variables:
             state = State(variable.name, result, first if first is not None and first.any() else None)
             found.append((variable.begin, state, variable.current))
         return found
-
-
-def _kind_of(tensor: TfliteTensor) -> TensorType:
-    if not tensor.dtype:
-        raise UnsupportedError(f"its type {tensor.type_name} is not supported")
-    return TensorType(tensor.shape, tensor.dtype)
 
 
 def _zero(tensor: TfliteTensor, kind: TensorType) -> npt.NDArray[Any] | None:

@@ -1,24 +1,34 @@
-"""The PyTorch frontend: torch.export captures a module, PyTorch's exporter writes what it found as ONNX in memory.
+"""The PyTorch frontend: PyTorch's exporter writes what torch.export captured as ONNX in memory.
 
-The way leads through ONNX, not through an importer of ATen graphs, because PyTorch keeps it up: its exporter knows over
-six hundred ATen operators, writes recurrent layers and attention as one node each, and notes for each node the module
-and the line that it comes from. The price is a second of work for each model. Nothing is written to a file.
+It knows over six hundred ATen operators, keeps layers such as LSTM whole, and notes the line that each node comes from.
 """
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["is_torch_model"]
+import numpy.typing as npt
+
+__all__ = ["Captured", "is_torch_model"]
 
 
 def is_torch_model(model: Any) -> bool:
-    """Tell whether an object is one of PyTorch's: a module, an exported program, or an ONNX program.
-
-    PyTorch is not imported for that: whoever made such an object has imported it.
-    """
-    torch = sys.modules.get("torch")
+    """Tell whether an object is one of PyTorch's: a module, an exported program, or an ONNX program."""
+    torch = sys.modules.get("torch")  # whoever made such an object has imported it
     if torch is None or not hasattr(torch, "export"):
         return False
     return isinstance(model, (torch.nn.Module, torch.export.ExportedProgram, torch.onnx.ONNXProgram))
+
+
+@dataclass(frozen=True)
+class Captured:
+    """What was captured of a PyTorch model."""
+
+    data: bytes  # an ONNX model
+    name: str  # the module's class
+    states: Mapping[str, str] = field(default_factory=dict)  # buffers that `forward` writes, and their next values
+    state_init: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict)  # those that do not begin with zeros
+    shapes: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)  # of inputs with open dimensions

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import inspect
+import operator
 from collections.abc import Iterator, Mapping, Sequence
+from functools import reduce
 from typing import Any
 
 import torch
@@ -45,25 +47,19 @@ def input_shapes(
     PyTorch renames dimensions, as in ``s31``; the names are found again by input and axis.
     """
     specs = [spec for value, said in arguments.values() for spec in _of_tensors(value, said)]
-    shapes = _traced(exported)
+    shapes = traced_shapes(exported)
     if len(specs) != len(shapes):
         raise UnsupportedError(
             f"expected {len(shapes)} tensors among the arguments of forward, got {len(specs)}", next_step=_STEP
         )
     chosen: dict[Any, Any] = {}
-    titles: dict[Any, str] = {}
-    for (name, shape), spec in zip(shapes.items(), specs, strict=True):
+    for shape, spec in zip(shapes.values(), specs, strict=True):
         for axis, expr in enumerate(shape):
-            if isinstance(expr, int):
-                continue
             dim = _said(spec, axis)
-            for symbol in expr.free_symbols:
-                titles.setdefault(symbol, f"{name}_{axis}")
-                if isinstance(dim, torch.export.Dim) and len(expr.free_symbols) == 1:
-                    chosen.setdefault(symbol, getattr(dim, "root", dim))
-    return _with_symbols(shapes, titles, {symbol: dim.__name__ for symbol, dim in chosen.items()}, {
-        symbol: _bounds(chosen.get(symbol, exported.range_constraints.get(symbol))) for symbol in titles
-    })  # fmt: skip
+            if isinstance(dim, torch.export.Dim) and not isinstance(expr, int) and len(expr.free_symbols) == 1:
+                (symbol,) = expr.free_symbols
+                chosen.setdefault(symbol, getattr(dim, "root", dim))
+    return _with_symbols(exported, shapes, {symbol: dim.__name__ for symbol, dim in chosen.items()}, chosen)
 
 
 def program_shapes(exported: torch.export.ExportedProgram) -> dict[str, tuple[Any, ...]]:
@@ -72,43 +68,37 @@ def program_shapes(exported: torch.export.ExportedProgram) -> dict[str, tuple[An
     Dimensions have the names of `torch.export.Dim` as long as the program knows them; files of programs do not. Others
     are named after the input and the axis.
     """
-    shapes = _traced(exported)
+    own: dict[Any, str] = {}
+    values = (node.meta.get("val") for node in exported.graph.nodes if node.op == "placeholder")
+    extents = (extent for value in values if isinstance(value, torch.Tensor) for extent in value.shape)
+    dynamic = [extent.node.shape_env for extent in extents if isinstance(extent, torch.SymInt)]
+    for environment in {id(item): item for item in dynamic}.values():
+        # no part of torch's interface: where it is gone, names are those of inputs and axes
+        places = getattr(environment, "source_to_var", {})
+        for source, name in getattr(environment, "source_name_to_debug_name", {}).items():
+            if isinstance(name, str) and name.isidentifier():
+                own.setdefault(places.get(source), name)
+    return _with_symbols(exported, traced_shapes(exported), own, {})
+
+
+def _with_symbols(
+    exported: torch.export.ExportedProgram,
+    shapes: Mapping[str, tuple[Any, ...]],
+    own: Mapping[Any, str],
+    dims: Mapping[Any, Any],
+) -> dict[str, tuple[Any, ...]]:
+    """Return dynamic shapes with symbols of mlfc: names and bounds from `own` and `dims`, else of input and axis."""
     titles: dict[Any, str] = {}
     for name, shape in shapes.items():
         for axis, expr in enumerate(shape):
             for symbol in () if isinstance(expr, int) else expr.free_symbols:
                 titles.setdefault(symbol, f"{name}_{axis}")
-    own: dict[Any, str] = {}
-    values = (node.meta.get("val") for node in exported.graph.nodes if node.op == "placeholder")
-    extents = (extent for value in values if isinstance(value, torch.Tensor) for extent in value.shape)
-    for environment in {id(item.node.shape_env): item.node.shape_env for item in extents if _is_dynamic(item)}.values():
-        # no part of torch's interface: where it is gone, names are those of inputs and axes
-        places = getattr(environment, "source_to_var", {})
-        for source, name in getattr(environment, "source_name_to_debug_name", {}).items():
-            symbol = places.get(source)
-            if symbol in titles and isinstance(name, str) and name.isidentifier():
-                own.setdefault(symbol, name)
-    bounds = {symbol: _bounds(exported.range_constraints.get(symbol)) for symbol in titles}
-    return _with_symbols(shapes, titles, own, bounds)
-
-
-def _is_dynamic(extent: Any) -> bool:
-    return isinstance(extent, torch.SymInt)
-
-
-def _with_symbols(
-    shapes: Mapping[str, tuple[Any, ...]],
-    titles: Mapping[Any, str],
-    own: Mapping[Any, str],
-    bounds: Mapping[Any, tuple[int, int]],
-) -> dict[str, tuple[Any, ...]]:
-    """Return shapes with symbols of mlfc; `own` are names that the user gave, `titles` those of others."""
-    named = set(own.values())
+    named = {own[symbol] for symbol in titles if symbol in own}
     symbols: dict[Any, Symbol] = {}
     for symbol, title in titles.items():
         name = own.get(symbol) or unique_name(title, named)
         named.add(name)
-        symbols[symbol] = Symbol(name, *bounds[symbol])
+        symbols[symbol] = Symbol(name, *_bounds(dims.get(symbol, exported.range_constraints.get(symbol))))
     return {
         name: tuple(extent if isinstance(extent, int) else _extent(extent, symbols) for extent in shape)
         for name, shape in shapes.items()
@@ -116,7 +106,7 @@ def _with_symbols(
     }
 
 
-def _traced(exported: torch.export.ExportedProgram) -> dict[str, tuple[Any, ...]]:
+def traced_shapes(exported: torch.export.ExportedProgram) -> dict[str, tuple[Any, ...]]:
     """Return the shapes of the tensors that `forward` takes; an extent is an integer or an expression of sympy."""
     values = {node.name: node.meta.get("val") for node in exported.graph.nodes if node.op == "placeholder"}
     return {
@@ -163,10 +153,7 @@ def _extent(expr: Any, symbols: Mapping[Any, Symbol]) -> Any:
     if expr.is_Integer:
         return int(expr)
     if expr.is_Add or expr.is_Mul:
-        total = _extent(expr.args[0], symbols)
-        for part in expr.args[1:]:
-            total = total + _extent(part, symbols) if expr.is_Add else total * _extent(part, symbols)
-        return total
+        return reduce(operator.add if expr.is_Add else operator.mul, (_extent(part, symbols) for part in expr.args))
     raise UnsupportedError(
         f"a dimension of {expr} is not supported", next_step="Write sums and products of torch.export.Dim"
     )

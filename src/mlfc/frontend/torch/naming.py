@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import onnx_ir
 import torch
-from torch.export.graph_signature import InputKind, OutputKind, TensorArgument
+from torch.export.graph_signature import OutputKind, TensorArgument
 from torch.utils import _pytree as pytree
 
 from mlfc.frontend.common import numbered, unique_name
@@ -17,15 +16,6 @@ from mlfc.frontend.python_trace import TRACE, line_in_trace
 WRAPPED = "module"
 """What the user's module is called in the one around it that makes its buffers inputs."""
 _SCOPES = "pkg.torch.onnx.name_scopes"
-
-
-def input_titles(exported: torch.export.ExportedProgram) -> list[str]:
-    """Return the names of the tensors that `forward` takes."""
-    return [
-        spec.arg.name
-        for spec in exported.graph_signature.input_specs
-        if spec.kind == InputKind.USER_INPUT and isinstance(spec.arg, TensorArgument)
-    ]
 
 
 def output_titles(exported: torch.export.ExportedProgram, states: Sequence[str] = ()) -> list[str]:
@@ -37,19 +27,12 @@ def output_titles(exported: torch.export.ExportedProgram, states: Sequence[str] 
     specs = [spec for spec in signature.output_specs if spec.kind == OutputKind.USER_OUTPUT]
     tree = pytree.tree_unflatten(list(range(len(specs))), exported.call_spec.out_spec)
     paths, _ = pytree.tree_flatten_with_path(tree[0] if states else tree)
-    titles = [_title(path) for path, index in paths if isinstance(specs[index].arg, TensorArgument)]
+    titles = []
+    for path, index in paths:
+        parts = [str(getattr(key, "key", getattr(key, "name", getattr(key, "idx", key)))) for key in path]
+        if isinstance(specs[index].arg, TensorArgument):
+            titles.append("_".join(parts if parts and not parts[0].isdigit() else ["output", *parts]))
     return [*titles, *(f"{state}.next" for state in states)]
-
-
-def _title(path: Sequence[Any]) -> str:
-    parts = [str(getattr(key, "key", getattr(key, "name", getattr(key, "idx", key)))) for key in path]
-    return "_".join(parts if parts and not parts[0].isdigit() else ["output", *parts])
-
-
-def name_inputs(graph: onnx_ir.Graph, titles: Sequence[str]) -> None:
-    """Name the inputs."""
-    for value, title in zip(graph.inputs, titles, strict=bool(titles)):
-        _claim(graph, value, title)
 
 
 def name_weights(graph: onnx_ir.Graph) -> None:
@@ -66,17 +49,13 @@ def name_weights(graph: onnx_ir.Graph) -> None:
     for node in graph:
         operands = [value for value in node.inputs if value is not None]
         origin = next((origins[id(value)] for value in operands if id(value) in origins), None)
-        if origin is None or not all(id(value) in origins or _is_constant(value) for value in operands):
+        makers = (value.producer() for value in operands if id(value) not in origins)
+        if origin is None or any(maker is None or maker.op_type != "Constant" for maker in makers):
             continue
         for value in node.outputs:
             value.name = unique_name(f"{origin}.{'T' if node.op_type == 'Transpose' else 'folded'}", taken)
             taken.add(value.name)
             origins[id(value)] = origin
-
-
-def _is_constant(value: onnx_ir.Value) -> bool:
-    node = value.producer()
-    return node is not None and node.op_type == "Constant"
 
 
 def name_outputs(graph: onnx_ir.Graph, titles: Sequence[str]) -> None:
@@ -91,10 +70,10 @@ def name_outputs(graph: onnx_ir.Graph, titles: Sequence[str]) -> None:
             graph.append(node)
             graph.outputs[index] = node.outputs[0]
         seen.add(id(graph.outputs[index]))
-        _claim(graph, graph.outputs[index], title)
+        claim(graph, graph.outputs[index], title)
 
 
-def _claim(graph: onnx_ir.Graph, value: onnx_ir.Value, name: str) -> None:
+def claim(graph: onnx_ir.Graph, value: onnx_ir.Value, name: str) -> None:
     """Give a value a name, and another value that has it already another name."""
     others = {str(other.name): other for other in _values(graph) if other is not value}
     other = others.get(name)
@@ -119,9 +98,14 @@ def name_nodes(model: onnx_ir.Model) -> None:
 
     The other notes differ from machine to machine: paths of files.
     """
-    nodes = list(model.graph.all_nodes())
-    names = numbered([_node_name(node) for node in nodes])
-    for node, name in zip(nodes, names, strict=True):
+    nodes, names = list(model.graph.all_nodes()), []
+    for node in nodes:
+        scopes = ast.literal_eval(node.metadata_props.get(_SCOPES, "[]"))
+        # the last scope is the operator's own
+        module = str(scopes[-2]) if len(scopes) > 1 else ""
+        module = "" if module == WRAPPED else module.removeprefix(f"{WRAPPED}.")
+        names.append(f"{module}/{node.op_type}" if module else node.op_type)
+    for node, name in zip(nodes, numbered(names), strict=True):
         line = line_in_trace(node.metadata_props.get(TRACE, ""))
         node.name = name
         node.metadata_props.clear()
@@ -132,11 +116,3 @@ def name_nodes(model: onnx_ir.Model) -> None:
         value.metadata_props.clear()
     model.metadata_props.clear()
     model.graph.metadata_props.clear()
-
-
-def _node_name(node: onnx_ir.Node) -> str:
-    scopes = ast.literal_eval(node.metadata_props.get(_SCOPES, "[]"))
-    # the last scope is the operator's own
-    module = str(scopes[-2]) if len(scopes) > 1 else ""
-    module = "" if module == WRAPPED else module.removeprefix(f"{WRAPPED}.")
-    return f"{module}/{node.op_type}" if module else node.op_type

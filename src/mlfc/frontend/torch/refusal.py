@@ -42,14 +42,12 @@ def not_exportable(module: torch.nn.Module, error: Exception) -> UnsupportedErro
 
 def not_convertible(exported: torch.export.ExportedProgram, error: Exception) -> UnsupportedError:
     """Return the error for an operator that PyTorch's exporter does not convert to ONNX."""
-    messages = []
-    inner: BaseException | None = error
+    text, inner = str(error), error.__cause__
+    innermost: BaseException = error
     while inner is not None:
-        messages.append(str(inner))
-        inner = inner.__cause__
-    text = "\n".join(messages)
+        text, innermost, inner = f"{text}\n{inner}", inner, inner.__cause__
     operator, node = _OPERATOR.search(text), _NODE.search(text)
-    cause = f"operator '{operator[1]}.{operator[2]}' has no form in ONNX" if operator else _first_line(messages[-1])
+    cause = f"operator '{operator[1]}.{operator[2]}' has no form in ONNX" if operator else _first_line(str(innermost))
     return UnsupportedError(
         f"torch.onnx cannot convert the module: {cause}",
         place=_place_of_node(exported, node[1]) if node else None,

@@ -8,7 +8,7 @@ from string import Template
 from mlfc.codegen.c_types import helper_name, scalar_type
 from mlfc.codegen.writer import pieces_beside, text_beside
 from mlfc.errors import InternalError
-from mlfc.isa.amx.products import BFLOATS, BYTES, CLOSE, FILTERS, KINDS, OPEN, TileElements
+from mlfc.isa.amx.templates import BFLOATS, BYTES, CLOSE, FILTERS, KINDS, OPEN, TileElements
 from mlfc.support import dtypes
 from mlfc.tir import ir
 from mlfc.tir.forms import C_FORMS, CForm, CPrinter, Helper

@@ -1,53 +1,126 @@
 """Convolutions and dense layers of 8-bit data and of bfloat16 by tiles.
 
 The loops, the copy of the input and the packed weights are those of the register tile (`mlfc.kernels.conv_tile`), so
-processors with and without tiles read the same weights: a tile of them is what 16 vectors would load one after another.
-Rows of a tile of data are pixels; they overlap in memory where windows do, and nothing is copied for each of them.
-
-Pixels are numbered through a band of rows where the copy has one distance between all of them: with the columns on its
-borders, which then are computed for nothing, or without where there are none. Else each row has tiles of its own.
+processors with and without tiles read the same weights. Rows of a tile of data are pixels, which overlap in memory
+where windows do. Pixels are numbered through a band of rows where the copy has one distance between all of them: with
+the columns on its borders, which then are computed for nothing. Else each row has tiles of its own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from mlfc.isa.amx.products import (
-    BFLOATS,
-    BYTES,
-    CLOSE,
-    DEPTH,
-    FILTERS,
-    KINDS,
-    MOST_SUMS,
-    OPEN,
-    ROWS,
-    TileElements,
-    Walk,
-)
 from mlfc.kernels import arithmetic, tiling
 from mlfc.kernels.arithmetic import Arithmetic
 from mlfc.kernels.conv_tile import TiledConv
 from mlfc.kernels.geometry import Conv, frame_of, rows_as_pixels
 from mlfc.kernels.staging import LEAST_BAND_BYTES as FEWEST_BYTES
 from mlfc.kernels.staging import MOST_BAND_BYTES, Band, Channels, Source, StagedForm, fitting_rows
-from mlfc.kernels.templates import Weights, template
+from mlfc.kernels.templates import Array, Weights, template
 from mlfc.kernels.tiling import PackedBlock, channel_blocks, pack_channels
 from mlfc.support import dtypes
 from mlfc.support.dims import Extent, is_static
 from mlfc.target.tuned import Value
 from mlfc.tir import builder as tb
 from mlfc.tir.context import Context, Output
+from mlfc.tir.intrinsics import INTRINSICS, Intrinsic
 from mlfc.tir.ir import Buffer, Expr
+
+OPEN, CLOSE = "tiles_open", "tiles_close"
+ROWS, DEPTH, FILTERS = 16, 16, 16
+"""Of a tile at most: rows, groups of four bytes in each, and the filters whose weights are side by side."""
+MOST_SUMS = 4
+"""Tiles of sums that are kept at once."""
+
+
+@dataclass(frozen=True)
+class TileElements:
+    """What tiles hold, by the name of the intrinsic."""
+
+    name: str
+    group: int  # elements of the data, and weights of a filter, in four bytes
+    data: str
+    weight: str
+    sum: str
+
+
+BYTES = TileElements("tiles_u8s8", 4, "uint8", "int8", "int32")
+BFLOATS = TileElements("tiles_bf16", 2, "bfloat16", "bfloat16", "float32")
+"""Products of two bfloat16 are exact. Sums of them are rounded as float32, in an order of their own, and are zero where
+they are subnormal."""
+KINDS = {kind.name: kind for kind in (BYTES, BFLOATS)}
+
+
+class Walk(NamedTuple):
+    """Which data is multiplied with which weights: the numbers behind an intrinsic's operands, in elements.
+
+    Row r of tile i begins at ``next * i + pixel * r``. From there, each of `lines` (`pitch` apart) has `taps` (`hop`
+    apart), each of which has ``steps * depth`` groups of `group` elements. Weights follow each other in this order:
+    ``16 * group * wide`` for each group, of which the first are multiplied.
+    """
+
+    rows: int  # of a tile
+    depth: int  # groups that one product takes of a row
+    pixel: int
+    next: int
+    lines: int
+    pitch: int
+    taps: int
+    hop: int
+    steps: int
+    wide: int
+
+    @property
+    def groups(self) -> int:
+        """Groups of a tap."""
+        return self.steps * self.depth
+
+    def data_size(self, down: int, group: int) -> int:
+        """Return how many elements of data `down` tiles reach, from the first on."""
+        ends = ((down - 1) * self.next, (self.rows - 1) * self.pixel, (self.lines - 1) * self.pitch)
+        return sum(ends) + (self.taps - 1) * self.hop + group * self.groups
+
+    def weights_size(self, across: int, group: int) -> int:
+        """Return how many weights are between the first and the last of `across` vectors of filters."""
+        return ((self.lines * self.taps * self.groups - 1) * self.wide + across) * FILTERS * group
+
+
+def _products(kind: TileElements, _: Array, start: Array, data: Array, weights: Array, *numbers: Array) -> Array:
+    """Return the sums, row by row, of all filters that `start` has, as often as the data reaches."""
+    walk = Walk(*(int(number) for number in numbers))
+    across, size = start.size // FILTERS, FILTERS * kind.group
+    # only where there are several tiles does the way from one to the next matter
+    down = next(count for count in range(1, MOST_SUMS + 1) if walk.data_size(count, kind.group) == data.size)
+    values, wide = data.astype(kind.sum), weights.astype(kind.sum)
+    total = np.tile(start, (down * walk.rows, 1))
+    firsts = np.add.outer(np.arange(down) * walk.next, np.arange(walk.rows) * walk.pixel).reshape(-1)
+    place = 0
+    for line in range(walk.lines):
+        for tap in range(walk.taps):
+            for group in range(walk.groups):
+                at = firsts + (line * walk.pitch + tap * walk.hop + kind.group * group)
+                own = wide[place : place + size * across].reshape(FILTERS * across, kind.group)
+                total += values[at[:, None] + np.arange(kind.group)] @ own.T
+                place += size * walk.wide
+    return total.reshape(-1)
+
+
+INTRINSICS.add(OPEN, Intrinsic(OPEN, 2, lambda rows, _: np.ones_like(rows), "opens tiles: 1 if there are any, else 0"))
+INTRINSICS.add(CLOSE, Intrinsic(CLOSE, 1, np.zeros_like, "closes the tiles that are open"))
+for _kind in KINDS.values():
+    _doc = f"tiles, start, data, weights, ten numbers: {_kind.sum} sums of products of {_kind.data} and {_kind.weight}"
+    INTRINSICS.add(_kind.name, Intrinsic(_kind.name, 14, partial(_products, _kind), f"{_doc} (see mlfc.isa.amx)"))
 
 LEAST_BAND_BYTES = 32 * 1024
 """Of the copy: opening tiles for a band should not show in its time."""
 
+PAIR = 2  # vectors of a panel, which share rows of data
 _COPIED = {BYTES.data: (64, 32, 16, 8, 1), BFLOATS.data: (32, 16, 8, 1)}  # elements that are copied at once
 
 # what things take, about, in cycles
@@ -61,21 +134,12 @@ _GAIN = 0.85  # of the vectors' time, at most
 _LINE_BYTES = 64
 
 
-def _groups(vectors: int) -> Iterator[tuple[int, int, int]]:
-    """Yield (first, count, vectors) of the parts of a panel: pairs of vectors share rows of data."""
-    if vectors > 1:
-        yield 0, vectors // 2, 2
-    if vectors % 2:
-        yield vectors - 1, 1, 1
-
-
-def _parts(tiles: int, across: int) -> Iterator[tuple[int, int, int]]:
-    """Yield (first, count, tiles) of the calls for the tiles of a line, with `across` vectors of filters."""
-    most = MOST_SUMS // across
-    if tiles >= most:
-        yield 0, tiles // most, most
-    if tiles % most:
-        yield tiles - tiles % most, 1, tiles % most
+def _split(count: int, most: int) -> Iterator[tuple[int, int, int]]:
+    """Yield (first, how many, size) of the parts of a count: as many of the largest size as fit, then the rest."""
+    if count >= most:
+        yield 0, count // most, most
+    if count % most:
+        yield count - count % most, 1, count % most
 
 
 @dataclass(frozen=True)
@@ -127,8 +191,8 @@ class AmxPlan:
         walk, total = self.walk, 0.0
         steps, apart = walk.lines * walk.taps * walk.steps, walk.pixel * dtypes.nbytes(self.kind.data)
         row = _ROW * (_SPLIT if apart > _LINE_BYTES and apart % _LINE_BYTES else 1.0)
-        for _, parts, across in _groups(-(-self.conv.filters // FILTERS)):
-            for _, count, down in _parts(lines.tiles, across):
+        for _, parts, across in _split(-(-self.conv.filters // FILTERS), PAIR):
+            for _, count, down in _split(lines.tiles, MOST_SUMS // across):
                 cycles = steps * (_STEP + row * down * lines.rows + _VECTOR * across) + _TILE * down * across
                 total += parts * count * cycles
         return lines.count * total
@@ -168,7 +232,7 @@ def planned(conv: Conv, how: Arithmetic) -> AmxPlan:
         ways.append(_lines(True, 1, (band - 1) * columns + width))
     first = AmxPlan(kind, conv, channels, band, columns, ways[0], walk)
     lines = min(ways, key=first.cycles)
-    return replace(first, lines=lines, walk=replace(walk, rows=lines.rows, next=lines.rows * pixel))
+    return replace(first, lines=lines, walk=walk._replace(rows=lines.rows, next=lines.rows * pixel))
 
 
 def _lines(is_band: bool, count: int, size: int) -> PixelLines:
@@ -202,15 +266,13 @@ class _InLine(Band):
             if count:
                 with stmts.loop(count, "c") as index:
                     c = index * lanes + done
-                    stmts.store(buffer, to(c), self._converted(read(c, lanes), lanes))
+                    value = read(c, lanes)
+                    if dtypes.element(value.dtype) != self.form.dtype:
+                        top = tb.const(0x80, "uint8")
+                        flipped = top if lanes == 1 else tb.broadcast(top, lanes)
+                        value = tb.cast(value, dtypes.vector("uint8", lanes)) ^ flipped
+                    stmts.store(buffer, to(c), value)
             done += count * lanes
-
-    def _converted(self, value: Expr, lanes: int) -> Expr:
-        """Return vectors of the input as those of the copy."""
-        if dtypes.element(value.dtype) == self.form.dtype:
-            return value
-        flipped = tb.const(0x80, "uint8") if lanes == 1 else tb.broadcast(tb.const(0x80, "uint8"), lanes)
-        return tb.cast(value, dtypes.vector("uint8", lanes)) ^ flipped
 
 
 @dataclass(frozen=True, eq=False)
@@ -272,7 +334,7 @@ class TileConv(TiledConv):
             stmts.store(tiles, [0], tb.intrinsic(OPEN, tb.const(walk.rows), tb.const(walk.depth)))
             for panel, weights, start in panels:
                 with stmts.loop(panel.count, "block") as number:
-                    for first, count, vectors in _groups(panel.vectors):
+                    for first, count, vectors in _split(panel.vectors, PAIR):
                         width = min(panel.width - first * FILTERS, vectors * FILTERS)
                         last = panel.width - (first + (count - 1) * vectors) * FILTERS
                         even = count if last >= vectors * FILTERS else count - 1
@@ -291,7 +353,7 @@ class TileConv(TiledConv):
         """Write the loops over the pixels of a band."""
         stmts, lines = self.ctx.stmts, self._plan.lines
         with stmts.loop(lines.count, "line") as line:
-            for first, count, down in _parts(lines.tiles, part.vectors):
+            for first, count, down in _split(lines.tiles, MOST_SUMS // part.vectors):
                 left = lines.size - first * lines.rows
                 even = min(count, left // (down * lines.rows))
                 if even:
@@ -309,7 +371,7 @@ class TileConv(TiledConv):
         stmts, plan, stage, panel = self.ctx.stmts, self._plan, self.stage, part.panel
         assert stage is not None
         wide, across = panel.vectors, part.vectors * FILTERS
-        walk = replace(plan.walk, wide=wide)
+        walk = plan.walk._replace(wide=wide)
         group = plan.kind.group
         size = FILTERS * group
         before = part.number * (walk.lines * walk.taps * walk.groups * size * wide) + part.first * size
@@ -320,7 +382,7 @@ class TileConv(TiledConv):
             tb.load(part.weights, [before], lanes=walk.weights_size(part.vectors, group)),
         ]
         sums = dtypes.vector(plan.kind.sum, down * walk.rows * across)
-        stmts.store(self._totals, [0], tb.intrinsic(plan.kind.name, *operands, *walk.operands, dtype=sums))
+        stmts.store(self._totals, [0], tb.intrinsic(plan.kind.name, *operands, *map(tb.const, walk), dtype=sums))
         first = part.number * panel.width + panel.first + part.first * FILTERS
         with stmts.loop(pixels, "pixel") as pixel:
             number = at[1] + pixel

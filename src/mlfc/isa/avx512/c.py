@@ -8,7 +8,7 @@ from __future__ import annotations
 from string import Template
 
 from mlfc.codegen.c_types import scalar_type, short_name
-from mlfc.codegen.lanes import NARROW, narrowed, widened
+from mlfc.codegen.vectors import NARROW, narrowed, widened
 from mlfc.codegen.writer import pieces_beside
 from mlfc.support import dtypes
 from mlfc.tir import ir
@@ -96,14 +96,7 @@ def _vectors(key: str) -> set[str]:
 
 
 _INCLUDES = tuple(_PIECES["includes"].splitlines())
-C_FORMS.add(
-    "avx512",
-    CForm(
-        _helper,
-        _INCLUDES,
-        _vectors,
-        is_portable=lambda key: key not in _PUSHES,
-        expression=_expression,
-        store=_store,
-    ),
+_FORM = CForm(
+    _helper, _INCLUDES, _vectors, is_portable=lambda key: key not in _PUSHES, expression=_expression, store=_store
 )
+C_FORMS.add("avx512", _FORM)

@@ -43,22 +43,16 @@ def _rounded_down(context: FunctionContext, data: Value, slope: Value, start: Va
     """Return the whole part of ``data * slope + start``."""
     builder, count = context.builder, data.type.count
     floats, lanes = ll.VectorType(FLOAT, _LANES), words(_LANES)
-    args = [_filled(context, value) for value in (data, slope, start)]
+    args = [data, slope, start]
+    if count < _LANES:  # sixteen lanes, the upper ones being zero
+        mask = ll.Constant(ll.VectorType(INT32, _LANES), list(range(_LANES)))
+        args = [builder.shuffle_vector(value, context.number(0.0, value), mask) for value in args]
     multiply_add = context.declared("llvm.x86.avx512.vfmadd.ps.512", floats, [floats, floats, floats, INT32])
     total = builder.call(multiply_add, [*args, _DOWN])
     convert = context.declared("llvm.x86.avx512.mask.cvtps2dq.512", lanes, [floats, lanes, INT16, INT32])
     zero = ll.Constant(lanes, [ll.Constant(INT32, 0)] * _LANES)
     whole = builder.call(convert, [total, zero, ll.Constant(INT16, -1), _DOWN])
     return whole if count == _LANES else context.lanes(whole, range(count))
-
-
-def _filled(context: FunctionContext, value: Value) -> Value:
-    """Return a vector of sixteen lanes, the upper ones of eight being zero."""
-    count = value.type.count
-    if count == _LANES:
-        return value
-    mask = ll.Constant(ll.VectorType(INT32, _LANES), list(range(_LANES)))
-    return context.builder.shuffle_vector(value, context.number(0.0, value), mask)
 
 
 def _rounded_twice(context: FunctionContext, x: Value, multiplier: Value, exponent: Value) -> Value:
@@ -79,15 +73,13 @@ def _push(context: FunctionContext, lanes: Value, value: Value) -> Value:
     return builder.bitcast(builder.or_(down, builder.shl(value, context.number(24, value))), lanes.type)
 
 
-def _push_flipped(context: FunctionContext, lanes: Value, value: Value) -> Value:
-    return _push(context, lanes, context.builder.xor(value, context.number(128, value)))
-
-
 _CALLS: dict[str, Callable[..., Value]] = {
     "requantize_line": _line,
     "whole_of_plane": _plane,
     "push_byte": _push,
-    "push_flipped": _push_flipped,
+    "push_flipped": lambda context, lanes, value: _push(
+        context, lanes, context.builder.xor(value, context.number(128, value))
+    ),
 }
 
 

@@ -89,14 +89,7 @@ def _expression(printer: CPrinter, expr: ir.Expr) -> str | None:
     return f"{name}({printer.expr(total)}, {factor}, {printer.expr(signed)})"
 
 
-C_FORMS.add(
-    "dot4",
-    CForm(
-        _helper,
-        _INCLUDES,
-        lambda key: {_sums_dtype(key)},
-        is_portable=lambda _: True,
-        expression=_expression,
-        words=_words,
-    ),
+_FORM = CForm(
+    _helper, _INCLUDES, lambda key: {_sums_dtype(key)}, is_portable=lambda _: True, expression=_expression, words=_words
 )
+C_FORMS.add("dot4", _FORM)

@@ -1,7 +1,6 @@
-"""``dot4_u8s8``: sums over groups of four products of uint8 and int8, exact on every machine.
+"""LLVM's code of ``dot4_u8s8``: sums over groups of four products of uint8 and int8, exact on every machine.
 
-One instruction where the machine has VNNI or the int8 dot products of ARM; elsewhere bytes are widened to 16 bits and
-multiplied in pairs: the instruction that multiplies bytes itself saturates.
+See `mlfc.isa.dot4.c` for the choice of instructions.
 """
 
 from __future__ import annotations
@@ -15,7 +14,6 @@ from mlfc.codegen.llvm.llvm_types import INT8, INT16, INT32, Value
 from mlfc.tir.forms import LLVM_FORMS, LlvmForm
 
 _MULTIPLY_PAIRS = {64: "llvm.x86.avx512.pmaddw.d.512", 32: "llvm.x86.avx2.pmadd.wd", 16: "llvm.x86.sse2.pmadd.wd"}
-_VNNI = {64: "512", 32: "256", 16: "128"}
 _X86 = ("x86_64", "i386", "i686")
 
 
@@ -27,14 +25,14 @@ def _compute(context: FunctionContext, total: Value, unsigned: Value, signed: Va
         lane = _compute(context, context.splat(total, 1), unsigned, signed)
         return builder.extract_element(lane, ll.Constant(INT32, 0))
     a, b = _as_words(context, unsigned, kind.count), _as_words(context, signed, kind.count)
-    parts = _parts(context, kind.count)
-    form = _form(context, kind.count // parts)
-    if parts == 1:
+    held = context.machine.vector_bytes // 4  # lanes of a register
+    size = held if held and kind.count % held == 0 else kind.count
+    form = _form(context, size)
+    if size == kind.count:
         return form(context, total, a, b)
-    size = kind.count // parts
     results = []
-    for part in range(parts):
-        positions = range(part * size, (part + 1) * size)
+    for first in range(0, kind.count, size):
+        positions = range(first, first + size)
         results.append(form(context, *(context.lanes(vector, positions) for vector in (total, a, b))))
     return context.joined(results)
 
@@ -44,12 +42,6 @@ def _as_words(context: FunctionContext, data: Value, lanes: int) -> Value:
     if data.type.count == 4 * lanes:
         return context.builder.bitcast(data, words(lanes))
     return context.splat(context.builder.bitcast(data, INT32), lanes)
-
-
-def _parts(context: FunctionContext, lanes: int) -> int:
-    """Return how many registers hold the lanes, 1 where they do not fill any."""
-    held = context.machine.vector_bytes // 4
-    return lanes // held if held and lanes % held == 0 else 1
 
 
 def _form(context: FunctionContext, lanes: int) -> Callable[[FunctionContext, Value, Value, Value], Value]:
@@ -67,7 +59,7 @@ def _bytes(context: FunctionContext, value: Value) -> Value:
 
 def _vnni(context: FunctionContext, total: Value, a: Value, b: Value) -> Value:
     factors = [_bytes(context, a), _bytes(context, b)]
-    name = f"llvm.x86.avx512.vpdpbusd.{_VNNI[4 * total.type.count]}"
+    name = f"llvm.x86.avx512.vpdpbusd.{32 * total.type.count}"
     function = context.declared(name, total.type, [total.type, *(factor.type for factor in factors)])
     return context.builder.call(function, [total, *factors])
 

@@ -1,14 +1,15 @@
 """Depthwise convolution of bytes on targets that multiply pairs of 16-bit numbers.
 
-Loops from outside in: image, channel, band of rows, two neighbouring results. The rows of one channel that a band needs
-are widened into a small plane first, where the taps of a kernel row are neighbours: two of them are one word, and the
-weights of a channel stay in registers. Borders of the plane hold the zero point.
+Loops from outside in: image, channel, band of rows, two neighbouring results. The rows that a band needs of a channel
+are widened into a small plane first, whose borders hold the zero point: two neighbouring taps are one word, and the
+weights of a channel stay in registers.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -73,15 +74,12 @@ class _RowWords:
             if position % 2 == 0 and tap + 1 < taps:
                 terms.append(_Term(position // 2, self.pairs.index((tap, tap + 1)), ""))
             elif position % 2 == 0 or tap == 0:
-                terms.append(_Term(position // 2, *self._single(tap, position % 2)))
+                if all(tap not in pair for pair in self.pairs):
+                    self.pairs.append((tap, -1))
+                index = next(index for index, pair in enumerate(self.pairs) if tap in pair)
+                halves = "bt"[position % 2] + "bt"[self.pairs[index].index(tap)]
+                terms.append(_Term(position // 2, index, halves))
         return terms
-
-    def _single(self, tap: int, half: int) -> tuple[int, str]:
-        """Return the word of weights that has a tap, and which halves are multiplied."""
-        if all(tap not in pair for pair in self.pairs):
-            self.pairs.append((tap, -1))
-        index = next(index for index, pair in enumerate(self.pairs) if tap in pair)
-        return index, "bt"[half] + "bt"[self.pairs[index].index(tap)]
 
 
 class _DspDepthwise:
@@ -95,7 +93,9 @@ class _DspDepthwise:
         bias, self.narrow = dsp_weights.start(weights, out.bias, largest)
         self.bias = ctx.constant("bias", bias)
         centered = weights.centered()
-        self.weights = ctx.constant("weights", self._by_filter(centered) if ctx.small else self._packed(centered))
+        # by filter, taps are a quarter less than in words for a kernel of three columns
+        by_filter = np.ascontiguousarray(centered.reshape(-1, centered.shape[-1]).T)
+        self.weights = ctx.constant("weights", by_filter if ctx.small else self._packed(centered))
         last = (conv.output[1] - 1) // RESULTS * RESULTS * conv.strides[1]
         self.length = last + 2 * self.row.words
         self.band = self._band_rows()
@@ -115,10 +115,6 @@ class _DspDepthwise:
         whole = [rows for rows in (height, -(-height // 2), -(-height // 4)) if rows != usual]
         # small code has one form of each band
         return self.ctx.choose("band", usual, lambda: [usual] if self.ctx.small else [usual, *dict.fromkeys(whole)])
-
-    def _by_filter(self, centered: Array) -> Array:
-        """Return (filters, taps): a quarter less than in words for a kernel of three columns."""
-        return np.ascontiguousarray(centered.reshape(-1, centered.shape[-1]).T)
 
     def _packed(self, centered: Array) -> Array:
         """Return (filters, words): the even bytes of a word are one pair of weights, its odd bytes the next one."""
@@ -175,12 +171,11 @@ class _DspDepthwise:
     def _copy(self, row: Expr, place: tuple[Expr, Expr, Expr]) -> None:
         image, y, channel = place
         left = self.conv.padding[1][0]
-        widen(
-            self.ctx,
-            self._columns,
-            lambda x: tb.load(self.data, self.seen(image, y, x, channel)),
-            lambda x, value: self.ctx.stmts.store(self.plane, [row, x + left], value),
-        )
+
+        def write(x: Expr, value: Expr) -> None:
+            self.ctx.stmts.store(self.plane, [row, x + left], value)
+
+        widen(self.ctx, self._columns, lambda x: tb.load(self.data, self.seen(image, y, x, channel)), write)
 
     def _rows(self, image: Expr, index: Expr, first: Expr, rows: Expr) -> None:
         stmts, conv = self.ctx.stmts, self.conv
@@ -208,22 +203,18 @@ class _DspDepthwise:
     def _weights(self, index: Expr) -> list[list[Expr]]:
         """Write the loads of one filter's weights; return the pairs of each row of the kernel."""
         stmts, pairs = self.ctx.stmts, len(self.row.pairs)
-        if self.ctx.small:
-            rows = range(self.conv.kernel[0])
-            return [[self._pair(index, row, *taps) for taps in self.row.pairs] for row in rows]
         found: list[Expr] = []
-        for word in range(self.weights.shape[1]):
-            four = stmts.let("four", tb.load(self.weights, [index, word]))
+        if self.ctx.small:
+            for row, (low, high) in product(range(self.conv.kernel[0]), self.row.pairs):
+                places = ([index, row * self.conv.kernel[1] + tap] for tap in (low, high))
+                taps = [tb.cast(tb.load(self.weights, place), "int32") for place in places]
+                word = taps[0] if high < 0 else (taps[0] & 0xFFFF) | (taps[1] << 16)  # -1: of one tap
+                found.append(stmts.let("w", word))
+            return [found[row * pairs : (row + 1) * pairs] for row in range(self.conv.kernel[0])]
+        for number in range(self.weights.shape[1]):
+            four = stmts.let("four", tb.load(self.weights, [index, number]))
             found += [stmts.let("w", tb.intrinsic(name, four)) for name in ("even_bytes", "odd_bytes")]
         return [found[row * pairs : (row + 1) * pairs] for row in range(self.conv.kernel[0])]
-
-    def _pair(self, index: Expr, row: int, low: int, high: int) -> Expr:
-        """Write the code that makes a word of two taps, or of one if the second is -1."""
-        taps = [
-            tb.cast(tb.load(self.weights, [index, row * self.conv.kernel[1] + tap]), "int32") for tap in (low, high)
-        ]
-        word = taps[0] if high < 0 else (taps[0] & 0xFFFF) | (taps[1] << 16)
-        return self.ctx.stmts.let("w", word)
 
     def _sums(self, corner: tuple[Expr, Expr], weights: Sequence[Sequence[Expr]], bias: Expr, count: int) -> list[Expr]:
         """Write the sums of `count` neighbouring results and return them."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from math import prod
 from typing import TypeAlias
 
@@ -32,31 +33,16 @@ Place: TypeAlias = "tuple[Expr, Expr, Expr]"  # image, row, column
 
 def repeat(ctx: Context, extent: int, most: int, name: str, body: Callable[[Expr], None]) -> None:
     """Write `body` for each index below `extent`, up to `most` times in a row in a loop."""
-    if ctx.small:
-        _repeat_loop(ctx, extent, most, name, body)
-        return
-    size = max(count for count in range(1, most + 1) if extent % count == 0)
-    if size <= most // 2:
+    # small code has one loop, of the largest power of two of copies that leaves no rest
+    counts = (1, 2, 4, 8) if ctx.small else range(1, most + 1)
+    size = max(count for count in counts if extent % count == 0 and count <= most)
+    if size <= most // 2 and not ctx.small:
         size = min(most, extent)
     with ctx.stmts.loop(extent // size, name) as index:
         for offset in range(size):
             body(index * size + offset)
     for offset in range(extent - extent % size, extent):
         body(tb.const(offset))
-
-
-def _repeat_loop(ctx: Context, extent: int, most: int, name: str, body: Callable[[Expr], None]) -> None:
-    """Write one loop, of the largest power of two of copies that leaves no rest."""
-    size = max(count for count in (1, 2, 4, 8) if extent % count == 0 and count <= most)
-    with ctx.stmts.loop(extent // size, name) as index:
-        for offset in range(size):
-            body(index * size + offset)
-
-
-def signed_byte(load: Expr) -> Expr:
-    """Return a byte as an int16; an unsigned one less 128."""
-    value = tb.cast(load, "int16")
-    return value - 128 if load.dtype == "uint8" else value
 
 
 def signed_word(load: Expr) -> Expr:
@@ -73,7 +59,10 @@ def widen(ctx: Context, extent: int, read: Callable[[Expr], Expr], write: Callab
 
     def some(first: Expr, count: int) -> None:
         loads = [read(first + index) for index in range(count)]
-        values = [ctx.stmts.let("value", signed_byte(load)) for load in loads]
+        wide = [tb.cast(load, "int16") for load in loads]
+        # of unsigned bytes less 128
+        signed = [value - 128 if load.dtype == "uint8" else value for value, load in zip(wide, loads, strict=True)]
+        values = [ctx.stmts.let("value", value) for value in signed]
         for index, value in enumerate(values):
             write(first + index, value)
             ctx.stmts.fence("joining stores would take longer")
@@ -93,9 +82,7 @@ class Patch:
     """The inputs of `pixels` output pixels, in the order of the weights.
 
     Where channels come in fours, a word of them is widened at once: its even bytes are one pair, its odd ones the next.
-    Data of int16 is copied, by words where channels come in pairs.
-    `order`, of shape (steps, 2), is the element of the reduction (kernel row, column, channel) in each half of a step's
-    word.
+    `order`, (steps, 2), is the element of the reduction (kernel row, column, channel) in each half of a step's word.
     """
 
     def __init__(self, ctx: Context, conv: Conv, source: tuple[Buffer, Frame], pixels: int, zero: int) -> None:
@@ -105,7 +92,7 @@ class Patch:
         self._by_words = conv.channels % (2 if self._halves else 4) == 0
         self._reduction = prod(conv.kernel) * conv.channels
         in_fours = self._by_words and not self._halves
-        self.order = word_order(self._reduction) if in_fours else _natural_order(self._reduction)
+        self.order = word_order(self._reduction) if in_fours else natural_order(self._reduction)
         steps = len(self.order)
         shape, dtype = ((pixels, steps), "int32") if self._by_words else ((pixels, 2 * steps), "int16")
         # pixels side by side are read by one address, whatever the number of steps
@@ -142,13 +129,8 @@ class Patch:
         top = stmts.let("top", y * conv.strides[0] - conv.padding[0][0])
         left = stmts.let("left", x * conv.strides[1] - conv.padding[1][0])
         inside = tb.land(*self._checks((top, left), conv.extents))
-        corner = (image, top, left)
-        choose(
-            self._ctx,
-            inside,
-            lambda: self._taps(pixel, corner, tested=False),
-            lambda: self._taps(pixel, corner, tested=True),
-        )
+        taps = partial(self._taps, pixel, (image, top, left))
+        choose(self._ctx, inside, partial(taps, tested=False), partial(taps, tested=True))
 
     def _checks(self, start: tuple[Expr, Expr], extents: Sequence[int]) -> list[Expr]:
         """Return the conditions under which elements from `start` on are inside the input."""
@@ -161,8 +143,19 @@ class Patch:
     def _taps(self, pixel: Expr | int, corner: Place, *, tested: bool) -> None:
         stmts, conv = self._ctx.stmts, self._conv
         image, top, left = corner
-        if not tested and not self._by_words and conv.kernel[1] * conv.channels <= MOST_SPELLED_OUT:
-            self._kernel_rows(pixel, corner)
+        extent = conv.kernel[1] * conv.channels
+        if not tested and not self._by_words and extent <= MOST_SPELLED_OUT:  # short rows: taps and channels at once
+            with stmts.loop(conv.kernel[0], "ky") as ky:
+                y = stmts.let("y", top + ky * conv.dilation[0])
+
+                def read(index: Expr) -> Expr:
+                    x = left + index // conv.channels * conv.dilation[1]
+                    return tb.load(self._data, self._seen(image, y, x, index % conv.channels))
+
+                def write(index: Expr, value: Expr) -> None:
+                    stmts.store(self._buffer, [pixel, ky * extent + index], value)
+
+                widen(self._ctx, extent, read, write)
             return
         with stmts.loop(conv.kernel[0], "ky") as ky, stmts.loop(conv.kernel[1], "kx") as kx:
             y = stmts.let("y", top + ky * conv.dilation[0])
@@ -174,24 +167,6 @@ class Patch:
             # a window of nothing but padding: the bounds proof does not see that no tap of it is read
             valid = tb.land(*self._checks((y, x), (1, 1))) if self._reaches(top, left) else tb.const(False, "bool")
             choose(self._ctx, valid, lambda: self._copy(pixel, tap, (image, y, x)), lambda: self._pad(pixel, tap))
-
-    def _kernel_rows(self, pixel: Expr | int, corner: Place) -> None:
-        """Write the code that widens short rows of the kernel, taps and channels at once."""
-        stmts, conv, (image, top, left) = self._ctx.stmts, self._conv, corner
-        extent = conv.kernel[1] * conv.channels
-        with stmts.loop(conv.kernel[0], "ky") as ky:
-            y = stmts.let("y", top + ky * conv.dilation[0])
-
-            def read(index: Expr) -> Expr:
-                x = left + index // conv.channels * conv.dilation[1]
-                return tb.load(self._data, self._seen(image, y, x, index % conv.channels))
-
-            widen(
-                self._ctx,
-                extent,
-                read,
-                lambda index, value: stmts.store(self._buffer, [pixel, ky * extent + index], value),
-            )
 
     def _reaches(self, *start: Expr) -> bool:
         """Tell whether a window that starts at literals has a tap inside the input; of others, that it may have one."""
@@ -250,7 +225,8 @@ def word_order(reduction: int) -> Array:
     return np.ascontiguousarray(fours.transpose(0, 2, 1)).reshape(-1, 2)
 
 
-def _natural_order(reduction: int) -> Array:
+def natural_order(reduction: int) -> Array:
+    """Return the elements of each pair of neighbours, -1 for none."""
     order = np.full(reduction + reduction % 2, -1)
     order[:reduction] = np.arange(reduction)
     return order.reshape(-1, 2)

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from mlfc.isa.dsp import convolution, depthwise, halves  # noqa: F401  (they register themselves)
+from mlfc.isa.dsp import convolution, depthwise  # noqa: F401  (they register themselves)
+from mlfc.isa.dsp.weights import NARROW
 from mlfc.kernels.templates import FITTING
 from mlfc.support import dtypes
 from mlfc.tir import builder as tb
@@ -18,14 +19,8 @@ from mlfc.tir.bounds import Interval, Ranges
 from mlfc.tir.ir import Expr, Stmt
 from mlfc.tir.visitor import rebuilt, rebuilt_stmt
 
-NARROW = 2**30 - 1
 _LARGEST_ZERO = 1 << 16
 _BYTE = dtypes.limits("int8")
-
-
-def narrow(stmt: Stmt) -> Stmt:
-    """Return `stmt` with shorter forms of the same values."""
-    return _Narrowing().stmt(stmt)
 
 
 class _ScaledRanges(Ranges):
@@ -43,6 +38,8 @@ class _ScaledRanges(Ranges):
 
 
 class _Narrowing:
+    """Rebuilds statements with shorter forms of the same values."""
+
     def __init__(self) -> None:
         self._ranges = _ScaledRanges()
 
@@ -93,4 +90,4 @@ class _Narrowing:
         return tb.intrinsic("saturate_byte", self._expr(inner.a)) if ends == _BYTE else None
 
 
-FITTING.add("dsp", narrow)
+FITTING.add("dsp", lambda stmt: _Narrowing().stmt(stmt))

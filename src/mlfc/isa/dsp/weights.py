@@ -18,7 +18,7 @@ from mlfc.kernels.templates import Array, Weights
 _LARGEST_SUM = (2**31 - 1) // 257
 BYTES = ("int8", "uint8")
 LARGEST_INPUT = 128
-NARROW = 2**30 - 1  # the limit of `isa.dsp.templates.narrow`
+NARROW = 2**30 - 1  # the limit of `isa.dsp.templates`
 
 
 def fits(weights: Weights) -> bool:

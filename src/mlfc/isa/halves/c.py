@@ -16,10 +16,8 @@ _HELPERS: dict[str, Helper] = {
 
 
 def _expression(printer: CPrinter, expr: Expr) -> str | None:
-    if not isinstance(expr, ir.Cast) or expr.dtype != _FLOATS or not isinstance(expr.value, ir.Load):
-        return None
-    load = expr.value
-    if load.dtype != _HALVES:
+    load = expr.value if isinstance(expr, ir.Cast) and expr.dtype == _FLOATS else None
+    if not isinstance(load, ir.Load) or load.dtype != _HALVES:
         return None
     return f"{printer.need('widen_halves')}({printer.address(load.buffer, load.indices)})"
 
@@ -32,15 +30,9 @@ def _store(printer: CPrinter, stmt: ir.Store) -> str | None:
     return f"MLF_EACH(q) {printer.need('narrow_halves')}({place}, {wide});"
 
 
+_VECTORS = {"uint16x16", _FLOATS, "uint32x16"}
 _INCLUDES = tuple(_PIECES["includes"].splitlines())
-C_FORMS.add(
-    "halves",
-    CForm(
-        _HELPERS.get,
-        _INCLUDES,
-        lambda _: {"uint16x16", _FLOATS, "uint32x16"},
-        is_portable=lambda _: True,
-        expression=_expression,
-        store=_store,
-    ),
+_FORM = CForm(
+    _HELPERS.get, _INCLUDES, lambda _: _VECTORS, is_portable=lambda _: True, expression=_expression, store=_store
 )
+C_FORMS.add("halves", _FORM)

@@ -1,8 +1,7 @@
 """C forms for ARM's vector extension for microcontrollers (MVE, Helium).
 
-Every helper has the form that the machine runs, chosen by ``__ARM_FEATURE_MVE``, and a portable one beside it that
-computes the same. Block intrinsics (`tir.block_intrinsics`) are printed as statements that take addresses; vectors of
-four int32 are values.
+Every helper has the form that the machine runs, chosen by ``__ARM_FEATURE_MVE``, and a portable one beside it. Block
+intrinsics (`tir.block_intrinsics`) are statements that take addresses; vectors of four int32 are values.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ from __future__ import annotations
 from string import Template
 
 from mlfc.codegen.c_types import scalar_type, short_name
-from mlfc.codegen.lanes import narrowed, widened
+from mlfc.codegen.vectors import narrowed, widened
 from mlfc.codegen.writer import pieces_beside
 from mlfc.errors import InternalError
 from mlfc.support import dtypes
@@ -53,16 +52,6 @@ def _helper(key: str) -> Helper | None:
     if name not in _CALLS or dtype != _LANES:
         return None
     return _CALLS[name], _MACROS[name]
-
-
-def _block_call(value: Expr) -> ir.Call | None:
-    """Return the call that computes a run, or None where the value is something else."""
-    known = isinstance(value, ir.Call) and (
-        value.name in block_intrinsics.NAMES
-        or value.name == block_intrinsics.COUNTED_FILL
-        or block_intrinsics.uncounted(value.name) is not None
-    )
-    return value if known and isinstance(value, ir.Call) else None
 
 
 def _block_statement(printer: CPrinter, to: str, call: ir.Call) -> str:
@@ -109,22 +98,21 @@ def _expression(printer: CPrinter, expr: Expr) -> str | None:
 
 def _store(printer: CPrinter, stmt: ir.Store) -> str | None:
     """Return the statement that stores a run, or four narrow elements."""
-    call, narrow = _block_call(stmt.value), narrowed(stmt.value, _LANES)
-    if call is None and narrow is None:
+    call, narrow = stmt.value, narrowed(stmt.value, _LANES)
+    if isinstance(call, ir.Call) and (
+        call.name in (*block_intrinsics.NAMES, block_intrinsics.COUNTED_FILL)
+        or block_intrinsics.uncounted(call.name) is not None
+    ):
+        return _block_statement(printer, printer.address(stmt.buffer, stmt.indices), call)
+    if narrow is None:
         return None
-    to = printer.address(stmt.buffer, stmt.indices)
-    if call is not None:
-        return _block_statement(printer, to, call)
-    assert narrow is not None
     key, wide = narrow
-    return f"MLF_EACH(q) {printer.need(key)}({to}, {printer.expr(wide)});"
+    return f"MLF_EACH(q) {printer.need(key)}({printer.address(stmt.buffer, stmt.indices)}, {printer.expr(wide)});"
 
 
 _INCLUDES = tuple(_MACROS["includes"].splitlines())
-
-
-def _vectors(key: str) -> set[str]:
-    return set() if key in _RUNS or key in _HALVES else {_LANES}
-
-
-C_FORMS.add("mve", CForm(_helper, _INCLUDES, _vectors, expression=_expression, store=_store))
+_PLAIN = {*_RUNS, *_HALVES}  # helpers that take no vector
+_FORM = CForm(
+    _helper, _INCLUDES, lambda key: set() if key in _PLAIN else {_LANES}, expression=_expression, store=_store
+)
+C_FORMS.add("mve", _FORM)

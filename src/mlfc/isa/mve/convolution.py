@@ -1,29 +1,47 @@
-"""Convolutions and dense layers of int8 by ``dots``: rows of bytes times the weights of four filters at a time.
+"""Convolutions and dense layers of int8 by ``dots``, and depthwise convolutions by ``taps``.
 
-Two pixels share the loads of the weights. A pixel's window is one run of bytes: in the input itself where the kernel is
-one pixel, else in a `StripCopy`. The zero point of the data is folded into what the sums start with.
+``dots`` multiply rows of bytes with the weights of four filters at a time; two pixels share the loads of the weights. A
+pixel's window is one run of bytes: in the input itself where the kernel is one pixel, else in a `StripCopy`. ``taps``
+take sixteen channels at a time, over a strip that holds only these: it fits on the stack whatever the layer's size. The
+zero point of the data is folded into what the sums start with.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from math import prod
 
 import numpy as np
 
-from mlfc.isa.mve.strip import StripCopy
 from mlfc.kernels.folding import serial_loops
-from mlfc.kernels.geometry import Conv, frame_of
+from mlfc.kernels.geometry import Conv, Frame, frame_of
 from mlfc.kernels.nibbles import sixteenfold
+from mlfc.kernels.staging import choose, inside
 from mlfc.kernels.templates import Array, Weights, template
 from mlfc.tir import block_intrinsics
 from mlfc.tir import builder as tb
 from mlfc.tir.context import Context, Output
 from mlfc.tir.ir import Buffer, Expr
 
+STACK_BYTES, SCRATCH_BYTES = 640, 2048
+"""Most bytes of a strip on the stack, and in the workspace, if the stack has room for few pixels only."""
+
+FEW_PIXELS, MOST_PIXELS = 8, 16
+WIDTH = block_intrinsics.CHANNELS
+
 MOST_FILTERS = 64
 """Filters whose sums are kept before they are stored: 512 bytes of the stack for two pixels."""
 
 Place = Sequence[Expr]
+
+
+def blocks(ctx: Context, extent: int, width: int, name: str) -> Iterator[tuple[Expr, int]]:
+    """Open the loop over whole blocks of an extent, then the last one; yield the number of a block and its width."""
+    if extent >= width:
+        with ctx.stmts.loop(extent // width, name, "rolled") as block:
+            yield block, width
+    if extent % width:
+        yield tb.const(extent // width), extent % width
 
 
 def start_of(out: Output, weights: Array, zero: int, filters: int) -> Array:
@@ -41,18 +59,93 @@ def serves(data: Buffer, weights: Weights, out: Output) -> bool:
     return data.dtype == "int8" and weights.centered().dtype == np.int8 and out.dtype == "int32"
 
 
+class StripCopy:
+    """The copy of the input for output pixels that are side by side, whose windows overlap in whole columns.
+
+    Each column is copied once for all of them; borders are the zero point, so what reads the strip tests for nothing.
+
+    Parameters
+    ----------
+    conv : Conv
+        Two spatial dimensions, no dilation.
+    channels : int
+        Channels of the input that the strip holds of each pixel.
+    pitch : int
+        Bytes from one pixel of a column to the next.
+    zero : int
+        The value on the borders.
+    slack : int
+        Bytes behind the last window that may be read.
+    """
+
+    def __init__(
+        self, ctx: Context, conv: Conv, source: tuple[Buffer, Frame], channels: int, pitch: int, zero: int,
+        slack: int = 0,
+    ) -> None:  # fmt: skip
+        self.ctx, self.conv, self.channels, self.pitch, self.zero = ctx, conv, channels, pitch, zero
+        self.data, self.seen = source
+        self.column = conv.kernel[0] * pitch
+        # where windows do not touch, the columns between them are left out
+        self.step = min(conv.strides[1], conv.kernel[1])
+        on_stack = self._fitting(STACK_BYTES - slack)
+        in_scratch = self._fitting(SCRATCH_BYTES - slack)
+        small = on_stack >= min(in_scratch, FEW_PIXELS)
+        self.pixels = on_stack if small else in_scratch
+        self.columns = (self.pixels - 1) * self.step + conv.kernel[1]
+        size = self.columns * self.column + slack
+        self.buffer = (ctx.stmts.local if size <= STACK_BYTES else ctx.scratch)("strip", (size,), "int8")
+
+    def _fitting(self, limit: int) -> int:
+        """Return for how many pixels a strip within so many bytes is, one at least: a divisor of the row."""
+        width, kernel = self.conv.output[1], self.conv.kernel[1]
+        most = min((limit // self.column - kernel) // self.step + 1, MOST_PIXELS)
+        return max((count for count in range(1, min(width, most) + 1) if width % count == 0), default=1)
+
+    def window(self, pixel: Expr | int) -> Expr:
+        """Return where the window of a pixel of the strip starts."""
+        return tb.as_expr(pixel) * (self.step * self.column)
+
+    def fill(self, image: Expr, row: Expr, first: Expr, channel: Expr) -> None:
+        """Write the loops that copy the windows of the output pixels of `row` from `first` on, from `channel` on."""
+        stmts, conv = self.ctx.stmts, self.conv
+        with stmts.loop(conv.kernel[0], "ky", "rolled") as ky:
+            y = stmts.let("y", row * conv.strides[0] + ky - conv.padding[0][0])
+            if self.step == conv.strides[1]:
+                base = stmts.let("base", first * conv.strides[1] - conv.padding[1][0])
+                with stmts.loop(self.columns, "column", "rolled") as column:
+                    self._copy(ky, column, (image, y, base + column), channel)
+                return
+            with stmts.loop(self.pixels, "pixel", "rolled") as pixel, stmts.loop(conv.kernel[1], "kx") as kx:
+                x = (first + pixel) * conv.strides[1] + kx - conv.padding[1][0]
+                self._copy(ky, pixel * conv.kernel[1] + kx, (image, y, x), channel)
+
+    def _copy(self, ky: Expr, column: Expr, place: tuple[Expr, Expr, Expr], channel: Expr) -> None:
+        conv, (image, y, x) = self.conv, place
+        to = column * self.column + ky * self.pitch
+        places = zip((y, x), conv.spatial, conv.padding, strict=True)
+        valid = tb.land(*(check for each in places for check in inside(*each)))
+        dtype = f"int8x{self.channels}" if self.channels > 1 else "int8"
+        load = tb.load(self.data, self.seen(image, y, x, channel), lanes=self.channels)
+
+        def run(value: Expr) -> None:
+            self.ctx.stmts.store(self.buffer, [to], value if self.channels == 1 else tb.intrinsic("run", value))
+
+        choose(self.ctx, valid, lambda: run(load), lambda: run(tb.const(self.zero, dtype)))
+
+
 class Filters:
     """Sums of all filters for one or two rows of bytes.
 
-    `rows` are weights (reduction, filters), the reduction in the order of the rows and a multiple of half a chunk.
+    `weights` (reduction, filters) have the reduction in the order of the rows, which are filled up to half a chunk.
     """
 
-    def __init__(self, ctx: Context, rows: Array, start: Array, out: Output) -> None:
+    def __init__(self, ctx: Context, weights: Array, zero: int, out: Output) -> None:
         self.ctx, self.out = ctx, out
+        rows = np.pad(weights, ((0, -len(weights) % block_intrinsics.HALF_CHUNK), (0, 0)))
         self.size, self.filters = rows.shape
-        self.fours = -(-self.filters // block_intrinsics.FILTERS)
+        whole = self.filters + -self.filters % block_intrinsics.FILTERS
         self.weights = ctx.constant("weights", block_intrinsics.pack_weights(np.ascontiguousarray(rows.T)).reshape(-1))
-        self.start = ctx.constant("start", start)
+        self.start = ctx.constant("start", start_of(out, rows, zero, whole))
 
     def emit(self, rows: Sequence[tuple[Buffer, Place]], places: Sequence[Place]) -> None:
         """Write the sums of the rows that start at the given places of buffers, and their stores at `places`."""
@@ -104,8 +197,7 @@ def _in_place(ctx: Context, conv: Conv, data: Buffer, weights: Weights, out: Out
     """Write a convolution of single pixels: pairs are side by side, or above one another if that leaves fewer."""
     seen, conv = frame_of(len(conv.spatial)), conv.planar()
     centered = weights.centered().reshape(conv.channels, conv.filters)
-    fours = -(-conv.filters // block_intrinsics.FILTERS) * block_intrinsics.FILTERS
-    sums = Filters(ctx, centered, start_of(out, centered, weights.data_zero, fours), out)
+    sums = Filters(ctx, centered, weights.data_zero, out)
     (height, width), (down, across) = conv.output, conv.strides
     zero = tb.const(0)
 
@@ -113,22 +205,16 @@ def _in_place(ctx: Context, conv: Conv, data: Buffer, weights: Weights, out: Out
         rows = [(data, seen(image, y * down, x * across, zero)) for y, x in places]
         sums.emit(rows, [tuple(seen(image, y, x, zero))[:-1] for y, x in places])
 
-    above = width % 2 == 1 and (height % 2 == 0 or height > width)
-    stmts = ctx.stmts
+    above, stmts = width % 2 == 1 and (height % 2 == 0 or height > width), ctx.stmts
     with stmts.loop(conv.batch, "image", "rolled") as image:
         if above:
-            with stmts.loop(height // 2, "oy", "rolled") as y, stmts.loop(width, "ox", "rolled") as x:
-                pixels(image, [(y * 2, x), (y * 2 + 1, x)])
-            if height % 2:
+            for y, count in blocks(ctx, height, 2, "oy"):
                 with stmts.loop(width, "ox", "rolled") as x:
-                    pixels(image, [(tb.const(height - 1), x)])
+                    pixels(image, [(y * 2 + row, x) for row in range(count)])
             return
         with stmts.loop(height, "oy", "rolled") as y:
-            if width > 1:
-                with stmts.loop(width // 2, "ox", "rolled") as x:
-                    pixels(image, [(y, x * 2), (y, x * 2 + 1)])
-            if width % 2:
-                pixels(image, [(y, tb.const(width - 1))])
+            for x, count in blocks(ctx, width, 2, "ox"):
+                pixels(image, [(y, x * 2 + column) for column in range(count)])
 
 
 def _by_strips(ctx: Context, conv: Conv, data: Buffer, weights: Weights, out: Output) -> None:
@@ -136,12 +222,8 @@ def _by_strips(ctx: Context, conv: Conv, data: Buffer, weights: Weights, out: Ou
     stmts, seen, conv = ctx.stmts, frame_of(len(conv.spatial)), conv.planar()
     centered = weights.centered().reshape(*conv.kernel, conv.channels, conv.filters)
     columns = np.swapaxes(centered, 0, 1).reshape(-1, conv.filters)  # a strip holds columns
-    size = -(-len(columns) // block_intrinsics.HALF_CHUNK) * block_intrinsics.HALF_CHUNK
-    padded = np.zeros((size, conv.filters), np.int8)
-    padded[: len(columns)] = columns
-    fours = -(-conv.filters // block_intrinsics.FILTERS) * block_intrinsics.FILTERS
-    sums = Filters(ctx, padded, start_of(out, centered, weights.data_zero, fours), out)
-    strip = StripCopy(ctx, conv, (data, seen), conv.channels, conv.channels, weights.data_zero, size - len(columns))
+    sums, slack = Filters(ctx, columns, weights.data_zero, out), -len(columns) % block_intrinsics.HALF_CHUNK
+    strip = StripCopy(ctx, conv, (data, seen), conv.channels, conv.channels, weights.data_zero, slack)
     height, width = conv.output
 
     def pixels(image: Expr, y: Expr, first: Expr, offsets: Sequence[Expr]) -> None:
@@ -152,11 +234,8 @@ def _by_strips(ctx: Context, conv: Conv, data: Buffer, weights: Weights, out: Ou
         with stmts.loop(width // strip.pixels, "strip", "rolled") as number:
             first = stmts.let("first", number * strip.pixels)
             strip.fill(image, y, first, tb.const(0))
-            if strip.pixels > 1:
-                with stmts.loop(strip.pixels // 2, "pair", "rolled") as pair:
-                    pixels(image, y, first, [pair * 2, pair * 2 + 1])
-            if strip.pixels % 2:
-                pixels(image, y, first, [tb.const(strip.pixels - 1)])
+            for pair, count in blocks(ctx, strip.pixels, 2, "pair"):
+                pixels(image, y, first, [pair * 2 + offset for offset in range(count)])
 
 
 def _accepts_dense(_: Context, data: Buffer, weights: Weights, out: Output) -> bool:
@@ -168,13 +247,8 @@ def _accepts_dense(_: Context, data: Buffer, weights: Weights, out: Output) -> b
 def dense(ctx: Context, data: Buffer, weights: Weights, out: Output) -> None:
     """Write rows of data times constant weights (reduction, columns)."""
     stmts, centered = ctx.stmts, weights.centered()
-    reduction, columns = centered.shape
-    size = -(-reduction // block_intrinsics.HALF_CHUNK) * block_intrinsics.HALF_CHUNK
-    padded = np.zeros((size, columns), np.int8)
-    padded[:reduction] = centered
-    fours = -(-columns // block_intrinsics.FILTERS) * block_intrinsics.FILTERS
-    sums = Filters(ctx, padded, start_of(out, centered, weights.data_zero, fours), out)
-    copy = ctx.scratch("row", (size,), "int8") if size > reduction else None
+    reduction, sums = len(centered), Filters(ctx, centered, weights.data_zero, out)
+    copy = ctx.scratch("row", (sums.size,), "int8") if sums.size > reduction else None
     with serial_loops(ctx, data.shape[:-1], "row") as place:
         source: tuple[Buffer, Place] = (data, [*place, tb.const(0)])
         if copy is not None:
@@ -182,3 +256,43 @@ def dense(ctx: Context, data: Buffer, weights: Weights, out: Output) -> None:
             stmts.store(copy, [0], load if reduction == 1 else tb.intrinsic("run", load))
             source = (copy, [tb.const(0)])
         sums.emit([source], [place])
+
+
+def _accepts_depthwise(_: Context, conv: Conv, data: Buffer, weights: Weights, out: Output) -> bool:
+    plain = conv.filters == conv.channels and len(conv.spatial) <= 2 and set(conv.dilation) == {1}
+    return plain and serves(data, weights, out)
+
+
+@template("depthwise", "mve", _accepts_depthwise)
+def depthwise(ctx: Context, conv: Conv, data: Buffer, weights: Weights, out: Output) -> None:
+    """Write a depthwise convolution over one or two dimensions, one filter a channel."""
+    stmts, seen, conv, centered = ctx.stmts, frame_of(len(conv.spatial)), conv.planar(), weights.centered()
+    taps, count = prod(conv.kernel), -(-conv.channels // WIDTH)
+    # (blocks, taps by column, channels of a block)
+    by_column = centered.reshape(*conv.kernel, conv.channels).swapaxes(0, 1).reshape(taps, conv.channels)
+    padded = np.pad(by_column, ((0, 0), (0, count * WIDTH - conv.channels)))
+    packed = padded.reshape(taps, count, WIDTH).swapaxes(0, 1).reshape(count, taps * WIDTH)
+    factors = ctx.constant("weights", np.ascontiguousarray(packed))
+    intrinsic = "taps" if centered.min(initial=0) == np.iinfo(np.int8).min else "paired_taps"
+    starts = ctx.constant("start", start_of(out, centered, weights.data_zero, count * WIDTH))
+
+    def pixels(image: Expr, block: Expr, width: int) -> None:
+        """Write all pixels of a block of channels, of which there are `width`."""
+        strip = StripCopy(ctx, conv, (data, seen), width, WIDTH, weights.data_zero)
+        sums = stmts.local("sums", (WIDTH,), "int32")
+        with stmts.loop(conv.output[0], "oy", "rolled") as y:
+            with stmts.loop(conv.output[1] // strip.pixels, "strip", "rolled") as number:
+                first = stmts.let("first", number * strip.pixels)
+                strip.fill(image, y, first, block * WIDTH)
+                with stmts.loop(strip.pixels, "pixel", "rolled") as pixel:
+                    start = tb.load(starts, [block * WIDTH], lanes=WIDTH)
+                    window = tb.load(strip.buffer, [strip.window(pixel)], lanes=taps * WIDTH)
+                    factor = tb.load(factors, [block, 0], lanes=taps * WIDTH)
+                    stmts.store(sums, [0], tb.intrinsic(intrinsic, start, window, factor, dtype=f"int32x{WIDTH}"))
+                    with stmts.loop(width, "lane", "vectorized") as lane:
+                        place = seen(image, y, first + pixel, block * WIDTH + lane)
+                        out.store(place, tb.load(sums, [lane]))
+
+    with stmts.loop(conv.batch, "image", "rolled") as image:
+        for block, width in blocks(ctx, conv.channels, WIDTH, "block"):
+            pixels(image, block, width)

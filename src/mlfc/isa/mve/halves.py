@@ -1,8 +1,6 @@
 """Convolutions and dense layers by ``dot8`` and ``dot32``, of two pixels with two filters at a time.
 
-These multiply eight int16 with int8 weights, and 32 int8 with weights of four bits, which are unpacked in registers as
-16 times themselves: what is added up is divided by 16 in the end.
-
+They multiply eight int16 with int8 weights, and 32 int8 with 4-bit weights, unpacked as 16 times themselves.
 A pixel's window is one run of numbers: in the input itself where the kernel is one pixel and channels come in eights,
 else in a copy. Sums that fit have 32 bits, others 64. Depthwise layers go over their channels four at a time.
 """
@@ -11,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import prod
 from typing import TypeAlias
 
 import numpy as np
 
-from mlfc.isa.mve.strip import STACK_BYTES
+from mlfc.isa.mve.convolution import STACK_BYTES, blocks
 from mlfc.kernels.geometry import Conv, Frame, frame_of, rows_as_pixels
 from mlfc.kernels.nibbles import nibbles, sixteenfold
 from mlfc.kernels.staging import choose, inside
@@ -98,13 +97,10 @@ class _WindowSums:
         self.blocks: list[tuple[Buffer, int, int]] = []
         for first, last, width in ((0, full, FILTERS), (full, self.filters, self.filters - full)):
             if last > first:
-                packed = self._packed(padded[:, first:last], width)
-                self.blocks.append((ctx.constant("weights", packed), first, width))
+                own = padded[:, first:last].T.reshape(-1, width, self.size // form.step, form.step)
+                packed = form.packed(own.transpose(0, 2, 1, 3)).reshape(len(own), -1)
+                self.blocks.append((ctx.constant("weights", np.ascontiguousarray(packed)), first, width))
         self.start = _start(ctx, out, rows, weights.data_zero)
-
-    def _packed(self, rows: Array, width: int) -> Array:
-        packed = rows.T.reshape(-1, width, self.size // self.form.step, self.form.step).transpose(0, 2, 1, 3)
-        return np.ascontiguousarray(self.form.packed(packed).reshape(len(packed), -1))
 
     def emit(self, places: Sequence[Sequence[Expr]], read: Reader) -> None:
         """Write the sums of the windows that `read` reads, and their stores at `places`."""
@@ -138,13 +134,8 @@ class _MveWindows:
 
     def __init__(self, conv: Conv, source: tuple[Buffer, Frame], sums: _WindowSums, pixels: int, zero: int) -> None:
         self.ctx, self.conv, (self.data, self.seen) = sums.ctx, conv, source
-        self.size, self.reduction, self.zero, self.step = (
-            sums.size,
-            prod(conv.kernel) * conv.channels,
-            zero,
-            sums.form.step,
-        )
-        ctx, size = sums.ctx, sums.size
+        ctx, size, self.zero, self.step = sums.ctx, sums.size, zero, sums.form.step
+        self.reduction = prod(conv.kernel) * conv.channels
         in_place = prod(conv.kernel) == 1 and not conv.padded and size == self.reduction
         make = ctx.stmts.local if dtypes.nbytes(self.data.dtype) * pixels * size <= STACK_BYTES else ctx.scratch
         self.copy = None if in_place else make("windows", (pixels, size), self.data.dtype)
@@ -167,17 +158,16 @@ class _MveWindows:
             to = stmts.let("to", (ky * conv.kernel[1] + kx) * conv.channels)
             places = zip((row, column), conv.spatial, conv.padding, strict=True)
             valid = tb.land(*(check for each in places for check in inside(*each)))
-            choose(self.ctx, valid, lambda: self._tap(pixel, to, (image, row, column)), lambda: self._pad(pixel, to))
+            copy = partial(self._copy, pixel, to)
+            choose(
+                self.ctx, valid, lambda: copy(lambda c: tb.load(self.data, self.seen(image, row, column, c))),
+                lambda: copy(lambda _: self.zero),
+            )  # fmt: skip
 
-    def _tap(self, pixel: int, to: Expr, place: tuple[Expr, Expr, Expr]) -> None:
+    def _copy(self, pixel: int, to: Expr, read: Callable[[Expr], Expr | int]) -> None:
         assert self.copy is not None
         with self.ctx.stmts.loop(self.conv.channels, "c", "vectorized") as c:
-            self.ctx.stmts.store(self.copy, [pixel, to + c], tb.load(self.data, self.seen(*place, c)))
-
-    def _pad(self, pixel: int, to: Expr) -> None:
-        assert self.copy is not None
-        with self.ctx.stmts.loop(self.conv.channels, "c", "vectorized") as c:
-            self.ctx.stmts.store(self.copy, [pixel, to + c], self.zero)
+            self.ctx.stmts.store(self.copy, [pixel, to + c], read(c))
 
     def read(self, pixel: int, first: Expr) -> Expr:
         """Return eight neighbours in the window of a pixel."""
@@ -214,10 +204,8 @@ def _convolution(ctx: Context, conv: Conv, source: tuple[Buffer, Frame], weights
         sums.emit([seen(image, y, x, tb.const(0))[:-1] for x in columns], windows.read)
 
     with stmts.loop(conv.batch, "image", "rolled") as image, stmts.loop(height, "oy", "rolled") as y:
-        with stmts.loop(width // size, "ox", "rolled") as x:
-            pixels(image, y, [x * size + offset for offset in range(size)])
-        if width % size:
-            pixels(image, y, [tb.const(width - 1)])
+        for x, count in blocks(ctx, width, size, "ox"):
+            pixels(image, y, [x * size + offset for offset in range(count)])
 
 
 def _accepts_depthwise(_: Context, conv: Conv, data: Buffer, weights: Weights, out: Output) -> bool:
@@ -233,10 +221,8 @@ def depthwise(ctx: Context, conv: Conv, data: Buffer, weights: Weights, out: Out
     rows = weights.centered().reshape(-1, conv.channels)
     start = _start(ctx, out, rows, 0)
     (height, width), channels = conv.output, conv.channels
-    for first, last in (
-        (0, channels - channels % CHANNELS_AT_ONCE),
-        (channels - channels % CHANNELS_AT_ONCE, channels),
-    ):
+    full = channels - channels % CHANNELS_AT_ONCE
+    for first, last in ((0, full), (full, channels)):
         count = min(CHANNELS_AT_ONCE, last - first)
         if count == 0:
             continue

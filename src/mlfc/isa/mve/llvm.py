@@ -64,29 +64,31 @@ def _taps(context: FunctionContext, addresses: Sequence[Value], count: int, coun
     """Write sums over `count` taps; the addresses are those of the sums, their start, values and weights."""
     to, start, *operands = addresses
     # lane i of register j is channel 4 * i + j: so products of even and odd bytes need not be put in order
-    sums = _read(context, start)
+    builder, kind = context.builder, ll.LiteralStructType([_LANES] * _REGISTERS)
+    loaded = builder.call(context.declared("llvm.arm.mve.vld4q.v4i32.p0", kind, [POINTER]), [start])
+    sums = [builder.extract_value(loaded, register) for register in range(_REGISTERS)]
     if pairs:
 
         def pair(number: Value, before: list[Value]) -> list[Value]:
             first = context.builder.mul(number, ll.Constant(INT32, 2))
             second = context.builder.add(first, ll.Constant(INT32, 1))
             # the sum of two products fits into 16 bits, as no weight is -128
-            both = zip(
-                _channel_products(context, operands, first), _channel_products(context, operands, second), strict=True
-            )
-            return _added(context, before, [context.builder.add(*products) for products in both])
+            both = [_channel_products(context, operands, place) for place in (first, second)]
+            return _added(context, before, [context.builder.add(*pair) for pair in zip(*both, strict=True)])
 
         sums = counted(context, count // 2, sums, pair)
         if count % 2:
             sums = _added(context, sums, _channel_products(context, operands, ll.Constant(INT32, count - 1)))
     else:
-        sums = counted(
-            context,
-            count,
-            sums,
-            lambda number, before: _added(context, before, _channel_products(context, operands, number)),
-        )
-    _write(context, to, sums)
+
+        def single(number: Value, before: list[Value]) -> list[Value]:
+            return _added(context, before, _channel_products(context, operands, number))
+
+        sums = counted(context, count, sums, single)
+    kinds = [POINTER, *[_LANES] * _REGISTERS, INT32]
+    function = context.declared("llvm.arm.mve.vst4q.p0.v4i32", ll.VoidType(), kinds)
+    for part in range(_REGISTERS):
+        builder.call(function, [to, *sums, ll.Constant(INT32, part)])
 
 
 def _channel_products(context: FunctionContext, operands: Sequence[Value], tap: Value) -> list[Value]:
@@ -111,29 +113,12 @@ def _added(context: FunctionContext, sums: Sequence[Value], products: Sequence[V
     return [builder.add(total, part) for total, part in zip(sums, parts, strict=True)]
 
 
-def _read(context: FunctionContext, address: Value) -> list[Value]:
-    """Return 16 int32, every fourth of them in one register."""
-    builder, kind = context.builder, ll.LiteralStructType([_LANES] * _REGISTERS)
-    loaded = builder.call(context.declared("llvm.arm.mve.vld4q.v4i32.p0", kind, [POINTER]), [address])
-    return [builder.extract_value(loaded, register) for register in range(_REGISTERS)]
-
-
-def _write(context: FunctionContext, address: Value, sums: Sequence[Value]) -> None:
-    kinds = [POINTER, *[_LANES] * _REGISTERS, INT32]
-    function = context.declared("llvm.arm.mve.vst4q.p0.v4i32", ll.VoidType(), kinds)
-    for part in range(_REGISTERS):
-        context.builder.call(function, [address, *sums, ll.Constant(INT32, part)])
-
-
 def _call(context: FunctionContext, name: str, args: Sequence[Value]) -> Value | None:
     """Write an intrinsic on four int32, or on eight int16, if the machine has instructions for it."""
-    if name == "dot8" and context.machine.instruction("mve"):
-        return _dot8(context, *args)
-    if name == "dot32" and context.machine.instruction("mve"):
-        return _dot32(context, *args)
-    if not context.machine.instruction("mve") or name not in _CALLS or args[0].type != _LANES:
+    if not context.machine.instruction("mve") or name not in _CALLS:
         return None
-    return _CALLS[name](context, *args)
+    fits = name in ("dot8", "dot32") or args[0].type == _LANES
+    return _CALLS[name](context, *args) if fits else None
 
 
 def _dot8(context: FunctionContext, total: Value, a: Value, b: Value) -> Value:
@@ -164,11 +149,6 @@ def _products(context: FunctionContext, total: Value, a: Value, b: Value) -> Val
     zero = ll.Constant(INT32, 0)  # with signs, no subtraction, no exchange
     function = context.declared(name, INT32, [INT32] * 4 + [a.type] * 2)
     return context.builder.call(function, [zero, zero, zero, total, a, b])
-
-
-def _crowded(_: FunctionContext, sums: int) -> bool:
-    """Two rows need all even registers for their sums, and LLVM's loops count in one of them."""
-    return sums > block_intrinsics.FILTERS
 
 
 def _instruction(context: FunctionContext, name: str, args: Sequence[Value], *flags: int) -> Value:
@@ -214,10 +194,6 @@ def _requantize_double(context: FunctionContext, x: Value, multiplier: Value, sh
     return _shifted(context, builder.add(high, less), right, rounds=True)
 
 
-def _single_down(context: FunctionContext, x: Value, multiplier: Value, exponent: Value) -> Value:
-    return _rounded_down(context, _high(context, x, multiplier), exponent)
-
-
 def _away_down(context: FunctionContext, x: Value, multiplier: Value, exponent: Value) -> Value:
     builder, high = context.builder, _high(context, x, multiplier)
     # below zero ties go down: one less in the high half where the low is zero
@@ -228,9 +204,14 @@ def _away_down(context: FunctionContext, x: Value, multiplier: Value, exponent: 
 
 
 _CALLS: dict[str, Callable[..., Value]] = {
+    "dot8": _dot8,
+    "dot32": _dot32,
     "requantize_down": _requantize_down,
     "requantize_double": _requantize_double,
-    "requantize_single_down": _single_down,
+    "requantize_single_down": lambda context, x, multiplier, exponent: _rounded_down(
+        context, _high(context, x, multiplier), exponent
+    ),
     "requantize_away_down": _away_down,
 }
-LLVM_FORMS.add("mve", LlvmForm(_call, writer, _products, _crowded))
+# two rows need all even registers for their sums, and LLVM's loops count in one of them
+LLVM_FORMS.add("mve", LlvmForm(_call, writer, _products, lambda _, sums: sums > block_intrinsics.FILTERS))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib.resources import files
@@ -11,11 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from mlfc.archive.read.schema import faults
-from mlfc.errors import OptionError, ProblemsError, unknown
+from mlfc.errors import MlfcError, OptionError, ProblemsError, unknown
 from mlfc.memory import Pool
-from mlfc.micro.board.trust import check_programs
 from mlfc.registry import Registry
-from mlfc.support.toml_text import parse_toml, read_toml
+from mlfc.support.plain_file import parse_toml, read_toml
 from mlfc.target.features import INSTRUCTION_SETS
 from mlfc.target.target import parse_target
 
@@ -25,6 +24,30 @@ _ADDRESSES = 1 << 32
 _CHIP_FAMILY = re.compile(r"stm32[a-z]+[0-9]|[a-z]+[0-9]{1,2}")  # in the name of a chip: stm32f4, nrf52, rp23
 _SHORTEST, _LISTED = 3, 8
 _HARD_FLOAT = re.compile(r"-mfloat-abi=(hard|softfp)|-mabi=i?lp(32|64)[fd]")
+# An option of a compiler or an emulator can name code to load, commands, or a file to write. Those that only describe a
+# core are listed here; all others, and programs by their paths, require trust in the author of a board's file.
+_PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]*")
+_SPECS = "nano|nosys|rdimon|picolibc|picolibcpp"
+_SWITCHES = (
+    "common|builtin|short-enums|exceptions|unwind-tables|asynchronous-unwind-tables|stack-protector|strict-aliasing|"
+    "function-sections|data-sections|signed-char|unsigned-char|omit-frame-pointer|inline|unroll-loops|jump-tables|"
+    "tree-vectorize|single-precision-constant"
+)
+_COMPILER_FLAG = re.compile(
+    r"-m[a-z0-9][a-z0-9-]*(=[A-Za-z0-9][A-Za-z0-9_.,+-]*)?"  # which core
+    r"|-O[0-3sgz]?|-g[0-3]?|-W(no-)?[a-z][a-z0-9-]*(=[0-9]+)?"
+    rf"|-f(no-)?({_SWITCHES})|-ffreestanding|--?specs=({_SPECS})\.specs"
+)
+_LINKER_FLAG = re.compile(
+    r"-nostartfiles|-nostdlib|-nodefaultlibs|-static|-no-pie|-l[A-Za-z0-9_+-]+"
+    r"|-Wl,--(no-)?(gc-sections|print-memory-usage|relax|warn-[a-z-]+)"
+)
+_QEMU = re.compile(r"qemu-system-[a-z0-9_]+")
+_EMULATOR_OPTIONS = {
+    "qemu": re.compile(r"-cpu [A-Za-z0-9][A-Za-z0-9_.-]*|-bios none|-m [0-9]+[KMG]?|-smp [0-9]+"),
+    "simavr": re.compile(r"-f [0-9]+"),
+}
+_TRUST = "If you trust the author of the file, add --trust-board; in Python: find_board(PATH, trust=True)"
 
 
 @dataclass(frozen=True)
@@ -209,20 +232,15 @@ def find_board(name: str | Board, *, trust: bool = False) -> Board:
     """
     if isinstance(name, Board):
         return name
-    if not name.lower().endswith(_SUFFIX):
-        return _named(name)
-    board = parse_board(read_toml(name, "the board file"), name)
-    check_programs(board, name, trust=trust)
-    return replace(board, trusted=trust)
-
-
-def _named(name: str) -> Board:
     folded = name.lower()
+    if folded.endswith(_SUFFIX):
+        board = parse_board(read_toml(name, "the board file"), name)
+        check_programs(board, name, trust=trust)
+        return replace(board, trusted=trust)
     if folded in boards():
         return boards().get(folded)
-    known = [boards().get(key) for key in boards()]
     own = "Describe another in a file: NAME.toml"
-    if family := _family(folded, known):
+    if family := _family(folded):
         listed = ", ".join(f"{item.name} ({item.chip})" if item.chip else item.name for item in family[:_LISTED])
         step = f"Boards like that: {listed}. {own}"
     else:
@@ -230,18 +248,19 @@ def _named(name: str) -> Board:
     raise OptionError(unknown("board", name, boards()), next_step=step)
 
 
-def _family(name: str, known: Sequence[Board]) -> list[Board]:
+def _family(name: str) -> list[Board]:
     """Return boards that a text may mean: with chips of the same family, or with the text in what describes them."""
     family = _CHIP_FAMILY.search(name)
     wanted = family[0] if family else name
     if len(wanted) < _SHORTEST:
         return []
-    texts = [
+    found = []
+    for item in map(boards().get, boards()):
         # descriptions have words enough to contain any two letters and a digit
-        (item.name, item.chip, *(() if family else (item.description, *item.vendor.values())))
-        for item in known
-    ]
-    return [item for item, words in zip(known, texts, strict=True) if wanted in " ".join(words).lower()]
+        words = (item.name, item.chip, *(() if family else (item.description, *item.vendor.values())))
+        if wanted in " ".join(words).lower():
+            found.append(item)
+    return found
 
 
 def parse_board(text: str, place: str) -> Board:
@@ -249,36 +268,26 @@ def parse_board(text: str, place: str) -> Board:
     document = parse_toml(text, place)
     found = list(faults("board", document))
     if not found:
-        board = replace(_board(document), text=text)
-        found = _contradictions(board)
+        # the keys of a document that the schema allows are the fields of the classes
+        values: dict[str, Any] = {"clock_hz": None, "bare_metal": True, "stack_bytes": _STACK_BYTES, "vendor": {}}
+        values |= {**document, **dict.fromkeys(_TABLES)}
+        for key in _TABLES.keys() & document.keys():
+            table = {name: tuple(value) if isinstance(value, list) else value for name, value in document[key].items()}
+            values[key] = _TABLES[key](**table)
+        values["memories"] = tuple(
+            MemoryRegion(**{"nbytes" if key == "bytes" else key: value for key, value in item.items()})
+            for item in values.pop("memory")
+        )
+        board = Board(**values, text=text)
+        found = [] if board.arch == "host" and not board.memories else _impossible_regions(board)
+        try:
+            parse_target(board.target)
+        except OptionError as error:
+            found.append(f"target: {error}")
         if not found:
             return board
     problems = [OptionError(fault, place=place) for fault in found]
     raise problems[0] if len(problems) == 1 else ProblemsError(problems, place=place)
-
-
-def _board(document: Mapping[str, Any]) -> Board:
-    """Return a board from a document that the schema allows: its keys are the fields of the classes."""
-    found: dict[str, Any] = {"clock_hz": None, "bare_metal": True, "stack_bytes": _STACK_BYTES, "vendor": {}}
-    found |= {**document, **dict.fromkeys(_TABLES)}
-    for key, table in _TABLES.items():
-        if key in document:
-            values = {name: tuple(value) if isinstance(value, list) else value for name, value in document[key].items()}
-            found[key] = table(**values)
-    found["memories"] = tuple(
-        MemoryRegion(**{"nbytes" if key == "bytes" else key: value for key, value in item.items()})
-        for item in found.pop("memory")
-    )
-    return Board(**found)
-
-
-def _contradictions(board: Board) -> list[str]:
-    found = [] if board.arch == "host" and not board.memories else _impossible_regions(board)
-    try:
-        parse_target(board.target)
-    except OptionError as error:
-        found.append(f"target: {error}")
-    return found
 
 
 def _impossible_regions(board: Board) -> list[str]:
@@ -319,3 +328,54 @@ def board_pools(board: Board) -> tuple[Pool, ...]:
     return tuple(
         Pool(item.name, max(1, item.nbytes - (board.stack_bytes if item is board.ram else 0))) for item in memories
     )
+
+
+def check_programs(board: Board, place: str, *, trust: bool) -> None:
+    """Raise an error for all that a file may not have run, or only where its author is trusted.
+
+    `trust`: whether the user allows any program and option.
+
+    Raises OptionError or ProblemsError for programs by a path that depends on the folder in which it is read, and,
+    without trust, for programs by any path, for other emulators than are known, and for options not known to be
+    harmless.
+    """
+    programs = [("toolchain.prefix", board.toolchain.prefix)]
+    if board.emulator is not None:
+        programs.append(("emulator.program", board.emulator.program))
+    if trust:
+        advice = "Give a program's name, or its path from the root"
+        relative = [item for item in programs if "/" in item[1] and not Path(item[1]).is_absolute()]
+        found = [f"{key}: '{program}' is relative to the current folder" for key, program in relative]
+    else:
+        advice, found = _TRUST, [*_untrusted(board, programs)]
+    problems: list[MlfcError] = [OptionError(text, place=place, next_step=advice) for text in found]
+    if problems:
+        raise problems[0] if len(problems) == 1 else ProblemsError(problems, place=place)
+
+
+def _untrusted(board: Board, programs: Iterable[tuple[str, str]]) -> Iterator[str]:
+    for key, program in programs:
+        if program and not _PLAIN_NAME.fullmatch(program):
+            yield f"{key}: expected the plain name of a program on the PATH, got '{program}'"
+    for key, flags, allowed in (
+        ("toolchain.flags", board.toolchain.flags, (_COMPILER_FLAG,)),
+        ("toolchain.link_flags", board.toolchain.link_flags, (_COMPILER_FLAG, _LINKER_FLAG)),
+    ):
+        for flag in flags:
+            if not any(pattern.fullmatch(flag) for pattern in allowed):
+                yield f"{key}: '{flag}' requires trust: it does more than describe the core"
+    emulator = board.emulator
+    if emulator is None:
+        return
+    kind = "qemu" if _QEMU.fullmatch(emulator.program) else emulator.program
+    if kind not in _EMULATOR_OPTIONS:
+        if _PLAIN_NAME.fullmatch(emulator.program):
+            yield f"emulator.program: expected simavr or qemu-system-..., got '{emulator.program}'"
+        return
+    if not _PLAIN_NAME.fullmatch(emulator.machine):
+        yield f"emulator.machine: '{emulator.machine}' reads as an option"
+    words = emulator.options
+    for index in range(0, len(words), 2):
+        pair = " ".join(words[index : index + 2])
+        if not _EMULATOR_OPTIONS[kind].fullmatch(pair):
+            yield f"emulator.options: '{pair}' requires trust: it does more than describe the machine"

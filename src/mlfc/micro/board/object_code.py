@@ -10,7 +10,7 @@ from mlfc.errors import OptionError
 from mlfc.micro.board.board import Board
 from mlfc.objfile.elf import read_elf
 from mlfc.support.content import Data, chunks_of
-from mlfc.target.features import CPUS, INSTRUCTION_SETS, Features
+from mlfc.target.features import CPUS, INSTRUCTION_SETS
 from mlfc.target.target import parse_target
 
 SUFFIX = ".o"
@@ -40,24 +40,14 @@ def object_paths(code: Mapping[str, Data]) -> tuple[str, ...]:
     return tuple(sorted(path for path in code if path.endswith(SUFFIX)))
 
 
-def check_traceable(name: str, code: Mapping[str, Data]) -> None:
-    """Raise OptionError for a module whose operators cannot be watched: the hook is in the C alone."""
-    objects = object_paths(code)
-    if objects:
-        raise OptionError(
-            f"module '{name}' cannot be profiled per operator: it consists of objects",
-            place=objects[0],
-            next_step="Compile the model with --target c for that",
-        )
-
-
 def core_flags(board: Board, code: Mapping[str, Data]) -> tuple[str, ...]:
     """Return the compiler's flags for a board's core.
 
     Where the objects of a module pass floats in the core's plain registers, everything must: libraries, too.
     """
     flags = board.toolchain.flags
-    if _HARD in flags and any(_passes_floats_plainly(code[path]) for path in object_paths(code)):
+    said = (attributes_of(code[path]) for path in object_paths(code))
+    if _HARD in flags and any(tags and _FLOAT_ARGUMENTS not in tags for tags in said):
         return tuple(_SOFT if flag == _HARD else flag for flag in flags)
     return tuple(flags)
 
@@ -86,12 +76,6 @@ def attributes_of(data: Data) -> dict[int, int]:
 def _image(data: Data) -> bytes:
     chunks = list(chunks_of(data))
     return b"".join(chunks) if sum(map(len, chunks)) <= _LARGEST else b""
-
-
-def _passes_floats_plainly(data: Data) -> bool:
-    """Tell whether an object of Arm code says that it passes floats as soft code does."""
-    said = attributes_of(data)
-    return bool(said) and _FLOAT_ARGUMENTS not in said
 
 
 def _attributes(section: bytes) -> Iterator[tuple[int, int]]:
@@ -170,21 +154,17 @@ def mismatch(module: str, target: str, board: Board) -> Mismatch | None:
         made = parse_target(target)
     except OptionError:
         return None
-    reasons = tuple(_reasons(made.features, parse_target(board.target).features))
-    return Mismatch(module, str(made), board.name, reasons) if reasons and not made.device else None
-
-
-def _reasons(made: Features, has: Features) -> Iterator[str]:
+    wants, has = made.features, parse_target(board.target).features
+    reasons = []
     for key in INSTRUCTION_SETS:
-        name, used, there = INSTRUCTION_SETS.get(key).title, made.has(key), has.has(key)
-        if not name:
-            continue
-        if there and not used:
-            yield f"its loops leave the core's {name} instructions unused"
-        if used and not there:
-            yield f"its loops are made for {name} instructions, which the core lacks"
-    if made.vector_bytes and not has.vector_bytes:
-        yield f"its loops are made for vectors of {made.vector_bytes} bytes, which the core lacks"
+        name, used, there = INSTRUCTION_SETS.get(key).title, wants.has(key), has.has(key)
+        if name and there and not used:
+            reasons.append(f"its loops leave the core's {name} instructions unused")
+        if name and used and not there:
+            reasons.append(f"its loops are made for {name} instructions, which the core lacks")
+    if wants.vector_bytes and not has.vector_bytes:
+        reasons.append(f"its loops are made for vectors of {wants.vector_bytes} bytes, which the core lacks")
+    return Mismatch(module, str(made), board.name, tuple(reasons)) if reasons and not made.device else None
 
 
 def check_objects(code: Mapping[str, Data], board: Board) -> None:

@@ -58,42 +58,33 @@ def run(command: Sequence[str], folder: Path, timeout: float) -> subprocess.Comp
         )  # fmt: skip
     except OSError as error:
         raise ToolchainError(f"{command[0]} failed to start: {error}") from error
+    said, complained = bytearray(), bytearray()
+    readers = [
+        threading.Thread(target=_collect, args=(process, pipe, found), daemon=True)
+        for pipe, found in ((process.stdout, said), (process.stderr, complained))
+    ]
     try:
-        readers = [_OutputReader(process, pipe) for pipe in (process.stdout, process.stderr) if pipe is not None]
+        for reader in readers:
+            reader.start()
         process.wait(timeout)
-        said, complained = (reader.text(timeout) for reader in readers)
+        for reader in readers:
+            reader.join(min(timeout, threading.TIMEOUT_MAX))
     except subprocess.TimeoutExpired:
         raise RunError(f"{command[0]} did not end within {timeout:g} seconds", next_step="Allow more time") from None
     finally:
         end_process(process, _GRACE_SECONDS)
-    if any(reader.is_flooded for reader in readers):
+    if max(len(said), len(complained)) > _MOST_BYTES:
         raise RunError(f"{command[0]} was ended: it printed more than {_MOST_BYTES >> 20} MiB")
-    return subprocess.CompletedProcess(command, process.returncode, said, complained)
+    # with line breaks as Python has them
+    texts = (found.decode(errors="replace").replace("\r\n", "\n") for found in (said, complained))
+    return subprocess.CompletedProcess(command, process.returncode, *texts)
 
 
-class _OutputReader(threading.Thread):
-    """Takes what a program says, and ends one that says too much: firmware that fails may print without end."""
-
-    def __init__(self, process: subprocess.Popen[bytes], pipe: IO[bytes]) -> None:
-        super().__init__(daemon=True)
-        self._process, self._pipe, self._said = process, pipe, bytearray()
-        self.start()
-
-    @property
-    def is_flooded(self) -> bool:
-        """Whether it was too much."""
-        return len(self._said) > _MOST_BYTES
-
-    def run(self) -> None:
-        """Listen until the program, and whatever it started, closes its output."""
-        with self._pipe:
-            for piece in iter(partial(os.read, self._pipe.fileno(), _PIECE), b""):
-                self._said += piece
-                if self.is_flooded:
-                    self._process.kill()
-                    return
-
-    def text(self, timeout: float) -> str:
-        """Return all of it, with line breaks as Python has them; waits for its end for `timeout` seconds at most."""
-        self.join(min(timeout, threading.TIMEOUT_MAX))
-        return self._said.decode(errors="replace").replace("\r\n", "\n")
+def _collect(process: subprocess.Popen[bytes], pipe: IO[bytes], found: bytearray) -> None:
+    """Read what a program prints to the end, and end one that prints too much: firmware may print without end."""
+    with pipe:
+        for piece in iter(partial(os.read, pipe.fileno(), _PIECE), b""):
+            found += piece
+            if len(found) > _MOST_BYTES:
+                process.kill()
+                return

@@ -6,20 +6,26 @@ The project needs its board's compiler and make, nothing of mlfc.
 from __future__ import annotations
 
 import re
+import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
 
-from mlfc.crt import TRACE_HEADER, line_headers
-from mlfc.errors import ArchiveError, InternalError, OptionError
+import numpy as np
+
+from mlfc.archive.templates.subject import described_subject, given_pools
+from mlfc.codegen.c_interface import field_names
+from mlfc.crt import TRACE_HEADER, crt_files, line_headers
+from mlfc.errors import ArchiveError, InternalError, MlfcError, OptionError
+from mlfc.memory.plan import STATE_SECTION
 from mlfc.micro.board.board import Board
 from mlfc.micro.board.object_code import check_objects, core_flags, object_paths
-from mlfc.micro.firmware.linker_script import has_linker_script, linker_script
-from mlfc.micro.firmware.makefile import makefile, optimization_level
-from mlfc.micro.firmware.standalone import standalone_main
+from mlfc.micro.render import render
+from mlfc.runtime.executors.vm.failures import run_error
 from mlfc.support.content import Data, write_data
-from mlfc.support.module_info import ModuleInterface
+from mlfc.support.executable import Executable, RunCode, bounding_option
+from mlfc.support.module_info import ModuleInfo, ModuleInterface
 
 ELF = "firmware.elf"
 # looked at only where firmware is built to trace
@@ -43,6 +49,18 @@ _PARTS = {
 _VENDORS_TEMPLATES = {"zephyr": "zephyr", "arduino": "arduino", "esp-idf": "esp_idf"}
 # archives name their files as they like; make would run what stands in $( )
 _PLAIN_PATH = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./+-]*")
+COMPILE_FLAGS = (
+    "-std=c99", "-ffunction-sections", "-fdata-sections", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast",
+)  # fmt: skip
+"""Of every file, beside the core's flags and the user's own."""
+# code that is small already gains next to nothing by -Os, which leaves registers unused in the inner loops
+_LEVELS = {"speed": "-O3", "size": "-O2"}
+MAP = "firmware.map"
+"""What the linker says of the program."""
+INPUTS, OUTPUTS, REPORT, ERROR = "inputs.bin", "outputs.bin", "report.txt", "error.bin"
+_ERROR = struct.Struct("<4q")
+SIZE = np.dtype("<i8")
+"""A dimension size in the files of inputs and outputs."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,7 +141,7 @@ def project_files(
     `code`, `board`, `model_folder`: as for `bare_metal`.
     `details`: None only with `firmware`.
     `firmware`: None for a main that runs the model once and reports.
-    `is_selftest`: as for `makefile`.
+    `is_selftest`: whether ``make selftest`` does what ``make run`` does.
 
     ``make`` builds ``firmware.elf``, ``make run`` runs it under the board's emulator if it has one. Raises ArchiveError
     or OptionError as `bare_metal` does.
@@ -133,8 +151,18 @@ def project_files(
             raise InternalError("firmware without a main of its own needs the module's interface")
         firmware = Firmware(standalone_main(name, details))
     project = bare_metal(code, board, firmware, model_folder)
-    level = optimization_level(details)
-    return {**project.files, "Makefile": makefile(name, board, project, level, is_selftest=is_selftest)}
+    makefile = render(
+        "makefile/Makefile",
+        name=name,
+        board=board,
+        project=project,
+        level=optimization_level(details),  # unless the user sets CFLAGS
+        is_selftest=is_selftest,
+        has_script=has_linker_script(board),
+        compile_flags=COMPILE_FLAGS,
+        run=board.run_command(ELF),
+    )
+    return {**project.files, "Makefile": makefile}
 
 
 def write_files(folder: Path, made: Mapping[str, Data]) -> None:
@@ -152,3 +180,106 @@ def check_path(path: str) -> None:
             place=path,
             next_step="Compile the model again with: mlfc compile MODEL",
         )
+
+
+def has_linker_script(board: Board) -> bool:
+    """Tell whether firmware for the board is linked by a script of ours."""
+    return lays_out(board) or board.arch == "avr"
+
+
+def lays_out(board: Board) -> bool:
+    """Tell whether our script places everything; else it adds to the compiler's own."""
+    return board.arch in ("cortex-m", "riscv")
+
+
+def linker_script(board: Board) -> bytes:
+    """Return the script: start-up first, code and constants in flash, data and stack in RAM, pools in their regions."""
+    return render("linker/firmware.ld" if lays_out(board) else "linker/added.ld", board=board)
+
+
+def optimization_level(details: ModuleInterface | None) -> str:
+    """Return the flag for the C compiler by what a module was compiled for."""
+    return _LEVELS.get(details.optimize if isinstance(details, ModuleInfo) else "speed", _LEVELS["speed"])
+
+
+def standalone_main(name: str, details: ModuleInterface) -> str:
+    """Return the C file that feeds the model, runs it, and reports."""
+    subject, num_inputs = described_subject(name, details), len(details.inputs)
+    pools, mapped = given_pools(subject), subject.maps_tensors
+    # the fields' names as the header has them: made of all tensors' names together
+    fields = field_names(details)
+    # in the workspace, tensors are found by the structs of pointers
+    buffers = [f"tensor_{field}" for field in fields]
+    if mapped:
+        buffers = [f"{'inputs' if index < num_inputs else 'outputs'}.{field}" for index, field in enumerate(fields)]
+    tensors = [
+        (buffer, f"TVMGEN_{name.upper()}_{field.upper()}_SIZE") for buffer, field in zip(buffers, fields, strict=True)
+    ]
+    arguments = [*([] if mapped else ["&inputs", "&outputs"]), *(["&pools"] if pools else [])]
+    return render(
+        "application/main_board.c",
+        name=name,
+        inputs=tensors[:num_inputs],
+        outputs=tensors[num_inputs:],
+        pools=pools,
+        mapped=mapped,
+        call=", ".join(arguments),
+        reset=subject.reset_call("&pools") if subject.keeps_state else None,
+        paths=(INPUTS, OUTPUTS, REPORT),
+    ).decode()
+
+
+def unbounded(details: ModuleInterface | None, name: str | None = None, place: str | None = None) -> OptionError:
+    """Return the error of a module whose memory has no bound."""
+    module = "the model" if name is None else f"module '{name}'"
+    symbols = details.vm.symbols if details and details.vm else ()
+    option = bounding_option(details.inputs if details else (), symbols)
+    return OptionError(
+        f"the memory of {module} has no bound, and firmware has no heap",
+        place=place,
+        next_step=f"Compile the model with bounds of its open extents: {option}",
+    )
+
+
+def runtime_headers() -> dict[str, bytes]:
+    """Return the headers of the C runtime, which the code of dynamic models includes."""
+    return crt_files("include")
+
+
+def headers_part() -> tuple[dict[str, bytes], tuple[str, ...]]:
+    """Return these headers as files of a project, and the folders of headers."""
+    # firmware has a header of its own for what a trace does
+    headers = {f"crt/{name}": data for name, data in runtime_headers().items() if Path(name).name != TRACE_HEADER}
+    return headers, ("crt/include",)
+
+
+def dynamic_firmware(name: str, details: ModuleInterface) -> Firmware:
+    """Return a main that runs a module once; OptionError where its memory has no bound."""
+    if details.vm is None or details.vm.work_bytes is None:
+        raise unbounded(details, name)
+    subject = described_subject(name, details)
+    main = render(
+        "application/main_vm_board.c",
+        name=name,
+        inputs=subject.inputs,
+        outputs=subject.outputs,
+        has_state=bool(details.states),
+        state_section=STATE_SECTION,
+        paths=(INPUTS, OUTPUTS, REPORT),
+        error_path=ERROR,
+    )
+    files, folders = headers_part()
+    return Firmware(main.decode(), files, folders)
+
+
+def recorded_error(folder: Path, executable: Executable) -> MlfcError | None:
+    """Return the error that firmware left; None where it left none."""
+    path = folder / ERROR
+    data = path.read_bytes() if path.is_file() else b""
+    if len(data) < _ERROR.size:
+        return None
+    code, a, b, c = _ERROR.unpack_from(data)
+    if code not in set(RunCode):
+        return None
+    text = data[_ERROR.size :].decode(errors="replace") or None
+    return run_error(executable, code, (a, b, c), text)

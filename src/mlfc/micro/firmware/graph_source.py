@@ -5,19 +5,18 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from mlfc.archive.details import module_info
+from mlfc.archive.read.load import load_graph
+from mlfc.archive.read.module_parts import ModuleParts, read_parts
 from mlfc.errors import OptionError
+from mlfc.factory import Factory
 from mlfc.runtime.devices.device import Device
 from mlfc.runtime.executors.graph_json import Graph, parse_graph
 from mlfc.runtime.executors.graph_module import GraphModule
 from mlfc.runtime.modules.module import Module
 from mlfc.support.arrays import Array
 from mlfc.support.content import Data
-
-if TYPE_CHECKING:
-    from mlfc.archive.read.module_parts import ModuleParts
-    from mlfc.factory import Factory
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,27 +55,22 @@ def graph_of_archive(path: str | os.PathLike[str], module: str | None = None) ->
     Raises ArchiveError if the archive is damaged; OptionError if there is no such module, or it is for another
     executor.
     """
-    from mlfc.archive.read.module_parts import read_parts
-
     return graph_of_parts(read_parts(path, module))
 
 
 def graph_of_parts(parts: ModuleParts) -> GraphSource:
     """Return a module that was read from an archive; raise OptionError unless it is for the graph executor."""
-    from mlfc.archive.read.load import load_graph
-
     _require_graph(parts.executor, parts.record.name, parts.place)
     graph = parse_graph(parts.graph_json, f"{parts.place}: {parts.record.files.graph}")
+    scratch = max((sum(function.workspace.values()) for function in parts.record.operator_functions), default=0)
     return GraphSource(
-        parts.record.name.lower(), parts.graph_json, graph, parts.code, parts.params, _scratch(parts),
+        parts.record.name.lower(), parts.graph_json, graph, parts.code, parts.params, scratch,
         lambda lib, device: load_graph(parts, lib, device), parts.imports,
     )  # fmt: skip
 
 
 def graph_of_factory(factory: Factory) -> GraphSource:
     """Return the module that `build` made; raise OptionError unless it is for the graph executor."""
-    from mlfc.archive.details import module_info
-
     _require_graph(factory.executor, factory.module_name, None)
     details = module_info(factory)
     return GraphSource(
@@ -96,7 +90,3 @@ def _require_graph(executor: str | None, name: str, place: str | None) -> None:
             place=place,
             next_step="Compile the model with: mlfc compile MODEL --executor graph",
         )
-
-
-def _scratch(parts: ModuleParts) -> int:
-    return max((sum(function.workspace.values()) for function in parts.record.operator_functions), default=0)

@@ -56,13 +56,6 @@ class DeviceLimits:
     has_executor: bool = False  # whether the device runs an AOT executor
 
 
-def refuses_host_driven(board: Board) -> str | None:
-    """Return why no firmware of ours for a board can be driven by a host; None where it can."""
-    if board.arch == "host" or board.uart is not None:
-        return None
-    return "there is no driver for its serial port"
-
-
 def host_driven_firmware(source: GraphSource, board: Board) -> Firmware:
     """Return what a project takes beside the operators' code and the board's own files.
 
@@ -70,9 +63,22 @@ def host_driven_firmware(source: GraphSource, board: Board) -> Firmware:
 
     Raises OptionError if there is no driver for the board's serial port.
     """
-    places, parameters = _parameters(source.graph, source.params)
-    made = _device_files(graph_limits(source, board), board, places, parameters)
-    return _firmware(made | registry_part("src", source))
+    graph = source.graph
+    linked = linked_storages(graph, source.params)
+    # in front of each block stand three words and a device, and the block is aligned to a page
+    header = 3 * (8 if board.arch == "host" else 4) + 8
+    own = [header + _PAGE - 1 + size for storage, size in graph.storage_bytes.items() if storage not in linked]
+    limits = DeviceLimits(
+        max((len(node.inputs) + len(node.outputs) for node in graph.nodes), default=0),
+        max((len(entry.shape) for entry in graph.entries), default=0),
+        (*own, source.scratch_bytes),
+    )
+    places, parameters = list[tuple[int, int]](), bytearray()
+    for storage, name in sorted(linked.items()):
+        parameters += bytes(-len(parameters) % _ALIGNMENT)
+        places.append((storage, len(parameters)))
+        parameters += np.ascontiguousarray(source.params[name]).tobytes()
+    return _firmware(limits, board, registry_part("src", source), places, bytes(parameters))
 
 
 def host_driven_aot_firmware(name: str, details: ModuleInterface, board: Board, *, allocates: bool = False) -> Firmware:
@@ -82,24 +88,35 @@ def host_driven_aot_firmware(name: str, details: ModuleInterface, board: Board, 
 
     Raises OptionError if there is no driver for the board's serial port, or the caller must load constants.
     """
-    made = _device_files(aot_limits(details, allocates=allocates), board, [], b"")
-    made["src/registry.c"] = system_library([described_module(name, details)]).encode()
-    return _firmware(made)
+    tensors = (*details.inputs, *details.outputs)
+    workspace = 0
+    if allocates or details.external_workspace:
+        # pools are aligned within one block
+        workspace = details.memory.workspace_bytes + _PAGE * (1 + len(details.pools))
+    limits = DeviceLimits(
+        len(tensors),
+        max((len(info.shape) for info in tensors), default=0),
+        (*(info.nbytes + _ALIGNMENT for info in tensors), _EXECUTOR_BYTES + _TENSOR_BYTES * len(tensors), workspace),
+        has_executor=True,
+    )
+    registry = system_library([described_module(name, details)]).encode()
+    return _firmware(limits, board, {"src/registry.c": registry})
 
 
-def _firmware(made: dict[str, Data]) -> Firmware:
-    main = files("mlfc.micro").joinpath("templates", "host_driven", "main.c").read_text(encoding="utf-8")
-    return Firmware(main, made, ("src", "crt/include", "crt_config"))
+def _firmware(
+    limits: DeviceLimits,
+    board: Board,
+    registry: dict[str, Data],
+    places: Sequence[tuple[int, int]] = (),
+    parameters: bytes = b"",
+) -> Firmware:
+    """Return the C runtime, its configuration, functions, parameters, and the driver of the serial port.
 
-
-def _device_files(
-    limits: DeviceLimits, board: Board, places: Sequence[tuple[int, int]], parameters: bytes
-) -> dict[str, Data]:
-    """Return the C runtime, its configuration, parameters, and the driver of the serial port."""
-    reason = refuses_host_driven(board)
-    if reason is not None:
+    `places`: the storage and the offset in `parameters` of each parameter.
+    """
+    if board.arch != "host" and board.uart is None:
         raise OptionError(
-            f"board '{board.name}' cannot be driven by a host: {reason}",
+            f"board '{board.name}' cannot be driven by a host: there is no driver for its serial port",
             next_step="Add a [uart] with a supported driver to the board, or choose another board",
         )
     templates = files("mlfc.micro").joinpath("templates")
@@ -113,7 +130,8 @@ def _device_files(
     made["src/uart.c"] = templates.joinpath(driver).read_bytes()
     if board.uart is not None:
         made["src/uart_config.h"] = render("host_driven/uart_config.h", board=board)
-    return made
+    main = templates.joinpath("host_driven", "main.c").read_text(encoding="utf-8")
+    return Firmware(main, made | registry, ("src", "crt/include", "crt_config"))
 
 
 def linked_storages(graph: Graph, params: Mapping[str, Array]) -> dict[int, str]:
@@ -128,47 +146,16 @@ def linked_storages(graph: Graph, params: Mapping[str, Array]) -> dict[int, str]
     }
 
 
-def _parameters(graph: Graph, params: Mapping[str, Array]) -> tuple[list[tuple[int, int]], bytes]:
-    """Return storage and offset of each parameter, and all of them behind each other."""
-    places, data = [], bytearray()
-    for storage, name in sorted(linked_storages(graph, params).items()):
-        data += bytes(-len(data) % _ALIGNMENT)
-        places.append((storage, len(data)))
-        data += np.ascontiguousarray(params[name]).tobytes()
-    return places, bytes(data)
-
-
-def graph_limits(source: GraphSource, board: Board) -> DeviceLimits:
-    """Return what a graph takes of a device whose host runs it: its blocks, and one operator's scratch."""
-    graph = source.graph
-    linked = linked_storages(graph, source.params)
-    # in front of each block stand three words and a device, and the block is aligned to a page
-    header = 3 * (8 if board.arch == "host" else 4) + 8
-    own = [header + _PAGE - 1 + size for storage, size in graph.storage_bytes.items() if storage not in linked]
-    return DeviceLimits(
-        max((len(node.inputs) + len(node.outputs) for node in graph.nodes), default=0),
-        max((len(entry.shape) for entry in graph.entries), default=0),
-        (*own, source.scratch_bytes),
-    )
-
-
-def aot_limits(details: ModuleInterface, *, allocates: bool) -> DeviceLimits:
-    """Return what an executor of a module takes of a device: its tensors, and the workspace unless that is static."""
-    tensors = (*details.inputs, *details.outputs)
-    workspace = 0
-    if allocates or details.external_workspace:
-        # pools are aligned within one block
-        workspace = details.memory.workspace_bytes + _PAGE * (1 + len(details.pools))
-    return DeviceLimits(
-        len(tensors),
-        max((len(info.shape) for info in tensors), default=0),
-        (*(info.nbytes + _ALIGNMENT for info in tensors), _EXECUTOR_BYTES + _TENSOR_BYTES * len(tensors), workspace),
-        has_executor=True,
-    )
-
-
 def crt_config(limits: DeviceLimits, board: Board) -> bytes:
     """Return the configuration of the C runtime."""
+    # how fast the counter of the firmware counts; emulators take a nanosecond for an instruction
+    ticks_per_second = float(_NANOSECONDS if board.arch == "host" else board.clock_hz or 1)
+    if board.emulator is not None:
+        ticks_per_second = _NANOSECONDS / (board.emulator.instructions_per_tick or 1.0)
+    pages = sum(-(-size // _PAGE) for size in (*limits.blocks, _SLACK_BYTES))
+    pool_bytes = pages * (_PAGE + _PAGE_RECORD) + _PAGE * 2  # what one executor takes, and the server
+    if board.arch == "host":
+        pool_bytes = max(_EXECUTORS_ON_HOST * pool_bytes, _HOST_POOL_BYTES)
     defines = {
         "TVM_CRT_MAX_ARGS": max(limits.args, _SMALLEST_ARGS),
         "TVM_CRT_MAX_NDIM": max(limits.ndim, _SMALLEST_NDIM),
@@ -179,20 +166,6 @@ def crt_config(limits: DeviceLimits, board: Board) -> bytes:
         "TVM_CRT_RPC_AOT_EXECUTOR": int(limits.has_executor),
         "TVM_CRT_RPC_OWN_MEMORY_ONLY": 1,
         "PLATFORM_PAGE_LOG2": _PAGE_LOG2,
-        "PLATFORM_TICKS_PER_SECOND": f"{ticks_per_second(board)!r}",
+        "PLATFORM_TICKS_PER_SECOND": f"{ticks_per_second!r}",
     }
-    return render("host_driven/crt_config.h", defines=defines, pool_bytes=pool_bytes(limits, board))
-
-
-def pool_bytes(limits: DeviceLimits, board: Board) -> int:
-    """Return the memory that hosts can allocate: what one executor takes, and the server; on a computer more."""
-    pages = sum(-(-size // _PAGE) for size in (*limits.blocks, _SLACK_BYTES))
-    needed = pages * (_PAGE + _PAGE_RECORD) + _PAGE * 2
-    return max(_EXECUTORS_ON_HOST * needed, _HOST_POOL_BYTES) if board.arch == "host" else needed
-
-
-def ticks_per_second(board: Board) -> float:
-    """Return how fast the counter of a board's firmware counts; emulators take a nanosecond for an instruction."""
-    if board.emulator is not None:
-        return _NANOSECONDS / (board.emulator.instructions_per_tick or 1.0)
-    return float(_NANOSECONDS if board.arch == "host" else board.clock_hz or 1)
+    return render("host_driven/crt_config.h", defines=defines, pool_bytes=pool_bytes)

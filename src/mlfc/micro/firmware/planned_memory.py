@@ -2,52 +2,38 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import asdict
+from functools import cache
+from hashlib import sha256
 from pathlib import Path, PurePosixPath
+from typing import Any
 
+from mlfc.archive.write.budget import largest_text, peak_text
 from mlfc.codegen.constants import ALIGNMENT
-from mlfc.errors import MlfcError, ToolchainError
+from mlfc.errors import BudgetError, MlfcError, ToolchainError
+from mlfc.library.cache import find_entry, store_entry
 from mlfc.micro.board.board import Board
 from mlfc.micro.board.object_code import core_flags, object_paths
 from mlfc.micro.board.programs import first_lines, need, run
-from mlfc.micro.firmware import kept_trials
-from mlfc.micro.firmware.bare_metal import write_files
-from mlfc.micro.firmware.interpreted import runtime_headers, unbounded
-from mlfc.micro.firmware.linker_script import has_linker_script, lays_out
-from mlfc.micro.firmware.makefile import COMPILE_FLAGS, optimization_level
-from mlfc.micro.memory.linked_memory import LinkedProgram
-from mlfc.micro.memory.memory_table import (
-    CODE,
-    CONSTANTS,
-    INITIAL,
-    INTERRUPT,
-    IO,
-    REST,
-    STACK,
-    STATE,
-    WORKSPACE,
-    MemoryRow,
-    MemoryTable,
-    by_region,
-    region_name,
-)  # fmt: skip
-from mlfc.micro.memory.stack_bound import THROUGH_POINTERS, StackBound, interrupt_bytes, stack_bound
-from mlfc.micro.memory.trial import CodeTrial
+from mlfc.micro.firmware import bare_metal
+from mlfc.micro.memory import memory_table
+from mlfc.micro.memory.memory_table import MemoryRow, MemoryTable
+from mlfc.micro.memory.stack_bound import THROUGH_POINTERS, CodeTrial, StackBound, interrupt_bytes, stack_bound
 from mlfc.micro.render import render
-from mlfc.support.content import Data
-from mlfc.support.executable import run_symbol
-from mlfc.support.module_info import ModuleInterface
+from mlfc.support.content import Data, sha256_of
+from mlfc.support.executable import most_input_bytes, run_symbol
+from mlfc.support.module_info import ModuleInfo, ModuleInterface, NamedBytes
 from mlfc.support.temporary import TemporaryFolder
 from mlfc.support.text import shortened
-from mlfc.support.vm_info import most_input_bytes
 
-_MEASURED = "compiled alone"
-_LATER = "known after the build"
-_UNKNOWN = "unknown"
+_MEASURED, _LATER, _UNKNOWN = "compiled alone", "known after the build", "unknown"
 # whose compiler reads constants from RAM alone, where start-up code copies them
 _CONSTANTS_IN_RAM = ("avr",)
 # whose assembler fills each section up to its alignment, here that of pools
@@ -55,11 +41,21 @@ _FILLED_SECTIONS = {"avr": ALIGNMENT}
 _SECONDS = 300
 _SOURCES = (".c", ".S")
 TRIAL_ELF, _MAP, _SCRIPT = "trial.elf", "trial.map", "trial.ld"
+_OVERFLOW = re.compile(r"region [`'](\w+)' overflowed by (\d+) bytes?")
+_NO_STACK = re.compile(r"data and stack do not fit into (\w+)")
+_CONSTANT = re.compile(r"\.rodata\.(?:tvmgen_\w+?_)?constant_(\w+)")
+_SMALLER = "Compile with --optimize size, for smaller code. "
+_NEXT = "Make these smaller, quantize the model, or choose a larger board: mlfc fit MODEL"
+_SUFFIX = ".json"
+_VERSION_SECONDS = 20
+_MEASURES = ("micro", "crt")  # packages of what builds and measures
 
 
 def plan_table(details: ModuleInterface, board: Board) -> MemoryTable:
     """Return what the plan of a module says, which takes no compiler."""
-    return MemoryTable(board.name, False, by_region([*_planned_rows(details, board)], board), board.memories)
+    return MemoryTable(
+        board.name, False, memory_table.by_region([*_planned_rows(details, board)], board), board.memories
+    )
 
 
 def planned_table(
@@ -81,67 +77,61 @@ def planned_table(
     `trial`: what `tried` returned of the same code for this board, or for one with the same compiler and flags.
     """
     rows = [*_planned_rows(details, board)]
-    flash, ram = region_name(board, "flash"), region_name(board, "ram")
+    flash, ram = memory_table.region_name(board, "flash"), memory_table.region_name(board, "ram")
     known = tried(name, code, details, board, cflags) if trial is None else trial
     sizes, stack = known.sizes, known.stack
     # the main function is in every path; those of static models have an entry, too
     shared = 2 if details.vm is None else 1
     path = [item.function for item in stack.path[shared:] or stack.path]
     deepest = " > ".join(function.removeprefix(f"tvmgen_{name}_") for function in path)
-    rows.append(MemoryRow(STACK, ram, stack.nbytes, deepest or _UNKNOWN))
+    rows.append(MemoryRow(memory_table.STACK, ram, stack.nbytes, deepest or _UNKNOWN))
     frame = interrupt_bytes(board)
-    rows.append(MemoryRow(INTERRUPT, ram, frame, "the core's own" if frame is not None else "what its handler saves"))
-    for what in CODE.values():
+    rows.append(
+        MemoryRow(
+            memory_table.INTERRUPT, ram, frame, "the core's own" if frame is not None else "what its handler saves"
+        )
+    )
+    for what in memory_table.CODE.values():
         rows.append(MemoryRow(what, flash, sizes.get(what), _MEASURED if sizes else _UNKNOWN))
-    rows += [MemoryRow(REST, region, None, _LATER) for region in dict.fromkeys((flash, ram))]
-    reserve = board.stack_bytes if has_linker_script(board) else None
-    return MemoryTable(board.name, False, by_region(rows, board), board.memories, stack, reserve=reserve)
+    rows += [MemoryRow(memory_table.REST, region, None, _LATER) for region in dict.fromkeys((flash, ram))]
+    reserve = board.stack_bytes if bare_metal.has_linker_script(board) else None
+    return MemoryTable(board.name, False, memory_table.by_region(rows, board), board.memories, stack, reserve=reserve)
 
 
 def _planned_rows(details: ModuleInterface, board: Board) -> Iterator[MemoryRow]:
     memory = details.memory
     if details.vm is not None and details.vm.work_bytes is None:
-        raise unbounded(details)
+        raise bare_metal.unbounded(details)
     workspace = memory.workspace_bytes if details.vm is None else details.vm.work_bytes or 0
-    ram, flash = region_name(board, "ram"), region_name(board, "flash")
+    ram, flash = memory_table.region_name(board, "ram"), memory_table.region_name(board, "flash")
     pools: list[tuple[str | None, int]] = [(pool.name, pool.nbytes) for pool in details.pools]
     for name, nbytes in pools or [(None, workspace)]:
-        region = region_name(board, "ram", name)
+        region = memory_table.region_name(board, "ram", name)
         is_elsewhere = None not in (region, name) and name != region
         note = f"the pool {name}, after which no memory is named" if is_elsewhere else ""
-        yield MemoryRow(WORKSPACE, region, nbytes + -nbytes % _FILLED_SECTIONS.get(board.arch, 1), note)
+        yield MemoryRow(memory_table.WORKSPACE, region, nbytes + -nbytes % _FILLED_SECTIONS.get(board.arch, 1), note)
     if details.workspace_io:
-        yield MemoryRow(IO, ram, 0, "in the workspace")
+        yield MemoryRow(memory_table.IO, ram, 0, "in the workspace")
     elif details.vm is not None:
-        yield MemoryRow(IO, ram, most_input_bytes(details.inputs, details.vm), "inputs; outputs are in the workspace")
+        given = most_input_bytes(details.inputs, details.vm)
+        yield MemoryRow(memory_table.IO, ram, given, "inputs; outputs are in the workspace")
     else:
-        yield MemoryRow(IO, ram, memory.io_bytes)
-    names = ", ".join(state.name for state in details.states)
-    yield MemoryRow(STATE, ram, memory.state_bytes, shortened(names) or "modules keep nothing between inferences")
+        yield MemoryRow(memory_table.IO, ram, memory.io_bytes)
+    names = shortened(", ".join(state.name for state in details.states)) or "modules keep nothing between inferences"
+    yield MemoryRow(memory_table.STATE, ram, memory.state_bytes, names)
     home = ram if board.arch in _CONSTANTS_IN_RAM else flash
     placed = Counter({home: memory.constants_bytes})
     for pool in details.constant_pools:
-        placed[region_name(board, "flash", pool.name)] += pool.nbytes
+        placed[memory_table.region_name(board, "flash", pool.name)] += pool.nbytes
         placed[home] -= pool.nbytes
     for region, nbytes in placed.items():
-        yield MemoryRow(CONSTANTS, region, nbytes)
+        yield MemoryRow(memory_table.CONSTANTS, region, nbytes)
         if any(item.name == region and item.kind == "ram" for item in board.memories):
-            yield MemoryRow(INITIAL, flash, nbytes, f"of constants in {region}")
-
-
-def _in_one_line(error: MlfcError) -> str:
-    """Return what is wrong and, where a compiler or linker said it, the first of its lines that tells why."""
-    first, *others = str(error).splitlines()
-    telling = (line for line in others if "error:" in line or "undefined" in line)
-    return " ".join(filter(None, (first, next(telling, "").strip())))
+            yield MemoryRow(memory_table.INITIAL, flash, nbytes, f"of constants in {region}")
 
 
 def tried(
-    name: str,
-    code: Mapping[str, Data],
-    details: ModuleInterface,
-    board: Board,
-    cflags: Sequence[str] | None = None,
+    name: str, code: Mapping[str, Data], details: ModuleInterface, board: Board, cflags: Sequence[str] | None = None
 ) -> CodeTrial:
     """Return code and stack of a model as the board's compiler makes them, or why they are not known.
 
@@ -149,33 +139,33 @@ def tried(
     """
     if details.executor == "graph":
         return CodeTrial({}, StackBound(None, untold=(THROUGH_POINTERS,)))
-    flags = (optimization_level(details),) if cflags is None else tuple(cflags)
+    flags = (bare_metal.optimization_level(details),) if cflags is None else tuple(cflags)
     entries: tuple[str, ...] = (f"tvmgen_{name}_run",)
     if details.vm:
-        code, entries = {**code, **runtime_headers()}, (run_symbol(name),)
+        code, entries = {**code, **bare_metal.runtime_headers()}, (run_symbol(name),)
     try:
         compiler = need(f"{board.toolchain.prefix}gcc", board.toolchain.packages)
-        said = (name, board.arch, *core_flags(board, code), *board.toolchain.link_flags, *COMPILE_FLAGS, *flags)
-        key = kept_trials.key_of(compiler, core_flags(board, code), [*said, *_libraries()], code)
-        kept = kept_trials.find(key)
+        core = core_flags(board, code)
+        said = (name, board.arch, *core, *board.toolchain.link_flags, *bare_metal.COMPILE_FLAGS, *flags)
+        key = trial_key(compiler, core, [*said, *_libraries()], code)
+        kept = find_trial(key)
         if kept is not None:
             return CodeTrial.of_json(kept)
-        found = _measured(entries, code, board, flags)
-        kept_trials.keep(key, found.as_json())
+        with trial_build(code, entries, board, flags) as folder:
+            sizes, sources = Counter[str](), {path.rpartition("/")[2] for path in code}
+            program = memory_table.LinkedProgram(folder / TRIAL_ELF, folder / _MAP, sources)
+            for piece in program.pieces:
+                sizes.update(dict(program.parts(piece)))
+            stack = stack_bound(program.elf, entries, board, program.is_library, folder, program.is_data)
+        found = CodeTrial({what: sizes[what] for what in memory_table.CODE.values()}, stack)
+        keep_trial(key, asdict(found))
         return found
     except MlfcError as error:
-        return CodeTrial({}, StackBound(None, untold=(_in_one_line(error),)))
-
-
-def _measured(entries: Sequence[str], code: Mapping[str, Data], board: Board, cflags: Sequence[str]) -> CodeTrial:
-    sources = {path.rpartition("/")[2] for path in code}
-    with trial_build(code, entries, board, cflags) as folder:
-        sizes = Counter[str]()
-        program = LinkedProgram(folder / TRIAL_ELF, folder / _MAP, sources)
-        for piece in program.pieces:
-            sizes.update(dict(program.parts(piece)))
-        stack = stack_bound(program.elf, entries, board, program.is_library, folder, program.is_data)
-        return CodeTrial({what: sizes[what] for what in CODE.values()}, stack)
+        # what is wrong and, where a compiler or linker said it, the first of its lines that tells why
+        first, *others = str(error).splitlines()
+        telling = (line for line in others if "error:" in line or "undefined" in line)
+        text = " ".join(filter(None, (first, next(telling, "").strip())))
+        return CodeTrial({}, StackBound(None, untold=(text,)))
 
 
 @contextmanager
@@ -199,8 +189,8 @@ def trial_build(
     command = [compiler, *core_flags(board, code)]
     with TemporaryFolder() as name:
         folder = Path(name)
-        write_files(folder, code)
-        flags = [*COMPILE_FLAGS, "-fstack-usage", "-Iinclude", *cflags]
+        bare_metal.write_files(folder, code)
+        flags = [*bare_metal.COMPILE_FLAGS, "-fstack-usage", "-Iinclude", *cflags]
         objects = []
         for path in sorted(path for path in code if PurePosixPath(path).suffix in _SOURCES):
             objects.append(f"./{path}.o")
@@ -208,7 +198,7 @@ def trial_build(
         objects += [f"./{path}" for path in object_paths(code)]
         wanted = ["-nostartfiles", "-Wl,--gc-sections", f"-Wl,-e,{entries[0]}", f"-Wl,-Map={_MAP}"]
         wanted += [f"-Wl,-u,{entry}" for entry in entries[1:]]
-        if lays_out(board):
+        if bare_metal.lays_out(board):
             (folder / _SCRIPT).write_bytes(render("linker/trial.ld"))  # without regions, so that everything fits
             wanted += ["-T", _SCRIPT]
         _run([*command, *board.toolchain.link_flags, *wanted, "-o", TRIAL_ELF, *objects, *_libraries(), "-lm"], folder)
@@ -230,3 +220,129 @@ def _run(command: Sequence[str], folder: Path) -> None:
             f"the model's code does not build for the board:{first_lines(result.stderr)}",
             place=PurePosixPath(command[0]).name,
         )
+
+
+def check_fit(table: MemoryTable, details: ModuleInterface | None, limits: Mapping[str, int] | None = None) -> None:
+    """Raise BudgetError where the rows of a region that are known take more than it has.
+
+    `details`: from a `ModuleInfo` the message names constants, the peak and the goal.
+    `limits`: bytes by region, in place of the region's size.
+    """
+    for region in table.regions:
+        limit = (limits or {}).get(region.name, region.nbytes)
+        if region.used <= limit:
+            continue
+        over = f"{region.used:,} bytes exceed the {limit:,} of '{region.name}' by {region.used - limit:,} bytes"
+        rows = sorted((row for row in table.rows_of(region.name) if row.nbytes), key=lambda row: -(row.nbytes or 0))
+        cause = f"{over}: {', '.join(f'{row.what} {row.nbytes:,}' for row in rows)}"
+        constants = table.total(memory_table.CONSTANTS, region.name)
+        info = details if isinstance(details, ModuleInfo) else None
+        if constants > region.used // 2 and info and info.constants:
+            cause += f"; {largest_text(info.constants)}"
+        elif constants <= region.used // 2 and info and info.peak:
+            cause += f"; {peak_text(info.peak)}"
+        is_code_too_much = region.kind == "flash" and constants <= limit
+        can_shrink = is_code_too_much and info is not None and info.optimize == "speed"
+        raise BudgetError(cause, place=table.board, next_step=(_SMALLER if can_shrink else "") + _NEXT)
+    needed = table.stack.nbytes if table.stack else None
+    if table.reserve is not None and needed is not None and needed > table.reserve:
+        raise BudgetError(
+            f"the stack of an inference, {needed:,} bytes, exceeds the reserve by {needed - table.reserve:,} bytes",
+            place=table.board,
+            next_step="Reserve more: stack_bytes of the board, or mlfc project build --option stack_bytes=BYTES",
+        )
+
+
+def overflow_error(said: str, map: Path, board: Board) -> BudgetError | None:  # noqa: A002  (the linker's word)
+    """Return the error for a program that did not fit where its linker was to put it; None where it failed otherwise.
+
+    `map`: the linker's map, which is written even on failure.
+    """
+    overflow, no_stack = _OVERFLOW.search(said), _NO_STACK.search(said)
+    name = overflow[1] if overflow else no_stack[1] if no_stack else None
+    region = next((item for item in board.memories if item.name == name), None)
+    if region is None:
+        return None
+    if overflow:
+        cause = f"the firmware exceeds the {region.nbytes:,} bytes of '{region.name}' by {int(overflow[2]):,} bytes"
+    else:
+        cause = (
+            f"the firmware does not fit into '{region.name}' of {region.nbytes:,} bytes, with what the project "
+            "reserves for its stack"
+        )
+    found: Counter[str] = Counter()
+    with suppress(OSError, ToolchainError):
+        pieces = memory_table.read_map(map)
+        # what overflows the region lies behind it, in front of the next
+        outputs = {piece.output for piece in pieces if region.origin <= piece.address < region.end}
+        for piece in pieces:
+            if piece.output in outputs and piece.file is not None:
+                constant = _CONSTANT.fullmatch(piece.section)
+                found[constant[1] if constant else Path(piece.file).name] += piece.nbytes
+    if found:
+        cause += f"; {largest_text([NamedBytes(name, nbytes) for name, nbytes in found.items()])}"
+    return BudgetError(cause, place=board.name, next_step=_NEXT)
+
+
+def trial_key(compiler: str, core: Sequence[str], said: Sequence[str], code: Mapping[str, Data]) -> str:
+    """Return the key of what a compiler makes of code, or an emulator of that.
+
+    `compiler`: its path; `core`: its flags for the core, by which it chooses libraries.
+    `said`: all other words that it is called with, and what the emulator is.
+    """
+    files = [f"{path} {sha256_of(code[path])}" for path in sorted(code)]
+    parts = [_program_hash(), *_identity(compiler, tuple(core)), *said, *files]
+    return sha256("\0".join(parts).encode()).hexdigest()
+
+
+def find_trial(key: str) -> dict[str, Any] | None:
+    """Return the document that is kept under a key; None where there is none."""
+    path = find_entry(key, _SUFFIX)
+    if path is None:
+        return None
+    try:
+        found: dict[str, Any] = json.loads(path.read_bytes())
+    except (OSError, ValueError):  # another process may have removed it
+        return None
+    return found
+
+
+def keep_trial(key: str, document: Mapping[str, Any]) -> None:
+    """Keep a document; without a folder to write to, the next one is made anew."""
+    with suppress(MlfcError):
+        store_entry(key, _SUFFIX, json.dumps(document).encode())
+
+
+@cache
+def _identity(compiler: str, core: tuple[str, ...]) -> tuple[str, ...]:
+    """Return what tells a compiler and the libraries of a core from others: versions, sizes and times of files."""
+    folder = Path(compiler).parent
+    said = [
+        run([compiler, *core, option], folder, _VERSION_SECONDS).stdout
+        for option in ("--version", "-print-file-name=libc.a", "-print-libgcc-file-name", "-print-prog-name=as")
+    ]
+    places = [Path(compiler), *(Path(text.strip()) for text in said[1:])]
+    return (*said, *map(_stamp, places))
+
+
+@cache
+def emulator_identity(program: str) -> tuple[str, ...]:
+    """Return what tells an emulator from others: its version, and size and time of the file."""
+    return (run([program, "--version"], Path(program).parent, _VERSION_SECONDS).stdout, _stamp(Path(program)))
+
+
+def _stamp(path: Path) -> str:
+    try:
+        state = path.stat()
+    except OSError:  # a name that the compiler does not know comes back as it is
+        return "none"
+    return f"{state.st_size} {state.st_mtime_ns}"
+
+
+@cache
+def _program_hash() -> str:
+    """Return the hash of the program text that makes and measures trials."""
+    package = Path(__file__).parents[2]
+    paths = (path for name in _MEASURES for path in sorted((package / name).rglob("*")))
+    texts = (path.read_bytes() for path in paths if path.is_file() and path.suffix != ".pyc")
+    return sha256(b"".join(sha256(text).digest() for text in texts)).hexdigest()

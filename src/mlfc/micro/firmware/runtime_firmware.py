@@ -8,17 +8,16 @@ from importlib.resources import files
 
 import numpy as np
 
+from mlfc.archive.read.c_header import c_interface, graph_outputs
 from mlfc.archive.read.model import TensorRecord
 from mlfc.archive.read.module_parts import ModuleParts
-from mlfc.archive.read.tvm_interface import c_interface, graph_outputs
 from mlfc.codegen.c_files import registry_file
 from mlfc.codegen.writer import Writer, c_string
 from mlfc.crt import crt_files
 from mlfc.errors import OptionError
 from mlfc.micro.board.board import Board
-from mlfc.micro.firmware.bare_metal import Firmware
+from mlfc.micro.firmware.bare_metal import Firmware, standalone_main
 from mlfc.micro.firmware.graph_source import GraphSource
-from mlfc.micro.firmware.standalone import standalone_main
 from mlfc.micro.render import render
 from mlfc.runtime.executors.graph_json import NOP, Graph
 from mlfc.support.arrays import Array
@@ -57,10 +56,10 @@ def graph_firmware(source: GraphSource, board: Board) -> Firmware:
     templates = files("mlfc.micro").joinpath("templates", "graph")
     made = runtime_part(*_CRT_PARTS)
     made |= {f"graph/{name}": templates.joinpath(name).read_bytes() for name in _TEMPLATES}
-    made["graph/crt_config.h"] = _config(graph, source.scratch_bytes)
+    made["graph/crt_config.h"] = render("graph/crt_config.h", defines=_defines(graph, source.scratch_bytes))
     made["graph/graph_model.c"] = _tensors(graph, params).encode()
     made["graph/graph.json"] = source.graph_json.encode()
-    made["graph/params.bin"] = b"".join(_padded(params[name]) for name in _param_names(graph, params))
+    made["graph/params.bin"] = b"".join(_padded(params[name]) for name in graph.arguments if name in params)
     made |= registry_part("graph", source)
     main = templates.joinpath("main.c").read_text(encoding="utf-8")
     return Firmware(main, made, ("graph", "crt/include", "crt/src/runtime/crt/graph_executor"))
@@ -94,13 +93,13 @@ def own_blocks(graph: Graph) -> list[int]:
     return [sizes[storage] for storage in sorted(written | copied)]
 
 
-def _config(graph: Graph, scratch_bytes: int) -> bytes:
+def _defines(graph: Graph, scratch_bytes: int) -> dict[str, int]:
     """Return the limits of the C runtime, and the counts by which its memory is sized."""
     calls = [node for node in graph.nodes if node.function is not None and node.function != NOP]
     arguments = {id(node): len(node.inputs) + len(node.outputs) for node in calls}
     names = [node.name.encode() for node in graph.nodes] + [(node.function or "").encode() for node in graph.nodes]
     blocks = own_blocks(graph)
-    defines = {
+    return {
         "TVM_CRT_MAX_ARGS": max(10, *arguments.values()) if arguments else 10,
         "TVM_CRT_MAX_NDIM": max(6, *(len(entry.shape) for entry in graph.entries)),
         "TVM_CRT_GLOBAL_FUNC_REGISTRY_SIZE_BYTES": 512,
@@ -121,7 +120,6 @@ def _config(graph: Graph, scratch_bytes: int) -> bytes:
         "GRAPH_SCRATCH_BYTES": scratch_bytes,
         "GRAPH_STORAGE_PAGES": sum(-(-(max(size, 1) + _ALIGNMENT - 1) // _PAGE) for size in blocks),
     }
-    return render("graph/crt_config.h", defines=defines)
 
 
 def graph_details(source: GraphSource, outputs: Sequence[TensorRecord]) -> ModuleInterface:
@@ -148,10 +146,6 @@ def graph_details(source: GraphSource, outputs: Sequence[TensorRecord]) -> Modul
     )
 
 
-def _param_names(graph: Graph, params: Mapping[str, Array]) -> list[str]:
-    return [name for name in graph.arguments if name in params]
-
-
 def _padded(array: Array) -> bytes:
     data = np.ascontiguousarray(array).tobytes()
     return data + bytes(-len(data) % _ALIGNMENT)
@@ -161,7 +155,7 @@ def _tensors(graph: Graph, params: Mapping[str, Array]) -> str:
     """Return the C file that describes parameters, inputs and outputs."""
     w = Writer()
     w.lines([f"/* The model's tensors. {_LICENCE} */", '#include "graph_model.h"', ""])
-    given = _param_names(graph, params)
+    given = [name for name in graph.arguments if name in params]
     inputs = [name for name in graph.arguments if name not in params]
     offset, places = 0, {}
     for name in given:
@@ -209,16 +203,11 @@ def aot_details(parts: ModuleParts) -> ModuleInterface:
     Raises ArchiveError if header and metadata do not say enough; OptionError if there is no C interface, or its caller
     provides the workspace.
     """
-    if parts.header is None:
+    found = None if parts.header is None else c_interface(parts.record, parts.header, parts.relay, parts.place)
+    if found is None or found.pools:
+        lacking = "requires TVM's workspace pools, which mlfc's firmware does not have"
         raise OptionError(
-            f"module '{parts.record.name}' has no C interface, which firmware requires",
-            place=parts.place,
-            next_step="Compile the model with: mlfc compile MODEL",
-        )
-    found = c_interface(parts.record, parts.header, parts.relay, parts.place)
-    if found.pools:
-        raise OptionError(
-            f"module '{parts.record.name}' requires TVM's workspace pools, which mlfc's firmware does not have",
+            f"module '{parts.record.name}' {lacking if found else 'has no C interface, which firmware requires'}",
             place=parts.place,
             next_step="Compile the model with: mlfc compile MODEL",
         )

@@ -2,31 +2,194 @@
 
 from __future__ import annotations
 
+import os
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias, TypeVar
 
+from mlfc.archive.details import full_module_info
+from mlfc.archive.write.budget import largest_text, peak_text
+from mlfc.compiler import build_module
 from mlfc.errors import MlfcError, OptionError
+from mlfc.factory import Factory
 from mlfc.memory import Pool
 from mlfc.micro.board.board import Board, board_pools, boards
-from mlfc.micro.firmware.linker_script import has_linker_script
-from mlfc.micro.firmware.planned_memory import plan_table, planned_table
-from mlfc.micro.fit.advice import Advice, advice
-from mlfc.micro.fit.builds import Builds, Built, CodeKind, Say, code_kind, trial_kind
-from mlfc.micro.fit.count import count
-from mlfc.micro.fit.setting import Setting
+from mlfc.micro.board.object_code import core_flags
+from mlfc.micro.board.programs import need
+from mlfc.micro.firmware.bare_metal import has_linker_script, optimization_level
+from mlfc.micro.firmware.planned_memory import (
+    emulator_identity,
+    find_trial,
+    keep_trial,
+    plan_table,
+    planned_table,
+    trial_key,
+    tried,
+)
 from mlfc.micro.memory.memory_table import CODE, MemoryTable, RegionUse
-from mlfc.micro.run.count import Count
+from mlfc.micro.memory.stack_bound import CodeTrial
+from mlfc.micro.run.emulator import emulated_factory
+from mlfc.micro.run.firmware_run import run_command
 from mlfc.options import BuildOptions
 from mlfc.relay.ir import IRModule
+from mlfc.runtime.tensor.arrays import fill
 from mlfc.support.arrays import Array
-from mlfc.target.target import parse_target
+from mlfc.support.module_info import ModuleInfo
+from mlfc.target.features import CPUS
+from mlfc.target.target import Target, parse_target
 
-_USUAL = Setting()
+_MOST_THREADS = 4
+Result = TypeVar("Result")
+_REGION_KEYS = ("name", "kind", "used", "bytes", "percent", "over")
 _OF_MAIN = 256  # bytes of stack for what calls the model
 _MOST_LIMITS = 4  # of RAM that layers are tiled for, and sets of memories, for each kind of code
+_FLOAT, _PART = "float32", 0.75  # of four bytes, one is left
+_SECONDS = 120.0
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Options of ``mlfc compile`` that decide what a model takes."""
+
+    optimize: str = "speed"
+    workspace_io: bool = False  # inputs and outputs are in the workspace
+    ram: int | None = None  # layers are tiled by rows to keep workspace, inputs and outputs within so many bytes
+    pools: tuple[Pool, ...] = ()  # the memories of a board, over which the workspace is spread
+
+    @property
+    def options(self) -> str:
+        """The options as users write them; empty for the defaults."""
+        words = ["--optimize size"] if self.optimize == "size" else []
+        words += ["--workspace-io"] if self.workspace_io else []
+        if self.ram is not None:
+            words.append(f"--ram {self.ram}" if not self.ram or self.ram % 1024 else f"--ram {self.ram >> 10}k")
+        words += ["--board-pools"] if self.pools else []
+        return " ".join(words)
+
+
+CodeKind: TypeAlias = tuple[object, ...]
+Say: TypeAlias = Callable[[int, int, str], None]
+"""Sets a progress bar: done, of how many, and a note."""
+
+
+@dataclass(frozen=True)
+class Built:
+    """A compiled model and its details."""
+
+    factory: Factory
+    details: ModuleInfo
+
+
+class Builds:
+    """Compiles a model as often as boards and settings make a difference, and tells what came out.
+
+    Parameters
+    ----------
+    module : IRModule
+    params : mapping of str to ndarray
+        What `import_model` returned, for a microcontroller.
+    name : str
+        The module's name in messages and symbols.
+    options : BuildOptions
+        Those that boards and settings do not determine.
+    say : callable
+        Is told the progress: compilations done, those that are known to be wanted, and what is compiled.
+    """
+
+    def __init__(
+        self, module: IRModule, params: Mapping[str, Array], name: str, *, options: BuildOptions, say: Say
+    ) -> None:
+        self._model, self._name, self._say = (module, params), name, say
+        self._options = replace(options, module_name=name)
+        self._built: dict[tuple[CodeKind, Setting], Built | MlfcError] = {}
+        self._trials: dict[tuple[object, ...], CodeTrial] = {}
+        self._done = self._wanted = 0
+
+    def want(self, count: int) -> None:
+        """Tell the progress bar that so many more compilations follow."""
+        self._wanted += count
+
+    def get(self, board: Board, setting: Setting) -> Built:
+        """Return the model compiled for a board; raise MlfcError where that fails, each time."""
+        target = parse_target(board.target)
+        key = (code_kind(target), setting)
+        if key not in self._built:
+            self._tell(f"{target} {setting.options}")
+            try:
+                factory = build_module(*self._model, replace(self._options, target=str(target), **vars(setting)))
+                self._built[key] = Built(factory, full_module_info(factory))
+            except MlfcError as error:
+                self._built[key] = error
+            self._done += 1
+        found = self._built[key]
+        if isinstance(found, MlfcError):
+            raise found
+        return found
+
+    def trial(self, board: Board, setting: Setting) -> CodeTrial:
+        """Return code and stack as the board's compiler makes them, of a board and setting of `try_all`."""
+        return self._trials[trial_kind(board, setting)]
+
+    def try_all(self, wanted: Iterable[tuple[Board, Setting]]) -> None:
+        """Compile for boards side by side: compilers of boards take one processor each."""
+        todo = {trial_kind(board, setting): (board, setting) for board, setting in wanted}
+        todo = {key: item for key, item in todo.items() if key not in self._trials}
+        self.want(len(todo))
+        with ThreadPoolExecutor(max(1, min(_MOST_THREADS, os.cpu_count() or 1))) as pool:
+            started = {key: pool.submit(self._try, *item) for key, item in todo.items()}
+            for key, future in started.items():
+                self._tell(f"{todo[key][0].toolchain.prefix}gcc for {todo[key][0].core}")
+                self._trials[key] = future.result()
+                self._done += 1
+
+    def step(self, what: str, work: Callable[[], Result]) -> Result:
+        """Return what some other work gives that the progress bar counts."""
+        self._tell(what)
+        result = work()
+        self._done += 1
+        return result
+
+    def _try(self, board: Board, setting: Setting) -> CodeTrial:
+        built = self.get(board, setting)
+        return tried(self._name, built.factory.code.built_files, built.details, board)
+
+    def _tell(self, what: str) -> None:
+        self._wanted = max(self._wanted, self._done + 1)
+        self._say(self._done, self._wanted, what)
+
+
+def code_kind(target: Target) -> CodeKind:
+    """Return what decides the generated code: C is the same for cores of equal abilities."""
+    own = () if target.kind == "c" else (target.mcpu,)
+    return (target.kind, target.features, tuple(sorted(target.options.items())), *own)
+
+
+def trial_kind(board: Board, setting: Setting) -> tuple[object, ...]:
+    """Return what decides a board's machine code of a model."""
+    tools = board.toolchain
+    kind = code_kind(parse_target(board.target))
+    return (kind, setting, board.arch, tools.prefix, core_flags(board, {}), tools.link_flags)
+
+
+@dataclass(frozen=True)
+class Count:
+    """What an inference takes, or why that is not known."""
+
+    instructions: int | None = None
+    cycles: int | None = None  # where the emulator knows the duration of each instruction
+    unknown: str = ""
+
+    def milliseconds(self, clock_hz: int | None) -> float | None:
+        """Return the time at a clock: of cycles, else of instructions that take a cycle each."""
+        taken = self.instructions if self.cycles is None else self.cycles
+        return None if taken is None or not clock_hz else 1000 * taken / clock_hz
+
+
+_USUAL = Setting()
 
 
 @dataclass(frozen=True)
@@ -44,21 +207,16 @@ class BoardBudget:
         """Whether the board has what the model takes; None where only a part of that is known."""
         if self.table is None or any(region.over for region in self.table.regions):
             return False
-        return True if self.has_code else None
-
-    @property
-    def has_code(self) -> bool:
-        """Whether the code's size is known."""
-        rows = self.table.rows if self.table else ()
-        return bool(rows) and all(row.nbytes is not None for row in rows if row.what in CODE.values())
+        has_code = all(row.nbytes is not None for row in self.table.rows if row.what in CODE.values())
+        return True if has_code and self.table.rows else None
 
     def used(self, kind: str) -> int | None:
         """Return the bytes that are taken of a kind of memory, ``ram`` or ``flash``."""
-        return sum(item.used for item in self._regions(kind)) if self.table else None
+        return sum(item.used for item in self.regions(kind)) if self.table else None
 
     def percent(self, kind: str) -> float | None:
         """Return how much is taken of the fullest memory of a kind, 100 for all of it."""
-        return max((item.percent for item in self._regions(kind)), default=None)
+        return max((item.percent for item in self.regions(kind)), default=None)
 
     @property
     def stack_bytes(self) -> int | None:
@@ -74,10 +232,10 @@ class BoardBudget:
         """Return how many bytes of a kind of memory are missing, of RAM also for the stack that projects reserve."""
         if self.table is None:
             return 0
-        over = sum(item.over for item in self._regions(kind))
+        over = sum(item.over for item in self.regions(kind))
         if kind != "ram" or not has_linker_script(self.board):
             return over
-        ram = next(item for item in self._regions(kind) if item.name == self.board.ram.name)
+        ram = next(item for item in self.regions(kind) if item.name == self.board.ram.name)
         return max(over, ram.used - (self.stack_bytes or 0) + self.board.stack_bytes - ram.nbytes)
 
     @property
@@ -87,6 +245,9 @@ class BoardBudget:
 
     def as_json(self) -> dict[str, Any]:
         """Return it as an object of JSON."""
+        regions = [item.as_json() for item in self.table.regions] if self.table else []
+        percents = {kind: self.percent(kind) for kind in ("ram", "flash")}
+        rounded = {kind: None if percent is None else round(percent, 2) for kind, percent in percents.items()}
         return {
             "board": self.board.name,
             "chip": self.board.chip,
@@ -94,8 +255,11 @@ class BoardBudget:
             "fits": self.fits,
             "problem": self.problem or None,
             "options": self.setting.options,
-            **{f"{kind}_{name}": of(kind) for kind in ("ram", "flash") for name, of in self._sums().items()},
-            "regions": [_region_json(item) for item in self.table.regions] if self.table else [],
+            "ram_bytes": self.used("ram"),
+            "ram_percent": rounded["ram"],
+            "flash_bytes": self.used("flash"),
+            "flash_percent": rounded["flash"],
+            "regions": [{key: facts[key] for key in _REGION_KEYS} for facts in regions],
             "stack_bytes": self.stack_bytes,
             "instructions": self.count.instructions,
             "cycles": self.count.cycles,
@@ -104,10 +268,8 @@ class BoardBudget:
             "not_counted": self.count.unknown or None,
         }
 
-    def _sums(self) -> dict[str, Callable[[str], float | None]]:
-        return {"bytes": self.used, "percent": lambda kind: _rounded(self.percent(kind))}
-
-    def _regions(self, kind: str) -> list[RegionUse]:
+    def regions(self, kind: str) -> list[RegionUse]:
+        """Return the memories of a kind."""
         return [item for item in self.table.regions if item.kind == kind] if self.table else []
 
 
@@ -120,10 +282,7 @@ class BudgetTable:
 
     def as_json(self) -> dict[str, Any]:
         """Return it as an object of JSON."""
-        return {
-            "boards": [row.as_json() for row in self.rows],
-            "advice": [item.as_json() for item in self.advice],
-        }
+        return {"boards": [row.as_json() for row in self.rows], "advice": [item.as_json() for item in self.advice]}
 
 
 def board_budgets(
@@ -199,12 +358,12 @@ class _BoardSearch:
         found: list[BoardBudget] = []
         for group in kinds.values():
             best = {board.name: self._budget(board, _USUAL) for board in group}
-            self._improve(best, "flash", _smaller)
+            self._improve(best, "flash", partial(replace, optimize="size"))
             # where not even small code fits flash, RAM does not matter
             rest = {name: row for name, row in best.items() if not row.short("flash")}
             self._tiled(rest)
             self._spread(rest)
-            self._improve(rest, "flash", _smaller)
+            self._improve(rest, "flash", partial(replace, optimize="size"))
             found += {**best, **rest}.values()
         return found
 
@@ -212,10 +371,15 @@ class _BoardSearch:
         """Give boards whose RAM is short inputs in the workspace, then tiled layers."""
         self._improve(best, "ram", lambda setting: replace(setting, workspace_io=True))
         short = [row for row in best.values() if row.short("ram")]
-        limits = _limits([row.board for row in short])
+        # the limits of RAM to tile layers for, the largest first and not too many; the smallest is among them
+        limits = sorted({_limit(row.board) for row in short}, reverse=True)
+        if len(limits) > _MOST_LIMITS:
+            limits = [*limits[: _MOST_LIMITS - 1], limits[-1]]
         for limit in limits:
             change = partial(replace, workspace_io=True, ram=limit)
-            least_bytes = self._workspace(short[0].board, change(short[0].setting))
+            least_bytes = None
+            with suppress(MlfcError):
+                least_bytes = self.builds.get(short[0].board, change(short[0].setting)).details.memory.workspace_bytes
             # what has the smallest limit, or what tiling cannot bring below it, is for all that are smaller
             is_last = limit == limits[-1] or least_bytes is None or least_bytes > limit
             self._improve(best, "ram", change, 0 if is_last else limit)
@@ -227,7 +391,8 @@ class _BoardSearch:
         tried: set[tuple[Pool, ...]] = set()
         for row in [row for row in best.values() if row.short("ram")]:
             pools = board_pools(row.board)
-            if len(pools) > 1 and len(tried | {pools}) <= _MOST_LIMITS and row.short("ram") <= _elsewhere(row):
+            free = sum(item.free for item in row.regions("ram"))  # tensors may move there from the default one
+            if len(pools) > 1 and len(tried | {pools}) <= _MOST_LIMITS and row.short("ram") <= free:
                 tried.add(pools)
                 one = {row.board.name: row}
                 self._improve(one, "ram", partial(replace, workspace_io=True, ram=None, pools=pools))
@@ -248,82 +413,42 @@ class _BoardSearch:
             if found.table is not None and found.short(kind) < row.short(kind):
                 best[board.name] = found
 
-    def _workspace(self, board: Board, setting: Setting) -> int | None:
-        try:
-            return self.builds.get(board, setting).details.memory.workspace_bytes
-        except MlfcError:
-            return None
-
     def _try_all(self, wanted: Iterable[tuple[Board, Setting]]) -> None:
         """Compile for the boards whose plan fits; the others need no compiler to tell that they are too small."""
         todo = []
         for board, setting in wanted:
-            try:
+            with suppress(MlfcError):
                 built = self.builds.get(board, setting)
                 if not any(region.over for region in plan_table(built.details, board).regions):
                     todo.append((board, setting))
-            except MlfcError:
-                continue
         self.builds.try_all(todo)
 
     def _budget(self, board: Board, setting: Setting) -> BoardBudget:
         try:
             built = self.builds.get(board, setting)
-            table = self._table(built, board, setting)
+            table = plan_table(built.details, board)
+            if not any(region.over for region in table.regions):
+                code, trial = built.factory.code.built_files, self.builds.trial(board, setting)
+                table = planned_table(self.name, code, built.details, board, trial=trial)
         except MlfcError as error:
             return BoardBudget(board, setting, None, Count(), str(error))
-        return BoardBudget(board, setting, table, Count(), _problem(table, board))
-
-    def _table(self, built: Built, board: Board, setting: Setting) -> MemoryTable:
-        plan = plan_table(built.details, board)
-        if any(region.over for region in plan.regions):
-            return plan
-        trial = self.builds.trial(board, setting)
-        return planned_table(self.name, built.factory.code.built_files, built.details, board, trial=trial)
-
-
-def _elsewhere(row: BoardBudget) -> int:
-    """Return the free bytes of all RAM, to which tensors may move from the default one."""
-    return sum(item.free for item in row.table.regions if item.kind == "ram") if row.table else 0
-
-
-def _smaller(setting: Setting) -> Setting:
-    return replace(setting, optimize="size")
+        problem = ", ".join(f"{item.name} exceeded by {item.over:,} bytes" for item in table.regions if item.over)
+        stack_bytes = table.stack.nbytes if table.stack else 0
+        if problem:
+            return BoardBudget(board, setting, table, Count(), problem)
+        if table.stack is not None and stack_bytes is None:
+            return BoardBudget(board, setting, table, Count(), "; ".join(table.stack.untold))
+        needed = stack_bytes or 0
+        ram = next(item for item in table.regions if item.name == board.ram.name)
+        if has_linker_script(board) and not needed <= board.stack_bytes <= ram.free + needed:
+            enough = -(-needed // 8) * 8 + min(_OF_MAIN, ram.free // 8 * 8)
+            problem = f"needs another stack than usual: mlfc project build --option stack_bytes={enough}"
+        return BoardBudget(board, setting, table, Count(), problem)
 
 
 def _limit(board: Board) -> int:
     """Return the RAM that a board has beside its stack, as ``mlfc compile --board`` does."""
     return max(1, board.ram.nbytes - board.stack_bytes)
-
-
-def _limits(short: Sequence[Board]) -> list[int]:
-    """Return the limits of RAM to tile layers for, the largest first and not too many; the smallest is among them."""
-    every = sorted({_limit(board) for board in short}, reverse=True)
-    return every if len(every) <= _MOST_LIMITS else [*every[: _MOST_LIMITS - 1], every[-1]]
-
-
-def _problem(table: MemoryTable, board: Board) -> str:
-    """Return why a model does not fit, or what to set up for it to fit."""
-    over = [f"{item.name} exceeded by {item.over:,} bytes" for item in table.regions if item.over]
-    if over:
-        return ", ".join(over)
-    if table.stack is not None and table.stack.nbytes is None:
-        return "; ".join(table.stack.untold)
-    needed = table.stack.nbytes or 0 if table.stack else 0
-    ram = next(item for item in table.regions if item.name == board.ram.name)
-    if has_linker_script(board) and not needed <= board.stack_bytes <= ram.free + needed:
-        enough = -(-needed // 8) * 8 + min(_OF_MAIN, ram.free // 8 * 8)
-        return f"needs another stack than usual: mlfc project build --option stack_bytes={enough}"
-    return ""
-
-
-def _rounded(percent: float | None) -> float | None:
-    return None if percent is None else round(percent, 2)
-
-
-def _region_json(region: RegionUse) -> dict[str, Any]:
-    used = {"used": region.used, "bytes": region.nbytes, "percent": _rounded(region.percent)}
-    return {"name": region.name, "kind": region.kind, **used, "over": region.over}
 
 
 def _counted(rows: Sequence[BoardBudget], builds: Builds) -> list[BoardBudget]:
@@ -339,3 +464,113 @@ def _counted(rows: Sequence[BoardBudget], builds: Builds) -> list[BoardBudget]:
             counts[kind] = builds.step(f"an inference on {row.board.core}", partial(count, built, row.board))
         found.append(replace(row, count=counts.get(kind, Count()) if row.fits else Count()))
     return found
+
+
+@dataclass(frozen=True)
+class Advice:
+    """Something to do, and the bytes that it saves where these are computed."""
+
+    text: str
+    ram_bytes: int | None = None
+    flash_bytes: int | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        """Return it as an object of JSON."""
+        return {"text": self.text, "ram_bytes": self.ram_bytes, "flash_bytes": self.flash_bytes}
+
+    def __str__(self) -> str:
+        saved = {"RAM": self.ram_bytes, "flash": self.flash_bytes}
+        texts = [f"{nbytes:,} bytes of {kind}" for kind, nbytes in saved.items() if nbytes]
+        return f"{self.text}: saves about {' and '.join(texts)}" if texts else self.text
+
+
+def advice(rows: Sequence[BoardBudget], builds: Builds) -> tuple[Advice, ...]:
+    """Return what would help where boards are too small, what saves most first."""
+    compiled: ModuleInfo | None = None
+    for row in rows:
+        with suppress(MlfcError):
+            compiled = builds.get(row.board, Setting()).details
+            break
+    if compiled is None:
+        return ()
+    found = [*_quantizing(compiled), *_tiling(rows, builds, compiled)]
+    if compiled.peak is not None and compiled.peak.tensors:
+        found.append(Advice(f"Smaller inputs or layers for RAM: {peak_text(compiled.peak)}"))
+    if compiled.constants:
+        found.append(Advice(f"Smaller layers for flash: of the constants, {largest_text(compiled.constants)}"))
+    return tuple(found)
+
+
+def _quantizing(details: ModuleInfo) -> list[Advice]:
+    """Advise to quantize a model whose weights are floats; what it computes with are floats as well then."""
+    constants = details.constants or ()
+    floats = sum(item.nbytes for item in constants if item.dtype == _FLOAT)
+    if 2 * floats <= sum(item.nbytes for item in constants) or not floats:
+        return []
+    workspace = round(_PART * details.memory.workspace_bytes)
+    text = "Quantize the model to int8 (mlfc quantize MODEL --calibrate DATA)"
+    return [Advice(text, workspace, round(_PART * floats))]
+
+
+def _tiling(rows: Sequence[BoardBudget], builds: Builds, details: ModuleInfo) -> list[Advice]:
+    """Say what tiling saves at most, where boards were too small without."""
+    tried = [row for row in rows if row.setting.ram is not None]
+    found = [(builds.get(row.board, row.setting).details, row.setting) for row in tried]
+    if not found:
+        return []
+    tiled, setting = min(found, key=lambda item: item[0].memory.workspace_bytes)
+    if tiled.tiling is None:
+        return []
+    saved = details.memory.workspace_bytes + details.memory.io_bytes - tiled.memory.workspace_bytes
+    layers = f"{len(tiled.tiling.nodes)} layers tiled by rows" if len(tiled.tiling.nodes) > 1 else "a tiled layer"
+    return [Advice(f"With {setting.options} ({layers}, inputs in the workspace), as was tried", saved)]
+
+
+def counting_board(board: Board) -> Board | None:
+    """Return the emulated board with the most RAM that runs the code of a board's core, set up for that code."""
+    found = [other for other in map(boards().get, boards()) if other.emulator and _runs(other, board)]
+    if not found:
+        return None
+    best = max(found, key=lambda other: (other.ram.nbytes, other.core == board.core))
+    return replace(best, target=board.target, core=board.core, toolchain=board.toolchain)
+
+
+def count(built: Built, board: Board) -> Count:
+    """Return what an inference of a compiled model on random inputs takes on a board's core.
+
+    Inputs are as large as the bounds of their open extents allow.
+    """
+    emulated = counting_board(board)
+    if emulated is None:
+        return Count(unknown=f"no emulator of mlfc runs the instructions of {board.core}")
+    try:
+        # what builds the firmware, and what runs it
+        code, tools = built.factory.code.built_files, emulated.toolchain
+        emulator = emulator_identity(need(run_command(emulated)[0], tools.packages))
+        said = (*tools.link_flags, optimization_level(built.details), *run_command(emulated), *emulator)
+        core = core_flags(emulated, code)
+        key = trial_key(need(f"{tools.prefix}gcc", tools.packages), core, said, code)
+        kept = find_trial(key)
+        if kept is not None:
+            return Count(**kept)
+        firmware = emulated_factory(built.factory, emulated, timeout=_SECONDS)
+        largest = {name: high for name, (_, high) in firmware.extents.items()}
+        inputs = [info.at(largest) for info in firmware.inputs]
+        if not all(info.is_static for info in inputs):
+            return Count(unknown="extents of the inputs follow from one another")
+        run = firmware.measure(fill(inputs))
+    except MlfcError as error:
+        return Count(unknown=str(error).partition("\n")[0])
+    keep_trial(key, {"instructions": run.instructions, "cycles": run.cycles})
+    return Count(run.instructions, run.cycles)
+
+
+def _runs(emulated: Board, board: Board) -> bool:
+    """Tell whether a core runs another's code; both have a floating-point unit if the code uses one."""
+    if emulated.core == board.core:
+        return True
+    own, other = CPUS.get(emulated.core), CPUS.get(board.core)
+    if emulated.arch != board.arch or not other.architecture:
+        return False
+    runs = other.architecture == own.architecture or other.architecture in own.runs
+    return runs and set(board.features) <= set(emulated.features)

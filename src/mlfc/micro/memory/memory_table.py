@@ -1,16 +1,25 @@
 """The memory that a model takes on a board, as one table by region of the board.
 
-`planned_memory` fills it before a build, `linked_memory` after it; `differences` compares the two.
+`planned_memory` fills it before a build, `linked_table` after it; `differences` compares the two.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from bisect import bisect_left, bisect_right
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
 from typing import Any
 
+from mlfc.errors import MlfcError, ToolchainError
+from mlfc.memory.plan import STATE_SECTION
 from mlfc.micro.board.board import Board, MemoryRegion
-from mlfc.micro.memory.stack_bound import StackBound
+from mlfc.micro.memory.stack_bound import THROUGH_POINTERS, StackBound, stack_bound
+from mlfc.objfile.elf import NOTYPE, OBJECT, read_symbols
+from mlfc.support.c_names import unique
+from mlfc.support.module_info import ConstantInfo, ModuleInfo, ModuleInterface
 from mlfc.support.text import Displayed, html_table
 
 MODEL, LIBRARIES, FIRMWARE = "model", "libraries", "start-up and main"
@@ -24,6 +33,22 @@ STATE, STACK, INTERRUPT = "state", "stack of an inference", "frame of an interru
 INITIAL, RESERVE, PADDING = "initial data", "stack reserve", "padding"
 CODE = {MODEL: "code of the model", LIBRARIES: "code of libraries"}
 REST = "start-up and main"
+_START = "Linker script and memory map"
+_NUMBER = r"0x[0-9a-f]+"
+_OUTPUT = re.compile(rf"([.\w]\S*)(?:\s+({_NUMBER})\s+({_NUMBER})(?:\s+load address ({_NUMBER}))?)?")
+_INPUT = re.compile(rf" ([.\w]\S*)(?:\s+({_NUMBER})\s+({_NUMBER})\s+(\S.*))?")
+_NOT_LOADED = (".debug", ".comment", ".note", ".stab", ".gnu.", ".ARM.attributes", ".riscv.attributes")
+_ZEROED = (".bss", ".sbss", ".noinit", ".scommon", "COMMON")
+_LARGEST_MAP = 64 << 20
+_RUN = re.compile(r"tvmgen_\w+_vm_run")
+_CONSTANT = re.compile(r"(?:tvmgen_\w+?_)?(constant_\w+)")
+_TENSOR, _WORKSPACE = re.compile(r"tensor_.*"), re.compile(r"workspace(\..*)?")
+_POOL_SECTION, _IO_SECTION = ".bss.noinit.tvm", ".bss.noinit.io"
+_CONSTANT_SECTION = ".rodata.tvm."
+_READ_ONLY = "rodata"  # in .rodata, and .srodata of small constants on RISC-V
+_STACK_ENDS = ("linker_stack_top", "linker_stack_bottom")
+_DATA = {MODEL: "data of the model", LIBRARIES: "data of libraries", FIRMWARE: "data of start-up and main"}
+_CODE = {**CODE, FIRMWARE: REST}
 
 
 @dataclass(frozen=True)
@@ -59,6 +84,11 @@ class RegionUse:
     def over(self) -> int:
         """Bytes that do not fit."""
         return max(0, self.used - self.nbytes)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return it as an object of JSON."""
+        sizes = {"bytes": self.nbytes, "used": self.used, "percent": round(self.percent, 2)}
+        return {"name": self.name, "kind": self.kind, **sizes, "free": self.free, "over": self.over}
 
 
 @dataclass(frozen=True, repr=False)
@@ -113,18 +143,7 @@ class MemoryTable(Displayed):
             "rows": [
                 {"region": row.region, "what": row.what, "bytes": row.nbytes, "note": row.note} for row in self.rows
             ],
-            "regions": [
-                {
-                    "name": item.name,
-                    "kind": item.kind,
-                    "bytes": item.nbytes,
-                    "used": item.used,
-                    "percent": round(item.percent, 2),
-                    "free": item.free,
-                    "over": item.over,
-                }
-                for item in self.regions
-            ],
+            "regions": [item.as_json() for item in self.regions],
             "stack": stack,
             "folded": [{"name": name, "bytes": nbytes} for name, nbytes in self.folded],
         }
@@ -170,3 +189,209 @@ def by_region(rows: Sequence[MemoryRow], board: Board) -> tuple[MemoryRow, ...]:
     """Return rows in the order of the board's regions."""
     order = {item.name: place for place, item in enumerate(board.memories)}
     return tuple(sorted(rows, key=lambda row: order.get(row.region or "", len(order))))
+
+
+@dataclass(frozen=True)
+class LinkedPart:
+    """A part of a program in memory."""
+
+    # the section of the program, and that of the object file
+    output: str
+    section: str
+    address: int
+    nbytes: int
+    file: str | None  # the object; None for what the linker puts between objects
+    load: int | None = None  # where its initial bytes lie in flash, if they are copied from there
+
+    @property
+    def end(self) -> int:
+        """The first address behind it."""
+        return self.address + self.nbytes
+
+    @property
+    def is_zeroed(self) -> bool:
+        """Whether it takes memory when the program runs, and no place in the file."""
+        return self.section.startswith(_ZEROED)
+
+    def owner(self, model_sources: Collection[str]) -> str:
+        """Return whose it is: of one of `model_sources` or an object made from it, of a library, or of the firmware."""
+        name = PurePosixPath((self.file or "").rpartition("(")[2].rstrip(")")).name
+        if name in model_sources or any(name in (f"{source}.o", f"{source}.obj") for source in model_sources):
+            return MODEL
+        return LIBRARIES if (self.file or "").endswith(")") else FIRMWARE
+
+
+def read_map(path: Path) -> tuple[LinkedPart, ...]:
+    """Return the parts of a program that memory holds, in the map's order.
+
+    Raises ToolchainError if it is no map of GNU ld.
+    """
+    if path.stat().st_size > _LARGEST_MAP:
+        raise ToolchainError("the linker map is too large", place=path.name)
+    lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    if _START not in lines:
+        step = "Link with -Wl,-Map=<file> and a linker of binutils"
+        raise ToolchainError("expected a map file of GNU ld", place=path.name, next_step=step)
+    return tuple(_pieces(lines[lines.index(_START) + 1 :]))
+
+
+def _pieces(lines: Sequence[str]) -> Iterator[LinkedPart]:
+    output, found = LinkedPart("", "", 0, 0, None), list[LinkedPart]()
+    waiting: str | None = None
+    for line in lines:
+        # a long name stands alone on its line, and what belongs to it on the next
+        whole = line if waiting is None else f"{waiting} {line.lstrip()}"
+        opened, item = _OUTPUT.fullmatch(whole), _INPUT.fullmatch(whole)
+        waiting = None
+        if opened and opened[2]:
+            yield from _with_rest(output, found)
+            load = None if opened[4] is None else int(opened[4], 16)
+            address, nbytes = int(opened[2], 16), int(opened[3], 16)
+            output, found = LinkedPart(opened[1], opened[1], address, nbytes, None, load), []
+        elif item and item[2]:
+            address, nbytes = int(item[2], 16), int(item[3], 16)
+            if nbytes:
+                found.append(_piece(output, item[1], address, nbytes, item[4]))
+        elif opened or item:
+            waiting = whole
+    yield from _with_rest(output, found)
+
+
+def _piece(output: LinkedPart, section: str, address: int, nbytes: int, file: str | None) -> LinkedPart:
+    load = None if output.load is None else output.load + address - output.address
+    return LinkedPart(output.output, section, address, nbytes, file, load)
+
+
+def _with_rest(output: LinkedPart, found: Sequence[LinkedPart]) -> Iterator[LinkedPart]:
+    """Yield what a section of the program consists of, and as one piece what the linker put between."""
+    if output.output.startswith(_NOT_LOADED):
+        return
+    yield from found
+    rest = output.nbytes - sum(piece.nbytes for piece in found)
+    if rest > 0:
+        section = found[-1].section if found else output.output
+        yield _piece(output, section, output.address, rest, None)
+
+
+class LinkedProgram:
+    """A linked program: its parts in memory, and the symbols in them.
+
+    `elf`, `map`: the program, and the map that its linker wrote.
+    `model_sources`: names of the files that the model's code consists of.
+
+    Raises ToolchainError if the files are not what they should be.
+    """
+
+    def __init__(self, elf: Path, map: Path, model_sources: Collection[str]) -> None:  # noqa: A002  (the linker's word)
+        self.pieces = read_map(map)
+        self._sources = frozenset(model_sources)
+        try:
+            symbols = list(read_symbols(elf.read_bytes()))
+        except ValueError as error:
+            raise ToolchainError(f"expected an ELF file: {error}", place=elf.name) from None
+        self.named: Mapping[str, int] = {item.name: item.value for item in symbols}
+        self.elf = elf
+        self._libraries = [
+            (item.address, item.end) for item in self.pieces if item.file and item.owner(self._sources) == LIBRARIES
+        ]
+        self._data = sorted((item.address, item.end) for item in self.pieces if _READ_ONLY in item.section)
+        self._beyond = max((item.end for item in self.pieces), default=0)
+        objects = {item.value: item for item in symbols if item.kind in (NOTYPE, OBJECT) and item.nbytes}
+        self._objects = sorted(objects.values(), key=lambda item: item.value)
+        self._starts = [item.value for item in self._objects]
+
+    def parts(self, piece: LinkedPart) -> Iterator[tuple[str, int]]:
+        """Yield what a piece of the program is, by the names of the table's rows, with its bytes."""
+        owner = piece.owner(self._sources)
+        if piece.file is None:
+            yield PADDING, piece.nbytes
+        elif piece.section.startswith(_POOL_SECTION):
+            yield WORKSPACE, piece.nbytes
+        elif piece.section.startswith(STATE_SECTION):
+            yield STATE, piece.nbytes
+        elif piece.section.startswith(_IO_SECTION):
+            yield from self._split(piece, {IO: _TENSOR, WORKSPACE: _WORKSPACE}, PADDING)
+        elif owner != MODEL and piece.section.startswith(_CONSTANT_SECTION):
+            yield CONSTANTS, piece.nbytes
+        elif owner == MODEL and not piece.is_zeroed and _READ_ONLY in piece.section:
+            yield from self._split(piece, {CONSTANTS: _CONSTANT}, CODE[MODEL])
+        elif piece.is_zeroed or piece.load is not None:
+            yield _DATA[owner], piece.nbytes
+        else:
+            yield _CODE[owner], piece.nbytes
+
+    def is_data(self, address: int) -> bool:
+        """Tell whether constants lie at an address, which may be among the code."""
+        at = bisect_right(self._data, (address, self._beyond)) - 1
+        return at >= 0 and address < self._data[at][1]
+
+    def is_library(self, address: int) -> bool:
+        """Tell whether what lies at an address comes from a library."""
+        return any(first <= address < end for first, end in self._libraries)
+
+    def folded(self, constants: Sequence[ConstantInfo]) -> tuple[tuple[str, int], ...]:
+        """Return the name and bytes of each constant that the compiler has made part of the code: it lies nowhere.
+
+        `constants`: all of the module, as its details list them.
+        """
+        present = {match[1] for match in map(_CONSTANT.fullmatch, self.named) if match}
+        symbols = unique(f"constant_{item.name}" for item in constants)
+        return tuple(
+            (item.name, item.nbytes)
+            for item, symbol in zip(constants, symbols, strict=True)
+            if item.nbytes and symbol not in present
+        )
+
+    def _split(self, piece: LinkedPart, kinds: Mapping[str, re.Pattern[str]], rest: str) -> Iterator[tuple[str, int]]:
+        """Yield the bytes of symbols of each kind, of the other symbols, and of what lies between symbols."""
+        inside = self._objects[bisect_left(self._starts, piece.address) : bisect_left(self._starts, piece.end)]
+        found: Counter[str] = Counter()
+        for item in inside:
+            found[next((what for what, names in kinds.items() if names.fullmatch(item.name)), rest)] += item.nbytes
+        # without any symbol it is all text or tables of the code, else what is left is for alignment
+        found[PADDING if inside else rest] += piece.nbytes - sum(item.nbytes for item in inside)
+        yield from found.items()
+
+
+def linked_table(program: LinkedProgram, details: ModuleInterface, board: Board) -> MemoryTable:
+    """Return what a linked program takes of a board's memory."""
+    found: Counter[tuple[str, str | None]] = Counter()
+    for piece in program.pieces:
+        region = _region(piece.address, board)
+        for what, nbytes in program.parts(piece):
+            found[what, region] += nbytes
+        if piece.load is not None and not piece.is_zeroed:
+            found[INITIAL, _region(piece.load, board)] += piece.nbytes
+    ram = region_name(board, "ram")
+    rows = [MemoryRow(what, region, nbytes) for (what, region), nbytes in found.items() if nbytes]
+    if not any(what == STATE for what, _ in found):
+        rows.append(MemoryRow(STATE, ram, 0))
+    top, bottom = (program.named.get(name) for name in _STACK_ENDS)
+    reserved = None if top is None or bottom is None else top - bottom
+    # by the program's instructions
+    entry = next((name for name in program.named if _RUN.fullmatch(name)), None) if details.vm else details.entry
+    stack = StackBound(None, untold=(THROUGH_POINTERS,))
+    try:
+        if entry is not None:
+            stack = stack_bound(program.elf, (entry,), board, program.is_library, is_data=program.is_data)
+    except MlfcError as error:
+        stack = StackBound(None, untold=(str(error).splitlines()[0],))
+    bound = "" if stack.nbytes is None else f"an inference takes at most {stack.nbytes:,}"
+    rows.append(
+        MemoryRow(RESERVE, ram, reserved, bound if reserved is not None else f"what is left; {bound}".rstrip("; "))
+    )
+    order = (WORKSPACE, IO, STATE, CONSTANTS, *_CODE.values(), *_DATA.values(), INITIAL, RESERVE, PADDING)
+    rows.sort(key=lambda row: order.index(row.what))
+    # code for the graph executor takes its constants as arguments, so it defines none
+    constants = details.constants if isinstance(details, ModuleInfo) else None
+    folded = program.folded(constants or ()) if details.entry is not None else ()
+    loaded = sum(pool.nbytes for pool in details.constant_pools if pool.file is not None)
+    if loaded:
+        # a file holds several, and which is not listed
+        rest = sum(nbytes for _, nbytes in folded) - loaded
+        folded = (("constants outside of the files that are loaded", rest),) if rest else ()
+    return MemoryTable(board.name, True, by_region(rows, board), board.memories, stack, folded, reserved)
+
+
+def _region(address: int, board: Board) -> str | None:
+    return next((item.name for item in board.memories if item.origin <= address < item.end), None)

@@ -37,16 +37,19 @@ def _files(model: ProjectModel, board: Board, project_type: str, options: Mappin
     library = library_name(model.name)
     values = {"library": library, "model": interface_of(model)}
     sketch = render(
-        f"arduino/{project_type}.ino",
-        **values,
-        baud=board.baud,
-        has_vectors=bool(model.vectors),
-        printed=_printed,
+        f"arduino/{project_type}.ino", **values, baud=board.baud, has_vectors=bool(model.vectors), printed=_printed
     )
     sources = {
         **interface_files(model),
         **(selftest_files(model) if project_type == "selftest" else vector_files(model)),
     }
+    # generated code goes to the one folder that is on Arduino's include path
+    flat: dict[str, Data] = {}
+    for path, data in model.code.items():
+        place = f"src/{PurePosixPath(path).name}"
+        if place in flat:
+            raise ArchiveError("two files have this name, and an Arduino library has one folder", place=place)
+        flat[place] = data
     return {
         "library.properties": render(
             "arduino/library.properties", **values, **{name: options[name] for name in _PROPERTIES}
@@ -54,20 +57,9 @@ def _files(model: ProjectModel, board: Board, project_type: str, options: Mappin
         "keywords.txt": render("arduino/keywords.txt", **values),
         f"src/{library}.h": render("arduino/library.h", **values),
         f"examples/{library}/{library}.ino": sketch,
-        **_flat(model.code),
+        **flat,
         **{f"src/{name}": data for name, data in sources.items()},
     }
-
-
-def _flat(code: Mapping[str, Data]) -> dict[str, Data]:
-    """Return generated code in the one folder that is on Arduino's include path."""
-    files: dict[str, Data] = {}
-    for path, data in code.items():
-        flat = f"src/{PurePosixPath(path).name}"
-        if flat in files:
-            raise ArchiveError("two files have this name, and an Arduino library has one folder", place=flat)
-        files[flat] = data
-    return files
 
 
 def _printed(buffer: IoBuffer) -> str:

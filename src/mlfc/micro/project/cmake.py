@@ -7,12 +7,16 @@ from typing import Any
 
 from mlfc.micro.board.board import Board
 from mlfc.micro.board.object_code import core_flags
-from mlfc.micro.firmware.bare_metal import bare_metal, refuses_bare_metal
-from mlfc.micro.firmware.linker_script import has_linker_script
-from mlfc.micro.firmware.makefile import COMPILE_FLAGS, optimization_level
-from mlfc.micro.project.firmware import FIRMWARE_OPTIONS, firmware_of, project_types
+from mlfc.micro.firmware.bare_metal import (
+    COMPILE_FLAGS,
+    bare_metal,
+    has_linker_script,
+    optimization_level,
+    refuses_bare_metal,
+)
+from mlfc.micro.project.firmware import FIRMWARE_OPTIONS, firmware_of
 from mlfc.micro.project.record import install_hint, run_command
-from mlfc.micro.project.template import MODEL_CODE, ProjectModel, ProjectTemplate, ToolCommand
+from mlfc.micro.project.template import MODEL_CODE, PROJECT_TYPES, ProjectModel, ProjectTemplate, ToolCommand
 from mlfc.micro.render import render
 from mlfc.support.content import Data
 from mlfc.support.module_info import ModuleInterface
@@ -29,11 +33,6 @@ def _refuses(board: Board) -> str | None:
     return refuses_bare_metal(board)
 
 
-def is_cross(board: Board) -> bool:
-    """Return whether the board's compiler makes code for another machine."""
-    return board.arch != "host"
-
-
 def languages(sources: Iterable[str]) -> str:
     """Return what a project of these files is written in, as CMake names it."""
     return "C ASM" if any(path.endswith(".S") for path in sources) else "C"
@@ -41,7 +40,7 @@ def languages(sources: Iterable[str]) -> str:
 
 def toolchain_files(board: Board, code: Mapping[str, Data], details: ModuleInterface) -> dict[str, Data]:
     """Return the toolchain file of the board's compiler for a module; nothing for this machine's."""
-    if not is_cross(board):
+    if board.arch == "host":
         return {}
     values = {"core_flags": core_flags(board, code), "level": optimization_level(details)}
     return {_TOOLCHAIN: render("cmake/toolchain.cmake", board=board, **values)}
@@ -49,8 +48,8 @@ def toolchain_files(board: Board, code: Mapping[str, Data], details: ModuleInter
 
 def build_commands(board: Board, *options: str) -> tuple[ToolCommand, ToolCommand]:
     """Return the commands that configure the folder ``build``, and build in it."""
-    cross = (f"-DCMAKE_TOOLCHAIN_FILE={_TOOLCHAIN}",) if is_cross(board) else ()
-    compiler = {f"{board.toolchain.prefix}gcc": install_hint(board.toolchain.packages)} if is_cross(board) else {}
+    cross = (f"-DCMAKE_TOOLCHAIN_FILE={_TOOLCHAIN}",) if board.arch != "host" else ()
+    compiler = {f"{board.toolchain.prefix}gcc": install_hint(board.toolchain.packages)} if board.arch != "host" else {}
     configure = ToolCommand(("cmake", "-S", ".", "-B", "build", *cross, *options), _INSTALL, needs=compiler)
     return configure, ToolCommand(("cmake", "--build", "build", "--parallel", "2"), _INSTALL)
 
@@ -59,7 +58,7 @@ def _files(model: ProjectModel, board: Board, project_type: str, _options: Mappi
     project = bare_metal(model.code, board, firmware_of(model, board, project_type), MODEL_CODE)
     values = {
         "board": board,
-        "is_cross": is_cross(board),
+        "is_cross": board.arch != "host",
         "name": model.name,
         "model_folder": f"{MODEL_CODE}/",
         "flags": [flag for flag in COMPILE_FLAGS if not flag.startswith(_STANDARD)],
@@ -85,7 +84,7 @@ def _commands(_model: ProjectModel, board: Board) -> dict[str, tuple[ToolCommand
 TEMPLATE = ProjectTemplate(
     "cmake",
     "Bare-metal firmware, built by CMake",
-    project_types(),
+    PROJECT_TYPES,
     _refuses,
     _files,
     FIRMWARE_OPTIONS,

@@ -29,12 +29,9 @@ _TARGET_TYPE_LIMIT = 32
 _FPU = {"-mfpu=fpv4-sp-d16": "sp", "-mfpu=fpv5-sp-d16": "sp", "-mfpu=fpv5-d16": "dp"}
 
 
-def _is_cortex_m(core: str) -> bool:
-    return core.startswith("cortex-m") and core in CPUS
-
-
 def _refuses(board: Board) -> str | None:
-    return None if _is_cortex_m(board.core) else f"CMSIS knows Arm's Cortex-M cores, and this is {board.core}"
+    is_cortex_m = board.core.startswith("cortex-m") and board.core in CPUS
+    return None if is_cortex_m else f"CMSIS knows Arm's Cortex-M cores, and this is {board.core}"
 
 
 def _files(model: ProjectModel, board: Board, project_type: str, options: Mapping[str, Any]) -> dict[str, Data]:
@@ -42,6 +39,9 @@ def _files(model: ProjectModel, board: Board, project_type: str, options: Mappin
     if not _VENDOR.fullmatch(vendor):
         raise OptionError("option 'vendor' must be 2 to 32 letters, digits and hyphens, a letter or digit first")
     application = application_files(model, project_type, "int main(void)")
+    # the device of Arm's own pack with the board's core
+    generic = f"ARMC{board.core.removeprefix('cortex-').replace('plus', 'p').upper()}"
+    fpu = next((_FPU[flag] for flag in board.toolchain.flags if flag in _FPU), None)
     values = {
         **library_values(model, project_type),
         "vendor": vendor,
@@ -61,9 +61,9 @@ def _files(model: ProjectModel, board: Board, project_type: str, options: Mappin
             **values,
             board=board,
             target_type=board.name[:_TARGET_TYPE_LIMIT],
-            device=options["device"] or _generic_device(board),
+            device=options["device"] or generic,
             device_pack=options["device_pack"],
-            fpu=_fpu(board) if options["device"] is None else None,
+            fpu=fpu if options["device"] is None else None,
         ),
         f"{model.name}.cproject.yml": render(
             "cmsis_pack/project.yml", **values, app_sources=c_files(application, "app/")
@@ -71,16 +71,6 @@ def _files(model: ProjectModel, board: Board, project_type: str, options: Mappin
         f"{model.name}.clayer.yml": render("cmsis_pack/layer.yml", **values),
         **library_files(model, application, "app"),
     }
-
-
-def _generic_device(board: Board) -> str:
-    """Return the device of Arm's own pack with the board's core."""
-    return f"ARMC{board.core.removeprefix('cortex-').replace('plus', 'p').upper()}"
-
-
-def _fpu(board: Board) -> str | None:
-    found = [_FPU[flag] for flag in board.toolchain.flags if flag in _FPU]
-    return found[0] if found else None
 
 
 def _commands(model: ProjectModel, _board: Board) -> dict[str, ToolCommand]:

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-from mlfc.archive.templates.demo import check_files, module_function
+from mlfc.archive.templates.documents import check_files, module_function
 from mlfc.archive.templates.subject import described_subject
 from mlfc.micro.board.board import Board
-from mlfc.micro.firmware.bare_metal import Firmware
+from mlfc.micro.firmware.bare_metal import INPUTS, Firmware, dynamic_firmware, headers_part, standalone_main
 from mlfc.micro.firmware.host_driven import host_driven_aot_firmware, host_driven_firmware
-from mlfc.micro.firmware.interpreted import dynamic_firmware, headers_part
 from mlfc.micro.firmware.runtime_firmware import graph_firmware, tvm_firmware
-from mlfc.micro.firmware.standalone import INPUTS, standalone_main
 from mlfc.micro.project.model_interface import interface_of
 from mlfc.micro.project.options import BUILD
 from mlfc.micro.project.template import ProjectModel, ProjectOption
@@ -41,8 +37,19 @@ def application_files(model: ProjectModel, project_type: str, entry: str) -> dic
     `entry`: the declaration of the function that the system starts; one of type ``void`` returns nothing.
     """
     if project_type == "selftest":
-        return {"main.c": _selftest_main(model, entry), **selftest_files(model)}
-    return {"main.c": _standalone_main(model, entry), **vector_files(model)}
+        main = render("application/selftest_main.c", name=model.name, entry=entry, is_void=entry.startswith("void"))
+        return {"main.c": main, **selftest_files(model)}
+    # runs the module once, on the first test vector where there is one, and prints its outputs
+    is_void = entry.startswith("void")
+    main = render(
+        "application/main.c",
+        model=interface_of(model),
+        entry=entry,
+        has_vectors=bool(model.vectors),
+        failed="" if is_void else " 1",
+        succeeded="" if is_void else " 0",
+    )
+    return {"main.c": main, **vector_files(model)}
 
 
 def selftest_files(model: ProjectModel) -> dict[str, bytes]:
@@ -67,34 +74,14 @@ def expected_line(model: ProjectModel, project_type: str) -> str:
     return _EXPECTED[project_type].format(name=model.name)
 
 
-def _standalone_main(model: ProjectModel, entry: str) -> bytes:
-    """Return a main that runs the module once, on the first test vector where there is one, and prints its outputs."""
-    is_void = entry.startswith("void")
-    return render(
-        "application/main.c",
-        model=interface_of(model),
-        entry=entry,
-        has_vectors=bool(model.vectors),
-        failed="" if is_void else " 1",
-        succeeded="" if is_void else " 0",
-    )
-
-
-def _selftest_main(model: ProjectModel, entry: str) -> bytes:
-    return render("application/selftest_main.c", name=model.name, entry=entry, is_void=entry.startswith("void"))
-
-
 def firmware_of(model: ProjectModel, board: Board, project_type: str) -> Firmware:
     """Return the main file of a project, and what it takes beside the model and the board's own files."""
-    return _MAKERS[project_type](model, board)
-
-
-def project_types() -> tuple[str, ...]:
-    """Return what firmware can be made to do."""
-    return tuple(_MAKERS)
-
-
-def _standalone(model: ProjectModel, board: Board) -> Firmware:
+    if project_type == SELFTEST:
+        return _selftest(model, board)
+    if project_type == HOST_DRIVEN:
+        if model.graph is not None:
+            return host_driven_firmware(model.graph, board)
+        return host_driven_aot_firmware(model.name, model.details, board, allocates=not model.is_ours)
     if model.graph is not None:
         return graph_firmware(model.graph, board)
     if not model.is_ours:
@@ -114,16 +101,3 @@ def _selftest(model: ProjectModel, board: Board) -> Firmware:
     if board.arch == "avr":
         files[INPUTS] = bytes(1)  # its simulator starts with some
     return Firmware(render("application/selftest_board.c", name=model.name).decode(), files, folders)
-
-
-def _host_driven(model: ProjectModel, board: Board) -> Firmware:
-    if model.graph is not None:
-        return host_driven_firmware(model.graph, board)
-    return host_driven_aot_firmware(model.name, model.details, board, allocates=not model.is_ours)
-
-
-_MAKERS: dict[str, Callable[[ProjectModel, Board], Firmware]] = {
-    "standalone": _standalone,
-    SELFTEST: _selftest,
-    HOST_DRIVEN: _host_driven,
-}

@@ -15,14 +15,12 @@ from typing import Any
 from mlfc.errors import OptionError, OutputError
 from mlfc.micro.board.board import Board, boards, find_board
 from mlfc.micro.board.object_code import object_paths
-from mlfc.micro.board.trust import check_flash_tool
-from mlfc.micro.firmware.fit import check_fit
-from mlfc.micro.firmware.planned_memory import plan_table
+from mlfc.micro.firmware.planned_memory import check_fit, plan_table
 from mlfc.micro.project import arduino, cmake, cmsis_pack, esp_idf, makefile, package, zephyr
 from mlfc.micro.project.firmware import HOST_DRIVEN
-from mlfc.micro.project.model import ProjectSource, project_source
+from mlfc.micro.project.model import project_source
 from mlfc.micro.project.options import GENERATE, checked_options, template_options
-from mlfc.micro.project.record import ARCHIVE, BOARD, BUILT, RECORD, SERVER, ProjectRecord, read_record, record_of
+from mlfc.micro.project.record import ARCHIVE, BOARD, BUILT, RECORD, SERVER, read_record, record_of
 from mlfc.micro.project.template import MODEL_FOLDER, WHAT_TYPES_DO, ProjectModel, ProjectTemplate
 from mlfc.micro.project_server.steps import arguments_of
 from mlfc.micro.render import render
@@ -55,7 +53,7 @@ def generate_project(
 
     `model`: an archive, or a model file that is compiled for the board.
     `folder`: appears whole or not at all.
-    `options`: ``board``, ``project_type`` and others by name, as `options.template_options` lists them.
+    `options`: ``board``, ``project_type`` and others by name, as `template_options` lists them.
     `force`: write into an existing folder; files of an older project in it are removed, others stay.
     `trust_board`: whether a board's file may name any program, its flash tool included; see `board.find_board`.
 
@@ -65,17 +63,31 @@ def generate_project(
     """
     chosen = templates().get(template)
     target = Path(folder)
-    _check_place(target, force=force)
+    if not target.exists():
+        check_writable(target)
+    elif not target.is_dir():
+        raise OutputError("expected a folder, got an existing file", place=str(target), next_step="Name a folder")
+    elif not force and any(target.iterdir()):
+        raise OutputError(
+            "The specified project dir already exists. To force overwriting it use '-f' or '--force'.",
+            place=str(target),
+        )
     values = checked_options(template_options(chosen, boards()), options, GENERATE)
     name, project_type = str(values["board"]), str(values["project_type"])
     board = find_board(name, trust=trust_board)
-    check_flash_tool(board, [tool for item in boards() if (tool := boards().get(item).flash_tool)], name)
+    tool, known = board.flash_tool, [item.flash_tool for item in map(boards().get, boards()) if item.flash_tool]
+    if tool is not None and not board.trusted and all(tool.command != item.command for item in known):
+        raise OptionError(
+            f"flash_tool: the project would run the file's own command '{' '.join(tool.command)}'"[:400],
+            place=name,
+            next_step="If you trust the author of the file, add --trust-board; in Python: trust_board=True",
+        )
     reason = chosen.refuses(board)
     if reason is not None:
         raise OptionError(f"template {chosen.name} does not support board '{board.name}': {reason}")
     module = values["module"]
     with project_source(model, board, project_type, None if module is None else str(module)) as source:
-        check_model(chosen, board, project_type, source.model)
+        check_model(chosen, board, project_type, source)
         # the project carries the board's file, and where that came from is nobody's business
         made = project_files(chosen, board, project_type, {**values, "board": board.name}, source)
         made[BOARD] = board.text.encode()
@@ -114,48 +126,30 @@ def check_model(template: ProjectTemplate, board: Board, project_type: str, mode
 
 
 def project_files(
-    template: ProjectTemplate, board: Board, project_type: str, options: Mapping[str, Any], source: ProjectSource
+    template: ProjectTemplate, board: Board, project_type: str, options: Mapping[str, Any], model: ProjectModel
 ) -> dict[str, Data]:
     """Return all files of a project but the board's, by relative path."""
-    made: dict[str, Data] = {f"{MODEL_FOLDER}/{path}": data for path, data in source.members.items()}
-    made[ARCHIVE] = source.model.archive
-    made.update(_server_files())
-    made.update(template.files(source.model, board, project_type, options))
-    record = record_of(template, board, project_type, options, source.model)
-    if "README.md" not in made:
-        made["README.md"] = readme(template, board, record.document)
-    record = record.listing([*made, BOARD, RECORD])
-    made[RECORD] = (json.dumps(record.document, indent=2) + "\n").encode()
-    return made
-
-
-def _server_files() -> dict[str, Data]:
-    """Return the API server, which stands alone in the project."""
+    made: dict[str, Data] = {f"{MODEL_FOLDER}/{path}": data for path, data in model.members.items()}
+    made[ARCHIVE] = model.archive
+    # the API server stands alone in the project
     package = files("mlfc.micro").joinpath(_SERVER_PACKAGE)
-    made: dict[str, Data] = {
-        f"{_SERVER_PACKAGE}/{item.name}": item.read_bytes() for item in package.iterdir() if item.name.endswith(".py")
-    }
+    scripts = (item for item in package.iterdir() if item.name.endswith(".py"))
+    made |= {f"{_SERVER_PACKAGE}/{item.name}": item.read_bytes() for item in scripts}
     made[SERVER] = render(f"project/{SERVER}")
+    made.update(template.files(model, board, project_type, options))
+    record = record_of(template, board, project_type, options, model)
+    if "README.md" not in made:
+        made["README.md"] = readme(template, board, record)
+    record["files"] = sorted([*made, BOARD, RECORD])
+    made[RECORD] = (json.dumps(record, indent=2) + "\n").encode()
     return made
-
-
-def _check_place(target: Path, *, force: bool) -> None:
-    if not target.exists():
-        check_writable(target)
-        return
-    if not target.is_dir():
-        raise OutputError("expected a folder, got an existing file", place=str(target), next_step="Name a folder")
-    if not force and any(target.iterdir()):
-        raise OutputError(
-            "The specified project dir already exists. To force overwriting it use '-f' or '--force'.",
-            place=str(target),
-        )
 
 
 def _remove_older(target: Path) -> None:
     """Remove what an older project left: its files, and what was built of them."""
-    older = _older(target)
-    if older is None:
+    try:
+        older = read_record(target)
+    except OptionError:  # nothing of ours is there, or nothing that can be read
         return
     for path in (*older.files, older.firmware):
         place = target / path
@@ -164,13 +158,6 @@ def _remove_older(target: Path) -> None:
             place.unlink()
     if not (target / BUILT).is_symlink():
         shutil.rmtree(target / BUILT, ignore_errors=True)
-
-
-def _older(target: Path) -> ProjectRecord | None:
-    try:
-        return read_record(target)
-    except OptionError:  # nothing of ours is there, or nothing that can be read
-        return None
 
 
 def readme(template: ProjectTemplate, board: Board, document: Mapping[str, Any]) -> bytes:

@@ -7,8 +7,8 @@ from typing import Any
 
 from mlfc.micro.board.board import Board
 from mlfc.micro.firmware.bare_metal import project_files, refuses_bare_metal
-from mlfc.micro.project.firmware import FIRMWARE_OPTIONS, SELFTEST, firmware_of, project_types
-from mlfc.micro.project.template import MODEL_CODE, ProjectModel, ProjectTemplate
+from mlfc.micro.project.firmware import FIRMWARE_OPTIONS, SELFTEST, firmware_of
+from mlfc.micro.project.template import MODEL_CODE, PROJECT_TYPES, ProjectModel, ProjectTemplate
 from mlfc.support.content import Data
 
 
@@ -22,7 +22,7 @@ def _files(model: ProjectModel, board: Board, project_type: str, _options: Mappi
 TEMPLATE = ProjectTemplate(
     "makefile",
     "Bare-metal firmware, built by make",
-    project_types(),
+    PROJECT_TYPES,
     refuses_bare_metal,
     _files,
     FIRMWARE_OPTIONS,

@@ -7,22 +7,20 @@ import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 from mlfc.archive.read.layout import CODE
 from mlfc.archive.read.load import artifact_kind
 from mlfc.archive.read.module_parts import ModuleParts, read_parts
-from mlfc.archive.templates.demo import FOLDER as DEMO
+from mlfc.archive.templates.documents import FOLDER as DEMO
 from mlfc.errors import OptionError
 from mlfc.micro.board.board import Board
-from mlfc.micro.firmware.bare_metal import check_path
+from mlfc.micro.firmware.bare_metal import check_path, unbounded
 from mlfc.micro.firmware.graph_source import graph_of_parts, require_code_alone
-from mlfc.micro.firmware.interpreted import unbounded
 from mlfc.micro.firmware.runtime_firmware import aot_details, graph_details
 from mlfc.micro.project.template import ProjectModel
 from mlfc.support.c_names import module_name
-from mlfc.support.content import Data, ViewContent
+from mlfc.support.content import Data
 from mlfc.support.module_info import ModuleInterface
 from mlfc.support.plain_file import open_plain
 from mlfc.support.tar import open_tar
@@ -33,18 +31,10 @@ _VECTORS = 3
 _EXECUTORS = {"selftest": ("aot", "vm"), "standalone": ("aot", "graph", "vm")}
 
 
-@dataclass(frozen=True, eq=False)
-class ProjectSource:
-    """What a project is generated from."""
-
-    model: ProjectModel
-    members: dict[str, Data]  # all files of the archive
-
-
 @contextmanager
 def project_source(
     path: str | os.PathLike[str], board: Board, project_type: str, module: str | None = None
-) -> Iterator[ProjectSource]:
+) -> Iterator[ProjectModel]:
     """Give what a project is generated from, as long as the block runs.
 
     `path`: an archive, or a model file: that is compiled for the board, for the graph executor where a host drives the
@@ -55,11 +45,8 @@ def project_source(
     """
     kind = artifact_kind(path)
     if kind in ("library", "objects"):
-        raise OptionError(
-            "expected an archive or a model, got a shared library",
-            place=str(path),
-            next_step="Give an archive or a model",
-        )
+        cause, step = "expected an archive or a model, got a shared library", "Give an archive or a model"
+        raise OptionError(cause, place=str(path), next_step=step)
     if kind == "archive":
         yield _read(path, module, project_type)
         return
@@ -67,30 +54,27 @@ def project_source(
         raise OptionError(
             "option --module requires an archive; a model is a single module", place="module", next_step="Leave it out"
         )
-    with TemporaryFolder() as folder:
-        yield _read(_compiled(path, board, project_type, Path(folder)), None, project_type)
-
-
-def _compiled(path: str | os.PathLike[str], board: Board, project_type: str, folder: Path) -> Path:
     from mlfc.archive.write.export import export_model_library_format
     from mlfc.compiler import build
     from mlfc.frontend import import_model
     from mlfc.relay.dynamic import is_dynamic
 
     mod, params = import_model(Path(path))
-    name = module_name(Path(path).name.partition(".")[0])
     executor = "graph" if project_type == "host_driven" else "aot"
     if is_dynamic(mod) and "vm" in _EXECUTORS.get(project_type, ()):
         executor = "vm"
+    name = module_name(Path(path).name.partition(".")[0])
     factory = build(mod, board.target, params, executor=executor, module_name=name)
     vectors = _VECTORS if project_type == "selftest" else 0
-    return export_model_library_format(factory, folder / "model.tar", test_vectors=vectors)
+    with TemporaryFolder() as folder:
+        made = export_model_library_format(factory, Path(folder, "model.tar"), test_vectors=vectors)
+        yield _read(made, None, project_type)
 
 
-def _read(path: str | os.PathLike[str], module: str | None, project_type: str) -> ProjectSource:
+def _read(path: str | os.PathLike[str], module: str | None, project_type: str) -> ProjectModel:
     parts = read_parts(path, module)
     with open_tar(path) as tar:
-        members: dict[str, Data] = {name: ViewContent(tar.view(name)) for name in sorted(tar.sizes)}
+        members: dict[str, Data] = {name: tar.view(name) for name in sorted(tar.sizes)}
     # code of external generators stands beside the module's own
     members |= {f"{CODE}/{path}": data for path, data in parts.code.items() if path.startswith("external/")}
     name = parts.record.name
@@ -103,11 +87,11 @@ def _read(path: str | os.PathLike[str], module: str | None, project_type: str) -
     for code in parts.code:
         check_path(code)
     with open_plain(path) as file:
-        archive = ViewContent(memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)))
+        archive = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
     graph = graph_of_parts(parts) if parts.executor == "graph" else None
     details, is_ours = details_of(parts), parts.record.details is not None
-    model = ProjectModel(name.lower(), parts.executor or "", parts.code, details, vectors, archive, graph, is_ours)
-    return ProjectSource(model, members)
+    executor = parts.executor or ""
+    return ProjectModel(name.lower(), executor, parts.code, details, vectors, members, archive, graph, is_ours)
 
 
 def details_of(parts: ModuleParts) -> ModuleInterface:
@@ -122,30 +106,21 @@ def details_of(parts: ModuleParts) -> ModuleInterface:
     return aot_details(parts)
 
 
-def _check_interpreted(parts: ModuleParts, project_type: str) -> None:
-    """Raise OptionError unless firmware can run a module of the virtual machine: in one array, without a host."""
-    name, details = parts.record.name, parts.record.details
-    if details is None or details.vm is None or details.vm.work_bytes is None:
-        raise unbounded(details, name, parts.place)
-    require_code_alone(name, parts.imports)
-    if "vm" not in _EXECUTORS.get(project_type, ()):
-        raise OptionError(
-            f"module '{name}' is for the virtual machine, which projects of the type {project_type} do not run",
-            place=parts.place,
-            next_step="Use --type standalone, or --type selftest on an archive with test vectors",
-        )
-
-
 def _check_fits(parts: ModuleParts, project_type: str, *, has_vectors: bool) -> None:
-    name = parts.record.name
-    if parts.executor == "vm":
-        _check_interpreted(parts, project_type)
+    name, details = parts.record.name, parts.record.details
+    if parts.executor == "vm":  # firmware runs it in one array, without a host
+        if details is None or details.vm is None or details.vm.work_bytes is None:
+            raise unbounded(details, name, parts.place)
+        require_code_alone(name, parts.imports)
+        if "vm" not in _EXECUTORS.get(project_type, ()):
+            raise OptionError(
+                f"module '{name}' is for the virtual machine, which projects of the type {project_type} do not run",
+                place=parts.place,
+                next_step="Use --type standalone, or --type selftest on an archive with test vectors",
+            )
     if project_type == "selftest" and not has_vectors:
-        raise OptionError(
-            f"module '{name}' has no test vectors",
-            place=parts.place,
-            next_step="Compile the model with --test-vectors 3",
-        )
+        step = "Compile the model with --test-vectors 3"
+        raise OptionError(f"module '{name}' has no test vectors", place=parts.place, next_step=step)
     wanted = _EXECUTORS.get(project_type, ("aot", "graph"))
     if parts.executor not in wanted:
         raise OptionError(

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mlfc.archive.templates.subject import DemoTensor, described_subject, given_pools
-from mlfc.micro.firmware.makefile import COMPILE_FLAGS
+from mlfc.micro.firmware.bare_metal import COMPILE_FLAGS
 from mlfc.micro.project.template import MODEL_CODE, WHAT_TYPES_DO, ProjectModel
 from mlfc.micro.render import render
 from mlfc.support import dtypes
@@ -29,42 +29,12 @@ class IoBuffer:
 
     tensor: DemoTensor
     array: str
-
-    @property
-    def macro(self) -> str:
-        """What the macros about it start with."""
-        return self.array.upper()
-
-    @property
-    def is_float(self) -> bool:
-        """Whether C has an element as a floating-point number: halves are bits to it."""
-        return self.tensor.c_type in ("float", "double")
-
-    @property
-    def is_unsigned(self) -> bool:
-        """Whether C has an element as an unsigned integer."""
-        return self.tensor.c_type.startswith("u")
-
-    @property
-    def printed(self) -> tuple[str, str]:
-        """How printf takes an element: the conversion, and the type to cast to."""
-        if self.is_float:
-            return "%g", "double"
-        return _PRINTED.get(self.tensor.dtype, ("%lu", "unsigned long") if self.is_unsigned else ("%ld", "long"))
-
-    @property
-    def description(self) -> str:
-        """Shape, type and meaning, in one line."""
-        tensor = self.tensor
-        text = f"{tensor.name[:200]}: {' x '.join(map(str, tensor.shape)) or 'scalar'} {tensor.dtype}"
-        if tensor.scale is not None:
-            text += f", real = {self.scale_digits} * (value - {tensor.zero_point})"
-        return text
-
-    @property
-    def scale_digits(self) -> str:
-        """The scale in C's notation."""
-        return repr(float(self.tensor.scale or 0.0))
+    macro: str  # what the macros about it start with
+    is_float: bool  # whether C has an element as a floating-point number: halves are bits to it
+    is_unsigned: bool  # whether C has an element as an unsigned integer
+    printed: tuple[str, str]  # how printf takes an element: the conversion, and the type to cast to
+    scale_digits: str  # the scale in C's notation
+    description: str  # shape, type and meaning, in one line
 
 
 @dataclass(frozen=True)
@@ -74,54 +44,32 @@ class ModelInterface:
     name: str
     inputs: tuple[IoBuffer, ...]
     outputs: tuple[IoBuffer, ...]
-    is_mapped: bool = False  # they lie in the module's workspace instead of in arrays of their own
-    keeps_state: bool = False  # between runs
-
-    @property
-    def header(self) -> str:
-        """The header's file name."""
-        return f"{self.name}_model.h"
-
-    @property
-    def source(self) -> str:
-        """The C file's name."""
-        return f"{self.name}_model.c"
-
-    @property
-    def run(self) -> str:
-        """The function that runs the module."""
-        return f"{self.name}_run"
-
-    @property
-    def reset(self) -> str:
-        """The function that resets what the module keeps between runs."""
-        return f"{self.name}_reset_state"
-
-    @property
-    def buffers(self) -> tuple[IoBuffer, ...]:
-        """All inputs and outputs."""
-        return (*self.inputs, *self.outputs)
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of all buffers outside the workspace."""
-        if self.is_mapped:
-            return 0
-        return sum(item.tensor.c_length * dtypes.nbytes(item.tensor.dtype) for item in self.buffers)
-
-    @property
-    def prints_floats(self) -> bool:
-        """Whether printing its outputs takes floating-point conversions."""
-        return any(item.is_float for item in self.outputs)
+    buffers: tuple[IoBuffer, ...]  # all of them
+    header: str  # file names
+    source: str
+    run: str  # the function that runs the module
+    reset: str  # the function that resets what the module keeps between runs
+    nbytes: int  # of all buffers outside the workspace
+    is_mapped: bool  # they lie in the module's workspace instead of in arrays of their own
+    keeps_state: bool  # between runs
 
 
 def interface_of(model: ProjectModel) -> ModelInterface:
     """Return the application's names for a module."""
-    subject = described_subject(model.name, model.details)
+    name, subject = model.name, described_subject(model.name, model.details)
+    inputs, outputs = _buffers(f"{name}_input", subject.inputs), _buffers(f"{name}_output", subject.outputs)
+    sizes = (item.tensor.c_length * dtypes.nbytes(item.tensor.dtype) for item in (*inputs, *outputs))
+    nbytes = 0 if subject.maps_tensors else sum(sizes)
     return ModelInterface(
-        model.name,
-        _buffers(f"{model.name}_input", subject.inputs),
-        _buffers(f"{model.name}_output", subject.outputs),
+        name,
+        inputs,
+        outputs,
+        (*inputs, *outputs),
+        f"{name}_model.h",
+        f"{name}_model.c",
+        f"{name}_run",
+        f"{name}_reset_state",
+        nbytes,
         subject.maps_tensors,
         subject.keeps_state,
     )
@@ -144,7 +92,18 @@ def interface_files(model: ProjectModel) -> dict[str, bytes]:
 
 def _buffers(stem: str, tensors: Sequence[DemoTensor]) -> tuple[IoBuffer, ...]:
     """Return tensors with their arrays, which are named after fields where there are several."""
-    return tuple(IoBuffer(tensor, stem if len(tensors) == 1 else f"{stem}_{tensor.field}") for tensor in tensors)
+    found = []
+    for tensor in tensors:
+        array = stem if len(tensors) == 1 else f"{stem}_{tensor.field}"
+        is_float, is_unsigned = tensor.c_type in ("float", "double"), tensor.c_type.startswith("u")
+        usual = ("%lu", "unsigned long") if is_unsigned else ("%ld", "long")
+        printed = ("%g", "double") if is_float else _PRINTED.get(tensor.dtype, usual)
+        digits = repr(float(tensor.scale or 0.0))
+        text = f"{tensor.name[:200]}: {' x '.join(map(str, tensor.shape)) or 'scalar'} {tensor.dtype}"
+        if tensor.scale is not None:
+            text += f", real = {digits} * (value - {tensor.zero_point})"
+        found.append(IoBuffer(tensor, array, array.upper(), is_float, is_unsigned, printed, digits, text))
+    return tuple(found)
 
 
 def library_files(model: ProjectModel, application: Mapping[str, Data], folder: str) -> dict[str, Data]:

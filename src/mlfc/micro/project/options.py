@@ -86,17 +86,13 @@ def _checked(option: ProjectOption, value: Any) -> str | int | bool:
             raise refused_value(option.name, value, "it has characters that make or CMake would not take as they are")
     except ValueError as error:
         raise OptionError(str(error)) from None
-    return _chosen(option, typed)
-
-
-def _chosen(option: ProjectOption, text: str) -> str:
     # the path of a file names a board of the user's own
-    is_file = option.name == "board" and text.endswith(".toml")
-    if option.choices is not None and text not in option.choices and not is_file:
-        near = nearest(text, option.choices)
+    is_file = option.name == "board" and typed.endswith(".toml")
+    if option.choices is not None and typed not in option.choices and not is_file:
+        near = nearest(typed, option.choices)
         raise OptionError(
-            f"Choice '{text[:100]}' for option '{option.name}' is invalid. "
+            f"Choice '{typed[:100]}' for option '{option.name}' is invalid. "
             f"Available choices are: {', '.join(option.choices)}",
             next_step=f"Nearest: {', '.join(near)}" if near else None,
         )
-    return text
+    return typed

@@ -9,7 +9,7 @@ from typing import Any
 from mlfc.archive.templates.documents import cmake_target
 from mlfc.errors import OptionError
 from mlfc.micro.board.board import Board
-from mlfc.micro.project.cmake import build_commands, is_cross, languages, toolchain_files
+from mlfc.micro.project.cmake import build_commands, languages, toolchain_files
 from mlfc.micro.project.firmware import APPLICATION_TYPES, application_files, expected_line
 from mlfc.micro.project.model_interface import c_files, library_files, library_values
 from mlfc.micro.project.options import GENERATE
@@ -31,7 +31,7 @@ def _files(model: ProjectModel, board: Board, project_type: str, options: Mappin
         "target": cmake_target(model.name),
         "version": version,
         "expected": expected_line(model, project_type),
-        "is_cross": is_cross(board),
+        "is_cross": board.arch != "host",
         "languages": languages(model.code),
         "example_sources": c_files(application, f"{_EXAMPLE}/"),
     }
@@ -45,7 +45,7 @@ def _files(model: ProjectModel, board: Board, project_type: str, options: Mappin
 
 def _commands(model: ProjectModel, board: Board) -> dict[str, tuple[ToolCommand, ...]]:
     commands: dict[str, tuple[ToolCommand, ...]] = {"build": build_commands(board)}
-    if not is_cross(board):
+    if board.arch == "host":
         commands["run"] = (ToolCommand((f"./build/{cmake_target(model.name)}_example",), "Build the project first"),)
     return commands
 

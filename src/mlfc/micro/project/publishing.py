@@ -14,10 +14,10 @@ from mlfc.errors import OptionError, OutputError
 from mlfc.micro.board.board import Board, boards, find_board
 from mlfc.micro.project import arduino, cmsis_pack, esp_idf, zephyr
 from mlfc.micro.project.generate import check_model
-from mlfc.micro.project.model import ProjectSource, project_source
+from mlfc.micro.project.model import project_source
 from mlfc.micro.project.model_interface import interface_of, symbol
 from mlfc.micro.project.options import GENERATE, checked_options, template_options
-from mlfc.micro.project.template import MODEL_CODE, ProjectTemplate
+from mlfc.micro.project.template import MODEL_CODE, ProjectModel, ProjectTemplate
 from mlfc.micro.render import render
 from mlfc.support.atomic import check_writable, write_folder
 from mlfc.support.content import Data, to_bytes
@@ -80,9 +80,8 @@ class PackageForm:
     has_model: bool  # whether it has the generated code where projects have it
     leaves_out: str = r"(?!)"  # files of projects that are not published, as a regular expression
 
-    def files(self, source: ProjectSource, board: Board, details: Details) -> dict[str, Data]:
+    def files(self, model: ProjectModel, board: Board, details: Details) -> dict[str, Data]:
         """Return the files of the package by relative path."""
-        model = source.model
         check_model(self.template, board, _TYPE, model)
         options = template_options(self.template, boards())
         values = {
@@ -96,11 +95,12 @@ class PackageForm:
         made = dict(self.template.files(model, board, _TYPE, checked))
         if self.has_model:
             made |= {
-                f"model/{path}": data for path, data in source.members.items() if f"model/{path}".startswith(MODEL_CODE)
+                f"model/{path}": data for path, data in model.members.items() if f"model/{path}".startswith(MODEL_CODE)
             }
         made = {path: data for path, data in made.items() if not re.fullmatch(self.leaves_out, path)}
         text = details.licence_text
         made[_LICENCE_FILE] = render("published/LICENSE", author=details.author) if text is None else text.encode()
+        buffers = interface_of(model).buffers
         made["README.md"] = render(
             "published/README.md",
             form=self.template.name,
@@ -108,7 +108,10 @@ class PackageForm:
             model=interface_of(model),
             name=model.name,
             symbol=symbol(model),
-            tensors=[(item.array, _cell(item.description)) for item in interface_of(model).buffers],
+            # plain text for a table of Markdown
+            tensors=[
+                (item.array, re.sub(r"([\\\\|*_<`\[])", r"\\\1", printable(item.description))) for item in buffers
+            ],
             vendor=_vendor(details.author),
             memory=model.details.memory,
             target=board.target,
@@ -130,11 +133,6 @@ FORMS = {
     )
 }  # fmt: skip
 """By their templates' names."""
-
-
-def forms_for(board: Board) -> list[str]:
-    """Return the forms in which a board's models can be published."""
-    return [name for name, form in FORMS.items() if form.template.refuses(board) is None]
 
 
 def make_packages(
@@ -188,7 +186,7 @@ def make_packages(
     made: dict[str, Data] = {}
     published: dict[str, Path] = {}
     with project_source(model, board, _TYPE, module) as source:
-        name = source.model.name
+        name = source.name
         words = {
             "library": arduino.library_name(name), "vendor": _vendor(details.author), "name": name,
             "version": details.version,
@@ -217,7 +215,8 @@ def _chosen(forms: Sequence[str], board: Board) -> list[PackageForm]:
         reason = FORMS[name].template.refuses(board)
         if reason is not None:
             raise OptionError(f"form {name} does not support board '{board.name}': {reason}", place="--form")
-    chosen = list(dict.fromkeys(forms)) or forms_for(board)
+    fitting = [name for name, form in FORMS.items() if form.template.refuses(board) is None]
+    chosen = list(dict.fromkeys(forms)) or fitting
     if not chosen:
         raise OptionError(f"board '{board.name}' has no name in any of these build systems", place="--board")
     return [FORMS[name] for name in chosen]
@@ -229,11 +228,6 @@ def _vendor(author: str) -> str:
     if len(words) < 2:
         raise OptionError(f"expected a name with letters or digits, got '{author[:100]}'", place="--author")
     return words
-
-
-def _cell(text: str) -> str:
-    """Return plain text for a table of Markdown."""
-    return re.sub(r"([\\\\|*_<`\[])", r"\\\1", printable(text))
 
 
 def _zip(files: Mapping[str, Data], top: str) -> bytes:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from mlfc.errors import ArchiveError, OptionError
-from mlfc.micro.board.board import Board
+from mlfc.micro.board.board import Board, FlashTool
 from mlfc.micro.firmware.bare_metal import ELF
 from mlfc.micro.project.options import template_options
 from mlfc.micro.project.template import ProjectModel, ProjectOption, ProjectTemplate, ToolCommand
@@ -24,7 +24,7 @@ _AGAIN = "Generate the project again with: mlfc project create"
 # seconds, as microTVM's servers have them: start is tried again after, given up after, a reply may take
 _SERIAL_TIMEOUTS, _EMULATOR_TIMEOUTS = (2.0, 5.0, 5.0), (2.0, 10.0, 10.0)
 _TIMEOUTS = ("session_start_retry_timeout_sec", "session_start_timeout_sec", "session_established_timeout_sec")
-_TEXTS = ("template", "board", "project_type", "module", "executor", "firmware")
+_TEXTS = ("template", "project_type", "module", "executor", "firmware")
 _HEX, _BIN = "firmware.hex", "firmware.bin"
 
 
@@ -32,99 +32,47 @@ _HEX, _BIN = "firmware.hex", "firmware.bin"
 class ProjectRecord:
     """What a project says of itself."""
 
+    template: str
+    project_type: str
+    module: str
+    executor: str  # ``aot``, ``graph`` or ``vm``
+    firmware: str  # where the build leaves the program
+    files: tuple[str, ...]  # what was generated, by path
     document: Mapping[str, Any]  # as in the file
-
-    @property
-    def template(self) -> str:
-        """The template's name."""
-        return str(self.document["template"])
-
-    @property
-    def project_type(self) -> str:
-        """What its firmware does."""
-        return str(self.document["project_type"])
-
-    @property
-    def module(self) -> str:
-        """The module's name."""
-        return str(self.document["module"])
-
-    @property
-    def executor(self) -> str:
-        """``aot`` or ``graph``."""
-        return str(self.document["executor"])
-
-    @property
-    def firmware(self) -> str:
-        """Where the build leaves the program."""
-        return str(self.document["firmware"])
-
-    @property
-    def files(self) -> tuple[str, ...]:
-        """What was generated, by path."""
-        return tuple(self.document["files"])
-
-    @property
-    def runs_here(self) -> bool:
-        """Whether the firmware runs on this machine or under an emulator."""
-        return "run" in self.document["steps"]
-
-    def listing(self, paths: Iterable[str]) -> ProjectRecord:
-        """Return the record with the project's files in it."""
-        return replace(self, document={**self.document, "files": sorted(paths)})
 
 
 def record_of(
     template: ProjectTemplate, board: Board, project_type: str, options: Mapping[str, Any], model: ProjectModel
-) -> ProjectRecord:
-    """Return what a new project says of itself, but for its files."""
+) -> dict[str, Any]:
+    """Return what ``project.json`` says of a new project, but for its files."""
     steps = project_steps(template, board, project_type, model)
     timeouts = _EMULATOR_TIMEOUTS if "run" in steps else _SERIAL_TIMEOUTS
-    return ProjectRecord(
-        {
-            "format": FORMAT,
-            "template": template.name,
-            "board": board.name,
-            "project_type": project_type,
-            "module": model.name,
-            "executor": model.executor,
-            "firmware": firmware_path(template, model),
-            "options": dict(options),
-            "project_options": _options(template, board, options),
-            "steps": {name: [asdict(command) for command in commands] for name, commands in steps.items()},
-            "serial": board.serial and asdict(board.serial),
-            "timeouts": dict(zip(_TIMEOUTS, timeouts, strict=True)),
-            "files": [],
-        }
-    )
-
-
-def _options(template: ProjectTemplate, board: Board, values: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the options as a project's server lists them.
-
-    Clients send every option with its default, so what was said when the project was made is the default now.
-    """
-    return [
-        as_json(replace(option, default=values.get(option.name), required=(), optional=_later(option)))
-        for option in template_options(template, (board.name,))
-    ]
-
-
-def _later(option: ProjectOption) -> tuple[str, ...]:
-    return tuple(dict.fromkeys((*option.required, *option.optional)))
+    listed = []
+    for option in template_options(template, (board.name,)):
+        # clients send every option with its default, so what was said when the project was made is the default now
+        later = tuple(dict.fromkeys((*option.required, *option.optional)))
+        listed.append(as_json(replace(option, default=options.get(option.name), required=(), optional=later)))
+    return {
+        "format": FORMAT,
+        "template": template.name,
+        "board": board.name,
+        "project_type": project_type,
+        "module": model.name,
+        "executor": model.executor,
+        "firmware": firmware_path(template, model),
+        "options": dict(options),
+        "project_options": listed,
+        "steps": {name: [asdict(command) for command in commands] for name, commands in steps.items()},
+        "serial": board.serial and asdict(board.serial),
+        "timeouts": dict(zip(_TIMEOUTS, timeouts, strict=True)),
+        "files": [],
+    }
 
 
 def as_json(option: ProjectOption) -> dict[str, Any]:
     """Return an option as the Project API describes it."""
-    return {
-        "name": option.name,
-        "help": option.help,
-        "choices": option.choices and list(option.choices),
-        "default": option.default,
-        "type": option.type,
-        "required": list(option.required) or None,
-        "optional": list(option.optional) or None,
-    }
+    facts = {key: getattr(option, key) for key in ("name", "help", "choices", "default", "type")}
+    return {**facts, "required": option.required or None, "optional": option.optional or None}
 
 
 def read_record(folder: Path) -> ProjectRecord:
@@ -147,20 +95,25 @@ def read_record(folder: Path) -> ProjectRecord:
         raise OptionError(error.cause, place=str(place), next_step=_AGAIN) from None
     if not isinstance(document, dict) or document.get("format") != FORMAT or not _is_sound(document):
         raise OptionError(f"expected a project record of format {FORMAT}", place=str(place), next_step=_AGAIN)
-    return ProjectRecord(document)
+    texts = {key: document[key] for key in _TEXTS}
+    return ProjectRecord(**texts, files=tuple(document["files"]), document=document)
 
 
 def _is_sound(document: Mapping[str, Any]) -> bool:
-    texts = all(isinstance(document.get(key), str) for key in _TEXTS)
+    texts = all(isinstance(document.get(key), str) for key in (*_TEXTS, "board"))
     files = document.get("files")
     if not texts or not isinstance(files, list) or not isinstance(document.get("steps"), dict):
         return False
-    return all(isinstance(path, str) and _points_inside(path) for path in (*files, document["firmware"]))
-
-
-def _points_inside(path: str) -> bool:
-    parts = Path(path)
-    return bool(path) and not parts.is_absolute() and ".." not in parts.parts and "\0" not in path
+    for path in (*files, document["firmware"]):
+        if (
+            not isinstance(path, str)
+            or not path
+            or "\0" in path
+            or Path(path).is_absolute()
+            or ".." in Path(path).parts
+        ):
+            return False
+    return True
 
 
 def firmware_path(template: ProjectTemplate, model: ProjectModel) -> str:
@@ -177,9 +130,11 @@ def project_steps(
         steps[name] = commands if isinstance(commands, tuple) else (commands,)
     elf = firmware_path(template, model)
     if "build" not in steps:
-        steps["build"] = (_make(board),)
+        arguments = ("make", "-j2", "CFLAGS={cflags}", "STACK_BYTES={stack_bytes}", "{trace:TRACE=1}")
+        compiler = {f"{board.toolchain.prefix}gcc": install_hint(board.toolchain.packages)}
+        steps["build"] = (ToolCommand(arguments, install_hint(["make"]), needs=compiler),)
     if "flash" not in steps and board.flash_tool is not None:
-        steps["flash"] = _flash(board, elf)
+        steps["flash"] = _flash(board, board.flash_tool, elf)
     if "run" not in steps and template.is_bare_metal:
         run = run_command(board, project_type, elf)
         if run is not None:
@@ -187,32 +142,20 @@ def project_steps(
     return steps
 
 
-def _make(board: Board) -> ToolCommand:
-    return ToolCommand(
-        ("make", "-j2", "CFLAGS={cflags}", "STACK_BYTES={stack_bytes}", "{trace:TRACE=1}"),
-        install_hint(["make"]),
-        needs={f"{board.toolchain.prefix}gcc": install_hint(board.toolchain.packages)},
-    )
-
-
 def install_hint(packages: Sequence[str]) -> str:
     """Say how to install Debian's packages."""
     return f"Install it; on Debian: apt-get install {' '.join(packages)}"
 
 
-def _flash(board: Board, elf: str) -> tuple[ToolCommand, ...]:
-    assert board.flash_tool is not None
+def _flash(board: Board, tool: FlashTool, elf: str) -> tuple[ToolCommand, ...]:
     objcopy, commands = f"{board.toolchain.prefix}objcopy", []
-    text = " ".join(board.flash_tool.command)
+    text = " ".join(tool.command)
     for place, kind, path in (("{hex}", "ihex", _HEX), ("{bin}", "binary", _BIN)):
         if place in text:
             commands.append(ToolCommand((objcopy, "-O", kind, elf, path), install_hint(board.toolchain.packages)))
     files = {"{elf}": elf, "{hex}": _HEX, "{bin}": _BIN}
-    arguments = tuple(
-        re.sub(r"\{(?:elf|hex|bin)\}", lambda match: files[match.group()], argument)
-        for argument in board.flash_tool.command
-    )
-    return (*commands, ToolCommand(arguments, board.flash_tool.install))
+    arguments = (re.sub(r"\{(?:elf|hex|bin)\}", lambda match: files[match.group()], word) for word in tool.command)
+    return (*commands, ToolCommand(tuple(arguments), tool.install))
 
 
 def run_command(board: Board, project_type: str, elf: str) -> ToolCommand | None:

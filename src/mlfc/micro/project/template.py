@@ -37,6 +37,7 @@ class ProjectModel:
     code: Mapping[str, Data]  # its generated code: ``src/...`` and ``include/...``; every path is safe in a Makefile
     details: ModuleInterface  # a `ModuleInfo` where mlfc compiled it
     vectors: Mapping[str, Data]  # the archive's test vectors of this module by file name; empty where it has none
+    members: Mapping[str, Data]  # all files of the archive
     archive: Data  # the archive itself, which projects carry as ``model.tar``
     # what the graph executor runs, here or on a host that drives the firmware; None for AOT
     graph: GraphSource | None = None

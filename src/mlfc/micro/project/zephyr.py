@@ -30,15 +30,12 @@ def _files(model: ProjectModel, board: Board, project_type: str, options: Mappin
             "zephyr/prj.conf",
             **values,
             stack_bytes=options["config_main_stack_size"] or board.stack_bytes,
-            prints_floats=project_type == "standalone" and interface.prints_floats,
+            prints_floats=project_type == "standalone" and any(item.is_float for item in interface.outputs),
             has_fpu="FPU" in board.features,
             core=board.core,
         ),
         "app/sample.yaml": render(
-            "zephyr/sample.yaml",
-            **values,
-            platform=board.vendor["zephyr"],
-            expected=expected_line(model, project_type),
+            "zephyr/sample.yaml", **values, platform=board.vendor["zephyr"], expected=expected_line(model, project_type)
         ),
         **library_files(model, application, "app/src"),
     }

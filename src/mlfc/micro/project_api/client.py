@@ -2,39 +2,185 @@
 
 from __future__ import annotations
 
+import json
 import os
+import subprocess
+import sys
+import threading
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import mlfc.crt
-from mlfc.errors import (
-    MalformedReplyError,
-    NotATemplateProjectError,
-    OptionError,
-    ProjectError,
-    TemplateProjectError,
-    TransportClosedError,
-)
+from mlfc import errors
 from mlfc.micro.project.generate import templates
-from mlfc.micro.project_api.connection import ServerConnection
+from mlfc.micro.project_server import protocol
 from mlfc.micro.project_server.option_values import check_names
-from mlfc.micro.project_server.protocol import PROTOCOL_VERSION, decode_bytes, encode_bytes
+from mlfc.micro.project_server.steps import end_process
 from mlfc.micro.rpc.transport import Timeouts
 from mlfc.support.temporary import TemporaryFolder
+from mlfc.support.text import shortened
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
     from mlfc.factory import Factory
 
+SERVER = "microtvm_api_server.py"
+_LAUNCHER = "launch_microtvm_api_server.bat" if sys.platform == "win32" else "launch_microtvm_api_server.sh"
+_GRACE_SECONDS = 5.0
+# what servers raise by name, and what it is here
+_NAMED: Mapping[str, type[errors.MlfcError]] = {
+    "IoTimeoutError": errors.IoTimeoutError,
+    "TransportClosedError": errors.TransportClosedError,
+    "ValueError": errors.OptionError,
+}
+_TRACEBACK = "MLFC_TRACEBACK"
+# the last lines of a tool fit
+_SAID_CHARACTERS = 65536
 CLIENT_VERSION = "0.14.0"
 """Of TVM, whose protocol this speaks; servers ask for it."""
-
 _INFO_SECONDS, _OPEN_SECONDS, _STEP_SECONDS = 60.0, 60.0, 3600.0
 # what a server may take beyond the time that a read or write is given
 _MARGIN_SECONDS = 30.0
+
+
+class ServerConnection:
+    """A running API server.
+
+    `folder`: the project's; the server runs in it, and it is code: start only servers of projects that you trust.
+
+    Raises ProjectAPIServerNotFoundError if there is no server; ProjectError if it does not start.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._place = str(folder)
+        server = folder.resolve() / SERVER
+        if not server.is_file():
+            raise errors.ProjectAPIServerNotFoundError(
+                f"there is no {SERVER}", place=self._place, next_step="Name a project"
+            )
+        launcher = server.with_name(_LAUNCHER)
+        command = [str(launcher)] if launcher.exists() else [sys.executable]
+        self._process, self._reader, self._writer = _started([*command, str(server)], server.parent)
+        self._id = 0
+        self._is_held = False
+
+    def call(self, method: str, params: Mapping[str, Any], timeout: float | None) -> Any:
+        """Return what a method gives.
+
+        `timeout`: seconds after which a server that does not answer is ended; None waits forever.
+
+        Raises IoTimeoutError or TransportClosedError as the server says; OptionError if it does not know an option, or
+        its value; ProjectError if a step fails; its subclasses say what is wrong with a server that dies, answers
+        something else, or nothing.
+        """
+        self._id += 1
+        request = protocol.encode_line({"jsonrpc": "2.0", "method": method, "params": params, "id": self._id})
+        line = self._exchanged(request, method, timeout)
+        try:
+            reply = json.loads(line.decode("utf-8"))
+        except (ValueError, RecursionError):
+            raise self._malformed(f"this is not JSON: {shortened(repr(line[:100]))}") from None
+        if not isinstance(reply, dict) or ("result" in reply) == ("error" in reply):
+            raise self._malformed("a reply has either a result or an error")
+        if "error" in reply:
+            error = reply["error"] if isinstance(reply["error"], dict) else {}
+            message, data = error.get("message"), error.get("data")
+            if not isinstance(message, str):
+                raise self._malformed("an error has a message")
+            text = data.get("text") if isinstance(data, dict) else None
+            said = shortened(text if isinstance(text, str) and text else message, _SAID_CHARACTERS)
+            is_named = error.get("code") == protocol.SERVER_ERROR and message in _NAMED
+            raise (_NAMED[message] if is_named else errors.ProjectError)(said, place=self._place)
+        if reply.get("id") != self._id:
+            self.close(grace=0)
+            raise errors.MismatchedIdError(
+                f"request {self._id} was answered as {reply.get('id')!r:.50}", place=self._place
+            )
+        return reply["result"]
+
+    def close(self, grace: float = _GRACE_SECONDS) -> None:
+        """Close the pipes, at which a server ends; one that does not is ended after some seconds."""
+        if self._is_held:  # a thread still has the pipes, and closing them would wait for it
+            return
+        with suppress(OSError):
+            self._writer.close()
+        try:
+            self._process.wait(grace)
+        except subprocess.TimeoutExpired:
+            end_process(self._process, _GRACE_SECONDS)
+        with suppress(OSError):
+            self._reader.close()
+
+    def _exchanged(self, request: bytes, method: str, timeout: float | None) -> bytes:
+        if self._is_held or self._writer.closed:
+            raise errors.ConnectionShutdownError("the connection to the API server is closed", place=self._place)
+        found: list[bytes | None] = []
+
+        def exchange() -> None:
+            with suppress(OSError, ValueError):  # a server that is gone, or ended by us: there is no answer
+                self._writer.write(request)
+                self._writer.flush()
+                found.append(protocol.read_line(self._reader))
+
+        # a thread, so that neither a full pipe nor a silent server keeps the caller
+        worker = threading.Thread(target=exchange, daemon=True)
+        worker.start()
+        worker.join(timeout)
+        if worker.is_alive():
+            end_process(self._process, _GRACE_SECONDS)
+            # what the server started may keep the pipe open for longer than anybody waits
+            worker.join(_GRACE_SECONDS)
+            self._is_held = worker.is_alive()
+            self.close()
+            raise errors.ProjectError(
+                f"the API server did not answer {method} within {timeout:g} seconds, and was ended", place=self._place
+            )
+        line = found[0] if found else None
+        if line is None:
+            self.close()
+            raise errors.ConnectionShutdownError(
+                f"the API server ended with status {self._process.returncode} instead of answering {method}",
+                place=self._place,
+                next_step=f"Set {_TRACEBACK}=1 to see what it says",
+            )
+        if not line:
+            raise self._malformed("the line is too long")
+        return line
+
+    def _malformed(self, what: str) -> errors.MalformedReplyError:
+        self.close(grace=0)
+        return errors.MalformedReplyError(f"the API server's answer cannot be read: {what}", place=self._place)
+
+
+def _started(command: list[str], folder: Path) -> tuple[subprocess.Popen[bytes], BinaryIO, BinaryIO]:
+    """Start a server; return it, where its replies come from, and where requests go to."""
+    their_reader, our_writer = os.pipe()
+    our_reader, their_writer = os.pipe()
+    numbers, options = [their_reader, their_writer], dict[str, Any](pass_fds=(their_reader, their_writer))
+    if sys.platform == "win32":
+        import msvcrt
+
+        numbers, options = [msvcrt.get_osfhandle(descriptor) for descriptor in numbers], {"close_fds": False}
+        for handle in numbers:
+            os.set_handle_inheritable(handle, True)
+    flags = ["--read-fd", str(numbers[0]), "--write-fd", str(numbers[1])]
+    if os.environ.get(_TRACEBACK):
+        flags.append("--debug")
+    try:
+        # what tools print is no result of ours, so it goes where messages go
+        process = subprocess.Popen([*command, *flags], cwd=folder, stdin=subprocess.DEVNULL, stdout=2, **options)
+    except OSError as error:
+        for descriptor in (our_reader, our_writer):
+            os.close(descriptor)
+        raise errors.ProjectError(f"the API server does not start: {error}", place=str(folder)) from error
+    finally:
+        os.close(their_reader)
+        os.close(their_writer)
+    return process, os.fdopen(our_reader, "rb"), os.fdopen(our_writer, "wb")
 
 
 class _ServedProject:
@@ -44,24 +190,23 @@ class _ServedProject:
         self.folder = Path(folder)
         self._connection = ServerConnection(self.folder)
         try:
-            self._info = self._asked()
+            info = self.call("server_info_query", {"tvm_version": CLIENT_VERSION}, _INFO_SECONDS)
+            if not isinstance(info, dict) or not isinstance(info.get("project_options"), list):
+                raise errors.MalformedReplyError("the API server's description is incomplete", place=str(folder))
+            if not all(
+                isinstance(item, dict) and isinstance(item.get("name"), str) for item in info["project_options"]
+            ):
+                raise errors.MalformedReplyError("the API server lists options without names", place=str(folder))
+            if info.get("protocol_version") != protocol.PROTOCOL_VERSION:
+                raise errors.ProjectError(
+                    f"the API server speaks version {info.get('protocol_version')!r:.20} of the protocol, "
+                    f"and mlfc {protocol.PROTOCOL_VERSION}",
+                    place=str(folder),
+                )
+            self._info: dict[str, Any] = info
         except BaseException:
             self.close()
             raise
-
-    def _asked(self) -> dict[str, Any]:
-        info = self.call("server_info_query", {"tvm_version": CLIENT_VERSION}, _INFO_SECONDS)
-        if not isinstance(info, dict) or not isinstance(info.get("project_options"), list):
-            raise MalformedReplyError("the API server's description is incomplete", place=str(self.folder))
-        if not all(isinstance(item, dict) and isinstance(item.get("name"), str) for item in info["project_options"]):
-            raise MalformedReplyError("the API server lists options without names", place=str(self.folder))
-        if info.get("protocol_version") != PROTOCOL_VERSION:
-            raise ProjectError(
-                f"the API server speaks version {info.get('protocol_version')!r:.20} of the protocol, "
-                f"and mlfc {PROTOCOL_VERSION}",
-                place=str(self.folder),
-            )
-        return info
 
     def info(self) -> dict[str, Any]:
         """Return what the server says: ``platform_name``, ``is_template``, ``project_options``, ..."""
@@ -77,7 +222,7 @@ class _ServedProject:
         try:
             check_names(given, defaults)
         except ValueError as error:
-            raise OptionError(str(error), place=str(self.folder)) from None
+            raise errors.OptionError(str(error), place=str(self.folder)) from None
         return {**defaults, **given}
 
     def close(self) -> None:
@@ -114,7 +259,7 @@ class GeneratedProject(_ServedProject):
         super().__init__(folder)
         try:
             if self._info.get("is_template"):
-                raise TemplateProjectError(
+                raise errors.TemplateProjectError(
                     "this is a template, not a project", place=str(folder), next_step="Generate a project from it"
                 )
             self._options = self.values(options or {})
@@ -161,7 +306,7 @@ class TemplateProject(_ServedProject):
         super().__init__(folder)
         if not self._info.get("is_template"):
             self.close()
-            raise NotATemplateProjectError("this is a generated project, not a template", place=str(folder))
+            raise errors.NotATemplateProjectError("this is a generated project, not a template", place=str(folder))
 
     @classmethod
     def from_directory(cls, template_project_dir: str | os.PathLike[str]) -> TemplateProject:
@@ -239,7 +384,7 @@ class ProjectTransport:
                 return Timeouts(**timeouts)
         except (TypeError, KeyError, ValueError, AttributeError, OverflowError):
             pass
-        raise MalformedReplyError("the API server gives no timeouts", place=str(self._project.folder))
+        raise errors.MalformedReplyError("the API server gives no timeouts", place=str(self._project.folder))
 
     def close(self) -> None:
         """Close the line; does nothing where it is closed."""
@@ -251,24 +396,22 @@ class ProjectTransport:
         Servers give exactly as many as are asked for, or none: those that have no other way are asked byte by byte.
         """
         method, count = ("read_available", nbytes) if self._reads_what_is_there else ("read_transport", 1)
-        params = {"n": count, "timeout_sec": timeout_sec}
-        result = self._project.call(method, params, _limit(timeout_sec))
+        result = self._call(method, timeout_sec, n=count)
         try:
-            data = decode_bytes(result["data"])
+            data = protocol.decode_bytes(result["data"])
         except (TypeError, KeyError, ValueError, AttributeError):
-            raise MalformedReplyError("the API server gives no data", place=str(self._project.folder)) from None
+            raise errors.MalformedReplyError("the API server gives no data", place=str(self._project.folder)) from None
         if not 0 < len(data) <= count:
-            raise TransportClosedError(f"{len(data)} bytes came where {count} were asked for")
+            raise errors.TransportClosedError(f"{len(data)} bytes came where {count} were asked for")
         return data
 
     def write(self, data: bytes, timeout_sec: float | None) -> None:
         """Write all of it."""
-        params = {"data": encode_bytes(data), "timeout_sec": timeout_sec}
-        self._project.call("write_transport", params, _limit(timeout_sec))
+        self._call("write_transport", timeout_sec, data=protocol.encode_bytes(data))
 
-
-def _limit(timeout: float | None) -> float | None:
-    return None if timeout is None else timeout + _MARGIN_SECONDS
+    def _call(self, method: str, timeout: float | None, **params: Any) -> Any:
+        limit = None if timeout is None else timeout + _MARGIN_SECONDS
+        return self._project.call(method, {**params, "timeout_sec": timeout}, limit)
 
 
 def get_microtvm_template_projects(platform: str) -> Path:

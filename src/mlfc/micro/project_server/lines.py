@@ -10,7 +10,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from .protocol import IoTimeoutError, StepError, TransportClosedError
 from .steps import end_process
@@ -23,29 +23,13 @@ _LEAST_SECONDS = 0.5
 _SAID_BYTES = 400
 
 
-class LineDevice(Protocol):
-    """What a line is made of; reads and writes may block."""
-
-    def read_some(self) -> bytes:
-        """Return what came, at least a byte; nothing at the end."""
-
-    def write(self, data: bytes) -> None:
-        """Write all of it."""
-
-    def close(self) -> None:
-        """Make an end, also of reads and writes that wait."""
-
-    def ending(self) -> str:
-        """Say why nothing more comes."""
-
-
 class DeviceLine:
     """A device whose reads and writes end in time.
 
     A thread takes what comes, so that nothing is lost between two reads; it pauses where nobody reads.
     """
 
-    def __init__(self, device: LineDevice) -> None:
+    def __init__(self, device: ProcessDevice | SerialDevice) -> None:
         self._device = device
         self._buffer = bytearray()
         self._wanted = 0

@@ -8,91 +8,47 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable, Sequence
-from typing import Any, BinaryIO, Protocol
+from typing import Any, BinaryIO
 
-from .protocol import (
-    INTERNAL_ERROR,
-    SERVER_ERROR,
-    IoTimeoutError,
-    RpcError,
-    StepError,
-    TransportClosedError,
-    UnsupportedTVMVersionError,
-    check_params,
-    decode_bytes,
-    encode_bytes,
-    encode_line,
-    parse_request,
-    read_line,
-)
+from . import protocol
 
 # clients raise these again by their names
-_NAMED = (IoTimeoutError, TransportClosedError, UnsupportedTVMVersionError)
+_NAMED = (protocol.IoTimeoutError, protocol.TransportClosedError, protocol.UnsupportedTVMVersionError)
 
 
-class Handler(Protocol):
-    """What a server does; every method takes its parameters by name."""
+def serve(handler: Any, reader: BinaryIO, writer: BinaryIO, *, debug: bool = False) -> None:
+    """Answer requests until the reader ends; print the tracebacks of errors where `debug` is set.
 
-    def server_info_query(self, tvm_version: str) -> dict[str, Any]:
-        """Return what the server is and which options it has."""
-
-    def generate_project(
-        self, model_library_format_path: str, standalone_crt_dir: str, project_dir: str, options: dict[str, Any]
-    ) -> None:
-        """Make a project."""
-
-    def build(self, options: dict[str, Any]) -> None:
-        """Build the firmware."""
-
-    def flash(self, options: dict[str, Any]) -> None:
-        """Write it to the device."""
-
-    def open_transport(self, options: dict[str, Any]) -> dict[str, float]:
-        """Connect; return the timeouts."""
-
-    def close_transport(self) -> None:
-        """Disconnect; does nothing where it is closed."""
-
-    def read_transport(self, n: int, timeout_sec: float | None) -> bytes:
-        """Return exactly n bytes."""
-
-    def read_available(self, n: int, timeout_sec: float | None) -> bytes:
-        """Return at least one and at most n bytes."""
-
-    def write_transport(self, data: bytes, timeout_sec: float | None) -> None:
-        """Write all bytes."""
-
-
-def serve(handler: Handler, reader: BinaryIO, writer: BinaryIO, *, debug: bool = False) -> None:
-    """Answer requests until the reader ends; print the tracebacks of errors where `debug` is set."""
+    `handler` does the work: it has the methods of `protocol.METHODS`, with their parameters by name.
+    """
     while True:
-        line = read_line(reader)
+        line = protocol.read_line(reader)
         if line is None:
             return
         identity: int | None = None
         try:
-            request = parse_request(line)
+            request = protocol.parse_request(line)
             identity = request["id"]
-            check_params(request["method"], request["params"])
+            protocol.check_params(request["method"], request["params"])
             reply = {"jsonrpc": "2.0", "id": identity, "result": _called(handler, request["method"], request["params"])}
         except Exception as error:  # whatever a step does wrong is the client's to know; the server goes on
             reply = {"jsonrpc": "2.0", "id": identity, "error": _described(error)}
             if debug:
                 traceback.print_exc()
-        writer.write(encode_line(reply))
+        writer.write(protocol.encode_line(reply))
         writer.flush()
 
 
-def _called(handler: Handler, method: str, params: dict[str, Any]) -> Any:
+def _called(handler: Any, method: str, params: dict[str, Any]) -> Any:
     if method in ("read_transport", "read_available"):
-        return {"data": encode_bytes(getattr(handler, method)(**params))}
+        return {"data": protocol.encode_bytes(getattr(handler, method)(**params))}
     if method == "open_transport":
         return {"timeouts": handler.open_transport(**params)}
     if method == "write_transport":
         try:
-            data = decode_bytes(params["data"])
+            data = protocol.decode_bytes(params["data"])
         except ValueError:
-            raise StepError("the data are not base85 text") from None
+            raise protocol.StepError("the data are not base85 text") from None
         return handler.write_transport(data, params["timeout_sec"])
     return getattr(handler, method)(**params)
 
@@ -100,16 +56,16 @@ def _called(handler: Handler, method: str, params: dict[str, Any]) -> Any:
 def _described(error: Exception) -> dict[str, Any]:
     """Return an error as JSON-RPC has it, with the server's traceback."""
     data = {"traceback": traceback.format_exc(), "text": str(error)}
-    if isinstance(error, RpcError):
+    if isinstance(error, protocol.RpcError):
         return {"code": error.code, "message": str(error), "data": data}
-    if isinstance(error, StepError):
-        return {"code": SERVER_ERROR, "message": str(error), "data": data}
+    if isinstance(error, protocol.StepError):
+        return {"code": protocol.SERVER_ERROR, "message": str(error), "data": data}
     if isinstance(error, (*_NAMED, ValueError)):
-        return {"code": SERVER_ERROR, "message": type(error).__name__, "data": data}
-    return {"code": INTERNAL_ERROR, "message": f"{type(error).__name__}: {error}", "data": data}
+        return {"code": protocol.SERVER_ERROR, "message": type(error).__name__, "data": data}
+    return {"code": protocol.INTERNAL_ERROR, "message": f"{type(error).__name__}: {error}", "data": data}
 
 
-def main(make: Callable[[], Handler], arguments: Sequence[str] | None = None) -> None:
+def main(make: Callable[[], Any], arguments: Sequence[str] | None = None) -> None:
     """Serve on the file descriptors that the command line names."""
     parser = argparse.ArgumentParser(description="API server of a firmware project; microTVM's clients start it")
     parser.add_argument("--read-fd", type=int, required=True, help="where requests come from")

@@ -7,7 +7,7 @@ as many type codes of 4 bytes, then the values.
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from math import prod
@@ -83,36 +83,22 @@ def packed_args(values: Sequence[Any]) -> bytes:
 
     Raises InputError for a value of another kind, or an integer beyond 64 bits.
     """
-    coded = [_coded(index, value) for index, value in enumerate(values)]
+    coded: list[tuple[int, bytes]] = []
+    for index, value in enumerate(values):
+        if isinstance(value, int) and not -(1 << 63) <= value < 1 << 63:
+            raise InputError(f"argument {index} does not fit 64 bits")
+        found = next(((code, pack) for kinds, code, pack in _CODERS if isinstance(value, kinds)), None)
+        if isinstance(value, Handle):
+            coded.append((value.kind, _U64.pack(value.value)))
+        elif found is not None:
+            coded.append((found[0], found[1](value)))
+        else:
+            raise InputError(
+                f"argument {index} is a {type(value).__name__}, which cannot be sent to a device",
+                next_step="Give numbers, strings, bytes, None, or tensors that are on the device",
+            )
     codes = b"".join(_I32.pack(code) for code, _ in coded)
     return _I32.pack(len(coded)) + codes + b"".join(data for _, data in coded)
-
-
-def _coded(index: int, value: Any) -> tuple[int, bytes]:
-    if value is None:
-        return c_abi.NULL, b""
-    if isinstance(value, int):
-        if not -(1 << 63) <= value < 1 << 63:
-            raise InputError(f"argument {index} does not fit 64 bits")
-        return c_abi.INT, _I64.pack(value)
-    if isinstance(value, float):
-        return c_abi.FLOAT, _F64.pack(value)
-    if isinstance(value, str):
-        return c_abi.STRING, _counted(value.encode())
-    if isinstance(value, (bytes, bytearray)):
-        return c_abi.BYTES, _counted(bytes(value))
-    if isinstance(value, Handle):
-        return value.kind, _U64.pack(value.value)
-    if isinstance(value, RemoteTensor):
-        return c_abi.TENSOR, tensor(value)
-    if isinstance(value, Device):
-        return c_abi.DEVICE, struct.pack("<ii", value.type_code, value.index)
-    if isinstance(value, c_abi.DLDataType):
-        return _DATA_TYPE, bytes(value) + bytes(4)
-    raise InputError(
-        f"argument {index} is a {type(value).__name__}, which cannot be sent to a device",
-        next_step="Give numbers, strings, bytes, None, or tensors that are on the device",
-    )
 
 
 def _counted(data: bytes) -> bytes:
@@ -124,6 +110,19 @@ def tensor(value: RemoteTensor) -> bytes:
     device, shape = value.device, value.shape
     head = _TENSOR_HEAD.pack(value.address, device.type_code, device.index, len(shape), *value.dtype)
     return head + b"".join(_I64.pack(extent) for extent in shape) + _U64.pack(value.byte_offset)
+
+
+_CODERS: tuple[tuple[Any, int, Callable[[Any], bytes]], ...] = (
+    (type(None), c_abi.NULL, lambda _: b""),
+    (int, c_abi.INT, _I64.pack),
+    (float, c_abi.FLOAT, _F64.pack),
+    (str, c_abi.STRING, lambda text: _counted(text.encode())),
+    ((bytes, bytearray), c_abi.BYTES, lambda data: _counted(bytes(data))),
+    (RemoteTensor, c_abi.TENSOR, tensor),
+    (Device, c_abi.DEVICE, lambda device: struct.pack("<ii", device.type_code, device.index)),
+    (c_abi.DLDataType, _DATA_TYPE, lambda dtype: bytes(dtype) + bytes(4)),
+)
+"""Classes of values, their type codes, and what they are on the line."""
 
 
 def copy_to(target: RemoteTensor, data: bytes) -> bytes:
@@ -157,27 +156,9 @@ def unpacked_args(data: bytes) -> list[Value]:
     if not 0 <= count <= _MAX_VALUES:
         raise SessionError(f"the device sent {count} values")
     codes = [reader.number(_I32) for _ in range(count)]
-    values = [_value(reader, code) for code in codes]
+    values = [reader.value(code) for code in codes]
     reader.finish()
     return values
-
-
-def _value(reader: _ReplyReader, code: int) -> Value:
-    if code == c_abi.INT:
-        return int(reader.number(_I64))
-    if code == c_abi.FLOAT:
-        return float(reader.number(_F64))
-    if code == c_abi.NULL:
-        return None
-    if code in _HANDLES:
-        return Handle(code, reader.number(_U64))
-    if code == c_abi.STRING:
-        return reader.counted().decode(errors="replace")
-    if code == c_abi.BYTES:
-        return reader.counted()
-    if code == c_abi.TENSOR:
-        return reader.tensor()
-    raise SessionError(f"the device sent a value of the type code {code}, which replies do not have")
 
 
 class _ReplyReader:
@@ -190,16 +171,26 @@ class _ReplyReader:
     def number(self, form: struct.Struct) -> Any:
         return form.unpack(self._take(form.size))[0]
 
-    def counted(self) -> bytes:
-        return self._take(self.number(_U64))
-
-    def tensor(self) -> RemoteTensor:
-        address, kind, index, ndim, *dtype = _TENSOR_HEAD.unpack(self._take(_TENSOR_HEAD.size))
-        if not 0 <= ndim <= _MAX_NDIM:
-            raise SessionError(f"the device sent a tensor of {ndim} dimensions")
-        shape = tuple(self.number(_I64) for _ in range(ndim))
-        device = Device("cpu" if kind == 1 else f"device{kind}", kind, index)
-        return RemoteTensor(address, shape, (dtype[0], dtype[1], dtype[2]), device, self.number(_U64))
+    def value(self, code: int) -> Value:
+        if code in _HANDLES:
+            return Handle(code, self.number(_U64))
+        if code == c_abi.STRING:
+            return self._take(self.number(_U64)).decode(errors="replace")
+        if code == c_abi.BYTES:
+            return self._take(self.number(_U64))
+        if code == c_abi.TENSOR:
+            address, kind, index, ndim, *dtype = _TENSOR_HEAD.unpack(self._take(_TENSOR_HEAD.size))
+            if not 0 <= ndim <= _MAX_NDIM:
+                raise SessionError(f"the device sent a tensor of {ndim} dimensions")
+            shape = tuple(self.number(_I64) for _ in range(ndim))
+            device = Device("cpu" if kind == 1 else f"device{kind}", kind, index)
+            return RemoteTensor(address, shape, (dtype[0], dtype[1], dtype[2]), device, self.number(_U64))
+        if code == c_abi.NULL:
+            return None
+        if code not in (c_abi.INT, c_abi.FLOAT):
+            raise SessionError(f"the device sent a value of the type code {code}, which replies do not have")
+        found: int | float = self.number(_I64 if code == c_abi.INT else _F64)
+        return found
 
     def finish(self) -> None:
         if self._at != len(self._data):

@@ -2,30 +2,137 @@
 
 from __future__ import annotations
 
+import binascii
 import secrets
+import struct
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from enum import IntEnum
 from functools import cached_property
 from types import TracebackType
 from typing import TYPE_CHECKING, NamedTuple
 
-from mlfc.errors import IoTimeoutError, RunError, SessionError, SessionTerminatedError
-from mlfc.micro.rpc.framing import GREETING, Unframer, frame
+from mlfc.errors import InputError, IoTimeoutError, RunError, SessionError, SessionTerminatedError
 from mlfc.micro.rpc.transport import Timeouts, Transport
 from mlfc.runtime.devices.device import cpu
 from mlfc.support.text import printable, shortened
 
 if TYPE_CHECKING:
-    from mlfc.micro.rpc.remote import Remote, RemoteDevice, RemoteModule
-    from mlfc.micro.rpc.remote_executors import RemoteAotExecutor
+    from mlfc.micro.rpc.remote import Remote, RemoteAotExecutor, RemoteDevice, RemoteModule
 
+# A packet is FF FD, four bytes of length, payload, two bytes of CRC; numbers are little-endian. Every FF of length,
+# payload and CRC is doubled; FF FE means nothing, anywhere. The CRC is CRC-16/CCITT-FALSE of the bytes as they are
+# sent, from the FF FD to the last one of the payload.
+START = b"\xff\xfd"
+GREETING = b"\xfe"
+"""Goes before the first packet: it ends an escape for whose second byte the reader may wait."""
+
+_ESCAPE, _START, _NOTHING = 0xFF, 0xFD, 0xFE
+_DOUBLED = b"\xff\xff"
+_LENGTH, _CRC = struct.Struct("<I"), struct.Struct("<H")
+_CRC_START = 0xFFFF
+MAX_PAYLOAD = 1 << 24
 VERSION = 1
 _HEADER_BYTES = 3
 _READ_BYTES = 4096
 _LOG_LINES = 5
 _LOG_CHARACTERS = 1000
+
+
+def crc16(data: bytes, crc: int = _CRC_START) -> int:
+    """Return the CRC-16/CCITT-FALSE of bytes, or continue one."""
+    return binascii.crc_hqx(data, crc)
+
+
+def frame(payload: bytes) -> bytes:
+    """Return the packet of a payload."""
+    if len(payload) > MAX_PAYLOAD:
+        raise InputError(f"a packet cannot hold {len(payload):,} bytes: at most {MAX_PAYLOAD:,}")
+    body = START + _escaped(_LENGTH.pack(len(payload)) + payload)
+    return body + _escaped(_CRC.pack(crc16(body)))
+
+
+def _escaped(data: bytes) -> bytes:
+    return data.replace(b"\xff", _DOUBLED)
+
+
+class Unframer:
+    """Finds packets in a stream of bytes.
+
+    What is no packet is passed over: bytes between packets, packets that are cut off, damaged, or too long.
+
+    `max_payload`: longer packets are skipped, so that a wrong length allocates nothing.
+    `dropped`: packets that did not arrive whole.
+    """
+
+    def __init__(self, max_payload: int = MAX_PAYLOAD) -> None:
+        self._max_payload = max_payload
+        self._in_escape = False
+        self._in_packet = False
+        self._raw = bytearray()
+        self._plain = bytearray()
+        self._expected = _LENGTH.size
+        self.dropped = 0
+
+    def feed(self, data: bytes) -> Iterator[bytes]:
+        """Yield the payloads of the packets that `data` completes."""
+        for byte in data:
+            if self._in_escape:
+                self._in_escape = False
+                payload = self._escape(byte)
+            elif byte == _ESCAPE:
+                self._in_escape = True
+                continue
+            else:
+                payload = self._take(bytes((byte,)), byte)
+            if payload is not None:
+                yield payload
+
+    def _escape(self, byte: int) -> bytes | None:
+        if byte == _START:
+            if self._in_packet:
+                self._drop()
+            self._in_packet = True
+            self._raw[:] = START
+            self._plain.clear()
+            self._expected = _LENGTH.size
+        elif byte == _ESCAPE:
+            return self._take(_DOUBLED, _ESCAPE)
+        elif byte == _NOTHING:
+            if self._in_packet and not self._has_payload():
+                self._raw += bytes((_ESCAPE, _NOTHING))
+        elif self._in_packet:
+            self._drop()
+        return None
+
+    def _has_payload(self) -> bool:
+        """Tell whether only the CRC is still to come, which is not part of itself."""
+        return self._expected > _LENGTH.size and len(self._plain) >= self._expected - _CRC.size
+
+    def _take(self, raw: bytes, byte: int) -> bytes | None:
+        """Add a byte of the packet; return the payload if that completes it."""
+        if not self._in_packet:
+            return None
+        if not self._has_payload():
+            self._raw += raw
+        self._plain.append(byte)
+        if len(self._plain) == self._expected == _LENGTH.size:
+            (length,) = _LENGTH.unpack(self._plain)
+            if length > self._max_payload:
+                self._drop()
+            self._expected += length + _CRC.size
+        elif len(self._plain) == self._expected:
+            (crc,) = _CRC.unpack_from(self._plain, self._expected - _CRC.size)
+            if crc == crc16(bytes(self._raw)):
+                self._in_packet = False
+                return bytes(self._plain[_LENGTH.size : -_CRC.size])
+            self._drop()
+        return None
+
+    def _drop(self) -> None:
+        self._in_packet = False
+        self.dropped += 1
 
 
 class _PacketType(IntEnum):
@@ -61,11 +168,7 @@ class Session:
     """
 
     def __init__(
-        self,
-        transport: Transport,
-        *,
-        log: Callable[[str], None] | None = None,
-        timeouts: Timeouts | None = None,
+        self, transport: Transport, *, log: Callable[[str], None] | None = None, timeouts: Timeouts | None = None
     ) -> None:
         self._transport = transport
         self._log = log
@@ -132,7 +235,7 @@ class Session:
         RemoteError
             If the firmware has no executor, no module of the name, or no memory.
         """
-        from mlfc.micro.rpc.remote_executors import CREATE, RemoteAotExecutor
+        from mlfc.micro.rpc.remote import CREATE, RemoteAotExecutor
 
         create = self.remote.get_global(CREATE)
         return RemoteAotExecutor(self.remote, create(self.get_system_lib(), cpu(), name))
@@ -183,9 +286,12 @@ class Session:
             self._transport.write(GREETING, limit or None)
             self._send(_PacketType.TERMINATE, b"", 0, limit)
             self._send(_PacketType.START, bytes((VERSION,)), nonce, limit)
-            if not self._agree(nonce, _earlier(deadline, _deadline(pause))) and _is_past(deadline):
+            until = min(filter(None, (deadline, _deadline(pause))), default=None)
+            if not self._agree(nonce, until) and _is_past(deadline):
+                some = f"{self._num_read:,} bytes, and none of them answers" if self._num_read else "nothing"
                 raise IoTimeoutError(
-                    f"session start handshake failed after {limit:g} seconds: {self._heard()}{self._last_words()}",
+                    f"session start handshake failed after {limit:g} seconds: the device sent {some}"
+                    f"{self._last_words()}",
                     next_step="Look at cable, port and speed, and whether the firmware is host-driven",
                 )
 
@@ -228,7 +334,10 @@ class Session:
                 message = self._received.popleft()
                 if message.type != _PacketType.LOG:
                     return message
-                self._take_log(message.body)
+                text = printable(message.body.decode(errors="replace")).rstrip("\n")
+                self._logged.append(shortened(text, _LOG_CHARACTERS))
+                if self._log is not None:
+                    self._log(self._logged[-1])
                 # a device that logs without end must not keep anyone waiting for longer
                 if _is_past(deadline):
                     return None
@@ -245,18 +354,6 @@ class Session:
                     session = int.from_bytes(payload[:2], "little")
                     self._received.append(_Packet(session, payload[2], payload[_HEADER_BYTES:]))
 
-    def _take_log(self, body: bytes) -> None:
-        text = printable(body.decode(errors="replace")).rstrip("\n")
-        line = shortened(text, _LOG_CHARACTERS)
-        self._logged.append(line)
-        if self._log is not None:
-            self._log(line)
-
-    def _heard(self) -> str:
-        if self._num_read == 0:
-            return "the device sent nothing"
-        return f"the device sent {self._num_read:,} bytes, and none of them answers"
-
     def _last_words(self) -> str:
         return f"; the device's last words: {' / '.join(self._logged)}" if self._logged else ""
 
@@ -264,11 +361,6 @@ class Session:
 def _deadline(seconds: float) -> float | None:
     """Return when so many seconds are over; 0 is never."""
     return time.monotonic() + seconds if seconds > 0 else None
-
-
-def _earlier(one: float | None, other: float | None) -> float | None:
-    times = [moment for moment in (one, other) if moment is not None]
-    return min(times) if times else None
 
 
 def _is_past(deadline: float | None) -> bool:

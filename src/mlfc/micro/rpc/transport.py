@@ -11,7 +11,7 @@ from mlfc.errors import IoTimeoutError, OptionError, RunError, TransportClosedEr
 from mlfc.micro.board.board import Board
 from mlfc.micro.board.programs import environment, need
 from mlfc.micro.project_server import protocol
-from mlfc.micro.project_server.lines import DeviceLine, LineDevice, ProcessDevice, SerialDevice
+from mlfc.micro.project_server.lines import DeviceLine, ProcessDevice, SerialDevice
 from mlfc.support.text import printable
 
 
@@ -53,7 +53,7 @@ _SERIAL = Timeouts(2, 10, 60)
 class LineTransport:
     """A line that is made when it is opened."""
 
-    def __init__(self, connect: Callable[[], LineDevice], timeouts: Timeouts, name: str) -> None:
+    def __init__(self, connect: Callable[[], ProcessDevice | SerialDevice], timeouts: Timeouts, name: str) -> None:
         self._connect = connect
         self._timeouts = timeouts
         self._name = name
@@ -106,10 +106,8 @@ def emulator_transport(board: Board, folder: Path, elf: str, timeouts: Timeouts 
     Raises OptionError if no emulator is known for the board; ToolchainError if the emulator is missing.
     """
     if board.emulator is None:
-        raise OptionError(
-            f"no emulator is known for the board '{board.name}'",
-            next_step="Connect the board itself and name its port: --port",
-        )
+        step = "Connect the board itself and name its port: --port"
+        raise OptionError(f"no emulator is known for the board '{board.name}'", next_step=step)
     need(board.emulator.program, board.emulator.packages)
     return program_transport(board.emulator.command(elf, "stdio"), folder, timeouts)
 

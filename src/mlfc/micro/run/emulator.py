@@ -6,39 +6,34 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from mlfc.archive.details import full_module_info
+from mlfc.archive.read.module_parts import read_parts
 from mlfc.errors import OptionError, RunError
+from mlfc.factory import Factory
 from mlfc.micro.board.board import Board
-from mlfc.micro.board.object_code import check_traceable
-from mlfc.micro.firmware import interpreted
-from mlfc.micro.firmware.bare_metal import ELF, Firmware, project_files, write_files
-from mlfc.micro.firmware.fit import check_fit
+from mlfc.micro.board.object_code import object_paths
+from mlfc.micro.firmware import bare_metal
 from mlfc.micro.firmware.graph_source import GraphSource, graph_of_factory, graph_of_parts, require_code_alone
-from mlfc.micro.firmware.makefile import MAP, optimization_level
-from mlfc.micro.firmware.planned_memory import plan_table, planned_table
+from mlfc.micro.firmware.planned_memory import check_fit, plan_table, planned_table
 from mlfc.micro.firmware.runtime_firmware import graph_firmware, tvm_firmware
-from mlfc.micro.firmware.standalone import INPUTS
-from mlfc.micro.firmware.trace import CHOSEN, choose, read_calls, read_tensors, read_trace
-from mlfc.micro.memory.linked_memory import LinkedProgram, linked_table
-from mlfc.micro.memory.memory_table import MemoryTable
+from mlfc.micro.memory.memory_table import LinkedProgram, MemoryTable, linked_table
 from mlfc.micro.project.model import details_of
+from mlfc.micro.run import firmware_run
 from mlfc.micro.run.firmware_build import build, section_sizes
-from mlfc.micro.run.firmware_run import emulate, read_outputs, read_report, run_command
+from mlfc.runtime.executors.vm.failures import require_fitting
+from mlfc.runtime.modules.module import Module
 from mlfc.runtime.tensor.arrays import by_name
 from mlfc.support.arrays import Array
-from mlfc.support.call_shapes import counted
 from mlfc.support.content import Data
+from mlfc.support.dim_walk import counted
 from mlfc.support.dims import LARGEST
 from mlfc.support.executable import Executable, decode
 from mlfc.support.module_info import ModuleInfo, ModuleInterface, OperatorInfo
 from mlfc.support.temporary import TemporaryFolder
-
-if TYPE_CHECKING:
-    from mlfc.factory import Factory
-    from mlfc.runtime.modules.module import Module
 
 _AOT = "Compile the model with --executor aot, or run a graph with --host-driven"
 
@@ -79,7 +74,7 @@ class BuiltFirmware:
         details: ModuleInterface,
         board: Board,
         *,
-        elf: str = ELF,
+        elf: str = bare_metal.ELF,
         is_traced: bool = False,
         timeout: float = 300.0,
         executable: Executable | None = None,
@@ -90,7 +85,7 @@ class BuiltFirmware:
         self.states = details.states
         self.operators: Sequence[OperatorInfo] = details.operators or ()
         self.board = board
-        self.program = run_command(board, elf)[0]
+        self.program = firmware_run.run_command(board, elf)[0]
         self._place, self._elf, self._timeout, self._is_traced = folder, elf, timeout, is_traced
         self.flash_bytes, self._static_ram = section_sizes(folder / elf)
 
@@ -116,17 +111,17 @@ class BuiltFirmware:
         not end in time.
         """
         folder = self._emulated(inputs)
-        report = read_report(folder)
+        report = firmware_run.read_report(folder)
         count = len(self.operators) if self._is_traced else 0
-        traced = read_trace(folder, count) if count and not self._executable else ()
-        called = read_calls(folder, count) if count and self._executable else ()
+        traced = firmware_run.read_trace(folder, count) if count and not self._executable else ()
+        called = firmware_run.read_calls(folder, count) if count and self._executable else ()
         spent = [operator.ticks for operator in traced] or [operator.ticks for operator in called]
         emulator, stack, ticks = self.board.emulator, report["stack"], report["ticks"]
         rate = emulator.instructions_per_tick if emulator else None
         cycles = emulator.cycles_per_tick if emulator else None
         has_sizes = self.board.arch != "host"
         return BoardRun(
-            read_outputs(folder, self.outputs, has_shapes=self._executable is not None),
+            firmware_run.read_outputs(folder, self.outputs, has_shapes=self._executable is not None),
             _counted(ticks, rate),
             _counted(report["startup"], rate),
             _counted(ticks, cycles),
@@ -146,25 +141,32 @@ class BuiltFirmware:
         `sizes`: bytes of each output that is wanted, by the operator's place in the order.
         """
         folder = self._place
-        choose(folder, sizes, len(self.operators))
+        firmware_run.choose(folder, sizes, len(self.operators))
         try:
             self._emulated(inputs)
         finally:
-            (folder / CHOSEN).unlink()
-        return read_tensors(folder, sizes)
+            (folder / firmware_run.CHOSEN).unlink()
+        return firmware_run.read_tensors(folder, sizes)
 
     def _emulated(self, inputs: Mapping[str, Any] | Sequence[Any]) -> Path:
         """Run one inference, and return the folder with what it wrote."""
         folder, executable = self._place, self._executable
         arrays = by_name(inputs, self.inputs, "input")
         if executable is None:
-            (folder / INPUTS).write_bytes(b"".join(np.ascontiguousarray(array).tobytes() for array in arrays.values()))
+            (folder / bare_metal.INPUTS).write_bytes(
+                b"".join(np.ascontiguousarray(array).tobytes() for array in arrays.values())
+            )
         else:
-            interpreted.write_inputs(folder, executable, [*arrays.values()])
+            given = [np.require(array, requirements=["C_CONTIGUOUS", "ALIGNED"]) for array in arrays.values()]
+            require_fitting(executable, given)
+            parts = (
+                part for array in given for part in (np.array(array.shape, bare_metal.SIZE).tobytes(), array.tobytes())
+            )
+            (folder / bare_metal.INPUTS).write_bytes(b"".join(parts))
         try:
-            emulate(folder, self.board, self._timeout, self._elf)
+            firmware_run.emulate(folder, self.board, self._timeout, self._elf)
         except RunError:
-            recorded = None if executable is None else interpreted.recorded_error(folder, executable)
+            recorded = None if executable is None else bare_metal.recorded_error(folder, executable)
             if recorded is None:
                 raise
             raise recorded from None
@@ -193,29 +195,35 @@ class EmulatedModule(BuiltFirmware):
         details: ModuleInterface,
         board: Board,
         *,
-        firmware: Firmware | None = None,
+        firmware: bare_metal.Firmware | None = None,
         profile: bool = False,
         trace: bool = False,
         cflags: str | None = None,
         timeout: float = 300.0,
         executable: Executable | None = None,
     ) -> None:
-        run_command(board)
-        if profile and not _counts(board):
+        firmware_run.run_command(board)
+        if profile and (board.emulator is None or board.emulator.instructions_per_tick is None):
             raise OptionError(
                 f"the board '{board.name}' cannot count instructions per operator",
                 next_step="Remove --board to measure times" if board.arch == "host" else "Remove --profile",
             )
         if firmware is None:
             check_fit(plan_table(details, board), details)
-            firmware = interpreted.dynamic_firmware(name, details) if executable else None
+            firmware = bare_metal.dynamic_firmware(name, details) if executable else None
         is_traced = profile or trace
         if is_traced and executable is None:  # the virtual machine calls the hook itself
-            check_traceable(name, code)
-        self._module, self._cflags = (name, code, details), cflags or optimization_level(details)
+            objects = object_paths(code)
+            if objects:  # the hook is in the C alone
+                raise OptionError(
+                    f"module '{name}' cannot be profiled per operator: it consists of objects",
+                    place=objects[0],
+                    next_step="Compile the model with --target c for that",
+                )
+        self._module, self._cflags = (name, code, details), cflags or bare_metal.optimization_level(details)
         self._temporary = TemporaryFolder()
         folder = Path(self._temporary.name)
-        write_files(folder, project_files(name, code, details, board, firmware))
+        bare_metal.write_files(folder, bare_metal.project_files(name, code, details, board, firmware))
         build(folder, board, trace=is_traced, cflags=self._cflags)
         super().__init__(folder, details, board, is_traced=is_traced, timeout=timeout, executable=executable)
 
@@ -223,10 +231,8 @@ class EmulatedModule(BuiltFirmware):
         """Return what the module was to take of the board's memory, and what the firmware takes as it was linked."""
         name, code, details = self._module
         if details.executor == "graph":
-            raise OptionError(
-                "memory tables require the executor aot",
-                next_step="Compile the model with --executor aot",
-            )
+            step = "Compile the model with --executor aot"
+            raise OptionError("memory tables require the executor aot", next_step=step)
         if not isinstance(details, ModuleInfo):  # nothing was planned: TVM compiled it
             raise OptionError(
                 f"module '{name}' was not compiled by mlfc and lacks memory metadata",
@@ -236,13 +242,13 @@ class EmulatedModule(BuiltFirmware):
             raise OptionError(f"the board '{self.board.name}' lists no memories")
         before = planned_table(name, code, details, self.board, self._cflags.split())
         folder, sources = Path(self._temporary.name), {Path(path).name for path in code}
-        return before, linked_table(LinkedProgram(folder / ELF, folder / MAP, sources), details, self.board)
+        return before, linked_table(
+            LinkedProgram(folder / bare_metal.ELF, folder / bare_metal.MAP, sources), details, self.board
+        )
 
 
 def emulated_factory(factory: Factory, board: Board, **options: Any) -> EmulatedModule:
     """Return the module that `build` made as firmware; the options are those of `EmulatedModule`."""
-    from mlfc.archive.details import full_module_info
-
     graph = graph_of_factory(factory) if factory.executor == "graph" else None
     executable, imports = factory.unit.executable, factory.lib.imported_modules
     name, details = factory.module_name, full_module_info(factory)
@@ -254,8 +260,6 @@ def emulated_archive(
     path: str | os.PathLike[str], board: Board, module: str | None = None, **options: Any
 ) -> EmulatedModule:
     """Return a module of an archive as firmware; the options are those of `EmulatedModule`."""
-    from mlfc.archive.read.module_parts import read_parts
-
     parts = read_parts(path, module)
     name = parts.record.name
     if parts.executor is None:
@@ -281,34 +285,21 @@ def _running(
     options: Mapping[str, Any],
 ) -> dict[str, Any]:
     """Return the options of `EmulatedModule` that run a module, if its firmware supports the options of the user."""
-    if graph is not None:
-        _refuse_operators(name, "is for the graph executor", options)
-        return {"firmware": graph_firmware(graph, board)}
-    if not isinstance(details, ModuleInfo):
-        _refuse_operators(name, "was not compiled by mlfc", options)
-        return {"firmware": tvm_firmware(name, details)}
+    if graph is not None or not isinstance(details, ModuleInfo):
+        if options.get("profile") or options.get("trace"):  # its code has no hook around operators
+            reason = "was not compiled by mlfc" if graph is None else "is for the graph executor"
+            cause = f"module '{name}' {reason}, so its firmware cannot be profiled per operator"
+            raise OptionError(cause, next_step=_AOT)
+        return {"firmware": tvm_firmware(name, details) if graph is None else graph_firmware(graph, board)}
     if executable is not None:
-        _refuse_outputs(name, options)
+        if options.get("trace"):
+            raise OptionError(
+                f"module '{name}' is for the virtual machine, whose firmware does not transfer the outputs of "
+                "operators",
+                next_step="Fix the open dimensions: --shape NAME=1,3,224,224",
+            )
         require_code_alone(name, imports)
     return {"executable": executable}
-
-
-def _refuse_operators(name: str, reason: str, options: Mapping[str, Any]) -> None:
-    """Raise OptionError if single operators are asked for of a module whose code has no hook around them."""
-    if options.get("profile") or options.get("trace"):
-        raise OptionError(
-            f"module '{name}' {reason}, so its firmware cannot be profiled per operator",
-            next_step=_AOT,
-        )
-
-
-def _refuse_outputs(name: str, options: Mapping[str, Any]) -> None:
-    """Raise OptionError if outputs of operators are asked for of a module of the virtual machine."""
-    if options.get("trace"):
-        raise OptionError(
-            f"module '{name}' is for the virtual machine, whose firmware does not transfer the outputs of operators",
-            next_step="Fix the open dimensions: --shape NAME=1,3,224,224",
-        )
 
 
 def _macs(operator: OperatorInfo, calls: Sequence[Sequence[int]]) -> int:
@@ -316,10 +307,6 @@ def _macs(operator: OperatorInfo, calls: Sequence[Sequence[int]]) -> int:
     if operator.run_macs is None:
         return operator.macs * len(calls)
     return sum(max(0, counted(operator.run_macs, numbers) or 0) for numbers in calls)
-
-
-def _counts(board: Board) -> bool:
-    return board.emulator is not None and board.emulator.instructions_per_tick is not None
 
 
 def _counted(ticks: int, rate: float | None) -> int | None:

@@ -8,8 +8,8 @@ from mlfc.archive.describe.code_size import object_sizes
 from mlfc.errors import ToolchainError
 from mlfc.micro.board.board import Board
 from mlfc.micro.board.programs import first_lines, need, run
-from mlfc.micro.firmware.fit import overflow_error
-from mlfc.micro.firmware.makefile import MAP
+from mlfc.micro.firmware.bare_metal import MAP
+from mlfc.micro.firmware.planned_memory import overflow_error
 
 _SECONDS = 600
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,23 +15,27 @@ from typing import Any
 from mlfc.archive.read.module_parts import ModuleParts, read_parts
 from mlfc.errors import OptionError, ProjectError, RunError, TransportClosedError
 from mlfc.micro.board.board import Board, find_board
-from mlfc.micro.firmware.bare_metal import ELF, project_files, write_files
-from mlfc.micro.firmware.fit import overflow_error
-from mlfc.micro.firmware.graph_source import graph_of_parts
-from mlfc.micro.firmware.makefile import MAP, optimization_level
-from mlfc.micro.firmware.planned_memory import plan_table
-from mlfc.micro.memory.linked_memory import LinkedProgram, linked_table
-from mlfc.micro.memory.memory_table import MemoryTable
+from mlfc.micro.firmware.bare_metal import ELF, MAP, optimization_level, project_files, write_files
+from mlfc.micro.firmware.graph_source import GraphSource, graph_of_parts
+from mlfc.micro.firmware.host_driven import host_driven_firmware
+from mlfc.micro.firmware.planned_memory import overflow_error, plan_table
+from mlfc.micro.memory.memory_table import LinkedProgram, MemoryTable, linked_table
 from mlfc.micro.project.firmware import SELFTEST, firmware_of
 from mlfc.micro.project.generate import templates
 from mlfc.micro.project.model import details_of, project_source
 from mlfc.micro.project.record import ARCHIVE, BOARD, BUILT, RECORD, SERVER, ProjectRecord, read_record
 from mlfc.micro.project_api import GeneratedProject
+from mlfc.micro.rpc.remote import PreparedRemoteCall
 from mlfc.micro.rpc.session import Session
-from mlfc.micro.run.driven_model import DrivenAotModel, DrivenModel
+from mlfc.micro.rpc.transport import emulator_transport, program_transport, serial_transport
 from mlfc.micro.run.emulator import BuiltFirmware
 from mlfc.micro.run.firmware_build import build
 from mlfc.micro.run.firmware_run import execute, failure, run_command
+from mlfc.runtime.executors.graph_module import GraphModule
+from mlfc.runtime.executors.profile import Profile
+from mlfc.runtime.modules.runnable import HasModel
+from mlfc.runtime.tensor.arrays import by_name, require_readable
+from mlfc.support.arrays import Array
 from mlfc.support.executable import decode
 from mlfc.support.module_info import ModuleInterface
 from mlfc.support.temporary import TemporaryFolder
@@ -41,6 +46,137 @@ _LAST_LINE = re.compile(rb"^(PASS|FAIL) [0-9]+ of [0-9]+|: done\r?$")
 _VERDICTS = {0: "PASS ", 1: "FAIL "}
 
 
+class DrivenModel(HasModel):
+    """A model whose operators run on a device, with its parameters copied there.
+
+    `source`: the model that the device's firmware was made from.
+
+    Raises RunError if the firmware is of another model, or the device fails.
+    """
+
+    def __init__(self, source: GraphSource, session: Session) -> None:
+        lib = session.get_system_lib()
+        missing = [name for name in source.graph.functions if not lib.implements_function(name)]
+        if missing:
+            raise RunError(
+                f"the device's firmware is for another model: it lacks the function '{missing[0]}'",
+                next_step="Build its firmware and write it to the board: mlfc project create, build, flash",
+            )
+        lib.params = source.params
+        self._session = session
+        self._model = source.load(lib, session.device)
+
+    @property
+    def model(self) -> GraphModule:
+        """The graph executor that runs it."""
+        return self._model
+
+    def tensors(self, inputs: Mapping[str, Any] | Sequence[Any]) -> dict[str, Array]:
+        """Run operator after operator, and return all that they make by the names of the graph's nodes."""
+        self._set(inputs)
+        made: dict[str, Array] = {}
+        for _, arrays in self.model.executor.steps():
+            made.update(arrays)
+        return made
+
+    def profile(self, inputs: Mapping[str, Any] | Sequence[Any], repeat: int = 1) -> Profile:
+        """Time every operator by the device's own clock, without the line and the host.
+
+        `repeat`: runs of the whole graph.
+        """
+        rows, seconds = [], []
+        for _ in range(repeat):
+            self._set(inputs)
+            start = time.perf_counter()
+            rows.append([self._timed(call) for _, call in self.model.executor.calls()])
+            seconds.append(time.perf_counter() - start)
+        outputs = {info.name: self.model.executor.get_output(index) for index, info in enumerate(self.outputs)}
+        return Profile(self.model.operator_times(rows), tuple(seconds), outputs)
+
+    def _set(self, inputs: Mapping[str, Any] | Sequence[Any]) -> None:
+        names = self.model.executor.get_input_info()
+        for name, array in zip(names, by_name(inputs, self.inputs, "input").values(), strict=True):
+            self.model.executor.set_input(name, require_readable(array))
+
+    def _timed(self, call: Callable[[], int]) -> float:
+        """Run an operator once and return its nanoseconds."""
+        if isinstance(call, PreparedRemoteCall):
+            return call.time()[0] * 1e9
+        # a copy inside the device's memory, which is no function that could be timed
+        call()
+        return 0.0
+
+
+class DrivenAotModel:
+    """A model that is compiled ahead of time, and runs as a whole on a device.
+
+    Raises RunError if the firmware is of another model, or the device fails.
+    """
+
+    def __init__(self, name: str, details: ModuleInterface, session: Session) -> None:
+        self.inputs = details.inputs
+        self.outputs = details.outputs
+        self._executor = session.create_aot_executor(name)
+
+    def run(self, inputs: Mapping[str, Any] | Sequence[Any]) -> dict[str, Array]:
+        """Run one inference, on a mapping by name or on arrays in order."""
+        for index, array in enumerate(by_name(inputs, self.inputs, "input").values()):
+            self._executor.set_input(index, require_readable(array))
+        self._executor.run()
+        return {
+            info.name: self._executor.get_output(index).reshape(info.shape) for index, info in enumerate(self.outputs)
+        }
+
+
+def build_host_driven(source: GraphSource, board: Board, folder: Path, cflags: str = "-O3") -> None:
+    """Write the firmware of a model into a folder and build it.
+
+    Raises OptionError if there is no driver for the board's serial port; ToolchainError if the compiler or make
+    is missing, or the firmware does not build or fit.
+    """
+    firmware = host_driven_firmware(source, board)
+    write_files(folder, project_files(source.name, source.code, None, board, firmware))
+    build(folder, board, trace=False, cflags=cflags)
+
+
+@contextmanager
+def driven_model(
+    source: GraphSource, board: Board, port: str | None = None, log: Callable[[str], None] | None = None
+) -> Iterator[DrivenModel]:
+    """Give a model on a device, as long as the block runs.
+
+    Parameters
+    ----------
+    source : GraphSource
+    board : Board
+    port : str, optional
+        The serial port of a board that has the firmware. Without it, firmware is built and run on this machine, under
+        the board's emulator if it is no computer.
+    log : callable, optional
+        Gets the lines that the device logs.
+
+    Raises
+    ------
+    OptionError, ToolchainError
+        If the firmware cannot be built, or there is no emulator.
+    RunError
+        If the device fails, or does not answer.
+    """
+    if port is not None:
+        with Session(serial_transport(port, board), log=log) as session:
+            yield DrivenModel(source, session)
+        return
+    with TemporaryFolder() as name:
+        folder = Path(name)
+        build_host_driven(source, board, folder)
+        if board.arch == "host":
+            transport = program_transport([str(folder / ELF)], folder)
+        else:
+            transport = emulator_transport(board, folder, ELF)
+        with Session(transport, log=log) as session:
+            yield DrivenModel(source, session)
+
+
 @dataclass(frozen=True, eq=False)
 class BuiltProject:
     """A project of ours with its firmware built."""
@@ -49,11 +185,7 @@ class BuiltProject:
     record: ProjectRecord
     board: Board
     parts: ModuleParts  # the module that it was made for
-
-    @property
-    def details(self) -> ModuleInterface:
-        """The module's ``mlfc`` object."""
-        return details_of(self.parts)
+    details: ModuleInterface  # of the module
 
     @property
     def is_bare_metal(self) -> bool:
@@ -67,10 +199,6 @@ class BuiltProject:
         executable = None if described is None else decode(described, place=self.parts.place)
         elf = self.record.firmware
         return BuiltFirmware(self.folder, self.details, self.board, elf=elf, timeout=timeout, executable=executable)
-
-    def selftest(self, timeout: float) -> SelftestRun:
-        """Run firmware of the type selftest."""
-        return run_built(self.folder, self.board, timeout, self.record.firmware)
 
     def memory(self) -> tuple[MemoryTable | None, MemoryTable] | None:
         """Return what the plan promised and what was linked; None where no map of ours is there.
@@ -127,8 +255,8 @@ def built_project(folder: Path) -> BuiltProject:
     record = read_record(folder)
     if not (folder / record.firmware).exists():
         raise OptionError(f"Could not find a build in {folder}", next_step=f"Build it: mlfc project build {folder}")
-    board = _board(folder)
-    return BuiltProject(folder, record, board, read_parts(folder / ARCHIVE, record.module))
+    parts = read_parts(folder / ARCHIVE, record.module)
+    return BuiltProject(folder, record, _board(folder), parts, details_of(parts))
 
 
 @contextmanager
@@ -207,8 +335,8 @@ def run_selftest(
     without a verdict.
     """
     run_command(board)
-    with project_source(path, board, SELFTEST, module) as source, TemporaryFolder() as name:
-        model, folder = source.model, Path(name)
+    with project_source(path, board, SELFTEST, module) as model, TemporaryFolder() as name:
+        folder = Path(name)
         firmware = firmware_of(model, board, SELFTEST)
         write_files(folder, project_files(model.name, model.code, model.details, board, firmware))
         build(folder, board, trace=False, cflags=cflags or optimization_level(model.details))

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import ctypes
+import ctypes.util
+import importlib.util
+import os
 import re
 import shutil
 import subprocess
-from dataclasses import dataclass
+from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 from mlfc.errors import OptionError, ToolchainError
-from mlfc.runtime.devices.nvrtc import compute_arch, find_nvrtc
 from mlfc.support.temporary import TemporaryFolder
 from mlfc.support.text import first_lines
 
@@ -17,10 +22,14 @@ DEFAULT_ARCH = "compute_75"
 """PTX for it runs on every GPU since 2018, by way of the driver's compiler."""
 _ARCH = re.compile(r"(sm|compute)_([1-9][0-9]{1,2})[af]?")
 _SOURCE = "kernels.cu"
+_OPTIONS = ("--std=c++17",)
+_FILES = ("lib/libnvrtc.so.*", "bin/nvrtc64_*.dll", "bin/x86_64/nvrtc64_*.dll")
+# a wheel of CUDA 12 is the package nvidia.cuda_nvrtc, those of later ones share the folder of their CUDA
+_PACKAGES = ("cuda_nvrtc", "cu13")
+_COMPILATION = 6
 
 
-@dataclass(frozen=True)
-class CudaCode:
+class CudaCode(NamedTuple):
     """Kernels as a CUDA module stores them."""
 
     format: str  # ``cubin``, ``fatbin``, ``ptx``, or ``cu`` for source
@@ -43,12 +52,13 @@ def compile_cuda(source: str, arch: str | None = None) -> CudaCode:
                 place=f"-arch={arch}",
                 next_step="Write -arch=sm_90, -arch=compute_75, or several: -arch=sm_80,sm_90",
             )
+    form = "fatbin" if len(archs) > 1 else "cubin" if archs[0].startswith("sm_") else "ptx"
     nvrtc = find_nvrtc()
-    if nvrtc is not None and len(archs) == 1 and _number(archs[0]) in nvrtc.architectures():
-        return CudaCode(_format_of(archs), nvrtc.compile(source, archs[0]))
+    if nvrtc is not None and len(archs) == 1 and int(re.sub("[^0-9]", "", archs[0])) in nvrtc.architectures():
+        return CudaCode(form, nvrtc.compile(source, archs[0]))
     nvcc = shutil.which("nvcc")
     if nvcc is not None:
-        return CudaCode(_format_of(archs), _by_nvcc(nvcc, source, archs))
+        return CudaCode(form, _by_nvcc(nvcc, source, archs, form))
     if nvrtc is not None:
         known = ", ".join(f"sm_{number}" for number in nvrtc.architectures())
         raise ToolchainError(
@@ -58,20 +68,8 @@ def compile_cuda(source: str, arch: str | None = None) -> CudaCode:
     return CudaCode("cu", source.encode())
 
 
-def _number(arch: str) -> int:
-    match = _ARCH.fullmatch(arch)
-    return int(match[2]) if match else 0
-
-
-def _format_of(archs: list[str]) -> str:
-    if len(archs) > 1:
-        return "fatbin"
-    return "cubin" if archs[0].startswith("sm_") else "ptx"
-
-
-def _by_nvcc(nvcc: str, source: str, archs: list[str]) -> bytes:
-    form = _format_of(archs)
-    command = [nvcc, f"--{form}", "--std=c++17", "-o", f"kernels.{form}", _SOURCE]
+def _by_nvcc(nvcc: str, source: str, archs: list[str], form: str) -> bytes:
+    command = [nvcc, f"--{form}", *_OPTIONS, "-o", f"kernels.{form}", _SOURCE]
     for arch in archs:
         command += ["--generate-code", f"arch={compute_arch(arch)},code={arch}"]
     with TemporaryFolder() as folder:
@@ -84,3 +82,100 @@ def _by_nvcc(nvcc: str, source: str, archs: list[str]) -> bytes:
             reason = first_lines(done.stderr or done.stdout)
             raise ToolchainError(f"nvcc rejects the kernels:{reason}", place=f"{nvcc} for {','.join(archs)}")
         return (Path(folder) / f"kernels.{form}").read_bytes()
+
+
+def compute_arch(arch: str) -> str:
+    """Return what nvcc and NVRTC call a virtual architecture: ``compute_90`` for ``sm_90``."""
+    return arch.replace("sm_", "compute_")
+
+
+class Nvrtc:
+    """The shared library at a path."""
+
+    def __init__(self, path: str) -> None:
+        self._library = ctypes.CDLL(path)
+        self._library.nvrtcGetErrorString.restype = ctypes.c_char_p
+        major, minor = ctypes.c_int(), ctypes.c_int()
+        self._call("nvrtcVersion", ctypes.byref(major), ctypes.byref(minor))
+        self.version = f"{major.value}.{minor.value}"
+
+    def architectures(self) -> tuple[int, ...]:
+        """Return the supported compute capabilities, as 75 for 7.5, ascending."""
+        count = ctypes.c_int()
+        self._call("nvrtcGetNumSupportedArchs", ctypes.byref(count))
+        numbers = (ctypes.c_int * count.value)()
+        self._call("nvrtcGetSupportedArchs", numbers)
+        return tuple(sorted(numbers))
+
+    def compile(self, source: str, arch: str) -> bytes:
+        """Compile for ``compute_75`` to PTX or for ``sm_90`` to machine code; raise ToolchainError with the log."""
+        options = [f"--gpu-architecture={arch}", *_OPTIONS]
+        program = ctypes.c_void_p()
+        self._call("nvrtcCreateProgram", ctypes.byref(program), source.encode(), _SOURCE.encode(), 0, None, None)
+        try:
+            words = (ctypes.c_char_p * len(options))(*(option.encode() for option in options))
+            status = self._library.nvrtcCompileProgram(program, len(options), words)
+            if status == _COMPILATION:
+                log = self._text("nvrtcGetProgramLog", program).decode(errors="replace").strip(" \n\0")
+                raise ToolchainError(f"NVRTC rejects the kernels:{first_lines(log)}", place=f"{_SOURCE} for {arch}")
+            self._check(status, "nvrtcCompileProgram", f" with {' '.join(options)}")
+            kind = "CUBIN" if arch.startswith("sm_") else "PTX"
+            code = self._text(f"nvrtcGet{kind}", program)
+            return code if kind == "CUBIN" else code.rstrip(b"\0")
+        finally:
+            self._library.nvrtcDestroyProgram(ctypes.byref(program))
+
+    def _text(self, function: str, program: ctypes.c_void_p) -> bytes:
+        size = ctypes.c_size_t()
+        self._call(f"{function}Size", program, ctypes.byref(size))
+        data = ctypes.create_string_buffer(size.value)
+        self._call(function, program, data)
+        return data.raw
+
+    def _call(self, function: str, *args: object) -> None:
+        self._check(self._library[function](*args), function)
+
+    def _check(self, status: int, function: str, detail: str = "") -> None:
+        if status:
+            reason = self._library.nvrtcGetErrorString(status).decode()
+            raise ToolchainError(f"NVRTC {self.__dict__.get('version', '')} failed: {reason}", place=function + detail)
+
+
+@cache
+def find_nvrtc() -> Nvrtc | None:
+    """Return the library of NVIDIA's wheel, of ``$CUDA_PATH``, or of the system; None without any."""
+    for path in _candidates():
+        try:
+            return Nvrtc(path)
+        except (OSError, AttributeError):  # for another machine, or not the whole library
+            continue
+    return None
+
+
+def require_nvrtc() -> Nvrtc:
+    """Return the library; raise ToolchainError with how to install it."""
+    found = find_nvrtc()
+    if found is None:
+        raise ToolchainError(
+            "CUDA source must be compiled, and NVIDIA's compiler NVRTC is not installed",
+            next_step='Run: pip install "mlfc[cuda]"',
+        )
+    return found
+
+
+def _candidates() -> Iterator[str]:
+    roots: list[Path] = []
+    spec = importlib.util.find_spec("nvidia")
+    for folder in spec.submodule_search_locations or () if spec else ():
+        roots += [Path(folder) / package for package in _PACKAGES]
+    roots += [Path(os.environ[name]) for name in ("CUDA_PATH", "CUDA_HOME") if os.environ.get(name)]
+    roots.append(Path("/usr/local/cuda"))
+    for root in roots:
+        for pattern in _FILES:
+            # the newest first; those called "builtins" and "alt" are parts of it
+            yield from sorted(
+                (str(path) for path in root.glob(pattern) if re.search(r"nvrtc(64_|\.so)", path.name)), reverse=True
+            )
+    system = ctypes.util.find_library("nvrtc")
+    if system:
+        yield system

@@ -1,19 +1,17 @@
 """Devices in DLPack's numbers; their memory and queues of work behind one interface for all kinds.
 
-A kind of device is a `Driver` in `drivers`. Those of mlfc are imported when a device of their kind is first used, so
-nothing here needs a driver's package.
+A kind is a `Driver` in `drivers`. Those of mlfc, which may need packages, are imported when a device is first used.
 """
 
 from __future__ import annotations
 
 import pkgutil
 import threading
-import time
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -31,7 +29,7 @@ from mlfc.support.text import Displayed
 _KIND_OF_CODE = {code: kind for kind, code in TYPE_CODES.items()}
 # the words of target strings for code of the host
 _HOST_TARGETS = ("c", "llvm")
-_current = threading.local()
+_current, _recorded = threading.local(), threading.local()
 ALIGNMENT = 64
 """Bytes; what generated code may take for granted of the start of a block."""
 
@@ -59,8 +57,18 @@ class Device(Displayed):
 
     @property
     def api(self) -> DeviceApi:
-        """Its memory and queue; raise DeviceError if the device or its driver is missing."""
-        return device_api(self)
+        """Its memory and queue, always the same object; raise DeviceError with what to install if it is missing."""
+        found = _opened.get(self)
+        if found is not None:
+            return found
+        with _opening:
+            if self not in _opened:
+                driver = driver_of(self.kind)
+                count = driver.count()
+                if self.index >= count:
+                    raise DeviceError(f"unknown device {self}: the driver has {count}")
+                _opened[self] = driver.open(self)
+            return _opened[self]
 
     @property
     def exists(self) -> bool:
@@ -119,14 +127,15 @@ class DeviceApi(Displayed, ABC):
 
     def __init__(self) -> None:
         self._sizes: dict[int, int] = {}
+        self._blocks: dict[int, Any] = {}  # what keeps memory, where something of Python's does
 
     @abstractmethod
     def _allocate(self, nbytes: int, alignment: int) -> int:
         """Return the handle of a new block of at least one byte."""
 
-    @abstractmethod
     def _free(self, handle: int) -> None:
         """Give a block of `_allocate` back."""
+        del self._blocks[handle]
 
     @abstractmethod
     def _copy_in(self, handle: int, offset: int, data: Array) -> None:
@@ -206,12 +215,10 @@ class DeviceApi(Displayed, ABC):
         self._require(handle, offset, array.nbytes)
         if not array.nbytes:
             return
-        if array.flags.c_contiguous:
-            self._copy_out(handle, offset, _bytes_of(array))
-            return
-        whole = np.empty(array.shape, array.dtype)
+        whole = array if array.flags.c_contiguous else np.empty(array.shape, array.dtype)
         self._copy_out(handle, offset, _bytes_of(whole))
-        array[...] = whole
+        if whole is not array:
+            array[...] = whole
 
     def copy(self, source: int, source_offset: int, target: int, target_offset: int, nbytes: int) -> None:
         """Copy between two blocks of this device, in the order of the queue; raise as `copy_in` does."""
@@ -247,13 +254,38 @@ class DeviceBlock:
         api = device.api
         self.handle = api.allocate(nbytes)
         # at the end of the process its driver may be gone before, and takes everything along
-        weakref.finalize(self, _give_back, api, self.handle).atexit = False
+        weakref.finalize(self, self._free, api, self.handle).atexit = False
+
+    @staticmethod
+    def _free(api: DeviceApi, handle: int) -> None:
+        # a device that is lost has lost its memory, too, and nobody waits for an error here
+        with suppress(DeviceError):
+            api.free(handle)
 
 
-def _give_back(api: DeviceApi, handle: int) -> None:
-    # a device that is lost has lost its memory, too, and nobody waits for an error here
-    with suppress(DeviceError):
-        api.free(handle)
+class OnDevice(Protocol):
+    """A compact, row-major tensor on a device, in memory as `DeviceApi` has it."""
+
+    device: Device
+    handle: int
+    byte_offset: int
+
+
+def move(source: Any, target: Any, nbytes: int) -> None:
+    """Copy a tensor to another of as many bytes: arrays of this process of one shape, or `OnDevice`."""
+    if isinstance(source, np.ndarray):
+        if isinstance(target, np.ndarray):
+            target[...] = source
+        else:
+            target.device.api.copy_in(target.handle, target.byte_offset, source)
+    elif isinstance(target, np.ndarray):
+        source.device.api.copy_out(source.handle, source.byte_offset, target)
+    elif source.device == target.device:
+        target.device.api.copy(source.handle, source.byte_offset, target.handle, target.byte_offset, nbytes)
+    else:
+        between = np.empty(nbytes, np.uint8)
+        move(source, between, nbytes)
+        move(between, target, nbytes)
 
 
 class Driver(Protocol):
@@ -302,21 +334,6 @@ def driver_of(kind: str) -> Driver:
     return drivers.get(kind)
 
 
-def device_api(device: Device) -> DeviceApi:
-    """Return a device's API, always the same object; raise DeviceError with what to install if it is missing."""
-    found = _opened.get(device)
-    if found is not None:
-        return found
-    with _opening:
-        if device not in _opened:
-            driver = driver_of(device.kind)
-            count = driver.count()
-            if device.index >= count:
-                raise DeviceError(f"unknown device {device}: the driver has {count}")
-            _opened[device] = driver.open(device)
-        return _opened[device]
-
-
 def device(kind: str, index: int = 0) -> Device:
     """Return a device by its kind; it need not be there.
 
@@ -352,14 +369,9 @@ def require_device(value: object) -> Device:
 
 def device_of_code(type_code: int, index: int = 0) -> Device:
     """Return a device by its DLDeviceType; raise OptionError for an unknown number."""
-    return device(kind_of_code(type_code), index)
-
-
-def kind_of_code(type_code: int) -> str:
-    """Return the kind of a DLDeviceType; raise OptionError for an unknown number."""
     if type_code not in _KIND_OF_CODE:
         raise OptionError(f"unknown device type {type_code}")
-    return _KIND_OF_CODE[type_code]
+    return device(_KIND_OF_CODE[type_code], index)
 
 
 def cpu(index: int = 0) -> Device:
@@ -379,12 +391,12 @@ def cuda(index: int = 0) -> Device:
 
 def devices_of(kind: str) -> tuple[DeviceApi, ...]:
     """Return the API of each device of a kind; raise DeviceError with what to install if there is none."""
-    return tuple(device_api(device(kind, index)) for index in range(driver_of(kind).count()))
+    return tuple(device(kind, index).api for index in range(driver_of(kind).count()))
 
 
 def set_device(type_code: int, index: int) -> None:
     """Choose the device on which this thread's kernels of a kind run: what host code calls as ``__tvm_set_device``."""
-    setattr(_current, kind_of_code(type_code), index)
+    setattr(_current, device_of_code(type_code).kind, index)
 
 
 def current_index(kind: str) -> int:
@@ -393,32 +405,18 @@ def current_index(kind: str) -> int:
     return index
 
 
+@dataclass
 class RecordedStep:
-    """What a step does while it is recorded.
+    """What a step does while it is recorded."""
 
-    Attributes
-    ----------
-    launches : list
-        In the order in which they were asked for; what each is, the driver knows.
-    only_launches : bool
-        Whether nothing else was done, as far as this process can see.
-    """
-
-    def __init__(self) -> None:
-        self.launches: list[Any] = []
-        self.only_launches = True
-
-
-class _Recorded(threading.local):
-    step: RecordedStep | None = None
-
-
-_recorded = _Recorded()
+    launches: list[Any] = field(default_factory=list)  # in order; what each is, the driver knows
+    only_launches: bool = True  # as far as this process can see
 
 
 def recorded_step() -> RecordedStep | None:
     """Return the step that this thread records; None where launches are to be launched."""
-    return _recorded.step
+    step: RecordedStep | None = getattr(_recorded, "step", None)
+    return step
 
 
 @contextmanager
@@ -433,21 +431,3 @@ def recording_step() -> Iterator[RecordedStep]:
 
 def _bytes_of(array: Array) -> Array:
     return array.reshape(-1).view(np.uint8)
-
-
-def timed_call(device: Device, call: Callable[[], int]) -> tuple[int, int, Callable[[], int]]:
-    """Run an operator; return its status, when it was called, and a function for its nanoseconds once the device ended.
-
-    The CPU is done when the call ends; other devices mark its start and end in their queues.
-    """
-    if device.kind == "cpu":
-        start = time.perf_counter_ns()
-        status = call()
-        passed = time.perf_counter_ns() - start
-        return status, start, lambda: passed
-    api = device.api
-    start = time.perf_counter_ns()
-    first = api.mark()
-    status = call()
-    last = api.mark()
-    return status, start, lambda: api.nanoseconds(first, last)

@@ -23,8 +23,9 @@ class HostApi(DeviceApi):
         self.device = device
         self.name = _processor()
         self.driver = f"{platform.system()} {platform.release()}"
-        self.memory_bytes = _memory_bytes()
-        self._blocks: dict[int, Array] = {}
+        self.memory_bytes = 0
+        with suppress(AttributeError, ValueError, OSError):  # Windows has no sysconf, others have not all its names
+            self.memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
     def _allocate(self, nbytes: int, alignment: int) -> int:
         try:
@@ -34,9 +35,6 @@ class HostApi(DeviceApi):
         handle = block.ctypes.data
         self._blocks[handle] = block
         return handle
-
-    def _free(self, handle: int) -> None:
-        del self._blocks[handle]
 
     def _copy_in(self, handle: int, offset: int, data: Array) -> None:
         ctypes.memmove(handle + offset, data.ctypes.data, data.nbytes)
@@ -77,13 +75,6 @@ def _processor() -> str:
             if line.startswith("model name"):
                 return line.partition(":")[2].strip()
     return platform.processor() or platform.machine()
-
-
-def _memory_bytes() -> int:
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (AttributeError, ValueError, OSError):  # Windows has no sysconf, other systems have not all its names
-        return 0
 
 
 drivers.add("cpu", HostDriver())

@@ -1,4 +1,4 @@
-"""NVIDIA's GPUs through the CUDA driver, by cuda-python."""
+"""NVIDIA's GPUs through the CUDA driver, by cuda-python, and graphs of launches, which the driver gets at once."""
 
 from __future__ import annotations
 
@@ -6,18 +6,17 @@ import ctypes
 import weakref
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from functools import cache
+from dataclasses import dataclass
+from functools import cache, partial
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
 from mlfc.errors import DeviceError, InputError
-from mlfc.runtime.devices.cuda_compilers import compile_cuda
-from mlfc.runtime.devices.cuda_graph import CudaLaunch, CudaMark, CudaRecording
+from mlfc.runtime.devices.cuda_compilers import compile_cuda, compute_arch, require_nvrtc
 from mlfc.runtime.devices.device import Device, DeviceApi, device, drivers, recorded_step, recording_step
-from mlfc.runtime.devices.kernel_launch import KernelLaunch, LoadedKernel
-from mlfc.runtime.devices.nvrtc import compute_arch, require_nvrtc
-from mlfc.runtime.modules.device_module import DeviceModule, register_device_module
+from mlfc.runtime.modules.device_module import DeviceModule, KernelLaunch, LoadedKernel, register_device_module
 from mlfc.support.arrays import Array
 from mlfc.support.locks import ForkSafeLock
 from mlfc.support.text import first_lines
@@ -95,14 +94,10 @@ class CudaApi(DeviceApi):
         self.stream = cu.CUstream(0)
         number = self._call("finding the device", cu.cuDeviceGet, device.index)
         self.name = self._call("asking for its name", cu.cuDeviceGetName, 256, number).split(b"\0")[0].decode()
-        attributes = cu.CUdevice_attribute
-        major, minor = (
-            self._call("asking what it is", cu.cuDeviceGetAttribute, attribute, number)
-            for attribute in (
-                attributes.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR,
-                attributes.CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR,
-            )
-        )
+        names = (f"CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_{part}" for part in ("MAJOR", "MINOR"))
+        attributes = [getattr(cu.CUdevice_attribute, name) for name in names]
+        ask = partial(self._call, "asking what it is", cu.cuDeviceGetAttribute)
+        major, minor = (ask(attribute, number) for attribute in attributes)
         self.capability = (int(major), int(minor))
         self.memory_bytes = int(self._call("asking for its memory", cu.cuDeviceTotalMem, number))
         version = self._call("asking for its version", cu.cuDriverGetVersion)
@@ -133,10 +128,9 @@ class CudaApi(DeviceApi):
     def run(self, doing: str, function: Any, *args: Any) -> Any:
         """Call the driver in the device's context, and restore the thread's own afterwards."""
         current = int(self._call("taking the device", self.bindings.cuCtxGetCurrent))
-        if current == self._number:
-            return self._call(doing, function, *args)
         if not current:
             self._call("taking the device", self.bindings.cuCtxSetCurrent, self._context)
+        if current in (0, self._number):
             return self._call(doing, function, *args)
         self._call("taking the device", self.bindings.cuCtxPushCurrent, self._context)
         try:
@@ -158,13 +152,14 @@ class CudaApi(DeviceApi):
         own = super()._size_of(handle)
         if own is not None or handle <= 0:
             return own
-        base, size = self.run("looking for memory", self._range_of, handle)
-        return int(base) + int(size) - handle if base else None
 
-    def _range_of(self, handle: int) -> tuple[Any, tuple[Any, Any]]:
-        """Return success, and the range of addresses around one; 0 where there is no memory."""
-        status, base, size = self.bindings.cuMemGetAddressRange(handle)
-        return self.bindings.CUresult.CUDA_SUCCESS, (0, 0) if status.value else (base, size)
+        def left() -> tuple[Any, int | None]:
+            """Return success, and the bytes up to the end of the memory; None where there is none."""
+            status, base, size = self.bindings.cuMemGetAddressRange(handle)
+            return self.bindings.CUresult.CUDA_SUCCESS, None if status.value else int(base) + int(size) - handle
+
+        found: int | None = self.run("looking for memory", left)
+        return found
 
     def _copy_in(self, handle: int, offset: int, data: Array) -> None:
         what = f"copying {data.nbytes:,} bytes in"
@@ -223,19 +218,6 @@ class CudaApi(DeviceApi):
             self.synchronize()
             self.run(doing, destroy, thing)
 
-    def kernel(self, image: CudaImage, name: str) -> CudaKernel:
-        """Return a kernel of what `load` returned; raise DeviceError if it is not in it."""
-        function = self.run(
-            f"looking for kernel {name}", self.bindings.cuModuleGetFunction, image.module, name.encode()
-        )
-        return CudaKernel(self, function, name, image)
-
-    def allow_shared(self, function: Any, name: str, nbytes: int) -> None:
-        """Let a kernel have more dynamic shared memory than any may have."""
-        attribute = self.bindings.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-        doing = f"giving kernel {name} {nbytes:,} bytes of shared memory"
-        self.run(doing, self.bindings.cuFuncSetAttribute, function, attribute, nbytes)
-
     def enqueue(self, work: CudaLaunch) -> None:
         """Put a launch into the stream."""
         sizes = (*work.launch.grid, *work.launch.block, work.launch.shared_bytes)
@@ -258,6 +240,86 @@ class CudaApi(DeviceApi):
             return None
 
 
+class CudaMark:
+    """An event in the stream, destroyed with this object."""
+
+    def __init__(self, event: Any, destroy: Callable[[Any], Any]) -> None:
+        self.event = event
+        weakref.finalize(self, destroy, event).atexit = False
+
+
+@dataclass(frozen=True)
+class CudaLaunch:
+    """A launch as the driver takes it."""
+
+    function: Any
+    name: str
+    launch: KernelLaunch
+    parameters: int  # the address of the addresses of its arguments
+    kept: tuple[object, ...]  # what is there
+
+    @property
+    def doing(self) -> str:
+        """What an error says of it."""
+        return f"launching kernel {self.name} over groups {self.launch.grid} of {self.launch.block} items"
+
+
+class CudaRecording:
+    """A graph of launches, which the driver gives to the GPU at once; parallel where they need not wait.
+
+    The launches of each of `steps` come one after another; `after` is as for `DeviceApi.record`.
+    """
+
+    def __init__(
+        self, api: CudaApi, steps: Sequence[Sequence[CudaLaunch]], after: Sequence[Collection[int]] | None
+    ) -> None:
+        self._api = api
+        self._steps = steps
+        self._marks: list[CudaMark] = []
+        cu = api.bindings
+        self._graph = graph = api.run("making a graph", cu.cuGraphCreate, 0)
+        try:
+            if after is None:  # one after another, with marks around each
+                ends = self._add_mark([])
+                for launches in steps:
+                    ends = self._add_mark(self._add_launches(launches, ends))
+            else:
+                ends_of: list[list[Any]] = []
+                for launches, earlier in zip(steps, after, strict=True):
+                    nodes = {int(node): node for step in sorted(earlier) for node in ends_of[step]}
+                    ends_of.append(self._add_launches(launches, list(nodes.values())))
+            self._executable = api.run("making a graph", cu.cuGraphInstantiate, graph, 0)
+        finally:
+            api.drop("making a graph", cu.cuGraphDestroy, graph)
+        weakref.finalize(self, api.drop, "dropping a graph", cu.cuGraphExecDestroy, self._executable).atexit = False
+
+    def _add_launches(self, launches: Sequence[CudaLaunch], ends: list[Any]) -> list[Any]:
+        """Add launches behind nodes; return the nodes behind which to go on."""
+        cu = self._api.bindings
+        for work in launches:
+            node = cu.CUDA_KERNEL_NODE_PARAMS()
+            node.func = work.function
+            node.gridDimX, node.gridDimY, node.gridDimZ = work.launch.grid
+            node.blockDimX, node.blockDimY, node.blockDimZ = work.launch.block
+            node.sharedMemBytes = work.launch.shared_bytes
+            node.kernelParams = work.parameters
+            ends = [self._api.run(work.doing, cu.cuGraphAddKernelNode, self._graph, ends, len(ends), node)]
+        return ends
+
+    def _add_mark(self, ends: list[Any]) -> list[Any]:
+        mark, add = self._api.new_mark(), self._api.bindings.cuGraphAddEventRecordNode
+        self._marks.append(mark)
+        return [self._api.run("marking a graph", add, self._graph, ends, len(ends), mark.event)]
+
+    def launch(self) -> None:
+        """Put the graph into the device's stream; raise DeviceError if the driver fails."""
+        self._api.run("launching a graph", self._api.bindings.cuGraphLaunch, self._executable, self._api.stream)
+
+    def nanoseconds(self) -> list[int]:
+        """Return the device's time for each step of the latest launch, once it is done; empty unless timed."""
+        return [self._api.nanoseconds(start, end) for start, end in pairwise(self._marks)]
+
+
 class CudaImage:
     """Code that the driver has loaded, unloaded with this object."""
 
@@ -269,13 +331,12 @@ class CudaImage:
 
 
 class CudaKernel:
-    """A kernel that the driver has loaded."""
+    """A kernel of an image; raises DeviceError if it is not in it."""
 
-    def __init__(self, api: CudaApi, function: Any, name: str, image: CudaImage) -> None:
-        self._api = api
-        self._image = image
-        self._function = function
-        self._name = name
+    def __init__(self, api: CudaApi, image: CudaImage, name: str) -> None:
+        self._api, self._image, self._name = api, image, name
+        find = api.bindings.cuModuleGetFunction
+        self._function = api.run(f"looking for kernel {name}", find, image.module, name.encode())
         self._shared = _PLAIN_SHARED_BYTES
         self._lock = ForkSafeLock()
 
@@ -290,8 +351,11 @@ class CudaKernel:
             places[index] = start + 8 * index
         if launch.shared_bytes > self._shared:
             with self._lock:
-                self._api.allow_shared(self._function, self._name, launch.shared_bytes)
-                self._shared = launch.shared_bytes
+                cu, nbytes = self._api.bindings, launch.shared_bytes
+                attribute = cu.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+                doing = f"giving kernel {self._name} {nbytes:,} bytes of shared memory"
+                self._api.run(doing, cu.cuFuncSetAttribute, self._function, attribute, nbytes)
+                self._shared = nbytes
         parameters = ctypes.addressof(places)
         work = CudaLaunch(self._function, self._name, launch, parameters, (values, places, self._image))
         step = recorded_step()
@@ -318,8 +382,7 @@ class CudaModule(DeviceModule):
     @staticmethod
     def compiled(source: str, form: str, options: Mapping[str, str]) -> tuple[str, bytes]:  # noqa: ARG004 (every kind of device takes these)
         """Return format and data of kernels, compiled for the option ``-arch``."""
-        code = compile_cuda(source, options.get("-arch"))
-        return code.format, code.data
+        return compile_cuda(source, options.get("-arch"))
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -333,7 +396,7 @@ class CudaModule(DeviceModule):
         with self._loading:
             if index not in self._images:
                 self._images[index] = api.load(self._image(api), ", ".join(self.functions))
-        return api.kernel(self._images[index], name)
+        return CudaKernel(api, self._images[index], name)
 
     def _image(self, api: CudaApi) -> bytes:
         if self.format != _SOURCE:

@@ -12,8 +12,7 @@ from typing import Any
 
 from mlfc.errors import ArchiveError, DeviceError, InputError
 from mlfc.runtime.devices.device import Device, DeviceApi, device, drivers
-from mlfc.runtime.devices.kernel_launch import KernelLaunch, LoadedKernel
-from mlfc.runtime.modules.device_module import DeviceModule, register_device_module
+from mlfc.runtime.modules.device_module import DeviceModule, KernelLaunch, LoadedKernel, register_device_module
 from mlfc.support.arrays import Array
 from mlfc.support.locks import ForkSafeLock
 from mlfc.support.text import first_lines
@@ -131,12 +130,10 @@ class OpenClApi(DeviceApi):
         self.memory_bytes = found.global_mem_size
         self._found = found
         self._cl = _package()
-        self._blocks: dict[int, Any] = {}
         with self._errors("opening the device"):
             self._context = self._cl.Context([found])
-            self._queue = self._cl.CommandQueue(
-                self._context, properties=self._cl.command_queue_properties.PROFILING_ENABLE
-            )
+            timed = self._cl.command_queue_properties.PROFILING_ENABLE
+            self._queue = self._cl.CommandQueue(self._context, properties=timed)
 
     @contextmanager
     def _errors(self, doing: str) -> Iterator[None]:
@@ -157,12 +154,9 @@ class OpenClApi(DeviceApi):
             raise DeviceError(f"the device aligns blocks to {offered} bytes, got {alignment}", place=str(self.device))
         with self._errors(f"allocating {nbytes:,} bytes"):
             block = self._cl.Buffer(self._context, self._cl.mem_flags.READ_WRITE, nbytes)
+        # freed, the driver keeps the memory until the work that is in the queue is done
         self._blocks[block.int_ptr] = block
         return int(block.int_ptr)
-
-    def _free(self, handle: int) -> None:
-        # the driver keeps the memory until the work that is in the queue is done
-        del self._blocks[handle]
 
     def _copy_in(self, handle: int, offset: int, data: Array) -> None:
         with self._errors(f"copying {data.nbytes:,} bytes in"):
@@ -174,14 +168,8 @@ class OpenClApi(DeviceApi):
 
     def _copy(self, source: int, source_offset: int, target: int, target_offset: int, nbytes: int) -> None:
         with self._errors(f"copying {nbytes:,} bytes"):
-            self._cl.enqueue_copy(
-                self._queue,
-                self._blocks[target],
-                self._blocks[source],
-                byte_count=nbytes,
-                src_offset=source_offset,
-                dst_offset=target_offset,
-            )
+            sizes = {"byte_count": nbytes, "src_offset": source_offset, "dst_offset": target_offset}
+            self._cl.enqueue_copy(self._queue, self._blocks[target], self._blocks[source], **sizes)
 
     def synchronize(self) -> None:
         """Wait until all work is done."""
@@ -228,38 +216,32 @@ class OpenClApi(DeviceApi):
         with self._errors(f"taking kernel {kernel} from its program"):
             return OpenClKernel(self, self._cl.Kernel(program, kernel), kernel)
 
-    def enqueue(self, kernel: Any, name: str, launch: KernelLaunch) -> None:
-        """Set a kernel's arguments and enqueue it; the caller makes sure that nobody else sets them."""
-        count = launch.dimensions
-        sizes = [groups * items for groups, items in zip(launch.grid, launch.block, strict=True)]
-        with self._errors(f"launching kernel {name} over groups {launch.grid} of {launch.block} items"):
-            for index, value in enumerate(launch.arguments):
-                kernel.set_arg(index, self._blocks[value] if isinstance(value, int) else value)
-            if launch.shared_bytes:
-                kernel.set_arg(len(launch.arguments), self._cl.LocalMemory(launch.shared_bytes))
-            self._cl.enqueue_nd_range_kernel(self._queue, kernel, sizes[:count], launch.block[:count])
-
 
 class OpenClKernel:
     """A kernel that the driver has compiled."""
 
     def __init__(self, api: OpenClApi, kernel: Any, name: str) -> None:
-        self._api = api
-        self._kernel = kernel
-        self._name = name
-        self._count = kernel.num_args
-        self._lock = ForkSafeLock()
+        self._api, self._kernel, self._name = api, kernel, name
+        self._lock = ForkSafeLock()  # nobody else sets its arguments before it is in the queue
 
     def launch(self, launch: KernelLaunch) -> None:
         """Enqueue a launch; raise DeviceError if parameters or arguments do not fit, or the driver fails."""
         given = len(launch.arguments) + (1 if launch.shared_bytes else 0)
-        if given != self._count:
-            raise DeviceError(f"the kernel has {self._count} parameters, its description {given}", place=self._name)
+        if given != self._kernel.num_args:
+            cause = f"the kernel has {self._kernel.num_args} parameters, its description {given}"
+            raise DeviceError(cause, place=self._name)
         for index, value in enumerate(launch.arguments):
             if isinstance(value, int) and not self._api.owns(value):
                 raise DeviceError(f"argument {index} is {value:#x}, no memory of {self._api.device}", place=self._name)
-        with self._lock:
-            self._api.enqueue(self._kernel, self._name, launch)
+        api, kernel, count = self._api, self._kernel, launch.dimensions
+        sizes = [groups * items for groups, items in zip(launch.grid, launch.block, strict=True)]
+        doing = f"launching kernel {self._name} over groups {launch.grid} of {launch.block} items"
+        with self._lock, api._errors(doing):
+            for index, value in enumerate(launch.arguments):
+                kernel.set_arg(index, api._blocks[value] if isinstance(value, int) else value)
+            if launch.shared_bytes:
+                kernel.set_arg(len(launch.arguments), api._cl.LocalMemory(launch.shared_bytes))
+            api._cl.enqueue_nd_range_kernel(api._queue, kernel, sizes[:count], launch.block[:count])
 
 
 _MARKER = "// Function: "
@@ -278,7 +260,9 @@ class OpenClModule(DeviceModule):
 
     @cached_property
     def _programs(self) -> dict[str, str]:
-        programs = cut_source(self.get_source())
+        # text before the first marker is ignored
+        parts = (part.partition("\n") for part in self.get_source().split(_MARKER)[1:])
+        programs = {name.strip(): program for name, _, program in parts}
         if len(programs) != len(self.functions):
             raise ArchiveError(
                 f"the source has {len(programs)} kernels behind '{_MARKER}' lines, the table {len(self.functions)}",
@@ -295,15 +279,6 @@ class OpenClModule(DeviceModule):
         if name not in self._programs:
             raise ArchiveError(f"the source has no kernel '{name}', the table has", place="module of the kind 'opencl'")
         return api.build(self._programs[name], name)
-
-
-def cut_source(source: str) -> dict[str, str]:
-    """Return each kernel's program by its name; text before the first marker is ignored."""
-    programs = {}
-    for part in source.split(_MARKER)[1:]:
-        name, _, program = part.partition("\n")
-        programs[name.strip()] = program
-    return programs
 
 
 drivers.add("opencl", OpenClDriver())

@@ -1,4 +1,4 @@
-"""A compiled model in a shared library, called through its C interface."""
+"""A compiled model in a shared library, called through its C interface or behind the functions of TVM's executors."""
 
 from __future__ import annotations
 
@@ -16,12 +16,14 @@ from mlfc.runtime.devices.device import Device, cpu
 from mlfc.runtime.executors.states import LoadedModel, ModelState, OwnStates, StaticStates
 from mlfc.runtime.ffi.library_names import is_in_memory
 from mlfc.runtime.ffi.native_code import NativeCode
-from mlfc.runtime.modules.runnable import require_success
-from mlfc.runtime.tensor.arrays import Expected, address_of, aligned, bound
+from mlfc.runtime.modules.runnable import Runnable, require_success
+from mlfc.runtime.tensor.arrays import Expected, Values, address_of, aligned, by_name, counts
 from mlfc.runtime.threads import address_in, share_pool
 from mlfc.support.arrays import Array
+from mlfc.support.c_names import names_in_tables
 from mlfc.support.content import Data, chunks_of, nbytes_of
 from mlfc.support.locks import ForkSafeLock
+from mlfc.support.tensor_info import TensorInfo
 from mlfc.support.text import Displayed
 
 if TYPE_CHECKING:
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
     from mlfc.support.tensor_info import TensorInfo
 
 _MAPPED = ("inputs", "outputs")
+Library: TypeAlias = "str | os.PathLike[str] | NativeCode"
 _Prepared: TypeAlias = "tuple[Any, Any, Callable[[], int]]"
 _locks: WeakValueDictionary[tuple[str, str], ForkSafeLock] = WeakValueDictionary()
 _locks_guard = ForkSafeLock()
@@ -77,10 +80,7 @@ class AotModule(LoadedModel):
     _static_states: StaticStates | None = None
 
     def __init__(
-        self,
-        library: str | os.PathLike[str] | NativeCode,
-        description: ModuleInterface,
-        loaded: Mapping[str, Data] | None = None,
+        self, library: Library, description: ModuleInterface, loaded: Mapping[str, Data] | None = None
     ) -> None:
         self._describe(description.inputs, description.outputs)
         self._pools: Sequence[int] = ()
@@ -90,7 +90,10 @@ class AotModule(LoadedModel):
         self._constants = [filled(data) for data in (loaded or {}).values()]
         entry = description.entry or ""
         self._lock = _lock(library, description)
-        self._function = _entry_of(library, entry)
+        try:  # in libraries with several models, one that waits for the others
+            self._function = function_of(library, f"{entry}_in_turn")
+        except ToolchainError:
+            self._function = function_of(library, entry)
         self._mappers: tuple[Any, ...] = ()
         if description.workspace_io:
             self._mappers = tuple(self._mapper(library, entry, kind) for kind in _MAPPED)
@@ -133,7 +136,9 @@ class AotModule(LoadedModel):
             try:
                 prepared = self._idle.pop()
             except IndexError:
-                prepared = self._prepared(len(arrays), len(outputs))
+                # structs of pointers for runs one after another
+                given, taken = ((ctypes.c_void_p * max(1, len(each)))() for each in (arrays, outputs))
+                prepared = given, taken, self._on(given, taken)
             sources, results, call = prepared
             sources[: len(arrays)] = list(map(address_of, arrays))
             results[: len(outputs)] = list(map(address_of, outputs.values()))
@@ -144,9 +149,7 @@ class AotModule(LoadedModel):
         require_success(status)
         return outputs
 
-    def bind(
-        self, inputs: Mapping[str, Any] | Sequence[Any], outputs: Mapping[str, Any] | Sequence[Any] | None = None
-    ) -> BoundCall:
+    def bind(self, inputs: Values, outputs: Values | None = None) -> BoundCall:
         """Return a callable that runs on these very buffers, with no work in Python at a call.
 
         Parameters
@@ -159,17 +162,16 @@ class AotModule(LoadedModel):
         InputError, ProblemsError
             If they do not fit the model or cannot be used in place.
         """
-        sources = bound(inputs, self.inputs, "input")
-        results = self.new_outputs() if outputs is None else bound(outputs, self.outputs, "output")
+        sources, results = self._buffers(inputs, outputs)
         taken = list(sources.items())
         for name, array in results.items():
-            for other, memory in taken:
-                if np.may_share_memory(array, memory):
-                    raise InputError(f"the output shares memory with {other}", place=name, next_step="Use a copy")
+            other = next((other for other, memory in taken if np.may_share_memory(array, memory)), None)
+            if other is not None:
+                raise InputError(f"the output shares memory with {other}", place=name, next_step="Use a copy")
             taken.append((name, array))
         return self._call(sources, results)
 
-    def _keep_states(self, library: str | os.PathLike[str] | NativeCode, description: ModuleInterface) -> None:
+    def _keep_states(self, library: Library, description: ModuleInterface) -> None:
         size = description.memory.state_bytes
         for info in description.states:
             if info.offset is None or info.offset + info.nbytes > size:
@@ -192,10 +194,6 @@ class AotModule(LoadedModel):
             memory = self._static_states = StaticStates(_key(library, prefix), self._lock, size, function)
         self._state = ModelState(description.states, memory)
 
-    def new_outputs(self) -> dict[str, Array]:
-        """Return fresh uninitialized arrays for the outputs."""
-        return self._given.new()
-
     def _call(self, inputs: dict[str, Array], outputs: dict[str, Array]) -> BoundCall:
         if self._mappers:
             call = self._on_states(self._copying_call(self._memory(), inputs, outputs))
@@ -203,11 +201,6 @@ class AotModule(LoadedModel):
             call = self._on(_pointers(tuple(inputs.values())), _pointers(tuple(outputs.values())))
         call.inputs, call.outputs = inputs, outputs
         return call
-
-    def _prepared(self, inputs: int, outputs: int) -> _Prepared:
-        """Return the structs of pointers for runs one after another, and the call that reads them."""
-        sources, results = ((ctypes.c_void_p * max(1, count))() for count in (inputs, outputs))
-        return sources, results, self._on(sources, results)
 
     def _on(self, sources: Any, results: Any) -> BoundCall:
         """Return a call on structs of pointers, with a workspace of its own if callers pass that in."""
@@ -219,16 +212,15 @@ class AotModule(LoadedModel):
         return [_pointers(pools)] if pools else []
 
     def _on_states(self, call: BoundCall) -> BoundCall:
-        return BoundCall(self._continue, call) if len(self._state) else call
+        def continued() -> int:
+            with self._lock:
+                if self._static_states is not None:
+                    self._static_states.take()
+                return call()
 
-    def _continue(self, call: Callable[[], int]) -> int:
-        """Run a call on this module's states."""
-        with self._lock:
-            if self._static_states is not None:
-                self._static_states.take()
-            return call()
+        return BoundCall(continued) if len(self._state) else call
 
-    def _mapper(self, library: str | os.PathLike[str] | NativeCode, entry: str, kind: str) -> Any:
+    def _mapper(self, library: Library, entry: str, kind: str) -> Any:
         """Return the function that returns the places of all inputs, or all outputs, in the workspace."""
         count = max(1, len(self.inputs if kind == "inputs" else self.outputs))
         fields = [(f"tensor_{index}", ctypes.c_void_p) for index in range(count)]
@@ -304,7 +296,7 @@ def _pointers(arrays: Sequence[Array]) -> Any:
     return struct
 
 
-def _lock(library: str | os.PathLike[str] | NativeCode, description: ModuleInterface) -> ForkSafeLock:
+def _lock(library: Library, description: ModuleInterface) -> ForkSafeLock:
     """Return the lock of a static workspace, shared by all modules that use it, however often each is loaded."""
     key = _key(library, "" if description.workspace_peers else description.entry or "")
     with _locks_guard:
@@ -315,7 +307,7 @@ def _lock(library: str | os.PathLike[str] | NativeCode, description: ModuleInter
         return lock
 
 
-def _key(library: str | os.PathLike[str] | NativeCode, name: str) -> tuple[str, str]:
+def _key(library: Library, name: str) -> tuple[str, str]:
     """Return what tells one library's code from another's, and a name in it."""
     if not isinstance(library, (str, os.PathLike)):
         return library.place, name
@@ -323,19 +315,16 @@ def _key(library: str | os.PathLike[str] | NativeCode, name: str) -> tuple[str, 
     return path if is_in_memory(path) else os.path.realpath(path), name
 
 
-def _entry_of(library: str | os.PathLike[str] | NativeCode, name: str) -> Any:
-    """Return the function that runs the model; in libraries with several models, one that waits for the others."""
-    waiting = f"{name}_in_turn"
-    try:
-        return function_of(library, waiting)
-    except ToolchainError:
-        return function_of(library, name)
-
-
-def function_of(library: str | os.PathLike[str] | NativeCode, symbol: str, result: Any = ctypes.c_int32) -> Any:
+def function_of(library: Library, symbol: str, result: Any = ctypes.c_int32) -> Any:
     """Return a function of a library, or of code in memory; raise ToolchainError if it is missing."""
     if not isinstance(library, (str, os.PathLike)):
-        return _function_in_memory(library, symbol, result)
+        address = library.address(symbol)
+        if address is None:
+            cause = f"the compiled code has no function '{symbol}'"
+            raise ToolchainError(cause, place=library.place, next_step="Compile the model again")
+        found = ctypes.CFUNCTYPE(result)(address)
+        found.code = library  # type: ignore[attr-defined]  # it must stay in memory as long as somebody may call it
+        return found
     try:
         loaded = ctypes.CDLL(os.fspath(library))
         share_pool(lambda name: address_in(loaded, name))
@@ -350,12 +339,87 @@ def function_of(library: str | os.PathLike[str] | NativeCode, symbol: str, resul
     return function
 
 
-def _function_in_memory(code: NativeCode, symbol: str, result: Any) -> Any:
-    address = code.address(symbol)
-    if address is None:
-        raise ToolchainError(
-            f"the compiled code has no function '{symbol}'", place=code.place, next_step="Compile the model again"
-        )
-    function = ctypes.CFUNCTYPE(result)(address)
-    function.code = code  # type: ignore[attr-defined]  # it must stay in memory as long as somebody may call it
-    return function
+class AotExecutor(Displayed):
+    """Inputs are set, the model run, outputs fetched.
+
+    Parameters
+    ----------
+    model : Runnable
+        What computes. Inputs are zeros until they are set.
+    """
+
+    def __init__(self, model: Runnable) -> None:
+        self.model = model
+        zeros = {info.name: np.zeros(info.shape, info.numpy_dtype) for info in model.inputs}
+        self._call = model.bind(zeros)
+
+    def _facts(self) -> Mapping[str, object]:
+        return {"inputs": self.model.inputs, "outputs": self.model.outputs}
+
+    def _input(self, key: str | int) -> TensorInfo:
+        infos = self.model.inputs
+        index = self.get_input_index(key) if isinstance(key, str) else key
+        if not counts(index, len(infos)):
+            known = ", ".join(map(str, infos)) or "none"
+            raise InputError("the model has no such input", place=str(key), next_step=f"It has: {known}")
+        return infos[index]
+
+    def set_input(self, key: str | int | None = None, value: Any = None, /, **inputs: Any) -> None:
+        """Copy values into inputs: one by its name or number, and others by their names."""
+        given: list[tuple[str | int, Any]] = [*inputs.items()]
+        if key is not None:
+            given.append((key, value))
+        for name, array in given:
+            info = self._input(name)
+            self._call.inputs[info.name][...] = by_name({info.name: array}, [info], "input")[info.name]
+
+    def get_input(self, key: str | int) -> Array:
+        """Return a copy of an input."""
+        return self._call.inputs[self._input(key).name].copy()
+
+    def run(self, **inputs: Any) -> None:
+        """Set `inputs`, if there are any, and run; raise RunError if the model reports failure."""
+        if inputs:
+            self.set_input(**inputs)
+        require_success(self._call())
+
+    def get_output(self, index: int, out: Array | None = None) -> Array:
+        """Return a copy of output `index`, in `out` if that is given."""
+        infos = self.model.outputs
+        if not counts(index, len(infos)):
+            raise InputError(f"output {index} is out of range: the model has {len(infos)}")
+        result = self._call.outputs[infos[index].name]
+        if out is None:
+            return result.copy()
+        by_name([out], [infos[index]], "output")[infos[index].name][...] = result
+        return out
+
+    def get_num_inputs(self) -> int:
+        """Return how many inputs there are."""
+        return len(self.model.inputs)
+
+    def get_num_outputs(self) -> int:
+        """Return how many outputs there are."""
+        return len(self.model.outputs)
+
+    def get_input_index(self, name: str) -> int:
+        """Return the number of an input, -1 if there is none of this name.
+
+        As in TVM's executor, only letters and digits are compared unless a name matches exactly.
+        """
+        names = [info.name for info in self.model.inputs]
+        if name not in names:
+            names, (name,) = names_in_tables(names), names_in_tables([name])
+        return names.index(name) if name in names else -1
+
+    def get_input_name(self, index: int) -> str:
+        """Return the name of an input."""
+        return self._input(index).name
+
+    def get_input_info(self) -> dict[str, TensorInfo]:
+        """Return what each input is."""
+        return {info.name: info for info in self.model.inputs}
+
+    def get_output_info(self) -> dict[str, TensorInfo]:
+        """Return what each output is."""
+        return {info.name: info for info in self.model.outputs}

@@ -1,17 +1,22 @@
-"""The graph executor: runs a graph's operators one after another on memory that is prepared once."""
+"""The graph executor: runs a graph's operators in order, on memory that is prepared once.
+
+Those of a device are given to it as one piece of work once they stay the same from run to run.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from mlfc.errors import InputError, OptionError, RunError
-from mlfc.runtime.devices.device import Device
+from mlfc.runtime.devices.device import Device, Recording
 from mlfc.runtime.executors.graph_json import COPY, NOP, Graph, GraphNode, numpy_dtype, parse_graph
-from mlfc.runtime.executors.graph_memory import DeviceMemory, GraphMemory, HostMemory, array_shape, graph_devices
-from mlfc.runtime.executors.schedule import Call, CallFailed, CallSchedule
+from mlfc.runtime.executors.graph_memory import GraphMemory, array_shape, graph_devices
 from mlfc.runtime.ffi.native_code import NativeFunc
 from mlfc.runtime.modules.module import Function, Module
 from mlfc.runtime.modules.runnable import CHECK_VALUES
@@ -25,6 +30,7 @@ from mlfc.support.tensor_info import TensorInfo
 from mlfc.support.text import Displayed
 
 Key: TypeAlias = "str | int"
+Call: TypeAlias = Callable[[], int]
 
 
 class GraphExecutor(Displayed):
@@ -73,7 +79,9 @@ class GraphExecutor(Displayed):
         self._functions = _functions(self.graph, lib)
         self._roots = self.graph.places()
         self._dtypes = [numpy_dtype(entry.dtype) for entry in self.graph.entries]
-        self._memory = self._new_memory()
+        # of a session with a device elsewhere
+        memory_of = getattr(self.device, "graph_memory", None)
+        self._memory: GraphMemory = memory_of(self.graph, lib) if memory_of else GraphMemory(self.graph, self.devices)
         self._prepare()
         self._params: set[str] = set()
         linked = getattr(lib, "linked_params", None)
@@ -82,15 +90,6 @@ class GraphExecutor(Displayed):
 
     def _facts(self) -> Mapping[str, object]:
         return {"devices": self.devices, "operators": len(self._functions), "inputs": list(self.get_input_info())}
-
-    def _new_memory(self) -> GraphMemory:
-        elsewhere = getattr(self.device, "graph_memory", None)
-        if elsewhere is not None:
-            memory: GraphMemory = elsewhere(self.graph, self.lib)
-            return memory
-        if len(self.devices) == 1:
-            return HostMemory(self.graph, self.device)
-        return DeviceMemory(self.graph, self.devices)
 
     def _prepare(self) -> None:
         """Give every operator its arguments."""
@@ -112,7 +111,9 @@ class GraphExecutor(Displayed):
         entries = (*node.inputs, *node.outputs)
         prepare = getattr(function, "prepare", None)
         if prepare is not None:
-            call: Call = prepare([self._argument(entry, node) for entry in entries])
+            call: Call = prepare(
+                [self._flattened(entry) if node.flatten else self._tensors[entry] for entry in entries]
+            )
             return call
 
         def call_with_arrays() -> int:
@@ -121,9 +122,7 @@ class GraphExecutor(Displayed):
 
         return call_with_arrays
 
-    def _argument(self, entry: int, node: GraphNode) -> c_abi.DLTensor:
-        if not node.flatten:
-            return self._tensors[entry]
+    def _flattened(self, entry: int) -> c_abi.DLTensor:
         if entry not in self._flat:
             item, tensor = self.graph.entries[entry], self._tensors[entry]
             count = item.nbytes // max(1, self._dtypes[entry].itemsize)
@@ -138,22 +137,16 @@ class GraphExecutor(Displayed):
             other._share(self._arguments[name], self, self._arguments[name])
         return other
 
-    def _index(self, key: Key) -> int:
-        """Return the entry of an argument."""
+    def _find(self, key: Key) -> tuple[str, int]:
+        """Return the name and the entry of an argument."""
         names = list(self._arguments)
-        if isinstance(key, str):
-            if key not in self._arguments:
-                raise InputError(
-                    "the graph has no such input", place=key, next_step=f"It has: {', '.join(names) or 'none'}"
-                )
-            return self._arguments[key]
-        if not counts(key, len(names)):
+        if isinstance(key, str) and key not in self._arguments:
+            known = ", ".join(names) or "none"
+            raise InputError("the graph has no such input", place=key, next_step=f"It has: {known}")
+        if not isinstance(key, str) and not counts(key, len(names)):
             raise InputError(f"input {key} is out of range: the graph has {len(names)}")
-        return self._arguments[names[key]]
-
-    def _name(self, key: Key) -> str:
-        """Return the name of an argument."""
-        return key if isinstance(key, str) else list(self._arguments)[key]
+        name = key if isinstance(key, str) else names[key]
+        return name, self._arguments[name]
 
     def set_input(self, key: Key | None = None, value: Any = None, /, **params: Any) -> None:
         """Copy values into inputs or parameters.
@@ -170,12 +163,10 @@ class GraphExecutor(Displayed):
         InputError
             If there is no such input, or the array does not fit it.
         """
-        given: list[tuple[str | int, Any]] = [*params.items()]
-        if key is not None:
-            given.append((key, value))
-        for name, array in given:
-            entry = self._index(name)
-            self._memory.write(entry, self._taken(array, entry, self._name(name)))
+        given: list[tuple[Key, Any]] = [*params.items(), *([] if key is None else [(key, value)])]
+        for tag, array in given:
+            name, entry = self._find(tag)
+            self._memory.write(entry, self._taken(array, entry, name))
             if self._tensors[entry].data != self._memory.address(entry):
                 self._update(entry)
 
@@ -187,8 +178,8 @@ class GraphExecutor(Displayed):
         InputError
             Unless the array is contiguous, aligned to its elements' size, and fits, and operators run on its device.
         """
-        entry = self._index(key)
-        array = self._taken(value, entry, self._name(key))
+        name, entry = self._find(key)
+        array = self._taken(value, entry, name)
         fault = None
         if not isinstance(array, np.ndarray):
             if array.device != self._memory.device(entry):
@@ -198,16 +189,16 @@ class GraphExecutor(Displayed):
         elif not (array.flags.c_contiguous and array.flags.aligned):
             fault = "the array must be contiguous and aligned to be read in place"
         if fault is not None:
-            raise InputError(fault, place=self._name(key), next_step="Use set_input, which copies")
+            raise InputError(fault, place=name, next_step="Use set_input, which copies")
         self._use(entry, array)
 
     def is_here(self, key: Key) -> bool:
         """Tell whether an input lies in memory of this process."""
-        return self._memory.is_here(self._index(key))
+        return self._memory.is_here(self._find(key)[1])
 
     def get_input(self, key: Key, out: Any = None) -> Any:
         """Return a copy of an input, in `out` if that is given."""
-        return self._copied(self._index(key), out)
+        return self._copied(self._find(key)[1], out)
 
     def get_output(self, index: int, out: Any = None) -> Any:
         """Return a copy of output `index`: a new array, or `out`, which may be an array of this process or a device."""
@@ -225,8 +216,7 @@ class GraphExecutor(Displayed):
 
     def get_input_index(self, name: str) -> int:
         """Return the number of an input, -1 if there is none of this name."""
-        names = list(self._arguments)
-        return names.index(name) if name in self._arguments else -1
+        return list(self._arguments).index(name) if name in self._arguments else -1
 
     def get_input_info(self) -> dict[str, TensorInfo]:
         """Return what each input is, without parameters."""
@@ -243,18 +233,15 @@ class GraphExecutor(Displayed):
 
     def get_output_info(self) -> dict[str, TensorInfo]:
         """Return what each output is, as ``<node>:<number of its output>``."""
-        names = {}
-        for node in self.graph.nodes:
-            for number, entry in enumerate(node.outputs):
-                names[entry] = f"{node.name}:{number}"
+        nodes = self.graph.nodes
+        names = {entry: f"{node.name}:{number}" for node in nodes for number, entry in enumerate(node.outputs)}
         return {names[head]: self._info(names[head], head) for head in self.graph.heads}
 
     def output_infos(self) -> tuple[TensorInfo, ...]:
         """Return what each output is, in order, under the names ``output0``, ``output1``, ..., or ``output``."""
-        single = len(self.graph.heads) == 1
-        return tuple(
-            self._info("output" if single else f"output{index}", head) for index, head in enumerate(self.graph.heads)
-        )
+        heads = self.graph.heads
+        names = ["output"] if len(heads) == 1 else [f"output{index}" for index in range(len(heads))]
+        return tuple(map(self._info, names, heads))
 
     def _info(self, name: str, entry: int) -> TensorInfo:
         item = self.graph.entries[entry]
@@ -324,14 +311,10 @@ class GraphExecutor(Displayed):
         for node, call in self._schedule.calls:
             if status := call():
                 raise self._failure(node, status)
-            single = len(node.outputs) == 1
-            yield (
-                node,
-                {
-                    node.name if single else f"{node.name}:{number}": self._copied(entry, None)
-                    for number, entry in enumerate(node.outputs)
-                },
-            )
+            names = [
+                node.name if len(node.outputs) == 1 else f"{node.name}:{index}" for index in range(len(node.outputs))
+            ]
+            yield node, {name: self._copied(entry, None) for name, entry in zip(names, node.outputs, strict=True)}
 
     def calls(self) -> Iterator[tuple[GraphNode, Call]]:
         """Yield the operators in order with what runs each and returns its status."""
@@ -375,7 +358,7 @@ class GraphExecutor(Displayed):
         if isinstance(value, np.ndarray) or not hasattr(value, "__dlpack__"):
             return self._checked(value, entry, name)
         tensor = from_dlpack(value)
-        if tensor.device.kind == "cpu" or not isinstance(self._memory, DeviceMemory):
+        if tensor.device.kind == "cpu" or len(self.devices) == 1:
             return self._checked(tensor.numpy(), entry, name)
         self._require_fit(dtypes.to_numpy(tensor.dtype), tensor.shape, entry, name)
         return tensor
@@ -417,21 +400,170 @@ class GraphExecutor(Displayed):
 
 def _functions(graph: Graph, lib: Module) -> list[Function | None]:
     """Look up each node's function, once; one error names every missing one."""
-    found: dict[str, Function] = {}
-    missing: list[str] = []
-    functions: list[Function | None] = []
-    for node in graph.nodes:
-        name = node.function
-        if name is None or name in (NOP, COPY):
-            functions.append(None)
-            continue
-        if name not in found and name not in missing:
-            if lib.implements_function(name, query_imports=True):
-                found[name] = lib.get_function(name, query_imports=True)
-            else:
-                missing.append(name)
-        functions.append(found.get(name))
+    names = dict.fromkeys(node.function for node in graph.nodes if node.function and node.function not in (NOP, COPY))
+    missing = [name for name in names if not lib.implements_function(name, query_imports=True)]
     if missing:
         shown = ", ".join(missing[:3]) + (f" and {len(missing) - 3} more" if len(missing) > 3 else "")
         raise RunError(f"the library lacks functions of the graph: {shown}", next_step="Load the library of this graph")
-    return functions
+    found: dict[str | None, Function] = {name: lib.get_function(name, query_imports=True) for name in names}
+    return [found.get(node.function) for node in graph.nodes]
+
+
+class CallFailed(Exception):  # noqa: N818  (never leaves the executors)
+    """A call of an operator that returned `status`."""
+
+    def __init__(self, node: GraphNode, status: int) -> None:
+        super().__init__(node.name)
+        self.node = node
+        self.status = status
+
+
+@dataclass
+class _CallSequence:
+    """Consecutive calls, on one device or here."""
+
+    device: Device
+    calls: list[tuple[GraphNode, Call]]
+    recording: Recording | None = None
+    timed: Recording | None = None
+
+
+class CallSchedule:
+    """Runs the calls of a graph.
+
+    The first run after addresses of arguments have changed calls one operator after another. The second records the
+    launches between two copies, where the device can do that; from then on they are given to it all at once.
+    Each of `calls` returns its status, 0 for success. All that `compiled` functions do on a device is seen here.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        memory: GraphMemory,
+        calls: Sequence[tuple[GraphNode, Call]],
+        compiled: Collection[str | None],
+    ) -> None:
+        self.calls = calls
+        self._graph = graph
+        self._memory = memory
+        self._pieces = list(_pieces(calls, memory))
+        # those of more than one call that launches kernels
+        self._launched = [
+            piece
+            for piece in self._pieces
+            if piece.device.kind != "cpu"
+            and len(piece.calls) > 1
+            and all(node.function in compiled for node, _ in piece.calls)
+        ]
+        self._runs = 0
+
+    def moved(self) -> None:
+        """Take note that arguments have other addresses than before."""
+        self._runs = 0
+        for piece in self._launched:
+            piece.recording = piece.timed = None
+
+    def run(self) -> None:
+        """Run all calls, without waiting for devices; raise CallFailed for one that fails."""
+        if self._launched and self._is_settled():
+            for piece in self._pieces:
+                if piece.recording is not None:
+                    piece.recording.launch()
+                else:
+                    _run(piece.calls)
+        else:
+            _run(self.calls)
+
+    def timed(self) -> list[tuple[int, int]]:
+        """Run, and return for each call when it began, by this process's clock, and its nanoseconds.
+
+        Calls here are timed by this process's clock, those on a device by its own. If its launches are recorded, the
+        times do not include any waiting for this process.
+        """
+        settled = bool(self._launched) and self._is_settled()
+        passed: list[Callable[[], Iterable[tuple[int, int]]]] = []
+        for piece in self._pieces:
+            if settled and piece.recording is not None and piece.timed is None:
+                piece.timed = _recorded(piece, None)
+            if settled and piece.timed is not None:
+                passed.append(_timed_at_once(piece.timed))
+            else:
+                passed += [self._timed_call(piece.device, *call) for call in piece.calls]
+        self._memory.synchronize()
+        return [item for times in passed for item in times()]
+
+    def _timed_call(self, device: Device, node: GraphNode, call: Call) -> Callable[[], Iterable[tuple[int, int]]]:
+        """Run an operator; return a function for its start and nanoseconds once the device, which marks both, ended."""
+        is_here = device.kind == "cpu"
+        if is_here:
+            # waiting for a device is not the time of the operator that has to wait
+            self._memory.synchronize()
+        start = time.perf_counter_ns()
+        first = None if is_here else device.api.mark()
+        status = call()
+        last = time.perf_counter_ns() if is_here else device.api.mark()
+        if status:
+            raise CallFailed(node, status)
+        return lambda: [(start, last - start if is_here else device.api.nanoseconds(first, last))]
+
+    def _is_settled(self) -> bool:
+        """Count a run; tell whether launches are recorded."""
+        self._runs += 1
+        if self._runs == 2:
+            for piece in self._launched:
+                piece.recording = _recorded(piece, self._earlier(piece))
+        return self._runs >= 2
+
+    def _earlier(self, piece: _CallSequence) -> list[set[int]]:
+        """Return for each call the earlier ones of its piece that have to be done before: by the blocks they touch."""
+        storage = [entry.storage_id for entry in self._graph.entries]
+        writer: dict[int, int] = {}
+        readers: dict[int, set[int]] = {}
+        found: list[set[int]] = []
+        for number, (node, _) in enumerate(piece.calls):
+            read, written = ({storage[entry] for entry in entries} for entries in (node.inputs, node.outputs))
+            earlier = {writer[block] for block in read | written if block in writer}
+            for block in written:
+                earlier |= readers.pop(block, set())
+                writer[block] = number
+            for block in read - written:
+                readers.setdefault(block, set()).add(number)
+            found.append(earlier - {number})
+        return found
+
+
+def _pieces(calls: Sequence[tuple[GraphNode, Call]], memory: GraphMemory) -> Iterator[_CallSequence]:
+    """Yield the calls in pieces: those on one device that are no copies are together."""
+    piece: _CallSequence | None = None
+    for node, call in calls:
+        device = memory.device(node.outputs.start)
+        if piece is None or COPY in (node.function, piece.calls[-1][0].function) or device != piece.device:
+            if piece is not None:
+                yield piece
+            piece = _CallSequence(device, [])
+        piece.calls.append((node, call))
+    if piece is not None:
+        yield piece
+
+
+def _run(calls: Sequence[tuple[GraphNode, Call]]) -> None:
+    for node, call in calls:
+        if status := call():
+            raise CallFailed(node, status)
+
+
+def _recorded(piece: _CallSequence, earlier: Sequence[Collection[int]] | None) -> Recording | None:
+    return piece.device.api.record([partial(_run, [call]) for call in piece.calls], earlier)
+
+
+def _timed_at_once(recording: Recording) -> Callable[[], Iterable[tuple[int, int]]]:
+    start = time.perf_counter_ns()
+    recording.launch()
+
+    def times() -> Iterator[tuple[int, int]]:
+        at = start
+        for nanoseconds in recording.nanoseconds():
+            yield at, nanoseconds
+            at += nanoseconds
+
+    return times

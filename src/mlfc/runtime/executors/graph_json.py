@@ -114,7 +114,13 @@ class Graph:
 
 def parse_graph(text: str | bytes, place: str = "graph JSON") -> Graph:
     """Read and check an untrusted graph; raise ArchiveError with its first fault."""
-    return _GraphReader(place).graph(_document(text, place))
+    if len(text) > MAX_TEXT:
+        raise ArchiveError(f"a graph of {len(text):,} bytes; up to {MAX_TEXT:,} are read", place=place)
+    try:
+        data = text if isinstance(text, bytes) else text.encode("utf-8")
+    except UnicodeEncodeError:
+        raise ArchiveError("its text has halves of characters", place=place) from None
+    return _GraphReader(place).graph(parse_json(data, place))
 
 
 def numpy_dtype(dtype: str) -> np.dtype[Any]:
@@ -125,25 +131,15 @@ def numpy_dtype(dtype: str) -> np.dtype[Any]:
         raise ArchiveError(f"numpy has no dtype {dtype}", next_step="Use the C runtime for this graph") from None
 
 
-def _document(text: str | bytes, place: str) -> Any:
-    if len(text) > MAX_TEXT:
-        raise ArchiveError(f"a graph of {len(text):,} bytes; up to {MAX_TEXT:,} are read", place=place)
-    try:
-        data = text if isinstance(text, bytes) else text.encode("utf-8")
-    except UnicodeEncodeError:
-        raise ArchiveError("its text has halves of characters", place=place) from None
-    return parse_json(data, place)
-
-
+@dataclass(frozen=True)
 class _GraphReader:
     """Checks one document; every fault names its place."""
 
-    def __init__(self, place: str) -> None:
-        self._place = place
+    place: str
 
     def fault(self, where: str, cause: str) -> ArchiveError:
         return ArchiveError(
-            cause, place=f"{self._place}: {where}", next_step="The graph is damaged or of another executor"
+            cause, place=f"{self.place}: {where}", next_step="The graph is damaged or of another executor"
         )
 
     def integer(self, value: object, where: str, most: int = _MAX_ID) -> int:
@@ -151,22 +147,19 @@ class _GraphReader:
             raise self.fault(where, f"expected an integer from 0 to {most:,}, found {_shown(value)}")
         return value
 
-    def _of_type(self, kind: type[T], value: object, where: str) -> T:
+    def of(self, kind: type[T], value: object, where: str) -> T:
         if not isinstance(value, kind):
             raise self.fault(where, f"expected {_TYPES[kind]}, found {_shown(value)}")
         return value
 
-    def items(self, value: object, where: str) -> list[Any]:
-        return self._of_type(list, value, where)
-
-    def text(self, value: object, where: str) -> str:
-        return self._of_type(str, value, where)
-
-    def mapping(self, value: object, where: str) -> dict[str, Any]:
-        return self._of_type(dict, value, where)
+    def require(self, value: object, expected: list[int], where: str, what: str) -> None:
+        """Raise the fault unless a value is a list of these very integers."""
+        items = self.of(list, value, where)
+        if items != expected or any(type(item) is not int for item in items):
+            raise self.fault(where, f"these are not {what}")
 
     def graph(self, document: object) -> Graph:
-        keys = self.mapping(document, "$")
+        keys = self.of(dict, document, "$")
         for key in _KEYS:
             if key not in keys:
                 raise self.fault("$", f"the key '{key}' is missing")
@@ -174,78 +167,76 @@ class _GraphReader:
             # graphs of NNVM's age carry a 'metadata' that no executor reads
             if key not in _KEYS and key != "metadata":
                 raise self.fault("$", f"the key {_shown(key)} is not one of a graph")
-        nodes = self._nodes(self.items(keys["nodes"], "nodes"), self.items(keys["node_row_ptr"], "node_row_ptr"))
+        nodes = self._nodes(self.of(list, keys["nodes"], "nodes"))
+        rows = [0, *(node.outputs.stop for node in nodes)]
+        self.require(keys["node_row_ptr"], rows, "node_row_ptr", "the sums of the nodes' numbers of outputs")
         count = nodes[-1].outputs.stop if nodes else 0
-        entries = self._entries(self.mapping(keys["attrs"], "attrs"), count)
+        entries = self._entries(self.of(dict, keys["attrs"], "attrs"), count)
         for index, node in enumerate(nodes):
             if node.function in (NOP, COPY):
                 self._check_same_bytes(node, entries, f"nodes[{index}]")
-        arguments = self._arguments(self.items(keys["arg_nodes"], "arg_nodes"), nodes)
+        arguments = [index for index, node in enumerate(nodes) if node.function is None]
+        self.require(keys["arg_nodes"], arguments, "arg_nodes", "the nodes with the op 'null', in their order")
         heads = tuple(
             self._reference(head, f"heads[{index}]", nodes)
-            for index, head in enumerate(self.items(keys["heads"], "heads"))
+            for index, head in enumerate(self.of(list, keys["heads"], "heads"))
         )
         kept = self._kept(keys["attrs"].get(_STATES), arguments, nodes)
-        graph = Graph(nodes, arguments, heads, entries, kept)
+        graph = Graph(nodes, tuple(arguments), heads, entries, kept)
         for fault in storage_faults(graph):
             raise self.fault("attrs.storage_id", fault)
         return graph
 
-    def _nodes(self, items: list[Any], rows: list[Any]) -> tuple[GraphNode, ...]:
+    def _nodes(self, items: list[Any]) -> tuple[GraphNode, ...]:
         nodes: list[GraphNode] = []
         names: set[str] = set()
         for index, item in enumerate(items):
-            node = self._node(self.mapping(item, f"nodes[{index}]"), f"nodes[{index}]", nodes)
-            if node.function is None and node.name in names:
-                raise self.fault(f"nodes[{index}]", f"two inputs have the name '{node.name[:80]}'")
+            node = self._node(self.of(dict, item, f"nodes[{index}]"), f"nodes[{index}]", nodes)
             if node.function is None:
+                if node.name in names:
+                    raise self.fault(f"nodes[{index}]", f"two inputs have the name '{node.name[:80]}'")
                 names.add(node.name)
             nodes.append(node)
-        expected = [0, *(node.outputs.stop for node in nodes)]
-        if rows != expected or any(type(row) is not int for row in rows):
-            raise self.fault("node_row_ptr", "these are not the sums of the nodes' numbers of outputs")
         return tuple(nodes)
 
     def _node(self, item: dict[str, Any], where: str, before: list[GraphNode]) -> GraphNode:
         for key in item:
             if key not in _NODE_KEYS:
                 raise self.fault(where, f"the key {_shown(key)} is not one of a node")
-        op = self.text(item.get("op"), f"{where}.op")
-        name = self.text(item.get("name"), f"{where}.name")
-        references = self.items(item.get("inputs"), f"{where}.inputs")
+        op = self.of(str, item.get("op"), f"{where}.op")
+        name = self.of(str, item.get("name"), f"{where}.name")
+        references = self.of(list, item.get("inputs"), f"{where}.inputs")
         inputs = tuple(
             self._reference(reference, f"{where}.inputs[{index}]", before) for index, reference in enumerate(references)
         )
         start = before[-1].outputs.stop if before else 0
-        written = self.mapping(item.get("attrs", item.get("attr", {})), f"{where}.attrs")
+        written = self.of(dict, item.get("attrs", item.get("attr", {})), f"{where}.attrs")
         if op == "null":
             if inputs:
                 raise self.fault(f"{where}.inputs", "an input of the model reads nothing")
             return GraphNode(name, None, (), range(start, start + 1), False, {})
         if op != "tvm_op":
             raise self.fault(f"{where}.op", f"unknown operation {_shown(op)}; expected 'null' or 'tvm_op'")
-        attrs = {key: self.text(value, f"{where}.attrs.{key[:40]}") for key, value in written.items()}
+        attrs = {key: self.of(str, value, f"{where}.attrs.{key[:40]}") for key, value in written.items()}
         for key in _OP_ATTRS:
             if key not in attrs:
                 raise self.fault(f"{where}.attrs", f"the key '{key}' is missing")
         if attrs["num_inputs"] != str(len(inputs)):
             raise self.fault(f"{where}.attrs.num_inputs", f"{_shown(attrs['num_inputs'])}, but it has {len(inputs)}")
-        outputs = self._count(attrs["num_outputs"], f"{where}.attrs.num_outputs")
+        outputs = attrs["num_outputs"]
+        if not _COUNT.fullmatch(outputs):
+            cause = f"expected a decimal number of at most six digits, found {_shown(outputs)}"
+            raise self.fault(f"{where}.attrs.num_outputs", cause)
         if attrs["flatten_data"] not in ("0", "1"):
             raise self.fault(f"{where}.attrs.flatten_data", "it must be '0' or '1'")
         if len(attrs["func_name"]) > _MAX_FUNCTION_NAME:
             raise self.fault(f"{where}.attrs.func_name", f"no function has a name like {_shown(attrs['func_name'])}")
         others = {key: value for key, value in attrs.items() if key not in _OP_ATTRS}
         flatten = attrs["flatten_data"] == "1"
-        return GraphNode(name, attrs["func_name"], inputs, range(start, start + outputs), flatten, others)
-
-    def _count(self, text: str, where: str) -> int:
-        if not _COUNT.fullmatch(text):
-            raise self.fault(where, f"expected a decimal number of at most six digits, found {_shown(text)}")
-        return int(text)
+        return GraphNode(name, attrs["func_name"], inputs, range(start, start + int(outputs)), flatten, others)
 
     def _reference(self, value: object, where: str, nodes: Any) -> int:
-        items = self.items(value, where)
+        items = self.of(list, value, where)
         if len(items) not in (2, 3):
             raise self.fault(where, "expected a list [node, output, version]")
         node, output, *_ = [self.integer(item, where) for item in items]
@@ -255,17 +246,11 @@ class _GraphReader:
             raise self.fault(where, f"node {node} has {len(nodes[node].outputs)} outputs, got number {output}")
         return int(nodes[node].outputs[output])
 
-    def _arguments(self, items: list[Any], nodes: tuple[GraphNode, ...]) -> tuple[int, ...]:
-        expected = [index for index, node in enumerate(nodes) if node.function is None]
-        if items != expected or any(type(item) is not int for item in items):
-            raise self.fault("arg_nodes", "these are not the nodes with the op 'null', in their order")
-        return tuple(expected)
-
     def _entries(self, attrs: dict[str, Any], count: int) -> tuple[TensorEntry, ...]:
         columns: dict[str, list[Any]] = {}
         for key, pair in attrs.items():
             where = f"attrs.{key[:40]}"
-            items = self.items(pair, where)
+            items = self.of(list, pair, where)
             if len(items) != 2 or not isinstance(items[0], str):
                 raise self.fault(where, "expected a list [tag, values]")
             if key not in _TAGS:
@@ -274,18 +259,19 @@ class _GraphReader:
                 continue
             if items[0] != _TAGS[key]:
                 raise self.fault(where, f"its tag must be '{_TAGS[key]}', not {_shown(items[0])}")
-            columns[key] = self.items(items[1], where)
+            columns[key] = self.of(list, items[1], where)
             if len(columns[key]) != count:
                 raise self.fault(where, f"{len(columns[key])} values for {count} outputs of nodes")
         for key in _REQUIRED:
             if key not in columns:
                 raise self.fault("attrs", f"the key '{key}' is missing")
+        columns = {"device_index": [_CPU] * count, "storage_scope": [""] * count, **columns}
         return tuple(self._entry(index, columns) for index in range(count))
 
-    def _kept(self, attribute: Any, arguments: tuple[int, ...], nodes: tuple[GraphNode, ...]) -> frozenset[int]:
+    def _kept(self, attribute: Any, arguments: list[int], nodes: tuple[GraphNode, ...]) -> frozenset[int]:
         """Return the entries of the states, which an attribute lists by the numbers of their nodes."""
         where = f"attrs.{_STATES}"
-        numbers = [] if attribute is None else self.items(attribute[1], where)
+        numbers = [] if attribute is None else self.of(list, attribute[1], where)
         for number in numbers:
             if self.integer(number, where) not in arguments:
                 raise self.fault(where, f"node {number} is not one with the op 'null'")
@@ -293,11 +279,11 @@ class _GraphReader:
 
     def _entry(self, index: int, columns: Mapping[str, list[Any]]) -> TensorEntry:
         where = f"attrs.shape[1][{index}]"
-        extents = self.items(columns["shape"][index], where)
+        extents = self.of(list, columns["shape"][index], where)
         if len(extents) > MAX_DIMENSIONS:
             raise self.fault(where, f"a tensor of {len(extents)} dimensions; at most {MAX_DIMENSIONS} are allowed")
         shape = tuple(self.integer(extent, where, MAX_TENSOR) for extent in extents)
-        dtype = self.text(columns["dltype"][index], f"attrs.dltype[1][{index}]")
+        dtype = self.of(str, columns["dltype"][index], f"attrs.dltype[1][{index}]")
         element = _element_bytes(dtype)
         if element is None:
             raise self.fault(f"attrs.dltype[1][{index}]", f"unknown dtype {_shown(dtype)}")
@@ -305,11 +291,8 @@ class _GraphReader:
         if prod(max(extent, 1) for extent in shape) * element > MAX_TENSOR:
             raise self.fault(where, f"the shape {_shown(list(shape))} is not possible")
         storage = self.integer(columns["storage_id"][index], f"attrs.storage_id[1][{index}]")
-        device, scope = _CPU, ""
-        if "device_index" in columns:
-            device = self.integer(columns["device_index"][index], f"attrs.device_index[1][{index}]")
-        if "storage_scope" in columns:
-            scope = self.text(columns["storage_scope"][index], f"attrs.storage_scope[1][{index}]")
+        device = self.integer(columns["device_index"][index], f"attrs.device_index[1][{index}]")
+        scope = self.of(str, columns["storage_scope"][index], f"attrs.storage_scope[1][{index}]")
         return TensorEntry(shape, dtype, prod(shape) * element, storage, device, scope)
 
     def _check_same_bytes(self, node: GraphNode, entries: tuple[TensorEntry, ...], where: str) -> None:

@@ -12,12 +12,11 @@ from mlfc.errors import InputError, OptionError
 from mlfc.runtime.devices.device import Device
 from mlfc.runtime.executors.graph_executor import GraphExecutor
 from mlfc.runtime.executors.graph_json import parse_graph
-from mlfc.runtime.executors.profile import OperatorTime, Profile, operator_times, thread_rows
+from mlfc.runtime.executors.profile import OperatorTime, Profile, Timeline, operator_times, thread_rows
 from mlfc.runtime.executors.states import GraphStates, LoadedModel, ModelState
-from mlfc.runtime.executors.timeline import Timeline
 from mlfc.runtime.modules.module import Module
 from mlfc.runtime.modules.runnable import require_success
-from mlfc.runtime.tensor.arrays import Expected, bound
+from mlfc.runtime.tensor.arrays import Expected, Values
 from mlfc.support.arrays import Array
 from mlfc.support.locks import ForkSafeLock
 from mlfc.support.tensor_info import TensorInfo
@@ -158,23 +157,15 @@ class GraphModule(LoadedModel):
             self.executor.run()
             return {info.name: self.executor.get_output(index) for index, info in enumerate(self.outputs)}
 
-    def bind(
-        self, inputs: Mapping[str, Any] | Sequence[Any], outputs: Mapping[str, Any] | Sequence[Any] | None = None
-    ) -> BoundGraph:
+    def bind(self, inputs: Values, outputs: Values | None = None) -> BoundGraph:
         """Return a callable that runs on these very buffers; as `AotModule.bind`.
 
         Inputs are read in place, or copied to the device where they are read; outputs are copied out of the executor's
         memory at the end of each call.
         """
-        sources = bound(inputs, self.inputs, "input")
-        results = self.new_outputs() if outputs is None else bound(outputs, self.outputs, "output")
-        return BoundGraph(self.executor.fork(), sources, results)
+        return BoundGraph(self.executor.fork(), *self._buffers(inputs, outputs))
 
-    def new_outputs(self) -> dict[str, Array]:
-        """Return fresh uninitialized arrays for the outputs."""
-        return {info.name: np.empty(info.shape, info.numpy_dtype) for info in self.outputs}
-
-    def profile(self, inputs: Mapping[str, Any] | Sequence[Any], repeat: int = 10) -> Profile:
+    def profile(self, inputs: Values, repeat: int = 10) -> Profile:
         """Time every operator over `repeat` runs, after one that is not counted.
 
         The times include the call from Python, about a microsecond each.

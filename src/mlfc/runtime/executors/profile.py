@@ -1,12 +1,11 @@
-"""Profiles of models, and compiled models whose library times every operator and shows its output."""
+"""Times of models: of whole calls, and of every operator, by libraries that also show its output."""
 
 from __future__ import annotations
 
 import ctypes
-import os
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,10 +13,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mlfc.errors import OptionError
-from mlfc.runtime.executors.aot_module import AotModule, function_of
-from mlfc.runtime.executors.timeline import Timeline
-from mlfc.runtime.ffi.native_code import NativeCode
+from mlfc.runtime.executors.aot_module import AotModule, Library, function_of
 from mlfc.runtime.modules.runnable import require_success
+from mlfc.runtime.tensor.arrays import Values
 from mlfc.runtime.threads import thread_times, time_threads
 from mlfc.support.arrays import Array
 from mlfc.support.content import Data
@@ -91,16 +89,7 @@ class Profile(Displayed):
 def operator_times(
     operators: Sequence[OperatorInfo], nanoseconds: Any, threads: Any = None
 ) -> tuple[OperatorTime, ...]:
-    """Return the median time of each operator.
-
-    Parameters
-    ----------
-    operators : sequence of OperatorInfo
-    nanoseconds : array of numbers
-        A row for each run and a column for each operator.
-    threads : array of numbers, optional
-        What threads worked: by run, operator and thread.
-    """
+    """Return medians of times by run and operator, and of what threads worked, by run, operator and thread."""
     medians = np.median(np.asarray(nanoseconds).reshape(-1, len(operators)), axis=0) if len(operators) else []
     total = float(sum(medians)) or 1.0
     worked = np.zeros((len(operators), 0)) if threads is None else np.median(threads, axis=0)
@@ -155,17 +144,14 @@ class ProfiledModule(AotModule):
     """
 
     def __init__(
-        self,
-        library: str | os.PathLike[str] | NativeCode,
-        description: ModuleInterface,
-        loaded: Mapping[str, Data] | None = None,
+        self, library: Library, description: ModuleInterface, loaded: Mapping[str, Data] | None = None
     ) -> None:
         super().__init__(library, description, loaded)
         self._operators: Sequence[OperatorInfo] = description.operators or ()
         self._time = function_of(library, "mlfc_trace_time", None)
         self._observe = function_of(library, "mlfc_trace_observe", None)
 
-    def profile(self, inputs: Mapping[str, Any] | Sequence[Any], repeat: int = 10) -> Profile:
+    def profile(self, inputs: Values, repeat: int = 10) -> Profile:
         """Time every operator over `repeat` runs, after one that warms caches up and is not counted.
 
         Parameters
@@ -205,7 +191,7 @@ class ProfiledModule(AotModule):
         timeline = Timeline.of_rows(starts, passed).with_threads([item.threads for item in times])
         return Profile(times, tuple(seconds[1:]), call.outputs, timeline)
 
-    def operator_outputs(self, inputs: Mapping[str, Any] | Sequence[Any]) -> tuple[bytes, ...]:
+    def operator_outputs(self, inputs: Values) -> tuple[bytes, ...]:
         """Run once, and return the bytes of every operator's output when it ended; raise as `run` does."""
         call = self.bind(inputs)
         seen: dict[int, bytes] = {}
@@ -226,3 +212,152 @@ class ProfiledModule(AotModule):
         finally:
             self._observe(None)
         require_success(status)
+
+
+MOST_EVENTS = 1_000_000
+"""Of one profile; later ones are only counted."""
+
+
+@dataclass(frozen=True, eq=False)
+class Timeline:
+    """Calls of operators by columns, those of each thread in the order of their ends.
+
+    Times are in nanoseconds from the first start. Runs and operators count from 0, and thread 0 is the caller's.
+    """
+
+    run: Array
+    operator: Array
+    thread: Array
+    start: Array
+    duration: Array
+    left_out: int = 0  # calls beyond `MOST_EVENTS`
+
+    def __len__(self) -> int:
+        return len(self.run)
+
+    @classmethod
+    def of_rows(cls, starts: Any, durations: Any) -> Timeline:
+        """Return the timeline of operators that run once each; a row for each run, a column for each operator."""
+        begun, passed = (np.asarray(rows).astype(np.int64) for rows in (starts, durations))
+        run, operator = (places.ravel() for places in np.indices(begun.shape))
+        columns = (run, operator, np.zeros(run.size), begun.ravel(), passed.ravel())
+        return cls._placed([column[:MOST_EVENTS] for column in columns], run.size)
+
+    def with_threads(self, worked: Sequence[Sequence[float]]) -> Timeline:
+        """Add calls of the threads beside the caller's.
+
+        `worked` has the nanoseconds of each thread for each operator, none for those of one thread. How long threads
+        work is known, not when: they begin with their operator, and take no longer than it.
+        """
+        added = [self]
+        for thread in range(1, max(map(len, worked), default=0)):
+            spent = np.array([times[thread] if len(times) > thread else 0.0 for times in worked])
+            shared = spent[self.operator] > 0
+            durations = np.minimum(spent[self.operator], self.duration)[shared].astype(np.int64)
+            others = np.full(durations.shape, thread, np.int32)
+            added.append(Timeline(self.run[shared], self.operator[shared], others, self.start[shared], durations))
+        names = ("run", "operator", "thread", "start", "duration")
+        run, operator, threads, start, duration = (
+            np.concatenate([getattr(each, name) for each in added]) for name in names
+        )
+        return Timeline(run, operator, threads, start, duration, self.left_out)
+
+    @classmethod
+    def _placed(cls, columns: Iterable[Any], total: int) -> Timeline:
+        *places, start, duration = columns
+        begin = np.asarray(start, np.int64)
+        begin = begin - (begin.min() if begin.size else 0)
+        run, operator, thread = (np.asarray(column, np.int32) for column in places)
+        return cls(run, operator, thread, begin, np.asarray(duration, np.int64), total - begin.size)
+
+
+@dataclass
+class Recorder:
+    """Takes calls one by one."""
+
+    rows: list[tuple[int, int, int, int, int]] = field(default_factory=list)
+    total: int = 0
+
+    def add(self, run: int, operator: int, thread: int, start: int, duration: int) -> None:
+        """Take a call."""
+        self.total += 1
+        if len(self.rows) < MOST_EVENTS:
+            self.rows.append((run, operator, thread, start, duration))
+
+    def timeline(self) -> Timeline:
+        """Return all that was taken."""
+        return Timeline._placed(np.asarray(self.rows, np.int64).reshape(-1, 5).T, self.total)
+
+
+_GROWTH = 1.618  # of the calls of a repetition that took too little time
+
+
+@dataclass(frozen=True, repr=False)
+class BenchmarkResult(Displayed):
+    """The seconds of a call, once for each repetition."""
+
+    results: tuple[float, ...]
+
+    @property
+    def mean(self) -> float:
+        """The mean, in seconds, as all of these."""
+        return float(np.mean(self.results))
+
+    @property
+    def median(self) -> float:
+        """The median."""
+        return float(np.median(self.results))
+
+    @property
+    def min(self) -> float:
+        """The least."""
+        return min(self.results)
+
+    @property
+    def max(self) -> float:
+        """The most."""
+        return max(self.results)
+
+    @property
+    def std(self) -> float:
+        """The standard deviation."""
+        return float(np.std(self.results))
+
+    def _facts(self) -> Mapping[str, object]:
+        names = ("mean", "median", "max", "min", "std")
+        return {**{name: f"{getattr(self, name) * 1e3:.4g} ms" for name in names}, "repeat": len(self.results)}
+
+
+def evaluate(
+    call: Callable[[], object],
+    *,
+    number: int,
+    repeat: int,
+    min_repeat_ms: float = 0,
+    cooldown_interval_ms: float = 0,
+    repeats_to_cooldown: int = 1,
+    clock: Callable[[], float] = time.perf_counter,
+) -> BenchmarkResult:
+    """Return how long a call takes, after one that is not counted.
+
+    The mean of the `number` calls of each of `repeat` repetitions counts. Calls are added until a repetition takes
+    `min_repeat_ms`; after each `repeats_to_cooldown` repetitions `cooldown_interval_ms` pass. `clock` returns seconds.
+    """
+    if number < 1 or repeat < 1 or repeats_to_cooldown < 1:
+        raise OptionError(f"expected at least 1 call and repetition, got number={number}, repeat={repeat}")
+    call()
+    results = []
+    for iteration in range(repeat):
+        while True:
+            start = clock()
+            for _ in range(number):
+                call()
+            passed = clock() - start
+            if passed * 1e3 >= min_repeat_ms:
+                break
+            needed = min_repeat_ms / max(passed * 1e3 / number, 1e-6)
+            number = int(max(needed + 1, number * _GROWTH))
+        results.append(passed / number)
+        if cooldown_interval_ms > 0 and (iteration + 1) % repeats_to_cooldown == 0:
+            time.sleep(cooldown_interval_ms / 1e3)
+    return BenchmarkResult(tuple(results))

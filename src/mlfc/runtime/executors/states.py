@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mlfc.errors import InputError, unknown
-from mlfc.runtime.modules.restoring import Restorable
-from mlfc.runtime.modules.runnable import require_success
-from mlfc.runtime.tensor.arrays import by_name, require_readable
+from mlfc.runtime.modules.runnable import Restorable, require_success
+from mlfc.runtime.tensor.arrays import Values, bound, by_name, require_readable
 from mlfc.support.arrays import Array
 from mlfc.support.locks import ForkSafeLock
 from mlfc.support.tensor_info import TensorInfo
@@ -192,12 +191,7 @@ class GraphStates:
 
 
 class LoadedModel(Restorable, Displayed):
-    """A model in this process.
-
-    Attributes
-    ----------
-    inputs, outputs : tuple of TensorInfo
-    """
+    """A model in this process."""
 
     inputs: tuple[TensorInfo, ...]
     outputs: tuple[TensorInfo, ...]
@@ -214,3 +208,12 @@ class LoadedModel(Restorable, Displayed):
     def reset_state(self) -> None:
         """Set all states to what they begin with."""
         self._state.reset()
+
+    def new_outputs(self) -> dict[str, Array]:
+        """Return fresh uninitialized arrays for the outputs."""
+        return {info.name: np.empty(info.shape, info.numpy_dtype) for info in self.outputs}
+
+    def _buffers(self, inputs: Values, outputs: Values | None) -> tuple[dict[str, Array], dict[str, Array]]:
+        """Return arrays for `bind`; raise InputError or ProblemsError if they cannot be used in place."""
+        results = self.new_outputs() if outputs is None else bound(outputs, self.outputs, "output")
+        return bound(inputs, self.inputs, "input"), results

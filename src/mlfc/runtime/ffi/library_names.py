@@ -23,9 +23,9 @@ from mlfc.support.plain_file import private_folder
 
 _DESCRIPTORS = "/proc/self/fd"
 _counter = itertools.count(1)
-# names by path, and the device, number and time of the file that was there
+# names by path, and the identity of the file that was there
 _guard = ForkSafeLock()
-_names: dict[tuple[str, tuple[int, int, int]], str] = {}
+_names: dict[tuple[str, tuple[int, ...]], str] = {}
 # SHA-256 of libraries in memory by name, while they have one; names of loaded ones by SHA-256
 _digests: dict[str, bytes] = {}
 _loaded: dict[bytes, str] = {}
@@ -67,13 +67,16 @@ def is_in_memory(name: str) -> bool:
 def loadable(path: str, *, again: bool = False) -> Iterator[str]:
     """Yield a name under which the system loads the file now at a path; `again`, beside the same one loaded before."""
     if path in _digests and not again:
-        with _loaded_once(path, _digests[path]) as name:
-            yield name
-        return
-    state = None if is_in_memory(path) else _state(path)
-    known = None if again else path if state is None else _known(path, state)
-    if known is not None:
+        # the same content is loaded once, under a name that is kept if loading succeeds
+        digest = _digests[path]
+        known = _loaded.get(digest, path)
         yield known
+        _loaded.setdefault(digest, known)
+        return
+    state = None if is_in_memory(path) else file_identity(path)
+    found = None if again else path if state is None else _known(path, state)
+    if found is not None:
+        yield found
         return
     with library_in_memory(Path(path).read_bytes()) as name:
         yield name
@@ -81,15 +84,7 @@ def loadable(path: str, *, again: bool = False) -> Iterator[str]:
         _names[path, state] = name
 
 
-@contextmanager
-def _loaded_once(name: str, digest: bytes) -> Iterator[str]:
-    """Yield the name under which the same content is loaded, else `name`, which is kept if loading succeeds."""
-    known = _loaded.get(digest, name)
-    yield known
-    _loaded.setdefault(digest, known)
-
-
-def _known(path: str, state: tuple[int, int, int]) -> str | None:
+def _known(path: str, state: tuple[int, ...]) -> str | None:
     """Return the name under which a file was loaded, or can be as the first of its path; None if it needs another."""
     with _guard:
         if not any(known == path for known, _ in list(_names)):
@@ -97,12 +92,13 @@ def _known(path: str, state: tuple[int, int, int]) -> str | None:
         return _names.get((path, state))
 
 
-def _state(path: str) -> tuple[int, int, int] | None:
+def file_identity(path: str | Path) -> tuple[int, ...] | None:
+    """Return what tells the file that is now at a path from others; None without one."""
     try:
         state = Path(path).stat()
     except OSError:
         return None
-    return state.st_dev, state.st_ino, state.st_mtime_ns
+    return state.st_dev, state.st_ino, state.st_size, state.st_mtime_ns
 
 
 class _DlInfo(ctypes.Structure):

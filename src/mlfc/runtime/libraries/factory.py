@@ -1,4 +1,18 @@
-"""Factories, a model's code, graph and parameters, from which executors are made; and sets of several models."""
+"""Factories, a model's code, graph and parameters, from which executors are made; and sets of several models.
+
+The stored form of factories is TVM's:
+
+| field | encoding |
+|---|---|
+| graph JSON | string; only graph factories have it |
+| number of parameters | u64 |
+| their names | list of strings |
+| their values | the binary form of a tensor each |
+| key of its executors | string |
+
+Facts without a place in TVM's form, such as the model's own name and the names and scales of outputs, are in the code
+that the factory imports: no reader of these bytes would skip them here.
+"""
 
 from __future__ import annotations
 
@@ -6,35 +20,39 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from mlfc.errors import ArchiveError, OptionError, RunError
 from mlfc.runtime.devices.device import Device, cpu, require_device
-from mlfc.runtime.executors.aot_executor import AotExecutor
+from mlfc.runtime.executors.aot_module import AotExecutor
 from mlfc.runtime.executors.graph_executor import GraphExecutor
 from mlfc.runtime.executors.graph_module import GraphModule
 from mlfc.runtime.executors.vm.vm_module import VmModule
-from mlfc.runtime.libraries.factory_body import (
-    AOT,
-    DEFAULT_KEY,
-    GRAPH,
-    GRAPH_BEFORE,
-    FactoryBody,
-    aot_extent,
-    decode_factory,
-    encode_factory,
-    graph_extent,
-)
 from mlfc.runtime.modules.loaders import register_loader
 from mlfc.runtime.modules.module import Function, Module, pick_module
 from mlfc.runtime.modules.runnable import HasModel, Runnable
 from mlfc.runtime.modules.tvm_kinds import METADATA, MetadataModule
 from mlfc.support.arrays import Array
-from mlfc.support.content import Data, ViewContent, to_bytes
+from mlfc.support.content import Data, Joined
 from mlfc.support.former_name import former
+from mlfc.support.params import MAX_TENSORS, decode_ndarray, ndarray_content, ndarray_end
+from mlfc.support.stream import Cursor, encode_string, encode_strings, encode_u64
 
 if TYPE_CHECKING:
-    from mlfc.support.module_info import ModuleInterface
+    pass
 
 KIND = "mlfc.ModuleSet"
+AOT, GRAPH = "AotExecutorFactory", "GraphExecutorFactory"
+GRAPH_BEFORE = "GraphRuntimeFactory"
+"""The key of graph factories before TVM 0.8."""
+DEFAULT_KEY = "default"
+"""What programs call: ``lib["default"](device)``. TVM's factories know their executors by one name alone, so a library
+of one model has this one, whatever the model's own name."""
+
+_WORD = 8
+_MAX_JSON = 64 << 20
+_MAX_NAME = 4096
+_SHOWN = 60
 
 
 class FactoryModule(Module, HasModel):
@@ -88,10 +106,21 @@ class FactoryModule(Module, HasModel):
     @classmethod
     def from_body(cls, data: bytes | memoryview, type_key: str) -> FactoryModule:
         """Return the factory that was stored as `data`, without its code; raise ArchiveError if that is damaged."""
-        body = decode_factory(data, type_key)
-        factory = cls(body.name, None, graph_json=body.graph_json or "", params=body.params)
+        place = f"module of the kind '{type_key}'"
+        take = Cursor(data, 0, place)
+        text = ""
+        if type_key != AOT:
+            text = take.text("the graph JSON", _MAX_JSON)
+            if not text.strip():
+                raise take.fault("the graph JSON is empty", 0)
+        params: dict[str, Array] = {}
+        for name in _names(take):
+            params[name], take.offset = decode_ndarray(data, take.offset, place=f"{place}, tensor '{name[:_SHOWN]}'")
+        key = take.text("the name of the module", _MAX_NAME)
+        take.end("the name of the module")
+        factory = cls(key, None, graph_json=text.rstrip(" "), params=params)
         factory.type_key = type_key
-        factory._body = data if isinstance(data, bytes) else ViewContent(data)
+        factory._body = data
         return factory
 
     @property
@@ -104,13 +133,7 @@ class FactoryModule(Module, HasModel):
 
     def stored(self) -> Data:
         """Return TVM's stored form; parameters are read from their arrays."""
-        if self._body is not None:
-            return self._body
-        return encode_factory(FactoryBody(self.key, self.graph_json or None, self.params))
-
-    def save_to_bytes(self) -> bytes:
-        """Return TVM's stored form."""
-        return to_bytes(self.stored())
+        return self._body if self._body is not None else _encoded(self.key, self.graph_json or None, self.params)
 
     @property
     def lib(self) -> Module:
@@ -175,7 +198,8 @@ class FactoryModule(Module, HasModel):
     def _made_of_imports(self, devices: Sequence[Device]) -> Runnable:
         """Return the model of the code as the code describes it."""
         if self.graph_json:
-            details = self._details()
+            described = (module.description().get(self.name) for module in self.lib.walk())
+            details = next((item for item in described if item is not None), None)
             if details is not None:
                 return GraphModule.described(self.graph_json, self.lib, details, devices=devices, params=self.params)
             executor = GraphExecutor(self.graph_json, self.lib, devices)
@@ -191,14 +215,46 @@ class FactoryModule(Module, HasModel):
             next_step="Call the library's functions one by one: factory.lib[name]",
         )
 
-    def _details(self) -> ModuleInterface | None:
-        """Return the code's description of the model: its inputs, outputs and operators."""
-        found = (module.description().get(self.name) for module in self.lib.walk())
-        return next((details for details in found if details is not None), None)
+
+def _encoded(key: str, graph_json: str | None, params: Mapping[str, Array]) -> Joined:
+    """Return the stored form; parameters are read from their arrays.
+
+    Parameters are sorted by falling element sizes, and blanks after the JSON bring the first one to a multiple of eight
+    bytes in a blob. So all of them can be used in place when the library is mapped.
+    """
+    params = dict(sorted(params.items(), key=lambda item: -item[1].itemsize))
+    names = encode_u64(len(params)) + encode_strings(list(params))
+    arrays = tuple(ndarray_content(np.asarray(array)) for array in params.values())
+    head = b""
+    if graph_json is not None:
+        text = graph_json.encode()
+        # of everything before the body, only the key of the root is not a multiple of eight
+        head = encode_string(text + b" " * (-(len(GRAPH) + len(text) + len(names)) % _WORD))
+    return Joined((head, names, *arrays, encode_string(key)))
 
 
-for _kind, _extent in ((GRAPH, graph_extent), (GRAPH_BEFORE, graph_extent), (AOT, aot_extent)):
-    register_loader(_kind, _extent)(partial(FactoryModule.from_body, type_key=_kind))
+def _names(take: Cursor) -> list[str]:
+    at = take.offset
+    count = take.count("parameters", _WORD, MAX_TENSORS)
+    names = take.texts("names of parameters", MAX_TENSORS)
+    if len(names) != count:
+        raise take.fault(f"{count} parameters, but {len(names)} names", at)
+    return names
+
+
+def _extent(data: memoryview, type_key: str) -> int:
+    """Return the bytes of a stored form that starts here."""
+    take = Cursor(data, 0, "its body")
+    if type_key != AOT:
+        take.string("the graph JSON")
+    for name in _names(take):
+        take.bytes(ndarray_end(take.peek(), place=f"tensor '{name[:_SHOWN]}'"), "a tensor")
+    take.string("the name of the module")
+    return take.offset
+
+
+for _kind in (GRAPH, GRAPH_BEFORE, AOT):
+    register_loader(_kind, partial(_extent, type_key=_kind))(partial(FactoryModule.from_body, type_key=_kind))
 
 
 class ModuleSet(Module, HasModel):

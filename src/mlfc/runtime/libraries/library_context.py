@@ -3,10 +3,8 @@
 TVM's loaders fill the same variables. Through them generated code finds functions of imported modules and global ones,
 calls them, and reports why it failed; libraries without a runtime also get memory and loops.
 
-C from TVM calls these functions by name, so the system's loader must find them when it loads such a library. They are
-not visible to other libraries, where those of a real TVM that is loaded later would come second: the library is loaded
-as a dependency of another one, which is made here, contains nothing else, and defines the names as addresses in this
-process.
+C from TVM calls these functions by name. For them alone, so that those of a real TVM loaded later are not hidden, it is
+loaded as a dependency of an empty library, made here, that defines the names as addresses in this process.
 """
 
 from __future__ import annotations
@@ -18,15 +16,15 @@ import struct
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from mlfc.errors import RunError
-from mlfc.objfile.write.elf import elf_machine_of
+from mlfc.objfile.write import elf_machine_of
 from mlfc.runtime.devices.device import recorded_step, set_device
-from mlfc.runtime.ffi.call_values import argument_of, returned
 from mlfc.runtime.ffi.library_names import is_in_memory, library_in_memory
+from mlfc.runtime.ffi.native_code import argument_of, returned
 from mlfc.runtime.modules.device_module import Kernel
 from mlfc.runtime.modules.module import Function, Module, find_global_func
 from mlfc.runtime.tensor import c_abi
@@ -36,13 +34,6 @@ CONTEXT = "__tvm_module_ctx"
 _ALIGNMENT = 64
 
 _VOID, _INT, _TEXT = ctypes.c_void_p, ctypes.c_int32, ctypes.c_char_p
-_FUNC_CALL = ctypes.CFUNCTYPE(_INT, _VOID, _VOID, _VOID, _INT, _VOID, _VOID)
-_SET_LAST_ERROR = ctypes.CFUNCTYPE(None, _TEXT)
-_GET_FUNC_FROM_ENV = ctypes.CFUNCTYPE(_INT, _VOID, _TEXT, _VOID)
-_ALLOC_WORKSPACE = ctypes.CFUNCTYPE(_VOID, _INT, _INT, ctypes.c_uint64, _INT, _INT)
-_FREE_WORKSPACE = ctypes.CFUNCTYPE(_INT, _INT, _INT, _VOID)
-_PARALLEL_LAUNCH = ctypes.CFUNCTYPE(_INT, _VOID, _VOID, _INT)
-_PARALLEL_BARRIER = ctypes.CFUNCTYPE(_INT, _INT, _VOID)
 _LAMBDA = ctypes.CFUNCTYPE(_INT, _INT, _VOID, _VOID)
 
 
@@ -53,19 +44,17 @@ class _ParallelEnv(ctypes.Structure):
 class _ThreadState(threading.local):
     """The last error of this thread, and the memory behind its last results."""
 
-    def __init__(self) -> None:
-        self.text = ""
-        self.cause: BaseException | None = None
-        self.results: list[Any] = []
+    text = ""
+    cause: BaseException | None = None
+    results: Sequence[Any] = ()
 
 
 _state = _ThreadState()
 _handles = itertools.count(1)
 _modules: weakref.WeakValueDictionary[int, Module] = weakref.WeakValueDictionary()
 _functions: dict[int, Function] = {}
-# handles by the module that imports the function, and its name; and those of global functions
+# handles by the module that imports the function, 0 for global ones, and its name
 _found: dict[tuple[int, str], int] = {}
-_global_handles: dict[str, int] = {}
 _workspaces: dict[int, Any] = {}
 # handles by the address of a library's variable: the last one that is alive is in it
 _filled: dict[int, list[int]] = {}
@@ -152,8 +141,9 @@ def _func_call(handle: int, values: int, codes: int, count: int, result: int, re
     if value is None:
         ctypes.c_int32.from_address(result_code).value = c_abi.NULL
         return 0
-    _state.results = []
-    bits, code = returned(value, _state.results)
+    results: list[Any] = []
+    bits, code = returned(value, results)
+    _state.results = results
     ctypes.c_int64.from_address(result).value = bits
     ctypes.c_int32.from_address(result_code).value = code
     return 0
@@ -165,10 +155,13 @@ def _get_func_from_env(module: int | None, name: bytes, out: int) -> int:
 
 
 def _handle_of(module: int, name: str) -> int:
-    known = _found.get((module, name))
+    known = _found.get((module, name)) if module else None
     if known is not None:
         return known
-    function = _imported(_modules.get(module), name)
+    importer = _modules.get(module)
+    imports = importer.imported_modules if importer is not None else ()
+    found = next((each for each in imports if each.implements_function(name, query_imports=True)), None)
+    function = None if found is None else found.get_function(name, query_imports=True)
     if function is None:
         module, function = 0, find_global_func(name)
     if function is None:
@@ -177,22 +170,12 @@ def _handle_of(module: int, name: str) -> int:
             next_step="Load the library whole with mlfc.load_module, or call mlfc.runtime.register_global_func",
         )
     with _lock:
-        handle = _global_handles.get(name) if not module else None
+        handle = None if module else _found.get((0, name))
         if handle is None or _functions[handle] is not function:  # a global function may have been replaced
             handle = next(_handles)
             _functions[handle] = function
-            if module:
-                _found[module, name] = handle
-            else:
-                _global_handles[name] = handle
+            _found[module, name] = handle
     return handle
-
-
-def _imported(module: Module | None, name: str) -> Function | None:
-    for imported in module.imported_modules if module is not None else ():
-        if imported.implements_function(name, query_imports=True):
-            return imported.get_function(name, query_imports=True)
-    return None
 
 
 def _set_last_error(text: bytes | None) -> None:
@@ -234,13 +217,13 @@ def _parallel_barrier(*arguments: int) -> int:
 
 # functions as C sees them live as long as the process: libraries may be called by threads that it did not start
 _CALLBACKS: dict[str, Any] = {
-    "__TVMFuncCall": _FUNC_CALL(_guarded(_func_call)),
-    "__TVMAPISetLastError": _SET_LAST_ERROR(_set_last_error),
-    "__TVMBackendGetFuncFromEnv": _GET_FUNC_FROM_ENV(_guarded(_get_func_from_env)),
-    "__TVMBackendAllocWorkspace": _ALLOC_WORKSPACE(_alloc_workspace),
-    "__TVMBackendFreeWorkspace": _FREE_WORKSPACE(_guarded(_free_workspace)),
-    "__TVMBackendParallelLaunch": _PARALLEL_LAUNCH(_guarded(_parallel_launch)),
-    "__TVMBackendParallelBarrier": _PARALLEL_BARRIER(_guarded(_parallel_barrier)),
+    "__TVMFuncCall": ctypes.CFUNCTYPE(_INT, _VOID, _VOID, _VOID, _INT, _VOID, _VOID)(_guarded(_func_call)),
+    "__TVMAPISetLastError": ctypes.CFUNCTYPE(None, _TEXT)(_set_last_error),
+    "__TVMBackendGetFuncFromEnv": ctypes.CFUNCTYPE(_INT, _VOID, _TEXT, _VOID)(_guarded(_get_func_from_env)),
+    "__TVMBackendAllocWorkspace": ctypes.CFUNCTYPE(_VOID, _INT, _INT, ctypes.c_uint64, _INT, _INT)(_alloc_workspace),
+    "__TVMBackendFreeWorkspace": ctypes.CFUNCTYPE(_INT, _INT, _INT, _VOID)(_guarded(_free_workspace)),
+    "__TVMBackendParallelLaunch": ctypes.CFUNCTYPE(_INT, _VOID, _VOID, _INT)(_guarded(_parallel_launch)),
+    "__TVMBackendParallelBarrier": ctypes.CFUNCTYPE(_INT, _INT, _VOID)(_guarded(_parallel_barrier)),
 }
 _REPLACEABLE = tuple(name for name in _CALLBACKS if "Workspace" in name or "Parallel" in name)
 
@@ -301,18 +284,8 @@ def _scope(needed: bytes, head: bytes, functions: Mapping[str, int]) -> bytes:
     at_dynamic = -(-(at_chain + len(chain)) // 8) * 8
     entries = 7
     at_texts = at_dynamic + entries * _DYNAMIC.size
-    dynamic = b"".join(
-        _DYNAMIC.pack(*entry)
-        for entry in (
-            (_NEEDED, library),
-            (_HASH, at_chain),
-            (_STRTAB, at_texts),
-            (_SYMTAB, at_symbols),
-            (_STRSZ, len(texts)),
-            (_SYMENT, _SYMBOL.size),
-            (0, 0),
-        )
-    )
+    found = {_NEEDED: library, _HASH: at_chain, _STRTAB: at_texts, _SYMTAB: at_symbols, _STRSZ: len(texts)}
+    dynamic = b"".join(_DYNAMIC.pack(*entry) for entry in (*found.items(), (_SYMENT, _SYMBOL.size), (0, 0)))
     size = at_texts + len(texts)
     header = _HEAD.pack(
         _SHARED, machine.number, 1, 0, _HEAD_BYTES, 0, machine.flags, _HEAD_BYTES, _PROGRAM.size, 3, _HEAD_BYTES, 0, 0

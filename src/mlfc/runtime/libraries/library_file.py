@@ -1,14 +1,11 @@
-"""Files of shared libraries before they are loaded: faults are found before any of their code has run.
-
-The description of its models that mlfc writes into a library is untrusted too: the file may be damaged.
-"""
+"""Files of shared libraries, untrusted, before they are loaded: faults are found before any of their code has run."""
 
 from __future__ import annotations
 
 import mmap
 import os
 import struct
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import prod
 
@@ -16,7 +13,8 @@ from mlfc.errors import ArchiveError
 from mlfc.objfile.digest import check_digest
 from mlfc.objfile.elf import ElfImage
 from mlfc.objfile.head import HEAD, LIBRARY, STATIC_MARK, misfit
-from mlfc.runtime.modules.blob import SYMBOLS, LoadedTree, load_tree
+from mlfc.runtime.modules.blob import SYMBOLS, load_tree
+from mlfc.runtime.modules.module import Module
 from mlfc.support import dtypes
 from mlfc.support.former_name import former
 from mlfc.support.json_text import parse_json
@@ -45,8 +43,8 @@ class LibraryFile:
     # of its models by mlfc; None for other formats, whose description is read once they are loaded
     description: Mapping[str, ModuleInterface] | None
 
-    def tree(self) -> LoadedTree | None:
-        """Return the modules beside the library itself, whose data stays in the file; None if there are none.
+    def tree(self) -> Callable[[Module], Module] | None:
+        """Load the modules beside the library itself, whose data stays in the file; as `load_tree`, None without any.
 
         Raises ArchiveError if the tree breaks its format, or contains a module of a kind that nothing here can read.
         """

@@ -1,19 +1,28 @@
-"""Shared libraries of packed functions as modules."""
+"""Shared libraries of packed functions as modules, and models that TVM's tables in their code describe.
+
+The tables list inputs, outputs, workspaces and constants. The functions that return them have two names:
+``tvmgen_<M>_get_c_metadata`` for TVM's C runtime, and ``get_c_metadata`` for the one in C++, where a library has one
+module.
+"""
 
 from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Mapping
-from contextlib import ExitStack
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from mlfc.errors import OptionError, ToolchainError, unknown
-from mlfc.runtime.executors.aot_module import AotModule
-from mlfc.runtime.ffi.ffi_values import needs_host, require_host
+import numpy as np
+
+from mlfc.errors import ArchiveError, OptionError, ToolchainError, unknown
+from mlfc.runtime.executors.aot_module import AotModule, BoundCall, filled, new_pool
 from mlfc.runtime.ffi.library_names import defining_file, loadable, may_be_function
-from mlfc.runtime.ffi.native_code import FFI_PREFIX, FfiFunc, PackedFunc
+from mlfc.runtime.ffi.native_code import FFI_LIBRARY, FFI_PREFIX, FfiFunc, PackedFunc, require_host
+from mlfc.runtime.libraries.factory import DEFAULT_KEY
 from mlfc.runtime.libraries.library_context import (
     CONTEXT,
     bind_functions,
@@ -23,11 +32,15 @@ from mlfc.runtime.libraries.library_context import (
     take_error,
 )
 from mlfc.runtime.libraries.library_file import DESCRIPTION_SYMBOL, read_description
-from mlfc.runtime.libraries.packed_aot_module import PackedAotModule, tables_of
 from mlfc.runtime.modules.module import MAIN, Function, Module
+from mlfc.runtime.tensor import c_abi
 from mlfc.runtime.threads import share_pool
+from mlfc.support.arrays import Array
 from mlfc.support.former_name import former
 from mlfc.support.levels import LEVEL_VARIABLE, level_function
+from mlfc.support.locks import ForkSafeLock
+from mlfc.support.params import decode_ndarray
+from mlfc.support.tensor_info import TensorInfo
 
 if TYPE_CHECKING:
     from mlfc.runtime.modules.runnable import Runnable
@@ -104,8 +117,9 @@ class LibraryModule(Module):
 
         The name of a module compiled ahead of time is an alias of the function that runs it.
         """
-        if name == MAIN:
-            name = self._main_name() or name
+        if name == MAIN and (main := self.address(MAIN)) is not None and not may_be_function(main):
+            # a text names the function to call as the library itself
+            name = ctypes.string_at(main).decode(errors="replace") or name
         address = self._code(name) or self._registered.get(name) or self._code(f"mlfc_packed_{name}")
         reads = self._inputs_of(name)
         if address:
@@ -116,20 +130,11 @@ class LibraryModule(Module):
     def _inputs_of(self, name: str) -> int:
         """Return how many first arguments a function only reads, as far as known: the inputs of a model."""
         models = {key: details for key, details in self.description().items() if details.executor == "aot"}
-        if name == MAIN and len(models) == 1:
-            (details,) = models.values()
-            return len(details.inputs)
         for model, details in models.items():
-            if name in (model, f"mlfc_packed_{model}", f"tvmgen_{model}___tvm_main__"):
+            names = (model, f"mlfc_packed_{model}", f"tvmgen_{model}___tvm_main__")
+            if name in names or (name == MAIN and len(models) == 1):
                 return len(details.inputs)
         return 0
-
-    def _main_name(self) -> str | None:
-        """Return the function to call as the library itself, if a text in it names one."""
-        address = self.address(MAIN)
-        if address is None or may_be_function(address):
-            return None
-        return ctypes.string_at(address).decode(errors="replace")
 
     def _code(self, symbol: str) -> int | None:
         address = self.address(symbol)
@@ -159,15 +164,12 @@ class LibraryModule(Module):
         """Return the address of a symbol, or None."""
         if not symbol or "\0" in symbol:
             return None
-        found = (self._own_address(name) for name in dict.fromkeys((symbol, former(symbol))))
-        return next((address for address in found if address is not None), None)
-
-    def _own_address(self, symbol: str) -> int | None:
-        try:
-            address = ctypes.addressof(ctypes.c_char.in_dll(self.library, symbol))
-        except ValueError:
-            return None
-        return address if self._defines(address) else None
+        for name in dict.fromkeys((symbol, former(symbol))):
+            with suppress(ValueError):
+                address = ctypes.addressof(ctypes.c_char.in_dll(self.library, name))
+                if self._defines(address):
+                    return address
+        return None
 
     def _defines(self, address: int) -> bool:
         """Tell whether an address is in this library: symbols of its dependencies are found too."""
@@ -210,7 +212,7 @@ def _opened(path: str) -> ctypes.CDLL:
         try:
             return _mapped(path)
         except OSError as error:
-            if needs_host(error):
+            if FFI_LIBRARY in str(error):
                 require_host(path)
             elif lacks_functions(error):
                 bind_functions(path)
@@ -233,3 +235,160 @@ def _mapped(path: str) -> ctypes.CDLL:
         return ctypes.CDLL(path)
     except UnicodeDecodeError as error:  # what does not load has names of any bytes, which the system's message repeats
         raise OSError(error.object.decode(errors="replace")) from None
+
+
+_PREFIX, _SUFFIX = "tvmgen_", "_get_c_metadata"
+_OF_ALL = "get_c_metadata"
+_REGISTERED = re.compile(rf"{_PREFIX}(.+){_SUFFIX}")
+_VERSION = 1
+_MOST_TENSORS, _MOST_BYTES = 1 << 16, (1 << 31) - 1
+
+
+def _counted(name: str, kind: Any) -> tuple[tuple[str, Any], ...]:
+    """Return the fields of a list: a pointer, and how many there are."""
+    return (name, ctypes.POINTER(kind)), (f"num_{name}", ctypes.c_int64)
+
+
+class _CTensorInfo(ctypes.Structure):
+    _fields_ = (("name", ctypes.c_char_p), *_counted("shape", ctypes.c_int64), ("dtype", c_abi.DLDataType))
+
+
+class _CConstantInfo(ctypes.Structure):
+    _fields_ = (
+        ("name_hint", ctypes.c_char_p),
+        ("byte_offset", ctypes.c_int64),
+        ("data_len", ctypes.c_int64),
+        ("data_bytes", ctypes.c_void_p),
+    )
+
+
+class _Metadata(ctypes.Structure):
+    _fields_ = (
+        ("version", ctypes.c_int64),
+        *_counted("inputs", _CTensorInfo),
+        *_counted("outputs", _CTensorInfo),
+        *_counted("workspace_pools", _CTensorInfo),
+        *_counted("constant_pools", _CConstantInfo),
+        ("mod_name", ctypes.c_char_p),
+    )
+
+
+@dataclass(frozen=True)
+class AotTables:
+    """The tables of a module."""
+
+    prefix: str  # of its symbols
+    inputs: tuple[TensorInfo, ...]
+    outputs: tuple[TensorInfo, ...]
+    pools: tuple[int, ...]  # sizes of its workspaces in bytes
+    constants: Array  # its constants' bytes, each at its offset
+
+
+def names_of_models(library: LibraryModule) -> Iterator[str]:
+    """Yield the modules that a library has tables for, as far as its names show."""
+    for name in library.registered_names:
+        found = _REGISTERED.fullmatch(name)
+        if found:
+            yield found[1]
+    tables = library.find_function(_OF_ALL)
+    if tables is not None:
+        yield _read(tables(), library.path).prefix.removeprefix(_PREFIX)
+
+
+def tables_of(library: LibraryModule, name: str) -> AotTables | None:
+    """Return the tables of a module; None if the library has none; raise ArchiveError if they break TVM's rules."""
+    own = library.find_function(f"{_PREFIX}{name}{_SUFFIX}")
+    if own is not None:
+        return _read(own(), library.path)
+    common = library.find_function(_OF_ALL)
+    found = None if common is None else _read(common(), library.path)
+    # TVM's runtime asks for no name here
+    return found if found is not None and name in (DEFAULT_KEY, found.prefix.removeprefix(_PREFIX)) else None
+
+
+def _read(address: Any, place: str) -> AotTables:
+    if not isinstance(address, int) or address == 0:
+        raise _fault("there are none at the address that the code returns", place)
+    metadata = _Metadata.from_address(address)
+    if metadata.version != _VERSION:
+        raise _fault(f"expected version {_VERSION}, got {metadata.version}", place)
+    pools = tuple(info.shape[0] for info in _entries(metadata, "workspace_pools", place))
+    if not all(0 <= nbytes <= _MOST_BYTES for nbytes in pools):
+        raise _fault("a workspace has an impossible size", place)
+    return AotTables(
+        (metadata.mod_name or b"").decode(errors="replace"),
+        tuple(_info(entry) for entry in _entries(metadata, "inputs", place)),
+        tuple(_info(entry) for entry in _entries(metadata, "outputs", place)),
+        pools,
+        _constants(metadata, place),
+    )
+
+
+def _entries(metadata: _Metadata, field: str, place: str) -> list[Any]:
+    count, entries = getattr(metadata, f"num_{field}"), getattr(metadata, field)
+    if not 0 <= count <= _MOST_TENSORS:
+        raise _fault(f"expected at most {_MOST_TENSORS:,} {field}, got {count:,}", place)
+    return [entries[index] for index in range(count)]
+
+
+def _info(entry: Any) -> TensorInfo:
+    shape = tuple(entry.shape[index] for index in range(entry.num_shape))
+    return TensorInfo(entry.name.decode(errors="replace"), shape, c_abi.dtype_name(entry.dtype))
+
+
+def _constants(metadata: _Metadata, place: str) -> Array:
+    """Return the block of bytes in which a module looks for its constants."""
+    parts: list[tuple[int, bytes]] = []
+    for entry in _entries(metadata, "constant_pools", place):
+        if not 0 <= entry.byte_offset <= _MOST_BYTES or not 0 <= entry.data_len <= _MOST_BYTES:
+            raise _fault("a constant has an impossible size", place)
+        stored = ctypes.string_at(entry.data_bytes, entry.data_len)
+        array, _ = decode_ndarray(stored, place=f"{place}: a constant of its tables")
+        parts.append((entry.byte_offset, array.tobytes()))
+    block = np.zeros(max((offset + len(data) for offset, data in parts), default=0), np.uint8)
+    for offset, data in parts:
+        block[offset : offset + len(data)] = np.frombuffer(data, np.uint8)
+    return block
+
+
+def _fault(cause: str, place: str) -> ArchiveError:
+    return ArchiveError(f"its tables of inputs and outputs cannot be read: {cause}", place=place)
+
+
+class PackedAotModule(AotModule):
+    """A model behind one of TVM's packed AOT interfaces.
+
+    TVM's C runtime calls ``tvmgen_<name>_run`` on tensors, inputs first. The one in C++ calls
+    ``tvmgen_<name>___tvm_main__``, and after the outputs passes the constants and the workspaces of its tables. Raises
+    ArchiveError if the library has no such entry, or no tables.
+    """
+
+    _reuses_calls = False
+
+    def __init__(self, library: LibraryModule, name: str) -> None:
+        tables = tables_of(library, name)
+        prefix = f"tvmgen_{name}" if tables is None else tables.prefix
+        run, main = (library.find_function(f"{prefix}_{entry}") for entry in ("run", "__tvm_main__"))
+        entry = run if isinstance(run, PackedFunc) else main
+        if not isinstance(entry, PackedFunc) or tables is None:
+            lacking = "get_c_metadata" if isinstance(entry, PackedFunc) else "run"
+            raise ArchiveError(
+                f"the code has no function {prefix}_{lacking}, so the model cannot run by itself",
+                place=library.path,
+                next_step="Call its functions one by one: mlfc.load_module(path).lib",
+            )
+        self._describe(tables.inputs, tables.outputs)
+        self._lock = ForkSafeLock()
+        self._entry = entry
+        # the function for C brings its pools along
+        self._tables: AotTables | None = tables if entry is main and tables.pools else None
+        self._shared = () if self._tables is None else (filled(self._tables.constants.tobytes()),)
+
+    def _call(self, inputs: dict[str, Array], outputs: dict[str, Array]) -> BoundCall:
+        pools = () if self._tables is None else tuple(map(new_pool, self._tables.pools))
+        arrays = [*inputs.values(), *outputs.values(), *self._shared, *pools]
+        prepared = self._entry.prepare([c_abi.array_tensor(array, self.device) for array in arrays])
+        call = BoundCall(prepared)
+        call.keep = (prepared, arrays)  # type: ignore[attr-defined]  # partials take attributes
+        call.inputs, call.outputs = inputs, outputs
+        return call

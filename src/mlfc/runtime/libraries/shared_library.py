@@ -8,14 +8,11 @@ import sys
 from collections.abc import Collection
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 from mlfc.errors import ArchiveError, OptionError, ToolchainError
-from mlfc.runtime.devices.device import Device
 from mlfc.runtime.ffi.library_names import is_in_memory
 from mlfc.runtime.ffi.native_code import FFI_PREFIX
-from mlfc.runtime.libraries.factory import FactoryModule, ModuleSet
-from mlfc.runtime.libraries.factory_body import DEFAULT_KEY
+from mlfc.runtime.libraries.factory import DEFAULT_KEY, FactoryModule, ModuleSet
 from mlfc.runtime.libraries.library_file import (
     DESCRIPTION_SYMBOL,
     VERSION_SYMBOL,
@@ -23,8 +20,7 @@ from mlfc.runtime.libraries.library_file import (
     check_version,
     open_library_file,
 )
-from mlfc.runtime.libraries.library_module import LibraryModule
-from mlfc.runtime.libraries.packed_aot_module import names_of_models
+from mlfc.runtime.libraries.library_module import LibraryModule, names_of_models
 from mlfc.runtime.modules.blob import SYMBOLS, read_tree
 from mlfc.runtime.modules.module import Function, Module, pick_module
 from mlfc.runtime.modules.runnable import HasModel, Runnable
@@ -73,12 +69,9 @@ class SharedLibrary(LibraryModule, HasModel):
         """Return a function; ``default`` makes executors of the model in a library of mlfc's."""
         found = super().find_function(name)
         if found is None and name == DEFAULT_KEY and _models_in(self):
-            return self._create
+            name = self._module or DEFAULT_KEY
+            return lambda *devices: FactoryModule(name, None, lambda _: self.model).create(*devices)
         return found
-
-    def _create(self, *devices: Device) -> Any:
-        model = self.model
-        return FactoryModule(self._module or DEFAULT_KEY, None, lambda _: model).create(*devices)
 
     @property
     def model(self) -> Runnable:
@@ -134,7 +127,7 @@ def open_library(path: str | os.PathLike[str], module: str | None = None, *, pla
     tree = file.tree()
     library = SharedLibrary(path, module, _checked=file)
     if tree is not None:
-        return _asked(tree.linked(library), module, library.place)
+        return _asked(tree(library), module, library.place)
     if file.image is not None:
         return library
     root = _root_of(library, library.place)
@@ -154,24 +147,19 @@ def _asked(root: Module, module: str | None, place: str) -> Module:
 def _memory(address: int, path: str) -> memoryview:
     """Return the readable memory from an address of a loaded library on, without a copy."""
     if sys.platform == "linux":
-        nbytes = _readable(address)
+        end = address
+        with Path("/proc/self/maps").open(encoding="ascii", errors="replace") as table:
+            for line in table:
+                span, rights = line.split(" ", 2)[:2]
+                first, last = (int(text, 16) for text in span.split("-"))
+                if first <= end < last and rights.startswith("r"):
+                    end = last
+        nbytes = end - address
     elif path:
         nbytes = Path(path).stat().st_size
     else:  # the program itself, which needs no protection from itself
         nbytes = ctypes.sizeof(ctypes.c_uint64) + ctypes.c_uint64.from_address(address).value
     return memoryview((ctypes.c_char * nbytes).from_address(address)).cast("B").toreadonly()
-
-
-def _readable(address: int) -> int:
-    """Return how many bytes from an address on are readable according to the system's memory map."""
-    end = address
-    with Path("/proc/self/maps").open(encoding="ascii", errors="replace") as table:
-        for line in table:
-            span, rights = line.split(" ", 2)[:2]
-            first, last = (int(text, 16) for text in span.split("-"))
-            if first <= end < last and rights.startswith("r"):
-                end = last
-    return end - address
 
 
 def register_system_symbol(name: str, address: int) -> None:
@@ -207,17 +195,14 @@ class SystemLibrary(LibraryModule, HasModel):
 
     def address(self, symbol: str) -> int | None:
         """Return the address of a symbol, or None."""
-        for name in dict.fromkeys((self._prefixed(symbol), symbol)):
+        # tvm-ffi's mark of functions comes first
+        is_marked = symbol.startswith(FFI_PREFIX) and not symbol.startswith(f"{FFI_PREFIX}_")
+        mark = FFI_PREFIX if is_marked else ""
+        for name in dict.fromkeys((f"{mark}{self._prefix}{symbol.removeprefix(mark)}", symbol)):
             found = _symbols.get(name) or super().address(name)
             if found is not None:
                 return found
         return None
-
-    def _prefixed(self, symbol: str) -> str:
-        # tvm-ffi's mark of functions comes first
-        if symbol.startswith(FFI_PREFIX) and not symbol.startswith(f"{FFI_PREFIX}_"):
-            return f"{FFI_PREFIX}{self._prefix}{symbol.removeprefix(FFI_PREFIX)}"
-        return self._prefix + symbol
 
     def _defines(self, address: int) -> bool:
         return bool(address)

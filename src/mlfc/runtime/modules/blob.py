@@ -1,17 +1,13 @@
-"""Module trees as shared libraries carry them: TVM's classic, transitional and tvm-ffi blobs, read.
-
-The bytes are not trusted. What can stay a view of them does: a library of parameters is not copied.
-"""
+"""Module trees in shared libraries, untrusted: TVM's classic, transitional and tvm-ffi blobs, read as views."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from types import MappingProxyType
 
 import numpy as np
-import numpy.typing as npt
 
 from mlfc.errors import ArchiveError, OptionError, unknown
 from mlfc.runtime.modules.loaders import extent_of, is_known, known_kinds, load_from_bytes
@@ -19,11 +15,7 @@ from mlfc.runtime.modules.module import Module, link_tree
 from mlfc.support.stream import Cursor
 
 SYMBOLS: Mapping[str, str] = MappingProxyType(
-    {
-        "classic": "__tvm_dev_mblob",
-        "transitional": "__tvm_ffi_library_bin",
-        "ffi": "__tvm_ffi__library_bin",
-    }
+    {"classic": "__tvm_dev_mblob", "transitional": "__tvm_ffi_library_bin", "ffi": "__tvm_ffi__library_bin"}
 )
 """The symbol of a blob by generation: TVM up to 0.20, TVM 0.21, and tvm-ffi with TVM since 0.22."""
 
@@ -58,28 +50,20 @@ def read_tree(view: bytes | memoryview, library: Module, abi: str, *, place: str
     The blob starts at its symbol; modules may keep views of it. `abi` is a key of `SYMBOLS`. Raises ArchiveError if the
     blob breaks its format, or contains a module of a kind that nothing here can read.
     """
-    return load_tree(view, abi, place=place).linked(library)
+    return load_tree(view, abi, place=place)(library)
 
 
-@dataclass(frozen=True, eq=False)
-class LoadedTree:
-    """The modules of a blob without the library that carries it."""
+def load_tree(view: bytes | memoryview, abi: str, *, place: str = "module blob") -> Callable[[Module], Module]:
+    """Make the modules in a blob before its library is loaded; return what links them and it, once, to the root."""
+    tree = parse_tree(view, abi, place=place)
+    made = [None if stored.data is None else _loaded(stored, stored.data, place) for stored in tree.modules]
 
-    modules: tuple[Module | None, ...]  # the root first; None in the library's place
-    children: tuple[tuple[int, ...], ...]  # the numbers of each one's imports
-
-    def linked(self, library: Module) -> Module:
-        """Give the modules their imports, `library` among them, and return the root. Call it once."""
-        modules = [library if module is None else module for module in self.modules]
-        link_tree(modules, self.children)
+    def link(library: Module) -> Module:
+        modules = [library if module is None else module for module in made]
+        link_tree(modules, tree.children)
         return modules[0]
 
-
-def load_tree(view: bytes | memoryview, abi: str, *, place: str = "module blob") -> LoadedTree:
-    """Return the modules in a blob before its library is loaded; as `read_tree`."""
-    tree = parse_tree(view, abi, place=place)
-    modules = (None if stored.data is None else _loaded(stored, stored.data, place) for stored in tree.modules)
-    return LoadedTree(tuple(modules), tree.children)
+    return link
 
 
 def parse_tree(view: bytes | memoryview, abi: str, *, place: str = "module blob") -> StoredTree:
@@ -142,14 +126,9 @@ def _classic_body(take: Cursor, kind: str, at: int, place: str) -> StoredModule:
 
 
 def _ffi_tree(take: Cursor) -> StoredTree:
-    at = take.offset
-    rows = take.numbers("row pointers")
-    count = len(rows) - 1
-    if not 1 <= count <= MAX_MODULES:
-        raise take.fault(f"{len(rows)} row pointers; 2 to {MAX_MODULES + 1:,} are possible", at)
-    children = _tree_of(take, at + _U64_BYTES, rows, count)
+    children = _children(take)
     modules: list[StoredModule] = []
-    for _ in range(count):
+    for _ in children:
         start = take.offset
         kind = take.text("the kind of a module", _MAX_KIND)
         if kind == LIBRARY:
@@ -166,20 +145,28 @@ def _library(take: Cursor, modules: list[StoredModule], at: int) -> StoredModule
     return StoredModule(LIBRARY, None, take.offset)
 
 
-def _children(take: Cursor, count: int) -> tuple[tuple[int, ...], ...]:
+def _children(take: Cursor, count: int | None = None) -> tuple[tuple[int, ...], ...]:
+    """Read the row pointers and numbers of the imports of so many modules, or any number, and check both."""
     at = take.offset
     rows = take.numbers("row pointers")
-    if count == 0 or len(rows) != count + 1:
+    if count is None and not 2 <= len(rows) <= MAX_MODULES + 1:
+        raise take.fault(f"{len(rows)} row pointers; 2 to {MAX_MODULES + 1:,} are possible", at)
+    if count is not None and (count == 0 or len(rows) != count + 1):
         raise take.fault(f"{len(rows)} row pointers for {count} modules", at)
-    return _tree_of(take, at + _U64_BYTES, rows, count)
-
-
-def _tree_of(take: Cursor, at: int, rows: npt.NDArray[np.uint64], count: int) -> tuple[tuple[int, ...], ...]:
-    """Read the numbers of imports after the row pointers, which start at byte `at`, and check both."""
+    count = len(rows) - 1
     start = take.offset + _U64_BYTES
     numbers = take.numbers("numbers of imports")
-    for index, fault in _row_faults(rows, len(numbers)):
-        raise take.fault(fault, at + _U64_BYTES * index)
+    falling = rows[1:] < rows[:-1]
+    fault = None
+    if rows[0] != 0:
+        fault = 0, f"the first row pointer is {rows[0]}, not 0"
+    elif falling.any():
+        index = int(np.argmax(falling)) + 1
+        fault = index, f"row pointer {index} is {rows[index]}, below the one before it, {rows[index - 1]}"
+    elif rows[-1] != len(numbers):
+        fault = count, f"the last row pointer is {rows[-1]}, for {len(numbers)} numbers of imports"
+    if fault is not None:
+        raise take.fault(fault[1], at + _U64_BYTES * (1 + fault[0]))
     # both are small now, so they are exact as signed numbers
     bounds = rows.astype(np.int64)
     parents = np.repeat(np.arange(count), np.diff(bounds))
@@ -192,18 +179,6 @@ def _tree_of(take: Cursor, at: int, rows: npt.NDArray[np.uint64], count: int) ->
         )
     imports = numbers.tolist()
     return tuple(tuple(imports[first:last]) for first, last in pairwise(bounds.tolist()))
-
-
-def _row_faults(rows: npt.NDArray[np.uint64], imports: int) -> Iterator[tuple[int, str]]:
-    """Yield faults of row pointers, each with its row."""
-    if rows[0] != 0:
-        yield 0, f"the first row pointer is {rows[0]}, not 0"
-    falling = rows[1:] < rows[:-1]
-    if falling.any():
-        index = int(np.argmax(falling)) + 1
-        yield index, f"row pointer {index} is {rows[index]}, below the one before it, {rows[index - 1]}"
-    if rows[-1] != imports:
-        yield len(rows) - 1, f"the last row pointer is {rows[-1]}, for {imports} numbers of imports"
 
 
 def _loaded(stored: StoredModule, data: memoryview, place: str) -> Module:

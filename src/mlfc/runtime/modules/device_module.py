@@ -1,4 +1,4 @@
-"""The common part of modules of device kernels: the table of kernels and the stored form.
+"""The common part of modules of device kernels: the table of kernels, how they are called, and the stored form.
 
 Stored form, as in TVM: the format as a string, a map from each kernel's name to its `FunctionInfo`, and the source or
 binary as a string; strings and maps start with their length or count, a u64.
@@ -9,21 +9,140 @@ from __future__ import annotations
 import struct
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from functools import partial
-from typing import Any, ClassVar, TypeVar
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol, TypeVar
 
+import numpy as np
+
+from mlfc.errors import InputError
 from mlfc.registry import Registry
 from mlfc.runtime.devices.device import current_index, import_driver
-from mlfc.runtime.devices.kernel_launch import HANDLE, CallLayout, FunctionInfo, LoadedKernel
 from mlfc.runtime.modules.loaders import register_loader
 from mlfc.runtime.modules.module import Function, Module
 from mlfc.support import dtypes
 from mlfc.support.stream import Cursor, encode_string, encode_strings, encode_u64
+from mlfc.support.text import Displayed
 
 _TYPE = struct.Struct("<BBH")
 _HANDLE_TYPE = (3, 64, 1)
 # two strings and two lists, each of them its length at least
 _SMALLEST_KERNEL = 32
+DYNAMIC_SHARED = "tir.use_dyn_shared_memory"
+HANDLE = "handle"
+
+_AXES = tuple(f"{kind}Idx.{axis}" for kind in ("block", "thread") for axis in "xyz")
+_SCALARS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "float32", "float64")
+_LARGEST_EXTENT = (1 << 32) - 1
+
+
+@dataclass(frozen=True)
+class FunctionInfo(Displayed):
+    """How a kernel is called.
+
+    Attributes
+    ----------
+    name : str
+        As stored; often empty, for the table of kernels has the name.
+    arg_types : tuple of str
+        ``handle`` for memory of the device, ``int32``, ``float32``, ... for numbers.
+    launch_param_tags : tuple of str
+        What follows the arguments, an integer each: extents along ``blockIdx.x``, ``threadIdx.y``, ..., in any order
+        and more than once (the last one counts), and, at the end, ``tir.use_dyn_shared_memory`` in bytes.
+    """
+
+    name: str
+    arg_types: tuple[str, ...]
+    launch_param_tags: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class KernelLaunch:
+    """One launch of a kernel."""
+
+    arguments: tuple[Any, ...]  # integers for handles, numpy scalars of the right width for numbers
+    grid: tuple[int, int, int]  # groups along x, y and z
+    block: tuple[int, int, int]  # items of a group along x, y and z
+    dimensions: int  # how many of x, y and z the kernel uses
+    shared_bytes: int  # beyond what the kernel declares
+
+
+class LoadedKernel(Protocol):
+    """A kernel that a driver has compiled for one device."""
+
+    def launch(self, launch: KernelLaunch) -> None:
+        """Put a launch into the device's queue."""
+
+
+class CallLayout:
+    """The positions of a kernel's arguments and extents in a call; tensors on `device_kind` may replace handles.
+
+    Raises InputError for unsupported argument types or launch parameters.
+    """
+
+    def __init__(self, name: str, info: FunctionInfo, device_kind: str) -> None:
+        self._name = name
+        self._device_kind = device_kind
+        self._types = info.arg_types
+        tags = info.launch_param_tags
+        for place, tag in enumerate(tags):
+            if tag not in _AXES and (tag != DYNAMIC_SHARED or place != len(tags) - 1):
+                raise InputError(f"launch parameter {place} is '{tag}', which is not allowed there", place=name)
+        for arg in info.arg_types:
+            if arg != HANDLE and arg not in _SCALARS:
+                raise InputError(f"kernels take no arguments of the type {arg}", place=name)
+        self._slots = tuple(_AXES.index(tag) if tag in _AXES else None for tag in tags)
+        self._dimensions = 1 + max((slot % 3 for slot in self._slots if slot is not None), default=0)
+
+    def launch(self, args: Sequence[Any]) -> KernelLaunch:
+        """Return the launch that a call's arguments request; raise InputError if they do not fit."""
+        count = len(self._types)
+        if len(args) != count + len(self._slots):
+            expected = f"{count} arguments and {len(self._slots)} launch parameters"
+            raise InputError(f"it takes {expected}, not {len(args)} values", place=self._name)
+        extents, shared = [1] * 6, 0
+        for slot, value in zip(self._slots, args[count:], strict=True):
+            if not isinstance(value, int) or not 0 <= value <= _LARGEST_EXTENT:
+                raise InputError(f"expected a launch extent, got {value!r}", place=self._name)
+            if slot is None:
+                shared = value
+            else:
+                extents[slot] = value or 1
+        return KernelLaunch(
+            tuple(map(self._argument, range(count), args)),
+            (extents[0], extents[1], extents[2]),
+            (extents[3], extents[4], extents[5]),
+            self._dimensions,
+            shared,
+        )
+
+    def _argument(self, index: int, value: Any) -> Any:
+        if self._types[index] == HANDLE:
+            handle = value if isinstance(value, int) else self._handle_of(value)
+            if handle is None or not 0 < handle < 1 << 64:
+                raise self._misfit(index, value, "a tensor on the device, or a handle of its memory")
+            return handle
+        dtype = np.dtype(self._types[index])
+        if dtype.kind == "f":
+            if not isinstance(value, (int, float)):
+                raise self._misfit(index, value, "a number")
+            return dtype.type(value)
+        if not isinstance(value, int):
+            raise self._misfit(index, value, "an integer")
+        # slots of 64 bits are narrowed as C does it
+        narrow = value & ((1 << 8 * dtype.itemsize) - 1)
+        return np.array(narrow, f"u{dtype.itemsize}").view(dtype)[()]
+
+    def _handle_of(self, value: Any) -> int | None:
+        """Return the handle of an `NDArray`; None if it is not on the device, or starts where no handle can point."""
+        if getattr(getattr(value, "device", None), "kind", None) != self._device_kind:
+            return None
+        if value.byte_offset and not value.device.api.has_addresses:
+            return None
+        handle: int = value.handle + value.byte_offset
+        return handle
+
+    def _misfit(self, index: int, value: Any, expected: str) -> InputError:
+        return InputError(f"argument {index} is {value!r}, not {expected}", place=self._name)
 
 
 class DeviceModule(Module, ABC):
@@ -48,10 +167,7 @@ class DeviceModule(Module, ABC):
 
     @staticmethod
     def compiled(source: str, form: str, options: Mapping[str, str]) -> tuple[str, bytes]:  # noqa: ARG004 (every kind of device takes these)
-        """Return format and data of kernels in source of a format, compiled if there is a compiler here.
-
-        `options` are those of the target.
-        """
+        """Return format and data of kernels, compiled if there is a compiler here; `options` are the target's."""
         return form, source.encode()
 
     @abstractmethod
@@ -71,7 +187,7 @@ class DeviceModule(Module, ABC):
         parts: list[bytes | memoryview] = [encode_string(self.format), encode_u64(len(self.functions))]
         for name, info in self.functions.items():
             parts += [encode_string(name), encode_string(info.name), encode_u64(len(info.arg_types))]
-            parts += [_encode_type(arg) for arg in info.arg_types]
+            parts += [_TYPE.pack(*(_HANDLE_TYPE if arg == HANDLE else dtypes.to_dlpack(arg))) for arg in info.arg_types]
             parts += [encode_strings(info.launch_param_tags)]
         return b"".join((*parts, encode_u64(len(self.data)), self.data))
 
@@ -113,9 +229,17 @@ def register_device_module(found: _M) -> _M:
     place = f"module of the kind '{found.type_key}'"
 
     def load(data: bytes | memoryview) -> Module:
-        return found(*_whole_body(data, place))
+        take = Cursor(data, 0, place)
+        body = _take_body(take)
+        take.end("the code")
+        return found(*body)
 
-    register_loader(found.type_key, partial(_body_extent, place=place))(load)
+    def extent(data: memoryview) -> int:
+        take = Cursor(data, 0, place)
+        _take_body(take)
+        return take.offset
+
+    register_loader(found.type_key, extent)(load)
     _module_classes.add(found.type_key, found)
     return found
 
@@ -124,21 +248,6 @@ def device_module_class(kind: str) -> type[DeviceModule]:
     """Return the class of modules for a kind of device; raise OptionError if there is none."""
     import_driver(kind)
     return _module_classes.get(kind)
-
-
-def _whole_body(data: bytes | memoryview, place: str) -> tuple[str, dict[str, FunctionInfo], memoryview]:
-    """Return the format, kernels and code of a device module's stored form; raise ArchiveError if it is broken."""
-    take = Cursor(data, 0, place)
-    form, functions, code = _take_body(take)
-    take.end("the code")
-    return form, functions, code
-
-
-def _body_extent(data: memoryview, place: str) -> int:
-    """Return the bytes of the stored form that starts here; raise ArchiveError if it is broken."""
-    take = Cursor(data, 0, place)
-    _take_body(take)
-    return take.offset
 
 
 def _take_body(take: Cursor) -> tuple[str, dict[str, FunctionInfo], memoryview]:
@@ -153,10 +262,6 @@ def _take_body(take: Cursor) -> tuple[str, dict[str, FunctionInfo], memoryview]:
         types = tuple(_take_type(take) for _ in range(take.count("types of arguments", _TYPE.size)))
         functions[name] = FunctionInfo(inner, types, tuple(take.texts("launch parameters")))
     return form, functions, take.string("the code")
-
-
-def _encode_type(name: str) -> bytes:
-    return _TYPE.pack(*(_HANDLE_TYPE if name == HANDLE else dtypes.to_dlpack(name)))
 
 
 def _take_type(take: Cursor) -> str:

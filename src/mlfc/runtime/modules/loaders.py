@@ -10,7 +10,7 @@ from mlfc.errors import OptionError
 from mlfc.registry import Registry
 from mlfc.runtime.devices.device import driver_files, import_driver
 from mlfc.runtime.modules.module import Function, Module, OpaqueModule
-from mlfc.support.content import Data, ViewContent, to_bytes
+from mlfc.support.content import Data, to_bytes
 from mlfc.support.former_name import former
 
 SUFFIXES = ("c", "o")
@@ -57,9 +57,9 @@ class ExternalCode(Module):
         """Return its text; empty for an object."""
         return to_bytes(self._data).decode() if self.format == "c" else ""
 
-    def save_to_bytes(self) -> bytes:
+    def stored(self) -> Data:
         """Return the file's bytes."""
-        return to_bytes(self._data)
+        return self._data
 
     def get_function(self, name: str, query_imports: bool = False) -> Function:
         """Raise OptionError: the code is part of the module that imports it."""
@@ -128,7 +128,7 @@ def load_part(type_key: str, data: bytes | memoryview, suffix: str, name: str) -
     """
     _import_kind(type_key)
     if type_key not in loaders and suffix in SUFFIXES:
-        return ExternalCode(type_key, ViewContent(memoryview(data)), suffix, name)
+        return ExternalCode(type_key, data, suffix, name)
     return load_from_bytes(type_key, data, suffix)
 
 

@@ -7,12 +7,11 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, SupportsIndex, TypeAlias, TypeVar, overload
 
 from mlfc.errors import InputError, OptionError, unknown
-from mlfc.support.content import Data, ViewContent
+from mlfc.support.content import Data, to_bytes
 from mlfc.support.text import Displayed
 
 if TYPE_CHECKING:
-    from mlfc.runtime.modules.restoring import LoadedOrigin
-    from mlfc.runtime.modules.runnable import Runnable
+    from mlfc.runtime.modules.runnable import LoadedOrigin, Runnable
     from mlfc.support.module_info import ModuleInterface
 
 Function: TypeAlias = Callable[..., Any]
@@ -164,18 +163,18 @@ class Module(Displayed):
 
     def save_to_bytes(self) -> bytes:
         """Return what its loader makes it of again; raise OptionError unless `is_binary_serializable`."""
+        if type(self).stored is not Module.stored:
+            return to_bytes(self.stored())
+        known = {"be run": self.is_runnable, "be linked into libraries": self.is_dso_exportable}
+        abilities = " and ".join(word for word, can in known.items() if can) or "only be imported"
         raise OptionError(
-            f"modules of the kind '{self.type_key}' cannot be stored as bytes: this one can {self._abilities()}",
+            f"modules of the kind '{self.type_key}' cannot be stored as bytes: this one can {abilities}",
             next_step="Export the code that they were made of",
         )
 
     def stored(self) -> Data:
-        """Return what `save_to_bytes` does, in pieces where it is large; kinds with much data override both."""
+        """Return what `save_to_bytes` does, in pieces where it is large; kinds with much data override this one."""
         return self.save_to_bytes()
-
-    def _abilities(self) -> str:
-        known = {"be run": self.is_runnable, "be linked into libraries": self.is_dso_exportable}
-        return " and ".join(word for word, can in known.items() if can) or "only be imported"
 
 
 class OpaqueModule(Module):
@@ -192,13 +191,9 @@ class OpaqueModule(Module):
         self._data = data
         self.format = suffix
 
-    def save_to_bytes(self) -> bytes:
-        """Return the bytes as they were."""
-        return bytes(self._data)
-
     def stored(self) -> Data:
         """Return the bytes without a copy."""
-        return self._data if isinstance(self._data, bytes) else ViewContent(self._data)
+        return self._data
 
     def get_function(self, name: str, query_imports: bool = False) -> Function:
         """Return a function of an import; else raise OptionError, which names the missing loader."""

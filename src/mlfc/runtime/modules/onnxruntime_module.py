@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -49,7 +50,6 @@ class OnnxRuntimeModule(Module):
             raise OptionError("a function's name must not be empty nor hold a NUL", place=_PLACE)
         self.symbol = symbol
         self._model = model
-        self._session: Any = None
 
     def save_to_bytes(self) -> bytes:
         """Return the stored form."""
@@ -72,7 +72,7 @@ class OnnxRuntimeModule(Module):
         RunError
             If it rejects the inputs, or fails.
         """
-        session = self._opened()
+        session = self._session
         names = [output.name for output in session.get_outputs()]
         try:
             results = session.run(names, dict(inputs))
@@ -81,7 +81,7 @@ class OnnxRuntimeModule(Module):
         return dict(zip(names, results, strict=True))
 
     def _call(self, *arrays: Any) -> tuple[Array, ...]:
-        session = self._opened()
+        session = self._session
         names = [item.name for item in session.get_inputs()]
         count = len(session.get_outputs())
         targets: Sequence[Any] = arrays[len(names) :]
@@ -101,9 +101,8 @@ class OnnxRuntimeModule(Module):
             np.copyto(target, result.reshape(target.shape))
         return results
 
-    def _opened(self) -> Any:
-        if self._session is not None:
-            return self._session
+    @cached_property
+    def _session(self) -> Any:
         try:
             import onnxruntime
         except ImportError as error:
@@ -113,10 +112,9 @@ class OnnxRuntimeModule(Module):
                 next_step="Run: pip install onnxruntime",
             ) from error
         try:
-            self._session = onnxruntime.InferenceSession(self._model, providers=["CPUExecutionProvider"])
+            return onnxruntime.InferenceSession(self._model, providers=["CPUExecutionProvider"])
         except Exception as error:  # its errors have no common base but this
             raise ModelError(f"ONNX Runtime does not take the model: {error}", place=self.symbol) from error
-        return self._session
 
 
 def _shaped(array: Any, shape: Sequence[Any]) -> Any:

@@ -1,19 +1,16 @@
-"""Kinds of modules that TVM stores in libraries and that need neither compiler nor driver.
-
-Modules that only TVM's own runtimes run are kept unchanged: it is known where their bytes end.
-"""
+"""Modules of TVM's that need neither compiler nor driver; those that only its own runtimes run are kept unchanged."""
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TypeAlias
 
 from mlfc.errors import ArchiveError
 from mlfc.runtime.modules.loaders import extents, register_loader
 from mlfc.runtime.modules.module import Function, Module
 from mlfc.support.arrays import Array
-from mlfc.support.content import Data, Joined, to_bytes
+from mlfc.support.content import Data, Joined
 from mlfc.support.params import MAX_TENSORS, decode_ndarray, ndarray_content, ndarray_end
 from mlfc.support.stream import Cursor, encode_string, encode_strings, encode_u64
 
@@ -22,6 +19,7 @@ _SOURCES = ("c", "cc", "cpp", "cu")
 # a length or count, which is the least that any string or list takes
 _WORD = 8
 _U32 = struct.Struct("<I")
+Reader: TypeAlias = Callable[[Cursor], object]
 
 
 class MetadataModule(Module):
@@ -58,10 +56,6 @@ class ConstLoader(Module):
         self.constants = dict(constants)
         self.used = {symbol: tuple(names) for symbol, names in used.items()}
         self._ready: set[str] = set()
-
-    def save_to_bytes(self) -> bytes:
-        """Return the stored form."""
-        return to_bytes(self.stored())
 
     def stored(self) -> Data:
         """Return the stored form; the constants are read from their arrays."""
@@ -135,7 +129,7 @@ class StaticLibrary(Module):
         return encode_string(self.data) + encode_strings(self.functions)
 
 
-def _fields(*readers: Callable[[Cursor], Any]) -> Callable[[memoryview], int]:
+def _fields(*readers: Reader) -> Callable[[memoryview], int]:
     """Return the function for the extent of a body of these fields."""
 
     def extent(data: memoryview) -> int:
@@ -147,46 +141,46 @@ def _fields(*readers: Callable[[Cursor], Any]) -> Callable[[memoryview], int]:
     return extent
 
 
-def _string(take: Cursor) -> memoryview:
-    return take.string("a string")
+def _list_of(what: str, size: int, *readers: Reader, limit: int | None = None) -> Reader:
+    """Return a reader of a number and so many entries of these fields, each of `size` bytes at least."""
+
+    def read(take: Cursor) -> None:
+        for _ in range(take.count(what, size, limit)):
+            for reader in readers:
+                reader(take)
+
+    return read
 
 
-def _strings(take: Cursor) -> None:
-    for _ in range(take.count("strings", _WORD)):
-        _string(take)
+def _array_of(words: str) -> Reader:
+    return lambda take: take.bytes(4 * take.count(words, 4), words)
 
 
-def _kernels(take: Cursor) -> None:
-    """Take a map from names to FunctionInfo: a name, dtypes of four bytes, and tags."""
-    for _ in range(take.count("kernels", 4 * _WORD)):
-        _string(take)
-        _string(take)
-        take.bytes(4 * take.count("types of arguments", 4), "types of arguments")
-        _strings(take)
+def _tensor(take: Cursor) -> None:
+    take.bytes(ndarray_end(take.peek(), place="a constant"), "a constant")
 
 
-def _sources(take: Cursor) -> None:
-    for _ in range(take.count("sources", 2 * _WORD)):
-        _string(take)
-        _string(take)
+def _string(take: Cursor) -> None:
+    take.string("a string")
 
 
-def _shaders(take: Cursor) -> None:
-    for _ in range(take.count("shaders", 2 * _WORD + _U32.size)):
-        _string(take)
-        take.unpack(_U32, "the flag of a shader")
-        take.bytes(4 * take.count("words of a shader", 4), "words of a shader")
-
-
-def _constants(take: Cursor) -> None:
-    _strings(take)
-    for _ in range(take.count("constants", _WORD, MAX_TENSORS)):
-        take.bytes(ndarray_end(take.peek(), place="a constant"), "a constant")
-    _strings(take)
-    for _ in range(take.count("lists of constants", _WORD)):
-        _strings(take)
-
-
+_strings = _list_of("strings", _WORD, _string)
+# a map from names to FunctionInfo: a name, dtypes of four bytes, and tags
+_kernels = _list_of("kernels", 4 * _WORD, _string, _string, _array_of("types of arguments"), _strings)
+_sources = _list_of("sources", 2 * _WORD, _string, _string)
+_shaders = _list_of(
+    "shaders",
+    2 * _WORD + _U32.size,
+    _string,
+    lambda take: take.unpack(_U32, "the flag of a shader"),
+    _array_of("words of a shader"),
+)
+_CONSTANTS = _fields(
+    _strings,
+    _list_of("constants", _WORD, _tensor, limit=MAX_TENSORS),
+    _strings,
+    _list_of("lists of constants", _WORD, _strings),
+)
 _JSON_RUNTIME = _fields(_string, _string, _strings)
 _DEVICE_CODE = _fields(_string, _kernels, _string)
 extents.update(
@@ -203,7 +197,7 @@ def _load_metadata_module(data: bytes | memoryview) -> Module:
     return MetadataModule()
 
 
-@register_loader("const_loader", _fields(_constants))
+@register_loader("const_loader", _CONSTANTS)
 def _load_constants(data: bytes | memoryview) -> ConstLoader:
     place = "module of the kind 'const_loader'"
     take = Cursor(data, 0, place)
@@ -228,7 +222,7 @@ def _load_constants(data: bytes | memoryview) -> ConstLoader:
     return ConstLoader(constants, used)
 
 
-@register_loader("metadata", _fields(_constants))
+@register_loader("metadata", _CONSTANTS)
 def _load_older_constants(data: bytes | memoryview) -> Module:
     module = _load_constants(data)
     # what TVM 0.8 called it; it is stored again under the same name

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -14,6 +14,8 @@ from mlfc.support.arrays import Array
 from mlfc.support.containers import ContainerInfo
 from mlfc.support.tensor_info import TensorInfo
 
+Values: TypeAlias = "Mapping[str, Any] | Sequence[Any]"
+"""Inputs or outputs, by name or in order."""
 FILLS = ("random", "zeros", "ones")
 # Wide integers that are not quantized are mostly token numbers and indices, which must stay small.
 _INDEX_END = 8
@@ -25,10 +27,7 @@ _READABLE = 0x101
 
 
 def aligned(nbytes: int, new: Callable[..., Array] = np.empty, alignment: int = 64) -> Array:
-    """Return bytes that begin at a multiple of an alignment; `new` is numpy's ``empty`` or ``zeros``.
-
-    Raises MemoryError.
-    """
+    """Return bytes at a multiple of an alignment, made by numpy's ``empty`` or ``zeros``; raise MemoryError."""
     try:
         memory = new(nbytes + alignment, np.uint8)
     except ValueError as error:  # more than numpy can count
@@ -51,7 +50,7 @@ def is_readable(value: Any) -> bool:
     return type(value) is np.ndarray and value.flags.num & _READABLE == _READABLE
 
 
-def only(inputs: tuple[Any, ...]) -> Mapping[str, Any] | Sequence[Any]:
+def only(inputs: tuple[Any, ...]) -> Values:
     """Return the only argument if it is a mapping, otherwise the arguments in order."""
     if len(inputs) == 1:
         (first,) = inputs
@@ -62,12 +61,7 @@ def only(inputs: tuple[Any, ...]) -> Mapping[str, Any] | Sequence[Any]:
 
 @dataclass(frozen=True)
 class Expected:
-    """Names, dtypes and static shapes of tensors, prepared for checks at each run.
-
-    Attributes
-    ----------
-    tensors : tuple of (str, dtype, tuple of int)
-    """
+    """Names, dtypes and static shapes of tensors, prepared for checks at each run."""
 
     tensors: tuple[tuple[str, np.dtype[Any], tuple[int, ...]], ...]
     infos: Sequence[TensorInfo]
@@ -90,7 +84,7 @@ class Expected:
             return [require_readable(array) for array in by_name(given, self.infos, "input").values()]
         return found
 
-    def taken(self, values: Mapping[str, Any] | Sequence[Any]) -> list[Array] | None:
+    def taken(self, values: Values) -> list[Array] | None:
         """Return arrays in order if all of them fit; None leaves conversions and errors to `by_name`."""
         tensors = self.tensors
         if len(values) != len(tensors):
@@ -110,7 +104,7 @@ class Expected:
         return {name: np.empty(shape, dtype) for name, dtype, shape in self.tensors}
 
 
-def by_name(values: Mapping[str, Any] | Sequence[Any], infos: Sequence[TensorInfo], kind: str) -> dict[str, Array]:
+def by_name(values: Values, infos: Sequence[TensorInfo], kind: str) -> dict[str, Array]:
     """Match `values`, by name or position, with `infos` and check them all, reporting every fault at once.
 
     Anything with ``__dlpack__`` on the CPU is used without a copy. `kind` is ``input`` or ``output``, for messages.
@@ -199,7 +193,7 @@ def require_readable(array: Array) -> Array:
     return np.require(array, requirements=["C_CONTIGUOUS", "ALIGNED"])
 
 
-def bound(values: Mapping[str, Any] | Sequence[Any], infos: Sequence[TensorInfo], kind: str) -> dict[str, Array]:
+def bound(values: Values, infos: Sequence[TensorInfo], kind: str) -> dict[str, Array]:
     """Match `values` as `by_name` does; raise InputError unless every array can be used in place as a fixed buffer."""
     arrays = by_name(values, infos, kind)
     for name, array in arrays.items():

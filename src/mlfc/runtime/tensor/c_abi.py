@@ -7,6 +7,7 @@ Python code would not: threads without the GIL, pending exceptions, interpreter 
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -48,17 +49,6 @@ class DLTensor(ctypes.Structure):
     )
 
 
-class TVMValue(ctypes.Union):
-    """An argument or a result, without its type code."""
-
-    _fields_ = (
-        ("v_int64", ctypes.c_int64),
-        ("v_float64", ctypes.c_double),
-        ("v_handle", ctypes.c_void_p),
-        ("v_str", ctypes.c_char_p),
-    )
-
-
 class TVMByteArray(ctypes.Structure):
     """Bytes with their length."""
 
@@ -95,22 +85,50 @@ def tensor_view(tensor: DLTensor) -> Array:
     except (UnsupportedError, TypeError):
         raise InputError(f"numpy has no dtype {name}") from None
     shape = tuple(tensor.shape[: tensor.ndim])
-    strides = [stride * dtype.itemsize for stride in tensor.strides[: tensor.ndim]] if tensor.strides else None
-    if strides is not None and min(strides, default=0) < 0:
+    steps = tensor.strides[: tensor.ndim] if tensor.strides else None
+    if steps is not None and min(steps, default=0) < 0:
         raise InputError("the tensor runs backwards through its memory", next_step="Pass a copy")
-    if tensor.data is None or 0 in shape:
+    if tensor.data is None:
         return np.empty(shape, dtype)
-    reach = sum((extent - 1) * stride for extent, stride in zip(shape, strides, strict=True)) if strides else None
-    nbytes = dtype.itemsize + reach if reach is not None else dtype.itemsize * prod(shape)
-    memory = (ctypes.c_char * nbytes).from_address(tensor.data + tensor.byte_offset)
-    return np.ndarray(shape, dtype, memory, 0, strides)
+    return view_at(tensor.data + tensor.byte_offset, shape, dtype, steps)
+
+
+def view_at(
+    address: int, shape: tuple[int, ...], dtype: np.dtype[Any], steps: Sequence[int] | None, owner: object = None
+) -> Array:
+    """Return memory as an array that keeps `owner`; `steps` are strides in elements, None for a compact tensor."""
+    if 0 in shape:
+        return np.empty(shape, dtype)
+    low, nbytes, strides = 0, dtype.itemsize * prod(shape), None
+    if steps is not None:
+        strides = [step * dtype.itemsize for step in steps]
+        reaches = [(extent - 1) * stride for extent, stride in zip(shape, strides, strict=True)]
+        low, nbytes = sum(min(0, reach) for reach in reaches), dtype.itemsize + sum(map(abs, reaches))
+    memory: Any = (ctypes.c_char * nbytes).from_address(address + low)
+    memory.owner = owner  # ctypes arrays take attributes
+    return np.ndarray(shape, dtype, memory, -low, strides)
+
+
+def compact_strides(shape: Sequence[int]) -> tuple[int, ...]:
+    """Return the strides of a compact tensor, in elements."""
+    return tuple(prod(shape[axis + 1 :]) for axis in range(len(shape)))
+
+
+def _int64s(values: Sequence[int]) -> Any:
+    """Return a pointer to numbers, which it keeps."""
+    return ctypes.cast((ctypes.c_int64 * max(1, len(values)))(*values), ctypes.POINTER(ctypes.c_int64))
+
+
+def with_strides(tensor: DLTensor) -> DLTensor:
+    """Return a copy of a compact tensor whose strides are there."""
+    copy = DLTensor.from_buffer_copy(tensor)
+    copy.strides = _int64s(compact_strides(tensor.shape[: tensor.ndim]))
+    return copy
 
 
 def dl_tensor(data: int, shape: tuple[int, ...], dtype: DLDataType, device: Device) -> DLTensor:
     """Return a compact tensor at address `data`; it owns its extents, but not the data."""
-    extents = (ctypes.c_int64 * max(1, len(shape)))(*shape)
-    pointer = ctypes.cast(extents, ctypes.POINTER(ctypes.c_int64))
-    return DLTensor(data, DLDevice(device.type_code, device.index), len(shape), dtype, pointer, None, 0)
+    return DLTensor(data, DLDevice(device.type_code, device.index), len(shape), dtype, _int64s(shape), None, 0)
 
 
 def array_tensor(array: Array, device: Device) -> DLTensor:
@@ -120,7 +138,7 @@ def array_tensor(array: Array, device: Device) -> DLTensor:
         steps = [stride // array.itemsize for stride in array.strides]
         if any(stride % array.itemsize for stride in array.strides):
             raise InputError("the array's strides are not multiples of its element size", next_step="Pass a copy")
-        tensor.strides = ctypes.cast((ctypes.c_int64 * len(steps))(*steps), ctypes.POINTER(ctypes.c_int64))
+        tensor.strides = _int64s(steps)
     return tensor
 
 
@@ -176,15 +194,6 @@ class Described:
     read_only: bool
     owner: object  # keeps the memory alive
 
-    @property
-    def compact_strides(self) -> tuple[int, ...]:
-        """The strides of a compact tensor of this shape, in elements."""
-        steps, step = [], 1
-        for extent in reversed(self.shape):
-            steps.append(step)
-            step *= extent
-        return tuple(reversed(steps))
-
 
 class _ForeignTensorOwner:
     """Releases a foreign tensor when nothing refers to it any more."""
@@ -236,7 +245,7 @@ def to_capsule(described: Described, *, versioned: bool) -> Any:
     tensor.data, tensor.device, tensor.dtype = described.data, described.device, described.dtype
     tensor.byte_offset = described.byte_offset
     if tensor.strides:
-        steps = described.strides if described.strides is not None else described.compact_strides
+        steps = described.strides if described.strides is not None else compact_strides(shape)
         for axis, step in enumerate(steps):
             tensor.strides[axis] = step
     return capsule

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Mapping
 from math import prod
 from operator import index
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mlfc.errors import ExchangeError, InputError, OptionError, UnsupportedError
-from mlfc.runtime.devices.device import Device, DeviceBlock, cpu, device_of_code, require_device
+from mlfc.runtime.devices.device import Device, DeviceBlock, cpu, device_of_code, move, require_device
 from mlfc.runtime.tensor import c_abi
 from mlfc.runtime.tensor.c_abi import Described, from_capsule, to_capsule
 from mlfc.support import dtypes
@@ -47,7 +46,28 @@ class NDArray(Displayed):
         self.device = device
         self.handle = described.data
         self.byte_offset = described.byte_offset
-        self._host = _host_view(described, dtype) if device.type_code == cpu().type_code else None
+        self._host: Array | None = None
+        if device.type_code == cpu().type_code:
+            address, element = described.data + described.byte_offset, dtypes.to_numpy(dtype)
+            self._host = c_abi.view_at(address, described.shape, element, described.strides, described.owner)
+            self._host.flags.writeable = not described.read_only
+
+    @classmethod
+    def at(
+        cls,
+        handle: int,
+        shape: tuple[int, ...],
+        dtype: str,
+        device: Device,
+        owner: object,
+        *,
+        strides: tuple[int, ...] | None = None,
+        byte_offset: int = 0,
+        read_only: bool = False,
+    ) -> NDArray:
+        """Return a tensor in memory that `owner` keeps, without strides a compact one."""
+        code, element = c_abi.DLDevice(device.type_code, device.index), _dl_type(dtype)
+        return cls(Described(handle, code, shape, element, strides, byte_offset, read_only, owner), device, dtype)
 
     @property
     def ndim(self) -> int:
@@ -107,15 +127,8 @@ class NDArray(Displayed):
             )
         if target.is_read_only:
             raise InputError("the target is only to be read", place="copyto", next_step="Copy to another one")
-        if target._host is not None:
-            target._host[...] = self.numpy()
-        elif self._host is not None:
-            target.device.api.copy_in(target.handle, target.byte_offset, self._host)
-        elif self.device == target.device:
-            here, there = (self.handle, self.byte_offset), (target.handle, target.byte_offset)
-            self.device.api.copy(*here, *there, self.nbytes)
-        else:
-            target.device.api.copy_in(target.handle, target.byte_offset, self.numpy())
+        here, there = (each if each._host is None else each._host for each in (self, target))
+        move(here, there, self.nbytes)
         return target
 
     def save_to_bytes(self) -> bytes:
@@ -217,9 +230,7 @@ def empty(shape: tuple[int, ...] | list[int], dtype: str = "float32", device: De
     except UnsupportedError as error:
         raise InputError(error.cause, next_step=error.next_step) from error
     block = DeviceBlock(place, nbytes)
-    code = c_abi.DLDevice(place.type_code, place.index)
-    described = Described(block.handle, code, extents, _dl_type(dtype), None, 0, False, block)
-    return NDArray(described, place, dtype)
+    return NDArray.at(block.handle, extents, dtype, place, block)
 
 
 def array(values: Any, device: Device | None = None, dtype: str | None = None) -> NDArray:
@@ -267,7 +278,7 @@ def from_dlpack(value: Any) -> NDArray:
         )
     described = from_capsule(value)
     device = _device(described.device.type, described.device.id)
-    if device.type_code != cpu().type_code and described.strides not in (None, described.compact_strides):
+    if device.type_code != cpu().type_code and described.strides not in (None, c_abi.compact_strides(described.shape)):
         raise ExchangeError(
             f"the tensor on {device} is not contiguous in row-major order", next_step="Make it contiguous"
         )
@@ -290,10 +301,8 @@ def _of_numpy(values: Array) -> NDArray:
             next_step="Convert it with mlfc.runtime.array(...)",
         )
     strides = None if values.flags.c_contiguous else tuple(step // values.itemsize for step in values.strides)
-    here = cpu()
-    code = c_abi.DLDevice(here.type_code, here.index)
-    address, read_only = values.ctypes.data, not values.flags.writeable
-    return NDArray(Described(address, code, values.shape, _dl_type(name), strides, 0, read_only, values), here, name)
+    read_only = not values.flags.writeable
+    return NDArray.at(values.ctypes.data, values.shape, name, cpu(), values, strides=strides, read_only=read_only)
 
 
 def _dl_type(dtype: str) -> c_abi.DLDataType:
@@ -305,21 +314,3 @@ def _device(type_code: int, index: int) -> Device:
         return device_of_code(type_code, index)
     except OptionError as error:
         raise ExchangeError(error.cause) from error
-
-
-def _host_view(described: Described, dtype: str) -> Array:
-    """Return memory of the host as an array that keeps its owner."""
-    element = dtypes.to_numpy(dtype)
-    shape = described.shape
-    steps = described.strides if described.strides is not None else described.compact_strides
-    strides = [step * element.itemsize for step in steps]
-    extents = [(extent - 1) * step for extent, step in zip(shape, strides, strict=True)]
-    if 0 in shape:
-        return np.empty(shape, element)
-    low = sum(min(0, reach) for reach in extents)
-    nbytes = sum(max(0, reach) for reach in extents) - low + element.itemsize
-    memory = (ctypes.c_char * nbytes).from_address(described.data + described.byte_offset + low)
-    memory.owner = described.owner  # type: ignore[attr-defined]  # ctypes arrays take attributes
-    view: Array = np.ndarray(shape, element, memoryview(memory), -low, strides)
-    view.flags.writeable = not described.read_only
-    return view

@@ -8,7 +8,7 @@ import struct
 import tokenize
 import zipfile
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import IO, Any
@@ -45,11 +45,10 @@ def read_npz(path: str | os.PathLike[str], infos: Sequence[TensorInfo]) -> dict[
     InputError or ProblemsError with all faults at once: missing and unknown keys, dtypes, shapes, broken members.
     """
     contained = [info for info in infos if isinstance(info, ContainerInfo)]
-    if not contained:
-        return {name: array.reshape(array.shape[1:]) for name, array in _arrays(path, infos, batched=False).items()}
-    with _opened(path, str(path)) as archive:
-        names = list(_members(archive, str(path)))
-    elements = {info.name: _elements(info, names) for info in contained}
+    elements: dict[str, list[TensorInfo]] = {}
+    if contained:
+        with _opened(path) as (_, members):
+            elements = {info.name: _elements(info, members) for info in contained}
     tensors = [info for info in infos if not isinstance(info, ContainerInfo)]
     every = [*tensors, *(part for parts in elements.values() for part in parts)]
     arrays = {name: array.reshape(array.shape[1:]) for name, array in _arrays(path, every, batched=False).items()}
@@ -62,7 +61,7 @@ def read_npz(path: str | os.PathLike[str], infos: Sequence[TensorInfo]) -> dict[
     return arrays
 
 
-def _elements(info: ContainerInfo, names: Sequence[str]) -> list[TensorInfo]:
+def _elements(info: ContainerInfo, names: Collection[str]) -> list[TensorInfo]:
     """Return what a file has of a sequence or optional."""
     if not info.is_sequence:
         return [info.element()] if info.name in names else []
@@ -93,15 +92,14 @@ def read_batches(path: str | os.PathLike[str], infos: Sequence[TensorInfo]) -> d
 
 def read_any_npz(path: str | os.PathLike[str]) -> dict[str, Array]:
     """Read arrays of numbers by name, whatever their shapes; InputError for anything else."""
-    place = str(path)
     arrays: dict[str, Array] = {}
-    with _opened(path, place) as archive:
-        for name, member in _members(archive, place).items():
+    with _opened(path) as (archive, members):
+        for name, member in members.items():
             try:
                 with archive.open(member) as file:
-                    arrays[name] = _numbers(file, max(_ALWAYS_EXPANDED, _MAX_EXPANSION * member.compress_size))
+                    arrays[name] = _numbers(file, _most_bytes(member))
             except (*_BROKEN, MemoryError) as error:
-                raise InputError(f"the array '{name}' cannot be read: {error}", place=place) from error
+                raise InputError(f"the array '{name}' cannot be read: {error}", place=str(path)) from error
     return arrays
 
 
@@ -121,11 +119,9 @@ def read_npy(path: str | os.PathLike[str], info: TensorInfo | None) -> Array:
 
 def _arrays(path: str | os.PathLike[str], infos: Sequence[TensorInfo], *, batched: bool) -> dict[str, Array]:
     """Return the arrays of a file, each with a leading axis of sets."""
-    place = str(path)
     problems: list[InputError] = []
     arrays: dict[str, Array] = {}
-    with _opened(path, place) as archive:
-        members = _members(archive, place)
+    with _opened(path) as (archive, members):
         named = _bound(members, infos)
         for key in members:
             if key not in named:
@@ -137,15 +133,14 @@ def _arrays(path: str | os.PathLike[str], infos: Sequence[TensorInfo], *, batche
                 problems.append(InputError("the input is missing", place=info.name, next_step=f"Add {info}"))
         for key, name in named.items():
             try:
-                most = max(_ALWAYS_EXPANDED, _MAX_EXPANSION * members[key].compress_size)
                 with archive.open(members[key]) as file:
-                    arrays[name] = _read(file, by_name[name], batched=batched, most=most)
+                    arrays[name] = _read(file, by_name[name], batched=batched, most=_most_bytes(members[key]))
             except InputError as error:
                 problems.append(error)
             except (*_BROKEN, MemoryError) as error:
                 problems.append(InputError(f"the array cannot be read: {error}", place=key))
     if problems:
-        raise ProblemsError(problems, place=place)
+        raise ProblemsError(problems, place=str(path))
     return {info.name: arrays[info.name] for info in infos}
 
 
@@ -159,7 +154,9 @@ def _numbers(file: IO[bytes], most: int) -> Array:
 
 
 @contextmanager
-def _opened(path: str | os.PathLike[str], place: str) -> Iterator[zipfile.ZipFile]:
+def _opened(path: str | os.PathLike[str]) -> Iterator[tuple[zipfile.ZipFile, dict[str, zipfile.ZipInfo]]]:
+    """Yield a file and its arrays by name."""
+    place = str(path)
     with ExitStack() as stack:
         try:
             archive = stack.enter_context(zipfile.ZipFile(stack.enter_context(open_plain(path))))
@@ -170,17 +167,17 @@ def _opened(path: str | os.PathLike[str], place: str) -> Iterator[zipfile.ZipFil
                 place=place,
                 next_step="Write one with: numpy.savez(path, **{name: array})",
             ) from error
-        yield archive
+        entries = archive.infolist()
+        if len(entries) > _MAX_MEMBERS:
+            raise InputError(f"{len(entries):,} arrays are too many", place=place)
+        members = {entry.filename.removesuffix(".npy"): entry for entry in entries}
+        if len(members) != len(entries):
+            raise InputError("an array appears twice", place=place)
+        yield archive, members
 
 
-def _members(archive: zipfile.ZipFile, place: str) -> dict[str, zipfile.ZipInfo]:
-    entries = archive.infolist()
-    if len(entries) > _MAX_MEMBERS:
-        raise InputError(f"{len(entries):,} arrays are too many", place=place)
-    members = {entry.filename.removesuffix(".npy"): entry for entry in entries}
-    if len(members) != len(entries):
-        raise InputError("an array appears twice", place=place)
-    return members
+def _most_bytes(member: zipfile.ZipInfo) -> int:
+    return max(_ALWAYS_EXPANDED, _MAX_EXPANSION * member.compress_size)
 
 
 def _bound(members: Mapping[str, Any], infos: Sequence[TensorInfo]) -> dict[str, str]:

@@ -1,9 +1,7 @@
-"""exp, tanh and erf of float32 in a few additions and multiplications, without branches.
+"""exp, tanh and erf of float32 in a few additions and multiplications, without calls that prevent vectors.
 
-Calls of a C library's functions keep compilers from vectorizing the loops around them. These functions are
-what compiled code computes instead, operation by operation; the coefficients were fitted by reweighted least
-squares to the smallest largest error. Bounds hold with and without fused multiply-add, over all floats, NaN and
-infinities included; results below 2**-126 are rounded as any other.
+The coefficients were fitted by reweighted least squares to the smallest largest error. Bounds are true with and without
+fused multiply-add, over all floats, NaN and infinities included; results below 2**-126 are rounded as any other.
 """
 
 from __future__ import annotations

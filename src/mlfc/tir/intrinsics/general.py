@@ -1,13 +1,8 @@
-"""Intrinsics without a body, by their meaning in numpy: what a C library has, and what works on words and runs.
-
-A printer keeps its own table from these names to its language; the meaning here is what the interpreter runs and what
-printers are tested against.
-"""
+"""Intrinsics without a body, by their meaning in numpy: what a C library has, and what works on words and runs."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -20,12 +15,9 @@ from mlfc.tir.intrinsics.registry import add
 Array = npt.NDArray[Any]
 
 
-def _vectorized(function: Callable[[float], float]) -> Callable[[Array], Array]:
-    def run(x: Array) -> Array:
-        flat = [function(float(value)) for value in np.ravel(x)]
-        return np.asarray(flat, dtype=np.asarray(x).dtype).reshape(np.shape(x))
-
-    return run
+def _erf(x: Array) -> Array:
+    flat = [math.erf(float(value)) for value in np.ravel(x)]
+    return np.asarray(flat, dtype=np.asarray(x).dtype).reshape(np.shape(x))
 
 
 for _name, _function in {
@@ -36,7 +28,7 @@ for _name, _function in {
     "isnan": np.isnan, "isinf": np.isinf,
 }.items():  # fmt: skip
     add(_name, 1, _function, f"{_name} of math.h in the argument's precision")
-add("erf", 1, _vectorized(math.erf), "erf of math.h")
+add("erf", 1, _erf, "erf of math.h")
 add("round_even", 1, np.rint, "nearest integer, ties to even (rint)")
 add(
     "round_away", 1, lambda x: np.copysign(np.floor(np.abs(x) + np.asarray(0.5, x.dtype)), x).astype(x.dtype),
@@ -132,12 +124,9 @@ def _dot32(total: Array, a: Array, b: Array) -> Array:
     return result.reshape(np.shape(total))
 
 
-add(
-    "dot32",
-    3,
-    _dot32,
+add("dot32", 3, _dot32,
     "int32 + 16 times the sum of the products of int8x32 and numbers of four bits, the low ones of 16 bytes first",
-)
+)  # fmt: skip
 add("dot8", 3, _dot8, "int32 or int64 + the sum of the products of int16x8 and int8x8 in memory")
 add("word", 1, _word, "int8x4 or int16x2 in memory as one int32, the first element lowest")
 add("within", 2, _within, "an int32 whose magnitude its maker knows to be at most a literal, for the bounds proof")

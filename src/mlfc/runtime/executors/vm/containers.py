@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from mlfc.errors import InputError
-from mlfc.runtime.executors.vm.memory import aligned_zeros
+from mlfc.runtime.executors.vm.native import aligned_zeros
 from mlfc.support.arrays import Array
 from mlfc.support.containers import ANY_RANK, OPTIONAL_SEQUENCE, ContainerInfo
 from mlfc.support.dtypes import to_numpy
@@ -17,15 +17,7 @@ from mlfc.support.tensor_info import TensorInfo
 
 
 class Signature:
-    """The inputs, or outputs, of a model.
-
-    Attributes
-    ----------
-    infos : tuple of TensorInfo
-        As callers see them.
-    has_containers : bool
-        Whether some are sequences or optionals.
-    """
+    """The inputs, or outputs, of a model; `infos` are as callers see them."""
 
     def __init__(self, values: Sequence[VmValue]) -> None:
         self.infos: tuple[TensorInfo, ...] = ()

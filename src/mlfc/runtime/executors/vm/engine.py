@@ -14,36 +14,30 @@ from typing import Any
 import numpy as np
 
 from mlfc.errors import DeviceError, InputError, MlfcError, OptionError
-from mlfc.runtime.devices.device import Device, set_device
-from mlfc.runtime.executors.vm.device_callbacks import CPU, DeviceCallbacks
+from mlfc.runtime.devices.device import Device, device_of_code, set_device
 from mlfc.runtime.executors.vm.failures import run_error
-from mlfc.runtime.executors.vm.memory import NUMPY_DTYPES, aligned_like, number_of
 from mlfc.runtime.executors.vm.native import (
+    CPU,
+    NUMPY_DTYPES,
     PACKED,
     RELEASE,
     RUN,
+    DeviceCallbacks,
     ErrorStruct,
     HasSymbols,
     HostStruct,
     TensorStruct,
+    aligned_like,
     heap,
+    number_of,
     pointer_to,
 )
 from mlfc.runtime.modules.module import Function as PackedFunction
-from mlfc.runtime.tensor import c_abi
 from mlfc.runtime.tensor.arrays import address_of
 from mlfc.runtime.tensor.ndarray import NDArray
 from mlfc.support.arrays import Array
 from mlfc.support.dtypes import bits, is_numpys_own, to_numpy
-from mlfc.support.executable import (
-    ALIGNMENT,
-    DTYPES,
-    MAX_RANK,
-    Executable,
-    RunCode,
-    release_symbol,
-    run_symbol,
-)
+from mlfc.support.executable import ALIGNMENT, DTYPES, MAX_RANK, Executable, RunCode, release_symbol, run_symbol
 from mlfc.support.platforms import TYPE_CODES
 
 Find = Callable[[str], PackedFunction]
@@ -52,41 +46,18 @@ Find = Callable[[str], PackedFunction]
 
 @dataclass(frozen=True)
 class Limits:
-    """What a run may take; 0 is no limit.
+    """What a run may take; 0 is no limit."""
 
-    Attributes
-    ----------
-    memory : int
-        Bytes at one time.
-    turns : int
-        Iterations of all loops.
-    """
-
-    memory: int = 0
-    turns: int = 0
+    memory: int = 0  # bytes at one time
+    turns: int = 0  # iterations of all loops
 
 
 class Engine:
-    """The native code of a model, and what it needs of this process.
-
-    Parameters
-    ----------
-    executable : Executable
-    code : HasSymbols
-        The library of the model.
-    find : callable
-    devices : mapping of int to Device
-        By DLPack's device type.
-
-    Raises
-    ------
-    OptionError
-        If the code does not have the main function.
-    """
+    """The native code of a model, and what it needs of this process; raises OptionError without the main function."""
 
     def __init__(self, executable: Executable, code: HasSymbols, find: Find, devices: dict[int, Device]) -> None:
         self.executable = executable
-        self.devices = devices
+        self.devices = devices  # by DLPack's types
         self._keep = code
         self._find = find
         address = code.address(run_symbol(executable.name))
@@ -113,10 +84,7 @@ class Engine:
         return HostStruct(*self._host, self.trace, devices, 0, 0, state, limits.memory, limits.turns)
 
     def run(self, inputs: Sequence[Array | NDArray], limits: Limits, state: int = 0) -> list[Any]:
-        """Run the model on contiguous arrays and tensors on devices; return results where they are.
-
-        Raises MlfcError; see `run_error`.
-        """
+        """Run on contiguous arrays and tensors on devices; return results where they are; raise MlfcError."""
         call = self._take(limits)
         read = [call.set_input(number, array) for number, array in enumerate(inputs)]
         call(state)
@@ -141,12 +109,6 @@ class Engine:
         made.__cause__ = cause
         return made
 
-    def enter_devices(self) -> None:
-        """Make the devices of the model those of the launches that follow."""
-        for device in self.devices.values():
-            if device.type_code != CPU:
-                set_device(device.type_code, device.index)
-
     def release(self, tensor: TensorStruct) -> None:
         """Free an output on a device."""
         if self._release is not None:
@@ -163,15 +125,7 @@ class Engine:
 
 
 class PreparedCall:
-    """The arguments of a run, for runs one after another.
-
-    Parameters
-    ----------
-    engine : Engine
-    limits : Limits
-    targets : sequence of ndarray, optional
-        Where results go instead: contiguous and writeable arrays, which stay alive.
-    """
+    """Arguments of runs one after another; results go to `targets`, if any: contiguous, writeable arrays."""
 
     def __init__(self, engine: Engine, limits: Limits, targets: Sequence[Array] | None = None) -> None:
         executable = engine.executable
@@ -240,26 +194,19 @@ class PreparedCall:
     def __call__(self, state: int = 0) -> None:
         """Run the model; raise as `Engine.run`, or InputError for a target that does not fit its result."""
         engine, error = self._engine, self._error
-        if engine.devices:
-            engine.enter_devices()
+        for device in engine.devices.values():
+            if device.type_code != CPU:
+                set_device(device.type_code, device.index)
         if state or engine.trace:
             self._host.state, self._host.trace = state, engine.trace
         if self._run():
-            raise self._unfitting() or engine.failure(error)
+            if self._targets is not None and error.code == RunCode.BAD_OUTPUT and error.text is None:
+                result, target = self._outputs[error.values[0]], self._targets[error.values[0]]
+                name = engine.executable.outputs[error.values[0]].name
+                raise output_misfit(name, NUMPY_DTYPES[result.dtype], result.extents[: result.rank], target)
+            raise engine.failure(error)
         if not self._least <= self._needed.value <= self._most:
             self._adapt(self._needed.value)
-
-    def _unfitting(self) -> InputError | None:
-        """Return the error of a target that does not fit its result; None for another one."""
-        error = self._error
-        if self._targets is None or error.code != RunCode.BAD_OUTPUT or error.text is not None:
-            return None
-        result, target = self._outputs[error.values[0]], self._targets[error.values[0]]
-        shape = list(result.extents[: result.rank])
-        return InputError(
-            f"expected an output of {NUMPY_DTYPES[result.dtype]}{shape}, got {target.dtype}{list(target.shape)}",
-            place=self._engine.executable.outputs[error.values[0]].name,
-        )
 
     def _adapt(self, needed: int) -> None:
         """Keep a work area about as large as runs need: fresh memory of the system costs a fault for each page."""
@@ -277,11 +224,20 @@ class PreparedCall:
         for number, (data, block, *extents, device, dtype, rank) in enumerate(_TENSOR.iter_unpack(self._outputs)):
             shape = tuple(extents[:rank])
             if device != CPU:
-                found.append(_on_device(engine, self._outputs[number], shape))
+                place, owner = engine.devices[device], _DeviceOwner(engine, self._outputs[number])
+                tensor = NDArray.at(data, shape, DTYPES[dtype], place, owner)
+                found.append(tensor if block else tensor.copyto(place))
                 continue
-            owner = _Owner(engine if block else None, block, data, shape, dtype)
-            found.append(owner.array())
+            array = _Owner(engine if block else None, block, data, shape, dtype).array()
+            # without a block it is in the work area, which the next run uses
+            found.append(array if block else array.copy())
         return found
+
+
+def output_misfit(name: str, dtype: np.dtype[Any], shape: Sequence[object], target: Array) -> InputError:
+    """Return the error of an array that cannot have an output of this dtype and shape."""
+    expected = f"{dtype}[{', '.join(map(str, shape))}]"
+    return InputError(f"expected an output of {expected}, got {target.dtype}{list(target.shape)}", place=name)
 
 
 def _work_area(executable: Executable, limits: Limits) -> Array:
@@ -313,8 +269,6 @@ class _Owner:
         if 0 in shape:
             return np.empty(shape, NUMPY_DTYPES[self._number])
         array = np.asarray(self)
-        if self._engine is None:  # in the work area, which the next run uses
-            array = array.copy()
         return array if self._number in _NAMED else array.view(NUMPY_DTYPES[self._number])
 
     def __del__(self) -> None:
@@ -333,29 +287,10 @@ class _DeviceOwner:
         self._engine.release(self._tensor)
 
 
-def _on_device(engine: Engine, tensor: TensorStruct, shape: tuple[int, ...]) -> NDArray:
-    device = engine.devices[tensor.device]
-    owner = _DeviceOwner(engine, tensor)
-    found = _ndarray(tensor, shape, device, owner)
-    return found if tensor.block else found.copyto(device)
-
-
-def _ndarray(tensor: TensorStruct, shape: tuple[int, ...], device: Device, owner: object) -> NDArray:
-    name = DTYPES[tensor.dtype]
-    code = c_abi.DLDevice(device.type_code, device.index)
-    return NDArray(
-        c_abi.Described(tensor.data or 0, code, shape, c_abi.entry_type(name), None, 0, False, owner), device, name
-    )
-
-
 def _view(tensor: TensorStruct) -> Array:
     """Return a tensor of the host as an array on its memory."""
     shape = tuple(tensor.extents[: tensor.rank])
-    owner = _Owner(None, 0, tensor.data or 0, shape, tensor.dtype)
-    if 0 in shape:
-        return np.empty(shape, NUMPY_DTYPES[tensor.dtype])
-    array = np.asarray(owner)
-    return array if tensor.dtype in _NAMED else array.view(NUMPY_DTYPES[tensor.dtype])
+    return _Owner(None, 0, tensor.data or 0, shape, tensor.dtype).array()
 
 
 def _describe(tensor: TensorStruct, data: int, shape: Sequence[int], dtype: int | None, device: int) -> None:
@@ -367,8 +302,6 @@ def _describe(tensor: TensorStruct, data: int, shape: Sequence[int], dtype: int 
 
 def devices_of(executable: Executable, given: Sequence[Device]) -> dict[int, Device]:
     """Return the devices of a model by DLPack's device type: those that were given, else the first of each kind."""
-    from mlfc.runtime.devices.device import device_of_code
-
     found = {}
     for kind in executable.devices:
         if kind not in TYPE_CODES:

@@ -1,7 +1,8 @@
-"""A dynamic model: its native code as a model like any other."""
+"""A dynamic model: its native code as a model like any other, and with a clock around each call of a kernel."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -10,20 +11,20 @@ import numpy as np
 
 from mlfc.errors import InputError, OptionError, ProblemsError, ToolchainError, unknown
 from mlfc.runtime.devices.device import Device
+from mlfc.runtime.executors.profile import MOST_EVENTS, Profile, Recorder, operator_times
 from mlfc.runtime.executors.states import LoadedModel, ModelState, OwnStates
 from mlfc.runtime.executors.vm.containers import Signature
-from mlfc.runtime.executors.vm.engine import Engine, Find, Limits, PreparedCall, devices_of
-from mlfc.runtime.executors.vm.memory import aligned_zeros, number_of
-from mlfc.runtime.executors.vm.native import RESET, HasSymbols
-from mlfc.runtime.tensor.arrays import is_readable, only, require_readable
+from mlfc.runtime.executors.vm.engine import Engine, Find, Limits, PreparedCall, devices_of, output_misfit
+from mlfc.runtime.executors.vm.native import RESET, TRACE, HasSymbols, aligned_zeros, number_of, pointer_to
+from mlfc.runtime.tensor.arrays import Values, is_readable, only, require_readable
 from mlfc.runtime.tensor.ndarray import NDArray, from_dlpack
 from mlfc.support.arrays import Array
+from mlfc.support.dim_walk import counted, nbytes_of_type, tensor_in_call
 from mlfc.support.dims import LARGEST
 from mlfc.support.dtypes import to_numpy
 from mlfc.support.executable import Executable, reset_symbol, state_offsets
 from mlfc.support.locks import ForkSafeLock
-from mlfc.support.module_info import StateInfo
-from mlfc.support.tensor_info import TensorInfo
+from mlfc.support.module_info import OperatorInfo, StateInfo
 from mlfc.support.text import Displayed
 
 TURN_LIMIT = 100_000_000
@@ -72,9 +73,21 @@ class VmModel(LoadedModel):
         by_code = devices_of(executable, devices)
         self._devices = frozenset(by_code.values())
         self._engine = Engine(executable, code, find, by_code)
-        self._states = _states_of(executable, code)
-        if self._states is not None:
-            self._state = ModelState(_state_infos(executable), self._states)
+        self._states: OwnStates | None = None
+        if executable.states:
+            symbol = reset_symbol(executable.name)
+            address = code.address(symbol)
+            if address is None:
+                raise ToolchainError(f"the code does not export '{symbol}'", place=executable.name)
+            memory, reset = aligned_zeros(state_offsets(executable)[-1]), RESET(address)
+            reset.code = code  # type: ignore[attr-defined]  # it must stay in memory as long as somebody may call it
+            self._states = OwnStates(memory, ForkSafeLock(), partial(reset, memory.ctypes.data))
+            kept = zip(executable.states, executable.next_states, state_offsets(executable)[:-1], strict=True)
+            infos = []
+            for info, after, offset in kept:  # tensors of static shapes
+                shape = tuple(size for size in info.extents if isinstance(size, int))
+                infos.append(StateInfo(info.name, shape, info.dtype, next=after, offset=offset))
+            self._state = ModelState(infos, self._states)
         self._is_plain = not (self._states or self.has_containers)
 
     def set_limits(self, memory_limit: int | None = None, turn_limit: int | None = TURN_LIMIT) -> None:
@@ -119,17 +132,16 @@ class VmModel(LoadedModel):
             raise InputError(f"expected {len(self._names)} inputs, got {len(values)}")
         arrays = self._taken.parts(values, _readable)
         given = [
-            array if self._is_there(array) else _given(array, name)
+            # a tensor on a device of the model, from its memory's first byte on, is used there
+            array
+            if isinstance(array, NDArray) and array.device in self._devices and array.byte_offset == 0
+            else _given(array, name)
             for array, name in zip(arrays, self._parts, strict=True)
         ]
         if self._states is None:
             return self._given.values(self._engine.run(given, self._limits))
         with self._states.lock:
             return self._given.values(self._engine.run(given, self._limits, self._states.address))
-
-    def _is_there(self, array: Any) -> bool:
-        """Tell whether an input is a tensor on a device of the model, from its memory's first byte on."""
-        return isinstance(array, NDArray) and array.device in self._devices and array.byte_offset == 0
 
     def run(self, *inputs: Any) -> dict[str, Array]:
         """Run one inference, on a mapping by name or on arrays in order; return fresh arrays by output name.
@@ -143,7 +155,7 @@ class VmModel(LoadedModel):
             results = self.call(given)
         return dict(zip(self._result_names, results, strict=True))
 
-    def in_order(self, given: Mapping[str, Any] | Sequence[Any]) -> list[Any]:
+    def in_order(self, given: Values) -> list[Any]:
         """Return inputs in the model's order; raise InputError or ProblemsError if some are missing or unknown."""
         names = self._names
         if not isinstance(given, Mapping):
@@ -158,9 +170,7 @@ class VmModel(LoadedModel):
             raise ProblemsError(faults)
         raise faults[0]
 
-    def bind(
-        self, inputs: Mapping[str, Any] | Sequence[Any], outputs: Mapping[str, Any] | Sequence[Any] | None = None
-    ) -> BoundVm:
+    def bind(self, inputs: Values, outputs: Values | None = None) -> BoundVm:
         """Return a callable that runs on these very inputs; results are copied into `outputs`, if those are given.
 
         Raises
@@ -168,19 +178,26 @@ class VmModel(LoadedModel):
         InputError, ProblemsError
             If inputs are missing or unknown, or an output cannot be written or cannot be what the model returns.
         """
-        sources = dict(zip([info.name for info in self.inputs], self.in_order(inputs), strict=True))
-        names = [info.name for info in self.outputs]
+        sources = dict(zip(self._names, self.in_order(inputs), strict=True))
+        names = self._result_names
         if outputs is not None and self._given.has_containers:
             raise InputError(
                 "outputs that are sequences or optionals are new at each call", next_step="Bind the inputs alone"
             )
         if outputs is None:
-            return BoundVm(self, self._engine, self._limits, self._states, sources, None)
+            return BoundVm(self, sources, None)
         given = outputs if isinstance(outputs, Mapping) else dict(zip(names, outputs, strict=True))
         targets = {name: given[name] for name in names}
         for info, target in zip(self.outputs, targets.values(), strict=True):
-            _require_target(info, target)
-        return BoundVm(self, self._engine, self._limits, self._states, sources, targets)
+            if not isinstance(target, np.ndarray):
+                raise InputError(f"the output is a {type(target).__name__}, not an array of numpy", place=info.name)
+            if not target.flags.writeable:
+                raise InputError("the output cannot be written", place=info.name, next_step="Bind a copy of it")
+            pairs = zip(info.shape, target.shape, strict=False)
+            fits = target.dtype == to_numpy(info.dtype) and target.ndim == len(info.shape)
+            if not fits or any(isinstance(own, int) and own != has for own, has in pairs):
+                raise output_misfit(info.name, to_numpy(info.dtype), info.shape, target)
+        return BoundVm(self, sources, targets)
 
     def new_outputs(self) -> dict[str, Array]:
         """Return fresh arrays for the outputs; of extents that are open the least one."""
@@ -203,27 +220,13 @@ class BoundVm(Displayed):
     A call is little more than the run: inputs that begin at a multiple of the alignment are read where they are,
     others are copied to memory that is kept; results go straight to outputs that are contiguous.
 
-    Attributes
-    ----------
-    inputs, outputs : dict of str to ndarray
-        Without arrays for the outputs, `outputs` has new ones after each call, as their shapes may change, and none
-        while it runs: memory of results that nobody else holds is used again.
+    Without arrays for the outputs, `outputs` has new ones after each call, as their shapes may change, and none while
+    it runs: memory of results that nobody else holds is used again.
     """
 
-    def __init__(
-        self,
-        model: VmModel,
-        engine: Engine,
-        limits: Limits,
-        states: OwnStates | None,
-        inputs: dict[str, Any],
-        outputs: dict[str, Array] | None,
-    ) -> None:
+    def __init__(self, model: VmModel, inputs: dict[str, Any], outputs: dict[str, Array] | None) -> None:
         self._model = model
-        self._engine = engine
-        self._limits = limits
-        self._states = states
-        self._names = [info.name for info in model.outputs]
+        self._engine, self._limits, self._states = model._engine, model._limits, model._states
         self._fixed = outputs
         self.inputs = inputs
         self.outputs: dict[str, Array] = outputs or {}
@@ -241,7 +244,7 @@ class BoundVm(Displayed):
             run = self._prepared()
         if self._fixed is None:
             self.outputs = {}
-            self.outputs = dict(zip(self._names, run(), strict=True))
+            self.outputs = dict(zip(self._model._result_names, run(), strict=True))
         else:
             run()
         self._idle.append(run)
@@ -271,10 +274,7 @@ class BoundVm(Displayed):
             return results
         for (name, target), array in zip(self._fixed.items(), results, strict=True):
             if target.shape != array.shape or target.dtype != array.dtype:
-                raise InputError(
-                    f"expected an output of {array.dtype}{list(array.shape)}, got {target.dtype}{list(target.shape)}",
-                    place=name,
-                )
+                raise output_misfit(name, array.dtype, array.shape, target)
         for target, array in zip(self._fixed.values(), results, strict=True):
             target[...] = array
         return []
@@ -307,49 +307,6 @@ class _BoundRun:
         self._call(self._state)
         del kept
         return self._call.results() if self._has_results else []
-
-
-def _state_infos(executable: Executable) -> list[StateInfo]:
-    """Return what a model keeps from one run to the next: tensors of static shapes."""
-    kept = zip(executable.states, executable.next_states, state_offsets(executable)[:-1], strict=True)
-    return [
-        StateInfo(
-            info.name,
-            tuple(size for size in info.extents if isinstance(size, int)),
-            info.dtype,
-            next=after,
-            offset=offset,
-        )
-        for info, after, offset in kept
-    ]
-
-
-def _states_of(executable: Executable, code: HasSymbols) -> OwnStates | None:
-    """Return the memory of a model's states, set to what they begin with; None without states."""
-    if not executable.states:
-        return None
-    symbol = reset_symbol(executable.name)
-    address = code.address(symbol)
-    if address is None:
-        raise ToolchainError(f"the code does not export '{symbol}'", place=executable.name)
-    memory, function = aligned_zeros(state_offsets(executable)[-1]), RESET(address)
-    function.code = code  # type: ignore[attr-defined]  # it must stay in memory as long as somebody may call it
-    return OwnStates(memory, ForkSafeLock(), partial(function, memory.ctypes.data))
-
-
-def _require_target(info: TensorInfo, target: Any) -> None:
-    """Raise InputError unless results of an output can be written to an array."""
-    if not isinstance(target, np.ndarray):
-        raise InputError(f"the output is a {type(target).__name__}, not an array of numpy", place=info.name)
-    if not target.flags.writeable:
-        raise InputError("the output cannot be written", place=info.name, next_step="Bind a copy of it")
-    fits = target.dtype == to_numpy(info.dtype) and target.ndim == len(info.shape)
-    if not fits or any(isinstance(own, int) and own != has for own, has in zip(info.shape, target.shape, strict=True)):
-        shape = ", ".join(map(str, info.shape))
-        raise InputError(
-            f"expected an output of {to_numpy(info.dtype)}[{shape}], got {target.dtype}{list(target.shape)}",
-            place=info.name,
-        )
 
 
 def _limit(name: str, value: int | None) -> int:
@@ -386,3 +343,71 @@ def _host_array(value: Any, name: str) -> Array:
             next_step="Give a numpy array or an array of any DLPack library",
         )
     return from_dlpack(value).numpy()
+
+
+class ProfiledVm(VmModel):
+    """A `VmModel` that times every call of a kernel; `operators` describe the places that call one, in order."""
+
+    def __init__(
+        self, executable: Executable, code: HasSymbols, find: Find, operators: Sequence[OperatorInfo] = ()
+    ) -> None:
+        super().__init__(executable, code, find)
+        self._operators = [*operators]
+        # of each call its place in the code, start, nanoseconds, and numbers
+        self._calls: list[tuple[int, int, int, tuple[int, ...]]] = []
+        self._spent: list[int] = []
+        self._started = 0
+        self._trace = TRACE(self._traced)
+        self._engine.trace = pointer_to(self._trace)
+
+    def _traced(self, _context: Any, place: int, numbers: Any, count: int, data: int | None, _nbytes: int) -> None:
+        now = time.perf_counter_ns()
+        if data is None:
+            self._started = time.perf_counter_ns()
+            return
+        while place >= len(self._operators):
+            self._operators.append(OperatorInfo(f"call {len(self._operators)}", (), 0))
+        self._spent.extend([0] * (len(self._operators) - len(self._spent)))
+        passed = now - self._started
+        self._spent[place] += passed
+        if len(self._calls) < MOST_EVENTS:
+            self._calls.append((place, self._started, passed, tuple(numbers[:count])))
+
+    def profile(self, inputs: Values, repeat: int = 10) -> Profile:
+        """Time every operator over `repeat` runs, after one that warms caches up and is not counted.
+
+        Calls of one operator in the iterations of a loop count together, as do their bytes and multiply-accumulates; an
+        operator that did not run has the time 0. Raises as `ProfiledModule.profile`.
+        """
+        if repeat < 1:
+            raise OptionError(f"{repeat} runs are too few", next_step="Use 1 or more")
+        call = self.bind(inputs)
+        recorder = Recorder()
+        rows, seconds = [], []
+        for run in range(-1, repeat):
+            self._calls.clear()
+            self._spent = [0] * len(self._operators)
+            start = time.perf_counter()
+            call()
+            seconds.append(time.perf_counter() - start)
+            rows.append(self._spent)
+            for place, began, passed, _ in self._calls if run >= 0 else ():
+                recorder.add(run, place, 0, began, passed)
+        table = [row + [0] * (len(self._operators) - len(row)) for row in rows[1:]]
+        times = operator_times(self._operators_of_run(), np.asarray(table))
+        return Profile(times, tuple(seconds[1:]), call.outputs, recorder.timeline())
+
+    def _operators_of_run(self) -> list[OperatorInfo]:
+        """Return the operators with the work of the last run: of all calls together, and the types of the last."""
+        count = len(self._operators)
+        macs, nbytes, tensors = [0] * count, [0] * count, [item.tensors for item in self._operators]
+        for place, _, _, numbers in self._calls:
+            known = self._operators[place]
+            work = known.macs if known.run_macs is None else counted(known.run_macs, numbers)
+            macs[place] += max(0, work or 0)
+            tensors[place] = tuple(tensor_in_call(text, numbers) for text in known.tensors)
+            nbytes[place] += sum(map(nbytes_of_type, tensors[place]))
+        return [
+            OperatorInfo(item.function, item.nodes, macs[place], nbytes[place], tensors[place])
+            for place, item in enumerate(self._operators)
+        ]

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from mlfc.codegen.c import print_function
 from mlfc.codegen.llvm.kernels import emit_kernel
 from mlfc.codegen.llvm.machine import machine_of
 from mlfc.codegen.llvm.objects import compile_object, optimize_module, parse
@@ -25,6 +26,8 @@ from mlfc.tir import builder as tb
 from mlfc.tir import interpreter
 from mlfc.tir.ir import Buffer, PrimFunc
 from mlfc.transform.lower_group import lower_group
+from tests.c_files import print_file
+from tests.conftest import need
 from tests.native.foreign_programs import KernelRun, emulator_of, input_bytes, linked, outputs
 from tests.native.kernel_runner import group_of
 from tests.native.llvm_functions import library_of
@@ -127,6 +130,31 @@ def test_products_and_sums_are_fused_only_where_they_may_be(lanes: int) -> None:
     assert "vfmadd" in assembly(product, target, contracts=True)
     assert "vfmadd" not in assembly(product, target)
     assert "fma" not in assembly(product, "llvm -mtriple=x86_64-linux-gnu", contracts=True)
+
+
+@pytest.mark.parametrize("use", ["added", "subtracted", "added twice", "stored too"])
+def test_products_with_a_name_are_fused_as_by_gcc(use: str, tmp_path: Path) -> None:
+    """A long expression is cut into statements; static and dynamic kernels may cut it at different places."""
+    x, y = Buffer("x", (64,), "float32"), Buffer("y", (64,), "float32")
+    output = Buffer("output", (64, 2), "float32")
+    stmts = tb.StmtBuilder()
+    with stmts.loop(64, "i") as i:
+        product = stmts.let("product", tb.load(x, [i]) * tb.load(y, [i]))
+        first = tb.load(x, [i]) - product if use == "subtracted" else product + tb.load(y, [i])
+        stmts.store(output, [i, 0], first)
+        if use in ("added twice", "stored too"):
+            stmts.store(output, [i, 1], product + tb.load(x, [i]) if use == "added twice" else product)
+    prim = PrimFunc("tested", (x, y), (), output, (), stmts.finish(), ())
+    need("gcc", "gcc")
+    (tmp_path / "kernel.c").write_text(print_file([print_function(prim, "kernel")]))
+    flags = ("-std=c99", "-O3", "-march=x86-64-v3", "-ffp-contract=fast", "-S", "-o", "-")
+    theirs = subprocess.run(
+        ["gcc", *flags, str(tmp_path / "kernel.c")], capture_output=True, text=True, check=True
+    ).stdout
+    ours = assembly(prim, "llvm -mtriple=x86_64-linux-gnu -mcpu=x86-64-v3", contracts=True)
+    is_fused = use != "stored too"
+    assert bool(re.search(r"vfn?m(add|sub)", theirs)) == bool(re.search(r"vfn?m(add|sub)", ours)) == is_fused
+    assert bool(re.search(r"\bvmulps", theirs)) == bool(re.search(r"\bvmulps", ours)) == (not is_fused)
 
 
 def test_registers_hold_the_tile() -> None:

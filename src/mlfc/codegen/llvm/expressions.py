@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import chain
 
 import llvmlite.ir as ll
 
@@ -21,7 +22,7 @@ from mlfc.tir.extents import as_index
 from mlfc.tir.forms import LLVM_FORMS
 from mlfc.tir.intrinsics import INTRINSICS, IntrinsicBody
 from mlfc.tir.ir import Expr
-from mlfc.tir.visitor import walk_expr
+from mlfc.tir.visitor import inside_lets, nodes, own_nodes, walk_expr
 
 _COMPARE = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
 _DIVISIONS = frozenset({"floordiv", "floormod", "truncdiv", "truncmod"})
@@ -36,6 +37,7 @@ class ExprEmitter:
         self.reduced: list[ReducedAddress] = []
         """The addresses that the innermost loop moves on."""
         self._in_body = False
+        self._products: dict[int, list[Value]] = {}  # the factors of variables that are bound to products
 
     def value(self, expr: Expr) -> Value:
         """Return the value of an expression."""
@@ -171,21 +173,42 @@ class ExprEmitter:
         flags = ["nsw"] if is_known and self._context.ranges.result(expr).within(*dtypes.limits("int32")) else []
         return {"add": builder.add, "sub": builder.sub, "mul": builder.mul}[expr.op](a, b, flags=flags)
 
+    def bind(self, let: ir.Let) -> None:
+        """Set the variable of a binding.
+
+        C compilers also fuse a product with sums of other statements of its block, if it has no other uses.
+        """
+        value = let.value
+        if isinstance(value, ir.Binary) and self._is_product(value) and _is_only_added(let):
+            self._products[id(let.var)] = [self.value(value.a), self.value(value.b)]
+            self._context.variables[id(let.var)] = self._context.builder.fmul(*self._products[id(let.var)])
+        else:
+            self._context.variables[id(let.var)] = self.value(value)
+
     def _sum(self, expr: ir.Binary) -> Value:
-        """Return a sum or difference of floats, fused with a product as C compilers fuse within an expression."""
+        """Return a sum or difference of floats, fused with a product where C compilers fuse them."""
         context, builder = self._context, self._context.builder
         minus = expr.op == "sub"
         if context.contracts and context.machine.fuses(expr.dtype):
-            if _is_product(expr.a):
-                x, y = self.value(expr.a.a), self.value(expr.a.b)  # type: ignore[union-attr]  # it is a Binary
+            if self._is_product(expr.a):
+                x, y = self._factors(expr.a)
                 other = self.value(expr.b)
                 return context.intrinsic("fma", [x, y, builder.fneg(other) if minus else other])
-            if _is_product(expr.b):
+            if self._is_product(expr.b):
                 other = self.value(expr.a)
-                x, y = self.value(expr.b.a), self.value(expr.b.b)  # type: ignore[union-attr]  # it is a Binary
+                x, y = self._factors(expr.b)
                 return context.intrinsic("fma", [builder.fneg(x) if minus else x, y, other])
         a, b = self.value(expr.a), self.value(expr.b)
         return builder.fsub(a, b) if minus else builder.fadd(a, b)
+
+    def _is_product(self, expr: Expr) -> bool:
+        is_product = isinstance(expr, ir.Binary) and expr.op == "mul" and self._context.machine.fuses(expr.dtype)
+        return is_product or id(expr) in self._products
+
+    def _factors(self, product: Expr) -> list[Value]:
+        if isinstance(product, ir.Binary):
+            return [self.value(product.a), self.value(product.b)]
+        return self._products[id(product)]
 
     def _shift(self, expr: ir.Binary) -> Value:
         """Shift as C does, which widens narrow numbers first: so amounts up to 31 are meant."""
@@ -282,8 +305,13 @@ def _is_zero(value: Value) -> bool:
     return isinstance(value, ll.Constant) and value.constant == 0
 
 
-def _is_product(expr: Expr) -> bool:
-    return isinstance(expr, ir.Binary) and expr.op == "mul"
+def _is_only_added(let: ir.Let) -> bool:
+    """Tell whether all uses of a binding are operands of sums in the straight-line code behind it."""
+    lets, last = inside_lets(let.body)
+    exprs = chain.from_iterable(map(own_nodes, (*lets, *(last.stmts if isinstance(last, ir.Seq) else (last,)))))
+    sums = [node for node in exprs if isinstance(node, ir.Binary) and node.op in ("add", "sub")]
+    added = sum((node.a is let.var) != (node.b is let.var) for node in sums)
+    return 0 < added == sum(node is let.var for node in nodes(let.body))
 
 
 def _may_be_computed(expr: Expr) -> bool:

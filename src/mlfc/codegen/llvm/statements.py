@@ -44,7 +44,7 @@ class StmtEmitter:
         elif isinstance(stmt, ir.If):
             self._branch(stmt)
         elif isinstance(stmt, ir.Let):
-            self._context.variables[id(stmt.var)] = self._exprs.value(stmt.value)
+            self._exprs.bind(stmt)
             self._context.ranges.enter_let(stmt)
             self.run(stmt.body)
         elif isinstance(stmt, ir.Allocate):

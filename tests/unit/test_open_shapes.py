@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx
 import pytest
 import typer
@@ -12,9 +14,12 @@ import typer
 import mlfc
 from mlfc.cli.build_file import read_options
 from mlfc.cli.options import Inputs
-from mlfc.errors import OptionError
+from mlfc.errors import MlfcError, OptionError
 from mlfc.frontend.shapes import check_bounds, parse_shapes
-from mlfc.support.dims import LARGEST, Dim
+from mlfc.relay import ir
+from mlfc.support.dims import LARGEST, Dim, Symbol
+from tests.onnx_models import model as onnx_model
+from tests.tflite_builder import Op, T, build
 
 
 def bounds(extent: Any) -> tuple[str, int, int]:
@@ -103,3 +108,25 @@ def test_a_dimension_without_a_name_has_that_of_the_model() -> None:
         assert str(module.main.body.type) == f"Tensor[{shown}, float32]"
     with pytest.raises(OptionError, match="is 3, the given shape"):
         mlfc.import_model(data, shapes=parse_shapes(["x=?,?,n"]), dynamic=True)
+
+
+SIZES = ["n", 1.5, True, (1, 2, 3), Symbol("n", 1, 8), ("n", 1, 8), np.int64(3)]
+
+
+@pytest.mark.parametrize("size", SIZES, ids=repr)
+@pytest.mark.parametrize("is_onnx", [True, False], ids=["onnx", "tflite"])
+def test_sizes_that_python_passes_are_checked_alike(size: Any, *, is_onnx: bool) -> None:
+    if is_onnx:
+        model = onnx_model([onnx.helper.make_node("Relu", ["x"], ["y"])], {"x": (None, 4)}, ["y"]).SerializeToString()
+    else:
+        model = build([T("x", (1, 4)), T("y", (1, 4))], [Op("RELU", ["x"], ["y"])], ["x"], ["y"])
+
+    def imported() -> str:
+        module, _ = mlfc.import_model(model, dynamic=True, shapes={"x": (size, 4)})
+        return str(ir.tensor_type(module.main.params[0]).shape[0])
+
+    if isinstance(size, (np.int64, Symbol)) or size == ("n", 1, 8):
+        assert imported() == ("3" if isinstance(size, np.int64) else "n")
+    else:
+        with pytest.raises(MlfcError, match=f"expected an extent or a range of extents, got {re.escape(repr(size))}"):
+            imported()

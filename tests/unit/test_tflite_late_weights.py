@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import mlfc
-from mlfc.errors import MlfcError
+from mlfc.errors import MlfcError, UnsupportedError
 from tests.tflite_builder import Op, T, build
 from tests.tflite_sweep import computed, difference, late_forms, litert_of
 
@@ -52,3 +52,14 @@ def test_weights_that_do_not_fit_are_one_error(weights: T, message: str) -> None
     op = Op("FULLY_CONNECTED", ["x", "w"], ["y"], "FullyConnectedOptions")
     with pytest.raises(MlfcError, match=message):
         mlfc.import_model(build(tensors, [op], ["x", "w"], ["y"]))
+
+
+@pytest.mark.parametrize("code", ["CONV_2D", "DEPTHWISE_CONV_2D"])
+def test_kernels_of_dynamic_size_are_refused_by_name(code: str) -> None:
+    shape = (4, 3, 3, 3) if code == "CONV_2D" else (1, 3, 3, 3)
+    tensors = [T("x", (1, 8, 8, 3)), T("w", shape), T("y", (1, 6, 6, shape[0 if code == "CONV_2D" else 3]))]
+    options = "Conv2DOptions" if code == "CONV_2D" else "DepthwiseConv2DOptions"
+    fields = {"StrideH": 1, "StrideW": 1, "Padding": 1}
+    data = build(tensors, [Op(code, ["x", "w"], ["y"], options, fields)], ["x", "w"], ["y"])
+    with pytest.raises(UnsupportedError, match="a kernel of dynamic size k x 3"):
+        mlfc.import_model(data, dynamic=True, shapes={"w": (shape[0], mlfc.Dim("k", 1, 5), 3, shape[3])})

@@ -8,8 +8,9 @@ from numbers import Integral
 from typing import Any
 
 from mlfc.errors import OptionError
+from mlfc.frontend.dynamic import identifier
 from mlfc.support import dims
-from mlfc.support.dims import LARGEST, Symbol
+from mlfc.support.dims import LARGEST, Extent, Symbol
 from mlfc.target.target import parse_target
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -90,6 +91,20 @@ def parse_shapes(texts: Sequence[str] | None) -> dict[str, tuple[Any, ...]]:
             raise OptionError(f"the shape of '{name}' is specified twice", place="--shape")
         shapes[name] = tuple(_extent(part, bounded) for part in parts)
     return shapes
+
+
+def given_extent(value: Any) -> Extent:
+    """Return a dimension of `shapes`: a number, a symbol, or (name, low, high); raise OptionError for others."""
+    if isinstance(value, Symbol):
+        return value.dim
+    if isinstance(value, (tuple, list)) and len(value) == 3 and isinstance(value[0], str):
+        return Symbol(identifier(value[0]), int(value[1]), int(value[2])).dim
+    if isinstance(value, dims.Dim):
+        return value
+    if isinstance(value, Integral) and not isinstance(value, bool):
+        return int(value)
+    step = "Write a number, or a name with its range: --shape x=batch:1..32,3,224,224"
+    raise OptionError(f"expected an extent or a range of extents, got {value!r}", place="shapes", next_step=step)
 
 
 def check_bounds(shapes: Mapping[str, Sequence[Any]]) -> None:

@@ -16,13 +16,14 @@ import onnx
 from mlfc.errors import ModelError, OptionError, Remedy, UnsupportedError, unknown
 from mlfc.frontend.common import NoTensorError, Problems, Values, frozen_input
 from mlfc.frontend.control import Joiner, coerced, is_optional
-from mlfc.frontend.dynamic import NOTHING, Dynamic, identifier
+from mlfc.frontend.dynamic import NOTHING, Dynamic
 from mlfc.frontend.onnx.inputs import SIZE_LIMIT, declared_extents, named_sizes
 from mlfc.frontend.onnx.tensors import dtype_name
+from mlfc.frontend.shapes import given_extent
 from mlfc.relay import ir
 from mlfc.relay.ir import Constant, Expr, ListType, Span, TensorType, Tuple, TupleType, Type, Var
 from mlfc.support.containers import OPTIONAL, OPTIONAL_SEQUENCE, SEQUENCE, Container
-from mlfc.support.dims import LARGEST, Dim, Extent, Symbol, bounds
+from mlfc.support.dims import LARGEST, Dim, Extent, bounds
 
 _RANKS = (1, 2, 3, 4, 0, 5)  # of elements, the likely ones first
 
@@ -215,8 +216,8 @@ def input_variables(
     sizes = named_sizes(inputs, shapes, values)
     named: dict[str, Extent] = {}
     if dynamic is not None:
-        named = {name: _extent(size) for name, size in sizes.items() if name not in _NO_NAMES}
-        written = [_extent(value) for shape in shapes.values() for value in shape if value is not None]
+        named = {name: given_extent(size) for name, size in sizes.items() if name not in _NO_NAMES}
+        written = [given_extent(value) for shape in shapes.values() for value in shape if value is not None]
         _check_ranges([*named.values(), *written], dynamic)
     found: dict[str, Var | Constant] = {}
     without_shape = []
@@ -267,7 +268,7 @@ def _dynamic_shape(
     shape: list[Extent] = []
     for axis, (value, title) in enumerate(zip(asked, titles, strict=True)):
         if value is not None or isinstance(title, int):
-            shape.append(title if value is None and isinstance(title, int) else _extent(value))
+            shape.append(title if value is None and isinstance(title, int) else given_extent(value))
         elif title in _NO_NAMES:
             shape.append(dynamic.symbol(f"{item.name}_{axis}").dim)
         else:
@@ -316,18 +317,6 @@ def _checked_shape(item: onnx.ValueInfoProto, given: Sequence[Any], named: Mappi
                 f"dimension {axis} of the input '{item.name}' is {fixed}, the given shape {shape} says {size}"
             )
     return shape
-
-
-def _extent(value: Any) -> Extent:
-    """Return the extent that the user gives: a number, a symbol, or (name, low, high)."""
-    if isinstance(value, Symbol):
-        return value.dim
-    if isinstance(value, (tuple, list)) and len(value) == 3 and isinstance(value[0], str):
-        return Symbol(identifier(value[0]), int(value[1]), int(value[2])).dim
-    if isinstance(value, Dim) or (isinstance(value, int) and not isinstance(value, bool)):
-        return value
-    step = "Write a number, or a name with its range: --shape x=batch:1..32,3,224,224"
-    raise OptionError(f"expected an extent or a range of extents, got {value!r}", place="shapes", next_step=step)
 
 
 def _check_ranges(extents: Sequence[Extent], dynamic: Dynamic) -> None:

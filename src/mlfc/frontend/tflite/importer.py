@@ -24,6 +24,7 @@ from mlfc.frontend.common import (
     unique_name,
 )
 from mlfc.frontend.dynamic import Dynamic
+from mlfc.frontend.shapes import given_extent
 from mlfc.frontend.tflite.node import CONVERTERS, SCALED, Batched, Node
 from mlfc.frontend.tflite.schema import ModelFile, OperatorRecord, TfliteTensor, guarded, read_model
 from mlfc.frontend.tflite.variables import ASSIGN, CALL_ONCE, OPERATORS, READ, Variables
@@ -31,7 +32,7 @@ from mlfc.relay.ir import Call, Constant, Expr, IRModule, Quantization, Span, Te
 from mlfc.relay.visitor import with_span
 from mlfc.support import dtypes
 from mlfc.support.cost import apart, give_nodes, spend
-from mlfc.support.dims import Dim, Symbol, symbols_of
+from mlfc.support.dims import Symbol, symbols_of
 
 _COMPLEX = "COMPLEX64"
 _OF_COMPLEX = ("COMPLEX_ABS", "REAL", "IMAG")
@@ -252,7 +253,7 @@ class _Conversion:
                 title = unique_name(title if title[0].isalpha() else f"d_{title}", taken)
                 self.opened.add(title)
                 known = Symbol(title).dim
-            shape = (*shape, known if isinstance(known, Dim) else int(known))
+            shape = (*shape, given_extent(known))
         if len(shape) != len(tensor.shape):
             raise InputError(f"it has {len(tensor.shape)} dimensions, the given shape {shape} has {len(shape)}")
         if any(extent < 1 for extent in shape if isinstance(extent, int)):

@@ -21,7 +21,7 @@ from mlfc.ops.rules import broadcast_shape
 from mlfc.relay import ir
 from mlfc.relay.ir import Constant, Expr, const
 from mlfc.support import dtypes
-from mlfc.support.dims import maximum
+from mlfc.support.dims import is_static, maximum
 
 
 @dataclass(frozen=True)
@@ -88,6 +88,17 @@ def _cut_of(node: Node, options: Any, full: int, result: int, stride: int) -> tu
             "Export the output shape that the strides give",
         )
     return before, max(cut, 0), max(-cut, 0)
+
+
+def _kernel_of(node: Node, weights: Expr) -> tuple[int, ...]:
+    """Return the spatial sizes of the weights of a 2-dimensional convolution."""
+    size = shape_of(weights)[1:3]
+    if not is_static(size):
+        node.refuse(
+            f"a kernel of dynamic size {' x '.join(map(str, size))} is not supported",
+            "Declare the sizes of the weights: --shape NAME=32,3,3,16",
+        )
+    return size
 
 
 def _padding_of(options: Any) -> int:
@@ -358,7 +369,7 @@ def _wide_sums(
 @converts("CONV_2D")
 def _conv(node: Node) -> Expr:
     options, weights = node.options("Conv2DOptions"), _weights_of(node, 1, 4)
-    data, window = node.expr(0), window_of(node, options, map(int, shape_of(weights)[1:3]))
+    data, window = node.expr(0), window_of(node, options, _kernel_of(node, weights))
     channels, taken = shape_of(weights)[0], shape_of(weights)[3]
     available = shape_of(data)[-1]
     if taken == 0 or available % taken:
@@ -376,7 +387,7 @@ def _conv(node: Node) -> Expr:
 @converts("DEPTHWISE_CONV_2D")
 def _depthwise_conv(node: Node) -> Expr:
     options, weights = node.options("DepthwiseConv2DOptions"), _weights_of(node, 1, 4)
-    data, window = node.expr(0), window_of(node, options, map(int, shape_of(weights)[1:3]))
+    data, window = node.expr(0), window_of(node, options, _kernel_of(node, weights))
     channels = shape_of(data)[-1]
     height, width, filters = shape_of(weights)[1:]
     if shape_of(weights)[0] != 1 or channels == 0 or filters % channels:

@@ -18,7 +18,7 @@ BROKEN: dict[str, tuple[str, Any, str]] = {
     "metadata_version_of_text": ("version", "7", "version"),
     "metadata_version_true": ("version", True, "version"),
     "metadata_version_huge": ("version", 10**300, "version"),
-    "metadata_no_module": ("modules", {}, "no module"),
+    "metadata_no_module": ("modules", {}, "expected at least one module"),
     "metadata_modules_that_are_a_list": ("modules", [], "expected object"),
     "metadata_module_name_with_a_path": ("modules", {"../../hand": graph_metadata()["modules"]["hand"]}, "match"),
     "metadata_module_name_with_a_slash": ("modules", {"a/b": graph_metadata()["modules"]["hand"]}, "match"),

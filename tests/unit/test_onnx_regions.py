@@ -122,7 +122,7 @@ def test_rows_without_tokens_count_nothing() -> None:
     [
         ({"mode": "BM25"}, "expected mode TF, IDF, TFIDF"),
         ({"ngram_counts": [0, 9, 3]}, "do not divide a pool"),
-        ({"ngram_counts": [0, 3, 10]}, "are no runs of"),
+        ({"ngram_counts": [0, 3, 10]}, "do not divide into runs of"),
         ({"ngram_counts": list(range(99))}, "do not divide a pool"),
         ({"ngram_indexes": [0, 1]}, "are fewer than the runs"),
         ({"ngram_indexes": [-1] * 8}, "expected ngram_indexes from 0"),

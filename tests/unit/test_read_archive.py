@@ -98,7 +98,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "a_device_that_is_no_number": ({"metadata.json": {**FLAT, "target": {"cpu": "c"}}}, "does not match"),
     "a_time_that_never_was": (
         {"metadata.json": {**FLAT, "export_datetime": "2021-02-30 00:00:00Z"}},
-        "there is no time 2021-02-30",
+        "2021-02-30 00:00:00Z is not a time",
     ),
     "a_negative_storage": (
         {"metadata-1.json": {**PROPOSED, "memory": [{"storage_id": -1, "size_bytes": 4}]}},

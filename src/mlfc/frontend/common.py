@@ -1,4 +1,4 @@
-"""What all importers share: collecting problems, weights as parameters of ``main``, and states."""
+"""Parts common to all importers: collected problems, weights as parameters of ``main``, and states."""
 
 from __future__ import annotations
 
@@ -310,7 +310,7 @@ def tie_states(
     module : IRModule
         As imported; it may have states already.
     params : dict of str to ndarray
-        Its weights, which are no inputs.
+        Its weights, which are not inputs.
     pairs : mapping of str to str, optional
         The output that is the next value of each of these inputs.
     initial : mapping of str to array_like, or ``zeros``, optional

@@ -38,7 +38,7 @@ _TOP_BITS = -0x7F7F7F80  # of each byte of a word
 
 @dataclass(frozen=True, eq=False)
 class MatrixElements:
-    """How elements of a tensor in memory become elements of a matrix."""
+    """Mapping from elements of a tensor in memory to elements of a matrix."""
 
     data: Buffer
     dtype: str  # of the matrix

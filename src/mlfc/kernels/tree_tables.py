@@ -148,7 +148,7 @@ class Slots:
 
     @property
     def is_mixed(self) -> bool:
-        """Whether NaN goes both ways."""
+        """Whether NaN goes right at some nodes and left at others."""
         return 0 < self.right < len(self.features)
 
 
@@ -198,7 +198,7 @@ def promised(value: Expr, count: int) -> Expr:
 
 
 START = {"add": 0.0, "min": np.inf, "max": -np.inf}
-"""What totals are before the first tree."""
+"""Initial values of the totals, before the first tree."""
 UNROLLED = 4  # most targets whose sums are written one by one, so that compilers keep them in registers
 
 

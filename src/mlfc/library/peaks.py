@@ -39,7 +39,7 @@ _DENSITY = {"float64": 0.5, "int64": 0.5, "int16": 2.0, "uint16": 2.0}
 
 @dataclass(frozen=True)
 class Roofline:
-    """How an operator compares with the machine."""
+    """Performance of an operator relative to the machine."""
 
     bound: str  # what would take longer at the peak: ``compute`` (multiply-accumulates) or ``memory`` (bytes)
     compute: float | None  # shares of the machine's peak; None without multiply-accumulates or known bytes

@@ -212,7 +212,7 @@ def _compiled(
 def index_entry(
     row: MatrixRow, files: Mapping[str, int], report: Mapping[str, Any], error: str | None
 ) -> dict[str, Any]:
-    """Return what the index says of a row; `files` have their sizes."""
+    """Return the index entry of a row; `files` have their sizes."""
     found: dict[str, Any] = {
         "row": row.name,
         "model": row.model,

@@ -16,7 +16,7 @@ DEFAULT_POOL = "global_workspace"
 POOL_ALIGNMENT = 64
 _SECTION = ".bss.noinit.tvm"
 STATE_SECTION = ".bss.tvm_state"
-"""Where a static array of states lies: start-up code makes it zeros, as all of ``.bss``."""
+"""Section of a static array of states, which start-up code sets to zero, as all of ``.bss``."""
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,31}")
 
 
@@ -52,7 +52,7 @@ class ConstantPool(Pool):
 
 @dataclass(frozen=True)
 class MemoryOptions:
-    """Where a module's memory goes; by default one workspace, and constants wherever the linker puts them."""
+    """Memory placement of a module; by default one workspace, and constants where the linker puts them."""
 
     workspace_io: bool = False  # inputs and outputs lie in the workspace, beside intermediates
     pools: tuple[Pool, ...] = ()  # of the workspace, in the order of preference

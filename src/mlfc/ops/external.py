@@ -12,7 +12,7 @@ from mlfc.support import dtypes
 def _infer_onnx_call(name: str, attrs: Attrs, *_: TensorType) -> TensorType:
     shape, dtype = checked_shape(name, attrs["shape"]), attrs["dtype"]
     if not isinstance(dtype, str) or dtype not in dtypes.SCALARS:
-        raise TypeCheckError(f"{name}: there is no dtype '{dtype}'")
+        raise TypeCheckError(f"{name}: unknown dtype '{dtype}'")
     if not isinstance(attrs["model"], str) or not isinstance(attrs["output"], int):
         raise TypeCheckError(f"{name}: the model must be text, and the output a number")
     return TensorType(shape, dtype)

@@ -57,7 +57,7 @@ class Columns:
 
 @dataclass(frozen=True)
 class AxisResize:
-    """How one axis is resized."""
+    """Resize parameters of one axis."""
 
     extent: Any  # input elements
     target: Any  # output elements

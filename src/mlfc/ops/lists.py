@@ -52,7 +52,7 @@ def _check(name: str, what: str, kind: Type, items: Type) -> None:
         _listed(name, kind)
     elif what == "element":
         if not fits(_listed(name, items), kind):
-            raise TypeCheckError(f"{name}: {kind} is no element of {items}")
+            raise TypeCheckError(f"{name}: {kind} is not an element of {items}")
     elif what == "position":
         if not isinstance(kind, TensorType) or kind.size != 1 or not dtypes.is_integer(kind.dtype):
             raise TypeCheckError(f"{name}: a position is one integer, not {kind}")

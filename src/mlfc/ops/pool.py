@@ -41,7 +41,7 @@ Step: TypeAlias = "Callable[[Expr, Expr, Sequence[Expr]], Expr]"
 
 
 class Window(NamedTuple):
-    """What one output index of one axis sees: integers, or expressions where the run decides."""
+    """Window of one output index along one axis: integers, or expressions for dynamic dimensions."""
 
     first: Any  # first input index
     taps: Any  # input elements, `dilation` apart

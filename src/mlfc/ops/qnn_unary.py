@@ -34,7 +34,7 @@ _ROOT_BITS = 20  # of the reciprocal root, behind the point
 
 @dataclass(frozen=True)
 class Codes:
-    """How the codes of input and output stand for real numbers; scales are float32 values."""
+    """Quantization of input and output; scales are float32 values."""
 
     in_scale: np.float32
     in_zero: int
@@ -209,7 +209,7 @@ def interpolation_table(
 
 
 def interpolated(ctx: Context, code: Expr, table: npt.NDArray[np.int16], label: str = "table") -> Expr:
-    """Return what a table says of an int32 that is a code of 16 bits, as an int32."""
+    """Return the table value for a 16-bit code in an int32, as an int32."""
     values = ctx.constant(label, table)
     index = (code >> _STEP_BITS) + _STEPS // 2
     here, there = (tb.cast(tb.load(values, [index + more]), "int32") for more in (0, 1))

@@ -37,7 +37,7 @@ class IndexEntry:
 
     @property
     def target(self) -> str:
-        """What the artifact was compiled for."""
+        """Target of the artifact."""
         return self.manifest.annotations.get(oci.TARGET, "unknown")
 
 

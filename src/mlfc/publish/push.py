@@ -63,7 +63,7 @@ def push(
     for key in annotations or ():
         if not _KEY.fullmatch(key) or key in (oci.TITLE, oci.CREATED, oci.TARGET, oci.KIND):
             raise OptionError(
-                f"'{key}' is no name of an annotation that may be set",
+                f"'{key}' is not an annotation that may be set",
                 place="--annotation",
                 next_step="Names are like org.opencontainers.image.source",
             )

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 ArtifactStore: TypeAlias = "LayoutStore | RemoteStore"
-"""Where artifacts are kept. What `document` and `pieces` return is not checked yet."""
+"""Stores of artifacts. Results of `document` and `pieces` are not checked yet."""
 
 
 def checked(pieces: Iterable[bytes], blob: Descriptor, place: str) -> Iterator[bytes]:

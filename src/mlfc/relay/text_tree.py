@@ -69,7 +69,7 @@ def result_type(parts: Sequence[Node]) -> Node | None:
 
 
 def trees(nodes: Sequence[Node]) -> list[Tree[Token]]:
-    """Return the nodes that are no tokens."""
+    """Return the nodes that are not tokens."""
     return [node for node in nodes if isinstance(node, Tree)]
 
 
@@ -109,7 +109,7 @@ class BranchScope(dict[str, Expr]):
                 title += "_"
             self._titles.add(title)
             kind = self._outer[name].type
-            self.params[name] = Var(title, kind)  # type: ignore[arg-type]  # functions are no parameters
+            self.params[name] = Var(title, kind)  # type: ignore[arg-type]  # functions are not parameters
         return self.params[name]
 
 

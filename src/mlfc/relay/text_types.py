@@ -147,7 +147,7 @@ class TypeReader:
             values = [self._value(item) for item in rest]
             if first not in _CALLS or len(values) != 2:
                 step = "extents have floordiv(a, b), floormod(a, b), max(a, b) and min(a, b)"
-                raise self._fault(node, f"`{first}` of {len(rest)} is no function of extents", step)
+                raise self._fault(node, f"`{first}` of {len(rest)} is not a function of extents", step)
             a, b = map(_terms, values)
             self._spend(a * b if first in ("max", "min") else 32 * a * (1 + b))
             return _CALLS[first](*values)

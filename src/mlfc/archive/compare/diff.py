@@ -1,4 +1,4 @@
-"""What differs between two archives: memory, code, operators, weights, and whether C callers notice or break."""
+"""Differences between two archives: memory, code, operators, weights, and changes that break C callers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an archive says of itself: its modules, their operators, and which tensors are in memory during which call.
+"""Description of an archive: its modules, their operators, and the tensors that are live during each call.
 
 Storages of graphs have no addresses, so they are laid one after the other.
 """
@@ -29,7 +29,7 @@ _PARAMS = ".params"
 _UNBOUNDED = ("workspace_bytes", "io_bytes", "workspace_lower_bound_bytes")
 Calls: TypeAlias = list[dict[str, Any]]
 MAX_LISTED = 200_000
-"""Tensors of all calls together; beyond it only sums are of use to anybody."""
+"""Tensors of all calls together; larger models show only sums."""
 
 
 def inspect(path: str | os.PathLike[str]) -> dict[str, Any]:
@@ -348,7 +348,7 @@ class GraphCall:
 
 @dataclass(frozen=True)
 class GraphMemorySummary:
-    """What a graph says of memory."""
+    """Memory use of a graph."""
 
     calls: tuple[GraphCall, ...]  # in order; views, which run no code, are left out
     blocks: tuple[BlockInfo, ...]  # what the calls write
@@ -379,7 +379,7 @@ def span_bytes(blocks: Sequence[BlockInfo]) -> int:
 
 
 def graph_memory(graph: Graph) -> GraphMemorySummary:
-    """Return what a graph says of memory: a tensor lives from the call that writes it to the last that reads it."""
+    """Return the memory use of a graph: a tensor is live from the call that writes it to the last that reads it."""
     calls: list[GraphCall] = []
     first: dict[int, int] = {}
     last: dict[int, int] = {}

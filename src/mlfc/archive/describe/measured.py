@@ -1,4 +1,4 @@
-"""What was measured of a module's calls, for its page: costs and their pictures, and differences from a reference."""
+"""Measurements of a module's calls for its page: costs, their pictures, and differences from a reference."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _NAME = 60
 
 @dataclass(frozen=True)
 class Costs:
-    """What each call of a module took, in the order of its operators."""
+    """Cost of each call of a module, in the order of its operators."""
 
     where: str  # what ran it, for people: this machine's processor, or a board
     unit: str  # MICROSECONDS or INSTRUCTIONS

@@ -1,4 +1,4 @@
-"""What a C caller sees of a module, read from its flat header without a compiler; shapes are from Relay text."""
+"""C interface of a module, read from its flat header without a compiler; shapes are from Relay text."""
 
 from __future__ import annotations
 

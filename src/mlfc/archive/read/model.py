@@ -1,4 +1,4 @@
-"""What any archive says, whatever its version, made by `archive.read.opening`: nothing else looks at raw metadata."""
+"""Contents of an archive of any version, made by `archive.read.opening`, the only reader of raw metadata."""
 
 from __future__ import annotations
 

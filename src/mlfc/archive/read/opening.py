@@ -300,7 +300,7 @@ def module_faults(document: Mapping[str, Any]) -> Iterator[str]:
                     yield f"{place}: {buffer['size_bytes']}, but shape and dtype give {expected}"
         return
     if not document["modules"]:
-        yield "$.modules: there is no module"
+        yield "$.modules: expected at least one module"
     if len(document["modules"]) > MAX_MODULES:
         yield f"$.modules: {len(document['modules']):,} modules are more than the {MAX_MODULES:,} allowed here"
         return
@@ -319,7 +319,7 @@ def export_seconds(text: str) -> int:
     """Return the seconds since 1970 of a time as the format writes it; raise ValueError where there is no such time."""
     match = _TIME.fullmatch(text)
     if match is None:
-        raise ValueError(f"{text} is no time")
+        raise ValueError(f"{text} is not a time")
     year, month, day, hour, minute, second = map(int, match.groups())
     return int(datetime(year, month, day, hour, minute, second, tzinfo=timezone.utc).timestamp())
 
@@ -328,7 +328,7 @@ def _time_faults(module: Mapping[str, Any], place: str) -> Iterator[str]:
     try:
         export_seconds(module["export_datetime"])
     except ValueError:
-        yield f"{place}.export_datetime: there is no time {module['export_datetime']}"
+        yield f"{place}.export_datetime: {module['export_datetime']} is not a time"
 
 
 def _details_faults(module: Mapping[str, Any], place: str) -> Iterator[str]:

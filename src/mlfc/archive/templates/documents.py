@@ -1,4 +1,4 @@
-"""What an archive has beside code: README.md, Makefile, CMakeLists.txt, and a demo that checks it by test vectors."""
+"""Files of an archive beside its code: README.md, Makefile, CMakeLists.txt, and a demo with test vectors."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _FILES = (
     ("src", "the model as Relay text and its weights: what compiling for another target takes"),
 )
 VECTORS = "_vectors.c"
-"""How the name of a file with a module's test vectors ends."""
+"""Suffix of a file with a module's test vectors."""
 
 _PER_LINE = 16
 

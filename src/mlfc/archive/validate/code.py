@@ -1,4 +1,4 @@
-"""Whether code, graphs, parameters and Relay texts are sound and fit the metadata, and modules form a tree."""
+"""Checks of code, graphs, parameters, Relay texts and the module tree against the metadata."""
 
 from __future__ import annotations
 
@@ -289,7 +289,7 @@ def _graph_faults(params: Params, graph: Graph | None, module: ModuleRecord) -> 
         dtype = dtypes.from_numpy(array.dtype)
         if graph is not None:
             if name not in graph.arguments:
-                yield f"tensor '{name[:80]}' is no input of the graph"
+                yield f"tensor '{name[:80]}' is not an input of the graph"
                 continue
             entry = graph.entries[graph.arguments[name]]
             if entry.dtype != dtype:

@@ -1,4 +1,4 @@
-"""Whether an archive has just the files that its metadata ask for, and whether metadata contradict themselves."""
+"""Checks that an archive has exactly the files that its metadata require, and that the metadata are consistent."""
 
 from __future__ import annotations
 

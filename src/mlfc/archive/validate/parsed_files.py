@@ -22,7 +22,7 @@ from mlfc.runtime.modules.loaders import load_from_bytes
 from mlfc.runtime.modules.module import Module
 
 Faults: TypeAlias = Iterator[tuple[str, str]]
-"""What is wrong with an archive: the file, and where in it, and the cause."""
+"""Fault of an archive: the file, the place in it, and the cause."""
 C_ENDINGS = (".c", ".cc", ".cpp")
 OBJECT_ENDING = ".o"
 _KINDS = (NOTYPE, FUNCTION)  # an assembler may leave the type of a function open
@@ -137,7 +137,7 @@ def told_by(error: MlfcError, place: str) -> tuple[str, str]:
 
 @dataclass
 class CSymbols:
-    """What a file defines."""
+    """Definitions of a C file."""
 
     functions: dict[str, bool] = field(default_factory=dict)  # by name, whether other files can call it
     # elements of each array of one dimension whose size is a number

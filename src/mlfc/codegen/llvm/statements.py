@@ -374,7 +374,7 @@ _PARALLEL_ACCESSES = "llvm.loop.parallel_accesses"
 
 
 class DistinctNode(ll.values.MDValue):  # type: ignore[misc]  # llvmlite has no types
-    """A node that is no other node, even with the same operands; it may begin with itself."""
+    """A distinct metadata node, never merged with an equal one; it may refer to itself."""
 
     def __init__(self, module: Value, operands: Sequence[Value], *, begins_with_itself: bool = True) -> None:
         super().__init__(module, operands, name=str(len(module.metadata)))

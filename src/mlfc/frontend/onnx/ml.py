@@ -220,7 +220,7 @@ def _feature_vectorizer(node: Node) -> Expr:
 def _svm_regressor(node: Node) -> Expr:
     x = node.cast(node.input(0), "float32")
     if len(shape_of(x)) != 2:
-        node.wrong(f"data of shape {shape_of(x)} are no rows of features")
+        node.wrong(f"expected rows of features, got data of shape {shape_of(x)}")
     vectors = node.integer("n_supports", 0)
     coefficients = np.asarray(node.reals("coefficients"), np.float32)
     rho = node.reals("rho", (0.0,))
@@ -342,7 +342,7 @@ def _distances(node: Node) -> Expr:
     first, second = node.shape(0), node.shape(1)
     metric = node.string("metric", "sqeuclidean")
     if len(first) != 2 or len(second) != 2 or first[1] != second[1] or metric not in ("euclidean", "sqeuclidean"):
-        node.wrong(f"there is no distance '{metric}' between rows of {first} and {second}")
+        node.wrong(f"unknown distance '{metric}' between rows of {first} and {second}")
     squares = _squared_distances(node, node.input(0), node.input(1))
     return squares if metric == "sqeuclidean" else node.call("sqrt", squares)
 
@@ -400,7 +400,7 @@ def _grams(node: Node, indexes: Sequence[int]) -> dict[tuple[int, ...], int]:
     number = 0
     for size, (start, end) in enumerate(zip(starts, ends, strict=True), 1):
         if (end - start) % size:
-            node.wrong(f"{end - start} tokens of the pool are no runs of {size}")
+            node.wrong(f"{end - start} tokens of the pool do not divide into runs of {size}")
         for place in range(start, end, size):
             gram = pool[place : place + size]
             if number >= len(indexes):

@@ -29,7 +29,7 @@ _RANKS = (1, 2, 3, 4, 0, 5)  # of elements, the likely ones first
 
 
 def container_of(item: onnx.ValueInfoProto) -> Container | None:
-    """Return what an input or output is that is no tensor; None for a tensor, and for what is not supported."""
+    """Return the kind of an input or output that is not a tensor; None for tensors and unsupported types."""
     kind = _kind(item.type)
     if kind is None:
         return None

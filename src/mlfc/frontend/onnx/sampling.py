@@ -123,7 +123,7 @@ def _non_max_suppression(node: Node) -> Expr:
     """
     boxes, scores = node.shape(0), node.shape(1)
     if len(boxes) != 3 or len(scores) != 3:
-        node.wrong(f"boxes of shape {boxes} and scores of shape {scores} are no batches")
+        node.wrong(f"expected batches, got boxes of shape {boxes} and scores of shape {scores}")
     if not node.has_shape(boxes, (scores[0], scores[2], 4)):
         node.wrong(f"boxes of shape {boxes} and scores of shape {scores} do not fit")
     declared = node.declared[0] if node.declared else None

@@ -1,4 +1,4 @@
-"""What the nodes of one graph, branch or function body see: values, and stand-ins for those that a problem left out."""
+"""Values visible to the nodes of a graph, branch or function body, with stand-ins after a problem."""
 
 from __future__ import annotations
 

@@ -113,7 +113,7 @@ def _ensemble(node: Node, nodes: _Nodes, scores: Array, aggregate: str) -> Expr:
     """Return the scores of every row of the input."""
     x = node.input(0)
     if len(shape_of(x)) != 2:
-        node.wrong(f"data of shape {shape_of(x)} are no rows of features")
+        node.wrong(f"expected rows of features, got data of shape {shape_of(x)}")
     if aggregate not in _AGGREGATES:
         node.wrong(f"aggregate_function {aggregate} is not known")
     dtype = "float64" if dtype_of(x) == "float64" else "float32"
@@ -214,7 +214,7 @@ def _listed(node: Node) -> tuple[_Nodes, dict[tuple[int, int], int]]:
         np.asarray([numbers[root] for root in roots]),
         len(leaves),
     )
-    if not rows:  # tables are never empty: one node is no leaf
+    if not rows:  # tables are never empty: one node is not a leaf
         one = np.ones(1, np.int64)
         nodes = replace(nodes, feature=0 * one, threshold=np.zeros(1), comparison=["le"], false=one, true=one)
     return nodes, {ids[index]: number for number, index in enumerate(leaves)}

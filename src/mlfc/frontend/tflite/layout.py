@@ -216,7 +216,7 @@ def _strided_slice(node: Node) -> Expr:
 
 @dataclass(frozen=True)
 class _AxisSlice:
-    """What STRIDED_SLICE takes of an axis: everything by default, or one index where the axis `shrinks`."""
+    """Part of an axis that STRIDED_SLICE selects: everything by default, or one index where the axis `shrinks`."""
 
     begin: Any = 0
     end: Any = 0

@@ -17,7 +17,7 @@ __all__ = ["Captured", "is_torch_model"]
 
 def is_torch_model(model: Any) -> bool:
     """Tell whether an object is one of PyTorch's: a module, an exported program, or an ONNX program."""
-    torch = sys.modules.get("torch")  # whoever made such an object has imported it
+    torch = sys.modules.get("torch")  # it is imported if such an object exists
     if torch is None or not hasattr(torch, "export"):
         return False
     return isinstance(model, (torch.nn.Module, torch.export.ExportedProgram, torch.onnx.ONNXProgram))
@@ -25,7 +25,7 @@ def is_torch_model(model: Any) -> bool:
 
 @dataclass(frozen=True)
 class Captured:
-    """What was captured of a PyTorch model."""
+    """A captured PyTorch model."""
 
     data: bytes  # an ONNX model
     name: str  # the module's class

@@ -284,7 +284,7 @@ def _steps(*args: Any) -> Any:
 
 def _maxima(data: torch.Tensor, sizes: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor]:
     values = _pooled(data, sizes, reduce=torch.amax)
-    # nobody uses the places
+    # the places are not used
     return values, torch.zeros_like(values, dtype=torch.int64)
 
 

@@ -41,7 +41,7 @@ MOST_SUMS = 4
 
 @dataclass(frozen=True)
 class TileElements:
-    """What tiles hold, by the name of the intrinsic."""
+    """Contents of the tiles, by the name of the intrinsic."""
 
     name: str
     group: int  # elements of the data, and weights of a filter, in four bytes

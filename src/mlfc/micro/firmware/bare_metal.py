@@ -56,7 +56,7 @@ COMPILE_FLAGS = (
 # code that is small already gains next to nothing by -Os, which leaves registers unused in the inner loops
 _LEVELS = {"speed": "-O3", "size": "-O2"}
 MAP = "firmware.map"
-"""What the linker says of the program."""
+"""File name of the linker's map."""
 INPUTS, OUTPUTS, REPORT, ERROR = "inputs.bin", "outputs.bin", "report.txt", "error.bin"
 _ERROR = struct.Struct("<4q")
 SIZE = np.dtype("<i8")

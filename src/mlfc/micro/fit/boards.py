@@ -177,7 +177,7 @@ def trial_kind(board: Board, setting: Setting) -> tuple[object, ...]:
 
 @dataclass(frozen=True)
 class Count:
-    """What an inference takes, or why that is not known."""
+    """Cost of an inference, or the reason why it is unknown."""
 
     instructions: int | None = None
     cycles: int | None = None  # where the emulator knows the duration of each instruction

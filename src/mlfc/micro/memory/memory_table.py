@@ -224,7 +224,7 @@ class LinkedPart:
 def read_map(path: Path) -> tuple[LinkedPart, ...]:
     """Return the parts of a program that memory holds, in the map's order.
 
-    Raises ToolchainError if it is no map of GNU ld.
+    Raises ToolchainError if it is not a map of GNU ld.
     """
     if path.stat().st_size > _LARGEST_MAP:
         raise ToolchainError("the linker map is too large", place=path.name)

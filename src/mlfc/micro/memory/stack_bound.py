@@ -37,7 +37,7 @@ THROUGH_POINTERS = "the graph executor calls operators through pointers"
 
 @dataclass
 class MachineFunction:
-    """What the instructions of a function say."""
+    """Stack use and calls of a function, from its instructions."""
 
     name: str
     address: int  # where it begins
@@ -55,7 +55,7 @@ class MachineFunction:
 
 @dataclass(frozen=True)
 class Rules:
-    """How an architecture treats its stack."""
+    """Stack conventions of an architecture."""
 
     # (mnemonic, operands): bytes by which an instruction grows the stack, 0 for all that do not; None where it does not
     # say how far

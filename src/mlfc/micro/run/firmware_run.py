@@ -161,7 +161,7 @@ def write_printed(printed: str, folder: Path) -> tuple[int | None, str]:
 
 @dataclass(frozen=True)
 class TracedOperator:
-    """What one operator of a run did."""
+    """One operator of a run."""
 
     checksum: int  # the CRC-32 of its output's bytes
     ticks: int  # of the board's counter

@@ -102,7 +102,7 @@ class DrivenModel(HasModel):
         """Run an operator once and return its nanoseconds."""
         if isinstance(call, PreparedRemoteCall):
             return call.time()[0] * 1e9
-        # a copy inside the device's memory, which is no function that could be timed
+        # a copy inside the device's memory, which cannot be timed as a function
         call()
         return 0.0
 

@@ -407,7 +407,7 @@ def current_index(kind: str) -> int:
 
 @dataclass
 class RecordedStep:
-    """What a step does while it is recorded."""
+    """Effect of a step while it is recorded."""
 
     launches: list[Any] = field(default_factory=list)  # in order; what each is, the driver knows
     only_launches: bool = True  # as far as this process can see

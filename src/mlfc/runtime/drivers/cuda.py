@@ -260,7 +260,7 @@ class CudaLaunch:
 
     @property
     def doing(self) -> str:
-        """What an error says of it."""
+        """Description for error messages."""
         return f"launching kernel {self.name} over groups {self.launch.grid} of {self.launch.block} items"
 
 

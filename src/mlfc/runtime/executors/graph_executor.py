@@ -533,7 +533,7 @@ class CallSchedule:
 
 
 def _pieces(calls: Sequence[tuple[GraphNode, Call]], memory: GraphMemory) -> Iterator[_CallSequence]:
-    """Yield the calls in pieces: those on one device that are no copies are together."""
+    """Yield the calls in groups: consecutive calls on one device that are not copies form a group."""
     piece: _CallSequence | None = None
     for node, call in calls:
         device = memory.device(node.outputs.start)

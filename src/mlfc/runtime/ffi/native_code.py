@@ -205,7 +205,7 @@ def _exported(arg: Any, keep: list[Any], index: int, name: str) -> int:
 
 _HEADER = 24  # bytes before an object's contents
 FFI_LIBRARY = "TVMFFI"
-"""What names of functions of tvm-ffi's library start with."""
+"""Prefix of the functions of tvm-ffi's library."""
 
 
 class FfiBytes(ctypes.Structure):

@@ -37,7 +37,7 @@ _LARGEST_EXTENT = (1 << 32) - 1
 
 @dataclass(frozen=True)
 class FunctionInfo(Displayed):
-    """How a kernel is called.
+    """Calling convention of a kernel.
 
     Attributes
     ----------

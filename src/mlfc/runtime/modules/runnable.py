@@ -1,4 +1,4 @@
-"""What every loaded model can do, whichever executor runs it: it runs, and is pickled and copied by its origin."""
+"""Interface of a loaded model for all executors: it runs, and is pickled and copied by its origin."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ Reduced: TypeAlias = tuple[Callable[..., Any], tuple[Any, ...], Mapping[str, Any
 
 @dataclass(frozen=True, repr=False)
 class LoadedOrigin:
-    """What something was loaded from: a file or its content, by a function that takes it and `arguments`."""
+    """Origin of a loaded object: a file or its content, and the function that loads it with `arguments`."""
 
     opener: Callable[..., Any]
     source: str | bytes

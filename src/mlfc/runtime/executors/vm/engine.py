@@ -46,7 +46,7 @@ Find = Callable[[str], PackedFunction]
 
 @dataclass(frozen=True)
 class Limits:
-    """What a run may take; 0 is no limit."""
+    """Limits of a run; 0 means unlimited."""
 
     memory: int = 0  # bytes at one time
     turns: int = 0  # iterations of all loops

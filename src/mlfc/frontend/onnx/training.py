@@ -108,8 +108,8 @@ def _momentum(node: Node) -> list[Expr]:
 def _each(node: Node, kinds: int, step: Callable[..., Sequence[Expr]]) -> list[Expr]:
     """Return the new values of all tensors by kind; `step` takes a tensor, its gradient, and what is kept of it."""
     if node.shape(0) not in ((), (1,)) or node.shape(1) not in ((), (1,)):
-        rate, count = node.shape(0), node.shape(1)
-        node.wrong(f"expected scalars, got a learning rate of shape {rate} and a count of shape {count}")
+        rate, steps = node.shape(0), node.shape(1)
+        node.wrong(f"expected scalars, got a learning rate of shape {rate} and a count of shape {steps}")
     rest = node.all_inputs()[2:]
     if not rest or len(rest) % kinds:
         node.wrong(f"{len(rest)} tensors are not {kinds} for each that is trained")

@@ -1,4 +1,4 @@
-"""Module trees become the bytes that TVM writes, come back from them, and cannot have cycles."""
+"""Module trees are written as the bytes that TVM writes, can be read back, and cannot have cycles."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ABIS = ("classic", "transitional", "ffi")
 
 
 class Code(Module):
-    """A module that becomes part of a library, and what stands for the library when a tree is read."""
+    """A module that becomes part of a library, and the placeholder for the library in a tree that is read."""
 
     type_key = "c"
 
@@ -34,7 +34,7 @@ class Code(Module):
 
 
 class Letters(Module):
-    """A kind of a user's own."""
+    """A user-defined kind."""
 
     type_key = "tree-letters"
 
@@ -89,7 +89,7 @@ def shown(root: Module) -> list[tuple[str, list[str]]]:
     return [(name(module), [name(child) for child in module.imported_modules]) for module in root.walk()]
 
 
-# the two smallest blobs as the format's description has them, byte for byte
+# the two smallest blobs of the format specification, byte for byte
 SMALLEST_CLASSIC = u64(72, 2) + string(b"_lib") + string(b"_import_tree") + u64(2, 0, 0, 0)
 SMALLEST_FFI = u64(44, 2, 0, 0, 0) + string(b"_lib")
 
@@ -116,7 +116,7 @@ def test_each_generation_has_its_symbol_and_layout() -> None:
         "__tvm_ffi__library_bin",
     ]
     kind = string(b"tree-letters")
-    # a kind that says not how far its bytes go has a length before them in the classic stream, too
+    # a kind without a self-delimiting body has a length prefix in the classic stream, too
     classic = u64(3) + string(b"_lib") + kind + string(b"ab") + string(b"_import_tree") + u64(3, 0, 1, 1, 1, 1)
     assert content(pack(root)) == content(pack(root, "transitional")) == blob(classic)
     assert content(pack(root, "ffi")) == blob(u64(3, 0, 1, 1, 1, 1) + string(b"_lib") + kind + string(b"ab"))

@@ -51,7 +51,7 @@ def test_generated_pages_are_up_to_date() -> None:
 
 @pytest.mark.parametrize("page", ["onnx.md", "tflite.md"])
 def test_operators_of_models_are_listed_once(page: str) -> None:
-    """By the tables of the importers: supported ones with what was measured or below the table, others with advice."""
+    """Compare with the importers' tables: supported operators as measured or listed below, others with advice."""
     text = (DOCS / "reference" / page).read_text(encoding="utf-8")
     supported, _, refused = text.partition("## Not supported")
     if page == "onnx.md":

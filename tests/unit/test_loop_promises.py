@@ -121,7 +121,7 @@ def test_compilers_are_kept_from_vectors_of_wrapping_addresses() -> None:
     assert "MLF_SCALAR" in print_function(prim).text
 
 
-# loads in a single branch of a select -------------------------------------------------------------------------------
+# loads in a single branch of a select ----------------------------------------------------------------------------
 
 
 def chosen_loads(body: Body) -> int:

@@ -37,7 +37,7 @@ class Build:
 
     @property
     def linker(self) -> Compiler:
-        """The compiler that links. It is not zig, which would first compile its own runtime."""
+        """The compiler that links: the first one found in place of zig, which would first compile its own runtime."""
         return next(iter(compilers().values())) if self.compiler.is_zig else self.compiler
 
 

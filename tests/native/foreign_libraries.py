@@ -38,7 +38,7 @@ _ZIG = (sys.executable, "-m", "ziglang")
 
 @contextmanager
 def without_c_library() -> Generator[None, None, None]:
-    """Link with a system's installed C library instead of the one that the ziglang wheel would compile."""
+    """Replace the C library that the ziglang wheel would compile by an installed one, import libraries, or none."""
     real = toolchain.run_tool
 
     def run_tool(command: Sequence[str], folder: Path) -> None:

@@ -18,7 +18,7 @@ COMPILERS = ("gcc", "clang")
 
 @pytest.fixture(scope="module")
 def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the runtime with the older header in place of its own."""
+    """Return the runtime with its header replaced by the older one."""
     tree = write_tree(tmp_path_factory.mktemp("dlpack"))
     header = (DLPACK_0_7 / "dlpack" / "dlpack.h").read_bytes()
     assert b"kDLBool" not in header

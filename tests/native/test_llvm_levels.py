@@ -172,7 +172,7 @@ def test_the_same_model_gives_the_same_bytes_without_c_but_the_choice() -> None:
     ],
 )
 def test_code_in_a_process_is_for_its_level_alone(arch: str, machines: list[tuple[str, str]]) -> None:
-    """Generate code for one level, without a choice and without C; sapphirerapids uses the code of the level below."""
+    """Generate code for one level, without a choice and without C; a level without LLVM code uses the one below."""
     unit, found = layer(target=f"{AUTO} -mtriple={arch}-unknown-linux-gnu").unit, []
     for level in LEVELS.get(arch).levels:
         files = codegen.generate(unit.at_level(level.name)).files

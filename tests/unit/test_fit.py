@@ -63,7 +63,7 @@ def chain() -> tuple[ir.IRModule, dict[str, np.ndarray[Any, Any]]]:
 
 
 def test_code_of_one_kind_is_the_same_for_all_of_its_cores() -> None:
-    """Compile once per kind of core; a difference that the features do not cover would remain unnoticed otherwise."""
+    """Check that equal features imply equal code, because each kind of core is compiled only once."""
     module, params = mlfc.import_model(DIGITS)
     kinds: dict[object, list[str]] = {}
     plain, paired, vectors = ("m0", "m3", "m23"), ("m4", "m7", "m33"), ("m55", "m85")

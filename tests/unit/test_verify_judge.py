@@ -140,7 +140,7 @@ def test_float64_alone_excuses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_small_probabilities_are_compared_with_float64(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Accept a sigmoid of 1e-9 where ONNX Runtime, whose error is a few last bits of 1, returns 0."""
+    """Accept the correct result 1e-9 of a sigmoid; ONNX Runtime, whose error is a few last bits of 1, returns 0."""
     pytest.importorskip("onnxruntime")
     nodes = [helper.make_node("Add", ["x", "b"], ["s"]), helper.make_node("Sigmoid", ["s"], ["y"])]
     path = model_of(tmp_path / "s.onnx", nodes, (256,), {"b": np.asarray(-20, np.float32)})

@@ -1,6 +1,8 @@
-/* A device on the standard streams, structured like microTVM's host project: its main function registers the graph
+/*
+ * A device on the standard streams, structured like microTVM's host project: its main function registers the graph
  * executor, the server registers the AOT executor, and the model's files define the function table. It counts
- * allocated blocks. */
+ * allocated blocks.
+ */
 #include <stdio.h>
 #include <stdlib.h>
 #include <tvm/runtime/c_backend_api.h>

@@ -1,4 +1,6 @@
-/* A device on the standard streams, like firmware on a serial line: the RPC server and functions that tests call. */
+/*
+ * A device on the standard streams, like firmware on a serial line: the RPC server and functions that tests call.
+ */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

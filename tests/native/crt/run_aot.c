@@ -1,5 +1,7 @@
-/* Runs a module with the C interface on several inputs: run_aot kws|ad INPUTS, outputs to standard output. The
- * workspace is a stack of exactly the size that the module's header declares. */
+/*
+ * Runs a module with the C interface on several inputs: run_aot kws|ad INPUTS, outputs to standard output. The
+ * workspace is a stack of exactly the size that the module's header declares.
+ */
 #include <string.h>
 #include <tvm/runtime/crt/platform.h>
 #include <tvm/runtime/crt/stack_allocator.h>

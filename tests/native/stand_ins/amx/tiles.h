@@ -1,6 +1,7 @@
 /* AMX tiles in plain C, in place of the compiler's intrinsics, for processors without AMX. Anything that the
  * instructions leave undefined or fault on ends the program: tile products before tiles are configured or with sizes
- * that do not match, and memory accesses beyond a tile. `open_tiles` returns 1 until the program releases its tiles. */
+ * that do not match, and memory accesses beyond a tile. `open_tiles` returns 1 until the program releases its tiles.
+ */
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>

@@ -3,7 +3,8 @@
  * library.
  *
  * Work stays in the stream until the host waits for it, which is as late as a GPU may start.
- * CUDA_STAND_IN_FAIL=<function>=<code> makes one function fail. */
+ * CUDA_STAND_IN_FAIL=<function>=<code> makes one function fail.
+ */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdint.h>

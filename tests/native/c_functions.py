@@ -1,4 +1,4 @@
-"""Building printed functions and calling them on numpy arrays, as C and as LLVM's objects side by side."""
+"""Build printed functions and call them on numpy arrays, as C and as LLVM objects side by side."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ EXACT = (NATIVE, "-ffp-contract=off")
 
 
 class Functions:
-    """Printed functions in one shared library, and the same as an object of LLVM's.
+    """Printed functions in one shared library, and the same functions as an LLVM object.
 
-    Every call runs both: their outputs must be the same, bit for bit.
+    Every call runs both; their outputs must be bit-identical.
     """
 
     def __init__(self, prims: Sequence[PrimFunc], folder: Path, flags: Sequence[str] = EXACT) -> None:
@@ -43,6 +43,6 @@ class Functions:
 
 @lru_cache(maxsize=4)
 def _by_llvm(prims: tuple[PrimFunc, ...], is_native: bool, contracts: bool) -> LlvmLibrary:
-    """Return what is beside the C of several compilers and processors, of which LLVM makes code for two."""
+    """Return LLVM code of the functions, cached because two builds serve several C compilers and processors."""
     machine = machine_for((NATIVE,) if is_native else ())
     return library_of({prim.name: prim for prim in prims}, machine, contracts=contracts)

@@ -1,4 +1,4 @@
-"""Every C compiler of this machine, at every level of the processor's instructions that it can run."""
+"""Every C compiler of this machine, at every instruction set level that its processor can run."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from mlfc.target.features import CPUS, native_cpu
 
 _NAMES = re.compile(r"(gcc|clang)(-\d+)?")
 LEVELS = ("x86-64", "x86-64-v3", "x86-64-v4")
-"""Of processors of PCs, from the least on."""
+"""Microarchitecture levels of x86-64, lowest first."""
 
 
 @dataclass(frozen=True)
 class Build:
-    """A compiler and its options for the processor."""
+    """A compiler and its target level."""
 
     compiler: Compiler
     name: str
@@ -37,13 +37,13 @@ class Build:
 
     @property
     def linker(self) -> Compiler:
-        """The compiler that links: zig would compile a runtime of its own first."""
+        """The compiler that links: the first one found in place of zig, which would first compile its own runtime."""
         return next(iter(compilers().values())) if self.compiler.is_zig else self.compiler
 
 
 @cache
 def compilers() -> dict[str, Compiler]:
-    """Return the compilers on the PATH, each once, and that of the ziglang wheel, by name."""
+    """Return the distinct compilers on the PATH and the ziglang wheel's, keyed by name."""
     found: dict[Path, str] = {}
     for folder in os.environ.get("PATH", "").split(os.pathsep):
         names = [path.name for path in Path(folder).glob("*")] if folder else []
@@ -59,12 +59,12 @@ def compilers() -> dict[str, Compiler]:
 
 @cache
 def runnable_levels() -> tuple[str, ...]:
-    """Return the levels that this processor runs, and what it is itself; where it is none of them, that alone."""
+    """Return the levels that this processor runs, and "native", which is the only one if it has none of them."""
     cpu = CPUS.get(native_cpu()).base or native_cpu()
     return (*LEVELS[: LEVELS.index(cpu) + 1], "native") if cpu in LEVELS else ("native",)
 
 
 def builds() -> list[Build]:
-    """Return what code can be built and run with here, where compilers know the names of the levels."""
+    """Return every pair of a compiler and a level that this machine runs."""
     levels = runnable_levels()
     return [Build(compiler, name, level) for name, compiler in compilers().items() for level in levels]

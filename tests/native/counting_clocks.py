@@ -1,6 +1,6 @@
-"""Clocks that count how often they are read, in the places of those that profiles of models take.
+"""Deterministic clocks that replace those of model profiles: they count their readings.
 
-The reading number n is n squared, so what passes between two readings tells which ones they are.
+The n-th reading is n squared, so the difference of two consecutive readings identifies them.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ define internal i32 @clock_gettime(i32 %which, ptr %time) {
 
 
 def passed(operator: int) -> int:
-    """Return what passes between the two readings around an operator, the first one that is timed being 0."""
+    """Return the time between the two readings around an operator; the first timed operator is 0."""
     first = 2 * operator + 1
     return (first + 1) ** 2 - first**2
 
@@ -57,7 +57,7 @@ def _squares() -> Callable[[], int]:
 
 
 def install(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Put such a clock, each new, wherever operators are timed: in C, in LLVM's code, in Python."""
+    """Replace each clock that times operators by a new counting clock: in C, in LLVM code, in Python."""
     text = profile.record_file()
     start, end = text.index(b"uint64_t mlfc_trace_nanoseconds"), text.index(b"/* Record into")
     monkeypatch.setattr(profile, "record_file", lambda: text[:start] + _IN_C + text[end:])

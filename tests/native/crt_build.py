@@ -1,4 +1,4 @@
-"""Building programs with the C runtime, as a user of an archive does: from the files that travel in it."""
+"""Build programs with the C runtime from the files in an archive, as a user of the archive does."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NO_SYSTEM_LIB = "-DTVM_CRT_SYSTEM_LIB=0"
 
 
 def write_tree(folder: Path) -> Path:
-    """Write the runtime's files into a folder, with the templates' files beside in ``board``, ready to compile."""
+    """Write the runtime's files into a folder, and compilable copies of its templates into ``board``."""
     for name, content in crt_files().items():
         path = folder / "runtime" / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -33,7 +33,7 @@ def write_tree(folder: Path) -> Path:
 
 
 def sources(tree: Path, *, rpc: bool = True) -> list[Path]:
-    """Return the runtime's C files but those of a platform; the RPC server's need more of one than the others."""
+    """Return the runtime's C files except those of a platform; the RPC server's need more platform functions."""
     found = sorted((tree / "runtime/src").rglob("*.c"))
     assert len(found) > 10
     return [path for path in found if rpc or not any("rpc" in part for part in path.relative_to(tree).parts)]
@@ -46,7 +46,7 @@ def compile_c(
     limits = tree / ("runtime/host" if host else "board")
     command = [need(compiler, PACKAGES[compiler]), *flags, "-I", str(tree / "runtime/include"), "-I", str(limits)]
     parts: list[str | Path] = list(files)
-    if compiler == "gcc":  # clang refuses flags for the linker where there is nothing to link
+    if compiler == "gcc":  # clang rejects linker flags when it only compiles
         # the runtime's own files are the same for all programs
         own = [path for path in files if path.is_relative_to(tree / "runtime") and path.suffix == ".c"]
         objects = compiled(command, own, [tree / "runtime", limits], tree)
@@ -58,7 +58,7 @@ def compile_c(
 
 
 def check_c(tree: Path, files: Sequence[Path], flags: Sequence[str], compiler: str, host: bool = True) -> None:
-    """Compile files to nothing: only that there is no warning counts; gcc has some behind its parser."""
+    """Compile files without keeping the output and fail on warnings; gcc emits some of them only after parsing."""
     parses = compiler == "clang" and not any(flag.startswith("-O") for flag in flags)
     command = [need(compiler, PACKAGES[compiler]), *STRICT, *flags, "-I", str(tree / "runtime/include")]
     command += ["-I", str(tree / ("runtime/host" if host else "board")), "-fsyntax-only" if parses else "-S"]
@@ -68,7 +68,7 @@ def check_c(tree: Path, files: Sequence[Path], flags: Sequence[str], compiler: s
 
 
 def run(program: Path, *arguments: str | Path) -> bytes:
-    """Run a program and return what it printed; its complaints fail the test."""
+    """Run a program and return its standard output; fail if it writes to standard error."""
     result = subprocess.run([str(program), *map(str, arguments)], capture_output=True, check=False, timeout=WATCHDOG)
     assert result.returncode == 0, result.stderr.decode()
     assert not result.stderr, result.stderr.decode()
@@ -76,7 +76,7 @@ def run(program: Path, *arguments: str | Path) -> bytes:
 
 
 def unpack(archive: Path, folder: Path) -> Path:
-    """Unpack an archive that TVM wrote."""
+    """Unpack an archive written by TVM."""
     with tarfile.open(archive) as tar:
         for member in tar:
             assert ".." not in PurePosixPath(member.name).parts

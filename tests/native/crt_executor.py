@@ -1,4 +1,4 @@
-"""The C graph executor behind ctypes, for tests that make graphs and parameter files in Python."""
+"""The C graph executor behind ctypes, for tests that create graphs and parameter files in Python."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class DLTensor(ctypes.Structure):
 
 
 def view(tensor: DLTensor) -> Array:
-    """Return a float32 tensor of the runtime as an array that shares its memory."""
+    """Return a view of a float32 tensor of the runtime that shares its memory."""
     shape = [tensor.shape[i] for i in range(tensor.ndim)]
     assert (tensor.code, tensor.bits, tensor.lanes) == (2, 32, 1)
     buffer = (ctypes.c_float * int(np.prod(shape))).from_address(tensor.data)
@@ -43,7 +43,7 @@ def view(tensor: DLTensor) -> Array:
 
 
 class CrtError(Exception):
-    """What the runtime refused: its code and its text."""
+    """An error of the runtime: its code and its message."""
 
     def __init__(self, code: int, text: str) -> None:
         super().__init__(text)
@@ -64,12 +64,12 @@ class Crt:
         self.check(self.library.TVMModCreateFromCModule(entry, ctypes.byref(self.module)))
 
     def check(self, status: int) -> None:
-        """Raise what a function refused."""
+        """Raise the runtime's error for a nonzero status."""
         if status:
             raise CrtError(status, self.library.TVMGetLastError().decode())
 
     def create(self, graph: str | bytes | Node) -> Executor:
-        """Make an executor of a graph's text, or of the object to be written as text."""
+        """Create an executor of a graph: its text, or an object that is written as JSON."""
         text = json.dumps(graph) if isinstance(graph, dict) else graph
         return Executor(self, text.encode() if isinstance(text, str) else text)
 
@@ -104,7 +104,7 @@ class Executor:
         return position
 
     def set(self, name: str, array: Array, strides: Sequence[int] | None = None) -> None:
-        """Let the graph read an array, which is kept."""
+        """Set an input to an array without a copy, and keep the array alive."""
         self._kept[name] = array
         kind = {"f": 2, "i": 0, "u": 1}[array.dtype.kind]
         shape = (ctypes.c_int64 * array.ndim)(*array.shape)
@@ -119,11 +119,11 @@ class Executor:
         return pointer.contents
 
     def load(self, params: bytes) -> None:
-        """Copy a parameter file in."""
+        """Copy the parameters of a file into the executor."""
         self._crt.check(self._library.TVMGraphExecutor_LoadParams(self.handle, params, len(params)))
 
     def link(self, address: int, size: int, alignment: int) -> int:
-        """Use a parameter file where it stands; return how many arrays could be."""
+        """Use a parameter file in place; return the number of arrays that could be linked."""
         linked = ctypes.c_uint32()
         arguments = (self.handle, ctypes.c_void_p(address), size, alignment, ctypes.byref(linked))
         self._crt.check(self._library.TVMGraphExecutor_LinkParams(*arguments))
@@ -157,7 +157,7 @@ def graph_of(
     heads: Sequence[Sequence[int]],
     storage: Sequence[int] | None = None,
 ) -> Node:
-    """Return a graph of float32 tensors, each in its own storage where nothing else is said."""
+    """Return a graph of float32 tensors, each in its own storage by default."""
     rows = [0]
     for node in nodes:
         rows.append(rows[-1] + int(node.get("attrs", {}).get("num_outputs", 1)))

@@ -1,4 +1,4 @@
-"""What must hold on any CUDA device: a GPU, or the stand-in. `test_cuda_module.py` runs this file on what there is."""
+"""Tests for any CUDA device, a GPU or the stand-in. `test_cuda_module.py` runs this file on those that it finds."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tests.native.cuda_on_host import host_code
 
 IS_STAND_IN = "MLFC_CUDA_STAND_IN" in os.environ
 
-# sums of the rows of a matrix: each by a group, in a tree
+# sums of the rows of a matrix, each by one group in a tree
 SUMS = """
 extern "C" __global__ void sums(const float *__restrict__ rows, float *__restrict__ out, int columns) {
   __shared__ float parts[64];
@@ -74,7 +74,7 @@ def api() -> CudaApi:
 
 
 def module_of(api: CudaApi, source: str, table: dict[str, FunctionInfo]) -> CudaModule:
-    """Return a module of machine code."""
+    """Return a module of compiled machine code."""
     data = host_code(source) if IS_STAND_IN else compile_cuda(source, api.arch).data
     return CudaModule("cubin", table, data)
 
@@ -132,7 +132,7 @@ extern "C" __global__ void numbers(double *out, signed char a, unsigned short b,
 
 @pytest.mark.parametrize("nbytes", [256, 100 << 10])
 def test_shared_memory_of_a_launch(api: CudaApi, nbytes: int) -> None:
-    """More than 48 KiB has to be asked for."""
+    """Set the launch attribute that more than 48 KiB of shared memory requires."""
     source = """
 extern "C" __global__ void turn(int *data, int last) {
   extern __shared__ int kept[];
@@ -162,7 +162,7 @@ def test_memory_is_copied_at_offsets_and_within_the_device(api: CudaApi) -> None
 
 
 def test_addresses_within_memory_are_handles(api: CudaApi) -> None:
-    """Memory that another library made is known by its address alone, and may be part of something larger."""
+    """Accept addresses inside another library's allocation, which may be part of a larger block."""
     numbers = np.arange(64, dtype=np.float32)
     handle = to_device(api, numbers)
     module_of(api, SUMS, SUMS_TABLE)["twice"](handle + 128, 8, 1, 1, 1)
@@ -214,7 +214,7 @@ def test_source_is_compiled_for_the_device_at_hand(api: CudaApi) -> None:
     handle = to_device(api, numbers)
     kernel = CudaModule("cu", SUMS_TABLE, SUMS)["twice"]
     if IS_STAND_IN:
-        # it takes a GPU's machine code and finds the kernel in it, but cannot run it
+        # the stand-in loads a GPU's machine code and finds the kernel, but cannot run it
         with pytest.raises(DeviceError, match=r"launching kernel twice over .*: CUDA_ERROR_NOT_SUPPORTED"):
             kernel(handle, 4, 1, 1, 1)
     else:
@@ -224,7 +224,7 @@ def test_source_is_compiled_for_the_device_at_hand(api: CudaApi) -> None:
 
 @pytest.fixture
 def factory(api: CudaApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Factory:
-    """Return a dense layer and a softmax over its row, compiled for the device."""
+    """Return a dense layer followed by a row softmax, compiled for the device."""
     if IS_STAND_IN:
         monkeypatch.setattr(cuda_driver, "compile_cuda", lambda text, _: CudaCode("cubin", host_code(text)))
     graph = helper.make_graph(
@@ -244,7 +244,7 @@ def test_a_model_runs_and_takes_tensors_of_the_device(factory: Factory) -> None:
     executor = factory["default"](mlfc.cuda(0))
     executor.run(x=X)
     np.testing.assert_allclose(executor.get_output(0), EXPECTED, rtol=1e-4, atol=1e-6)
-    # two rows behind the start of memory that the executor is lent
+    # the tensor starts two rows behind the start of the memory
     lent = array(np.concatenate([np.zeros((2, 70), np.float32), X]), mlfc.cuda(0))
     executor.set_input("x", np.zeros_like(X))
     executor.set_input_zero_copy("x", Part(lent.handle + 2 * 70 * 4, X.shape, lent))
@@ -254,7 +254,7 @@ def test_a_model_runs_and_takes_tensors_of_the_device(factory: Factory) -> None:
 
 
 def test_launches_are_recorded_and_given_to_the_device_at_once(factory: Factory) -> None:
-    """From the second run on, until an argument lies elsewhere."""
+    """Record from the second run on, until the address of an argument changes."""
     executor = factory["default"](mlfc.cuda(0))
     launched: list[str] = []
     api = mlfc.cuda(0).api
@@ -285,7 +285,7 @@ def test_launches_are_recorded_and_given_to_the_device_at_once(factory: Factory)
             assert bound() == 0
         np.testing.assert_allclose(next(iter(bound.outputs.values())), EXPECTED, rtol=1e-4, atol=1e-6)
         assert launched[-1] == "graph"
-    assert api.record([lambda: find_global_func("__tvm_set_device")(2, 0)]) is not None  # nothing to do
+    assert api.record([lambda: find_global_func("__tvm_set_device")(2, 0)]) is not None  # an empty recording
 
 
 def counted(method: Any, seen: list[str], word: str) -> Any:
@@ -302,7 +302,7 @@ def softmax(x: np.ndarray) -> np.ndarray:
 
 
 def test_branches_of_a_recording_wait_for_what_they_need(api: CudaApi) -> None:
-    """Of a graph's launches the device may begin any that need not wait."""
+    """Check the dependencies of a graph: the device may start any launch whose dependencies have run."""
     data = np.arange(1, 9, dtype=np.float32)
     handles = [to_device(api, data) for _ in range(3)]
     module = module_of(api, SUMS, SUMS_TABLE)
@@ -327,7 +327,7 @@ def test_branches_of_a_recording_wait_for_what_they_need(api: CudaApi) -> None:
 
 
 def test_branches_of_a_model_run_in_any_order(api: CudaApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Memory of one branch is taken by another: the second run's graph must know who waits for whom."""
+    """Reuse memory of one branch in another, so the graph of the second run needs dependencies between branches."""
     if IS_STAND_IN:
         monkeypatch.setattr(cuda_driver, "compile_cuda", lambda text, _: CudaCode("cubin", host_code(text)))
     node, rng = helper.make_node, np.random.default_rng(5)
@@ -352,7 +352,7 @@ def test_branches_of_a_model_run_in_any_order(api: CudaApi, tmp_path: Path, monk
 
 
 def test_what_the_driver_cannot_record_runs_one_by_one(factory: Factory, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And what was recorded for other memory is not run any more."""
+    """Fall back to single launches, and do not run a recording that was made for other memory."""
     executor = factory["default"](mlfc.cuda(0))
     for _ in range(3):
         executor.run(x=X)
@@ -368,7 +368,7 @@ def test_what_the_driver_cannot_record_runs_one_by_one(factory: Factory, monkeyp
 
 
 def test_steps_that_do_more_than_launch_are_not_recorded(api: CudaApi) -> None:
-    """What a function of this process does would be left out of later runs."""
+    """A recording would leave out the work of a host function in later runs."""
     register_global_func("tests.other", lambda: None, override=True)
     handle, code = library_context._handle_of(0, "tests.other"), ctypes.c_int32()
     other = partial(library_context._func_call, handle, 0, 0, 0, 0, ctypes.addressof(code))
@@ -377,7 +377,7 @@ def test_steps_that_do_more_than_launch_are_not_recorded(api: CudaApi) -> None:
 
 
 def test_libraries_carry_kernels_and_parameters(factory: Factory, tmp_path: Path) -> None:
-    """The founding example, and the same with the factory as its root."""
+    """Export the founding example as a library, then with the factory as its root."""
     factory.lib.export_library(tmp_path / "deploy.so")
     loaded = mlfc.load_module(tmp_path / "deploy.so")
     assert loaded.type_key == "library"
@@ -390,7 +390,7 @@ def test_libraries_carry_kernels_and_parameters(factory: Factory, tmp_path: Path
 
 
 class Part:
-    """What another library would hand over: a tensor at an address of the device."""
+    """A tensor at a device address, as another library would pass it."""
 
     def __init__(self, address: int, shape: tuple[int, ...], owner: object) -> None:
         code = c_abi.DLDevice(2, 0)

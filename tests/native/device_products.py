@@ -1,4 +1,4 @@
-"""Products of matrices in all their forms, with odd sizes, and what numpy makes of them in exact or wide arithmetic."""
+"""Matrix products in all their forms, with odd sizes, and numpy references in exact or wide arithmetic."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True)
 class ProductCase:
-    """A group, its inputs, and functions that give the result and, for floats, the sums of magnitudes."""
+    """A group, its inputs, and functions that return the result and, for floats, the sums of magnitudes."""
 
     label: str
     group: ir.Function
@@ -25,7 +25,7 @@ class ProductCase:
     magnitude: Callable[[], Array] | None = None
 
     def check(self, result: Array) -> None:
-        """Fail unless integers are exact and floats within a few roundings of the sums of magnitudes."""
+        """Fail unless integers are equal and floats within a few roundings of the sums of magnitudes."""
         expected = self.expected()
         assert result.shape == expected.shape, self.label
         if self.magnitude is None:
@@ -35,7 +35,7 @@ class ProductCase:
 
 
 class _Windows:
-    """What convolutions and transposed ones of channels-last images have in common."""
+    """Properties common to convolutions and transposed convolutions of channels-last images."""
 
     shape: tuple[int, ...]
     kernel: tuple[int, ...]
@@ -58,7 +58,7 @@ class _Windows:
 
 @dataclass(frozen=True)
 class _Conv(_Windows):
-    """Sizes of a convolution; padding before all dimensions, then behind them."""
+    """Sizes of a convolution; the padding before all dimensions comes first, then that behind them."""
 
     shape: tuple[int, ...]
     kernel: tuple[int, ...]
@@ -124,7 +124,7 @@ _CONVS = {
 
 @dataclass(frozen=True)
 class _Transposed(_Windows):
-    """Sizes of a transposed convolution; `filters` are those of each group's results."""
+    """Sizes of a transposed convolution; `filters` is the number of output channels of each group."""
 
     shape: tuple[int, ...]
     kernel: tuple[int, ...]

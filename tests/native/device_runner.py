@@ -1,4 +1,4 @@
-"""Run launches of loop-level functions on a device: what tests of kernels of devices do."""
+"""Run launches of loop-level functions on a device, for tests of device kernels."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ RunKernel: TypeAlias = Callable[..., Array]
 
 @cache
 def queue() -> Any:
-    """Return an OpenCL queue of the first device that there is."""
+    """Return an OpenCL queue of the first device found."""
     need_opencl()
     import pyopencl
 
@@ -39,14 +39,14 @@ def queue() -> Any:
 
 
 def parts_of(source: str) -> list[str]:
-    """Return the programs of a text of OpenCL, one a kernel."""
+    """Return the per-kernel programs of an OpenCL source."""
     return [part.partition("\n")[2] for part in source.split("// Function: ")[1:]]
 
 
 class OnOpencl:
-    """Kernels of functions that run on the OpenCL device, all of them built in one program.
+    """Kernels of functions for the OpenCL device, all built in one program without optimization.
 
-    That takes a quarter of the time of a program for each, and of optimizing what runs once.
+    This takes a quarter of the time that separate or optimized programs would take.
 
     Parameters
     ----------
@@ -59,7 +59,7 @@ class OnOpencl:
         self._kernels = {id(prim): device_kernels(prim, f"tested{number}") for number, prim in enumerate(prims)}
         every = [kernel for made in self._kernels.values() for kernel in made]
         source = device_source(every, "opencl", contracts=contracts)
-        # each part has the functions that it calls; what several have stands in the program once
+        # each part contains the functions that it calls; functions of several parts appear once in the program
         blocks = dict.fromkeys(block.strip() for part in parts_of(source) for block in part.split("\n\n"))
         program = cl.Program(queue().context, "\n\n".join(blocks)).build(["-cl-opt-disable"]) if every else None
         self._compiled = {kernel.name: cl.Kernel(program, kernel.name) for kernel in every}
@@ -92,7 +92,7 @@ def _bytes(array: Array) -> Array:
 
 
 def run_program(program: Program, inputs: Mapping[str, Array], run: RunKernel) -> dict[str, Array]:
-    """Return the outputs of a program whose kernels run one after another by `run`."""
+    """Return the outputs of a program whose kernels are run one after another by `run`."""
     known: dict[Value, Array] = {value: value.data for value in program.constants if value.data is not None}
     known.update((value, inputs[value.name]) for value in program.inputs)
 
@@ -116,7 +116,7 @@ def run_program(program: Program, inputs: Mapping[str, Array], run: RunKernel) -
 
 
 class CudaOnHost:
-    """Kernels of functions as CUDA C++, all of them built for this processor in one go and run there.
+    """Kernels of functions as CUDA C++, all compiled in one file for this processor and run there.
 
     Parameters
     ----------
@@ -152,7 +152,7 @@ class CudaOnHost:
 
 
 class OnCuda:
-    """Kernels of functions on the GPU, all of them compiled for it in one go.
+    """Kernels of functions on the GPU, all compiled in one file.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Running printed kernels beside the interpreter of loop-level code."""
+"""Compare compiled kernels with the interpreter of loop-level code."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ from tests.verify_tir import verify
 Array: TypeAlias = "npt.NDArray[Any]"
 
 RELATIVE = 4e-6
-"""Of the result, and of the largest one: what mathematics libraries, and sums in another order, may differ by."""
+"""Tolerance relative to the result, and to the largest one: math libraries and the order of sums differ."""
 
 
 @dataclass(eq=False)
 class Member:
-    """A kernel of a batch and the arrays that it is run on."""
+    """A kernel of a batch and its argument arrays."""
 
     name: str
     group: LoweredGroup
@@ -43,12 +43,12 @@ class Member:
 
     @cached_property
     def expected(self) -> Array:
-        """What the interpreter computes."""
+        """The interpreter's result."""
         count = len(self.group.prim.inputs)
         return interpreter.run(self.group.prim, self.arrays[:count], self.arrays[count:])
 
     def run(self, function: Any, shared: int | None) -> Array:
-        """Run a compiled kernel; `shared` is the input in whose place the output lies."""
+        """Run a compiled kernel; the output overwrites the input number `shared`, unless that is None."""
         prim = self.group.prim
         given = [_copy(array) for array in self.arrays]
         output = aligned(prim.output.shape, dtypes.to_numpy(prim.output.dtype))
@@ -57,7 +57,7 @@ class Member:
         pointers = [*(array.ctypes.data for array in given), address]
         if prim.scratch:
             workspace = aligned((prim.scratch_bytes,), np.uint8)
-            workspace[...] = 0xA5  # what a kernel does not write itself must not be read
+            workspace[...] = 0xA5  # so that a read of scratch that the kernel has not written is noticed
             pointers.append(workspace.ctypes.data)
         assert function(*map(ctypes.c_void_p, pointers)) == 0
         return output if shared is None else given[shared].view(output.dtype).reshape(output.shape)
@@ -76,7 +76,7 @@ class Batch:
     ----------
     chains : sequence of Chain
     target : str
-        Of the features that templates look at.
+        Provides the features that templates depend on.
     """
 
     def __init__(self, chains: Sequence[Chain], target: str) -> None:
@@ -98,7 +98,7 @@ class Batch:
         return print_file(printed)
 
     def faults(self, function_of: Callable[[int], Any]) -> list[str]:
-        """Return what compiled kernels compute that the interpreter does not, each with its chain."""
+        """Return the results of compiled kernels that differ from the interpreter's, each with its chain."""
         found = []
         for index, member in enumerate(self.members):
             for shared in (None, *member.group.prim.inplace):
@@ -108,21 +108,21 @@ class Batch:
         return found
 
     def faults_in_c(self, build: Build, folder: Path) -> list[str]:
-        """Return what is wrong with the C, built as users build it."""
+        """Return the faults of the C kernels, built as users build them."""
         objects = compile_objects({"kernels.c": self.source.encode()}, folder, build.flags, compiler=build.compiler)
         path = link_shared(objects, folder / f"{build}.so", compiler=build.linker)
         library = ctypes.CDLL(str(path))
         return self.faults(lambda index: getattr(library, f"k{index}"))
 
     def faults_by_llvm(self, flags: tuple[str, ...]) -> list[str]:
-        """Return what is wrong with LLVM's code for the processor that a C compiler makes code for with `flags`."""
+        """Return the faults of LLVM's code for the processor that `flags` select in a C compiler."""
         prims = {f"k{index}": member.group.prim for index, member in enumerate(self.members)}
         library = library_of(prims, machine_for(flags), contracts=True)
         return self.faults(lambda index: getattr(library, f"k{index}"))
 
 
 def module_of(chains: Sequence[Chain]) -> relay.IRModule:
-    """Return a module with a chain an output, named after it."""
+    """Return a module with one output per chain, named after it."""
     variables = [var for chain in chains for var in chain.variables]
     bodies = [chain.body for chain in chains if chain.body is not None]
     names = tuple(chain.name.replace(".", "_") for chain in chains)
@@ -130,7 +130,7 @@ def module_of(chains: Sequence[Chain]) -> relay.IRModule:
 
 
 def interpreted(program: Program, inputs: Mapping[str, Array]) -> dict[str, Array]:
-    """Return the outputs of a program as the interpreter computes them, kernel by kernel."""
+    """Return the interpreter's outputs of a program, kernel by kernel."""
     memory: dict[Value, Array] = {}
     for value in program.constants:
         assert value.data is not None
@@ -154,7 +154,7 @@ def interpreted(program: Program, inputs: Mapping[str, Array]) -> dict[str, Arra
 
 
 def difference(result: Array, wanted: Array) -> str:
-    """Return how a result differs from what it must be; empty where it does not."""
+    """Return a description of the difference between a result and the expected one; empty if they agree."""
     if wanted.dtype.kind != "f":
         wrong = result != wanted
     else:

@@ -22,7 +22,7 @@ WARNINGS = "-O1 -Wall -Wextra -Wpedantic -Werror"
 
 
 def extracted(factories: Factory | Sequence[Factory], folder: Path, **options: Any) -> Path:
-    """Export, extract with a reader of its own, and return the folder."""
+    """Export an archive, extract it with a separate reader, and return the folder."""
     path = mlfc.export_model_library_format(factories, folder / "archive.tar", **options)
     with tarfile.open(path, "r:") as tar:
         tar.extractall(folder / "extracted", filter="data")
@@ -30,7 +30,7 @@ def extracted(factories: Factory | Sequence[Factory], folder: Path, **options: A
 
 
 def make(folder: Path, *arguments: str, fails: bool = False) -> str:
-    """Run make, and return what it and what it started printed."""
+    """Run make and return the output of make and of its child processes."""
     command = [need("make", "make"), "-j2", *arguments]
     result = with_known_objects(
         command, folder, lambda: subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
@@ -46,7 +46,7 @@ def imported(path: Path, name: str, **options: Any) -> Factory:
 
 
 def sum_factory(name: str, inputs: Mapping[str, tuple[tuple[int, ...], str]], output: str, **options: Any) -> Factory:
-    """Compile a model that adds its inputs and one."""
+    """Compile a model that returns the sum of its inputs plus one."""
     variables = [ir.Var(title, ir.TensorType(shape, dtype)) for title, (shape, dtype) in inputs.items()]
     dtype = variables[0].type.dtype if variables else "float32"
     total: ir.Expr = ir.Constant(np.ones((), to_numpy(dtype)))

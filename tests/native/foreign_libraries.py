@@ -1,8 +1,8 @@
-"""Libraries for other systems, linked without the C library that zig would compile first, for Windows for minutes.
+"""Libraries for other systems, linked without zig's C library, which takes zig up to minutes (Windows) to compile.
 
-Those for Windows import what they need of the system itself, by the names below; those for macOS leave it to be found
-when they are loaded; nobody here runs either. Those for AArch64 and RISC-V get the C library of their emulator,
-WebAssembly Debian's, where it is there. What zig makes is linked where it is the only compiler.
+The libraries for Windows and macOS are linked but not run. Those for Windows import the system functions listed below;
+those for macOS resolve them when they are loaded. Those for AArch64 and RISC-V use the C library of their emulator,
+those for WebAssembly Debian's if it is installed. Where zig is the only compiler, its C library is linked.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _IMPORTED = {
         " WakeAllConditionVariable"
     ),
 }
-# what the C library adds to every library: its entry, and a place for the threads' own variables
+# the C library's part of every library: its entry point and the index of thread-local storage
 _START = "unsigned int _tls_index;\nint DllMainCRTStartup(void *a, unsigned b, void *c) { return 1; }\n"
 _EMULATED = ("aarch64-linux-gnu", "riscv64-linux-gnu")
 _WINDOWS = "x86_64-windows-gnu"
@@ -38,7 +38,7 @@ _ZIG = (sys.executable, "-m", "ziglang")
 
 @contextmanager
 def without_c_library() -> Generator[None, None, None]:
-    """Let the ziglang wheel link with what is there of a system's C library."""
+    """Replace the C library that the ziglang wheel would compile by an installed one, import libraries, or none."""
     real = toolchain.run_tool
 
     def run_tool(command: Sequence[str], folder: Path) -> None:
@@ -53,7 +53,7 @@ def without_c_library() -> Generator[None, None, None]:
 
 
 def _libraries(triple: str, folder: Path) -> list[str] | None:
-    """Return what takes the place of a system's C library; None where zig's own stays."""
+    """Return the linker arguments that replace a system's C library; None to keep zig's."""
     if triple == ZIG_WASI:
         return wasi_library("reactor")
     if triple == _WINDOWS:
@@ -64,7 +64,7 @@ def _libraries(triple: str, folder: Path) -> list[str] | None:
 
 
 def _stand_ins(folder: Path) -> list[str]:
-    """Return the start and the import libraries, made in a folder."""
+    """Create the start-up object and the import libraries in a folder, and return their paths."""
     (folder / "start.c").write_text(_START)
     start = str(folder / "start.o")
     command = [*_ZIG, "cc", "-target", _WINDOWS, "-O1", "-c", str(folder / "start.c"), "-o", start]

@@ -1,4 +1,4 @@
-"""Programs of kernels for other processors: objects of LLVM or C, and a main that feeds them from standard input."""
+"""Programs of kernels for other processors: LLVM or C objects, and a main function that reads the inputs from stdin."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True, eq=False)
 class KernelRun:
-    """A kernel and what it is called with.
+    """A kernel and its arguments.
 
     Attributes
     ----------
     prim : PrimFunc
     arrays : sequence of array
-        For its inputs and constants.
+        Its inputs and constants.
     """
 
     prim: PrimFunc
@@ -48,14 +48,14 @@ _EMULATORS = {
     "riscv64-linux-gnu": ("qemu-riscv64", "riscv64"),
     "arm-linux-gnueabihf": ("qemu-arm", "armhf"),
 }
-# what a C library's own start does beyond this, its loader does for dynamic programs
+# for dynamic programs the loader does the rest of a C library's start-up
 _START = "int main(void);\n_Noreturn void exit(int);\n_Noreturn void _start(void) { exit(main()); }\n"
 ZIG = (sys.executable, "-m", "ziglang", "cc")
 ZIG_WASI = "wasm32-wasi"
 
 
 def emulator_of(zig_target: str) -> list[str]:
-    """Return the command that runs programs of a system, or skip with the Debian package that is missing."""
+    """Return the command that runs programs of a system; skip the test with the name of the missing Debian package."""
     program, package = _EMULATORS[zig_target]
     libraries = Path("/usr", zig_target)
     if not libraries.is_dir():
@@ -64,14 +64,14 @@ def emulator_of(zig_target: str) -> list[str]:
 
 
 def c_library_of(zig_target: str) -> list[str]:
-    """Return the files of the C library that the emulator has, for the linker."""
+    """Return the linker's arguments for the C library of the emulator."""
     emulator_of(zig_target)
     place = Path("/usr", zig_target, "lib")
     return [*map(str, (place / "libc.so.6", place / "libm.so.6", *sorted(place.glob("ld-linux-*"))))]
 
 
 def wasi_library(kind: str) -> list[str] | None:
-    """Return Debian's C library of WebAssembly for a "command" or a "reactor"; None where it is not installed."""
+    """Return Debian's WebAssembly C library for a "command" or a "reactor"; None if it is not installed."""
     place = Path("/usr/lib/wasm32-wasi")
     runtime = sorted(Path("/usr/lib/clang").glob("*/lib/wasi/libclang_rt.builtins-wasm32.a"))
     clocks = place / "libwasi-emulated-process-clocks.a"
@@ -82,8 +82,9 @@ def wasi_library(kind: str) -> list[str] | None:
 def link_program(zig_target: str, main: str, objects: Sequence[str], path: Path, *flags: str) -> None:
     """Link a program of a C file `main` and objects, all in the folder of `path`.
 
-    It gets the C library that the emulator has, as a shared library, WebAssembly Debian's: zig would compile its own of
-    each system first. All but WebAssembly's keep their symbols, by which an emulator names what it runs.
+    It is linked with the emulator's shared C library, or Debian's for WebAssembly, because zig would first compile its
+    own for each system. Programs except those for WebAssembly keep their symbols, so emulators can name the running
+    function.
     """
     pytest.importorskip("ziglang", reason="pip install ziglang")
     compiler, folder = (*ZIG, "-target", zig_target), path.parent
@@ -112,7 +113,7 @@ def linked(runs: Sequence[KernelRun], target: str, zig_target: str, path: Path) 
 
 
 def linked_c(runs: Sequence[KernelRun], flags: Sequence[str], zig_target: str, path: Path) -> None:
-    """Write the program `path` of kernels in C, which zig compiles with these flags and without a warning."""
+    """Write the program `path` of C kernels, which zig must compile with these flags without warnings."""
     pytest.importorskip("ziglang", reason="pip install ziglang")
     functions = [print_function(run.prim, f"kernel{number}") for number, run in enumerate(runs)]
     (path.parent / "kernels.c").write_text(print_file(functions))
@@ -124,13 +125,13 @@ def linked_c(runs: Sequence[KernelRun], flags: Sequence[str], zig_target: str, p
 
 
 def results(runs: Sequence[KernelRun], program: Path, zig_target: str, cpu: str) -> list[Array]:
-    """Return the kernels' outputs on a processor that is emulated."""
+    """Return the kernels' outputs on an emulated processor."""
     command = [*emulator_of(zig_target), "-cpu", cpu, str(program)]
     return outputs(runs, subprocess.run(command, input=input_bytes(runs), capture_output=True, check=True).stdout)
 
 
 def executed(run: KernelRun, program: Path, zig_target: str, cpu: str) -> tuple[Array, int]:
-    """Return a kernel's output, and how many instructions it takes."""
+    """Return a kernel's output and the number of instructions that it executes."""
     trace = program.parent / "trace"
     tracing = ["-cpu", cpu, "-singlestep", "-d", "exec,nochain", "-D", str(trace)]
     command = [*emulator_of(zig_target), *tracing, str(program)]
@@ -140,12 +141,12 @@ def executed(run: KernelRun, program: Path, zig_target: str, cpu: str) -> tuple[
 
 
 def input_bytes(runs: Sequence[KernelRun]) -> bytes:
-    """Return what the program reads."""
+    """Return the input of the program."""
     return b"".join(np.ascontiguousarray(array).tobytes() for run in runs for array in run.arrays)
 
 
 def outputs(runs: Sequence[KernelRun], data: bytes) -> list[Array]:
-    """Return the kernels' outputs out of what the program wrote."""
+    """Return the kernels' outputs, parsed from the program's output."""
     found, start = [], 0
     for run in runs:
         buffer = run.prim.output
@@ -157,7 +158,7 @@ def outputs(runs: Sequence[KernelRun], data: bytes) -> list[Array]:
 
 
 def main_text(runs: Sequence[KernelRun]) -> str:
-    """Return the C file that runs kernels called kernel0, kernel1, ... on what it reads, and writes their outputs."""
+    """Return the C file that runs kernels called kernel0, kernel1, ... on its input and writes their outputs."""
     lines = ["#include <stdint.h>", "#include <stdio.h>"]
     body = []
     for number, run in enumerate(runs):

@@ -1,7 +1,8 @@
-"""Fused groups for differential tests: a layer, a chain of elementwise operators behind it, channels around vectors.
+"""Fused groups for differential tests: a layer and a chain of elementwise operators.
 
-Inputs are quarters of small integers, so sums of products are the same in any order and with fused multiply-adds: what
-jumps (rounding, comparisons) jumps in the reference too.
+Numbers of channels are around vector sizes. Inputs are quarters of small integers, so sums of products are equal in any
+order and with fused multiply-adds. Discontinuous operators (rounding, comparisons) therefore see the same values in the
+reference.
 """
 
 from __future__ import annotations
@@ -29,16 +30,16 @@ def scalar(value: Any, dtype: str = "float32") -> Expr:
 
 @dataclass
 class Chain:
-    """A group that grows: its variables, and a source of random constants.
+    """A group under construction: its variables, and a source of random constants.
 
     Attributes
     ----------
     name : str
-        Of the layer and what follows it.
+        Names the layer and the operators behind it.
     variables : list of Var
     seed : int
     number : int
-        In the names of its variables.
+        Makes the names of its variables unique.
     """
 
     name: str
@@ -196,7 +197,7 @@ def _within_one(name: str) -> Tail:
 
 
 def _beside(name: str, dtype: str = "float32") -> Tail:
-    """With a second input of the same shape, where results may be stored in place."""
+    """Return a tail with a second input of the same shape, so the result may be stored in place."""
 
     def tail(chain: Chain, x: Expr) -> Expr:
         return ir.call(name, [_as(x, dtype), chain.input(_shape(x), dtype)])
@@ -220,7 +221,7 @@ def _last_axis(name: str) -> Tail:
 
 
 def _slope(chain: Chain, x: Expr) -> Expr:
-    """A residual and a slope for each channel below zero, as importers write PReLU."""
+    """Add a residual, then scale negative values by a slope per channel, as importers write PReLU."""
     x = ir.call("add", [_as(x, "float32"), chain.input(_shape(x))])
     below = ir.call("less", [x, scalar(0.0)])
     return ir.call("where", [below, ir.call("multiply", [x, chain.constant(_shape(x)[-1:])]), x])
@@ -253,7 +254,7 @@ def _narrowed(x: Expr) -> Expr:
 
 
 def _broadcast(chain: Chain, x: Expr) -> Expr:
-    # behind a layer, fusion takes none that changes the shape
+    # same shape, because fusion takes no operator behind a layer that changes the shape
     return ir.call("broadcast_to", [_as(x, "float32")], shape=_shape(x))
 
 
@@ -274,7 +275,7 @@ def _table(name: str, scale: float, zero: int) -> Tail:
 
 
 def _positive_codes(name: str) -> Tail:
-    """Of codes that stand for positive numbers."""
+    """Return a tail on codes that represent positive numbers."""
     arguments = [scalar(0.25), scalar(-128, "int32"), scalar(0.5), scalar(-2, "int32")]
 
     def tail(chain: Chain, x: Expr) -> Expr:
@@ -290,7 +291,7 @@ def _quantized_beside(name: str) -> Tail:
 
 
 def _dynamic(name: str) -> Tail:
-    """Of numbers and a magnitude, or a range, or a scale and a zero point, which are inputs."""
+    """Return a tail with runtime quantization parameters: a magnitude, a range, or a scale and a zero point."""
 
     def tail(chain: Chain, x: Expr) -> Expr:
         x = _as(x, "float32")
@@ -359,7 +360,7 @@ TAILS: dict[str, Tail] = {
         )
     },
 }  # fmt: skip
-"""By the operator that it is about; every elementwise and broadcasting operator has one."""
+"""Tails by the operator that they test; every elementwise and broadcasting operator has one."""
 
 MORE_TAILS: dict[str, Tail] = {
     "other_where_negative": _other_where_negative,
@@ -368,13 +369,13 @@ MORE_TAILS: dict[str, Tail] = {
 
 
 def without_tail() -> list[str]:
-    """Return the elementwise and broadcasting operators that no tail is about."""
+    """Return the elementwise and broadcasting operators without a tail."""
     kinds = (Kind.ELEMENTWISE, Kind.BROADCAST)
     return [name for name in OPERATORS if OPERATORS.get(name).kind in kinds and name not in TAILS]
 
 
 def chain_of(layer: str, tails: Sequence[str], channels: int, seed: int) -> Chain:
-    """Return a group of a layer with tails behind it."""
+    """Return a group of a layer followed by tails."""
     chain = Chain("-".join([layer, *tails, str(channels)]), seed, seed)
     value = LAYERS[layer](chain, channels)
     for name in tails:
@@ -384,7 +385,7 @@ def chain_of(layer: str, tails: Sequence[str], channels: int, seed: int) -> Chai
 
 
 def covering(seed: int, most_channels: int = max(CHANNELS)) -> list[Chain]:
-    """Return chains among which every layer, every tail and every number of channels stands, in seeded company."""
+    """Return randomly combined chains that cover every layer, every tail and every number of channels."""
     order = random.Random(seed)
     tails = list(TAILS)
     order.shuffle(tails)

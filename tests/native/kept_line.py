@@ -1,4 +1,4 @@
-"""A line that outlives sessions."""
+"""A line that stays open across sessions."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from mlfc.micro.rpc.transport import LineTransport, Timeouts
 
 
 class KeptLine:
-    """A line that stays open when a session lets go of it, as a serial port's device keeps running."""
+    """A line that stays open when a session closes it, as a device behind a serial port keeps running."""
 
     def __init__(self, line: LineTransport) -> None:
         self._line = line

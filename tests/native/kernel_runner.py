@@ -1,6 +1,6 @@
-"""Lower one group of operators, build its C, run it on arrays: what tests and benchmarks of kernels do.
+"""Lower one group of operators, build its C and run it on arrays, for tests and benchmarks of kernels.
 
-Every call of a built kernel runs LLVM's object of it, too, which must compute the same bits.
+Every call of a built kernel also runs its LLVM object, which must compute the same bits.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ Array = npt.NDArray[Any]
 Key = TypeVar("Key", bound=Hashable)
 ALIGNMENT = 64
 FUSING = (NATIVE, "-O1", "-fexpensive-optimizations")
-"""Flags of a quick build in which gcc fuses products and sums as it does with -O3, and clang does anyway."""
+"""Flags of a quick build in which gcc fuses products and sums like at -O3; clang does so at any level."""
 UNOPTIMIZED = (NATIVE, "-O0", "-ffp-contract=off")
-"""Flags for kernels of integers that optimizers work on elsewhere: where they are built for boards."""
+"""Flags for integer kernels whose optimized builds are tested elsewhere, in builds for boards."""
 
 
 def aligned(shape: Sequence[int], dtype: Any) -> Array:
-    """Return an uninitialized array at an address that the generated code may rely on."""
+    """Return an uninitialized array with the alignment that generated code requires."""
     size = int(np.prod(shape)) * np.dtype(dtype).itemsize
     raw = np.empty(size + ALIGNMENT, np.uint8)
     start = -raw.ctypes.data % ALIGNMENT
@@ -47,7 +47,7 @@ def aligned(shape: Sequence[int], dtype: Any) -> Array:
 
 @dataclass(eq=False)
 class BuiltKernel:
-    """A compiled group with its constants, scratch and output in place."""
+    """A compiled group with its constants, scratch and output."""
 
     group: LoweredGroup
     library: Any
@@ -75,7 +75,7 @@ class BuiltKernel:
         return aligned((self.group.prim.scratch_bytes,), np.uint8)
 
     def bound(self, inputs: Sequence[Array], library: Any = None) -> Any:
-        """Return a function of no arguments that runs the kernel on `inputs`: of the C, or of another library."""
+        """Return a function without arguments that runs the kernel on `inputs`; of the C library by default."""
         pointers = [array.ctypes.data for array in (*inputs, *self.constants, self.output)]
         if self.group.prim.scratch:
             pointers.append(self.workspace.ctypes.data)
@@ -94,13 +94,13 @@ class BuiltKernel:
         return ours
 
     def run_in(self, library: Any, *inputs: Array) -> Array:
-        """Return what the kernel of one library computes."""
+        """Return the result of the kernel in one library."""
         copies = []
         for array in inputs:
             copy = aligned(array.shape, array.dtype)
             copy[...] = array
             copies.append(copy)
-        self.workspace[...] = 0xA5  # what a kernel does not write itself must not be read
+        self.workspace[...] = 0xA5  # so that a read of scratch that the kernel has not written is noticed
         self.output.reshape(-1).view(np.uint8)[...] = 0x5A
         assert self.bound(copies, library)() == 0
         return self.output.copy()
@@ -117,7 +117,7 @@ def build(
     flags: Sequence[str] = FUSING,
     aliased: frozenset[int] = frozenset(),
 ) -> BuiltKernel:
-    """Lower one group, prove its accesses in bounds, print, compile and load it.
+    """Lower one group, check that its accesses are in bounds, then print, compile and load it.
 
     The output may overlap the inputs at the positions `aliased`.
     """
@@ -125,14 +125,14 @@ def build(
 
 
 class Kernels(Generic[Key]):
-    """Groups, each for its target, in one library of C and one of LLVM's code: both are built when one is asked for.
+    """Groups, each for its target, in one C and one LLVM library, which are built on first use.
 
     Parameters
     ----------
     groups : mapping of hashable to (Function, Features)
-        What an error says of a group is its key.
+        Errors identify a group by its key.
     flags : sequence of str, optional
-        Of the C compiler.
+        Flags of the C compiler.
     aliased : frozenset of int, optional
         Positions of the inputs that outputs may overlap.
     """
@@ -151,7 +151,7 @@ class Kernels(Generic[Key]):
     @cached_property
     def _built(self) -> dict[Key, BuiltKernel]:
         lowered = {key: self._lowered(key) for key in self._groups}
-        names: dict[str, str] = {}  # by text without its name: what several keys have is compiled once
+        names: dict[str, str] = {}  # by text without its name, so equal kernels are compiled once
         functions: dict[str, CFunction] = {}
         symbols: dict[Key, str] = {}
         for number, (key, group) in enumerate(lowered.items()):
@@ -163,8 +163,8 @@ class Kernels(Generic[Key]):
             files = {"kernels.c": print_file(list(functions.values())).encode()}
             library = ctypes.CDLL(str(compile_shared(files, Path(folder) / "kernels.so", self._flags)))
         prims = {symbols[key]: group.prim for key, group in lowered.items()}
-        # Of what LLVM makes code of for machines like this, every fourth kernel goes through its optimizer, too: that
-        # takes ten times as long as all the rest, and does so with all operators where modules are built.
+        # Every fourth kernel for targets like this machine (with vectors) also runs through LLVM's optimizer.
+        # Optimizing takes ten times as long as the rest, and tests that build modules optimize all operators.
         hosts = [key for key, (_, features) in self._groups.items() if features.vector_bytes]
         optimized = {symbols[key] for key in hosts[::4]}
         by_llvm = _ByLlvm(prims, optimized, self._flags, self._aliased)
@@ -184,7 +184,7 @@ class Kernels(Generic[Key]):
 
 
 class _ByLlvm:
-    """LLVM's code of kernels, compiled when the first of them is run; looks like a loaded library."""
+    """LLVM code of kernels, compiled on first use; has the interface of a loaded library."""
 
     def __init__(
         self, prims: Mapping[str, PrimFunc], optimized: Collection[str], flags: Sequence[str], aliased: frozenset[int]

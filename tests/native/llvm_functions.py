@@ -1,4 +1,4 @@
-"""Kernels as LLVM's objects in this process."""
+"""Kernels as LLVM objects in this process."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ Array = npt.NDArray[Any]
 
 @cache
 def machine_for(flags: Sequence[str]) -> Machine:
-    """Return the processor that a C compiler makes code for with these flags, of those that this machine is one of."""
+    """Return the LLVM machine that corresponds to a C compiler's flags: the native processor, or the plain one."""
     return machine_of(parse_target("llvm -mcpu=native" if NATIVE in flags else "llvm"))
 
 
 def contracts_with(flags: Sequence[str]) -> bool:
-    """Tell whether a C compiler fuses products and sums with these flags beside `Compiler.flags`."""
+    """Return whether a C compiler with these flags and `Compiler.flags` contracts products and sums."""
     return "-ffp-contract=off" not in flags
 
 
 class LlvmLibrary:
-    """Kernels in memory; looks like a loaded library."""
+    """Kernels in memory; has the interface of a loaded library."""
 
     def __init__(self, data: bytes, names: Sequence[str]) -> None:
         llvm.initialize_native_asmprinter()
@@ -50,14 +50,14 @@ class LlvmLibrary:
         return ctypes.CFUNCTYPE(ctypes.c_int32)(self._code[name])
 
     def call(self, prim: PrimFunc, arrays: Sequence[Array]) -> Array:
-        """Run a kernel, found by its own name, on arrays for its inputs and constants; return its output."""
+        """Run a kernel by its name on its inputs and constants; return its output."""
         return run_kernel(getattr(self, prim.name), prim, arrays)
 
 
 def run_kernel(function: Any, prim: PrimFunc, arrays: Sequence[Array], numbers: Sequence[int] = ()) -> Array:
-    """Call the function of a kernel on arrays for its inputs and constants, and return its output.
+    """Call a kernel's function on its inputs and constants, and return its output.
 
-    `numbers` are what its symbols are.
+    `numbers` are the values of its symbols.
     """
     prim = with_numbers(prim, numbers) if numbers else prim
     output = np.zeros(prim.output.shape, dtypes.to_numpy(prim.output.dtype))
@@ -79,7 +79,7 @@ def library_of(
     optimizes: bool = True,
     vectorizes: bool = True,
 ) -> LlvmLibrary:
-    """Return kernels, by their symbols, as a library; without the optimizer it is made in a tenth of the time."""
+    """Return a library of kernels, keyed by symbol; building without the optimizer takes a tenth of the time."""
     module = ll.Module("kernels")
     for name, prim in prims.items():
         emit_kernel(module, prim, name, machine=machine, contracts=contracts, aliased=aliased)
@@ -95,6 +95,6 @@ def beside_c(
     *,
     optimizes: bool = True,
 ) -> LlvmLibrary:
-    """Return kernels that must compute the very bits of the same kernels in C, compiled with these flags."""
+    """Return LLVM kernels that must compute exactly the bits of the C kernels compiled with these flags."""
     machine, contracts = machine_for(tuple(flags)), contracts_with(flags)
     return library_of(prims, machine, contracts=contracts, aliased=aliased, optimizes=optimizes)

@@ -1,4 +1,4 @@
-/* Many shared works from two threads at once, each piece counted; prints nothing unless something is wrong. */
+/* Runs many parallel jobs from two threads at once and counts each piece; prints nothing unless a count is wrong. */
 #include <mlfc_pool.h>
 #include <pthread.h>
 #include <stdio.h>

@@ -1,4 +1,4 @@
-"""Small programs made by hand."""
+"""Small hand-written programs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def add_constant(size: int) -> PrimFunc:
 
 
 def reverse_twice(size: int) -> PrimFunc:
-    """Return a copy by way of scratch."""
+    """Return a copy through scratch."""
     b = tb.StmtBuilder()
     data, output = (Buffer(name, (size,), "float32") for name in ("data", "output"))
     turned = Buffer("turned", (size,), "float32", "scratch")
@@ -60,7 +60,7 @@ def chain(size: int) -> tuple[Program, np.ndarray[tuple[int], np.dtype[np.float3
 def generated(
     program: Program, *, external_workspace: bool = False, module_name: str = "Chain v1", executor: str = "aot"
 ) -> GeneratedCode:
-    """Return the C of a program."""
+    """Return the generated C of a program."""
     unit = Unit(
         program, memory.plan(program), c_names.module_name(module_name), executor, external_workspace,
         target=Target("c", "test */", Features()), quantization={"Identity": Quantization(0.1, -3)},
@@ -69,7 +69,7 @@ def generated(
 
 
 def product(rows: int, reduction: int, columns: int) -> PrimFunc:
-    """Return the product of two matrices of int8; each row of the first is widened into scratch."""
+    """Return the product of two int8 matrices; each row of the first is widened into scratch."""
     b = tb.StmtBuilder(single_trips=True)
     data, weights = Buffer("data", (rows, reduction), "int8"), Buffer("weights", (columns, reduction), "int8")
     output = Buffer("output", (rows, columns), "int32")

@@ -1,4 +1,5 @@
-/* A runtime for host functions that launch kernels: it finds every function, and records what is called with what. */
+/* A runtime for host functions that launch kernels: it finds every function and records each call with its
+ * arguments. */
 #include <stdio.h>
 #include <string.h>
 #include <tvm/runtime/c_backend_api.h>
@@ -15,7 +16,7 @@ void TVMAPISetLastError(const char *message) { strncpy(text, message, sizeof tex
 
 const char *last_error(void) { return text; }
 
-/* what was called since the last time: a line for each call */
+/* the calls since the last query, one per line */
 const char *take_record(void) {
   static char taken[sizeof record];
   memcpy(taken, record, sizeof record);
@@ -29,7 +30,7 @@ int take_lookups(void) {
   return count;
 }
 
-/* lets the call of this number fail, counting from 1; 0 for none */
+/* the number of the call that fails, counting from 1; 0 for none */
 void refuse(int number) { refused_at = number; }
 
 void enter_context(void *context) { __tvm_module_ctx = context; }

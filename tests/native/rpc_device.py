@@ -1,4 +1,4 @@
-"""The C runtime's RPC server as a program of this machine, under sanitizers."""
+"""The C runtime's RPC server as a program for this machine, under sanitizers."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ PATIENT = Timeouts(5, WATCHDOG, WATCHDOG)
 
 
 def build_device(folder: Path, *flags: str) -> Path:
-    """Build the program with the limits of the template for boards."""
+    """Build the program with the limits of the board template."""
     tree = write_tree(folder)
     files = [PROGRAMS / "rpc_device.c", *sources(tree), tree / "runtime/host/platform.c"]
     return compile_c(tree, "rpc_device", files, [*STRICT, *SANITIZED, *flags], host=False)
 
 
 def transport(program: Path, timeouts: Timeouts = PATIENT) -> LineTransport:
-    """Return the line of a program that `build_device` made."""
+    """Return a line to a program built by `build_device`."""
     return program_transport([str(program)], program.parent, timeouts)

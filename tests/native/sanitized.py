@@ -1,4 +1,4 @@
-"""Running many kernels in one program under the sanitizers, on arrays of exactly their size."""
+"""Run many kernels in one program under the sanitizers, on arrays of exactly their size."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ int main(int argc, char **argv) {
 
 @dataclass(frozen=True, eq=False)
 class Job:
-    """A kernel, and the arrays for its inputs and constants in each of its runs."""
+    """A kernel, and its inputs and constants for each run."""
 
     label: str
     prim: PrimFunc
@@ -106,7 +106,7 @@ static int32_t run_{number}(void **buffers) {{
 
 
 def run_sanitized(jobs: Sequence[Job], folder: Path, compiler: Sequence[str]) -> tuple[list[list[Array]], str]:
-    """Return the outputs of every run of every job, and what the sanitizers said, with the job that it was said of."""
+    """Return the outputs of every run of every job, and the sanitizers' report with the label of the job."""
     program = _built(jobs, folder, compiler)
     with (folder / "data.bin").open("wb") as data:
         for number, job in enumerate(jobs):

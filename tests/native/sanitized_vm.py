@@ -1,4 +1,4 @@
-"""Run dynamic models in one program under the sanitizers, also where memory runs out."""
+"""Run dynamic models in one program under the sanitizers, including runs with too little memory."""
 
 from __future__ import annotations
 
@@ -173,7 +173,7 @@ int main(int argc, char **argv) {
 
 @dataclass(frozen=True, eq=False)
 class VmJob:
-    """A dynamic model under a name of its own, and the inputs of each of its runs."""
+    """A dynamic model under a unique name, and the inputs of each of its runs."""
 
     label: str
     factory: Factory

@@ -1,4 +1,4 @@
-"""A host as microTVM's is one, written from the protocol's description: requests are put together byte by byte."""
+"""A host like microTVM's, written from the protocol specification: requests are assembled byte by byte."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ Array = npt.NDArray[Any]
 INT, HANDLE, NULL, DTYPE, DEVICE, TENSOR, MODULE, FUNCTION, STR, BYTES, NDARRAY = 0, 3, 4, 5, 6, 7, 9, 10, 11, 12, 13
 CALL, RETURN, EXCEPTION, COPY_FROM, COPY_TO, COPY_ACK, GET_GLOBAL, FREE, ALLOCATE = 3, 4, 5, 6, 7, 8, 9, 10, 13
 CPU = struct.pack("<ii", 1, 0)
-# of a copy's request beside the data: length and code, the tensor of six dimensions at most, the number of bytes
+# size of a copy request without its data: length, code, tensor (up to six dimensions) and byte count
 COPY_OVERHEAD = 8 + 4 + 24 + 8 * 6 + 8 + 8
 
 
 class DeviceError(Exception):
-    """An exception that the device sent."""
+    """An exception from the device."""
 
 
 @dataclass(frozen=True)
 class Tensor:
-    """What a device says of a tensor: where it is, its dtype as code, bits and lanes, and its shape."""
+    """The device's description of a tensor: address, dtype (code, bits, lanes) and shape."""
 
     address: int
     dtype: tuple[int, int, int]
@@ -43,7 +43,7 @@ class Tensor:
 
 
 class SpecHost:
-    """The other side of an exchange of packets: a request goes in, its reply comes out."""
+    """The host side of the packet protocol: each request returns its reply."""
 
     def __init__(self, exchange: Callable[[bytes], bytes]) -> None:
         self._exchange = exchange
@@ -89,7 +89,7 @@ class SpecHost:
         self.request(FREE, _args((HANDLE, handle), (INT, kind)))
 
     def copy_to(self, tensor: Tensor, data: bytes) -> None:
-        """Copy all of a tensor, in pieces as the device takes them: each is the tensor with another offset."""
+        """Copy a whole tensor in pieces of the size that the device accepts, each with its own offset."""
         assert len(data) == tensor.nbytes
         for start in range(0, len(data), self._piece):
             piece = data[start : start + self._piece]
@@ -106,9 +106,9 @@ class SpecHost:
 
 
 class SpecGraph:
-    """A graph executor on the host, as far as setting inputs by name goes: its storages are on the device.
+    """A graph executor on the host whose storages are on the device. It can set inputs by name.
 
-    A storage that the firmware has a parameter for is where that is, for good: hosts of microTVM set it like any other.
+    The storage of a parameter in the firmware is that parameter's memory; microTVM hosts set it like any other.
     """
 
     def __init__(self, host: SpecHost, text: str) -> None:
@@ -143,7 +143,7 @@ class SpecGraph:
             self._host.copy_to(self.tensors[self._entries[name]], np.ascontiguousarray(arrays[name]).tobytes())
 
     def load_params(self, arrays: Mapping[str, Array]) -> None:
-        """Do what loading a parameter file does once it is read: in the order of the file."""
+        """Copy the parameters of a parameter file in the order of the file."""
         for name, array in arrays.items():
             self.set_input(**{name: array})
 

@@ -1,4 +1,4 @@
-"""Functions of libraries in the classic convention: any caller's arguments are checked before code touches them."""
+"""Library functions in the classic convention check all arguments from any caller before code accesses them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ WARNINGS = ("-std=c99", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-O1")
 INPUT, OUTPUT = "serving_default_dense_input:0", "StatefulPartitionedCall:0"
 MAIN = "tvmgen_hello___tvm_main__"
 SINE = 7, -16
-"""An input of the model, and what LiteRT computes of it."""
+"""An input of the model, and LiteRT's output for it."""
 
 
 def exported(
@@ -54,7 +54,7 @@ def tensors() -> tuple[np.ndarray, np.ndarray]:
 
 
 def call(library: LibraryModule, values: list[Any], codes: list[int], count: int | None = None) -> tuple[int, str]:
-    """Call the packed function as C would; return its status and the text of its error."""
+    """Call the packed function as C would; return its status and error message."""
     slots = (ctypes.c_int64 * max(1, len(values)))(
         *(ctypes.addressof(value) if isinstance(value, DLTensor) else value for value in values)
     )
@@ -81,7 +81,7 @@ def test_strides_and_offsets_are_heeded(library: LibraryModule) -> None:
     data[5] = SINE[0]
     first = array_tensor(data[:1].reshape(1, 1), cpu())
     first.byte_offset = 5
-    # a stride along one element is never used: writers of DLPack put anything there
+    # the stride of a dimension of size one is ignored: DLPack producers store any value there
     first.strides = ctypes.cast((ctypes.c_int64 * 2)(99, -3), ctypes.POINTER(ctypes.c_int64))
     assert call(library, [first, array_tensor(out, cpu())], [7, 7]) == (0, "")
     assert out[0, 0] == SINE[1]
@@ -238,7 +238,7 @@ def test_threads_wait_for_one_another(models: Path, tmp_path: Path) -> None:
             out = np.zeros((1, 12), np.int8)
             if turn % 3:
                 run(data, out)
-            else:  # through the C interface, on buffers of its own
+            else:  # through the C interface, on separate buffers
                 assert model.bind([data], [out])() == 0
             found.append(out.tolist())
         return found
@@ -268,7 +268,7 @@ def test_modules_that_share_their_workspace_wait_at_one_gate(models: Path, tmp_p
         library[name](data, out)
         assert out[0, 0] == SINE[1]
     assert library.address("tvmgen_mlfc_shared_gate") is not None
-    assert library.address("get_c_metadata") is None  # of which one?
+    assert library.address("get_c_metadata") is None  # it would be ambiguous
 
 
 def test_constants_that_callers_load_have_no_place_in_libraries(models: Path) -> None:
@@ -345,7 +345,7 @@ def test_libraries_load_and_fail_politely_where_tvm_ffi_is_not(models: Path, tmp
 
 
 def test_only_functions_on_tensors_are_found_by_a_models_name(models: Path) -> None:
-    # the code of a module alone has a function of the packed one's name that takes plain pointers
+    # the module's own code has a plain-pointer function with the name of the packed one
     factory = imported(models / "hello_world_int8.tflite", "hello")
     assert factory.lib.loaded().address(MAIN) is not None
     with pytest.raises(OptionError, match="unknown function 'hello'"):

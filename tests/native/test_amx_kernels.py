@@ -1,4 +1,4 @@
-"""Kernels by tiles of AMX: on this processor, in their form without tiles, and with tiles in plain C."""
+"""Kernels with AMX tiles: on this processor, in their form without tiles, and with tiles in plain C."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ PLAN = "mlfc.isa.amx.templates.AmxPlan.pays"
 def convolution(
     shape: tuple[int, ...], kernel: tuple[int, int], filters: int, *, dtype: str = "int8", **attrs: Any
 ) -> tuple[ir.Function, list[Array]]:
-    """Return a convolution of known sizes with its requantization, and data of extreme values too."""
+    """Return a convolution with static shapes and its requantization, and data that includes extreme values."""
     rng = np.random.default_rng(filters)
     x = ir.Var("x", ir.TensorType(shape, dtype))
     weights = rng.integers(-127, 128, (*kernel, shape[3], filters)).astype(np.int8)
@@ -80,7 +80,7 @@ LAYERS: dict[str, Callable[[], tuple[ir.Function, list[Array]]]] = {
             ("3x3_stride", -128, "DOUBLE"), ("stride_beyond_kernel", 5, "DOUBLE"), ("10x4", -128, "SINGLE"),
         ]
     },
-    # one tile behind four, or two; pairs of vectors and one; the last filters of a panel
+    # one tile behind four, or behind two; pairs of vectors and single ones; the last filters of a panel
     "rows_of_tiles": partial(convolution, (1, 3, 40, 8), (3, 3), 56, padding=(1, 1, 1, 1)),
     "dilated": partial(convolution, (1, 9, 11, 20), (3, 3), 20, padding=(2, 2, 2, 2), dilation=(2, 2)),
     "images": partial(convolution, (2, 5, 7, 64), (1, 3), 112),
@@ -92,7 +92,7 @@ LAYERS: dict[str, Callable[[], tuple[ir.Function, list[Array]]]] = {
 def bfloat_layer(
     shape: tuple[int, ...], kernel: tuple[int, int], filters: int, **attrs: Any
 ) -> tuple[ir.Function, list[Array]]:
-    """Return a convolution of bfloat16 with a bias, or a dense layer, and data."""
+    """Return a bfloat16 convolution with a bias, or a dense layer, and data."""
     rng = np.random.default_rng(filters)
 
     def numbers(*sizes: int) -> Array:
@@ -119,9 +119,9 @@ LAYERS |= BFLOATS
 
 @cache
 def lowered(name: str) -> tuple[LoweredGroup, list[Array]]:
-    """Return a layer by tiles and its inputs."""
+    """Return a layer lowered to tiles and its inputs."""
     group, inputs = LAYERS[name]()
-    with mock.patch(PLAN, True):  # layers that tests can interpret are too small for tiles
+    with mock.patch(PLAN, True):  # small enough for the interpreter, hence too small for tiles by default
         return lower_group(group, TILES), inputs
 
 
@@ -132,7 +132,7 @@ def plain(name: str) -> LoweredGroup:
 
 @pytest.fixture(scope="module")
 def expected(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Array]:
-    """Return what plain loops in C compute."""
+    """Return the results of plain C loops."""
     functions = [print_function(plain(name).prim, function_of(name)) for name in LAYERS]
     place = tmp_path_factory.mktemp("plain") / "plain.so"
     library = ctypes.CDLL(str(compile_shared({"plain.c": print_file(functions).encode()}, place, ("-O1",))))
@@ -161,7 +161,7 @@ def function_of(name: str) -> str:
 
 
 def assert_right(library: Any, expected: dict[str, Array]) -> None:
-    """Compare what a library computes with plain loops."""
+    """Compare a library's results with those of plain loops."""
     for name in LAYERS:
         ours, inputs = lowered(name)
         found = run_kernel(getattr(library, function_of(name)), ours.prim, [*inputs, *ours.constants])
@@ -169,7 +169,7 @@ def assert_right(library: Any, expected: dict[str, Array]) -> None:
 
 
 def assert_near(found: Array, expected: Array, name: str) -> None:
-    """Compare results: integers are the same, bfloat16 the nearest or, by another order, a neighbour."""
+    """Compare results: integers must be equal; bfloat16 may be a neighbour if the order of the sum differs."""
     if name not in BFLOATS:
         np.testing.assert_array_equal(found, expected, name)
         return
@@ -190,7 +190,7 @@ def test_the_meaning_of_the_instructions(expected: dict[str, Array]) -> None:
 def test_layers_are_what_plain_loops_compute(
     flags: tuple[str, ...], compiler: str, expected: dict[str, Array], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With tiles where this processor has them."""
+    """Use tiles if this processor has them."""
     monkeypatch.setenv("CC", need(compiler, compiler))
     files = {"layers.c": source().encode()}
     library = ctypes.CDLL(str(compile_shared(files, tmp_path / "layers.so", (*STRICT, "-O1", *flags))))
@@ -200,14 +200,14 @@ def test_layers_are_what_plain_loops_compute(
 def test_tiles_in_plain_c_compute_the_same(
     expected: dict[str, Array], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Any processor runs the code for tiles, with what ends the program where the instructions would fault."""
+    """Run the tile code on any processor; the program ends where the instructions would fault."""
     monkeypatch.setenv("CC", need("gcc", "gcc"))
     files = {"layers.c": source().encode()}
     flags = (*STRICT[:-2], "-O1", "-ffp-contract=off", "-include", str(STAND_IN))
     library = ctypes.CDLL(str(compile_shared(files, tmp_path / "layers.so", flags)))
     assert_right(library, expected)
     assert library.products_of_tiles() > 1000
-    assert library.open_tiles() == 0  # every kernel gives its tiles back
+    assert library.open_tiles() == 0  # every kernel releases its tiles
 
 
 @pytest.mark.parametrize("compiler", ["gcc", "clang"])
@@ -252,11 +252,11 @@ def conv_of(shape: tuple[int, ...], kernel: int, filters: int) -> LoweredGroup:
     [
         ((1, 16, 16, 32), 3, 32, True),
         ((1, 14, 14, 384), 1, 96, True),
-        ((1, 28, 28, 32), 1, 192, False),  # too few products for each sum that is stored
+        ((1, 28, 28, 32), 1, 192, False),  # too few products per stored sum
         ((1, 7, 7, 320), 1, 1280, True),
-        ((1, 1, 1, 1280), 1, 1000, False),  # one row of a tile
-        ((1, 112, 112, 16), 1, 96, False),  # a quarter of its depth
-        ((1, 48, 48, 68), 1, 64, False),  # 17 groups of four bytes, of which a tile takes no part
+        ((1, 1, 1, 1280), 1, 1000, False),  # a single tile row
+        ((1, 112, 112, 16), 1, 96, False),  # a quarter of a tile's depth
+        ((1, 48, 48, 68), 1, 64, False),  # 17 groups of four bytes, which do not split into equal tiles
     ],
 )
 def test_tiles_where_they_are_faster(shape: tuple[int, ...], kernel: int, filters: int, has_tiles: bool) -> None:
@@ -264,7 +264,7 @@ def test_tiles_where_they_are_faster(shape: tuple[int, ...], kernel: int, filter
 
 
 def of_batch(batch: Any, dtype: str) -> LoweredGroup:
-    """Return a convolution of so many images, or of a number that the run decides."""
+    """Return a convolution with a static or a dynamic batch size."""
     rng = np.random.default_rng(5)
     x = ir.Var("x", ir.TensorType((batch, 16, 16, 32), dtype))
     attrs: dict[str, Any] = {"data_layout": "NHWC", "kernel_layout": "HWIO", "padding": (1, 1, 1, 1)}
@@ -296,7 +296,7 @@ def test_sums_of_bfloats_in_the_order_of_the_references() -> None:
 
 
 def test_infinities_stay_in_their_row(tmp_path: Path) -> None:
-    """A row of 97 ends in the middle of a group of two, the other one of which is not the next row's first."""
+    """Check rows of 97 elements: the second half of the last pair must not be the next row's first element."""
     ours = lowered("bfloat_dense")[0]
     files = {"layer.c": print_file([print_function(ours.prim, "layer")]).encode()}
     library = ctypes.CDLL(str(compile_shared(files, tmp_path / "layer.so", (NATIVE, "-O1"))))
@@ -311,7 +311,7 @@ def test_threads_share_bands() -> None:
     parts = [item for item in walk(parallelize(prim).body) if isinstance(item, tir.Parallel)]
     assert len(parts) == 1
     opened = [item for item in walk(parts[0].body) if isinstance(item, tir.Allocate) and item.buffer.name == "tiles"]
-    assert opened  # each thread has tiles of its own
+    assert opened  # each thread has its own tiles
 
 
 def test_targets() -> None:

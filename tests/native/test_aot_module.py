@@ -1,4 +1,4 @@
-"""The runtime calls C of the interface's form rightly and refuses what the C could not bear."""
+"""The runtime calls C with the module interface correctly and rejects arguments that the C code cannot handle."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def module(library: Path) -> AotModule:
 
 
 class OnlyDlpack:
-    """An array of another library, as far as the runtime can see."""
+    """An array of another library, as seen by the runtime."""
 
     def __init__(self, array: Any) -> None:
         self.array = array

@@ -1,4 +1,4 @@
-"""Applications of the build systems that bring their own start-up, for modules with unusual names and types."""
+"""Applications of the build systems with their own start-up code, for modules with unusual names and types."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.usefixtures("quick_builds")
 
 BOARDS = {"zephyr": "host", "arduino": "arduino_mega", "esp_idf": "esp32c3", "cmsis_pack": "mps2-an386"}
 WARNINGS = ["-std=c99", "-Wall", "-Wextra", "-Wpedantic", "-Werror"]
-# what has no comments, or none that a licence could stand in
+# files without comments, or whose comments cannot contain a licence
 WITHOUT_LICENCE = {"library.properties"}
 
 
@@ -77,7 +77,7 @@ def test_inputs_in_the_workspace_are_zeros_without_test_vectors(models: Path, tm
     code = [path for part in ("model/codegen/host/src", "module", "app") for path in (folder / part).glob("*.c")]
     includes = ["-I", folder / "model/codegen/host/include", "-I", folder / "module"]
     renamed = ["-Dmain=application_main"]
-    # what a board's memory may hold when it is switched on
+    # the memory of a board may have any content after power-on
     runner = tmp_path / "runner.c"
     runner.write_text(
         f'#include <string.h>\n#include "{NAME}_model.h"\nint application_main(void);\n'

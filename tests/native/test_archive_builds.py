@@ -1,4 +1,4 @@
-"""What a firmware engineer does with an archive: extract, make, run the demo."""
+"""A firmware engineer's use of an archive: extract it, run make, run the demo."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.native.extracted import WARNINGS, extracted, imported, make, sum_fact
 
 DIGITS = Path(__file__).parents[2] / "examples" / "digits"
 QUICK = "-DCMAKE_C_FLAGS_RELEASE=-O0"
-# other tests build the same files with flags at which compilers look closer; sanitizers look at what is executed
+# no optimization for sanitizers, which check the executed code; other tests build the same files with -O1 warnings
 SANITIZED = WARNINGS.replace("-O1", "-O0")
 
 pytestmark = pytest.mark.usefixtures("unoptimized_builds")

@@ -1,4 +1,4 @@
-"""Attention by tiles of keys: against the definition in float64, the memory it takes, and the tiles it leaves out."""
+"""Attention by tiles of keys: results against the definition in float64, memory, and skipped tiles."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ CASES = {
 
 @pytest.fixture(scope="module")
 def merged() -> tuple[ir.IRModule, dict[str, Array]]:
-    """Return a module that has all cases, in the order of the table, and its inputs."""
+    """Return a module with all cases, in the order of the table, and its inputs."""
     inputs, outputs = {}, []
     for number, case in enumerate(CASES.values()):
         given = {f"c{number}_{index}": arg for index, arg in enumerate(case.args)}
@@ -180,7 +180,7 @@ def test_the_plan_has_no_scores() -> None:
 
 
 def steps(case: Case) -> int:
-    """Return how many statements the kernel runs."""
+    """Return the number of statements that the kernel executes."""
     prim = kernel(case, Features(vector_bytes=0, dot4=False))
     _, count = interpreter.run_counted(prim, case.args, [], step_limit=10**9)
     return count
@@ -195,7 +195,7 @@ def test_tiles_that_no_query_sees_are_left_out() -> None:
 
 
 def test_keys_behind_the_last_are_not_read(quick_builds: None) -> None:
-    """Else their values, times a weight of zero, would make everything NaN."""
+    """Put NaN behind the last key: if it were read, even a weight of zero would make the result NaN."""
     outputs, inputs = {}, {}
     for queries in (1, 20):
         case = Case((1, 2, 1, queries, 150, 16, 16), {}, [("lengths", integers(69))])

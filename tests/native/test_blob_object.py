@@ -1,4 +1,4 @@
-"""Objects that mlfc writes itself are what linkers and LLVM's reader take them for, on every machine."""
+"""Linkers and LLVM's reader accept the object files that mlfc writes, on every machine."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_llvm_reads_the_data_behind_the_headers(triple: str, tmp_path: Path) -> 
     assert data == BLOB + bytes(SECONDS_AT - len(BLOB)) + SECOND
 
 
-# what Linux's ABI of RISC-V has beyond LLVM's plainest processor
+# features of Linux's RISC-V ABI that LLVM's generic processor lacks
 RISCV = {
     "riscv64-unknown-linux-gnu": {"features": "+m,+a,+f,+d,+c", "abiname": "lp64d"},
     "riscv32-unknown-elf": {"features": "+c"},
@@ -103,7 +103,7 @@ def test_binutils_sees_aligned_data_that_all_may_read(triple: str, tmp_path: Pat
     assert f"Machine:                           {ELF[triple]}" in readelf("-h", path)
     table = readelf("-SsW", path)
     assert re.search(r"\.rodata +PROGBITS +0+ 0*40 0*345 00 +A +0 +0 64\n", table)
-    # on machines with a system, which alone can forbid that a stack is run
+    # only targets with an operating system can make the stack non-executable
     assert (".note.GNU-stack" in table) == ("linux" in triple)
     symbols = re.findall(r"(\w+) +(\d+) OBJECT +GLOBAL (\w+) +1 (\w+)\n", table)
     assert [(int(value, 16), int(size), seen, name) for value, size, seen, name in symbols] == [
@@ -144,13 +144,13 @@ def test_a_library_of_this_machine_has_it_where_it_must_lie(compiler: str, tmp_p
         address = ctypes.addressof(ctypes.c_char.in_dll(library, symbol))
         assert address % 64 == 0
         assert ctypes.string_at(address, len(data)) == data
-    # a linker that finds no note about the stack makes it one that can be run
+    # without the note, linkers make the stack executable
     assert re.search(r"GNU_STACK.* RW ", readelf("-lW", tmp_path / "a.so"))
 
 
 @dataclass(frozen=True)
 class Zeros:
-    """Many bytes that nobody has in memory; the last one is 7."""
+    """A large content that is never in memory as a whole; the last byte is 7."""
 
     nbytes: int
 

@@ -1,4 +1,4 @@
-"""Printed expressions against the interpreter: random ones, and every helper at its borders."""
+"""Printed expressions against the interpreter: random ones, and every helper at its boundary values."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ class Expressions:
 
 
 def assert_same(ours: Array, expected: Array, prim: PrimFunc) -> None:
-    if prim.output.dtype == "bfloat16":  # numpy does not know that its NaN equal one another
+    if prim.output.dtype == "bfloat16":  # numpy does not compare NaN of bfloat16 as equal
         ours, expected = ours.astype(np.float32), expected.astype(np.float32)
     np.testing.assert_array_equal(ours, expected, err_msg=print_function(prim).text)
 
@@ -123,7 +123,7 @@ def test_random_expressions(compiler: str, tmp_path: Path, monkeypatch: pytest.M
 
 
 class SmallIndices:
-    """Random index arithmetic over small numbers, which nothing overflows: C has its plain operators."""
+    """Random index arithmetic on small numbers that cannot overflow, so C uses its plain operators."""
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
@@ -166,7 +166,7 @@ def pointwise(name: str, dtypes_in: list[str], out: str, size: int, make: Any) -
 
 
 def requantize_inputs() -> list[Array]:
-    """Values near rounding ties and both ends, for each shift, under the multipliers at the ends of their range."""
+    """Return values near rounding ties and both ends for each shift, with the smallest and largest multipliers."""
     rng = np.random.default_rng(3)
     rows = []
     for shift in range(-31, 8):

@@ -1,4 +1,4 @@
-"""What we read in headers is what a C compiler reads; what we call a break is what breaks compiled callers."""
+"""The parser of headers agrees with a C compiler, and reported breaking changes do break compiled callers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def accepted(header: str, program: str) -> bool:
 
 
 def assertions(header: Header) -> Iterator[str]:
-    """Yield C that compiles only where a header has these declarations."""
+    """Yield C that only compiles if a header has these declarations."""
     yield "#include <stddef.h>"
     for name, fields in header.structs.items():
         for index, field in enumerate(fields):

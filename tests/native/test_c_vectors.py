@@ -1,4 +1,4 @@
-"""Printed vector code against the interpreter, with every compiler that is there."""
+"""Printed vector code against the interpreter, with every installed compiler."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ from tests.native.llvm_functions import run_kernel
 from tests.verify_tir import verify
 
 FILES = ((16,), (8, 4))
-"""Lanes of the vectors that are together in one file: the widest decide how many parts all have."""
+"""Vector lanes per file: the widest vector determines the number of parts of all vectors in its file."""
 WARNINGS = ("-std=c99", "-O1", "-Wall", "-Wextra", "-Wpedantic", "-Werror")
 
-# name: (flags, what the processor must have): how many parts vectors have, and the forms of dot4, differ
+# name: (flags, required processor features); the number of parts of a vector and the forms of dot4 differ
 MACHINES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "default": ((), ()),
     "native": (("-march=native",), ()),
@@ -45,7 +45,7 @@ MACHINES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 
 @cache
 def abilities() -> frozenset[str]:
-    """Return the abilities that Linux names of an x86 processor; none elsewhere."""
+    """Return the features that Linux reports for an x86 processor; an empty set elsewhere."""
     info = Path("/proc/cpuinfo")
     if platform.machine() not in ("x86_64", "AMD64") or not info.is_file():
         return frozenset()
@@ -54,13 +54,13 @@ def abilities() -> frozenset[str]:
 
 
 def runnable() -> list[str]:
-    """Return the names of MACHINES whose code this processor runs: each runs the forms that it has."""
+    """Return the names of the MACHINES whose code this processor can run."""
     names = [name for name, (_, needed) in MACHINES.items() if abilities().issuperset(needed)]
-    return [name for name in names if name != "default" or "x86-64" not in names]  # which are the same
+    return [name for name in names if name != "default" or "x86-64" not in names]  # the two are the same
 
 
 def tiled_product(rows: int, depth: int, lanes: int) -> PrimFunc:
-    """Return a matrix product with a register tile of rows x two vectors, and a clamp behind it."""
+    """Return a matrix product with a register tile of rows x two vectors, followed by a clamp."""
     b = tb.StmtBuilder()
     width = 2 * lanes
     data, output = Buffer("data", (rows, depth), "float32"), Buffer("output", (rows, width), "float32")
@@ -125,7 +125,7 @@ def random_arrays(buffers: tuple[Buffer, ...], seed: int) -> list[Any]:
 
 
 def moved_by_one(lanes: int) -> PrimFunc:
-    """Return a function whose store writes what the next part of the same statement reads."""
+    """Return a function whose store overwrites what the next part of the same statement reads."""
     b = tb.StmtBuilder()
     data, output = Buffer("data", (lanes + 1,), "float32"), Buffer("output", (lanes + 1,), "float32")
     row = b.local("row", (lanes + 1,), "float32")
@@ -151,7 +151,7 @@ def functions_of(widths: tuple[int, ...]) -> tuple[PrimFunc, ...]:
 
 
 def extremes(prim: PrimFunc) -> list[Any]:
-    """Return arrays of the largest and smallest numbers, among which pairs of products leave 16 bits."""
+    """Return arrays of the largest and smallest numbers, whose pairwise sums of products exceed 16 bits."""
     arrays = []
     for buffer in prim.params[:-1]:
         low, high = (-3e38, 3e38) if buffer.dtype == "float32" else dtypes.limits(buffer.dtype)
@@ -162,7 +162,7 @@ def extremes(prim: PrimFunc) -> list[Any]:
 
 @cache
 def expected_of(widths: tuple[int, ...]) -> list[tuple[PrimFunc, list[Any], Any]]:
-    """Return functions with arrays for their inputs and constants, and what the interpreter makes of them."""
+    """Return functions, arrays for their inputs and constants, and the interpreter's results."""
     found = []
     for seed, prim in enumerate(functions_of(widths)):
         for arrays in (random_arrays(prim.params[:-1], seed), extremes(prim)):
@@ -173,7 +173,7 @@ def expected_of(widths: tuple[int, ...]) -> list[tuple[PrimFunc, list[Any], Any]
 
 
 def linked_by_gcc(real: Callable[[Sequence[str], Path], None]) -> Callable[[Sequence[str], Path], None]:
-    """Return `toolchain.run_tool` that gives what zig compiles the C library of gcc: zig would compile one first."""
+    """Return a `toolchain.run_tool` that links with gcc, because zig would first compile its own C library."""
 
     def run_tool(command: Sequence[str], folder: Path) -> None:
         is_link = "-shared" in command
@@ -203,7 +203,7 @@ def test_vector_functions(compiler: str, machine: str, tmp_path: Path, monkeypat
             np.testing.assert_array_equal(functions.call(prim, inputs, constants), expected, err_msg=prim.name)
 
 
-# gcc and clang with no more of GNU C than their headers have
+# gcc and clang without GNU extensions beyond those in their headers
 PLAIN = """#include <math.h>
 #include <stdint.h>
 #include <string.h>
@@ -215,7 +215,7 @@ PLAIN = """#include <math.h>
 
 @pytest.mark.parametrize("compiler", ["gcc", "clang", "tcc"])
 def test_compilers_without_vectors(compiler: str, tmp_path: Path) -> None:
-    """Each lane is a scalar there; where lanes differ in number, the file does not compile."""
+    """Compile vectors as scalars per lane; a file with vectors of different numbers of lanes does not compile."""
     (tmp_path / "plain.h").write_text(PLAIN)
     plain = ("-O1", "-std=c99", "-pedantic-errors", "-ffp-contract=off", "-include", str(tmp_path / "plain.h"))
     flags = () if compiler == "tcc" else plain
@@ -235,7 +235,7 @@ def test_compilers_without_vectors(compiler: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("flags", [("-m32",), ("-m32", "-msse2"), ("-m32", "-march=haswell")], ids=" ".join)
 def test_32_bit_processors(flags: tuple[str, ...], tmp_path: Path) -> None:
-    """Floats are computed as long doubles there, which vectors of floats do not mix with."""
+    """Compile for processors that compute floats as long doubles, which cannot be mixed with float vectors."""
     gcc = need("gcc", "gcc")
     empty = tmp_path / "empty.c"
     empty.write_text("#include <stdint.h>\nint main(void) { return 0; }\n")

@@ -1,4 +1,4 @@
-"""The cache of built libraries: nothing that somebody else could have written is loaded, and damage heals itself."""
+"""The cache of built libraries never loads files that another user could have written, and repairs damaged entries."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ def base(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def passable(base: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A root of caches that another user can reach, unlike the tests' own folder."""
-    if find_compiler().is_zig:  # of this Python, which another user may not be allowed to start
+    """Yield a cache root that other users can access, unlike the tests' own folder."""
+    if find_compiler().is_zig:  # it belongs to this Python, which another user may not be allowed to run
         need("gcc", "gcc")
     with tempfile.TemporaryDirectory() as place:
         Path(place).chmod(0o755)
         monkeypatch.setenv("XDG_CACHE_HOME", place)
-        monkeypatch.setattr("tests.session_cache._FOLDER", [])  # which lies in the tests' own folder, too
+        monkeypatch.setattr("tests.session_cache._FOLDER", [])  # it is also in the tests' own folder
         yield Path(place)
 
 
@@ -61,7 +61,7 @@ def owned_by(user: int, *paths: Path) -> None:
 
 
 def in_child(user: int, work: Callable[[], bool]) -> None:
-    """Do work as a user, in a child of a fork, and fail if it gives False."""
+    """Run `work` as a user in a forked child, and fail if it returns False."""
     child = os.fork()
     if child == 0:
         signal.alarm(WATCHDOG_S)
@@ -125,7 +125,7 @@ def test_a_link_into_an_own_folder_is(base: Path, tmp_path: Path) -> None:
 def test_a_home_of_another_user_is_no_place_for_a_cache(
     base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As under ``sudo`` where it keeps HOME; the user then finds no files of root's in it."""
+    """Check HOME under ``sudo`` that keeps it: no root-owned files must appear in the user's home."""
     monkeypatch.delenv("XDG_CACHE_HOME")
     home = tmp_path / "home"
     home.mkdir()
@@ -291,7 +291,7 @@ def test_processes_that_build_the_same_at_once_both_have_it(base: Path) -> None:
 
 
 def stored(count: int, nbytes: int) -> list[Path]:
-    """Store entries, each used a second after the one before."""
+    """Store entries, each used one second after the previous one."""
     made = []
     for index in range(count):
         path = store_entry(f"{index:040x}", ".bin", bytes([index]) * nbytes)

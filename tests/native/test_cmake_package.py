@@ -1,4 +1,4 @@
-"""``find_package(mlfc)`` and ``mlfc_add_model``: models that a CMake project compiles as it is built."""
+"""``find_package(mlfc)`` and ``mlfc_add_model``: CMake projects that compile models in their builds."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ set(CMAKE_TRY_COMPILE_TARGET_TYPE STATIC_LIBRARY)
 
 @pytest.fixture
 def program(tmp_path: Path) -> Path:
-    """Return the program mlfc of this checkout, wherever it is installed."""
+    """Return the mlfc program of this checkout, even if another one is installed."""
     path = tmp_path / "prefix" / "bin" / "mlfc"
     path.parent.mkdir(parents=True)
     path.write_text(f'#!/bin/sh\nPYTHONPATH="{ROOT / "src"}" exec "{sys.executable}" -m mlfc "$@"\n')
@@ -156,7 +156,7 @@ def test_a_cross_build_is_for_its_core(
 
 
 def test_an_installation_is_found_by_its_prefix(tmp_path: Path, program: Path) -> None:
-    """As a wheel installs it: share/cmake/mlfc, and the program in bin."""
+    """Install as a wheel does: share/cmake/mlfc, and the program in bin."""
     prefix = program.parents[1]
     shutil.copytree(Path(mlfc.__file__).parent / "cmake", prefix / "share" / "cmake" / "mlfc")
     folder = project(tmp_path / "project", version="0.1")

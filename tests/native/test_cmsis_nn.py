@@ -1,4 +1,4 @@
-"""Code that calls CMSIS-NN compiles against its documented interface and computes what the compiler's own code does."""
+"""Code that calls CMSIS-NN compiles against its documented interface and computes the same as mlfc's own code."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def compiled(model: Path, byoc: tuple[str, ...], cpu: str) -> Factory:
 def test_models_give_the_same_integers(models: Path, name: str) -> None:
     factory = compiled(models / f"{name}.tflite", ("cmsis_nn",), "cortex-m4")
     own = [kernel.name for kernel in factory.program.kernels if kernel.external is None]
-    # what the library has is taken: convolutions, dense layers and additions
+    # all operators that the library has are offloaded: convolutions, dense layers and additions
     assert not any(re.search("conv|dense|add", kernel) for kernel in own)
     plain = compiled(models / f"{name}.tflite", (), "cortex-m4").runtime
     rng = np.random.default_rng(5)
@@ -62,7 +62,7 @@ def test_targets_with_vectors_keep_their_own_code(models: Path) -> None:
 
 
 def test_layers_that_round_once_keep_their_own_code(models: Path) -> None:
-    """LiteRT's fully connected layers round once, the library twice: integers stay the reference's."""
+    """LiteRT's fully connected layers round once, the library rounds twice; the results must be the reference's."""
     module, params = mlfc.import_model(models / "ad01_int8.tflite", byoc=["cmsis_nn"])
     factory = mlfc.build(module, "c -mcpu=cortex-m4", params)
     assert all(kernel.external is None for kernel in factory.program.kernels)
@@ -75,7 +75,7 @@ def test_without_the_library_the_error_says_what_is_missing(models: Path) -> Non
 
 
 def test_a_library_that_wants_more_memory_than_planned_is_not_called(models: Path) -> None:
-    """The stand-in's depthwise convolution wants what processors with DSP instructions do; a Cortex-M0 has none."""
+    """Plan for a Cortex-M0; the stand-in's depthwise convolution requires memory as with DSP instructions."""
     module = built(compiled(models / "kws_ref_model.tflite", ("cmsis_nn",), "cortex-m0"))
     with pytest.raises(RunError, match="-1"):
         module.run({info.name: np.zeros(info.shape, np.int8) for info in module.inputs})
@@ -99,7 +99,7 @@ def test_archives_hold_the_code_and_are_compiled_again_to_the_same(
 def test_a_library_in_the_environment_is_linked(
     models: Path, tmp_path: Path, command: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`LIBS` names it, for what is known before the build and for projects of CMake as for those of make."""
+    """`LIBS` names the library both for the estimate before the build and for projects built by CMake or make."""
     compiler = [need("arm-none-eabi-gcc", "a board's compiler"), "-mthumb", "-mcpu=cortex-m4", "-mfloat-abi=hard"]
     need("cmake", "cmake")
     library = tmp_path / "cmsis.o"

@@ -1,4 +1,4 @@
-"""Sizes of compiled code are those that binutils' ``size`` counts."""
+"""Sizes of compiled code equal those that binutils' ``size`` reports."""
 
 from __future__ import annotations
 
@@ -73,5 +73,5 @@ def test_code_of_tvm_compiles_with_our_headers(shared: Path) -> None:
     need("gcc", "gcc")
     folder = shared / "fixtures/tvm-0.14"
     totals = mlfc.diff(folder / "kws_aot_c.tar.xz", folder / "multi.tar.xz", compile_code=True)["totals"]
-    # the second holds the first's module and one more, whose weights have at least 264,192 bytes
+    # the second contains the first's module and another one with at least 264,192 bytes of weights
     assert totals["readonly_bytes"][1] - totals["readonly_bytes"][0] > 264_192

@@ -1,4 +1,4 @@
-"""Kernels for older processors: how much code they are, and that they compute what all others do."""
+"""Kernels for older processors: their code size, and the same results as all other kernels."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ pytestmark = pytest.mark.usefixtures("unoptimized_builds")
 
 Array = npt.NDArray[Any]
 OLD = ("x86-64", "x86-64-v3")
-SIDE = 7  # tiles leave pixels of it in both directions
-CHANNELS = 160  # whose weights are packed for 4 vectors and for the 2 that are left
+SIDE = 7  # not divisible by the tile size in either direction
+CHANNELS = 160  # packed as weights for 4 vectors and a remainder of 2
 
 
 def residual() -> onnx.ModelProto:
-    """Return a layer of one tap whose result is added to its input, and a depthwise layer of an odd width."""
+    """Return a 1x1 convolution with a residual addition, and a depthwise layer of odd width."""
     rng = np.random.default_rng(0)
     scale, zero = np.float32(0.05), np.int8(3)
     layers = {"point": (CHANNELS, CHANNELS, 1, 1), "deep": (CHANNELS, 1, 3, 3)}
@@ -74,7 +74,7 @@ def bodies(level: str) -> tuple[PrimFunc, PrimFunc]:
 
 
 def tiles(kernel: PrimFunc) -> tuple[int, int]:
-    """Return how many stores make results of sums, and how many vectors of sums the code writes products to."""
+    """Return the number of stores to the output, and the number of vector accumulators in the code."""
     stores = [stmt for stmt in walk(kernel.body) if isinstance(stmt, ir.Store)]
     sums = {
         (stmt.buffer, *map(str, stmt.indices))
@@ -86,7 +86,7 @@ def tiles(kernel: PrimFunc) -> tuple[int, int]:
 
 @pytest.mark.parametrize("level", OLD)
 def test_older_levels_have_one_kind_of_tile(level: str) -> None:
-    """Blocks of channels have their products and results once, whatever tiles leave of rows and columns."""
+    """Check that blocks of channels have one copy of the products and results, with no code for remainder tiles."""
     deep, point = bodies(level)
     assert tiles(point) == (2, 2 * 5)  # for weights of 4 vectors and of 2, each of 5 pixels
     assert tiles(deep) == (1, 4)
@@ -143,7 +143,7 @@ def float_layer(data: tuple[int, ...], taps: int, filters: int) -> relay.Functio
 
 @pytest.mark.parametrize(("taps", "expected", "usual_sums"), [(1, 10, 18), (3, 8, 22)], ids=["one tap", "transforms"])
 def test_floats_have_one_kind_of_tile_and_the_same_bits(taps: int, expected: int, usual_sums: int) -> None:
-    """Sums of 600 floats are added up by pieces, which the newest level has for all tiles before the next piece."""
+    """Sum 600 floats in pieces; on the newest level each piece is added for all tiles before the next piece starts."""
     group = float_layer((1, 13, 13, 600 if taps == 1 else 48), taps, 40)
     compact = replace(COMPACT, winograd=True)
     usual = replace(compact, compact=False)

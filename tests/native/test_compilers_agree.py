@@ -1,4 +1,4 @@
-"""Fused chains by every compiler at every level, against the interpreter, which shares no code with the printers."""
+"""Fused chains with every compiler at every level, against the interpreter, which shares no code with the printers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.native.differential import Batch
 from tests.native.fused_chains import Chain, chain_of, covering, without_tail
 
 SEED = 11
-# what compilers got wrong: a slope for each channel behind a residual, and copies that repeat
+# former miscompilations: a slope per channel behind a residual, and repeating copies
 KNOWN = [("conv_1x1_large", "where", 32), ("conv_1x1_large", "where", 48), ("tile", "residual", 4)]
 KNOWN += [("tile_twice", "copy", 8), ("tile_often", "copy", 4), ("concatenate", "where", 16)]
 SOURCES = Path(mlfc.__file__).parent
@@ -29,12 +29,12 @@ def known() -> list[Chain]:
 
 @cache
 def batch(level: str, start: int = 0, step: int = 1) -> Batch:
-    """Return what compilers got wrong, and every chain or some, for a level."""
+    """Return the known miscompiled chains, and every `step`-th other chain, for a level."""
     return Batch([*known(), *covering(SEED)[start::step]], f"c -mcpu={level}")
 
 
 def batch_for(level: str) -> Batch:
-    """Return every chain for this processor, and some for the least of its kind, whose kernels are much the same."""
+    """Return every chain for the native level, and a third of them for the lowest one, whose kernels are similar."""
     return batch(level) if level == "native" else batch(level, 1, 3)
 
 
@@ -43,7 +43,7 @@ def test_every_elementwise_operator_stands_in_a_chain() -> None:
 
 
 def sample() -> list[Build]:
-    """Return each compiler's highest level, and the least of one gcc and one clang; `python -m fuzz` takes all."""
+    """Return the highest level of each compiler and the lowest of one gcc and one clang; `python -m fuzz` runs all."""
     highest = [build for build in builds() if build.level == "native"]
     least = {build.name.split("-")[0]: build for build in builds() if build.level == runnable_levels()[0]}
     return [*highest, *(build for kind, build in least.items() if kind in ("gcc", "clang") and build not in highest)]
@@ -56,7 +56,7 @@ def test_c(build: Build, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("level", "half"), [("x86-64-v3", 0), ("x86-64-v4", 1)])
 def test_gcc_masks_no_load(level: str, half: int, tmp_path: Path) -> None:
-    """What only some lanes load is where gcc 12 goes wrong, on processors that few machines of tests have."""
+    """gcc 12 miscompiles masked loads on levels that few test machines support."""
     found = {name: compiler for name, compiler in compilers().items() if name.startswith("gcc")}
     if not found or platform.machine() not in ("x86_64", "AMD64"):
         pytest.skip("there is no gcc for x86-64")
@@ -74,7 +74,7 @@ def test_llvm(flags: tuple[str, ...]) -> None:
 
 
 def imports(paths: Iterable[Path]) -> set[str]:
-    """Return the modules of the package that files import, and those that these import."""
+    """Return the modules of the package that files import, directly or indirectly."""
     found: set[str] = set()
     waiting = list(paths)
     while waiting:

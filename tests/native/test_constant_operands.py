@@ -1,4 +1,4 @@
-"""Operators with loops of their own take constants as data, though the result is too much to fold."""
+"""Operators with their own loops accept constants as data, even if the result is too large to fold."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How many threads are the default: on machines that are made up, as Linux describes them."""
+"""The default number of threads, on simulated Linux machines."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from tests.conftest import need
 
 POOL = Path(__file__).parents[2] / "src" / "mlfc" / "crt" / "parallel"
-# the process may run on the processors that its arguments name
+# its arguments are the first processor that the process may run on, and the first one behind those
 MAIN = """
 #define _GNU_SOURCE
 #include <sched.h>
@@ -36,7 +36,7 @@ int main(int count, char** words) {
 
 
 def machine(folder: Path, sockets: int, cores: int, threads: int) -> Path:
-    """Write what Linux says of a machine: first one thread of each core, socket by socket, then the others."""
+    """Write Linux's description of a machine: first one thread of each core, socket by socket, then the others."""
     cpu = 0
     for _ in range(threads):
         for socket in range(sockets):
@@ -62,11 +62,11 @@ def counted(folder: Path, first: int, behind: int) -> int:
 @pytest.mark.parametrize(
     ("shape", "allowed", "expected"),
     [
-        ((1, 8, 2), (0, 16), 8),  # each core once, whatever its threads
-        ((2, 12, 2), (0, 48), 12),  # of one socket
+        ((1, 8, 2), (0, 16), 8),  # each core once, regardless of its threads
+        ((2, 12, 2), (0, 48), 12),  # those of one socket
         ((2, 12, 2), (6, 18), 6),  # half of each socket
-        ((2, 12, 2), (2, 16), 10),  # more of the first
-        ((2, 12, 2), (24, 40), 12),  # second threads alone, four of them of the other socket
+        ((2, 12, 2), (2, 16), 10),  # the socket with more of them
+        ((2, 12, 2), (24, 40), 12),  # second threads only, four of them on the other socket
         ((1, 1, 1), (0, 1), 1),
     ],
 )

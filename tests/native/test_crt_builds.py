@@ -1,4 +1,4 @@
-"""The C runtime compiles everywhere without a warning, and does what its headers say under sanitizers."""
+"""The C runtime compiles everywhere without a warning and behaves under sanitizers as its headers specify."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def test_layouts_and_codes_are_those_of_the_interface(
 def test_unit_program(tree: Path, program: str, flags: tuple[str, ...]) -> None:
     sanitized = () if "-m32" in flags else SANITIZED
     needed = sources(tree, rpc=False)
-    if program == "check_memory":  # in three forms, of which the other sources know nothing
+    if program == "check_memory":  # compiled in three configurations that the other sources do not support
         needed = [path for path in needed if path.parent.name in ("memory", "common")]
     files = [PROGRAMS / f"{program}.c", *needed, tree / "runtime/host/platform.c"]
     run(compile_c(tree, program, files, [*STRICT, *sanitized, *flags], host=False))

@@ -1,4 +1,4 @@
-"""The C graph executor: graphs of the format's description, forms that microTVM's could not take, and broken ones."""
+"""The C graph executor: graphs as the format is specified, forms that microTVM rejects, and invalid graphs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def crt(tmp_path_factory: pytest.TempPathFactory) -> Crt:
 
 
 def example() -> Node:
-    """Return y = x + p0, the example of the format's description with our operator."""
+    """Return y = x + p0, the example of the format specification with our operator."""
     return graph_of([null("x"), null("p0"), op("add", [[0, 0, 0], [1, 0, 0]])], [[1, 4], [4], [1, 4]], [[2, 0, 0]])
 
 

@@ -1,4 +1,4 @@
-"""The C reader of parameter files: the format's worked example, TVM's own files, broken ones, and use in place."""
+"""The C reader of parameter files: the specification's example, TVM's files, invalid files, and in-place use."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ EXAMPLE = bytes.fromhex(
     "0100000000000000 3fa1b496f0405edd 0000000000000000 01000000 00000000 01000000"
     "02 20 0100 0200000000000000 0800000000000000 00000040 00008040".replace(" ", "")
 )
-"""The worked example of the format: {"p0": float32 [2.0, 4.0]}."""
-ARRAY = 42  # where the array starts in it
+"""The example of the specification: {"p0": float32 [2.0, 4.0]}."""
+ARRAY = 42  # offset of the array
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +27,7 @@ def crt(tmp_path_factory: pytest.TempPathFactory) -> Crt:
 
 
 def graph(shape: tuple[int, ...] = (2,), name: str = "p0") -> Node:
-    """Return y = x + p0, with the parameter as first input."""
+    """Return y = x + p0, with the parameter as the first input."""
     return graph_of([null(name), null("x"), op("add", [[1, 0], [0, 0]])], [[*shape], [2, 2], [2, 2]], [[2, 0, 0]])
 
 
@@ -41,7 +41,7 @@ def test_worked_example(crt: Crt) -> None:
 
 
 def changed(at: int, form: str, value: int) -> bytes:
-    """Return the example with a number changed."""
+    """Return the example with one number changed."""
     data = bytearray(EXAMPLE)
     struct.pack_into(form, data, at, value)
     return bytes(data)
@@ -92,7 +92,7 @@ def test_shape_must_be_the_graphs(crt: Crt) -> None:
 
 
 def aligned(offset: int) -> tuple[ctypes.Array[ctypes.c_char], int]:
-    """Return memory, and an address in it where the example's elements stand `offset` bytes behind a multiple of 64."""
+    """Return memory with the example, and its address; its elements start `offset` bytes after a multiple of 64."""
     memory = ctypes.create_string_buffer(len(EXAMPLE) + 128)
     elements = len(EXAMPLE) - 8
     address = ctypes.addressof(memory)
@@ -151,7 +151,7 @@ def test_name_longer_than_the_limit(crt: Crt) -> None:
 
 def test_file_that_tvm_wrote(crt: Crt, shared: Path) -> None:
     weights = np.load(shared / "fixtures/tvm-0.14/conv_io.npz")["w"]
-    blocks = weights.reshape(2, 4, 2, 4, 3, 3).transpose(0, 2, 4, 5, 3, 1)  # OIHW as the file has it: OIHW4i4o
+    blocks = weights.reshape(2, 4, 2, 4, 3, 3).transpose(0, 2, 4, 5, 3, 1)  # OIHW in the file's layout, OIHW4i4o
     data = (shared / "fixtures/tvm-0.14/conv.params").read_bytes()
     with crt.create(graph(blocks.shape)) as executor:
         executor.load(data)

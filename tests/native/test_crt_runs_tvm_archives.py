@@ -1,4 +1,4 @@
-"""Archives that TVM 0.14 wrote run on our C runtime, in C, with the outputs that TVM's own build gave."""
+"""Archives written by TVM 0.14 run on our C runtime, in C, with the outputs of TVM's own build."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from tests.native.crt_build import NO_SYSTEM_LIB, PROGRAMS, compile_c, run, sources, unpack, write_tree
 
-# TVM's code declares variables that it does not use, calls functions without prototypes and shifts negative numbers.
+# TVM's code has unused variables, calls functions without prototypes and shifts negative numbers.
 TVM_CODE = ("-std=c99", "-w", "-g", "-fsanitize=address", "-fno-sanitize-recover=all")
 
 

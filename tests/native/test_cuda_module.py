@@ -1,4 +1,4 @@
-"""CUDA's whole way, from kernels' text to results: on a stand-in for the driver, and on a GPU where there is one."""
+"""The whole CUDA pipeline, from kernel source to results: on a stand-in for the driver, and on a GPU if present."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.usefixtures("quick_builds")
 
 ROOT = Path(__file__).parents[2]
 CASES = Path(cuda_cases.__file__)
-# in processes of their own: which driver a process has is settled when it first asks for a device
+# in separate processes, because a process chooses its driver when it first looks for a device
 DRIVERS = ("stand-in", *(("NVIDIA",) if mlfc.cuda(0).exists else ()))
 
 
@@ -103,7 +103,7 @@ for other in ours:
 
 
 def test_threads_keep_the_device_that_they_work_with(stand_in: dict[str, str]) -> None:
-    """A library that works with another GPU in this thread finds it current when we are done."""
+    """Check that the current context of another library's GPU is restored after each call."""
     done = run_python(stand_in, "-c", TWO_DEVICES)
     assert done.stdout.splitlines() == ["0 True True", "1 True True"] * 2, done.stderr
 
@@ -147,13 +147,13 @@ def test_what_is_missing_is_said(tmp_path: Path, before: str, library: bytes | N
     assert message in done.stdout
 
 
-# nvcc is no package of Debian or PyPI
+# nvcc is neither in Debian nor on PyPI
 COMPILERS = ("nvrtc", *(("nvcc",) if shutil.which("nvcc") else ()))
 
 
 @pytest.fixture(params=COMPILERS)
 def compiler(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Let `compile_cuda` find one compiler alone."""
+    """Restrict `compile_cuda` to one compiler."""
     if request.param == "nvcc":
         monkeypatch.setattr(cuda_compilers, "find_nvrtc", lambda: None)
     else:
@@ -203,7 +203,7 @@ def test_source_travels_where_no_compiler_is(monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.mark.parametrize("form", ["cu", "ptx", "cubin", "fatbin"])
 def test_modules_are_stored_as_tvm_stores_them(form: str) -> None:
-    """Field by field: format, kernels with types and launch parameters, code."""
+    """Compare field by field: format, kernels with types and launch parameters, code."""
     text, word = (lambda value: len(value).to_bytes(8, "little") + value), (lambda value: value.to_bytes(8, "little"))
     types = b"\x03\x40\x01\x00" + b"\x00\x20\x01\x00"
     tags = word(2) + text(b"blockIdx.x") + text(b"threadIdx.x")

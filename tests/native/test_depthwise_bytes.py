@@ -1,4 +1,4 @@
-"""Depthwise layers whose windows are kept in the bytes of lanes, against sums of int64: as C and as LLVM code."""
+"""Depthwise layers with windows packed into the bytes of lanes, against int64 sums: as C and as LLVM code."""
 
 from __future__ import annotations
 

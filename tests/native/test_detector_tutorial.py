@@ -1,4 +1,4 @@
-"""The tutorial of the object detector works as it stands, and its C has no warnings."""
+"""The tutorial of the object detector works as written, and its C compiles without warnings."""
 
 from __future__ import annotations
 

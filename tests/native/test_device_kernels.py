@@ -1,4 +1,4 @@
-"""Kernels of devices: every operator on an OpenCL device, against the references of its rule."""
+"""Device kernels: every operator on an OpenCL device, against its reference implementation."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ FAMILIES = {
 
 
 def lowered(module: ir.IRModule, features: Features = DEVICE) -> Program:
-    """Return a module's program for a device, every access proven in bounds."""
+    """Return a module's program for a device, with all accesses checked to be in bounds."""
     program = transform.lower(transform.run(module, {}), features)
     for kernel in program.kernels:
         verify(kernel)
@@ -72,7 +72,7 @@ def module_of(case: Case) -> tuple[ir.IRModule, dict[str, Any]]:
 
 
 def failures(cases: Sequence[Case], run_all: Callable[[Sequence[Program]], RunKernel]) -> list[str]:
-    """Return what goes wrong where the cases' programs run by what `run_all` makes for all of them."""
+    """Return the failures of the cases; `run_all` returns the function that runs the kernels of all programs."""
     modules = [module_of(case) for case in cases]
     programs = [lowered(module) for module, _ in modules]
     run = run_all(programs)
@@ -86,7 +86,7 @@ def failures(cases: Sequence[Case], run_all: Callable[[Sequence[Program]], RunKe
 
 
 def on_opencl(programs: Sequence[Program]) -> RunKernel:
-    """Return what runs the kernels of programs on the OpenCL device."""
+    """Return a function that runs the kernels of programs on the OpenCL device."""
     assert all(program.contracts_floats for program in programs)
     return OnOpencl([kernel for program in programs for kernel in program.kernels])
 
@@ -94,13 +94,13 @@ def on_opencl(programs: Sequence[Program]) -> RunKernel:
 @pytest.mark.parametrize(
     ("operator", "shape", "attrs", "blocks"),
     [
-        ("mean", (1, 112, 112, 32), {"axis": (1, 2)}, [(32, 8, 1), (32, 8, 1)]),  # in parts, and from them
+        ("mean", (1, 112, 112, 32), {"axis": (1, 2)}, [(32, 8, 1), (32, 8, 1)]),  # partial sums, then their sum
         ("nn.avg_pool2d", (1, 112, 112, 32), {"pool_size": (112, 112), "layout": "NHWC"}, [(32, 8, 1), (32, 8, 1)]),
         ("nn.max_pool2d", (1, 30, 11, 64), {"pool_size": (30, 11), "layout": "NHWC"}, [(32, 8, 1)]),
         ("nn.avg_pool2d", (1, 7, 7, 1280), {"pool_size": (7, 7), "layout": "NHWC"}, [(256, 1, 1)]),
         ("max", (3, 20000), {"axis": 1}, [(256, 1, 1), (32, 1, 1)]),
-        ("sum", (20000, 64), {"axis": 1}, [(32, 4, 1)]),  # four rows a group
-        ("sum", (64, 20000), {"axis": 0}, [(256, 1, 1)]),  # a column an item
+        ("sum", (20000, 64), {"axis": 1}, [(32, 4, 1)]),  # four rows per group
+        ("sum", (64, 20000), {"axis": 0}, [(256, 1, 1)]),  # one column per item
         ("argmax", (1, 64, 64, 21), {"axis": 3}, [(1, 128, 1)]),
         ("argmax", (1, 21, 64, 64), {"axis": 1}, [(64, 1, 1)]),
     ],
@@ -183,7 +183,7 @@ def test_cuda_text(family: str) -> None:
 
 @pytest.mark.parametrize("cases", [QUANTIZED, FLOAT], ids=["quantized", "float"])
 def test_cuda_text_of_tflite_operators(cases: list[TfliteCase]) -> None:
-    """LiteRT's results, those of integers bit for bit."""
+    """Compare with LiteRT's results; integers must be equal."""
     module, params = mlfc.import_model(model_of(cases))
     program = transform.lower(transform.run(module, params), DEVICE)
     inputs = inputs_of(cases, np.random.default_rng(6))

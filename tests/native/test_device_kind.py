@@ -1,4 +1,4 @@
-"""A kind of device that mlfc does not have: its target, its language and its driver are all that it takes."""
+"""A new kind of device needs only its target, its language and its driver."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from tests.conftest import need_opencl
 
 ROOT = Path(__file__).parents[2]
-# In a process of its own, because registries are the process's. OpenCL's compiler and queue stand in for the device's.
+# Runs in a separate process, because registries are global. OpenCL's compiler and queue stand in for the device's.
 CODE = """
 import sys
 import tarfile

@@ -1,4 +1,4 @@
-"""Graphs with tensors on devices: copies at the edges, tensors of the device in place, profiles by its clock."""
+"""Graphs with tensors on devices: copies at the edges, device tensors used in place, profiles by device clock."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.conftest import need_opencl
 pytestmark = pytest.mark.usefixtures("quick_builds")
 
 SHAPE = (1, 3, 8, 8)
-# host -> device, a kernel there, device -> device, back, an operator here
+# host -> device, a kernel there, device -> device, device -> host, an operator on the host
 GRAPH = {
     "nodes": [
         {"op": "null", "name": "x", "inputs": []},
@@ -83,7 +83,7 @@ print("equal")
 
 
 class Operators(Module):
-    """The functions of `GRAPH`: one that launches a kernel, one of Python."""
+    """The functions of `GRAPH`: one launches a kernel, one is written in Python."""
 
     def find_function(self, name: str) -> Any:
         if name == "plus_one":
@@ -174,11 +174,11 @@ def test_tensors_of_the_device_are_used_in_place(executor: GraphExecutor, factor
     tensor, out = array(first, device), empty((1, 4, 1, 1), "float32", device)
     executor.set_input_zero_copy("x", tensor)
     for image in (first, second):
-        tensor.copyfrom(image)  # the executor is not told
+        tensor.copyfrom(image)  # without a call to the executor
         executor.run()
         assert executor.get_output(0, out) is out
         np.testing.assert_allclose(out.numpy().reshape(1, 4), expected(factory, image), rtol=1e-4, atol=1e-5)
-    executor.set_input("x", array(first, device))  # a copy, in memory of the executor's own again
+    executor.set_input("x", array(first, device))  # copied; the executor uses its own memory again
     tensor.copyfrom(second)
     executor.run()
     np.testing.assert_allclose(executor.get_output(0).reshape(1, 4), expected(factory, first), rtol=1e-4, atol=1e-5)
@@ -228,7 +228,7 @@ def test_operators_are_timed_by_the_device(executor: GraphExecutor, device: Devi
 
 
 def test_memory_is_given_back(device: Device, factory: Factory) -> None:
-    gc.collect()  # executors of other tests
+    gc.collect()  # release executors of other tests
     before = len(device.api._sizes)
     made = factory["default"](device)
     assert len(device.api._sizes) > before
@@ -238,7 +238,7 @@ def test_memory_is_given_back(device: Device, factory: Factory) -> None:
 
 
 def test_a_machine_may_have_several_devices(device: Device, tmp_path: Path, factory: Factory) -> None:
-    """PoCL makes two of the processor: the model runs on each, on what the other one has."""
+    """Split the processor into two PoCL devices, and run the model on each with inputs from the other."""
     if "Portable Computing Language" not in device.api.driver:
         pytest.skip("only PoCL makes several devices of one; on Debian: apt-get install pocl-opencl-icd")
     mlfc.export_model_library_format(factory, tmp_path / "model.tar")

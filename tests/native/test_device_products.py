@@ -1,4 +1,4 @@
-"""Tiled products on devices: OpenCL, CUDA C++ as code of this processor, and the meaning of launches, against numpy."""
+"""Tiled products on devices against numpy: OpenCL, CUDA C++ on the host, and interpreted launches."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def opencl(groups: list[LoweredGroup]) -> OnOpencl:
 
 @pytest.fixture(scope="module")
 def unfused(groups: list[LoweredGroup]) -> tuple[OnOpencl, CudaOnHost]:
-    """Return kernels of the first cases whose products are rounded before they are added."""
+    """Return kernels of the first cases, which round products before adding them."""
     prims = [group.prim for group in groups[:UNFUSED]]
     return OnOpencl(prims, contracts=False), CudaOnHost(prims, contracts=False)
 
@@ -54,7 +54,7 @@ KNOWN: dict[int, np.ndarray] = {}
 
 
 def meaning(place: int, groups: list[LoweredGroup]) -> np.ndarray:
-    """Return what a case's launches mean, computed once."""
+    """Return the interpreter's result of a case's launches, computed once."""
     if place not in KNOWN:
         KNOWN[place] = interpreter.run(groups[place].prim, CASES[place].inputs, groups[place].constants)
     return KNOWN[place]
@@ -91,7 +91,7 @@ def test_small_results_are_shared_out_along_the_reduction(groups: list[LoweredGr
 def test_transposed_convolutions_are_a_product_for_each_phase(groups: list[LoweredGroup]) -> None:
     counts = {label: len(launches(group.prim)) for label, group in zip(LABELS, groups, strict=True)}
     assert counts["float-transposed-phases"] == 4
-    # two of three rows' phases and one of two columns' are reached by a tap
+    # taps reach two of three row phases and one of two column phases
     assert counts["int8-transposed-kernel-below-stride"] == 6
     assert counts["float-transposed-one-dimension"] == 3
     assert counts["float-transposed-depthwise"] == 1
@@ -122,7 +122,7 @@ def test_small_devices_get_what_they_can_hold(place: int, groups: list[LoweredGr
     for kernel in kernels:
         assert prod(kernel.block) <= 64
         assert kernel.shared_bytes <= 4096
-    # many are those of larger devices, whose meaning is known
+    # kernels equal to those of larger devices have been checked
     theirs = device_kernels(groups[place].prim, "same")
     blocks = [[kernel.block for kernel in made] for made in (kernels, theirs)]
     if blocks[0] != blocks[1] or device_source(kernels, "opencl") != device_source(theirs, "opencl"):

@@ -1,4 +1,4 @@
-"""Models on an OpenCL device beside the host: the results of the host, whatever runs where."""
+"""Models on an OpenCL device and the host: the host's results for any device placement."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tests.unit.test_passes import image
 
 pytestmark = pytest.mark.usefixtures("quick_builds", "quick_kernels")
 
-# integers are the same to the bit; of floats a device may sum in another order
+# integers must be equal; a device may sum floats in another order
 TOLERANCE = 1e-5
 ROOT = Path(__file__).parents[2]
 INTEGERS = ("kws_ref_model", "hello_world_int8")
@@ -41,7 +41,7 @@ def device() -> mlfc.runtime.Device:
 
 
 def network() -> bytes:
-    """Return a model with two ways of which one has a softmax in the middle."""
+    """Return a model with two branches, one of which has a softmax in the middle."""
     g = GraphMaker(5)
     first = g.node("Relu", [g.conv("x", 4, 4, 3)])
     soft = g.node("Softmax", [first], axis=1)
@@ -165,7 +165,7 @@ for target in ("opencl", "opencl -max_num_threads=64"):
 def test_devices_of_small_groups_get_kernels_that_suit_them(
     expected: list[np.ndarray], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """PoCL makes a device of small groups of the processor."""
+    """Limit PoCL's work groups to emulate a device with small groups."""
     monkeypatch.setenv("POCL_MAX_WORK_GROUP_SIZE", "64")
     monkeypatch.setenv("POCL_CACHE_DIR", str(tmp_path))
     done = subprocess.run([sys.executable, "-c", SMALL_DEVICE], capture_output=True, text=True, check=False, cwd=ROOT)

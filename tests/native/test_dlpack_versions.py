@@ -1,4 +1,4 @@
-"""Everything in C that sees tensors compiles with the header of DLPack 0.7, which TVM 0.14 has, as with ours."""
+"""All C code that uses tensors also compiles with the header of DLPack 0.7, which TVM 0.14 ships."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ COMPILERS = ("gcc", "clang")
 
 @pytest.fixture(scope="module")
 def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the runtime with the older header in the place of its own."""
+    """Return the runtime with its header replaced by the older one."""
     tree = write_tree(tmp_path_factory.mktemp("dlpack"))
     header = (DLPACK_0_7 / "dlpack" / "dlpack.h").read_bytes()
     assert b"kDLBool" not in header
@@ -28,7 +28,7 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def code(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """Return the C of modules that take and give every dtype: for the graph executor, and with packed AOT functions."""
+    """Return the C of modules with inputs and outputs of every dtype: graph executor and packed AOT functions."""
     folder = tmp_path_factory.mktemp("modules")
     inputs = tuple(ir.Var(f"x_{dtype}", ir.TensorType((2, 3), dtype)) for dtype in DTYPES)
     floats = [ir.call("cast", [x], dtype="float32") for x in inputs]

@@ -60,7 +60,7 @@ def test_a_host_creates_executors_on_the_device(models: Path, tmp_path: Path, op
     archive = archive_of(models / MODEL, tmp_path, **options)
     local = mlfc.load(archive)
     with session_of(archive, tmp_path) as session:
-        # microTVM's hosts know no other name
+        # microTVM hosts only use the name "default"
         first, second = session.create_aot_executor("default"), session.create_aot_executor("hello")
         assert (first.get_num_inputs(), first.get_num_outputs()) == (1, 1)
         assert first.get_input_index(first.get_input_name(0)) == 0
@@ -68,11 +68,11 @@ def test_a_host_creates_executors_on_the_device(models: Path, tmp_path: Path, op
         for executor, inputs in zip((first, second), given, strict=True):
             (array,) = inputs.values()
             executor.set_input(0, array)
-            # by the name in the tables, and by the model's own, which is no identifier
+            # by the name in the tables, and by the model's own name, which is not an identifier
             np.testing.assert_array_equal(executor.get_input(executor.get_input_name(0)), array)
             assert executor.get_input_name(0) != local.inputs[0].name
             np.testing.assert_array_equal(executor.get_input(local.inputs[0].name), array)
-        # each has tensors of its own
+        # each has its own tensors
         for executor, inputs in zip((first, second), given, strict=True):
             executor.run()
             (expected,) = local.run(inputs).values()

@@ -1,4 +1,4 @@
-"""Graphs that this machine runs with every operator in a program beside it compute what they compute here."""
+"""Graphs that run here with all operators in a program on the device compute the same as local ones."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_every_operator_is_timed_by_the_device(driven: DrivenModel, factory: Fac
         factory.code.function_names[call.kernel.name] for call in factory.program.calls
     ]
     assert len(measured.runs) == 2
-    # what the device's clock says is part of what this machine's clock says
+    # the device's times are part of the time measured here
     assert 0 < sum(item.nanoseconds for item in measured.operators) < 1e9 * max(measured.runs)
     for name, output in driven.run(inputs).items():
         np.testing.assert_array_equal(measured.outputs[name], output)
@@ -265,7 +265,7 @@ def test_parameters_are_in_the_firmware_and_others_are_sent(models: Path) -> Non
         tensor = RemoteTensor(address, (1,), (1, 8, 1), cpu())
         with pytest.raises(RemoteError, match="constants of the firmware"):
             remote.copy(tensor, tensor)
-        # other weights than the firmware's take memory of their own
+        # weights that differ from the firmware's get their own memory
         other = np.flip(factory.params[name]).copy()
         for runs in (executor, local.executor):
             runs.set_input(name, other)
@@ -280,7 +280,7 @@ def test_hosts_of_microtvm_set_all_parameters(factory: Factory) -> None:
     assert linked_storages(source.graph, source.params)
     with driven_model(source, HOST) as model:
         host = SpecHost(model._session.exchange)
-        # two executors at the same time, and the one that the model has
+        # two executors at the same time, beside the model's own
         graphs = [SpecGraph(host, factory.graph_json) for _ in range(2)]
         given = [seeded_inputs(local.inputs, seed) for seed in range(2)]
         graphs[0].set_input(**given[0], **factory.params)

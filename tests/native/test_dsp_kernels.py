@@ -1,4 +1,4 @@
-"""Templates for cores with ARM's DSP extension, in the portable form of their C, against numpy's integer sums."""
+"""Templates for cores with ARM's DSP extension, in their portable C form, against numpy's integer sums."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ MORE = {
     "depthwise_padding_beyond_kernel": Case((1, 2, 2, 3), (2, 2), 3, padding=(3, 3, 3, 3), groups=3),
 }
 ALL = {**CASES, **MORE}
-# a group convolution and taps with gaps between them are left to the plain templates
+# the plain templates handle group convolutions and dilation
 DECLINED = {"groups", "groups_1x1", "depthwise_dilated"}
 
 
@@ -65,12 +65,12 @@ def group(case: Case, weights: Array, zero: int, dtype: str = "int8") -> ir.Func
 
 
 def expected(case: Case, weights: Array, zero: int, data: Array) -> Array:
-    """Return the sums that a group computes."""
+    """Return the expected sums of a group."""
     sums = reference(case, data.astype(np.int64) - zero, weights.astype(np.int64))
     return sums + np.arange(case.filters) - 5
 
 
-Key: TypeAlias = "tuple[str, str, int, str]"  # a case, the data's dtype and zero point, what code is optimized for
+Key: TypeAlias = "tuple[str, str, int, str]"  # case, dtype and zero point of the data, optimization goal
 SIGNED: list[Key] = [
     (name, "int8", zero, optimize)
     for name in ALL
@@ -188,7 +188,7 @@ BIASES = (0, (1 << 29) - (1 << 20), -(1 << 29), (1 << 31) - (1 << 21))
 
 @pytest.mark.parametrize("name", ["1x1", "depthwise"])
 def test_requantization_is_that_of_other_targets(name: str) -> None:
-    """Ties and negatives included: scales of few bits make many of them."""
+    """Include ties and negative values: scales with few significant bits produce many ties."""
     case = CASES[name]
     weights = weights_of(case)
     plain, groups = Features(vector_bytes=0, dot4=False), {}
@@ -247,7 +247,7 @@ def test_the_portable_form_compiles_without_warnings_and_in_any_byte_order(
     for name in ("3x3_same", "depthwise", "first_layer"):
         case = ALL[name]
         groups[name] = requantized(case, weights_of(case), np.zeros(case.filters, np.int32), 0.002), DSP
-    # without the macro, words are put together byte by byte
+    # without the macro, words are assembled byte by byte
     kernels, others = (Kernels(groups, ["-O1", *WARNINGS, *more]) for more in ([], ["-U__BYTE_ORDER__"]))
     for name in groups:
         data = random_integers(np.random.default_rng(12), "int8", ALL[name].data)

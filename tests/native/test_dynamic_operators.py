@@ -1,4 +1,4 @@
-"""Operators on extents that the run decides: C and LLVM's code compute the bits of the kernels of known extents."""
+"""Operators on dynamic dimensions: C and LLVM code compute the same bits as kernels with static shapes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.dynamic_run import Job, differences
 from tests.edge_cases import NO_KERNEL
 
 CALLS = 1
-"""Of each operator; targets with vectors have every second one."""
+"""Number of calls per operator; targets with vectors get every second one."""
 FEATURES = (Features(vector_bytes=0, dot4=False), Features())
 
 MULTIPLE, EQUAL, BOUNDED, FIXED = "a multiple of", "have to be equal", "takes rows of at most", "expected .*fixed"
@@ -27,11 +27,11 @@ REFUSED = {
     "gather_nd": FIXED, "ml.pairwise_coupling": FIXED, "nn.attention": FIXED, "qnn.prod": FIXED,
     "qnn.resize_bilinear": FIXED, "signal.rfft": UNDECIDED,
 }  # fmt: skip
-"""Operators that refuse an open extent of these calls, and why: most of them take other extents."""
+"""Operators that reject a dynamic dimension in these calls, and why; most of them accept one elsewhere."""
 
 
 def lowered(call: DynamicCall, features: Features) -> Job | None:
-    """Return the kernels of a call at all its sizes; None where it has none."""
+    """Return the kernels of a call at all its sizes; None if it has none."""
     function = call.function
     if OPERATORS.get(call.spec.operator).kind in NO_KERNEL:
         return None

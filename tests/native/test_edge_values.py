@@ -1,4 +1,4 @@
-"""Tensors at the edges of what C can say: without dimensions, with infinities, with whole numbers as floats."""
+"""Tensors at the edges of what C can express: scalars, infinities and NaN, integers as float literals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ESP-IDF projects, by a stand-in for ESP-IDF's CMake functions, and by Kconfig's own grammar."""
+"""ESP-IDF projects, built with a stand-in for ESP-IDF's CMake functions and checked by Kconfig's own parser."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ BOARD = "esp32c3"
 
 
 def configured(folder: Path, monkeypatch: pytest.MonkeyPatch, more: str = "") -> kconfiglib.Kconfig:
-    """Return Kconfig's symbols with the example's defaults; whatever Kconfig warns of is a failure."""
+    """Return Kconfig's symbols with the example's defaults, and fail on any Kconfig warning."""
     defaults = folder / "examples" / NAME / "sdkconfig.defaults"
     defaults.write_text(defaults.read_text() + more)
     monkeypatch.setenv("COMPONENT_KCONFIG", str(folder / "Kconfig"))
     found = kconfiglib.Kconfig(str(STAND_IN / "Kconfig"), warn_to_stderr=False)
     found.warn_assign_undef = True
     found.load_config(str(defaults))
-    assert not [line for line in found.warnings if "IDF_TARGET" not in line]  # the build system sets it, not Kconfig
+    assert not [line for line in found.warnings if "IDF_TARGET" not in line]  # set by the build system, not by Kconfig
     return found
 
 
 def built(folder: Path, config: kconfiglib.Kconfig) -> str:
-    """Build and run the example; return what it printed."""
+    """Build and run the example; return its output."""
     values = folder / "config.cmake"
     lines = [f'set(CONFIG_{name} "{symbol.str_value}")' for name, symbol in config.syms.items() if symbol.orig_type]
     values.write_text("\n".join(line.replace('"n"', '""') for line in lines))

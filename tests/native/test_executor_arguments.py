@@ -1,4 +1,4 @@
-"""What is wrong with an argument of an executor is said with the argument's name, whichever executor it is."""
+"""All executors name the argument in errors about their arguments."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The graph executor and AOT code give the same bits, in the corner cases of both.
+"""The graph executor and AOT code compute the same bits, in the corner cases of both.
 
-ONNX Runtime is the reference. One archive has all models, once per executor, so the C compiler runs once.
+ONNX Runtime is the reference. One archive contains all models, once per executor, so the C compiler runs only once.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Executors on a device, made and driven by a host as microTVM's does: several at a time, and none left behind."""
+"""Executors on a device, created and driven by a microTVM-like host: several at a time, all freed in the end."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ pytestmark = pytest.mark.usefixtures("quick_builds")
 
 MODEL = "hello_world_int8.tflite"
 SESSIONS = 3
-# the folders of the runtime that microTVM's host project compiles
+# the runtime folders that microTVM's host project compiles
 LIBRARIES = (
     "microtvm_rpc_server", "microtvm_rpc_common", "aot_executor_module", "aot_executor", "graph_executor_module",
     "graph_executor", "common", "memory",
@@ -48,7 +48,7 @@ LIBRARIES = (
 
 @dataclass(frozen=True)
 class Device:
-    """A program with a model for both executors, and what its modules compute on this machine."""
+    """A program with a model for both executors, and the expected outputs of its modules."""
 
     program: Path
     graph: Factory
@@ -61,7 +61,7 @@ class Device:
 
 @pytest.fixture(scope="module")
 def device(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Device:
-    """Build the program as microTVM's host project does: every file of the model's sources, no folder of headers."""
+    """Build the program as microTVM's host project does: all sources of the model, without a header folder."""
     folder = tmp_path_factory.mktemp("device")
     module, params = mlfc.import_model(models / MODEL)
     graph = mlfc.build(module, params=params, executor="graph", module_name="graph")
@@ -94,7 +94,7 @@ def create_aot(host: SpecHost, name: str) -> int:
 
 
 def set_by_copies(host: SpecHost, module: int, arrays: dict[str, Any]) -> None:
-    """Set inputs as the wrappers of both executors do: get the tensor, and copy to it."""
+    """Set inputs like the wrappers of both executors: get the tensor, then copy into it."""
     for name, array in arrays.items():
         tensor = host.method(module, "get_input", (STR, name))
         assert isinstance(tensor, Tensor)
@@ -108,7 +108,7 @@ def output_of(host: SpecHost, module: int) -> bytes:
 
 
 def sanitized(arrays: dict[str, Any]) -> dict[str, Any]:
-    """Return inputs by the names that TVM's tables have for them."""
+    """Return inputs under their names in TVM's tables."""
     return {"".join(c if c.isalnum() else "_" for c in name): array for name, array in arrays.items()}
 
 
@@ -119,7 +119,7 @@ def test_two_graphs_and_two_modules_in_one_session(host: SpecHost, device: Devic
     graphs = [create_graph(host, device) for _ in range(2)]
     modules = [create_aot(host, name) for name in ("ahead", "default")]
     assert len({*graphs, *modules}) == 4
-    # parameters by copies, as set_input(**params) does, and as one file
+    # parameters one by one, as by set_input(**params), and as one file
     set_by_copies(host, graphs[0], {**inputs[0], **params})
     host.method(graphs[1], "load_params", (BYTES, save_params(params)))
     set_by_copies(host, graphs[1], inputs[1])
@@ -127,7 +127,7 @@ def test_two_graphs_and_two_modules_in_one_session(host: SpecHost, device: Devic
         set_by_copies(host, module, sanitized(given))
     for module, given in zip((*graphs, *modules), inputs, strict=True):
         assert output_of(host, module) == device.expected(given)
-    # one goes, the others stay
+    # freeing one leaves the others intact
     host.free(graphs[0], MODULE)
     host.free(modules[1], MODULE)
     for module, given in ((graphs[1], inputs[1]), (modules[0], inputs[2])):
@@ -181,10 +181,10 @@ def test_what_a_time_evaluator_makes_is_gone(host: SpecHost, device: Device, kin
         "graph": ((STR, device.graph.graph_json), (MODULE, lib), (INT, 1), (INT, 0)),
         "aot": ((MODULE, lib), (DEVICE, CPU), (STR, "ahead")),
     }
-    # more often than there are handles of modules
+    # more often than the number of module handles
     time_of(host, f"tvm.{kind}_executor.create", arguments[kind], number=100)
     assert host.call(host.get_global("test.count_live")) == start
-    # what was there before stays
+    # modules that existed before remain
     time_of(host, "runtime.SystemLib", ())
     assert host.system_lib() == lib
     assert create_aot(host, "default")
@@ -207,7 +207,7 @@ def test_sessions_leave_nothing_behind(device: Device) -> None:
             evaluator = host.call(make, (NULL, 0), (STR, "tvm.aot_executor.create"), *options, (STR, ""))
             host.call(int(evaluator), (MODULE, lib), (DEVICE, CPU), (STR, "ahead"))
             assert host.call(host.get_global("test.count_live")) > counts[-1]
-            if index % 2:  # the server starts again in the middle of the session
+            if index % 2:  # the server restarts in the middle of the session
                 with pytest.raises(SessionTerminatedError):
                     host.call(host.get_global("test.start_again"))
     line.close()

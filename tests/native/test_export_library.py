@@ -1,4 +1,4 @@
-"""Libraries that carry a tree of modules: written in every form, and loaded from files and bytes."""
+"""Libraries that contain a tree of modules: written in every format, and loaded from files and bytes."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def symbols(library: Path) -> set[str]:
 def test_one_file_makes_executors(executor: str, factories: dict[str, Factory], libraries: dict[str, Path]) -> None:
     loaded = mlfc.load_module(libraries[executor])
     assert loaded.type_key == KINDS[executor]
-    # as TVM has it: its runtime finds the tables of code compiled ahead of time through a module between
+    # as in TVM, whose runtime finds the tables of AOT code through an intermediate module
     between = {"aot": ["metadata_module"], "graph": []}[executor]
     assert [module.type_key for module in loaded.walk()] == [KINDS[executor], *between, "library"]
     model = loaded["default"](cpu(0))
@@ -142,7 +142,7 @@ int main(void) {{
     )
     subprocess.run([need("gcc", "gcc"), "main.c", path, "-lm", "-o", "main"], cwd=tmp_path, check=True)
     said = subprocess.run([tmp_path / "main"], capture_output=True, text=True, check=True).stdout.split()
-    # four entries: the factory, the module between, the library, the tree
+    # four entries: the factory, the intermediate module, the library, the tree
     assert said == ["0", str(int(only(factories["aot"].runtime.run(X))[0, 0])), "4"]
     with pytest.raises(ArchiveError, match="this is a static library"):
         mlfc.load_module(path)
@@ -171,7 +171,7 @@ def test_conventions_are_a_choice(factories: dict[str, Factory], libraries: dict
 
 
 class Linker:
-    """A linker as users of TVM write them."""
+    """A linker function as TVM users write them."""
 
     def __init__(self, triple: str | None = None) -> None:
         self.seen: list[str] = []
@@ -361,7 +361,7 @@ def test_commands_make_run_and_verify_libraries(models: Path, tmp_path: Path, co
 
 
 def test_a_file_that_replaced_a_loaded_one_is_loaded_itself(factories: dict[str, Factory], tmp_path: Path) -> None:
-    """The system would give the library that it has under this name already."""
+    """Load the new file although the system would return the library that it already has under this name."""
     library = tmp_path / "model.so"
     factories["aot"].export_library(library)
     before = mlfc.load_module(library)
@@ -372,7 +372,7 @@ def test_a_file_that_replaced_a_loaded_one_is_loaded_itself(factories: dict[str,
 
 
 def copies() -> set[str]:
-    """Return the numbers of this process's libraries that exist only in memory."""
+    """Return the inodes of this process's libraries that exist only in memory."""
     mapped = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace")
     return {line.split()[4] for line in mapped.splitlines() if "mlfc-library" in line}
 
@@ -395,7 +395,7 @@ def test_loading_again_and_again_keeps_no_files_open(factories: dict[str, Factor
     del loaded, module
     gc.collect()
     assert len(list(Path("/proc/self/fd").iterdir())) <= before
-    # what was loaded once is not copied for every time that it is loaded
+    # each content is copied at most once, however often it is loaded
     assert len(copies() - known) <= 6 + 5
 
 
@@ -416,10 +416,10 @@ def test_the_same_bytes_are_mapped_once(executor: str, libraries: dict[str, Path
         )
         memory.append(tracemalloc.get_traced_memory()[0])
     tracemalloc.stop()
-    # the loader's own heap may grow by an area or two; each load was six of them
+    # the loader's heap may grow by one or two mappings; each load was six of them
     assert counts[-1][0] - counts[0][0] < 10
     assert counts[-1][1] == counts[0][1]
-    # the interpreter's own lists go up and down, but thirty loads keep less than one copy
+    # the interpreter's lists grow and shrink, but thirty loads keep less than one copy
     assert memory[-1] - memory[1] < len(data)
 
 

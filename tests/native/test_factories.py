@@ -1,4 +1,4 @@
-"""What `build` returns runs as TVM's factories do; modules that share memory wait for one another."""
+"""The factories that `build` returns run like TVM's; modules with shared memory wait for one another."""
 
 from __future__ import annotations
 
@@ -69,5 +69,5 @@ def test_one_workspace_has_one_lock_however_often_it_is_loaded(tmp_path: Path) -
     made = factories()
     apart = compile_shared(link(made).files, tmp_path / "apart.so")
     locks = [AotModule(apart, module_info(factory))._lock for factory in made for _ in range(2)]
-    # a look inside, because a race is too rare to be waited for
+    # checks the locks themselves, because a race is too rare to test
     assert [locks[0] is locks[1], locks[2] is locks[3], locks[0] is locks[2]] == [True, True, False]

@@ -1,4 +1,4 @@
-"""Without fused multiply-adds, float sums are those of the references, bit for bit: from zero, in order, bias last."""
+"""Float sums without fused multiply-adds are bit-identical to the references': from zero, in order, bias last."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TARGETS = {"vector": Features(), "wide": Features(vector_registers=32), "plain":
 
 
 def in_order(data: Array, weights: Array, bias: Array, pad: int, depthwise: bool) -> Array:
-    """Return the convolution summed in float32: kernel row, kernel column, channel; taps outside are left out."""
+    """Return the convolution summed in float32 by kernel row, kernel column and channel, without taps outside."""
     height, width = (size + 2 * pad + 1 - kernel for size, kernel in zip(data.shape[1:3], weights.shape, strict=False))
     out = np.zeros((height, width, weights.shape[-1]), np.float32)
     for y in range(height):
@@ -77,7 +77,7 @@ def test_dense_sums_are_the_references_bit_for_bit(target: str) -> None:
 def test_long_sums_are_closer_to_the_truth_than_the_order_of_the_references(
     target: str, kernel: int, channels: int
 ) -> None:
-    """Pieces by row, by tap, of a run of channels with and without a divisor; a padded plane is read as runs."""
+    """Sum in pieces: by row, by tap, and by runs of channels with and without a divisor; padded planes use runs."""
     rng = np.random.default_rng(11)
     pad = min(kernel - 1, 1)
     data = rng.random((1, kernel, kernel + 1, channels), np.float32)

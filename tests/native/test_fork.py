@@ -1,6 +1,6 @@
-"""Children of a process that forks while other threads run models can run them too.
+"""Children of a process that forks while other threads run models can run the models, too.
 
-A child that hangs is ended by its own alarm, so its status is not 0; its run time does not matter.
+An alarm ends a child that hangs, so its status is not 0; its run time does not matter.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ GATE = Path(__file__).parent / "crt" / "check_gate.c"
 
 
 def status_of_child(work: Callable[[], bool]) -> int:
-    """Return the wait status of a child of a fork: 0 if its work gave True."""
+    """Return the wait status of a forked child; 0 if its work returned True."""
     child = os.fork()
     if child == 0:
         import signal
@@ -50,7 +50,7 @@ def status_of_child(work: Callable[[], bool]) -> int:
 
 @contextmanager
 def busy(work: Callable[[], Any]) -> Iterator[None]:
-    """Have another thread do the same work again and again."""
+    """Run work repeatedly in another thread."""
     ends, began = threading.Event(), threading.Event()
 
     def repeat() -> None:
@@ -70,7 +70,7 @@ def busy(work: Callable[[], Any]) -> Iterator[None]:
 
 @contextmanager
 def held_elsewhere(lock: Any) -> Iterator[None]:
-    """Have another thread hold a lock."""
+    """Hold a lock in another thread."""
     ends, began = threading.Event(), threading.Event()
 
     def hold() -> None:
@@ -117,7 +117,7 @@ def test_children_run_the_model_that_another_thread_runs(words: dict[str, Path],
 
 
 def test_children_call_functions_that_wait_for_one_another(words: dict[str, Path]) -> None:
-    """The gate is in the library: calls of packed functions hold no lock of Python's."""
+    """Call packed functions, whose gate is in the library; no Python lock is held."""
     run = LibraryModule(words["aot"])["words"]
     data, out = np.zeros((1, 49, 10, 1), np.int8), np.zeros((1, 12), np.int8)
     run(data, out)
@@ -178,7 +178,7 @@ def test_a_lock_stays_with_the_thread_that_forks(reentrant: bool) -> None:
 
 
 def test_objects_in_memory_run_in_a_child(models: Path) -> None:
-    """LLVM's linker links what is first called there."""
+    """Run code in a child that LLVM's linker links on its first call."""
     model = imported(models / "hello_world_int8.tflite", "hello", target="llvm").runtime
     other = imported(models / "hello_world_int8.tflite", "other", target="llvm")
     data = np.full((1, 1), 7, np.int8)

@@ -1,4 +1,4 @@
-"""A short seeded run of the mutants that ``make fuzz`` compares with ONNX Runtime and LiteRT, and of its own parts."""
+"""A short seeded run of the mutants that ``make fuzz`` compares with ONNX Runtime and LiteRT, and of its parts."""
 
 from __future__ import annotations
 

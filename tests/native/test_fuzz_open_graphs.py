@@ -1,4 +1,4 @@
-"""A short seeded run of the random graphs of open extents that ``make fuzz`` compares, and what they have found."""
+"""A short seeded run of the random dynamic graphs that ``make fuzz`` compares, and models with former faults."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from onnx import parser
 import mlfc
 from fuzz import open_graphs
 
-# a model, and the shapes of its inputs that it once was wrong for or refused
+# models and input shapes that were once computed wrongly or rejected
 FOUND = {
     "a branch decides the shape of the only output": (
         """(float[n, 2] x, float[1] f) => (float[a, 2] y) <float[1] zero = {0.}> {

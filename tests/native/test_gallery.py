@@ -1,4 +1,4 @@
-"""The examples of the gallery print what their READMEs say, and their models are small and of their own scripts."""
+"""The gallery's examples print what their READMEs show; their models are small and come from their own scripts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LIMIT = 200_000
 
 
 def run(name: str, monkeypatch: pytest.MonkeyPatch, *arguments: object) -> None:
-    """Run an example in this process, which has imported what takes long."""
+    """Run an example in this process, in which the slow imports are done."""
     folder = EXAMPLES / name
     monkeypatch.setattr(sys, "argv", [str(folder / "run.py"), *map(str, arguments)])
     monkeypatch.syspath_prepend(str(folder))
@@ -29,7 +29,7 @@ def run(name: str, monkeypatch: pytest.MonkeyPatch, *arguments: object) -> None:
     finally:
         for module in {*sys.modules} - before:
             if Path(getattr(sys.modules[module], "__file__", None) or "/").is_relative_to(EXAMPLES):
-                del sys.modules[module]  # another example may have a module of this name
+                del sys.modules[module]  # another example may have a module with this name
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def test_a_page_reads_digits(
     run("browser", monkeypatch, tmp_path / "digits.html")
     assert capsys.readouterr().out == GALLERY["printed"]("browser")
     page = (tmp_path / "digits.html").read_text()
-    assert not re.search(r"(?:src|href)=|https?://|@[A-Z]+@", page)  # nothing else is needed
+    assert not re.search(r"(?:src|href)=|https?://|@[A-Z]+@", page)  # the page needs no other file
 
 
 def test_a_picture_of_another_form_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Sums of bytes in generated C with the flags that ship: GCC 12 vectorizes plainer forms of them wrong."""
+"""Sums of bytes in generated C with the flags that ship; GCC 12 miscompiles simpler forms when it vectorizes them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The files of a module: they compile everywhere, say the truth about sizes, and run clean under sanitizers."""
+"""The files of a module compile everywhere, declare correct sizes, and run clean under sanitizers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.conftest import need
 from tests.native.programs import chain, generated
 
 WARNINGS = ["-std=c99", "-Wall", "-Wextra", "-Wpedantic", "-Wconversion", "-Werror"]
-SMALL, LARGE = 100, 200_000  # the large one's constants go to a binary file
+SMALL, LARGE = 100, 200_000  # the constants of the large one go to a binary file
 
 CALLER = """
 #include <stdio.h>
@@ -47,7 +47,7 @@ def compiler(name: str) -> list[str]:
 
 
 def written(code: GeneratedCode, folder: Path) -> list[str]:
-    """Write the files and return the sources' paths."""
+    """Write the files and return the paths of the sources."""
     for name, data in code.files.items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -63,7 +63,7 @@ def caller(code: GeneratedCode, size: int) -> str:
 
 
 def link(name: str, flags: list[str], sources: list[str], program: Path) -> None:
-    """Make a program of sources; what zig compiles gets the C library of gcc, for zig would compile one first."""
+    """Link a program; zig's objects use gcc's C library, because zig would first compile its own."""
     if name == "zig":
         objects = []
         for number, source in enumerate(sources):
@@ -82,7 +82,7 @@ def test_module_runs_clean_under_sanitizers(name: str, external: bool, size: int
     (tmp_path / "main.c").write_text(caller(code, size))
     sources = [*written(code, tmp_path), str(tmp_path / "main.c")]
     checks = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
-    if name == "zig":  # it has no sanitizers' runtimes: undefined behaviour traps
+    if name == "zig":  # zig has no sanitizer runtimes: undefined behaviour traps
         checks = ["-fsanitize=undefined", "-fsanitize-trap=undefined"]
     flags = ["-g", "-O1", "-std=c11", *checks, f"-I{tmp_path}/include"]
     link(name, flags, sources, tmp_path / "run")

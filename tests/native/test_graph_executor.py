@@ -1,4 +1,4 @@
-"""The graph executor in Python, on operators in C that are simple enough for numpy to say what must come out."""
+"""The graph executor in Python, on C operators simple enough for numpy to compute the expected results."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ SHAPE = [2, 3]
 
 
 class Builder:
-    """Writes graph JSON node by node; each entry has a block of its own unless it says which."""
+    """A writer of graph JSON, node by node; each entry has its own storage unless given one."""
 
     def __init__(self) -> None:
         self.document: dict[str, Any] = {
@@ -229,7 +229,7 @@ def test_operators_are_timed(lib: HostLibrary) -> None:
 
 
 class Python(Module):
-    """Operators in Python: what a module of another kind looks like to the executor."""
+    """Operators in Python, as an example of another kind of module."""
 
     type_key = "python"
 

@@ -1,4 +1,4 @@
-"""Models of float16 and bfloat16 from end to end: in C and by LLVM, by both executors and through an archive."""
+"""Models of float16 and bfloat16 end to end: in C and by LLVM, by both executors and through an archive."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def expected(made: onnx.ModelProto, x: npt.NDArray[Any], kind: str) -> list[Any]
     if kind == "float16":
         session = onnxruntime.InferenceSession(made.SerializeToString(), providers=["CPUExecutionProvider"])
         return list(session.run(None, {"x": x}))
-    return list(ReferenceEvaluator(made).run(None, {"x": x}))  # ONNX Runtime has no such convolution
+    return list(ReferenceEvaluator(made).run(None, {"x": x}))  # ONNX Runtime does not support this convolution
 
 
 @pytest.mark.usefixtures("quick_builds")
@@ -83,7 +83,7 @@ def test_models_of_halves_run_from_end_to_end(kind: str, target: str, executor: 
         for (name, ours), theirs in zip(found.items(), expected(made, x, kind), strict=True):
             assert ours.dtype == dtype, name
             difference = np.abs(ours.astype(np.float64) - np.asarray(theirs).astype(np.float64)).max()
-            # some four roundings of intermediate tensors, which the references place elsewhere
+            # about four roundings of intermediate tensors, which the references place differently
             assert difference <= 4 * unit, f"{name}: {difference}"
 
 
@@ -106,7 +106,7 @@ LAYERS: dict[str, tuple[str, dict[str, tuple[int, ...]], dict[str, tuple[int, ..
 
 
 def layers_model(kind: str) -> tuple[onnx.ModelProto, onnx.ModelProto, dict[str, npt.NDArray[Any]]]:
-    """Return a model of all layers, the same one in float32, and inputs."""
+    """Return a model with all layers, the same model in float32, and inputs."""
     dtype, code, _ = KINDS[kind]
     rng = np.random.default_rng(3)
     nodes, inputs, feeds, weights = [], {}, {}, {}
@@ -146,7 +146,7 @@ def test_layers_of_halves_use_the_templates_of_float32(kind: str, target: str) -
 
 
 def test_values_stay_float32_between_operators() -> None:
-    """A minimum or maximum is rounded once, other operators as often as 16-bit operators would."""
+    """Round a minimum or maximum once, and other operators as often as 16-bit operators would."""
 
     def half(op: str, *args: Any) -> Any:
         return tb.binary(op, *args)
@@ -161,5 +161,5 @@ def test_values_stay_float32_between_operators() -> None:
     values = np.linspace(-3, 3, 40).astype(np.float16)
     np.testing.assert_array_equal(run(before, [values]), run(after, [values]))
     exprs = [node for stmt in walk(after.body) for expr in own_exprs(stmt) for node in walk_expr(expr)]
-    assert sum(isinstance(node, Call) and node.name == "round_float16" for node in exprs) == 2  # and in what is left
+    assert sum(isinstance(node, Call) and node.name == "round_float16" for node in exprs) == 2  # one for the remainder
     assert {node.dtype for node in exprs if isinstance(node, Load) and node.buffer is x} == {"float16x16", "float16"}

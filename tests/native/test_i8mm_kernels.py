@@ -1,4 +1,4 @@
-"""Kernels for AArch64's products of matrices of bytes: here in their portable form, and emulated."""
+"""Kernels for AArch64's int8 matrix products: here in their portable form, and emulated."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ C_FLAGS = {
 
 
 def large_layer() -> tuple[ir.Function, list[Array]]:
-    """Return a convolution of 3x3 from 32 to 32 channels, with its requantization."""
+    """Return a 3x3 convolution from 32 to 32 channels, with its requantization."""
     rng = np.random.default_rng(5)
     x = ir.Var("x", ir.TensorType((1, 4, 8, 32), "int8"))
     weights = rng.integers(-127, 128, (3, 3, 32, 32)).astype(np.int8)
@@ -64,7 +64,7 @@ def dense_layer(rows: int, size: int, units: int) -> tuple[ir.Function, list[Arr
     return group, [rng.integers(-128, 128, (rows, size)).astype(np.int8)]
 
 
-# what is padded meets every zero point; the sums are rounded behind the products, whatever the layer
+# padding is tested with every zero point; rounding follows the products and does not depend on the layer
 LAYERS: dict[str, Callable[[], tuple[ir.Function, list[Array]]]] = {
     **{
         f"{name}-{zero}-{rounding}": partial(layer, name, zero, rounding, 0.01)
@@ -115,7 +115,7 @@ def expected(lowered: LoweredGroup, inputs: list[Array]) -> Array:
 
 @cache
 def lowered_layers() -> list[tuple[KernelRun, Array]]:
-    """Return layers, and what they compute."""
+    """Return layers and their expected results."""
     layers = [layer(name, -128, "DOUBLE", 0.01) for name in SERVED[:4]]
     lowered = [(lower_group(group, I8MM), inputs) for group, inputs in layers]
     return [(KernelRun(one.prim, [*inputs, *one.constants]), expected(one, inputs)) for one, inputs in lowered]
@@ -142,11 +142,11 @@ def test_llvm_code_has_the_instruction() -> None:
     group, _ = large_layer()
     emit_kernel(module, lower_group(group, I8MM).prim, "kernel", machine=machine, contracts=False)
     words = np.frombuffer(compile_object(module, machine)[: -1 & ~3], "<u4")[: 1 << 14]
-    assert np.count_nonzero(words & 0xFFE0FC00 == 0x4E80A400) >= 16  # smmla
+    assert np.count_nonzero(words & 0xFFE0FC00 == 0x4E80A400) >= 16  # the encoding of smmla
 
 
 def counted(features: Features, target: str, place: Path) -> int:
-    """Return how many instructions the kernel of the large layer takes under QEMU."""
+    """Return the number of instructions that the kernel of the large layer executes under QEMU."""
     group, inputs = large_layer()
     lowered = lower_group(group, features)
     place.mkdir()
@@ -158,7 +158,7 @@ def counted(features: Features, target: str, place: Path) -> int:
 
 
 def test_the_instructions_save_instructions(tmp_path: Path) -> None:
-    """295 thousand multiply-accumulates; the dot products of the same processor take twice as many instructions."""
+    """Count instructions for 295 thousand multiply-accumulates; dot products take twice as many."""
     pytest.importorskip("ziglang", reason="pip install ziglang")
     ours = counted(I8MM, TARGET, tmp_path / "i8mm")
     dots = counted(Features(), TARGET.replace("=+", "=+dotprod,+"), tmp_path / "dots")
@@ -166,7 +166,7 @@ def test_the_instructions_save_instructions(tmp_path: Path) -> None:
 
 
 def test_its_tile_saves_instructions_with_dot_products_too(tmp_path: Path) -> None:
-    """Bytes with a sign are multiplied by one instruction, and those without by two."""
+    """Count dot products: signed bytes take one instruction, unsigned ones two."""
     group, inputs = large_layer()
     counts = []
     for name, features in (("tile", I8MM), ("dots", Features())):

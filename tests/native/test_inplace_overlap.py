@@ -1,4 +1,4 @@
-"""Outputs that reach into their input: compiled kernels on one piece of memory give what they give on two."""
+"""Kernels whose output overlaps their input return the same results as with separate memory."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def convolution(name: str) -> ir.Function:
 def kernels() -> dict[str, Kernels[str]]:
     """Return the layers by family and name."""
     groups = {name: convolution(name) for name in ALL}
-    levels = {"plain": "-O2", "dsp": "-O0", "mve": "-O0"}  # what pointers may not share would show in plain loops
+    levels = {"plain": "-O2", "dsp": "-O0", "mve": "-O0"}  # plain loops would expose invalid `restrict`
     return {
         family: Kernels({name: (groups[name], features) for name in ALL}, (levels[family],), frozenset({0}))
         for family, features in FAMILIES.items()
@@ -52,7 +52,7 @@ def kernels() -> dict[str, Kernels[str]]:
 
 
 def run_apart_and_together(kernel: BuiltKernel, data: Array, distance: int) -> tuple[Array, Array]:
-    """Return the result on memory of its own, and where the output starts `distance` bytes before the input."""
+    """Return the result with separate memory, and the one whose output starts `distance` bytes before the input."""
     apart = kernel.run_in(kernel.library, data)
     memory = aligned((distance + max(data.nbytes, apart.nbytes) + 2 * ALIGNMENT,), np.uint8)
     place = memory[distance : distance + data.nbytes]

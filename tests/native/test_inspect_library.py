@@ -1,4 +1,4 @@
-"""What is read of a library's file without loading it."""
+"""Information that is read from a library's file without loading it."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_the_tree_and_the_functions_are_told(library: Path, factories: list[Fact
         "GraphExecutorFactory",
         "_lib",
     }
-    # the numbers of imports rise, and the library comes last
+    # imports have larger indices than their importers, and the library is last
     assert all(child > index for index, node in enumerate(tree) for child in node["imports"])
     graph = next(node for node in tree if node["type_key"] == "GraphExecutorFactory")
     assert graph["bytes"] > sum(array.nbytes for array in factories[1].params.values())
@@ -64,7 +64,7 @@ def test_the_size_of_the_blob_is_that_of_its_symbol(library: Path) -> None:
     tree = inspect_library(library)["library"]["trees"]["classic"]
     kinds = sum(8 + len(node["type_key"]) for node in tree)
     bodies = sum(node["bytes"] or 0 for node in tree)
-    # behind modules stands the tree: its name, and two lists of numbers
+    # the tree follows the modules: its name, and two lists of numbers
     lists = 8 * (1 + len(tree) + 1) + 8 * (1 + sum(len(node["imports"]) for node in tree))
     assert size == 8 + 8 + kinds + bodies + 8 + len("_import_tree") + lists
 
@@ -102,7 +102,7 @@ def test_other_forms_are_told_alike(suffix: str, library: Path, factories: list[
 
 @pytest.fixture(scope="module")
 def elsewhere(factories: list[Factory], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Libraries for other systems, by their files' names."""
+    """Return libraries for other systems by file name."""
     folder = tmp_path_factory.mktemp("elsewhere")
     files = {
         "windows.dll": "x86_64-windows-gnu",
@@ -183,7 +183,7 @@ def damaged_are_refused_or_read(path: Path, folder: Path) -> None:
     for _ in range(150):
         content = bytearray(data[: source.randrange(len(data))] if source.random() < 0.3 else data)
         for _ in range(source.randrange(1, 40)):
-            # most of what is read stands in headers, at both ends
+            # most of the parsed bytes are in headers at both ends
             place = source.choice((source.randrange(256), -source.randrange(1, 2500), source.randrange(len(data))))
             if abs(place) < len(content):
                 content[place] = source.randrange(256)

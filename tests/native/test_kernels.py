@@ -30,7 +30,7 @@ TARGETS = {
 
 @dataclass(frozen=True)
 class Case:
-    """A convolution: data (n, h, w, c), kernel (h, w), filters and what else is not 1 or 0."""
+    """A convolution: data (n, h, w, c), kernel (h, w), filters, and optional parameters."""
 
     data: tuple[int, ...]
     kernel: tuple[int, ...]
@@ -65,12 +65,12 @@ CASES = {
     "tall_bands": Case((1, 96, 40, 24), (3, 3), 16, padding=(1, 1, 1, 1)),
 }
 
-# with tiles that leave rests of rows, columns and channels
+# cases with remainder tiles of rows, columns and channels
 COMPACT_NAMES = (
     "1x1", "1x1_deep", "3x3_stride_asymmetric", "groups_1x1", "depthwise_stride", "depthwise_multiplier", "one_pixel",
 )  # fmt: skip
 
-# what the other targets share with these two is not compiled again
+# kernels that other targets share with default and plain are not compiled again
 PAIRS = [
     (name, target)
     for name in CASES
@@ -157,7 +157,7 @@ def test_float_convolution_with_bias_and_relu(name: str, target: str) -> None:
     np.testing.assert_allclose(float_kernels()[name, target](data), expected, rtol=1e-5, atol=2e-5)
 
 
-# the dtypes of data and weights, their zero points
+# dtypes of data and weights, and their zero points
 KINDS: dict[str, tuple[tuple[str, str], tuple[int, Any]]] = {
     "int8": (("int8", "int8"), (-7, 0)),
     "uint8_int8": (("uint8", "int8"), (255, 0)),
@@ -174,7 +174,7 @@ INTEGERS = (
         for kind in KINDS
         for name in ("3x3_stride_asymmetric", "depthwise", "groups")
         for target in ("default", "plain", "mve")
-        # MVE has instructions for int16 data, which tests/emulator/test_halves_on_boards.py runs
+        # MVE has instructions for int16 data; tests/emulator/test_halves_on_boards.py runs them
         if kind != "int8" and (kind, target) != ("int16", "mve")
     ]
 )

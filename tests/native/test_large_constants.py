@@ -1,4 +1,4 @@
-"""Constants that an assembler includes: built by every compiler, for 32-bit machines too, from any folder."""
+"""Constants that an assembler includes: built by every compiler, also for 32-bit machines, from any folder."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from mlfc.support.content import write_data
 from tests.conftest import need
 from tests.native.programs import chain, generated
 
-SIZE = BLOB_THRESHOLD // 4  # two arrays of so many floats are in a module, together more than the threshold
+SIZE = BLOB_THRESHOLD // 4  # a module has two arrays of this many floats, together above the threshold
 WARNINGS = ("-std=c99", "-Wall", "-Wextra", "-Wpedantic", "-Werror")
 
 MAIN = f"""
@@ -68,7 +68,7 @@ def test_program_reads_its_constants(name: str, flags: tuple[str, ...], tmp_path
         line = [*command, *WARNINGS, "-O1", "-fPIC", "-I", root / "include", "-c", source, "-o", objects[-1]]
         built = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, check=False)
         assert (built.returncode, built.stderr) == (0, "")
-    # zig would compile a C library first
+    # zig would first compile a C library
     linker = compiler("gcc") if name == "zig" else command
     subprocess.run([*linker, *objects, "-o", tmp_path / "program", "-lm"], check=True)
     output = subprocess.run([tmp_path / "program"], capture_output=True, check=True).stdout

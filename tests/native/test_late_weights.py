@@ -1,4 +1,4 @@
-"""Weights that come when the model runs: every kind of convolution gives what it gives with the same as constants."""
+"""Runtime weights: every kind of convolution computes the same as with constant weights."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_they_give_what_constants_give(tmp_path: Path) -> None:
 
     for number, (title, (operator, data, weights, attrs)) in enumerate(CASES.items()):
         x, value = given(f"x{number}", _values(data)), _values(weights)
-        # some weights lie in memory, others are computed where they are read
+        # some weights are loaded from memory, others are computed inline
         w: ir.Expr = given(f"w{number}", value)
         late[title] = ir.call(operator, [x, ir.call("negative", [w]) if number % 2 else w], **attrs)
         fixed[title] = ir.call(operator, [x, ir.const(-value if number % 2 else value)], **attrs)

@@ -1,4 +1,4 @@
-"""Host functions that launch kernels, with a runtime that records calls: what they call, in which order, with what."""
+"""Host functions that launch kernels, with a runtime that records the calls, their order and their arguments."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def launch(grid: tuple[int, int, int], block: tuple[int, int, int], target: Buff
 
 
 def program() -> Program:
-    """Return a program of a function with one launch and a function with two and scratch, on a device."""
+    """Return a device program with a function of one launch and a function of two launches and scratch."""
     shape = (SIZE,)
     data, weights, output = (Buffer(name, shape, "float32") for name in ("data", "weights", "output"))
     add = PrimFunc("fused_add", (data,), (weights,), output, (), launch((5, 1, 1), (8, 1, 1), output, weights))
@@ -63,7 +63,7 @@ def code(host: str = "c") -> GeneratedCode:
 
 
 def written(folder: Path, host: str = "c") -> tuple[dict[str, Data], str]:
-    """Write the runtime's headers; return the files to compile and the folder to include."""
+    """Write the runtime's headers; return the files to compile and the include folder."""
     headers = {path: data for path, data in crt_files("include").items() if path.endswith(".h")}
     for path, data in headers.items():
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
@@ -84,7 +84,7 @@ def library(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 
 def on_device(handle: int, device_id: int = 0) -> DLTensor:
-    """Return a tensor whose memory is a number that nobody may follow."""
+    """Return a tensor whose data pointer must not be dereferenced."""
     made = tensor(np.zeros(SIZE, np.float32))
     made.data, made.device_type, made.device_id = handle, OPENCL, device_id
     return made
@@ -130,7 +130,7 @@ def test_functions_are_looked_up_once_for_each_context(library: ctypes.CDLL) -> 
     assert library.take_lookups() == 0
     library.enter_context(0x2000)
     call(library, ADD, tensors)
-    assert library.take_lookups() == 2  # the kernel, and what sets the device
+    assert library.take_lookups() == 2  # the kernel, and the function that sets the device
     record(library)
 
 
@@ -138,7 +138,7 @@ def test_what_fails_says_why(library: ctypes.CDLL) -> None:
     tensors = [on_device(11), on_device(33), on_device(44)]
     library.refuse(2)
     assert call(library, TURN, tensors) == (-1, "the device is gone")
-    assert len(record(library)) == 2  # the second launch did not happen
+    assert len(record(library)) == 2  # the second launch was skipped
     library.enter_context(0)
     assert call(library, TURN, tensors) == (-1, "no module, or no room")
     library.enter_context(0x3000)

@@ -1,4 +1,4 @@
-"""Libraries with kernels for several levels of processors: which level runs where, and with what results."""
+"""Libraries with kernels for several processor levels: the level chosen on each processor, and its results."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.verify_tir import verify
 
 _EXAMPLES = Path(__file__).parents[2] / "examples" / "digits"
 MODEL, FLOATS = _EXAMPLES / "digits_int8.tflite", _EXAMPLES / "digits.onnx"
-# the levels' own flags are behind these, so that kernels take a tenth of the time to compile
+# with -O1 kernels compile in a tenth of the time; the flags of the levels follow
 QUICK = ("-O1",)
 X86 = [level.name for level in LEVELS.get("x86_64").levels]
 ARM = [level.name for level in LEVELS.get("aarch64").levels]
@@ -79,7 +79,7 @@ def build(target: str, model: Path = MODEL) -> Factory:
 
 
 def main_text(factory: Factory) -> str:
-    """Return a program that runs a model on data of its own, and prints level, status and results."""
+    """Return a program that runs a model on generated data and prints level, status and results."""
     (given,), (result,) = factory.interface().inputs, factory.interface().outputs
     names = {"float32": "float", "int8": "int8_t", "uint8": "uint8_t"}
     return (
@@ -92,7 +92,7 @@ def main_text(factory: Factory) -> str:
 
 
 def ran(command: Sequence[str], **variables: str) -> tuple[str, str, str, str]:
-    """Return the level, status and results that the program prints, and its messages."""
+    """Return the level, status and results printed by the program, and its messages."""
     environment = {key: value for key, value in os.environ.items() if key != "MLFC_CPU"} | variables
     done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
     level, status, results = done.stdout.split(" ", 2)
@@ -101,12 +101,12 @@ def ran(command: Sequence[str], **variables: str) -> tuple[str, str, str, str]:
 
 @pytest.fixture(scope="module")
 def x86(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the folder of a library for every x86-64, with its objects and a program that is linked to it."""
+    """Return a folder with a library for all x86-64 processors, its objects and a program linked to it."""
     gcc = need("gcc", "gcc")
     if this_platform().arch != "x86_64":
         pytest.skip("this machine is no x86-64")
     folder = tmp_path_factory.mktemp("levels")
-    with mock.patch("mlfc.isa.amx.templates.AmxPlan.pays", True):  # layers of digits are too small for tiles
+    with mock.patch("mlfc.isa.amx.templates.AmxPlan.pays", True):  # too small for tiles by default
         factory = build("c -mcpu=auto -mtriple=x86_64")
     factory.export_library(folder / "digits.so", cc=gcc, options=QUICK, workspace_dir=folder / "objects")
     (folder / "main.c").write_text(main_text(factory))
@@ -122,9 +122,9 @@ def test_every_processor_gets_the_kernels_that_it_can_run(x86: Path) -> None:
         "qemu64": X86[0],
         "Nehalem": X86[0],
         "Haswell": X86[1],
-        "Haswell,-xsave": X86[0],  # an operating system that does not save wide registers
+        "Haswell,-xsave": X86[0],  # like an operating system that does not save wide registers
         "Haswell,-movbe": X86[0],
-        "max": X86[1],  # the emulator has no AVX-512
+        "max": X86[1],  # the emulator does not support AVX-512
     }
     found = {cpu: ran([emulator, "-cpu", cpu, program]) for cpu in expected}
     found["here"] = ran([program])
@@ -144,7 +144,7 @@ def test_a_level_can_be_forced_and_is_refused_where_it_is_missing(x86: Path) -> 
 
 
 def test_programs_that_the_system_gives_no_tiles_run_without(x86: Path, tmp_path: Path) -> None:
-    """Linux refuses tiles where a signal handler's stack has no room for them."""
+    """Run where Linux denies tiles because the stack of a signal handler is too small for them."""
     gcc = need("gcc", "gcc")
     (tmp_path / "small.c").write_text(SMALL_STACK)
     run_tool([gcc, "small.c", "-ldl", "-o", "small"], tmp_path)
@@ -195,16 +195,16 @@ def test_long_bodies_stay_in_loops_for_older_processors() -> None:
     rolled = {name: text.count("MLF_ROLLED") for name, text in files.items() if "_lib1" in name}
     old, new = (rolled[f"src/digits_lib1_{level}.c"] for level in ("x86_64_v3", "x86_64_v4"))
     assert old > new
-    pixels = r"MLF_ROLLED\n *for \(int32_t (px|column_[0-9]+)"  # around the channels of a pixel, which are requantized
+    pixels = r"MLF_ROLLED\n *for \(int32_t (px|column_[0-9]+)"  # loops that requantize channels
     assert re.search(pixels, files["src/digits_lib1_x86_64_v3.c"])
     assert re.search(pixels, files["src/digits_lib1.c"])
     assert not re.search(pixels, files["src/digits_lib1_x86_64_v4.c"])
 
 
 def test_levels_share_weights_and_the_plan() -> None:
-    """Tiles of different numbers of registers read the same packed weights, within the memory that is planned."""
+    """Check that tiles with different numbers of registers read the same packed weights and fit the planned memory."""
     one, several = build("c"), build("c -mcpu=auto -mtriple=x86_64")
-    tables = {"slope", "rest", "above", "below"}  # of lines in float32, which take the place of no weights
+    tables = {"slope", "rest", "above", "below"}  # of float32 lines, which do not replace weights
     lines = [buffer for kernel in several.program.kernels for buffer in kernel.constants if buffer.name in tables]
     aligned = sum((buffer.nbytes + 63) // 64 * 64 for buffer in lines)
     assert one.code.sizes.constants <= several.code.sizes.constants <= one.code.sizes.constants + aligned
@@ -217,7 +217,7 @@ def test_levels_share_weights_and_the_plan() -> None:
 
 
 def arm_program(target: str, model: Path, folder: Path) -> list[str]:
-    """Return the command that runs a model on an AArch64 processor, whose name comes next, and the program."""
+    """Return an emulator command to be followed by the name of an AArch64 processor and the program."""
     pytest.importorskip("ziglang", reason="pip install ziglang")
     emulator = emulator_of(AARCH64)
     factory = build(f"{target} -mcpu=auto -mtriple={AARCH64}", model)
@@ -233,12 +233,12 @@ def arm_program(target: str, model: Path, folder: Path) -> list[str]:
     ("target", "model"), [("c", MODEL), ("c", FLOATS), ("llvm", MODEL)], ids=["bytes", "floats", "llvm"]
 )
 def test_processors_of_aarch64(target: str, model: Path, tmp_path: Path) -> None:
-    """Only SVE with vectors of the size that the kernels are compiled for is a level; of all others NEON is used."""
+    """Use SVE only with vectors of the size that kernels are compiled for, NEON on all other processors."""
     run, program = arm_program(target, model, tmp_path), str(tmp_path / "main")
-    # the bytes of vectors, of which this emulator has 64 where nothing is said
+    # vector length in bytes; the emulator's default is 64
     expected = {
         "cortex-a53": ARM[0],
-        "a64fx": ARM[0],  # SVE without dot products of bytes
+        "a64fx": ARM[0],  # SVE without byte dot products
         "cortex-a76": ARM[1],
         "max": ARM[2],
         "max,sve=off": ARM[2],
@@ -270,7 +270,7 @@ def test_processors_of_aarch64(target: str, model: Path, tmp_path: Path) -> None
     ],
 )
 def test_levels_have_the_kernels_that_they_make_faster(arch: str, model: Path, levels: list[str]) -> None:
-    """With 256 bits SVE multiplies as many bytes as NEON; floats have no products of bytes, and no tiles."""
+    """Omit SVE at 256 bits for bytes (no faster than NEON); floats have neither dot products nor tiles."""
     with mock.patch("mlfc.isa.amx.templates.AmxPlan.pays", True):
         factory = build(f"c -mcpu=auto -mtriple={arch}", model)
     files = {path: bytes(data).decode() for path, data in factory.code.files.items()}

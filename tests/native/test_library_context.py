@@ -1,4 +1,4 @@
-"""Code in libraries finds functions of imported modules and of this process, and their failures come back whole."""
+"""Library code finds functions of imported modules and of this process, and receives their errors unchanged."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ TVM_DLL int works(ARGUMENTS) {
 
 
 class Kitchen(Module):
-    """Functions of Python as a module that code imports."""
+    """Python functions as a module that library code imports."""
 
     type_key = "kitchen"
 
@@ -81,7 +81,7 @@ def library(path: Path) -> LibraryModule:
 
 @pytest.fixture
 def registered(request: pytest.FixtureRequest) -> str:
-    """A name for a global function that no other test has."""
+    """Return a name for a global function that no other test uses."""
     return f"test.{request.node.name}"
 
 
@@ -136,7 +136,7 @@ def test_one_library_loaded_twice_has_the_imports_of_each(path: Path) -> None:
 
 
 def test_the_same_library_from_memory_has_the_imports_of_each(path: Path) -> None:
-    """Its content is loaded under the first name, which is of another file when the second one comes."""
+    """Check that contents loaded under a reused name keep their own imports."""
     libraries = []
     with ExitStack() as others:
         for taste in ("sweet", "salty", "sour"):
@@ -144,7 +144,7 @@ def test_the_same_library_from_memory_has_the_imports_of_each(path: Path) -> Non
             kitchen.import_module(Kitchen(taste=lambda taste=taste: taste))
             with library_in_memory(path.read_bytes()) as name:
                 libraries.append(LibraryModule(name, kitchen))
-            others.enter_context(Path(os.devnull).open("rb"))  # it gets the number of the descriptor
+            others.enter_context(Path(os.devnull).open("rb"))  # takes the file descriptor's number
     assert [library["call"]("taste") for library in libraries] == ["sweet", "salty", "sour"]
 
 
@@ -153,7 +153,7 @@ def test_a_library_goes_back_to_who_still_has_it(path: Path) -> None:
     first.import_module(Kitchen(taste=lambda: "sweet"))
     second = LibraryModule(path)
     second.import_module(Kitchen(taste=lambda: "salty"))
-    assert first["call"]("taste") == "salty"  # one library has one context: the last one's
+    assert first["call"]("taste") == "salty"  # a library has one context: that of the last importer
     del second
     gc.collect()
     assert first["call"]("taste") == "sweet"
@@ -220,7 +220,7 @@ def test_data_is_no_function(library: LibraryModule) -> None:
         library[CONTEXT]
 
 
-# code as TVM's LLVM compiler makes it: no runtime of its own, everything through the variables
+# code as TVM's LLVM compiler generates it: without its own runtime, everything through the variables
 BARE = rb"""
 #include <stdint.h>
 #include <stddef.h>
@@ -275,7 +275,7 @@ def test_code_without_a_runtime_gets_one(bare: LibraryModule) -> None:
         bare["parallel"](3)
 
 
-# a loader as TVM's: it fills variables, finds the entry by its text, and asks it for the tables of the model
+# a loader like TVM's: it sets variables, finds the entry by its name, and queries it for the model's tables
 LOADER = r"""
 #include <dlfcn.h>
 #include <stdint.h>

@@ -1,4 +1,4 @@
-"""Code that LLVM's linker puts into this process, wherever the process has room."""
+"""Code linked by LLVM into this process, at any free addresses."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.conftest import WATCHDOG
 pytestmark = pytest.mark.usefixtures("quick_builds")
 
 DIGITS = Path(__file__).resolve().parents[2] / "examples" / "digits" / "digits.onnx"
-# holes of a few pages, and between them and the next room more than a processor's instructions reach
+# small holes in memory that are further apart than the reach of the processor's branch instructions
 IN_SCATTERED_MEMORY = """
 import ctypes, mmap, sys
 from itertools import pairwise

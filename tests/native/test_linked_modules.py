@@ -1,4 +1,4 @@
-"""Several modules in one library: they compute what each computes alone, and what they share is there once."""
+"""Several modules in one library compute the same as each module alone, and share common code and weights."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.usefixtures("quick_builds")
 
 
 def network(*, second: int = 1, wide: bool = False) -> ir.IRModule:
-    """Return two dense layers and a softmax; models of one `second` have the same second layer's weights."""
+    """Return two dense layers and a softmax; models with equal `second` share the second layer's weights."""
     width = 32 if wide else 16
     rng = np.random.default_rng(0)
     first = ir.Constant(rng.standard_normal((width, 8)).astype(np.float32))
@@ -85,7 +85,7 @@ def test_equal_kernels_are_there_once(tmp_path: Path) -> None:
     together = {name for code in linked.modules for name in code.function_names.values()}
     assert together <= set(sizes)
     assert len(together) < len(apart)
-    # the softmax of ten numbers is the same in all three
+    # all three share the softmax of ten numbers
     assert sum("softmax" in name for name in together) == 1
 
 
@@ -94,7 +94,7 @@ def test_shared_weights_are_there_once(tmp_path: Path) -> None:
     linked = link(made, share_weights=True)
     sizes = symbols(objects(linked.files, tmp_path))
     weights = {name: size for name, size in sizes.items() if name.startswith("tvmgen_mlfc_shared_constant")}
-    # one and two have the first layer in common
+    # one and two share the first layer
     assert list(weights.values()) == [16 * 8 * 4] == [linked.constants_bytes]
     assert [code.sizes.shared_constants for code in linked.modules] == [16 * 8 * 4, 16 * 8 * 4, 0]
     headers = [to_bytes(linked.files[f"include/tvmgen_{name}.h"]).decode() for name in ("one", "two", "wide")]

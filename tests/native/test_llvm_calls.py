@@ -1,4 +1,4 @@
-"""C calls the functions of LLVM's objects as the header declares them, on every kind of processor at hand."""
+"""C calls the functions of LLVM objects as declared in the header, on every available kind of processor."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ SYSTEMS = (
 
 
 def network(inputs: int, outputs: int) -> ir.IRModule:
-    """Return weighted sums of so many inputs."""
+    """Return a module whose outputs are weighted sums of its inputs."""
 
     def body(number: int) -> Callable[[Any], Any]:
         def weighted(v: Any) -> Any:
@@ -56,7 +56,7 @@ def network(inputs: int, outputs: int) -> ir.IRModule:
 
 
 def main_file(inputs: int, outputs: int, *, io: bool, external: bool) -> str:
-    """Return a program that feeds input i with i + j/4 at place j and prints all outputs."""
+    """Return a program that sets element j of input i to i + j/4 and prints all outputs."""
     pools = "pools" if external else ""
     lines = ["#include <stdio.h>", '#include "tvmgen_model.h"', "int main(void) {", "  int failed = 0;"]
     if external:

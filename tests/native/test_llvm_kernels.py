@@ -1,4 +1,4 @@
-"""Kernels as LLVM's objects: every processor's own instructions, and the same results with all of them."""
+"""Kernels as LLVM objects: the instructions of each processor, and the same results with all of them."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ from tests.native.test_c_vectors import (
 from tests.native.test_dsp_kernels import ALL, DSP, requantized, weights_of
 from tests.native.test_kernels import CASES, attributes, random_integers
 
-# name: (target, what the processor must have)
+# name: (target, required processor features)
 X86 = {
     "v1": ("llvm -mcpu=x86-64", ("sse2",)),
     "v2": ("llvm -mcpu=x86-64-v2", ("sse4_2",)),
@@ -97,7 +97,7 @@ def test_dot_products_are_the_processors_own(cpu: str, attributes: str, pattern:
 
 
 def dsp_operations() -> PrimFunc:
-    """Return a function of all operations on words."""
+    """Return a function with all operations on words."""
     size = 24
     data = Buffer("data", (size, 4), "int8")
     weights = Buffer("weights", (size, 2), "int16")
@@ -134,7 +134,7 @@ def test_products_and_sums_are_fused_only_where_they_may_be(lanes: int) -> None:
 
 @pytest.mark.parametrize("use", ["added", "subtracted", "added twice", "stored too"])
 def test_products_with_a_name_are_fused_as_by_gcc(use: str, tmp_path: Path) -> None:
-    """A long expression is cut into statements; static and dynamic kernels may cut it at different places."""
+    """Fuse through names: long expressions are split, and static and dynamic kernels may be split differently."""
     x, y = Buffer("x", (64,), "float32"), Buffer("y", (64,), "float32")
     output = Buffer("output", (64, 2), "float32")
     stmts = tb.StmtBuilder()
@@ -180,7 +180,7 @@ def test_only_sums_that_are_proven_to_fit_are_promised_not_to_wrap() -> None:
     machine = machine_of(parse_target("llvm -mtriple=x86_64-linux-gnu"))
     emit_kernel(module, PrimFunc("sums", (data,), (), output, (), b.finish()), "sums", machine=machine, contracts=False)
     assert re.search(r"mul nsw i32 .*3", str(module))
-    assert re.search(r"add i32 ", str(module))  # the value may be any
+    assert re.search(r"add i32 ", str(module))  # it may overflow
 
 
 def test_a_fence_is_no_instruction() -> None:
@@ -197,7 +197,7 @@ def test_a_fence_is_no_instruction() -> None:
     fenced, plain = (
         re.findall(r"^\t(?!\.|#)\S.*$", assembly(two(flag), target), re.MULTILINE) for flag in (True, False)
     )
-    assert sum("(%rdi)" in line for line in fenced) == 2  # what the loop-level code orders: load again
+    assert sum("(%rdi)" in line for line in fenced) == 2  # the fence forces a second load
     assert sum("(%rdi)" in line for line in plain) == 1
     assert not any(line.split()[0] in ("mfence", "lock") for line in fenced)
 
@@ -220,7 +220,7 @@ def test_objects_are_the_same_every_time() -> None:
 
 @cache
 def foreign_runs() -> list[tuple[KernelRun, npt.NDArray[Any]]]:
-    """Return kernels of all kinds with data, and what they must compute."""
+    """Return kernels of all kinds with data and their expected results."""
     runs = [
         KernelRun(prim, arrays)
         for prim in (*functions_of((16,)), *functions_of((4,)), dsp_operations())
@@ -282,6 +282,6 @@ def _emulated(program: Path, zig_target: str, data: bytes) -> bytes:
     store.set_wasi(settings)
     linker.define_wasi()
     instance = linker.instantiate(store, wasmtime.Module.from_file(engine, str(program)))
-    with suppress(wasmtime.ExitTrap):  # the end of every program; what it wrote tells whether it came so far
+    with suppress(wasmtime.ExitTrap):  # every program exits this way; its output shows whether it was complete
         instance.exports(store)["_start"](store)
     return (program.parent / "out").read_bytes()

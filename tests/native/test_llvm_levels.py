@@ -1,4 +1,4 @@
-"""Libraries by LLVM with kernels for several levels of processors; how a level is chosen is in `test_levels`."""
+"""LLVM libraries with kernels for several processor levels; `test_levels` tests how a level is chosen."""
 
 from __future__ import annotations
 
@@ -41,21 +41,21 @@ Array = npt.NDArray[Any]
 AUTO = "llvm -mcpu=auto"
 LINUX = f"{AUTO} -mtriple=x86_64-unknown-linux-gnu"
 OURS = X86[:3]
-"""The levels that LLVM has code for."""
+"""The levels for which LLVM generates code."""
 ARM_PRODUCTS = "+v8.2a,+dotprod"
-RUNTIME = ("-O0",)  # of C, which is the choice and the runtime alone
+RUNTIME = ("-O0",)  # flags for the C code, which is only the level selection and the runtime
 X, W = (np.random.default_rng(3).normal(size=(rows, 8)).astype(np.float32) for rows in (5, 16))
 
 
 def reached() -> list[str]:
-    """Return the levels of this processor; skip where libraries for x86-64 with Linux do not load."""
+    """Return the levels that this processor runs; skip the test on other systems than x86-64 Linux."""
     if str(parse_target(AUTO)) != LINUX:
         pytest.skip("this machine is no x86-64 with Linux")
     return X86[: X86.index(level_here(LEVELS.get("x86_64"))[0].name) + 1]
 
 
 def layer(executor: str = "aot", target: str = AUTO, **options: Any) -> Factory:
-    """Return a model of a product and a softmax; for the virtual machine the largest of any number of rows."""
+    """Return a dense layer and a softmax; for the virtual machine, a row maximum with a dynamic number of rows."""
     x, w = ir.Var("x", ir.TensorType((len(X), 8), "float32")), ir.Var("w", ir.TensorType(W.shape, "float32"))
     body = ir.call("nn.softmax", [ir.call("nn.dense", [x, w], units=len(W))], axis=-1)
     inputs, params = (x, w), {"w": W}
@@ -67,7 +67,7 @@ def layer(executor: str = "aot", target: str = AUTO, **options: Any) -> Factory:
 
 
 def computed(executor: str = "aot") -> Array:
-    """Return what `layer` computes of `X`, in float64."""
+    """Return the results of `layer` for `X`, computed in float64."""
     wide = X.astype(np.float64)
     powers = np.exp(wide @ W.T.astype(np.float64))
     found: Array = wide.max(axis=-1) if executor == "vm" else powers / powers.sum(axis=-1, keepdims=True)
@@ -75,13 +75,13 @@ def computed(executor: str = "aot") -> Array:
 
 
 def contents(files: dict[str, Data]) -> dict[str, bytes]:
-    """Return what is in files."""
+    """Return the contents of files."""
     return {path: to_bytes(data) for path, data in files.items()}
 
 
 @pytest.fixture(scope="module")
 def both(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a library of two models, one of bytes and one of floats."""
+    """Return a library of two models, one with bytes and one with floats."""
     reached()
     root = library_root([build(AUTO), layer()], share_workspace=True)
     return export_library(root, tmp_path_factory.mktemp("llvm") / "both.so", options=RUNTIME)
@@ -92,7 +92,7 @@ def test_every_level_computes_what_others_do(both: Path, tmp_path: Path, monkeyp
     interpreter.allocate_tensors()
     found = []
     for level in reached():
-        # a library is loaded once, and chooses once
+        # a loaded library chooses its level once
         path = shutil.copyfile(both, tmp_path / f"{level}.so")
         monkeypatch.setenv("MLFC_CPU", level)
         exact, near = mlfc.load(path, "digits"), mlfc.load(path, "layer")
@@ -125,7 +125,7 @@ def test_no_instruction_is_above_the_level_of_its_section(both: Path) -> None:
     }
     sizes = inspect_library(both)["library"]["levels"]
     assert list(sizes) == OURS
-    assert sizes[X86[0]] < 2 * sizes[X86[2]]  # long bodies stay in loops, of which LLVM makes copies otherwise
+    assert sizes[X86[0]] < 2 * sizes[X86[2]]  # long bodies stay in loops that LLVM would otherwise unroll
 
 
 @pytest.mark.parametrize(("executor", "suffix"), [("aot", ".a"), ("graph", ".tar"), ("vm", ".so")])
@@ -133,7 +133,7 @@ def test_every_executor_and_form_has_the_levels(
     executor: str, suffix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for module in (parallel, c_parallel):
-        monkeypatch.setattr(module, "GRAIN", 1.0)  # any work is shared
+        monkeypatch.setattr(module, "GRAIN", 1.0)  # any work is split among threads
     lowest = reached()[0]
     factory, expected = layer(executor, parallel=True), computed(executor)
     mlfc.set_num_threads(2)
@@ -172,7 +172,7 @@ def test_the_same_model_gives_the_same_bytes_without_c_but_the_choice() -> None:
     ],
 )
 def test_code_in_a_process_is_for_its_level_alone(arch: str, machines: list[tuple[str, str]]) -> None:
-    """Nothing is chosen, and no C is compiled; a level that LLVM has no code for is the one below."""
+    """Generate code for one level, without a choice and without C; a level without LLVM code uses the one below."""
     unit, found = layer(target=f"{AUTO} -mtriple={arch}-unknown-linux-gnu").unit, []
     for level in LEVELS.get(arch).levels:
         files = codegen.generate(unit.at_level(level.name)).files
@@ -201,7 +201,7 @@ def test_a_log_of_tuning_is_for_the_processor_of_a_level() -> None:
 
 
 def test_another_linker_gets_what_all_processors_run(tmp_path: Path) -> None:
-    """It is told no flags of single files."""
+    """Pass only code that all processors run, because the linker cannot get flags for single files."""
     given: list[str] = []
 
     def linker(path: str, files: list[str], options: list[str]) -> None:
@@ -215,7 +215,7 @@ def test_another_linker_gets_what_all_processors_run(tmp_path: Path) -> None:
 
 
 def test_processors_without_dot_products_are_a_level_below(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As in libraries: those with AVX-512 of 2017 to 2019."""
+    """Choose the same level as libraries do for AVX-512 processors of 2017 to 2019."""
     wide = {"avx2", "avx512f", "avx512bw", "avx512vl", "avx512dq"}
     monkeypatch.setattr(features, "host_arch", lambda: "x86_64")
     for flags, level in ((wide, X86[1]), (wide | {"avx512_vnni"}, X86[2])):

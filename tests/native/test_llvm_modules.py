@@ -1,4 +1,4 @@
-"""Modules of the target llvm: the very results, functions and messages of the C, with no C compiler on the machine."""
+"""Modules for target llvm have the same results, functions and messages as those in C, without a C compiler."""
 
 from __future__ import annotations
 
@@ -63,13 +63,13 @@ CHOICES: dict[str, dict[str, Any]] = {
 
 @pytest.fixture(scope="module")
 def digits() -> Path:
-    """Return a small model of convolutions: nothing that is tested with it depends on the size."""
+    """Return a small convolutional model, for tests that do not depend on its size."""
     return Path(__file__).parents[2] / "examples" / "digits" / "digits_int8.tflite"
 
 
 @pytest.fixture(scope="module")
 def sine(models: Path) -> Path:
-    """Return the smallest model, for what does not depend on the operators."""
+    """Return the smallest model, for tests that do not depend on its operators."""
     return models / "hello_world_int8.tflite"
 
 
@@ -92,7 +92,7 @@ def built(path: Path, target: str = "llvm", **options: Any) -> Factory:
 
 @pytest.fixture(scope="module")
 def plain_in_c(digits: Path) -> AotModule:
-    """Return the C of the model as it is without any choice: what the C gives with each is tested elsewhere."""
+    """Return the C of the model with default options; other tests check C with each option."""
     return built(digits, "c").runtime
 
 
@@ -101,7 +101,7 @@ def test_memory_lies_where_it_is_asked_to_and_results_stay(
     digits: Path, plain_in_c: AotModule, choice: dict[str, Any]
 ) -> None:
     ours = load_factory(built(digits, **choice))
-    for seed in range(3):  # the second run finds what the first left behind
+    for seed in range(3):  # the second run sees the memory that the first one wrote
         inputs = seeded_inputs(ours.inputs, seed)
         expected = plain_in_c.run(inputs)
         for name, output in ours.run(inputs).items():
@@ -119,7 +119,7 @@ def test_models_give_the_bits_of_the_c_for_this_processor(models: Path, name: st
 
 
 def same_bits(path: Path, options: str, **choice: Any) -> None:
-    """Compare what LLVM's code and the C of a model compute."""
+    """Compare the results of a model's LLVM and C code."""
     ours, theirs = (built(path, f"{kind}{options}", **choice).runtime for kind in ("llvm", "c"))
     for seed in range(3):
         inputs = seeded_inputs(ours.inputs, seed)
@@ -157,14 +157,14 @@ def test_archives_of_objects_run_without_a_compiler(sine: Path, tmp_path: Path, 
 
 
 def called(function: Any, *arguments: Any) -> str:
-    """Return what a packed function says of wrong arguments."""
+    """Return the error message of a packed function for invalid arguments."""
     with pytest.raises(RunError) as caught:
         function(*arguments)
     return str(caught.value)
 
 
 def shifted(array: np.ndarray) -> np.ndarray:
-    """Return a copy that starts a byte behind where its elements may lie."""
+    """Return a copy that is misaligned by one byte."""
     memory = np.empty(array.nbytes + 1, np.uint8)
     copy = memory[1:].view(array.dtype).reshape(array.shape)
     copy[...] = array
@@ -202,7 +202,7 @@ def test_packed_functions_refuse_what_the_c_refuses_in_the_same_words(digits: Pa
 
 
 def symbols(files: Any, folder: Path) -> dict[str, set[str]]:
-    """Return the symbols that others see of a module's code, compiled where it is C, by how nm marks them."""
+    """Return the external symbols of a module's code by nm's symbol type; C is compiled first."""
     found: dict[str, set[str]] = {}
     for path in compile_objects(files, folder):
         listed = subprocess.run(
@@ -301,7 +301,7 @@ print(*hashes(sys.argv[1]), sep="\\n")
 
 
 def hashes(path: str) -> list[dict[str, str]]:
-    """Return the hashes of a model's objects for each of some targets."""
+    """Return the hashes of a model's objects for several targets."""
     module, params = mlfc.import_model(path)
     targets = ("llvm", "llvm -mcpu=cortex-m4", "llvm -mtriple=wasm32-unknown-unknown")
     codes = [mlfc.build(module, target, params, module_name="model").code for target in targets]
@@ -368,7 +368,7 @@ def test_libraries_for_this_machine_use_its_processor(sine: Path, tmp_path: Path
         for options, expected in (((), here), ((general,), own)):
             path = export_library(module, tmp_path / name, options=options)
             with tarfile.open(path) as tar:
-                # the main function's name is another one of the same length
+                # the main function is renamed to a name of the same length
                 assert any(info.size == len(expected) for info in tar)
 
 
@@ -391,7 +391,7 @@ def two_layers(second: int) -> ir.IRModule:
 @pytest.mark.parametrize("executors", [("aot", "aot"), ("graph", "graph"), ("aot", "graph")], ids="-".join)
 @pytest.mark.parametrize("target", ["llvm", "c"])
 def test_modules_share_code_weights_and_workspace(executors: tuple[str, str], target: str, tmp_path: Path) -> None:
-    # with a module in C beside it, what they share is C
+    # shared code is C if one of the modules is C
     factories = [
         mlfc.build(two_layers(number), kind, module_name=name, executor=executor)
         for number, (name, kind, executor) in enumerate(

@@ -1,4 +1,4 @@
-"""Loading gives back what was exported: factories, executors, imported modules; and links objects that fit."""
+"""Loading restores what was exported (factories, executors, imported modules) and links compatible objects."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def archive(executor: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def rewritten(archive: Path, target: Path, change: Callable[[dict[str, bytes]], None]) -> Path:
-    """Write an archive with other members, its list of files made to fit."""
+    """Write an archive with changed members and a matching list of files."""
     with open_tar(archive) as tar:
         members = {name: tar.read(name, size) for name, size in tar.sizes.items()}
     change(members)
@@ -128,13 +128,13 @@ def test_parameters_lie_in_the_archive(tmp_path: Path) -> None:
     factory = mlfc.load_module(archive)
     for array in factory.params.values():
         assert not array.flags.writeable
-    # the file may go: its map stays
+    # deleting the file does not affect its memory map
     archive.unlink()
     np.testing.assert_allclose(factory.run(X)["y"], expected(X), rtol=1e-5)
 
 
 def as_objects(folder: Path, machine: int | None = None, *, keep_sources: bool = True) -> Any:
-    """Return a change that adds objects of the C, for another machine if asked."""
+    """Return a change that adds compiled objects, optionally marked as those of another machine."""
 
     def change(members: dict[str, bytes]) -> None:
         code = {name: data for name, data in members.items() if name.startswith("codegen/host/")}
@@ -266,7 +266,7 @@ def test_modules_of_other_kinds_travel_with_their_tree(executor: str, tmp_path: 
     (chip,) = first.imported_modules
     assert (chip.type_key, chip.format, chip.save_to_bytes()) == ("neural-chip", "elf", b"\x01\x02")
     np.testing.assert_allclose(loaded.run(X)["y"], expected(X), rtol=1e-5)
-    # what came back is exported again as it was
+    # the loaded modules are exported again unchanged
     other = two_layers(executor)
     for module in loaded.lib.imported_modules:
         other.lib.import_module(module)
@@ -296,7 +296,7 @@ def test_a_module_that_two_import_comes_back_as_one(tmp_path: Path) -> None:
 def test_functions_of_other_libraries_are_not_found(tmp_path: Path) -> None:
     factory = two_layers("graph")
     lib = factory.lib
-    # the C library's, which the operators' library needs: a graph could name it
+    # a function of the C library, which the operators' library needs; a graph could contain its name
     assert not lib.implements_function("system")
     name = next(iter(factory.code.function_names.values()))
     assert lib.implements_function(name)

@@ -1,4 +1,4 @@
-"""Vectorizable exp, tanh and erf: their bounds over floats of every size, in C and in numpy."""
+"""Vectorizable exp, tanh and erf: their error bounds over floats of every magnitude, in C and in numpy."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tests.native.c_functions import EXACT, Functions
 
 Array = npt.NDArray[Any]
 BOUNDS = {"exp": float32.EXP_ULP, "tanh": float32.TANH_ULP, "erf": float32.ERF_ULP}
-# every exponent and sign, NaN and infinities of both; an odd step varies the fraction's bits
+# every exponent and sign, NaN and infinities of both signs; the odd step varies the bits of the fraction
 SWEEP = np.concatenate([
     np.arange(0, 2**32, 4099, dtype=np.uint64).astype(np.uint32).view(np.float32),
     np.linspace(-110, 110, 200_001, dtype=np.float32),
@@ -47,12 +47,12 @@ def exact(name: str, x: Array) -> Array:
 
 
 def assert_within(values: Array, expected: Array, bound: float) -> None:
-    """Fail if a value is off by more than `bound` units of the last place of what is expected."""
+    """Fail if a value differs from the expected one by more than `bound` units in the last place."""
     with np.errstate(all="ignore"):
         rounded = expected.astype(np.float32)
         finite = np.isfinite(rounded) & np.isfinite(values)
         np.testing.assert_array_equal(np.isnan(values), np.isnan(expected))
-        # on the edge of overflow, either side is within a unit
+        # at the edge of overflow, both sides are within a unit
         edge = np.abs(expected[~finite & ~np.isnan(expected)]) > 3.4028233e38
         assert np.all(edge)
         unit = np.maximum(np.spacing(np.abs(rounded[finite])), np.float32(1e-45)).astype(np.float64)
@@ -94,7 +94,7 @@ def test_c_stays_within_the_bound(flags: tuple[str, ...], tmp_path: Path) -> Non
 
 
 def assert_exp_below(values: Array) -> None:
-    """Fail if what is not above zero has another exponential than the bound allows, 0 included where that is tiny."""
+    """Fail if the exponential of a number <= 0 exceeds the error bound, or is not 0 where the result is subnormal."""
     expected = exact("exp", BELOW)
     tiny = expected < 2.0**-126
     assert not np.any(values[tiny])

@@ -29,7 +29,7 @@ MVE = Features(vector_bytes=0, dot4=False, instruction_sets=("mve",))
 ARM_HEADERS = "/usr/lib/arm-none-eabi/include"
 WARNINGS = ["-std=c99", "-Wall", "-Wextra", "-Wpedantic", "-Wconversion", "-Werror"]
 
-# data (n, h, w, c), kernel, filters, strides, padding; depthwise where filters is 0
+# data (n, h, w, c), kernel, filters, strides, padding; depthwise if filters is 0
 LAYERS = {
     "1x1": ((1, 5, 6, 16), (1, 1), 8, (1, 1), (0, 0, 0, 0)),
     "1x1_odd_plane": ((2, 5, 3, 24), (1, 1), 7, (1, 1), (0, 0, 0, 0)),
@@ -70,7 +70,7 @@ def requantized(value: ir.Expr, scales: Array, rounding: str, zero: int = -5) ->
 
 
 def layer(name: str, zero: int, rounding: str, largest_scale: float) -> tuple[ir.Function, list[Array]]:
-    """Return a convolution, bias, requantization and sum with a residual, and random inputs of extreme values too."""
+    """Return a convolution, bias, requantization and residual sum, and random inputs that include extreme values."""
     rng = np.random.default_rng(len(name))
     shape, kernel, filters, strides, padding = LAYERS[name]
     groups = 1 if filters else shape[3]
@@ -98,13 +98,13 @@ def layer(name: str, zero: int, rounding: str, largest_scale: float) -> tuple[ir
     return group_of(body, [x, residual]), inputs
 
 
-# each layer is scaled in two of the ways, so that each kind of layer is scaled in all of them
+# each layer is combined with two scalings, so that each kind of layer is combined with all of them
 PAIRS = [(name, SCALINGS[(at + turn) % 4]) for at, name in enumerate(LAYERS) for turn in (0, 1)]
 
 
 @cache
 def kernels() -> Kernels[tuple[str, Scaling, bool]]:
-    """Return the layers for MVE, and plain."""
+    """Return the layers for MVE and for the plain templates."""
     return Kernels(
         {
             (name, scaling, form is MVE): (layer(name, *scaling)[0], form)
@@ -196,7 +196,7 @@ def test_both_forms_compile_without_a_warning(compiler: str, level: str, tmp_pat
         cpu = "cortex-m55+nomve" if compiler.endswith("+nomve") else "cortex-m55"
         command += [f"-mcpu={cpu}", "-mfloat-abi=hard"]
     scalings = [("DOUBLE", 0.01), ("DOUBLE", 3.0), ("SINGLE", 0.01)]
-    # optimizers see each layer and each scaling once
+    # with optimization, each layer and each scaling is compiled once
     pairs = product(SOME, scalings) if level == "-O0" else zip(SOME, scalings, strict=True)
     groups = [layer(name, -128, rounding, scale)[0] for name, (rounding, scale) in pairs]
     printed = [print_function(lower_group(group, MVE).prim, f"kernel{at}") for at, group in enumerate(groups)]

@@ -1,4 +1,4 @@
-"""The C assumes nothing of int but its 16 bits: clang says, for an AVR, in what type each expression is computed."""
+"""The C only assumes that int has 16 bits: clang's code for an AVR shows the type of each expression."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.unit.test_tflite_ops import model_of
 
 _AVR = ("--target=avr", "-mmcu=atmega2560", "-isystem", "/usr/lib/avr/include", "-std=c99")
 _WARNINGS = ("-Wall", "-Wextra", "-Wpedantic", "-Werror")
-# as written, with the line of each instruction
+# unoptimized, with the source line of each instruction
 _AS_WRITTEN = ("-O0", "-gline-tables-only", "-fno-discard-value-names", "-S", "-emit-llvm", "-o", "-")
 _LOCATION = re.compile(r"(!\d+) = !DILocation\(line: (\d+)")
 _DEFINED = re.compile(r"\s+(%\S+) = (.*)")
@@ -32,12 +32,12 @@ _SIGNED = re.compile(r"(add|sub|mul) (?:nuw )?nsw i16 (\S+), ([^\s,]+)")
 _WIDENED = re.compile(r"(sext|zext) i8 ")
 _DOUBLES = re.compile(r"typedef char mlf_double_has_64_bits.*\n")
 INT = range(-(2**15), 2**15)
-# avr-libc has not all of C99's mathematics; who uses these learns it from the linker
+# avr-libc lacks some of C99's math functions; the linker reports them to their users
 _MISSING = "".join(f"float {name}(float);\n" for name in ("erff", "log2f", "asinhf", "acoshf", "atanhf"))
 
 
 def overflows(source: Path, *options: str) -> list[str]:
-    """Return the lines of a C file that compute in an int what 16 bits may not hold."""
+    """Return the lines of a C file with computations in int that 16 bits may not represent."""
     command = [need("clang", "clang"), *_AVR, *_WARNINGS, *options, *_AS_WRITTEN, str(source)]
     printed = subprocess.run(command, check=False, capture_output=True, text=True)
     assert printed.returncode == 0, printed.stderr
@@ -51,7 +51,7 @@ def _too_wide(lines: list[str]) -> Iterator[str]:
     values: dict[str, str] = {}
 
     def ends(operand: str) -> tuple[int, int]:
-        """Return what an operand lies between: a byte that was widened, a number, or anything."""
+        """Return the range of an operand: of a widened byte, a constant, or any int."""
         if re.fullmatch(r"-?\d+", operand):
             return int(operand), int(operand)
         widened = _WIDENED.match(values.get(operand, ""))
@@ -90,12 +90,12 @@ def written(module: ir.IRModule, params: dict[str, np.ndarray], target: str, fol
 def test_operators_compute_in_types_of_known_width(family: str, tmp_path: Path) -> None:
     module, _ = module_of_cases(FAMILIES[family]())
     source = written(module, {}, "c -mcpu=cortex-m0", tmp_path)
-    # which would keep it from being compiled
+    # this check would reject the file on an AVR
     source.write_text(_DOUBLES.sub("", source.read_text()))
     assert overflows(source, f"-I{tmp_path}/include") == []
 
 
-# Cortex-M4's code without its instructions is plain C, too
+# the Cortex-M4 code without intrinsics is plain C, too
 @pytest.mark.parametrize(
     ("cases", "target"),
     [(quantized_cases, "avr"), (float_cases, "avr"), (quantized_cases, "cortex-m4")],
@@ -125,7 +125,7 @@ _BODIES = [body.key for name in INTRINSICS for dtype, body in INTRINSICS.get(nam
 
 
 def texts(key: str) -> list[str]:
-    """Return the text of a helper behind those of the helpers that it calls."""
+    """Return the text of a helper, preceded by those of the helpers that it calls."""
     used, text = helper_source(key)
     return [*(other for name in used for other in texts(name)), text]
 
@@ -134,7 +134,7 @@ def texts(key: str) -> list[str]:
 def test_helpers_compute_in_types_of_known_width(key: str, tmp_path: Path) -> None:
     source = tmp_path / "helper.c"
     head = "#include <stdint.h>\n#include <string.h>\n#define MLF_DSP 0\n#define MLF_LITTLE_ENDIAN 0\n"
-    # what is inline and not called is not compiled
+    # clang omits inline functions that are not called
     functions = "\n".join(dict.fromkeys(texts(key))).replace("static inline", "")
     source.write_text(head + re.sub(r"#if .*\n  return .*__.*\n#else", "#if 1", functions) + "\n")
     assert "__builtin" not in source.read_text()

@@ -1,4 +1,4 @@
-"""Code from archives of every age computes what TVM's own build of the model computed."""
+"""Code from archives of all versions computes the same as TVM's own build of the model."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_the_c_interface_runs_after_migration(shared: Path, tmp_path: Path) -> N
 
 @pytest.mark.parametrize("version", [5, 6])
 def test_a_c_interface_of_a_time_without_sizes_says_what_it_lacks(shared: Path, tmp_path: Path, version: int) -> None:
-    # outputs got sizes and dtypes in version 7, with TVM 0.11; neither the header nor the Relay text has them before
+    # before version 7 (TVM 0.11), neither the header nor the Relay text has the sizes and dtypes of outputs
     old = older_archive(shared / "fixtures/tvm-0.14/kws_aot_c.tar.xz", version, tmp_path / "old.tar")
     with pytest.raises(ArchiveError, match="how large 'Identity' is"):
         mlfc.load(old)

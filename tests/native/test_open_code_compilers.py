@@ -1,4 +1,4 @@
-"""The C of dynamic models is clean C99 for compilers of any int."""
+"""The C of dynamic models is clean C99 for compilers with any size of int."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ COMPILERS = {
     "gcc, traced": ("gcc", "-DMLFC_LIBRARY"),
     "tcc": ("tcc",),
     "arm": ("arm-none-eabi-gcc", "-mcpu=cortex-m4", "-mthumb"),
-    "avr": ("avr-gcc", "-mmcu=atmega2560"),  # whose int has 16 bits
+    "avr": ("avr-gcc", "-mmcu=atmega2560"),  # int has 16 bits
 }
 
 
 @pytest.fixture(scope="module")
 def archives(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """Return unpacked archives of open models that together have branches, loops, lists and most kinds of kernels."""
+    """Return unpacked archives of dynamic models that together use branches, loops, lists and most kinds of kernels."""
     folders = []
     for number, data in enumerate(open_seeds()):
         folder = tmp_path_factory.mktemp(f"open_{number}")

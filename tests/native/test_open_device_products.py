@@ -1,4 +1,4 @@
-"""Products of open extents on devices: tiles with remainders, as of known extents, by results and by counted reads."""
+"""Products with dynamic dimensions on devices: remainder tiles, results as with static shapes, and counted reads."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def products(factory: Factory) -> list[PrimFunc]:
 
 
 def assert_like_onnxruntime(machine: VirtualMachine, model: bytes, data: list[Inputs]) -> None:
-    """Fail unless a model on a device computes what ONNX Runtime does, integers to the bit."""
+    """Fail unless a model on a device computes the same as ONNX Runtime; integers must be equal."""
     session = onnxruntime.InferenceSession(model)
     for inputs in data:
         (expected,) = session.run(None, inputs)
@@ -137,7 +137,7 @@ def test_cuda_takes_them() -> None:
 def test_each_element_is_read_for_a_whole_tile(
     make: Callable[[], tuple[bytes, list[Inputs]]], number: int, macs: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A work-item that computed its results alone would read two elements for each product."""
+    """Count reads: work-items that do not share tiles would read two elements per product."""
     model, data = make()
     factory = built(model, "opencl")
     (kernel,) = products(factory)

@@ -1,4 +1,4 @@
-"""Templates of extents that the run decides: the bits of kernels compiled for each extent, by LLVM and in C."""
+"""Templates with dynamic dimensions compute the bits of kernels compiled for each static shape, by LLVM and in C."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ TARGETS = {
 
 @dataclass(frozen=True)
 class Case:
-    """A layer of extents by name, and extents to try."""
+    """A layer with named dynamic dimensions, and sizes to try."""
 
     make: Callable[..., Made]
     sizes: Sequence[Mapping[str, int]]
@@ -276,7 +276,7 @@ def filled(buffer: Any, place: int) -> Array:
 
 
 def result(function: Any, group: LoweredGroup, prim: PrimFunc, numbers: Sequence[int]) -> bytes:
-    """Run a kernel, with numbers for its symbols; `prim` has them in their place."""
+    """Run a kernel with values for its symbols, which are substituted in `prim`."""
     arrays = [filled(buffer, place) for place, buffer in zip(group.used, prim.inputs, strict=True)]
     kept = []
     for array in (*arrays, *group.constants):
@@ -359,7 +359,7 @@ def test_static_attention_of_many_queries_is_that_of_panels() -> None:
     (Symbol("n").dim, 7, ["7"]),
 ])  # fmt: skip
 def test_long_transposes_are_cut_into_tiles(rows: Any, columns: int, extents: list[str]) -> None:
-    """Those of few rows, and short ones, are compilers' work."""
+    """Leave transposes of few rows, and short ones, to the compiler."""
     group = lowered(Case(lambda: turned((rows, columns), (1, 0)), ()), "default", {})
     loops = [stmt for stmt in walk(group.prim.body) if isinstance(stmt, For)]
     assert [str(loop.extent.value) for loop in loops if isinstance(loop.extent, Const)] == extents

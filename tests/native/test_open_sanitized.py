@@ -1,4 +1,4 @@
-"""A short seeded run of open graphs as C under the sanitizers, as ``make fuzz`` does it, and what that has found."""
+"""A short seeded run of dynamic graphs as C under the sanitizers, as in ``make fuzz``, and former failures."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def model(text: str) -> bytes:
     return data
 
 
-@pytest.mark.parametrize("first", [0, 3])  # one program of each compiler
+@pytest.mark.parametrize("first", [0, 3])  # one program per compiler
 def test_open_graphs_stay_in_their_memory(first: int) -> None:
     need(open_sanitized.COMPILERS[first // 3], open_sanitized.COMPILERS[first // 3])
     assert not open_sanitized.fuzz(0, first, count=3, batch=3)
@@ -53,14 +53,14 @@ def test_the_edge_of_nothing_is_not_read(tmp_path: Path) -> None:
     runs = [[np.zeros(0, np.float32)], [np.array([3, 4], np.float32)]]
     ((empty, two),), said = run_models([VmJob("edge", made.factory, runs)], tmp_path, ["clang"])
     assert not said
-    assert not empty.outputs  # refused, as ONNX Runtime refuses it
+    assert not empty.outputs  # rejected, as by ONNX Runtime
     assert two.outputs[0].tolist() == [3, 3, 4, 4, 4]
 
 
 def test_blocks_that_exceed_the_address_space_are_not_allocated(tmp_path: Path) -> None:
     need("gcc", "gcc-multilib")
     made = mlfc.compile(model("(int64[2] s) => (float[a,b] y) { y = ConstantOfShape (s) }"), "c", module_name="filled")
-    runs = [[np.array([20000, 60000])], [np.array([2, 3])]]  # the first is 2^32 bytes and some
+    runs = [[np.array([20000, 60000])], [np.array([2, 3])]]  # the first one needs slightly more than 2^32 bytes
     ((large, small),), said = run_models(
         [VmJob("filled", made.factory, runs)], tmp_path, ["gcc", "-m32", "-DMEMORY_LIMIT=0"]
     )

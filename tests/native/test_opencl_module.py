@@ -1,4 +1,4 @@
-"""OpenCL for real, on whatever device is there: TVM's own kernels and stored modules, launches, memory, faults."""
+"""OpenCL on any available device: TVM's own kernels and stored modules, launches, memory, failures."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def api() -> DeviceApi:
 
 
 def stored_by_tvm(shared: Path, name: str) -> bytes:
-    """Return the body of the one OpenCL module in a blob of TVM's."""
+    """Return the body of the only OpenCL module in a blob written by TVM."""
     blob = (shared / "fixtures/tvm-0.14" / f"{name}.mblob.bin").read_bytes()
     return blob[blob.index(CL_KEY) + len(CL_KEY) : blob.index(TREE_KEY)]
 
@@ -86,13 +86,13 @@ def test_modules_that_tvm_stored_are_read_and_stored_again(shared: Path, name: s
 
 
 def test_tvms_kernels_give_tvms_result(shared: Path, api: DeviceApi) -> None:
-    """The graph of the fixture: conv2d with ReLU, flatten (a view), softmax in four kernels."""
+    """Run the fixture's graph: conv2d with ReLU, flatten (a view), softmax in four kernels."""
     module = load_from_bytes("opencl", stored_by_tvm(shared, "opencl_factory"))
     io = np.load(shared / "fixtures/tvm-0.14/conv_io.npz")
     data, weights, relu = to_device(api, io["data"]), to_device(api, io["w"]), api.allocate(8192)
     largest, total, powers, result = (api.allocate(nbytes) for nbytes in (4, 4, 8192, 8192))
     name = "tvmgen_default_fused_nn_softmax_kernel"
-    # the extents along x, y and z are there four times each, as TVM wrote the tags
+    # the extents along x, y and z appear four times each, as in TVM's launch tags
     module["tvmgen_default_fused_nn_conv2d_nn_relu_kernel"](relu, data, weights, 8, 16, 16, *[1] * 9)
     module[name](largest, relu, 1)
     module[f"{name}_1"](powers, largest, relu, 1)
@@ -324,7 +324,7 @@ def test_what_is_missing_is_said(before: str, environment: dict[str, str], messa
 
 
 def test_pocl_without_a_linker_is_not_there(api: DeviceApi, tmp_path: Path) -> None:
-    """It would end the process with the first kernel."""
+    """Report the missing linker; PoCL would end the process with the first kernel."""
     if "Portable Computing Language" not in api.driver:
         pytest.skip("only PoCL calls a linker; on Debian: apt-get install pocl-opencl-icd")
     code = "import mlfc\ntry: mlfc.opencl(0).api\nexcept mlfc.errors.DeviceError as error: print(error)"

@@ -1,7 +1,7 @@
-"""Every operator alone, in many dtypes, on edge values: its C leaves nothing undefined and computes what tir says.
+"""Every operator alone, in many dtypes, on edge values: its C has no undefined behaviour and implements TIR.
 
-The meaning of tir in numpy shares no code with the printers. The C runs under the sanitizers on memory of exactly its
-size; LLVM's code of the same kernels must give the same.
+The numpy interpreter of TIR shares no code with the printers. The C runs under the sanitizers on memory of exactly its
+size; LLVM code of the same kernels must compute the same.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from tests.verify_tir import verify
 
 Array = npt.NDArray[np.generic]
 
-# functions of math.h, and sums whose order compilers keep but whose terms LLVM's code adds in another library's exp
+# tolerances for math functions, and for sums in the same order whose terms use another library's exp in LLVM code
 NEAR = {"float16": 2**-9, "bfloat16": 2**-6, "float32": 2e-6, "float64": 1e-12}
 TARGETS = {
     "plain": Features(vector_bytes=0, dot4=False),
@@ -49,7 +49,7 @@ def all_calls() -> tuple[EdgeCall, ...]:
 
 @cache
 def lowered_plain(edge: EdgeCall) -> LoweredGroup:
-    """Return what becomes of a call for a processor of which nothing is known."""
+    """Return a call lowered for a processor without any features."""
     return lower_group(group_of(edge), TARGETS["plain"])
 
 
@@ -59,7 +59,7 @@ def group_of(edge: EdgeCall) -> ir.Function:
 
 @cache
 def jobs(target: str) -> tuple[Job, ...]:
-    """Return the kernels of a target, without those that are the same for the one before it."""
+    """Return the kernels of a target except those that equal the plain target's."""
     return tuple(_jobs(target))
 
 
@@ -79,14 +79,14 @@ def _jobs(target: str) -> Iterator[Job]:
         yield Job(edge.label, lowered.prim, runs, is_small=edge.call.op.kind in (Kind.ELEMENTWISE, Kind.BROADCAST))
 
 
-# What computes has a kernel in every dtype. What moves elements, or takes them through a window, does the same in all:
-# each operator has its own dtype and every third, those of its neighbours the others. So it is with the loops of
-# targets with vectors or blocks of them.
+# Operators that compute have a kernel in every dtype. Operators that move elements or apply windows treat all dtypes
+# alike, so each is tested in its own dtype and every third one; neighbouring operators cover the others. The same holds
+# for the loops of targets with vectors or block intrinsics.
 MOVING = (Kind.INJECTIVE, Kind.ANCHOR)
 
 
 def chosen(target: str) -> Iterator[EdgeCall]:
-    """Yield the calls that a target has kernels of."""
+    """Yield the calls for which a target has kernels."""
     turns: dict[str, int] = {}
     seen = set()
     for edge in all_calls():
@@ -106,7 +106,7 @@ def test_every_operator_and_every_dtype_of_each_kind_is_among_them() -> None:
 
 
 def alike(one: object, other: object, partners: dict[int, object]) -> bool:
-    """Tell whether parts of two kernels differ in nothing but which objects they are."""
+    """Return whether parts of two kernels differ only in object identity."""
     if one is other:
         return True
     if type(one) is not type(other):
@@ -124,7 +124,7 @@ def alike(one: object, other: object, partners: dict[int, object]) -> bool:
 
 
 def agree(found: Array, expected: Array) -> bool:
-    """Tell whether integers are the same and floats nearly; NaN is NaN, and infinity infinity."""
+    """Return whether integers are equal and floats nearly equal; NaN equals NaN, and infinity equals infinity."""
     dtype = dtypes.from_numpy(expected.dtype)
     if dtypes.is_narrow(dtype):
         return bool(np.array_equal(found.view(np.uint8), expected.view(np.uint8)))
@@ -149,9 +149,9 @@ def test_every_operator_with_a_kernel_is_among_them() -> None:
 
 
 def compiled_by_llvm(target: str) -> LlvmLibrary:
-    """Return LLVM's code of the small kernels: what takes it long are loops, which are the C's.
+    """Return LLVM code of the small kernels.
 
-    LLVM forms vectors of the loops of those that other targets have too.
+    Loops take LLVM long to compile, so the C tests cover them. Except for the plain target, LLVM vectorizes loops.
     """
     chosen = {f"kernel_{number}": job.prim for number, job in enumerate(jobs(target)) if job.is_small}
     return library_of(chosen, machine_of(parse_target("llvm")), contracts=False, vectorizes=target != "plain")

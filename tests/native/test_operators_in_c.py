@@ -1,4 +1,4 @@
-"""Operators as compiled C, against the same references as their rules in numpy."""
+"""Operators as compiled C, against the same references as their numpy implementations."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def _variables(expr: ir.Expr) -> list[ir.Var]:
 
 
 def module_of(cases: list[Case]) -> tuple[ir.IRModule, dict[str, Any]]:
-    """Return a module with an output of each case, and its inputs."""
+    """Return a module with one output per case, and its inputs."""
     inputs: dict[str, Any] = {}
     bodies, variables = [], []
     for index, case in enumerate(cases):

@@ -1,4 +1,4 @@
-"""The generators of the page on external generators: C and runtime modules of one's own, from build to archive."""
+"""The generators in the page on external generators: custom C and runtime modules, from build to archive."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ IMAGE = np.random.default_rng(4).standard_normal((1, 3, 8, 8)).astype(np.float32
 
 @pytest.fixture(scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
-    """Run the page's Python beside a model; its generators and kinds are gone afterwards."""
+    """Run the page's Python code beside a model, and remove its generators and loaders afterwards."""
     folder = tmp_path_factory.mktemp("page")
     data, result = (helper.make_tensor_value_info(name, 1, [1, 3, 8, 8]) for name in ("input", "output"))
     nodes = [helper.make_node("Neg", ["input"], ["n"]), helper.make_node("Relu", ["n"], ["output"])]
@@ -77,7 +77,7 @@ def test_objects_are_linked_with_the_text_that_calls_them(page: dict[str, Any], 
 
 
 def add_halves(folder: Path) -> str:
-    """Add a generator whose text calls a function of an object; return its name."""
+    """Add a generator whose code calls a function of an object file; return its name."""
     source = folder / "half.c"
     source.write_text("float half(float x) { return x / 2; }\n")
     subprocess.run([need("gcc", "gcc"), "-O2", "-fPIC", "-c", source, "-o", folder / "half.o"], check=True)

@@ -1,4 +1,4 @@
-"""Models behind TVM's packed AOT interface: entry and tables as the ABI describes them, written here by hand."""
+"""Models behind TVM's packed AOT interface: entry and tables as in the ABI description, written by hand here."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ B = np.array([[0.5, 0.5, -8], [1, 1, 1]], np.float32)
 
 
 def archive(folder: Path, code: dict[str, bytes]) -> Path:
-    """Write an archive as TVM does for the packed interface: no header, nothing in the parameter file."""
+    """Write an archive as TVM does for the packed interface: no header, an empty parameter file."""
     module = {
         "model_name": "mix",
         "export_datetime": "2024-01-01 00:00:00Z",

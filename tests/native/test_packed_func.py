@@ -1,4 +1,4 @@
-"""Packed functions are called with the codes and values of the classic ABI; C says what it got."""
+"""Packed functions are called with the codes and values of the classic ABI, as reported by C functions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Packed functions from C's side: they compute, and refuse arguments that are not theirs with a text."""
+"""Packed functions called from C: they compute, and reject invalid arguments with a message."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.native.test_generated_module import WARNINGS, compiler
 from tests.shared_library import compile_shared
 
 SIZE = 40
-# the functions of the runtime that generated code calls, as small as can be
+# minimal versions of the runtime functions that generated code calls
 BACKEND = b"""
 #include <stdlib.h>
 #include <string.h>
@@ -87,7 +87,7 @@ ADD, TURN = "tvmgen_chain_fused_add", "tvmgen_chain_fused_reverse"
 def test_tensors_are_taken_under_every_code(library: ctypes.CDLL, code: int) -> None:
     rng = np.random.default_rng(code)
     left, right = rng.standard_normal((2, SIZE)).astype(np.float32)
-    result = np.empty((4, SIZE // 4), np.float32)  # another shape of the same size: views come so
+    result = np.empty((4, SIZE // 4), np.float32)  # another shape of the same size, as views have
     status, _ = call(library, ADD, [tensor(left), tensor(right), tensor(result)], [code] * 3)
     assert status == 0
     np.testing.assert_array_equal(result.reshape(-1), left + right)

@@ -1,4 +1,4 @@
-"""Dequantized weights of float layers stay packed, and the layers compute what ONNX's definitions say."""
+"""Dequantized weights of float layers stay packed, and the layers compute what ONNX's definitions specify."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.relay_run import operators
 Array = npt.NDArray[Any]
 pytestmark = pytest.mark.usefixtures("quick_builds")
 TARGETS = ("llvm", "c -mcpu=cortex-m4")
-TOLERANCE = 2e-6  # of the largest result
+TOLERANCE = 2e-6  # relative to the largest result
 MICROSOFT = "com.microsoft"
 DTYPES = {"int4": ml_dtypes.int4, "uint4": ml_dtypes.uint4, "int2": ml_dtypes.int2, "uint2": ml_dtypes.uint2}
 RNG = np.random.default_rng(5)
@@ -32,7 +32,7 @@ RNG = np.random.default_rng(5)
 
 @dataclass
 class Network:
-    """Layers beside each other, each with an input and an output of its own."""
+    """Independent layers, each with its own input and output."""
 
     nodes: list[onnx.NodeProto] = field(default_factory=list)
     inputs: dict[str, Array] = field(default_factory=dict)
@@ -55,7 +55,7 @@ class Network:
         return name
 
     def dequantized(self, shape: tuple[int, ...], dtype: str, *, axis: int | None, block: int = 0, zero: bool) -> str:
-        """Add weights with a scale for all, for each index of an axis, or for each block along it."""
+        """Add weights with one scale, with a scale per index of an axis, or with one per block along it."""
         low, high = (
             (0, 1 << int(dtype[-1])) if dtype[0] == "u" else (-(1 << (int(dtype[-1]) - 1)), 1 << (int(dtype[-1]) - 1))
         )
@@ -88,7 +88,7 @@ class Network:
 
 
 def check(data: bytes, inputs: Mapping[str, Array], expected: list[Array], tolerance: float = TOLERANCE) -> None:
-    """Compare a model on each target with what it should give, output by output."""
+    """Compare a model on each target with its expected outputs."""
     for target in TARGETS:
         found = mlfc.compile(data, target=target).run(dict(inputs))
         for (name, ours), theirs in zip(found.items(), expected, strict=True):
@@ -105,7 +105,7 @@ def lowered(data: bytes) -> list[str]:
 def bits_layer(
     net: Network, rows: int, sizes: tuple[int, int], bits: int, block: int, *, zero: str = "", bias: bool = False
 ) -> str:
-    """Add a MatMulNBits of weights (inner, units)."""
+    """Add a MatMulNBits with weights of shape (inner, units)."""
     inner, units = sizes
     blocks = -(-inner // block)
     names = [

@@ -1,4 +1,4 @@
-"""Code of archives whose kernels share their work by a function of the application: no heap, the same bits."""
+"""Code of archives whose kernels share their work through the application's function: no heap, the same bits."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "how-to" / "two-cores.md"
 STAND_INS = Path(__file__).with_name("stand_ins") / "pico"
 STRICT = ("-std=c99", *WARNINGS.split(), "-Wno-error=cpp", "-pthread")
 
-# shares pieces out in ranges of any order, the first with the caller's scratch, others with one that is full of NaN
+# runs ranges in another order, the first with the caller's scratch, the others with scratch full of NaN
 _IN_ANY_ORDER = """
 #include <mlfc_parallel.h>
 #include <mlfc_parallel_sizes.h>
@@ -142,7 +142,7 @@ def test_boards_know_their_memory(models: Path, tmp_path: Path, command: Any) ->
 
 
 def test_pairs_of_pixels_are_independent(models: Path) -> None:
-    """Rows and columns of the output are quotients and remainders of the pixel's number."""
+    """Compute rows and columns of the output as quotients and remainders of the pixel's number."""
     module, params = mlfc.import_model(models / "kws_ref_model.tflite")
     factory = mlfc.build(module, "c -mcpu=cortex-m33", params, dry_run=True, parallel=True)
     kernel = next(kernel for kernel in factory.program.kernels if kernel.name.endswith("requantize_2"))

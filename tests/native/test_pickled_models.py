@@ -1,4 +1,4 @@
-"""Compiled and loaded models as values: a pickle or copy computes the same, from the same state on."""
+"""Compiled and loaded models as values: a pickle or copy computes the same, starting with the same state."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_models_go_on_where_they_were(model: mlfc.CompiledModel, tmp_path: Path)
         for name, found in made.items():
             np.testing.assert_array_equal(found.state["h_in"], state, err_msg=name)
             np.testing.assert_array_equal(found.run({"x": SECOND})["y"], wanted, err_msg=name)
-            found.reset_state()  # its own
+            found.reset_state()  # does not affect the others
         assert form.state["h_in"].any()
     assert type(made["copy"]) is type(forms[-1])
 
@@ -71,7 +71,7 @@ assert not {"mlfc.compiler", "mlfc.codegen", "llvmlite", "onnx"} & {*sys.modules
     np.testing.assert_array_equal(again.run(inputs)["y"], model.run(inputs)["y"])
     with pytest.raises(OptionError, match="expected an archive, got a library"):
         stored.export(tmp_path / "again.tar")
-    # one byte of the machine code
+    # damage one byte of the machine code
     function, arguments, state = stored.__reduce__()
     library = bytearray(arguments[1])
     place = library.find(b"\x55\x48\x89\xe5") if b"\x55\x48\x89\xe5" in library else len(library) // 4
@@ -104,7 +104,7 @@ def test_where_nothing_links_libraries_a_pickle_has_an_archive(monkeypatch: pyte
     monkeypatch.setattr(export, "link", refused)
     inputs = {"x": FIRST, "h_in": np.ones((1, 8), np.float32)}
     found = pickle.loads(pickle.dumps(model))
-    # the archive's objects are for all processors of this kind
+    # the archive's objects are for all processors of this architecture
     np.testing.assert_allclose(found.run(inputs)["y"], model.run(inputs)["y"], rtol=1e-6)
     with pytest.raises(OptionError, match="expected a library, got an archive"):
         found.export_library("cell.so")

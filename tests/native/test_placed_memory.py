@@ -1,4 +1,4 @@
-"""Modules whose memory lies where the user said compute what they compute anyway, and their archives hold together."""
+"""Modules with user-defined memory placement compute the same results, and their archives are consistent."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ pytestmark = pytest.mark.usefixtures("unoptimized_builds")
 
 TWO = [Pool("fast", 3000), Pool("slow")]
 HOT = ConstantPool("tcm", 4096)
-OUTPUT = "StatefulPartitionedCall:0"  # of the smallest model
-# each with each other one, and without it
+OUTPUT = "StatefulPartitionedCall:0"  # the output of the smallest model
+# combinations of the options
 CHOICES: list[dict[str, Any]] = [
     {"workspace_io": True},
     {"workspace_io": True, "external_workspace": True},
@@ -61,7 +61,7 @@ def test_archives_of_placed_memory_compute_what_litert_does(
     path = mlfc.export_model_library_format(imported(model, "kws", **choice), tmp_path / "kws.tar")
     assert [str(fault) for fault in validate(path)] == []
     loaded, reference = mlfc.load(path), LiteRtReference(model)
-    for seed in range(3):  # the second run finds what the first left behind
+    for seed in range(3):  # the second run sees the memory that the first one wrote
         inputs = seeded_inputs(loaded.inputs, seed)
         expected = reference.run(inputs)
         for name, output in loaded.run(inputs).items():
@@ -71,7 +71,7 @@ def test_archives_of_placed_memory_compute_what_litert_does(
 
 
 def large_tensors() -> ir.IRModule:
-    """Return a model of few operators, whose tensors and constants fill every memory of the choices."""
+    """Return a model of few operators whose tensors and constants fill every memory of the choices."""
     rng = np.random.default_rng(0)
     offsets = [ir.const(rng.standard_normal((1, 600)).astype(np.float32)) for _ in range(2)]
     weights = ir.const(rng.standard_normal((17, 600)).astype(np.float32))
@@ -102,7 +102,7 @@ def test_demos_build_without_warnings_and_run_clean(tmp_path: Path, choice: dict
 
 
 def odd_module() -> tuple[ir.IRModule, dict[str, np.ndarray[Any, Any]]]:
-    """Return a module with an input that is an output, one that nothing reads, a view of one, and equal outputs."""
+    """Return a module with an input that is an output, an unused one, a view of one, and equal outputs."""
     arrays = {
         name: np.linspace(at, at + 1, 12, dtype=np.float32).reshape(3, 4)
         for at, name in enumerate(("a", "b", "unused"))
@@ -192,7 +192,7 @@ def test_older_forms_carry_what_the_caller_loads(models: Path, tmp_path: Path, o
 
 
 def sections(library: Path) -> dict[str, str]:
-    """Return the names of the object's sections, from binutils."""
+    """Return the hexadecimal sizes of the object's sections by name, from binutils."""
     text = subprocess.run(["objdump", "-h", library], check=True, capture_output=True, text=True).stdout
     rows = [line.split() for line in text.splitlines()]
     return {row[1]: row[2] for row in rows if len(row) > 2 and row[0].isdecimal()}
@@ -216,7 +216,7 @@ def test_blocks_and_constants_lie_in_sections_of_their_memories(models: Path, tm
     known = {pool.name: pool.nbytes for pool in factory.interface().constant_pools}
     assert set(known) == {"tcm", "flash"}
     for name, nbytes in known.items():
-        # each constant begins at a multiple of 64
+        # constants are aligned to 64 bytes
         assert nbytes <= int(sizes[f".rodata.tvm.{name}"], 16) < nbytes + 64 * len(factory.program.constants)
     assert sum(known.values()) == factory.code.sizes.constants
 

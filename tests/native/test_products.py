@@ -1,6 +1,6 @@
 """Dense layers, matrix products, convolutions of other ranks and transposed ones, against numpy and ONNX Runtime.
 
-The kernels of all are built together.
+All kernels are built together.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ TARGETS = {"wide": Features(vector_registers=32), "default": Features(), "plain"
 
 @dataclass(frozen=True, eq=False)
 class Product:
-    """A product of variables and constants, what the variables are, and what comes out."""
+    """A product of variables and constants, its variables with their values, and the expected result."""
 
     body: ir.Expr
     params: Sequence[ir.Var]

@@ -1,4 +1,4 @@
-"""Profiles time the operators that run, and cost nothing where nobody asked: here by clocks that count."""
+"""Profiles time the operators that run, and cost nothing unless requested; tested with counting clocks."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_the_clock_is_read_before_and_after_each_operator(target: str, monkeypat
     factory = mlfc.build(module_of({"x": X}, {"y": two_layers}), target, module_name="profiled")
     profile = profiled_factory(factory).profile({"x": X}, repeat=2)
     number = len(profile.operators)
-    # the first run is not counted; of two, the median is what lies between
+    # the first run is not measured; the median of two is their mean
     times = [(passed(number + i) + passed(2 * number + i)) / 2 for i in range(number)]
     assert [item.nanoseconds for item in profile.operators] == times
     assert [item.share for item in profile.operators] == pytest.approx(np.asarray(times) / sum(times))
@@ -157,7 +157,7 @@ def test_a_library_of_a_graph_is_profiled_like_an_archive(tmp_path: Path, monkey
     assert profile.timeline is not None
     assert profile.timeline.run.tolist() == [0] * len(profile.operators) + [1] * len(profile.operators)
     assert sum(item.macs for item in profile.operators) > 0
-    # of one run that is not counted and two that are, behind three of the archive's
+    # one warm-up run and two measured ones, behind three of the archive
     number = len(profile.operators)
     times = [[passed(run * number + i) for i in range(number)] for run in (4, 5)]
     assert [item.nanoseconds for item in profile.operators] == np.median(times, axis=0).tolist()

@@ -1,4 +1,4 @@
-"""Projects that this machine's tools build: a CMake package that other projects find, firmware for the host."""
+"""Projects that this machine's tools build: a CMake package for other projects, and firmware for the host."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ project(consumer LANGUAGES C)
 add_executable(consumer consumer.c)
 target_link_libraries(consumer PRIVATE digits::digits)
 """
-# runs the model on numbers from standard input, and prints what it computes
+# runs the model on numbers from standard input, and prints its results
 PROGRAM = """\
 #include <stdio.h>
 #include "digits_model.h"
@@ -62,7 +62,7 @@ def cmake(*arguments: object, cwd: Path, **environment: str) -> str:
 
 
 def consumer(folder: Path, package: Path, finding: str) -> None:
-    """Write a project of somebody who uses the package."""
+    """Write a project that uses the package."""
     folder.mkdir()
     header = (package / "module" / "digits_model.h").read_text()
     arrays = [line.split()[-1].partition("[")[0] for line in header.splitlines() if line.startswith("extern float ")]
@@ -78,7 +78,7 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def computed(program: Path, package: Path) -> tuple[Any, Any]:
-    """Return what a program of the package computes, and what the archive does."""
+    """Return the results of a program that uses the package, and those of the archive."""
     model = mlfc.load(package / "model.tar")
     inputs = seeded_inputs(model.inputs, 5)
     data = b"".join(array.tobytes() for array in inputs.values())
@@ -120,7 +120,7 @@ def test_a_package_is_added_as_a_folder(package: Path, tmp_path: Path) -> None:
     consumer(tmp_path / "app", package, f"add_subdirectory({package} digits)")
     cmake("-S", "app", "-B", "app/build", "-DCMAKE_BUILD_TYPE=Release", cwd=tmp_path)
     cmake("--build", "app/build", "--parallel", "2", cwd=tmp_path)
-    # within another project, the example is that project's to ask for
+    # as a subproject, the package does not build its example by default
     assert not list((tmp_path / "app" / "build").rglob("digits_example"))
     ours, expected = computed(tmp_path / "app" / "build" / "consumer", package)
     np.testing.assert_allclose(ours, expected, rtol=1e-5, atol=1e-6)

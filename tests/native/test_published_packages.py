@@ -1,4 +1,4 @@
-"""Packages that are ready to publish: what the publishers' rules ask of each form, and that their code builds."""
+"""Packages ready to publish: they follow each publisher's rules, and their code builds."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.unit.test_cli import mlfc as program
 ROOT = Path(__file__).resolve().parents[2]
 DIGITS = ROOT / "examples" / "digits" / "digits_int8.tflite"
 DETAILS = Details("1.2.0", "Ada Lovelace", "https://example.org/digits/")
-# by Arduino's library specification; a library is refused without them
+# required by Arduino's library specification
 PROPERTIES = {"name", "version", "author", "maintainer", "sentence", "paragraph", "category", "url", "architectures"}
 CATEGORIES = {
     "Display", "Communication", "Signal Input/Output", "Sensors", "Device Control", "Timing", "Data Storage",
@@ -35,7 +35,7 @@ STRICT = ("-std=c99", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-O0", "-fsyn
 
 @pytest.fixture(scope="module")
 def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder with all forms, for boards that have them."""
+    """Return a folder with packages of all formats, for boards that support them."""
     folder = tmp_path_factory.mktemp("packages") / "out"
     made = make_packages(DIGITS, folder, "esp32c3", DETAILS)
     assert {*made} == {"arduino", "zephyr", "esp_idf"}
@@ -50,7 +50,7 @@ def compiles(sources: list[Path], folders: list[Path]) -> None:
 
 
 def test_an_arduino_library_follows_the_rules_of_its_manager(packages: Path) -> None:
-    """arduino-lint's rules for submissions: files, names, properties, the sketch; nothing that is not published."""
+    """Check arduino-lint's rules for submissions: files, names, properties, the sketch; no superfluous files."""
     folder = packages / "arduino" / "DigitsInt8Model"
     lines = [line for line in (folder / "library.properties").read_text().splitlines() if line]
     properties = dict(line.split("=", 1) for line in lines)
@@ -92,7 +92,7 @@ def test_a_zephyr_module_has_what_west_and_twister_read(packages: Path) -> None:
 
 
 def test_an_esp_idf_component_has_its_manifest(packages: Path) -> None:
-    """What the registry of components reads, by the manifest's documentation; compote took this one by hand."""
+    """Check the fields that the component registry reads, as documented; compote accepted this one in a manual test."""
     folder = packages / "esp_idf" / "digits_int8"
     manifest = yaml.safe_load((folder / "idf_component.yml").read_text())
     assert manifest == {

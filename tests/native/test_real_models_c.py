@@ -33,8 +33,8 @@ WARNINGS = ["-Wall", "-Wextra", "-Wpedantic", "-Werror"]
 SMALL = ("hello_world_int8", "kws_ref_model", "kws_ref_model_float32", "ad01_int8")
 LARGE = ("vww_96_int8", "pretrainedResnet_quant", "pretrainedResnet", "mobilenet_v2_quantized_1x3x224x224")
 COMPILERS = ("gcc", "clang")
-# Compilers take up to a minute to instrument a large model, clang much longer than gcc: one model of each kind of
-# operator is compiled and run, the others are checked for warnings; the dense layers of ad01_int8 run in small code.
+# Compilers, clang more than gcc, take up to a minute to instrument a large model. One model of each kind of operator is
+# therefore run, the others are only checked for warnings; the dense layers of ad01_int8 run in the tests of small code.
 RUN = {("hello_world_int8", "gcc"), ("hello_world_int8", "clang"), ("kws_ref_model", "gcc"),
        ("kws_ref_model_float32", "gcc"), ("pretrainedResnet_quant", "gcc")}  # fmt: skip
 
@@ -43,13 +43,13 @@ RUN = {("hello_world_int8", "gcc"), ("hello_world_int8", "clang"), ("kws_ref_mod
 def test_real_model_is_clean(name: str, models: Path, tmp_path: Path) -> None:
     module, params = mlfc.import_model(models / f"{name}.tflite")
     factory = mlfc.build(module, params=params, module_name="model")
-    # what an optimizer warns of is in the smaller models, too
+    # the smaller models cover warnings that depend on optimization
     level = "-O0" if name in LARGE else "-O1"
     for compiler in COMPILERS:
         run_clean(factory, compiler, tmp_path / compiler, is_run=(name, compiler) in RUN, level=level)
 
 
-# clang runs what has vectors or blocks of them, gcc the others
+# clang runs code with vectors or blocks of them, gcc the other code
 @pytest.mark.parametrize(
     ("cpu", "runs"), [("generic", "clang"), ("cortex-m55", "clang"), ("cortex-m4", "gcc"), ("cortex-m3", "gcc")]
 )
@@ -62,7 +62,7 @@ def test_shared_kernels_are_clean(cpu: str, runs: str, models: Path, tmp_path: P
 
 
 def run_clean(factory: Factory, compiler: str, tmp_path: Path, *, is_run: bool, level: str = "-O1") -> None:
-    """Compile a module without warnings; where it is run, under sanitizers and on extreme inputs."""
+    """Compile a module without warnings; if `is_run`, run it under sanitizers on extreme inputs."""
     need(compiler, compiler)
     for kernel in factory.program.kernels:
         verify(kernel)

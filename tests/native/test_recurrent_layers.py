@@ -1,4 +1,4 @@
-"""Recurrent layers of ONNX as compiled code, beside ONNX Runtime."""
+"""Recurrent layers of ONNX as compiled code, against ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.recurrent_models import Layer, dynamic_layers, layer, random_layers
 
 
 def _differences(layers: list[Layer], folder: Path, **options: str) -> list[str]:
-    """Compile all layers as one module; return what differs from ONNX Runtime."""
+    """Compile all layers as one module; return the differences from ONNX Runtime."""
     module, params, firsts = merge([mlfc.import_model(item.model.SerializeToString()) for item in layers])
     loaded = compiled(module, params, folder, **options)
     results = list(loaded.run({name: value for item in layers for name, value in item.inputs.items()}).values())
@@ -51,7 +51,7 @@ def test_large_layers_are_those_of_onnx_runtime(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("quick_builds")
 def test_small_code_and_lengths_that_lie(tmp_path: Path) -> None:
-    """Lengths beyond the sequence count as its own, negative ones as 0: whatever they are, no index leaves a tensor."""
+    """Clamp sequence lengths to 0 and the length of the input, so that no index is out of bounds."""
     wild, tame = ([9, -3, 2, 1 << 30], [5, 0, 2, 5])
     layers = []
     for number, operator in enumerate(("LSTM", "GRU", "RNN")):

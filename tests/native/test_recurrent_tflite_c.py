@@ -1,4 +1,4 @@
-"""Recurrent layers of TFLite as compiled code, run by run beside LiteRT: results and states."""
+"""Recurrent layers of TFLite as compiled code, against LiteRT after every run: results and states."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_layers_that_are_written_out_and_those_of_other_operators_are_near_liter
 
 
 def check_floats(model: Model, options: dict[str, Any]) -> None:
-    """Fail unless results and states are near those of LiteRT, run by run."""
+    """Fail unless results and states are close to LiteRT's after every run."""
     expected, variables = model.expected()
     compiled = mlfc.compile(model.data, module_name="layers", **options)
     for run in range(RUNS):
@@ -77,7 +77,7 @@ def test_models_of_tflite_micro_are_litert_step_by_step(name: str, models: Path)
     (wanted,) = compiled.inputs
     limits, rng = np.iinfo(entry["dtype"]), np.random.default_rng(0)
     for run in range(12):
-        # every other frame is loud: the next one shows what is left of it
+        # every other frame is loud; the next one shows the state that it left
         reach = 1 if run % 2 else 64
         frame = rng.integers(limits.min // reach, limits.max // reach, entry["shape"]).astype(entry["dtype"])
         reference.set_tensor(entry["index"], frame)

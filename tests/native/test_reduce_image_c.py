@@ -1,4 +1,4 @@
-"""Reductions and image operators as compiled C, against the same references as their interpreted rules."""
+"""Reductions and image operators as compiled C, against the references of their interpreted rules."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.native.kernel_runner import Kernels, build, group_of
 from tests.operator_cases import Case
 from tests.reduction_cases import reduce_cases
 
-# Sizes differ from case to case, code does not: every fifth resize covers all methods and layouts.
+# cases differ in sizes, rarely in code: every fifth resize covers all methods and layouts
 CASES = [case for case in (*reduce_cases(), *resize_cases()[::5], *block_cases()) if 0 not in np.shape(case.args[0])]
 
 

@@ -1,4 +1,4 @@
-"""The device's reader and writer of packets agree with this machine's, on any bytes."""
+"""The device's reader and writer of packets agree with the host's, on arbitrary bytes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ WRITE = ctypes.CFUNCTYPE(ctypes.c_ssize_t, ctypes.c_void_p, ctypes.POINTER(ctype
 
 
 class UnframerState(ctypes.Structure):
-    """The start of TVMUnframer, and room for the rest."""
+    """The first fields of TVMUnframer, and space for the rest."""
 
     _fields_ = (
         ("payload", ctypes.c_void_p),

@@ -1,4 +1,4 @@
-"""The device's bytes are those that microTVM's protocol has: written out here, not by mlfc's own host."""
+"""The device's bytes follow microTVM's protocol; they are written out here, without mlfc's own host."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from tests.native.rpc_device import build_device
 
-# captured from a device of TVM 0.14
+# captured from a device with TVM 0.14
 TERMINATE = bytes.fromhex("ff fd 03 00 00 00 00 00 02 66 77")
 START_86 = bytes.fromhex("ff fd 04 00 00 00 86 00 00 01 8a 23")
 REPLY_86_86 = bytes.fromhex("ff fd 04 00 00 00 86 86 01 01 41 99")
@@ -34,7 +34,7 @@ def packet(payload: bytes) -> bytes:
 
 
 class Wire:
-    """A device by its raw bytes."""
+    """A device accessed by raw bytes."""
 
     def __init__(self, program: Path) -> None:
         self._process = subprocess.Popen([str(program)], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
@@ -50,7 +50,7 @@ class Wire:
         return self._process.stdout.read(nbytes)
 
     def take_packet(self) -> bytes:
-        """Return the payload of the next packet, after checking all that is around it."""
+        """Return the payload of the next packet, after checking its frame."""
         raw = self.take(2)
         assert raw == b"\xff\xfd"
 
@@ -98,8 +98,8 @@ class Wire:
         return self._process.wait()
 
 
-# functions of no module are numbered behind the last module: with TVM's template, of 2 modules, these are 0x80028000
-# and on, as in the captured session; ours has 4
+# global functions are numbered after the last module: from 0x80028000 with TVM's template of 2 modules, as in the
+# captured session; ours has 4 modules
 GLOBALS = 0x80008000 | 4 << 16
 
 
@@ -116,7 +116,7 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def wire(program: Path) -> Iterator[Wire]:
     wire = Wire(program)
     yield wire
-    # a complaint of a sanitizer is another status
+    # the status is nonzero after a sanitizer report
     assert wire.close() == 0
 
 
@@ -129,7 +129,7 @@ def test_the_captured_packets_are_what_the_rules_give() -> None:
 
 def test_the_order_of_a_captured_session(wire: Wire) -> None:
     wire.start()
-    # the system library, whose function is let go of
+    # the system library; its function is freed
     assert wire.request(9, struct.pack("<ii", 1, STRING) + text("runtime.SystemLib")) == (
         4,
         struct.pack("<iiQ", 1, HANDLE, GLOBALS),
@@ -142,7 +142,7 @@ def test_the_order_of_a_captured_session(wire: Wire) -> None:
         4,
         struct.pack("<ii", 1, NULL),
     )
-    # a function that is not there, and one that is
+    # an unknown function, then a known one
     name = "tvm.rpc.server.ModuleGetFunction"
     assert wire.request(9, struct.pack("<ii", 1, STRING) + text(name)) == (
         4,
@@ -206,7 +206,7 @@ def test_normal_messages_of_other_sessions_are_left_alone(wire: Wire) -> None:
     question = struct.pack("<Qi", 4 + 12, 3) + struct.pack("<Qi", GLOBALS, 0)
     wire.send(packet(bytes((wire.session[0], wire.session[1] ^ 1)) + b"\x10" + question))
     wire.send(packet(b"\0\0\x10" + question))
-    # the next answer is to this one
+    # the next reply belongs to this request
     code, reply = wire.request(9, struct.pack("<ii", 1, STRING) + text("no such function"))
     assert (code, reply) == (4, struct.pack("<iiQ", 1, HANDLE, 0))
 

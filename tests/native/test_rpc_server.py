@@ -1,4 +1,4 @@
-"""This machine's side of a session against the C runtime's RPC server."""
+"""The host side of a session with the C runtime's RPC server."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tests.native.rpc_device import build_device, transport
 
 pytestmark = pytest.mark.usefixtures("quick_builds")
 
-# of the device that does not answer
+# for the device that does not answer
 SHORT = Timeouts(5, 60, 2)
 
 
@@ -41,7 +41,7 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def closed_program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a device whose hosts may touch what they allocated, and nothing else."""
+    """Return a device whose hosts may only access memory that they allocated."""
     return build_device(tmp_path_factory.mktemp("closed"), "-DTVM_CRT_RPC_OWN_MEMORY_ONLY=1")
 
 
@@ -124,7 +124,7 @@ def test_failures_have_the_devices_words(session: Session) -> None:
         session.remote.allocate(4, 3)
     with pytest.raises(RemoteError, match="no function 'nothing'"):
         session.remote.get_global("nothing")
-    # and the session goes on
+    # the session continues
     assert function(session, "echo")(1) == 1
 
 
@@ -135,7 +135,7 @@ def test_functions_are_timed_on_the_device(session: Session) -> None:
     first = session.remote.time_evaluator(lib, "add", number=3, repeat=4)
     # each call of the function takes a millisecond of the device's clock
     assert first(*arrays) == pytest.approx([0.001] * 4)
-    # as long as was asked for, by the device's clock: calls are added until it is
+    # the number of calls doubles until they take the requested time by the device's clock
     before = calls_of_add()
     assert session.remote.time_evaluator(lib, "add", min_repeat_ms=20)(*arrays) == pytest.approx([0.001])
     assert calls_of_add() - before == 1 + 2 + 4 + 8 + 16 + 32
@@ -185,13 +185,13 @@ def test_a_device_that_starts_again(program: Path) -> None:
 def test_the_next_session_finds_the_device_as_new(program: Path) -> None:
     line = transport(program)
     kept = KeptLine(line)
-    # a host that goes away in the middle of a packet
+    # a host that disconnects in the middle of a packet
     kept.write(b"\xff\xfd\x20\x00\x00\x00\x00\xff", None)
     with Session(kept) as session:
         address = session.remote.allocate(64)
         lib = session.get_system_lib()
     with Session(kept) as session:
-        # the first host's memory is free, and its modules are gone
+        # the first host's memory and modules have been freed
         with pytest.raises(RemoteError, match="no memory of the host's"):
             session.remote.free_memory(address)
         with pytest.raises(RemoteError, match="is not the handle of a module"):

@@ -1,4 +1,4 @@
-"""Every way in which runs of dynamic models fail: its code, its values and its message, in C and by LLVM."""
+"""All failures of runs of dynamic models: code, values and message, in C and by LLVM."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MOST = (1 << 31) - 1
 
 
 def graph(text: str) -> Callable[..., Factory]:
-    """Return what compiles an ONNX graph."""
+    """Return a function that compiles an ONNX graph."""
 
     def compiled(target: str, **options: Any) -> Factory:
         model = parser.parse_model(f'<ir_version: 8, opset_import: ["" : 18]> failing {text}')
@@ -48,7 +48,7 @@ def doubled() -> IRModule:
 
 
 def of_values(extent: Callable[[Dim, Dim], Any]) -> IRModule:
-    """Return a model of zeros, as many as two input values decide."""
+    """Return a model of zeros whose number depends on two input values."""
     a, b = Symbol("a", 0, 100), Symbol("b", 0, 100)
     values = Var("a", vm_control.INTEGER), Var("b", vm_control.INTEGER)
     zeros = ir.call("zeros", [], shape=(extent(a.dim, b.dim),), dtype="float32")
@@ -179,7 +179,7 @@ def test_memory_is_freed_wherever_allocations_end(target: str) -> None:
         (first, *_), area = ended.outputs, ended.values[0]
         again = caller(name, target).run(*inputs, work=area)
         np.testing.assert_array_equal(again.outputs[0], first)
-        # the work area spares an allocation where the code of the run needs one
+        # the work area saves one allocation if the run's code needs one
         assert caller(name, target).run(*inputs, work=area, allocations=count - (area > 0)).code is None
 
 

@@ -1,4 +1,4 @@
-"""Kernels that layers of other zero points share, in every executor and printer, beside ONNX Runtime."""
+"""Kernels shared by layers with different zero points, in every executor and printer, against ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ import mlfc
 pytestmark = pytest.mark.usefixtures("unoptimized_builds")
 
 Array = npt.NDArray[Any]
-ZEROS = (3, -7, 11, 5)  # of the tensors between the layers
+ZEROS = (3, -7, 11, 5)  # zero points of the tensors between the layers
 CHANNELS = 16
 
 
 def chain() -> onnx.ModelProto:
-    """Return quantized convolutions of equal shapes, whose tensors have other zero points and scales."""
+    """Return quantized convolutions of equal shapes whose tensors differ in zero points and scales."""
     rng = np.random.default_rng(0)
     nodes, constants = [], {}
     for layer, (before, after) in enumerate(pairwise(ZEROS)):

@@ -1,4 +1,4 @@
-"""``--optimize size``: the same answers from less code, by both executors and in linked modules."""
+"""``--optimize size``: the same results from less code, by both executors and in linked modules."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from tests.harness import edge_inputs, seeded_inputs
 
 pytestmark = pytest.mark.usefixtures("unoptimized_builds")
 
-# each kind of processor has convolutions, depthwise ones and dense layers of the first model; of the others, each has
-# what only it has: additions, shared functions by both executors, the most shared functions
+# the first model covers convolutions, depthwise ones and dense layers for each kind of processor; the others cover
+# additions, shared functions with both executors, and the largest number of shared functions
 PAIRS = [
     *(("kws_ref_model", cpu) for cpu in ("generic", "cortex-m4", "cortex-m55", "cortex-m3")),
     ("pretrainedResnet_quant", "cortex-m3"),
@@ -37,7 +37,7 @@ PAIRS = [
 
 @pytest.fixture(scope="module")
 def imported(models: Path) -> Callable[..., Factory]:
-    """Return what compiles a model of the shared folder, once for all tests."""
+    """Return a cached function that compiles a model of the shared folder."""
 
     @cache
     def build(name: str, cpu: str, **options: str) -> Factory:
@@ -91,7 +91,7 @@ def test_archives_list_shared_functions_once(imported: Callable[..., Factory], t
 
 
 def code_bytes(factory: Factory, folder: Path) -> int:
-    """Return the bytes of a module's operators alone, compiled for a Cortex-M4."""
+    """Return the code size of a module's operators alone, compiled for a Cortex-M4."""
     source = folder / "operators.c"
     source.write_bytes(to_bytes(factory.code.files[f"src/{factory.module_name}_lib1.c"]))
     core = ("-mthumb", "-mcpu=cortex-m4", "-mfloat-abi=hard", "-mfpu=fpv4-sp-d16")

@@ -1,4 +1,4 @@
-"""Whole models: code for certain extents, made ahead or in the background, gives the bits of the open code."""
+"""Whole models: specialized code, compiled ahead or in the background, computes the bits of the dynamic code."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from mlfc.target.target import llvm_here, parse_target
 
 @dataclass
 class Net:
-    """A growing model of one input: a chain of nodes."""
+    """A builder of models with one input: a chain of nodes."""
 
     shape: Sequence[int | str]
     seed: int = 7
@@ -56,7 +56,7 @@ class Net:
 
 
 def residual() -> bytes:
-    """Return convolutions of 3x3, which are computed by transforms where processors and sides are large enough."""
+    """Return 3x3 convolutions, which use Winograd transforms if the processor and the image are large enough."""
     net = Net(["batch", 16, "h", "w"])
     net.conv(16, 16, 3)
     net.add("Relu")
@@ -154,18 +154,18 @@ def in_background(data: bytes, x: Any, extents: Mapping[str, int]) -> list[bytes
     return results(compiled, x)
 
 
-@pytest.mark.usefixtures("quick_build")  # optimized or not, the bits of floats are the same
+@pytest.mark.usefixtures("quick_build")  # optimization does not change the bits of floats
 @pytest.mark.parametrize("name", MODELS)
 def test_special_code_gives_the_bits_of_open_code(name: str) -> None:
     make, shape, extents = MODELS[name]
     data, x = make(), np.random.default_rng(3).standard_normal(shape).astype(np.float32)
-    target = "llvm -mcpu=native" if name == "residual" else "llvm"  # the first may have transforms
+    target = "llvm -mcpu=native" if name == "residual" else "llvm"  # with Winograd transforms if the processor has them
     general = results(mlfc.compile(data, target), x)
     assert results(mlfc.compile(data, target, specialize=[extents]), x) == general
 
 
 def test_so_does_code_by_llvm_beside_that_of_the_default_target() -> None:
-    """It was made for any processor, without transforms, where the open code had them."""
+    """Compile for any processor, without transforms, whereas the dynamic code may have them."""
     make, shape, extents = MODELS["residual"]
     data, x = make(), np.random.default_rng(3).standard_normal(shape).astype(np.float32)
     general = results(mlfc.compile(data), x)

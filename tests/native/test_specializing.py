@@ -1,4 +1,4 @@
-"""Models that are compiled anew for shapes that come back."""
+"""Models that are recompiled for recurring shapes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from mlfc.specializing import SpecializingModel
 
 
 def _model(path: Path) -> Path:
-    """Write a dense layer and a tanh with an open batch."""
+    """Write a dense layer and a tanh with a dynamic batch dimension."""
     weights = np.random.default_rng(3).standard_normal((8, 5)).astype(np.float32)
     data = helper.make_tensor_value_info("x", 1, ["batch", 8])
     result = helper.make_tensor_value_info("y", 1, ["batch", 5])

@@ -1,4 +1,4 @@
-"""Start-up and measuring code has no warnings under clang either; tests under emulators build it with gcc."""
+"""Start-up and measurement code has no clang warnings either; the tests on emulators build it with gcc."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Models that keep state: step by step as ONNX Runtime, saved and restored, in every form of their memory."""
+"""Stateful models: each step as in ONNX Runtime, saved and restored, with every form of memory."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_a_saved_state_goes_on_in_another_instance(form: str) -> None:
     one.run({"x": steps[0]})
     saved = dict(one.state)
     expected = [one.run({"x": frame})["y"] for frame in steps[1:]]
-    np.testing.assert_array_equal(two.state["h_in"], BEGIN)  # the same code, with states of its own
+    np.testing.assert_array_equal(two.state["h_in"], BEGIN)  # the same code with separate states
     two.state.update(saved)
     for frame, output in zip(steps[1:], expected, strict=True):
         np.testing.assert_array_equal(two.run({"x": frame})["y"], output)
@@ -109,7 +109,7 @@ def test_rows_of_any_number_continue_one_state(target: str, tmp_path: Path) -> N
     assert [info.offset for info in compiled.factory.interface().states] == [0, 64]
     for profiled in (load_profiled(path), load_profiled(library), profiled_factory(compiled.factory)):
         measured = profiled.profile({"x": np.zeros((2, 3), np.float32)}, repeat=2)
-        # code for two rows, for others, and what copies a state
+        # code for two rows, code for other sizes, and the copy of a state
         assert [item.nanoseconds > 0 for item in measured.operators] == [True, True, True, False, False, False]
         assert measured.outputs["y"].shape == (2, 3)
     assert [item.nodes[-1:] for item in measured.operators[:3]] == [("Add #2",), ("Add #5",), ()]

@@ -1,4 +1,4 @@
-"""Sums of quantized tensors by a plane in float32, on all pairs of bytes: as C, portable C and LLVM code."""
+"""Quantized additions by a plane in float32, on all pairs of bytes: as C, portable C and LLVM code."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.native.test_wide_requantization import level_here
 
 WIDE = Features(vector_registers=32, fixed_point_lanes=16, pushes_bytes=True)
 OTHERS = tuple((f"-march={level}", "-O1", "-ffp-contract=off") for level in ("x86-64", "x86-64-v3"))
-EXTRA = 13  # elements behind the last whole vector: eight at once, and five alone
+EXTRA = 13  # elements behind the last whole vector: a half vector of eight, and five single ones
 PAIRS = {
     "residual": ((0.0235283, -128), (0.0911471, 4), (0.0934869, -128)),
     "coarse result": ((0.0513447, 3), (0.0222918, -7), (0.5019283, 11)),
@@ -69,7 +69,7 @@ def test_sums_are_those_of_the_reference(name: str) -> None:
 
 
 def test_what_has_no_plane_is_rounded_as_before() -> None:
-    """A tenth of the result's scale steps less often than either operand, and ties fall on both sides of zero."""
+    """Use scales for which no plane exists: ties fall on both sides of zero."""
     scales = (0.5, 0), (0.25, 0), (0.5, 0)
     kernel = build(addition(*scales), WIDE)
     assert "whole_of_plane" not in kernel.source

@@ -33,7 +33,7 @@ def test_vector_functions(nbytes: int, products: str, tmp_path: Path) -> None:
 
 @cache
 def float_layer() -> KernelRun:
-    """Return a convolution of 3x3 from 16 to 16 channels."""
+    """Return a 3x3 convolution from 16 to 16 channels."""
     rng = np.random.default_rng(7)
     x = ir.Var("x", ir.TensorType((1, 8, 8, 16), "float32"))
     weights = rng.standard_normal((3, 3, 16, 16)).astype(np.float32)

@@ -1,4 +1,4 @@
-"""The functions that validation finds in C and in objects are those that a compiler and nm find."""
+"""Validation finds the same functions in C and in objects as a compiler and nm."""
 
 from __future__ import annotations
 
@@ -57,11 +57,11 @@ def symbols_of_nm(code: str, folder: Path, *flags: str) -> tuple[set[str], bytes
 
 @pytest.mark.parametrize("bits", [32, 64])
 def test_functions_are_those_of_nm(tmp_path: Path, bits: int) -> None:
-    # freestanding, so that 32 bits need no headers of the C library
+    # freestanding, so that 32-bit code needs no headers of the C library
     expected, data = symbols_of_nm(TRICKY, tmp_path, f"-m{bits}", "-ffreestanding", "-fno-pie", "-O0")
     found = defined_symbols(TRICKY.encode())
     in_c = {name for name, is_public in found.functions.items() if is_public}
-    # the name of a function that returns a pointer to one stands inside parentheses: generated code has none
+    # not recognized: the name of a function returning a function pointer is in parentheses; generated code has none
     assert in_c == expected - {"returns_pointer"}
     assert {"private_one", "inline_one"} <= found.functions.keys()
     assert found.arrays == {"aligned_array": 12, "global_array": 16, "table": 3}
@@ -97,7 +97,7 @@ def test_what_is_no_object_is_refused(data: bytes) -> None:
 
 
 def symbol_table(names: bytes, starts: range, tables: int = 1) -> bytes:
-    """Return a 64-bit object with a table of global functions whose names begin at `starts` of `names`."""
+    """Return a 64-bit object with a table of global functions whose names start at `starts` of `names`."""
     symbols = b"".join(struct.pack("<IBBHQQ", start, 0x12, 0, 1, 0, 0) for start in starts)
     table = 64 + len(symbols) + len(names)
     header = b"\x7fELF\x02\x01" + bytes(34) + struct.pack("<Q10xHH", table, 64, 1 + tables)

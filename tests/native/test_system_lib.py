@@ -1,4 +1,4 @@
-"""Archives whose modules compiled ahead of time are in the C runtime's table of functions, too."""
+"""Archives whose AOT modules are also in the C runtime's function table."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_the_table_is_beside_code_that_stays_as_it_is(factory: Factory, tmp_path
     (inputs,) = [seeded_inputs(mlfc.load(archive).inputs, 0)]
     for name, output in mlfc.load(archive).run(inputs).items():
         np.testing.assert_array_equal(output, mlfc.load(tmp_path / "plain.tar").run(inputs)[name])
-    # firmware without a host has no use for it
+    # firmware without a host does not need it
     with project_source(archive, find_board("host"), "standalone") as source:
         assert not any("registry" in path for path in source.code)
 

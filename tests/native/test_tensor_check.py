@@ -1,4 +1,4 @@
-"""What demos and self-tests say of tensors: which element differs most, in numbers as printf would write them."""
+"""The tensor comparison of demos and self-tests: the element that differs most, with numbers as in printf."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_numbers_are_written_as_printf_writes_them(library: ctypes.CDLL) -> None
     many = (rng.uniform(1, 10, 200) * 10.0 ** rng.integers(-30, 30, 200)).tolist()
     for number in (*NUMBERS, *many, float("inf"), -float("inf"), float("nan")):
         text = written(library, lambda number=number: library.text_number(ctypes.c_double(number)))
-        # %g writes whole numbers of more than six digits in another way
+        # %g formats integers of more than six digits differently
         assert text == f"{number:g}" or float(text) == number == int(number)
     for number in WHOLE:
         assert written(library, lambda number=number: library.text_number(ctypes.c_double(number))) == str(int(number))

@@ -1,4 +1,4 @@
-"""Kernels that share their work among threads: the same bits for any number, whoever runs them."""
+"""Kernels that share their work among threads: the same bits for any number of threads and any scheduler."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_operators(family: str, target: str) -> None:
         ("vww_96_int8", "llvm"),
         ("trained_lstm_int8", "llvm"),
         ("pretrainedResnet", "llvm"),
-        ("pretrainedResnet", "llvm -mcpu=native"),  # convolutions by transforms
+        ("pretrainedResnet", "llvm -mcpu=native"),  # convolutions with Winograd transforms
     ],
 )
 def test_models(model: str, target: str, models: Path) -> None:
@@ -89,7 +89,7 @@ def test_models(model: str, target: str, models: Path) -> None:
 
 
 def test_interpreted_ranges_in_any_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every private buffer is undefined at the start of each range, which come in random order."""
+    """Run ranges in random order with private buffers undefined at the start of each range."""
     random = Random(1)
 
     def ranges(_: Any, count: int) -> list[tuple[int, int]]:
@@ -120,7 +120,7 @@ _RUN = ctypes.CFUNCTYPE(ctypes.c_int32, _TASK, ctypes.c_void_p, ctypes.c_int32, 
 
 @_RUN
 def _run_in_any_order(task: Any, arguments: int, count: int, _: int, scratch_bytes: int) -> int:
-    """Run ranges in random order, each with scratch of its own full of NaN."""
+    """Run ranges in random order, each with its own scratch full of NaN."""
     ends = sorted({0, count, *(_random_order.randrange(count + 1) for _ in range(3))})
     found = list(pairwise(ends))
     _random_order.shuffle(found)
@@ -133,14 +133,14 @@ def _run_in_any_order(task: Any, arguments: int, count: int, _: int, scratch_byt
 
 
 _random_order = Random(3)
-# libraries stay loaded, with the address of it
+# global, because libraries stay loaded and keep its address
 _any_order = threads._ThreadPool(run=ctypes.cast(_run_in_any_order, ctypes.c_void_p).value)
 
 
 @pytest.mark.usefixtures("_any_work_is_shared")
 @pytest.mark.parametrize("target", ["c", "llvm"])
 def test_bits_are_those_of_code_without_threads(target: str, models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Loops in functions of their own, begun anywhere, are contracted as in one function, and share no scratch."""
+    """Check that outlined loops, run in any ranges, are contracted as in one function and share no scratch."""
     monkeypatch.setattr(threads._process, "pool", _any_order)
     module, params = mlfc.import_model(models / "pretrainedResnet.tflite")
     serial, shared = (
@@ -154,7 +154,7 @@ def test_bits_are_those_of_code_without_threads(target: str, models: Path, monke
 
 
 def _open_model() -> Any:
-    """Return a model with an open batch: a product, and its softmax."""
+    """Return a model with a dynamic batch: a product and its softmax."""
     rng = np.random.default_rng(0)
     weights = numpy_helper.from_array(rng.standard_normal((64, 64), np.float32), "w")
     nodes = [helper.make_node("MatMul", ["x", "w"], ["y"]), helper.make_node("Softmax", ["y"], ["z"])]
@@ -165,7 +165,7 @@ def _open_model() -> Any:
 
 
 def _open_images() -> Any:
-    """Return two convolutions of images with every extent open, the first depthwise with strides."""
+    """Return two image convolutions with all dimensions dynamic, the first one depthwise with strides."""
     rng = np.random.default_rng(0)
     filters = {"d": (48, 1, 5, 5), "w": (24, 48, 3, 3)}
     weights = [numpy_helper.from_array(rng.standard_normal(shape, np.float32), n) for n, shape in filters.items()]
@@ -183,7 +183,7 @@ def _open_images() -> Any:
 @pytest.mark.usefixtures("_any_work_is_shared")
 @pytest.mark.parametrize("target", ["c", "llvm"])
 def test_open_images(target: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Extents decide while the program runs which loops are shared; code has no choices that they never make."""
+    """Choose the parallel loops by sizes at run time, without code for choices that cannot occur."""
     monkeypatch.setattr(threads._process, "pool", _any_order)
     serial, shared = (mlfc.compile(_open_images(), target, parallel=chosen) for chosen in (False, True))
     assert shared.factory is not None
@@ -214,7 +214,7 @@ def test_small_models_have_the_code_of_one_thread(name: str, models: Path) -> No
 
 
 def _large_model() -> Any:
-    """Return a model of 20 products, each of which is worth two threads."""
+    """Return a model of 20 products, each with enough work for two threads."""
     rng = np.random.default_rng(0)
     nodes, names = [], ["x", *(f"h{layer}" for layer in range(20))]
     weights = [numpy_helper.from_array(rng.standard_normal((128, 128), np.float32) / 11, "w")]

@@ -1,4 +1,4 @@
-"""Models tiled by rows give what they give whole, bit for bit, in C."""
+"""Models tiled by rows compute the same bits as without tiling, in C."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ DIGITS = Path(__file__).parents[2] / "examples" / "digits" / "digits.onnx"
 
 @pytest.fixture(scope="module")
 def whole_runs(models: Path) -> Callable[[str, str], list[tuple[Inputs, Inputs]]]:
-    """Return what gives inputs of a model, and the outputs that it computes of them where it is not tiled."""
+    """Return a cached function that returns inputs of a model and the outputs of the model without tiling."""
 
     @cache
     def runs(file: str, target: str) -> list[tuple[Inputs, Inputs]]:
@@ -66,12 +66,12 @@ def test_results_are_the_same(
     assert tiled.plan.size < whole.plan.size
     if (target, workspace_io) == ("c -mcpu=cortex-m4", False):
         assert tiled.plan.size <= whole.plan.size // 2
-    # a row that is computed twice would show here
+    # recomputed rows would increase the sum
     assert sum(call.kernel.macs for call in tiled.program.calls) == sum(
         call.kernel.macs for call in whole.program.calls
     )
     module = load_factory(tiled)
-    # integers are the same for all targets, so that one library of the whole model is enough
+    # integers are equal for all targets, so one library without tiling is enough
     for inputs, expected in whole_runs(file, target if file == DIGITS.name else "c"):
         got = module.run(inputs)
         for name, array in expected.items():
@@ -79,7 +79,7 @@ def test_results_are_the_same(
 
 
 def convolved(data: ir.Expr, filters: int, kernel: tuple[int, int], **attrs: Any) -> ir.Expr:
-    """Return an int8 convolution of random weights, whose results spread over the whole range."""
+    """Return an int8 convolution with random weights whose results cover the whole range."""
     shape = (*kernel, ir.tensor_type(data).shape[3], filters)
     weights = np.random.default_rng(filters).integers(-127, 128, shape).astype(np.int8)
     zero, scale = ir.const(np.int32(0)), ir.const(np.float32(0.5))

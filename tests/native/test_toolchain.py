@@ -42,7 +42,7 @@ def test_other_content_and_other_flags_are_other_libraries() -> None:
 
 
 def libraries(cache: Path) -> list[str]:
-    """Return what is in the cache beside what the compiler says of itself, and the cache of zig, which may be it."""
+    """Return the names in the cache, except compiler descriptions and zig's own cache, which may be in it."""
     return [path.name for path in cache.iterdir() if path.name != "zig" and not path.name.startswith("compiler-")]
 
 

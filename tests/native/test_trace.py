@@ -1,4 +1,4 @@
-"""With -DMLFC_TRACE=1 the code says of every operator what it computed and how long it took."""
+"""With -DMLFC_TRACE=1 the code reports a checksum and the time of every operator."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_an_archive_traces_out_of_the_box(compiler: str, models: Path, tmp_path:
     operators = mlfc.inspect(tmp_path / "archive.tar")["modules"]["kws"]["operators"]
     lines = LINE.findall(printed)
     assert [int(index) for index, _, _ in lines] == list(range(len(operators)))
-    # each operator's bytes are those of a tensor that LiteRT computes
+    # the output of each operator equals a tensor of LiteRT
     tensors = LiteRtReference(path).run(fill(mlfc.load(tmp_path / "archive.tar").inputs, seed=0))
     sums = {zlib.crc32(np.ascontiguousarray(array).tobytes()) for array in tensors.values()}
     assert all(int(checksum, 16) in sums for _, checksum, _ in lines)
@@ -54,13 +54,13 @@ def test_the_virtual_machine_traces_calls_of_kernels(tmp_path: Path) -> None:
     lines = LINE.findall(make(folder, "test", "CPPFLAGS=-DMLFC_TRACE=1", f"CFLAGS={WARNINGS}"))
     assert [int(index) for index, _, _ in lines] == [0, 1, 0, 1]
     loaded = mlfc.load(tmp_path / "archive.tar")
-    for seed, rows in enumerate((1, 4)):  # vectors have the least extents, then the largest
+    for seed, rows in enumerate((1, 4)):  # the first vector has the smallest sizes, the second the largest
         (y,) = loaded.run(fill([info.at({"n": rows}) for info in loaded.inputs], seed=seed)).values()
         assert int(lines[2 * seed + 1][1], 16) == zlib.crc32(y.tobytes())
 
 
 def test_outputs_of_operators_are_seen_as_they_were(models: Path, tmp_path: Path) -> None:
-    """The workspace is used again at once, so what is seen at the end of a run is not what operators wrote."""
+    """Observe outputs when they are written, because later operators reuse the workspace."""
     path = models / "kws_ref_model.tflite"
     archive = mlfc.export_model_library_format(imported(path, "kws"), tmp_path / "kws.tar")
     module = load_profiled(archive)

@@ -1,4 +1,4 @@
-"""Decision trees as nested conditions and as tables, compiled: the same bits, and C that no compiler warns of."""
+"""Decision trees as nested conditions and as tables, compiled: the same bits, and no compiler warnings."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def groups() -> dict[tuple[int, str], tuple[ir.Function, Features]]:
 
 @pytest.fixture(scope="module")
 def kernels() -> dict[str, Kernels[tuple[int, str]]]:
-    """Return the kernels of all cases and targets, by what leaves do."""
+    """Return the kernels of all cases and targets, by the form of leaves."""
     found = {}
     for form, size in (("literals", 0), ("numbers", 1 << 30)):
         with pytest.MonkeyPatch.context() as monkeypatch:

@@ -1,4 +1,4 @@
-"""The tutorial works as it stands: its files are written, its commands run, its outputs compared."""
+"""The tutorial works as written: its files are created, its commands run, its outputs compared."""
 
 from __future__ import annotations
 

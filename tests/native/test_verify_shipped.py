@@ -1,4 +1,4 @@
-"""``verify --layers`` looks at the code that ships, with the user's target, compiler and flags, and finds the group."""
+"""``verify --layers`` checks the shipped code with the user's target, compiler and flags, and finds the group."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from mlfc.cli.main import app
 from mlfc.verify import verify
 
-# an optimizer that leaves the last channel out, in the fused function alone
+# a compiler that omits the last channel of the fused function when it optimizes
 WRONG = r"""#!/bin/sh
 for word in "$@"; do
   case "$word" in
@@ -33,7 +33,7 @@ exec gcc "$@"
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A pointwise convolution, its own ReLU added to it, and a slope for each channel: one fused group."""
+    """Return a pointwise convolution plus its own ReLU, and a slope for each channel: one fused group."""
     rng = np.random.default_rng(0)
     constants = {
         "w": rng.standard_normal((16, 8, 1, 1)).astype(np.float32),
@@ -57,7 +57,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def wrong_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let $CC be a compiler that is wrong where it optimizes the fused function, and the cache be empty."""
+    """Set $CC to a compiler that miscompiles the fused function when it optimizes, and use an empty cache."""
     if shutil.which("gcc") is None:
         pytest.skip("gcc is not on the PATH; on Debian: apt-get install gcc")
     wrapper = tmp_path / "cc"

@@ -81,7 +81,7 @@ def test_archive_describes_its_model(high: int | None, target: str, tmp_path: Pa
 
 
 def test_metadata_have_what_is_live_in_each_call(tmp_path: Path) -> None:
-    """With four rows: 16 numbers of a row behind the first layer, 4 behind the second, and 4 of the softmax."""
+    """Use four rows: the first layer returns 16 numbers per row, the second 4, and the softmax 4."""
     path = exported(built(4), tmp_path)
     found = archive.inspect(path)["modules"]["net"]
     sizes = [4 * 16 * 4, 4 * 4 * 4, 4 * 4 * 4]
@@ -110,7 +110,7 @@ def test_a_loop_carries_its_values_through_all_calls_of_a_turn(tmp_path: Path) -
     calls = len(told["operators"])
     carried = next(block for block in told["plan"] if block["bytes"] == 64 and block["last"] == calls - 1)
     assert carried["first"] <= 1
-    # a block that is said to lie over another one is a fault
+    # overlapping blocks are a fault
     wrong = {**told, "plan": [{**block, "offset": 0} for block in told["plan"]]}
     document = json.loads(members(path)["metadata.json"])
     document["modules"]["net"]["mlfc"] = wrong
@@ -127,7 +127,7 @@ def test_archive_of_llvm_code_runs_any_batch(tmp_path: Path) -> None:
 
 
 def test_c_runs_in_one_static_array(tmp_path: Path) -> None:
-    """A whole archive with a module of each kind of executor, built without warnings, on two shapes of the open one."""
+    """Build an archive with a module of each executor without warnings, and run the dynamic one with two shapes."""
     _, params = two_layers()
     given = {"x": ((2,), "float32")}
     others = [sum_factory(name, given, "y", executor=name) for name in ("aot", "graph")]
@@ -165,7 +165,7 @@ def test_bounds_are_part_of_the_interface(tmp_path: Path) -> None:
     wider, narrower = (archive.diff(*pair)["modules"]["net"]["interface"] for pair in ((narrow, wide), (wide, narrow)))
     levels = [{item["what"]: item["level"] for item in changes} for changes in (wider, narrower)]
     assert [level["bounds of 'batch'"] for level in levels] == ["note", "break"]
-    # the array of a caller that was compiled with the old header is too small, or large enough
+    # the array of a caller compiled with the old header becomes too small, or stays large enough
     assert [level["TVMGEN_NET_VM_WORK_SIZE"] for level in levels] == ["break", "note"]
     assert [level["TVMGEN_NET_X_SIZE"] for level in levels] == ["note", "break"]
 
@@ -196,7 +196,7 @@ def test_loading_refuses_the_description_of_another_module(tmp_path: Path) -> No
     assert other is not None
     files = {**members(path), DESCRIPTION: encode(other)}
     document = json.loads(files["metadata.json"])
-    del document["mlfc"]  # the list of files, which knows their hashes
+    del document["mlfc"]  # remove the list of files, which contains their hashes
     files["metadata.json"] = json.dumps(document).encode()
     spoilt = tmp_path / "spoilt.tar"
     with tarfile.open(spoilt, "w") as tar:

@@ -1,4 +1,4 @@
-"""Branches, loops, lists and open extents, compiled to bytecode and run."""
+"""Branches, loops, lists and dynamic dimensions, compiled to bytecode and run."""
 
 from __future__ import annotations
 

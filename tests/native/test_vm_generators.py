@@ -1,4 +1,4 @@
-"""External code generators in models whose shapes or course the run decides."""
+"""External code generators in models with dynamic shapes or control flow."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def model_of(nodes: list[Any], inputs: list[Any], outputs: list[Any], weights: d
 
 
 def pooling() -> bytes:
-    """Return a model whose middle, MaxRoiPool, no code of the compiler computes; all its tensors are open."""
+    """Return a dynamic model with MaxRoiPool in the middle, which the compiler itself does not support."""
     nodes = [
         helper.make_node("Relu", ["x"], ["r"], name="relu"),
         helper.make_node("MaxRoiPool", ["r", "rois"], ["p"], name="roi", pooled_shape=[2, 2]),
@@ -68,7 +68,7 @@ def pooled() -> Any:
 
 @pytest.mark.parametrize("how", ["here", "archive", "library", "llvm"])
 def test_onnxruntime_computes_parts_of_open_extents(pooled: Any, how: str, tmp_path: Path) -> None:
-    """And of fixed ones, where `specialize` adds code for them."""
+    """Use the specialized code for static shapes, too."""
     if how == "archive":
         mlfc.export_model_library_format(pooled, tmp_path / "roi.tar")
         assert mlfc.archive.validate(tmp_path / "roi.tar") == []
@@ -88,7 +88,7 @@ def test_onnxruntime_computes_parts_of_open_extents(pooled: Any, how: str, tmp_p
 
 def test_parts_that_a_runtime_refuses_end_the_run_with_its_error(pooled: Any) -> None:
     inputs = regions(8, 9, 1)
-    inputs["rois"][0, 0] = 7  # there is one image
+    inputs["rois"][0, 0] = 7  # there is only one image
     with pytest.raises(RunError, match="ONNX Runtime failed"):
         pooled.runtime.model.run(inputs)
 
@@ -127,7 +127,7 @@ def test_what_firmware_and_c_cannot_have_is_said(tmp_path: Path) -> None:
 
 
 def test_an_output_of_extents_that_no_operand_has_is_refused() -> None:
-    """Nobody knows how much memory it takes."""
+    """Reject an output whose size is unknown before the run."""
     operands = ["x", "boxes", "images", "size"]
     node = helper.make_node("CropAndResize", operands, ["y"], name="crop", domain="com.microsoft")
     inputs = [_value("x", FLOAT, ["n", 1, 4, 4]), _value("boxes", FLOAT, ["k", 4])]
@@ -141,7 +141,7 @@ def test_an_output_of_extents_that_no_operand_has_is_refused() -> None:
 
 @pytest.fixture
 def fast() -> Iterator[str]:
-    """Add a generator of C that takes Relu, and counts what it computes in a function that other files may call."""
+    """Add a C generator for Relu that doubles its results in a static helper function."""
 
     def generate(part: Any) -> External:
         loop = f"for (int32_t i = 0; i < {part.output.size}; ++i) {{"
@@ -155,7 +155,7 @@ def fast() -> Iterator[str]:
 
 @pytest.fixture
 def opened() -> Iterator[str]:
-    """Add a generator of C that takes Relu of any extents, by way of memory that has room for one copy."""
+    """Add a C generator for Relu with any shape, which copies through scratch memory."""
 
     def generate(part: Any) -> External:
         part.extent("count", part.output.size)
@@ -174,7 +174,7 @@ def opened() -> Iterator[str]:
 
 
 def two_relus() -> bytes:
-    """Return a model with a Relu of fixed extents in each turn of a loop, and one of open extents behind it."""
+    """Return a model with a static-shape Relu in each iteration of a loop, and a dynamic one behind the loop."""
     body = helper.make_graph(
         [
             helper.make_node("Neg", ["old"], ["less"], name="neg"),
@@ -197,7 +197,7 @@ def two_relus() -> bytes:
 
 
 def reference(turns: int, x: Any, rows: Any, inner: int = 2, outer: int = 1) -> Any:
-    """Return what the model gives where generators multiply, the inner Relu by one number and the outer by another."""
+    """Return the model's result if generators multiply the inner and the outer Relu by a number each."""
     for _ in range(turns):
         x = inner * np.maximum(-x, 0) - 1
     return outer * np.maximum(rows + x, 0)
@@ -222,7 +222,7 @@ def test_generators_of_c_take_parts_of_fixed_extents_in_a_loop(fast: str, target
 
 
 def test_firmware_runs_parts_of_generators_of_c(opened: str, tmp_path: Path) -> None:
-    """Of fixed and of open extents."""
+    """Run parts with static and with dynamic shapes."""
     shapes = {"n": (), "x": (4,), "rows": (mlfc.Dim("batch", 1, 3), 4)}
     module, params = mlfc.import_model(two_relus(), byoc=[opened], shapes=shapes)
     board = find_board("mps2-an386")
@@ -255,7 +255,7 @@ def test_libraries_and_archives_hold_several_open_models(fast: str, target: str,
 
 
 def open_relus() -> bytes:
-    """Return a model of two Relu of the same code, and of extents that are the same only in one."""
+    """Return a model of two Relu with equal code whose shapes agree in one dimension only."""
     nodes = [
         helper.make_node("Relu", ["x"], ["a"], name="first"),
         helper.make_node("Shape", ["x"], ["shape"], name="shape"),

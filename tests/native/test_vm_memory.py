@@ -1,4 +1,4 @@
-"""Memory of runs of dynamic models: its owners, what bound calls read and write, and what is kept for later runs."""
+"""Memory of runs of dynamic models: its owners, reads and writes of bound calls, and memory kept for later runs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.usefixtures("unoptimized_builds")
 
 @cache
 def doubling(target: str, high: int = LARGEST) -> Factory:
-    """Return a model of x: 2 x, x itself, 2 x again in the same memory, and a constant."""
+    """Return a model of x with outputs 2 x, x itself, 2 x again in the same memory, and a constant."""
     n = Symbol("n", 0, high)
     x = Var("x", ir.TensorType((n.dim,), "int32"))
     y = ir.call("add", [x, x])
@@ -117,11 +117,11 @@ def test_memory_of_results_lives_as_long_as_they_do() -> None:
     assert all(not np.may_share_memory(part, array) for array in bound.outputs.values())
     model = ready()
     survivor = model.run(np.int32([4]))["y"]
-    del model  # its memory goes when the last result does
+    del model  # its memory is freed with the last result
     assert survivor.tolist() == [8]
-    gc.freeze()  # what other tests left need not be looked through each time
+    gc.freeze()  # exclude the objects of other tests from each collection
     try:
-        for _ in range(20):  # results and their model in one circle, which is collected in any order
+        for _ in range(20):  # results and their model in a reference cycle, which is collected in any order
             circle: list[Any] = [ready()]
             circle += [circle[0].run(np.int32([4])), circle]
             del circle
@@ -190,7 +190,7 @@ def test_threads_share_a_model_and_a_bound_call() -> None:
     assert (shared(), shared.outputs["y"].tolist()) == (0, [2, 4])
 
 
-class _Usage(ctypes.Structure):  # 4 and 7 are bytes that are used, of the system's pages and in arenas
+class _Usage(ctypes.Structure):  # fields 4 and 7 are bytes in use: in mapped pages and in arenas
     _fields_ = tuple((f"field{number}", ctypes.c_size_t) for number in range(10))
 
 
@@ -212,7 +212,7 @@ def test_memory_of_a_large_run_goes_after_small_ones() -> None:
     results = [model.run(many) for _ in range(4)]
     assert used() - before > hidden + 4 * 16 * rows
     del results
-    assert hidden < used() - before < 2 * hidden  # the work area, for the next run
+    assert hidden < used() - before < 2 * hidden  # the work area is kept for the next run
     for _ in range(100):
         model.run(few)
     assert used() - before < hidden // 2

@@ -1,4 +1,4 @@
-"""Models with open dimensions and control flow on a device: the same results as on the host, whatever is where."""
+"""Models with dynamic dimensions and control flow on a device: the host's results for any device placement."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def floats(seed: int, *shape: int) -> np.ndarray:
 
 
 def model_of(nodes: list[Any], inputs: Inputs, opened: dict[str, list[Any]], outputs: list[str]) -> onnx.ModelProto:
-    """Return a model whose constants are `inputs`, and whose inputs are `opened`; int64 ones begin with i."""
+    """Return a model with the constants `inputs` and the inputs `opened`; names of int64 inputs start with i."""
     values = [
         helper.make_tensor_value_info(name, TensorProto.INT64 if name[0] == "i" else TensorProto.FLOAT, shape)
         for name, shape in opened.items()

@@ -1,4 +1,4 @@
-"""Prefetches of weights: each line is asked for before tiles read it, and results are what they are without."""
+"""Prefetches of weights: each cache line is prefetched before tiles read it, and results do not change."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ WIDE = Features(vector_registers=32, winograd=True, prefetches=True)
 NARROW = Features(packing_registers=32, winograd=True, prefetches=True)
 SAME = (1, 1, 1, 1)
 FLOATS = 16
-"""Elements of a line."""
+"""Number of elements of a cache line."""
 CASES = {
     "1x1": (Case((1, 4, 7, 24), (1, 1), 192), WIDE),
     "1x1, weights of more registers": (Case((1, 4, 4, 24), (1, 1), 256), NARROW),
@@ -40,7 +40,7 @@ CASES = {
 
 @pytest.fixture(autouse=True)
 def _small_layers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Treat layers of a few kilobytes as those of megabytes."""
+    """Prefetch weights of a few kilobytes, as if they had megabytes."""
     monkeypatch.setattr(conv_tile, "LEAST_BYTES", 0)
     monkeypatch.setattr(conv_tile, "LARGE_WEIGHTS", 0)
     monkeypatch.setattr(winograd, "LARGE_WEIGHTS", 1 << 40)
@@ -54,14 +54,14 @@ def layer(case: Case, dtype: str = "float32") -> relay.Function:
 
 
 def asked_before(group: LoweredGroup, weights: ir.Buffer) -> npt.NDArray[np.bool_]:
-    """Return of each line of the weights whether it is asked for before it is first read; all are read."""
+    """Return for each cache line of the weights whether it is prefetched before its first read; all lines are read."""
     asked, read = (times.reshape(-1, FLOATS).min(axis=1) for times in asked_and_read(group, weights))
     assert (read < 1 << 23).all()
     return np.asarray(asked < read)
 
 
 def asked_and_read(group: LoweredGroup, weights: ir.Buffer) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-    """Return at which step each element of the weights is first asked for, and first read; 2**23 for never."""
+    """Return the step of the first prefetch and of the first read of each weight element; 2**23 for never."""
     marks, clock = ir.Buffer("marks", (2, weights.size), "float32"), ir.Buffer("clock", (1,), "float32", "local")
     now = tb.load(clock, [0])
 
@@ -100,14 +100,14 @@ def test_weights_are_asked_for_before_they_are_read(name: str) -> None:
     (weights,) = {stmt.buffer for stmt in asks}
     ahead = asked_before(group, weights)
     _, steps, elements = weights.shape
-    first = ahead.argmax() * FLOATS  # a panel or a piece of one
+    first = ahead.argmax() * FLOATS  # at most one panel is read before
     assert first <= steps * elements
     assert ahead[ahead.argmax() :].mean() > 0.99
 
 
 @pytest.mark.parametrize(("rows", "share"), [(20, 0.45), (40, 0.85)])
 def test_so_are_those_of_open_rows(rows: int, share: float) -> None:
-    """Two or three tiles ask for every second line; of the last panel's, one tile asks for its share."""
+    """Prefetch every second line with two or three tiles; one tile prefetches its part of the last panel."""
     x = relay.Var("x", relay.TensorType((Symbol("rows").dim, 24), "float32"))
     weights = np.random.default_rng(1).standard_normal((448, 24)).astype(np.float32)
     group = lower_group(group_of(relay.call("nn.dense", [x, relay.const(weights)], units=448), [x]), WIDE)
@@ -144,8 +144,8 @@ def test_who_has_them(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not has("c", case)
     assert not has("c -mcpu=cortex-m4", case)
     assert not has("c -mcpu=x86-64-v4", case, "size")
-    assert not has("c -mcpu=x86-64-v4", replace(case, data=(1, 56, 56, 24)))  # a part has many tiles
-    assert not has("c -mcpu=x86-64-v4", replace(case, data=(1, 1, 1, 24)))  # and here one
+    assert not has("c -mcpu=x86-64-v4", replace(case, data=(1, 56, 56, 24)))  # many tiles per part
+    assert not has("c -mcpu=x86-64-v4", replace(case, data=(1, 1, 1, 24)))  # a single tile
     assert not has("c -mcpu=x86-64-v4", replace(case, filters=64))  # all weights are one part
     monkeypatch.setattr(conv_tile, "LEAST_BYTES", 1 << 20)
     assert not has("c -mcpu=x86-64-v4", case)

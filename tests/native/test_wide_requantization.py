@@ -1,4 +1,4 @@
-"""Loops that requantize, in vectors of sixteen and eight int32, against the interpreter's loops."""
+"""Requantization loops in vectors of sixteen and eight int32, against the interpreted loops."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ FLAGS = {
     "-march=x86-64-v3": ("x86-64-v3", "x86-64-v4"),
     "-march=x86-64": ("x86-64", "x86-64-v2", "x86-64-v3", "x86-64-v4"),
 }
-"""Flags of compilers, and the processors of this machine that they are for: registers of 64, 32 and 16 bytes."""
+"""Compiler flags, and the processor levels that run their code: registers of 64, 32 and 16 bytes."""
 LIMITS = ((-128, 127), (-13, 63))
-"""Those of the type, which one instruction has, and those of an activation."""
+"""Limits of the type, for which an instruction exists, and of an activation."""
 
 
 def level_here() -> str:
-    """Return the level of x86-64 that this machine has, or its processor."""
+    """Return this machine's x86-64 level, or else its processor."""
     return CPUS.get(native_cpu()).base or native_cpu()
 
 
 def choose(compiler: str, flag: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Compile with this compiler, or skip with what this machine lacks to run what it makes with the flag."""
+    """Select the compiler, or skip the test if it is missing or this machine cannot run its code for the flag."""
     need(compiler, compiler)
     if level_here() not in FLAGS[flag]:
         pytest.skip(f"code of {flag} requires a processor of {FLAGS[flag][0]}, got {level_here()}")
@@ -50,7 +50,7 @@ def choose(compiler: str, flag: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def operands() -> list[np.ndarray[Any, Any]]:
-    """Return sums at ties, both ends and anywhere, for all exponents, with multipliers at the ends of their range."""
+    """Return sums at ties, both ends and random values for all exponents, with the smallest and largest multipliers."""
     rng, rows = np.random.default_rng(11), []
     for exponent in range(31):
         for multiplier in (0, 1 << 30, (1 << 30) + 1, (1 << 31) - 1, int(rng.integers(1 << 30, 1 << 31))):
@@ -65,7 +65,7 @@ def operands() -> list[np.ndarray[Any, Any]]:
 
 
 def functions(size: int) -> list[PrimFunc]:
-    """Return loops with each form: results of all types, bytes that are added, floats that hold integers."""
+    """Return loops of each form: results of all types, sums of bytes, floats that contain integers."""
     inputs = tuple(Buffer(name, (size,), "int32") for name in ("sums", "multipliers", "exponents"))
     floats = Buffer("floats", (size,), "float32")
     made = []
@@ -114,7 +114,7 @@ def test_sixteen_at_once_have_the_bits_of_one(
 
 
 def lines(rows: int, columns: int) -> tuple[list[PrimFunc], list[PrimFunc], list[np.ndarray[Any, Any]]]:
-    """Return loops over pixels and channels as they are and in vectors, and constants; some have no result below 0."""
+    """Return loops over pixels and channels before and after vectorization, and constants; two have a lower bound."""
     rng = np.random.default_rng(17)
     ends = [1 << 30, (1 << 30) + 1, (1 << 31) - 1]
     multipliers = np.array([*ends, *rng.integers(1 << 30, 1 << 31, columns - len(ends))], np.int32)
@@ -142,7 +142,7 @@ def lines(rows: int, columns: int) -> tuple[list[PrimFunc], list[PrimFunc], list
 def test_lines_have_the_bits_of_two_roundings(
     flag: str, compiler: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All steps from one result to the next, on both sides of them, and the ends of int32."""
+    """Check both sides of all steps between results, and the ends of int32."""
     choose(compiler, flag, monkeypatch)
     whole, vectors, constants = lines(1100, 88)
     for prim in vectors:

@@ -1,4 +1,4 @@
-"""Convolutions by transforms: against sums in double precision, and which layers and targets choose them."""
+"""Convolutions by Winograd transforms, against sums in double precision; the layers and targets that use them."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_results_are_those_of_sums_in_double_precision(monkeypatch: pytest.Monke
         }
         monkeypatch.setattr(winograd, "LARGE_WEIGHTS", 0 if is_large else 1 << 40)
         kernels[is_large] = Kernels(groups)
-        kernels[is_large][next(iter(groups))]  # builds all
+        kernels[is_large][next(iter(groups))]  # builds all kernels
     for name, (case, results) in CASES.items():
         _, weights, bias, shape = layer(case)
         rng = np.random.default_rng(2)
@@ -84,7 +84,7 @@ def test_results_are_those_of_sums_in_double_precision(monkeypatch: pytest.Monke
 
 
 def places_of(features: Features) -> int:
-    """Return how many products of a tile a layer has with these features, 0 where it has no tiles."""
+    """Return the number of products per tile that a layer has with these features; 0 without tiles."""
     prim = lower_group(layer(CASES["whole tiles"][0])[0], features).prim
     return next((buffer.shape[0] for buffer in prim.scratch if buffer.name == "inputs"), 0)
 
@@ -132,9 +132,9 @@ def test_models_to_which_the_last_bit_matters_have_none(monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize(("side", "channels", "parts"), [(56, 64, [7]), (14, 256, [64, 8]), (28, 128, [98, 252, 49])])
 def test_threads_take_bands_or_blocks_whole(side: int, channels: int, parts: list[int]) -> None:
-    """Seven bands, or eight blocks of channels behind the transform: nobody waits between one and the next.
+    """Run seven bands, or eight blocks of channels behind the transform, without a barrier in between.
 
-    Only of fewer blocks are products and transforms shared one after another.
+    With fewer blocks, products and transforms are parallelized separately.
     """
     case = Case((1, side, side, channels), (3, 3), channels, padding=SAME)
     prim = parallelize(lower_group(layer(case)[0], TARGETS["wide"]).prim)

@@ -22,7 +22,7 @@ DIGITS = ROOT / "examples" / "digits"
 
 @pytest.fixture
 def no_compiler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
-    """Hide every compiler from here on; what was found before is not asked for again."""
+    """Hide all compilers and clear the cached search results."""
     monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
     monkeypatch.delenv("CC", raising=False)
     monkeypatch.setattr(toolchain, "has_zig", lambda: False)

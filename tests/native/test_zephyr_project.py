@@ -1,4 +1,4 @@
-"""Zephyr projects, by a stand-in for Zephyr's CMake functions, and by Kconfig's own grammar."""
+"""Zephyr projects, built with a stand-in for Zephyr's CMake functions and checked by Kconfig's own parser."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def host_archive(models: Path, tmp_path: Path) -> Path:
 
 
 def configured(folder: Path, monkeypatch: pytest.MonkeyPatch, more: str = "") -> kconfiglib.Kconfig:
-    """Return Kconfig's symbols with the application's values; whatever Kconfig warns of is a failure."""
+    """Return Kconfig's symbols with the application's values, and fail on any Kconfig warning."""
     config = folder / "app" / "prj.conf"
     config.write_text(config.read_text() + more)
     monkeypatch.setenv("MODULE_KCONFIG", str(folder / "zephyr" / "Kconfig"))
@@ -37,7 +37,7 @@ def configured(folder: Path, monkeypatch: pytest.MonkeyPatch, more: str = "") ->
 
 
 def built(folder: Path, config: kconfiglib.Kconfig) -> str:
-    """Build and run the application; return what it printed."""
+    """Build and run the application; return its output."""
     values = folder / "config.cmake"
     lines = [f'set(CONFIG_{name} "{symbol.str_value}")' for name, symbol in config.syms.items() if symbol.orig_type]
     values.write_text("\n".join(line.replace('"n"', '""') for line in lines))
@@ -100,7 +100,7 @@ def test_memories_that_the_model_was_compiled_for_have_regions_of_their_own(
 
 
 def relocated(folder: Path) -> dict[str, str]:
-    """Return what goes to other regions: of which sections, by a pattern."""
+    """Return the section patterns that are relocated, by memory region."""
     found = {}
     for line in (folder / "log").read_text().splitlines():
         if line.startswith("code_relocate 3 "):
@@ -144,7 +144,7 @@ def test_only_printing_floats_takes_their_conversions(
 
 
 def test_the_linker_snippet_keeps_the_workspace_out_of_bss(host_archive: Path, tmp_path: Path) -> None:
-    """Zephyr includes the snippet before .bss; its macros are what they stand for in Zephyr's linker scripts."""
+    """Include the snippet before .bss, as Zephyr does, with its macros defined as in Zephyr's linker scripts."""
     need("arm-none-eabi-gcc", "gcc-arm-none-eabi libnewlib-arm-none-eabi")
     folder = project("zephyr", host_archive, tmp_path / "project", "mps2-an385")
     script = tmp_path / "script.ld"

@@ -1,4 +1,4 @@
-"""AArch64 machines: what they have, and the code that runs where it is compiled."""
+"""AArch64 machines: their processor features, and the code that runs on the machine that compiles it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ BYTES, FLOATS = _EXAMPLES / "digits_int8.tflite", _EXAMPLES / "digits.onnx"
 LEVEL = [level.name for level in LEVELS.get("aarch64").levels]
 GCC = Compiler(("gcc",), "", parse_platform("aarch64-linux-gnu"))
 ZIG = Compiler(("python", "-m", "ziglang", "cc"), "clang", GCC.target)
-# what each system tells, in variables
+# each system's way to report features, read from variables
 FAKES = {
     "linux": (
         "-D__linux__",
@@ -150,11 +150,11 @@ def test_llvm_knows_the_levels_by_their_features() -> None:
         "aarch64": f"llvm {triple}",
         "dotprod": f"llvm -mattr=+v8.2a,+dotprod {triple}",
         "i8mm": f"llvm -mattr=+v8.2a,+dotprod,+i8mm {triple}",
-        "sve256": f"llvm -mattr=+v8.2a,+dotprod,+i8mm {triple}",  # LLVM's code has vectors of NEON
+        "sve256": f"llvm -mattr=+v8.2a,+dotprod,+i8mm {triple}",  # LLVM's code uses NEON vectors
     }
     sets = {level: parse_target(text).features.instruction_sets for level, text in found.items()}
     assert sets["i8mm"] == sets["sve256"] == ("i8mm",)
-    assert "i8mm" not in sets["dotprod"]  # without the instructions its tile is slow
+    assert "i8mm" not in sets["dotprod"]  # without the i8mm instructions its tile is slow
     assert str(parse_target(f"llvm -mcpu=dotprod -mattr=+fullfp16 {triple}")).split()[1] == (
         "-mattr=+v8.2a,+dotprod,+fullfp16"
     )
@@ -165,7 +165,7 @@ def test_llvm_knows_the_levels_by_their_features() -> None:
 def test_a_level_can_be_forced_and_is_refused_where_it_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     on_aarch64(monkeypatch, "i8mm")
     levels = LEVELS.get("aarch64")
-    assert features.level_here(levels) == (levels.levels[2], False)  # compilers' native may be less
+    assert features.level_here(levels) == (levels.levels[2], False)  # -mcpu=native of compilers may select less
     monkeypatch.setenv("MLFC_CPU", "dotprod")
     assert features.level_here(levels) == (levels.levels[1], False)
     monkeypatch.setenv("MLFC_CPU", "sve256")
@@ -182,7 +182,7 @@ def _built(model: Path, target: str) -> Factory:
 
 
 def _flags(factory: Factory, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    """Return the flags by which each C file with kernels is compiled in this process."""
+    """Return the flags with which this process compiles each C file that contains kernels."""
     found: dict[str, str] = {}
 
     def record(files: dict[str, Any], flags: Any, *, own_flags: dict[str, Any], **_: Any) -> Path:
@@ -202,7 +202,7 @@ def _flags(factory: Factory, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     [
         ("aarch64", BYTES, ""),
         ("dotprod", BYTES, "dotprod"),
-        ("sve256", BYTES, "i8mm"),  # of bytes, NEON multiplies as many
+        ("sve256", BYTES, "i8mm"),  # for bytes, NEON is as fast
         ("i8mm", FLOATS, ""),
         ("sve256", FLOATS, "sve256"),
     ],
@@ -217,7 +217,7 @@ def test_kernels_are_compiled_for_the_level_that_serves_them(
     assert _flags(factory, monkeypatch) == expected
     files = {path: bytes(data).decode() for path, data in factory.lib.files_at(level).items() if path.endswith(".c")}
     text = files["src/digits_lib1.c"]
-    assert "getenv" not in text  # nothing is left to choose
+    assert "getenv" not in text  # the level is fixed
     assert "mlf_level" not in text
     called = set(re.findall(r"return (\w+_(?:dotprod|i8mm|sve256))\(", text))
     assert called == (set(re.findall(rf"\b(\w+_{own})\(", files[f"src/digits_lib1_{own}.c"])) if own else set())
@@ -231,7 +231,7 @@ def test_named_levels_are_compiled_to_their_flags_where_the_processor_has_them(
     on_aarch64(monkeypatch, "sve256")
     assert _flags(factory, monkeypatch) == {".c": "-march=armv8.2-a+dotprod+i8mm"}
     on_aarch64(monkeypatch, "dotprod")
-    assert _flags(factory, monkeypatch) == {".c": host.NATIVE}  # its kernels have C for every processor
+    assert _flags(factory, monkeypatch) == {".c": host.NATIVE}  # its kernels contain C for every processor
 
 
 def test_tuning_names_the_level_in_its_log(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -239,7 +239,7 @@ def test_tuning_names_the_level_in_its_log(monkeypatch: pytest.MonkeyPatch) -> N
     asked = parse_target("c -mcpu=auto")
     chosen = kernels.measured_target(asked)
     assert str(chosen) == processor_of(chosen) == "c -mcpu=sve256"
-    assert kernels.level_to_build(chosen) == "sve256"  # its flags, which native are not
+    assert kernels.level_to_build(chosen) == "sve256"  # the level's flags, which differ from native
     found = {}
     for model in (BYTES, FLOATS):
         module, params = mlfc.import_model(model)

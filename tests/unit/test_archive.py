@@ -1,4 +1,4 @@
-"""Archives: layout, metadata, determinism, what is refused."""
+"""Archives: layout, metadata, determinism, rejected inputs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ X = np.array([[1, -2, 0.5, 4], [0, 3, -1, 2]], np.float32)
 
 
 def dense_factory(name: str = "tiny", executor: str = "aot") -> Factory:
-    """Return a compiled ``relu(x @ weights.T)`` with a softmax of it as second output."""
+    """Return a compiled ``relu(x @ weights.T)``, with its softmax as second output."""
     x = ir.Var("x", ir.TensorType((2, 4), "float32"))
     weights = ir.Var("layer/weights", ir.TensorType((3, 4), "float32"))
     dense = ir.call("nn.dense", [x, weights], units=3, span=Span(("layer/dense",), "layer/out"))
@@ -62,7 +62,7 @@ def members(path: Path) -> dict[str, bytes]:
 
 
 def rewritten(path: Path, changes: Mapping[str, bytes | None], target: Path) -> Path:
-    """Write a copy of an archive with members changed, added or (None) left out."""
+    """Write a copy of an archive in which members are changed, added or (None) omitted."""
     files = {name.removeprefix("./"): data for name, data in members(path).items()}
     files.update({name: data for name, data in changes.items() if data is not None})
     for name, data in changes.items():

@@ -1,4 +1,4 @@
-"""Files appear whole or not at all, and a place that cannot be written is said so."""
+"""Files are written completely or not at all, and errors name paths that cannot be written."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_a_folder_without_permission_is_named() -> None:
 
 @contextmanager
 def without_privileges() -> Iterator[None]:
-    """Be nobody for a while where the tests run as root, who may write everywhere."""
+    """Drop root privileges temporarily, because root may write everywhere."""
     user = os.geteuid()
     if user == 0:
         os.seteuid(65534)
@@ -78,7 +78,7 @@ def without_privileges() -> Iterator[None]:
 def test_a_device_is_written_to_and_stays(tmp_path: Path) -> None:
     if not Path("/dev/full").is_char_device():
         pytest.skip("no /dev/full here")
-    # a link, so that a fault of this code replaces the link and not the machine's device
+    # a link, so that a bug replaces the link and not the machine's device
     link = tmp_path / "full"
     link.symlink_to("/dev/full")
     with pytest.raises(OutputError, match=r"full: cannot be written: No space left"):

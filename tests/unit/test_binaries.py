@@ -1,4 +1,4 @@
-"""What heads of objects and libraries say, and the names of machines."""
+"""Headers of objects and libraries, and the names of machines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Board files: the built-in ones are valid, and every fault of a user's file is named."""
+"""Board files: the built-in ones are valid, and errors name every fault of a user's file."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def test_capital_letters_in_names_of_boards_make_no_difference() -> None:
 
 
 def test_start_up_code_and_linker_script_of_every_board_build(tmp_path: Path) -> None:
-    """Of those that mlfc starts by itself: most of them are run nowhere else."""
+    """Build those of bare-metal boards, most of which no other test covers."""
     made: dict[tuple[str, ...], list[str]] = {}
     for name in boards():
         board = boards().get(name)
@@ -184,7 +184,7 @@ def test_boards_that_the_vendor_starts_have_no_firmware_of_ours() -> None:
     for name in boards():
         board = boards().get(name)
         assert (refuses_bare_metal(board) is None) == board.bare_metal
-        # whoever is not started by us is started by a build system that a project can be made for
+        # boards without our start-up code have a vendor's build system, for which projects can be created
         assert board.bare_metal or board.vendor
 
 

@@ -1,4 +1,4 @@
-"""BSON: the worked examples of its specification, round trips, and what is refused."""
+"""BSON: the worked examples of its specification, round trips, and invalid input."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_what_is_written_reads_back(document: dict[str, Any]) -> None:
 
 
 def fault_of(data: bytes) -> str:
-    """Return the text of the error that reading ends in; nothing but ArchiveError may come out."""
+    """Return the message of the error that decoding raises; only ArchiveError is allowed."""
     try:
         decode(data, "params.bson")
     except ArchiveError as error:
@@ -123,7 +123,7 @@ def test_the_deepest_document_reads() -> None:
 
 
 class Endless:
-    """Content that is too large, and must not be asked for."""
+    """Content that is too large and must not be read."""
 
     nbytes = 1 << 31
 

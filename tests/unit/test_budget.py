@@ -1,4 +1,4 @@
-"""``mlfc budget``, alone and as pre-commit runs it before a commit."""
+"""``mlfc budget``, on the command line and as a pre-commit hook."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def git(folder: Path, *arguments: str) -> None:
 
 @pytest.fixture
 def published(tmp_path: Path) -> Path:
-    """Return a repository with what an installation of mlfc is made from, as users name it in their configuration."""
+    """Return a git repository with the installable sources of mlfc, as users name it in their configuration."""
     folder = tmp_path / "mlfc"
     for name in ("src/mlfc", "release", "docs/man"):
         shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
@@ -73,7 +73,7 @@ def published(tmp_path: Path) -> Path:
 def test_a_commit_with_a_model_beyond_its_budget_fails(
     published: Path, tmp_path: Path, models: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The real pre-commit makes the hook's environment; only what mlfc requires is taken from this one."""
+    """Let the real pre-commit create the hook's environment; only mlfc's requirements come from this one."""
     pytest.importorskip("pre_commit", reason="pip install pre-commit")
     for name, value in {
         "PRE_COMMIT_HOME": str(tmp_path / "kept"), "PYTHONPATH": sysconfig.get_path("purelib"),
@@ -86,7 +86,7 @@ def test_a_commit_with_a_model_beyond_its_budget_fails(
     git(work, "init", "-q")
     hook = {"id": "mlfc-budget", "args": ["--ram", "2k", "--flash", "16k"]}
     configuration = {"repos": [{"repo": str(published), "rev": "v0.1.0", "hooks": [hook]}]}
-    (work / ".pre-commit-config.yaml").write_text(json.dumps(configuration))  # which is YAML, too
+    (work / ".pre-commit-config.yaml").write_text(json.dumps(configuration))  # JSON is YAML, too
     subprocess.run([sys.executable, "-m", "pre_commit", "install"], cwd=work, check=True, capture_output=True)
     shutil.copy(DIGITS, work / "model.tflite")
     git(work, "add", ".")

@@ -1,4 +1,4 @@
-"""What `mlfc.build` returns."""
+"""The result of `mlfc.build`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DOUBLINGS = 100
 def test_models_whose_nodes_are_shared_are_shown_at_once() -> None:
     x = ir.Var("x", ir.TensorType((4,), "float32"))
     body: ir.Expr = x
-    for _ in range(DOUBLINGS):  # spelled out it would be 2**100 nodes
+    for _ in range(DOUBLINGS):  # 2**100 nodes if expanded
         body = ir.call("add", [body, body])
     module = ir.IRModule({"main": ir.Function((x,), body)})
     factory = mlfc.build(module, module_name="double")

@@ -78,7 +78,7 @@ def test_no_macro_of_the_standard_headers_passes() -> None:
     includes = "".join(f"#include <{name}.h>\n" for name in headers.split())
     command = ["gcc", "-std=c99", "-dM", "-E", "-"]
     defined = subprocess.run(command, input=includes, text=True, check=True, capture_output=True).stdout
-    # macros with parameters are none where no parenthesis follows, and a field's name is followed by none
+    # function-like macros only expand before a parenthesis, which never follows the name of a field
     macros = re.findall(r"^#define ([A-Za-z]\w*)(?: |$)", defined, re.MULTILINE)
     assert "INT8_MAX" in macros
     assert [name for name in [*macros, "errno", "ERANGE"] if sanitize(name) == name] == []

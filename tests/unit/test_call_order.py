@@ -1,4 +1,4 @@
-"""The order of calls: as good as the best of all orders on small graphs, and never against what needs what."""
+"""The order of calls: optimal on small graphs, and always consistent with dependencies."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.unit.test_memory import make_call, make_program, make_value
 
 @st.composite
 def graphs(draw: st.DrawFn) -> Program:
-    """Random graphs of up to seven calls that end in one."""
+    """Return a random graph of up to seven calls with a single last call."""
     values = [make_value("x", 64, "input")]
     calls = []
     for index in range(draw(st.integers(2, 6))):
@@ -36,7 +36,7 @@ def graphs(draw: st.DrawFn) -> Program:
 
 
 def peak(calls: tuple[Any, ...]) -> int | None:
-    """Return the most live bytes of calls in this order, by looking at every call; None if it cannot be run."""
+    """Return the peak of live bytes of calls in this order, by brute force; None if the order is invalid."""
     made: set[Any] = set()
     most = 0
     for index, call in enumerate(calls):
@@ -59,7 +59,7 @@ def test_no_order_of_a_small_graph_is_better(program: Program) -> None:
 
 
 def branches() -> Any:
-    """Two branches from one input, the one with the large tensor second; what the first gives waits meanwhile."""
+    """Return two branches from one input, where the result of the first one is live during the larger second one."""
     rng = np.random.default_rng(0)
 
     def weights(name: str, *shape: int) -> Any:

@@ -1,4 +1,4 @@
-"""What ``check`` says would let a model compile does let it compile."""
+"""The advice of ``check`` lets a model compile."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.onnx_models import model
 from tests.tflite_builder import Graph, Op, T, build, build_graphs
 
 FIXED = "opencl"
-"""A target on a host, for which nothing is left to the run here, as for executors other than the virtual machine."""
+"""A host target that does not support runtime values here, like executors other than the virtual machine."""
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -39,26 +39,26 @@ def nothing_is_left_to_the_run() -> Iterator[None]:
         yield
 
 
-# ONNX's own tests of these, as they are: inputs that decide shapes, data-dependent shapes, operators that are missing
+# ONNX's own tests of operators with inputs that decide shapes, with data-dependent shapes, or without support
 OPERATORS = {
     "Col2Im": "col2im", "DFT": "dft", "Loop": "loop",
     "QLinearConv": "qlinearconv", "Resize": "resize", "STFT": "stft", "Scan": "scan", "Unique": "unique",
     "Upsample": "upsample",
 }  # fmt: skip
-# where the stated shapes do not lead to values, or sequences are used, or shapes depend on data
+# with declared shapes that do not determine the values, with sequences, or with data-dependent shapes
 STAY = {"test_col2im_5d", "test_resize_downsample_sizes_nearest_not_smaller", "test_loop13_seq", "test_loop16_seq_none"}
 
 
 @cache
 def refused() -> tuple[Any, ...]:
-    """Return the node tests that are not imported as they are."""
+    """Return the node tests that cannot be imported unchanged."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         from onnx.backend.test.case import node
 
         for module in OPERATORS.values():
             importlib.import_module(f"onnx.backend.test.case.node.{module}")
-    # whoever collected all tests in this process before has those of functions as their operators, too
+    # other tests may have loaded the tests of ONNX functions, which contain these operators, too
     tests = [
         test
         for test in node._NodeTestCases
@@ -68,7 +68,7 @@ def refused() -> tuple[Any, ...]:
 
 
 def with_options(data: bytes, remedies: tuple[Remedy, ...]) -> None:
-    """Compile a model with options as the command line takes them."""
+    """Compile a model with the advice as command-line options."""
     texts: dict[str, list[str]] = {"--shape": [], "--value": [], "--byoc": []}
     for remedy in remedies:
         texts[remedy.option].append(remedy.argument)
@@ -84,7 +84,7 @@ def test_refused_node_tests_compile_with_the_advice() -> None:
         data = test.model.SerializeToString()
         found = examine(data, target=FIXED)
         assert found.problems, test.name
-        # a node is unchecked where the model is refused for the type of an input
+        # the node is unchecked if the model is rejected for the type of an input
         assert (found.nodes, found.refused + found.unchecked) == (1, 1), test.name
         if found.left.problems:
             stay.add(test.name)
@@ -104,7 +104,7 @@ def test_the_value_that_is_offered_gives_what_the_test_expects() -> None:
 
 
 def detector() -> bytes:
-    """Return a model with a value that comes late, an operator that only ONNX Runtime has, and what reads them."""
+    """Return a model with a runtime value, an operator that only ONNX Runtime supports, and consumers of both."""
     nodes = [
         helper.make_node("Resize", ["x", "", "scales"], ["large"], name="grow"),
         helper.make_node("MaxRoiPool", ["large", "boxes"], ["parts"], name="cut", pooled_shape=[2, 2]),
@@ -128,7 +128,7 @@ def test_every_refused_node_is_listed_also_behind_others() -> None:
     assert (found.nodes, found.refused, found.unchecked) == (5, 3, 0)
     assert [str(remedy) for remedy in found.remedies] == ["--value scales=1", "--byoc onnxruntime"]
     assert (found.left.problems, found.left.refused) == ((), 0)
-    # without ONNX Runtime on the target, only the value is of use
+    # the target has no ONNX Runtime, so only the value helps
     found = examine(detector(), target="c -mcpu=cortex-m4")
     assert [str(remedy) for remedy in found.remedies] == ["--value scales=1"]
     assert [problem.place for problem in found.left.problems] == ["node 'cut'", "node 'pool'"]
@@ -147,7 +147,7 @@ def test_nodes_of_which_nothing_is_known_are_counted() -> None:
 
 
 def test_what_follows_from_a_guess_is_no_problem_of_its_own() -> None:
-    """The reshape fits no image of the usual sizes, and the values of the second come from the first."""
+    """Report a problem once: the first reshape fits no usual image size, and the values of the second depend on it."""
     nodes = [
         helper.make_node("Reshape", ["x", "shape"], ["flat"]),
         helper.make_node("Shape", ["flat"], ["extents"]),
@@ -199,16 +199,16 @@ def test_values_that_follow_from_data_say_so() -> None:
     (problem,) = mlfc.check(model(nodes, {"x": (100,)}, ["y"], weights).SerializeToString(), target=FIXED)
     assert str(problem.next_step).startswith("It follows from the data in 'x'.")
     assert problem.remedies == ()
-    # a small input that a value is computed from is a setting
+    # a small input that values are computed from is a setting
     found = examine(model(nodes, {"x": (1,)}, ["y"], weights).SerializeToString(), target=FIXED)
     assert [item.subject for item in found.remedies] == ["x"]
     assert found.left.problems == ()
 
 
 def test_shapes_are_found_once_a_condition_is_known() -> None:
-    """Voice detectors choose by the sample rate between branches that take 512 and 256 samples at least.
+    """Voice detectors select a branch by the sample rate; the branches need at least 512 and 256 samples.
 
-    These give different shapes, so that both cannot be computed.
+    The branches return different shapes, so the model cannot compute both.
     """
     branches = {}
     for name, taps in (("then", 512), ("else", 256)):
@@ -267,7 +267,7 @@ def test_every_operator_of_control_flow_is_named() -> None:
 
 
 def shown(capsys: pytest.CaptureFixture[str], *, problems: int = 0, value: Sequence[str] = (), **options: Any) -> str:
-    """Return what the command prints, which raises what the program then shows as its error."""
+    """Return the output of the command, which raises the errors that the program would print."""
     fixed = Inputs(value=[*value])
     if problems:
         with pytest.raises(ProblemsError, match=f"{problems} problems found"):
@@ -300,7 +300,7 @@ def test_the_command_counts_before_and_after(
 
 
 def _of_two() -> bytes:
-    """Return a model with a dimension that two inputs have, and one of one of them."""
+    """Return a model with one dimension common to two inputs, and one of a single input."""
     items = [
         helper.make_tensor_value_info(name, 1, shape) for name, shape in (("x", ["batch", "n"]), ("y", ["batch", 1]))
     ]

@@ -1,4 +1,4 @@
-"""The commands: what they print, write and leave, and with which status."""
+"""The commands: their output, files, side effects and exit status."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ DIGITS = ROOT / "examples" / "digits" / "digits.onnx"
 
 @dataclass(frozen=True)
 class Result:
-    """What a run of the program left behind."""
+    """The result of running the program."""
 
     returncode: int
     stdout: str
@@ -41,14 +41,14 @@ class Result:
 
 
 def mlfc(*args: object, cwd: Path, **environment: str) -> Result:
-    """Run the program in this process, which saves importing it again."""
+    """Run the program in this process, which avoids importing it again."""
     out, err, status = io.StringIO(), io.StringIO(), 0
     with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
         patch.chdir(cwd)
         for name, value in environment.items():
             patch.setenv(name, value)
         patch.setattr(sys, "argv", ["mlfc", *map(str, args)])
-        # an interrupt of the tests themselves must not end in the program's handler, wherever it meets them
+        # so that interrupting the tests later does not call the program's handler
         handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
         try:
             run()
@@ -205,7 +205,7 @@ def test_several_models_make_one_archive(tmp_path: Path) -> None:
 
 
 def save_open_model(path: Path) -> None:
-    """Write an ONNX model whose input ``a:b`` has an open dimension."""
+    """Write an ONNX model whose input ``a:b`` has a dynamic dimension."""
     data, result = (helper.make_tensor_value_info(name, 1, ["N", 4]) for name in ("a:b", "y"))
     graph = helper.make_graph([helper.make_node("Relu", ["a:b"], ["y"])], "open", [data], [result])
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
@@ -347,7 +347,7 @@ def test_a_users_fault_gives_one_message_and_leaves_nothing(tmp_path: Path, name
 
 
 def broken_model(kind: str, folder: Path) -> Path:
-    """Return a file that is no model, in a folder of its own."""
+    """Return an invalid model file in a separate folder."""
     path = folder / "models" / f"broken.{kind}"
     path.parent.mkdir()
     contents = {
@@ -394,7 +394,7 @@ def test_verify_asks_for_the_original_model(folder: Path, tmp_path: Path) -> Non
 def test_a_device_as_output_is_written_and_stays(tmp_path: Path) -> None:
     if not Path("/dev/full").is_char_device():
         pytest.skip("no /dev/full here")
-    # links, so that a fault of this code replaces them and not the machine's devices
+    # links, so that a bug replaces them and not the machine's devices
     for device in ("full", "null"):
         (tmp_path / device).symlink_to(f"/dev/{device}")
     for options in (("compile", DIGITS, "-o"), ("compile", DIGITS, "--emit", "so", "-o"), ("run", DIGITS, "--outputs")):
@@ -450,10 +450,10 @@ def test_a_damaged_archive_is_listed_by_validate(folder: Path, tmp_path: Path) -
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
 def test_an_interrupted_compilation_leaves_nothing(tmp_path: Path, number: int, status: int) -> None:
-    # what `nohup` ignores for all below it, too
+    # restores signals that the tests' parents ignore, as `nohup` does
     code = f"import signal\nsignal.signal({int(number)}, signal.default_int_handler if {int(number)} == 2 else 0)\n"
     code += "import mlfc.cli.main as m, mlfc.support.tar as t, time\nprint('ready', flush=True)\n"
-    # holds the export in the middle of writing
+    # pauses the export in the middle of writing
     code += "import mlfc.archive.write.export as e\nold = e.write_tar\n"
     code += "def slow(file, *rest):\n    file.write(b'half')\n    print('writing', flush=True)\n    time.sleep(60)\n"
     code += "e.write_tar = slow\nm.run()"

@@ -1,4 +1,4 @@
-"""The options that say where memory lies."""
+"""Command-line options for memory placement."""
 
 from __future__ import annotations
 

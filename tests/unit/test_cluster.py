@@ -1,4 +1,4 @@
-"""Jobs on a cluster of two workers, one of which is killed in the middle: nothing is lost, and nothing done twice."""
+"""Jobs on a cluster of two workers, one of which is killed: no job is lost, and none is done twice."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ JOBS = 12
 
 
 def recorded(folder: str, number: int) -> int:
-    """Note that a job was done; the fifth one kills its worker the first time, and the seventh fails."""
+    """Record a job; the fifth one kills its worker the first time, and the seventh fails."""
     place = Path(folder)
     with (place / "begun").open("a") as file:
         file.write(f"{number}\n")
@@ -76,7 +76,7 @@ def test_a_cluster_compiles_and_tunes(address: str, tmp_path: Path) -> None:
     found = tune(tmp_path / "net.onnx", output=log, scheduler=address, trials=1)
     lines = [json.loads(line) for line in log.read_text().splitlines()]
     assert found.is_complete
-    for kind in ("trial", "choice"):  # whether a candidate is measured once more depends on how fast it was
+    for kind in ("trial", "choice"):  # candidates are measured again depending on their speed
         assert len({str(line["kernel"]) for line in lines if line["kind"] == kind}) == len(found.kernels)
     assert len(lines) == 2 * len(found.kernels)
 

@@ -1,4 +1,4 @@
-"""Integers fold to what the loops give, at once: wrapping sums and products, extremes, truth."""
+"""Integer constants fold to the results of the loops, in one step: wrapping sums and products, extremes, logic."""
 
 from __future__ import annotations
 

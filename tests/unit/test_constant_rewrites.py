@@ -1,4 +1,4 @@
-"""Passes that combine constants or drop operators: results at edge values are those of the operators as written."""
+"""Passes that combine constants or drop operators keep the results at edge values."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Array = npt.NDArray[Any]
 INF, NAN = np.inf, np.nan
 EDGES = np.asarray([1, -1, 2, 0.0, -0.0, 1e-30, -1e30, 1e38, 3e38, 1e-40, 88.5, INF, -INF, NAN], np.float32)
 
-# an operator and the constant that is its second argument; of `Clip`, both limits
+# an operator and its constant second argument; both limits of `Clip`
 CHAINS: dict[str, list[tuple[str, Any]]] = {
     "factors that overflow": [("Mul", 1e30), ("Mul", 1e30)],
     "factors that vanish": [("Mul", 1e-30), ("Mul", 1e-30)],
@@ -61,7 +61,7 @@ def clipped(x: Array, limits: tuple[float, ...]) -> Array:
 NUMPY: dict[str, Any] = {
     "Add": np.add, "Sub": np.subtract, "Mul": np.multiply, "Div": np.divide, "Max": np.maximum, "Min": np.minimum,
     "Clip": clipped,
-    # numpy has a special case for square roots, whose results for -0.0 and minus infinity differ from pow's
+    # numpy's special case for square roots differs from pow for -0.0 and minus infinity
     "Pow": lambda x, power: np.asarray(np.power(x.astype(np.float64), np.full(x.shape, power)), np.float32),
 }  # fmt: skip
 
@@ -73,7 +73,7 @@ def expected(chain: list[tuple[str, Any]], x: Array) -> Array:
 
 
 class Maker:
-    """Collects nodes that read an input ``x``."""
+    """A collection of nodes that read an input ``x``."""
 
     def __init__(self) -> None:
         self.nodes: list[onnx.NodeProto] = []
@@ -104,7 +104,7 @@ class Maker:
 
 
 def check(found: Array, wanted: Array, name: str) -> None:
-    """Fail unless values are equal, with the signs of zeros."""
+    """Fail unless values are equal, including the signs of zeros."""
     np.testing.assert_array_equal(found, wanted, name)
     np.testing.assert_array_equal(np.signbit(found[wanted == 0]), np.signbit(wanted[wanted == 0]), name)
 
@@ -121,7 +121,7 @@ def test_chains_round_and_overflow_as_written() -> None:
             check(found[output], wanted, name)
 
 
-# weight, and what follows the layer
+# the weight, and the operators that follow the layer
 LAYERS: dict[str, tuple[float, list[tuple[str, Any]]]] = {
     "products that are subnormal": (1e-20, [("Mul", 1e-20)]),
     "products that vanish": (1e-20, [("Mul", 1e-30)]),
@@ -147,7 +147,7 @@ ORDINARY: dict[str, list[tuple[str, Any]]] = {
 
 
 def layers(cases: dict[str, tuple[float, list[tuple[str, Any]]]], x: Array) -> tuple[bytes, dict[str, list[str]]]:
-    """Return a model of a convolution and a dense layer of one weight for each case, and their outputs."""
+    """Return a model with a convolution and a dense layer of one weight per case, and the names of their outputs."""
     maker, outputs = Maker(), {}
     for name, (weight, chain) in cases.items():
         conv = maker.node("Conv", "x", maker.constant(np.full((1, 1, 1, 1), weight)))
@@ -179,7 +179,7 @@ def test_ordinary_constants_fold_into_layers() -> None:
 
 @pytest.mark.parametrize(("factor", "merges"), [(0.3, True), (1e-30, False), (INF, False)])
 def test_a_batch_norm_takes_the_factor_and_addend_behind_it(factor: float, merges: bool) -> None:
-    """The sum of a product that is two operators of the model stays as it is."""
+    """Merge the factor and addend into the norm, but leave a product and a sum of the model as they are."""
     x = np.asarray([[[[0.5, 1, -3, 4, 2]]]], np.float32)
     maker = Maker()
     norm = maker.node("BatchNormalization", "x", *(maker.constant([value]) for value in (2.0, 0.5, 0.25, 4.0)))
@@ -193,7 +193,7 @@ def test_a_batch_norm_takes_the_factor_and_addend_behind_it(factor: float, merge
 
 
 def test_biases_of_quantized_layers_are_rounded_only_where_sums_are() -> None:
-    """A bias that is not a whole number of the sums' steps is added to the real numbers."""
+    """Keep a bias that is not an integer multiple of the sums' scale in floats."""
     x = np.asarray([[[[0.5, 1, -1.5, 2, 0]]]], np.float32)
     for quantizes in (False, True):
         maker = Maker()
@@ -241,7 +241,7 @@ def test_zeros_around_a_layer_meet_its_weights(weight: float) -> None:
 
 
 def test_factors_of_halves_are_multiplied_as_in_float32() -> None:
-    """As in ONNX Runtime, which computes chains of them in float32."""
+    """Multiply in float32, as ONNX Runtime computes chains of them."""
     x = np.asarray([300, 2], np.float16)
     maker = Maker()
     output = maker.chain("x", [("Mul", 300.0), ("Mul", 1 / 300)], np.float16)

@@ -1,4 +1,4 @@
-"""Tables of a module's constants, and what is made of them."""
+"""Tables of a module's constants, and code generated from them."""
 
 from __future__ import annotations
 

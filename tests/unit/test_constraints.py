@@ -41,9 +41,9 @@ def test_equal_and_larger_sizes_are_substituted_in_what_is_imported() -> None:
     nodes = [
         oh.make_node("Relu", ["a"], ["r"]),
         oh.make_node("Shape", ["r"], ["size"]),
-        oh.make_node("Add", ["r", "b"], ["s"]),  # of the same shape
-        oh.make_node("Reshape", ["s", "pairs"], ["p"]),  # an even number of elements
-        oh.make_node("AveragePool", ["p"], ["q"], kernel_shape=[3]),  # at least 2 columns: none then remain
+        oh.make_node("Add", ["r", "b"], ["s"]),  # requires equal shapes
+        oh.make_node("Reshape", ["s", "pairs"], ["p"]),  # requires an even number of elements
+        oh.make_node("AveragePool", ["p"], ["q"], kernel_shape=[3]),  # at least 2 columns; the result may be empty
         oh.make_node("Expand", ["q", "one"], ["e"]),
         oh.make_node("Cast", ["size"], ["c"], to=KIND),
         oh.make_node("ReduceSum", ["c"], ["total"], keepdims=0),
@@ -60,8 +60,8 @@ def test_equal_and_larger_sizes_are_substituted_in_what_is_imported() -> None:
 
 def test_a_constraint_that_decides_an_earlier_check_removes_it() -> None:
     nodes = [
-        oh.make_node("Split", ["x"], ["a", "b"], axis=1),  # equal parts, checked at run time
-        oh.make_node("Mul", ["a", "b"], ["y"]),  # of the same shape
+        oh.make_node("Split", ["x"], ["a", "b"], axis=1),  # requires equal parts, which is checked at run time
+        oh.make_node("Mul", ["a", "b"], ["y"]),  # requires equal shapes
     ]
     module = imported_once(model(nodes, {"x": ["n", "m"]}, {}))
     assert "defines" not in to_text(module)

@@ -1,4 +1,4 @@
-"""Contents that are written piece by piece hold the bytes that numpy gives at once."""
+"""Contents written piece by piece equal the bytes that numpy writes at once."""
 
 from __future__ import annotations
 
@@ -176,7 +176,7 @@ def test_export_and_load_hold_large_weights_once(tmp_path: Path) -> None:
         tracemalloc.reset_peak()
         with tar.open_tar(path) as reader:
             loaded = load_params(reader.view("p"))
-        # 13 letters of names put the elements at odd addresses: each array is one copy
+        # 13 letters of names make the addresses of elements odd, so each array is copied once
         assert held <= tracemalloc.get_traced_memory()[1] < held * 9 // 8
     finally:
         tracemalloc.stop()

@@ -1,4 +1,4 @@
-"""Archives that were made for another core than a board's: a warning where they run, an error where they cannot."""
+"""Archives made for another core than a board's: a warning if they can run there, otherwise an error."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ M4_OBJECTS = "llvm -mtriple=thumbv7em-none-eabi -mcpu=cortex-m4"
 
 @pytest.fixture(scope="module")
 def archives(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder with an archive for any machine, one for a Cortex-M4, and objects for one and for RISC-V."""
+    """Return a folder with an archive for any machine, one for a Cortex-M4, and objects for a Cortex-M4 and RISC-V."""
     folder = tmp_path_factory.mktemp("cores")
     for name, target in (
         ("plain", "c"), ("m4", "c -mcpu=cortex-m4"), ("m4_objects", M4_OBJECTS),

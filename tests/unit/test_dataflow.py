@@ -1,4 +1,4 @@
-"""Which call reads what: compared with the graph executor's JSON, and worked out by hand for loops and branches."""
+"""Dependencies between calls, against the graph executor's JSON, and by hand for loops and branches."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_loops_carry_what_later_calls_compute() -> None:
 
 
 def test_tiles_of_rows_read_what_they_touch(shared: Path) -> None:
-    """Each of the model's calls comes from the calls before it, and the first layer's tiles from the input."""
+    """Check that every call reads earlier calls or the input, and that every call without outputs is read."""
     mod, params = mlfc.import_model(shared / "models" / "vww_96_int8.tflite")
     factory = mlfc.build(mod, "c -mcpu=cortex-m4", params, ram=50_000)
     calls = _calls(factory)

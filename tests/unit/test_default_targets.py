@@ -1,4 +1,4 @@
-"""What models are compiled for where no target is named: the code that runs here is for this processor."""
+"""Default targets: without a named target, code that runs here is compiled for this processor."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ GCC = Compiler(("gcc",), "", parse_platform("x86_64-linux-gnu"))
 
 
 class _BuiltError(Exception):
-    """What would be compiled."""
+    """The code that would be compiled, as an exception."""
 
     def __init__(self, files: Mapping[str, Any], flags: tuple[str, ...], own: Mapping[str, Any]) -> None:
         super().__init__("no compiler is called")
@@ -51,13 +51,13 @@ class _BuiltError(Exception):
 
     @property
     def target(self) -> str:
-        """What the code says that it is for."""
+        """The target named in the code."""
         (text,) = [bytes(data).decode() for name, data in self.files.items() if name.endswith("_lib1.c")]
         return text.partition("target: ")[2].partition(" */")[0]
 
 
 class _AskedError(Exception):
-    """What target would be compiled for."""
+    """The target that would be compiled for, as an exception."""
 
 
 def _build(files: Mapping[str, Any], flags: Any, *, own_flags: Mapping[str, Any], **_: Any) -> Path:
@@ -90,7 +90,7 @@ def built(model: Path, target: str) -> Factory:
         ("x86_64", set(), "", "c -mcpu=x86-64"),
         ("x86_64", TILES, "x86-64-v4", "c -mcpu=x86-64-v4"),
         ("x86_64", TILES, "x86-64", "c -mcpu=x86-64"),
-        ("aarch64", {"dotprod", "i8mm", "sve256"}, "", EVERY_CPU),  # bytes and floats are for different levels
+        ("aarch64", {"dotprod", "i8mm", "sve256"}, "", EVERY_CPU),  # the best levels for bytes and for floats differ
         ("riscv64", set(), "", EVERY_CPU),
     ],
 )
@@ -109,7 +109,7 @@ def test_a_level_that_the_processor_lacks_is_refused(monkeypatch: pytest.MonkeyP
         this_processor()
 
 
-# of integers, the lower levels' kernels have arguments that only the higher ones read
+# integer kernels of lower levels have parameters that only higher levels read
 @pytest.mark.parametrize(("model", "levels"), [(MODELS[0], X86[2:]), (MODELS[1], X86)], ids=["bytes", "floats"])
 def test_it_is_the_code_that_libraries_for_every_processor_have(
     model: Path, levels: list[str], monkeypatch: pytest.MonkeyPatch
@@ -130,7 +130,7 @@ def test_it_is_the_code_that_libraries_for_every_processor_have(
 
 
 def _kernels(code: _BuiltError) -> str:
-    """Return the code without comments and without places in the workspace, which is planned for all levels."""
+    """Return the code without comments and workspace offsets; the workspace is planned for all levels together."""
     text = "\n".join(bytes(data).decode() for name, data in sorted(code.files.items()) if name.endswith(".c"))
     return re.sub(r"/\*.*?\*/|workspace(?:_words)?(?:\[| \+ )\d+", "", text, flags=re.DOTALL)
 

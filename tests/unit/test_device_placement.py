@@ -1,4 +1,4 @@
-"""Groups on a device and on the host: every tensor is where it is read, copied once, and the same comes out."""
+"""Groups on a device and on the host: tensors are copied once to where they are read, and results stay equal."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ HOST, DEVICE = Features(vector_bytes=0), Features(vector_bytes=0, gpu=True)
 
 
 def refusing(monkeypatch: pytest.MonkeyPatch, refused: Collection[int], operators: Collection[str] = ()) -> None:
-    """Let the device refuse groups, by their number in the order of the graph or by what is in their name."""
+    """Make the device reject groups, selected by position in the graph or by a part of their name."""
     lowered = device_placement.lower_group
     asked: list[relay.Function] = []
 
@@ -47,14 +47,14 @@ def refusing(monkeypatch: pytest.MonkeyPatch, refused: Collection[int], operator
 
 
 def placed_program(data: bytes) -> tuple[Program, Program]:
-    """Return a model's program on a device, and the same on the host alone."""
+    """Return a model's program for a device, and the one for the host alone."""
     fused = transform.run(*import_onnx(data, "placed"))
     placement = transform.place_on_device(fused, "opencl", DEVICE)
     return transform.lower(fused, HOST, "placed", placement=placement), transform.lower(fused, HOST, "placed")
 
 
 def run(program: Program, inputs: dict[str, npt.NDArray[Any]]) -> list[npt.NDArray[Any]]:
-    """Interpret a program; a copy is a kernel like any other."""
+    """Interpret a program; copies are ordinary kernels."""
     values: dict[Value, npt.NDArray[Any]] = {value.root: inputs[value.name] for value in program.inputs}
 
     def read(value: Value, shape: tuple[int, ...]) -> npt.NDArray[Any]:
@@ -69,7 +69,7 @@ def run(program: Program, inputs: dict[str, npt.NDArray[Any]]) -> list[npt.NDArr
 
 
 def check_places(program: Program) -> None:
-    """Check that kernels read and write where they run, and that no tensor is copied twice to one device."""
+    """Check that kernels access memory where they run, and that no tensor is copied twice to one device."""
     copied: set[tuple[Value, str | None]] = set()
     for call in program.calls:
         output = call.output.root
@@ -103,7 +103,7 @@ def test_whatever_a_device_refuses_the_model_stays_the_same(data: bytes, refused
 
 
 def chain(*steps: str, size: int = 8) -> bytes:
-    """Return a model of one step after another on a square image."""
+    """Return a model of consecutive steps on a square image."""
     g = GraphMaker()
     value = "x"
     for step in steps:

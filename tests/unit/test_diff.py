@@ -1,4 +1,4 @@
-"""Comparing archives: nothing where nothing changed, and every single change by its name."""
+"""Comparing archives: no differences between equal ones, and every single change by name."""
 
 from __future__ import annotations
 
@@ -271,7 +271,7 @@ def test_a_graph_module_is_no_replacement_for_a_c_interface(shared: Path) -> Non
     found = mlfc.diff(folder / "kws_aot_c.tar.xz", folder / "kws_graph_c.tar.xz")["modules"]["kws"]
     words = [change["what"] for change in found["interface"] if change["level"] == "break"]
     assert words[:2] == ["the executor that runs the module", "the C interface (the header) is gone"]
-    # TVM's metadata of both say the same of inputs and outputs
+    # TVM's metadata of both describe the same inputs and outputs
     assert not any("put '" in word for word in words)
 
 
@@ -338,7 +338,7 @@ def test_a_budget_is_asked_of_the_second(tmp_path: Path) -> None:
 
 
 def test_the_action_shows_what_changed_and_fails_beyond_the_budget(tmp_path: Path, models: Path) -> None:
-    """The script that action.yml runs, in a repository whose last commit has another model."""
+    """Run the script of action.yml in a repository whose last commit has another model."""
     checkout = Path(mlfc.__file__).resolve().parents[2]
     steps = yaml.safe_load((checkout / "action.yml").read_text())["runs"]["steps"]
     assert all("${{" not in step["run"] for step in steps), "text of others is never a part of a script"

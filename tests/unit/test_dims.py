@@ -1,4 +1,4 @@
-"""Extents of symbols: arithmetic means what that of integers means, constants come out as integers."""
+"""Symbolic dimensions: arithmetic agrees with that of integers, and constant results are integers."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def _halved(extent: Any, times: int) -> Any:
 
 
 def _strip(height: Any, width: Any, times: int) -> Any:
-    """Return the size of the scratch of a convolution behind others of stride 2."""
+    """Return the scratch size of a convolution behind others of stride 2."""
     height, width = _halved(height, times), _halved(width, times)
     rows = maximum(1, minimum(height, (4096 // (64 * width - 29) + 1) // 2))
     return 128 * width * rows - 64 * width - 58 * rows + 29

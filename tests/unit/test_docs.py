@@ -1,4 +1,4 @@
-"""Pages that the program knows best say what it says; links lead somewhere."""
+"""Generated pages are up to date, examples in pages run, and links are valid."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ DOCS = Path(__file__).resolve().parents[2] / "docs"
 PAGES = sorted(DOCS.rglob("*.md"))
 
 
-assert import_onnx  # has filled the table
+assert import_onnx  # the import fills the table
 
 
 def test_generated_pages_are_up_to_date() -> None:
@@ -45,13 +45,13 @@ def test_generated_pages_are_up_to_date() -> None:
         assert {path for path in made if path.suffix == suffix} == {*(DOCS / folder).iterdir()}
     for path, text in made.items():
         if path.name == "onnx.md" and onnx.defs.onnx_opset_version() < table.NEWEST_OPSET:
-            continue  # an older onnx does not know all of the operators
+            continue  # an older onnx lacks some of the operators
         assert path.read_text(encoding="utf-8") == text, "run: python docs/generate.py"
 
 
 @pytest.mark.parametrize("page", ["onnx.md", "tflite.md"])
 def test_operators_of_models_are_listed_once(page: str) -> None:
-    """By the tables of the importers: supported ones with what was measured or below the table, others with advice."""
+    """Compare with the importers' tables: supported operators as measured or listed below, others with advice."""
     text = (DOCS / "reference" / page).read_text(encoding="utf-8")
     supported, _, refused = text.partition("## Not supported")
     if page == "onnx.md":
@@ -149,13 +149,13 @@ def test_the_python_of_the_python_page_runs(tmp_path: Path, monkeypatch: pytest.
     blocks = re.findall(r"^```python\n(.*?)^```$", (DOCS / "reference" / "python.md").read_text(), re.DOTALL | re.M)
     for block in blocks:
         exec(block, names)
-    assert names["problems"] == []  # open dimensions are none, whether the next line fixes them or not
+    assert names["problems"] == []  # dynamic dimensions are not problems, even if the next line does not set them
     np.testing.assert_allclose(names["outputs"]["output"], mean, rtol=1e-5)
     np.testing.assert_allclose(names["scores"], 1, rtol=1e-6)
 
 
 def test_commands_for_users_of_other_tools_exist() -> None:
-    """Every command that the page names is one of ours, with those options."""
+    """Check that every command and option on the page exists."""
     root = typer.main.get_command(app)
     text = (DOCS / "how-to" / "coming-from.md").read_text()
     commands = [found.split() for found in re.findall(r"`mlfc (?!\.)([a-z][^`]*)`", text.replace("\n", " "))]

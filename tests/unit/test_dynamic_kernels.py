@@ -1,4 +1,4 @@
-"""Loops over extents that the run decides: parameters, what is proven of them, and numbers in their place."""
+"""Loops over dynamic extents: parameters, proven bounds, and substitution of numbers."""
 
 from __future__ import annotations
 

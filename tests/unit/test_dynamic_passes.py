@@ -1,4 +1,4 @@
-"""The graph passes on models with open extents: they make the groups that they make of known ones."""
+"""The graph passes form the same groups in models with dynamic dimensions as in static ones."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_groups_are_those_of_known_extents(make: Make, extents: tuple[Dim, ...])
 
 
 def test_a_norm_along_a_dynamic_axis_stays() -> None:
-    """Its scale and offset for each element would have no static shape."""
+    """Keep the norm, because its scale and offset per element would not have a static shape."""
     for channels, length in ((4, S), (N, 16)):
         module = run(ir.IRModule({"main": ir.Function(*norm_model(channels, length))}))
         assert ("nn.layer_norm" in "+".join(operators(module))) == (length == 16)

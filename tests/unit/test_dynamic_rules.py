@@ -1,4 +1,4 @@
-"""Type rules on extents that only the run knows."""
+"""Type rules on dynamic dimensions."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_extents_as_a_tensor() -> None:
 
 def test_a_slice_to_the_end_keeps_an_extent_whose_bounds_leave_int32() -> None:
     x = ir.Var("x", ir.TensorType((12 * N, 3), "float32"))
-    end = LARGEST  # what importers write for the end of an axis
+    end = LARGEST  # importers write this for the end of an axis
     part = ir.call("strided_slice", [x], begin=(0, 0), end=(end, 1), strides=(1, 1), axes=None)
     assert ir.tensor_type(part).shape == (12 * N, 1)
     back = ir.call("strided_slice", [x], begin=(end, 0), end=(0, 1), strides=(-1, 1), axes=None)

@@ -1,4 +1,4 @@
-"""Open extents in generated C: what they are, in words, and each computed once."""
+"""Dynamic dimensions in generated C: readable names, and each one computed once."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_names_say_what_an_extent_is(extent: object, name: str) -> None:
 
 
 def functions(target: str) -> dict[str, str]:
-    """Return the C functions of two convolutions over open sides, by their names."""
+    """Return the C functions of two convolutions with dynamic sides, by name."""
     shapes = {"x": (1, 3, mlfc.Dim("h", 8, 32), mlfc.Dim("w", 8, 32))}
     module, params = mlfc.import_model(convolutions(), shapes=shapes)
     factory = mlfc.build(module, target, params, module_name="net")

@@ -1,4 +1,4 @@
-"""What firmware leaves is read with care: it may have stopped anywhere."""
+"""The output of firmware is read defensively, because the firmware may have stopped at any point."""
 
 from __future__ import annotations
 

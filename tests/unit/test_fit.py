@@ -1,4 +1,4 @@
-"""Which boards a model fits: the numbers of single boards, found with few compilations."""
+"""The boards that a model fits: the results of single boards, found with few compilations."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ DIGITS = Path(__file__).parents[2] / "examples" / "digits" / "digits.onnx"
 
 @pytest.fixture(autouse=True)
 def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is known from earlier runs."""
+    """Clear the cache of earlier runs."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
 def small(flash: int, ram: int, stack: int, name: str = "small", psram: int | None = None) -> Board:
-    """Return a board with a flash and one or two memories."""
+    """Return a board with a flash and one or two RAMs."""
     text = boards().get("mps2-an386").text.replace("stack_bytes = 65536", f"stack_bytes = {stack}")
     text = text.replace('name = "mps2-an386"', f'name = "{name}"', 1)
     before, after = text.split('[[memory]]\nname = "psram"')
@@ -47,7 +47,7 @@ def small(flash: int, ram: int, stack: int, name: str = "small", psram: int | No
 
 
 def chain() -> tuple[ir.IRModule, dict[str, np.ndarray[Any, Any]]]:
-    """Return three convolutions whose tensors are large beside their weights: rows of them can be tiled."""
+    """Return three convolutions with large tensors and small weights, which can be tiled by rows."""
 
     def body(v: Any) -> ir.Expr:
         value = v["x"]
@@ -63,7 +63,7 @@ def chain() -> tuple[ir.IRModule, dict[str, np.ndarray[Any, Any]]]:
 
 
 def test_code_of_one_kind_is_the_same_for_all_of_its_cores() -> None:
-    """So it is compiled once; a difference between cores that features do not tell would go wrong unseen."""
+    """Check that equal features imply equal code, because each kind of core is compiled only once."""
     module, params = mlfc.import_model(DIGITS)
     kinds: dict[object, list[str]] = {}
     plain, paired, vectors = ("m0", "m3", "m23"), ("m4", "m7", "m33"), ("m55", "m85")
@@ -131,7 +131,7 @@ def test_boards_that_are_too_small_get_what_helps() -> None:
     assert rows["spread"].setting.options == "--workspace-io --board-pools"
     assert [row.fits for row in table.rows] == [True, True, True, True, False, False]
     assert "exceeded by" in rows["tiny"].problem
-    # what is advised is what a build saves
+    # the advice states the bytes that a build saves
     plain = full_module_info(mlfc.build(module, "c -mcpu=cortex-m4", params)).memory
     least = full_module_info(mlfc.build(module, "c -mcpu=cortex-m4", params, **vars(rows["tiny"].setting))).memory
     advice = {item.ram_bytes: item.text for item in table.advice}

@@ -1,4 +1,4 @@
-"""Files that frameworks write for themselves: recognized, never opened, and the message says what to do."""
+"""Files in the formats of frameworks: recognized, never opened, and the message suggests what to do."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.unit.test_cli import mlfc as run_mlfc
 
 
 class Touches:
-    """An object whose pickle makes a file where it is read."""
+    """An object whose pickle creates a file when it is loaded."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -34,7 +34,7 @@ def zipped(*names: str, content: bytes = b"") -> bytes:
 
 
 def files(payload: bytes) -> dict[str, tuple[bytes, str]]:
-    """Return the content of files that hold a pickle where their readers unpickle, and what messages say."""
+    """Return file contents with a pickle where their readers would unpickle, and the expected messages."""
     weights = [f"m/data/weights/weight_{number}" for number in range(2000)]
     header = json.dumps({"w": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}).encode()
     return {

@@ -1,4 +1,4 @@
-"""What importers share: weights become parameters, problems are collected."""
+"""Code shared by importers: weights become parameters, problems are collected."""
 
 from __future__ import annotations
 

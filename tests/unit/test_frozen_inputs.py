@@ -1,4 +1,4 @@
-"""Inputs that are known when a model is compiled: they become constants, and what follows from them is computed."""
+"""Inputs known at compile time become constants, and their consumers are folded."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def @main(%x: Tensor[(2, 3), float32], %scale: Tensor[(3), float32]) {
 
 @pytest.fixture
 def reshaped(tmp_path: Path) -> Path:
-    """Return a model that needs to know one input, and may know another."""
+    """Return a model that requires the value of one input, and accepts that of another."""
     nodes = [
         helper.make_node("Reshape", ["x", "shape"], ["y"], name="to shape"),
         helper.make_node("Mul", ["y", "gain"], ["z"], name="louder"),

@@ -1,4 +1,4 @@
-"""Fusion: what joins a group, what must not, and that groups are what lowering takes."""
+"""Fusion: operators that join a group, operators that must not, and groups that can be lowered."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def fused(body: ir.Expr, **options: int) -> ir.IRModule:
 
 
 def check(module: ir.IRModule) -> None:
-    """Fail unless every call of main is a view or a group with one emitter and no parameter that is constant."""
+    """Fail unless every call of main is a view or a group with at most one emitter and without constant parameters."""
     for node in post_order(module.main.body):
         if not isinstance(node, ir.Call):
             continue
@@ -133,7 +133,7 @@ def test_spans_of_a_group_name_all_nodes_and_the_last_tensor() -> None:
 
 @st.composite
 def graphs(draw: st.DrawFn) -> ir.Expr:
-    """Random graphs of square matrices with sharing, several outputs and every kind of operator."""
+    """Return a random graph of square matrices with sharing, several outputs and every kind of operator."""
     values: list[ir.Expr] = [var("x", 4, 4), var("y", 4, 4)]
     unary = ("nn.relu", "exp", "transpose", "nn.softmax", "reshape")
     for _ in range(draw(st.integers(1, 14))):

@@ -1,4 +1,4 @@
-"""Chains of operators that name their argument twice: code stays short however they are read."""
+"""Chains of operators that use their argument twice produce short code in any fusion."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The reader of graph JSON takes what the format allows and names what it does not."""
+"""The reader of graph JSON accepts valid graphs and names the faults of invalid ones."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def operator(name: str, inputs: list[list[int]], function: str = "f", outputs: i
 
 
 def document() -> Document:
-    """Return ``y = g(f(x, p0))``; the output of g takes the block of nothing else."""
+    """Return ``y = g(f(x, p0))``; the output of g does not reuse storage."""
     return {
         "nodes": [
             {"op": "null", "name": "x", "inputs": []},
@@ -145,7 +145,7 @@ def test_each_fault_is_named(fault: str) -> None:
 
 def test_a_block_in_use_is_not_given_away() -> None:
     graph = document()
-    # the second operator's result is in the block of the first's, which the third still reads
+    # the second operator's result uses the storage of the first's, which the third still reads
     graph["nodes"].append(operator("c", [[2, 0, 0], [3, 0, 0]], "h"))
     graph["node_row_ptr"].append(5)
     graph["heads"] = [[4, 0, 0]]

@@ -1,4 +1,4 @@
-"""Host functions: the rules of their IR, and the C of them: precedence, and where lines break."""
+"""Host functions: the rules of their IR, and their C code: precedence and line breaks."""
 
 from __future__ import annotations
 

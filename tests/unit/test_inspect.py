@@ -1,4 +1,4 @@
-"""What archives say of memory, operators and weights: against numbers that others counted."""
+"""Reports on memory, operators and weights of archives, against independent counts."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def covered(tensors: list[dict[str, Any]]) -> int:
 def test_layers_of_a_real_model_have_the_bytes_of_their_tensors_and_the_models_macs(kws: Path) -> None:
     module = mlfc.inspect(kws)["modules"]["kws"]
     operators, memory = module["operators"], module["memory"]
-    # what MLPerf Tiny's keyword spotting needs, as shared/peers.md counts it
+    # the count for MLPerf Tiny's keyword spotting in shared/peers.md
     assert sum(operator["macs"] for operator in operators) == 2_656_768
     assert [covered(operator["tensors"]) for operator in operators] == [item["live_bytes"] for item in operators]
     assert max(item["live_bytes"] for item in operators) == memory["workspace_lower_bound_bytes"]
@@ -57,7 +57,7 @@ def test_storages_of_tvms_graph_and_its_scratch_are_tvms_workspace(shared: Path)
     assert sum(item["bytes"] for item in module["constants"]) == memory["constants_bytes"] == 53_304
     assert [tensor["shape"] for tensor in (*module["inputs"], *module["outputs"])] == [[1, 49, 10, 1], [1, 12]]
     assert len(module["operators"]) == 14
-    # two activations of 25 x 5 x 64 numbers of 16 bits beside the scratch of a convolution
+    # two 16-bit activations of 25 x 5 x 64, and the scratch of a convolution
     assert module["peak"]["live_bytes"] == 2 * 25 * 5 * 64 * 2 + 56_192
     assert module["untold"] == ["nodes of the model", "MACs"]
 

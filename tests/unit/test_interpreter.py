@@ -1,4 +1,4 @@
-"""The numpy meaning of loop-level code: C's arithmetic, guarded loads, vectors, bounds."""
+"""The interpreter of loop-level code: C's arithmetic, guarded loads, vectors, bounds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The bodies of intrinsics against their definitions in exact arithmetic, at the edges of what they take."""
+"""The bodies of intrinsics against exact definitions, at the edges of their domains."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_fixed_point_is_its_definition(name: str) -> None:
     np.testing.assert_array_equal(found, [definition(*case) for case in cases])
 
 
-# what the authors of Philox publish: counter, key, words
+# published by the authors of Philox: counter, key, words
 PHILOX = [
     ([0] * 4, [0] * 2, [0x6627E8D5, 0xE169C58D]),
     ([0xFFFFFFFF] * 4, [0xFFFFFFFF] * 2, [0x408F276D, 0x41C83B0E]),
@@ -118,7 +118,7 @@ def test_random_bits_are_those_that_are_published(counter: list[int], key: list[
 
 EDGES = np.concatenate([
     np.arange(0, 1 << 32, 20011, dtype=np.uint64).astype(np.uint32),
-    # every half float, and what lies on, before and behind the middle of it and the next one
+    # every bfloat16, and the floats before, at and behind the midpoint to the next one
     *((np.arange(1 << 16, dtype=np.uint32) << 16) + np.uint32(step) for step in (0, 0x7FFF, 0x8000, 0x8001)),
     *(np.arange(0x32FFF000, 0x47900000, 0x1000, dtype=np.uint32) + np.uint32(step) for step in (0, 1, 0xFFF)),
 ]).view(np.float32)  # fmt: skip

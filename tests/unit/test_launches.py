@@ -1,4 +1,4 @@
-"""Launches of the loop IR: which loops become work-items, what is refused, and races that their meaning finds."""
+"""Launches of the loop IR: loops that become work-items, rejected code, and races found by the interpreter."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_independent_loops_become_items(body: Body, items: list[int]) -> None:
 
 
 def shared_row(b: tb.StmtBuilder, source: Buffer, output: Buffer) -> None:
-    """All iterations of y use one row of scratch: none may run beside another."""
+    """Use one row of scratch in all iterations of y, so that none may run in parallel."""
     row = SCRATCH
     with b.loop(6, "y") as y:
         with b.loop(50, "x") as x:
@@ -138,7 +138,7 @@ def test_two_items_that_write_one_element_are_a_bug() -> None:
 
 @pytest.mark.parametrize("most", [65535, 4])
 def test_grids_higher_than_devices_take_lie_along_x(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """CUDA takes 65,535 groups along y and z."""
+    """Limit groups along y and z, where CUDA supports 65,535."""
     monkeypatch.setattr(ir, "MOST_GROUPS_ACROSS", most)
 
     def body(b: tb.StmtBuilder, source: Buffer, output: Buffer) -> None:

@@ -18,9 +18,9 @@ from mlfc.support.c_names import module_name
         ("kws", "KwsModel"),
         ("hello_world_int8", "HelloWorldInt8Model"),
         ("keras_model", "KerasModel"),
-        # a header String.h would hide the system's where file names have no case
+        # on case-insensitive file systems, a header String.h would hide the system's
         ("string", "StringModel"),
-        # Arduino's own libraries alone have such names
+        # only Arduino's own libraries may have such names
         ("arduino", "TheArduinoModel"),
     ],
 )

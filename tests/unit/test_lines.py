@@ -1,4 +1,4 @@
-"""Requantization as a line in float32: its steps against TFLite's rule in Python's integers."""
+"""Requantization as a line in float32: its steps against TFLite's rule in Python integers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LARGEST = (1 << 31) - 1
 
 
 def rounded(value: Fraction, *, down: bool) -> Fraction:
-    """Return the float32 nearest to a number, or the next one down; exponents without limits."""
+    """Return the nearest float32, or the next lower one, with an unbounded exponent."""
     if value == 0:
         return value
     size, unit = abs(value), Fraction(1)
@@ -28,7 +28,7 @@ def rounded(value: Fraction, *, down: bool) -> Fraction:
 
 
 def on_line(line: Line, channel: int, x: int) -> int:
-    """Return the line at x, rounded as fused multiply-adds do."""
+    """Return the line's value at x, rounded like fused multiply-adds."""
     slope, rest, above, below = (
         Fraction(float(part[channel])) for part in (line.slope, line.rest, line.above, line.below)
     )
@@ -38,7 +38,7 @@ def on_line(line: Line, channel: int, x: int) -> int:
 
 
 def channels(seed: int, count: int, exponents: tuple[int, int]) -> tuple[np.ndarray, np.ndarray]:
-    """Return multipliers, those at the ends of their range first, and exponents."""
+    """Return multipliers, starting with the smallest and largest, and exponents."""
     rng = np.random.default_rng(seed)
     multipliers = [1 << 30, (1 << 30) + 1, (1 << 31) - 1, *rng.integers(1 << 30, 1 << 31, count - 3)]
     return np.array(multipliers, np.int32), rng.integers(*exponents, count).astype(np.int32)
@@ -84,7 +84,7 @@ def test_channels_that_are_always_zero() -> None:
 @pytest.mark.parametrize(
     ("multiplier", "exponent", "limits"),
     [
-        (1 << 30, 25, (-128, 127)),  # floats do not hold the sums at its steps
+        (1 << 30, 25, (-128, 127)),  # float32 cannot represent the sums at its steps
         ((1 << 30) - 1, 3, (-128, 127)),
         (1 << 30, -1, (-128, 127)),
         (1 << 30, 3, (-32768, 32767)),
@@ -96,7 +96,7 @@ def test_what_has_no_line(multiplier: int, exponent: int, limits: tuple[int, int
 
 
 def test_a_start_that_misses_a_step_is_moved() -> None:
-    """Of many channels some need other starts than the exact ones, and none is left without."""
+    """Check that some channels need other offsets than the exact ones, and that each channel has one."""
     multipliers, exponents = channels(1, 300, (12, 13))
     line = find_line(multipliers, exponents, (-128, 127), LARGEST)
     assert line is not None

@@ -1,4 +1,4 @@
-"""Target strings of the kind llvm: what they leave open, and what they cannot say."""
+"""Target strings of kind llvm: their defaults, and options that they reject."""
 
 from __future__ import annotations
 

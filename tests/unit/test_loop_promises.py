@@ -1,4 +1,4 @@
-"""What printed code promises compilers of a loop, against what its accesses are."""
+"""Independence of loop iterations as declared to compilers, against the actual accesses."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def sum_in_a_local(b: tb.StmtBuilder, data: Buffer, output: Buffer) -> None:
 
 
 def promised(prim: PrimFunc, aliased: frozenset[int] = frozenset()) -> tuple[bool, bool]:
-    """Return whether the C and LLVM's code say that the iterations of a loop are independent."""
+    """Return whether the C and the LLVM code declare the iterations of a loop independent."""
     module = ll.Module()
     emit_kernel(
         module, prim, "tested", machine=machine_of(parse_target("llvm")), contracts=True, aliased=aliased
@@ -89,7 +89,7 @@ def test_memory_that_nothing_shares_keeps_its_loops_apart() -> None:
         (lambda i, _: (i * 2 + 1) % 16, True),
         (lambda i, _: i & tb.const(7), True),
         (lambda i, _: tb.cast(tb.cast(i, "int8"), "int32"), True),
-        (lambda i, _: i % 6, False),  # of a division; no counter of few bits
+        (lambda i, _: i % 6, False),  # a remainder by 6, which is not a counter of few bits
         (lambda i, _: i // 8, False),
         (lambda i, table: tb.cast(tb.load(table, [i]), "int32"), False),
     ],
@@ -121,11 +121,11 @@ def test_compilers_are_kept_from_vectors_of_wrapping_addresses() -> None:
     assert "MLF_SCALAR" in print_function(prim).text
 
 
-# loads that only one branch of a choice reads ---------------------------------------------------------------------
+# loads in a single branch of a select ----------------------------------------------------------------------------
 
 
 def chosen_loads(body: Body) -> int:
-    """Return how many loads of a function a choice decides on, after `load_ahead`."""
+    """Return the number of conditional loads that remain in a function after `load_ahead`."""
     found = 0
     for stmt in walk(load_ahead(function(body).body)):
         values = [stmt.value] if isinstance(stmt, (ir.Store, ir.Let)) else []
@@ -150,7 +150,7 @@ def test_what_may_always_be_read_is_read_first() -> None:
 
     assert chosen_loads(body) == 0
     loaded = [stmt for stmt in walk(load_ahead(function(body).body)) if isinstance(stmt, ir.Let)]
-    assert [stmt.var.name for stmt in loaded] == ["x", "loaded"]  # once
+    assert [stmt.var.name for stmt in loaded] == ["x", "loaded"]  # loaded once
 
 
 def test_what_a_condition_keeps_in_bounds_is_read_under_it() -> None:

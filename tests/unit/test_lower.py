@@ -1,4 +1,4 @@
-"""Lowering: what is fused computes once, what shares memory may, equal kernels are one."""
+"""Lowering: fused operators are computed once, buffers share memory where allowed, equal kernels are merged."""
 
 from __future__ import annotations
 

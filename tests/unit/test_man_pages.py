@@ -1,4 +1,4 @@
-"""The manual pages: what help says, in the form that man reads."""
+"""The manual pages contain the help texts in man's format."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NO_DATE = 'WARNING: missing date, using "": TH'
 
 
 def shown(page: Path) -> str:
-    """Return a page as man shows it, in one line."""
+    """Return a page as man shows it, joined into one line."""
     mandoc = need("mandoc", "mandoc")
     done = subprocess.run([mandoc, "-T", "utf8", page], capture_output=True, text=True, check=True)
     return " ".join(re.sub(".\b", "", done.stdout).split())
@@ -30,7 +30,7 @@ def test_pages_have_no_fault() -> None:
     mandoc = need("mandoc", "mandoc")
     command = [mandoc, "-T", "lint", "-W", "warning", *map(str, PAGES)]
     lines = subprocess.run(command, capture_output=True, text=True, check=False).stdout.splitlines()
-    assert len(lines) == len(PAGES)  # each has no date, so that it is the same on any day
+    assert len(lines) == len(PAGES)  # without a date, so that pages do not change from day to day
     assert [line for line in lines if not line.endswith(NO_DATE)] == []
 
 

@@ -1,4 +1,4 @@
-"""Sets of models, targets and options: the file, the rows, the index, and one failing row among good ones."""
+"""Matrices of models, targets and options: the file, the rows, the index, and one failing row among valid ones."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_failing_rows_do_not_stop_the_others_and_are_listed_at_the_end(matrix: P
     assert {region["name"] for region in board["board"]["regions"]} >= {"flash", "ram"}
     assert '<a href="net-m4.tar">' in page
     assert "No such file" in page
-    # a folder of the good ones, and nothing of what the rows have is an option beside the matrix
+    # rows create folders; options of rows are not allowed beside the matrix
     (tmp_path / "gone.onnx").write_bytes((tmp_path / "digits.onnx").read_bytes())
     matrix.write_text('[models]\ngone = "gone.onnx"\n[options]\nsmall = {optimize = "size", emit = "c"}\n')
     result = CliRunner().invoke(app, ["compile", "--matrix", str(matrix), "-o", str(tmp_path / "all"), "--json"])

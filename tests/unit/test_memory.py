@@ -1,4 +1,4 @@
-"""The memory plan against exhaustive search, and the proof against planted faults."""
+"""The memory plan against exhaustive search, and its verification against planted faults."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def make_program(calls, outputs=()):
 
 @st.composite
 def programs(draw, max_calls=5, unit=16, max_units=9):
-    """Random straight-line programs: every call reads earlier values, some kernels allow in-place reuse."""
+    """Return a random straight-line program: every call reads earlier values, some kernels allow in-place reuse."""
     values = [make_value("x", 64, "input")]
     calls = []
     for index in range(draw(st.integers(2, max_calls))):
@@ -58,7 +58,7 @@ def programs(draw, max_calls=5, unit=16, max_units=9):
 
 
 def blocks_of(program, decisions):
-    """Spell out rectangles (first, last, bytes, alignment) that share an offset, from first principles."""
+    """Return the rectangles (first, last, bytes, alignment) of each shared offset, computed independently."""
     last, first = {}, {}
     for index, call in enumerate(program.calls):
         for value in (*call.inputs, call.output):
@@ -80,7 +80,7 @@ def blocks_of(program, decisions):
 
 
 def legal_reuse(program):
-    """Return, per call, every choice of an input to overwrite (None among them)."""
+    """Return for each call all choices of an input to overwrite, including None."""
     options = []
     for index, call in enumerate(program.calls):
         legal = [None]
@@ -108,7 +108,7 @@ def fits(block, offset, placed):
 
 
 def smallest_arena(blocks, best):
-    """Pushing blocks down in the order of their offsets reaches every optimum, so all orders are enough."""
+    """Return the smallest arena, by trying all orders: placing blocks lowest first reaches every optimum."""
 
     def search(remaining, placed, size):
         nonlocal best

@@ -29,7 +29,7 @@ def _program(instructions: list[Instruction], outputs: list[Value]) -> Program:
 
 
 def _loop() -> tuple[Program, dict[str, Value]]:
-    """Return a program whose loop reads `kept`, which was written before it, and then writes `late`."""
+    """Return a program whose loop reads `kept`, written before the loop, and then writes `late`."""
     x, condition = make_value("x", 16, "input"), make_value("condition", 1, "input")
     kept, late, carried = _rows("kept"), _rows("late"), _rows("carried", "variable")
     head, done = Label("head"), Label("done")
@@ -51,7 +51,7 @@ def test_values_that_a_loop_reads_live_to_its_end() -> None:
     program, values = _loop()
     plan = memory.plan(program)
     assert plan.is_bounded
-    assert plan.size == 3 * 32 * 4 * 4  # as large as the bounds of `rows` allow, and all live in the loop
+    assert plan.size == 3 * 32 * 4 * 4  # as large as the bounds of `rows` allow; all values are live in the loop
     memory.prove(program, plan)
     late = {**plan.offsets, values["late"]: plan.offsets[values["kept"]]}
     with pytest.raises(InternalError, match="may not"):

@@ -1,4 +1,4 @@
-"""Where blocks and constants go when there are several memories, replayed on real bytes."""
+"""Placement of blocks and constants in several memories, replayed on real bytes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.unit.test_memory import make_call, make_program, make_value, programs
 
 
 def replay(program, plan):
-    """Run the program on byte arrays, one a pool, with random bytes for values; every read must find its value."""
+    """Run the program on one byte array per pool with random values; every read must return the written value."""
     pools = {pool.name: np.zeros(pool.nbytes, np.uint8) for pool in plan.pools}
     rng = np.random.default_rng(0)
     written = {}
@@ -101,7 +101,7 @@ def test_inputs_are_there_from_the_start_and_outputs_to_the_end():
     plan = memory.plan(moved)
     memory.prove(moved, plan)
     replay(moved, plan)
-    # both inputs and the first output are live at once; after its last read, others lie where x was
+    # both inputs and the first output are live at once; after the last read of x, others reuse its memory
     assert plan.live[0] == 64 + 32 + 48
     assert plan.lower_bound == max(plan.live) == 64 + 64 + 48
     assert [value.kind for value in (*program.inputs, *program.outputs)] == ["input", "input", "output", "output"]
@@ -181,7 +181,7 @@ def test_a_planted_fault_of_pools_is_found():
 
 
 def kernel_program():
-    """Return a real program: a hot small tensor that a dense layer reads again and again, and a cold large one."""
+    """Return a real program: a small tensor that a dense layer reads repeatedly, and a large one read once."""
     rng = np.random.default_rng(0)
     weight = ir.Constant(rng.standard_normal((200, 16)).astype(np.float32), "weight")
     scale = ir.Constant(rng.standard_normal((1, 200)).astype(np.float32), "scale")
@@ -201,7 +201,7 @@ def test_traffic_counts_what_loops_move():
     program = kernel_program()
     dense = next(kernel for kernel in program.kernels if kernel.macs == 200 * 16)
     moved = traffic(dense)
-    # every weight is read once, by whatever tiles; the data at least once, the output written at least once
+    # every weight is read once with any tiles; the data is read, and the output written, at least once
     weight = max(dense.constants, key=lambda buffer: buffer.nbytes)
     assert moved[weight] == weight.nbytes
     assert moved[dense.inputs[0]] >= 16 * 4
@@ -231,7 +231,7 @@ def test_pools_that_are_too_small_are_named_with_the_layer():
 
 
 def test_what_one_order_cannot_place_the_other_may():
-    # by access density alone the small block would take the only place that holds the large one
+    # by access density, the small block would occupy the only pool that fits the large one
     hot, cold, y = make_value("hot", 64), make_value("cold", 128), make_value("y", 16, "output")
     program = make_program([make_call([], hot), make_call([hot], cold), make_call([hot, cold], y)], [y])
     pools = [Pool("large", 128), Pool("small", 64)]

@@ -1,4 +1,4 @@
-"""The table of a board's memory, from a plan and from a linker's map, and what is said where something does not fit."""
+"""The memory table of a board, from a plan and from a linker map, and the messages if memory is exceeded."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from mlfc.support.module_info import ConstantPoolInfo, ModuleInfo, PoolInfo
 BOARDS = Path(mlfc.__file__).parent / "micro" / "boards"
 DIGITS = Path(__file__).parents[2] / "examples" / "digits" / "digits.onnx"
 
-# as GNU ld 2.40 for arm-none-eabi prints it
+# output of GNU ld 2.40 for arm-none-eabi
 MAP = """\
 Discarded input sections
 
@@ -101,7 +101,7 @@ def test_a_map_is_read_piece_by_piece(tmp_path: Path) -> None:
         (".text", 0x130, 0x10, LIBRARIES),
         (".rodata.str1.4", 0x144, 0x10, FIRMWARE),
         (".rodata.constant_dense_0_weights", 0x180, 0x80, MODEL),
-        # what the script itself puts between, and what aligns
+        # data from the linker script itself, and padding
         (".rodata.constant_dense_0_weights", 0x40, 0x64, None),
         (".data.counter", 0x20000000, 8, FIRMWARE),
         (".bss.noinit.tvm", 0x20000040, 0x100, MODEL),
@@ -211,7 +211,7 @@ def test_a_difference_names_its_row() -> None:
     ]
     moved = table_of(MemoryRow(WORKSPACE, "external", 100), MemoryRow(IO, "ram", 8), MemoryRow(CONSTANTS, "flash", 64))
     assert len(differences(before, moved)) == 2
-    # what the compiler made code of is there all the same
+    # constants that the compiler folded into code still count
     folded = table_of(
         MemoryRow(WORKSPACE, "ram", 100),
         MemoryRow(IO, "ram", 8),

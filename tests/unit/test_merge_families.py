@@ -1,4 +1,4 @@
-"""One function for kernels that differ in numbers alone: with each kernel's numbers it is that kernel."""
+"""One function for kernels that differ only in numbers: substituting a kernel's numbers restores that kernel."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Array = npt.NDArray[np.generic]
 
 @dataclass(frozen=True)
 class Plan:
-    """What kernels of one family have in common."""
+    """The common structure of a family's kernels."""
 
     staged: bool
     by_number: bool
@@ -37,7 +37,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Sizes:
-    """In what they differ."""
+    """The numbers in which they differ."""
 
     height: int
     width: int
@@ -58,7 +58,7 @@ class Sizes:
 
 
 def convolution(plan: Plan, sizes: Sizes) -> PrimFunc:
-    """Return a convolution with the loops that `plan` asks for, whatever the sizes."""
+    """Return a convolution with the loop structure of `plan`, for any sizes."""
     b = tb.StmtBuilder(single_trips=True)
     s, (rows, columns, filters) = sizes, sizes.output
     data = Buffer("data", (s.height, s.width, s.channels), "int8")
@@ -106,7 +106,7 @@ def convolution(plan: Plan, sizes: Sizes) -> PrimFunc:
 
 @st.composite
 def size_draws(draw: st.DrawFn) -> Sizes:
-    """Draw the sizes of a small convolution, some of which are one or zero."""
+    """Draw the sizes of a small convolution, some of them one or zero."""
     kernel = draw(st.integers(1, 3))
     side = st.integers(max(kernel, 2), 5)
     return Sizes(
@@ -133,7 +133,8 @@ def flattened(arrays: Sequence[Array]) -> list[Array]:
 @settings(max_examples=25)
 @given(st.builds(Plan, *[st.booleans()] * 4), st.lists(size_draws(), min_size=2, max_size=4))
 def test_a_family_of_random_kernels_is_one_function(plan: Plan, sizes: list[Sizes]) -> None:
-    # a width of one folds the division by it away, which is another structure; so zero points are not zero
+    # a width of one would fold the division by it, which changes the structure; zero points are nonzero for the same
+    # reason
     members = [convolution(plan, item) for item in sizes if item.output[1] > 1 or not plan.by_number]
     if len(members) < 2:
         return
@@ -228,14 +229,14 @@ def program_of(path: Path, target: str) -> list[PrimFunc]:
 
 
 def normal_form(prim: PrimFunc) -> str:
-    """Return the text of a function as a family of its own has it: buffers of one dimension, indices as sums."""
+    """Return the text of a function as a family of one: one-dimensional buffers, indices as sums."""
     alone = merge_kernels([prim, prim])
     assert alone is not None
     assert not alone.parameters
     return signature(specialize(alone, 0))
 
 
-# kernels of each function that several share: by the templates of the cores
+# number of kernels per shared function, by the templates of the cores
 FAMILIES = {
     ("vww_96_int8", "c -mcpu=cortex-m4"): [5, 4, 4, 3, 2],
     ("pretrainedResnet_quant", "c -mcpu=cortex-m4"): [3, 3, 2],

@@ -1,4 +1,4 @@
-"""The facts in metadata: against the code, the graph JSON and the parameters that they describe."""
+"""The facts in metadata, against the code, the graph JSON and the parameters that they describe."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def details(request: pytest.FixtureRequest, models: Path, tmp_path_factory: pyte
 
 
 def chained(plan: list[dict[str, Any]], block: int) -> set[int]:
-    """Return the blocks whose place this one took, one after another."""
+    """Return the blocks whose storage this block reuses, directly or indirectly."""
     chain = set()
     reused = plan[block]["reuses"]
     while reused is not None:
@@ -227,7 +227,7 @@ def test_budgets_of_graphs_count_their_storages(models: Path) -> None:
 
 
 class Stored(OpaqueModule):
-    """A module of a kind of its own."""
+    """A module of a custom kind."""
 
 
 def with_imports(factory: Factory, *modules: Module) -> Factory:

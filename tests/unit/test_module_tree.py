@@ -1,4 +1,4 @@
-"""Module trees become the bytes that TVM writes, come back from them, and cannot have cycles."""
+"""Module trees are written as the bytes that TVM writes, can be read back, and cannot have cycles."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ABIS = ("classic", "transitional", "ffi")
 
 
 class Code(Module):
-    """A module that becomes part of a library, and what stands for the library when a tree is read."""
+    """A module that becomes part of a library, and the placeholder for the library in a tree that is read."""
 
     type_key = "c"
 
@@ -34,7 +34,7 @@ class Code(Module):
 
 
 class Letters(Module):
-    """A kind of a user's own."""
+    """A user-defined kind."""
 
     type_key = "tree-letters"
 
@@ -89,7 +89,7 @@ def shown(root: Module) -> list[tuple[str, list[str]]]:
     return [(name(module), [name(child) for child in module.imported_modules]) for module in root.walk()]
 
 
-# the two smallest blobs as the format's description has them, byte for byte
+# the two smallest blobs of the format specification, byte for byte
 SMALLEST_CLASSIC = u64(72, 2) + string(b"_lib") + string(b"_import_tree") + u64(2, 0, 0, 0)
 SMALLEST_FFI = u64(44, 2, 0, 0, 0) + string(b"_lib")
 
@@ -116,7 +116,7 @@ def test_each_generation_has_its_symbol_and_layout() -> None:
         "__tvm_ffi__library_bin",
     ]
     kind = string(b"tree-letters")
-    # a kind that says not how far its bytes go has a length before them in the classic stream, too
+    # a kind without a self-delimiting body has a length prefix in the classic stream, too
     classic = u64(3) + string(b"_lib") + kind + string(b"ab") + string(b"_import_tree") + u64(3, 0, 1, 1, 1, 1)
     assert content(pack(root)) == content(pack(root, "transitional")) == blob(classic)
     assert content(pack(root, "ffi")) == blob(u64(3, 0, 1, 1, 1, 1) + string(b"_lib") + kind + string(b"ab"))
@@ -137,13 +137,13 @@ def test_what_stands_behind_the_blob_is_not_read() -> None:
 
 
 def test_numbers_are_given_as_tvm_gives_them() -> None:
-    # the last import is visited first; what code imports comes behind the one number of all code
+    # the last import is visited first; imports of code follow the single index of all code
     a, b, c, d = (Letters(letter) for letter in "abcd")
     first, second = imports(Code(), c), imports(Code(), d)
     root = imports(Letters("r"), a, first, b)
     imports(a, second)
     packed = pack(root)
-    # the root, b, a; code; then what is popped: the code remembered last is `second`, which was met behind a
+    # the root, b, a; code; then the stack: the last code visited is `second`, which was found behind a
     assert [module and module.text for module in packed.modules] == ["r", "b", "a", None, "d", "c"]  # type: ignore[attr-defined]
     assert packed.children == ((1, 2, 3), (), (3,), (4, 5), (), ())
     assert packed.code == (first, second)
@@ -154,7 +154,7 @@ def test_numbers_are_given_as_tvm_gives_them() -> None:
 
 @pytest.mark.parametrize("abi", ABIS)
 def test_a_diamond_stays_one(abi: str) -> None:
-    # by TVM's numbers left would stand behind the module that it imports, so TVM refuses the tree
+    # in TVM's numbering, left would follow the module that it imports, so TVM rejects the tree
     bottom = Letters("bottom")
     left, right = imports(Letters("left"), bottom), imports(Letters("right"), bottom)
     root = imports(Code(), left, right)
@@ -191,7 +191,7 @@ def test_modules_that_no_library_can_hold_are_named_all_at_once() -> None:
     root = imports(Code(), Module(), imports(Letters("x"), Module()))
     with pytest.raises(OptionError, match=r"2 of the modules can neither be stored nor linked.*'module', 'module'"):
         pack(root)
-    # the names that have a meaning in blobs are no kinds
+    # reserved names of blobs are not valid kinds
     with pytest.raises(OptionError, match=r"1 of the modules.*'_lib'"):
         pack(imports(Code(), OpaqueModule("_lib", b"")))
 
@@ -201,7 +201,7 @@ def trees(draw: st.DrawFn) -> Module:
     """Return a tree of up to 12 modules with shared members, whose code does not import itself."""
     count = draw(st.integers(1, 12))
     code = draw(st.integers(0, count - 1))
-    # what stands before `code` may import anything behind it; code is one module, so nothing merges into a cycle
+    # modules before `code` may import any later one; all code is one module, so merging cannot create a cycle
     modules: list[Module] = [Code() if index == code else Letters(chr(97 + index)) for index in range(count)]
     for index, module in enumerate(modules):
         behind = draw(st.lists(st.integers(index + 1, count - 1), unique=True)) if index + 1 < count else []
@@ -216,13 +216,13 @@ def test_any_tree_comes_back_as_it_was(root: Module, abi: str) -> None:
     edges = {(name, child) for name, children in shown(root) for child in children}
     assert {(name, child) for name, children in shown(again) for child in children} == edges
     assert {name for name, _ in shown(again)} == {name for name, _ in shown(root)}
-    # in TVM's numbers the last import comes first, so the order changes, but nothing else
+    # TVM's numbering puts the last import first, so only the order changes
     assert len(content(pack(again, abi))) == len(data)
 
 
 def test_kinds_that_nothing_can_load() -> None:
     root = imports(Code(), OpaqueModule("neural-chip", b"\x01\x02"))
-    # with a length the module can be kept as it is
+    # the length allows to keep the module unchanged
     kept = read_tree(content(pack(root, "ffi")), Code(), "ffi").imported_modules[0]
     assert (type(kept), kept.type_key, kept.save_to_bytes()) == (OpaqueModule, "neural-chip", b"\x01\x02")
     with pytest.raises(ArchiveError) as caught:
@@ -282,7 +282,7 @@ def test_parameters_of_a_mapped_library_lie_where_they_are(abi: str, names: Sequ
     }
     factory = FactoryModule("model", Code(), graph_json=GRAPH + "\n" * len(names), params=params)
     data = content(pack(factory, abi))
-    # as a library has it: at a multiple of 64
+    # at a multiple of 64, as in a library
     memory = np.zeros(len(data) + 64, np.uint8)
     start = -memory.ctypes.data % 64
     memory[start : start + len(data)] = np.frombuffer(data, np.uint8)
@@ -324,7 +324,7 @@ def test_the_older_key_of_graph_factories_stays() -> None:
 
 
 def loaded_again(module: Module) -> Module:
-    """Return what a stored module becomes between two others in a classic stream, which has no lengths."""
+    """Return a module after loading it from between two others in a classic stream, which has no lengths."""
     root = imports(Letters("r"), Letters("before"), module, Letters("after"))
     again = read_tree(content(pack(root)), Code(), "classic")
     (found,) = [child for child in again.imported_modules if child.type_key == module.type_key]
@@ -345,14 +345,14 @@ def test_constants_are_set_before_a_function_is_first_used() -> None:
     assert loader["f"]() == loader["f"]() == "ran"
     (arrays,) = calls
     np.testing.assert_array_equal(arrays[1], [0, 1, 2, 3])
-    # a function that is nowhere is not found, whatever constants there are for it
+    # constants alone do not define a function
     assert not loader.implements_function("g")
     assert loader.save_to_bytes()[:8] == u64(2)
 
 
 def test_code_that_tvm_stores_comes_back() -> None:
     source = StaticLibrary(b"\x7fELF", ["f", "g"]), SourceModule("int f;", "cc", ["f"], ["w"])
-    # in a library they are code; alone they are bytes
+    # they are code in a library, and bytes alone
     assert [module.property_mask for module in source] == [5, 5]
     assert source[0].save_to_bytes() == string(b"\x7fELF") + u64(2) + string(b"f") + string(b"g")
     assert source[1].save_to_bytes() == string(b"int f;") + string(b"cc") + u64(1) + string(b"f") + u64(1) + string(
@@ -366,7 +366,7 @@ def test_code_that_tvm_stores_comes_back() -> None:
     assert (text.format, text.get_source(), dict(text.files)) == ("cc", "int f;", {"src/lib0.cc": b"int f;"})
 
 
-# bodies by the format's description, of kinds that only TVM's runtimes run
+# bodies according to the format specification, of kinds that only TVM's runtimes run
 KERNELS = u64(1) + string(b"k") + string(b"") + u64(1) + b"\3\x40\1\0" + u64(1) + string(b"threadIdx.x")
 KEPT: dict[str, bytes] = {
     "hip": string(b"hsaco") + KERNELS + string(b"code"),

@@ -1,4 +1,4 @@
-"""Modules: import trees without cycles, kinds with loaders, and modules that only wait to be exported again."""
+"""Modules: import trees without cycles, kinds with loaders, and modules that are only kept for the next export."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from mlfc.runtime import Module, OnnxRuntimeModule, OpaqueModule, load_from_byte
 
 
 class Constants(Module):
-    """A kind of a user's own."""
+    """A user-defined kind."""
 
     type_key = "constants"
 
@@ -108,7 +108,7 @@ def test_onnx_runtime_runs_a_module_before_and_after_storing(model: bytes) -> No
     pytest.importorskip("onnxruntime")
     made = OnnxRuntimeModule(model, "both")
     stored = made.save_to_bytes()
-    # the documented layout, put together here by hand
+    # the documented layout, written by hand
     assert stored == struct.pack("<Q4sQ", 4, b"both", len(model)) + model
     loaded = load_from_bytes("onnxruntime", stored)
     for module in (made, loaded):

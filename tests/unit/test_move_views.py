@@ -1,4 +1,4 @@
-"""Moving views and recognizing layer norms: what changes, what must not, and that values stay."""
+"""Moving views and recognizing layer norms: graphs that change, graphs that must not, and equal values."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ X = np.random.default_rng(0).standard_normal((2, 6, 12)).astype(np.float32)
 
 
 def changed(step: Callable[[ir.IRModule], ir.IRModule], build: Callable[[ir.Expr], ir.Expr]) -> list[str]:
-    """Return the operators after a pass, after a check that values are what they were."""
+    """Return the operators after a pass, and check that the values do not change."""
     module = module_of({"x": X}, {"y": lambda variables: build(variables["x"])})
     result = step(module)
     expected: Array = run_main(module, {"x": X})[0]

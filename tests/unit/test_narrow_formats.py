@@ -1,4 +1,4 @@
-"""Floats of 8 and 4 bits and integers of 4 and 2: every code, and floats around every point where rounding changes."""
+"""Floats of 8 and 4 bits and integers of 4 and 2: every code, and floats around every rounding boundary."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def converted(values: Array, dtype: str) -> Array:
 
 
 def boundaries(dtype: str) -> Array:
-    """Return numbers of the format, the midpoints between neighbours, and the floats on either side of all of them."""
+    """Return numbers of the format, the midpoints between neighbours, and the adjacent floats of all of them."""
     with np.errstate(all="ignore"):
         numbers = np.unique(codes(dtype).astype(np.float32))
         numbers = numbers[np.isfinite(numbers)]
@@ -70,7 +70,7 @@ def test_every_code_is_the_number_that_it_should_be(dtype: str) -> None:
 @pytest.mark.parametrize("dtype", dtypes.NARROW)
 def test_every_number_comes_back(dtype: str) -> None:
     given = codes(dtype)
-    # NaN has one code that casts give, infinity saturates; and ONNX rounds 2**-127, a subnormal float, up to 2**-126
+    # casts return one code of NaN and saturate infinity; ONNX rounds 2**-127, a subnormal float, up to 2**-126
     given = given[np.isfinite(given.astype(np.float32))][1 if dtype == "float8_e8m0fnu" else 0 :]
     check_bits(converted(converted(given, "float32"), dtype), given, given)
 

@@ -1,4 +1,4 @@
-"""``c -mcpu=native``: what it stands for, and the flags that its libraries are compiled with."""
+"""``c -mcpu=native``: its expansion, and the flags that its libraries are compiled with."""
 
 from __future__ import annotations
 

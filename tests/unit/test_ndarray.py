@@ -1,4 +1,4 @@
-"""Tensors: made, copied and stored, and handed to other libraries and taken from them where they lie."""
+"""Tensors: created, copied, stored, and exchanged with other libraries without a copy."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_the_stored_form_comes_back(dtype: str, shape: tuple[int, ...]) -> None:
 
 
 def test_the_stored_form_is_tvms() -> None:
-    # the tensor of the format's own worked example
+    # the tensor of the format specification's example
     data = bytes.fromhex(
         "3fa1b496f0405edd 0000000000000000 01000000 00000000 01000000 02200100"
         "0200000000000000 0800000000000000 00000040 00008040"
@@ -136,7 +136,7 @@ def test_jax_takes_and_gives_the_memory_itself() -> None:
         assert (back.handle, back.dtype) == (made.handle, dtype)
 
 
-if find_spec("torch") is not None:  # too large for every checkout
+if find_spec("torch") is not None:  # optional because of its size
 
     def test_torch_takes_and_gives_the_memory_itself() -> None:
         import torch
@@ -170,7 +170,7 @@ def test_what_is_only_to_be_read_stays_so() -> None:
     taken = np.from_dlpack(made)
     assert shares(taken, locked)
     assert not taken.flags.writeable
-    # the older form has no flag for it
+    # the older form has no read-only flag
     with pytest.raises(ExchangeError, match="only to be read") as caught:
         made.__dlpack__()
     assert isinstance(caught.value, BufferError)

@@ -1,4 +1,4 @@
-"""Inputs from ``.npz`` files that numpy wrote, and from files that nobody should have written."""
+"""Inputs from ``.npz`` files written by numpy, and from invalid ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Export of versions 5 and 6 and of the proposed form, and the way back."""
+"""Export in versions 5 and 6 and in the proposed form, and loading of the results."""
 
 from __future__ import annotations
 

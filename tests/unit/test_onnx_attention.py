@@ -1,4 +1,4 @@
-"""Attention and what is beside it: what the tests of ONNX do not ask, and what is refused."""
+"""Attention and related operators: cases that ONNX's tests do not cover, and rejected models."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ def results(model: onnx.ModelProto, inputs: Mapping[str, Array | None]) -> list[
 @pytest.mark.parametrize("kind", ["bool", "float"])
 def test_masks_of_any_form_and_rows_without_keys(kind: str, shape: tuple[int, ...], causal: int) -> None:
     mask: Array = RNG.random(shape) < 0.5
-    mask.reshape(-1)[: shape[-1]] = False  # no key, for at least one query
+    mask.reshape(-1)[: shape[-1]] = False  # at least one query has no key
     if kind == "float":
         mask = np.where(mask, reals(*shape), -np.inf).astype(np.float32)
     inputs = {**QKV, "mask": mask}
     model = single_node("Attention", inputs, ("y", "", "", "scores"), is_causal=causal, qk_matmul_output_mode=3)
-    # ONNX pads the keys that a mask lacks rather than to broadcast one; its reference wants a mask of all queries
+    # ONNX pads missing keys of a mask instead of broadcasting; its reference requires a mask for all queries
     missing = np.full((*shape[:-1], 5 - shape[-1]), False if kind == "bool" else -np.inf, mask.dtype)
     whole = np.broadcast_to(np.concatenate([mask, missing], -1), (1, 2, 3, 5))
     named = {**QKV, "mask": np.ascontiguousarray(whole)}
@@ -70,7 +70,7 @@ def test_relay_text_of_causal_attention_with_a_dynamic_length() -> None:
 
 @pytest.mark.parametrize("mask", [np.float32([0, 0, -np.inf, 0, 0]), np.array([True, True, False, True, True])])
 def test_masks_are_added_to_scores(mask: Array) -> None:
-    """As in ONNX's definition: the score of a hidden key is NaN or minus infinity, and a value of NaN counts."""
+    """Follow ONNX's definition: the score of a hidden key is NaN or minus infinity, and a value of NaN counts."""
     for name in "kv":
         inputs = {part: value.copy() for part, value in QKV.items()} | {"mask": mask}
         inputs[name][0, 0, 2, 1] = np.nan
@@ -194,6 +194,6 @@ def test_a_decoder_generates_token_by_token_with_its_cache_as_state() -> None:
 def test_a_cache_is_written_in_its_place() -> None:
     program = mlfc.compile(decoder(), states=DECODER_STATES, dry_run=True).factory.program
     for state in program.states:
-        if state.before.name != "position":  # which the attention still reads after the next is computed
+        if state.before.name != "position":  # the attention still reads it after the next one has been computed
             writer = next(call for call in program.calls if call.output is state.written)
             assert state.before in writer.inputs

@@ -1,4 +1,4 @@
-"""Slices kept by a condition: known, or late with a stated shape."""
+"""Slices selected by a condition: constant, or at run time with a declared shape."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_a_condition_that_keeps_another_number_than_declared_ends_the_run() -> N
     for condition in ([True] * 3, [False] * 3):
         with pytest.raises(MlfcError, match="contradict a shape that the model declares"):
             run(condition, (2, 4), compiles=True, axis=0)
-        assert run(condition, (2, 4), axis=0).shape == (2, 4)  # nothing outside of the tensor is read
+        assert run(condition, (2, 4), axis=0).shape == (2, 4)  # no element outside of the tensor is read
 
 
 def test_what_does_not_fit_is_refused() -> None:

@@ -1,4 +1,4 @@
-"""Sequences and optionals that are resolved at import, beside ONNX Runtime."""
+"""Sequences and optionals that are resolved at import, against ONNX Runtime."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Selected boxes and determinants, beside ONNX's own evaluator; rows and scores that are not as they should be."""
+"""Selected boxes and determinants, against ONNX's own evaluator; invalid rows and scores."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Random operators: numbers that follow from seed, run and element alone, in the distributions that ONNX asks for."""
+"""Random operators: numbers depend only on seed, run and element, and have the distributions that ONNX requires."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def drawn(operator: str, inputs: dict[str, Array] | None = None, kind: int = Ten
 
 
 def words(count: int, run: int, key: tuple[int, int]) -> list[tuple[int, int]]:
-    """Return the first two words of Philox 4x32-10 for each element, in Python's integers."""
+    """Return the first two words of Philox 4x32-10 for each element, in Python integers."""
     found = []
     for element in range(count):
         c, k = [element, 0, run & MASK, run >> 32], list(key)
@@ -93,7 +93,7 @@ def test_a_model_whose_results_do_not_depend_on_draws_keeps_no_count() -> None:
 
 
 def test_the_distributions_are_those_of_onnx() -> None:
-    count = 20000  # a mean is within 4 of its standard deviations
+    count = 20000  # means are within 4 standard errors
     uniform = drawn("RandomUniform", shape=[count], low=-2.0, high=4.0)
     assert -2 <= uniform.min() < -1.99 < 3.99 < uniform.max() <= 4
     assert abs(uniform.mean() - 1) < 4 * 6 / np.sqrt(12 * count)

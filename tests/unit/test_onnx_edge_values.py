@@ -1,7 +1,7 @@
-"""ONNX operators on infinities, NaN and zeros, and Resize at positions between elements: as ONNX defines them.
+"""ONNX operators on infinities, NaN and zeros, and Resize at positions between elements, as ONNX defines them.
 
-Where ONNX's reference evaluator and ONNX Runtime give different results, the expected one follows from the definition's
-own words; comments say which of the two it is.
+Where ONNX's reference evaluator and ONNX Runtime disagree, the expected result follows the text of the specification;
+comments name the one that agrees with it.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def run(
     opset: int = 19,
     **attrs: Any,
 ) -> list[Array]:
-    """Return the outputs of a model of one node; `known` inputs are initializers, None ones are left out."""
+    """Return the outputs of a model of one node; `known` inputs are initializers, None ones are omitted."""
     given = {name: array for name, array in inputs.items() if array is not None}
     names = [name if name in given else "" for name in inputs]
     free = {name: array for name, array in given.items() if name not in known}
@@ -82,7 +82,7 @@ def test_casts_round_once_and_convert_as_x86_64() -> None:
         (beyond, TensorProto.UINT64, [300, 2**64 - 1, 3 * 10**9, 2**64 - 3 * 10**9, 0, 0, 2**63, 2**63]),
     )
     for given, code, wanted in expected:
-        for known in ((), ("x",)):  # and the same where constants are folded
+        for known in ((), ("x",)):  # also with constant folding
             (found,) = run("Cast", {"x": given}, known=known, to=code)
             np.testing.assert_array_equal(found.astype(np.asarray(wanted).dtype), wanted, err_msg=str(code))
 
@@ -112,7 +112,7 @@ def test_sign_of_nan_is_nan() -> None:
 @pytest.mark.parametrize(
     ("x", "codes", "scale", "zero_point"),
     [
-        # the definition divides zero by zero; this is what ONNX Runtime does
+        # the definition divides zero by zero; this is ONNX Runtime's result
         (floats(0, 0, 0), [0, 0, 0], 1.0, 0),
         (floats(1, 2, 255), [1, 2, 255], 1.0, 0), (floats(-255, 0, -1), [0, 255, 254], 1.0, 255),
         (floats(-INF, 1, 2), [0, 255, 255], INF, 255), (floats(INF, 1, 2), [0, 0, 0], INF, 0),
@@ -137,7 +137,7 @@ def test_dynamic_quantization_without_a_range(x: Array, codes: list[int], scale:
     ],
 )
 def test_nan_is_the_extreme(row: list[float], last: int, place: int) -> None:
-    """As for numpy and ONNX Runtime; its Hardmax alone finds no largest element beside a NaN."""
+    """Treat NaN as the extreme, as numpy and ONNX Runtime do; only its Hardmax finds no maximum beside a NaN."""
     x = floats(*row)
     for operator, sign in (("ArgMax", 1), ("ArgMin", -1)):
         (found,) = run(operator, {"x": x * np.float32(sign)}, axis=0, keepdims=0, select_last_index=last)
@@ -151,7 +151,7 @@ def test_nan_is_the_extreme(row: list[float], last: int, place: int) -> None:
 
 
 def test_limits_of_clip_have_defaults_as_in_onnx_runtime() -> None:
-    """The largest finite number since opset 6; for float16 its own since opset 12, none before."""
+    """Use the largest finite number since opset 6; for float16 its own since opset 12, and no limit before."""
     for dtype, opsets in (("float32", (6, 11, 13)), ("float64", (12, 13)), ("float16", (12, 13))):
         x = np.asarray([INF, -INF, NAN, 1], dtype)
         largest = np.finfo(dtype).max
@@ -197,7 +197,7 @@ def test_squares_of_float16_do_not_overflow() -> None:
 
 
 def test_antialiased_integers_round_after_each_axis_and_saturate() -> None:
-    """As ONNX Runtime computes them; without antialias cubic results are rounded once, as the definition says."""
+    """Round as ONNX Runtime does; without antialias, cubic results are rounded once, according to the definition."""
     for dtype, largest, wanted in (
         (np.uint8, 255, [[100, 122, 155, 128, 100, 133, 155], [140, 92, 25, 73, 144, 131, 115]]),
         (np.int32, 9999, [[3686, 4785, 6072, 5000, 3927, 5214, 6313], [6155, 2722, -1294, 1501, 5737, 5269, 4429]]),
@@ -244,7 +244,7 @@ ROUNDINGS = {
 
 
 def position(mode: str, x: int, size: int, out: int, scale: Fraction) -> Fraction:
-    """Return the position in the input that ONNX's text gives for element x of the output."""
+    """Return the position in the input for element x of the output, according to ONNX's text."""
     if mode == "asymmetric":
         return x / scale
     if mode == "align_corners":
@@ -262,7 +262,7 @@ MODES = ("half_pixel", "half_pixel_symmetric", "pytorch_half_pixel", "align_corn
 
 @pytest.mark.parametrize(("mode", "rounding"), list(product(MODES, ROUNDINGS)))
 def test_nearest_elements_are_those_that_the_definition_names(mode: str, rounding: str) -> None:
-    """Computed in floats, one position of such a row may fall on the wrong side of an element."""
+    """Use exact positions: in floats, one of each row may be on the wrong side of an element."""
     sizes = [(7, 9), (5, 3), (6, 4), (10, 23), (3, 9), (9, 1)]
     for size, out in sizes:
         x = np.arange(size, dtype=np.float32).reshape(1, 1, 1, size)
@@ -297,7 +297,7 @@ def test_aspect_ratio_is_kept(mode: str, policy: str) -> None:
 @pytest.mark.parametrize("target", [Features(vector_bytes=0, dot4=False), Features()], ids=["plain", "vectors"])
 @pytest.mark.parametrize("depthwise", [False, True])
 def test_padding_meets_no_infinite_weight(target: Features, depthwise: bool) -> None:
-    """ONNX Runtime leaves padding out; the reference evaluator multiplies it, as zeros, with the weights."""
+    """Skip padding, as ONNX Runtime does; the reference evaluator multiplies zeros with the weights."""
     x = np.arange(1, 61, dtype=np.float32).reshape(1, 4, 5, 3)
     weights = np.ones((3, 3, 3, 1 if depthwise else 3), np.float32)
     weights[0, 0] = INF
@@ -313,7 +313,7 @@ def test_padding_meets_no_infinite_weight(target: Features, depthwise: bool) -> 
 
 
 def test_convolutions_keep_weights_of_all_dtypes() -> None:
-    """numpy does not know that bfloat16 is a float, and int64 holds more than int32."""
+    """Check bfloat16, which numpy does not treat as a float, and int64 values that exceed int32."""
     x = np.arange(16).reshape(1, 2, 2, 4)
     for dtype, wanted in (("bfloat16", np.arange(12) / 4), ("int64", np.arange(12) + (1 << 33))):
         kind = ir.dtypes.to_numpy(dtype)

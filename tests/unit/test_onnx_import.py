@@ -1,4 +1,4 @@
-"""What the ONNX importer makes of nodes whose meaning has traps, and what it says of those it refuses."""
+"""Nodes that are easy to import wrongly, and messages about rejected ones."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def test_open_dimensions_are_asked_for_all_at_once() -> None:
     with pytest.raises(ModelError, match=r"'a' \(N, 3\), 'b' \(N, M\)") as found:
         mlfc.import_model(network)
     assert "--shape a=1,3 --shape b=1,1" in str(found.value)
-    # N is known from a; M is not
+    # N is determined by a; M is not
     with pytest.raises(ModelError, match="1 input leaves"):
         mlfc.import_model(network, shapes={"a": (2, 3)})
     module, _ = mlfc.import_model(network, shapes={"b": (2, 3)})
@@ -194,7 +194,7 @@ def test_only_one_is_a_true_flag() -> None:
 
 
 def test_names_inside_of_graphs_are_their_own() -> None:
-    """Values of branches and bodies may have names that the graph around them defines later."""
+    """Allow values of branches and bodies with names that the enclosing graph defines later."""
     x = np.array([1.0, -2.0], np.float32)
     kinds = {"i": TensorProto.INT64, "go": TensorProto.BOOL, "stop": TensorProto.BOOL}
 
@@ -232,7 +232,7 @@ def test_nodes_in_any_order() -> None:
 
 
 def choice(then: Any, other: Any, condition: Any = None, dtype: str = "bool") -> Any:
-    """Return a model of an If with a node in each branch; its condition is an input if it is not given."""
+    """Return a model of an If with a node in each branch; the condition is an input by default."""
     branches = {
         f"{name}_branch": helper.make_graph([node], name, [], [helper.make_tensor_value_info("r", 1, None)])
         for name, node in (("then", then), ("else", other))
@@ -278,7 +278,7 @@ def test_branches_that_cannot_both_be_computed_say_what_decides_between_them() -
 
 
 def function_model(body: list[Any], **attributes: Any) -> Any:
-    """Return a model that calls the function `Scaled`, made of `body`, twice."""
+    """Return a model that calls the function `Scaled`, which consists of `body`, twice."""
     function = helper.make_function(
         "my.domain", "Scaled", ["a"], ["r"], body, [helper.make_opsetid("", 17), helper.make_opsetid("my.domain", 1)],
         attributes=["alpha"],
@@ -404,7 +404,7 @@ def test_check_returns_what_import_raises() -> None:
 
 
 def test_anonymous_dimensions_are_independent() -> None:
-    """Exporters write ``?`` for each dimension that they leave open."""
+    """Treat each ``?`` as a separate dimension: exporters write it for every dynamic dimension."""
     data = model([helper.make_node("Relu", ["x"], ["y"])], {"x": ("?", 3, "?", "?")}, ["y"]).SerializeToString()
     module, _ = mlfc.import_model(data, shapes={"x": (1, 3, 48, 320)})
     assert str(module.main.body.type) == "Tensor[(1, 3, 48, 320), float32]"

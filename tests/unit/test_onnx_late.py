@@ -1,4 +1,4 @@
-"""Inputs that decide shapes and come when the model runs: one import, many values, ONNX's own evaluator beside it."""
+"""Runtime inputs that decide shapes: one import, many values, compared with ONNX's own evaluator."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ X = np.random.default_rng(5).standard_normal((3, 4, 3)).astype(np.float32)
 
 
 def model(operator: str, values: Sequence[Array], shape: Sequence[int | str], **attributes: Any) -> ModelProto:
-    """Return a model of one node whose inputs all come when it runs, and which states the shape of its output."""
+    """Return a model of one node whose inputs are all runtime values, with a declared output shape."""
     names = [f"in{index}" for index in range(len(values))]
     given = [
         helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(value.dtype), value.shape)
@@ -120,12 +120,12 @@ def test_a_value_that_contradicts_the_stated_shape_reads_nothing_else(
 @pytest.mark.parametrize(
     ("operator", "values", "shape"),
     [
-        ("ReduceSum", [X, whole(1)], (1, "n", 3)),  # open
-        ("ReduceSum", [X, whole(1)], (5, 5)),  # of no axis
-        ("Slice", [X, whole(1), whole(2)], (1, 4, 2)),  # the last axis is not cut
+        ("ReduceSum", [X, whole(1)], (1, "n", 3)),  # a dynamic dimension
+        ("ReduceSum", [X, whole(1)], (5, 5)),  # matches no axis
+        ("Slice", [X, whole(1), whole(2)], (1, 4, 2)),  # the last axis is not sliced
         ("Reshape", [X, whole(6, 6)], (6, 5)),
         ("Pad", [X, whole(1, 1)], (3, 4)),
-        ("ReduceSum", [np.zeros((1,) * 30, np.float32), whole(*range(15))], (2,) * 15),  # too many sets to try
+        ("ReduceSum", [np.zeros((1,) * 30, np.float32), whole(*range(15))], (2,) * 15),  # too many combinations to try
     ],
 )
 def test_where_the_stated_shape_says_not_enough_a_value_is_asked_for(
@@ -212,7 +212,7 @@ def test_a_late_zero_point_of_sums_that_leave_32_bits_is_refused() -> None:
                 mlfc.import_model(given.SerializeToString(), values=values)
 
 
-# operator, attributes, input 0, the value that comes late, the declared shape, and a value that contradicts it
+# operator, attributes, input 0, the runtime value, the declared shape, and a value that contradicts it
 CONTRADICTED: list[tuple[str, dict[str, Any], Array, Array, tuple[int, ...], Array]] = [
     ("Expand", {}, X[:, :1, 0], whole(3, 4), (3, 4), whole(3, 5)),
     ("Reshape", {}, X[:, :, 0], whole(-1, 3), (4, 3), whole(3, 4)),

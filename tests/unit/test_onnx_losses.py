@@ -1,4 +1,4 @@
-"""Losses: what the tests of ONNX do not ask, and what is refused."""
+"""Losses: cases that ONNX's tests do not cover, and rejected models."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Classical machine learning of ONNX: its operators, and what skl2onnx makes of scikit-learn's estimators."""
+"""Classical machine learning in ONNX: its operators, and scikit-learn estimators converted by skl2onnx."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ TREE: dict[str, Any] = {
     "nodes_modes": ["BRANCH_LEQ", "LEAF", "LEAF"], "nodes_truenodeids": [1, 0, 0], "nodes_falsenodeids": [2, 0, 0],
 }  # fmt: skip
 LEAVES: dict[str, Any] = {"treeids": [0, 0], "nodeids": [1, 2], "ids": [0, 0], "weights": [0.1, 0.7]}
-# at both sides of the float32 threshold, which are one number in float32
+# on both sides of the float32 threshold, and equal to it in float32
 NEAR = np.float64(np.float32(0.1)) + np.array([[-1e-10, 0, 0], [0, 0, 0], [1e-10, 0, 0], [np.nan, 0, 0]])
 SIGNED = np.array([[0, 0, 0], [-1, -2, -3], [-5, 1, 2]], np.float32)
 
@@ -123,7 +123,7 @@ def test_maps_of_scores_become_their_matrix() -> None:
 
 
 def _of(name: str) -> Any:
-    """Return a part of scikit-learn, which takes two seconds to import: longer than to collect all tests."""
+    """Return a part of scikit-learn, whose import takes two seconds: longer than collecting all tests."""
     return import_module(f"sklearn.{name}")
 
 

@@ -1,4 +1,4 @@
-"""ONNX models of opsets 1 to 6: what their nodes mean, and the ones that PyTorch wrote."""
+"""ONNX models of opsets 1 to 6: the semantics of their nodes, and models written by PyTorch."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from mlfc.archive.read.load import load_factory
 from mlfc.errors import MlfcError
 from tests.merged import merge
 
-# what the nodes mean is tested, not what LLVM makes of them
+# the tests are about the nodes, not about LLVM's optimizations
 pytestmark = pytest.mark.usefixtures("unoptimized_builds")
 STORED = sorted((Path(onnx.__file__).parent / "backend" / "test" / "data").glob("pytorch-*/*"))
 GROUPS = 3
@@ -25,11 +25,11 @@ C, ROW, PLANE, BASE = A[0, :, 0], A[0, 0], A[0], np.abs(A) + 1
 IMAGE = np.random.default_rng(0).standard_normal((1, 3, 2, 2)).astype(np.float32)
 SPREAD = np.array([0.5, 1.0, 2.0], np.float32)
 CHANNELS, SPREADS, EACH = C.reshape(3, 1, 1), SPREAD.reshape(3, 1, 1), IMAGE[0] + 4
-CONSTANT = ("Reshape", "Split:2", "Tile")  # the inputs after the first have to be known
+CONSTANT = ("Reshape", "Split:2", "Tile")  # the inputs after the first must be constants
 
 
 def model(op: str, opset: int, inputs: list[np.ndarray[Any, Any]], attrs: dict[str, Any], fixed: int) -> bytes:
-    """Return a model of one node, whose inputs from `fixed` on are constants; "Op:2" returns the third output of Op."""
+    """Return a model of one node whose inputs from `fixed` on are constants; "Op:2" returns the third output of Op."""
     names = [f"i{index}" for index in range(len(inputs))]
     op, _, place = op.partition(":")
     node = helper.make_node(op, names, [*(f"unread{index}" for index in range(int(place or 0))), "y"], **attrs)
@@ -47,7 +47,7 @@ def model(op: str, opset: int, inputs: list[np.ndarray[Any, Any]], attrs: dict[s
 
 
 def normalized(x: np.ndarray[Any, Any], scale: np.ndarray[Any, Any], spread: np.ndarray[Any, Any]) -> Any:
-    """Return BatchNormalization whose scales are also its biases, and whose means are also its variances."""
+    """Return BatchNormalization with `scale` as scale and bias, and `spread` as mean and variance."""
     return (x - spread) * (scale / np.sqrt(spread + np.float32(1e-5))) + scale
 
 
@@ -177,7 +177,7 @@ def test_older_nodes_of_dynamic_shapes_mean_what_they_did() -> None:
 
 
 def test_top_k_of_a_dynamic_axis_reads_k_from_its_attribute() -> None:
-    """The number of elements is checked at run time, as with the input that replaced the attribute in opset 10."""
+    """Check the number of elements at run time, as with the input that replaced the attribute in opset 10."""
     proto = onnx.ModelProto.FromString(model("TopK", 9, [PLANE], {"k": 2, "axis": 0}, 1))
     proto.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "rows"
     compiled = mlfc.compile(proto, "llvm")

@@ -1,4 +1,4 @@
-"""Patches of images, products with an ellipsis, and training mode where nothing is random, beside ONNX's evaluator."""
+"""Image patches, products with an ellipsis, and training mode without randomness, against ONNX's evaluator."""
 
 from __future__ import annotations
 

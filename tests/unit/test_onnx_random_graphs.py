@@ -28,7 +28,7 @@ UNARY = ("Relu", "Sigmoid", "Tanh", "HardSwish", "Elu", "Softplus", "Mish", "Abs
 
 @dataclass
 class Graph:
-    """A graph that grows: every tensor so far with its shape."""
+    """A graph under construction: the shapes of all tensors so far."""
 
     draw: Any
     shapes: dict[str, Shape]
@@ -36,7 +36,7 @@ class Graph:
     weights: dict[str, Array] = field(default_factory=dict)
 
     def weight(self, *shape: int) -> str:
-        """Add seeded weights, small enough that values stay near one."""
+        """Add seeded weights, small enough that values stay close to one."""
         rng = np.random.default_rng(len(self.weights))
         name = f"w{len(self.weights)}"
         scale = 1.0 / np.sqrt(max(1, np.prod(shape[1:])))
@@ -50,7 +50,7 @@ class Graph:
         return name
 
     def add(self, operator: str, inputs: list[str], shape: Shape, **attributes: Any) -> None:
-        """Add a node; the shape is what we expect, ONNX Runtime confirms it."""
+        """Add a node with the expected shape, which ONNX Runtime confirms."""
         name = f"t{len(self.nodes)}"
         self.nodes.append(helper.make_node(operator, inputs, [name], **attributes))
         self.shapes[name] = shape
@@ -164,7 +164,7 @@ def graphs(draw: Any) -> Graph:
     shape = tuple(draw(st.tuples(st.integers(1, 2), st.integers(1, 4), st.integers(1, 7), st.integers(1, 7))))
     graph = Graph(draw, {"x": shape})
     for _ in range(draw(st.integers(1, 10))):
-        # mostly the latest tensor, so that the graph gets deep
+        # mostly the latest tensor, so that graphs are deep
         recent = list(graph.shapes)[-2:]
         draw(st.sampled_from(STEPS))(graph, draw(st.sampled_from(recent)))
     return graph
@@ -173,7 +173,7 @@ def graphs(draw: Any) -> Graph:
 @settings(max_examples=15, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(graph=graphs())
 def test_random_graphs_agree_with_onnx_runtime(graph: Graph) -> None:
-    # what nothing reads: tensors inside the graph stay free to be fused away
+    # unused tensors; others may be fused away
     read = {name for node in graph.nodes for name in node.input}
     outputs = [name for name in graph.shapes if name not in read]
     proto = model(graph.nodes, {"x": graph.shapes["x"]}, [], graph.weights)

@@ -1,4 +1,4 @@
-"""Pooled regions and counted runs of tokens, beside ONNX's evaluator and ONNX Runtime; and what is none of them."""
+"""Pooled regions and counted n-grams, against ONNX's evaluator and ONNX Runtime; and invalid ones."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def run(source: ModelProto, inputs: dict[str, Array]) -> Array:
 
 
 def regions() -> dict[str, Array]:
-    """Return images, and regions inside, across the edges, outside, without extent and the wrong way round."""
+    """Return images, and regions inside, across the edges, outside, empty and reversed."""
     edges = [[0, 0, 7, 5], [-4, -3, 3, 2], [5, 4, 20, 18], [30, 30, 40, 40], [2, 2, 2, 2], [6, 5, 1, 1], [1, 0, 1.5, 4]]
     x = RNG.standard_normal((2, 2, 6, 7)).astype(np.float32)
     return {"x": x, "rois": np.array(edges, np.float32), "images": np.array([0, 1, 1, 0, 1, 0, 1])}
@@ -54,7 +54,7 @@ def test_regions_are_pooled_as_onnx_defines(mode: str, samples: int, coordinates
     source = model("RoiAlign", inputs, coordinate_transformation_mode=coordinates, **attrs)
     (expected,) = ReferenceEvaluator(source).run(None, inputs)
     np.testing.assert_allclose(run(source, inputs), expected, rtol=1e-5, atol=1e-6)
-    if coordinates == "output_half_pixel":  # what it was before there was a choice
+    if coordinates == "output_half_pixel":  # the behaviour before the attribute existed
         np.testing.assert_array_equal(run(model("RoiAlign", inputs, 10, **attrs), inputs), run(source, inputs))
 
 
@@ -102,7 +102,7 @@ def test_what_is_no_region_is_refused(change: dict[str, Array], attrs: dict[str,
 @pytest.mark.parametrize("mode", ["TF", "IDF", "TFIDF"])
 @pytest.mark.parametrize("shape", [(9,), (2, 12), (2, 1)])
 def test_terms_are_counted_and_weighted_as_onnx_runtime_does(mode: str, shape: tuple[int, ...]) -> None:
-    """The evaluator of ONNX takes weights by column, where the definition has them by the run of the pool."""
+    """Compare with ONNX Runtime; ONNX's evaluator indexes weights by column, the definition by n-gram of the pool."""
     inputs = {"x": RNG.choice(np.array([5, 6, 8, 9]), shape).astype(np.int32 if len(shape) == 1 else np.int64)}
     for sizes in ((1, 3), (2, 2), (1, 1)):
         for weights in ({}, {"weights": RNG.uniform(0.5, 2, 8).tolist()}):

@@ -1,4 +1,4 @@
-"""Images sampled at places that a tensor gives, beside ONNX's own evaluator; and coordinates that lie nowhere."""
+"""Images sampled at positions from a tensor, against ONNX's own evaluator; and invalid coordinates."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_far_and_near_places_are_sampled_as_onnx_defines(mode: str, padding: str
             "grid": RNG.uniform(-3, 3, (2, *(5, 3, 2)[: len(extents)], len(extents))).astype(np.float32),
         }
         source = model("GridSample", inputs, {}, mode=mode, padding_mode=padding, align_corners=corners)
-        # the evaluator limits the place where ONNX Runtime and PyTorch limit each of its 16 neighbours
+        # the evaluator clamps the position; ONNX Runtime and PyTorch clamp each of its 16 neighbours
         peer: Any = InferenceSession(source.SerializeToString()) if (mode, padding) == ("cubic", "border") else None
         (expected,) = (peer or ReferenceEvaluator(source)).run(None, inputs)
         np.testing.assert_allclose(run(source, inputs), expected, rtol=2e-4, atol=2e-5)
@@ -65,14 +65,14 @@ def test_far_and_near_places_are_sampled_as_onnx_defines(mode: str, padding: str
 @pytest.mark.parametrize("padding", ["zeros", "border", "reflection"])
 @pytest.mark.parametrize("corners", [0, 1])
 def test_coordinates_that_lie_nowhere_read_the_edge_or_nothing(padding: str, corners: int) -> None:
-    """NaN and minus infinity are before the image; of one element, every coordinate reflects into it."""
+    """Treat NaN and minus infinity as before the image; with one element, all coordinates reflect into it."""
     grid = np.array([np.nan, -np.inf, np.inf, 1e30, -1e30], np.float32).reshape(1, 5, 1)
     for extent in (1, 4):
         x = np.arange(1, extent + 1, dtype=np.float32).reshape(1, 1, extent)
         source = model("GridSample", {"x": x, "grid": grid}, {}, padding_mode=padding, align_corners=corners)
         found = run(source, {"x": x, "grid": grid}).reshape(-1)
         if padding == "zeros":
-            # the only element of an axis whose corners are its middle is everywhere, but where the place is NaN
+            # with aligned corners, all positions except NaN map to the only element
             assert (corners and extent == 1) or not found.any()
         else:
             assert np.isin(found, x).all()
@@ -131,7 +131,7 @@ def test_deformed_convolutions_are_what_onnx_defines(groups: int, parts: int, at
     inputs = {
         "x": x,
         "w": weight,
-        # some reach beyond the image on either side
+        # some are outside of the image on either side
         "offset": RNG.uniform(-4, 4, (2, parts * 6 * 2, *out)).astype(np.float32),
         "b": RNG.standard_normal(6).astype(np.float32),
         "mask": RNG.random((2, parts * 6, *out)).astype(np.float32),

@@ -1,4 +1,4 @@
-"""Scan of ONNX, whose turns become operators one after the other."""
+"""Scan of ONNX, unrolled into operators for each iteration."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ STATE, ROWS, COLUMNS = (RNG.standard_normal(shape).astype(np.float32) for shape 
 
 
 def scan(attrs: dict[str, Any] | None = None, rows: tuple[int, ...] = ROWS.shape, body: Any = None) -> onnx.ModelProto:
-    """Return a model that carries a sum of rows and columns, and lists its squares and what it was."""
+    """Return a model that carries a sum of rows and columns, and lists its squares and previous states."""
     names = ["state", "row", "column"]
     parts = [
         helper.make_node("Add", ["state", "row"], ["sum"]),

@@ -1,4 +1,4 @@
-"""Fourier transforms, windows and filters of ONNX, beside numpy and ONNX's own evaluator."""
+"""Fourier transforms, windows and filters of ONNX, against numpy and ONNX's own evaluator."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ RNG = np.random.default_rng(7)
 def model(
     operator: str, inputs: dict[str, Array], fixed: dict[str, Any], shape: Any = None, opset: int = 20, **attrs: Any
 ) -> ModelProto:
-    """Return a model of one node; inputs named like ``_0`` are left out."""
+    """Return a model of one node; inputs with names like ``_0`` are omitted."""
     given = [
         helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(value.dtype), value.shape)
         for name, value in inputs.items()

@@ -1,4 +1,4 @@
-"""Different elements and places of those that are not zero: of constants, and late with a stated number."""
+"""Unique elements and positions of nonzero ones: of constants, and at run time with a declared number."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ RNG = np.random.default_rng(8)
 def run(
     operator: str, x: Any, shapes: Any, *, late: bool = True, wanted: str = "yifc", compiles: bool = False, **attrs: Any
 ) -> list[Any]:
-    """Run a node whose outputs are stated to have these shapes; `wanted` names those that are read."""
+    """Run a node whose outputs have these declared shapes; `wanted` names those that are used."""
     kind = helper.np_dtype_to_tensor_dtype(x.dtype)
     codes = {"y": TensorProto.INT64 if operator == "NonZero" else kind}
     outputs = [
@@ -78,7 +78,7 @@ def test_another_number_than_declared_ends_the_run() -> None:
             run("Unique", x, [(count,), (count,), (6,), (count,)], compiles=True)
     for count in (2, 6):
         shapes = [(count,), (count,), (6,), (count,)]
-        found = run("Unique", x, shapes, sorted=0)  # nothing outside of the tensors is read
+        found = run("Unique", x, shapes, sorted=0)  # no element outside of the tensors is read
         assert [part.shape for part in found] == shapes
         assert found[2].max() < count
     assert [part.shape for part in run("Unique", x, [(0,), (6,)], wanted="yf")] == [(0,), (6,)]

@@ -1,4 +1,4 @@
-"""What the commands show of models with open dimensions: symbols, bounds, and memory in the worst case."""
+"""The commands' output for models with dynamic dimensions: symbols, bounds, and worst-case memory."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ BOUNDS = ("--shape", "x=1,3,h:8..32,w:8..32")
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder with a model, and archives of it with bounds, wider bounds, and none."""
+    """Return a folder with a model, and its archives with bounds, wider bounds, and no bounds."""
     place = tmp_path_factory.mktemp("open")
     (place / "net.onnx").write_bytes(convolutions())
     for name, shape in (("bounded", BOUNDS), ("wider", ("--shape", "x=1,3,h:8..64,w:8..32")), ("open", ())):
@@ -61,7 +61,7 @@ def test_diff_shows_bounds_as_options_have_them(folder: Path) -> None:
     freed = json.loads(mlfc("diff", "bounded.tar", "open.tar", "--json", cwd=folder).stdout)
     changed = {item["name"]: item for item in freed["modules"]["net"]["operators"]["changed"]}
     assert not any("macs" in item or "workspace_bytes" in item for item in changed.values())
-    assert "constants_bytes" not in freed["totals"]  # which are the same
+    assert "constants_bytes" not in freed["totals"]  # unchanged
 
 
 @pytest.mark.parametrize("name", ["bounded", "open"])

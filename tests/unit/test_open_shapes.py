@@ -1,4 +1,4 @@
-"""Shapes with open dimensions as users give them: ``--shape``, ``build.toml``, ``mlfc.Dim``."""
+"""Shapes with dynamic dimensions in user input: ``--shape``, ``build.toml``, ``mlfc.Dim``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What operators declare to passes, checked against what they compute."""
+"""The traits that operators declare to passes, checked against their results."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Array = npt.NDArray[Any]
 
 _LARGE = 200  # elements of an operand
 _OUTSIDE = (Kind.OPAQUE, Kind.LIST, Kind.EXTERNAL)
-# return elements of the first operand for some values of other operands or attributes
+# operators that return elements of the first operand for some values of other operands or attributes
 _SOMETIMES = {"maximum", "minimum", "full", "topk"}
 
 
@@ -51,7 +51,7 @@ def _smallest() -> dict[str, list[Spec]]:
 
 
 def _data(given: Given, seed: int) -> Array:
-    """Return elements that differ, of both signs where the dtype has them; integers are positions in small tensors."""
+    """Return distinct elements, of both signs where possible; integers are valid positions in small tensors."""
     count, rng = prod(given.shape), np.random.default_rng(seed)
     kind = dtypes.to_numpy(given.dtype)
     if dtypes.is_float(given.dtype):
@@ -67,7 +67,7 @@ def _constants(spec: Spec) -> list[ir.Expr]:
 
 
 def _results(specs_of_one: list[Spec]) -> Iterator[tuple[Array, Array]]:
-    """Yield the first operand and the result of calls, without those of too many steps for the interpreter."""
+    """Yield the first operand and the result of each call that the interpreter finishes within its step limit."""
     for spec in specs_of_one:
         call = ir.call(spec.operator, _constants(spec), spec.attrs)
         first, value = call.args[0], evaluate(call)
@@ -76,7 +76,7 @@ def _results(specs_of_one: list[Spec]) -> Iterator[tuple[Array, Array]]:
 
 
 def test_elements_of_results_are_as_declared() -> None:
-    """An operator that returns elements of its first operand says so, and one that says so returns them."""
+    """Check that exactly the operators that return elements of their first operand declare it."""
     checked, undeclared = set(), set()
     for name, found in _smallest().items():
         is_float = isinstance(found[0].args[0], Given) and dtypes.is_float(found[0].args[0].dtype)
@@ -110,12 +110,12 @@ def _check_elements(name: str, data: Array, value: Array) -> None:
         np.testing.assert_array_equal(value.reshape(-1), data.reshape(-1), name)
 
 
-# along `axis` of an operand beside the first one, too
+# along `axis` of a further operand, too
 _SEVERAL_TENSORS = {"scatter_elements", "qnn.dequantize_blocks"}
 
 
 def test_operators_along_an_axis_say_how_they_take_another_order_of_axes() -> None:
-    """Whatever keeps the shape of its first operand has a rule, as `Layout` lists them."""
+    """Check that operators with an axis that keep the shape of their first operand have a rule for axis order."""
     silent = set()
     for name, (spec, *_) in _smallest().items():
         operator, call = OPERATORS.get(name), ir.call(name, _constants(spec), spec.attrs)
@@ -127,7 +127,7 @@ def test_operators_along_an_axis_say_how_they_take_another_order_of_axes() -> No
 
 @pytest.mark.parametrize("dtype", ["float32", "bool"])
 def test_sums_products_comparisons_and_logic_are_declared(dtype: str) -> None:
-    """What operators of two operands compute says which of these they are."""
+    """Check that operators with two operands declare whether they are sums, products, comparisons or logic."""
     a, b = np.asarray([3.5, -1.25, 0.5, 2.0, 2.0]), np.asarray([0.75, 2.0, -4.0, 2.0, 1.0])
     values = [a.astype(np.float32), b.astype(np.float32)] if dtype == "float32" else [a > 1, b > 1]
     for name in OPERATORS:
@@ -177,14 +177,14 @@ def test_neutral_operators_are_those_that_return_their_operand_of_the_same_type(
 
 
 def _permuted(spec: Spec, shift: int) -> tuple[list[ir.Var], list[ir.Expr], dict[str, Array]]:
-    """Return variables with axes in another order, the operands that transposes make of them, and their values."""
+    """Return variables with permuted axes, the operands that transposes restore from them, and their values."""
     params, args, values = [], [], {}
     for place, arg in enumerate(spec.args):
         if not isinstance(arg, Given):
             args.append(ir.const(arg))
             continue
         rank, data = len(arg.shape), _data(arg, place)
-        order = [(axis + shift) % rank for axis in range(rank)]  # of the axes of the variable
+        order = [(axis + shift) % rank for axis in range(rank)]  # order of the variable's axes
         param = ir.Var(f"x{place}", ir.TensorType(tuple(arg.shape[axis] for axis in order), arg.dtype))
         values[param.name] = data.transpose(order)
         params.append(param)
@@ -213,7 +213,7 @@ def test_operators_compute_the_same_from_operands_in_any_order_of_axes() -> None
 
 
 def test_constants_pass_through_operators_that_name_parts_of_their_expression() -> None:
-    """Folding an int16 sigmoid or tanh of constants equals what its kernel computes."""
+    """Fold an int16 sigmoid or tanh of constants to the result of its kernel."""
     codes = np.arange(-32768, 32768, 997, dtype=np.int16)
     numbers = (np.float32(2.0**-12), np.int32(0), np.float32(2.0**-15), np.int32(0))
     for name in ("qnn.sigmoid", "qnn.tanh"):
@@ -251,7 +251,7 @@ def test_sums_of_products_that_are_quantized_forbid_fused_multiply_adds(between:
 
 
 def test_positions_in_tables_of_every_kind_have_an_end() -> None:
-    """Inputs are made up that stay inside packed tables, and inside of tables without an axis."""
+    """Find the bound of indices into packed tables, and into tables without an axis."""
     places = [ir.Var(name, ir.TensorType((3,), "int32")) for name in ("packed", "flat")]
     codes, pair = (
         ir.const(np.ones((5, 4), np.int8)),
@@ -264,7 +264,7 @@ def test_positions_in_tables_of_every_kind_have_an_end() -> None:
 
 
 def test_bits_are_not_numbers() -> None:
-    """A tensor that is reinterpreted does not have the range of the numbers before, a converted one does."""
+    """Keep the range of a converted tensor, but not of a reinterpreted one."""
     x = ir.Var("x", ir.TensorType((4,), "float32"))
     bounded = ir.call("fast_tanh", [x])
     assert range_of(ir.call("cast_like", [bounded, ir.const(np.zeros(4))])) == 1.0
@@ -324,7 +324,7 @@ def test_pads_fold_into_windows_of_every_rank(form: str, rank: int) -> None:
 
 
 def test_pads_as_wide_as_a_window_stay_before_a_pool() -> None:
-    """Pools refuse padding that is not smaller than their window."""
+    """Leave padding that is not smaller than the window, which pools reject."""
     x = ir.Var("x", ir.TensorType((1, 4, 4, 2), "float32"))
     padded = ir.call("nn.pad", [x, ir.const(0.0)], pad_width=((0, 0), (2, 2), (1, 1), (0, 0)))
     call = ir.call("nn.avg_pool2d", [padded], pool_size=(2, 2), layout="NHWC")

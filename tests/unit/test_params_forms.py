@@ -1,4 +1,4 @@
-"""Parameters as JSON and BSON: bit for bit what went in, and nothing else goes in."""
+"""Parameters as JSON and BSON: bit-exact round trips, and rejected input."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LOADERS: dict[str, Load] = {"json": load_json, "bson": load_bson, "params": load
 
 
 def every_kind() -> dict[str, npt.NDArray[Any]]:
-    """Return tensors of every dtype with all bits in use, and of odd shapes and names."""
+    """Return tensors of every dtype that use all bits, with odd shapes and names."""
     generator = np.random.default_rng(3)
     params: dict[str, npt.NDArray[Any]] = {}
     for dtype in dtypes.SCALARS:
@@ -133,7 +133,7 @@ def test_data_that_are_no_base64_are_refused(data: Any) -> None:
 
 
 def test_json_that_would_take_too_much_memory_is_neither_written_nor_read() -> None:
-    # an array of zeros that takes no memory
+    # a broadcast array of zeros, which takes no memory
     large = np.lib.stride_tricks.as_strided(np.zeros(1, np.int8), (MAX_JSON + 1,), (0,))
     with pytest.raises(OptionError, match="Write parameters in the form params"):
         WRITERS["json"]({"w": large})

@@ -1,4 +1,4 @@
-"""Which calls external generators get: patterns, what is closed, what is merged."""
+"""The calls that external generators get: patterns, convexity, merging."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def generator(*patterns: Pattern, merges: bool = False) -> Generator:
 
 
 def parts(body: Expr, entry: Generator) -> list[list[str]]:
-    """Return the operators of each part, in order, and check that the partitioned module is sound."""
+    """Return the operators of each part, in order, and verify the partitioned module."""
     module = PartitionGraph((entry,))(IRModule({"main": Function((X,), body)}))
     verify(module)
     found = []
@@ -94,7 +94,7 @@ def test_neighbours_merge_where_one_alone_reads_the_other() -> None:
     inner = relu(X)
     assert parts(add(tanh(inner), inner), every) == [["nn.relu", "tanh", "add"]]
     inner = relu(X)
-    # what the sum reads besides is computed in between, so nothing merges around it
+    # the sum also reads a value computed in between, so merging would create a cycle
     between = ir.call("exp", [inner])
     assert parts(add(tanh(inner), between), every) == [["nn.relu"], ["tanh", "add"]]
 

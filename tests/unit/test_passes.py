@@ -1,4 +1,4 @@
-"""Every pass keeps what a graph computes: small ONNX graphs against ONNX Runtime."""
+"""Every pass preserves the results of a graph: small ONNX graphs against ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from mlfc.transform.fuse import FuseOps
 from tests.onnx_graphs import GRAPHS, GraphMaker
 from tests.relay_run import Array, operators, run_main
 
-# One quantum of the graph's last quantization; 0 where the result is a plain float.
+# one step of the graph's last quantization; 0 if the result is a plain float
 QUANTA = {
     "quantized_conv_relu": 0.05, "quantized_conv_per_channel": 0.05, "quantized_matmul": 0.2,
     "quantized_movement": 0, "quantized_residual": 0.04, "quantized_padded_conv": 0.05,

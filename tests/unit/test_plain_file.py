@@ -1,4 +1,4 @@
-"""Nothing that users name is waited for: a pipe that nobody writes and a device without an end are refused."""
+"""Files that users name never block: a pipe without a writer and an endless device are rejected."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def pipe(folder: Path) -> Path:
 
 
 def outcome(read: Callable[[Path], object], path: Path) -> Exception | None:
-    """Return what a reader raises, if it ends at all; it must not keep the tests waiting."""
+    """Return the error of a reader, or None; fail if it does not end."""
     raised: list[Exception] = []
 
     def work() -> None:

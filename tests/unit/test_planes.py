@@ -1,4 +1,4 @@
-"""Functions of two bytes as planes in float32: against exact sums, rounded as fused multiply-adds round."""
+"""Functions of two bytes as planes in float32, against exact sums with the rounding of fused multiply-adds."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SLOPES = [(0.7136492, 0.3319873), (0.5, 0.5), (1.3048817, 0.0203377), (0.0371128
 
 
 def staircase(first: float, second: float, start: float) -> tuple[np.ndarray, np.ndarray]:
-    """Return the plane's numbers, and the integers nearest to them."""
+    """Return the integers nearest to the numbers of a plane, and these numbers."""
     real = np.add.outer(first * CODES, second * CODES) + start
     return np.floor(real + 0.5).astype(np.int64), real
 
@@ -28,7 +28,7 @@ def test_planes_round_as_processors_do(first: float, second: float) -> None:
     assert plane is not None
     slope, other, start = (Fraction(value) for value in (plane.first, plane.second, plane.start))
     ties = np.abs(real + 0.5 - np.rint(real + 0.5))
-    nearest = np.argsort(ties, axis=None)[:150]  # where a wrong rounding would show
+    nearest = np.argsort(ties, axis=None)[:150]  # where a wrong rounding would have an effect
     anywhere = np.random.default_rng(1).integers(0, real.size, 150)
     for place in (*nearest.tolist(), *anywhere.tolist()):
         a, b = np.unravel_index(place, real.shape)

@@ -1,4 +1,4 @@
-"""Runs whose inputs are passed on as they are, and those that need conversions or are refused."""
+"""Runs whose inputs are passed on unchanged, runs that need conversions, and rejected inputs."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ def test_a_trace_keeps_the_rules_of_the_format() -> None:
     assert [(event["args"]["run"], event["ts"]) for event in calls] == [(0, 0), (0, 2), (1, 4), (1, 6)]
     assert calls[0]["args"]["shapes"] == ["int8[1,5]", "int8[5]"]
     assert (calls[0]["args"]["macs"], calls[0]["args"]["bytes"]) == (5000, 1000)
-    # events of one track are apart or inside one another, or viewers drop them
+    # viewers drop events of one track that overlap without nesting
     runs = [event for event in events if event.get("cat") == "run"]
     for event in calls:
         (run,) = (item for item in runs if item["args"]["run"] == event["args"]["run"])
@@ -72,7 +72,7 @@ def test_calls_beyond_the_limit_are_counted(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 class _Page(HTMLParser):
-    """What a browser makes of a page: its elements, and the cells of the table."""
+    """A parsed page: its elements, and the cells of the table."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -161,7 +161,7 @@ def test_a_machine_is_measured_once(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert peaks.machine_peaks(2) == peaks.machine_peaks(2) != first
     assert measured == [1, 2]
     for entry in (tmp_path / "mlfc").iterdir():
-        entry.write_text("{}")  # another content than its name promises
+        entry.write_text("{}")  # the content does not match the file name
     assert peaks.machine_peaks(1).int8 == 12e9
 
 

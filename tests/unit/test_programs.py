@@ -1,4 +1,4 @@
-"""Programs that firmware takes are ended when they hang, and when they print without end."""
+"""Programs that firmware tools start are ended if they hang or print without end."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_a_program_that_prints_without_end_is_ended(
 
 @pytest.fixture
 def line(tmp_path: Path) -> Iterator[int]:
-    """Return a pipe, ``line`` in the folder, which a program holds open as long as it lives."""
+    """Yield the reader of a pipe, ``line`` in the folder, which a program keeps open until it ends."""
     os.mkfifo(tmp_path / "line")
     reader = os.open(tmp_path / "line", os.O_RDONLY | os.O_NONBLOCK)
     yield reader
@@ -48,13 +48,13 @@ def line(tmp_path: Path) -> Iterator[int]:
 
 
 def _read(line: int) -> bytes:
-    """Return what comes from a pipe next; nothing once nobody holds its other end."""
+    """Return the next bytes of a pipe; empty once no process has its other end open."""
     assert select.select([line], [], [], WATCHDOG)[0], "whoever holds the pipe runs still"
     return os.read(line, 100)
 
 
 def _expire_when_started(line: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the time of a program be over as soon as it says something, however long it took to start."""
+    """End the time limit of a program when it first prints, however long its start took."""
     real = subprocess.Popen.wait
 
     def wait(process: subprocess.Popen[bytes], timeout: float | None = None) -> int:

@@ -1,4 +1,4 @@
-"""Progress: a terminal gets a spinner or a bar, a notebook one output that is replaced, a log nothing."""
+"""Progress: a spinner or a bar on a terminal, one output that is updated in a notebook, no output in a log."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mlfc.support import progress
 
 
 class Notebook:
-    """What IPython has in a notebook's kernel."""
+    """The interface of IPython in a notebook's kernel."""
 
     def __init__(self, kernel: object) -> None:
         self.outputs: list[list[dict[str, str]]] = []
@@ -49,7 +49,7 @@ def show_everything() -> None:
 def test_a_notebook_gets_one_output_for_each(notebook: Notebook, capsys: pytest.CaptureFixture[str]) -> None:
     show_everything()
     assert capsys.readouterr() == ("", "")
-    if notebook.module.get_ipython().kernel is None:  # IPython on a terminal, whose standard error is captured
+    if notebook.module.get_ipython().kernel is None:  # IPython on a terminal, with captured standard error
         assert notebook.outputs == []
         return
     texts = [[data["text/plain"] for data in output] for output in notebook.outputs]

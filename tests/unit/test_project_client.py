@@ -1,4 +1,4 @@
-"""The client of the Project API against servers that die, hang, or answer nonsense: one error, and no server left."""
+"""The client of the Project API against servers that exit, hang, or reply nonsense: one error, and no server left."""
 
 from __future__ import annotations
 
@@ -117,11 +117,11 @@ def test_a_server_that_hangs_is_ended(tmp_path: Path, monkeypatch: pytest.Monkey
     connection = ServerConnection(server(tmp_path, text))
     with pytest.raises(errors.ProjectError, match="did not answer build within 1 seconds"):
         connection.call("build", {"options": {}}, 1.0)
-    # by a signal, long before it would have ended
+    # by a signal, long before it would have exited
     assert connection._process.returncode in (-signal.SIGTERM, -signal.SIGKILL)
     with pytest.raises(errors.ConnectionShutdownError, match="closed"):
         connection.call("build", {"options": {}}, 1.0)
-    with suppress(FileNotFoundError):  # what a server started, if it came that far, was not waited for
+    with suppress(FileNotFoundError):  # the server's child, if it was started, may still run
         os.kill(int((tmp_path / "child").read_text()), signal.SIGKILL)
 
 
@@ -161,7 +161,7 @@ def test_errors_of_servers_become_ours(tmp_path: Path) -> None:
     assert (type(timeout), timeout.cause) == (errors.IoTimeoutError, "no byte came")
     assert type(told(tmp_path, {"code": -32000, "message": "TransportClosedError"})) is errors.TransportClosedError
     assert type(told(tmp_path, {"code": -32000, "message": "ValueError"})) is errors.OptionError
-    # only the code of servers' errors makes a name of the message
+    # only the code of server errors turns the message into an error class
     assert type(told(tmp_path, {"code": -32603, "message": "ValueError"})) is errors.ProjectError
 
 
@@ -207,7 +207,7 @@ def test_servers_of_others_are_driven_in_the_protocols_words(tmp_path: Path) -> 
         line = project.transport()
         timeouts = line.open()
         assert (timeouts.session_start_retry_timeout_sec, timeouts.session_established_timeout_sec) == (1.0, 0.0)
-        # such a server gives exactly as many bytes as are asked for, so a stream is read one by one
+        # such a server returns exactly the requested number of bytes, so the client reads streams byte by byte
         assert line.read(100, 3.5) == b"\xfe"
         line.write(b"\xfe", None)
         with pytest.raises(errors.TransportClosedError, match="0 bytes came"):

@@ -1,4 +1,4 @@
-"""``mlfc project``: what it says, and with which status it ends."""
+"""``mlfc project``: its output and exit status."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ echo looking for the probe
 
 
 def board_with_tool(folder: Path, command: str) -> Path:
-    """Write a board's file whose flash tool is a command."""
+    """Write a board file whose flash tool is a command."""
     text = find_board("mps2-an386").text.replace('name = "mps2-an386"', 'name = "mine"', 1)
     path = folder / "mine.toml"
     path.write_text(f'{text}\n[serial]\nbaud = 115200\n\n[flash_tool]\ncommand = {command}\ninstall = "Get it there"\n')
@@ -39,7 +39,7 @@ def tool(folder: Path, ending: str) -> None:
 
 @pytest.fixture
 def flashed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return a project for a board with a flash tool, as if it were built."""
+    """Return a project that looks built, for a board with a flash tool."""
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}")
     board = board_with_tool(tmp_path, '["flash-it", "--port={port}", "--file", "{elf}"]')
     succeeded(
@@ -58,7 +58,7 @@ def test_a_flash_tool_gets_the_file_and_the_port(flashed: Path) -> None:
 
 @pytest.fixture
 def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return a project whose build calls a make that only says how it was called."""
+    """Return a project whose build calls a make that only prints its arguments."""
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}")
     for name in ("make", "arm-none-eabi-gcc"):
         tool(tmp_path, "exit 5")
@@ -123,7 +123,7 @@ def test_steps_come_after_the_build(flashed: Path) -> None:
 
 
 def test_a_missing_compiler_is_named_with_its_packages(flashed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # what is left of the programs is Python, and make for the server to find
+    # only Python remains, and make, which the server needs
     place = flashed / "only"
     place.mkdir()
     (place / "make").symlink_to("/usr/bin/make")

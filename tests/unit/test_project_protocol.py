@@ -1,4 +1,4 @@
-"""Lines of the Project API that nobody has checked: each is answered, none ends the server."""
+"""Unchecked lines of the Project API: each one gets a reply, and none ends the server."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ LINES = st.binary(max_size=64).map(lambda data: data.replace(b"\n", b"") + b"\n"
 
 
 class Device:
-    """A handler that does nothing, and fails as real ones do."""
+    """A handler that does nothing and fails like real ones."""
 
     def __getattr__(self, name: str) -> Any:
         def method(**params: Any) -> Any:

@@ -1,4 +1,4 @@
-"""What a project's README says: commands as a shell takes them, and what firmware needs to run."""
+"""The README of a project: valid shell commands, and the requirements of the firmware."""
 
 from __future__ import annotations
 

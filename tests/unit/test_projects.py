@@ -1,4 +1,4 @@
-"""Projects: what is in them, that they are the same every time, and what is refused before anything is written."""
+"""Projects: their files, reproducibility, and errors before any file is written."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def test_a_folder_that_is_not_empty_stays_as_it_is(archive: Path, tmp_path: Path
     assert contents(tmp_path / "made").keys() == {"mine.txt"}
     generate_project("makefile", archive, tmp_path / "made", ON_M4, force=True)
     assert (tmp_path / "made" / "mine.txt").read_text() == "mine"
-    # what the older project had and the one in its place has not is gone, with what was built of it
+    # files of the replaced project and their build outputs are deleted
     (tmp_path / "made" / "firmware.elf").write_text("old")
     (tmp_path / "made" / "build").mkdir()
     generate_project("cmake", archive, tmp_path / "made", ON_M4, force=True)
@@ -159,7 +159,7 @@ def test_force_removes_nothing_outside_the_project(archive: Path, tmp_path: Path
 
 def test_a_fault_in_the_middle_leaves_nothing(archive: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_args: Any) -> dict[str, bytes]:
-        return {"a.c": b"", "a.c/b.c": b""}  # a file cannot be a folder, too
+        return {"a.c": b"", "a.c/b.c": b""}  # a path cannot be both a file and a folder
 
     monkeypatch.setattr(generate, "project_files", broken)
     with pytest.raises(OutputError):

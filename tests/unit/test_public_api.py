@@ -1,4 +1,4 @@
-"""What users import: names, what `mlfc.compile` gives, and how objects show themselves."""
+"""The public API: importable names, the result of `mlfc.compile`, and the representation of objects."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def test_a_compiled_model_runs_and_is_written(model: mlfc.CompiledModel, tmp_pat
 
 def test_a_compiled_model_is_compared_with_its_reference(model: mlfc.CompiledModel) -> None:
     pytest.importorskip("ai_edge_litert")
-    with pytest.MonkeyPatch.context() as monkeypatch:  # nor is it what an archive has
+    with pytest.MonkeyPatch.context() as monkeypatch:  # without an export
         monkeypatch.setattr(mlfc.CompiledModel, "export", None)
         assert model.verify(samples=2).is_within
     assert mlfc.verify((DIGITS / "digits_int8.tflite").read_bytes(), samples=1).is_within
@@ -155,7 +155,7 @@ class TooLarge:
 
 
 class Checked(HTMLParser):
-    """Raises for tags that do not match."""
+    """A parser that raises for tags that do not match."""
 
     def __init__(self) -> None:
         super().__init__()

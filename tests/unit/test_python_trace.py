@@ -1,4 +1,4 @@
-"""The line that made a node of ONNX: PyTorch's exporters note it, and messages name it."""
+"""The source line that created an ONNX node: PyTorch's exporters record it, and messages show it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Random channels-first networks: after all passes they compute what ONNX Runtime computes."""
+"""Random channels-first networks compute the same as ONNX Runtime after all passes."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from tests.onnx_graphs import GraphMaker
 from tests.relay_run import run_main
 from tests.unit.test_passes import image, reference
 
-# Every value is an image of two batches, of its own number of channels, of 6 x 5 pixels.
+# Every value is a batch of two images of 6 x 5 pixels with any number of channels.
 STEPS = ("conv", "norm", "relu", "pool", "gate", "concat", "add", "slice", "softmax", "mean", "shuffle", "turn")
 
 
 def step(draw: st.DrawFn, g: GraphMaker, values: list[tuple[str, int]]) -> tuple[str, int]:
-    """Add one operator, or a few that belong together, on values drawn from those that are there."""
+    """Add one operator or a small block of operators on randomly drawn values."""
     kind = draw(st.sampled_from(STEPS))
     x, channels = draw(st.sampled_from(values))
     if kind == "conv":
@@ -56,7 +56,7 @@ def step(draw: st.DrawFn, g: GraphMaker, values: list[tuple[str, int]]) -> tuple
 
 @st.composite
 def networks(draw: st.DrawFn) -> bytes:
-    """Draw a model of a few steps, its last value the output."""
+    """Draw a model of a few steps whose last value is the output."""
     g = GraphMaker(draw(st.integers(0, 1000)))
     values = [("x", 4)]
     for _ in range(draw(st.integers(2, 7))):

@@ -1,4 +1,4 @@
-"""Which archive is taken for which, and what of their metadata is refused."""
+"""Recognition of the kinds of archives, and rejected metadata."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An archive compiles itself again: the same bytes for the same target, and for another what the model itself gives."""
+"""Archives recompile to the same bytes for the same target, and for another one to those of the model."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from tests.tflite_builder import Op, T
 from tests.tflite_builder import build as tflite_model
 
 DIGITS = Path(__file__).resolve().parents[2] / "examples" / "digits"
-# one of each kind of arithmetic and graph: dense layers, convolutions in int8 and float32, skips
+# one of each kind of arithmetic and graph: dense layers, convolutions in int8 and float32, skip connections
 REAL = ("ad01_int8", "kws_ref_model", "kws_ref_model_float32", "pretrainedResnet_quant")
 MEMBER = "src/tiny.relay"
 
@@ -68,7 +68,7 @@ def assert_rebuilds(make: Callable[[str], Factory], folder: Path) -> None:
 
 @pytest.mark.parametrize("name", REAL)
 def test_real_models_rebuild(models: Path, tmp_path: Path, name: str) -> None:
-    # what is read back is the same for all targets: one of them, and the examples, are compiled for another
+    # reading does not depend on the target, so only one model and the examples are compiled for another
     check = assert_rebuilds if name == "kws_ref_model" else assert_same_again
     check(lambda target: built(models / f"{name}.tflite", target, name), tmp_path)
 
@@ -193,7 +193,7 @@ def test_the_weights_lie_in_the_archive(models: Path, tmp_path: Path) -> None:
 
 
 def changed(path: Path, change: Callable[[dict[str, bytes]], None]) -> Path:
-    """Write the archive again with other members."""
+    """Rewrite the archive with changed members."""
     with tarfile.open(path) as old:
         files = {info.name[2:]: old.extractfile(info).read() for info in old if info.isreg()}  # type: ignore[union-attr]
     change(files)

@@ -1,4 +1,4 @@
-"""Attention as exporters spell it out: what is recognized, that it computes the same, and what stays as it is."""
+"""Attention decomposed by exporters: recognized forms, equal results, and graphs that stay unchanged."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ RNG = np.random.default_rng(17)
 
 @dataclass
 class Form:
-    """A graph of ONNX in text on q, k, v and others, its inputs, and attributes that its attention has."""
+    """The text of an ONNX graph on q, k, v and other inputs, its input values, and the attributes of its attention."""
 
     text: str
     inputs: dict[str, Array]
@@ -68,12 +68,12 @@ def mixed(scores: str, more: str = "") -> str:
 TURNED = "kt = Transpose <perm = [0, 1, 3, 2]> (k)\n"
 RAW = TURNED + "s = MatMul (q, kt)\n"
 CAUSAL = np.tril(np.ones((7, 7), bool))
-# the same weights in other masks: no key, for the first two queries
+# masks with equal weights in all heads; the first two queries have no key
 HIDDEN = np.repeat(np.array([[True] * 7] * 2 + [[True] * 2 + [False] * 5] * 3)[None, None], 2, 0)
 
 
 def torch_sdpa(mask: str) -> str:
-    """Return what PyTorch's exporter makes of scaled_dot_product_attention: both factors have the root of the scale."""
+    """Return PyTorch's export of scaled_dot_product_attention: each factor is multiplied by the root of the scale."""
     root = "r = Constant <value_floats: floats = [0.7071067811865476]> ()\n"
     return root + TURNED + f"qs = Mul (q, r) ks = Mul (kt, r) s = MatMul (qs, ks)\n{mask}"
 
@@ -151,7 +151,7 @@ FORMS = {
 
 
 def recognized(module: IRModule, params: dict[str, Array]) -> list[Call]:
-    """Return the attentions of a module once all passes but the last have run."""
+    """Return the attention operators of a module after all passes but the last."""
     seen: list[Call] = []
 
     def look(name: str, after: IRModule) -> None:

@@ -1,4 +1,4 @@
-"""Records: JSON is read as their declaration says, and as the JSON Schema that is made from it."""
+"""Records: JSON is read according to their declarations, and to the JSON Schema derived from them."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_the_reader_refuses_what_the_schema_refuses(record: type[Record]) -> Non
 
 
 def is_read(record: type[Record], document: Any) -> bool:
-    """Tell whether the reader takes a document."""
+    """Return whether the reader accepts a document."""
     try:
         record.from_json(document)
     except RecordError:

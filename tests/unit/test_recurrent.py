@@ -1,4 +1,4 @@
-"""Recurrent layers: what the importer refuses, type rules, and the loops as the interpreter runs them."""
+"""Recurrent layers: rejected models, type rules, and the interpreted loops."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the importer refuses of TFLite's recurrent operators, each time with one error that says why."""
+"""TFLite's recurrent operators that the importer rejects, each with one error that names the reason."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.tflite_builder import T
 
 
 def changed(layer: Layer, name: str, **fields: Any) -> Layer:
-    """Return a layer with another tensor of a name."""
+    """Return a layer in which one tensor is changed."""
     return replace(layer, tensors=[replace(item, **fields) if item.name == name else item for item in layer.tensors])
 
 

@@ -1,4 +1,4 @@
-"""Open extents, branches and loops in Relay: their text gives the module back, and the verifier names every fault."""
+"""Dynamic dimensions, branches and loops in Relay: round trips through text, and verifier errors for every fault."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def of(*shape: Any, dtype: str = "float32") -> TensorType:
 
 
 def equal(one: IRModule, other: IRModule) -> bool:
-    """Compare modules, functions and symbols included."""
+    """Compare modules, including functions and symbols."""
     return one.functions.keys() == other.functions.keys() and all(
         same(function.body, other.functions[name].body)
         and function.type == other.functions[name].type
@@ -76,7 +76,7 @@ def test_extents_survive_as_text(trees: list[Any]) -> None:
 
 
 def loop() -> IRModule:
-    """Return a module that appends turns to a tensor until it has `limit` rows, and counts what is no zero."""
+    """Return a module whose loop appends rows to a tensor up to `limit` rows, and which counts nonzero elements."""
     size, result, later = Symbol("size", 0), Symbol("result", 0), Symbol("later", 0)
     states = (Var("go", of(dtype="bool")), Var("seen", of(size, 4)), Var("x", of(N, 4)))
     kinds = tuple(param.type for param in states)

@@ -1,4 +1,4 @@
-"""Text with spans gives back the very module: odd names, spans, and the facts beside the functions."""
+"""Text with spans restores the module exactly: unusual names, spans, and the metadata beside the functions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from mlfc.relay.text import from_text, section_text, text_and_constants, to_text
 from mlfc.relay.visitor import post_order
 
 FLOAT = ir.TensorType((1, 4), "float32")
-# with everything that could end a comment or a string, open another, or look like a line of the text
+# including everything that could end a comment or a string, start one, or look like a line of the text
 NAMES = st.text(st.sampled_from('ab*/\\"\n\t ;:,%@#[]{}()=é\u2028\U0001f600\ud800\x00')) | st.sampled_from(
     ["*/", "/*", "//", "#[metadata]", '"', "\\", "\\u002a", 'a" tensor="b', "y:0", "a,b"]
 )
@@ -24,7 +24,7 @@ SPANS = st.builds(Span, st.lists(NAMES, max_size=3).map(tuple), st.none() | NAME
 
 
 def described(expr: ir.Expr) -> tuple[Any, ...]:
-    """Return all that a node says of itself."""
+    """Return all properties of a node."""
     own = getattr(expr, "name", None), expr.span, expr.type
     if isinstance(expr, ir.Constant):
         return (*own, expr.data.tobytes())
@@ -35,7 +35,7 @@ def described(expr: ir.Expr) -> tuple[Any, ...]:
 
 
 def walked(function: ir.Function) -> list[tuple[Any, ...]]:
-    """Return all that a function says, node by node, with the place of each node that a node reads."""
+    """Return all properties of a function's nodes, with the positions of each node's operands."""
     order = [*function.params, *(node for node in post_order(function.body) if node not in function.params)]
     places = {node: place for place, node in enumerate(order)}
     return [

@@ -1,4 +1,4 @@
-"""Relay text: printed forms that the format prescribes, and text -> IR -> the same text."""
+"""Relay text: printed forms as the format specifies them, and round trips from text."""
 
 from __future__ import annotations
 
@@ -225,7 +225,7 @@ NAMES_IN_PYTHON = {ast.Add: "add", ast.Sub: "subtract", ast.Mult: "multiply", as
 
 
 def nested(node: ast.expr) -> str:
-    """Return what Python takes an expression for, written with names instead of signs."""
+    """Return Python's parse of an expression as nested calls of named operators."""
     if isinstance(node, ast.BinOp):
         return f"{NAMES_IN_PYTHON[type(node.op)]}({nested(node.left)}, {nested(node.right)})"
     assert isinstance(node, ast.Name)
@@ -276,12 +276,12 @@ UNARY = ("nn.relu", "exp", "negative", "copy")
 
 @st.composite
 def graphs(draw: Any) -> ir.IRModule:
-    """Random graphs with sharing, tuples, constants and nested functions."""
+    """Return a random graph with sharing, tuples, constants and nested functions."""
     params = [ir.Var(f"p{i}", FLOAT) for i in range(draw(st.integers(1, 3)))]
     pool: list[ir.Expr] = [*params, ir.const(np.float32([[1, 2, 3, 4]]))]
     for _ in range(draw(st.integers(1, 12))):
         a = draw(st.sampled_from(pool))
-        # a scalar is written out where it stands, so text does not tell whether it is shared
+        # scalars are printed inline, so text does not show whether they are shared
         b = draw(st.sampled_from(pool)) if draw(st.booleans()) else ir.const(0.25)
         kind = draw(st.sampled_from(["unary", "binary", "tuple", "group"]))
         if kind == "unary":

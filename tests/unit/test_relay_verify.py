@@ -1,4 +1,4 @@
-"""The verifier of modules: every planted fault is named, all of them at once."""
+"""The verifier of modules reports every planted fault, all in one error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The packages of a release: `mlfc-runtime` needs no other file of mlfc, and pages of indexes have no dead links."""
+"""The packages of a release: `mlfc-runtime` needs no other file of mlfc, and index pages have no dead links."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.usefixtures("unoptimized_builds")
 ROOT = Path(__file__).resolve().parents[2]
 DIGITS = ROOT / "examples" / "digits" / "digits.onnx"
 IMAGE = np.random.default_rng(0).random((1, 1, 8, 8), np.float32)
-# numpy is all that may be imported beside Python's own library
+# only numpy and Python's standard library may be imported
 ALONE = """
 import sys
 from importlib.abc import MetaPathFinder
@@ -40,7 +40,7 @@ import mlfc
 
 @pytest.fixture(scope="module")
 def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder with the files of the package and no others."""
+    """Return a folder that contains only the files of the package."""
     folder = tmp_path_factory.mktemp("runtime")
     build = hook("runtime/hatch_build.py")
     for name in build["FILES"]:

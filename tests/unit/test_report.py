@@ -1,4 +1,4 @@
-"""The page of a model or an archive: its numbers are those of `inspect`, whatever the names are."""
+"""The page of a model or an archive shows the numbers of `inspect`, for any names."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _page(archive: Path, budget: Any = None, title: str = "a model") -> tuple[st
 
 @pytest.fixture(scope="module")
 def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A convolution and a product, whose names are HTML."""
+    """Return an archive of a convolution and a product whose names are HTML."""
     rng = np.random.default_rng(0)
     weights = numpy_helper.from_array(rng.standard_normal((4, 3, 3, 3), np.float32), f"w{HOSTILE}")
     nodes = [
@@ -111,7 +111,7 @@ def test_boards_are_coloured_by_whether_they_are_enough(archive: Path) -> None:
 
 @pytest.mark.parametrize("name", ["kws_aot_c", "kws_graph_c", "multi"])
 def test_archives_of_tvm_say_less(name: str, shared: Path) -> None:
-    """What they do not know is an empty cell."""
+    """Leave cells of missing data empty."""
     text, page = _page(shared / "fixtures" / "tvm-0.14" / f"{name}.tar.xz")
     assert "None" not in page.words
     assert text.count("<h2>Memory") == len(mlfc.inspect(shared / "fixtures" / "tvm-0.14" / f"{name}.tar.xz")["modules"])

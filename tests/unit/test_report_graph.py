@@ -1,4 +1,4 @@
-"""The picture of a graph: where nodes are, and what the page's script draws, in Node with a stand-in for a browser."""
+"""The drawing of a graph: positions of nodes, and the page's script, run in Node with a stand-in for a browser."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ DOM = Path(__file__).resolve().parents[1] / "page_dom.js"
 
 
 def _checked(reads: list[list[int]]) -> GraphLayout:
-    """Return the places of a graph's nodes after checking that nothing is drawn over anything else."""
+    """Return the positions of a graph's nodes, after checking that nothing overlaps."""
     places = layered(reads)
     taken: set[tuple[int, int]] = set()
     for node, given in enumerate(reads):
@@ -78,7 +78,7 @@ def test_many_nodes_side_by_side() -> None:
 
 
 def _module(count: int, name: str = "block") -> dict[str, Any]:
-    """Return residual blocks of three calls: what `describe` says of a module."""
+    """Return the description of a module with residual blocks of three calls, as `describe` returns it."""
     tensor = {"shape": [1, 8], "dtype": "float32"}
     operators = [
         {
@@ -115,7 +115,7 @@ def _drawn(
 
 
 def test_ten_thousand_nodes_take_few_elements(tmp_path: Path) -> None:
-    """What is out of view is not made, and where names are not legible, all nodes are one outline."""
+    """Create only visible elements, and draw all nodes as one outline if names are not legible."""
     steps = """
       const counts = [made(), svg.children.length];
       press("0");
@@ -229,7 +229,7 @@ def test_functions_name_their_operators() -> None:
 
 
 def test_headings_sort_by_a_click_and_by_keys() -> None:
-    """Numbers as numbers, the largest first; again, the smallest first."""
+    """Sort numerically, largest first; a second click or key press reverses the order."""
     stand_in = """
       const rows = ["10", "9", "-1"].map((value) => ({ cells: [{ dataset: { value } }] }));
       const body = { rows, append(...sorted) { this.rows = sorted; } };

@@ -1,4 +1,4 @@
-"""What was measured of calls on a page, pages of two archives and of libraries, and the command that writes them."""
+"""Measurements of calls on a page, pages of two archives and of libraries, and the command that writes them."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ from tests.vm_models import two_layers
 pytestmark = pytest.mark.usefixtures("unoptimized_builds")
 DIGITS = Path(__file__).resolve().parents[2] / "examples" / "digits" / "digits.onnx"
 HOSTILE = '</script><script>alert("1")</script>'
-# 10 G MACs a second of float32, 4 GB a second from the cache and 1 from memory
+# 10 GMAC/s in float32, 4 GB/s from the cache and 1 GB/s from memory
 PEAKS = Peaks("a processor", 1, 10e9, 40e9, ((1 << 15, 4e9), (1 << 26, 1e9)))
 
 
 def _operators() -> list[dict[str, Any]]:
-    """Return a call bound by compute, one by memory, and one without multiply-accumulates."""
+    """Return a compute-bound call, a memory-bound one, and one without multiply-accumulates."""
     known = {"live_bytes": 1, "workspace_bytes": 0, "types": ["float32[8]", "float32[8]"], "outputs": []}
     prefix = "tvmgen_m_fused_nn_"
     return [
@@ -118,7 +118,7 @@ def test_the_table_has_times_bounds_and_differences() -> None:
 
 @pytest.fixture(scope="module")
 def archives(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]:
-    """The digits for two targets, and a model with a bounded batch."""
+    """Return archives of the digits model for two targets, and of a model with a bounded batch."""
     folder = tmp_path_factory.mktemp("archives")
     module, params = mlfc.import_model(DIGITS)
     for name, target in (("host", "c"), ("m4", "c -mcpu=cortex-m4")):
@@ -190,7 +190,7 @@ def test_libraries_have_a_page(high: int | None, tmp_path: Path) -> None:
 
 
 def test_what_the_run_decides_counts_as_it_was_run() -> None:
-    """The archive knows the most multiply-accumulates, a profile those of its run."""
+    """Use the multiply-accumulates of the profiled run; the archive contains their maximum."""
     operators = [{**_operators()[0], "macs": 999_999_999, "bytes": None}, *_operators()[1:]]
     svg = roofline(operators, _costs())
     assert svg is not None
@@ -261,7 +261,7 @@ def test_options_that_have_no_meaning_are_refused(
 
 
 def test_a_difference_is_shown_and_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The page is written nevertheless."""
+    """Write the page nevertheless."""
     from dataclasses import replace
 
     from mlfc.verify import Comparison, Difference

@@ -1,4 +1,4 @@
-"""Stripes of rows: what a schedule says is all that each row needs, and nothing is computed twice."""
+"""Row tiling: a schedule covers all rows that each row needs, and no row is computed twice."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_every_row_is_computed_once_from_rows_that_are_there(layers: list[TiledL
     if not layers:
         return
     tiles = schedule(layers, rows)
-    held = [set(range(layers[0].in_rows)), *(set() for _ in layers)]  # rows of each layer's input, and of the result
+    held = [set(range(layers[0].in_rows)), *(set() for _ in layers)]  # rows of each input, and of the result
     for number, layer_tiles in enumerate(tiles):
         for index, (layer, tile) in enumerate(zip(layers, layer_tiles, strict=True)):
             if tile is None:
@@ -60,10 +60,10 @@ def test_every_row_is_computed_once_from_rows_that_are_there(layers: list[TiledL
             top, bottom = layer.padding(tile)
             height = tile.needs_end - tile.needs_first + top + bottom
             assert (height - layer.window) // layer.stride + 1 == tile.end - tile.first
-            if index:  # what was carried over is what the tile before had
+            if index:  # carried rows are part of the previous tile
                 before = [item[index] for item in tiles[:number] if item[index] is not None]
                 assert tile.carried <= (before[-1].needs_end - before[-1].needs_first if before else 0)
-                # only what is needed again is kept
+                # only rows that are needed again are kept
                 held[index] -= set(range(tile.needs_first))
     assert held[-1] == set(range(layers[-1].out_rows))
 
@@ -86,9 +86,9 @@ def test_plans_of_tiles_are_proved_and_listed(models: Path, workspace_io: bool) 
     factory = tiled(models / "vww_96_int8.tflite", workspace_io=workspace_io)
     program, plan = factory.program, factory.plan
     assert plan.size + (0 if workspace_io else 27_650) <= 41_473
-    assert (program.tiling is not None) is not workspace_io  # with its inputs inside it fits without
+    assert (program.tiling is not None) is not workspace_io  # without the inputs, tiling is not needed
     blocks = memory.blocks(program, plan)
-    # every byte in every half of a call belongs to one block
+    # every byte in each half of a call belongs to one block
     for call in range(len(program.calls)):
         for half in (0, 1):
             taken: list[tuple[int, int]] = []
@@ -119,7 +119,7 @@ def test_the_proof_sees_a_part_that_is_missing(models: Path) -> None:
 
 
 def window_layers() -> list[ir.Call]:
-    """Return a layer of each kind of operator with windows, on rows of channels-last data."""
+    """Return a layer of each kind of windowed operator on rows of channels-last data."""
     x, codes = (ir.Var("x", ir.TensorType((1, 9, 6, 8), dtype)) for dtype in ("float32", "int8"))
     rng = np.random.default_rng(5)
     weights = rng.standard_normal((3, 3, 8, 4), dtype=np.float32)

@@ -1,4 +1,4 @@
-"""Packets on lines that lose, change and invent bytes."""
+"""Packets on lines that lose, change and insert bytes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CAPTURED = {
     "86 86 01 01": "ff fd 04 00 00 00 86 86 01 01 41 99",
 }
 PAYLOADS = st.lists(st.binary(max_size=60) | st.lists(st.sampled_from([0xFF, 0xFD, 0xFE, 0]), max_size=40).map(bytes))
-# ends of noise leave no escape open: what senders put a greeting before their first packet for
+# noise ends without an open escape, because senders put a greeting before their first packet
 NOISE = st.binary(max_size=20).map(lambda noise: noise.replace(b"\xff\xfd", b"") + GREETING)
 
 
@@ -29,7 +29,7 @@ def received(pieces: Iterable[bytes], unframer: Unframer | None = None) -> list[
 
 
 def cut(data: bytes, places: Iterable[int]) -> list[bytes]:
-    """Cut data up at these places, each taken within its length."""
+    """Split data at these positions, each taken modulo its length plus one."""
     edges = sorted({0, len(data), *(place % (len(data) + 1) for place in places)})
     return [data[start:end] for start, end in pairwise(edges)]
 
@@ -47,7 +47,7 @@ def test_captured_packets(payload: str, packet: str) -> None:
 def test_every_ff_of_length_payload_and_checksum_is_doubled() -> None:
     packet = frame(bytes([0xFF]) * 255)
     assert packet[2:7] == b"\xff\xff\x00\x00\x00"
-    # a checksum of which a byte is FF: found by trying
+    # a checksum that ends with FF, found by search
     payload = next(p for p in (i.to_bytes(2, "big") for i in range(1 << 16)) if frame(p).endswith(b"\xff\xff"))
     assert received([frame(payload)]) == [payload]
 
@@ -70,7 +70,7 @@ def test_changed_bytes_lose_packets_but_invent_none(
         if line:
             line[place % len(line)] = value
     got = received([bytes(line), GREETING, frame(last)])
-    # a packet that follows whole is found, whatever was before it
+    # an undamaged packet is always found
     assert got[-1] == last
     assert all(payload in payloads for payload in got[:-1])
 
@@ -78,7 +78,7 @@ def test_changed_bytes_lose_packets_but_invent_none(
 @given(PAYLOADS.filter(bool), st.integers(0, 1 << 20))
 def test_a_packet_that_is_cut_off_takes_none_with_it(payloads: list[bytes], place: int) -> None:
     packet = frame(payloads[0])
-    # cut behind an escape, the second FF would be missing from the next start
+    # cut after an escape, the second FF would consume the next start
     kept = packet[: place % len(packet)].rstrip(b"\xff")
     assert received([kept, *map(frame, payloads)]) == payloads
 
@@ -87,7 +87,7 @@ def test_nothing_is_skipped_anywhere() -> None:
     start, rest = b"\xff\xfd", b"\x01\x00\x00\x00a"
     for place in range(len(rest) + 1):
         body = start + rest[:place] + b"\xff\xfe" + rest[place:]
-        # behind the payload it is no part of what the checksum is of
+        # an escape after the payload is not covered by the checksum
         summed = body if place < len(rest) else start + rest
         checksum = crc16(summed).to_bytes(2, "little")
         assert received([body + checksum]) == [b"a"]

@@ -14,7 +14,7 @@ from mlfc.micro.rpc.session import Session, Unframer, frame
 from mlfc.micro.rpc.transport import Timeouts
 
 START, REPLY, TERMINATE, LOG, NORMAL = 0, 1, 2, 3, 0x10
-# a device of these tests answers at once or never, so nobody waits so long
+# never reached: the devices of these tests reply at once or never
 PATIENT = Timeouts(60, 60, 60)
 RETURN_NOTHING = minrpc.packet(PacketCode.RETURN, minrpc.packed_args([None]))
 
@@ -24,12 +24,12 @@ def message(session: int, kind: int, body: bytes = b"") -> bytes:
 
 
 class Device:
-    """A transport with a device behind it that answers as a test says.
+    """A transport to a scripted device.
 
     Parameters
     ----------
     answer : callable ``(device, session, type, body) -> None``
-        Gets each message of the host; `say` answers.
+        Receives each message of the host; `say` replies.
     """
 
     def __init__(self, answer: Callable[[Device, int, int, bytes], None], timeouts: Timeouts = PATIENT) -> None:
@@ -72,7 +72,7 @@ class Device:
 
 
 def obedient(reply: Callable[[Device, int], None] | None = None) -> Callable[[Device, int, int, bytes], None]:
-    """Return what starts a session as it should, and answers requests as `reply` does."""
+    """Return a function that starts sessions correctly, and calls `reply` for requests."""
 
     def answer(device: Device, session: int, kind: int, _body: bytes) -> None:
         if kind == START:
@@ -211,7 +211,7 @@ def test_a_device_that_starts_a_session_itself(wanted: str) -> None:
     def answer(device: Device, session: int, kind: int, body: bytes) -> None:
         if kind == START and not taken:
             other = {"lower": 1, "higher": 255, "equal": session}[wanted]
-            # the lower one wins, so whoever has it gets the answer
+            # the session with the lower number is used
             taken.append(session)
             device.say(message(other, START, b"\x01"))
             if wanted == "higher":

@@ -1,4 +1,4 @@
-"""The same models give the same archive in another clone, on another day, with other hashes, in another time zone."""
+"""The same models produce the same archive in another clone, on another day, with other hashes and time zones."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ mlfc.export_model_library_format(factories, out)
 
 
 def exported(root: Path, folder: Path, *, day: float = 0, **environment: str) -> bytes:
-    """Return the archive that a process of its own writes, with mlfc from the clone at `root`."""
+    """Return the archive written by a separate process, with mlfc from the clone at `root`."""
     folder.mkdir(parents=True)
     kept = {key: value for key, value in os.environ.items() if key != "SOURCE_DATE_EPOCH"}
     models = shutil.copytree(DIGITS, folder / "models", ignore=shutil.ignore_patterns("*.py", "*.npz"))
@@ -61,7 +61,7 @@ def here(tmp_path_factory: pytest.TempPathFactory) -> bytes:
 def test_another_clone_gives_the_same_bytes(here: bytes, tmp_path: Path) -> None:
     clone = tmp_path / "some where" / "else"
     shutil.copytree(ROOT / "src", clone / "src", ignore=shutil.ignore_patterns("__pycache__"))
-    # Python compiles all of the clone anyway, so it may do so without assertions
+    # without assertions at no extra cost, since Python compiles the whole clone anyway
     assert exported(clone, tmp_path / "work", PYTHONDONTWRITEBYTECODE="1", PYTHONOPTIMIZE="1") == here
 
 
@@ -71,5 +71,5 @@ def test_another_day_and_place_give_the_same_bytes(here: bytes, tmp_path: Path) 
 
 
 def test_the_epoch_of_the_environment_changes_them(here: bytes, tmp_path: Path) -> None:
-    # else the tests above would compare what does not depend on time at all
+    # otherwise the tests above would compare bytes that never depend on time
     assert exported(ROOT, tmp_path / "work", SOURCE_DATE_EPOCH="1700000000") != here

@@ -1,4 +1,4 @@
-"""Our reading of JSON Schema agrees with the jsonschema package on good and on damaged metadata."""
+"""Our JSON Schema validator agrees with the jsonschema package on valid and on damaged metadata."""
 
 from __future__ import annotations
 
@@ -86,13 +86,13 @@ def own_metadata() -> dict[str, Any]:
 
 
 def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    """Return the path of every value inside."""
+    """Return the path of every nested value."""
     items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     return [path, *(found for key, item in items for found in places(item, (*path, key)))]
 
 
 def damaged(value: Any, generator: random.Random) -> Any:
-    """Return a copy with one value replaced by junk or one key left out."""
+    """Return a copy with one value replaced by junk or one key removed."""
     value = copy.deepcopy(value)
     path = generator.choice(places(value)[1:])
     holder = value
@@ -106,7 +106,7 @@ def damaged(value: Any, generator: random.Random) -> Any:
 
 
 def flat_metadata(version: int, **changes: Any) -> dict[str, Any]:
-    """Return what an archive of one module of a version before 7 says; keys of None are left out."""
+    """Return the metadata of a one-module archive of a version before 7; keys with value None are omitted."""
     module = own_metadata()["modules"]["m"]
     module["mlfc"]["archive"] = own_metadata()["mlfc"]
     module["memory"]["sids"] = [{"storage_id": 0, "size_bytes": 4, "input_binding": "x"}]

@@ -1,4 +1,4 @@
-"""Layers that differ in single numbers alone are one kernel, which gets the numbers as a constant."""
+"""Layers that differ only in single numbers use one kernel, which gets the numbers as a constant."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LEVELS = Features(levels=(("wide", Features(vector_registers=32)), ("same", Feat
 
 
 def layers(limits: tuple[float, ...] = LIMITS, paddings: tuple[int, ...] = (1, 1, 1)) -> relay.IRModule:
-    """Return convolutions after each other, each with a scale and limits of its own."""
+    """Return consecutive convolutions, each with its own scale and limits."""
     x = relay.Var("x", relay.TensorType((1, 8, 8, 8), "float32"))
     rng = np.random.default_rng(0)
     body: relay.Expr = x
@@ -45,7 +45,7 @@ def lowered(module: relay.IRModule, features: Features) -> Program:
 
 
 def computed(program: Program, data: Array, level: str | None = None) -> Array:
-    """Return what the calls of a chain compute."""
+    """Return the result of a chain of calls."""
     for call in program.calls:
         kernel = call.kernel if level is None else replace(call.kernel.at(level), variants=())
         data = run(kernel, [data], [value.array for value in call.constants])
@@ -57,7 +57,7 @@ def test_layers_of_other_limits_share_a_kernel() -> None:
     data = np.random.default_rng(1).standard_normal((1, 8, 8, 8)).astype(np.float32)
     expected = computed(alone, data)
     assert (len(shared.kernels), len(shared.calls), len(alone.kernels)) == (1, 3, 3)
-    assert expected.max() > 1  # limits matter
+    assert expected.max() > 1  # the limits have an effect
     verify(shared.kernels[0])
     for level in (None, "wide", "same"):
         np.testing.assert_array_equal(computed(shared, data, level), expected)
@@ -75,7 +75,7 @@ def test_kernels_that_differ_in_more_or_in_nothing_get_no_numbers(module: relay.
 
 
 def stored(value: Any, *, repeated: int = 40) -> KernelCall:
-    """Return a call of a kernel that stores ``value(x)`` for each of its elements, in a body of some size."""
+    """Return a call of a kernel that stores ``value(x)`` for each of its elements; `repeated` sets the body's size."""
     x, output, i = Buffer("x", (4,), "int32"), Buffer("output", (4,), "int32"), ir.Var("i")
     terms = tb.load(x, [i])
     for _ in range(repeated):
@@ -111,7 +111,7 @@ def test_numbers_that_go_along_are_stored_once_and_limits_widen() -> None:
 @pytest.mark.parametrize(
     "values",
     [
-        (lambda x: x // 3, lambda x: x // 5),  # a divisor is proven not to be zero
+        (lambda x: x // 3, lambda x: x // 5),  # a divisor must be proven nonzero
         (lambda x: tb.binary("shr", x, tb.const(3)), lambda x: tb.binary("shr", x, tb.const(4))),
         (lambda x: x + 3, lambda x: x * 3),
     ],

@@ -1,4 +1,4 @@
-"""Single rules of the simplifying passes: what vanishes, and what looks as if it could and must not."""
+"""Single rules of the simplifying passes: operators that vanish, and similar ones that must not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Loops cut by width compute what the whole loops did, and loops that may not be cut stay whole."""
+"""Loops split by width compute the same as the original loops; loops that must not be split stay whole."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def loops(prim: PrimFunc) -> int:
 
 
 def both(prim: PrimFunc) -> PrimFunc:
-    """Return the cut function, checked to compute what `prim` does."""
+    """Return the split function, checked to compute the same as `prim`."""
     cut = replace(prim, body=split_stores(prim.body))
     verify(cut)
     rng = np.random.default_rng(7)

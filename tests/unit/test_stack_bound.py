@@ -1,4 +1,4 @@
-"""The deepest way through a graph of calls, and what instructions say of the stack."""
+"""The deepest path through a call graph, and the stack use of instructions."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from mlfc.micro.board.board import find_board
 from mlfc.micro.memory.stack_bound import RULES, StackFrame, deepest, frame_sizes, interrupt_bytes, read_functions
 from mlfc.micro.memory.stack_bound import _CallGraphNode as Function
 
-# as GNU objdump 2.40 prints them, for each architecture
+# output of GNU objdump 2.40 for each architecture
 ARM = """\
 00000100 <leaf>:
  100:\tpush\t{r4, r5, r6, lr}
@@ -87,7 +87,7 @@ def test_arm_instructions() -> None:
     assert not found["leaf"].untold_growth
     assert found["caller"].frame == 40
     assert found["caller"].callees == {"leaf", "tail"}
-    # a loop is no call of oneself
+    # a loop is not a recursive call
     assert not found["tail"].callees
     assert (found["pointer"].untold_calls, found["pointer"].missing) == (["blx r3"], ["missing"])
     assert found["pointer"].untold_growth == ["sub sp, r2"]
@@ -99,18 +99,18 @@ def test_arm_instructions() -> None:
 def test_riscv_instructions() -> None:
     found = read_functions(RISCV, RULES["riscv"])
     assert found["leaf"].frame == 80
-    # what saves five registers for its caller stays on the stack when it returns
+    # the five registers saved by the helper remain on the stack after it returns
     assert found["saved"].frame == 32
     assert found["saved"].callees == {"leaf", "__riscv_save_4"}
     assert found["saved"].untold_calls == ["jr a5"]
     assert not found["switch"].untold_calls
-    # it takes 64 bytes for a moment, 32 of them beside those that it leaves
+    # it uses 64 bytes temporarily, of which 32 remain on the stack
     assert (found["__riscv_save_4"].frame, found["__riscv_save_4"].untold_growth) == (32, [])
 
 
 def test_avr_instructions() -> None:
     found = read_functions(AVR, RULES["avr"])
-    assert found["leaf"].frame == 3 + 1 + 3  # the way back, a register, and room for two local bytes
+    assert found["leaf"].frame == 3 + 1 + 3  # return address, a register, and room for two local bytes
     assert found["caller"].callees == {"leaf"}
     assert found["caller"].untold_growth == ["out 0x3d, r28"]
 
@@ -162,7 +162,7 @@ def test_labels_of_a_loop_in_assembler_are_no_recursion() -> None:
         "deep": function(100),
     }
     assert deepest("run", graph).nbytes == 108
-    # from whatever label one comes, and in whatever order they are looked at
+    # from any label, and in any order
     for name in ("divide", "loop", "inside", "exit"):
         assert deepest("run", {**graph, "run": function(8, name)}).nbytes == 108
         assert deepest("run", {**graph, "run": function(8, "first", name), "first": function(1, "exit")}).nbytes == 109
@@ -190,6 +190,6 @@ def test_statements_of_the_compiler(tmp_path: Path) -> None:
 
 
 def test_what_an_interrupt_pushes_depends_on_the_floating_point_unit() -> None:
-    # Armv7-M: eight words, or 26 with those of the unit, and one to align the stack to eight bytes
+    # Armv7-M: eight words, or 26 with floating-point registers, and one to align the stack to eight bytes
     assert interrupt_bytes(find_board("mps2-an385")) == 4 * (8 + 1)
     assert interrupt_bytes(find_board("mps2-an386")) == 4 * (26 + 1)

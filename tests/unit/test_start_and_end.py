@@ -1,6 +1,6 @@
-"""What happens around a command: interrupts, closed streams, folders for temporary files, times that are none.
+"""The environment of a command: interrupts, closed streams, folders for temporary files, invalid times.
 
-Each is one line with its cause, a status, and nothing half-written.
+Each failure prints one line with its cause, sets a status, and leaves no partial output.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tests.unit.test_cli import mlfc, succeeded
 
 DIGITS = Path(__file__).resolve().parents[2] / "examples" / "digits" / "digits.onnx"
 PROGRAM = (sys.executable, "-m", "mlfc")
-# stands in for a module that takes long to import, and tells when that begins
+# a stand-in for a module whose import takes long, which reports when it starts
 SLOW = """
 import os, signal, threading
 os.write(1, b"importing\\n")
@@ -30,7 +30,7 @@ threading.Event().wait(120)
 
 
 def interruptible(*command: str) -> list[str]:
-    """Return a command that interrupts end, though the tests ignore them, as shells let what runs behind them do."""
+    """Return a command that interrupts end even if the tests ignore them, like background jobs of a shell."""
     code = "import os, signal, sys; signal.signal(signal.SIGINT, signal.SIG_DFL); os.execv(sys.argv[1], sys.argv[1:])"
     return [sys.executable, "-c", code, *command]
 
@@ -97,7 +97,7 @@ def test_a_closed_output_is_told_of_before_any_work(tmp_path: Path) -> None:
     assert not any(tmp_path.iterdir())
 
 
-# does each command in a process of its own, forked off one that has imported the program, and tells their statuses
+# runs each command in a forked process, after importing the program once, and prints the statuses
 FORKING = """
 import os, sys
 import mlfc.cli.main, mlfc.ops
@@ -112,7 +112,7 @@ for command in sys.argv[1:]:
 
 
 def told_of_output(stdout: object, commands: Sequence[str], unbuffered: str) -> str:
-    """Return what commands write to the standard error, and their statuses, where standard output is a file."""
+    """Return the standard error of commands and their statuses, with standard output redirected to a file."""
     done = subprocess.run(
         [sys.executable, "-c", FORKING, *commands], stdout=stdout, stderr=subprocess.PIPE, text=True, check=True,
         env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
@@ -158,7 +158,7 @@ def test_a_time_that_is_none_is_named(value: str, tmp_path: Path) -> None:
 
 
 def test_compilers_do_not_see_a_time_that_is_none(tmp_path: Path) -> None:
-    """Clang refuses to work at all with one."""
+    """Hide the invalid time from Clang, which would not run at all."""
     environment = {"SOURCE_DATE_EPOCH": "", "CC": need("clang", "clang"), "XDG_CACHE_HOME": str(tmp_path)}
     done = run("run", DIGITS, "--fill", "random", env=environment)
     assert (done.returncode, done.stderr) == (0, "")
@@ -171,7 +171,7 @@ def test_another_folder_serves_where_tmpdir_is_none(kind: str, tmp_path: Path, m
     out.mkdir()
     if kind == "a file":
         place.write_bytes(b"")
-    # a process asks for the folder once
+    # a process looks for the folder once
     monkeypatch.setattr(tempfile, "tempdir", None)
     succeeded("compile", DIGITS, "--emit", "so", "-o", "a.so", cwd=out, TMPDIR=str(place))
     assert {path.name for path in out.iterdir()} == {"a.so", "a.h"}

@@ -1,4 +1,4 @@
-"""How statements of loop-level functions are printed."""
+"""Printing of statements of loop-level functions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""States: inputs tied to outputs, their memory in the plan, and what is said of them."""
+"""States: inputs tied to outputs, their memory in the plan, and their description."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def test_values_that_are_no_calls_result_are_copied_without_losing_one() -> None
     program, plan = factory.program, factory.plan
     for state in program.states:
         assert plan.offset(state.before) == plan.offset(state.written)
-    assert plan.state_bytes == 16 + 12  # each begins at a multiple of the largest power of two in it, up to 16
+    assert plan.state_bytes == 16 + 12  # aligned to the largest power of two in a size, up to 16
 
 
 def test_the_proof_finds_a_state_that_is_written_too_early() -> None:
@@ -238,7 +238,7 @@ def test_verify_compares_steps(tmp_path: Path) -> None:
     assert verify(tmp_path / "cell.onnx", archive, samples=2).is_within
     wrong = mlfc.compile(gru(), "llvm", states=GRU_STATES, module_name="cell").export(tmp_path / "wrong.tar")
     stepping = verify(tmp_path / "cell.onnx", wrong, samples=2)
-    assert stepping.is_within  # the archive says what it begins with
+    assert stepping.is_within  # the archive contains the initial state
 
 
 def test_verify_needs_the_first_values_of_variables(tmp_path: Path) -> None:

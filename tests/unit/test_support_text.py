@@ -1,4 +1,4 @@
-"""Numbers in text: the shortest digits, the same with every version of numpy."""
+"""Numbers in text: the shortest digits, equal with all versions of numpy."""
 
 from __future__ import annotations
 

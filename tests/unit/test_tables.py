@@ -1,4 +1,4 @@
-"""Tables say what they are given, whatever is in it."""
+"""Tables show their values, regardless of the content."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def _on_terminal(
 def test_long_names_become_shorter_and_stay_different(
     width: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A row is a line; what can be done without goes before names do."""
+    """Print one line per row, and omit optional columns before shortening names."""
     rows = [
         (index, f"functional_1/stage/activation_{index}/Relu;functional_1/stage/conv2d_{index}/Conv2D", 18_688, 2_688)
         for index in range(12)
@@ -103,7 +103,7 @@ def test_bars_shorten_the_note_and_not_the_count(
 
 
 def test_names_are_whole_where_there_is_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
-    """They differ in the middle, and other programs read them."""
+    """Print full names: they differ in the middle, and other programs read them."""
     names = [f"functional/{'stage/' * 10}conv{index}/{'inner/' * 10}Conv2D" for index in range(2)]
     print_table("layers", ("operator", "bytes", "kind"), [(names[0], 7, "a"), (names[1], 8, "b"), ("short", 9, "c")])
     lines = capsys.readouterr().out.splitlines()

@@ -1,4 +1,4 @@
-"""Archives are the same to the byte every time, and what tar(1) reads."""
+"""Archives are reproducible to the byte, and tar(1) can read them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Temporary folders of processes that are gone."""
+"""Temporary folders of processes that have ended."""
 
 from __future__ import annotations
 

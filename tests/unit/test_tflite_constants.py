@@ -1,4 +1,4 @@
-"""What a TFLite model computes of constants is known when it is imported: shapes, and weights that are kept sparse."""
+"""Constant subgraphs of TFLite models are computed at import: shapes, and sparsely stored weights."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ Order = tuple[int, ...]
 
 
 def sparse(dense: Array, order: Order, compressed: set[int], blocks: dict[int, int]) -> tuple[Sparsity, Array]:
-    """Return how an array lies in the order of dimensions given, by recursion over its tree, and its values.
+    """Return the sparse layout of an array in this order of dimensions, and its values, by recursion.
 
-    `compressed`: the dimensions that list their indices. `blocks`: the size of blocks of a dimension, by dimension.
+    `compressed`: the dimensions that list their indices. `blocks`: block sizes by dimension.
     """
     sizes = [extent // blocks.get(axis, 1) for axis, extent in enumerate(dense.shape)] + list(blocks.values())
     segments: dict[int, list[int]] = {level: [0] for level in range(len(order))}
@@ -102,7 +102,7 @@ def test_sparse_constants_are_what_litert_reads(
     data = densified(T("w", shape, "float32", values, sparsity=layout))
     _, params = import_tflite(data, "sparse")
     np.testing.assert_array_equal(params["d"], dense)
-    if len(compressed) == 1:  # LiteRT takes no more than one
+    if len(compressed) == 1:  # LiteRT supports only one compressed dimension
         x = scattered(shape, 2)
         np.testing.assert_array_equal(LiteRtReference(data).run({"x": x})["y"], x + dense)
 
@@ -153,7 +153,7 @@ def test_a_sparse_constant_out_of_proportion_is_refused() -> None:
 
 
 def shape_of_the_rows() -> bytes:
-    """Return a model that takes its first extent from its input and multiplies the others, as exporters write it."""
+    """Return a model that keeps the first dimension of its input and multiplies the others, as exporters write it."""
 
     def number(name: str, *values: int) -> T:
         return T(name, (len(values),), "int32", values)

@@ -1,4 +1,4 @@
-"""IF of TFLite, and WHILE where its condition is known, against LiteRT, and what is refused."""
+"""IF of TFLite, and WHILE with a constant condition, against LiteRT; and rejected models."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from mlfc.errors import LimitError, MlfcError
 from mlfc.verify.litert import LiteRtReference
 from tests.tflite_builder import Graph, Op, T, build_graphs
 
-X = np.array([-2, -0.5, 1.25, 3], np.float32)  # no product or sum of these is rounded
+X = np.array([-2, -0.5, 1.25, 3], np.float32)  # products and sums of these are exact
 _ONE = T("one", (), "int32", 1)
 
 
 def _step(code: str, name: str = "step") -> Graph:
-    """Return a subgraph that adds or multiplies by a constant that every turn shares."""
+    """Return a subgraph that adds or multiplies by a constant shared by all iterations."""
     tensors = [T("x", (4,)), T("weights", (4,), value=np.arange(1.0, 5.0)), T(name, (4,))]
     return Graph(tensors, [Op(code, ["x", "weights"], [name], f"{code.title()}Options")], ["x"], [name])
 
@@ -31,7 +31,7 @@ def branching(condition: T) -> bytes:
 
 
 def uneven() -> bytes:
-    """Return a model whose branches give different shapes."""
+    """Return a model whose branches return different shapes."""
     op = Op("IF", ["condition", "x"], ["y"], "IfOptions", {"ThenSubgraphIndex": 1, "ElseSubgraphIndex": 2})
     main = Graph([T("x", (4,)), T("condition", (), "bool"), T("y", (4,))], [op], ["x", "condition"], ["y"])
     square = Graph([T("x", (4,)), T("wide", (2, 2))], [Op("RESHAPE", ["x"], ["wide"], "ReshapeOptions",
@@ -42,7 +42,7 @@ def uneven() -> bytes:
 def looping(
     limit: int = 3, *, start: Any = 0, dtype: str = "int32", condition: int = 1, body: int = 2, step: Any = 1
 ) -> bytes:
-    """Return a model that in every turn multiplies where the counter is even, and adds where it is odd."""
+    """Return a model whose loop multiplies if the counter is even, and adds if it is odd."""
     count = T("i", (), dtype)
     op = Op("WHILE", ["start", "x"], ["end", "y"], "WhileOptions",
             {"CondSubgraphIndex": condition, "BodySubgraphIndex": body})  # fmt: skip

@@ -1,4 +1,4 @@
-"""TFLite_Detection_PostProcess against LiteRT: the same boxes, up to the rounding of their corners."""
+"""TFLite_Detection_PostProcess against LiteRT: equal boxes, except for the rounding of their corners."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ COUNT, CLASSES = 40, 3
 
 
 def model(*, dtype: str = "float32", background: int = 1, is_shaped: bool = True, **changes: Any) -> bytes:
-    """Return a model of the operator alone."""
+    """Return a model that contains only the operator."""
     options = {
         "max_detections": 9, "max_classes_per_detection": 2, "num_classes": CLASSES, "nms_score_threshold": 0.25,
         "nms_iou_threshold": 0.4, "y_scale": 10.0, "x_scale": 10.0, "h_scale": 5.0, "w_scale": 5.0,
@@ -60,7 +60,7 @@ def test_the_boxes_are_those_of_litert(changes: dict[str, Any]) -> None:
     number = int(theirs["number"][0])
     assert 2 < number == int(ours["number"][0])
     each = 1 if changes.get("use_regular_nms") else changes.get("max_classes_per_detection", 2)
-    # LiteRT leaves what is behind the last box, and behind the last class of a box, as its memory was
+    # LiteRT does not initialize results after the last box, and after the last class of a box
     held = np.arange(number * each)
     held = held[held % each < CLASSES]
     np.testing.assert_array_equal(ours["classes"][0, held], theirs["classes"][0, held])

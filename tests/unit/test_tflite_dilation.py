@@ -1,4 +1,4 @@
-"""Convolutions of data that is split into batches, as old converters write dilated ones, against LiteRT."""
+"""Convolutions between SPACE_TO_BATCH_ND and BATCH_TO_SPACE_ND, as in old dilated convolutions, against LiteRT."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ _STEPS = {"StrideH": 1, "StrideW": 1, "DilationHFactor": 1, "DilationWFactor": 1
 
 @dataclass(frozen=True)
 class Case:
-    """Splitting, a convolution and joining; without `folds`, they are not equal to one convolution."""
+    """Splitting, a convolution and joining; `folds` is False if they do not equal one convolution."""
 
     name: str
     dtype: str = "int8"
     blocks: tuple[int, ...] = (2, 2)
     widths: tuple[int, ...] = (2, 3, 2, 2)
     crops: tuple[int, ...] = (0, 1, 0, 0)
-    back: tuple[int, ...] | None = None  # the blocks in which results are joined, if others
+    back: tuple[int, ...] | None = None  # the blocks in which results are joined, if different
     padding: int = VALID
     stride: int = 1
     depthwise: bool = False
-    line: bool = False  # one dimension of space
+    line: bool = False  # one spatial dimension
     folds: bool = True
 
 
@@ -53,7 +53,7 @@ def _codes(dtype: str, scale: float, *shape: int) -> T:
 
 
 def _model(case: Case) -> tuple[list[T], list[Op]]:
-    """Return tensors and operators of a case, with its name in front of theirs."""
+    """Return the tensors and operators of a case, prefixed with its name."""
     rng, channels, filters = np.random.default_rng(len(case.name)), 4, 4 if case.depthwise else 5
     space = (11,) if case.line else (9, 8)
     split = [

@@ -1,4 +1,4 @@
-"""TFLite operators in every dtype that LiteRT's reference kernels run: integers bit for bit, floats closely."""
+"""TFLite operators in every dtype of LiteRT's reference kernels: integers bit for bit, floats closely."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.unit.test_tflite_ops import Samples, check, model_of
 
 CASES = cases(11)
 SAMPLES = 2
-_WHOLE = ("int32", "int64")  # small numbers, whose products fit
+_WHOLE = ("int32", "int64")  # small numbers, whose products do not overflow
 
 
 def _value(rng: np.random.Generator, case: Case, dtype: str, shape: tuple[int, ...]) -> Any:
@@ -31,7 +31,7 @@ def _value(rng: np.random.Generator, case: Case, dtype: str, shape: tuple[int, .
 
 @pytest.fixture(scope="module")
 def samples() -> Samples:
-    """Return inputs and what all operators, in one model in this process, compute from them."""
+    """Return inputs and the results of all operators, compiled as one model in this process."""
     model, rng, found = mlfc.compile(model_of(CASES), target="llvm"), np.random.default_rng(5), []
     fed_tensors = [(case, tensor) for case in CASES for tensor in case.tensors if tensor.name in case.inputs]
     for _ in range(SAMPLES):

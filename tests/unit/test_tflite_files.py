@@ -1,4 +1,4 @@
-"""TFLite files with signatures, complex numbers or MediaPipe's operator, and refused forms of operators."""
+"""TFLite files with signatures, complex numbers or MediaPipe's operator, and rejected forms of operators."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ROWS = ("add", "scale")
 
 
 def _signed() -> bytes:
-    """Return a model of two signatures: rows plus constants, and times them."""
+    """Return a model with two signatures: rows plus constants, and rows times constants."""
     graphs = []
     for name, code, options in zip(ROWS, ("ADD", "MUL"), ("AddOptions", "MulOptions"), strict=True):
         constant = np.array([1, 2, 3], np.float32)
@@ -70,7 +70,7 @@ def test_spectra_are_those_of_litert() -> None:
 
 @pytest.mark.parametrize(("padding", "size"), [(1, (3, 2)), (2, (2, 3))])
 def test_mediapipes_transposed_convolution(padding: int, size: tuple[int, int]) -> None:
-    rng, steps = np.random.default_rng(3), (3, 2)  # down and across
+    rng, steps = np.random.default_rng(3), (3, 2)  # vertical and horizontal strides
     x, w = rng.normal(size=(1, 3, 4, 2)), rng.normal(size=(5, *size, 2))
     bias = rng.normal(size=5)
     cut = [max(0, k - (n - 1) % s - 1) if padding == 1 else 0 for k, n, s in zip(size, (3, 4), steps, strict=True)]

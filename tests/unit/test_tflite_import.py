@@ -1,4 +1,4 @@
-"""What the TFLite importer keeps of a model: names, quantization, weights; and the choice of rounding."""
+"""Properties that the TFLite importer preserves: names, quantization, weights; and the choice of rounding."""
 
 from __future__ import annotations
 

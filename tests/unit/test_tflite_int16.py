@@ -1,4 +1,4 @@
-"""TFLite operators of 16 bits against LiteRT's reference kernels, bit for bit.
+"""TFLite operators on 16-bit data against LiteRT's reference kernels, bit for bit.
 
 All cases are operators of one model, which compiles in the process.
 """
@@ -17,7 +17,7 @@ from tests.tflite_cases import Case
 from tests.unit.test_tflite_ops import Samples, check, inputs_of, model_of, pairs
 
 CASES = int16_cases(7, 224)
-FAR = 1 << 10  # products of a sum that may be beyond 32 bits
+FAR = 1 << 10  # number of products in sums that may exceed 32 bits
 
 
 def _run(cases: list[Case], *fed: dict[str, np.ndarray], target: str = "llvm") -> Samples:
@@ -48,7 +48,7 @@ def test_generated_c_agrees(samples: Samples, quick_builds: None) -> None:
 
 
 def _far_cases() -> list[Case]:
-    """Return layers whose sums exceed 32 bits where data and weights agree in sign."""
+    """Return layers whose sums exceed 32 bits if data and weights agree in sign."""
     c = Int16Cases(np.random.default_rng(11))
     weights = T("", (3, FAR), "int8", np.where(np.arange(3 * FAR).reshape(3, FAR) % 3, 127, -127), 0.01)
     wide = T("", (3, FAR), "int16", np.where(np.arange(3 * FAR).reshape(3, FAR) % 5, 32767, -32768), 1e-5)

@@ -20,7 +20,7 @@ _CONV = {"StrideH": 1, "StrideW": 1, "DilationHFactor": 1, "DilationWFactor": 1,
 
 class _Cases(Int16Cases):
     def narrow(self, *shape: int, channels: int = 0, axis: int = 0, dtype: str = "int4") -> T:
-        """Return constant weights of all codes."""
+        """Return random constant weights over the whole range of the dtype."""
         half = 1 << (int(dtype[-1]) - 1)
         value = self.rng.integers(-half, half, shape)
         scale = self.rng.uniform(0.02, 0.2, channels or 1).astype(np.float32)
@@ -29,7 +29,7 @@ class _Cases(Int16Cases):
     def layer(
         self, name: str, code: str, data: T, weights: T, result: T, options: str, fields: Any, **kind: Any
     ) -> None:
-        """Add a layer with a bias of the type that goes with its data."""
+        """Add a layer with a bias in the dtype that corresponds to its data."""
         count = weights.shape[3] if code == "DEPTHWISE_CONV_2D" else weights.shape[0]
         if data.dtype == "float32":
             bias: Any = self.floats(count)
@@ -52,7 +52,7 @@ def _cases() -> list[Case]:
             weights = c.narrow(filters, 3, 3, taken, channels=channels)
             c.layer(name, "CONV_2D", t(1, 5, 4, taken), weights, t(1, 5, 4, filters, scale=0.3), "Conv2DOptions",
                     _CONV, **kind)  # fmt: skip
-        if dtype == "int8":  # LiteRT has it for nothing else
+        if dtype == "int8":  # LiteRT supports it only for int8
             for channels in (6, 3):
                 weights = c.narrow(1, 3, 3, channels, channels=channels, axis=3)
                 c.layer(f"depthwise_{channels}", "DEPTHWISE_CONV_2D", t(1, 5, 4, channels), weights,

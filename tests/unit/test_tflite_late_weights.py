@@ -1,4 +1,4 @@
-"""Weights and biases of TFLite's linear operators that come when the model runs, against LiteRT."""
+"""Runtime weights and biases of TFLite's linear operators, against LiteRT."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""IF and WHILE of TFLite that the run decides: functions of the module, which compute what LiteRT computes."""
+"""IF and WHILE of TFLite with runtime conditions: module functions that compute the same as LiteRT."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_branches_of_two_shapes(taken: bool) -> None:
 
 
 def uneven_rank() -> bytes:
-    """Return a model whose branches give 8 or 4 elements."""
+    """Return a model whose branches return 8 or 4 elements."""
     op = Op("IF", ["condition", "x"], ["y"], "IfOptions", {"ThenSubgraphIndex": 1, "ElseSubgraphIndex": 2})
     y = T("y", (8,), signature=(-1,))
     main = Graph([T("x", (4,)), T("condition", (), "bool"), y], [op], ["x", "condition"], ["y"])
@@ -79,7 +79,7 @@ def test_loops_end_by_what_the_run_gives(start: int) -> None:
 
 
 def growing() -> bytes:
-    """Return a model that appends its rows to themselves until there are `limit` rows, by weights that stay."""
+    """Return a model that appends its rows to themselves up to `limit` rows, and uses constant weights."""
     states = [("rows", (2, 3)), ("limit", ()), ("x", (2, 3)), ("weights", (3,))]
     kinds = {"limit": "int32"}
 
@@ -138,7 +138,7 @@ def test_places_of_what_is_not_zero_are_as_many_as_the_run_finds(dtype: str) -> 
     for rows, share in ((3, 0.5), (5, 0.0), (1, 1.0), (9, 0.1)):
         x = (np.random.default_rng(rows).random((rows, 4)) < share).astype(dtype)
         (found,) = run_dynamic(module, params, {"x": x})
-        # LiteRT's interpreter gives no array without elements
+        # LiteRT's interpreter does not return arrays without elements
         wanted = LiteRtReference(data).run({"x": x})["y"] if x.any() else np.zeros((0, 2), np.int64)
         np.testing.assert_array_equal(found, wanted)
     with pytest.raises(MlfcError, match="how many elements are not zero is known only when the model runs"):

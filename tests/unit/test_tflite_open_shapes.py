@@ -1,4 +1,4 @@
-"""TFLite models with open dimensions: at every size the graph of that size, which computes what LiteRT does."""
+"""TFLite models with dynamic dimensions equal the static model for every size, and compute the same as LiteRT."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.verify_relay import verify
 
 N = Symbol("n", 1, 64)
 KINDS = (("float32", False, False), ("int8", True, False))
-# dimensions of these are compared with numbers that only bounds of their own decide, or make constants
+# these compare dimensions with numbers that the bounds of the symbol do not decide, or create constants
 LEFT = {
     "BATCH_TO_SPACE_ND", "SPACE_TO_BATCH_ND", "MIRROR_PAD", "SLICE", "STRIDED_SLICE", "GATHER", "GATHER_ND", "TOPK_V2",
     "DYNAMIC_UPDATE_SLICE", "EMBEDDING_LOOKUP", "MATRIX_DIAG", "MATRIX_SET_DIAG", "RESIZE_NEAREST_NEIGHBOR",
@@ -36,7 +36,7 @@ LEFT = {
 
 
 def specialized(module: ir.IRModule, extents: Mapping[Symbol, int]) -> ir.IRModule:
-    """Return a module in which symbols have values: all types are inferred again."""
+    """Return a module with values substituted for symbols, with all types inferred again."""
 
     def of(value: Any) -> Any:
         if isinstance(value, tuple):
@@ -74,7 +74,7 @@ def test_models_of_any_batch_are_those_of_each_batch(models: Path, name: str) ->
 
 
 def open_forms() -> Iterator[tuple[Form, int]]:
-    """Yield operators, and an extent of their inputs that may be another."""
+    """Yield operators with a dimension size of their inputs that may be dynamic."""
     for kind, form in cases():
         if (kind.dtype, kind.quantized, kind.rescales) in KINDS:
             extents = {extent for tensor in form.parts().fed for extent in tensor.shape}
@@ -99,7 +99,7 @@ def test_operators_of_open_extents_are_those_of_each_extent() -> None:
         except MlfcError as error:
             left[form.code] = str(error)
             continue
-        if form.code == "SHAPE":  # a constant or not
+        if form.code == "SHAPE":  # a constant in the static model only
             continue
         assert to_text(specialized(dynamic, {N: 7}), spans=True) == to_text(static, spans=True), form.title
         found[form.code] = found.get(form.code, 0) + 1
@@ -109,7 +109,7 @@ def test_operators_of_open_extents_are_those_of_each_extent() -> None:
 
 
 def flattening() -> bytes:
-    """Return a model that takes its shape apart, multiplies and puts it together, as converters write it."""
+    """Return a model that splits its shape, multiplies and reassembles it, as converters write it."""
     tensors = [
         T("x", (1, 4, 6), signature=(-1, -1, 6)), T("shape", (3,), "int32"), T("rows", (), "int32"),
         T("columns", (), "int32"), T("count", (), "int32"), T("new", (2,), "int32"), T("flat", (4, 6)),

@@ -1,6 +1,6 @@
 """Every TFLite operator against LiteRT's reference kernels: integers bit for bit, floats closely.
 
-All cases of a kind are operators of one model, so that one compilation serves them all.
+All cases of a kind are operators of one model, which is compiled once.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def model_of(cases: list[Case]) -> bytes:
 
 
 def _run(cases: list[Case], folder: Path) -> Samples:
-    """Return inputs and what mlfc computes from them, a few times."""
+    """Return inputs and mlfc's results for them, several times."""
     mod, params = mlfc.import_model(model_of(cases))
     archive = folder / "operators.tar"
     export_model_library_format(mlfc.build(mod, params=params, module_name="operators"), archive)
@@ -55,7 +55,7 @@ def _run(cases: list[Case], folder: Path) -> Samples:
 
 
 def inputs_of(cases: list[Case], rng: np.random.Generator) -> dict[str, np.ndarray]:
-    """Return random values for what the cases are fed."""
+    """Return random values for the inputs of the cases."""
     return {
         tensor.name: _value(rng, tensor.dtype, tuple(tensor.shape), case.ranges)
         for case in cases
@@ -84,7 +84,7 @@ def pairs(case: Case, samples: Samples) -> Iterator[tuple[np.ndarray, np.ndarray
 
 
 def check(case: Case, samples: Samples) -> None:
-    """Fail unless a case's outputs are LiteRT's: as near as it asks for."""
+    """Fail unless a case's outputs equal LiteRT's within its tolerance."""
     for ours, theirs in pairs(case, samples):
         if case.tolerance:
             largest = max(float(np.abs(theirs).max()), 1e-6)
@@ -105,7 +105,7 @@ def test_float_operator_is_close(case: Case, float_samples: Samples) -> None:
 
 
 def test_local_response_normalization_has_a_window_around_each_channel(tmp_path: Path) -> None:
-    # LiteRT's reference kernel leaves out the last channel of the window; its default kernel and TensorFlow do not
+    # LiteRT's reference kernel omits the last channel of the window; its default kernel and TensorFlow do not
     cases, radius = Cases(np.random.default_rng(1)), 2
     fields = {"Radius": radius, "Bias": 1.5, "Alpha": 0.3, "Beta": 0.5}
     shape = (2, 3, 4, 7)

@@ -1,6 +1,6 @@
-"""TFLite Micro's signal operators, against what it computes itself: integers bit for bit, run by run.
+"""TFLite Micro's signal operators, against its own results: integers bit for bit, run by run.
 
-Its results are in ``golden/signal.npz``, made by ``golden/make_signal.py``.
+The results are in ``golden/signal.npz``, written by ``golden/make_signal.py``.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def golden() -> Results:
 
 @pytest.fixture(scope="module")
 def results() -> Results:
-    """Return the outputs of all runs of all operators, which are one model."""
+    """Return the outputs of all runs of all operators, which are in one model."""
     tensors, fed = (
         [tensor for case in CASES for tensor in case.tensors],
         [name for case in CASES for name in case.runs[0]],
@@ -50,7 +50,7 @@ def test_operator_gives_what_tflite_micro_gives(case: Case, golden: Results, res
     for name in case.outputs:
         ours, theirs = results[name], golden[name]
         assert (ours.dtype, ours.shape) == (theirs.dtype, theirs.shape)
-        # what is not valid yet is whatever memory held
+        # results that are not valid yet are uninitialized memory
         rows = np.ones(RUNS, bool) if theirs.dtype == bool else validity
         if case.tolerance:
             largest = float(np.abs(theirs).max())
@@ -81,7 +81,7 @@ def test_a_circular_buffer_is_the_variable_that_it_writes() -> None:
     model = mlfc.compile(build(tensors, ops, ["x"], ["y"]), target="llvm")
     slices = [np.array([run, -run], np.int8) for run in range(1, 5)]
     found = [model.run({"x": part.reshape(1, 1, 1, 2)})["y"] for part in slices]
-    before = [np.full(2, 3, np.int8)] * 2  # what stands for zero
+    before = [np.full(2, 3, np.int8)] * 2  # the zero point
     for run, result in enumerate(found):
         np.testing.assert_array_equal(result, np.concatenate([*before, *slices][run : run + 3]))
     ops[0].custom = {"cycles_max": 2}

@@ -1,4 +1,4 @@
-"""A part of the sweep over TFLite's operators and dtypes, and what its record says of all of them."""
+"""A part of the sweep over TFLite's operators and dtypes, and its stored results."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from mlfc.frontend.tflite.node import CONVERTERS
 from tests.tflite_sweep import FILE, Form, cases, computed, difference, litert_of, meaningless
 
 SAMPLE = 50
-# builtin operators of TFLite Micro's resolver of all operators that the sweep has; the rest have tests of their own
+# built-in operators in TFLite Micro's AllOpsResolver that the sweep covers; the others have separate tests
 MICRO = """
 ABS ADD ADD_N ARG_MAX ARG_MIN AVERAGE_POOL_2D BATCH_MATMUL BATCH_TO_SPACE_ND BROADCAST_ARGS CAST CEIL
 CONCATENATION CONV_2D COS CUMSUM DEPTHWISE_CONV_2D DEPTH_TO_SPACE DEQUANTIZE DIV DYNAMIC_UPDATE_SLICE ELU
@@ -27,14 +27,14 @@ STRIDED_SLICE SUB SUM TANH TRANSPOSE TRANSPOSE_CONV UNPACK ZEROS_LIKE
 
 @pytest.fixture(scope="module")
 def record() -> dict[str, Any]:
-    """Return what the sweep has written."""
+    """Return the stored results of the sweep."""
     found: dict[str, Any] = json.loads(FILE.read_text(encoding="utf-8"))
     return found
 
 
 def test_every_operator_of_tflite_micro_is_equal_in_every_dtype_that_litert_runs(record: dict[str, Any]) -> None:
     assert {*MICRO.split()} <= {*record["kinds"]}
-    # what differs is not imported at all
+    # operators with differences are not imported at all
     assert {item.split(" ")[0] for item in record["other"]}.isdisjoint(CONVERTERS)
     assert record["equal"] + len(record["other"]) == record["run"]
 

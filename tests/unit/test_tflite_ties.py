@@ -1,7 +1,7 @@
-"""Quantized operators where results lie halfway between two codes: there the last bit of a multiplier decides.
+"""Quantized operators with results halfway between two codes, where the last bit of a multiplier decides.
 
-Random scales hardly ever meet such a place. Scales of round decimals and powers of two, as real models have them, do.
-The operators of a family stand side by side in one model, so that a compiler runs once for all of them.
+Random scales hardly ever produce such results. Scales that are short decimals or powers of two, as in real models, do.
+All operators of a family are in one model, which is compiled once.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _WINDOW = {"StrideW": 1, "StrideH": 1, "DilationWFactor": 1, "DilationHFactor": 
 
 @dataclass(frozen=True)
 class Case:
-    """One operator: its name, tensors ``x`` and ``y`` and perhaps constants, and the codes of ``x``."""
+    """An operator: its name, tensors ``x`` and ``y`` and optional constants, and the codes of ``x``."""
 
     name: str
     tensors: Sequence[T]
@@ -37,7 +37,7 @@ class Case:
 
 
 def _differences(cases: Sequence[Case], **options: str) -> dict[str, Array]:
-    """Return by the names of cases how far mlfc's codes lie from LiteRT's; each is an operator of one model."""
+    """Return the differences between mlfc's codes and LiteRT's by case name; all cases are operators of one model."""
 
     def own(number: int, names: Sequence[str]) -> list[str]:
         return [f"{name}_{number}" for name in names]
@@ -60,7 +60,7 @@ def _differing(cases: Sequence[Case]) -> list[str]:
 
 
 def _linear(kind: str, dtype: str, scales: tuple[float, float, float]) -> Case:
-    """Return an operator whose sums are its bias, at and beside ties."""
+    """Return an operator whose sums equal its bias, at and next to ties."""
     in_scale, weight_scale, out_scale = (float(np.float32(scale)) for scale in scales)
     ties = np.rint((np.arange(-126, 126) + 0.5) * out_scale / (in_scale * weight_scale))
     sums = np.unique(np.concatenate([ties - 1, ties, ties + 1]).clip(-(2**30), 2**30)).astype(np.int32)
@@ -100,7 +100,7 @@ def test_sums_at_ties_round_as_the_reference() -> None:
 def test_large_sums_of_fully_connected_round_as_in_float64(
     scales: tuple[float, float, float], roundings: set[str]
 ) -> None:
-    # a multiplier of 31 bits, the nearest to the scale, sends sums of the first two to the other side of ties
+    # for the first two scales, the nearest 31-bit multiplier moves sums to the other side of ties
     cases = [_linear("FULLY_CONNECTED", dtype, scales) for dtype in ("int8", "uint8")]
     assert _differing(cases) == []
     kept = build(cases[0].tensors, [cases[0].op], ["x"], ["y"])
@@ -109,7 +109,7 @@ def test_large_sums_of_fully_connected_round_as_in_float64(
 
 
 def test_int16_weights_multiply_the_scales_in_float32() -> None:
-    # multipliers of 16 bits differ for the product in float64
+    # with the product in float64, the 16-bit multipliers would differ
     x, w, y = (0.07301037013530731, 0.15797628462314606, 0.527657687664032)
     sums = np.rint(np.linspace(-32000, 32000, 64) * y / (x * w)).astype(np.int64)
     tensors = [T("x", (1, 2), "int16", scale=x), T("w", (64, 2), "int16", np.zeros((64, 2)), w),
@@ -130,7 +130,7 @@ def test_other_multipliers_stand_in_for_the_nearest_one() -> None:
 def test_tflm_multiplies_the_scales_of_fully_connected_in_float32() -> None:
     scales = (0.1, 0.02, 0.1)
     (found,) = _differences([_linear("FULLY_CONNECTED", "int8", scales)], numerics="tflm").values()
-    # the float32 product lies above 0.02, the float64 product below: sums at ties go to different sides
+    # the float32 product is above 0.02, the float64 product below it, so sums at ties round differently
     product_ = np.float32(scales[0]) * np.float32(scales[1])
     assert float(product_) / float(np.float32(scales[2])) > 0.02
     assert set(found.flat) == {0, 1}

@@ -1,4 +1,4 @@
-"""Variables of TFLite become states, with the first values that a subgraph assigns once."""
+"""Variables of TFLite become states whose initial values are those that a subgraph assigns once."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ADD = {"options": "AddOptions"}
 
 
 def handle(tensor: str, name: str | None) -> Op:
-    """Return the operator that makes the handle of a variable."""
+    """Return the operator that creates the handle of a variable."""
     return Op("VAR_HANDLE", [], [tensor], "VarHandleOptions", {"SharedName": name} if name is not None else {})
 
 
@@ -30,7 +30,7 @@ def assigning(name: str = "sum", value: Any = BEGIN) -> Graph:
 
 
 def accumulator(*once: Graph, ops: Sequence[Op] | None = None, name: str | None = "sum", index: int = 1) -> bytes:
-    """Return ``sum = sum + x``, which is the output, too."""
+    """Return ``sum = sum + x``, which is also the output."""
     tensors = [T("h", [], "resource"), T("g", [], "resource"), *(T(title, [1, 2]) for title in ("x", "old", "new"))]
     usual = [
         handle("h", name),

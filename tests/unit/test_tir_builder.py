@@ -1,4 +1,4 @@
-"""Expressions of loop-level code are simplified while they are built, where that is right on any data."""
+"""Loop-level expressions are simplified during construction, if that is valid for any data."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ BUFFERS = {dtype: Buffer("x", (8,), dtype) for dtype in ("int32", "uint8", "bool
 
 
 def element(dtype: str, at: Var) -> Load:
-    """Return an element of a buffer, read anew."""
+    """Return a new load of an element of a buffer."""
     return Load(BUFFERS[dtype], (at,), dtype)
 
 
@@ -30,5 +30,5 @@ def test_a_comparison_of_an_integer_with_itself_is_known(op: str, dtype: str) ->
 def test_other_comparisons_stay() -> None:
     at, other = Var("i"), Var("i")
     assert isinstance(tb.binary("eq", element("int32", at), element("int32", other)), Binary)
-    # of NaN, equality with itself says that it is none
+    # x == x is false for NaN
     assert isinstance(tb.binary("eq", element("float32", at), element("float32", at)), Binary)

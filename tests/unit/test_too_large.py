@@ -1,4 +1,4 @@
-"""Tensors beyond what generated code can index are the model's fault, not ours."""
+"""Tensors too large for the indices of generated code raise an error about the model, not an internal error."""
 
 from __future__ import annotations
 

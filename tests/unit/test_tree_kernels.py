@@ -1,4 +1,4 @@
-"""Decision trees whose tables are known: every form of their loops against a walk of the tables as they are."""
+"""Decision trees with constant tables: every form of their loops against a traversal of the original tables."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Array = np.ndarray[Any, Any]
 TARGETS = {
     "host": Features(), "speed": PLAIN, "unit": replace(PLAIN, float_unit=True), "size": replace(PLAIN, optimize="size")
 }  # fmt: skip
-# what limits the forms: `trees`'s numbers by name
+# limits of the forms: the constants of `trees` by name
 FORMS: dict[str, dict[str, int]] = {
     "conditions": {}, "numbered leaves": dict.fromkeys(("_ADDED_BYTES", "_STORED_BYTES"), 1 << 30),
     "tables": {"MOST_NODES": 0},
@@ -34,7 +34,7 @@ EDGES = [0.0, -0.0, np.inf, -np.inf, np.nan, -np.nan, 1e-45, -1e-45, 0.5, 3.4e38
 
 
 def kernel(features: Features, data: Array, tables: Sequence[Array], attrs: dict[str, Any]) -> tuple[ir.PrimFunc, Any]:
-    """Return the loops for tables that are known, and their constants."""
+    """Return the loops for constant tables, and their constants."""
     buffers = [ir.Buffer(f"a{index}", array.shape, str(array.dtype)) for index, array in enumerate((data, *tables))]
     given = [from_buffer(buffers[0]), *map(from_buffer, buffers[1:], tables)]
     result = ir.Buffer("result", (len(data), tables[5].shape[1]), str(data.dtype))
@@ -129,12 +129,12 @@ def test_conditions_are_chosen_where_they_are_few_and_code_may_be_large(monkeypa
     assert "left" in names_of(found["size"])
     assert conditions_of(found["size"]) <= 2
     with_integers = {target for target, prim in found.items() if prim.scratch}
-    assert with_integers == {"speed", "size"}  # where floats are not compared by instructions
+    assert with_integers == {"speed", "size"}  # targets without instructions that compare floats
     for limit, value in (("MOST_NODES", count - 1), ("MOST_DEPTH", 4), ("MOST_BYTES", 20 * count)):
         with monkeypatch.context() as patch:
             patch.setattr(trees, limit, value)
             assert "left" in names_of(kernel(PLAIN, data, tables, {})[0])
-    monkeypatch.setattr(trees, "MOST_BYTES", 20 * count + 4 * leaves)  # for leaves that only say their numbers
+    monkeypatch.setattr(trees, "MOST_BYTES", 20 * count + 4 * leaves)  # for leaves that only assign their numbers
     prim, _ = kernel(PLAIN, data, tables, {})
     assert names_of(prim) == {"scores"}
     assert conditions_of(prim) == count
@@ -194,7 +194,7 @@ def test_tables_that_these_loops_cannot_go_down_have_the_others() -> None:
 
 def test_shared_children_do_not_make_exponentially_many(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tree_tables, "MOST_NODES", 1000)
-    count = 40  # both children of a node are the next one: 2**40 ways down
+    count = 40  # both children of a node are the next one: 2**40 paths
     following = np.stack([np.arange(1, count + 1)] * 2, 1)
     threshold = np.zeros(count, np.float32)
     args = (np.zeros(count, np.int64), threshold, following, np.zeros(1, np.int64), 1, ["le"] * count)

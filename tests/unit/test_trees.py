@@ -54,7 +54,7 @@ def test_tables_that_contradict_each_other_are_refused(args: list[Array], attrs:
 
 
 def listed(tables: list[Array], comparisons: list[str], tracks: list[int], kind: str) -> dict[str, Any]:
-    """Return tables as the lists of TreeEnsembleRegressor (`kind` "target") or -Classifier ("class")."""
+    """Return tables as the attributes of TreeEnsembleRegressor (`kind` "target") or -Classifier ("class")."""
     feature, threshold, following, root, _, score = tables
     inner = len(feature)
     trees: list[tuple[int, int]] = []  # tree and node of each entry
@@ -151,7 +151,7 @@ def test_leaves_that_lack_targets_equal_onnx_runtime(aggregate: str) -> None:
     tables, data = random_tables(4, targets=3), rows(4)
     count = len(tables[0])
     attrs = {**listed(tables, ["le"] * count, [0] * count, "target"), "n_targets": 4, "aggregate_function": aggregate}
-    # no leaf has the last target, some have another one twice, some lack it
+    # no leaf has the last target; some have another one twice, and some lack it
     lacks = np.random.default_rng(4).random(len(attrs["target_ids"])) < 0.5
     attrs["target_ids"] = [0 if lack else each for lack, each in zip(lacks, attrs["target_ids"], strict=True)]
     compare(ensemble("TreeEnsembleRegressor", attrs, data), {"x": data})
@@ -168,14 +168,14 @@ def test_the_newest_kind_aggregates_as_onnx_runtime_does(aggregate: int, transfo
         "leaf_weights": numpy_helper.from_array(np.asarray([0.25, 0.5, 0.375, 0.75], np.float32)),
         "aggregate_function": aggregate, "post_transform": transform,
     }  # fmt: skip
-    if transform == 4:  # of numbers that are no probabilities, it is NaN or an infinity
+    if transform == 4:  # it is NaN or infinite for numbers that are not probabilities
         attrs["leaf_targetids"], attrs["n_targets"] = [0, 0, 0, 0], 1
         attrs["leaf_weights"] = numpy_helper.from_array(np.asarray([0.25, 0.5, 0.125, 0.375], np.float32))
     model, data = ensemble("TreeEnsemble", attrs, rows(4), version=5), rows(4)
     if transform not in (1, 2):
         compare(model, {"x": data})
         return
-    # ONNX numbers SOFTMAX 1 and LOGISTIC 2, ONNX Runtime the other way round
+    # SOFTMAX is 1 and LOGISTIC 2 in ONNX; ONNX Runtime swaps them
     module, params = mlfc.import_model(model)
     other = ensemble("TreeEnsemble", {**attrs, "post_transform": 3 - transform}, data, version=5)
     onnxruntime = pytest.importorskip("onnxruntime", reason="pip install 'mlfc[verify]'")
@@ -239,7 +239,7 @@ def test_what_results_have_in_common_is_computed_once() -> None:
     attrs |= {"classlabels_int64s": [3, 5], "post_transform": "SOFTMAX"}
     module, _ = mlfc.import_model(ensemble("TreeEnsembleClassifier", attrs, rows(0), 2))
     assert operators(module).count("ml.tree_ensemble") == 1
-    del attrs["post_transform"]  # the scores, which label and output are made of, are an output themselves
+    del attrs["post_transform"]  # the scores that label and output depend on are an output, too
     module, _ = mlfc.import_model(ensemble("TreeEnsembleClassifier", attrs, rows(0), 2))
     assert operators(module).count("ml.tree_ensemble") == 1
 

@@ -1,4 +1,4 @@
-"""Tuning without a clock: the search and its log with made-up measurements, and the bits of all values."""
+"""Tuning without a clock: the search and its log with synthetic measurements, and equal bits for all values."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ TARGET = "c -mcpu=x86-64-v4"
 
 
 def _integers() -> bytes:
-    """Return a convolution and a matrix product of bytes."""
+    """Return a convolution and a matrix product on bytes."""
     rng = np.random.default_rng(0)
 
     def weights(*shape: int) -> Any:
@@ -47,7 +47,7 @@ def _integers() -> bytes:
 
 
 def _network() -> bytes:
-    """Return a strided convolution, a depthwise one and a dense layer, all of floats."""
+    """Return a strided convolution, a depthwise one and a dense layer, all on floats."""
     rng = np.random.default_rng(0)
 
     def weights(*shape: int) -> Any:
@@ -65,10 +65,10 @@ def _network() -> bytes:
 
 @dataclass
 class _MadeUp:
-    """Costs that depend on the values alone; `tries` are all candidates that were measured."""
+    """Synthetic costs that depend only on the values; `tries` lists all measured candidates."""
 
     stop_after: int = 1 << 30
-    slow: bool = False  # nothing is faster by more than the noise
+    slow: bool = False  # all differences are below the noise
     tries: list[str] = field(default_factory=list)
     name: str = "time"
     margin: float = 0.03
@@ -98,7 +98,7 @@ def test_an_interrupted_search_goes_on_and_ends_as_if_it_had_not_been(tmp_path: 
     with pytest.raises(KeyboardInterrupt):
         _tuned(cut, first)
     with cut.open("a") as file:
-        file.write('{"form":1,"templ')  # the line that was under way
+        file.write('{"form":1,"templ')  # an incomplete line
     second = _MadeUp()
     again = _tuned(cut, second)
     recorded = [line for line in cut.read_text().splitlines() if '"trial"' in line]
@@ -141,7 +141,7 @@ def test_samples_are_taken_by_turns_and_hopeless_candidates_dropped() -> None:
     def candidate(number: int, seconds: float) -> Any:
         def run(repeats: int) -> None:
             order.append(number)
-            # other work slows everything down more and more, whoever's turn it is
+            # other work slows down all candidates increasingly
             now[0] += repeats * seconds * (1 + now[0])
 
         return run
@@ -158,11 +158,11 @@ def test_samples_are_taken_by_turns_and_hopeless_candidates_dropped() -> None:
     ids=["plain", "16 registers", "32 registers"],
 )
 def test_all_values_of_a_parameter_give_the_same_bits(source: Callable[[], bytes], target: str) -> None:
-    """Each kernel with one other value of each parameter, built for this machine's processor whatever the registers."""
+    """Build each kernel with one other value per parameter, for this machine and any number of registers."""
     module, params = mlfc.import_model(source())
     for kernel in tunable_kernels(module, params, parse_target(target)):
         parameters = kernel.parameters({})
-        # one after another, and the leading ones together
+        # one at a time, and all of them together
         picked = [
             {name: values[1 if name == "strip" else -1]} for name, values in parameters.items() if len(values) > 1
         ]
@@ -172,7 +172,7 @@ def test_all_values_of_a_parameter_give_the_same_bits(source: Callable[[], bytes
             factory = kernel.factory(values)
             tuned = factory.target.features.tuned
             assert tuned is not None
-            if len(values) < 2:  # together, one may leave the other no such value
+            if len(values) < 2:  # a combination may exclude single values
                 assert not tuned.refused, values
             codes.append(plain_code(factory.code.files))
         assert len({tuple(code.items()) for code in codes}) > len(candidates) // 2, "parameters without effect"
@@ -212,11 +212,11 @@ def test_a_build_takes_the_choices_of_a_log_and_says_which_it_cannot(tmp_path: P
             made = mlfc.compile(_network(), TARGET, tuned=log).factory
         assert len(caught) == 1
         assert made.lib.get_source() == plain.lib.get_source()
-    # a processor's own instructions do not make it another one
+    # additional instructions do not make a processor a different one
     log.write_text(json.dumps(chosen) + "\n")
     native = mlfc.compile(_network(), f"{TARGET} -mattr=+avx512vnni", tuned=log).factory
     assert native.lib.get_source() != mlfc.compile(_network(), f"{TARGET} -mattr=+avx512vnni").factory.lib.get_source()
-    # the choices for the highest level decide the order of the weights of all
+    # the choices for the highest level determine the order of weights for all levels
     every = mlfc.compile(_network(), "c -mcpu=auto -mtriple=x86_64", tuned=TuningLog((_entry(chosen),))).factory
     constants = sum(value.nbytes for value in every.program.constants)
     assert constants <= 1.4 * sum(value.nbytes for value in plain.program.constants)
@@ -224,7 +224,7 @@ def test_a_build_takes_the_choices_of_a_log_and_says_which_it_cannot(tmp_path: P
 
 @pytest.mark.parametrize("name", ["kws_ref_model", "ad01_int8"])
 def test_the_log_that_comes_with_mlfc_fits_the_templates(name: str) -> None:
-    """If a template has other values now: `python -m benchmarks.tuning FOLDER` measures again."""
+    """If this fails because a template has new values, measure again: `python -m benchmarks.tuning FOLDER`."""
     path = Path(__file__).resolve().parents[3] / "shared" / "models" / f"{name}.tflite"
     if not path.is_file():
         pytest.skip(f"{path} is missing")

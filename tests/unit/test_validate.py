@@ -1,4 +1,4 @@
-"""Good archives of every kind have no fault; faults are listed all, each with its place and check."""
+"""Valid archives of every kind have no faults; all faults are listed, each with its place and check."""
 
 from __future__ import annotations
 

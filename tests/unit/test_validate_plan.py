@@ -1,4 +1,4 @@
-"""Overlaps in plans are found: the sweep agrees with a look at every byte in every moment."""
+"""Overlaps in plans are found: the sweep agrees with a check of every byte at every time."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def plans(draw: st.DrawFn) -> list[BlockInfo]:
     blocks: list[BlockInfo] = []
     for index in range(draw(st.integers(1, 7))):
         first = draw(st.integers(0, CALLS - 1))
-        # half of the blocks take over from one that ends where they begin, if there is one
+        # half of the blocks reuse one that ends where they start, if any
         ending = [number for number, block in enumerate(blocks) if block.last == first]
         heir_of = draw(st.sampled_from(ending)) if ending and draw(st.booleans()) else None
         whole = draw(st.booleans())
@@ -42,7 +42,7 @@ def is_heir(block: BlockInfo, index: int) -> bool:
 
 
 def is_overlapping(blocks: list[BlockInfo]) -> bool:
-    """Give each byte in each half of each call to the blocks that need it; more than one is an overlap."""
+    """Return whether two blocks need the same byte in the same half of a call."""
     taken: set[tuple[int, int, int]] = set()
     for index, block in enumerate(blocks):
         for call in range(block.first, block.last + 1):

@@ -1,4 +1,4 @@
-"""Loops over elements in vectors of four lanes: the same values, and nothing changed where there is no such form."""
+"""Loops over elements in vectors of four lanes: equal values, and no change to loops without a vector form."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def function(
 
 
 def vectors(prim: PrimFunc) -> int:
-    """Return how many stores write vectors."""
+    """Return the number of stores that write vectors."""
     return sum(isinstance(stmt, Store) and stmt.value.dtype.endswith("x4") for stmt in walk(prim.body))
 
 

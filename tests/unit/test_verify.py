@@ -1,4 +1,4 @@
-"""Comparing finds planted differences, names the first layer that has one, and agrees where there is none."""
+"""Comparisons find planted differences, name the first differing layer, and otherwise report agreement."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_a_planted_difference_is_found_at_its_layer(name: str, monkeypatch: pyte
     pytest.importorskip("onnxruntime" if name.endswith("onnx") else "ai_edge_litert")
     module, _ = mlfc.import_model(DIGITS / name)
     names = with_all_tensors(module).output_names
-    # from here on, as in a real fault, the layers differ
+    # as in a real fault, all layers from here on differ
     planted = names[len(names) // 2 :]
     real = compare.open_reference
 

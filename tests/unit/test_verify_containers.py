@@ -1,4 +1,4 @@
-"""Models whose inputs or outputs are sequences or optionals are compared with ONNX Runtime, and described."""
+"""Models with sequences or optionals as inputs or outputs are compared with ONNX Runtime, and described."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def _save(folder: Path, nodes: Sequence[onnx.NodeProto], inputs: Sequence[Any], 
 
 
 def _joined(folder: Path) -> Path:
-    """Rows of a sequence and one more tensor, together and one by one."""
+    """Write a model that joins the rows of a sequence and a tensor, and splits the result again."""
     nodes = [
         N("SequenceInsert", ["s", "x"], ["t"]), N("ConcatFromSequence", ["t"], ["c"], axis=0),
         N("Softmax", ["c"], ["y"]), N("SplitToSequence", ["y"], ["o"], axis=0), N("SequenceLength", ["t"], ["n"]),
@@ -60,7 +60,7 @@ def _joined(folder: Path) -> Path:
 
 
 def _mapped(folder: Path) -> Path:
-    """The tangent of each tensor, by a loop."""
+    """Write a model that applies tanh to each tensor of a sequence in a loop."""
     inner = [
         N("Identity", ["go"], ["go_on"]), N("SequenceAt", ["s", "i"], ["e"]), N("Tanh", ["e"], ["f"]),
         N("SequenceInsert", ["a", "f"], ["b"]),
@@ -94,7 +94,7 @@ def test_sequences_and_optionals_equal_the_reference(make: Callable[[Path], Path
     path = make(tmp_path)
     result = verify(path, samples=3, target="llvm")
     assert result.is_within
-    # random ones, three corners, and one without tensors and values
+    # random ones, three corner cases, and one set without tensors and values
     assert (result.samples, result.refused) == (7, 0)
     assert [item.tensor for item in result.outputs] == [item.name for item in onnx.load(path).graph.output]
 
@@ -119,7 +119,7 @@ def test_layers_of_open_dimensions_are_compared(tmp_path: Path) -> None:
 
 
 def _counted(folder: Path) -> Path:
-    """A number that the run decides is among the symbols."""
+    """Write a model in which the size of an output is a runtime symbol."""
     nodes = [N("Add", ["x", "old"], ["new"]), N("NonZero", ["x"], ["z"]), N("Softmax", ["x"], ["y"])]
     outputs = [_tensor("y", ["n", 3]), _tensor("z", [2, None], INT64), _tensor("new", ["n", 3])]
     return _save(folder, nodes, [_tensor("x", ["n", 3]), _tensor("old", ["n", 3])], outputs)
@@ -157,7 +157,7 @@ def test_scores_by_label_are_compared_as_a_tensor(tmp_path: Path) -> None:
 
 
 class _Changed:
-    """A reference whose results are others."""
+    """A reference with changed results."""
 
     def __init__(self, reference: Any, change: Callable[[dict[str, Any]], None]) -> None:
         self.input_names, self.output_names = reference.input_names, reference.output_names
@@ -252,7 +252,7 @@ def test_what_does_not_end_ends_by_the_limit_of_compiled_code() -> None:
         comparing.run()
 
 
-# 1 element is not enough for 2; where the 2 of the first set are not enough, larger sizes are drawn
+# 1 element is too few for 2; if the 2 of the first set are too few as well, larger sizes are drawn
 @pytest.mark.parametrize(("most", "counts"), [(2, (6, 2)), (3, (8, 0))])
 def test_sizes_that_suit_neither_are_counted_or_drawn_larger(
     tmp_path: Path, most: int, counts: tuple[int, int]
@@ -266,7 +266,7 @@ def test_sizes_that_suit_neither_are_counted_or_drawn_larger(
 
 
 def test_inputs_that_are_drawn_suit_tables_lengths_and_windows(tmp_path: Path) -> None:
-    """Positions in tables, also after arithmetic; lengths; windows in a branch or loop that does not run."""
+    """Draw valid table indices (also behind arithmetic), lengths, and windows in a branch or loop that does not run."""
     weights = {
         "table": np.ones((5, 4), np.float32), "one": np.array(1), "rate": np.array(16000), "zero": np.float32(0),
         "w": np.ones((1, 1, 4096), np.float32), "v": np.ones((1, 1, 256), np.float32), "times": np.array(0),
@@ -309,7 +309,7 @@ def test_inputs_that_are_drawn_suit_tables_lengths_and_windows(tmp_path: Path) -
 
 
 def test_inputs_that_never_suit_are_named(tmp_path: Path) -> None:
-    """Table positions of at least 8."""
+    """Use table indices of at least 8."""
     node = N("Constant", [], ["eight"], value=helper.make_tensor("v", INT64, [], [8]))
     table = N("Constant", [], ["table"], value=helper.make_tensor("t", FLOAT, [3], [1.0, 2.0, 3.0]))
     nodes = [node, table, N("Add", ["i", "eight"], ["j"]), N("Gather", ["table", "j"], ["y"])]

@@ -1,4 +1,4 @@
-"""Inputs and labels of a user: every form of file, several sets, accuracy, and what does not fit."""
+"""User-provided inputs and labels: every file format, several sets, accuracy, and invalid input."""
 
 from __future__ import annotations
 
@@ -185,7 +185,7 @@ def test_places_that_are_made_up_are_inside_of_their_tables(tmp_path: Path) -> N
         helper.make_node("Add", ["sum", "below"], ["scores"]),
         helper.make_node("Softmax", ["scores"], ["y"], axis=1),
     ]
-    # of a mask of 2 the scores are infinite
+    # a mask of 2 makes the scores infinite
     tables = {
         "one": np.array(1, np.float32),
         "huge": np.array(3e38, np.float32),

@@ -1,4 +1,4 @@
-"""Verdicts: rounding or real difference, tied or wrong labels, NaN or numbers."""
+"""Verdicts: rounding or a real difference, tied or wrong labels, NaN or numbers."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def model_of(
 
 @pytest.fixture
 def ill_conditioned(tmp_path: Path) -> Path:
-    """A model that takes nearly all digits of its sums away: any order of additions gives another result."""
+    """Write a model that cancels nearly all digits of its sums, so each order of additions has another result."""
     rng = np.random.default_rng(0)
     nodes = [
         helper.make_node("MatMul", ["x", "a"], ["p"]),
@@ -67,7 +67,7 @@ def ill_conditioned(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def labels(tmp_path: Path) -> Path:
-    """A classifier of seven classes, of which 2 and 5 always have the same score."""
+    """Write a classifier of seven classes, of which 2 and 5 always have the same score."""
     rng = np.random.default_rng(1)
     weights = rng.standard_normal((16, 7)).astype(np.float32)
     weights[:, 5] = weights[:, 2]
@@ -79,7 +79,7 @@ def labels(tmp_path: Path) -> Path:
 
 
 def with_outputs(monkeypatch: pytest.MonkeyPatch, change: Callable[[Array], Array]) -> None:
-    """Let compiled models give other outputs than they compute."""
+    """Change the outputs that compiled models return."""
     real = compare.load_factory
 
     class Changed:
@@ -122,7 +122,7 @@ def test_what_is_more_than_rounding_differs(
 
 
 def test_float64_alone_excuses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An importer that reads a model wrongly gives code and float64 that agree, and neither is right."""
+    """Report a wrong import, although the code and float64 agree, because both are wrong."""
     pytest.importorskip("onnxruntime")
     real = compare.import_for_run
 
@@ -140,7 +140,7 @@ def test_float64_alone_excuses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_small_probabilities_are_compared_with_float64(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """ONNX Runtime's sigmoid is right to a few last bits of 1, so it gives 0 where the result is 1e-9."""
+    """Accept the correct result 1e-9 of a sigmoid; ONNX Runtime, whose error is a few last bits of 1, returns 0."""
     pytest.importorskip("onnxruntime")
     nodes = [helper.make_node("Add", ["x", "b"], ["s"]), helper.make_node("Sigmoid", ["s"], ["y"])]
     path = model_of(tmp_path / "s.onnx", nodes, (256,), {"b": np.asarray(-20, np.float32)})
@@ -182,7 +182,7 @@ def test_nan_in_both_is_said_and_on_one_side_differs(tmp_path: Path, monkeypatch
     path = model_of(tmp_path / "log.onnx", [helper.make_node("Log", ["x"], ["y"])], (40,), {})
     result = verify(path, samples=1)
     assert result.is_within
-    assert result.outputs[0].nans == 40  # of the minimum, -1
+    assert result.outputs[0].nans == 40  # from the minimum, -1
 
     def hidden(array: Array) -> Array:
         return np.nan_to_num(array, nan=0.0)
@@ -195,7 +195,7 @@ def test_nan_in_both_is_said_and_on_one_side_differs(tmp_path: Path, monkeypatch
 
 @pytest.fixture
 def quantized(tmp_path: Path) -> Path:
-    """A dense layer between dequantize and quantize, with 512 int8 outputs."""
+    """Write a dense layer between dequantize and quantize, with 512 int8 outputs."""
     rng = np.random.default_rng(2)
     constants = {
         "w": rng.integers(-127, 128, (32, 64)).astype(np.int8), "ws": np.float32(0.01), "wz": np.int8(0),
@@ -234,7 +234,7 @@ def test_one_step_of_a_quantized_tensor_may_round_the_other_way_but_not_all(
 
 @pytest.mark.parametrize("operator", ["QLinearMatMul", "MatMulInteger", "QLinearConv", "ConvInteger"])
 def test_sums_of_the_reference_do_not_saturate(tmp_path: Path, operator: str) -> None:
-    """Without VNNI, ONNX Runtime adds two products of uint8 and int8 in 16 bits: 255 * 127 * 2 does not fit."""
+    """Avoid ONNX Runtime's saturation: without VNNI, it adds two products in 16 bits, and 255 * 127 * 2 overflows."""
     pytest.importorskip("onnxruntime")
     is_conv, is_plain = "Conv" in operator, "Integer" in operator
     weight = np.full((8, 64, 1, 1) if is_conv else (64, 8), 127, np.int8)
@@ -280,7 +280,7 @@ def test_a_users_tolerance_is_all_that_counts(ill_conditioned: Path) -> None:
 
 @pytest.mark.parametrize("name", ["conv_norm_relu", *sorted(GRAPHS)[::7]])
 def test_in_float64_a_model_computes_the_same(name: str) -> None:
-    """And of its last bits more: where float32 has nothing to round, they are equal."""
+    """Compare with float32: results are equal except for rounding."""
     maker = GraphMaker()
     module, params = mlfc.import_model(maker.model(GRAPHS[name](maker)))
     wide, _ = in_float64(module)
@@ -295,7 +295,7 @@ def test_in_float64_a_model_computes_the_same(name: str) -> None:
 
 
 def decided_model(path: Path) -> Path:
-    """Write a model whose run decides a branch, and how often a loop runs."""
+    """Write a model with a runtime branch and a runtime number of iterations."""
     branches = [
         helper.make_graph(
             [helper.make_node("MatMul", ["x", "w"], ["p"]), helper.make_node(name, ["p"], [name])],
@@ -362,7 +362,7 @@ def test_last_bits_move_and_nothing_else() -> None:
 
 
 def test_exact_numbers_have_no_last_bits_to_move(tmp_path: Path) -> None:
-    """With another exponent and another 1 in ``1 - mask``, the reference would have NaN for its own rounding."""
+    """Leave the exponent and the 1 in ``1 - mask`` exact; otherwise the estimated rounding would be NaN."""
     nodes = [
         helper.make_node("Pow", ["x", "two"], ["squares"]),
         helper.make_node("Sub", ["one", "mask"], ["hidden"]),
@@ -389,7 +389,7 @@ def test_rounding_inside_of_branches_is_seen(ill_conditioned: Path, tmp_path: Pa
     onnx.save(helper.make_model(outer, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
     x = np.random.default_rng(1).standard_normal((4, 512)).astype(np.float32)
     for model in (ill_conditioned, path):
-        # what the last bits of x do is small beside what those of the weights do
+        # the effect of the last bits of x is small compared with that of the weights
         rounding = OwnRounding(model, "ONNX Runtime", layers=False).of(["y"], {"x": np.ones_like(x)})["y"]
         assert rounding > 1e-5
 
@@ -415,7 +415,7 @@ def test_codes_that_round_the_other_way_are_rounding_and_no_more(
     assert rounds_inside([module.main.body])
     assert not rounds_inside([mlfc.import_model(DIGITS / "digits.onnx")[0].main.body])
     x = {"x": rng.uniform(-1, 1, (64, 128)).astype(np.float32)}
-    # what one code does, a thousand times a last bit
+    # the effect of one code, a thousand times that of a last bit
     stepped = OwnRounding(path, "ONNX Runtime", layers=False, is_quantized=True).of(["y"], x)["y"]
     assert 1e-4 < stepped < 0.1
     np.savez(tmp_path / "x.npz", **x)
@@ -426,7 +426,7 @@ def test_codes_that_round_the_other_way_are_rounding_and_no_more(
 
 
 def without_inputs(graph: onnx.GraphProto) -> onnx.GraphProto:
-    """Return a graph as a branch, which sees the tensors around it."""
+    """Return a graph as a branch, whose inputs are the tensors around it."""
     branch = onnx.GraphProto()
     branch.CopyFrom(graph)
     del branch.input[:]
@@ -449,9 +449,9 @@ def test_what_decides_a_tensor_is_found(labels: Path, tmp_path: Path) -> None:
 
 
 class _Counted:
-    """A reference of nine layers that are equal for every reference, and one, ``z``, that is not.
+    """A reference with nine layers that are equal for all references, and one, ``z``, that differs.
 
-    `alive`: counts the arrays of all results that are still alive, and the runs.
+    `alive` contains the arrays of all results that are still alive.
     """
 
     input_names, output_names = frozenset("x"), frozenset("z")
@@ -476,7 +476,7 @@ class _Counted:
 
 
 class _Tracked(np.ndarray[Any, Any]):
-    """An array that a WeakSet accepts."""
+    """An array that can be an element of a WeakSet."""
 
     __hash__ = object.__hash__
 
@@ -485,7 +485,7 @@ class _Tracked(np.ndarray[Any, Any]):
 
 
 def test_tensors_are_released_when_they_have_been_compared(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Of ten layers one differs: while it is judged, the two results of the others are not kept."""
+    """Check that the results of nine equal layers are released while the tenth, which differs, is judged."""
     alive: weakref.WeakSet[Any] = weakref.WeakSet()
     first, changed, exact_runs = list[int](), list[int](), list[int]()
     variants: list[_Counted] = []
@@ -511,9 +511,9 @@ def test_tensors_are_released_when_they_have_been_compared(monkeypatch: pytest.M
     assert [item.tensor for item in found] == [*"abcdefghi", "z"]
     assert all(item.is_within for item in found)
     assert found[-1].excuse == "rounding"
-    assert first == [0, 0, 0]  # of an earlier set of inputs, nothing
+    assert first == [0, 0, 0]  # none of an earlier set of inputs
     assert exact_runs == [2, 2, 2]  # z, twice
-    assert changed == [2, 3, 4] * 3  # and one z of each changed model before
+    assert changed == [2, 3, 4] * 3  # and one z of each earlier changed model
     assert [(one.runs, one.begun) for one in variants] == [(3, 3)] * 3
 
 

@@ -1,4 +1,4 @@
-"""Walking and rewriting graphs: order, sharing, depth."""
+"""Traversing and rewriting graphs: order, sharing, depth."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Windows of pooling against a walk over every tap."""
+"""Pooling windows against a loop over every tap."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-/* A module with the packed AOT interface, as TVM writes its tables, run by the executor and by its module. */
+/* Runs a module with the packed AOT interface and tables as TVM writes them, by the executor and by its module. */
 #include <string.h>
 #include <tvm/runtime/c_backend_api.h>
 #include <tvm/runtime/crt/aot_executor.h>
@@ -65,7 +65,7 @@ static void check_executor(TVMModuleHandle library) {
   REQUIRE(TVMAotExecutor_Create(library, cpu, &executor, "default") == 0);
   REQUIRE(TVMAotExecutor_GetNumInputs(executor) == 2 && TVMAotExecutor_GetNumOutputs(executor) == 1);
   REQUIRE(TVMAotExecutor_GetInputIndex(executor, "right_0") == 1);
-  REQUIRE(TVMAotExecutor_GetInputIndex(executor, "right:0") == 1); /* as the model itself may call it */
+  REQUIRE(TVMAotExecutor_GetInputIndex(executor, "right:0") == 1); /* the name as the model may spell it */
   REQUIRE(TVMAotExecutor_GetInputIndex(executor, "right00") == -1);
   REQUIRE(TVMAotExecutor_GetInputIndex(executor, "right:") == -1);
   REQUIRE(TVMAotExecutor_GetInputIndex(executor, "right:01") == -1);
@@ -93,7 +93,7 @@ static TVMValue call(TVMModuleHandle module, const char* name, TVMValue* args, i
   return result;
 }
 
-/* Makes a module of an executor, as a host asks for it. */
+/* Creates an executor module the way a host does. */
 static TVMModuleHandle create(TVMModuleHandle library, const char* name) {
   TVMValue args[3];
   int codes[] = {kTVMModuleHandle, kDLDevice, kTVMStr};
@@ -128,7 +128,7 @@ static void check_modules(TVMModuleHandle library) {
   int codes[] = {kTVMModuleHandle, kTVMArgInt, kTVMStr};
   int code;
   REQUIRE(TVMAotExecutorModule_Register() == kTvmErrorNoError);
-  /* Hosts of microTVM know no other name than "default"; each executor has tensors of its own. */
+  /* microTVM hosts only use the name "default"; each executor has its own tensors. */
   TVMModuleHandle first = create(library, "default");
   TVMModuleHandle second = create(library, "default");
   REQUIRE(first != second);
@@ -137,7 +137,7 @@ static void check_modules(TVMModuleHandle library) {
   REQUIRE(memcmp(one, values[0], sizeof(values[0])) == 0 && memcmp(other, values[1], sizeof(values[1])) == 0);
   REQUIRE(TVMModFree(first) == 0);
   REQUIRE(memcmp(run_with(second, values[0]), values[0], sizeof(values[0])) == 0);
-  /* As many as there is room for: one handle is the library's. */
+  /* Fill the module table; the library takes one handle. */
   for (int i = 2; i < TVM_CRT_MAX_REGISTERED_MODULES; ++i) REQUIRE(create(library, "default") != NULL);
   REQUIRE(TVMFuncGetGlobal("tvm.aot_executor.create", &function) == 0);
   args[0].v_handle = library;

@@ -29,7 +29,7 @@ static int refuse(TVMValue* args, int* codes, int num_args, TVMValue* ret, int* 
   return -1;
 }
 
-/* 258 functions: the count needs both bytes. */
+/* 258 functions: the count needs two bytes. */
 enum { MANY = 258 };
 static TVMBackendPackedCFunc many_functions[MANY];
 static char many_names[2 + MANY * 5 + 1];

@@ -1,4 +1,4 @@
-/* A gate that another thread holds while the process forks: closed in the parent, open in the child. */
+/* A gate held by another thread while the process forks: closed in the parent, open in the child. */
 #define _POSIX_C_SOURCE 200809L
 #include <pthread.h>
 #include <stdio.h>
@@ -45,7 +45,7 @@ static int child(void) {
   alarm(WATCHDOG_S);
   mlfc_gate_enter(&gate);
   mlfc_gate_leave(&gate);
-  /* and once more, with threads of its own */
+  /* again, with the child's own threads */
   mlfc_gate_enter(&gate);
   if (pthread_create(&thread, NULL, ignore, NULL) != 0 || pthread_join(thread, NULL) != 0) return 1;
   mlfc_gate_leave(&gate);
@@ -65,7 +65,7 @@ int main(void) {
     return 1;
   }
   go_to(2);
-  mlfc_gate_enter(&gate); /* the parent's gate was not opened by its child */
+  mlfc_gate_enter(&gate); /* the child did not open the parent's gate */
   if (!others_ran) return 2;
   mlfc_gate_leave(&gate);
   return pthread_join(thread, NULL);

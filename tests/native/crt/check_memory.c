@@ -1,4 +1,4 @@
-/* Allocators: alignment, reuse, exhaustion, wrong frees. */
+/* Allocators: alignment, reuse, exhaustion, invalid frees. */
 #include <string.h>
 #include <tvm/runtime/crt/page_allocator.h>
 #include <tvm/runtime/crt/stack_allocator.h>
@@ -23,11 +23,11 @@ static void check_pages(void) {
     memset(blocks[count], 0xff, 200);
     ++count;
   }
-  /* 64 pages of 256 bytes in 16 KiB, less those that the manager's table and the alignment take. */
+  /* 64 pages of 256 bytes in 16 KiB, minus the pages for the manager's table and for alignment. */
   REQUIRE(count >= 60 && count < 64);
   REQUIRE(manager->Allocate(manager, 1, cpu, &other) == kTvmErrorPlatformNoMemory && other == NULL);
   REQUIRE(strstr(TVMGetLastError(), "1 pages") != NULL);
-  /* Two neighbours make room for one block of two pages; apart they do not. */
+  /* Two adjacent free blocks make room for a block of two pages; two separate ones do not. */
   REQUIRE(manager->Free(manager, blocks[3], cpu) == kTvmErrorNoError);
   REQUIRE(manager->Free(manager, blocks[5], cpu) == kTvmErrorNoError);
   REQUIRE(manager->Allocate(manager, 257, cpu, &other) == kTvmErrorPlatformNoMemory);

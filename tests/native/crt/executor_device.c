@@ -1,7 +1,7 @@
 /*
- * A device on the standard streams as the host project of microTVM makes one: its main function registers the graph
- * executor, the server the AOT executor, and the model's files define the table of functions. What is allocated is
- * counted.
+ * A device on the standard streams, structured like microTVM's host project: its main function registers the graph
+ * executor, the server registers the AOT executor, and the model's files define the function table. It counts
+ * allocated blocks.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -43,7 +43,7 @@ size_t TVMPlatformFormatMessage(char* out_buf, size_t out_buf_size_bytes, const 
 
 tvm_crt_error_t TVMPlatformTimerStart(void) { return kTvmErrorNoError; }
 
-/* No repetition is too short. */
+/* Always reports one second, so every measurement is long enough. */
 tvm_crt_error_t TVMPlatformTimerStop(double* elapsed_time_seconds) {
   *elapsed_time_seconds = 1;
   return kTvmErrorNoError;
@@ -65,7 +65,7 @@ static ssize_t write_out(void* context, const uint8_t* data, size_t num_bytes) {
   return fflush(stdout) == 0 ? (ssize_t)written : -1;
 }
 
-/* Returns how many blocks are allocated. */
+/* Returns the number of allocated blocks. */
 static int count_live(TVMValue* args, int* codes, int count, TVMValue* ret, int* ret_code, void* resource) {
   (void)args;
   (void)codes;
@@ -76,7 +76,7 @@ static int count_live(TVMValue* args, int* codes, int count, TVMValue* ret, int*
   return 0;
 }
 
-/* Starts the server again, as firmware does after a fault on its line. */
+/* Restarts the server, as firmware does after a line fault. */
 static int start_again(TVMValue* args, int* codes, int count, TVMValue* ret, int* ret_code, void* resource) {
   (void)args;
   (void)codes;

@@ -1,10 +1,10 @@
-/* Whole files in, for the test programs beside this. */
+/* Reads whole files, for the test programs in this folder. */
 #ifndef TESTS_CRT_FILES_H_
 #define TESTS_CRT_FILES_H_
 
 #include "require.h"
 
-/* Returns a file's bytes with a NUL behind them. */
+/* Returns a file's bytes, followed by a NUL. */
 static char* read_file(const char* path, size_t* size) {
   FILE* file = fopen(path, "rb");
   REQUIRE(file != NULL && fseek(file, 0, SEEK_END) == 0);

@@ -1,4 +1,4 @@
-/* The operators that graphs of the tests call. */
+/* Operators called by the tests' graphs. */
 #include <stddef.h>
 #include <string.h>
 #include <tvm/runtime/c_backend_api.h>
@@ -27,7 +27,7 @@ OPERATOR(add) {
   return 0;
 }
 
-/* Says how many dimensions its argument has, and how long the first is. */
+/* Returns the rank of its argument and the size of its first dimension. */
 OPERATOR(describe) {
   UNUSED;
   float* out = (float*)tensor(args, 1)->data;
@@ -36,7 +36,7 @@ OPERATOR(describe) {
   return 0;
 }
 
-/* Two outputs: the sum and the number of elements. */
+/* Has two outputs: the sum and the number of elements. */
 OPERATOR(summarize) {
   UNUSED;
   const DLTensor* in = tensor(args, 0);

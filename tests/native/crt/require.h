@@ -1,4 +1,4 @@
-/* What the test programs beside this demand: what is not so ends the program with a message. */
+/* Assertions of the test programs in this folder: a false condition ends the program with a message. */
 #ifndef TESTS_CRT_REQUIRE_H_
 #define TESTS_CRT_REQUIRE_H_
 

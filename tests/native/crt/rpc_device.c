@@ -1,5 +1,5 @@
 /*
- * A device on the standard streams, as firmware is one on a serial line: the RPC server, and functions that tests call.
+ * A device on the standard streams, like firmware on a serial line: the RPC server and functions that tests call.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,12 +16,12 @@
 
 static ssize_t write_out(void* context, const uint8_t* data, size_t num_bytes) {
   (void)context;
-  /* In pieces, as serial lines take them. */
+  /* Writes at most 7 bytes per call, like a serial line. */
   const size_t written = fwrite(data, 1, num_bytes > 7 ? 7 : num_bytes, stdout);
   return fflush(stdout) == 0 ? (ssize_t)written : -1;
 }
 
-/* Gives back what it was given. */
+/* Returns its argument. */
 FUNCTION(echo) {
   static TVMByteArray bytes;
   static char text[4096];
@@ -29,7 +29,7 @@ FUNCTION(echo) {
   if (count != 1) return kTvmErrorFunctionCallNumArguments;
   *ret = args[0];
   *ret_code = codes[0];
-  /* What is returned must stay while it is sent. */
+  /* The result must stay valid until it has been sent. */
   if (codes[0] == kTVMStr) {
     strncpy(text, args[0].v_str, sizeof(text) - 1);
     ret->v_str = text;
@@ -42,12 +42,12 @@ FUNCTION(echo) {
   return 0;
 }
 
-/* What the platform's timer reads, where it is built with -Dclock=calls_clock: a millisecond for each call of add. */
+/* The platform timer if built with -Dclock=calls_clock: each call of add takes one millisecond. */
 static clock_t added;
 clock_t calls_clock(void);
 clock_t calls_clock(void) { return added; }
 
-/* Adds the second tensor of float32 to the first, into the third. */
+/* Adds two float32 tensors into the third. */
 FUNCTION(add) {
   const DLTensor* out = (const DLTensor*)args[2].v_handle;
   int64_t elements = 1;
@@ -61,7 +61,7 @@ FUNCTION(add) {
   return 0;
 }
 
-/* Says how often there was something to add. */
+/* Returns the number of additions. */
 FUNCTION(calls_of_add) {
   UNUSED;
   ret->v_int64 = (int64_t)(added / (CLOCKS_PER_SEC / 1000));
@@ -69,21 +69,21 @@ FUNCTION(calls_of_add) {
   return 0;
 }
 
-/* Fails with its argument as the text. */
+/* Fails with its argument as the message. */
 FUNCTION(refuse) {
   UNUSED;
   TVMAPISetLastError(args[0].v_str);
   return -1;
 }
 
-/* Logs its first argument as often as the second says. */
+/* Logs its first argument as many times as its second argument. */
 FUNCTION(say) {
   UNUSED;
   for (int64_t i = 0; i < args[1].v_int64; ++i) TVMLogf("%s\n", args[0].v_str);
   return 0;
 }
 
-/* Does not answer any more. */
+/* Stops answering. */
 FUNCTION(hang) {
   UNUSED;
   for (;;) {
@@ -98,7 +98,7 @@ FUNCTION(leave) {
 
 static microtvm_rpc_server_t server;
 
-/* Starts again, as a board does that was reset. */
+/* Restarts, like a board after a reset. */
 FUNCTION(restart) {
   UNUSED;
   TVMLogf("going down");

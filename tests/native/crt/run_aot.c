@@ -1,6 +1,6 @@
 /*
- * Runs a module with the C interface on each of several inputs: run_aot kws|ad INPUTS, outputs to standard output. Its
- * workspace is a stack of exactly the bytes that the module's header says.
+ * Runs a module with the C interface on several inputs: run_aot kws|ad INPUTS, outputs to standard output. The
+ * workspace is a stack of exactly the size that the module's header declares.
  */
 #include <string.h>
 #include <tvm/runtime/crt/platform.h>

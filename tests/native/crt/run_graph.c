@@ -1,6 +1,6 @@
 /*
- * Runs a graph on each of several int8 inputs: run_graph GRAPH PARAMS load|link|module INPUT_NAME INPUTS, outputs to
- * standard output.
+ * Runs a graph on several int8 inputs: run_graph GRAPH PARAMS load|link|module INPUT_NAME INPUTS, outputs to standard
+ * output.
  */
 #include <string.h>
 #include <tvm/runtime/crt/crt.h>

@@ -1,6 +1,6 @@
-/* Tiles of AMX in plain C, in place of the compiler's: for processors without them. What the instructions leave
- * undefined, or fault at, ends the program: products of tiles before there are sizes, of sizes that do not fit, and
- * memory sizes beyond a tile's. `open_tiles` tells whether a program has given its tiles back.
+/* AMX tiles in plain C, in place of the compiler's intrinsics, for processors without AMX. Anything that the
+ * instructions leave undefined or fault on ends the program: tile products before tiles are configured or with sizes
+ * that do not match, and memory accesses beyond a tile. `open_tiles` returns 1 until the program releases its tiles.
  */
 #include <stdint.h>
 #include <stdlib.h>
@@ -101,7 +101,7 @@ static UNUSED float of_bfloat(const uint8_t *place) {
   return value;
 }
 
-/* but for subnormal numbers, which the instruction takes and makes zero */
+/* as the instruction, except that subnormal numbers are not flushed to zero */
 static UNUSED void tile_dpbf16ps(int sums, int a, int b) {
   require(tiles.open && sums != a && sums != b && a != b);
   require(tiles.rows[sums] == tiles.rows[a] && tiles.bytes[sums] == tiles.bytes[b]);

@@ -1,4 +1,4 @@
-/* What the functions of CMSIS-NN compute, from their documentation and TFLite's arithmetic, element by element. */
+/* The functions of CMSIS-NN according to their documentation and TFLite's arithmetic, element by element. */
 #include "arm_nnfunctions.h"
 
 #include <string.h>
@@ -16,7 +16,7 @@ static int8_t limited(int32_t value, int32_t low, int32_t high) {
   return (int8_t)(value < low ? low : value > high ? high : value);
 }
 
-/* the memory that was asked for is there and may be written to */
+/* checks that the requested buffer exists, and overwrites it */
 static arm_cmsis_nn_status fill(const cmsis_nn_context *ctx, int32_t wanted) {
   if (wanted > ctx->size || (wanted > 0 && ctx->buf == 0)) return ARM_CMSIS_NN_ARG_ERROR;
   if (wanted > 0) memset(ctx->buf, 0x55, (size_t)wanted);

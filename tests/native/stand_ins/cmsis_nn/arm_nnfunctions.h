@@ -1,4 +1,4 @@
-/* The functions of CMSIS-NN that generated code calls, declared as its documentation states them, for tests. */
+/* The CMSIS-NN functions that generated code calls, declared as documented, for tests. */
 #ifndef ARM_NNFUNCTIONS_H
 #define ARM_NNFUNCTIONS_H
 

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: 0BSD */
-/* A stand-in for NVIDIA's driver: libcuda.so.1 whose two GPUs are this processor, and whose machine code is a shared
+/* A stand-in for NVIDIA's driver: a libcuda.so.1 with two GPUs that are this processor; its machine code is a shared
  * library.
  *
- * Work waits in the stream until somebody waits for it, as late as a GPU may begin. CUDA_STAND_IN_FAIL=<function>=<code>
- * lets one function fail.
+ * Work stays in the stream until the host waits for it, which is as late as a GPU may start.
+ * CUDA_STAND_IN_FAIL=<function>=<code> makes one function fail.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -40,7 +40,7 @@ typedef int (*run_t)(call_t, const unsigned *, const unsigned *, unsigned, void 
 
 struct module {
   void *context;
-  void *library; /* NULL for a GPU's machine code, which is loaded but does not run here */
+  void *library; /* NULL for a GPU's machine code, which loads but cannot run here */
   run_t run;
   char *image;
   size_t size;
@@ -71,7 +71,7 @@ static struct {
 static uint64_t used_bytes;
 static struct work *first_work, **last_work = &first_work;
 static char contexts[DEVICES];
-static __thread void *held[MAX_HELD]; /* the thread's contexts, the last of which is the current one */
+static __thread void *held[MAX_HELD]; /* the thread's context stack; the last one is current */
 static __thread int held_count;
 static int sticky, fail_code, modules;
 
@@ -290,7 +290,7 @@ static int event_synchronize(void *event) {
   return drain();
 }
 
-/* a millisecond for each event in between */
+/* one millisecond per event in between */
 static int event_elapsed_time(float *milliseconds, void *start, void *end) {
   *milliseconds = (float)((intptr_t)end - (intptr_t)start);
   return SUCCESS;
@@ -321,7 +321,7 @@ static int module_load(struct module **out, const char *image, unsigned count, i
   }
   if (memcmp(image, "\177ELF", 4) != 0) {
     for (unsigned index = 0; index < count; ++index) {
-      if (options[index] == 5) { /* the log of the driver's compiler */
+      if (options[index] == 5) { /* the compile log of the driver */
         snprintf(values[index], 256, "ptxas application ptx input, line 1; fatal : not compiled by a stand-in");
       }
     }
@@ -353,7 +353,7 @@ static int module_load(struct module **out, const char *image, unsigned count, i
 
 static int module_unload(struct module *module) {
   if (first_work != NULL) {
-    return LAUNCH_FAILED; /* its kernels may still be under way */
+    return LAUNCH_FAILED; /* its kernels may still be running */
   }
   --modules;
   if (module->library != NULL) {

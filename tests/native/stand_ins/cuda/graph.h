@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: 0BSD */
-/* Graphs of launches, a part of the stand-in for NVIDIA's driver: they run in the last order that they allow. */
+/* Graphs of launches, a part of the stand-in for NVIDIA's driver: nodes run in the last order that dependencies
+ * allow. */
 enum { MAX_NODES = 512, MAX_EARLIER = 64 };
 
 struct node_parameters {
@@ -10,7 +11,7 @@ struct node_parameters {
 };
 
 struct node {
-  struct function *function; /* NULL for a mark */
+  struct function *function; /* NULL for an event */
   unsigned grid[3], block[3], shared;
   uint64_t values[MAX_PARAMETERS];
   int earlier[MAX_EARLIER];
@@ -32,7 +33,7 @@ static int graph_destroy(struct graph *graph) {
   return SUCCESS;
 }
 
-/* handles of nodes count from 1 */
+/* node handles count from 1 */
 static int add_node(void **out, struct graph *graph, void *const *earlier, size_t count, struct node **made) {
   if (graph->count == MAX_NODES || count > MAX_EARLIER) {
     return OUT_OF_MEMORY;
@@ -81,7 +82,7 @@ static int graph_instantiate(struct graph **out, const struct graph *graph, unsi
   return flags == 0 && current() != NULL ? SUCCESS : INVALID_VALUE;
 }
 
-/* the last node that may run comes first: whatever need not wait for what stands before it does not */
+/* takes the last ready node, so a node runs before earlier ones that it does not depend on */
 static struct node *take_ready(struct graph *graph) {
   for (int index = graph->count - 1; index >= 0; --index) {
     struct node *node = &graph->nodes[index];

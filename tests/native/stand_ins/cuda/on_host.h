@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: 0BSD */
-/* CUDA C++ as C++17 for a processor: kernels run here, item after item, each to the next barrier before any goes on. */
+/* CUDA C++ as C++17 for the host: each work item runs to the next barrier before any passes it. */
 #ifndef ON_HOST_H
 #define ON_HOST_H
 
@@ -17,7 +17,7 @@
 #define __forceinline__ inline
 #define __launch_bounds__(...)
 #define __align__(n) __attribute__((aligned(n)))
-/* one group runs at a time, so its memory may be the program's */
+/* groups run one at a time, so shared memory may be static */
 #define __shared__ static
 
 #define ON_HOST_VECTORS(kind, type)                                                                        \
@@ -68,7 +68,7 @@ static inline uint3 place_of(unsigned number) {
   return {number % blockDim.x, number / blockDim.x % blockDim.y, number / blockDim.x / blockDim.y};
 }
 
-/* runs the items of a group from barrier to barrier; false if some end while others wait */
+/* runs the items of a group from barrier to barrier; false if some return while others wait */
 static bool run_group(std::vector<Item> &items) {
   for (Item &item : items) {
     getcontext(&item.context);
@@ -139,7 +139,7 @@ static inline float __uint_as_float(unsigned bits) {
   return x;
 }
 
-/* what the stand-in for the driver calls: 0, or 1 where items do not meet at a barrier */
+/* the entry point for the driver stand-in; returns 1 if some items do not reach a barrier, else 0 */
 extern "C" int on_host_run(on_host::Call call, const unsigned *grid, const unsigned *block, unsigned shared_bytes,
                            void **parameters) {
   std::vector<char> shared(shared_bytes);
@@ -165,7 +165,7 @@ extern "C" int on_host_run(on_host::Call call, const unsigned *grid, const unsig
   return 0;
 }
 
-/* stands behind the kernels, once for each */
+/* follows the kernels, once for each */
 #define ON_HOST_KERNEL(name)                                                            \
   extern "C" void on_host_call_##name(void **values) { on_host::spread(name, values); } \
   extern "C" const int on_host_parameters_##name;                                       \

@@ -1,4 +1,4 @@
-/* What ESP-IDF's start-up does last. */
+/* The last step of ESP-IDF's start-up. */
 void app_main(void);
 
 int main(void) {

@@ -5,7 +5,7 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
 static pthread_t first;
 static void (*entry_of_core1)(void);
-static int waiting[2]; /* messages to each core */
+static int waiting[2]; /* number of messages to each core */
 static int asked;
 
 static int this_core(void) { return !pthread_equal(pthread_self(), first); }

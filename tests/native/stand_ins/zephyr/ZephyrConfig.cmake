@@ -1,5 +1,5 @@
-# The part of Zephyr's CMake functions that projects use, for a program of this machine. What they do is from Zephyr's
-# documentation. CONFIG is a file with the values of Kconfig's symbols, LOG one that calls without an effect here go to.
+# The Zephyr CMake functions that projects use, implemented for a host program according to Zephyr's documentation.
+# CONFIG is a file with the values of Kconfig's symbols. LOG is a file that records calls without an effect here.
 cmake_minimum_required(VERSION 3.20)
 project(stand_in LANGUAGES C ASM)
 include(${CONFIG})

@@ -1,4 +1,4 @@
-/* What DLPack 0.7 declares, the version that TVM 0.14 comes with, and nothing else: newer names are errors here. */
+/* The declarations of DLPack 0.7, the version that TVM 0.14 ships, and nothing newer: newer names are errors. */
 #ifndef DLPACK_DLPACK_H_
 #define DLPACK_DLPACK_H_
 

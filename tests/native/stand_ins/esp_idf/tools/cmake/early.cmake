@@ -1,4 +1,4 @@
-# What a component's file runs in before there is a project: no targets, and nothing may be written.
+# The environment of a component's file before the project exists: without targets, and without writing files.
 set(CMAKE_BUILD_EARLY_EXPANSION 1)
 
 macro(idf_component_register)

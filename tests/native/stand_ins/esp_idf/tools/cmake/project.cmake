@@ -1,4 +1,4 @@
-# The part of ESP-IDF's build system that projects use, for a program of this machine. What it does is from Espressif's
+# The part of ESP-IDF's build system that projects use, implemented for a host program according to Espressif's
 # documentation. CONFIG is a file with the values of Kconfig's symbols.
 include(${CONFIG})
 
@@ -23,7 +23,7 @@ macro(project name)
   set(others)
   foreach(folder ${CMAKE_SOURCE_DIR}/main ${EXTRA_COMPONENT_DIRS})
     get_filename_component(folder ${folder} ABSOLUTE)
-    # the first pass, in which components only say what they are
+    # the first pass, in which components only declare themselves
     execute_process(
       COMMAND ${CMAKE_COMMAND} -DCOMPONENT=${folder} -P $ENV{IDF_PATH}/tools/cmake/early.cmake
       COMMAND_ERROR_IS_FATAL ANY)
@@ -34,7 +34,7 @@ macro(project name)
       list(APPEND others ${COMPONENT_LIB})
     endif()
   endforeach()
-  # the component main may use every other
+  # the component main may use all others
   target_link_libraries(__idf_main PUBLIC ${others})
   add_executable(${name}.elf $ENV{IDF_PATH}/start.c)
   target_link_libraries(${name}.elf PRIVATE __idf_main)

@@ -1,4 +1,4 @@
-"""Small models with open extents, for tests of archives and programs."""
+"""Small models with dynamic dimensions, for tests of archives and programs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Array = npt.NDArray[Any]
 
 
 def two_layers(high: int = LARGEST, low: int = 1) -> tuple[ir.IRModule, dict[str, Array]]:
-    """Return a model of two dense layers and a softmax whose rows are open."""
+    """Return a model of two dense layers and a softmax with a dynamic number of rows."""
     batch = Symbol("batch", low, high)
     x = ir.Var("x", ir.TensorType((batch.dim, 8), "float32"))
     weights = [ir.Var(name, ir.TensorType(shape, "float32")) for name, shape in (("w1", (16, 8)), ("w2", (4, 16)))]

@@ -354,7 +354,7 @@ def bidirectional(
     name: str, kind: str, *, is_lstm: bool = False, time_major: bool = False, merges: bool = True,
     asymmetric: bool = False, auxiliary: str = "",
 ) -> Layer:  # fmt: skip
-    """Return a bidirectional layer; ``x`` is also its auxiliary input, with weights ("crossed") or without ("stacked")."""
+    """Return a bidirectional layer; an auxiliary input has weights ("crossed") or has none ("stacked")."""
     given = _Inputs(len(name), kind)
     steps, batch, size, widths = 3, 2, 5, (6, 6 if is_lstm else 4)
     crossed = auxiliary == "crossed"

@@ -129,7 +129,7 @@ def main() -> None:
     )
     parser.add_argument("--save", metavar="NAME", help="keep the latency table's figures under this name")
     parser.add_argument(
-        "--page", metavar="NAME", help="write the latency table of the documentation from these figures, and end"
+        "--page", metavar="NAME", help="only write the documentation's latency table from these figures"
     )
     parser.add_argument("--markdown", action="store_true", help="print Markdown tables")
     options = parser.parse_args()

@@ -42,7 +42,7 @@ def wall_us(run: Callable[[], object]) -> float:
 
 
 def ours(path: Any) -> tuple[float, float, float, int]:
-    """Return the microseconds of a run, of one with separate launches, and of all kernels, and the number of kernels."""
+    """Return the microseconds of a run, of one with separate launches, and of all kernels, and the kernel count."""
     module, params = mlfc.import_model(path)
     api = mlfc.cuda(0).api
     assert isinstance(api, CudaApi)

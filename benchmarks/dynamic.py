@@ -39,7 +39,7 @@ def _lowered(layer: Layer, extent: Any) -> LoweredGroup:
 
 
 def _repeated(name: str, group: LoweredGroup) -> str:
-    """Return a C function that calls a kernel many times, because a call from Python takes longer than small kernels."""
+    """Return a C function that calls a kernel many times, as Python calls take longer than small kernels."""
     count = len(group.prim.params) + bool(group.prim.scratch)
     arguments = ", ".join([*(f"arrays[{index}]" for index in range(count)), *["extent"] * len(group.prim.symbols)])
     return f"""

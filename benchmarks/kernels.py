@@ -197,7 +197,7 @@ def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--registers", type=int, default=32)
-    parser.add_argument("--cpu", help="a processor whose abilities templates use, instead of only so many registers")
+    parser.add_argument("--cpu", help="a processor whose features templates use, in place of --registers")
     parser.add_argument("--seconds", type=float, default=0.4)
     parser.add_argument("--only", default="", help="part of the layer's name")
     parser.add_argument("--kinds", nargs="+", default=["float32", "int8"])

@@ -145,7 +145,7 @@ def _number(number: int | None) -> str:
 
 
 def table(models: Sequence[Model], boards: Sequence[str] = BOARDS) -> Table:
-    """Return the table of the models in CONSTANTS, on the boards with these names."""
+    """Return the table of the models in RAW_CONSTANTS, on the boards with these names."""
     result = Table(title="Firmware under QEMU; ratios are over TensorFlow Lite Micro with CMSIS-NN")
     for heading in _HEADINGS:
         result.add_column(heading, justify="left" if heading in _TEXTS else "right")

@@ -37,7 +37,7 @@ class Peer:
     package: str
     suffixes: tuple[str, ...]
     prepare: Callable[[Path, Inputs, int], Runner]
-    environment: str | None = None  # name of its own environment, if it requires one
+    environment: str | None = None  # name of its environment, if it requires a separate one
 
     @cached_property
     def version(self) -> str | None:

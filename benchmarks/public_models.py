@@ -64,7 +64,7 @@ class PublicModel:
 
     @property
     def is_here(self) -> bool:
-        """Whether the cached file is complete."""
+        """True if the cached file is complete."""
         return self.path.is_file() and hashlib.sha256(self.path.read_bytes()).hexdigest() == self.sha256
 
 

@@ -406,7 +406,7 @@ def test_dimensions_of_torch_export_keep_names_and_bounds() -> None:
 
 
 class Fading(nn.Module):
-    """Adds a running sum of the rows, which halves in each call."""
+    """A module that adds a running sum of the rows, which halves in each call."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -32,7 +32,7 @@ def _one_registry() -> Generator[None, None, None]:
 
 
 class Mlp(nn.Module):
-    """Returns its result, a size, None, and its input."""
+    """A network that returns its result, a size, None, and its input."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,7 +1,7 @@
 """Run a model with a runtime that requires its own environment: IREE or Apache TVM.
 
 The Python of that environment runs it as ``python peer_worker.py NAME MODEL INPUTS.npz THREADS``. It prints ``ready``
-or an error. For each line with a number on standard input it then makes so many runs and prints their seconds. It
+or an error. For each line with a number on standard input it then runs that many times and prints the seconds. It
 requires numpy, onnx and the runtime's packages, and nothing of mlfc.
 """
 

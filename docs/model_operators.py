@@ -141,7 +141,7 @@ def _families() -> str:
 
 
 def _unmeasured(names: Sequence[str]) -> list[str]:
-    """Return the lines that list operators for which no such model is made."""
+    """Return the lines that list operators that are not measured."""
     listed = ", ".join(f"`{name}`" for name in names)
     text = f"Imported, too, but not measured with a single node: {listed}."
     return textwrap.wrap(text, 100, break_on_hyphens=False, break_long_words=False)

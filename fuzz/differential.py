@@ -421,7 +421,7 @@ def _batch(make: Callable[[int, int], Sample], seed: int, numbers: Sequence[int]
 class Known:
     """A documented difference: patterns of the operators, the title and the cause, and the reason.
 
-    `wrong` entries also apply where ONNX's reference gives a third result.
+    `wrong` entries also apply where ONNX's reference returns a third result.
     """
 
     reason: str

@@ -42,7 +42,7 @@ class DynamicCall:
 
     @cached_property
     def function(self) -> ir.Function:
-        """The call as a fused group; raises what the type rule raises."""
+        """The call as a fused group; errors of the type rule propagate."""
         return group(self.spec, {extent: symbol.dim for extent, symbol in self.symbols.items()})
 
     def alone(self) -> Iterator[DynamicCall]:

@@ -64,7 +64,7 @@ def one(value: Any) -> Expr:
 
 
 def counting() -> IRModule:
-    """Apply x * 2 + relu(x) as often as the input says."""
+    """Return a module that repeats x * 2 + relu(x); the number of iterations is an input."""
     count, x = Var("count", INTEGER), Var("x", floats(2, 3))
     head, functions = loop(
         "again",
@@ -89,7 +89,7 @@ def counting_means(inputs: Mapping[str, Array]) -> list[Array]:
 
 
 def swapping() -> IRModule:
-    """Compute Fibonacci numbers: the two loop-carried values are swapped in each iteration."""
+    """Return a module that computes Fibonacci numbers: each iteration swaps the two loop-carried values."""
     count = Var("count", INTEGER)
     head, functions = loop(
         "swap",
@@ -111,7 +111,7 @@ def swapping_means(inputs: Mapping[str, Array]) -> list[Array]:
 
 
 def growing(high: int) -> IRModule:
-    """Concatenate the state with itself in each iteration, so that its shape changes; the bound is `high`."""
+    """Return a module that concatenates the state with itself in each iteration, so its shape changes, up to `high`."""
     rows, start = Symbol("rows", 1, high), Symbol("start", 1, 4)
     count, x = Var("count", INTEGER), Var("x", floats(start.dim, 2))
     state = floats(rows.dim, 2)
@@ -143,7 +143,7 @@ def growing_means(inputs: Mapping[str, Array]) -> list[Array]:
 
 
 def branching() -> IRModule:
-    """Call one of two functions whose results have different shapes."""
+    """Return a module that calls one of two functions, whose results have different shapes."""
     rows, flag = Symbol("rows", 1, 50), Var("flag", BOOL)
     x = Var("x", floats(rows.dim, 4))
     given, chosen = floats(rows.dim, 4), Symbol("chosen", 1, 100)
@@ -165,7 +165,7 @@ def branching_means(inputs: Mapping[str, Array]) -> list[Array]:
 
 
 def choosing() -> IRModule:
-    """Return as many rows as the input says: a dimension is the value of a tensor."""
+    """Return a module with as many result rows as an input says: a dimension is the value of a tensor."""
     rows, count = Symbol("rows", 1, 60), Symbol("count", 0, 60)
     x, wanted = Var("x", floats(rows.dim, 3)), Var("wanted", INTEGER)
     table = ir.call("zeros", [], shape=(count.dim, 3), dtype="float32")
@@ -180,7 +180,7 @@ def choosing_means(inputs: Mapping[str, Array]) -> list[Array]:
 
 
 def collecting() -> IRModule:
-    """Append to a list in a loop, and combine its elements in two ways."""
+    """Return a module that appends to a list in a loop, and combines its elements in two ways."""
     turns = Symbol("turns", 0, 1000)
     count, x = Var("count", INTEGER), Var("x", floats(2, 2))
     items = ir.ListType(floats(2, 2))
@@ -210,7 +210,7 @@ def collecting_means(inputs: Mapping[str, Array]) -> list[Array]:
 
 
 def trading() -> IRModule:
-    """Swap two lists in each iteration of a loop; return their lengths."""
+    """Return a module that swaps two lists in each iteration of a loop, and returns their lengths."""
     count, x = Var("count", INTEGER), Var("x", floats(2))
     items = ir.ListType(floats(2))
     head, functions = loop(
@@ -232,7 +232,7 @@ def trading_means(inputs: Mapping[str, Array]) -> list[Array]:
 
 
 def picking() -> IRModule:
-    """Return the largest elements, as many as the input says, possibly none."""
+    """Return a module that selects the k largest elements, where k is an input and may be 0."""
     count = Symbol("count", 0, 3)
     x, wanted = Var("x", floats(5)), Var("wanted", INTEGER)
     body = Tuple((ir.call("topk", [x], k=count.dim, axis=0), wanted))

@@ -30,7 +30,7 @@ def two_layers(high: int = LARGEST, low: int = 1) -> tuple[ir.IRModule, dict[str
 
 
 def expected(x: Array, params: dict[str, Array]) -> Array:
-    """Return what `two_layers` computes, in float64."""
+    """Return the result of `two_layers` in float64."""
     wide = {name: value.astype(np.float64) for name, value in params.items()}
     hidden = np.maximum(x @ wide["w1"].T + wide["b1"], 0)
     scores = np.exp(hidden @ wide["w2"].T)

@@ -1,4 +1,4 @@
-"""Kernels on an 8-bit core with 16-bit int: the same results as on the host, and no data on the stack."""
+"""Kernels on an 8-bit core with 16-bit int: the host's results, and data that never runs into the stack."""
 
 from __future__ import annotations
 

@@ -135,8 +135,8 @@ def misbehaving(folder: Path, board: Board, what: str) -> Path:
         return built(folder, board, main)
     deeds[0] = f"volatile uintptr_t place = {NOWHERE.get(board.name, 0)}U; (void)*(volatile int *)place;"
     if board.arch == "cortex-m":
-        # If the vector table can be moved, as on the M4's board, the next interrupt, which is the counter's, finds an
-        # empty one.
+        # Where this address accepts writes, as on the M4's board, the push does not fault. The counter's interrupt,
+        # pended here, then fails because the memory has not kept the pushed registers.
         load = f"ldr r0, ={board.ram.origin - 64:#x}; ldr r1, =0xE000ED04; ldr r2, =0x04000000"
         move = f"{load}; mov sp, r0; push {{r0}}; str r2, [r1]"
         deeds.insert(1, '__asm volatile("udf #0");')

@@ -1,4 +1,4 @@
-"""Archives of every version give one record, and migrate to version 7 without loss."""
+"""Archives of every version are read into the same record, and migrate to version 7 without loss."""
 
 from __future__ import annotations
 

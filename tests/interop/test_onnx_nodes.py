@@ -190,7 +190,7 @@ def _claimed() -> tuple[Case, ...]:
 
 
 def _merged(cases: list[Case]) -> tuple[ir.IRModule, dict[str, Array], list[tuple[Case, int]]]:
-    """Return one module that computes all cases, its parameters, and the first output of each case."""
+    """Return a module of all cases, its parameters, and each case's first output; fail if one is not imported."""
     variables: list[ir.Var] = []
     bodies: list[ir.Expr] = []
     names: list[str] = []

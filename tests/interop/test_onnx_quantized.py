@@ -1,4 +1,4 @@
-"""Models in all forms of ONNX Runtime's quantizer give exactly ONNX Runtime's unfused results."""
+"""Models in all forms of ONNX Runtime's quantizer compute exactly ONNX Runtime's unfused results."""
 
 from __future__ import annotations
 

@@ -94,7 +94,7 @@ def test_threads_of_a_session() -> None:
     finally:
         mlfc.set_num_threads(before)
     kinds = [session._source.factory.parallel for session in (single, several)]
-    assert kinds == [False, None]  # None: if it pays for the model
+    assert kinds == [False, None]  # None: threads only where they pay off
     np.testing.assert_array_equal(*(session.run(None, {"image": IMAGE})[0] for session in (single, several)))
 
 

@@ -1,1 +1,1 @@
-"""Comparisons with peers; ``python -m benchmarks`` prints the tables."""
+"""Comparisons with other runtimes; ``python -m benchmarks`` prints the tables."""

@@ -51,15 +51,15 @@ COUNTED = ["digits_int8", "kws_ref_model", "densenet121"]
 
 # downloads models from the package index; takes an hour
 PUBLIC = "public"
-# the same models, with open dimensions: minutes
+# the same models with dynamic dimensions; takes minutes
 OPEN = "open"
-# searches kernels' parameters; takes up to an hour
+# searches kernel parameters; takes up to an hour
 TUNING = "tuning"
 LONG = (PUBLIC, OPEN, TUNING)
 
 
 def _tables(options: argparse.Namespace, folder: Path) -> dict[str, Callable[[], Sequence[Table]]]:
-    """Return what makes each table, by name."""
+    """Return the function that makes each table, by name."""
     models, seconds = options.models, options.seconds
     return {
         "memory": lambda: [memory.table(find(models))],
@@ -129,11 +129,11 @@ def main() -> None:
     )
     parser.add_argument("--save", metavar="NAME", help="keep the latency table's figures under this name")
     parser.add_argument(
-        "--page", metavar="NAME", help="write the latency table of the documentation from these figures, and end"
+        "--page", metavar="NAME", help="only write the documentation's latency table from these figures"
     )
     parser.add_argument("--markdown", action="store_true", help="print Markdown tables")
     options = parser.parse_args()
-    mlfc.set_num_threads(1)  # tables of more set their own
+    mlfc.set_num_threads(1)  # tables with more threads set the number themselves
     if options.page:
         latency.write_page(options.page)
         return

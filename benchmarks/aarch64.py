@@ -1,7 +1,7 @@
-"""Code for AArch64 processors that are not here: instructions, and cycles by models of LLVM.
+"""Generated code for AArch64 processors without hardware: instruction counts, and cycles by LLVM's processor models.
 
-Instructions are counted under QEMU. Cycles are what LLVM's model of a processor says of each piece of straight code, as
-often as it ran: data is in the nearest cache, and branches are foreseen.
+QEMU counts instructions. Cycles are LLVM's estimate for each basic block times its execution count; the model assumes
+that all data is in the L1 cache and all branches are predicted.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ FLOATS = ["digits", "kws_ref_model_float32", "pretrainedResnet", "squeezenet"]
 BYTES = ["kws_ref_model", "pretrainedResnet_quant", "vww_96_int8"]
 AARCH64 = "aarch64-linux-gnu"
 _DOTS = "-mcpu=generic+v8_2a+dotprod"
-_TILES = "c -mcpu=neoverse-n2"  # templates with products of matrices of bytes
+_TILES = "c -mcpu=neoverse-n2"  # has templates with int8 matrix multiply instructions
 _CPU = "max,sve-default-vector-length=32"
 _TURNS = 50
 _ANALYZED = ("-mtriple=aarch64", "-mattr=+dotprod,+i8mm,+sve", f"-iterations={_TURNS}", "-instruction-info=0")
-_OLDEST = 17  # LLVM with a model of Neoverse V1
+_OLDEST = 17  # first LLVM with a model of Neoverse V1
 _MAIN = """\
 #include <stdint.h>
 #include <stdlib.h>
@@ -53,7 +53,7 @@ int main(void) {{
 _ENDS = re.compile(r"\s*(b|bl|br|blr|ret|cbn?z|tbn?z|svc|b\.\w+)\s")
 
 Code: TypeAlias = "tuple[str, ...]"
-"""Instructions that run one behind the other, as hexadecimal words."""
+"""The instructions of a basic block, as hexadecimal words."""
 
 
 def _main_text(factory: Factory) -> str:
@@ -80,7 +80,7 @@ def _program(factory: Factory, flags: tuple[str, ...], folder: Path) -> list[str
 
 
 def _trace(command: list[str], place: Path, **variables: str) -> Counter[tuple[int, Code]]:
-    """Return how often pieces of code ran, by address."""
+    """Return the execution count of basic blocks, by address and code."""
     tracing = ["-d", "in_asm,exec,nochain", "-D", str(place)]
     subprocess.run([command[0], *tracing, *command[1:]], check=True, env=os.environ | variables)
     code: dict[int, list[str]] = {}
@@ -102,14 +102,14 @@ def _trace(command: list[str], place: Path, **variables: str) -> Counter[tuple[i
 
 
 def run_once(command: list[str], place: Path) -> Counter[Code]:
-    """Return how often pieces of code run when the model runs once."""
+    """Return the execution count of basic blocks in one run of the model."""
     pieces = _trace(command, place, TWICE="1")
     pieces.subtract(_trace(command, place))
     starts = {address: code for (address, code), count in pieces.items() if count > 0}
     rest = {address: pieces[address, code] for address, code in starts.items()}
     found: Counter[Code] = Counter()
     for address, code in sorted(starts.items()):
-        # QEMU cuts code where a page ends
+        # QEMU splits blocks at page boundaries
         behind = address + 4 * len(code)
         if behind % 4096 == 0 and behind in starts and not _ENDS.match(disassembled(code[-1:])[0] + " "):
             both = min(rest[address], rest[behind])
@@ -129,7 +129,7 @@ def disassembled(words: tuple[str, ...]) -> list[str]:
 
 
 def _tool(name: str) -> str:
-    """Return a program of LLVM, of a version that has the model."""
+    """Return the path of an LLVM program whose version has the model."""
     names = [name, *(f"{name}-{version}" for version in range(30, _OLDEST - 1, -1))]
     for path in filter(None, map(which, names)):
         said = subprocess.run([path, "--version"], capture_output=True, text=True, check=True).stdout
@@ -139,7 +139,7 @@ def _tool(name: str) -> str:
 
 
 def cycles(pieces: Counter[Code], processor: str) -> float:
-    """Return the cycles of all pieces on a processor of which LLVM has a model."""
+    """Return the cycles of all blocks on a processor for which LLVM has a model."""
     order = list(pieces)
     texts = iter(disassembled(tuple(word for code in order for word in code)))
     lines = []
@@ -162,12 +162,12 @@ class _Build:
 
     @property
     def size(self) -> int:
-        """The bytes of the library but constants."""
+        """The bytes of the library without constants."""
         return (self.folder / "model.so").stat().st_size - self.factory.code.sizes.constants
 
 
 def _compared(builds: Sequence[_Build], processor: str) -> list[str]:
-    """Return the columns of two builds: instructions, their ratio, cycles and their ratio."""
+    """Return the columns for two builds: instructions, their ratio, cycles and their ratio."""
     ran = [run_once(_program(build.factory, build.flags, build.folder), build.folder / "trace") for build in builds]
     counts = [sum(len(code) * count for code, count in pieces.items()) for pieces in ran]
     times = [cycles(pieces, processor) for pieces in ran]
@@ -211,14 +211,14 @@ def _table(title: str, columns: Sequence[str], rows: Iterable[tuple[str, Sequenc
 
 
 def vectors(models: Sequence[Model], folder: Path) -> Table:
-    """Return the table of vectors of 256 bits."""
+    """Return the table of 256-bit vectors."""
     columns = ("instructions, NEON", "SVE", "ratio", "cycles, NEON", "SVE", "ratio", "bytes of -mcpu=auto", "/ one's")
     title = "kernels for Neoverse V1 with vectors of 256 bits (SVE), and with NEON"
     return _table(title, columns, ((model.name, _of_vectors(model, folder)) for model in models))
 
 
 def dots(models: Sequence[Model], folder: Path) -> Table:
-    """Return the table of dot products."""
+    """Return the table of dot product instructions."""
     columns = ("instructions, usual", "by i8mm's tile", "ratio", "cycles, usual", "by i8mm's tile", "ratio")
     title = "kernels for Neoverse N1 with dot products of bytes, and with those of bytes with a sign"
     return _table(title, columns, ((model.name, _of_dots(model, folder)) for model in models))

@@ -47,7 +47,7 @@ def peak_after(action: Callable[[], object]) -> tuple[float, int, int]:
     """Return the seconds of an action, the memory before it (0 except on Linux), and the peak memory."""
     status, before = Path("/proc/self/status"), 0
     if status.exists():
-        # 5 resets the peak to the memory in use
+        # writing 5 resets the peak to the memory in use
         Path("/proc/self/clear_refs").write_text("5")
         before = _field(status, "VmRSS")
     start = time.perf_counter()
@@ -155,7 +155,7 @@ def table(folder: Path, mebibytes: int = 1024) -> Table:
     exported = step("export_large", folder, mebibytes)
     tar = tar_seconds(folder / "large.tar", folder)
     largest = exported["largest"]
-    # the goal is 1.3 times the file in total; the weights, in memory before the export, count as the file
+    # the target is 1.3 times the file in total; the weights, in memory before the export, count as the file
     goal = 0.3 * largest
     loaded = step("load_large", folder, mebibytes)
     (folder / "large.tar").unlink()

@@ -1,6 +1,6 @@
-"""Attention beside ONNX Runtime, one thread, interleaved in one process: ``python -m benchmarks attention``.
+"""Attention compared with ONNX Runtime, one thread, interleaved in one process: ``python -m benchmarks attention``.
 
-Times are the thread's own, so other work on the machine disturbs them less.
+Times are the thread's CPU time, which other work on the machine disturbs less.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ TARGETS = ("c -mcpu=native", "llvm -mcpu=native")
 
 @dataclass(frozen=True)
 class Size:
-    """An attention: what it is, heads of queries and of keys, positions of both, size of a head."""
+    """An attention: its name, numbers of query and key heads, lengths of queries and keys, and head size."""
 
     name: str
     heads: int
@@ -41,7 +41,7 @@ class Size:
         return 2 * self.heads * scores * self.size
 
     def model(self) -> onnx.ModelProto:
-        """Return the model: ONNX's operator, tensors by heads."""
+        """Return the model: ONNX's operator on tensors that are separated by head."""
         shapes = {
             "q": (1, self.heads, self.queries, self.size),
             "k": (1, self.groups, self.keys, self.size),
@@ -69,7 +69,7 @@ SIZES = [
 
 
 def runners(size: Size) -> tuple[dict[str, Callable[[], object]], dict[str, int]]:
-    """Return the operator by each printer and by ONNX Runtime, bound to fixed arrays, and the workspace of ours."""
+    """Return runners for both printers and ONNX Runtime, bound to fixed arrays, and the bytes of mlfc's workspace."""
     model = size.model()
     rng = np.random.default_rng(0)
     inputs = {

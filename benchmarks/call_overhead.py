@@ -34,7 +34,7 @@ int __tvm_ffi_empty(void *handle, const void *args, int32_t count, void *result)
 
 
 def table(folder: Path) -> Table:
-    """Return the median microseconds of the thread per call; the ways alternate, so load affects all of them.
+    """Return the median CPU microseconds per call; the kinds of calls alternate, so that load affects all of them.
 
     Parameters
     ----------

@@ -15,7 +15,7 @@ from benchmarks.models import find
 
 MODEL = "kws_ref_model"
 PROCESSES = 15
-# a program with inputs has imported numpy already; the imports of mlfc count
+# a program with inputs has already imported numpy; the imports of mlfc count
 PROGRAM = """
 import json, sys, time
 import numpy

@@ -1,4 +1,4 @@
-"""Time and memory of `mlfc compile` and of building its C, each in its own process."""
+"""Time and memory of `mlfc compile` and of the compilation of its C, each in its own process."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ def multiply_adds() -> PrimFunc:
             total = total + tb.load(sums, [chain])
         stmts.store(output, [i], total)
     prim = PrimFunc("peak", (), (), output, (), bind(stmts.finish()), macs=_ITEMS * _CHAINS * _STEPS)
-    return Unroll()(prim)  # keeps the sums in registers, however the compiler treats small arrays
+    return Unroll()(prim)  # keeps the sums in registers regardless of the compiler's treatment of small arrays
 
 
 def copy() -> PrimFunc:
@@ -146,7 +146,7 @@ class Bench:
 
 
 def cudnn_us(layer: Layer, batch: int) -> float | None:
-    """Return the microseconds of PyTorch's fastest way to compute a layer without TF32; None where it has no GPU."""
+    """Return PyTorch's fastest microseconds for a layer without TF32; None where PyTorch has no GPU."""
     try:
         import torch
     except ImportError:
@@ -176,12 +176,12 @@ def cudnn_us(layer: Layer, batch: int) -> float | None:
 
 
 def _graph_us(torch: Any, way: Callable[[], object]) -> float:
-    """Return the microseconds of a call of PyTorch, without the host's."""
+    """Return PyTorch's microseconds of device time per call."""
     with torch.inference_mode():
         try:
             for _ in range(3):
                 way()
-        except RuntimeError:  # what cuDNN has no fused form for
+        except RuntimeError:  # cuDNN has no fused form of some layers
             return float("inf")
         torch.cuda.synchronize()
         graph = torch.cuda.CUDAGraph()
@@ -234,14 +234,14 @@ class Gpu:
     bandwidth: float = 4.8e12
 
     def groups(self, registers: int, items: int, shared: int) -> int:
-        """Return how many groups a processor holds at once."""
+        """Return the number of groups that a processor holds at once."""
         warps = -(-items // 32)
         by_registers = self.registers // (warps * -(-registers * 32 // 256) * 256)
         return min(32, by_registers, self.threads // (warps * 32), self.shared // (shared + 1024))
 
 
 def resources(batch: int) -> Table:
-    """Return nvcc's report on each layer's kernel, and its consequences on an H200."""
+    """Return nvcc's report on each layer's kernel, with the resulting occupancy and bounds on an H200."""
     gpu = Gpu()
     table = Table(
         "layer", "groups x items", "registers", "spilled", "shared", "occupancy", "full waves", "FLOP/byte", "bound by",
@@ -265,7 +265,7 @@ def resources(batch: int) -> Table:
 
 
 def _nvcc(source: str) -> tuple[int, int, int]:
-    """Return an item's registers and spilled bytes, and a group's shared bytes."""
+    """Return the registers and spilled bytes per item, and the shared bytes per group."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "kernel.cu"
         path.write_text(source)
@@ -283,7 +283,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--device", choices=("cuda", "opencl"), default="opencl")
     parser.add_argument("--batch", type=int, default=1)
-    parser.add_argument("--resources", action="store_true", help="what nvcc says of the kernels; no GPU is needed")
+    parser.add_argument("--resources", action="store_true", help="print nvcc's report on the kernels; needs no GPU")
     options = parser.parse_args()
     table = resources(options.batch) if options.resources else measured(options.device, options.batch)
     Console(width=180).print(table)

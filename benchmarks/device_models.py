@@ -1,7 +1,7 @@
-"""Whole models on a CUDA GPU beside PyTorch: ``python -m benchmarks.device_models [NAME ...]``.
+"""Whole models on a CUDA GPU compared with PyTorch: ``python -m benchmarks.device_models [NAME ...]``.
 
-Wall time of a run whose input is on the device, in float32 without TF32. PyTorch uses cuDNN's search, and the faster of
-both layouts; it is called directly, and replayed as a CUDA graph. Needs torch with CUDA, and torchvision.
+Wall time of a run whose input is on the device, in float32 without TF32. PyTorch uses cuDNN's search and the faster of
+both layouts; it is called directly, and replayed as a CUDA graph. Requires torch with CUDA, and torchvision.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def wall_us(run: Callable[[], object]) -> float:
 
 
 def ours(path: Any) -> tuple[float, float, float, int]:
-    """Return the microseconds of a run, of one that launches one by one, of all kernels alone, and their number."""
+    """Return the microseconds of a run, of one with separate launches, and of all kernels, and the kernel count."""
     module, params = mlfc.import_model(path)
     api = mlfc.cuda(0).api
     assert isinstance(api, CudaApi)
@@ -63,7 +63,7 @@ def ours(path: Any) -> tuple[float, float, float, int]:
 
 
 def theirs(name: str) -> dict[str, float]:
-    """Return PyTorch's microseconds of a run, by how it is called."""
+    """Return PyTorch's microseconds per run, by layout and kind of call."""
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
     torch.backends.cudnn.benchmark = True
     found = {}

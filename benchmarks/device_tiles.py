@@ -1,7 +1,7 @@
-"""Every tile that a product on a device may be made of, timed: ``python -m benchmarks.device_tiles [--batch N ...]``.
+"""Times of all tile sizes for matrix products on a device: ``python -m benchmarks.device_tiles [--batch N ...]``.
 
-Prints for each layer the fastest schedule and the one that is chosen; ``--json`` keeps all times, which is what the
-estimates in `mlfc.kernels.gpu_tile` were fitted to. Needs a CUDA GPU.
+Prints the fastest and the chosen schedule of each layer. ``--json`` saves all times, to which the estimates in
+`mlfc.kernels.gpu_tile` were fitted. Requires a CUDA GPU.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from mlfc.runtime import CudaModule, FunctionInfo
 from mlfc.runtime.devices.cuda_compilers import compile_cuda
 from mlfc.target.features import Features
 
-_WITHIN = 3.0  # of the least estimate: what is far slower is not worth the time
+_WITHIN = 3.0  # times the least estimate; slower schedules are not measured
 _SKIPPED = ("depthwise", "transposed", "dense")
 MORE = {
     "SqueezeNet 13 3x3 48-192": Layer(13, 48, 192, 3, 1, 1),
@@ -42,26 +42,26 @@ MORE = {
 
 @dataclass(frozen=True)
 class Built:
-    """A layer by one schedule, compiled."""
+    """A layer compiled with one schedule."""
 
     layer: str
     batch: int
     sizes: ProductSizes
     schedule: Schedule
     code: bytes
-    kernels: Sequence[tuple[str, Sequence[int], dict[str, int]]]  # name, numbers of buffers, extents
+    kernels: Sequence[tuple[str, Sequence[int], dict[str, int]]]  # name, buffer positions, extents
     nbytes: Sequence[int]  # of the buffers
 
 
 def schedules(sizes: ProductSizes) -> list[Schedule]:
-    """Return what may be chosen for a product and is not far slower by its estimate."""
+    """Return the candidate schedules of a product whose estimates are near the least one."""
     found = [Schedule(tile, splits) for tile in gpu_tile._TILES for splits in gpu_tile._splits(sizes, tile)]
     least = min(gpu_tile._nanoseconds(sizes, schedule) for schedule in found)
     return [schedule for schedule in found if gpu_tile._nanoseconds(sizes, schedule) <= _WITHIN * least]
 
 
 def sizes_of(layer: Layer, batch: int) -> ProductSizes:
-    """Return the product that a layer is."""
+    """Return the sizes of a layer's matrix product."""
     seen: list[ProductSizes] = []
 
     def choose(features: Features, sizes: ProductSizes) -> Schedule:
@@ -74,7 +74,7 @@ def sizes_of(layer: Layer, batch: int) -> ProductSizes:
 
 
 def build(job: tuple[str, Layer, int, ProductSizes, Schedule, str]) -> Built:
-    """Compile a layer by a schedule."""
+    """Compile a layer with a schedule."""
     name, layer, batch, sizes, schedule, arch = job
     with mock.patch.object(gpu_product, "choose", return_value=schedule):
         prim = layer_function(layer, batch, "cuda")
@@ -87,7 +87,7 @@ def build(job: tuple[str, Layer, int, ProductSizes, Schedule, str]) -> Built:
 
 
 def jobs(batches: Sequence[int], arch: str) -> Iterator[tuple[str, Layer, int, ProductSizes, Schedule, str]]:
-    """Yield everything to compile."""
+    """Yield the arguments of every compilation."""
     for name, layer in (LAYERS | MORE).items():
         if not any(word in name for word in _SKIPPED):
             for batch in batches:
@@ -118,7 +118,7 @@ def main() -> None:
     parser.add_argument("--arch", default="sm_90")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    with ProcessPoolExecutor() as pool:  # before this process has a GPU, which a fork must not
+    with ProcessPoolExecutor() as pool:  # before this process uses a GPU, which does not survive a fork
         built = list(pool.map(build, jobs(options.batch, options.arch), chunksize=4))
     bench = Bench("cuda")
     rows: dict[tuple[str, int], list[tuple[float, Built]]] = {}

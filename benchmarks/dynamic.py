@@ -1,6 +1,6 @@
-"""Time of kernels of extents that the run decides, over that of kernels compiled for one extent.
+"""Time of kernels with dynamic shapes, relative to kernels compiled for one static shape.
 
-Both are built by the C compiler of this machine for its processor, and take turns.
+The C compiler builds both for this machine's processor. Their runs alternate.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def _lowered(layer: Layer, extent: Any) -> LoweredGroup:
 
 
 def _repeated(name: str, group: LoweredGroup) -> str:
-    """Return the C function that calls a kernel many times: what a call from Python takes would hide small kernels."""
+    """Return a C function that calls a kernel many times, as Python calls take longer than small kernels."""
     count = len(group.prim.params) + bool(group.prim.scratch)
     arguments = ", ".join([*(f"arrays[{index}]" for index in range(count)), *["extent"] * len(group.prim.symbols)])
     return f"""
@@ -56,7 +56,7 @@ int32_t repeat_{name}(void **arrays, int32_t extent, int32_t times) {{
 
 
 def _bound(repeat: Any, group: LoweredGroup, extent: int, times: int) -> Callable[[], object]:
-    """Return so many calls of a kernel on fixed arrays."""
+    """Return a function that makes `times` calls of a kernel on fixed arrays."""
     prim = with_numbers(group.prim, [extent] * len(group.prim.symbols))
     arrays: list[Array] = []
     for index, buffer in enumerate((*prim.inputs, *prim.constants, prim.output)):
@@ -76,7 +76,7 @@ def _bound(repeat: Any, group: LoweredGroup, extent: int, times: int) -> Callabl
 
 
 def _times(repeat: Any, group: LoweredGroup, extent: int) -> int:
-    """Return how many calls take some 100 microseconds."""
+    """Return the number of calls that take about 100 microseconds."""
     run = _bound(repeat, group, extent, 1)
     run()
     start = time.thread_time()
@@ -86,7 +86,7 @@ def _times(repeat: Any, group: LoweredGroup, extent: int) -> int:
 
 
 def ratios(layer: Layer, seconds: float) -> Iterator[tuple[int, float, float]]:
-    """Yield (extent, seconds of the static kernel, ratio of the open one) of a layer."""
+    """Yield (size, seconds of the static kernel, time ratio of the dynamic one) for a layer."""
     groups = {"open": _lowered(layer, SYMBOL.dim), **{f"of_{n}": _lowered(layer, n) for n in layer.extents}}
     with tempfile.TemporaryDirectory() as folder:
         text = print_file([print_function(group.prim, name) for name, group in groups.items()])

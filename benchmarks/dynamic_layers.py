@@ -1,7 +1,7 @@
-"""Layers of an open extent, of every family of operators, at small and middling extents.
+"""Layers with a dynamic dimension, from every family of operators, at small and medium sizes.
 
-They are those of ResNet-50 and of a MobileNet with an open batch, of networks on images of an open side, and of a
-transformer's encoder and decoder with an open length.
+They are those of ResNet-50 and of a MobileNet with a dynamic batch, of networks on images of dynamic size, and of a
+transformer's encoder and decoder with a dynamic length.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from mlfc.support.dims import maximum
 
 IMAGES = (1, 8)
 TOKENS = (1, 16, 100, 128)
-LENGTHS = TOKENS[1:]  # where known rows of one element are no work at all
+LENGTHS = TOKENS[1:]  # without 1: static rows of one element need no work
 SIDES = (7, 14, 56)
 
 
 @dataclass(frozen=True)
 class Layer:
-    """A layer by its open extent, and the extents at which it is timed."""
+    """A layer as a function of its dynamic dimension, and the sizes at which it is timed."""
 
     name: str
     make: Callable[[Any], tuple[ir.Expr, list[ir.Var]]]
@@ -42,7 +42,7 @@ def _var(name: str, *shape: Any, dtype: str = "float32") -> ir.Var:
 
 
 def _conv(side: Any, channels: int, filters: int, kernel: int = 1, stride: int = 1, groups: int = 1) -> Any:
-    """Return a layer of images of `side`; where that is None, of one image whose side is open."""
+    """Return a convolution on a dynamic batch of images with `side`; if that is None, on one with dynamic sides."""
 
     def make(open_extent: Any) -> tuple[ir.Expr, list[ir.Var]]:
         shape = (1, open_extent, open_extent, channels) if side is None else (open_extent, side, side, channels)
@@ -122,7 +122,7 @@ def _rows(operator: str, width: int) -> Any:
 
 
 def _images(operator: str, channels: int, side: int | None = None, **attrs: Any) -> Any:
-    """Return an operator on images of NHWC, of an open batch with a side, else one image of an open side."""
+    """Return an operator on a dynamic batch of NHWC images with `side`; if that is None, on one with dynamic sides."""
 
     def make(n: Any) -> tuple[ir.Expr, list[ir.Var]]:
         x = _var("x", *((1, n, n) if side is None else (n, side, side)), channels)
@@ -137,7 +137,7 @@ def _pool(kernel: int, stride: int, *padding: int) -> dict[str, Any]:
 
 
 def _same(operator: str, channels: int, kernel: int, stride: int) -> Any:
-    """Return a pool whose padding follows from an open side, as `same` has it."""
+    """Return a pool on an image with dynamic sides, with `same` padding."""
 
     def make(n: Any) -> tuple[ir.Expr, list[ir.Var]]:
         x = _var("x", 1, n, n, channels)
@@ -149,7 +149,7 @@ def _same(operator: str, channels: int, kernel: int, stride: int) -> Any:
 
 
 def _one(operator: str, *shape: Any, **attrs: Any) -> Any:
-    """Return an operator of one tensor, whose shape has None for the open extent."""
+    """Return an operator on one tensor; None in the shape is the dynamic dimension."""
 
     def make(n: Any) -> tuple[ir.Expr, list[ir.Var]]:
         x = _var("x", *(n if extent is None else extent for extent in shape))
@@ -214,7 +214,7 @@ def _norm(operator: str, axis: int) -> Any:
 
 
 LAYERS = (
-    # images with an open batch
+    # images with a dynamic batch
     Layer("first 7x7 of 224, 3-64", _conv(224, 3, 64, 7, 2), IMAGES),
     Layer("3x3 of 56, 64-64", _conv(56, 64, 64, 3), IMAGES),
     Layer("1x1 of 56, 64-256", _conv(56, 64, 256), IMAGES),
@@ -226,7 +226,7 @@ LAYERS = (
     Layer("mean of 7x7, 2048", _images("nn.global_avg_pool2d", 2048, 7, layout="NHWC"), IMAGES),
     Layer("lrn of 5 of 13, 96", _images("nn.lrn", 96, 13, axis=3, size=5), IMAGES),
     Layer("classifier, 2048-1000", _dense(2048, 1000, batched=True), IMAGES),
-    # images with open sides
+    # images with dynamic sides
     Layer("3x3 of an open side, 32-32", _conv(None, 32, 32, 3), SIDES),
     Layer("3x3 of an open side, 3-32, every second", _conv(None, 3, 32, 3, 2), SIDES),
     Layer("3x3 of an open side, 64-64, every second", _conv(None, 64, 64, 3, 2), SIDES),
@@ -258,7 +258,7 @@ LAYERS = (
     Layer("channels to the front, 32", _one("transpose", 1, None, None, 32, axes=(0, 3, 1, 2)), SIDES),
     Layer("channels to the back, 32", _one("transpose", 1, 32, None, None, axes=(0, 2, 3, 1)), SIDES),
     Layer("channels of two images", _two("concatenate", (1, None, None, 32), (1, None, None, 16), axis=3), SIDES),
-    # rows, with an open length
+    # rows with a dynamic length
     Layer("dense, 768-768", _dense(768, 768), TOKENS),
     Layer("dense, 768-3072", _dense(768, 3072), TOKENS),
     Layer("dense, 64-10", _dense(64, 10), TOKENS),

@@ -1,6 +1,6 @@
-"""Whole models of open dimensions: their time over that of the model compiled for the shape, and over ONNX Runtime's.
+"""Whole models with dynamic dimensions: their time relative to the same model with static shapes, and to ONNX Runtime.
 
-All use one thread, are bound to fixed arrays, and take turns.
+All use one thread and fixed arrays. Their runs alternate.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from benchmarks.recurrent import interleaved
 
 @dataclass(frozen=True)
 class Case:
-    """A model of one input, and the shapes at which it is timed, with their open dimensions by name."""
+    """A model of one input, and the shapes at which it is timed, with its dynamic dimensions by name."""
 
     name: str
     make: Callable[[], bytes]
     shapes: Sequence[tuple[tuple[int, ...], Mapping[str, int]]]
-    tokens: int = 0  # inputs are integers below it, if it is not 0
+    tokens: int = 0  # if not 0, inputs are integers below it
 
 
 def _resnet() -> bytes:
-    """Return ResNet-50 with an open batch."""
+    """Return ResNet-50 with a dynamic batch."""
     model = onnx.load(find(["resnet50"])[0].path)
     for value in (*model.graph.input, *model.graph.output):
         value.type.tensor_type.shape.dim[0].dim_param = "batch"
@@ -39,7 +39,7 @@ def _resnet() -> bytes:
     for tensor in model.graph.initializer:
         if tensor.name in targets:
             values = onnx.numpy_helper.to_array(tensor).copy()
-            values[0] = 0  # as the input has it
+            values[0] = 0  # 0 copies the input's size
             tensor.CopyFrom(onnx.numpy_helper.from_array(values, tensor.name))
     data: bytes = model.SerializeToString()
     return data
@@ -54,7 +54,7 @@ def _exported(net: Any, example: Any, dims: Mapping[int, str]) -> bytes:
         net().eval(), (example,), dynamic_shapes=(named,) if named else None, dynamo=True, verbose=False
     )
     model = program.model_proto
-    # the exporter states the example's length behind an LSTM, and ONNX Runtime holds it to that
+    # the exporter declares the example's length after an LSTM, and ONNX Runtime enforces it
     del model.graph.value_info[:]
     for axis, name in dims.items():
         model.graph.output[0].type.tensor_type.shape.dim[axis].dim_param = name
@@ -63,7 +63,7 @@ def _exported(net: Any, example: Any, dims: Mapping[int, str]) -> bytes:
 
 
 def encoder(layers: int = 4, length: int | None = None) -> bytes:
-    """Return a transformer encoder of tokens, with an open length or this one."""
+    """Return a transformer encoder of tokens, with a dynamic length or the given one."""
     import torch
     from torch import nn
 
@@ -117,7 +117,7 @@ def _peer(data: bytes, value: Any) -> Callable[[], object]:
 
 
 def times(case: Case, seconds: float) -> Iterator[tuple[tuple[int, ...], dict[str, float]]]:
-    """Yield (shape, seconds of each runner) of a model; outputs of ours are compared with each other."""
+    """Yield (shape, seconds of each runner) for a model; mlfc's outputs are compared with each other."""
     data, rng = case.make(), np.random.default_rng(0)
     model = onnx.load_from_string(data)
     name = model.graph.input[0].name

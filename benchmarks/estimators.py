@@ -1,8 +1,8 @@
-"""Which of scikit-learn's estimators compile: ``python -m benchmarks.estimators [NAME ...]``.
+"""Coverage of scikit-learn's estimators: ``python -m benchmarks.estimators [NAME ...]``.
 
-All that skl2onnx converts are fitted to small data, converted with default options (and without ZipMap), compiled for
-the interpreter of the loops and compared with ONNX Runtime on eight rows. ``--boosting`` adds those of LightGBM and
-XGBoost where they and onnxmltools are installed.
+All estimators that skl2onnx converts are fitted to small data, converted with default options (and without ZipMap),
+compiled by LLVM and compared with ONNX Runtime on eight rows. ``--boosting`` adds those of LightGBM and XGBoost if they
+and onnxmltools are installed.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def _of(name: str) -> Any:
 
 
 def estimator(cls: type) -> Any:
-    """Return an estimator of a class, as small as it can be."""
+    """Return an estimator of a class, as small as possible."""
     name, known = cls.__name__, inspect.signature(cls).parameters
     logistic, ridge = _of("linear_model.LogisticRegression"), _of("linear_model.Ridge")
     options: dict[str, Any] = {"random_state": 0, "n_estimators": 5, **_FIXED.get(name, {})}
@@ -106,7 +106,7 @@ def data_for(name: str) -> tuple[Any, Any]:
 
 
 def converted(fitted: Any, x: Any) -> Any:
-    """Return the ONNX model of an estimator; without ZipMap if it knows the option."""
+    """Return the ONNX model of an estimator, without ZipMap if the converter has that option."""
     from skl2onnx import to_onnx
 
     for options in ({id(fitted): {"zipmap": False}}, None):
@@ -119,7 +119,13 @@ def converted(fitted: Any, x: Any) -> Any:
 
 
 def differences(model: Any, x: Any) -> str:
-    """Return where compiled code and ONNX Runtime disagree; nothing if they agree. MlfcError if it is refused."""
+    """Return the outputs in which compiled code and ONNX Runtime differ, as text.
+
+    Raises
+    ------
+    MlfcError
+        If mlfc does not support the model.
+    """
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -139,7 +145,7 @@ def differences(model: Any, x: Any) -> str:
 
 
 def outcome(name: str, make: Any, data: tuple[Any, Any]) -> tuple[str, str]:
-    """Return what became of an estimator, and why."""
+    """Return the outcome for an estimator, and the reason."""
     x, y = data
     if name in _OF_TEXT:
         return "of text", "Generated code has no strings"
@@ -182,7 +188,7 @@ def boosting() -> Iterator[tuple[str, Any, Any]]:
 
 
 def main() -> None:
-    """Print what is not compiled, and how many are."""
+    """Print the estimators that do not compile, and the number of those that do."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*")
     parser.add_argument("--boosting", action="store_true")

@@ -1,9 +1,9 @@
-"""Single operators of float32 and float16 beside ONNX Runtime: softmax, norms, reductions, pools and more.
+"""Single float32 and float16 operators compared with ONNX Runtime: softmax, norms, reductions, pools and more.
 
 One thread, interleaved.
 
-Inputs are NCHW as in ONNX, so what is windowed includes two changes of layout, which models need at their ends alone;
-the column without them has the operator's own time over all of ONNX Runtime's.
+Inputs are NCHW as in ONNX, so windowed operators include two layout changes, which whole models need only at their
+ends. The column without them is the operator's own time relative to all of ONNX Runtime's.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def _shown(value: Any) -> str:
 
 
 def _measured(case: _Case, seconds: float, dtype: Any) -> tuple[float, float, float, float]:
-    """Return both times in microseconds, the median ratio, and that of our kernel alone, without changes of layout."""
+    """Return both times in microseconds, the median ratio, and the ratio of mlfc's kernel without layout changes."""
     model = _model(case, dtype)
     x = np.random.default_rng(1).standard_normal(case.shape).astype(dtype)
     compiled = mlfc.compile(model, TARGET, parallel=False)
@@ -116,7 +116,7 @@ def _measured(case: _Case, seconds: float, dtype: Any) -> tuple[float, float, fl
 
 
 def _own_share(compiled: mlfc.CompiledModel, x: Any) -> float:
-    """Return which part of the time the operator takes, without changes of layout."""
+    """Return the operator's share of the time, without layout changes."""
     operators = profiled_factory(compiled.factory).profile({"x": x}, 30).operators
     return sum(item.share for item in operators if not _LAYOUT.search(item.function))
 

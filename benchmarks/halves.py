@@ -1,6 +1,6 @@
 """Instructions of layers with int16 data, or int4 weights, on emulated Cortex-M: ``python -m benchmarks halves``.
 
-The layers are of random numbers, rounded as LiteRT rounds. Of each pair, the second has biases beyond 32 bits.
+The layers have random numbers and LiteRT's rounding. In each pair, the second has biases beyond 32 bits.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tests.int16_cases import Int16Cases
 from tests.tflite_cases import SAME, Case
 from tests.unit.test_tflite_ops import inputs_of, model_of
 
-# kernels of a Cortex-M3 are plain code
+# kernels of a Cortex-M3 are portable C
 COLUMNS = {
     "plain, M4": ("c -mcpu=cortex-m3", "mps2-an386"),
     "DSP, M4": ("c -mcpu=cortex-m4", "mps2-an386"),
@@ -62,7 +62,7 @@ def _depthwise(side: int, channels: int) -> Callable[[Int16Cases, int], int]:
 
 
 def _bytes(bits: int) -> Callable[[Int16Cases, int], int]:
-    """Return a 3x3 convolution of int8 data, whose weights fit in so many bits."""
+    """Return a 3x3 convolution of int8 data with weights of `bits` bits."""
 
     def add(c: Int16Cases, _: int) -> int:
         data, weights = c.codes(1, 8, 8, 16), c.weights(16, 3, 3, 16, channels=16)

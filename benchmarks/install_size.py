@@ -1,4 +1,4 @@
-"""What ``pip install mlfc``, each extra and ``mlfc-runtime`` bring, of the packages that are installed here."""
+"""Sizes of ``pip install mlfc``, of each extra and of ``mlfc-runtime``, from the packages installed here."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ MLFC = "mlfc"
 RUNTIME = "mlfc-runtime"
 _RUNTIME_BUILD = Path(__file__).parents[1] / "release" / "runtime" / "hatch_build.py"
 LIMIT = 300_000_000
-"""Bytes that the packages of an installation without extras may have."""
+"""Maximum bytes of the packages of an installation without extras."""
 _BYTECODE = ".pyc"
 _FOR_US = ("dev", "bench")
 
 
 def packages(extra: str = "") -> frozenset[str]:
-    """Return the packages that mlfc or one of its extras requires, with those that they require, as far as here."""
+    """Return the installed packages that mlfc or one of its extras requires, directly or indirectly."""
     found = _closure(_required(MLFC, {extra} if extra else set(), only_extras=bool(extra)))
     return found if extra else found | {MLFC}
 
@@ -56,7 +56,7 @@ def _required(name: str, extras: Iterable[str], *, only_extras: bool = False) ->
 
 
 def size_of(package: str) -> int | None:
-    """Return the bytes of a package's files, without the bytecode that Python writes; None if it is not here."""
+    """Return the bytes of a package's files, without cached bytecode; None if it is not installed."""
     if package == MLFC:  # its files may be those of a checkout
         return _bytes_of(path for path in Path(mlfc.__path__[0]).rglob("*"))
     if package == RUNTIME:
@@ -75,7 +75,7 @@ def _bytes_of(paths: Iterable[Path]) -> int:
 
 
 def table() -> Table:
-    """Return the megabytes of the installation without extras, and what each extra adds to that."""
+    """Return the megabytes of the installation without extras, and those that each extra adds."""
     made = Table("installed", "packages", "MB", "largest", title="What an installation takes")
     usual = packages()
     _add(made, MLFC, usual)

@@ -24,9 +24,9 @@ FLAGS = (NATIVE,)
 
 @dataclass(frozen=True)
 class Layer:
-    """A square convolution or a transposed one: sides of image and kernel, channels, filters, stride, groups.
+    """A square convolution or transposed convolution: image and kernel size, channels, filters, stride, groups.
 
-    The padding of a transposed one is such that its result is `stride` times as large.
+    The result of a transposed one is `stride` times as large.
     """
 
     side: int
@@ -39,7 +39,7 @@ class Layer:
 
     @property
     def pad(self) -> int:
-        """Zeros on every side; of a transposed convolution, what is cut off."""
+        """Zeros on every side; for a transposed convolution, elements cut off."""
         return (self.kernel - self.stride) // 2 if self.transposed else self.kernel // 2
 
     @property
@@ -92,7 +92,7 @@ def _operator(layer: Layer) -> str:
 
 
 def _relay_shape(layer: Layer) -> tuple[int, ...]:
-    """Return the shape of the weights for Relay."""
+    """Return the shape of the weights in Relay."""
     apart = (layer.channels, layer.filters // layer.groups)
     return (
         layer.kernel,
@@ -102,7 +102,7 @@ def _relay_shape(layer: Layer) -> tuple[int, ...]:
 
 
 def _onnx_shape(layer: Layer) -> tuple[int, ...]:
-    """Return the shape of the weights for ONNX."""
+    """Return the shape of the weights in ONNX."""
     apart = (layer.filters, layer.channels // layer.groups)
     return (
         *((layer.channels, layer.filters // layer.groups) if layer.transposed else apart),
@@ -112,7 +112,7 @@ def _onnx_shape(layer: Layer) -> tuple[int, ...]:
 
 
 def float_runner(layer: Layer, features: Features, rng: np.random.Generator) -> Callable[[], object]:
-    """Return our kernel with bias and relu, bound to its arrays."""
+    """Return mlfc's kernel with bias and relu, bound to its arrays."""
     x = ir.Var("x", ir.TensorType((1, layer.side, layer.side, layer.channels), "float32"))
     weights = ir.const(rng.standard_normal(_relay_shape(layer)).astype(np.float32))
     call = ir.call(f"nn.{_operator(layer)}", [x, weights], **attributes(layer))
@@ -124,7 +124,7 @@ def float_runner(layer: Layer, features: Features, rng: np.random.Generator) -> 
 
 
 def integer_runner(layer: Layer, features: Features, rng: np.random.Generator) -> Callable[[], object]:
-    """Return our int8 kernel with requantization, bound to its arrays."""
+    """Return mlfc's int8 kernel with requantization, bound to its arrays."""
     x = ir.Var("x", ir.TensorType((1, layer.side, layer.side, layer.channels), "int8"))
     shape = _relay_shape(layer)
     weights = rng.integers(-127, 128, shape).astype(np.int8)
@@ -168,7 +168,7 @@ def _onnx_attributes(layer: Layer) -> dict[str, Any]:
 
 
 def peer_float(layer: Layer, rng: np.random.Generator) -> Callable[[], object]:
-    """Return ONNX Runtime on the layer."""
+    """Return a call of ONNX Runtime on the layer."""
     shape = _onnx_shape(layer)
     constants = {"w": rng.standard_normal(shape).astype(np.float32), "b": np.ones(layer.filters, np.float32)}
     nodes = [
@@ -181,7 +181,7 @@ def peer_float(layer: Layer, rng: np.random.Generator) -> Callable[[], object]:
 
 
 def peer_integer(layer: Layer, rng: np.random.Generator) -> Callable[[], object]:
-    """Return ONNX Runtime's QLinearConv of uint8 data and int8 weights."""
+    """Return a call of ONNX Runtime's QLinearConv with uint8 data and int8 weights."""
     shape = _onnx_shape(layer)
     constants = {
         "xs": np.float32(1), "xz": np.uint8(3), "w": rng.integers(-127, 128, shape).astype(np.int8),
@@ -197,7 +197,7 @@ def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--registers", type=int, default=32)
-    parser.add_argument("--cpu", help="a processor whose abilities templates use, instead of only so many registers")
+    parser.add_argument("--cpu", help="a processor whose features templates use, in place of --registers")
     parser.add_argument("--seconds", type=float, default=0.4)
     parser.add_argument("--only", default="", help="part of the layer's name")
     parser.add_argument("--kinds", nargs="+", default=["float32", "int8"])
@@ -209,7 +209,7 @@ def main() -> None:
         for column in ("layer", "MMAC", "us", "GMAC/s", "ONNX Runtime us", "ratio"):
             table.add_column(column, justify="left" if column == "layer" else "right")
         for name, layer in LAYERS.items():
-            # ONNX Runtime has no transposed convolution of integers
+            # ONNX Runtime does not support integer transposed convolutions
             if options.only not in name or (layer.transposed and kind == "int8"):
                 continue
             ours, peer = makers[kind]

@@ -1,9 +1,10 @@
-"""Latency beside the peers in one process, with as many threads, and the fraction of the machine's peak.
+"""Latency compared with other runtimes in one process, with the same number of threads, and the fraction of the peak.
 
-With one thread all take turns. With more, ours run before the peers, whose threads watch for work long after a run.
+With one thread the runs of all runtimes alternate. With more, mlfc runs first, because the threads of other runtimes
+spin for a while after a run.
 
-``--save`` keeps the figures with a description of the machine in ``benchmarks/results/``; the documentation's table is
-made of such a file: ``python -m benchmarks --page NAME``.
+``--save`` writes the figures with a description of the machine to ``benchmarks/results/``, from which ``python -m
+benchmarks --page NAME`` makes the documentation's table.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ _COLUMNS = ("model", "dtype", "M MAC", "mlfc", "best peer's", "best peer", "rati
 
 @dataclass(frozen=True)
 class Row:
-    """The median times of one model, in seconds by runner, and what the machine's peak allows."""
+    """The median times of one model, in seconds by runner, and the achieved share of the machine's peak."""
 
     model: str
     dtype: str
@@ -49,17 +50,17 @@ class Row:
 
     @property
     def best(self) -> str:
-        """The fastest peer."""
+        """The fastest other runtime."""
         return min(self.peers, key=self.peers.__getitem__)
 
     @property
     def ratio(self) -> float:
-        """Our time over that of the fastest peer."""
+        """Time of mlfc relative to that of the fastest other runtime."""
         return self.ours / self.peers[self.best]
 
     @property
     def cells(self) -> tuple[str, ...]:
-        """What the table shows; times in microseconds."""
+        """The cells of the table's row; times in microseconds."""
         return (
             self.model,
             self.dtype,
@@ -73,7 +74,7 @@ class Row:
 
 
 def interleaved(runners: dict[str, Callable[[], object]], seconds: float) -> dict[str, float]:
-    """Return the median time in seconds of each runner, timed in turn."""
+    """Return the median time in seconds of each runner; runs alternate."""
     for run in runners.values():
         run()
     start = time.perf_counter()
@@ -90,7 +91,7 @@ def interleaved(runners: dict[str, Callable[[], object]], seconds: float) -> dic
 
 
 def _batch(run: Callable[[], object], count: int) -> float:
-    """Return the seconds of so many runs; those in another process count them there."""
+    """Return the seconds of `count` runs; a runner in another process measures them itself."""
     timed = getattr(run, "timed", None)
     if timed is not None:
         return float(timed(count))
@@ -122,9 +123,9 @@ def measure(model: Model, folder: Path, peak: Peaks, seconds: float, threads: in
 
 
 def table(models: list[Model], folder: Path, seconds: float, save: str | None = None, threads: int = 1) -> Table:
-    """Return the table of all models; keep its figures as ``results/latency-NAME.json`` if `save` is a name.
+    """Return the table of all models; write its figures to ``results/latency-NAME.json`` if `save` is a name.
 
-    Of more threads than one, the name has their number: ``latency-NAME-2-threads.json``.
+    With more than one thread, the file name contains the number: ``latency-NAME-2-threads.json``.
     """
     peak = machine_peaks()
     rows = [measure(model, folder, peak, seconds, threads) for model in models]
@@ -174,7 +175,7 @@ def _peak(peak: Mapping[str, float]) -> str:
 
 
 def _machine(peak: Peaks) -> dict[str, Any]:
-    """Describe this machine, its compiler and the peers."""
+    """Describe this machine, its compiler and the other runtimes."""
     info = Path("/proc/cpuinfo")
     found = re.search(r"model name\s*: (.*)", info.read_text()) if info.exists() else None
     compiler = subprocess.run(["cc", "--version"], capture_output=True, text=True, check=True).stdout

@@ -1,4 +1,4 @@
-"""Libraries for all processors of an architecture beside those for one, by C and by LLVM: latency, and size."""
+"""Multi-level libraries compared with libraries for one processor, by C and by LLVM: latency and size."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NATIVE = ("-march=native",)
 
 
 def _exported(model: Model, target: str, path: Path, options: Sequence[str] = ()) -> tuple[float, int]:
-    """Write a library; return the CPU seconds from the model file on, and its bytes without constants."""
+    """Write a library; return the CPU seconds from the model file, and its bytes without constants."""
     start = sum(os.times()[:4])
     module, params = mlfc.import_model(model.path)
     factory = mlfc.build(module, target, params, module_name="model")
@@ -29,7 +29,7 @@ def _exported(model: Model, target: str, path: Path, options: Sequence[str] = ()
 
 
 def _runner(path: Path, level: str = "") -> Callable[[], object]:
-    """Return a call of a library that chose a level when it was loaded."""
+    """Return a call of a library that selects `level` when it is loaded."""
     with mock.patch.dict(os.environ, {LEVEL_VARIABLE: level}):
         loaded = mlfc.load(path)
         inputs = random_inputs(loaded.inputs)
@@ -47,12 +47,12 @@ def measure(model: Model, folder: Path, seconds: float) -> tuple[str, ...]:
     for level in reached:
         is_native = level is reached[-1]
         target = "c -mcpu=native" if is_native else f"c -mcpu={level.name}"
-        # a library is loaded once, and chooses once
+        # a library is loaded once and selects its level once
         copied = shutil.copyfile(auto, folder / f"{model.name}-auto-{level.name}.so")
-        # the flags of the level: its name alone leaves out VNNI
+        # the flags of the level, because its name alone does not include VNNI
         _, own_bytes = _exported(model, target, own[level.name], NATIVE if is_native else level.flags)
         ratios.append(paired([_runner(copied, level.name), _runner(own[level.name])], seconds)[1])
-    # what libraries were before they had levels
+    # a library without levels
     one_s, one_bytes = _exported(model, "c", folder / f"{model.name}-one.so", NATIVE)
     return (
         model.name,
@@ -84,7 +84,7 @@ def measure_llvm(model: Model, folder: Path, seconds: float) -> tuple[str, ...]:
     made = {kind: _exported(model, f"{kind} -mcpu=auto", path) for kind, path in paths.items()}
     ratios = []
     for level in _by_llvm():
-        # a library is loaded once, and chooses once
+        # a library is loaded once and selects its level once
         copies = [shutil.copyfile(path, folder / f"{level}-{path.name}") for path in paths.values()]
         ratios.append(paired([_runner(path, level) for path in copies], seconds)[1])
     return (
@@ -96,14 +96,14 @@ def measure_llvm(model: Model, folder: Path, seconds: float) -> tuple[str, ...]:
 
 
 def _by_llvm() -> list[str]:
-    """Return the levels of this machine for which LLVM has code."""
+    """Return the levels of this machine that LLVM supports."""
     levels = LEVELS.get(this_platform().arch)
     reached = levels.levels[: levels.levels.index(level_here(levels)[0]) + 1]
     return [level.name for level in reached if level.llvm]
 
 
 def llvm_table(models: Sequence[Model], folder: Path, seconds: float) -> Table:
-    """Return the table of libraries by LLVM on this machine."""
+    """Return the table of LLVM's libraries on this machine."""
     result = Table(title="llvm -mcpu=auto beside c -mcpu=auto: latency at each level / that of C")
     for name in ("model", *_by_llvm(), "bytes but constants", "C's", "CPU s", "C's"):
         result.add_column(name, justify="left" if name == "model" else "right")

@@ -60,7 +60,7 @@ def table(folder: Path) -> Table:
     Parameters
     ----------
     folder : Path
-        For the libraries, which are removed again.
+        For the libraries, which are removed afterwards.
     """
     result = Table(title=f"A library of {LAYERS} dense layers of {WIDTH} x {WIDTH} floats")
     result.add_column("executor")

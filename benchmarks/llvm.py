@@ -27,7 +27,7 @@ CORES = {"mps2-an386": "-mcpu=cortex-m4", "mps3-an547": "-mcpu=cortex-m55 -mfloa
 
 
 def _compiled(model: Model, target: str) -> tuple[float, Factory]:
-    """Return the CPU seconds from the model file to a first result here, and the module."""
+    """Return the CPU seconds from the model file to a first result on this machine, and the module."""
     with tempfile.TemporaryDirectory() as cache, mock.patch.dict(os.environ, XDG_CACHE_HOME=cache):
         start = _cpu_seconds()
         module, params = mlfc.import_model(model.path)
@@ -38,12 +38,12 @@ def _compiled(model: Model, target: str) -> tuple[float, Factory]:
 
 
 def _cpu_seconds() -> float:
-    """Return the CPU seconds of this process and its children, which other load on the machine does not change."""
+    """Return the CPU seconds of this process and its children, which do not depend on other load."""
     return sum(os.times()[:4])
 
 
 def paired(runners: Sequence[Callable[[], object]], seconds: float) -> tuple[list[float], float]:
-    """Return the median seconds of two runners, timed in turn, and the median of the ratios of neighbours."""
+    """Return the median seconds of two alternating runners, and the median ratio of successive runs."""
     for run in runners:
         run()
     start = time.perf_counter()

@@ -1,4 +1,4 @@
-"""Workspace compared with its lower bound, and with what peers need for the same model."""
+"""Workspace compared with its lower bound, and with other runtimes' memory for the same model."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from rich.table import Table
 import mlfc
 from benchmarks.models import Model
 
-# Bytes of RAM of a whole inference on Cortex-M4 (arena or buffers, data, stack), measured under QEMU in
-# November 2026 with TFLite Micro + CMSIS-NN and with microTVM of TVM 0.14.
+# Bytes of RAM of a whole inference on Cortex-M4 (arena or buffers, data, stack), measured under QEMU in November 2026
+# with TFLite Micro + CMSIS-NN and with microTVM of TVM 0.14.
 PEERS = {
     "pretrainedResnet_quant": (57_356, 119_772),
     "kws_ref_model": (25_180, 106_020),

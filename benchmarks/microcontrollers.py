@@ -21,13 +21,13 @@ BOARDS = ("mps2-an386", "mps3-an547")
 
 @dataclass(frozen=True)
 class Setting:
-    """How models are compiled for a row of the table.
+    """Compile options for a row of the table.
 
     Attributes
     ----------
     name : str
     peer : str
-        Which of `PEERS` to compare with.
+        Key of `PEERS` to compare with.
     options : mapping
         For `mlfc.build`.
     models : tuple of str
@@ -40,12 +40,12 @@ class Setting:
     models: tuple[str, ...] = ()
 
 
-# the peer's arena includes inputs and outputs
+# the other runtime's arena includes inputs and outputs
 _PLACED = {"workspace_io": True}
 SETTINGS = (
     Setting("speed", "speed", {"optimize": "speed", **_PLACED}),
     Setting("size", "size", {"optimize": "size", **_PLACED}),
-    # half of what workspace, input and output need by default, so the first layers are tiled by rows
+    # half of the default size of workspace, input and output, so the first layers are tiled by rows
     Setting("speed, half the RAM", "speed", {"optimize": "speed", **_PLACED, "ram": 32_257}, ("vww_96_int8",)),
 )
 
@@ -57,8 +57,8 @@ RAW_CONSTANTS = {
     "ad01_int8": 270_960,
 }
 
-# instructions, bytes of flash and of RAM of TensorFlow Lite Micro with CMSIS-NN, measured in November 2026 under QEMU
-# 7.2 with arm-none-eabi-gcc 12.2.1: the best of its settings, and with -Os where that was measured
+# Instructions, bytes of flash and of RAM of TensorFlow Lite Micro with CMSIS-NN, measured in November 2026 under QEMU
+# 7.2 with arm-none-eabi-gcc 12.2.1: in its fastest configuration, and with -Os where measured.
 PEERS = {
     ("mps2-an385", "speed"): {
         "pretrainedResnet_quant": (41_758_433, 151_512, 57_244),
@@ -145,7 +145,7 @@ def _number(number: int | None) -> str:
 
 
 def table(models: Sequence[Model], boards: Sequence[str] = BOARDS) -> Table:
-    """Return the table of the models whose constants are known, on the boards of these names."""
+    """Return the table of the models in RAW_CONSTANTS, on the boards with these names."""
     result = Table(title="Firmware under QEMU; ratios are over TensorFlow Lite Micro with CMSIS-NN")
     for heading in _HEADINGS:
         result.add_column(heading, justify="left" if heading in _TEXTS else "right")

@@ -1,4 +1,4 @@
-"""The measured models, and where they are."""
+"""The measured models and their locations."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Model:
 
 
 def find(names: list[str]) -> list[Model]:
-    """Return the models of these names (default: all) that exist on this machine, and files; generate zoo files."""
+    """Return the models with these names (default: all) that exist here, and model files; generate zoo files."""
     wanted = names or ["digits_int8", "digits", *TFLITE_NAMES, *ZOO_NAMES]
     found = []
     for name in wanted:
@@ -67,7 +67,7 @@ def random_inputs(infos: Any, seed: int = 0) -> dict[str, np.ndarray]:
     for info in infos:
         if np.dtype(info.dtype).kind == "f":
             inputs[info.name] = rng.standard_normal(info.shape, dtype=np.float32)
-        elif np.dtype(info.dtype).itemsize > 2:  # mostly indices into tables, which must be in them
+        elif np.dtype(info.dtype).itemsize > 2:  # mostly table indices, which must be in range
             inputs[info.name] = rng.integers(0, 2, info.shape).astype(info.dtype)
         else:
             limits = np.iinfo(info.dtype)

@@ -1,8 +1,8 @@
-"""How many of ONNX's node tests are imported as they are: ``python -m benchmarks.onnx_nodes``.
+"""Coverage of ONNX's node tests by unmodified imports: ``python -m benchmarks.onnx_nodes``.
 
-With ``--run``, how many of them and of the models that PyTorch wrote pass by `mlfc.onnx_backend`, which takes from the
-inputs of a run what decides shapes. With ``--groups``, how many of those pass whose shapes or course follow from data,
-compiled once: as they are, and by the virtual machine where no shape of an output is stated.
+``--run`` counts the node tests and PyTorch models that pass with `mlfc.onnx_backend`, which reads values that decide
+shapes from the inputs of a run. ``--groups`` counts tests with data-dependent shapes or control flow that pass when
+compiled once: unmodified, and by the virtual machine with no declared output shapes.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from rich.table import Table
 import mlfc
 from mlfc.errors import MlfcError
 
-# what names a test's own tensors and operators, and where a message goes on to say what to do
+# names of a test's tensors and operators, which would make each message unique
 _OWN = re.compile(r"'[^']*'|#\d+")
 _RANDOM = re.compile("bernoulli|training_dropout_(default_)?(mask_)?cpu")
 GROUPS = ("Node", "PyTorchConverted", "PyTorchOperator")
-"""Of ONNX's tests: nodes alone, and models that PyTorch wrote."""
+"""Groups of ONNX's tests: single nodes, and models that PyTorch exported."""
 DYNAMIC = (
     "If", "Loop", "Scan", "Sequence", "Optional", "NonZero", "Unique", "Compress", "NonMaxSuppression", "Range",
     "Reshape", "Slice", "Expand",
 )  # fmt: skip
-"""Parts of the names of operators whose shapes or course follow from data."""
+"""Parts of the names of operators with data-dependent shapes or control flow."""
 
 
 def main() -> None:
-    """Print what was asked for."""
+    """Print the requested counts."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--run", action="store_true", help="run the tests in place of importing their models")
     parser.add_argument("--groups", action="store_true", help="run those of operators whose shapes follow from data")
@@ -72,7 +72,7 @@ def run_group(tests: type[unittest.TestCase], name: str) -> None:
 
 
 def run_groups() -> None:
-    """Print how many tests of each operator pass, and why others do not."""
+    """Print how many tests of each operator pass, and the faults of the others."""
     tests: Counter[str] = Counter()
     passing: Counter[tuple[str, bool]] = Counter()
     failures = []
@@ -85,11 +85,11 @@ def run_groups() -> None:
         for states in (True, False):
             fault = _fault(case, states=states)
             if fault:
-                failures.append(f"{case.name}, shapes {'stated' if states else 'open'}: {fault}")
+                failures.append(f"{case.name}, shapes {'declared' if states else 'dynamic'}: {fault}")
             else:
                 passing.update((name, states) for name in groups)
     table = Table(title=f"onnx {onnx.__version__}: node tests that pass, compiled once")
-    for column in ("operator", "tests", "as they are", "no shape of an output stated"):
+    for column in ("operator", "tests", "as they are", "no output shape declared"):
         table.add_column(column, justify="left" if column == "operator" else "right")
     for name in DYNAMIC:
         table.add_row(name, str(tests[name]), *(str(passing[name, states]) for states in (True, False)))
@@ -98,12 +98,12 @@ def run_groups() -> None:
 
 
 def _is_of(operator: str, name: str) -> bool:
-    """Tell whether an operator belongs to a group: those on sequences and optionals have many names."""
+    """Return whether an operator belongs to a group; those of sequences and optionals have several operators."""
     return name in operator if name in ("Sequence", "Optional") else operator == name
 
 
 def _operators(graph: onnx.GraphProto) -> Iterator[str]:
-    """Yield the operators of a graph and of those in its nodes."""
+    """Yield the operators of a graph and of its subgraphs."""
     for node in graph.node:
         yield node.op_type
         for attribute in node.attribute:
@@ -112,7 +112,7 @@ def _operators(graph: onnx.GraphProto) -> Iterator[str]:
 
 
 def _fault(case: Any, *, states: bool) -> str:
-    """Return why a test does not pass; nothing where it does."""
+    """Return why a test does not pass; an empty string if it does."""
     model = onnx.ModelProto()
     model.CopyFrom(case.model)
     for item in () if states else model.graph.output:
@@ -135,7 +135,7 @@ def _fault(case: Any, *, states: bool) -> str:
 
 
 def _value(value: Any) -> Any:
-    """Return a value of a test as the program takes it: a sequence is a list, an optional may be None."""
+    """Return a value of a test in mlfc's form: a sequence is a list, an optional may be None."""
     return value if value is None or isinstance(value, (list, Mapping)) else np.asarray(value)
 
 
@@ -165,7 +165,7 @@ def _cases() -> list[Any]:
 
 
 def count_imports() -> None:
-    """Print the count, and the commonest reasons for refusals."""
+    """Print the count, and the most common reasons for rejection."""
     sources = _cases()
     refusals: Counter[str] = Counter()
     for source in sources:

@@ -1,4 +1,4 @@
-"""Public models with open dimensions, compiled once and run at several sizes beside ONNX Runtime."""
+"""Public models with dynamic dimensions, compiled once and run at several sizes, compared with ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from mlfc.errors import MlfcError
 from mlfc.frontend.shapes import parse_shapes
 
 TOLERANCE, HALF_TOLERANCE = 1e-4, 4e-3
-"""Of differences, as a part of the largest value of the output: sums are added in another order."""
-_TOKENS = 10  # inputs that are integers are below it
+"""Relative to the largest value of the output: sums are added in another order."""
+_TOKENS = 10  # upper bound of integer inputs
 _CAUSE = 160
 
 Arrays = dict[str, npt.NDArray[Any]]
 
 
 def table(words: Sequence[str] = ()) -> Table:
-    """Return a table of the models of open dimensions with one of these words in their names, or of all."""
+    """Return a table of the dynamic models with one of these words in their names, or of all."""
     result = Table(title="Models from packages, compiled once with open dimensions, and ONNX Runtime")
     for title in ("model", "inputs", "sizes", "import, s", "verdict", "largest difference"):
         result.add_column(title)
@@ -42,7 +42,7 @@ def table(words: Sequence[str] = ()) -> Table:
 
 
 def row(model: PublicModel) -> list[str]:
-    """Return what the dimensions of a model are, and the verdict on it."""
+    """Return the dimensions of a model, and its result."""
     count = str(len(model.sizes))
     try:
         collect([model])
@@ -78,7 +78,7 @@ def row(model: PublicModel) -> list[str]:
 
 
 def _equals_static(model: PublicModel, inputs: Arrays, found: Mapping[str, Any]) -> bool:
-    """Tell whether the model compiled for the shapes of these inputs gives the same bits."""
+    """Return whether the model compiled for the shapes of these inputs gives the same bits."""
     fixed = mlfc.compile(model.path, "llvm", shapes={name: array.shape for name, array in inputs.items()})
     return all(
         found[name].shape == array.shape and found[name].tobytes() == array.tobytes()
@@ -91,7 +91,7 @@ def _names(session: Any) -> list[str]:
 
 
 def _inputs(session: Any, size: Sequence[str], seed: int) -> Arrays:
-    """Return inputs of these shapes: numbers, and settings as ``name=value`` where the name's shape is a scalar's."""
+    """Return inputs for sizes: ``name=SHAPE`` gets random numbers, ``name=@VALUE`` that value."""
     rng = np.random.default_rng(seed)
     values = {text.partition("=")[0]: text for text in size}
     found: Arrays = {}
@@ -116,7 +116,7 @@ _DTYPES: Mapping[str, Any] = {
 
 
 def _difference(found: npt.NDArray[Any], wanted: Any) -> float:
-    """Return the largest difference as a part of the largest value; infinite for other shapes."""
+    """Return the largest difference relative to the largest value; infinite for different shapes."""
     if found.shape != wanted.shape or found.dtype != wanted.dtype:
         return float("inf")
     if not wanted.size or np.array_equal(found, wanted, equal_nan=wanted.dtype.kind == "f"):

@@ -1,6 +1,6 @@
-"""Dense layers with packed weights beside ONNX Runtime's MatMulNBits, one thread: ``python -m benchmarks packed``.
+"""Dense layers with packed weights compared with MatMulNBits, one thread: ``python -m benchmarks packed``.
 
-ONNX Runtime computes in float32 (accuracy_level 0). Times are the thread's own, interleaved in one process.
+ONNX Runtime computes in float32 (accuracy_level 0). Times are the thread's CPU time, interleaved in one process.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from benchmarks.recurrent import TARGETS, interleaved
 
 @dataclass(frozen=True)
 class Layer:
-    """Rows of data, and weights of `bits` with a scale for each block of 32 of the `inner` weights of a unit."""
+    """Rows of data, and weights of `bits` with a scale for each block of 32 of a unit's `inner` weights."""
 
     bits: int
     rows: int
@@ -55,7 +55,7 @@ LAYERS = [
 
 
 def _runners(layer: Layer) -> tuple[dict[str, Callable[[], object]], int]:
-    """Return the layer by each printer and by ONNX Runtime, bound to fixed arrays, and the bytes of its constants."""
+    """Return runners for both printers and ONNX Runtime, bound to fixed arrays, and the bytes of the constants."""
     data = layer.model()
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1

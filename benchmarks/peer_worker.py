@@ -1,8 +1,8 @@
-"""Runs a model by a runtime that has an environment of its own: IREE or Apache TVM.
+"""Run a model with a runtime that requires its own environment: IREE or Apache TVM.
 
-Run by the Python of that environment: ``python peer_worker.py NAME MODEL INPUTS.npz THREADS``. It prints ``ready`` or
-why not, then for each line with a number on standard input runs so often and prints the seconds. Needs numpy, onnx and
-the runtime's packages, and nothing of mlfc.
+The Python of that environment runs it as ``python peer_worker.py NAME MODEL INPUTS.npz THREADS``. It prints ``ready``
+or an error. For each line with a number on standard input it then runs that many times and prints the seconds. It
+requires numpy, onnx and the runtime's packages, and nothing of mlfc.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Runner = Callable[[], object]
 
 
 def iree(path: Path, inputs: Sequence[Any], threads: int) -> Runner:
-    """IREE compiles for this processor, with its strongest optimization."""
+    """Compile with IREE for this processor, with its strongest optimization."""
     import iree.compiler.tools as compiler
     from iree import runtime
     from iree.compiler.tools.import_onnx import __main__ as importer
@@ -40,7 +40,7 @@ def iree(path: Path, inputs: Sequence[Any], threads: int) -> Runner:
 
 
 def tvm(path: Path, inputs: Sequence[Any], threads: int) -> Runner:
-    """TVM compiles for this processor with the rules that it has; nothing is tuned."""
+    """Compile with TVM for this processor with its default rules, without tuning."""
     os.environ["TVM_NUM_THREADS"] = str(threads)
     import onnx
     import tvm
@@ -56,12 +56,12 @@ def tvm(path: Path, inputs: Sequence[Any], threads: int) -> Runner:
 
 
 def main() -> None:
-    """Prepare, then answer."""
+    """Prepare the model, then answer requests."""
     name, model, inputs, threads = sys.argv[1:]
     import numpy as np
 
     answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what runtimes print is no answer
+    os.dup2(2, 1)  # keep the runtimes' own output away from the answers
     try:
         run = {"iree": iree, "tvm": tvm}[name](Path(model), list(np.load(inputs).values()), int(threads))
         run()

@@ -1,13 +1,13 @@
-"""The runtimes that are compared with: each runs a model file on a number of threads, or says that it cannot.
+"""The other runtimes: each runs a model file on a number of threads, or reports that it does not support it.
 
-IREE and Apache TVM take hundreds of MB and packages of other versions than ours, so they have environments of their
-own, which `peer_worker` runs in:
+IREE and Apache TVM take hundreds of MB and packages of different versions, so they have their own environments, in
+which `peer_worker` runs:
 
     python -m venv iree && iree/bin/pip install iree-base-compiler[onnx] iree-base-runtime
     python -m venv tvm && tvm/bin/pip install apache-tvm onnx
     MLFC_BENCH_IREE=iree/bin/python MLFC_BENCH_TVM=tvm/bin/python python -m benchmarks latency --models resnet50
 
-ExecuTorch is no peer here: it runs modules of PyTorch, and reads neither ONNX nor TFLite files.
+ExecuTorch is not included: it runs PyTorch modules, and reads neither ONNX nor TFLite files.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ _WORKER = Path(__file__).with_name("peer_worker.py")
 
 @dataclass(frozen=True)
 class Peer:
-    """A runtime of a package, the kinds of files that it reads, and what prepares a run on fixed inputs."""
+    """A runtime: its package, the suffixes of files it reads, and a function that prepares a run on fixed inputs."""
 
     name: str
     package: str
     suffixes: tuple[str, ...]
     prepare: Callable[[Path, Inputs, int], Runner]
-    environment: str | None = None  # its name, if it has one of its own
+    environment: str | None = None  # name of its environment, if it requires a separate one
 
     @cached_property
     def version(self) -> str | None:
-        """The version that is installed; None where it is not."""
+        """The installed version; None if it is not installed."""
         if self.environment is not None:
             return _version_elsewhere(self.environment, self.package)
         try:
@@ -66,7 +66,7 @@ def _onnxruntime(path: Path, inputs: Inputs, threads: int) -> Runner:
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
     session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
-    # arrays that stay in place, as ours do
+    # fixed arrays, as for mlfc
     binding = session.io_binding()
     for name, value in inputs.items():
         binding.bind_cpu_input(name, value)
@@ -94,12 +94,12 @@ def _openvino(path: Path, inputs: Inputs, threads: int) -> Runner:
 
 @dataclass(frozen=True)
 class _Elsewhere:
-    """A peer in a process with another Python; it is waited for, so that it runs when its turn comes."""
+    """A runtime in a process with another Python; calls block until its runs end."""
 
     process: subprocess.Popen[str]
 
     def timed(self, count: int) -> float:
-        """Run so often; return the seconds without those of the way there."""
+        """Make `count` runs; return their seconds without the communication."""
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         print(count, file=self.process.stdin, flush=True)
@@ -151,12 +151,12 @@ PEERS = (
 
 
 def runners(path: Path, inputs: Inputs, threads: int = 1) -> dict[str, Runner]:
-    """Return what runs a model file, by the peer's name: of those that are installed and accept it."""
+    """Return the runner of a model file for each installed runtime that supports it, by the runtime's name."""
     found = {}
     for peer in PEERS:
         if peer.version is not None and path.suffix in peer.suffixes:
             try:
                 found[peer.name] = peer.prepare(path, inputs, threads)
-            except (RuntimeError, ValueError) as error:  # what they raise for operators that they lack
+            except (RuntimeError, ValueError) as error:  # raised for unsupported operators
                 print(f"{path.name}: {peer.name} declines: {(str(error).splitlines() or ['?'])[0][:150]}")
     return found

@@ -1,4 +1,4 @@
-"""What prefetches of weights save: ``python -m benchmarks prefetches``."""
+"""Effect of prefetching weights: ``python -m benchmarks prefetches``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mlfc.kernels import conv_tile
 
 
 def table(models: list[Model], seconds: float) -> Table:
-    """Return the times of whole models both ways, in turn; outputs must be the same."""
+    """Return the times of whole models with and without prefetches, alternating; outputs must be the same."""
     made = Table("model", "without, ms", "with, ms", "ratio", title="Prefetches of weights")
     for model in models:
         made.add_row(model.name, *_cells(model, seconds))

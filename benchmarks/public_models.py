@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-# the same wheel on every machine, whatever Python runs this
+# the same wheel on every machine, regardless of the running Python
 _PLATFORMS = ("manylinux2014_x86_64", "manylinux_2_17_x86_64", "manylinux_2_28_x86_64", "manylinux_2_35_x86_64")
 _PYTHON = "3.11"
 _SECONDS = 600
@@ -37,11 +37,11 @@ class PublicModel:
     sha256 : str
         Of the file.
     shapes : sequence of str
-        What it leaves open, as ``--shape`` takes it.
+        Its dynamic dimensions, in the syntax of ``--shape``.
     values : sequence of str
-        Settings among its inputs, as ``--value`` takes them.
+        Its inputs that are settings, in the syntax of ``--value``.
     sizes : sequence of sequence of str
-        Shapes of its inputs for runs of one compiled model with open dimensions; ``name=@1`` is a value.
+        Input shapes for runs of one compiled model with dynamic dimensions; ``name=@1`` is a value.
     """
 
     package: str
@@ -64,7 +64,7 @@ class PublicModel:
 
     @property
     def is_here(self) -> bool:
-        """Whether the cached file is complete."""
+        """True if the cached file is complete."""
         return self.path.is_file() and hashlib.sha256(self.path.read_bytes()).hexdigest() == self.sha256
 
 

@@ -1,7 +1,7 @@
-"""How many of PyTorch's own module tests compile and agree: ``python -m benchmarks.pytorch [--torch-compile]``.
+"""Coverage of PyTorch's own module tests: ``python -m benchmarks.pytorch [--torch-compile]``.
 
-The modules, what they are made with and what they are called with are those of PyTorch's test suite, which the package
-carries (`torch.testing`); it needs ``pip install expecttest``.
+The modules and their arguments are those of PyTorch's test suite, which the package contains (`torch.testing`); it
+requires ``pip install expecttest``.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ import mlfc
 from mlfc.errors import MlfcError
 from mlfc.torch import backend
 
-# float32 sums in another order; PyTorch's own comparisons allow about as much
+# float32 sums in another order; PyTorch's own tolerances are similar
 TOLERANCE = {"rtol": 1e-4, "atol": 1e-5}
 AGREES, REFUSED, DIFFERS = "agree", "refused", "differ"
 _OWN = re.compile(r"'[^']*'|#?\d+")
 
 
 class Called(torch.nn.Module):
-    """A module that is called with tensors in order: other arguments are bound."""
+    """A module that is called with tensors in order; other arguments are bound."""
 
     def __init__(self, module: torch.nn.Module, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
         super().__init__()
@@ -40,7 +40,7 @@ class Called(torch.nn.Module):
         self.named = named
 
     def forward(self, *tensors: torch.Tensor) -> Any:
-        """Call the module with the tensors in their places."""
+        """Call the module with the tensors as its tensor arguments."""
         given = iter(tensors)
 
         def filled(value: Any) -> Any:
@@ -67,7 +67,7 @@ def tensors_in(value: Any) -> Iterator[torch.Tensor]:
 
 
 def cases_of(info: Any, most: int) -> Iterator[tuple[Called, tuple[torch.Tensor, ...]]]:
-    """Yield modules in inference mode and tensors for them, at most so many."""
+    """Yield at most `most` modules in inference mode, with their tensors."""
     torch.manual_seed(0)
     inputs = info.module_inputs_func(info, device="cpu", dtype=torch.float32, requires_grad=False, training=False)
     for case in inputs[:most]:
@@ -78,13 +78,13 @@ def cases_of(info: Any, most: int) -> Iterator[tuple[Called, tuple[torch.Tensor,
 
 
 def as_a_whole(module: Called, tensors: tuple[torch.Tensor, ...]) -> list[Any]:
-    """Return what a module computes that mlfc.compile compiled."""
+    """Return the results of a module compiled by mlfc.compile."""
     model = mlfc.compile(module, "llvm", example_inputs=tensors)
     return list(model.run(*(tensor.numpy() for tensor in tensors)).values())
 
 
 def by_torch(module: Called, tensors: tuple[torch.Tensor, ...]) -> list[Any]:
-    """Return what a module computes by the backend of torch.compile."""
+    """Return the results of a module compiled by the backend of torch.compile."""
     torch.compiler.reset()
     compiled = torch.compile(module, backend=backend, options={"target": "llvm", "fallback": False})
     with torch.no_grad():
@@ -92,7 +92,7 @@ def by_torch(module: Called, tensors: tuple[torch.Tensor, ...]) -> list[Any]:
 
 
 def outcome_of(run: Run, module: Called, tensors: tuple[torch.Tensor, ...]) -> tuple[str, str] | None:
-    """Return what became of a module, and why; None where PyTorch itself does not run it on float32."""
+    """Return the outcome of a case, and the reason; None if PyTorch itself does not run it on float32."""
     try:
         with torch.no_grad():
             expected = [tensor.numpy() for tensor in tensors_in(module(*tensors))]
@@ -111,9 +111,9 @@ def outcome_of(run: Run, module: Called, tensors: tuple[torch.Tensor, ...]) -> t
 
 
 def main() -> None:
-    """Print the counts, and what is refused or differs."""
+    """Print the counts, and the cases that are rejected or differ."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--cases", type=int, default=100, help="at most so many of each module; default: 100")
+    parser.add_argument("--cases", type=int, default=100, help="maximum number of cases per module; default: 100")
     parser.add_argument("--torch-compile", action="store_true", help="compile by torch.compile(backend='mlfc')")
     options = parser.parse_args()
     most, run = options.cases, by_torch if options.torch_compile else as_a_whole

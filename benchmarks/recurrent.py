@@ -1,6 +1,6 @@
-"""Recurrent layers beside ONNX Runtime, one thread, interleaved in one process: ``python -m benchmarks recurrent``.
+"""Recurrent layers compared with ONNX Runtime, one thread, interleaved: ``python -m benchmarks recurrent``.
 
-Times are the thread's own, so other work on the machine disturbs them less.
+Times are the thread's CPU time, which other work on the machine disturbs less.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ TARGETS = ("c -mcpu=native", "llvm -mcpu=native")
 
 @dataclass(frozen=True)
 class Size:
-    """A layer: steps, batch, size of the input and units."""
+    """A layer: steps, batch, input size and units."""
 
     operator: str
     steps: int
@@ -50,7 +50,7 @@ SIZES = [
 
 
 def interleaved(runners: dict[str, Callable[[], object]], seconds: float) -> dict[str, float]:
-    """Return the median of the thread's seconds of each runner, in turn."""
+    """Return the median CPU seconds of each runner; runs alternate."""
     times: dict[str, list[float]] = {name: [] for name in runners}
     start = time.thread_time()
     for run in runners.values():
@@ -67,7 +67,7 @@ def interleaved(runners: dict[str, Callable[[], object]], seconds: float) -> dic
 
 
 def runners(size: Size) -> dict[str, Callable[[], object]]:
-    """Return the layer by each printer and by ONNX Runtime, bound to fixed arrays."""
+    """Return runners for both printers and ONNX Runtime, bound to fixed arrays."""
     item = layer(
         size.operator, sizes=(size.steps, size.batch, size.size, size.units), direction=size.direction, bare=True,
         outputs=("all", "hidden"),

@@ -1,4 +1,4 @@
-"""How long a browser takes to draw pages of large graphs: headless Chromium, from the start of the page on."""
+"""Rendering time of report pages with large graphs in headless Chromium, from the start of the page."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _RUNS = 5
 _BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 _FLAGS = ("--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking",
           "--enable-logging=stderr", "--v=0", "--dump-dom", "--window-size=1400,900")  # fmt: skip
-# the picture was drawn when the frame after the one that shows it begins
+# the second frame starts after the first one, which shows the picture, was drawn
 _CLOCK = """<script>
 const first = performance.now(), graph = document.querySelector(".graph").drawing;
 requestAnimationFrame(() => requestAnimationFrame(() => {
@@ -34,7 +34,7 @@ _DRAWN = re.compile(r"drawn ([0-9.]+) ([0-9.]+) ([0-9.]+)")
 
 
 def table() -> Table:
-    """Return for graphs of residual blocks what writing and drawing them takes, in milliseconds; medians."""
+    """Return the median milliseconds to write and draw graphs of residual blocks."""
     made = Table(
         "calls", "page kB", "places ms", "script ms", "on screen ms", "whole graph ms", title="pages of graphs"
     )
@@ -51,7 +51,7 @@ def table() -> Table:
 
 
 def blocks(count: int) -> dict[str, Any]:
-    """Return what `describe` says of a module of so many calls: blocks of eight with branches and residuals."""
+    """Return the result of `describe` for a module of `count` calls: blocks of eight with branches and residuals."""
     operators = [
         {
             "function": f"tvmgen_m_fused_nn_conv2d_nn_relu_{index % 50}",
@@ -80,7 +80,7 @@ def _reads(index: int) -> list[int]:
 
 
 def _drawn(browser: str, page: str) -> list[float]:
-    """Return milliseconds until the script has run, until the picture shows, and of showing the whole graph."""
+    """Return the milliseconds until the script has run, until the picture shows, and to show the whole graph."""
     found = []
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "page.html"

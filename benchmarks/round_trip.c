@@ -1,4 +1,4 @@
-/* Nanoseconds that a cache line takes to the other core and back: threads that work together wait for that. */
+/* Nanoseconds of a cache line's round trip to another core, which cooperating threads wait for. */
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <sched.h>

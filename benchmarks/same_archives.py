@@ -1,10 +1,10 @@
-"""Check that two versions of the source give the same archives; exit with 1 if code or data differ.
+"""Check that two versions of the source produce the same archives; exit with 1 if code or data differ.
 
     python -m benchmarks.same_archives ../before/src            # against the source of this tree
     python -m benchmarks.same_archives ../before/src --quick    # only small models and common targets
 
 Both compile every model for every target and executor. Members are compared without comments and with the project's
-former name replaced by today's; C is compared function by function, so that the list names them.
+former name replaced by the current one; C is compared function by function, so that the list names them.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ TARGETS = (
 EXECUTORS = ("aot", "graph")
 _SMALL = 1 << 20
 
-# Runs in either tree, whose package has either name.
+# Runs in either tree, whose package has the former or the current name.
 _COMPILE = r"""
 import importlib, json, sys
 from pathlib import Path
@@ -68,7 +68,7 @@ for name, path, target, executor, optimize in cases:
 
 
 def main(argv: list[str]) -> int:
-    """Compile with both, compare, print."""
+    """Compile with both versions, compare the archives, and print the differences."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.same_archives")
     parser.add_argument("before", type=Path, help="the folder src of the other version")
     parser.add_argument("--after", type=Path, default=ROOT / "src")
@@ -158,7 +158,7 @@ def _metadata_differences(before: bytes, after: bytes) -> Iterator[str]:
 def _paths(before: object, after: object, place: str = "$") -> Iterator[str]:
     if isinstance(before, dict) and isinstance(after, dict):
         for key in sorted({*before, *after}):
-            # modules have their own names, which say nothing of what differs
+            # the module's own name does not matter
             step = "*" if place == "$.modules" else key
             if key in before and key in after:
                 yield from _paths(before[key], after[key], f"{place}.{step}")
@@ -181,7 +181,7 @@ def _c_differences(place: str, before: bytes, after: bytes) -> Iterator[str]:
 
 
 def _pieces(text: str) -> dict[str, str]:
-    """Return the functions of C without comments, by name; all else as ``top``."""
+    """Return the functions of C without comments, by name; everything else as ``top``."""
     text = re.sub(r"/\*.*?\*/|//[^\n]*", "", text, flags=re.DOTALL)
     found: dict[str, str] = {}
     name, depth = "top", 0

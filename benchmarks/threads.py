@@ -1,4 +1,4 @@
-"""One and two threads, beside the same code without threads (an archive's) and the best peer with as many threads."""
+"""One and two threads, compared with the single-threaded code of an archive and the fastest other runtime."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ NAMES = ("resnet50", "mobilenet_v2_quantized_1x3x224x224")
 TARGET = "c -mcpu=native"
 THREADS = 2
 _LENGTH = 128
-_WARM_SECONDS = 0.05  # until the system has given each thread a core, and threads of others have gone to sleep
+_WARM_SECONDS = 0.05  # until each thread has a core, and other runtimes' threads sleep
 _RUNS = 5
 
 
 @dataclass(frozen=True)
 class _Case:
-    """A model file and what fixes its shapes."""
+    """A model file and its input shapes."""
 
     name: str
     path: Path
@@ -45,7 +45,7 @@ def _cases(names: Sequence[str], folder: Path) -> list[_Case]:
 
 
 def table(names: Sequence[str], seconds: float) -> Table:
-    """Return the table of medians in milliseconds; all runners of a model take turns."""
+    """Return the table of medians in milliseconds; the runs of all runners of a model alternate."""
     caption = (
         "scaling: of one thread to two; ratio: ours over the best peer's, both with two; round trip: of a cache line to"
         " the other core, in nanoseconds"
@@ -74,7 +74,7 @@ def table(names: Sequence[str], seconds: float) -> Table:
 
 
 def _round_trip(folder: Path) -> int:
-    """Return how far apart two cores are: a virtual machine's move while it runs."""
+    """Return the round-trip time between two cores, which a virtual machine may change at any time."""
     program = folder / "round_trip"
     if not program.exists():
         source = Path(__file__).with_name("round_trip.c")
@@ -95,7 +95,7 @@ def _row(case: _Case, folder: Path, seconds: float) -> list[str]:
         "two": (THREADS, bound(compiled, inputs)),
     }
     times = medians(runners, seconds)
-    # afterwards: their threads watch for work long after a run, and take a core
+    # last, because their threads spin for a while after a run and occupy a core
     others = {
         f"{name} {threads}": (1, run)
         for threads in (1, THREADS)
@@ -123,7 +123,7 @@ def bound(model: Any, inputs: Mapping[str, Any]) -> Callable[[], Any]:
 
 
 def medians(runners: Mapping[str, tuple[int, Callable[[], Any]]], seconds: float) -> dict[str, float]:
-    """Return the milliseconds of runners, each with our number of threads; each warms up before it is timed."""
+    """Return the milliseconds of runners, each with its number of threads; each warms up before it is timed."""
     found: dict[str, list[float]] = {name: [] for name in runners}
     end = time.perf_counter() + seconds * len(runners)
     while time.perf_counter() < end or not all(found.values()):

@@ -1,4 +1,4 @@
-"""Layers by tiles (AMX) and by vectors, interleaved: int8 beside VNNI, and bfloat16 beside float32."""
+"""Layers with tile instructions (AMX) and with vectors, interleaved: int8 against VNNI, bfloat16 against float32."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _TITLE = "layers by tiles; measured peak {:,.0f} G multiply-accumulates of bytes
 
 
 def bfloat_runner(layer: Layer, features: Features, rng: np.random.Generator) -> Callable[[], object]:
-    """Return our kernel of bfloat16 with bias and relu, bound to its arrays."""
+    """Return mlfc's bfloat16 kernel with bias and relu, bound to its arrays."""
 
     def numbers(*shape: int) -> np.ndarray:
         return rng.standard_normal(shape).astype(ml_dtypes.bfloat16)

@@ -1,4 +1,4 @@
-"""What 3x3 convolutions by transforms save, and how far off they are: ``python -m benchmarks winograd``."""
+"""Speed and accuracy of 3x3 convolutions by Winograd transforms: ``python -m benchmarks winograd``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ OFF = f"{TARGET} -winograd=off"
 
 
 def table(models: list[Model], seconds: float) -> Table:
-    """Return the times of whole models both ways, in turn, and the largest difference of their outputs."""
+    """Return the alternating times of whole models with and without transforms, and the largest output difference."""
     made = Table(
         "model", "direct ms", "transforms ms", "ratio", "largest difference", title="Convolutions by transforms"
     )

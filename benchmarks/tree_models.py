@@ -1,6 +1,6 @@
-"""Trains the ensembles of `benchmarks.trees`, and writes them as ONNX and as C by emlearn and m2cgen.
+"""Train the ensembles of `benchmarks.trees`, and write them as ONNX and as C by emlearn and m2cgen.
 
-It runs in a Python that has these packages, by its path alone: it imports nothing of mlfc.
+A Python with these packages runs this file by its path; it imports nothing of mlfc.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def datasets() -> dict[str, tuple[Any, Any]]:
 
 
 def models() -> dict[str, tuple[str, Callable[[], Any]]]:
-    """Return the name of the data and what makes the estimator, by the model's name."""
+    """Return the data's name and a function that makes the estimator, by the model's name."""
     from lightgbm import LGBMClassifier, LGBMRegressor
     from sklearn import ensemble, tree
 
@@ -84,7 +84,7 @@ def write(folder: Path, name: str, data: str, make: Callable[[], Any], known: di
     np.save(folder / "expected.npy", _expected(estimator, x[:ROWS]))
     (folder / "model.onnx").write_bytes(_onnx(estimator, x))
     ways = {"m2cgen": lambda: _m2cgen(estimator)}
-    if "LGBM" not in type(estimator).__name__:  # boosting is nothing that emlearn converts
+    if "LGBM" not in type(estimator).__name__:  # emlearn does not convert boosting
         of_codes = make().fit(codes, y)
         ways |= {
             "emlearn int16 tables": lambda: _emlearn(of_codes, "loadable", "int16_t", 8),
@@ -121,7 +121,7 @@ def _onnx(estimator: Any, x: Any) -> bytes:
 
 
 def _emlearn(estimator: Any, method: str, feature: str, leaf_bits: int) -> str:
-    """Return C that computes probabilities by proportions of 8 bits, or by one vote of each tree."""
+    """Return C that computes probabilities from 8-bit proportions, or from one vote per tree."""
     import emlearn
 
     classes = getattr(estimator, "n_classes_", 0)
@@ -150,7 +150,7 @@ def _nodes(estimator: Any) -> int:
 
 
 def main() -> None:
-    """Write all models into the folder that is the first argument."""
+    """Write all models into the folder given as the first argument."""
     warnings.simplefilter("ignore")
     import emlearn
 

@@ -1,12 +1,12 @@
-"""Decision trees beside emlearn and m2cgen: flash, RAM, instructions and time of one inference.
+"""Decision trees compared with emlearn and m2cgen: flash, RAM, instructions and time of one inference.
 
 ``python -m benchmarks.trees --peers PYTHON``, where PYTHON has the other generators:
 
     python -m venv peers
     peers/bin/pip install emlearn m2cgen scikit-learn skl2onnx lightgbm onnxmltools
 
-Flash is what a linked program takes that does nothing but call the model, C library included; everything is compiled
-with -Os. Instructions are the mean over the rows that the models are tried with, counted under QEMU.
+Flash is the size of a linked program that only calls the model, including the C library; everything is compiled with
+-Os. Instructions are the mean over the tested rows, counted under QEMU.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ PEERS = (
 OURS = {"mlfc size": "size", "mlfc speed": "speed"}
 _M4 = ("-mthumb", "-mcpu=cortex-m4", "-mfloat-abi=hard", "-mfpu=fpv4-sp-d16")
 _M0 = ("-mthumb", "-mcpu=cortex-m0", "-mfloat-abi=soft")
-# the machine of a Cortex-M3 runs what is compiled for a Cortex-M0, and has room for all models
+# the emulated Cortex-M3 runs Cortex-M0 code, and has enough memory for all models
 CORES = {"Cortex-M4": ("mps2-an386", "cortex-m4", _M4), "Cortex-M0": ("mps2-an385", "cortex-m0", _M0)}
 _BOUND = "void predict(const void *x, void *out);\n"
 _MAIN = (
@@ -97,7 +97,7 @@ void once(const void *x, void *out) { predict(x, out); }
 
 @dataclass(frozen=True)
 class Candidate:
-    """A model in one form: its C files, and the rows that it takes."""
+    """A model in one form: its C files, and its input rows."""
 
     files: Mapping[str, bytes]
     rows: Any
@@ -124,7 +124,7 @@ def ours(model: Path, optimize: str, cpu: str, x: Any) -> Candidate:
 
 
 def peer(folder: Path, way: str) -> Candidate | None:
-    """Return a model as another generator wrote it; None where it does not convert it."""
+    """Return a model written by another generator; None if the generator does not support it."""
     source = folder / f"{way}.c"
     if not source.exists():
         return None
@@ -144,7 +144,7 @@ def flash_and_ram(candidate: Candidate, folder: Path, flags: tuple[str, ...]) ->
          *sources, "-lm", "-o", "only.elf"], cwd=folder, check=True)  # fmt: skip
     said = subprocess.run(["arm-none-eabi-size", "only.elf"], cwd=folder, check=True, capture_output=True, text=True)
     text, data, bss = (int(number) for number in said.stdout.splitlines()[1].split()[:3])
-    return text + data, data + bss - 1088 * 8  # less the tensors of `start`
+    return text + data, data + bss - 1088 * 8  # without the tensors of `start`
 
 
 def counted(candidate: Candidate, folder: Path, board: Board) -> tuple[float, int]:
@@ -163,7 +163,7 @@ def counted(candidate: Candidate, folder: Path, board: Board) -> tuple[float, in
 
 
 class OnHost:
-    """A model as a library of this machine."""
+    """A model as a library for the host."""
 
     def __init__(self, candidate: Candidate, folder: Path) -> None:
         write_files(folder, {**candidate.files, "many.c": _MANY.encode()})
@@ -191,7 +191,7 @@ class OnHost:
 
 
 def timed(candidates: Mapping[str, Candidate], folder: Path) -> dict[str, float]:
-    """Return the median time of an inference of each candidate; they take turns."""
+    """Return the median time of an inference of each candidate; runs alternate."""
     hosts = {}
     for way, candidate in candidates.items():
         hosts[way] = OnHost(candidate, folder / f"host {way}")
@@ -228,7 +228,7 @@ def measure(folder: Path, work: Path) -> list[tuple[str, ...]]:
 
 
 def table(models: Path) -> Table:
-    """Return the table of all models in a folder that `benchmarks.tree_models` wrote."""
+    """Return the table of all models in a folder written by `benchmarks.tree_models`."""
     versions = json.loads((models / "versions.json").read_text())
     result = Table(title="Decision trees, -Os; " + ", ".join(f"{name} {number}" for name, number in versions.items()))
     headings = [f"{core} {what}" for core in ("M4", "M0") for what in ("flash", "RAM", "instructions")]

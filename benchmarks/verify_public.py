@@ -1,4 +1,4 @@
-"""The verdict of ``mlfc verify`` on models from the package index, for C and LLVM."""
+"""Results of ``mlfc verify`` on models from the package index, for C and LLVM."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def table(words: Sequence[str] = ()) -> Table:
 
 
 def row(model: PublicModel, target: str) -> list[str]:
-    """Return the verdict on a model, and its worst output."""
+    """Return the result for a model, and its worst output."""
     try:
         collect([model])
         shapes, values = parse_shapes(model.shapes), parse_values(model.values)

@@ -1,4 +1,4 @@
-"""The overhead of dynamic models: of a call from Python, a kernel, an iteration and a tensor that joins a list."""
+"""The overhead of dynamic models: per call from Python, kernel, iteration, and tensor appended to a list."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def table() -> Table:
 
 
 def chain(length: int, high: int | None) -> IRModule:
-    """Return a model of so many tiny kernels in a row; of static shape if `high` is None."""
+    """Return a model with a chain of `length` tiny kernels; with static shapes if `high` is None."""
     rows = 1 if high is None else Symbol("rows", 1, high).dim
     x = Var("x", ir.TensorType((rows, 2), "float32"))
     value: ir.Expr = x
@@ -48,7 +48,7 @@ def _model(module: IRModule, target: str) -> Any:
 
 
 def _nanoseconds(call: Callable[[], object]) -> float:
-    """Return the best of several measurements, in time of the thread, which does not pass while others run."""
+    """Return the best of several measurements in CPU time of the thread, which excludes other work."""
     best = float("inf")
     for _ in range(_RUNS):
         count, start, passed = 0, time.thread_time(), 0.0
@@ -70,7 +70,7 @@ def _of_bound_call(target: str) -> float:
 
 
 def _of_kernel(high: int | None) -> Callable[[str], float]:
-    """Return what measures how much longer a model runs for another kernel, what that computes included."""
+    """Return a function that measures the additional time per kernel, including its computation."""
 
     def measured(target: str) -> float:
         x, y = np.ones((1, 2), np.float32), np.empty((1, 2), np.float32)
@@ -83,13 +83,13 @@ def _of_kernel(high: int | None) -> Callable[[str], float]:
 
 
 def _of_iteration(target: str) -> float:
-    """Measure a loop of three kernels with values that trade places."""
+    """Measure a loop of three kernels whose carried values are swapped."""
     call = _model(swapping(), target).bind([np.int64(ITERATIONS)])
     return _nanoseconds(call) / ITERATIONS
 
 
 def _of_item(target: str) -> float:
-    """Measure a loop that adds a tensor of 2 x 2 to a list, and the copy of all at its end."""
+    """Measure a loop that appends 2 x 2 tensors to a list, and the final copy of all."""
     call = _model(collecting(), target).bind([np.int64(1000), np.ones((2, 2), np.float32)])
     return _nanoseconds(call) / 1000
 

@@ -1,4 +1,4 @@
-"""What a command takes, from the annotations that make it: for the pages of commands."""
+"""Parameters of a command, from the annotations that define it, for the pages of commands."""
 
 from __future__ import annotations
 

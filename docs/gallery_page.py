@@ -1,6 +1,6 @@
-"""The gallery: what each example's README says first, and a picture of what the example prints.
+"""The gallery: the introduction of each example's README, and a picture of the example's output.
 
-``docs/generate.py`` writes it; a test runs the examples and compares what they print with their READMEs.
+``docs/generate.py`` writes it; a test runs the examples and compares their output with the READMEs.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ NAMES = (
     "browser",
 )
 _OUTPUT = re.compile(r"^```text\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-_WIDTH, _HEIGHT, _PAD = 8, 18, 14  # of a letter, of a line, around all
+_WIDTH, _HEIGHT, _PAD = 8, 18, 14  # of a letter, of a line, on all sides
 
 
 def gallery_pages(made: str) -> dict[Path, str]:
-    """Return the page and its pictures by their files; `made` is the page's first line."""
+    """Return the page and its pictures by file; `made` is the page's first line."""
     lines = [
         made,
         "",
@@ -49,14 +49,14 @@ def gallery_pages(made: str) -> dict[Path, str]:
 
 
 def printed(name: str) -> str:
-    """Return what an example prints, as its README has it."""
+    """Return the output of an example, from its README."""
     found = _OUTPUT.search((EXAMPLES / name / "README.md").read_text(encoding="utf-8"))
     assert found is not None
     return found[1]
 
 
 def picture(text: str) -> str:
-    """Return text as a picture of a terminal; columns stay columns with every font."""
+    """Return text as a picture of a terminal, in which columns are aligned with any font."""
     lines = text.rstrip("\n").split("\n")
     width = max(map(len, lines)) * _WIDTH + 2 * _PAD
     height = len(lines) * _HEIGHT + 2 * _PAD

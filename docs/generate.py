@@ -52,7 +52,7 @@ def pages() -> dict[Path, str]:
 
 
 def archive_page() -> str:
-    """Return the page of archives, with the tables of the objects ``mlfc`` as the records declare them."""
+    """Return the page of archives, with the tables of the ``mlfc`` objects as declared by the records."""
     text = (REFERENCE / "archive.md").read_text(encoding="utf-8")
     for record in (ArchiveInfo, ModuleInfo):
         start, end = f"<!-- {record.__name__}, made by docs/generate.py -->", "<!-- end -->"
@@ -76,14 +76,14 @@ def _meaning(says: Says, record: type[Record] | None) -> str:
 
 
 def metadata_schema() -> str:
-    """Return the JSON Schema of metadata, with the objects ``mlfc`` as the records declare them."""
+    """Return the JSON Schema of metadata, with the ``mlfc`` objects as declared by the records."""
     schema = json.loads(SCHEMA.read_text(encoding="utf-8"))
     schema["$defs"] |= definitions(DEFINITIONS)
     return json.dumps(schema, indent=2) + "\n"
 
 
 def cli_page() -> str:
-    """Return the page of the commands, from the functions and annotations that make them."""
+    """Return the page of the commands, from the functions and annotations that define them."""
     lines = [_MADE, "", "# Command line", "", str(app.info.help), "", str(app.info.epilog), ""]
     lines += [
         "An error is one message on standard error, without a traceback: what, where, why and what to do",
@@ -209,12 +209,12 @@ def _region(region: MemoryRegion, board: Board) -> str:
 
 
 def _in_table(code: str) -> str:
-    """Return code whose bars do not end a cell."""
+    """Return code with escaped bars, which would end a table cell."""
     return code.replace("|", "\\|")
 
 
 def _cell(text: str) -> str:
-    """Return plain text for a cell of a table: nothing in it is markup."""
+    """Return plain text for a table cell, with all markup escaped."""
     return "".join(f"\\{char}" if char in "|*_<`" else char for char in text)
 
 

@@ -1,6 +1,6 @@
-"""The manual pages of the commands, from the texts of their help; ``docs/generate.py`` writes them.
+"""The manual pages of the commands, from their help texts; ``docs/generate.py`` writes them.
 
-They have no date: the same program has the same pages on any day.
+They have no date, so the same program always produces the same pages.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def _summary(function: Callable[..., Any]) -> str:
 
 
 def _name_line(text: str) -> str:
-    """Return the line of NAME, which indexes of manuals list: one sentence as it is usual there."""
+    """Return the line of section NAME for manual indexes, without a capital and a full stop."""
     text = text.rstrip(".")
     return _text(text[0].lower() + text[1:] if text[1:2].islower() else text)
 
@@ -117,7 +117,7 @@ def _synopsis(words: Sequence[str], function: Callable[..., Any]) -> list[str]:
 
 
 def _options(function: Callable[..., Any]) -> Iterator[str]:
-    """Yield arguments and options with their help; options under the heading that help gives them."""
+    """Yield arguments and options with their help; options are below the same headings as in the help."""
     by_panel: dict[str, list[str]] = {"": []}
     for spelled, info, default in parameters(function):
         text = (info.help or "").rstrip()
@@ -134,7 +134,7 @@ def _italic(text: str) -> str:
 
 
 def _flags(text: str) -> str:
-    """Return options in bold and what they take in italics: ``--output, -o PATH``."""
+    """Return options in bold and their values in italics: ``--output, -o PATH``."""
     flags, _, value = text.partition(" ") if ", -" not in text else _cut(text)
     return f".BI {_quoted(flags + ' ' * bool(value))} {_quoted(value)}".rstrip() if value else f".B {_quoted(flags)}"
 
@@ -170,12 +170,12 @@ def _environment() -> list[str]:
 
 
 def _text(text: str) -> str:
-    """Return plain text as roff takes it, on one line: nothing in it is a request or an escape."""
+    """Return plain text on one line for roff, with requests and escapes disabled."""
     made = text.translate(_LETTERS)
     return f"\\&{made}" if made.startswith(".") else made
 
 
 def _prose(text: str) -> str:
-    """Return plain text as roff takes it, in lines of a width that people edit."""
+    """Return plain text for roff, in lines of a width for editing."""
     lines = textwrap.wrap(text, _WIDTH, break_long_words=False, break_on_hyphens=False)
     return "\n".join(map(_text, lines))

@@ -1,6 +1,6 @@
-"""The pages of the operators of models: measured by importing one-node models, and from the importers' tables.
+"""The pages of model operators: measured by importing one-node models, and from the importers' tables.
 
-``docs/generate.py`` writes them. A dtype is listed where a model of one node with it is imported.
+``docs/generate.py`` writes them. A dtype is listed if a model of one node with it is imported.
 """
 
 from __future__ import annotations
@@ -53,14 +53,14 @@ _CODES = {f"tensor({name.lower()})": code for name, code in TensorProto.DataType
 _EXACT = "exact"
 _WORDS_OF_A_FOOTNOTE = 5
 _TYPES = tuple(name for name in TFLITE_DTYPES if name != "resource")
-_VARIED = 2  # cases of an operator that are tried with other types
+_VARIED = 2  # number of an operator's cases that are also tried with other types
 _QUANTIZED = ("int8", "uint8", "int16")
 _FAMILIES = {"floats": dtypes.FLOATS, "integers": dtypes.INTEGERS, "narrow": dtypes.NARROW}
 
 
 @dataclass(frozen=True)
 class Form:
-    """Shapes and attributes with which a node of an operator is imported, and which inputs are constants: ones."""
+    """Input shapes and attributes for a node of an operator, and the inputs that are constants (ones)."""
 
     shapes: Sequence[tuple[int, ...]]
     constants: Collection[int] = ()
@@ -68,7 +68,7 @@ class Form:
 
 
 _IMAGE, _CHANNELS = (1, 2, 4), (2,)
-# of operators that no general form fits
+# for operators that no general form fits
 _FORMS = {
     "AffineGrid": Form([(1, 2, 3), (4,)], {1}),
     "BatchNormalization": Form([_IMAGE, *[_CHANNELS] * 4]),
@@ -141,7 +141,7 @@ def _families() -> str:
 
 
 def _unmeasured(names: Sequence[str]) -> list[str]:
-    """Return the lines that name operators of which no such model is made."""
+    """Return the lines that list operators that are not measured."""
     listed = ", ".join(f"`{name}`" for name in names)
     text = f"Imported, too, but not measured with a single node: {listed}."
     return textwrap.wrap(text, 100, break_on_hyphens=False, break_long_words=False)
@@ -158,7 +158,7 @@ def _onnx_row(domain: str, name: str) -> str:
 
 
 def _listed(kinds: Sequence[str]) -> str:
-    """Return dtypes in short, those of a family by its name."""
+    """Return abbreviated dtypes, in which a name stands for a family."""
     rest = list(kinds)
     found = []
     for name, family in _FAMILIES.items():
@@ -187,7 +187,7 @@ def _since(domain: str, name: str) -> str:
 
 @cache
 def measured(domain: str, name: str) -> tuple[tuple[str, ...], str]:
-    """Return the dtypes with which a node of an operator is imported, and the contract of what it becomes."""
+    """Return the dtypes with which a node of an operator is imported, and the accuracy contract of its result."""
     if (domain, name) not in _history():
         return (), ""
     schema = defs.get_schema(name, _history()[domain, name][-1], domain)
@@ -212,7 +212,7 @@ def _types(schema: defs.OpSchema, position: int) -> list[int]:
 
 
 def _forms(schema: defs.OpSchema) -> Iterator[Form]:
-    """Yield forms that may fit, the plainest first."""
+    """Yield candidate forms, the simplest first."""
     if schema.name in _FORMS:
         yield _FORMS[schema.name]
         return
@@ -238,7 +238,7 @@ def _attributes(schema: defs.OpSchema) -> Iterator[dict[str, Any]]:
 
 
 def _imported(schema: defs.OpSchema, form: Form, code: int) -> ir.IRModule | None:
-    """Return the module of a model of one node; None where it is refused."""
+    """Return the module of a model of one node; None if it is rejected."""
     names = [f"x{index}" for index in range(len(form.shapes))]
     inputs, weights = [], []
     first = schema.inputs[0].type_str if schema.inputs else ""
@@ -268,7 +268,7 @@ def _imported(schema: defs.OpSchema, form: Form, code: int) -> ir.IRModule | Non
 
 
 def _contract(module: ir.IRModule) -> str:
-    """Return the contract of the operators of a module: exact, or those whose results are not."""
+    """Return the contract of the operators of a module: exact, or that of the inexact ones."""
     used = [item.op for item in post_order(module.main.body) if isinstance(item, ir.Call)]
     loose = sorted({op.name for op in used if isinstance(op, Operator) and not _is_exact(op)})
     return f"as {', '.join(f'`{name}`' for name in loose)}" if loose else _EXACT
@@ -310,14 +310,14 @@ def tflite_page(made: str) -> str:
 
 
 def common_texts(texts: Iterable[str]) -> dict[str, str]:
-    """Return a letter for each long text that a table has several times."""
+    """Return a letter for each long text that occurs several times in a table."""
     counts = Counter(texts)
     common = [text for text, count in counts.items() if count > 1 and len(text.split()) >= _WORDS_OF_A_FOOTNOTE]
     return dict(zip(common, string.ascii_letters, strict=False))
 
 
 def _compared(kinds: Mapping[str, str], sets: Mapping[str, str]) -> list[str]:
-    """Return the lines on what was compared with LiteRT, from the record that the sweep writes."""
+    """Return the lines on the comparison with LiteRT, from the record that the sweep writes."""
     record = json.loads(SWEEP.read_text(encoding="utf-8"))
     reasons = "; ".join(f"{count} with {reason}" for reason, count in record["left_out"].items())
     refused = sorted({item.split(" ")[0] for item in record["other"]})
@@ -360,7 +360,7 @@ def measured_tflite(code: str) -> tuple[tuple[str, ...], str]:
 
 
 def _variants(case: Case, main: T) -> Iterator[list[T]]:
-    """Yield the tensors of a case with other types in the place of its main one's."""
+    """Yield the tensors of a case with other types for its main tensor."""
     for dtype, is_quantized in (*((name, False) for name in _TYPES), *((name, True) for name in _QUANTIZED)):
         if is_quantized and main.scale is None:
             continue
@@ -377,7 +377,7 @@ def _cases() -> dict[str, list[Case]]:
 
 
 def _of_plain_forms(code: str) -> Iterator[tuple[str, str]]:
-    """Yield the types with which an operator without options, on equal shapes, is imported, and what it becomes."""
+    """Yield the types with which an operator is imported without options on equal shapes, and its contract."""
     if code not in vars(tflite.BuiltinOperator):
         return
     for count, dtype, scale in itertools.product((1, 2, 3), _TYPES, (None, 0.5)):

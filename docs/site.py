@@ -1,7 +1,7 @@
-"""What MkDocs needs to make a site of these pages, which are written for a checkout.
+"""MkDocs hooks that make a site of these pages, which are written for a checkout.
 
-README.md is its first page. Files that pages link to but docs/ does not contain become pages as well, so that every
-link works: Markdown as it is, sources as code. No page loads anything from another host.
+README.md is its first page. Files outside of docs/ to which pages link become pages as well, so that every link works:
+Markdown unchanged, sources as code. No page loads anything from another host.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _ELSEWHERE = re.compile(
 
 
 def on_files(files: Files, *, config: MkDocsConfig) -> Files:
-    """Add README.md, what ``nav`` names of the checkout's root, and the files outside of docs/ that pages link to."""
+    """Add README.md, the root's files in ``nav``, and the files outside of docs/ to which pages link."""
     pages = [DOCS / file.src_uri for file in files.documentation_pages()]
     todo = [*pages, *(path for path in sorted(ROOT.glob("*.md")))]
     known = set(pages)
@@ -48,7 +48,7 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, *, page: Page, **_: object) -> str:
-    """Return a page as Python-Markdown takes it: links as in the site, titles of code as options."""
+    """Return a page for Python-Markdown: links within the site, titles of code as options."""
     path = _ORIGINS.get(page.file.src_uri, DOCS / page.file.src_uri)
     if path.suffix != ".md":
         return markdown
@@ -70,7 +70,7 @@ def on_page_markdown(markdown: str, *, page: Page, **_: object) -> str:
 
 
 def on_post_build(*, config: MkDocsConfig) -> None:
-    """Refuse a site whose pages load something from another host."""
+    """Raise an error if a page of the site loads anything from another host."""
     for path in Path(config.site_dir).rglob("*.html"):
         if found := _ELSEWHERE.search(path.read_text(encoding="utf-8")):
             message = f"{path}: expected only files of the site, got {found[0]}"
@@ -78,7 +78,7 @@ def on_post_build(*, config: MkDocsConfig) -> None:
 
 
 _ORIGINS: dict[str, Path] = {}
-"""The files behind pages that docs/ does not contain."""
+"""The source files of pages outside of docs/."""
 
 
 def _added(path: Path, config: MkDocsConfig) -> File:
@@ -93,7 +93,7 @@ def _added(path: Path, config: MkDocsConfig) -> File:
 
 
 def _place(path: Path) -> str:
-    """Return where a file of the checkout is in the site, as MkDocs names sources."""
+    """Return the location of a file of the checkout in the site, in MkDocs' form."""
     if path.is_relative_to(DOCS):
         return path.relative_to(DOCS).as_posix()
     if path.parent == ROOT:

@@ -1,4 +1,4 @@
-"""Writes the models of the gallery: few nodes, float32, nothing of the machine that made them."""
+"""Writer of the gallery's models: few nodes, float32, and no information about the machine that made them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def save(
     *,
     integers: Sequence[str] = (),
 ) -> None:
-    """Write a model; the inputs and outputs that `integers` names are int64."""
+    """Write a model; the inputs and outputs in `integers` are int64."""
 
     def described(tensors: Mapping[str, Sequence[int]]) -> list[onnx.ValueInfoProto]:
         return [
@@ -36,6 +36,6 @@ def save(
 
 
 def weights_of(module: object, names: Mapping[str, str]) -> dict[str, np.ndarray]:
-    """Return parameters of a PyTorch module under other names."""
+    """Return the parameters of a PyTorch module under other names."""
     state = module.state_dict()  # type: ignore[attr-defined]
     return {new: state[old].numpy() for old, new in names.items()}

@@ -1,1 +1,1 @@
-"""Fuzzing of everything that reads untrusted files."""
+"""Fuzzing of all readers of untrusted files."""

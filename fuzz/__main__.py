@@ -1,4 +1,4 @@
-"""Fuzz all readers, and the code of kernels: ``python -m fuzz [--seconds N]``. Exits with 1 if anything fails."""
+"""Fuzz all readers, and the code of kernels: ``python -m fuzz [--seconds N]``; exit with 1 if anything fails."""
 
 from __future__ import annotations
 
@@ -79,10 +79,8 @@ def _arguments() -> argparse.Namespace:
         "--seed", type=int, default=int(time.time()), help="seed of the random inputs; default: the time"
     )
     parser.add_argument("--only", default="", help="fuzz only targets whose names contain this")
-    parser.add_argument("--mutants", type=int, help="compare this many mutants, however long that takes, and no other")
-    parser.add_argument(
-        "--replay", type=Path, help="compare a saved mutant for every target and executor, and no other"
-    )
+    parser.add_argument("--mutants", type=int, help="compare only this many mutants, without a time limit")
+    parser.add_argument("--replay", type=Path, help="compare only a saved mutant, for every target and executor")
     parser.add_argument("--out", type=Path, default=Path("fuzz-failures"), help="folder for failing inputs")
     return parser.parse_args()
 

@@ -61,7 +61,7 @@ class Outcome:
 
 
 def available() -> bool:
-    """Return whether there is a compiler for the harnesses."""
+    """Return whether a compiler for the harnesses exists."""
     return shutil.which(_COMPILER) is not None
 
 
@@ -113,7 +113,7 @@ def build(target: str, folder: Path) -> Path:
 
 
 def run(target: str, folder: Path, *, seconds: int = 0, inputs: int = -1) -> Outcome:
-    """Run a harness that `build` made.
+    """Run a harness built by `build`.
 
     Parameters
     ----------

@@ -1,6 +1,6 @@
-"""Mutants of ONNX's node tests and of TFLite's operators against ONNX Runtime, ONNX's reference and LiteRT.
+"""Mutants of ONNX's node tests and of TFLite's operators, compared with ONNX Runtime, ONNX's reference and LiteRT.
 
-Batches run in processes of their own, so that code that crashes ends its batch only. Targets and executors rotate.
+Batches run in child processes, so that code that crashes ends only its batch. Targets and executors rotate.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _CPU_SECONDS = 20
 _MEMORY = 6 << 30
 _EXECUTORS = ("aot", "vm", "graph", None)
 _C = ("c", "c -mcpu=native", "c -mcpu=cortex-m4")
-# references compute some functions of float64 with constants of float32
+# references compute some float64 functions with float32 constants
 _TOLERANCES = {"float32": 1e-5, "float64": 1e-7, "float16": 2e-3, "bfloat16": 1.6e-2}
 _UNAVAILABLE = re.compile(
     "NOT_IMPLEMENTED|Could not find an implementation|is not supported|Unexpected input data type|is invalid|Type Err",
@@ -138,7 +138,7 @@ def _arrays(values: Any) -> list[Array]:
 
 
 def onnx_sample(seed: int, number: int) -> Sample:
-    """Return a mutant of a node test; raise any error where no reference runs it."""
+    """Return a mutant of a node test; raise any error if no reference runs it."""
     m = onnx_mutants.mutant(seed, number)
     sample = Sample(number, " + ".join(m.names), tuple(onnx_mutants.operators(m.model)), m.model.SerializeToString(),
                     m.feeds, (), m.is_extreme)  # fmt: skip
@@ -148,7 +148,7 @@ def onnx_sample(seed: int, number: int) -> Sample:
 
 
 def tflite_sample(seed: int, number: int) -> Sample:
-    """Return a mutant of a TFLite operator; raise any error where LiteRT does not run it."""
+    """Return a mutant of a TFLite operator; raise any error if LiteRT does not run it."""
     m = tflite_mutants.mutant(seed, number)
     m.renamed(f"m{number}/")
     codes = tuple(op.code for op in m.ops)
@@ -161,7 +161,7 @@ def tflite_sample(seed: int, number: int) -> Sample:
 
 
 def difference(found: Sequence[Array], expected: Sequence[Array], *, elementwise: bool = False) -> str:
-    """Return how outputs differ; an empty string where they are equal, or floats are close.
+    """Return how outputs differ; an empty string if they are equal, or floats are close.
 
     `elementwise` floats are close relative to themselves, others relative to the largest finite one.
     """
@@ -192,7 +192,7 @@ def _is_ill_conditioned(sample: Sample, found: Sequence[Array]) -> bool:
     apart = [~close(a, b, elementwise=sample.is_extreme) for a, b in zip(found, sample.expected, strict=True)]
     for attempt in range(8):
         rng = np.random.default_rng(attempt)
-        fewest = 5 if attempt < 4 else 1  # few numbers may be scales, which decide shapes
+        fewest = 5 if attempt < 4 else 1  # small float arrays may be scales, which decide shapes
         feeds = {name: _moved(array, rng, fewest) for name, array in sample.feeds.items()}
         data = sample.data
         if sample.is_onnx:
@@ -251,7 +251,7 @@ def _is_plain(module: Any) -> bool:
 
 
 def outcomes(samples: Sequence[Sample], target: str, executor: str | None) -> Iterator[Outcome]:
-    """Yield the outcome of each sample: samples of static shapes share one module, others have their own."""
+    """Yield the outcome of each sample: samples with static shapes share one module, others have their own."""
     together, alone = [], []
     for sample in samples:
         try:
@@ -277,7 +277,7 @@ def outcomes(samples: Sequence[Sample], target: str, executor: str | None) -> It
 
 
 def _alone(sample: Sample, target: str, executor: str | None) -> Outcome:
-    """Return the outcome of one sample. If an executor for static shapes refuses it, the virtual machine runs it."""
+    """Return the outcome of one sample. If a static-shape executor rejects it, the virtual machine runs it."""
     for way in dict.fromkeys(((target, executor), (target.replace(" -mcpu=cortex-m4", ""), None))):
         name = f"{way[0]} {way[1]}"
         try:
@@ -326,7 +326,7 @@ def replayed(data: bytes) -> bool:
 
 
 def _warm() -> None:
-    """Compile a small model in every way, so that the processes of batches find all of mlfc imported."""
+    """Compile a small model for every target, so that the processes of batches need not import parts of mlfc."""
     x, y = (onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [extent]) for name, extent in
             (("x", "n"), ("y", "n")))  # fmt: skip
     graph = onnx.helper.make_graph([onnx.helper.make_node("Relu", ["x"], ["y"])], "g", [x], [y])
@@ -372,7 +372,7 @@ def _apart(function: Callable[[mmap], Any]) -> tuple[Any, str]:
 
 
 def _way(turn: int) -> tuple[str, str | None]:
-    """Return the target and executor of a batch; compilers of C are slow and have every eighth."""
+    """Return the target and executor of a batch; C compilers are slow and get one batch in eight."""
     if turn % 8 == 7:
         target = _C[turn // 8 % len(_C)]
         executors = _EXECUTORS[::2] if "cortex" in target else _EXECUTORS
@@ -421,7 +421,7 @@ def _batch(make: Callable[[int, int], Sample], seed: int, numbers: Sequence[int]
 class Known:
     """A documented difference: patterns of the operators, the title and the cause, and the reason.
 
-    `wrong` entries also apply where ONNX's reference gives a third result.
+    `wrong` entries also apply where ONNX's reference returns a third result.
     """
 
     reason: str
@@ -431,7 +431,7 @@ class Known:
     wrong: bool = False
 
     def fits(self, outcome: Outcome) -> bool:
-        """Return whether an outcome is this difference."""
+        """Return whether this entry documents an outcome."""
         if not any(re.fullmatch(self.operators or ".*", name) for name in outcome.sample.operators):
             return False
         if outcome.kind not in ("peers disagree", "unconfirmed", *(("wrong",) if self.wrong else ())):
@@ -462,11 +462,11 @@ def fuzz(
     seed : int
         The same seed gives the same mutants.
     mutants : int
-        Mutants at most that a reference runs.
+        Maximum number of mutants that a reference runs.
     counts, refusals : Counter
-        Receive the number of mutants by outcome, and of refusals by cause.
+        Receive the number of mutants by outcome, and of rejections by cause.
     batch : int
-        Mutants of one process.
+        Mutants per process.
     """
     known, failures = known_differences(), []
     end, number = time.monotonic() + seconds, 0

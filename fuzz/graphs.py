@@ -1,4 +1,4 @@
-"""Random graphs of operators on edge values, against ONNX Runtime, bit for bit; their kernels under the sanitizers.
+"""Random graphs on edge values, compared bit for bit with ONNX Runtime; their kernels under the sanitizers.
 
 The graphs contain only correctly rounded operators, so no error can grow and every bit must agree.
 """
@@ -73,7 +73,7 @@ class Graph:
         self.known[name] = (shape, dtype)
 
     def model(self) -> tuple[bytes, list[str]]:
-        """Return the model, and the names of its outputs: the tensors that nothing reads."""
+        """Return the model, and the names of its outputs: the tensors that no node reads."""
         read = {name for node in self.nodes for name in node.input}
         outputs = [node.output[0] for node in self.nodes if node.output[0] not in read]
         infos = {
@@ -120,7 +120,7 @@ def _cast(graph: Graph, name: str) -> None:
     shape, dtype = graph.known[name]
     to = graph.pick(_DTYPES)
     if dtype.startswith("float") and not to.startswith("float"):
-        return  # ONNX Runtime leaves values that do not fit to the processor
+        return  # for ONNX Runtime, values out of range depend on the processor
     graph.add("Cast", [name], shape, to, to=helper.np_dtype_to_tensor_dtype(np.dtype(to)))
 
 
@@ -171,7 +171,7 @@ def _same(a: Array, b: Array) -> npt.NDArray[np.bool_]:
 
 
 def difference(graph: Graph) -> tuple[str, list[KernelCall]]:
-    """Return how our results differ from ONNX Runtime's, if they do, and the kernels printed in C."""
+    """Return how mlfc's results differ from ONNX Runtime's, if they do, and the kernels printed in C."""
     data, names = graph.model()
     expected = onnxruntime.InferenceSession(data, providers=["CPUExecutionProvider"]).run(names, graph.inputs)
     module, params = mlfc.import_model(data)
@@ -199,7 +199,7 @@ def _job(label: str, call: KernelCall, rng: np.random.Generator) -> Job:
 
 
 def _undefined(jobs: list[Job]) -> Iterator[str]:
-    """Yield faults that the sanitizers, or the kernels' meaning in numpy, find in their C."""
+    """Yield faults in the kernels' C, found by the sanitizers or by comparison with the kernels' meaning in NumPy."""
     with tempfile.TemporaryDirectory() as folder:
         results, said = run_sanitized(jobs, Path(folder), ["clang"])
     if said:

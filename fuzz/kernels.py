@@ -1,4 +1,4 @@
-"""Random fused chains, by every compiler at every level and by LLVM, against the tir interpreter."""
+"""Random fused chains, by every compiler at every level and by LLVM, compared with the tir interpreter."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def fuzz_kernels(seconds: float, seed: int) -> Iterator[Failure]:
     Parameters
     ----------
     seconds : float
-        How long to start new rounds.
+        Time during which new rounds start.
     seed : int
         Of the first round. Seed, build and chain name suffice to reproduce a failure.
     """

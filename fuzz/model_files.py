@@ -1,4 +1,4 @@
-"""Damaged ONNX and TFLite models: those that `check` passes compile, the others raise one coded error."""
+"""Damaged ONNX and TFLite models: those that `check` accepts compile, the others raise one coded error."""
 
 from __future__ import annotations
 
@@ -52,17 +52,17 @@ def compiles_as_checked(data: bytes) -> None:
         if problems:
             raise
         try:
-            compiles_open(data)  # the check leaves to the run what only that decides
+            compiles_open(data)  # the check leaves runtime values to the run
         except InternalError:
             raise
         except MlfcError:
-            raise AssertionError(f"check passes what compile refuses: {error}") from error
+            raise AssertionError(f"compile rejects a model that check accepts: {error}") from error
     if problems:
-        raise AssertionError(f"compile takes what check refuses: {problems[0]}")
+        raise AssertionError(f"compile accepts a model that check rejects: {problems[0]}")
 
 
 def compiles_open(data: bytes) -> None:
-    """Import a model with what only the run decides, and compile it for the virtual machine, or raise its error."""
+    """Import a model with runtime values, and compile it for the virtual machine, or raise its error."""
     import mlfc
     from mlfc.frontend import import_model
 
@@ -71,7 +71,7 @@ def compiles_open(data: bytes) -> None:
 
 
 def open_seeds() -> list[bytes]:
-    """Return small models of open dimensions: shapes that follow from data, branches, loops and sequences."""
+    """Return small models with dynamic dimensions: data-dependent shapes, branches, loops and sequences."""
     from onnx import parser
 
     bodies = (
@@ -178,7 +178,7 @@ def _onnx_model(
 
 
 def onnx_changed(seed: bytes, chance: random.Random) -> bytes:
-    """Return a model with one to three changes in its own terms."""
+    """Return a model with one to three structural changes."""
     model = onnx.ModelProto.FromString(seed)
     for _ in range(chance.randint(1, 3)):
         chance.choice(_CHANGES)(model, chance)
@@ -186,7 +186,7 @@ def onnx_changed(seed: bytes, chance: random.Random) -> bytes:
 
 
 def _node(model: onnx.ModelProto, chance: random.Random) -> onnx.NodeProto:
-    """Return a node of the graph, or of a graph inside of it."""
+    """Return a node of the graph, or of one of its subgraphs."""
     node = chance.choice(model.graph.node)
     graphs = [item.g for item in node.attribute if item.type == onnx.AttributeProto.GRAPH and item.g.node]
     return chance.choice(chance.choice(graphs).node) if graphs and chance.random() < 0.7 else node

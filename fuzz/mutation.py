@@ -1,4 +1,4 @@
-"""Damage to files: blind, or in the terms of their format, so that it passes the first check."""
+"""Mutations of files: blind, or aware of the format, so that the file passes the first check."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 Mutator = Callable[[bytes, random.Random], bytes]
 
-# where readers fail: ends of ranges, signs, counts that overflow in products
+# values at which readers fail: ends of ranges, signs, counts that overflow in products
 _NUMBERS = (0, 1, 2, 3, 127, 128, 255, 256, 2**15, 2**16, 2**31 - 1, 2**31, 2**32, 2**62, 2**63 - 1, 2**63, 2**64 - 1)
 _WORDS = ("", "a", "../a", "/", "\x00", "é", "\ud800", "9" * 400, "x" * 5000, "int8", "null", "tvm_op", "__nop")
 _INTERESTING = (b"\0", b"\xff", b"\x7f", b"\x80", b"{", b"[", b'"', b"\\", b"9", b"-", b"\n", b"/*", b"%", b"(")

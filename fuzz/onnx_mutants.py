@@ -1,6 +1,6 @@
 """Structural mutations of ONNX's node tests: valid models that no exporter writes.
 
-A mutation changes a model and its feeds in place and raises `UnfitError` where it does not apply. Models need not stay
+A mutation changes a model and its feeds in place, and raises `UnfitError` if it does not apply. Models need not stay
 valid: the caller drops those that no reference runs.
 """
 
@@ -186,7 +186,7 @@ def _resized(array: Array, axis: int, extent: int) -> Array:
 
 
 def extent(m: Any) -> None:
-    """Give an axis another extent, and mostly all axes of the same extent."""
+    """Give an axis another size, and mostly all axes of the same size."""
     arrays = m.arrays()
     name = m.pick([name for name, array in arrays.items() if array.ndim])
     axis = int(m.rng.integers(arrays[name].ndim))
@@ -401,7 +401,7 @@ def _before(m: Mutant) -> None:
 
 
 def _joined(m: Mutant) -> None:
-    """Let another node test compute with a result of this one."""
+    """Combine a result of this node test with another node test."""
     results = m.results()
     info = m.pick(list(m.graph.output))
     key = results[info.name].dtype.name, results[info.name].shape
@@ -437,7 +437,7 @@ def _input_index() -> dict[tuple[str, tuple[int, ...]], list[tuple[Case, str]]]:
 
 
 def _inner(m: Mutant, suffix: str, inputs: Sequence[onnx.ValueInfoProto] = ()) -> onnx.GraphProto:
-    """Return the nodes as a graph that captures the values around; its results have a suffix."""
+    """Return the nodes as a graph that captures outer values; its results have a suffix."""
     nodes = [deepcopy(node) for node in m.graph.node]
     made = {name: f"{name}{suffix}" for node in nodes for name in node.output if name}
     _renamed(nodes, made)
@@ -580,7 +580,7 @@ def _apply(m: Mutant, steps: Sequence[Callable[[Mutant], None]]) -> None:
 
 
 def declared(m: Mutant, results: Sequence[Array]) -> None:
-    """Declare the outputs: exactly, by their rank, or not at all."""
+    """Declare the outputs: by shape, by rank, or not at all."""
     way = m.pick(("shape", "shape", "rank", "none"))
     for info, array in zip(m.graph.output, results, strict=True):
         if way != "none":
@@ -591,7 +591,7 @@ def declared(m: Mutant, results: Sequence[Array]) -> None:
 
 
 def operators(model: onnx.ModelProto) -> Iterator[str]:
-    """Yield the operators of a model, with those of its functions and of graphs inside."""
+    """Yield the operators of a model, including those of its functions and subgraphs."""
     waiting = [*model.graph.node, *(node for function in model.functions for node in function.node)]
     while waiting:
         node = waiting.pop()

@@ -1,7 +1,7 @@
-"""Random graphs of open extents: compiled once, run for several sizes, against ONNX Runtime and code for each size.
+"""Random dynamic graphs: compiled once, run for several sizes, compared with ONNX Runtime and code for each size.
 
-What a model of open dimensions gives must equal, bit for bit, what the same model gives that is compiled for the sizes.
-ONNX Runtime computes each node alone: exactly where the numbers are small integers, else within a tolerance.
+The results of a dynamic model must equal, bit for bit, those of the same model compiled for the static sizes. ONNX
+Runtime computes each node separately: exactly where the numbers are small integers, otherwise within a tolerance.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Array = npt.NDArray[Any]
 
 NAME = "graphs of open extents"
 SIZES = 3
-"""Sets of sizes for which each graph is run."""
+"""Number of sets of sizes for which each graph is run."""
 _NODES = 7
 _OPSET = 18
 _EXACT = 1 << 20  # float32 sums of a few products of smaller integers are exact
@@ -60,11 +60,11 @@ class Value:
         return self.arrays[0].ndim
 
     def least(self, axis: int) -> int:
-        """Return the smallest extent of an axis."""
+        """Return the smallest size of an axis."""
         return min(array.shape[axis] for array in self.arrays)
 
     def extent(self, axis: int) -> int:
-        """Return the extent of an axis that has the same for all sizes."""
+        """Return the size of an axis that is the same in all sets."""
         found = {array.shape[axis] for array in self.arrays}
         if len(found) > 1:
             raise ImpossibleError
@@ -73,7 +73,7 @@ class Value:
 
 @dataclass
 class Graph:
-    """A growing graph of open extents."""
+    """A growing graph with dynamic dimensions."""
 
     rng: np.random.Generator
     sizes: dict[str, tuple[int, ...]] = field(default_factory=dict)
@@ -83,7 +83,7 @@ class Graph:
     nodes: list[onnx.NodeProto] = field(default_factory=list)
 
     def chance(self, share: float) -> bool:
-        """Return True as often as `share` says."""
+        """Return True with probability `share`."""
         return bool(self.rng.random() < share)
 
     def number(self, low: int, high: int) -> int:
@@ -97,7 +97,7 @@ class Graph:
         return options[int(self.rng.integers(len(options)))]
 
     def value(self, fits: Callable[[Value], bool]) -> Value:
-        """Return a tensor that fits, a late one more likely than an early one."""
+        """Return a tensor that fits, more likely one of the last three."""
         fitting = [value for value in self.values.values() if fits(value)]
         return self.pick(fitting[-3:] if self.chance(0.8) else fitting)  # type: ignore[no-any-return]
 
@@ -125,7 +125,7 @@ class Graph:
     def add(
         self, operator: str, inputs: Sequence[str], *, outputs: int = 1, exact: bool = True, **attrs: Any
     ) -> list[Value]:
-        """Add a node that ONNX Runtime computes for all sizes; return what it gives."""
+        """Add a node that ONNX Runtime computes for all sizes; return its results."""
         names = [f"t{len(self.values)}_{index}" for index in range(outputs)]
         node = helper.make_node(operator, inputs, names, **attrs)
         read = [name for name in dict.fromkeys([*inputs, *_captured(node)]) if name]
@@ -152,7 +152,7 @@ class Graph:
         return found
 
     def model(self, sizes: int | None = None) -> bytes:
-        """Return the model, with the inputs' shapes open or those of a set of sizes."""
+        """Return the model, with dynamic input shapes or those of a set of sizes."""
         inputs = [
             helper.make_tensor_value_info(
                 name,
@@ -164,13 +164,13 @@ class Graph:
         return _model(self.nodes, inputs, self.outputs(), self.constants)
 
     def outputs(self) -> list[Value]:
-        """Return what no node reads."""
+        """Return the tensors that no node reads."""
         read = {name for node in self.nodes for name in (*node.input, *_captured(node))}
         return [value for value in self.values.values() if value.name not in read and value.name not in self.inputs]
 
 
 def _captured(node: onnx.NodeProto) -> list[str]:
-    """Return what the graphs of a node read from around them; their own names begin with an underscore."""
+    """Return the outer tensors that the subgraphs of a node read; names inside begin with an underscore."""
     graphs = [item.g for item in node.attribute if item.type == onnx.AttributeProto.GRAPH]
     return [name for graph in graphs for inner in graph.node for name in inner.input if not name.startswith("_")]
 
@@ -200,7 +200,7 @@ def _model(
 
 
 def _computed(node: onnx.NodeProto, given: dict[str, Array]) -> list[Array]:
-    """Return what ONNX Runtime gives for one node."""
+    """Return ONNX Runtime's results for one node."""
     inputs = [
         helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape)
         for name, array in given.items()
@@ -245,7 +245,7 @@ def random_graph(seed: int) -> Graph:
 
 
 def difference(graph: Graph, refusals: Counter[str], target: str = "llvm") -> str:
-    """Return how results differ, or what went wrong; nothing for graphs that are refused, which are counted."""
+    """Return how results differ, or what went wrong; an empty string for rejected graphs, which are counted."""
     try:
         opened = mlfc.compile(graph.model(), target)
     except MlfcError as error:
@@ -267,7 +267,7 @@ def difference(graph: Graph, refusals: Counter[str], target: str = "llvm") -> st
         for value in graph.outputs():
             cause = _apart(found[value.name], value.arrays[index], value)
             if cause:
-                return f"sizes {index}: {value.name} is {cause}, as ONNX Runtime says"
+                return f"sizes {index}: {value.name} differs from ONNX Runtime: {cause}"
         try:
             fixed = mlfc.compile(graph.model(index), target).run(given)
         except MlfcError as error:
@@ -277,7 +277,7 @@ def difference(graph: Graph, refusals: Counter[str], target: str = "llvm") -> st
             continue
         for name, array in fixed.items():
             if array.shape != found[name].shape or array.tobytes() != found[name].tobytes():
-                return f"sizes {index}: {name} is {found[name].ravel()[:6]}, of known sizes {array.ravel()[:6]}"
+                return f"sizes {index}: {name} is {found[name].ravel()[:6]}, with static sizes {array.ravel()[:6]}"
     if refused:
         refusals[refused] += 1
     return ""
@@ -303,9 +303,9 @@ def fuzz(seconds: float, seed: int, *, count: int = 1 << 60, refusals: Counter[s
     seed : int
         Of the first graph; later graphs count up.
     count : int
-        Graphs at most.
+        Maximum number of graphs.
     refusals : Counter, optional
-        Takes why graphs were refused.
+        Receives the reasons for rejected graphs.
     """
     end, failures = time.monotonic() + seconds, []
     refusals = Counter() if refusals is None else refusals

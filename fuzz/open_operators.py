@@ -1,4 +1,4 @@
-"""The operators of random graphs of open extents, each with operands that fit for all sizes."""
+"""The operators of random dynamic graphs, each with operands that fit for all sizes."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def _unary(graph: Graph) -> None:
 
 
 def _declared(graph: Graph, x: Value) -> list[int | str]:
-    """Return a shape that broadcasts with a tensor, of symbols and known extents."""
+    """Return a shape of symbols and static sizes that broadcasts with a tensor."""
     shape: list[int | str] = []
     for axis in range(x.rank):
         extents = tuple(array.shape[axis] for array in x.arrays)
@@ -96,7 +96,7 @@ def _slice(graph: Graph) -> None:
 
 
 def _late_slice(graph: Graph) -> None:
-    """Cut the half of a side: its end comes of the shape."""
+    """Cut an axis in half, at an end that is computed from its shape."""
     x = graph.value(lambda value: value.rank > 0)
     axis = graph.number(0, x.rank - 1)
     extent = _extent(graph, x, axis)
@@ -108,7 +108,7 @@ def _late_slice(graph: Graph) -> None:
 
 
 def _extent(graph: Graph, x: Value, axis: int) -> str:
-    """Return an extent as a tensor of one element, as exporters write it."""
+    """Return a dimension size as a tensor of one element, as exporters write it."""
     (shape,) = graph.add("Shape", [x.name])
     return graph.add("Gather", [shape.name, graph.constant([axis])], axis=0)[0].name
 
@@ -116,14 +116,14 @@ def _extent(graph: Graph, x: Value, axis: int) -> str:
 def _reshape(graph: Graph) -> None:
     x = graph.value(lambda value: value.rank > 0)
     if not all(array.size for array in x.arrays):
-        raise ImpossibleError  # a 0 of a shape stands for another extent
+        raise ImpossibleError  # in a shape, 0 would copy another dimension
     axis = graph.number(0, x.rank - 1)
     kind = graph.number(0, 3)
     if kind == 0:
         graph.add("Reshape", [x.name, graph.constant([*([0] * axis), -1])])
     elif kind == 1:
         graph.add("Flatten", [x.name], axis=axis)
-    elif kind == 2:  # a known side becomes two
+    elif kind == 2:  # split a static axis into two
         parts = [part for part in (1, 2, 3) if x.extent(axis) % part == 0]
         part = graph.pick(parts)
         rest = [graph.pick((-1, x.extent(axis) // part)), *([0] * 0)]
@@ -172,10 +172,10 @@ def _position(graph: Graph) -> None:
 
 
 def _window(graph: Graph) -> None:
-    """Add a convolution or a pool over the last one or two sides."""
+    """Add a convolution or a pool over the last one or two axes."""
     x = graph.value(_has_rank(3, 4))
     sides = x.rank - 2
-    # where a window does not fit, ONNX Runtime rounds towards zero and gives one result
+    # where a window does not fit, ONNX Runtime rounds towards zero and returns one result
     kernel = [graph.number(1, min(3, max(1, x.least(axis)))) for axis in range(2, x.rank)]
     attrs = {"kernel_shape": kernel, "strides": [graph.number(1, 3) for _ in range(sides)]}
     if graph.chance(0.7):
@@ -276,7 +276,7 @@ def _resize(graph: Graph) -> None:
 
 
 def _counted(graph: Graph) -> None:
-    """Add an operator whose number of results follows from data."""
+    """Add an operator with a data-dependent number of results."""
     x = graph.value(lambda value: value.is_exact and value.rank > 0)
     kind = graph.number(0, 3)
     if kind == 0:
@@ -425,7 +425,7 @@ def _sequence(graph: Graph) -> None:
     x = graph.value(_has_rank(1, 3))
     axis = graph.number(0, x.rank - 1)
     split = graph.constant(graph.number(1, 3))
-    # ONNX Runtime computes each node alone: what goes between nodes are tensors
+    # ONNX Runtime computes each node separately, so values between nodes must be tensors
     length = np.array(0)
     nodes = [
         helper.make_node("SplitToSequence", [x.name, split], ["_p"], axis=axis),

@@ -1,7 +1,7 @@
-"""Random graphs of open extents as C under the sanitizers: kernels, launchers and the interpreter, at edges too.
+"""Random dynamic graphs as C under the sanitizers: kernels, launchers and the interpreter, also at the bounds.
 
-Each graph runs at its own sizes, where what is exact must equal ONNX Runtime's results, and compiled with bounds at the
-least extents, the largest, and others; beyond the bounds it must be refused.
+Each graph runs at its own sizes, where exact values must equal ONNX Runtime's. It is also compiled with bounds and runs
+at the smallest sizes, the largest, and others; sizes beyond the bounds must be rejected.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ Array = npt.NDArray[Any]
 NAME = "C of open extents"
 COMPILERS = ("clang", "gcc")
 TARGETS = ("c", "c -mcpu=x86-64-v4", "c -mcpu=cortex-m4")
-"""The last has plain loops for kernels, and needs bounds."""
+"""The last has plain loops for kernels, and requires bounds."""
 MOST = 12
-"""The bound of each open extent."""
+"""The upper bound of each dynamic dimension."""
 _BATCH = 12
 
 
 def fuzz(seconds: float, seed: int, *, count: int = 1 << 60, batch: int = _BATCH) -> list[Failure]:
-    """Run graphs until the time is over, or so many; return those at which something is wrong.
+    """Run graphs until the time is over, or a number of them; return the failing ones.
 
     Parameters
     ----------
@@ -41,9 +41,9 @@ def fuzz(seconds: float, seed: int, *, count: int = 1 << 60, batch: int = _BATCH
     seed : int
         Of the first graph; later graphs count up.
     count : int
-        Graphs at most.
+        Maximum number of graphs.
     batch : int
-        Graphs that one program has, each in two forms.
+        Graphs per program, each in two forms.
     """
     end = time.monotonic() + seconds
     failures: list[Failure] = []
@@ -83,7 +83,7 @@ def _batch(numbers: Sequence[int], compiler: str) -> Iterator[Failure]:
 
 
 def _jobs(graph: Graph, number: int) -> Iterator[VmJob]:
-    """Yield the graph as it is with its own inputs, and with bounds, as far as they are not refused."""
+    """Yield the graph unbounded with its own inputs, and with bounds, unless rejected."""
     target = TARGETS[number % 3]
     opened = None if "cortex" in target else _compiled(graph, target, f"open_{number}")
     if opened is not None:
@@ -101,7 +101,7 @@ def _jobs(graph: Graph, number: int) -> Iterator[VmJob]:
 
 
 def _compiled(graph: Graph, target: str, name: str, low: int | None = None) -> mlfc.CompiledModel | None:
-    """Return a compiled graph, of which extents have bounds if `low` is given; None if it is refused, or not open."""
+    """Return a graph compiled with bounds if `low` is given; None if it is rejected or static."""
     symbols = {} if low is None else {name: mlfc.Dim(name, low, MOST) for name in graph.sizes}
     shapes: dict[str, tuple[Any, ...]] = {
         name: tuple(symbols.get(extent, extent) if isinstance(extent, str) else extent for extent in shape)
@@ -125,11 +125,11 @@ def _inputs(graph: Graph, model: mlfc.CompiledModel, sizes: dict[str, int]) -> l
 
 
 def _wrong(graph: Graph, job: VmJob, found: Sequence[Ran]) -> str:
-    """Return how results differ from ONNX Runtime's, or that extents beyond the bounds were taken."""
+    """Return how results differ from ONNX Runtime's, or that sizes beyond the bounds were accepted."""
     if job.label.startswith("bounded"):
         is_open = any(isinstance(extent, str) for shape in graph.inputs.values() for extent in shape)
         is_taken = len(found) == len(job.runs) and found[-1].status == 0
-        return f"extents of {MOST + 1} are taken" if is_open and is_taken else ""
+        return f"dimensions of size {MOST + 1} are accepted" if is_open and is_taken else ""
     names = [tensor.name for tensor in job.factory.interface().outputs]
     for index, ran in enumerate(found):
         if ran.status:

@@ -1,4 +1,4 @@
-"""Every Python reader under damaged input: it returns or raises one of our errors, in few steps and little memory.
+"""Every Python reader on damaged input: it returns or raises an error of mlfc, in few steps and little memory.
 
 Seeds are valid files made here; a seed number determines the damage, so that failures can be reproduced.
 """
@@ -25,7 +25,7 @@ from mlfc.runtime import Module
 from tests.counting import counted_calls
 
 MAX_CALLS = 10_000_000
-"""Function calls allowed for reading one file: about two seconds of a slow core."""
+"""Function calls allowed for reading one file: about two seconds on a slow core."""
 MAX_BYTES = 256 << 20
 _DIGITS = Path(__file__).resolve().parents[1] / "examples" / "digits" / "digits_int8.tflite"
 
@@ -82,7 +82,7 @@ def inputs(target: Target, chance: random.Random) -> Iterator[bytes]:
 
 
 def failure_of(target: Target, data: bytes) -> Failure | None:
-    """Read a file; return what went wrong."""
+    """Read a file; return the fault, if any."""
     try:
         with counted_calls() as calls:
             target.read(data)
@@ -207,11 +207,11 @@ def descriptions() -> list[bytes]:
 
 
 class _Library(Module):
-    """Stands in for the library around a blob."""
+    """A stand-in for the library around a blob."""
 
     @property
     def is_dso_exportable(self) -> bool:
-        """It is code."""
+        """Return True, as a library contains code."""
         return True
 
 
@@ -314,7 +314,7 @@ def _read_tar(data: bytes) -> None:
         with open_tar(file.name) as tar:
             for name, size in tar.sizes.items():
                 if len(tar.read(name, size)) != size or len(tar.view(name)) != size:
-                    raise ValueError(f"{name} has not the {size} bytes that were announced")
+                    raise ValueError(f"{name} does not have the declared {size} bytes")
 
 
 def _read_archive(data: bytes) -> None:
@@ -340,7 +340,7 @@ def _metadata_changed(seed: bytes, chance: random.Random) -> bytes:
             if info.isreg()
         }
     document = json.loads(files["metadata.json"])
-    # the list of files is half of the text and of little interest
+    # the list of files is half of the text, and mutations of it find little
     listed = document["mlfc"].pop("files")
     changed = json.loads(json_changed(json.dumps(document).encode(), chance))
     if isinstance(changed.get("mlfc"), dict):

@@ -67,7 +67,7 @@ def cases_of_sweep() -> list[tuple[Kind, Form]]:
 
 
 def _dtype(m: Mutant) -> None:
-    """Give all tensors of a dtype, or one, another dtype."""
+    """Change the dtype of all tensors with some dtype, or of one."""
     old = m.pick(sorted({item.dtype for item in m.tensors.values()}))
     new = m.pick([dtype for dtype in _DTYPES if dtype != old])
     chosen = [name for name, item in m.tensors.items() if item.dtype == old]
@@ -148,7 +148,7 @@ def _dynamic(m: Mutant) -> None:
 
 
 def _then(m: Mutant) -> None:
-    """Let an operator that keeps the shape, or a second form, compute with a result."""
+    """Apply a shape-preserving operator, or a second form, to a result."""
     source = m.pick(m.outputs())
     before, out = m.tensors[source], f"{source}_z"
     result = replace(before, name=out, value=None)

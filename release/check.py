@@ -1,6 +1,6 @@
-"""Builds the packages of a release and checks them as their users get them: ``python release/check.py [FOLDER]``.
+"""Build the packages of a release and check them as installed: ``python release/check.py [FOLDER]``.
 
-Each is installed in an environment of its own and runs the README's first commands there. Needs hatchling and pip.
+Each is installed in a separate environment and runs the README's first commands there. Requires hatchling and pip.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ assert not {{name.partition(".")[0] for name in sys.modules}} & {{*{_FOREIGN!r}}
 
 
 class FaultError(Exception):
-    """What a package lacks."""
+    """A fault of a package."""
 
 
 def build(folder: Path, project: Path) -> tuple[Path, Path]:
@@ -60,7 +60,7 @@ def build(folder: Path, project: Path) -> tuple[Path, Path]:
     call([sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", folder], cwd=work / sdist.name[:-7])
     wheel = folder / direct.name
     if digest(wheel) != digest(direct):
-        raise FaultError(f"{wheel.name}: made from the source distribution it differs from that of the checkout")
+        raise FaultError(f"{wheel.name}: differs if it is built from the source distribution")
     kept = folder / sdist.name
     shutil.move(sdist, kept)
     shutil.rmtree(work)
@@ -73,7 +73,7 @@ def digest(path: Path) -> str:
 
 
 def check_metadata(wheel: Path) -> None:
-    """Raise Fault where the metadata that an index shows is incomplete, or its page has links that lead nowhere."""
+    """Raise FaultError if the metadata that an index shows is incomplete, or its page has relative links."""
     with ZipFile(wheel) as archive:
         names = archive.namelist()
         metadata = Parser().parsestr(archive.read(next(n for n in names if n.endswith("/METADATA"))).decode())
@@ -86,7 +86,7 @@ def check_metadata(wheel: Path) -> None:
         "Description-Content-Type",
     }
     if missing := sorted(wanted - {*metadata.keys()}):
-        raise FaultError(f"{wheel.name}: the metadata has no {', '.join(missing)}")
+        raise FaultError(f"{wheel.name}: the metadata does not contain {', '.join(missing)}")
     for name in ("mlfc/py.typed", "licenses/LICENSE"):
         if not any(item.endswith(name) for item in names):
             raise FaultError(f"{wheel.name}: {name} is missing")
@@ -114,13 +114,13 @@ class Environment:
         self.folder = folder
 
     def run(self, *command: str | Path, cwd: Path) -> str:
-        """Run a program of the environment, with nothing of this project in reach."""
+        """Run a program of the environment, isolated from this checkout."""
         path = os.pathsep.join((str(self.bin), os.environ.get("PATH", os.defpath)))
         return call([self.bin / str(command[0]), *command[1:]], cwd=cwd, path=path)
 
 
 def check_mlfc(environment: Environment, work: Path) -> None:
-    """Run the README's first commands, and leave a library of the model."""
+    """Run the README's first commands, and leave a library of the model in `work`."""
     shutil.copy(MODEL, work / "model.onnx")
     for line in first_commands():
         environment.run(*line.split(), cwd=work)
@@ -132,16 +132,16 @@ def check_mlfc(environment: Environment, work: Path) -> None:
 
 
 def first_commands() -> list[str]:
-    """Return the commands that README.md begins with."""
+    """Return the first commands of README.md."""
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     commands = re.findall(r"^    (mlfc [^#\n]+?) +#", text.partition("## ")[0], re.MULTILINE)
     if len(commands) < 2:
-        raise FaultError("README.md begins with no commands")
+        raise FaultError("README.md must begin with at least two mlfc commands")
     return commands
 
 
 def call(command: Sequence[str | Path], cwd: Path | None = None, path: str | None = None) -> str:
-    """Run a program and return what it prints; raise FaultError with that if it fails."""
+    """Run a program and return its output; raise FaultError with the output if it fails."""
     environment = {key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "MLFC"))}
     done = subprocess.run(
         [str(part) for part in command], cwd=cwd, env=environment | ({"PATH": path} if path else {}),
@@ -169,14 +169,14 @@ def check(folder: Path) -> list[Path]:
             results.append(environment.run("python", "-c", script, "model.so", cwd=work))
             files += [Path(shutil.copy(path, folder)) for path in made]
         if results[0] != results[1]:
-            raise FaultError("mlfc-runtime: a library gives other results than in mlfc")
+            raise FaultError("mlfc-runtime: the results of a library differ from those in mlfc")
     return files
 
 
 def main() -> None:
     """Build, check and list the files."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("folder", nargs="?", default="dist", type=Path, help="where the files go; default: dist")
+    parser.add_argument("folder", nargs="?", default="dist", type=Path, help="output folder; default: dist")
     try:
         files = check(parser.parse_args().folder)
     except FaultError as fault:

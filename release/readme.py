@@ -1,4 +1,4 @@
-"""The text of README.md for package indexes, which have neither the other files of the project nor its pictures."""
+"""The text of README.md for package indexes, which contain neither the project's other files nor its pictures."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _CHECKOUT = re.compile(r"^    pip install \. +# in a checkout$", re.MULTILINE)
 
 
 class ReadmeHook(MetadataHookInterface):
-    """Sets the field ``readme`` of the metadata."""
+    """Hook that sets the field ``readme`` of the metadata."""
 
     PLUGIN_NAME = "custom"
 
     def update(self, metadata: dict[str, Any]) -> None:
-        """Take README.md without links to files of the project."""
+        """Set the field to README.md without links to files of the project."""
         text = (Path(self.root) / "README.md").read_text(encoding="utf-8")
         metadata["readme"] = {"content-type": "text/markdown", "text": for_index(text)}
 

@@ -1,4 +1,4 @@
-"""Language models in small: nodes of attention, and a decoder that keeps its keys and values."""
+"""Small language models: single attention nodes, and a decoder layer with a KV cache."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def single_node(
     constants: Sequence[str] = (),
     **attributes: Any,
 ) -> onnx.ModelProto:
-    """Return a model of one node ``n``; inputs that are None are left out, those of `constants` are its weights."""
+    """Return a model of one node ``n``; None marks an omitted input, and `constants` are its weights."""
     names = [name if value is not None else "" for name, value in inputs.items()]
     node = helper.make_node(operator, names, list(outputs), name="n", domain=domain, **attributes)
     given = {name: value for name, value in inputs.items() if value is not None}
@@ -43,7 +43,7 @@ def single_node(
 
 
 def decoder() -> onnx.ModelProto:
-    """Return a layer of a decoder with room for `CAPACITY` tokens: a token in, the scores of the next one out."""
+    """Return one decoder layer with a KV cache of `CAPACITY` tokens; it maps a token to the next token's scores."""
     rng = np.random.default_rng(7)
     shapes = {
         "words": (TOKENS, WIDTH), "wq": (WIDTH, WIDTH), "wk": (WIDTH, GROUPS * SIZE), "wv": (WIDTH, GROUPS * SIZE),

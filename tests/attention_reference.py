@@ -1,4 +1,4 @@
-"""Attention in float64 by numpy, from the definition: what kernels are compared with."""
+"""Reference attention in float64 by NumPy, written from the definition."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Array = npt.NDArray[Any]
 
 
 def attention(args: Sequence[Array], attrs: dict[str, Any]) -> Array:
-    """Return what ``nn.attention`` gives for these arguments and attributes, tensors by heads."""
+    """Return the expected result of ``nn.attention`` for these arguments and attributes; tensors are split by head."""
     q, k, v = (part.astype(np.float64) for part in args[:3])
     share = q.shape[1] // k.shape[1]
     scores = np.einsum("bhnd,bhmd->bhnm", q, np.repeat(k, share, 1)) * attrs["scale"]

@@ -6,7 +6,7 @@ from mlfc.codegen.c import CFunction, Requirements, preamble
 
 
 def print_file(functions: list[CFunction]) -> str:
-    """Return a C file of its own with the functions and what they need."""
+    """Return a complete C file with the functions and the helpers that they need."""
     needs = Requirements()
     for function in functions:
         needs.merge(function.needs)

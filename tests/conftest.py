@@ -1,4 +1,4 @@
-"""Fixtures that every kind of test uses, and the switch that forbids skips."""
+"""Fixtures shared by all tests, and strict mode (MLFC_TEST_STRICT), in which a skip is a failure."""
 
 from __future__ import annotations
 
@@ -20,31 +20,32 @@ if TYPE_CHECKING:
     from mlfc.runtime.devices.device import Device
 
 SHARED = Path(__file__).resolve().parents[1].parent / "shared"
-# the same examples in every run: a new one that fails is for whoever looks for it, not for whoever comes by
-# and no deadline: how long one takes says more of what else the machine does
+# every run uses the same examples, so that an unrelated change never uncovers a new failure; no deadline, because the
+# time of an example depends on the load of the machine
 hypothesis.settings.register_profile(
     "seeded", derandomize=True, deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
 )
 hypothesis.settings.load_profile("seeded")
 
-# `make test` hands its own flags and level down, which would change what the projects that tests make print
+# `make test` exports its flags and level, which would change the output of the projects that tests build with make
 for _name in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS"):
     os.environ.pop(_name, None)
 
-# where the environment forbids Python to keep what it compiled, each process would compile the whole product again
+# without bytecode files each process would compile the whole package again
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
-# graphs of nodes live long: looking at all of them again and again takes a tenth of a compiler's time
+# graphs of nodes live long: scanning all of them at each collection takes a tenth of the compiler's time
 gc.set_threshold(50_000, 20, 50)
 
-# seconds after which what hangs is given up, so that a test of it fails and does not hang; no test passes by it
+# seconds after which a hanging call is aborted, so that its test fails instead of hanging; no passing test waits so
+# long
 WATCHDOG = 600
 
 STRICT = bool(os.environ.get("MLFC_TEST_STRICT"))
 
 
-# Debian's packages of the programs that tests call; `need` and the skips name them
+# Debian packages of the programs that tests call, for the messages of `need` and of skips
 PACKAGES = {
     "ar": "binutils", "avr-g++": "gcc-avr", "avr-gcc": "gcc-avr", "c++": "g++", "cc": "gcc", "cmake": "cmake",
     "clang": "clang", "docker-registry": "docker-registry", "g++": "g++", "gcc": "gcc", "git": "git",
@@ -56,7 +57,7 @@ PACKAGES = {
     **{f"arm-none-eabi-{tool}": "gcc-arm-none-eabi" for tool in ("gcc", "g++", "ar", "nm", "objdump", "size")},
     **{f"riscv64-unknown-elf-{tool}": "gcc-riscv64-unknown-elf" for tool in ("gcc", "ar", "nm", "objdump", "size")},
 }  # fmt: skip
-# in our words, make's and shells'
+# as worded by mlfc, make and shells
 _NOT_THERE = re.compile(
     r"([\w+-]+) is not on the PATH|make(?:\[\d+\])?: ([\w+-]+): No such file|([\w+-]+): (?:command )?not found"
 )
@@ -64,13 +65,13 @@ _PRODUCT = Path(__file__).resolve().parents[1] / "src"
 
 
 def missing_program(error: BaseException, traceback: Iterable[str]) -> str | None:
-    """Return what to install where a test ended because a program is not there; None where it ended otherwise.
+    """Return the install message if a test failed because a program is missing; None if it failed for another reason.
 
     Parameters
     ----------
     error : BaseException
     traceback : iterable of str
-        The files that it passed. A program that the product does not find must end in an error of its own.
+        The files in the traceback. A program that mlfc itself does not find must raise an error of mlfc.
     """
     if isinstance(error, FileNotFoundError):
         calls_it = not any(Path(file).is_relative_to(_PRODUCT) for file in traceback)
@@ -87,9 +88,9 @@ def missing_program(error: BaseException, traceback: Iterable[str]) -> str | Non
 
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_makereport(call: pytest.CallInfo[None]) -> Generator[None, pytest.TestReport, None]:
-    """Skip a test that calls a program that is not there; with MLFC_TEST_STRICT set, a skip is a failure.
+    """Skip a test that calls a missing program; with MLFC_TEST_STRICT set, a skip is a failure.
 
-    CI has everything that tests ask for.
+    CI has all programs that tests call.
     """
     outcome = yield
     report = outcome.get_result()  # type: ignore[attr-defined]  # pluggy's wrapper
@@ -103,18 +104,18 @@ def pytest_runtest_makereport(call: pytest.CallInfo[None]) -> Generator[None, py
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Start with what takes longest, so that no worker is left with it at the end."""
+    """Run slow tests first, so that no worker starts one at the end."""
     items.sort(key=lambda item: item.get_closest_marker("slow") is None)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Let a person, never a robot, take the current output as the golden files."""
+    """Add the option that overwrites the golden files with the current output; only people use it, never CI."""
     parser.addoption("--update-golden", action="store_true", help="rewrite tests/golden from what is printed now")
 
 
 @pytest.fixture(scope="session", autouse=True)
 def _built_once(tmp_path_factory: pytest.TempPathFactory) -> Generator[None, None, None]:
-    """Share builds among the tests of all workers, whose folders are in the session's folder."""
+    """Share builds among the tests of all workers through a folder next to the workers' folders."""
     from mlfc.library.cache import cache_folder
     from mlfc.micro.firmware import planned_memory
     from mlfc.micro.run import firmware_build
@@ -122,7 +123,8 @@ def _built_once(tmp_path_factory: pytest.TempPathFactory) -> Generator[None, Non
 
     base = tmp_path_factory.getbasetemp()
     with pytest.MonkeyPatch.context() as monkeypatch:
-        # zig compiles the C library of a system when it first links for it: once, whatever cache a test has for itself
+        # zig compiles a system's C library when it first links for it; a shared folder avoids that in each test's own
+        # cache
         monkeypatch.setenv(
             "ZIG_GLOBAL_CACHE_DIR", os.environ.get("ZIG_GLOBAL_CACHE_DIR") or str(cache_folder() / "zig")
         )
@@ -137,10 +139,10 @@ _QUICK = ("-O1", "-fexpensive-optimizations", "-Wno-ignored-optimization-argumen
 
 @contextmanager
 def flags_for_o3(quick: Sequence[str]) -> Generator[None, None, None]:
-    """Build libraries of this machine with other flags than -O3, and without AVX2.
+    """Build libraries for the host with `quick` in place of -O3, and without AVX2.
 
-    Compilers then need not read the header of all instructions, which takes half a second a file. LLVM's code says
-    itself what is fused, and is not optimized at all.
+    Compilers then skip the header of all intrinsics, which takes half a second per file. LLVM code contains its fused
+    operations explicitly and is not optimized.
     """
     from mlfc.codegen.llvm import objects
     from mlfc.codegen.llvm.machine import Machine
@@ -163,7 +165,7 @@ def flags_for_o3(quick: Sequence[str]) -> Generator[None, None, None]:
     real = toolchain.run_tool
 
     def run_tool(command: Sequence[str], folder: Path) -> None:
-        # zig has names of its own for what processors have
+        # zig uses other names for CPU features
         native = (toolchain.NATIVE, "-mno-avx2") if "ziglang" not in command else (toolchain.NATIVE,)
         real([word for each in command for word in (native if each == toolchain.NATIVE else (each,))], folder)
 
@@ -178,9 +180,9 @@ def flags_for_o3(quick: Sequence[str]) -> Generator[None, None, None]:
 
 @pytest.fixture(scope="module")
 def quick_builds() -> Generator[None, None, None]:
-    """Let libraries of this machine be built in a third of the time: whole models, whose operators are tested alone.
+    """Build libraries for the host in a third of the time, for whole models whose operators have separate tests.
 
-    Products and sums are fused as with -O3, so floats have the same bits; clang always does, and warns of the flag.
+    Multiply-adds are fused as with -O3, so floats have the same bits; clang always fuses, and warns about the flag.
     """
     with flags_for_o3(_QUICK):
         yield
@@ -188,29 +190,29 @@ def quick_builds() -> Generator[None, None, None]:
 
 @pytest.fixture
 def quick_build() -> Generator[None, None, None]:
-    """Do what `quick_builds` does, for one test of a module."""
+    """Apply `quick_builds` to one test of a module."""
     with flags_for_o3(_QUICK):
         yield
 
 
 @pytest.fixture(scope="module")
 def unoptimized_builds() -> Generator[None, None, None]:
-    """Let libraries of this machine be built in a tenth of the time: of integers, or of floats for one another."""
+    """Build libraries for the host in a tenth of the time, for integers, or floats compared only with each other."""
     with flags_for_o3(("-O0",)):
         yield
 
 
 @pytest.fixture(scope="module")
 def quick_kernels() -> Generator[None, None, None]:
-    """Let the driver's compiler of OpenCL not optimize: for whole models, whose kernels are tested alone."""
+    """Disable optimization in the OpenCL driver's compiler, for whole models whose kernels have separate tests."""
     with pytest.MonkeyPatch.context() as monkeypatch:
-        monkeypatch.setenv("PYOPENCL_BUILD_OPTIONS", "-cl-opt-disable")  # pyopencl adds them to those of a program
+        monkeypatch.setenv("PYOPENCL_BUILD_OPTIONS", "-cl-opt-disable")  # pyopencl adds them to a program's options
         yield
 
 
 @pytest.fixture(scope="session")
 def shared() -> Path:
-    """Return the folder of models and files from other tools that stands beside the project."""
+    """Return the folder ``shared/`` next to the checkout, with models and files from other tools."""
     if not SHARED.is_dir():
         pytest.skip("the folder shared/ with models from other projects is not beside this checkout")
     return SHARED
@@ -238,7 +240,7 @@ def command() -> Callable[..., str]:
 
 
 def need_opencl() -> Device:
-    """Return the first OpenCL device, or skip with what the product says is missing."""
+    """Return the first OpenCL device, or skip with mlfc's message about what is missing."""
     from mlfc.errors import DeviceError
     from mlfc.runtime.devices.device import device
 

@@ -1,4 +1,4 @@
-"""Counts what a piece of work costs, instead of timing it: a count is the same on a busy machine."""
+"""Cost of a piece of work as a count of calls: unlike a time, a count does not depend on the load of the machine."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
-# what Python calls at each event, which adds 1 for PyTrace_CALL (0) and PyTrace_C_CALL (4): of the standard library
-# only cProfile counts in C, and it looks at the clock twice a call, so that work takes twice the time
+# The callback that Python invokes for each event; it counts PyTrace_CALL (0) and PyTrace_C_CALL (4). In the standard
+# library only cProfile counts in C, but it reads the clock twice per call, which doubles the time of the work.
 _COUNTER = """
 @number = global i64 0
 define i32 @count(ptr %self, ptr %frame, i32 %event, ptr %argument) {
@@ -26,12 +26,12 @@ define i32 @count(ptr %self, ptr %frame, i32 %event, ptr %argument) {
 
 
 class Calls:
-    """How many functions were called, those of C included.
+    """The number of function calls, including calls of C functions.
 
     Attributes
     ----------
     number : int
-        Set when the work has ended.
+        Set at the end of the `with` block.
     """
 
     number = 0
@@ -39,7 +39,7 @@ class Calls:
 
 @cache
 def _counter() -> tuple[Any, ctypes.c_int64, object]:
-    """Return the address of the function, the number, and what keeps both."""
+    """Return the address of the callback, its counter, and the engine that keeps both alive."""
     import llvmlite.binding as llvm
 
     llvm.initialize_native_target()
@@ -55,8 +55,8 @@ def _counter() -> tuple[Any, ctypes.c_int64, object]:
 def counted_calls() -> Iterator[Calls]:
     """Count the calls that this thread makes within a `with` block.
 
-    Work without calls (one long regular expression, one large copy) does not show: limits of memory and the time at
-    which a test is killed are for that.
+    Work without calls (one long regular expression, one large copy) is not counted; memory limits and timeouts cover
+    it.
     """
     calls = Calls()
     function, number, _ = _counter()

@@ -1,7 +1,7 @@
-"""Calls of operators with symbols for extents of their variables, and sizes at which these calls make sense.
+"""Operator calls with symbolic dimensions, and sizes at which these calls are valid.
 
-They are the calls of the tables of cases. An extent becomes a symbol where the same call has a type at several other
-sizes: what an operator takes when all extents are known is what it should take when the run decides them.
+The calls are those of the tables of cases. A dimension becomes a symbol if the same call has a type at several other
+sizes: what an operator accepts with static shapes it should also accept with symbolic ones.
 """
 
 from __future__ import annotations
@@ -28,37 +28,37 @@ _LARGEST = 4096  # elements of a variable
 
 @dataclass(frozen=True, eq=False)
 class DynamicCall:
-    """A call whose variables have symbols in the place of some extents."""
+    """A call whose variables have symbols in place of some dimension sizes."""
 
     spec: Spec
-    symbols: Mapping[int, Symbol]  # by the extent that a symbol replaces
-    sizes: tuple[Mapping[int, int], ...]  # what stands for each replaced extent
+    symbols: Mapping[int, Symbol]  # by the size that a symbol replaces
+    sizes: tuple[Mapping[int, int], ...]  # values of each replaced size
 
     @property
     def label(self) -> str:
-        """The operator, its variant and the extents that are open."""
+        """The operator, its variant and the dynamic sizes."""
         open_ones = "".join(f"[{extent}]" for extent in self.symbols)
         return "-".join(filter(None, (self.spec.operator, self.spec.label, open_ones)))
 
     @cached_property
     def function(self) -> ir.Function:
-        """The call as a fused group; raises what the type rule raises."""
+        """The call as a fused group; errors of the type rule propagate."""
         return group(self.spec, {extent: symbol.dim for extent, symbol in self.symbols.items()})
 
     def alone(self) -> Iterator[DynamicCall]:
-        """Yield the call with one of the extents open, the others as they are."""
+        """Yield the call with one size dynamic and the others static."""
         for extent, symbol in self.symbols.items():
             sizes = [{extent: size} for size in SIZES if size >= symbol.low and fits(self.spec, {extent: size})]
             yield DynamicCall(self.spec, {extent: symbol}, tuple(sizes[:: max(1, len(sizes) // 2)]))
 
     def numbers(self, symbols: Sequence[Symbol], size: Mapping[int, int]) -> list[int]:
-        """Return what symbols of a kernel are at a size."""
+        """Return the values of a kernel's symbols at a size."""
         own = {symbol: size[extent] for extent, symbol in self.symbols.items()}
         return [own[symbol] for symbol in symbols]
 
 
 def dynamic_calls(most_of_one: int = 1000) -> Iterator[DynamicCall]:
-    """Yield calls of all operators, each with all extents open that can be; `most_of_one` of an operator at most."""
+    """Yield calls of all operators with all possible sizes dynamic, at most `most_of_one` per operator."""
     counts: dict[str, int] = {}
     for spec in chain(specs(), open_specs()):
         if counts.get(spec.operator, 0) >= most_of_one:
@@ -70,7 +70,7 @@ def dynamic_calls(most_of_one: int = 1000) -> Iterator[DynamicCall]:
 
 @dataclass(frozen=True)
 class Open:
-    """In an attribute: ``factor * extent + offset`` of an extent that is opened."""
+    """An attribute value ``factor * extent + offset``, in which ``extent`` becomes dynamic."""
 
     extent: int
     factor: int = 1
@@ -78,7 +78,7 @@ class Open:
 
 
 def opened(values: Iterable[Any]) -> Iterator[int]:
-    """Yield the extents that attributes open."""
+    """Yield the sizes that attributes make dynamic."""
     for value in values:
         if isinstance(value, Open):
             yield value.extent
@@ -93,7 +93,7 @@ def _placed(value: Any, extents: Mapping[int, Any]) -> Any:
 
 
 def open_specs() -> Iterator[Spec]:
-    """Yield calls whose attributes hold open extents, too."""
+    """Yield calls whose attributes also contain dynamic sizes."""
     n, data = Open(6), Given((6, 4))
     sliced: dict[str, Any] = {"axes": (0,), "strides": (1,)}
     yield Spec("reshape", (data,), {"newshape": (2, n, 2)}, "open")
@@ -161,7 +161,7 @@ def leaves(args: Sequence[Any]) -> list[Given]:
 
 
 def fits(spec: Spec, extents: Mapping[int, int]) -> bool:
-    """Tell whether a call has a type with other extents."""
+    """Return whether a call has a type with other sizes."""
     try:
         function = group(spec, extents)
     except (TypeCheckError, UnsupportedError, ValueError, OverflowError):
@@ -175,7 +175,7 @@ def _size(function: ir.Function) -> int:
 
 
 def group(spec: Spec, extents: Mapping[int, Any]) -> ir.Function:
-    """Return a call with other extents as a fused group."""
+    """Return a call with other sizes as a fused group."""
     params: list[ir.Var] = []
 
     def expression(arg: Any) -> ir.Expr:
@@ -193,7 +193,7 @@ def group(spec: Spec, extents: Mapping[int, Any]) -> ir.Function:
 
 
 def filled(kind: ir.TensorType, place: int) -> Array:
-    """Return data of a type: values at the edges of its dtype, mixed."""
+    """Return data of a type: a mixture of edge values of its dtype."""
     values = edges(kind.dtype)
     order = (np.arange(kind.size) * (2 * place + 1) + 5 * place) % len(values)
     return values[order].reshape(kind.shape)

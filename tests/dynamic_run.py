@@ -1,6 +1,6 @@
-"""Kernels whose extents the run decides, compared bit for bit with the kernels of extents that are known.
+"""Kernels with symbolic shapes, compared bit for bit with kernels with static shapes.
 
-All kernels are built at once: those with symbols as C and by LLVM, those without by LLVM.
+All kernels are built at once: the symbolic ones by both C and LLVM, the static ones by LLVM.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ WARNINGS = ("-Wall", "-Wextra", "-Wpedantic", "-Werror")
 
 @dataclass(eq=False)
 class Turn:
-    """One size: the numbers, the function of these extents, and data."""
+    """One size: the values of the symbols, the function with these static shapes, and data."""
 
     numbers: tuple[int, ...]
     fixed: LoweredGroup
@@ -41,7 +41,7 @@ class Turn:
 
 @dataclass(eq=False)
 class Job:
-    """A kernel with symbols, and the sizes at which it runs."""
+    """A symbolic kernel, and the sizes at which it runs."""
 
     label: str
     lowered: LoweredGroup
@@ -49,11 +49,11 @@ class Job:
 
     @property
     def prim(self) -> PrimFunc:
-        """The kernel with symbols."""
+        """The symbolic kernel."""
         return self.lowered.prim
 
     def add(self, numbers: Sequence[int], fixed: ir.Function, features: Features) -> None:
-        """Add a size, with the same group of these extents; its accesses are proven."""
+        """Add a size with the same group of static shapes, and prove its accesses in bounds."""
         kinds = [ir.tensor_type(param) for param in fixed.params]
         data = [filled(kind, place + len(self.turns)) for place, kind in enumerate(kinds)]
         verify(with_numbers(self.prim, numbers) if numbers else self.prim)
@@ -61,7 +61,7 @@ class Job:
 
 
 def differences(jobs: Sequence[Job], folder: Path) -> list[str]:
-    """Return where kernels with symbols compute other bits than those without."""
+    """Describe the differences in bits between symbolic and static kernels."""
     open_ones = {f"open_{place}": replace(job.prim, name=f"open_{place}") for place, job in enumerate(jobs)}
     source = print_file([print_function(prim) for prim in open_ones.values()])
     flags = ("-O0", "-ffp-contract=off", *WARNINGS)
@@ -95,7 +95,7 @@ def _library(prims: dict[str, PrimFunc]) -> LlvmLibrary:
 
 
 def _bits(array: Array) -> Array:
-    """Return an array in which NaN has one form: which one an operation gives is up to the compiler."""
+    """Return an array with one bit pattern for all NaN: the compiler chooses which one an operation returns."""
     return np.where(np.isnan(array), np.asarray(np.nan, array.dtype), array) if array.dtype.kind == "f" else array
 
 

@@ -1,6 +1,6 @@
-"""Every operator on data at the edges of its dtypes: alone in a kernel, for each dtype that its type rule takes.
+"""Every operator as a single kernel on edge values of its dtypes, for each dtype that its type rule accepts.
 
-The operators and their attributes come from the tables of cases; what those leave out stands in `edge_specs`.
+The operators and their attributes come from the tables of cases; `edge_specs` has those that the tables leave out.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _FLOATS = [
 
 
 def edges(dtype: str) -> Array:
-    """Return the values of a dtype at which arithmetic goes wrong."""
+    """Return the values of a dtype at which arithmetic tends to fail."""
     kind = dtypes.to_numpy(dtype)
     if dtype == "bool":
         return np.asarray([False, True, True])
@@ -55,16 +55,16 @@ def edges(dtype: str) -> Array:
 
 @dataclass(frozen=True, eq=False)
 class EdgeCall:
-    """One operator on variables, and constants where only they make sense."""
+    """One operator on variables, with constants only where it requires them."""
 
     label: str
     call: ir.Call
     params: tuple[ir.Var, ...]
-    dtype: str  # that replaces the dtype of the tables
-    is_own: bool  # whether it is that of the tables
+    dtype: str  # the dtype that replaces the one in the tables
+    is_own: bool  # whether `dtype` is the one in the tables
 
     def data(self) -> list[list[Array]]:
-        """Return several sets of arrays for the variables: all combinations, mixtures, all one value."""
+        """Return several sets of arrays for the variables: all combinations, mixtures, and one value everywhere."""
         kinds = [param.type for param in self.params]
         turns = 5 if self.call.op.kind in _PLAIN else 2
         sets = [[_filled(kind, place, turn) for place, kind in enumerate(kinds)] for turn in range(turns)]
@@ -82,13 +82,13 @@ def _filled(kind: ir.TensorType, place: int, turn: int) -> Array:
     values = edges(kind.dtype)
     if turn == 1:
         return np.full(kind.shape, values[1 if dtypes.is_integer(kind.dtype) else 2], values.dtype)
-    # neighbours, and the arguments of one element, differ in many ways
+    # vary the pairings of neighbouring elements and of the arguments of one element
     order = (np.arange(prod(kind.shape)) * (2 * place + 1) + (5 + turn) * place + turn) % len(values)
     return values[order].reshape(kind.shape)
 
 
 def specs() -> Iterator[edge_specs.Spec]:
-    """Yield a call of each operator, with several attributes where these choose other code."""
+    """Yield calls of each operator, with each attribute that selects different code."""
     seen = set()
     tables = (
         operator_cases.all_cases(), reduction_cases.reduce_cases(), image_cases.block_cases(), _resizes(),

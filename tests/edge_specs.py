@@ -1,4 +1,4 @@
-"""Calls of operators that the tables of cases leave out: convolutions, products, pools, quantized operators."""
+"""Calls of operators that the tables of cases leave out: convolutions, matrix products, pools, quantized operators."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Given:
 
 @dataclass(frozen=True, eq=False)
 class Spec:
-    """An operator; arguments are variables, constant arrays, and tuples of them."""
+    """An operator and its arguments: variables, constant arrays, and tuples of them."""
 
     operator: str
     args: tuple[Any, ...]
@@ -44,7 +44,7 @@ def _real_weights(*shape: int) -> Any:
 
 
 def specs() -> Iterator[Spec]:
-    """Yield a call of each operator, with several attributes where these choose other code."""
+    """Yield calls of each operator, with each attribute that selects different code."""
     yield from _shapes()
     yield from _pools()
     yield from _products()
@@ -136,7 +136,7 @@ def _products() -> Iterator[Spec]:
 
 
 def _attention() -> Iterator[Spec]:
-    """Yield attentions of many queries and of few, with all that is optional and with none."""
+    """Yield attentions with many and with few queries, with all optional arguments and with none."""
     for queries, keys, size in ((9, 21, 3), (2, 21, 17)):
         shared, scores = (2, 2, keys, size), (1, 4, queries, keys)
         parts = (Given((2, 4, queries, size)), Given(shared), Given(shared))
@@ -154,7 +154,7 @@ def _attention() -> Iterator[Spec]:
 
 
 def _recurrent() -> Iterator[Spec]:
-    """Yield cells of two directions whose sequences end early, late and nowhere."""
+    """Yield bidirectional cells whose sequences end early, late, and not at all."""
     directions, batch, units = 2, 3, 2
     state, lengths = Given((directions, batch, units)), Given((batch,), "int32")
     for name, gates, functions, more in (
@@ -189,7 +189,7 @@ def _recurrent_ranges() -> Iterator[Spec]:
 
 
 def _recurrent_codes() -> Iterator[Spec]:
-    """Yield TFLite's integer cells, with and without what is optional."""
+    """Yield TFLite's integer cells, with and without the optional arguments."""
     steps, batch, units, cells = 3, 2, 4, 5
     for dtype, zero in (("int16", 0), ("float32", 0), ("int8", -7)):
         state, weights = Given((batch, 6, 4), dtype), Given((6, 4), dtype)
@@ -326,7 +326,7 @@ def _packed_weights() -> Iterator[Spec]:
         yield Spec("qnn.weight_only_dense", (Given((2, 37)), codes, *pair), {"units": 5, **block}, f"{dtype}-blocks")
         yield Spec("qnn.weight_only_dense", (Given((8, 37)), codes, scales[:, :1], zero[:1, :1]), {"units": 5}, dtype)
         yield Spec("qnn.weight_only_take", (codes, Given((36,), "int32"), *pair), block, dtype)
-        # variables of less than 8 bits are bytes with more bits than those
+        # variables of sub-byte dtypes are bytes that also have bits above those of the dtype
         data = Given((5, 37), dtype) if dtype in ("int8", "uint8") else codes
         yield Spec("qnn.dequantize_blocks", (data, scales, zero.astype(np.float32)), {"axis": 1, **block}, dtype)
         if dtype not in ("int8", "uint8"):

@@ -1,4 +1,4 @@
-"""gemmlowp's functions on int16 in exact arithmetic: what `tir.intrinsics.fixed_point16` must compute."""
+"""Reference gemmlowp functions on int16 in exact arithmetic, for `tir.intrinsics.fixed_point16`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Compile a Relay module to C and by LLVM, build it, load it: what most tests of arithmetic do."""
+"""Compile a Relay module to C and by LLVM, build it and load it, as most tests of arithmetic do."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ Array = npt.NDArray[Any]
 def compiled(
     module: ir.IRModule, params: Mapping[str, Array], folder: Path, *, by_llvm: bool = True, **options: Any
 ) -> Any:
-    """Return the loaded module: kernels proven in bounds, archive written to `folder`, C built for this machine.
+    """Return the loaded module: kernels proven in bounds, archive written to `folder`, C built for the host.
 
-    What it computes is compared with what LLVM's code of the same module computes; `by_llvm` is for leaving that out
-    where the module is a whole model, which is long work for operators that are compared one by one elsewhere.
+    Its results are compared with those of LLVM's code for the same module. Pass ``by_llvm=False`` for whole models:
+    they take LLVM long to compile, and their operators are compared one by one elsewhere.
     """
     name = options.pop("module_name", "tested")
     factory = mlfc.build(module, params=params, module_name=name, **options)
@@ -39,7 +39,7 @@ def compiled(
 
 
 def loaded_by_llvm(module: ir.IRModule, params: Mapping[str, Array], **options: Any) -> Any:
-    """Return a module that LLVM compiled in this process, which needs neither archive nor compiler."""
+    """Return a module that LLVM compiled in this process; it needs neither an archive nor a C compiler."""
     factory = mlfc.build(module, "llvm", params, module_name="tested", **options)
     for kernel in factory.program.kernels:
         verify(kernel)
@@ -48,13 +48,13 @@ def loaded_by_llvm(module: ir.IRModule, params: Mapping[str, Array], **options: 
 
 @lru_cache(maxsize=16)
 def built(path: Path, target: str, executor: str = "aot") -> Any:
-    """Return the factory of a model file, compiled once for all tests of a process that only read it."""
+    """Return the factory of a model file, compiled once per process for all tests that only read it."""
     module, params = mlfc.import_model(path)
     return mlfc.build(module, target, params, module_name="model", executor=executor)
 
 
 class BothPrinters:
-    """A module in C, beside the same by LLVM; otherwise it is the module in C."""
+    """A module compiled to C; `run` also compares it with the same module compiled by LLVM."""
 
     def __init__(self, in_c: Any, by_llvm: Any) -> None:
         self._in_c = in_c
@@ -64,7 +64,7 @@ class BothPrinters:
         return getattr(self._in_c, name)
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        """Run both and return the outputs of the C, which are the other's."""
+        """Run both, fail if they differ, and return the outputs of the C module."""
         outputs: dict[str, Array] = self._in_c.run(inputs)
         other = self._by_llvm.run(inputs)
         assert list(outputs) == list(other)
@@ -74,12 +74,13 @@ class BothPrinters:
 
 
 def assert_same_code(ours: Array, theirs: Array, what: str) -> None:
-    """Fail unless LLVM's code and the C computed the same.
+    """Fail unless LLVM's code and the C code computed the same.
 
-    Integers are the same. So are floats as long as gcc fuses the products that stand in sums. What its optimizer brings
-    together it fuses, too, and what it tears apart not, so at -O3 last bits may differ, as they do from clang's.
+    Integers must be equal. So are floats as long as gcc fuses exactly the products that are operands of sums. At -O3
+    its optimizer fuses more where it moves a product next to a sum, and less where it separates them, so last bits may
+    differ, as they may with clang.
     """
-    if ours.dtype == dtypes.to_numpy("bfloat16"):  # numpy does not know that it is a float
+    if ours.dtype == dtypes.to_numpy("bfloat16"):  # NumPy does not treat bfloat16 as a float
         ours, theirs = ours.astype(np.float32), theirs.astype(np.float32)
     if ours.dtype.kind == "f":
         np.testing.assert_array_equal(np.isnan(ours), np.isnan(theirs), what)
@@ -131,7 +132,7 @@ def assert_close(ours: Array, reference: Array, relative: float, what: str) -> N
 
 
 def interface(**fields: Any) -> ModuleInterface:
-    """Return what callers must know of a module, by the keys of its JSON; sizes are 0 unless given."""
+    """Return the interface of a module by the keys of its JSON; sizes default to 0."""
     sizes = ("workspace_bytes", "workspace_lower_bound_bytes", "constants_bytes", "io_bytes")
     memory = {**dict.fromkeys(sizes, 0), **fields.pop("memory", {})}
     return ModuleInterface.from_json({"external_workspace": False, "workspace_peers": [], **fields, "memory": memory})

@@ -1,4 +1,4 @@
-"""Image operators in both layouts, with what ONNX Runtime makes of them."""
+"""Image operators in both layouts, with ONNX Runtime's results."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ROUNDINGS = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
 
 
 def resized(x: Array, size: tuple[int, ...], **attrs: Any) -> Callable[[], Array]:
-    """Return a run of ONNX's Resize of the axes behind the first two."""
+    """Return a function that runs ONNX Resize on the axes after the first two."""
     return ort("Resize", x, None, None, np.asarray((*x.shape[:2], *size), np.int64), opset=13, **attrs)
 
 
@@ -27,7 +27,7 @@ def _both_layouts(x: Array, expected: Callable[[], Array], case: Callable[..., C
 
 
 def resize_cases() -> list[Case]:
-    """Return resizes by every method, mode and rounding."""
+    """Return resizes with every method, coordinate mode and rounding."""
     cases = []
     for (rows, columns), size in SIZES:
         x = normal(1, 3, rows, columns)
@@ -80,7 +80,7 @@ def _special_resizes() -> list[Case]:
 
 
 def block_cases() -> list[Case]:
-    """Return moves between channels and space."""
+    """Return depth-to-space and space-to-depth cases."""
     x, y = normal(2, 12, 3, 5), normal(2, 3, 6, 4)
     cases: list[Case] = []
     for mode in ("DCR", "CRD"):

@@ -1,4 +1,4 @@
-"""TFLite operators of int16 data, most of them symmetric: one small operator a case, for comparison with LiteRT."""
+"""TFLite operators on int16 data, mostly symmetric: one small operator per case, for comparison with LiteRT."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ _CONV = {"StrideH": 1, "StrideW": 1, "DilationHFactor": 1, "DilationWFactor": 1}
 
 
 class Int16Cases(Cases):
-    """Cases whose data is int16 without zero points."""
+    """Cases with int16 data without zero points."""
 
     def t(self, *shape: int, **facts: Any) -> T:
         """Return an int16 tensor with a random scale."""
         return T("", shape, "int16", scale=facts.pop("scale", float(np.float32(self.rng.uniform(1e-4, 2e-3)))), **facts)
 
     def sums(self, data: T, weights: T, count: int, dtype: str = "int64", largest: int = 1 << 24) -> T:
-        """Return a bias of the scale of the sums."""
+        """Return a bias with the scale of the accumulators."""
         value = self.rng.integers(-largest, largest, count).astype(dtype)
         scale = np.float32(data.scale) * np.asarray(weights.scale, np.float32)
         return T("", (count,), dtype, value, scale, 0, 0)
 
 
 def int16_cases(seed: int, many: int = 700) -> list[Case]:
-    """Return cases whose results are integers: they must be LiteRT's bit for bit."""
+    """Return cases with integer results, which must be LiteRT's bit for bit."""
     cases = Int16Cases(np.random.default_rng(seed), many=many)
     _linear(cases)
     _arithmetic(cases)
@@ -40,7 +40,7 @@ def int16_cases(seed: int, many: int = 700) -> list[Case]:
 
 
 def _linear(c: Int16Cases) -> None:
-    for bias in ("int64", "int32", ""):  # convolutions must have one, depthwise ones of 64 bits
+    for bias in ("int64", "int32", ""):  # CONV_2D requires a bias, DEPTHWISE_CONV_2D a 64-bit one
         kind = {"QuantizedBiasType": tflite.TensorType.INT32} if bias == "int32" else {}
         for name, size, padding, more in (
             ("same", 3, SAME, {}), ("strided", 3, SAME, {"StrideH": 2, "StrideW": 2, "FusedActivationFunction": RELU6}),
@@ -108,7 +108,7 @@ def _arithmetic(c: Int16Cases) -> None:
             c.add(f"{code}_pot_{pot}", code, tensors[:2], tensors[2], options, {"PotScaleInt16": pot})
     for dtype in ("int16", "int8", "uint8"):
         info = np.iinfo(dtype)
-        # the reference shifts by more than a word, with any result, where the quotient is far below a code
+        # the reference shifts by more than a word, with an arbitrary result, if the quotient is far below one code
         small = {"scale": 0.2} if dtype == "int16" else {"scale": 0.011}
         dividend = c.t(c.many, **small) if dtype == "int16" else c.codes(c.many, dtype=dtype, **small)
         divisor = c.rng.integers(info.min, info.max + 1, c.many)
@@ -143,7 +143,7 @@ def _activations(c: Int16Cases) -> None:
             c.add(f"{code}_{number}", code, [c.t(c.many)], c.t(c.many))
         for code, options in (("EXP", "ExpOptions"), ("ABS", "AbsOptions"), ("LOG", None)):
             c.add(f"{code}_{number}", code, [c.t(c.many)], c.t(c.many), options, {})
-        for code in ("RSQRT", "SQRT"):  # which are refused what is below zero
+        for code in ("RSQRT", "SQRT"):  # which reject negative values
             value = c.rng.integers(1, 1 << 15, c.many).astype(np.int16)
             c.add(f"{code}_{number}", code, [c.t(c.many, value=value)], c.t(c.many, scale=0.0003), None, {})
         for exact in (False, True):

@@ -1,4 +1,4 @@
-"""Many small models in one module, so that one compilation serves all of them."""
+"""Merge many small models into one module, so that one compilation serves all of them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Array = npt.NDArray[Any]
 def merge(models: Sequence[tuple[ir.IRModule, dict[str, Array]]]) -> tuple[ir.IRModule, dict[str, Array], list[int]]:
     """Return one module that computes all models, its parameters, and the first output of each model.
 
-    The names of their inputs, parameters and outputs must differ: `onnx.compose.add_prefix` makes them so.
+    The names of their inputs, parameters and outputs must differ; `onnx.compose.add_prefix` ensures it.
     """
     variables: list[ir.Var] = []
     bodies: list[ir.Expr] = []

@@ -1,4 +1,4 @@
-"""Operators of classical machine learning: decision trees in tables, probabilities of classes from those of pairs."""
+"""Classical machine learning operators: decision trees in tables, n-gram counts, and pairwise coupling."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FEATURES = 5
 
 
 def random_tables(seed: int, trees: int = 4, depth: int = 4, targets: int = 2, dtype: str = "float32") -> list[Array]:
-    """Return tables of random trees, of which some branches end early; thresholds are among the values of the data."""
+    """Return tables of random trees, some with branches that end early; thresholds also occur as values in the data."""
     rng = np.random.default_rng(seed)
     following: list[list[int]] = []
     depths, roots, leaves = [], [], 0
@@ -56,7 +56,7 @@ def rows(seed: int, count: int = 7, dtype: str = "float32") -> Array:
 
 
 def scores(data: Array, tables: Sequence[Array], comparisons: Sequence[str], aggregate: str) -> Array:
-    """Return the scores of rows; what a table says beyond its own sizes is taken as the nearest that there is."""
+    """Return the scores of rows; an index that is out of range in a table is clamped."""
     feature, threshold, following, root, depth, score, *modes = tables
     inner = len(feature)
     start = {"add": 0.0, "min": np.inf, "max": -np.inf}[aggregate]
@@ -79,7 +79,7 @@ def scores(data: Array, tables: Sequence[Array], comparisons: Sequence[str], agg
 
 
 def ml_cases() -> list[Case]:
-    """Return ensembles with every comparison, several at once, every aggregate, and tables that lie."""
+    """Return ensembles with every comparison, several comparisons, every aggregate, and corrupt tables."""
     cases = []
 
     def add(label: str, data: Array, tables: list[Array], comparisons: tuple[str, ...], aggregate: str = "add") -> None:
@@ -107,7 +107,7 @@ def ml_cases() -> list[Case]:
 
 
 def ngram_counts(tokens: Array, tables: Sequence[Array], columns: int, longest: int, skips: int) -> Array:
-    """Return how often the runs that a tree holds occur in each row, a token at a time."""
+    """Return the count of each n-gram of a tree in each row, by a token-by-token search."""
     first, key, column = ([int(item) for item in table] for table in tables)
     result = np.zeros((len(tokens), columns), np.float32)
     for row, values in enumerate(tokens.tolist()):
@@ -126,9 +126,9 @@ def ngram_counts(tokens: Array, tables: Sequence[Array], columns: int, longest: 
 
 
 def _ngram_cases() -> list[Case]:
-    """Return trees of runs of one to three tokens, in rows of several lengths, and tables that lie."""
+    """Return trees of n-grams of one to three tokens, with rows of several lengths, and with corrupt tables."""
     rng = np.random.default_rng(40)
-    # 7 leads to 7 leads to -2; 7 to 9; 8 to 7
+    # the n-grams are 7 7 -2; 7 9; 8 7
     first = np.array([0, 2, 4, 5, 6, 6, 6, 6], np.int32)
     key, column = np.array([7, 8, 7, 9, 7, -2], np.int64), np.array([0, 4, 1, -1, 4, 2], np.int32)
     big = np.array([(1 << 40) - 1, 1 << 40, 7, 9, 7, -(1 << 62)], np.int64)
@@ -162,7 +162,7 @@ def _coupling_cases() -> list[Case]:
 
 
 def _coupled(pairs: Array, classes: int) -> Array:
-    """Return the probabilities of classes as libsvm computes them, in float32."""
+    """Return class probabilities in float32 as libsvm computes them."""
     single = np.float32
     likely = np.zeros((classes, classes), single)
     likely[np.triu_indices(classes, 1)] = pairs

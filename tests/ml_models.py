@@ -20,7 +20,7 @@ Array = npt.NDArray[Any]
 def ml_model(
     op: str, attrs: Mapping[str, Any], inputs: Mapping[str, Array], outputs: int = 1, version: int = 1
 ) -> onnx.ModelProto:
-    """Return a model of one node of the domain ai.onnx.ml, named after its operator, in a version of the domain."""
+    """Return a model of one node of the domain ai.onnx.ml, named after its operator, for a version of the domain."""
     names = [f"y{index}" for index in range(outputs)]
     node = helper.make_node(op, list(inputs), names, domain="ai.onnx.ml", name=op.lower(), **attrs)
     given = [
@@ -33,7 +33,7 @@ def ml_model(
 
 
 def compare(model: onnx.ModelProto, inputs: Mapping[str, Array], rtol: float = 1e-5) -> None:
-    """Fail where the rules of our operators and ONNX Runtime differ; floats by `rtol` of the largest."""
+    """Fail unless the results of mlfc's rules equal ONNX Runtime's; floats within `rtol` of the largest."""
     onnxruntime = pytest.importorskip("onnxruntime", reason="pip install 'mlfc[verify]'")
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4

@@ -1,8 +1,8 @@
-"""Objects that make would build are put in place where the session has built the same ones before.
+"""Cache of objects that make builds, shared by all tests of a session.
 
-A dry run of make says which objects it would build, and how. What an object is made of is its flags, its source and all
-files that the source may include. For all firmware, compilers state the stacks of functions, so that the build which
-measures a model alone takes the same objects.
+A dry run of make lists the objects that it would build and their commands. The key of an object consists of its flags,
+its source, and all files that the source may include. All firmware is compiled with stack usage files, so that the
+build that measures a model on its own can use the same objects.
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ from tests import session_cache
 
 _INCLUDE = re.compile(rb"^[ \t]*#[ \t]*include\b[ \t]*(.*)$", re.MULTILINE)
 _NAME = re.compile(rb'[<"]([^>"]+)[>"]')
-# debuggers and coverage are told of the folder; assemblers read more than sources include
+# debug information and coverage contain the folder; assemblers read more files than sources include
 _ELSEWHERE = re.compile(r"^(-g[1-9]?|-ggdb.*|--coverage|@.*)$")
-# an object is the same with them
+# flags that do not change an object
 _BESIDE = {"-MMD", "-MP", "-fstack-usage"}
-# what may put the path of a source into its object
+# flags and macros that may put the path of a source into its object
 _NAMES_ITSELF = re.compile(rb"__FILE__|\bassert\b")
 _COMPILER = re.compile(r"^CC := (\S+gcc)$", re.MULTILINE)
 Result = TypeVar("Result")
 
 
 def with_known_objects(command: Sequence[str], folder: Path, run: Callable[[], Result]) -> Result:
-    """Run a command of make in a folder where the objects that are known lie already, and keep those that it makes.
+    """Run a command of make with the cached objects already in the folder, and cache the objects that it makes.
 
     Parameters
     ----------
     command : sequence of str
-        With all variables of make that `run` uses; flags may say more.
+        With all variables of make that `run` uses; it may have additional flags.
     folder : Path
     run : callable
-        Returns what `subprocess.run` does.
+        Returns the result of `subprocess.run`.
     """
     wanted = _wanted(command, folder)
     missing = {}
@@ -57,20 +57,20 @@ def with_known_objects(command: Sequence[str], folder: Path, run: Callable[[], R
 
 
 def firmware(real: Callable[..., Any]) -> Callable[..., Any]:
-    """Return `firmware_build.run` that compiles what all firmware of a board has in common once."""
+    """Wrap `firmware_build.run` so that the objects that all firmware of a board has in common are compiled once."""
 
     def run(command: Sequence[str], folder: Path, timeout: float) -> Any:
         compiler = _COMPILER.search((folder / "Makefile").read_text())
-        # for an AVR none is stated, and a compiler that is asked to warns
+        # avr-gcc does not support -fstack-usage and warns about it
         stating = [*command, *([f"CC={compiler[1]} -fstack-usage"] if compiler and compiler[1] != "avr-gcc" else [])]
-        real([*stating, "build/flags"], folder, timeout)  # what is older than its flags is built again
+        real([*stating, "build/flags"], folder, timeout)  # make rebuilds objects that are older than the flags file
         return with_known_objects(stating, folder, lambda: real(stating, folder, timeout))
 
     return run
 
 
 def trial(real: Callable[..., Any]) -> Callable[..., Any]:
-    """Return `planned_memory.run` that takes what firmware of the model was made of, where it has the same flags."""
+    """Wrap `planned_memory.run` so that it uses cached objects of the model's firmware if their flags are the same."""
 
     def run(command: Sequence[str], folder: Path, timeout: float) -> Any:
         source = folder / command[list(command).index("-c") + 1] if "-c" in command else None
@@ -90,12 +90,12 @@ def trial(real: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _is_silent(result: Any) -> bool:
-    """Whether a compiler had nothing to say, which it would not say again."""
+    """Return whether a compiler succeeded without warnings; a cached object would not repeat them."""
     return getattr(result, "returncode", 1) == 0 and "warning" not in str(getattr(result, "stderr", ""))
 
 
 def _made(path: Path) -> dict[str, bytes]:
-    """Return an object and, if the compiler stated them, the stacks of its functions."""
+    """Return an object and, if the compiler wrote one, its stack usage file."""
     usage = path.with_suffix(".su")
     return {"object": path.read_bytes(), **({"usage": usage.read_bytes()} if usage.is_file() else {})}
 
@@ -108,7 +108,7 @@ def _place(found: Mapping[str, bytes], path: Path) -> None:
 
 
 def _wanted(command: Sequence[str], folder: Path) -> dict[str, str]:
-    """Return the keys of the objects that make would build, by their paths in the folder."""
+    """Return the cache keys of the objects that make would build, by their paths in the folder."""
     dry = subprocess.run([*command, "-n"], cwd=folder, capture_output=True, text=True, check=False)
     wanted = {}
     for line in dry.stdout.replace("\\\n", " ").splitlines() if dry.returncode == 0 else ():
@@ -127,7 +127,7 @@ def _wanted(command: Sequence[str], folder: Path) -> dict[str, str]:
 
 
 def _key(words: Sequence[str], source: Path, folder: Path) -> str | None:
-    """Return the name of an object; None where it depends on more than what it includes."""
+    """Return the cache key of an object; None if it depends on more than its included files."""
     if any(map(_ELSEWHERE.match, words)):
         return None
     pairs = list(zip(words, [*words[1:], ""], strict=True))
@@ -135,7 +135,7 @@ def _key(words: Sequence[str], source: Path, folder: Path) -> str | None:
     read = _included(source, places) if "-include" not in words else None
     if read is None or not all(path.is_relative_to(folder) for path in read):
         return None
-    # wherever in a project a model lies, what its files include lies there, too
+    # relative paths, as a model's includes lie at the same place next to it in any project
     files = sorted((os.path.relpath(path, source.parent), data) for path, data in read.items())
     searched = [
         os.path.relpath(place, source.parent)
@@ -154,7 +154,7 @@ def _key(words: Sequence[str], source: Path, folder: Path) -> str | None:
 
 
 def _included(source: Path, places: Sequence[Path]) -> dict[Path, bytes] | None:
-    """Return a source and all files that it may include, whatever its conditions say; None if that cannot be told."""
+    """Return a source and all files that it may include under any condition; None if they cannot be determined."""
     found: dict[Path, bytes] = {}
     left = [source]
     while left:

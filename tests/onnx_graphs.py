@@ -20,7 +20,7 @@ CONTAINERS = (
 
 
 class GraphMaker:
-    """Collects the nodes of a graph of one input ``x`` of shape (2, 4, 6, 5)."""
+    """Collector of the nodes of a graph with one input ``x`` of shape (2, 4, 6, 5)."""
 
     def __init__(self, seed: int = 0) -> None:
         self._rng = np.random.default_rng(seed)
@@ -28,7 +28,7 @@ class GraphMaker:
         self._constants: list[onnx.TensorProto] = []
 
     def node(self, op: str, inputs: Sequence[str], outputs: int = 1, **attrs: Any) -> Any:
-        """Add a node; return its output name, or their list."""
+        """Add a node; return its output name, or a list of names."""
         names = [f"{op.lower()}_{len(self._nodes)}_{index}" for index in range(outputs)]
         self._nodes.append(helper.make_node(op, list(inputs), names, **attrs))
         return names[0] if outputs == 1 else names
@@ -114,7 +114,7 @@ def norm_scale_relu_before_conv(g: GraphMaker) -> str:
 
 @graph
 def normalized_images_of_turned_axes(g: GraphMaker) -> str:
-    """The first axis counts the images, also where another one comes first in memory."""
+    """Normalize images that are counted by the first axis, although another axis comes first in memory."""
     turned = g.node("Transpose", ["x"], perm=[3, 1, 0, 2])
     return str(g.node("InstanceNormalization", [turned, g.floats(4), g.floats(4)]))
 

@@ -24,7 +24,7 @@ def model(
     dtype: int = TensorProto.FLOAT,
     **more: Any,
 ) -> onnx.ModelProto:
-    """Return a model whose inputs all have one dtype and whose outputs leave their types open."""
+    """Return a model whose inputs all have one dtype and whose outputs have no declared types."""
     graph = helper.make_graph(
         list(nodes),
         "tested",

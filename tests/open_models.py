@@ -1,4 +1,4 @@
-"""Small ONNX models of three kinds with open dimensions: a detector, a recurrent layer, a loop."""
+"""Small ONNX models of three kinds with dynamic dimensions: a detector, a recurrent layer, a loop."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _weights(*shape: int) -> Array:
 
 
 def detector() -> bytes:
-    """Return a model of two layers on an image of open sides ``h`` and ``w``, and NonMaxSuppression behind them."""
+    """Return a detector: two convolutions on an image of dynamic sides ``h`` and ``w``, then NonMaxSuppression."""
     node = helper.make_node
     nodes = [
         node("Conv", ["x", "kb"], ["b0"], name="boxes"),
@@ -65,7 +65,7 @@ def detector() -> bytes:
 
 
 def convolutions() -> bytes:
-    """Return two convolutions on an image of open sides ``h`` and ``w``, the first of them with a stride."""
+    """Return two convolutions on an image of dynamic height ``h`` and width ``w``, the first one strided."""
     node = helper.make_node
     nodes = [
         node("Conv", ["x", "k1"], ["a"], name="conv1", strides=[2, 2], pads=[1, 1, 1, 1]),
@@ -79,7 +79,7 @@ def convolutions() -> bytes:
 
 
 def recurrent() -> bytes:
-    """Return an LSTM over an open ``length`` and a layer behind it."""
+    """Return an LSTM over a dynamic ``length``, followed by a dense layer."""
     nodes = [
         helper.make_node("LSTM", ["x", "w", "r", "b"], ["all"], name="lstm", hidden_size=8),
         helper.make_node("Squeeze", ["all", "one"], ["steps"]),
@@ -96,7 +96,7 @@ def recurrent() -> bytes:
 
 
 def looping() -> bytes:
-    """Return a loop of ``n`` turns, or until a sum exceeds a limit, on a tensor of open ``batch``."""
+    """Return a loop of ``n`` iterations, or until a sum exceeds a limit, on a tensor with a dynamic ``batch``."""
     node = helper.make_node
     turn = [
         node("Mul", ["old", "half"], ["less"], name="mul"),

@@ -1,6 +1,6 @@
-"""Operators applied to seeded and edge values, each with what numpy or ONNX Runtime makes of them.
+"""Operators applied to seeded and edge values, each with the result of NumPy or ONNX Runtime.
 
-One list serves the interpreter and the compiled code, so neither can drift from the other unseen.
+The interpreter and the compiled code are tested with the same list, so neither can diverge from the other unnoticed.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ EDGES = [0.0, -0.0, 1.0, -1.0, 0.5, -0.5, 1.5, 2.5, -2.5, 1e-30, 88.0, -88.0, 3e
 
 @dataclass(frozen=True)
 class Case:
-    """An operator, its arguments and attributes, and the result that it must have.
+    """An operator, its arguments and attributes, and the expected result.
 
-    `ulp` is the tolerance in units of the last place of the expected value; `relative` is one of the
-    largest expected magnitude.
+    `ulp` is the tolerance in units of the last place of the expected value; `relative` is a fraction of the largest
+    expected magnitude.
     """
 
     operator: str
@@ -38,7 +38,7 @@ class Case:
         return f"{self.operator}-{self.label}" if self.label else self.operator
 
     def check(self, result: Array) -> None:
-        """Fail unless `result` is the expected one within the tolerance; NaN equals NaN."""
+        """Fail unless `result` equals the expected one within the tolerance; NaN equals NaN."""
         expected = np.asarray(self.expected())
         assert result.shape == expected.shape
         assert result.dtype == expected.dtype
@@ -54,7 +54,7 @@ class Case:
 
 
 def ort(operator: str, *args: Array | None, outputs: int = 1, opset: int = 18, **attrs: Any) -> Callable[[], Array]:
-    """Return a function that runs one ONNX node in ONNX Runtime on `args`; None is an input that is left out."""
+    """Return a function that runs one ONNX node in ONNX Runtime on `args`; None marks an omitted input."""
 
     def run() -> Array:
         import onnx
@@ -117,7 +117,7 @@ def _mish(x: Array) -> Array:
 
 
 def unary_cases() -> list[Case]:
-    """Return cases of every operator of one tensor."""
+    """Return cases of every unary operator."""
     x = np.concatenate([normal(50) * 3, np.asarray(EDGES, np.float32)])
     unit = np.linspace(-1, 1, 41, dtype=np.float32)
     ints = np.asarray([-128, -127, -1, 0, 1, 5, 127], np.int8)
@@ -172,7 +172,7 @@ def _cast_cases(x: Array, ints: Array) -> list[Case]:
 
 
 def binary_cases() -> list[Case]:
-    """Return cases of every operator of two tensors, and of `where`."""
+    """Return cases of every binary operator, and of `where`."""
     edges = np.asarray(EDGES, np.float32)
     a, b = np.meshgrid(edges, edges)
     wide, narrow = normal(3, 1, 4), normal(2, 1, seed=1)
@@ -287,7 +287,7 @@ def _reversed_sequences(x: Array) -> Array:
 
 
 def indexing_cases() -> list[Case]:
-    """Return cases of the operators that pick by index values, some of them out of range."""
+    """Return cases of operators that select by index, with some indices out of range."""
     x = normal(4, 5, 3)
     picks = np.asarray([[0, 3], [2, 1]], np.int64)
     aligned = integers(-5, 5, 4, 2, 3, dtype="int64")
@@ -342,7 +342,7 @@ def _sorted_cases() -> list[Case]:
 
 
 def _ranked(x: Array, k: int, axis: int, up: bool) -> Array:
-    """Return the places of the first `k` elements in order; equal ones stay in theirs, NaN is above all numbers."""
+    """Return the indices of the first `k` elements in stable sorted order; NaN ranks above all numbers."""
     wide = x.astype(np.float64)
     is_nan = np.isnan(wide)
     keys = np.where(is_nan, np.inf, wide) if up else np.where(is_nan, -np.inf, -wide)
@@ -388,7 +388,7 @@ def nn_cases() -> list[Case]:
 
 
 def _one_element_cases() -> list[Case]:
-    """Return normalizations of rows of one element, or of one channel."""
+    """Return normalizations of rows of one element, and of one channel."""
     cases = []
     for shape in ((2, 3, 1), (1, 3, 1), (2, 1, 1), (1, 3, 1, 1), (2, 3, 2, 1), (2, 3, 1, 1, 1)):
         x, c, d = normal(*shape), normal(shape[1], seed=5), normal(shape[1], seed=6)

@@ -1,4 +1,4 @@
-"""Firmware projects of one small model, and what LiteRT says that they print."""
+"""Firmware projects of one small model, and the output that LiteRT's results predict."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ def project(
 
 
 def build_quickly(made: GeneratedProject, folder: Path) -> None:
-    """Let a project of a Makefile, with the options `QUICK`, build what the session has not built yet."""
+    """Build a Makefile project with the options `QUICK`, using the objects that the session has already built."""
     command = ["make", "-j2", f"CFLAGS={QUICK['cflags']}"]
-    # what is older than its flags is built again
+    # make rebuilds objects that are older than the flags file
     subprocess.run([*command, "build/flags"], cwd=folder, check=True, capture_output=True)
 
     def build() -> subprocess.CompletedProcess[str]:
@@ -56,24 +56,24 @@ def build_quickly(made: GeneratedProject, folder: Path) -> None:
 
 
 def expected_output(models: Path, model: Path) -> npt.NDArray[Any]:
-    """Return what LiteRT computes of the first test vector's inputs."""
+    """Return LiteRT's result for the first test vector's inputs."""
     return reference_output(models, fill(mlfc.load(model).inputs, seed=0))
 
 
 def reference_output(models: Path, inputs: Mapping[str, npt.NDArray[Any]]) -> npt.NDArray[Any]:
-    """Return what LiteRT computes of some inputs."""
+    """Return LiteRT's result for `inputs`."""
     return LiteRtReference(models / _MODEL).run(inputs)[_OUTPUT].reshape(-1)
 
 
 def printed_output(text: str) -> npt.NDArray[Any]:
-    """Return the one output that an application printed: its name, a colon, and numbers."""
+    """Return the single output that an application printed as a name, a colon, and numbers."""
     match = re.search(rf"^{_OUTPUT}:((?: -?\d+)+)", text, re.MULTILINE)
     assert match, text
     return np.array([int(word) for word in match.group(1).split()])
 
 
 def odd_archive(folder: Path, target: str = "c") -> Path:
-    """Return an archive of a module whose names C, Kconfig and printf could trip over, with several types."""
+    """Return an archive of a module with several dtypes and with names that need escaping in C, Kconfig and printf."""
     x = np.linspace(-3, 3, 4, dtype=np.float32).reshape(1, 4)
     wide = np.array([[1 << 40, -(1 << 40), 3, 4]], np.int64)
     module = module_of(

@@ -1,4 +1,4 @@
-"""ONNX graphs as PyTorch's exporters write them: shapes computed in the graph, constants as nodes, open batch."""
+"""ONNX graphs as PyTorch's exporters write them: shapes computed in the graph, constants as nodes, dynamic batch."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.onnx_models import Array
 
 
 class Exporter:
-    """Collects nodes of one graph in the forms that an opset has.
+    """Builder of one graph, with the operator forms of an opset.
 
     Parameters
     ----------
@@ -41,7 +41,7 @@ class Exporter:
         return str(self.op("Constant", value=numpy_helper.from_array(np.asarray(value, dtype))))
 
     def weight(self, *shape: int, scale: float | None = None) -> str:
-        """Add an initializer of random numbers that keep the size of what they multiply."""
+        """Add an initializer of random numbers, scaled so that a product keeps the magnitude of its input."""
         spread = 1 / math.sqrt(max(1, math.prod(shape[1:]))) if scale is None else scale
         return self.initializer((self._rng.standard_normal(shape) * spread).astype(np.float32))
 
@@ -52,19 +52,19 @@ class Exporter:
         return name
 
     def unsqueeze(self, x: str, *axes: int) -> str:
-        """Unsqueeze: axes became an input in opset 13."""
+        """Add an Unsqueeze; its axes are an input since opset 13."""
         if self.opset < 13:
             return str(self.op("Unsqueeze", x, axes=axes))
         return str(self.op("Unsqueeze", x, self.constant(axes, np.int64)))
 
     def mean(self, x: str, *axes: int, keepdims: int = 1) -> str:
-        """ReduceMean: axes became an input in opset 18."""
+        """Add a ReduceMean; its axes are an input since opset 18."""
         if self.opset < 18:
             return str(self.op("ReduceMean", x, axes=axes, keepdims=keepdims))
         return str(self.op("ReduceMean", x, self.constant(axes, np.int64), keepdims=keepdims))
 
     def split(self, x: str, sizes: Sequence[int], axis: int) -> list[str]:
-        """Split: sizes became an input in opset 13."""
+        """Add a Split; its sizes are an input since opset 13."""
         if self.opset < 13:
             return list(self.op("Split", x, outputs=len(sizes), split=sizes, axis=axis))
         return list(self.op("Split", x, self.constant(sizes, np.int64), outputs=len(sizes), axis=axis))
@@ -90,7 +90,7 @@ class Exporter:
         return str(self.op("Gemm", x, weights, bias, alpha=1.0, beta=1.0, transB=1))
 
     def conv(self, x: str, inputs: int, outputs: int, kernel: int, *, stride: int = 1, group: int = 1) -> str:
-        """Return ``nn.Conv2d`` that keeps the size of the image, up to its stride."""
+        """Return ``nn.Conv2d`` with padding that keeps the image size, divided by the stride."""
         weights, bias = self.weight(outputs, inputs // group, kernel, kernel), self.weight(outputs, scale=0.1)
         return str(
             self.op(
@@ -105,7 +105,7 @@ class Exporter:
         return str(self.op("BatchNormalization", x, *names, epsilon=1e-5, momentum=0.9))
 
     def layer_norm(self, x: str, size: int) -> str:
-        """Return ``nn.LayerNorm``: one operator since opset 17, elementary ones before."""
+        """Return ``nn.LayerNorm``: one operator since opset 17, elementary operators before."""
         gamma = self.initializer(self._rng.uniform(0.5, 1.5, size).astype(np.float32))
         beta = self.weight(size, scale=0.1)
         if self.opset >= 17:
@@ -132,7 +132,7 @@ class Exporter:
 
 
 def attention(e: Exporter, x: str, mask: str, width: int, heads: int) -> str:
-    """Return multi-head self-attention with one product for queries, keys and values."""
+    """Return multi-head self-attention with one matrix product for queries, keys and values."""
     batch, length = e.size(x, 0), e.size(x, 1)
     parts = e.split(e.linear(x, width, 3 * width), [width] * 3, 2)
     split = [e.view(part, batch, length, heads, width // heads) for part in parts]

@@ -1,4 +1,4 @@
-"""ONNX models of one recurrent layer with random weights, and what ONNX Runtime makes of them."""
+"""ONNX models of one recurrent layer with random weights, and ONNX Runtime's results."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ STEPS, BATCH, SIZE, UNITS = 5, 2, 3, 4
 
 @dataclass(frozen=True)
 class Layer:
-    """A model of one node, and values of its inputs."""
+    """A model of one node, and values for its inputs."""
 
     name: str
     model: onnx.ModelProto
     inputs: dict[str, Array]
 
     def expected(self) -> list[Array]:
-        """Return what ONNX Runtime computes."""
+        """Return ONNX Runtime's results."""
         options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = 1  # several threads quantize states a part of the batch at a time
+        options.intra_op_num_threads = 1  # with several threads, ONNX Runtime quantizes states per part of the batch
         data = self.model.SerializeToString()
         session = onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
         return [np.asarray(value) for value in session.run(None, self.inputs)]
@@ -47,10 +47,10 @@ def layer(
     prefix: str = "",
     **attrs: Any,
 ) -> Layer:
-    """Return a model of one layer with a bias, first states and, of an LSTM, peepholes.
+    """Return a model of one layer with a bias, initial states and, for an LSTM, peepholes.
 
-    `sizes` are steps, batch, size of the input and units. `computed`: whether weights are inputs of the model. `bare`:
-    without all that is optional. `outputs` are those that the model has; an empty one is not wanted.
+    `sizes` are steps, batch, input size and units. `computed` makes the weights inputs of the model. `bare` omits all
+    optional inputs. `outputs` are the node's outputs; an empty name omits one.
     """
     rng = np.random.default_rng(seed)
     steps, batch, size, units = sizes
@@ -112,7 +112,7 @@ def random_layers() -> list[Layer]:
 
 
 def _activations(first: int) -> list[Layer]:
-    """Return layers of one step with each activation; ONNX Runtime's defaults of some are not ONNX's."""
+    """Return layers of one step with each activation; some of ONNX Runtime's defaults differ from ONNX's."""
     parameters = {
         "Affine": 2, "Elu": 1, "HardSigmoid": 2, "LeakyRelu": 1, "Relu": 0, "ScaledTanh": 2, "Softplus": 0,
         "Softsign": 0, "ThresholdedRelu": 1,
@@ -141,7 +141,7 @@ def dynamic_layer(
 ) -> Layer:  # fmt: skip
     """Return a model of a DynamicQuantizeLSTM.
 
-    Its weights have 7 bits: processors without VNNI saturate ONNX Runtime's sums of products of 8 bits.
+    Its weights have 7 bits, because ONNX Runtime saturates sums of 8-bit products on processors without VNNI.
     """
     rng = np.random.default_rng(seed)
     steps, size, directions = 5, 6, 1 + (direction == "bidirectional")

@@ -1,4 +1,4 @@
-"""TFLite models of one recurrent layer with random weights, and what LiteRT makes of several runs of them."""
+"""TFLite models of one recurrent layer with random weights, and LiteRT's results for several consecutive runs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ RUNS = 7
 
 @dataclass(frozen=True)
 class Layer:
-    """One layer: its tensors, of which ``x`` is fed and ``y`` read, and what it is fed, run by run."""
+    """One layer: its tensors, with input ``x`` and output ``y``, and the input data of each run."""
 
     name: str
     tensors: list[T]
@@ -29,7 +29,7 @@ class Layer:
     frames: list[Array]
 
     def named(self) -> Layer:
-        """Return the layer with its name in front of those of its tensors."""
+        """Return the layer with its name as a prefix of its tensors' names."""
         front = f"{self.name}/"
         tensors = [replace(tensor, name=front + tensor.name) for tensor in self.tensors]
         lists = (self.op.inputs, self.op.outputs, self.op.intermediates)
@@ -41,13 +41,13 @@ class Layer:
 
 @dataclass(frozen=True)
 class Model:
-    """A model of some layers, side by side."""
+    """A model of several independent layers."""
 
     layers: list[Layer]
 
     @cached_property
     def data(self) -> bytes:
-        """The file."""
+        """The content of the model file."""
         named = [layer.named() for layer in self.layers]
         tensors = [tensor for layer in named for tensor in layer.tensors]
         names = [layer.name for layer in self.layers]
@@ -55,7 +55,7 @@ class Model:
 
     @property
     def results(self) -> list[str]:
-        """The names of what the layers give."""
+        """The names of the layers' outputs."""
         return [name for layer in self.layers for name in layer.named().op.outputs]
 
     def feeds(self, run: int) -> dict[str, Array]:
@@ -63,8 +63,8 @@ class Model:
         return {f"{layer.name}/x": layer.frames[run] for layer in self.layers}
 
     def expected(self) -> tuple[list[dict[str, Array]], dict[str, Array]]:
-        """Return the outputs of LiteRT's reference kernels, run by run, and the variables after the last one."""
-        # what writes golden files has no LiteRT
+        """Return the outputs of LiteRT's reference kernels for each run, and the variables after the last run."""
+        # imported here because the script that writes golden files runs without LiteRT
         from ai_edge_litert.interpreter import Interpreter, OpResolverType
 
         reference = Interpreter(
@@ -96,7 +96,7 @@ def svdf(
     name: str, kind: str = "int8", *, rank: int = 1, memory: int = 5, batch: int = 1, bias: bool = True,
     asymmetric: bool = False, activation: int = RELU, state: str = "int16", zero: int = 0,
 ) -> Layer:  # fmt: skip
-    """Return an SVDF of `kind` int8, float or hybrid; `state` and `zero`: its dtype and zero point, of int8."""
+    """Return an SVDF of `kind` int8, float or hybrid; an int8 one has the state dtype `state` and zero point `zero`."""
     rng = np.random.default_rng(len(name) + rank + memory)
     units, size = 6, 7
     filters = units * rank
@@ -136,7 +136,8 @@ def lstm(
 ) -> Layer:  # fmt: skip
     """Return an LSTM of `kind` int8, int16, float or hybrid.
 
-    `units` asks for a projection; `zeros`: of hidden and shown.
+    `units` adds a projection to that many units; `zeros` are the zero points of the hidden state and of the fifth
+    intermediate.
     """
     rng = np.random.default_rng(len(name) + cells + steps)
     integer, projects = kind.startswith("int"), units is not None
@@ -199,7 +200,7 @@ def lstm(
 
 
 def integer_layers() -> list[Layer]:
-    """Return layers of integers, whose results are LiteRT's bit for bit."""
+    """Return integer layers, whose results are LiteRT's bit for bit."""
     return [
         svdf("svdf"), svdf("svdf rank", rank=2, batch=2), svdf("svdf bare", bias=False, memory=2),
         svdf("svdf without memory", memory=1, rank=3),
@@ -215,7 +216,7 @@ def integer_layers() -> list[Layer]:
 
 
 def micro_layers() -> list[Layer]:
-    """Return layers of integers as TFLite Micro computes them, which LiteRT does in another way or not at all."""
+    """Return integer layers that only TFLite Micro supports, or that it computes differently from LiteRT."""
     layers = [
         lstm(f"{kind} {number}", kind, **options)
         for kind in ("int8", "int16")
@@ -223,7 +224,7 @@ def micro_layers() -> list[Layer]:
     ]
     layers.append(lstm("int8 zero", zeros=(6, -3)))
     return [
-        *(replace(layer, op=replace(layer.op, intermediates=[])) for layer in layers),  # which it cannot have
+        *(replace(layer, op=replace(layer.op, intermediates=[])) for layer in layers),  # not in TFLite Micro
         svdf("svdf of bytes", state="int8"), svdf("svdf of bytes rank", state="int8", rank=2, memory=2, zero=3),
     ]  # fmt: skip
 
@@ -236,7 +237,7 @@ def _micro_options() -> list[dict[str, Any]]:
 
 
 def float_layers() -> list[Layer]:
-    """Return layers of floats, and of floats with weights of int8."""
+    """Return float layers, and float layers with int8 weights."""
     return [
         *(svdf(f"svdf {kind}", kind) for kind in ("float", "hybrid")),
         svdf("svdf asymmetric", "hybrid", asymmetric=True, rank=2, batch=2, activation=0),
@@ -250,7 +251,7 @@ def float_layers() -> list[Layer]:
 
 
 def other_float_layers() -> list[Layer]:
-    """Return layers of which some have no operator over all steps, and those of other operators."""
+    """Return float layers that are partly expanded into elementary operators, and float layers of other operators."""
     return [
         *(
             lstm(f"lstm {kind} {number}", kind, **options)
@@ -289,7 +290,7 @@ def _rnn_options() -> list[dict[str, Any]]:
 
 
 def _directions() -> list[dict[str, Any]]:
-    # LiteRT's results are not its own in another form where an LSTM merges batches, or a hybrid RNN has time in front
+    # LiteRT's results differ between equivalent forms for an LSTM that merges batches and for a time-major hybrid RNN
     return [
         {"is_lstm": True, "time_major": True}, {"is_lstm": True, "merges": False, "auxiliary": "crossed"},
         {"is_lstm": True, "time_major": True, "auxiliary": "stacked", "asymmetric": True},
@@ -298,7 +299,7 @@ def _directions() -> list[dict[str, Any]]:
 
 
 class _Inputs:
-    """Collects the tensors of an operator on floats, with weights of its kind."""
+    """Collector of an operator's float input tensors, with weights of its kind."""
 
     def __init__(self, seed: int, kind: str) -> None:
         self.rng, self.kind = np.random.default_rng(seed), kind
@@ -353,7 +354,7 @@ def bidirectional(
     name: str, kind: str, *, is_lstm: bool = False, time_major: bool = False, merges: bool = True,
     asymmetric: bool = False, auxiliary: str = "",
 ) -> Layer:  # fmt: skip
-    """Return a layer of both directions; `auxiliary`: its data also has weights, or is the backward direction's."""
+    """Return a bidirectional layer; an auxiliary input has weights ("crossed") or has none ("stacked")."""
     given = _Inputs(len(name), kind)
     steps, batch, size, widths = 3, 2, 5, (6, 6 if is_lstm else 4)
     crossed = auxiliary == "crossed"

@@ -1,4 +1,4 @@
-"""Reductions of every kind, over leading, middle and last axes, with what numpy or ONNX Runtime makes of them."""
+"""Reductions of every kind over leading, middle and last axes, with the result of NumPy or ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import numpy as np
 
 from tests.operator_cases import Array, Case, integers, normal, ort
 
-# Axes by where the folded ones stand, on shapes that leave rests behind tiles (64) and lanes (16).
+# Axes by position of the reduced ones, on shapes with remainders after tiles (64) and lanes (16).
 AXES: list[tuple[tuple[int, ...], Any]] = [
     ((5, 37), -1), ((5, 37), 0), ((3, 7), (0, 1)), ((1, 7, 6, 70), (1, 2)), ((2, 70, 7, 6), (2, 3)),
     ((3, 4, 5, 6), (0, 2)), ((3, 4, 5, 6), (1, 3)), ((1, 1, 9), 0), ((4, 1, 3), 1), ((2, 3), ()), ((6, 130), 0),
     ((17,), 0), ((3, 2, 1, 64), (1,)),
-    # few results of many elements, which devices make in parts
+    # few results of many elements, which GPU kernels compute in parts
     ((1, 60, 61, 5), (1, 2)), ((3, 20001), -1),
 ]  # fmt: skip
 

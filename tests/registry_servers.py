@@ -1,4 +1,4 @@
-"""Registries for tests: Debian's `docker-registry`, and one in this process that lies as a test wishes."""
+"""Registries for tests: Debian's `docker-registry`, and an in-process one that returns wrong answers on request."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any
 
 from mlfc.publish.documents import INDEX, digest_of
 
-# "me" with the password "geheim", in the one form that the registry reads
+# "me" with the password "geheim", in the only form that the registry reads
 CREDENTIALS = "me:$2y$05$abcdefghijklmnopqrstuuVWu8RjbNovPZWAMRdd7iqaaG0mI53Uu\n"
 
 
@@ -44,7 +44,7 @@ def docker_registry(folder: Path, users: str = "") -> Iterator[str]:
                     break
             else:
                 raise AssertionError("the registry ended: " + "".join(said))
-            # whoever does not read what it says stops it
+            # the registry blocks when its output pipe is full
             threading.Thread(target=process.stderr.read, daemon=True).start()
             yield found[1]
         finally:
@@ -53,7 +53,7 @@ def docker_registry(folder: Path, users: str = "") -> Iterator[str]:
 
 @dataclass
 class Answer:
-    """What the lying registry sends."""
+    """A response of the lying registry."""
 
     status: int = 200
     headers: dict[str, str] = field(default_factory=dict)
@@ -62,7 +62,7 @@ class Answer:
 
 @dataclass
 class Request:
-    """What it was asked."""
+    """A request that the lying registry received."""
 
     method: str
     path: str
@@ -80,11 +80,11 @@ class Liar:
     blobs : dict of str to bytes
         By digest.
     answers : dict of str to function
-        By method and path below the repository: what is answered instead.
+        Replacement answers by method and path below the repository.
     requests : list of Request
-        What it was asked.
+        All requests received so far.
     sent : int
-        Bytes of endless bodies that it got rid of.
+        Bytes sent of endless bodies.
     """
 
     def __init__(self) -> None:
@@ -97,22 +97,22 @@ class Liar:
 
     @property
     def reference(self) -> str:
-        """The artifact that tests ask for."""
+        """The reference of the artifact that tests pull."""
         return f"oci://{self.host}/m/x:1"
 
     def lie(self, path: str, status: int = 200, body: bytes | Iterable[bytes] = b"", **headers: str) -> None:
-        """Answer a method and path in this way."""
+        """Replace the answer to a method and path."""
         named = {name.replace("_", "-"): value for name, value in headers.items()}
         self.answers[path] = lambda _request: Answer(status, named, body)
 
     def publish(self, document: dict[str, Any] | bytes, tag: str = "1") -> str:
-        """Put a document under a tag and its digest, which is returned."""
+        """Store a document under a tag and its digest; return the digest."""
         data = document if isinstance(document, bytes) else json.dumps(document).encode()
         self.documents[tag] = self.documents[digest_of(data)] = data
         return digest_of(data)
 
     def answer(self, request: Request) -> Answer:
-        """Return the answer to a request, as an honest registry gives it if the test says nothing."""
+        """Return the replaced answer to a request, or that of an honest registry if the test replaced none."""
         _, _, path = request.path.partition("/v2/m/x")
         given = self.answers.get(f"{request.method} {path}")
         if given is not None:

@@ -1,7 +1,7 @@
-"""Run a module whose shapes and course depend on the run, expression by expression: what importers are tested with.
+"""Interpreter of modules with dynamic shapes and control flow, expression by expression, for tests of importers.
 
-Symbols are bound to the extents of inputs, to what a function defines, and to the extents of results; then each
-operator is one of fixed shape, which the rules of constants evaluate.
+Symbols are bound to dimension sizes of inputs, to values that a function defines, and to dimension sizes of results.
+Each operator is then one of static shape, which constant evaluation computes.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ _TURNS = 10_000
 
 
 class RefusedError(Exception):
-    """The inputs contradict what the module says of its extents."""
+    """The inputs contradict the shapes that the module declares."""
 
 
 def run_dynamic(module: ir.IRModule, params: Mapping[str, Array], inputs: Mapping[str, Array]) -> list[Array]:
-    """Return the outputs of ``main`` for inputs by name; inputs that nobody gives are zeros of fixed shape."""
+    """Return the outputs of ``main`` for inputs and parameters by name."""
     given = [inputs[param.name] if param.name in inputs else params[param.name] for param in module.main.params]
     result = _Run(module).function(module.main, given)
     return [*result] if isinstance(result, tuple) else [result]
 
 
 class _Again:
-    """The call in which a function ends: made by whoever called the function, so that loops take no stack."""
+    """A tail call, which the caller of the function makes, so that loops use no stack."""
 
     def __init__(self, function: ir.Function, args: Sequence[Value]) -> None:
         self.function = function
@@ -87,7 +87,7 @@ class _Frame:
         if self.function.defines:
             assert isinstance(body, ir.Tuple)
             for symbol in self.function.defines:
-                self.symbol(symbol)  # what nothing mentions is a check of the run
+                self.symbol(symbol)  # a definition that nothing mentions is still checked
             results = tuple(self.value(item) for item in body.fields[: -len(self.function.defines)])
             return results if len(results) > 1 else results[0]
         if isinstance(body, ir.If):
@@ -254,7 +254,7 @@ def _listed(extents: Array, data: Array, dtype: str) -> list[Array]:
 
 
 def _evaluated(op: Operator, args: Sequence[Value], attrs: Mapping[str, Any]) -> Value:
-    """Return what an operator gives for arrays, by its own rule."""
+    """Return the result of an operator for arrays, by its evaluation rule."""
     given = [_constants(arg) for arg in args]
     call = ir.call(op.name, given, attrs)
     assert not symbols_of(_extents(call.type))
@@ -272,7 +272,7 @@ def _constants(value: Value) -> ir.Expr:
 
 
 def _compiled(call: ir.Call, given: Sequence[ir.Expr]) -> Value:
-    """Return what compiled code gives for a call that takes too many steps to interpret, or has no rule of its own."""
+    """Return the result of compiled code, for a call that is too slow to interpret or has no evaluation rule."""
     flat = [part for arg in given for part in (arg.fields if isinstance(arg, ir.Tuple) else (arg,))]
     arrays = [part.data for part in flat if isinstance(part, ir.Constant)]
     kinds = [ir.tensor_type(part) for part in flat]
@@ -281,7 +281,7 @@ def _compiled(call: ir.Call, given: Sequence[ir.Expr]) -> Value:
 
 
 class _Key:
-    """A call, which equals others of the same operator and attributes."""
+    """A call that equals others with the same argument types and attributes."""
 
     def __init__(self, call: ir.Call) -> None:
         self.call = call

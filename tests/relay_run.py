@@ -1,4 +1,4 @@
-"""Run a graph operator by operator: what tests of graph passes compare with a reference."""
+"""Run a graph operator by operator, as a reference for tests of graph passes."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _run(body: ir.Expr, done: dict[ir.Expr, ir.Expr]) -> ir.Expr:
 
 
 def operators(module: ir.IRModule) -> list[str]:
-    """Return the names of the operators of ``main``, those of fused groups joined by plus signs."""
+    """Return the names of the operators of ``main``, joined by plus signs within a fused group."""
     names = []
     for node in post_order(module.main.body):
         if isinstance(node, ir.Call) and isinstance(node.op, ir.Function):
@@ -53,6 +53,6 @@ def operators(module: ir.IRModule) -> list[str]:
 
 
 def free_vars(expr: ir.Expr) -> list[ir.Var]:
-    """Return the variables that `expr` reads and does not bind, in the order of a walk."""
+    """Return the variables that `expr` reads and does not bind, in traversal order."""
     bound = set(expr.params) if isinstance(expr, ir.Function) else set()
     return [node for node in post_order(expr) if isinstance(node, ir.Var) and node not in bound]

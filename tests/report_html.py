@@ -1,4 +1,4 @@
-"""Reads pages of HTML in tests: their elements are closed in order, and nothing of them runs or loads anything."""
+"""Parser for HTML pages in tests: it checks that elements are closed in order and that pages load and run nothing."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _VOID = {"meta", "link", "br", "img", "input"}
 
 
 class Page(HTMLParser):
-    """Checks that elements are closed in order; keeps what tests ask for."""
+    """Parser that checks that elements are closed in order and collects the parts that tests inspect."""
 
     def __init__(self, text: str) -> None:
         super().__init__()

@@ -1,7 +1,7 @@
-"""What is built of the same files by the same command is built once a session, by whichever test asks first.
+"""Cache of builds for one test session: the same command on the same files runs once.
 
-Everything that goes into a build is in its key, so what a test checks is what the command makes. What fails is not
-kept.
+The key of a build contains all of its inputs, so a test checks what the command would produce. Failed builds are not
+cached.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _FOLDER: list[Path] = []
 
 
 def key_of(parts: Iterable[str | bytes]) -> str:
-    """Return a name for what is made from some parts, and from what compilers read of the environment."""
+    """Return a cache key from `parts` and the environment variables that compilers read."""
     digest = hashlib.sha256()
     variables = ("PATH", "SOURCE_DATE_EPOCH", "CPATH", "C_INCLUDE_PATH", "LIBRARY_PATH", "LANG", "LC_ALL")
     for part in (*parts, *(f"{name}={os.environ.get(name)}" for name in variables)):
@@ -37,7 +37,7 @@ def key_of(parts: Iterable[str | bytes]) -> str:
 
 
 def files_under(folder: Path) -> dict[str, bytes]:
-    """Return the content of all files by relative path; compilers beside may be about to rename some."""
+    """Return the content of all files by relative path; files that a concurrent compiler renames are skipped."""
     found = {}
     for path in sorted(folder.rglob("*")):
         with suppress(FileNotFoundError):
@@ -47,20 +47,20 @@ def files_under(folder: Path) -> dict[str, bytes]:
 
 
 def known(key: str) -> Mapping[str, bytes] | None:
-    """Return the files that the session keeps under a key; None if it has none."""
+    """Return the cached files for a key; None if it has none."""
     place = _FOLDER[0] / key if _FOLDER else None
     return files_under(place) if place is not None and place.is_dir() else None
 
 
 def built(key: str, make: Callable[[], Mapping[str, bytes]]) -> Mapping[str, bytes]:
-    """Return the files that `make` gives, from the first call of the session with this key."""
+    """Return the files that `make` returned in the session's first call with this key."""
     place = _FOLDER[0] / key if _FOLDER else None
     kept = known(key)
     if kept is not None:
         return kept
     found = make()
     if place is not None:
-        # whole or not at all: the one that is first stays
+        # the folder appears whole or not at all, and the first one stays
         partial = Path(tempfile.mkdtemp(dir=place.parent, prefix="partial-"))
         for name, data in found.items():
             (partial / name).parent.mkdir(parents=True, exist_ok=True)
@@ -73,7 +73,7 @@ def built(key: str, make: Callable[[], Mapping[str, bytes]]) -> Mapping[str, byt
 
 
 def place(files: Mapping[str, bytes], folder: Path) -> None:
-    """Write files into a folder; those that are there already stay as they are."""
+    """Write files into a folder; existing files stay unchanged."""
     for name, data in files.items():
         if not (folder / name).exists():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
@@ -90,7 +90,7 @@ def _headers(folder: Path) -> bytes:
 def compiled(
     command: Sequence[str], sources: Iterable[Path], headers: Sequence[Path], folder: Path
 ) -> dict[Path, Path]:
-    """Return the objects of C files that a command with ``-c`` makes; it reads headers of some folders.
+    """Return the objects that a command with ``-c`` compiles from C files.
 
     Parameters
     ----------
@@ -98,9 +98,9 @@ def compiled(
         Without the source and the object.
     sources : iterable of Path
     headers : sequence of Path
-        Folders with all that they include; the command may name them.
+        Folders with all included files; the command may name them.
     folder : Path
-        Gets the objects.
+        Receives the objects.
     """
     words = list(command)
     for number, path in enumerate(headers):
@@ -122,11 +122,11 @@ def compiled(
 
 
 def _tool(real: Callable[..., None]) -> Callable[..., None]:
-    """Return `toolchain.run_tool` that compiles the same source in the same surroundings once."""
+    """Wrap `toolchain.run_tool` so that it compiles a source with the same headers and flags once."""
 
     def run_tool(command: Sequence[str], folder: Path) -> None:
         words = list(map(str, command))
-        # programs of a test's own may do anything, such as count their calls
+        # a test's own programs may have side effects, such as counting their calls
         is_known = Path(shutil.which(words[0]) or "").is_relative_to("/usr") or "ziglang" in words
         if not is_known or words[-4:-3] != ["-c"] or words[-2:-1] != ["-o"]:
             return real(command, folder)
@@ -147,7 +147,7 @@ def _tool(real: Callable[..., None]) -> Callable[..., None]:
 
 
 def _make(real: Callable[..., Any]) -> Callable[..., Any]:
-    """Return `firmware_build.run` that makes the same firmware once."""
+    """Wrap `firmware_build.run` so that it makes the same firmware once."""
 
     def run(command: Sequence[str], folder: Path, timeout: float) -> Any:
         before = files_under(folder)
@@ -169,11 +169,11 @@ def _make(real: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class _FailedError(Exception):
-    """Carries the result of a program that failed past the cache."""
+    """The result of a failed program, which bypasses the cache."""
 
 
 def install(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keep what is built in a folder that all workers of a session share."""
+    """Cache builds in a folder that all workers of a session share."""
     folder.mkdir(exist_ok=True)
     monkeypatch.setattr(f"{__name__}._FOLDER", [folder])
     monkeypatch.setattr(toolchain, "run_tool", _tool(toolchain.run_tool))

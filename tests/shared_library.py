@@ -1,4 +1,4 @@
-"""Shared libraries of a test's own code."""
+"""Shared libraries of a test's C sources."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A small archive written by hand, so that what `inspect` and `diff` say of it is known beforehand."""
+"""A small hand-written archive, for which the expected output of `inspect` and `diff` is known."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ CODE = '#include "tvmgen_net.h"\nint32_t tvmgen_net_run(void) { return 0; }\n'
 
 
 def document() -> dict[str, Any]:
-    """Return the metadata: three operators, the second in place, the largest load in the first."""
+    """Return the metadata: three operators, of which the second is in place and the first has the largest load."""
     tensors = [
         {"name": "image", "shape": [4, 16], "dtype": "int8", "scale": 0.5, "zero_point": 3},
         {"name": "mask", "shape": [16], "dtype": "bool", "scale": None, "zero_point": None},
@@ -144,7 +144,7 @@ def _constant(name: str, nbytes: int, shape: list[int], digit: str) -> dict[str,
 def write_archive(
     path: Path, metadata: Mapping[str, Any] | None = None, files: Mapping[str, str] | None = None
 ) -> Path:
-    """Write the archive with other metadata or other files, and return where it is; the list of files is made."""
+    """Write the archive with other metadata or other files and return its path; the list of files is generated."""
     whole = dict(metadata or document())
     contents = {HEADER_PATH: HEADER, CODE_PATH: CODE, **(files or {})}
     data = {name: text.encode() for name, text in contents.items()}

@@ -1,6 +1,6 @@
-"""TFLite Micro's signal operators, one a case, each fed a few runs; what it computes is in ``golden/signal.npz``.
+"""TFLite Micro's signal operators, one per case, with inputs for a few runs; ``golden/signal.npz`` has its results.
 
-Besides, SUM of int8 and int16: LiteRT's reference kernel takes their bytes for uint8.
+It also has SUM of int8 and int16, because LiteRT's reference kernel reads their bytes as uint8.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _HIGH = {"int8": 1 << 7, "int16": 1 << 15, "int32": 1 << 31, "uint32": 1 << 32, 
 
 @dataclass
 class Case:
-    """Operators with their tensors, and what their inputs are fed, run by run."""
+    """Operators with their tensors, and the input data of each run."""
 
     name: str
     ops: list[Op]
@@ -38,7 +38,7 @@ class _Cases:
         self.found: list[Case] = []
 
     def values(self, shape: Sequence[int], dtype: str, run: int) -> Array:
-        """Return small numbers first, then larger ones up to all that the dtype has, zeros, and the extremes."""
+        """Return small numbers first, then larger ones up to the full range of the dtype, zeros, and the extremes."""
         if dtype == "float32":
             return self.rng.normal(size=shape).astype(np.float32)
         high = _HIGH[dtype]
@@ -55,7 +55,7 @@ class _Cases:
         outputs: Sequence[tuple[tuple[int, ...], str]], options: Mapping[str, Any] | None = None,
         *, tolerance: float = 0.0, caps: Mapping[int, int] | None = None,
     ) -> None:  # fmt: skip
-        """Add a case; an input is a constant, or a shape and dtype that are fed. `caps`: the largest values of some."""
+        """Add a case; an input is a constant, or a shape and dtype that are fed. `caps` limits the values of inputs."""
         given = [
             T(f"{name}/in{k}", item.shape, item.dtype, item.value) if isinstance(item, T) else
             T(f"{name}/in{k}", *item) for k, item in enumerate(inputs)
@@ -77,7 +77,7 @@ class _Cases:
 
 
 def signal_cases() -> list[Case]:
-    """Return a case of each operator, of some with several options."""
+    """Return a case of each operator, for some with several options."""
     c = _Cases(3)
     c.add("window", "Window", [((2, 12), "int16"), c.constant(12)], [((2, 12), "int16")], {"shift": 12})
     c.add("auto_scale", "FftAutoScale", [((9,), "int16")], [((9,), "int16"), ((), "int32")], {})
@@ -159,7 +159,7 @@ def _sums(c: _Cases) -> None:
 
 
 def front_end() -> Case:
-    """Return all of a front end: samples in, stacked features of the last frames out."""
+    """Return a complete audio front end, from samples to the stacked features of the last frames."""
     size, step, bins, channels = 48, 16, 33, 5
     rng = np.random.default_rng(5)
     widths = np.array([4, 4, 4, 8, 8, 4], np.int16)

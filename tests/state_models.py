@@ -1,4 +1,4 @@
-"""Small models that keep state between runs, and what they compute step by step."""
+"""Small models that keep state between runs, and their results step by step."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ GRU_STATES = {"h_in": "h_out"}
 
 
 def gru() -> onnx.ModelProto:
-    """Return a cell with a gate: ``h_out = h_in + z * (tanh(c) - h_in)``, and the sum of ``h_out``."""
+    """Return a gated cell: ``h_out = h_in + z * (tanh(c) - h_in)``, and the sum of ``h_out``."""
     rng = np.random.default_rng(0)
     weights = {name: rng.normal(size=(FEATURES + WIDTH, WIDTH)).astype(np.float32) for name in ("gate", "candidate")}
     nodes = [
@@ -36,9 +36,9 @@ def gru() -> onnx.ModelProto:
 
 
 def delay_line(size: int = 3) -> onnx.ModelProto:
-    """Return ``y = x + 2 * d1 + 4 * d2`` with ``d1`` the input of the step before, and ``d2`` that before it.
+    """Return ``y = x + 2 * d1 + 4 * d2``, where ``d1`` is the input of the previous step and ``d2`` the one before it.
 
-    The next value of ``d2`` is ``d1`` itself, and that of ``d1`` the input: neither is computed.
+    The next value of ``d2`` is ``d1``, and the next value of ``d1`` is the input: neither is computed.
     """
     nodes = [
         helper.make_node("Mul", ["d1", "two"], ["twice"]),
@@ -58,7 +58,7 @@ DELAYS = {"d1": "d1_next", "d2": "d2_next"}
 
 
 def window(length: int = 5, size: int = 3) -> onnx.ModelProto:
-    """Return the mean of the last frames, which are shifted by one a step."""
+    """Return the mean of a sliding window of frames, shifted by one per step."""
     nodes = [
         helper.make_node("Slice", ["frames", "first", "end", "axis"], ["kept"]),
         helper.make_node("Concat", ["kept", "x"], ["frames_next"], axis=1),
@@ -73,7 +73,7 @@ WINDOW = {"frames": "frames_next"}
 
 
 def open_frames() -> onnx.ModelProto:
-    """Return ``h' = h / 2 + sum(x)``, which is added to the rows of x, any number of them, and to the h before."""
+    """Return ``h' = h / 2 + sum(x)`` and ``x + h' + before`` for any number of rows; ``before`` is the last ``h``."""
     nodes = [
         helper.make_node("ReduceSum", ["x", "axis"], ["sum"], keepdims=1),
         helper.make_node("Mul", ["h", "half"], ["faded"]),
@@ -91,7 +91,7 @@ OPEN_FRAMES = {"h": "h_next", "before": "before_next"}
 
 
 def moving_average() -> onnx.ModelProto:
-    """Return ``y = (x + held) / 2``, which is held, on tensors that are worth a device; and keep the input before."""
+    """Return ``y = held' = (x + held) / 2`` on tensors large enough for a device; also keep the last two inputs."""
     nodes = [
         helper.make_node("Add", ["x", "held"], ["sum"]),
         helper.make_node("Mul", ["sum", "half"], ["held_next"]),
@@ -124,7 +124,7 @@ def _model(
 
 
 def streaming_convolution() -> bytes:
-    """Return a convolution over the last three frames, of which a variable keeps two; it begins with what is zero."""
+    """Return a convolution over the last three frames; a variable keeps two of them and starts at the zero point."""
     rng = np.random.default_rng(3)
     scales: dict[str, Any] = {"scale": 0.05, "zero": -3}
     begin, end, step = ([0, 1, 0, 0], [1, 3, 1, 4], [1, 1, 1, 1])
@@ -158,13 +158,13 @@ def streaming_convolution() -> bytes:
 
 
 def frames(count: int, size: int = FEATURES) -> list[Array]:
-    """Return inputs of so many steps."""
+    """Return inputs for `count` steps."""
     rng = np.random.default_rng(1)
     return [rng.normal(size=(1, size)).astype(np.float32) for _ in range(count)]
 
 
 def gru_steps(inputs: Sequence[Array], begin: Array) -> tuple[list[Array], Array]:
-    """Return the outputs of `gru`, step by step, by ONNX Runtime, and the last state."""
+    """Return the outputs of `gru` by ONNX Runtime, step by step, and the last state."""
     import onnxruntime
 
     session = onnxruntime.InferenceSession(gru().SerializeToString(), providers=["CPUExecutionProvider"])

@@ -1,4 +1,4 @@
-"""Writes small TFLite models, so that tests can compare one operator at a time with LiteRT."""
+"""Builder of small TFLite models, with which tests compare single operators with LiteRT."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ DTYPES = {
 
 @dataclass
 class Level:
-    """A level of a sparse tensor: dense, or the indices below each node of the level before."""
+    """A level of a sparse tensor: dense, or the indices below each node of the previous level."""
 
     size: int = 0
     segments: Any = None
-    indices: Any = None  # of the dtype that they are written in
+    indices: Any = None  # of the dtype in the file
 
 
 @dataclass
 class Sparsity:
-    """How the values of a sparse tensor lie in its buffer."""
+    """The layout of a sparse tensor's values in its buffer."""
 
     order: Sequence[int]
     levels: Sequence[Level]
@@ -41,7 +41,7 @@ class Sparsity:
 
 @dataclass
 class T:
-    """A tensor: a value makes it a constant; scales and zero points make it quantized."""
+    """A tensor: with a value it is a constant; with scales and zero points it is quantized."""
 
     name: str
     shape: Sequence[int]
@@ -59,7 +59,7 @@ class T:
 class Op:
     """An operator: BuiltinOperator's name, tensor names ("" for an absent one), fields of its options table.
 
-    The code of a custom operator is ``CUSTOM`` and its name; its options are `custom`, a map or bytes.
+    The `code` of a custom operator is ``CUSTOM`` followed by its name; its options are `custom`, a map or bytes.
     """
 
     code: str
@@ -84,7 +84,7 @@ def _offsets(builder: flatbuffers.Builder, items: Sequence[int]) -> int:
 
 
 def _table(builder: flatbuffers.Builder, kind: str, fields: Mapping[str, Any]) -> int:
-    """Write a table; vectors of anything but integers among the fields must be written before."""
+    """Write a table; its vectors of non-integers must already be written."""
     writers = {list: _vector, tuple: _vector, str: flatbuffers.Builder.CreateString}
     ready = {
         name: writers[type(value)](builder, value) if type(value) in writers else value
@@ -100,7 +100,7 @@ def _table(builder: flatbuffers.Builder, kind: str, fields: Mapping[str, Any]) -
 
 
 def _contents(tensor: T) -> bytes:
-    """Return the value as the file has it: elements of 4 or 2 bits packed, the first one lowest."""
+    """Return the value as stored in the file: elements of 4 or 2 bits are packed, lowest bits first."""
     if tensor.dtype not in ("int4", "int2"):
         return np.ascontiguousarray(np.asarray(tensor.value, tensor.dtype)).tobytes()
     width = int(tensor.dtype[-1])

@@ -1,4 +1,4 @@
-"""One small TFLite operator a case, with seeded random shapes of quantization, for comparison with LiteRT."""
+"""One small TFLite operator per case, with seeded random quantization, for comparison with LiteRT."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ class Case:
 
 @dataclass
 class Cases:
-    """Collects cases; tensor names get the case's name in front, so that many cases fit in one model.
+    """Collector of cases; tensor names have the case's name as a prefix, so that many cases fit in one model.
 
-    `many` is how many elements the tensors of elementwise operators have.
+    `many` is the element count of the tensors of elementwise operators.
     """
 
     rng: np.random.Generator
@@ -72,13 +72,13 @@ class Cases:
         return T("", shape, dtype, **facts)
 
     def weights(self, *shape: int, channels: int = 0, axis: int = 0) -> T:
-        """Return constant int8 weights with one scale, or one a channel."""
+        """Return constant int8 weights with one scale, or one per channel."""
         value = self.rng.integers(-127, 128, shape).astype(np.int8)
         scale = self.rng.uniform(0.002, 0.02, channels or 1).astype(np.float32)
         return T("", shape, "int8", value, scale, 0, axis)
 
     def bias(self, data: T, weights: T, count: int) -> T:
-        """Return an int32 bias with the scale of the sums."""
+        """Return an int32 bias with the scale of the accumulators."""
         value = self.rng.integers(-2000, 2000, count).astype(np.int32)
         scale = np.float32(data.scale) * np.asarray(weights.scale, np.float32)
         return T("", (count,), "int32", value, scale, 0, 0)
@@ -94,7 +94,7 @@ def ints(*values: int) -> np.ndarray:
 
 
 def quantized_cases(seed: int, many: int = 700) -> list[Case]:
-    """Return cases whose results are integers: they must be LiteRT's bit for bit."""
+    """Return cases with integer results, which must be LiteRT's bit for bit."""
     cases = Cases(np.random.default_rng(seed), many=many)
     _linear(cases)
     _arithmetic(cases)
@@ -131,7 +131,7 @@ def _linear(c: Cases) -> None:
         inputs = [data, weights, c.bias(data, weights, units)]
         c.add(f"dense_{name}", "FULLY_CONNECTED", inputs, c.codes(batch, units, scale=0.2), "FullyConnectedOptions",
               fields)  # fmt: skip
-    # weights that leave int8 when they are centred
+    # weights outside of int8 after their zero point is subtracted
     for name, shape, count in (("conv", (16, 3, 3, 5), 16), ("pointwise", (16, 1, 1, 5), 16), ("dense", (16, 20), 16)):
         value = c.rng.integers(0, 256, shape).astype(np.uint8)
         value.flat[:2] = 0, 255
@@ -175,7 +175,7 @@ def _arithmetic(c: Cases) -> None:
                 c.add(f"{code}_{dtype}_{fused}", code, pair, result, options, {"FusedActivationFunction": fused})
     c.add("add_channel", "ADD", [c.codes(1, 4, 5, 6), c.codes(6)], c.codes(1, 4, 5, 6), "AddOptions", {})
     c.add("mul_scalar", "MUL", [c.codes(1, 4, 5, 6), c.codes(1)], c.codes(1, 4, 5, 6), "MulOptions", {})
-    for dtype, zero in (("int8", 3), ("uint8", 120)):  # quotients near zero, of which LiteRT shifts by too much
+    for dtype, zero in (("int8", 3), ("uint8", 120)):  # quotients near zero, where LiteRT shifts by too many bits
         divisor = zero + 1 + np.arange(64) % 100
         facts = {"dtype": dtype, "scale": 0.13, "zero": zero}
         c.add(f"div_{dtype}", "DIV", [c.codes(5, 64, **facts), c.codes(64, value=divisor, **facts)],
@@ -298,7 +298,7 @@ def _comparisons(c: Cases) -> None:
 
 
 def float_cases(seed: int) -> list[Case]:
-    """Return cases in float32: within a few units in the last place of LiteRT."""
+    """Return float32 cases, compared within a few units in the last place of LiteRT."""
     c = Cases(np.random.default_rng(seed))
     x = (2, 7, 6, 5)
 

@@ -1,4 +1,4 @@
-"""Operators of TFLite in every dtype that LiteRT's reference kernels run, beside those of `tflite_cases`."""
+"""TFLite operators in every dtype that LiteRT's reference kernels support, in addition to those of `tflite_cases`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _POOL = {"Padding": SAME, "StrideH": 2, "StrideW": 2, "FilterHeight": 3, "Filter
 
 
 def tensor(c: Cases, dtype: str, *shape: int, **facts: Any) -> T:
-    """Return a tensor with the same scale and zero point as all others of its dtype, if its codes have any."""
+    """Return a tensor with the scale and zero point shared by all tensors of its dtype, if it is quantized."""
     known = {"int8": (0.1, 4), "uint8": (0.1, 124), "int16": (0.001, 0)}
     if dtype not in known:
         return T("", shape, dtype, **facts)
@@ -23,7 +23,7 @@ def tensor(c: Cases, dtype: str, *shape: int, **facts: Any) -> T:
 
 
 def cases(seed: int) -> list[Case]:
-    """Return cases whose results are LiteRT's bit for bit, or as near as their tolerance."""
+    """Return cases whose results are LiteRT's bit for bit, or within their tolerance."""
     c = Cases(np.random.default_rng(seed))
     for dtype in ("float32", "int8", "uint8", "int16", "int32", "int64", "bool"):
         _positions(c, dtype)

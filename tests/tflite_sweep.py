@@ -1,8 +1,8 @@
-"""Builtin operators of TFLite in every dtype: what LiteRT's reference kernels run, and what mlfc makes of it.
+"""Sweep of TFLite's builtin operators over every dtype: mlfc's results compared with LiteRT's reference kernels.
 
-``python -m tests.tflite_sweep`` prints the differences, and writes what is equal to ``golden/tflite_sweep.json``, of
-which the page of TFLite's operators has its table. Each case is a model of one operator. LiteRT runs in a process of
-its own for each case: some kernels end the process for dtypes that they do not know.
+``python -m tests.tflite_sweep`` prints the differences and writes the equal cases to ``golden/tflite_sweep.json``, the
+source of the table on the page of TFLite's operators. Each case is a model of one operator. LiteRT runs in a child
+process, because some kernels abort the process for dtypes that they do not support.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ _CODES = ("int8", "uint8", "int16")
 _PLAIN = ("float32", "float16", "int8", "uint8", "int16", "int32", "int64", "uint32", "uint64", "bool")
 FILE = Path(__file__).parent / "golden" / "tflite_sweep.json"
 TOLERANCE = 4e-6
-# operators that compute with codes by their scales, or read those of the output
+# operators that compute with codes and scales, or read the scale of the output
 _SCALED = {
     "RELU", "RELU6", "RELU_N1_TO_1", "RELU_0_TO_1", "ELU", "LOGISTIC", "TANH", "HARD_SWISH", "ABS", "EXP", "LOG",
     "SQRT", "RSQRT", "GELU", "LEAKY_RELU", "QUANTIZE", "DEQUANTIZE", "SOFTMAX", "LOG_SOFTMAX", "L2_NORMALIZATION",
     "PRELU", "ADD", "SUB", "MUL", "DIV", "SQUARED_DIFFERENCE", "EQUAL", "NOT_EQUAL", "LESS", "LESS_EQUAL", "GREATER",
     "GREATER_EQUAL", "AVERAGE_POOL_2D", "MAX_POOL_2D", "L2_POOL_2D", "RESIZE_BILINEAR", "MEAN", "SUM", "REDUCE_PROD",
 }  # fmt: skip
-_UNKNOWN = ("float16", "uint32", "uint64", "bool")  # to the kernels of diagonals
-# operators that move or compare codes as they are
+_UNKNOWN = ("float16", "uint32", "uint64", "bool")  # not supported by the kernels of MATRIX_DIAG and MATRIX_SET_DIAG
+# operators that move or compare codes unchanged
 _SAME_SCALE = {
     "MAXIMUM",
     "MINIMUM",
@@ -68,7 +68,7 @@ _AT_ONCE = 80  # operators of one compiled model
 
 @dataclass(frozen=True)
 class Kind:
-    """A dtype, with or without scales; `rescales` gives each tensor another one."""
+    """A dtype, with or without scales; `rescales` gives each tensor a different scale."""
 
     dtype: str
     quantized: bool = False
@@ -78,7 +78,7 @@ class Kind:
         return f"{'quantized ' if self.quantized else ''}{self.dtype}{', other scales' if self.rescales else ''}"
 
     def t(self, *shape: int, number: int = 0, value: Any = None) -> T:
-        """Return a tensor; with `rescales`, tensors of another number have another scale."""
+        """Return a tensor; with `rescales`, the scale depends on `number`."""
         if not self.quantized:
             return T("", shape, self.dtype, value)
         scale, zero = {"int8": (0.1, 4), "uint8": (0.1, 124), "int16": (0.001, 0)}[self.dtype]
@@ -96,7 +96,7 @@ KINDS = [
 
 @dataclass(frozen=True)
 class Parts:
-    """What a model of one operator is built of."""
+    """The tensors and the operator of a model."""
 
     tensors: list[T]
     op: Op
@@ -201,7 +201,7 @@ def _elementwise(k: Kind) -> Iterator[Form]:
     unit = T("", (3, 40), k.dtype, None, 1 / 128 if k.quantized else None, half if k.quantized else 0)
     yield Form("L2_NORMALIZATION", [x], [unit], "L2NormOptions")
     shaped, slopes = k.t(1, 4, 5, 6), k.t(1, 1, 6, number=2)
-    if k.dtype == "int16":  # LiteRT reads bytes
+    if k.dtype == "int16":  # LiteRT reads the slopes as bytes
         slopes = replace(slopes, dtype="int8")
     yield Form("PRELU", [shaped, slopes], [k.t(1, 4, 5, 6, number=1)])
     fixed = _constant(slopes)
@@ -358,7 +358,7 @@ def _reductions(k: Kind) -> Iterator[Form]:
 _STRIDES = {"StrideH": 1, "StrideW": 1, "DilationHFactor": 1, "DilationWFactor": 1, "Padding": SAME}
 
 
-# weights and biases by the dtype of the data; LiteRT takes the bytes of others for these
+# weights and biases by the dtype of the data; LiteRT reads the bytes of other dtypes as if they were these
 _WEIGHTS = {
     "float32": (("float32", "int8", "int4"), ("none", "float32")), "int8": (("int8", "int4"), ("none", "int32")),
     "uint8": (("uint8",), ("none", "int32")), "int16": (("int8", "int16"), ("none", "int32", "int64")),
@@ -384,7 +384,7 @@ def _linear_forms(k: Kind, dtype: str, bias: str, *, late: bool) -> Iterator[For
     limits = (-7, 7) if dtype == "int4" else (-127, 127) if dtype == "int8" else None
 
     def weights(*shape: int, channels: int = 0, axis: int = 0) -> T:
-        # LiteRT reads a scale for each channel of some weights, also where there is one for all
+        # LiteRT reads a scale for each channel of some weights even if they have a single scale
         scales = np.linspace(0.01, 0.03, channels) if channels and k.dtype == "float32" and scale else scale
         tensor = T("", shape, "int8" if dtype == "int4" else dtype, None, scales, zero, axis)
         return tensor if late else replace(_constant(tensor, limits), dtype=dtype)
@@ -433,7 +433,7 @@ def _others(k: Kind) -> Iterator[Form]:
 
 
 def meaningless(kind: Kind, form: Form) -> str:
-    """Return why LiteRT's result means nothing, of `_MEANINGLESS`; an empty string where it does."""
+    """Return the key of `_MEANINGLESS` for why LiteRT's result is meaningless; an empty string if it is not."""
     if kind.dtype in _CODES and not kind.quantized and form.code in _SCALED:
         return "no scale"
     if form.code == "QUANTIZE" and not kind.quantized and kind.dtype == "int32":
@@ -455,17 +455,17 @@ def cases() -> Iterator[tuple[Kind, Form]]:
 
 
 def late_forms() -> list[Form]:
-    """Return the linear operators with weights and biases that come when the model runs."""
+    """Return the linear operators whose weights and biases are runtime values."""
     return [form for kind in KINDS for form in _linear(kind) if form.name.endswith("computed")]
 
 
 def litert(form: Form) -> list[Array] | None:
-    """Return what LiteRT's reference kernels compute, None where they refuse or end the process."""
+    """Return the results of LiteRT's reference kernels; None if they fail or abort the process."""
     return _apart(lambda: _litert(form))
 
 
 def litert_of(chosen: Sequence[Form]) -> list[list[Array] | None]:
-    """Return what LiteRT computes of each form: many in one process, each in its own if that ends."""
+    """Return LiteRT's results for each form: many in one process, and each in a separate one if that process aborts."""
     found: list[list[Array] | None] = []
     for first in range(0, len(chosen), _AT_ONCE):
         part = chosen[first : first + _AT_ONCE]
@@ -477,12 +477,12 @@ def litert_of(chosen: Sequence[Form]) -> list[list[Array] | None]:
 def _or_none(form: Form) -> list[Array] | None:
     try:
         return _litert(form)
-    except Exception:  # whatever LiteRT says of it
+    except Exception:  # LiteRT raises various exceptions
         return None
 
 
 def _apart(function: Callable[[], Any]) -> Any:
-    """Return what a function returns in a process of its own; None if that fails or ends."""
+    """Return the result of a function run in a child process; None if it raises or aborts."""
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
@@ -507,7 +507,7 @@ def _litert(form: Form) -> list[Array]:
 
 
 def refusal(form: Form) -> str:
-    """Return why mlfc does not import a form; an empty string where it does."""
+    """Return mlfc's reason for not importing a form; an empty string if it does import it."""
     try:
         mlfc.import_model(form.model())
     except MlfcError as error:
@@ -516,7 +516,7 @@ def refusal(form: Form) -> str:
 
 
 def computed(chosen: Sequence[Form]) -> list[list[Array]]:
-    """Return what mlfc computes of forms, which are operators of one model."""
+    """Return mlfc's results for forms, which are compiled as operators of one model."""
     tensors, ops, feeds = [], [], {}
     for number, form in enumerate(chosen):
         front = f"n{number}/"
@@ -531,7 +531,7 @@ def computed(chosen: Sequence[Form]) -> list[list[Array]]:
 
 
 def difference(found: Sequence[Array], expected: Sequence[Array]) -> str:
-    """Return how results differ from those of LiteRT; an empty string if they are equal, or floats close to them."""
+    """Describe how results differ from those of LiteRT; return an empty string if they are equal or close floats."""
     for ours, theirs in zip(found, expected, strict=True):
         if ours.dtype != theirs.dtype or ours.shape != theirs.shape:
             return f"{ours.dtype}{ours.shape} for {theirs.dtype}{theirs.shape}"
@@ -547,7 +547,7 @@ def difference(found: Sequence[Array], expected: Sequence[Array]) -> str:
 
 
 def main(words: Sequence[str]) -> None:
-    """Print every form that LiteRT runs and mlfc does not, and the counts; without words, write what is equal."""
+    """Print every form that LiteRT runs and mlfc does not, and the counts; without `words`, write the equal cases."""
     asked = [(kind, form) for kind, form in cases() if not words or form.code in words]
     results = litert_of([form for _, form in asked])
     run = [(*item, found) for item, found in zip(asked, results, strict=True) if found is not None]
@@ -575,7 +575,7 @@ def main(words: Sequence[str]) -> None:
 
 
 def _record(equal: Sequence[str], other: Sequence[str], left_out: Mapping[str, int]) -> dict[str, Any]:
-    """Return what the file has: kinds by operators, and counts."""
+    """Return the content of the file: kinds by operator, and counts."""
     kinds: dict[str, list[str]] = {}
     for item in equal:
         title, kind = item.split(" | ")

@@ -16,7 +16,7 @@ from torch.nn import functional as F  # noqa: N812 (its usual name)
 
 @contextmanager
 def one_registry() -> Iterator[None]:
-    """Keep what the exporter knows of operators: it reads five hundred functions for each model, a second each time."""
+    """Cache the exporter's operator registry: reading its five hundred functions takes a second per model."""
     from torch.onnx._internal.exporter._registration import ONNXRegistry
 
     with pytest.MonkeyPatch.context() as patch:
@@ -25,7 +25,7 @@ def one_registry() -> Iterator[None]:
 
 
 class Cnn(nn.Module):
-    """Convolutions, plain and depthwise, with what usually follows them; left in training mode."""
+    """Plain and depthwise convolutions with the layers that usually follow them; left in training mode."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -77,7 +77,7 @@ class Gru(nn.Module):
 
 
 class Decoder(nn.Module):
-    """One block of a decoder, which keeps keys and values in buffers: a token in, the scores of the next one out."""
+    """One decoder block with a KV cache in buffers: it maps a token to the scores of the next token."""
 
     LENGTH, VOCABULARY = 12, 20
 
@@ -108,7 +108,7 @@ class Decoder(nn.Module):
 
 
 class Generator(nn.Module):
-    """The decoder with the choice of the likeliest token, which it takes itself in the next step."""
+    """The decoder with greedy decoding: the likeliest token is the input of the next step."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -124,7 +124,7 @@ class Generator(nn.Module):
 
 
 class Quantized(nn.Module):
-    """A convolution between fake quantizations, as after training with them."""
+    """Convolutions between fake quantizations, as after quantization-aware training."""
 
     STEP = 0.03  # of the output
 
@@ -141,7 +141,7 @@ class Quantized(nn.Module):
 
 
 class QuantizedPt2e(Quantized):
-    """The same with the operators that PyTorch 2 Export quantization writes."""
+    """The same network with the operators of PyTorch 2 Export quantization."""
 
     def quantized(self, x: Tensor, scale: float, zero_point: int) -> Tensor:
         operators = torch.ops.quantized_decomposed
@@ -150,7 +150,7 @@ class QuantizedPt2e(Quantized):
 
 
 class Names(nn.Module):
-    """Tensors that go in and come out unchanged or twice, nested results, and names that clash."""
+    """Tensors that are returned unchanged or twice, nested results, and names that clash."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -204,12 +204,12 @@ class ReturnsText(nn.Module):
 
 
 def after_linear(inner: nn.Module) -> nn.Module:
-    """Return a module that has `inner` as its ``1``."""
+    """Return a module with `inner` as its submodule ``1``."""
     return nn.Sequential(nn.Linear(3, 3), inner)
 
 
 def seeded(make: Callable[[], nn.Module]) -> Any:
-    """Return a module with random weights, and statistics that are not those of an untrained one."""
+    """Return a module with random weights and non-default batch statistics."""
     with torch.random.fork_rng():
         torch.manual_seed(0)
         module = make()

@@ -1,4 +1,4 @@
-"""Running a page of docs/tutorial as a reader does: its files are written, its commands run one after the other."""
+"""Run a page of docs/tutorial as a reader does: write its files, then run its commands in order."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _BLOCK = re.compile(r"^```(\w+) ?(\S*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 @dataclass(frozen=True)
 class Step:
-    """The commands of a block, what they printed, and what the page says that they print, if it does."""
+    """The commands of a block, their output, and the output that the page shows, if any."""
 
     commands: str
     printed: str
@@ -29,7 +29,7 @@ class Step:
 
 
 def blocks(page: str) -> list[tuple[str, str, str]]:
-    """Return language, file name (or nothing) and text of every block of a page."""
+    """Return language, file name (or an empty string) and text of every block of a page."""
     return _BLOCK.findall((PAGES / page).read_text(encoding="utf-8"))
 
 
@@ -40,9 +40,9 @@ def run_page(page: str, checkout: Path, folder: str) -> list[Step]:
     ----------
     page : str
     checkout : Path
-        What stands for the root of a checkout: an empty folder.
+        An empty folder that serves as the root of a checkout.
     folder : str
-        Where in it the page's commands change to, and its files belong.
+        The folder within it to which the page's commands change, and which receives its files.
     """
     (checkout / "examples").symlink_to(ROOT / "examples")
     (checkout / folder).mkdir(parents=True)
@@ -61,7 +61,7 @@ def run_page(page: str, checkout: Path, folder: str) -> list[Step]:
         printed = ""
         for is_ours, lines in groupby(text.splitlines(), lambda line: line.startswith("mlfc ")):
             if is_ours:
-                # in this process, which has imported mlfc, and shares what it builds with other tests
+                # in this process, which has already imported mlfc and shares builds with other tests
                 printed += "".join(succeeded(*shlex.split(line)[1:], cwd=place) for line in lines)
             else:
                 said, place = _run_in_shell("\n".join(lines), place)
@@ -71,7 +71,7 @@ def run_page(page: str, checkout: Path, folder: str) -> list[Step]:
 
 
 def _run_in_shell(script: str, folder: Path) -> tuple[str, Path]:
-    """Return what commands print, and the folder that they leave their shell in."""
+    """Return the output of commands, and the final working directory of their shell."""
     environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
     done = subprocess.run(
         ["sh", "-e", "-c", f"{script}\necho '{_MARK}'\npwd"],

@@ -1,4 +1,4 @@
-"""The rules of host functions: what the printers rely on."""
+"""Check that host functions are well-formed, as the printers assume."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from mlfc.tir.host import Expr, Function, Stmt, Type
 def verify_host(function: Function) -> None:
     """Raise InternalError unless a host function is well-formed, and those of its file that it calls are.
 
-    Names are declared before they are used, and once. Pointers and integers stay what they are unless they are cast;
-    calls have as many arguments as their function takes. What is const is not assigned to. Every way through the
-    function ends in a return, behind which nothing stands.
+    Names are declared once, before their use. Pointers and integers are not mixed without a cast; calls match the arity
+    of their function. A const variable is not assigned. Every path through the function ends in a return, and no
+    statement follows a return.
     """
     _Verifier(function).run()
 

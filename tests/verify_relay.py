@@ -30,10 +30,10 @@ _SHOWN_FAULTS = 20
 def verify(module: IRModule) -> None:
     """Raise InternalError with every fault of a module's scopes, types, names and calls.
 
-    Faults are a variable that no function binds, a parameter name given twice, a call whose type or attributes are not
-    what its operator's rule gives, a reference to a function that does not exist or has another type, functions that
-    call each other in a circle other than by their last step, which an if decides; symbols that come from nowhere, from
-    two places or from what depends on them; output names that do not fit the results.
+    Faults are a variable that no function binds, a duplicate parameter name, a call whose type or attributes differ
+    from the result of its operator's rule, a reference to a function that does not exist or has another type, recursion
+    other than a conditional tail call, symbols without a source, with two sources or that depend on themselves, and
+    output names that do not match the results.
     """
     faults = [f"@{name}: {fault}" for name in sorted(module.functions) for fault in _function_faults(module, name)]
     faults += [f"@{name}: {fault}" for name in sorted(module.functions) for fault in symbol_faults(module, name)]
@@ -47,7 +47,7 @@ def verify(module: IRModule) -> None:
 
 
 def _function_faults(module: IRModule, name: str) -> Iterator[str]:
-    """Yield the faults of a function and of the functions nested in it."""
+    """Yield the faults of a function and of its nested functions."""
     pending = [module.functions[name]]
     seen = set(pending)
     while pending:

@@ -1,4 +1,4 @@
-"""Which functions of a module call each other in circles that no run would leave, or that take a stack."""
+"""Recursion in a module that would not terminate or would use stack."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from mlfc.relay.visitor import children, post_order
 
 
 def callees(function: Function) -> set[str]:
-    """Return the names of the functions of the module that a function refers to, and those nested in it."""
+    """Return the names of the module's functions that a function, or a function nested in it, refers to."""
     return {name for expr in _all_inside([function.body]) for name in _references(expr)}
 
 
 def _all_inside(exprs: Iterable[Expr]) -> Iterator[Expr]:
-    """Yield what expressions depend on, the bodies of functions that they call included."""
+    """Yield the subexpressions of expressions, including the bodies of called nested functions."""
     seen: set[Expr] = set()
     pending = list(exprs)
     while pending:
@@ -27,7 +27,7 @@ def _all_inside(exprs: Iterable[Expr]) -> Iterator[Expr]:
 
 
 def _references(expr: Expr) -> tuple[str, ...]:
-    """Return the functions of the module to which an expression itself refers."""
+    """Return the names of the module's functions to which an expression itself refers."""
     if isinstance(expr, If):
         return expr.then.name, expr.otherwise.name
     target = expr.op if isinstance(expr, Call) else expr
@@ -35,9 +35,9 @@ def _references(expr: Expr) -> tuple[str, ...]:
 
 
 def circles(module: IRModule) -> list[str]:
-    """Return a fault for each set of functions that call each other, other than as the last step and by an if.
+    """Return a fault for each set of mutually recursive functions, unless they recurse by conditional tail calls.
 
-    What a loop is made of may: the function that goes on or ends by an if, and its turn, which ends in its call.
+    A loop is allowed: a function that continues or ends by an if, and its body, which ends with a tail call to it.
     """
     calls = {name: callees(function) & set(module.functions) for name, function in module.functions.items()}
     faults = []
@@ -52,13 +52,13 @@ def circles(module: IRModule) -> list[str]:
 
 
 def _last_calls(function: Function) -> set[str]:
-    """Return the function that another one always ends in."""
+    """Return the function that another one always calls last."""
     body = function.body
     return {body.op.name} if isinstance(body, Call) and isinstance(body.op, GlobalVar) else set()
 
 
 def _only_last(function: Function) -> set[str]:
-    """Return the functions to which a function refers in its last step alone."""
+    """Return the functions to which a function refers only in its tail position."""
     body = function.body
     inner = [body.op.body] if isinstance(body, Call) and isinstance(body.op, Function) else []
     before = {name for expr in _all_inside([*children(body), *inner]) for name in _references(expr)}

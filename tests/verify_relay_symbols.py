@@ -1,4 +1,4 @@
-"""Where the symbols of a function come from: each from one place, which does not depend on it."""
+"""Check that each symbol of a function has exactly one source, and that the source does not depend on the symbol."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from mlfc.support.dims import Dim, Symbol
 
 
 def scope(function: Function) -> list[Expr]:
-    """Return what `function` computes itself; a nested function is one expression."""
+    """Return the expressions that `function` computes itself; a nested function is one expression."""
     order = post_order(function.body)
     inside: set[Expr] = set()
     for expr in order:
@@ -40,7 +40,7 @@ def scope(function: Function) -> list[Expr]:
 def symbol_faults(module: IRModule, name: str) -> Iterator[str]:
     """Yield the faults of the symbols of a function of the module."""
     function = module.functions[name]
-    sources: dict[Symbol, Expr | None] = {}  # None: an extent of a parameter
+    sources: dict[Symbol, Expr | None] = {}  # None: a dimension of a parameter
     for param in function.params:
         for symbol in _fixed_symbols(param.type) if name != "main" else _alone(param.type):
             sources[symbol] = None
@@ -65,16 +65,16 @@ def symbol_faults(module: IRModule, name: str) -> Iterator[str]:
 
 
 def _alone(kind: Type) -> list[Symbol]:
-    """Return the symbols of which an extent is a multiple, once or several times: what the run can read."""
+    """Return the symbols of which some dimension is a multiple, so that their values can be read at run time."""
     extents = kind.shape if isinstance(kind, TensorType) else ()
     multiples = [extent.multiple for extent in extents if isinstance(extent, Dim)]
     return list(dict.fromkeys(multiple[1] for multiple in multiples if multiple is not None))
 
 
 def _used(expr: Expr) -> list[Symbol]:
-    """Return the symbols that an expression mentions, and a nested function that it calls."""
+    """Return the symbols that an expression, or a nested function that it calls, mentions."""
     if isinstance(expr, (Constant, GlobalVar)) or isinstance(expr.type, ListType):
-        return []  # the extents in a list's type are those of its elements, each for itself
+        return []  # the dimensions in a list's type belong to each element separately
     found = dict.fromkeys(_fixed_symbols(expr.type))
     if isinstance(expr, Call):
         found.update(dict.fromkeys(attribute_symbols(expr.attrs)))
@@ -87,7 +87,7 @@ def _used(expr: Expr) -> list[Symbol]:
 
 
 def _defined(expr: Expr) -> list[Symbol]:
-    """Return the symbols whose values the run finds in the extents of what an expression gives."""
+    """Return the symbols whose values are read at run time from the shape of an expression's result."""
     targets: tuple[GlobalVar, ...] = ()
     if isinstance(expr, If):
         targets = (expr.then, expr.otherwise)
@@ -103,21 +103,21 @@ def _defined(expr: Expr) -> list[Symbol]:
 
 
 def _read_of_lists(expr: Expr) -> list[Symbol]:
-    """Return the symbols that may be read from the shape of what an operator takes out of a list."""
+    """Return the symbols that may be read from the shape of a list element that an operator returns."""
     if not isinstance(expr, Call) or not any(isinstance(arg.type, ListType) for arg in expr.args):
         return []
     return _alone(expr.type)
 
 
 def _fixed_symbols(kind: Type) -> list[Symbol]:
-    """Return the symbols in the extents of tensors that are not elements of lists."""
+    """Return the symbols in the shapes of tensors that are not list elements."""
     if isinstance(kind, TupleType):
         return [symbol for item in kind.fields for symbol in _fixed_symbols(item)]
     return type_symbols(kind) if isinstance(kind, TensorType) else []
 
 
 def _depending_on_themselves(inside: list[Expr], sources: dict[Symbol, Expr | None]) -> Iterator[str]:
-    """Yield the symbols that are left when everything is computed whose arguments and symbols are there."""
+    """Yield the symbols that remain after a topological sort of expressions and symbols."""
     own = {
         expr: {*_defined(expr), *(symbol for symbol in _read_of_lists(expr) if sources.get(symbol) is expr)}
         for expr in inside

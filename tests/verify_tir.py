@@ -1,7 +1,7 @@
-"""Checking loop-level functions: scopes, dtypes, arities, and that every access stays inside its buffer.
+"""Check loop-level functions: scopes, dtypes, arities, and that every access stays inside its buffer.
 
-The proof of bounds is by intervals (`tir.bounds`). It is sound and simple, not complete: a rule whose
-accesses it cannot prove should guard or clamp them so that it can.
+Bounds are proven by interval analysis (`tir.bounds`). It is sound and simple, not complete: a rule whose accesses it
+cannot prove should guard or clamp them.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ class _Verifier:
     def __init__(self, prim: PrimFunc) -> None:
         self._prim = prim
         self._ranges = Ranges()
-        self._bound: set[int] = set()  # ever, because a variable is bound once in a function
-        self._vars: set[int] = set()  # now in scope
+        self._bound: set[int] = set()  # all so far, because a variable is bound once in a function
+        self._vars: set[int] = set()  # those in scope
         self._buffers: set[int] = set()
         self._readonly = {id(buffer) for buffer in (*prim.inputs, *prim.constants)}
         self._launched = False
@@ -120,7 +120,7 @@ class _Verifier:
         self._require(not self._launched, "a launch stands inside another")
         sizes = f"a launch of {stmt.grid} groups of {stmt.block}"
         self._require(all(bounds(extent)[0] >= 1 for extent in (*stmt.grid, *stmt.block)), f"{sizes} is empty")
-        # launchers check numbers of groups that the run decides
+        # launchers check group counts that are runtime values
         most = [0 if isinstance(extent, Dim) else extent for extent in stmt.grid]
         few = most[0] <= ir.MOST_GROUPS and max(most[1:]) <= ir.MOST_GROUPS_ACROSS
         self._require(few, f"{sizes} is larger than devices take")
@@ -235,7 +235,7 @@ class _Verifier:
     def _binary(self, expr: ir.Binary) -> None:
         self._expr(expr.a)
         with self._ranges.scope():
-            if expr.op in ("land", "lor"):  # the right side is evaluated only where the left one leaves it open
+            if expr.op in ("land", "lor"):  # the right side is evaluated only if the left does not decide
                 self._ranges.assume(expr.a, expr.op == "land")
             self._expr(expr.b)
         a, b = expr.a.dtype, expr.b.dtype
@@ -283,9 +283,9 @@ def expr_text(expr: Expr) -> str:
 
 
 def _uneven_barriers(launch: ir.Launch) -> Iterator[str]:
-    """Yield what keeps the work-items of a group from reaching a barrier together.
+    """Yield conditions that may keep the work-items of a group from reaching a barrier together.
 
-    What a work-item computes from its own place, from memory or from its own variables may differ from its neighbours'.
+    A value computed from a work-item's own index, memory or variables may differ between work-items.
     """
     yield from _uneven(launch.body, {id(var) for var in launch.items})
 

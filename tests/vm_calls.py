@@ -1,4 +1,4 @@
-"""The main functions of dynamic models, called as C programs call them."""
+"""Call the main functions of dynamic models as C programs do."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from mlfc.support.executable import (
 Array = npt.NDArray[Any]
 _ALLOCATE = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_int64)
 _FREE = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
-_FRESH = 0xA5  # in memory that is new
+_FRESH = 0xA5  # in fresh memory
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Ended:
 
 
 class Caller:
-    """Calls a model with an allocator that counts; nothing may be left when a run has ended.
+    """Caller of a model with a counting allocator; no memory may stay allocated after a run.
 
     Attributes
     ----------
@@ -78,7 +78,7 @@ class Caller:
         return found
 
     def reset(self, state: Array) -> None:
-        """Set states to their first values."""
+        """Reset states to their initial values."""
         assert RESET(self.address(reset_symbol(self.executable.name)))(state.ctypes.data) == 0
 
     def _allocate(self, nbytes: int) -> int | None:
@@ -112,9 +112,9 @@ class Caller:
         work : int, optional
             Bytes of the work area, 0 for none; default: enough for bounded models, none for others.
         allocations : int
-            How many succeed; -1 for all.
+            Number of allocations that succeed; -1 for all.
         has_heap : bool
-            Whether there are functions for memory.
+            Whether allocation functions are passed.
         skew : int
             Bytes from an aligned address to the inputs.
         """

@@ -1,4 +1,4 @@
-"""Modules whose course depends on the run, written by hand, and what they mean in numpy."""
+"""Hand-written modules with control flow, and their meaning in NumPy."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def loop(
     condition: Callable[..., Expr],
     turn: Callable[..., Sequence[Expr]],
 ) -> tuple[GlobalVar, dict[str, Function]]:
-    """Return a loop and its functions: `condition` and `turn` take what is carried on, then what is kept."""
+    """Return a loop and its functions: `condition` and `turn` take the loop-carried values, then the invariant ones."""
     kinds = (*carried, *kept)
     kind = FuncType(kinds, TupleType(tuple(carried)))
     head, again, done = (GlobalVar(f"{name}{suffix}", kind) for suffix in ("", "_turn", "_done"))
@@ -53,7 +53,7 @@ def loop(
 
 
 def fields(expr: Expr) -> list[Expr]:
-    """Return the fields of a tuple that an expression gives."""
+    """Return the fields of a tuple-valued expression."""
     assert isinstance(expr.type, TupleType)
     return [TupleGetItem(expr, index) for index in range(len(expr.type.fields))]
 
@@ -64,7 +64,7 @@ def one(value: Any) -> Expr:
 
 
 def counting() -> IRModule:
-    """x * 2 + relu(x), as often as the input says."""
+    """Return a module that repeats x * 2 + relu(x); the number of iterations is an input."""
     count, x = Var("count", INTEGER), Var("x", floats(2, 3))
     head, functions = loop(
         "again",
@@ -81,7 +81,7 @@ def counting() -> IRModule:
 
 
 def counting_means(inputs: Mapping[str, Array]) -> list[Array]:
-    """Return what `counting` means."""
+    """Return the expected results of `counting`."""
     x = inputs["x"].copy()
     for _ in range(int(inputs["count"])):
         x = x * np.float32(2) + np.maximum(inputs["x"], 0)
@@ -89,7 +89,7 @@ def counting_means(inputs: Mapping[str, Array]) -> list[Array]:
 
 
 def swapping() -> IRModule:
-    """Fibonacci's numbers: the loop carries two values on that trade places."""
+    """Return a module that computes Fibonacci numbers: each iteration swaps the two loop-carried values."""
     count = Var("count", INTEGER)
     head, functions = loop(
         "swap",
@@ -103,7 +103,7 @@ def swapping() -> IRModule:
 
 
 def swapping_means(inputs: Mapping[str, Array]) -> list[Array]:
-    """Return what `swapping` means."""
+    """Return the expected results of `swapping`."""
     a, b = 0, 1
     for _ in range(int(inputs["count"])):
         a, b = b, a + b
@@ -111,14 +111,14 @@ def swapping_means(inputs: Mapping[str, Array]) -> list[Array]:
 
 
 def growing(high: int) -> IRModule:
-    """The state is joined with itself in every turn, so its extent changes; the bound is `high`."""
+    """Return a module that concatenates the state with itself in each iteration, so its shape changes, up to `high`."""
     rows, start = Symbol("rows", 1, high), Symbol("start", 1, 4)
     count, x = Var("count", INTEGER), Var("x", floats(start.dim, 2))
     state = floats(rows.dim, 2)
     kinds = (INTEGER, state)
     kind = FuncType(kinds, TupleType((floats(Symbol("last", 1, high).dim, 2),)))
     head, again, done = (GlobalVar(name, kind) for name in ("grow", "grow_turn", "grow_done"))
-    # each function has symbols of its own
+    # each function has its own symbols
     turn_rows, done_rows = Symbol("turn_rows", 1, high), Symbol("done_rows", 1, high)
 
     def doubled(left: Expr, x: Expr) -> Expr:
@@ -138,12 +138,12 @@ def growing(high: int) -> IRModule:
 
 
 def growing_means(inputs: Mapping[str, Array]) -> list[Array]:
-    """Return what `growing` means."""
+    """Return the expected results of `growing`."""
     return [-np.concatenate([inputs["x"]] * 2 ** int(inputs["count"]))]
 
 
 def branching() -> IRModule:
-    """One of two functions, whose results differ in their extents."""
+    """Return a module that calls one of two functions, whose results have different shapes."""
     rows, flag = Symbol("rows", 1, 50), Var("flag", BOOL)
     x = Var("x", floats(rows.dim, 4))
     given, chosen = floats(rows.dim, 4), Symbol("chosen", 1, 100)
@@ -158,14 +158,14 @@ def branching() -> IRModule:
 
 
 def branching_means(inputs: Mapping[str, Array]) -> list[Array]:
-    """Return what `branching` means."""
+    """Return the expected results of `branching`."""
     x = inputs["x"]
     chosen = np.concatenate([x, x]) if inputs["flag"] else x.sum(0, keepdims=True)
     return [np.maximum(chosen, 0), chosen.sum(0)]
 
 
 def choosing() -> IRModule:
-    """As many rows as the input says: the extent is the value of a tensor."""
+    """Return a module with as many result rows as an input says: a dimension is the value of a tensor."""
     rows, count = Symbol("rows", 1, 60), Symbol("count", 0, 60)
     x, wanted = Var("x", floats(rows.dim, 3)), Var("wanted", INTEGER)
     table = ir.call("zeros", [], shape=(count.dim, 3), dtype="float32")
@@ -175,12 +175,12 @@ def choosing() -> IRModule:
 
 
 def choosing_means(inputs: Mapping[str, Array]) -> list[Array]:
-    """Return what `choosing` means."""
+    """Return the expected results of `choosing`."""
     return [np.zeros((int(inputs["wanted"]), 3), np.float32) + inputs["x"].sum(0, keepdims=True)]
 
 
 def collecting() -> IRModule:
-    """A list that grows in a loop, and is put together in two ways."""
+    """Return a module that appends to a list in a loop, and combines its elements in two ways."""
     turns = Symbol("turns", 0, 1000)
     count, x = Var("count", INTEGER), Var("x", floats(2, 2))
     items = ir.ListType(floats(2, 2))
@@ -203,14 +203,14 @@ def collecting() -> IRModule:
 
 
 def collecting_means(inputs: Mapping[str, Array]) -> list[Array]:
-    """Return what `collecting` means."""
+    """Return the expected results of `collecting`."""
     count, x = int(inputs["count"]), inputs["x"]
     parts = [x * np.float32(turn) for turn in range(count)]
     return [np.maximum(np.stack(parts) if parts else np.zeros((0, 2, 2), np.float32), 0), np.int64(count)]
 
 
 def trading() -> IRModule:
-    """Two lists that trade places in each iteration of a loop; their lengths."""
+    """Return a module that swaps two lists in each iteration of a loop, and returns their lengths."""
     count, x = Var("count", INTEGER), Var("x", floats(2))
     items = ir.ListType(floats(2))
     head, functions = loop(
@@ -226,13 +226,13 @@ def trading() -> IRModule:
 
 
 def trading_means(inputs: Mapping[str, Array]) -> list[Array]:
-    """Return what `trading` means."""
+    """Return the expected results of `trading`."""
     traded = int(inputs["count"]) % 2
     return [np.int64(traded), np.int64(1 - traded)]
 
 
 def picking() -> IRModule:
-    """The largest elements, as many as the input says: none, too."""
+    """Return a module that selects the k largest elements, where k is an input and may be 0."""
     count = Symbol("count", 0, 3)
     x, wanted = Var("x", floats(5)), Var("wanted", INTEGER)
     body = Tuple((ir.call("topk", [x], k=count.dim, axis=0), wanted))
@@ -240,5 +240,5 @@ def picking() -> IRModule:
 
 
 def picking_means(inputs: Mapping[str, Array]) -> list[Array]:
-    """Return what `picking` means."""
+    """Return the expected results of `picking`."""
     return [np.sort(inputs["x"])[::-1][: int(inputs["wanted"])]]

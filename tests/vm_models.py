@@ -1,4 +1,4 @@
-"""Small models with open extents, for tests of archives and programs."""
+"""Small models with dynamic dimensions, for tests of archives and programs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Array = npt.NDArray[Any]
 
 
 def two_layers(high: int = LARGEST, low: int = 1) -> tuple[ir.IRModule, dict[str, Array]]:
-    """Return a model of two dense layers and a softmax whose rows are open."""
+    """Return a model of two dense layers and a softmax with a dynamic number of rows."""
     batch = Symbol("batch", low, high)
     x = ir.Var("x", ir.TensorType((batch.dim, 8), "float32"))
     weights = [ir.Var(name, ir.TensorType(shape, "float32")) for name, shape in (("w1", (16, 8)), ("w2", (4, 16)))]
@@ -30,7 +30,7 @@ def two_layers(high: int = LARGEST, low: int = 1) -> tuple[ir.IRModule, dict[str
 
 
 def expected(x: Array, params: dict[str, Array]) -> Array:
-    """Return what `two_layers` computes, in float64."""
+    """Return the result of `two_layers` in float64."""
     wide = {name: value.astype(np.float64) for name, value in params.items()}
     hidden = np.maximum(x @ wide["w1"].T + wide["b1"], 0)
     scores = np.exp(hidden @ wide["w2"].T)

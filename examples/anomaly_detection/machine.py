@@ -1,4 +1,4 @@
-"""A fan with a motor, as a vibration sensor feels it: turns, blades, bearing."""
+"""A vibration sensor on a fan with a motor: rotation, blades, bearing."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ RATE, SAMPLES, BANDS = 4096, 1024, 64
 def vibration(rng: np.random.Generator, wear: float = 0.0) -> np.ndarray:
     """Return a quarter of a second of acceleration; `wear` of the bearing is from 0 (new) to 1 (broken)."""
     times = np.arange(SAMPLES) / RATE
-    speed = rng.uniform(28, 32)  # turns in a second
+    speed = rng.uniform(28, 32)  # revolutions per second
     load = rng.uniform(0.7, 1.3)
     felt = 0.3 * np.sin(2 * np.pi * speed * times + rng.uniform(0, 6))
     for harmonic, strength in enumerate((1.0, 0.5, 0.3, 0.2), 1):
@@ -24,6 +24,6 @@ def vibration(rng: np.random.Generator, wear: float = 0.0) -> np.ndarray:
 
 
 def spectrum(rng: np.random.Generator, wear: float = 0.0) -> np.ndarray:
-    """Return the logarithms of the strengths of bands of frequencies."""
+    """Return the logarithmic energies of frequency bands."""
     strengths = np.abs(np.fft.rfft(vibration(rng, wear) * np.hanning(SAMPLES)))[1:]
     return np.log10(strengths.reshape(BANDS, -1).mean(1) + 0.1).astype(np.float32)

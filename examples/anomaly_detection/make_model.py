@@ -1,4 +1,4 @@
-"""Trains the model of this folder: ``python examples/anomaly_detection/make_model.py``; needs PyTorch."""
+"""Train the model of this folder: ``python examples/anomaly_detection/make_model.py``; requires PyTorch."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LAYERS = (BANDS, 32, 6, 32, BANDS)
 
 
 def nodes() -> list:
-    """Return the graph: what comes out is how far the picture that the network has of the sound is from the sound."""
+    """Return the nodes of an autoencoder; the output is the mean squared error of the reconstructed spectrum."""
     made, last = [], "spectrum"
     for index in range(len(LAYERS) - 1):
         made.append(helper.make_node("Gemm", [last, f"w{index}", f"b{index}"], [f"g{index}"], transB=1))
@@ -33,7 +33,7 @@ def nodes() -> list:
 
 
 def main() -> None:
-    """Train on a machine that works, and write the model."""
+    """Train on a healthy machine, and write the model."""
     torch.manual_seed(0)
     torch.set_num_threads(1)
     rng = np.random.default_rng(0)

@@ -1,4 +1,4 @@
-"""Watches a machine whose bearing wears out: ``python examples/anomaly_detection/run.py``."""
+"""Watch a machine whose bearing wears out: ``python examples/anomaly_detection/run.py``."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from machine import spectrum
 
 import mlfc
 
-LIMIT = 3.0  # times what was usual while the machine was new
+LIMIT = 3.0  # times the usual value of the new machine
 
 
 def main() -> None:
-    """Learn what is usual, then print how unusual each day is."""
+    """Measure the usual value, then print the anomaly of each day."""
     model = mlfc.compile(Path(__file__).with_name("model.onnx"))
     rng = np.random.default_rng(1)
 

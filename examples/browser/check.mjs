@@ -1,4 +1,4 @@
-// Runs what is in the page without a browser: node check.mjs PAGE.html < IMAGES, 64 floats each. SPDX-License-Identifier: 0BSD
+// Runs the page's model without a browser: node check.mjs PAGE.html < IMAGES, 64 floats each. SPDX-License-Identifier: 0BSD
 import { readFileSync } from "node:fs";
 
 const page = readFileSync(process.argv[2], "utf8");

@@ -5,7 +5,7 @@ const DIGITS = 10;
 
 /** Return a function from an image (64 numbers from 0 to 1, by rows) to ten probabilities. */
 export async function loadModel(bytes) {
-  // the C library asks for files, of which a page has none: "bad file descriptor"
+  // the C library requests files, which a page does not have: "bad file descriptor"
   const missing = () => 8;
   const system = new Proxy({}, { get: () => missing });
   const { instance } = await WebAssembly.instantiate(bytes, { wasi_snapshot_preview1: system });

@@ -1,6 +1,6 @@
-"""Makes a page that reads digits in a browser: ``python examples/browser/run.py [PAGE.html]``.
+"""Make a page that reads digits in a browser: ``python examples/browser/run.py [PAGE.html]``.
 
-Needs the extra mlfc[cross], and Node for the check at the end. The page is one file, which opens without a server.
+Requires the extra mlfc[cross], and Node for the check at the end. The page is one file, which opens without a server.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ DIGITS = HERE.parent / "digits"
 
 
 def make_page() -> str:
-    """Return the page, with the model as WebAssembly in it."""
+    """Return the page with the model as embedded WebAssembly."""
     mod, params = mlfc.import_model(DIGITS / "digits.onnx")
     factory = mlfc.build(mod, target="c", params=params, module_name="digits")
     with tempfile.TemporaryDirectory() as folder:
@@ -33,7 +33,7 @@ def make_page() -> str:
 
 
 def main() -> None:
-    """Write the page, and let Node read held-out images by what is in it."""
+    """Write the page, and check its embedded model on held-out images with Node."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("page", nargs="?", type=Path, default=Path("digits.html"))
     page = parser.parse_args().page

@@ -1,9 +1,9 @@
-"""Writes `detector.onnx`: finds red, green and blue squares in pictures, with non-maximum suppression inside.
+"""Write `detector.onnx`: it finds red, green and blue squares in pictures and contains non-maximum suppression.
 
-Nothing is trained. Its convolution is set by hand: in windows of 12 x 12 pixels, every 2 pixels, it measures how much
-of each color there is, where its center lies, and how much of it touches the window's border. A square of side s has
-s^2 pixels, so its side is a square root. From there on it is any detector: boxes, scores, suppression, a gather of what
-is left. How many boxes that is depends on the picture.
+It is not trained: the weights of its convolution are set by hand. In windows of 12 x 12 pixels, every 2 pixels, the
+convolution measures the amount of each color, the position of its center, and the amount that touches the window's
+border. A square of side s has s^2 pixels, so its side is a square root. The rest is like any detector: boxes, scores,
+suppression, and a gather of the remaining boxes, whose number depends on the picture.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ IOU_THRESHOLD, SCORE_THRESHOLD = 0.3, 0.5
 
 
 def windows() -> np.ndarray:
-    """Return the weights of the convolution: per color how much is inside and on the border, then size, y and x."""
+    """Return the weights of the convolution: amount inside and on the border per color, then size, y and x."""
     kernel = np.zeros((COLORS + 3, COLORS, WINDOW, WINDOW), np.float32)
     offsets = np.arange(WINDOW) - (WINDOW - 1) / 2
     for color in range(COLORS):

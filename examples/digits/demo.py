@@ -34,7 +34,7 @@ class Result:
 
 
 def compile_model(model: Path, archive: Path) -> None:
-    """Do what ``mlfc compile MODEL -o ARCHIVE`` does."""
+    """Compile as ``mlfc compile MODEL -o ARCHIVE`` does."""
     mod, params = mlfc.import_model(model)
     factory = mlfc.build(mod, target="c", params=params, module_name=model.stem)
     mlfc.export_model_library_format(factory, archive)
@@ -43,7 +43,7 @@ def compile_model(model: Path, archive: Path) -> None:
 def quantized(images: npt.NDArray[np.float32], info: Any) -> npt.NDArray[Any]:
     """Return images in the layout and dtype of the model's input."""
     if info.dtype == "float32":
-        return images.transpose(0, 3, 1, 2)  # the ONNX model has channels first
+        return images.transpose(0, 3, 1, 2)  # the ONNX model is channels first
     return np.clip(np.round(images / info.scale + info.zero_point), -128, 127).astype(np.int8)
 
 

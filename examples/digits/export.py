@@ -33,7 +33,7 @@ def to_onnx(weights: Weights) -> bytes:
         )
         nodes.append(helper.make_node("Relu", [f"{name}_sum"], [f"{name}_out"], name=f"{name}_relu"))
         current, size = f"{name}_out", -(-size // stride)
-    # Flatten iterates over C, H, W here, over H, W, C in the network
+    # Flatten iterates over C, H, W here, and over H, W, C in the network
     dense = weights["dense"].reshape(size, size, -1, 10).transpose(2, 0, 1, 3).reshape(-1, 10)
     initializers.append(numpy_helper.from_array(np.ascontiguousarray(dense), "dense"))
     initializers.append(numpy_helper.from_array(weights["dense_bias"], "dense_bias"))
@@ -69,7 +69,7 @@ def activation_scale(values: Array) -> Scale:
 
 
 class TfliteWriter:
-    """Collects tensors and operators of one TFLite subgraph."""
+    """Collector of the tensors and operators of one TFLite subgraph."""
 
     def __init__(self) -> None:
         self.model = schema.ModelT()
@@ -144,7 +144,7 @@ def _layer(writer: TfliteWriter, name: str, weights: Weights, source: Scale, *, 
 
 
 def to_tflite(weights: Weights, x: Array, seen: Activations) -> bytes:
-    """Return the network as int8 TFLite, quantized after training by the activations in `seen`."""
+    """Return the network as int8 TFLite, quantized after training with the activation ranges in `seen`."""
     writer, int8 = TfliteWriter(), schema.TensorType.INT8
     scale = activation_scale(x)
     first = current = writer.tensor("image", (1, 8, 8, 1), int8, [scale])

@@ -1,7 +1,7 @@
-"""A small convolutional network in numpy: enough to train the example model from scratch.
+"""A small convolutional network in NumPy, sufficient to train the example model from scratch.
 
-Tensors are NHWC, convolution kernels HWIO. Layers: convolution 3x3 (8), convolution 3x3 stride 2 (16),
-dense (10); both convolutions use TFLite's SAME padding.
+Tensors are NHWC, convolution kernels HWIO. Layers: convolution 3x3 (8), convolution 3x3 stride 2 (16), dense (10); both
+convolutions use TFLite's SAME padding.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def softmax(logits: Array) -> Array:
 
 
 def _spread(gradient: Array, size: int, stride: int) -> Array:
-    """Add gradients of windows to the tensor they come from."""
+    """Scatter-add gradients of windows to the tensor from which they were taken."""
     before, after = same_padding(size, 3, stride)
     whole = np.zeros((len(gradient), size + before + after, size + before + after, gradient.shape[-1]), np.float32)
     rows, columns = gradient.shape[1:3]
@@ -98,7 +98,7 @@ def backward(weights: Weights, seen: Activations, labels: npt.NDArray[np.int64])
 
 
 def train(x: Array, labels: npt.NDArray[np.int64], *, epochs: int, seed: int) -> Weights:
-    """Train by Adam on shuffled batches of 64."""
+    """Train with Adam on shuffled batches of 64."""
     rng = np.random.default_rng(seed)
     weights = initial(rng)
     mean = {name: np.zeros_like(value) for name, value in weights.items()}

@@ -1,7 +1,9 @@
-"""Train the digits model and write digits.onnx, digits_int8.tflite and held_out.npz beside this file.
+"""Train the digits model and write digits.onnx, digits_int8.tflite and held_out.npz next to this file.
 
-Needs the development extras (scikit-learn for the data, ai-edge-litert for the TFLite schema):
+Requires the development extras (scikit-learn for the data, ai-edge-litert for the TFLite schema):
+
     pip install -e ".[dev]" && python examples/digits/train.py
+
 The data set is scikit-learn's copy of the UCI optical digits: 1,797 images of 8x8 pixels, values 0 to 16.
 """
 

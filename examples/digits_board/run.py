@@ -1,6 +1,6 @@
-"""Reads digits on an emulated Cortex-M4: ``python examples/digits_board/run.py``.
+"""Read digits on an emulated Cortex-M4: ``python examples/digits_board/run.py``.
 
-Needs the Arm compiler and QEMU. The model and its held-out images are those of examples/digits.
+Requires the Arm compiler and QEMU. The model and its held-out images are those of examples/digits.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def on_board(image: np.ndarray, folder: Path) -> np.ndarray:
 
 
 def main() -> None:
-    """Read two images here and on the board, and compare every bit."""
+    """Read two images on this machine and on the board, and compare every bit."""
     with np.load(DIGITS / "held_out.npz") as data:
         chosen = [int(np.argmax(data["labels"] == digit)) for digit in (3, 9)]
         images, labels = data["images"][chosen], data["labels"][chosen]

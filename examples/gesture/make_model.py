@@ -1,6 +1,6 @@
-"""Trains the model of this folder: ``python examples/gesture/make_model.py``; needs PyTorch.
+"""Train the model of this folder: ``python examples/gesture/make_model.py``; requires PyTorch.
 
-It takes one sample at a time. What it remembers, the state of its LSTM, goes in and out.
+The model takes one sample at a time. The state of its LSTM is an input and an output.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from onnx_file import save
 
 UNITS, STEPS, PARTS = 16, 45, 4
 UNSURE, TO_NOTICE = -100, 15
-"""The label, and the number, of samples after a change: nobody could know so soon."""
+"""Label and number of the ambiguous samples after each change of gesture."""
 
 
 def made(rng: np.random.Generator, count: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return movements of several gestures, one after the other, and what they are at each sample."""
+    """Return sequences of several gestures, and the label of each sample."""
     labels = rng.integers(0, len(GESTURES), (count, PARTS))
     moves = [np.concatenate([move(GESTURES[label], STEPS, rng) for label in row]) for row in labels]
     wanted = np.repeat(labels, STEPS, axis=1)
@@ -32,13 +32,13 @@ def made(rng: np.random.Generator, count: int) -> tuple[torch.Tensor, torch.Tens
 
 
 def from_pytorch(weights: np.ndarray) -> np.ndarray:
-    """Return an LSTM's weights in ONNX's order of gates (i, o, f, c), which is PyTorch's (i, f, c, o) otherwise."""
+    """Reorder an LSTM's weights from PyTorch's gate order (i, f, c, o) to ONNX's (i, o, f, c)."""
     i, f, c, o = np.split(weights, 4)
     return np.concatenate([i, o, f, c])
 
 
 def main() -> None:
-    """Train on whole movements, write the model of one step."""
+    """Train on sequences of gestures, and write the model of one step."""
     torch.manual_seed(0)
     torch.set_num_threads(1)
     rng = np.random.default_rng(0)

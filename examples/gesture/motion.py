@@ -1,4 +1,4 @@
-"""Moves a wrist: accelerations along three axes, 25 times a second."""
+"""Movements of a wrist: accelerations along three axes, 25 times a second."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ GESTURES = ("rest", "circle", "wave", "knock")
 
 
 def move(gesture: str, steps: int, rng: np.random.Generator) -> np.ndarray:
-    """Return accelerations in g, (steps, 3), of a gesture that somebody makes all the time."""
+    """Return accelerations in g, (steps, 3), of a continuously repeated gesture."""
     times = np.arange(steps) / RATE + rng.uniform(0, 5)
     pace, strength = rng.uniform(0.8, 1.25), rng.uniform(0.7, 1.3)
     turns = 2 * np.pi * pace * times

@@ -1,6 +1,6 @@
-"""Recognizes gestures sample by sample: ``python examples/gesture/run.py``.
+"""Recognize gestures sample by sample: ``python examples/gesture/run.py``.
 
-The state of the LSTM stays in the compiled model: a caller passes acceleration and gets gestures.
+The state of the LSTM stays in the compiled model: a caller passes accelerations and receives gestures.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import mlfc
 
 
 def main() -> None:
-    """Make some gestures one after the other, and print what is recognized once a second."""
+    """Generate a sequence of gestures, and print the recognized gesture once a second."""
     states = {"h_in": "h_out", "c_in": "c_out"}
     model = mlfc.compile(Path(__file__).with_name("model.onnx"), states=states, state_init="zeros")
     print(f"inputs: {', '.join(item.name for item in model.inputs)}")

@@ -1,4 +1,4 @@
-"""Trains the model of this folder, for a minute: ``python examples/keyword_spotting/make_model.py``; needs PyTorch."""
+"""Train the model of this folder in a minute: ``python examples/keyword_spotting/make_model.py``; requires PyTorch."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ BANDS, TAPS, HOP = 24, 192, 96
 
 
 def filters() -> np.ndarray:
-    """Return cosines and sines under a window for each band of hearing: they take the place of a spectrum."""
+    """Return windowed cosines and sines for each auditory band; they replace a spectrum."""
     edges = np.geomspace(150, 3800, BANDS)
     times = np.arange(TAPS) / RATE
     waves = np.concatenate([np.cos(2 * np.pi * edges[:, None] * times), np.sin(2 * np.pi * edges[:, None] * times)])
@@ -26,7 +26,7 @@ def filters() -> np.ndarray:
 
 
 class Model(nn.Module):
-    """Energies of bands over time, then two convolutions and an average."""
+    """Band energies over time, then two convolutions and an average."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,6 +1,6 @@
-"""Hears words in a recording: ``python examples/keyword_spotting/run.py [RECORDING.wav]``.
+"""Find words in a recording: ``python examples/keyword_spotting/run.py [RECORDING.wav]``.
 
-The recording has one channel of 16 bits at 8 kHz. Without one, a voice that the model has never heard is recorded.
+The recording has one channel of 16 bits at 8 kHz. By default, a voice that is not in the training data is generated.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ SURE = 0.9
 
 
 def record(path: Path) -> None:
-    """Write some seconds of speech, as a microphone would give them."""
+    """Write some seconds of speech like a microphone's recording."""
     rng = np.random.default_rng(2026)
     spoken = np.concatenate([say(word, rng) for word in ("silence", "yes", "stop", "silence", "go", "no")])
     with wave.open(str(path), "wb") as file:
@@ -39,7 +39,7 @@ def samples(path: Path) -> np.ndarray:
 
 
 def main() -> None:
-    """Slide a second over the recording, and print each word once."""
+    """Slide a one-second window over the recording, and print each word once."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("recording", nargs="?", type=Path)
     given = parser.parse_args().recording

@@ -1,13 +1,13 @@
-"""Says words: harmonics of a voice through the resonances of a mouth, and noise for what has no voice."""
+"""A word synthesizer: harmonics of a voice through the resonances of a mouth, and noise for unvoiced sounds."""
 
 from __future__ import annotations
 
 import numpy as np
 
 RATE = 8000
-WINDOW = RATE  # samples that the model hears at once: a second
+WINDOW = RATE  # samples of the model's window: one second
 WORDS = ("silence", "yes", "no", "stop", "go")
-# resonances of a sound in Hz, how loud the voice and the breath are, and its length in ms
+# resonances of a sound in Hz, loudness of voice and breath, and length in ms
 _SOUNDS = {
     "y": ((280, 2200, 3000), 0.7, 0.0, 60), "e": ((550, 1800, 2500), 1.0, 0.0, 140),
     "s": ((3000, 3500, 3800), 0.0, 0.5, 130), "n": ((250, 1300, 2200), 0.5, 0.0, 100),
@@ -19,7 +19,7 @@ _SPELLED = {"silence": "", "yes": "yes", "no": "nou", "stop": "stap", "go": "gou
 
 
 def say(word: str, rng: np.random.Generator) -> np.ndarray:
-    """Return one second with a word somewhere in it, by a voice and in a room that chance chooses."""
+    """Return one second with a word at a random position, by a random voice in a random room."""
     pitch, size, pace = rng.uniform(90, 230), rng.uniform(0.88, 1.15), rng.uniform(0.8, 1.3)
     pieces = [_sound(_SOUNDS[name], pitch * rng.uniform(0.95, 1.05), size, pace, rng) for name in _SPELLED[word]]
     spoken = np.concatenate(pieces) if pieces else np.zeros(1)

@@ -1,4 +1,4 @@
-"""Trains the model of this folder: ``python examples/language_model/make_model.py``; needs PyTorch.
+"""Train the model of this folder: ``python examples/language_model/make_model.py``; requires PyTorch.
 
 The model reads eight letters and writes forty. Each letter that it writes is the most likely one, and the input of the
 next step, so a board needs one call for a sentence.
@@ -22,13 +22,13 @@ UNITS, SIZE = 64, 12
 
 
 def from_pytorch(weights: np.ndarray) -> np.ndarray:
-    """Return a GRU's weights in ONNX's order of gates (z, r, h), which is PyTorch's (r, z, h) otherwise."""
+    """Reorder a GRU's weights from PyTorch's gate order (r, z, h) to ONNX's (z, r, h)."""
     r, z, h = np.split(weights, 3)
     return np.concatenate([z, r, h])
 
 
 def nodes() -> list:
-    """Return the graph: the prompt as one sequence, then a step for each letter."""
+    """Return the graph: the prompt as one sequence, then one step per letter."""
     node = helper.make_node
     gru = {"hidden_size": UNITS, "linear_before_reset": 1}
     made = [

@@ -1,6 +1,6 @@
-"""Writes sentences on an emulated microcontroller: ``python examples/language_model/run.py [--here]``.
+"""Write sentences on an emulated microcontroller: ``python examples/language_model/run.py [--here]``.
 
-Needs the Arm compiler and QEMU; --here runs the same model on this machine instead.
+Requires the Arm compiler and QEMU; --here runs the same model on this machine instead.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ BOARD = "mps2-an386"  # a Cortex-M4
 
 
 def on_board(prompt: np.ndarray, folder: Path) -> np.ndarray:
-    """Return what the model writes on the board, by ``mlfc run``."""
+    """Return the model's text from the board, by ``mlfc run``."""
     inputs, outputs = folder / "in.npz", folder / "out.npz"
     np.savez(inputs, prompt=prompt)
     command = [sys.executable, "-m", "mlfc", "run", MODEL, "--board", BOARD, "--inputs", inputs, "--outputs", outputs]
@@ -35,7 +35,7 @@ def on_board(prompt: np.ndarray, folder: Path) -> np.ndarray:
 
 
 def main() -> None:
-    """Give the model beginnings of sentences."""
+    """Complete the beginnings of sentences."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--here", action="store_true", help="run on this machine")
     parser.add_argument("--prompt", action="append", help=f"{PROMPT} letters; repeatable")

@@ -1,4 +1,4 @@
-"""What the model has read, and its alphabet."""
+"""The training text and its alphabet."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ the train stops at the small town. the ship sails over the sea. the wind blows f
 """
 ALPHABET = " .abcdefghijklmnopqrstuvwxyz"
 PROMPT, LENGTH = 8, 40
-"""Letters that go in and that come out."""
+"""Numbers of input and output letters."""
 
 
 def numbers(text: str) -> np.ndarray:
-    """Return the letters of a text by their places in the alphabet."""
+    """Return the letters of a text as indices into the alphabet."""
     return np.array([ALPHABET.index(letter) for letter in text.replace("\n", " ")], np.int64)
 
 
 def letters(places: np.ndarray) -> str:
-    """Return the text of such places."""
+    """Return the text of alphabet indices."""
     return "".join(ALPHABET[place] for place in places.reshape(-1))

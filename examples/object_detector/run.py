@@ -1,7 +1,7 @@
-"""Finds colored squares in a picture: ``python examples/object_detector/run.py``.
+"""Find colored squares in a picture: ``python examples/object_detector/run.py``.
 
-The model is examples/detector/make_model.py's: boxes, scores and non-maximum suppression are in it, and how many boxes
-come out depends on the picture.
+The model is that of examples/detector/make_model.py, which contains box decoding, scores and non-maximum suppression;
+the number of boxes depends on the picture.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Trains the model of this folder and quantizes it: ``python examples/person_detection/make_model.py``.
+"""Train the model of this folder and quantize it: ``python examples/person_detection/make_model.py``.
 
-Needs PyTorch and ONNX Runtime.
+Requires PyTorch and ONNX Runtime.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from onnx_file import save, weights_of
 
 
 class Model(nn.Module):
-    """A small network of the kind of MobileNet."""
+    """A small network in the style of MobileNet."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -36,7 +36,7 @@ class Model(nn.Module):
         self.last = nn.Linear(32, 2)
 
     def forward(self, picture: torch.Tensor) -> torch.Tensor:
-        """Return scores of no person and of one."""
+        """Return the scores for no person and for a person."""
         hidden = torch.relu(self.first(picture))
         hidden = torch.relu(self.point1(torch.relu(self.depth1(hidden))))
         hidden = torch.relu(self.point2(torch.relu(self.depth2(hidden))))

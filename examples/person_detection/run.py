@@ -1,6 +1,6 @@
-"""Looks for a person in pictures: ``python examples/person_detection/run.py [PICTURE.pgm ...]``.
+"""Look for a person in pictures: ``python examples/person_detection/run.py [PICTURE.pgm ...]``.
 
-A picture is a binary PGM file of 48 x 48 pixels. Without one, pictures are drawn that the model has never seen.
+A picture is a binary PGM file of 48 x 48 pixels. By default, pictures that are not in the training data are drawn.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def text_of(picture: np.ndarray) -> list[str]:
 
 
 def main() -> None:
-    """Print pictures side by side, and what the model says of each."""
+    """Print pictures side by side, and the model's answer for each."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("pictures", nargs="*", type=Path)
     given = parser.parse_args().pictures

@@ -1,4 +1,4 @@
-"""Draws small gray pictures with a person in them, or with something else."""
+"""Small drawn gray pictures with a person, or with something else."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def draw(kind: str, rng: np.random.Generator) -> np.ndarray:
 
 
 def centered(picture: np.ndarray) -> np.ndarray:
-    """Return a picture as the model takes it: around zero."""
+    """Return a picture as the model's input, centered around zero."""
     return (4 * picture - 2).astype(np.float32)
 
 

@@ -2,7 +2,7 @@
 
 The network is that of He et al., Deep Residual Learning for Image Recognition (2015), for images of 224 by 224 pixels
 and 1000 classes. Its weights are random, scaled so that values keep their magnitude from layer to layer: it recognizes
-nothing, but computes as much as a trained network.
+nothing, but has the computational cost of a trained network.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which files of mlfc the package ``mlfc-runtime`` has: of the checkout, or of the source distribution made of it."""
+"""The files of mlfc in the package ``mlfc-runtime``, from the checkout or the source distribution made from it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FILES = (
     "objfile",
     "runtime",
     "support",
-    # how `mlfc.load` and `mlfc.load_module` find out what a file is
+    # file type detection for `mlfc.load` and `mlfc.load_module`
     "archive/__init__.py",
     "archive/loading.py",
     "archive/read/__init__.py",
@@ -39,7 +39,7 @@ def version() -> str:
 
 
 class RuntimeFiles(BuildHookInterface[Any]):
-    """Adds the files."""
+    """Hook that adds the files."""
 
     PLUGIN_NAME = "custom"
 

@@ -1,4 +1,4 @@
-"""What tests under an emulator need, board by board."""
+"""Requirements of tests under an emulator, per board."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 from mlfc.micro.board.board import Board, find_board
 from tests.conftest import need
 
-# instructions of TFLite Micro with CMSIS-NN, the best of its settings, under QEMU 7.2 with gcc 12.2.1
+# instruction counts of TFLite Micro with CMSIS-NN in its fastest configuration, under QEMU 7.2 with gcc 12.2.1
 CMSIS_NN = {
     ("pretrainedResnet_quant", "mps2-an386"): 28_505_512, ("pretrainedResnet_quant", "mps3-an547"): 4_811_324,
     ("kws_ref_model", "mps2-an386"): 7_228_269, ("kws_ref_model", "mps3-an547"): 1_787_180,
@@ -17,7 +17,7 @@ CMSIS_NN = {
 
 
 def need_board(name: str) -> Board:
-    """Return a board, or skip with the Debian packages of what is missing to build for it and to run it."""
+    """Return a board, or skip with the Debian packages that are missing to build for it and to run it."""
     board = find_board(name)
     need(f"{board.toolchain.prefix}gcc", " ".join(board.toolchain.packages))
     if board.emulator:

@@ -20,11 +20,11 @@ from tests.projects import archive, expected_output, odd_archive, printed_output
 
 ARDUINO = Path("/usr/share/arduino/hardware/arduino/avr")
 BOARD = "arduino_mega"
-# as platform.txt of the core has it for the Mega; DECIMAL_DIG is what avr-gcc 5's float.h lacks for C++
+# as in the core's platform.txt for the Mega; avr-gcc 5's float.h does not define DECIMAL_DIG for C++
 MACHINE = ["-mmcu=atmega2560", "-DF_CPU=16000000L", "-DARDUINO=10819", "-DARDUINO_AVR_MEGA2560", "-DARDUINO_ARCH_AVR"]
 FLAGS = [*MACHINE, "-DDECIMAL_DIG=__DECIMAL_DIG__", "-Os", "-ffunction-sections", "-fdata-sections"]
 CPP = ["-std=gnu++11", "-fno-exceptions", "-fno-threadsafe-statics"]
-# of library.properties, by Arduino's library specification
+# in library.properties, by Arduino's library specification
 REQUIRED = ["name", "version", "author", "maintainer", "sentence", "paragraph", "category", "url"]
 STRICT = ["-Wall", "-Wextra", "-Werror"]
 
@@ -51,7 +51,7 @@ def built(source: Path, folder: Path, flags: list[str]) -> Path:
 
 
 def firmware(library: Path, core: list[Path], folder: Path) -> Path:
-    """Build the library and its sketch, which Arduino's builder gives the core's header."""
+    """Build the library and its sketch, to which Arduino's builder adds the core's header."""
     (sketch,) = (library / "examples").glob("*/*.ino")
     program = folder / "sketch.cpp"
     program.write_text(f"#include <Arduino.h>\n#line 1\n{sketch.read_text()}")
@@ -65,7 +65,7 @@ def firmware(library: Path, core: list[Path], folder: Path) -> Path:
 
 
 def said(elf: Path, until: str) -> str:
-    """Return what the firmware wrote to its serial port up to a line: it runs for ever."""
+    """Return the firmware's serial output up to a line; the firmware never ends."""
     command = [need("simavr", "simavr"), "-m", "atmega2560", "-f", "16000000", str(elf)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
         assert process.stdout is not None

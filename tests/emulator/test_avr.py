@@ -1,4 +1,4 @@
-"""Kernels on an 8-bit core, whose int has 16 bits: what the host computes, with the stack kept free of data."""
+"""Kernels on an 8-bit core with 16-bit int: the host's results, and data that never runs into the stack."""
 
 from __future__ import annotations
 
@@ -45,28 +45,28 @@ def test_convolutions_are_what_the_host_computes(name: str) -> None:
     made = emulated_factory(factory, need_board("arduino_mega"))
     run = made.measure(inputs)
     np.testing.assert_array_equal(run.outputs["y"], factory.runtime.run(inputs)["y"])
-    # no core multiplies and adds in less than a cycle
+    # every core needs at least one cycle per multiply-accumulate
     assert run.instructions is None
     assert run.cycles is not None
     assert run.cycles > sum(entry.macs for entry in made.operators)
 
 
-# of the 8 KiB; the rest is for the stack and what measures
+# of the 8 KiB; the rest is for the stack and the measuring code
 _RAM = 5600
 _TABLES = {"SOFTMAX": 1100, **dict.fromkeys(
     ("LOGISTIC", "TANH", "HARD_SWISH", "LEAKY_RELU", "ELU", "EXP", "ABS", "GELU"), 260)}  # fmt: skip
 
 
 def _ram(case: Case) -> int:
-    """Return about how much RAM an operator takes: its tensors, constants too, and tables."""
+    """Return the approximate RAM of an operator: its tensors, including constants, and its tables."""
     sizes = (int(np.prod(tensor.shape)) * np.dtype(tensor.dtype).itemsize for tensor in case.tensors)
     return sum(-(-size // 64) * 64 for size in sizes) + _TABLES.get(case.op.code, 0)
 
 
 def _images() -> list[list[Case]]:
-    """Return all quantized operators, in as few groups as the board's RAM allows."""
+    """Return all quantized operators in as few groups as the board's RAM allows."""
     groups: list[list[Case]] = []
-    left: list[int] = []  # of the RAM of each group
+    left: list[int] = []  # RAM left for each group
     for ram, case in sorted(((_ram(case), case) for case in quantized_cases(7, many=56)), key=lambda each: -each[0]):
         place = next((place for place, room in enumerate(left) if ram <= room), len(groups))
         if place == len(groups):
@@ -78,7 +78,7 @@ def _images() -> list[list[Case]]:
 
 
 IMAGES = _images()
-# an int that overflows ends the firmware
+# an int overflow ends the firmware
 _TRAPS = (
     "-O2 -fsanitize=signed-integer-overflow,shift,integer-divide-by-zero -fsanitize=float-cast-overflow "
     "-fsanitize-undefined-trap-on-error"
@@ -86,7 +86,7 @@ _TRAPS = (
 
 
 def _filled(inputs: dict[str, np.ndarray], end: str) -> dict[str, np.ndarray]:
-    """Return the inputs with all integers at one end of what they hold."""
+    """Return the inputs with all integers at the minimum or maximum of their dtype."""
     return {
         name: value if value.dtype.kind == "f" else np.full_like(value, getattr(np.iinfo(value.dtype), end))
         for name, value in inputs.items()
@@ -126,7 +126,7 @@ def test_rounding_to_even_is_what_the_host_computes() -> None:
     scale, zero = ir.const(np.float32(1.0)), ir.const(np.int32(0))
     outputs = {
         "rounded": lambda v: ir.call("round", [v["x"]]),
-        # ONNX's rounding of codes
+        # ONNX's rounding when it quantizes
         "codes": lambda v: ir.call("qnn.quantize", [v["x"], scale, zero], out_dtype="int8", rounding="TONEVEN"),
     }
     factory = mlfc.build(module_of({"x": x}, outputs), "c -mcpu=avr")

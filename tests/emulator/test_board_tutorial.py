@@ -1,4 +1,4 @@
-"""The tutorial for microcontrollers works as it stands, and its numbers are near those that come out."""
+"""The tutorial for microcontrollers works unchanged, and its numbers are near the measured ones."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _NUMBER = re.compile(r"\d[\d,]*(?:\.\d+)?")
 
 
 def words(text: str) -> list[str]:
-    """Return what stands between numbers, however wide columns are."""
+    """Return the words between numbers, regardless of column widths."""
     return _NUMBER.sub("N", text).split()
 
 
@@ -29,5 +29,5 @@ def test_the_page_as_it_stands(tmp_path: Path) -> None:
     for step in compared:
         assert step.expected is not None
         assert words(step.printed) == words(step.expected), step.commands
-        # a change of kernels or compiler moves them a little
+        # a change of kernels or compiler changes them slightly
         assert numbers(step.printed) == pytest.approx(numbers(step.expected), rel=0.3, abs=1), step.commands

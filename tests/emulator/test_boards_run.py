@@ -1,4 +1,4 @@
-"""Firmware under QEMU computes what LiteRT's reference kernels do, and tells what it took."""
+"""Firmware under QEMU matches LiteRT's reference kernels and reports its costs."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from mlfc.verify.litert import LiteRtReference
 from tests.emulator.conftest import need_board
 from tests.harness import built, edge_inputs, module_of, seeded_inputs
 
-# every model runs on the mps2-an386 or the mps3-an547, and one on the mps2-an385, where their memory is compared, in
-# test_memory_truth.py, and on this machine in tests/native; here the other boards run a model, and every family of
-# kernels convolutions
+# test_memory_truth.py runs every model on the mps2-an386 or the mps3-an547, and one on the mps2-an385, where it
+# compares their memory; tests/native runs them on the host. Here the other boards run one model, and every kernel
+# family runs convolutions.
 CASES = [("hello_world_int8", board) for board in ("microbit", "arduino_mega", "stm32vl_disco")]
 CASES += [("kws_ref_model", board) for board in ("mps2-an505", "qemu-riscv32", "host", "lm3s6965evb", "netduinoplus2")]
 CASES += [("pretrainedResnet_quant", "qemu-riscv32"), ("ad01_int8", "mps2-an500")]
@@ -50,7 +50,7 @@ def test_measures_are_the_same_every_time_and_add_up(models: Path) -> None:
     profiled = firmware(models / "kws_ref_model.tflite", "mps2-an386", profile=True).measure(inputs)
     assert len(profiled.operators) == len(made.operators)
     assert sum(profiled.operators) == pytest.approx(one.instructions, rel=0.01)
-    # a core runs at least an instruction for four multiply-accumulates
+    # a core runs at least one instruction per four multiply-accumulates
     assert one.instructions > sum(entry.macs for entry in made.operators) / 4
 
 
@@ -110,7 +110,7 @@ def test_every_layer_is_compared_on_the_board(models: Path, command: Callable[..
     model = models / "hello_world_int8.tflite"
     document = json.loads(command("verify", model, "--board", "mps3-an547", "--layers", "--samples", "1", "--json"))
     assert document["is_within"]
-    assert len(document["layers"]) == 3  # one a dense layer
+    assert len(document["layers"]) == 3  # one per dense layer
 
 
 def test_a_board_says_what_archives_are_compiled_for(

@@ -1,4 +1,4 @@
-"""Fused chains on emulated Cortex-M4 and M55, against the interpreter of loop-level code."""
+"""Fused chains on emulated Cortex-M4 and M55, compared with the interpreter of loop-level code."""
 
 from __future__ import annotations
 
@@ -14,17 +14,18 @@ pytestmark = pytest.mark.usefixtures("_arm")
 
 SEED = 12
 MOST_CHANNELS = 17
-"""A vector of the M55 has 16 bytes."""
+"""More than one M55 vector, which has 16 bytes."""
 BOARDS = {
     ("mps2-an386", "c"): "cortex-m4",
-    # what LLVM makes for the plainer core is layers, in test_dsp_on_boards.py, and functions, in test_llvm_firmware.py
+    # LLVM's code for the Cortex-M4 is tested with layers in test_dsp_on_boards.py, and with functions in
+    # test_llvm_firmware.py
     ("mps3-an547", "c"): "cortex-m55",
     ("mps3-an547", "llvm"): "cortex-m55",
 }
 
 
 def test_boards_compute_what_the_loops_mean() -> None:
-    """The interpreter's are those of the plainer core, for both: it takes most of the time."""
+    """Compare both cores with one interpretation of the Cortex-M4's code, as the interpreter takes most of the time."""
     chains = covering(SEED, MOST_CHANNELS)
     inputs = {var.name: array for chain in chains for var, array in zip(chain.variables, chain.inputs(), strict=True)}
     module = module_of(chains)

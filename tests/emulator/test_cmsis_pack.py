@@ -1,4 +1,4 @@
-"""CMSIS packs: the files that pack and solution name, built as they say, with stand-ins for what other packs bring."""
+"""CMSIS packs: the files that pack and solution list, built as described, with stand-ins for files of other packs."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ WARNINGS = ["-Wall", "-Wextra", "-Wpedantic", "-Werror"]
 
 
 def document(folder: Path, kind: str) -> dict[str, Any]:
-    """Return what stands under the one key of a file of CMSIS-Toolbox's."""
+    """Return the content of a CMSIS-Toolbox file below its single top-level key."""
     (content,) = yaml.safe_load((folder / f"{NAME}.{kind}.yml").read_text()).items()
     assert content[0] == kind.removeprefix("c")
     return content[1]
 
 
 def component(folder: Path, vendor: str = "mlfc") -> ElementTree.Element:
-    """Return the pack's one component, found as the layer names it."""
+    """Return the pack's single component, looked up by the name in the layer."""
     package = ElementTree.parse(folder / f"{vendor}.{NAME}.pdsc").getroot()
     assert (package.findtext("vendor"), package.findtext("name")) == (vendor, NAME)
     (found,) = package.iterfind("components/component")
@@ -40,7 +40,7 @@ def component(folder: Path, vendor: str = "mlfc") -> ElementTree.Element:
 
 
 def built(folder: Path, board: Board) -> Path:
-    """Build the solution's one project with GCC."""
+    """Build the solution's single project with GCC."""
     solution, made, layer = (document(folder, kind) for kind in ("csolution", "cproject", "clayer"))
     (target,), (entry,) = solution["target-types"], layer["components"]
     core = [f"-mcpu=cortex-{target['device'].removeprefix('ARMC').lower()}", "-mthumb"]

@@ -1,4 +1,4 @@
-"""Kernels for the DSP extension on emulated Cortex-M4 and M7: what the portable form computes on the host."""
+"""Kernels for the DSP extension on emulated Cortex-M4 and M7, compared with the portable form on the host."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.usefixtures("_arm", "unoptimized_builds")
 C = "c -mcpu=cortex-m4"
 LLVM = "llvm -mcpu=cortex-m4"
 
-# one for each way that a kernel is made
+# one layer per code path of the kernels
 FEW = (
     "1x1_stride", "1x1_tail_of_1", "dilated", "3x3_stride_asymmetric", "first_layer", "row_kernel", "one_pixel",
     "padding_beyond_kernel", "groups", "depthwise_stride", "depthwise_multiplier", "depthwise_dilated",
@@ -42,7 +42,7 @@ FEW = (
 
 @cache
 def layers(target: str, names: Iterable[str]) -> tuple[Factory, dict[str, np.ndarray]]:
-    """Return layers as one module, and inputs."""
+    """Return a module of layers, and its inputs."""
     inputs, bodies = {}, {}
     for name in names:
         case = ALL[name]
@@ -66,7 +66,7 @@ def on_this_machine() -> dict[str, np.ndarray]:
     ("target", "board", "cflags", "names"),
     [
         (C, "mps2-an386", "-O0", tuple(ALL)),
-        # what compilers make of a kernel depends on its kind, not on its sizes
+        # compilers treat kernels of one kind alike, regardless of sizes
         (C, "mps2-an386", "-O3", FEW),
         (LLVM, "mps2-an386", "-O3", FEW),
         ("c -mcpu=cortex-m7", "mps2-an500", "-Os", FEW),
@@ -95,15 +95,14 @@ def kernels_in_c() -> str:
 def test_cores_compile_their_form_without_warnings(cpu: str, tmp_path: Path) -> None:
     (tmp_path / "kernels.c").write_text(kernels_in_c())
     command = ["arm-none-eabi-gcc", "-O1", "-mthumb", f"-mcpu={cpu}", "-S", *WARNINGS, "kernels.c"]
-    # a prototype of a kernel stands in a module's header
+    # the prototypes of kernels are in the module's header
     subprocess.run(command, cwd=tmp_path, check=True)
     _, *functions = re.split(r"^kernel_\w+:$", (tmp_path / "kernels.s").read_text(), flags=re.MULTILINE)
     assert ["\tsmlad\t" in function for function in functions] == [cpu != "cortex-m3"] * 4
 
 
-# of kernels in C it is asserted where their memory is measured, in test_memory_truth.py, of those for MVE in
-# test_mve_on_boards.py, and of a model with all other kinds of layers on both where its outputs are compared, in
-# test_llvm_firmware.py
+# test_memory_truth.py asserts this for C kernels where it measures their memory, test_mve_on_boards.py for MVE kernels,
+# and test_llvm_firmware.py for a model with all other kinds of layers on both cores where it compares outputs
 def test_objects_take_two_thirds_of_the_instructions_of_the_best_other(models: Path) -> None:
     name, board = "ad01_int8", find_board("mps2-an386")
     made = emulated_factory(built(models / f"{name}.tflite", LLVM), board)

@@ -1,4 +1,4 @@
-"""Instructions and times of ``mlfc fit --emulate`` are those of runs on emulated boards."""
+"""Instructions and times of ``mlfc fit --emulate`` equal those of runs on emulated boards."""
 
 from __future__ import annotations
 

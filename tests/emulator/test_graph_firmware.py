@@ -1,4 +1,4 @@
-"""Firmware that runs graphs by the C runtime: the same outputs as everywhere, with parameters left in flash."""
+"""Firmware that runs graphs with the C runtime: the outputs of other executors, and parameters that stay in flash."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from tests.emulator.conftest import need_board
 from tests.harness import built, module_of, seeded_inputs
 
 WARNINGS = "-O1 -Wall -Wextra -Wpedantic -Werror"
-# every board starts in test_boards_run.py; the runtime, portable C, is told apart by what cores lack: a Cortex-M0 reads
-# no word that is not aligned, a Cortex-M55 has vectors, a RISC-V has other calls, and this machine has sanitizers; each
-# of them builds the runtime once, for one of the models here
+# test_boards_run.py starts every board. The runtime is portable C, so its boards differ in features: a Cortex-M0 does
+# not support unaligned words, a Cortex-M55 has vectors, RISC-V has another calling convention, and the host has
+# sanitizers. Each of them builds the runtime once, for one of the models here.
 CASES = [("kws_ref_model", "mps2-an386"), ("hello_world_int8", "microbit")]
 
 
@@ -49,7 +49,7 @@ def test_a_graph_takes_little_more_than_its_parts(models: Path) -> None:
     assert run.instructions < 1.02 * (other.instructions or 0)
     sizes = built(path, "c -mcpu=cortex-m4", "graph").code.sizes
     assert run.ram_bytes is not None
-    # no parameter is copied; tables of the executor and of the graph's text come in addition
+    # parameters are not copied; tables of the executor and of the graph's JSON come in addition
     assert run.ram_bytes < sizes.workspace + sizes.io + 20_000
     assert (run.flash_bytes or 0) > sizes.constants
 
@@ -64,7 +64,7 @@ def test_tvms_own_archive_runs(shared: Path) -> None:
 
 
 def checked_host() -> Board:
-    """Return this machine with sanitizers, which end firmware that does what C does not define."""
+    """Return the host board with sanitizers, which end firmware with undefined behaviour."""
     board = need_board("host")
     flags = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all")
     return replace(board, toolchain=replace(board.toolchain, flags=flags))

@@ -1,4 +1,4 @@
-"""Layers of int16 data, and of weights of four bits, on emulated Cortex-M4 and M55 against LiteRT and plain code."""
+"""Layers of int16 data and of 4-bit weights on emulated Cortex-M4 and M55, compared with LiteRT and portable code."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from tests.unit.test_tflite_ops import inputs_of, model_of
 pytestmark = pytest.mark.usefixtures("_arm", "quick_builds")
 
 _CONV = {"StrideH": 1, "StrideW": 1, "DilationHFactor": 1, "DilationWFactor": 1, "Padding": SAME}
-_SMALL, _LARGE = 1 << 20, 1 << 33  # of biases; large ones leave 32 bits
+_SMALL, _LARGE = 1 << 20, 1 << 33  # of biases; large ones exceed 32 bits
 
 
 @cache
 def _cases() -> tuple[Case, ...]:
-    """Return layers of each kind of window, of both widths of sums."""
+    """Return layers with each kind of window, for both accumulator widths."""
     c = Int16Cases(np.random.default_rng(1))
     for name, shape, filters, size, stride, groups in (
         ("same", (1, 7, 6, 16), 12, 3, 1, 1), ("first", (1, 9, 8, 3), 5, 3, 2, 1), ("point", (1, 5, 5, 24), 7, 1, 1, 1),

@@ -1,4 +1,4 @@
-"""A host drives emulated boards operator by operator, over their serial ports."""
+"""A host that drives emulated boards operator by operator over their serial ports."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ BOARD = find_board("mps2-an386")
 
 @pytest.fixture(autouse=True)
 def _quick_firmware(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the server be compiled in less time: what it does is tested, not how fast."""
+    """Compile the server with less optimization: tests check its behaviour, not its speed."""
     monkeypatch.setattr(drivers, "build_host_driven", partial(drivers.build_host_driven, cflags=FLAGS))
 
 
@@ -54,9 +54,9 @@ def test_outputs_and_instructions_are_those_of_the_whole_model(factory: Factory)
         np.testing.assert_array_equal(output, expected[tensor])
         np.testing.assert_array_equal(measured.outputs[tensor], expected[tensor])
     counts = [item.nanoseconds for item in measured.operators]
-    # to within the counter's tick and its interrupt: the same on any machine, however long the line takes
+    # within the counter's tick and its interrupt, on any machine and regardless of the speed of the line
     assert [item.nanoseconds for item in again.operators] == pytest.approx(counts, abs=150)
-    # the operators are those of firmware without a host; around each stand other calls and hooks
+    # the operators equal those of standalone firmware; only the calls and hooks around each one differ
     assert max(counts) > 20_000
     assert counts == pytest.approx(whole.measure(inputs).operators, abs=1000)
 
@@ -88,7 +88,7 @@ def test_the_command_counts_instructions_on_boards_of_the_other_uart(
 def test_a_module_compiled_ahead_of_time_runs_on_a_board(
     command: Callable[..., str], models: Path, tmp_path: Path
 ) -> None:
-    """As on the other core, in test_projects_run.py, but that the workspace, too, is in the memory that hosts share."""
+    """Check RISC-V as test_projects_run.py checks the other core, with the workspace also in host-shared memory."""
     name = "qemu-riscv32"
     need_board(name)
     archive, folder = tmp_path / "model.tar", tmp_path / "made"

@@ -1,4 +1,4 @@
-"""Every operator of firmware is compared, and one that the board computes wrongly is named by its original node."""
+"""Every operator of firmware is compared, and one that the board computes wrongly is reported by its original node."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ FAULTY = 2
 
 
 def with_wrong_weight(factory: Factory, operator: int) -> dict[str, Any]:
-    """Return the code with one byte of the weights of an operator changed."""
+    """Return the code with one changed byte in an operator's weights."""
     path = f"src/{factory.module_name}_lib1.c"
     text = to_bytes(factory.code.files[path]).decode()
     call = text.split(f"MLFC_TRACE_BEGIN({operator});")[1].split(";")[0]
@@ -40,9 +40,9 @@ def with_wrong_weight(factory: Factory, operator: int) -> dict[str, Any]:
 
 
 def faulty_board(factory: Factory, board: Board, **options: Any) -> EmulatedModule:
-    """As `emulated_factory`, with a fault that the board alone has, and built in less time."""
+    """Return `emulated_factory` with a fault that only the board has, built with less optimization."""
     faulty = replace(factory)
-    # the property is printed from the program unless it is known already
+    # a cached property, which would otherwise be printed from the program
     faulty.__dict__["code"] = replace(factory.code, files=with_wrong_weight(factory, FAULTY))
     return emulated_factory(faulty, board, cflags="-O1", **options)
 
@@ -89,7 +89,7 @@ def test_what_is_fetched_is_what_the_board_has(models: Path) -> None:
     names = list(layers.layers)
     for name in names[:FAULTY]:
         np.testing.assert_array_equal(there[name], here[name])
-    # one weight of one filter: that channel alone
+    # one weight of one filter is wrong, so only that channel differs
     wrong = (there[names[FAULTY]] != here[names[FAULTY]]).reshape(-1, here[names[FAULTY]].shape[-1])
     assert wrong.any(axis=0).sum() == 1
     assert names[FAULTY] in layers.unlike_host

@@ -1,4 +1,4 @@
-"""Firmware of LLVM's objects under QEMU computes what firmware of C does, and what LiteRT's reference kernels do."""
+"""Firmware of LLVM objects under QEMU matches firmware of C code and LiteRT's reference kernels."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def firmware(path: Path, board: str, **options: Any) -> EmulatedModule:
     [("kws_ref_model" if board in KWS else "hello_world_int8", board) for board in BOARDS],
 )
 def test_objects_give_what_the_reference_gives(name: str, board: str, models: Path) -> None:
-    """In two thirds of the instructions of the best other."""
+    """Check results, and that they take two thirds of the instructions of TFLite Micro with CMSIS-NN."""
     path = models / f"{name}.tflite"
     made, reference = firmware(path, board), LiteRtReference(path)
     for inputs in (seeded_inputs(made.inputs, 1), edge_inputs(made.inputs)[0]):
@@ -65,7 +65,7 @@ def test_objects_give_what_the_reference_gives(name: str, board: str, models: Pa
 
 @pytest.mark.parametrize("convention", ["softfp", "hard"])
 def test_floats_are_passed_as_the_objects_pass_them(convention: str) -> None:
-    """To functions of math.h, which take one float and two, and to kernels."""
+    """Check calls of unary and binary functions of math.h, and of kernels."""
     x = np.random.default_rng(1).standard_normal((3, 16)).astype(np.float32)
     weights = ir.const(np.random.default_rng(2).standard_normal((5, 16)).astype(np.float32))
 
@@ -85,7 +85,7 @@ def test_floats_are_passed_as_the_objects_pass_them(convention: str) -> None:
 
 def test_objects_run_behind_the_graph_executor(models: Path) -> None:
     path = models / "hello_world_int8.tflite"
-    # with the model, the board and the flags of test_graph_firmware.py, for which the runtime is built anyway
+    # with the model, the board and the flags of test_graph_firmware.py, which builds the same runtime
     factory = built_once(path, f"llvm {BOARDS['microbit']}", "graph")
     made, reference = emulated_factory(factory, need_board("microbit"), cflags=GRAPH_FLAGS), LiteRtReference(path)
     inputs = seeded_inputs(made.inputs, 1)
@@ -94,7 +94,7 @@ def test_objects_run_behind_the_graph_executor(models: Path) -> None:
 
 
 def placed(table: MemoryTable) -> list[tuple[str | None, int]]:
-    """Return where the workspace lies, and its bytes."""
+    """Return the region and the bytes of the workspace."""
     return [(row.region, row.nbytes) for row in table.rows if row.what == "workspace"]
 
 

@@ -1,4 +1,4 @@
-"""On a board, pools and constants are at addresses of their memories, and nothing else changes."""
+"""Pools and constants on a board are at addresses in their memories, without other effects."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from tests.emulator.conftest import need_board
 from tests.harness import seeded_inputs
 
 MODEL = Path(__file__).resolve().parents[2] / "examples" / "digits" / "digits_int8.tflite"
-# board, its fast RAM, its other RAM, its fast flash, its other one
+# board, its fast RAM, its other RAM, its fast flash, its other flash
 BOARDS = [("mps3-an547", "dtcm", "ram", "itcm", "code"), ("mps2-an386", "ram", "psram", "flash", None)]
 
 
 class Firmware(BuiltFirmware):
-    """Firmware in a folder of the test's, so that other tools can read it."""
+    """Firmware in a given folder, so that other tools can read it."""
 
     def __init__(self, factory: Factory, board: Board, folder: Path) -> None:
         details = module_info(factory)
@@ -48,7 +48,7 @@ def symbols(made: Firmware, board: Board) -> Iterator[tuple[str, int]]:
 
 
 def places(made: Firmware, board: Board, start: str) -> set[str]:
-    """Return the names of the memories in which the symbols lie whose names begin so."""
+    """Return the names of the memories that contain the symbols whose names begin with `start`."""
     found = [address for name, address in symbols(made, board) if name.startswith(start)]
     return {next(item.name for item in board.memories if item.origin <= at < item.end) for at in found}
 
@@ -85,7 +85,7 @@ def test_constants_lie_in_memories_of_their_names(
 ) -> None:
     board = need_board(name)
     made = firmware(board, tmp_path, constants=[ConstantPool(slow, 1500), ConstantPool(flash)])
-    # what is in RAM is copied there from flash by the start-up code
+    # the start-up code copies the content of RAM from flash
     assert places(made, board, "constant_conv2d") == {slow, flash}
     check(made)
     if other is not None:

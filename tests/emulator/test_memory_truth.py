@@ -1,4 +1,4 @@
-"""What is promised of memory before a build is what the linker finds, and what the stack turns out to take."""
+"""Memory predictions before a build, compared with the linker's sizes and the measured stack."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tests.unit.test_cli import succeeded
 BOARDS = ("mps2-an386", "mps3-an547")
 DIGITS = Path(__file__).resolve().parents[2] / "examples" / "digits" / "digits_int8.tflite"
 MODELS = ("hello_world_int8", "kws_ref_model", "ad01_int8")
-# the painter leaves so much unpainted
+# bytes of stack that the painter leaves unpainted
 UNPAINTED = 64
 
 
@@ -39,8 +39,8 @@ def firmware(path: Path, board: str, cflags: str) -> EmulatedModule:
     return emulated_factory(built(path, chosen.target), chosen, cflags=cflags)
 
 
-# at the level that ships the small models on both cores, and a large one; the other levels change frames, of which one
-# model has all kinds
+# Small models at the default level on both cores, and a large one. Other levels change stack frames, for which one
+# model has all kinds.
 CASES = [(name, board, "-O3") for name in MODELS for board in BOARDS]
 CASES += [("vww_96_int8", "mps3-an547", "-O3")]
 CASES += [("kws_ref_model", "mps2-an386", "-Os"), ("kws_ref_model", "mps3-an547", "-O0")]
@@ -51,7 +51,7 @@ CASES += [("kws_ref_model", "mps2-an385", "-O3")]
 def test_promises_are_kept_and_the_painted_stack_is_within_the_bound(
     name: str, board: str, cflags: str, models: Path
 ) -> None:
-    """And what comes out is what the reference gives, in two thirds of the instructions of the best other."""
+    """Also check the outputs, and that they take two thirds of the instructions of TFLite Micro with CMSIS-NN."""
     path = models / f"{name}.tflite"
     made, reference = firmware(path, board, cflags), LiteRtReference(path)
     before, after = made.memory()
@@ -69,7 +69,7 @@ def test_promises_are_kept_and_the_painted_stack_is_within_the_bound(
             assert run.stack_bytes < 1536
         painted = run.stack_bytes
         assert painted <= max(bound + interrupt_bytes(made.board), UNPAINTED)
-    # the way that is taken is the deepest one, but for what a branch that these inputs do not take would add
+    # the path taken is the deepest one, except for a branch that these inputs do not take
     assert bound <= painted + 32
 
 
@@ -137,7 +137,7 @@ def test_the_compiler_says_the_same_frames_as_the_machine_code(models: Path) -> 
     with trial_build(factory.code.files, ["tvmgen_model_run"], board, ["-Os"]) as folder:
         machine = read_functions(disassembled(folder / TRIAL_ELF, board), RULES["cortex-m"])
         stated = frame_sizes(folder)
-    # functions in assembler, of which the compiler knows nothing: nine registers, and thirteen
+    # assembler functions, which the compiler has no frame sizes for: nine registers, and thirteen
     assert (machine["mlf_dots1"].frame, machine["mlf_dots2"].frame) == (36, 52)
     compared = [name for name in stated.keys() & machine.keys() if not name.startswith("mlf_dots")]
     assert len(compared) > 5
@@ -146,7 +146,7 @@ def test_the_compiler_says_the_same_frames_as_the_machine_code(models: Path) -> 
 
 @pytest.mark.parametrize("name", ["mps2-an385", "microbit", "qemu-riscv32"])
 def test_calls_of_the_compilers_own_are_counted(name: str) -> None:
-    """On a core without floating point, a product is a call of a library, which no call graph of a compiler shows."""
+    """Count library calls for float arithmetic on cores without an FPU; the compiler's call graph omits them."""
     if name == "qemu-riscv32":
         need("qemu-system-riscv32", "qemu-system-misc")
         need("riscv64-unknown-elf-gcc", "gcc-riscv64-unknown-elf picolibc-riscv64-unknown-elf")
@@ -211,7 +211,7 @@ def test_what_does_not_fit_is_said_before_and_after_linking(models: Path, tmp_pa
         emulated_factory(factory, board(0x40000, plan.workspace, 1024))
     with pytest.raises(BudgetError, match=r"of 'flash' by .* bytes: constants .*the largest: "):
         emulated_factory(factory, board(plan.constants - 1, 0x40000, 1024))
-    # the constants fit, the code does not: the linker says so
+    # the constants fit, the code does not, as the linker reports
     with pytest.raises(BudgetError, match=r"'flash' by .* bytes; the largest: model_lib1.c.o .*conv2d_\d+_weights"):
         emulated_factory(factory, board(plan.constants + 4096, 0x40000, 1024))
     with pytest.raises(BudgetError, match="what the project reserves for its stack"):
@@ -232,7 +232,7 @@ def test_command_line(models: Path, tmp_path: Path) -> None:
     assert memory["differences"] == []
     linked = {row["what"]: row["bytes"] for row in memory["linked"]["rows"] if row["region"] == "code"}
     assert linked[CONSTANTS] == rows[CONSTANTS]
-    # the budget counts the stack: inputs, outputs and workspace alone would fit
+    # the budget includes the stack: inputs, outputs and workspace alone would fit
     needed = rows[WORKSPACE] + rows[IO]
     refused = run_mlfc("compile", model, "--board", "mps3-an547", "--ram", needed + 50, "-o", "no.tar", cwd=tmp_path)
     assert refused.returncode == 1

@@ -1,4 +1,4 @@
-"""Kernels for MVE on an emulated Cortex-M55: what the portable form computes on the host, in few instructions."""
+"""Kernels for MVE on an emulated Cortex-M55: the results of the portable form on the host, in few instructions."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ def check(module: ir.IRModule, inputs: dict[str, np.ndarray], cflags: str = "-O3
     """Compare every output on the emulated core with the host's."""
     factory = mlfc.build(module, find_board(BOARD).target, module_name="model")
     expected = factory.runtime.run(inputs)
-    # compilers' flags do not change objects
+    # compiler flags do not affect LLVM's objects
     by_llvm = [mlfc.build(module, LLVM, module_name="model")] if cflags == "-O3" else []
     for made in (factory, *by_llvm):
         for name, output in emulated_factory(made, find_board(BOARD), cflags=cflags).run(inputs).items():
             np.testing.assert_array_equal(output, expected[name], err_msg=name)
 
 
-# one for each way that a kernel is made
+# one layer per code path of the kernels
 FEW = (
     "1x1_odd_plane", "1x1_stride", "1x1_few_channels", "3x3", "3x3_stride", "10x4", "one_channel",
     "depthwise_odd_channels", "depthwise_lowest_weight", "depthwise_one_tap", "depthwise_large_kernel",
@@ -44,7 +44,7 @@ FEW = (
     ("zero", "rounding", "scale", "cflags", "names"),
     [
         (-128, "DOUBLE", 0.01, "-O3", tuple(LAYERS)),
-        # what compilers and roundings make of a kernel depends on its kind, not on its sizes
+        # compilers and roundings treat kernels of one kind alike, regardless of sizes
         (127, "DOUBLE", 3.0, "-Os", FEW),
         (3, "SINGLE", 0.01, "-O0", FEW),
     ],
@@ -68,7 +68,7 @@ def test_layers_are_what_the_host_computes(
 
 
 def rebuilt(expr: ir.Expr, replaced: dict[int, ir.Expr]) -> ir.Expr:
-    """Return the expression over other variables."""
+    """Return the expression with replaced variables."""
     if id(expr) not in replaced and isinstance(expr, ir.Call):
         arguments = [rebuilt(arg, replaced) for arg in expr.args]
         replaced[id(expr)] = ir.call(expr.op.name, arguments, **expr.attrs)
@@ -77,7 +77,7 @@ def rebuilt(expr: ir.Expr, replaced: dict[int, ir.Expr]) -> ir.Expr:
 
 @pytest.mark.parametrize("rounding", ["DOUBLE", "SINGLE"])
 def test_every_rounding_of_ties_and_extremes(rounding: str) -> None:
-    """Channels have shifts from far left to far right, and multiples of half a unit as values."""
+    """Use channels with shifts from far left to far right, and multiples of half a unit as values."""
     scales = np.asarray([2.0**-power for power in range(-3, 29)], np.float32) * np.float32(0.75)
     rng = np.random.default_rng(0)
     halves = np.arange(-300, 300)[:, None] / (2 * scales.astype(np.float64))
@@ -100,8 +100,8 @@ def test_every_rounding_of_ties_and_extremes(rounding: str) -> None:
     check(module_of({"x": x}, bodies), {"x": x})
 
 
-# of kernels in C it is asserted where their memory is measured, in test_memory_truth.py, and of a model with all other
-# kinds of layers where its outputs are compared, in test_llvm_firmware.py
+# test_memory_truth.py asserts this for C kernels where it measures their memory, and test_llvm_firmware.py for a model
+# with all other kinds of layers where it compares outputs
 def test_objects_take_two_thirds_of_the_instructions_of_the_best_other(models: Path) -> None:
     name = "pretrainedResnet_quant"
     made = emulated_factory(built(models / f"{name}.tflite", LLVM), find_board(BOARD))

@@ -1,4 +1,4 @@
-"""Generated projects, built by their own build systems and run under QEMU, compute what LiteRT's reference does."""
+"""Generated projects, built by their build systems and run under QEMU, match LiteRT's reference kernels."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from tests.harness import seeded_inputs
 from tests.unit.test_cli import mlfc, succeeded
 
 MODEL = "hello_world_int8.tflite"
-# both templates have a board's flags from the same place; the Makefile is that of the firmware of the other tests here,
-# and CMake builds for the mps2-an386 where test vectors are checked
+# Both templates read a board's flags from the same place. The Makefile is that of the other firmware tests here, and
+# the test of test vectors builds for the mps2-an386 with CMake.
 CASES = [("makefile", "mps2-an386"), ("cmake", "qemu-riscv32"), ("makefile", "arduino_mega")]
 
 
@@ -37,7 +37,7 @@ QUICK = ("--option", "cflags=-O1")
 
 
 def made(folder: Path, model: Path, template: str, board: str, *more: str, build: Sequence[str] = ()) -> str:
-    """Make and build a project; return its path."""
+    """Create and build a project; return its path."""
     tools(board, template)
     succeeded("project", "create", model, "made", "--template", template, "--board", board, *more, cwd=folder)
     succeeded("project", "build", "made", *build, cwd=folder)
@@ -50,7 +50,7 @@ def inputs_of(project: Path) -> list[TensorInfo]:
 
 
 def assert_outputs(path: Path, expected: Mapping[str, Any]) -> None:
-    """Fail unless the file's arrays are the reference's of the same names."""
+    """Fail unless the file's arrays equal the reference's of the same names."""
     with np.load(path) as outputs:
         assert len(outputs) == 1
         for name in outputs:
@@ -59,7 +59,7 @@ def assert_outputs(path: Path, expected: Mapping[str, Any]) -> None:
 
 @pytest.mark.parametrize(("template", "board"), CASES)
 def test_a_project_computes_what_the_reference_does(models: Path, tmp_path: Path, template: str, board: str) -> None:
-    """And a build says what memory it takes."""
+    """Also check that a build reports its memory."""
     tools(board, template)
     model, project = models / MODEL, "made"
     succeeded("project", "create", model, project, "--template", template, "--board", board, cwd=tmp_path)
@@ -105,7 +105,7 @@ def test_a_host_drives_a_project_by_its_server(models: Path, tmp_path: Path) -> 
 def test_firmware_that_does_not_fit_says_by_how_much(models: Path, tmp_path: Path) -> None:
     tools("mps2-an386", "cmake")
     board = tmp_path / "tight.toml"
-    # the plan's bytes fit, and the code beside them does not
+    # the planned bytes fit, but not with the code
     board.write_text(find_board("mps2-an386").text.replace("bytes = 0x00400000", "bytes = 0x00001000", 1))
     for template in ("makefile", "cmake"):
         command = ("project", "create", models / MODEL, template, "--template", template, "--board", board)
@@ -126,7 +126,7 @@ def test_firmware_for_boards_that_nothing_emulates_is_built(models: Path, tmp_pa
     result = mlfc("project", "run", project, cwd=tmp_path)
     assert result.returncode == 2
     assert f"board '{board}' has no known emulator" in result.stderr
-    if shutil.which(tool["arguments"][0]) is None:  # else it would look for a board
+    if shutil.which(tool["arguments"][0]) is None:  # otherwise it would look for a board
         missing = mlfc("project", "flash", project, cwd=tmp_path)
         assert f"{tool['arguments'][0]} is not on the PATH. {tool['install']}" in missing.stderr
 
@@ -134,7 +134,7 @@ def test_firmware_for_boards_that_nothing_emulates_is_built(models: Path, tmp_pa
 def test_the_commands_of_the_page_work(models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tools("mps2-an386", "makefile")
     monkeypatch.chdir(tmp_path)
-    shutil.copy(models / MODEL, "kws.tflite")  # a smaller one than the page's does
+    shutil.copy(models / MODEL, "kws.tflite")  # a smaller model suffices
     np.savez("in.npz", np.zeros((1, 1), np.int8))
     page = (Path(__file__).parents[2] / "docs" / "how-to" / "firmware-projects.md").read_text()
     blocks = [

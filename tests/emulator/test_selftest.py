@@ -1,4 +1,4 @@
-"""Firmware that checks an archive's test vectors: it passes, and it fails where a weight or a vector is wrong."""
+"""Firmware that checks an archive's test vectors: it passes, but fails if a weight or a vector is wrong."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.native.extracted import imported, make
 from tests.state_models import FEATURES, GRU_STATES, WIDTH, gru, gru_steps
 from tests.unit.test_cli import mlfc as run_mlfc
 
-# what this machine computes is not what is tested here
+# results on the host are not tested here
 pytestmark = pytest.mark.usefixtures("unoptimized_builds")
 
 
@@ -58,7 +58,7 @@ def test_code_for_another_core_runs_with_a_warning(models: Path, tmp_path: Path)
 
 
 def test_floats_are_allowed_the_tolerance_of_the_archive(models: Path) -> None:
-    """The model is hybrid, and its convolutions sum floats in the order of the core's own kernels."""
+    """Use a hybrid model, whose convolutions sum floats in the order of the core's own kernels."""
     found = run_selftest(models / "kws_ref_model_float32.tflite", find_board("mps2-an500"), cflags="-O1")
     assert found.passed
     assert re.fullmatch(r"PASS 3 of 3, largest difference \S+", found.lines[-1])
@@ -91,7 +91,7 @@ def test_the_command_line_fails_where_a_vector_is_wrong(
         contents = {member.name: (member, source.read()) for member in tar if (source := tar.extractfile(member))}
     vectors, metadata = (next(name for name in contents if name.endswith(end)) for end in ("_vectors.c", "data.json"))
     right = contents[vectors][1]
-    # of the same length and with its hash: archives know both of their files
+    # with the same length and a matching hash, both of which archives record
     wrong = re.sub(rb"\d(?=,\n    \},\n  \},\n\};)", lambda match: b"1032547698"[int(match[0]) :][:1], right)
     known = contents[metadata][1].replace(sha256(right).hexdigest().encode(), sha256(wrong).hexdigest().encode())
     with tarfile.open(tmp_path / "broken.tar", "w") as tar:
@@ -101,7 +101,7 @@ def test_the_command_line_fails_where_a_vector_is_wrong(
     assert result.returncode == 1, result.stderr
     assert result.stdout.splitlines()[-1] == "FAIL 1 of 2, largest difference 1"
     assert f"mlfc verify MODEL {advice}" in result.stderr
-    # the advice works there
+    # the advised command works
     arguments = [str(models / "hello_world_int8.tflite"), *shlex.split(advice), "--samples", "1"]
     advised = run_mlfc("verify", *arguments, cwd=tmp_path)
     assert advised.returncode == 0, advised.stderr
@@ -126,7 +126,7 @@ def test_vectors_of_a_model_with_state_are_steps(tmp_path: Path) -> None:
     assert len(found.lines) == 4
     first = gru_steps([np.zeros((1, FEATURES), np.float32)], begin["h_in"])[0][0]
     firmware = emulated_archive(archive, find_board("mps2-an386"))
-    for _ in range(2):  # firmware begins anew each time it starts
+    for _ in range(2):  # firmware starts with the initial state each time
         np.testing.assert_allclose(firmware.run({"x": np.zeros((1, FEATURES), np.float32)})["y"], first, atol=1e-5)
     planned, linked = firmware.memory()
     assert planned.total(STATE, "ram") == linked.total(STATE, "ram") == 4 * WIDTH

@@ -1,4 +1,4 @@
-"""Start-up code and linker scripts: what lies where, what is loaded, and what firmware that goes wrong says."""
+"""Start-up code and linker scripts: section addresses, loaded data, and messages of firmware that fails."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ def built(folder: Path, board: Board, main: str, cflags: str = "-O2") -> Path:
 
 
 def regions_main(board: Board) -> str:
-    """Return a program that reports where its arrays lie, and fails where one has not its contents.
+    """Return a program that reports the addresses of its arrays, or 0 for one with wrong content.
 
-    Sizes are odd, so that what follows must be aligned again.
+    Sizes are odd, so that the following array must be aligned again.
     """
     lines, checks = [REPORTED], []
     for number, name in enumerate([*(item.name for item in board.memories), "elsewhere"]):
@@ -87,12 +87,11 @@ def test_start_up_takes_few_instructions(name: str, models: Path) -> None:
     made = emulated_factory(compiled(models / "hello_world_int8.tflite", board.target), board)
     startup = made.measure(seeded_inputs(made.inputs, 0)).startup_instructions
     assert startup is not None
-    # at least a load, a store and a branch for each word of data
+    # start-up needs at least a load, a store and a branch per word of data
     assert 0 < startup < 400
 
 
-# passes of a loop of 64 instructions, most of which take an emulator no time; 11 million take longer than 24 bits of
-# ticks
+# Iterations of a loop of 64 instructions, most of which take an emulator no time; 11 million overflow 24 bits of ticks.
 PASSES = {"mps2-an386": 11_000_000, "mps2-an385": 32_000, "mps2-an500": 32_000, "mps2-an505": 32_000}
 PASSES |= {"mps3-an547": 32_000, "microbit": 32_000, "qemu-riscv32": 32_000}
 
@@ -118,25 +117,26 @@ int main(void) {{
     assert board.emulator is not None
     assert board.emulator.instructions_per_tick is not None
     instructions = int((tmp_path / REPORT).read_text()) * board.emulator.instructions_per_tick
-    # a tick stands for up to 63 instructions, and the handler of overflows takes some
+    # a tick is up to 63 instructions, and the overflow handler takes some
     assert instructions == pytest.approx(64 * passes, rel=1e-6, abs=150)
 
 
-# nothing answers at these addresses
+# unmapped addresses
 NOWHERE = {"mps2-an386": 0xF0000000, "mps3-an547": 0xF0000000, "microbit": 0x60000000, "qemu-riscv32": 0x4}
 NAMES = ("bad address", "no instruction", "hang", "restart", "stack outside")
 CORTEX = BARE[:3]
 
 
 def misbehaving(folder: Path, board: Board, what: str) -> Path:
-    """Return the folder of firmware that does what it reads; one program of a board does all."""
+    """Return the folder of firmware that fails in the way that it reads; one program per board contains all ways."""
     deeds = ["", "for (volatile int never = 0; never == 0;) { }"]
-    if board.arch == "avr":  # one that hangs is all that is asked of it
+    if board.arch == "avr":  # only the hang is tested on AVR
         main = f"int main(void) {{ {deeds[1]} return 0; }}\n"
         return built(folder, board, main)
     deeds[0] = f"volatile uintptr_t place = {NOWHERE.get(board.name, 0)}U; (void)*(volatile int *)place;"
     if board.arch == "cortex-m":
-        # where this can be written, as on the M4's board, an interrupt finds that it holds nothing: that of the counter
+        # Where this address accepts writes, as on the M4's board, the push does not fault. The counter's interrupt,
+        # pended here, then fails because the memory has not kept the pushed registers.
         load = f"ldr r0, ={board.ram.origin - 64:#x}; ldr r1, =0xE000ED04; ldr r2, =0x04000000"
         move = f"{load}; mov sp, r0; push {{r0}}; str r2, [r1]"
         deeds.insert(1, '__asm volatile("udf #0");')
@@ -179,7 +179,7 @@ def test_faults_are_said_with_their_place(fault: str, name: str, tmp_path: Path)
 def test_hangs_are_said(name: str, tmp_path: Path) -> None:
     board = need_board(name)
     misbehaving(tmp_path, board, "hang")
-    # it hangs for ever, however long it is waited for
+    # it never ends, regardless of the timeout
     with pytest.raises(RunError, match=rf"{name}: the firmware did not end within 0\.2 seconds"):
         emulate(tmp_path, board, 0.2)
 
@@ -205,7 +205,7 @@ def test_a_stack_that_runs_out_is_said(name: str, executor: str, models: Path) -
     board = need_board(name)
     model = "hello_world_int8" if executor == "graph" else "kws_ref_model"
     factory = compiled(models / f"{model}.tflite", board.target, executor)
-    # the graph's runtime is that of test_graph_firmware.py, and is built once
+    # the same graph runtime as in test_graph_firmware.py, so it is built once
     cflags = GRAPH_FLAGS if executor == "graph" else "-O1"
     made = emulated_factory(factory, replace(board, stack_bytes=256), cflags=cflags)
     with pytest.raises(RunError, match="stack ran out"):
@@ -249,7 +249,7 @@ def test_a_missing_emulator_is_said_with_its_package(tmp_path: Path) -> None:
 
 
 def test_a_region_of_ones_own_is_used(tmp_path: Path) -> None:
-    """A file of a board decides, not the code: here a second RAM is made of the first one's end."""
+    """Use a board whose description splits a second RAM off the end of the first one."""
     board = need_board("mps2-an386")
     split = replace(
         board,

@@ -1,4 +1,4 @@
-"""Tuning for a board by the instructions that its emulator counts."""
+"""Tuning for a board by the instruction counts of its emulator."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_instructions_of_candidates_are_counted_and_their_results_compared(tmp_p
     assert plain.ratio > 1.5 > unrolled.ratio > 1.0, "the plain loops take the most instructions, then short turns"
     assert first.cost is not None
     assert first.cost == int(first.cost)
-    # the same through the front door; the log names the board
+    # the same through the public function; the log names the board
     log = tmp_path / "tune.jsonl"
     found = tune(DIGITS, output=log, board=board, trials=1)
     assert found.is_complete

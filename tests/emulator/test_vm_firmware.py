@@ -1,4 +1,4 @@
-"""Dynamic models on emulated microcontrollers, without a heap, on test vectors."""
+"""Dynamic models on emulated microcontrollers, without a heap, with test vectors."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ from tests.vm_models import expected, two_layers
 
 Array = npt.NDArray[Any]
 
-# what this machine computes is not what is tested here
+# results on the host are not tested here
 pytestmark = pytest.mark.usefixtures("unoptimized_builds")
 BOARD = "mps2-an386"
 
 
 @pytest.fixture(scope="module")
 def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return an archive for the board's core: the least rows, the most, and some between them."""
+    """Return an archive for the board's core, with the smallest and largest number of rows and one in between."""
     module, params = two_layers(4)
     factory = mlfc.build(module, find_board(BOARD).target, params, executor="vm", module_name="net")
     path: Path = mlfc.export_model_library_format(factory, tmp_path_factory.mktemp("vm") / "net.tar", test_vectors=3)
@@ -138,7 +138,7 @@ def inputs_of(kind: str, sizes: tuple[int, ...]) -> dict[str, Array]:
     ],
 )
 def test_open_models_equal_onnxruntime_and_keep_their_promises(board: str, kind: str) -> None:
-    """Memory to the byte, and the painted stack within the bound that is known before the build."""
+    """Check memory to the byte, and that the painted stack is within the bound known before the build."""
     if board == "qemu-riscv32":
         need("qemu-system-riscv32", "qemu-system-misc")
         need("riscv64-unknown-elf-gcc", "gcc-riscv64-unknown-elf picolibc-riscv64-unknown-elf")
@@ -220,7 +220,7 @@ def test_errors_before_a_run_and_of_a_run_are_those_of_the_host(
     said = r"'batch' \(1 to 4, the same wherever it is\) on axis 0, got "
     with pytest.raises(InputError, match=f"{said}5"):
         made.run({"n": np.array(1), "x": np.zeros((5, 4), np.float32)})
-    # what nobody has checked before the board finds out, and hands over
+    # the board checks what the host has not checked, and reports it
     monkeypatch.setattr(emulator, "require_fitting", lambda *_: None)
     with pytest.raises(InputError, match=f"{said}0"):
         made.run({"n": np.array(1), "x": np.zeros((0, 4), np.float32)})
@@ -236,10 +236,10 @@ def test_command_line_runs_an_open_model_on_a_board(archive: Path, tmp_path: Pat
     rows = counted["operators"]
     assert sorted(row["function"] for row in rows) == sorted(item["function"] for item in known)
     assert all(row["instructions"] > 0 for row in rows)
-    # three rows through layers of 8 to 16 and 16 to 4 numbers
+    # three rows through dense layers 8x16 and 16x4
     assert sorted(row["macs"] for row in rows) == [0, 3 * 16 * 4, 3 * 8 * 16]
     assert sum(row["share"] for row in rows) == pytest.approx(1)
-    # what the hooks take beside reading the counter is not in it
+    # the cost of the hooks, apart from reading the counter, is excluded
     assert sum(row["instructions"] for row in rows) < counted["instructions"]
     assert counted["instructions"] < told["instructions"] + 100 * len(rows)
 
@@ -249,7 +249,7 @@ def test_a_standalone_project_is_made_and_runs(archive: Path, tmp_path: Path) ->
     project = build_project(folder, {"cflags": "-O1"})
     before, after = project.memory()
     assert not differences(before, after)
-    assert run_mlfc("project", "run", folder, "--json", cwd=tmp_path).returncode == 0  # with inputs that it makes up
+    assert run_mlfc("project", "run", folder, "--json", cwd=tmp_path).returncode == 0  # with generated inputs
     x = np.random.default_rng(3).normal(size=(2, 8)).astype(np.float32)
     found = project.firmware(300).run({"x": x})
     np.testing.assert_allclose(found["probabilities"], expected(x, two_layers(4)[1]), rtol=1e-5)

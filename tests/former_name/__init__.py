@@ -1,1 +1,1 @@
-"""What the project wrote under its former name, and tests that it still loads."""
+"""Files written under the project's former name, and tests that they still load."""

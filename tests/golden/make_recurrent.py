@@ -1,7 +1,7 @@
-"""Writes ``recurrent.npz``: what TFLite Micro computes of ``micro_layers`` in ``tests/recurrent_tflite.py``.
+"""Write ``recurrent.npz``: TFLite Micro's results for ``micro_layers`` in ``tests/recurrent_tflite.py``.
 
-Needs the packages tflite-micro (the file is from its version 0.dev20261023182759), tflite and numpy, the first of which
-the tests do not need; run it from the project's root as ``python -m tests.golden.make_recurrent``.
+It requires the packages tflite-micro (version 0.dev20261023182759 wrote the file), tflite and numpy, of which the tests
+do not require the first. Run it from the project's root as ``python -m tests.golden.make_recurrent``.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ FILE = Path(__file__).with_name("recurrent.npz")
 
 
 def results(layer: Layer) -> np.ndarray:
-    """Return the results of all runs of a layer, one behind the other."""
+    """Return the concatenated results of all runs of a layer."""
     interpreter = runtime.Interpreter.from_bytes(Model([layer]).data, arena_size=1 << 20)
     found = []
     for frame in layer.frames:

@@ -1,7 +1,7 @@
-"""Writes ``signal.npz``: what TFLite Micro computes of the cases of ``tests/signal_cases.py``, run by run.
+"""Write ``signal.npz``: TFLite Micro's results for the cases of ``tests/signal_cases.py``, run by run.
 
-Needs the packages tflite-micro (the file is from its version 0.dev20261023182759), tflite and numpy, none of which
-the tests need; run it from the project's root as ``python -m tests.golden.make_signal``.
+It requires the packages tflite-micro (version 0.dev20261023182759 wrote the file), tflite and numpy, which the tests do
+not require. Run it from the project's root as ``python -m tests.golden.make_signal``.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ FILE = Path(__file__).with_name("signal.npz")
 
 
 def results(case: Case) -> dict[str, np.ndarray]:
-    """Return the outputs of all runs of a case, one behind the other."""
+    """Return the concatenated outputs of all runs of a case."""
     fed = list(case.runs[0])
     model = build(case.tensors, case.ops, fed, case.outputs)
     interpreter = runtime.Interpreter.from_bytes(model, arena_size=1 << 20)

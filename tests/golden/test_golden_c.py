@@ -1,4 +1,4 @@
-"""Generated C as it reads: changed by hand only, with ``pytest tests/golden --update-golden``, and reviewed."""
+"""Golden files of generated C: update them by ``pytest tests/golden --update-golden``, and review the change."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ CORES = {"dsp": "cortex-m4", "mve": "cortex-m55"}
 
 
 def convolution(core: str) -> str:
-    """Return the function of a convolution of int8 with its requantization, as a core with such instructions gets it.
+    """Return the function of an int8 convolution with requantization, with the instructions that a core has.
 
-    What it calls is left out: the instructions' functions stand in the header, which is the same for all kernels.
+    Its callees are omitted: the header contains them and is the same for all kernels.
     """
     data, kernel, filters = (1, 5, 6, 8), (3, 3), 4
     weights = np.arange(np.prod(kernel) * data[3] * filters).reshape(*kernel, data[3], filters) % 255 - 127
@@ -79,7 +79,7 @@ def texts() -> dict[str, str]:
 
 
 def shared_kernel() -> str:
-    """Return the function of two products, the struct of what they differ in, and its constants."""
+    """Return the merged function of two matrix products, the struct of their differences, and its constants."""
     family = merge_kernels([product(1, 6, 4), product(5, 300, 2)])
     assert family is not None
     operators = OperatorsFile(contracts=True)

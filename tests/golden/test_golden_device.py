@@ -1,4 +1,4 @@
-"""Kernels of devices as they read: changed by hand only, with ``pytest tests/golden --update-golden``, and reviewed."""
+"""Golden files of device kernels: update them by ``pytest tests/golden --update-golden``, and review the change."""
 
 from __future__ import annotations
 

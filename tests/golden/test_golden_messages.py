@@ -1,4 +1,4 @@
-"""The messages of all errors, made from the sources: rewrite with ``--update-golden``, and review the change."""
+"""Golden file of all error messages in the sources: update it with ``--update-golden``, and review the change."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ CODES = {
     for name, kind in vars(errors).items()
     if isinstance(kind, type) and issubclass(kind, errors.MlfcError)
 }
-# methods that raise or collect an error with their text
+# methods that raise or record an error with a given text
 REPORTERS = ("fault", "_fault", "refuse", "unsupported", "wrong")
 _MOST_OF_A_PLACEHOLDER = 40
 
 
 def texts_of(node: ast.expr) -> Iterator[str]:
-    """Yield the texts that an expression may be, with the sources of what they contain in braces."""
+    """Yield the possible texts of an expression, with source code in braces for embedded values."""
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
         yield node.value
     elif isinstance(node, ast.JoinedStr):
@@ -61,7 +61,7 @@ def messages() -> Iterator[str]:
                 " ".join(f"{title}: {text}{advice}".split())
                 for cause in node.args[:1]
                 for text in texts_of(cause)
-                if not (text.startswith("{") and text.find("}") == len(text) - 1)  # another place has the text
+                if not (text.startswith("{") and text.find("}") == len(text) - 1)  # defined elsewhere
             )
 
 

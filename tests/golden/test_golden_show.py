@@ -1,4 +1,4 @@
-"""What people see of archives: changed by hand only, with ``pytest tests/golden --update-golden``, and reviewed."""
+"""Golden files of displayed archives: update them by ``pytest tests/golden --update-golden``, and review the change."""
 
 from __future__ import annotations
 

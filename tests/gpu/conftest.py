@@ -1,4 +1,4 @@
-"""Tests on a CUDA GPU, which are collected only where there is one: no other machine can run them."""
+"""Tests on a CUDA GPU, collected only on machines that have one."""
 
 from __future__ import annotations
 

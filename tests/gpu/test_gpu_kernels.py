@@ -1,4 +1,4 @@
-"""Every operator's kernels on a GPU, against the references of its rule."""
+"""Every operator's kernels on a GPU, compared with the references of its rule."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.unit.test_tflite_ops import FLOAT, QUANTIZED, check, inputs_of, model
 
 
 def on_cuda(programs: Sequence[Program]) -> RunKernel:
-    """Return what runs the kernels of programs on the GPU."""
+    """Return a function that runs the kernels of programs on the GPU."""
     return OnCuda([kernel for program in programs for kernel in program.kernels])
 
 
@@ -31,7 +31,7 @@ def test_operators(family: str) -> None:
 
 @pytest.mark.parametrize("cases", [QUANTIZED, FLOAT], ids=["quantized", "float"])
 def test_tflite_operators(cases: list[TfliteCase]) -> None:
-    """LiteRT's results, those of integers bit for bit."""
+    """Compare with LiteRT's results, integers bit for bit."""
     module, params = mlfc.import_model(model_of(cases))
     program = transform.lower(transform.run(module, params), DEVICE)
     inputs = inputs_of(cases, np.random.default_rng(6))

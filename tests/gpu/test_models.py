@@ -1,4 +1,4 @@
-"""Whole models on a GPU: what they compute on the host, integers bit for bit; open dimensions, states, node tests."""
+"""Whole models on a GPU compared with the host, integers bit for bit; dynamic dimensions, states, and node tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The process that reads files which nobody trusts: it takes seconds to start, so each worker has one."""
+"""A process that reads untrusted files: it takes seconds to start, so each worker has one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.hostile.reading import Reader
 
 @pytest.fixture(scope="session")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the reader's working folder, home and cache."""
+    """Return the reader's working, home and cache folder."""
     return tmp_path_factory.mktemp("reader")
 
 
@@ -29,7 +29,7 @@ def reader(place: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Re
 
 @pytest.fixture
 def away_from_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Work in an empty folder, without credentials."""
+    """Change to an empty home folder without credentials."""
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.delenv("DOCKER_CONFIG", raising=False)
     (tmp_path / "here").mkdir()

@@ -1,8 +1,8 @@
-"""The hostile corpus: archives of one named fault each, made when they are needed.
+"""The hostile corpus: archives with one named fault each, generated on demand.
 
-A fault is a function that returns the bytes of its file, or writes a file that is too large for that. The families
-(`corpus_tar`, `corpus_json`, ...) register theirs here; everything else of a file is good, its hashes included, so that
-nothing but the named fault can be what is refused.
+A fault is a function that returns the bytes of its file, or that writes a file too large for that. The families
+(`corpus_tar`, `corpus_json`, ...) register their faults here. Everything else in a file is valid, including its hashes,
+so that only the named fault can be the reason for a rejection.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ class Fault:
     name : str
         Its name without the suffix.
     expected : str
-        A regular expression for what `validate` lists or the refusal says.
+        A regular expression for a fault listed by `validate`, or for the error message.
     refused : bool
-        Whether nothing at all may take the file; otherwise `validate` alone must find the fault, and others may.
+        Whether all readers must reject the file; otherwise only `validate` must find the fault.
     write : callable
         Writes the file.
     """
@@ -47,7 +47,7 @@ Build = Callable[[], bytes]
 
 
 def fault(expected: str, *, refused: bool = True) -> Callable[[Build], Build]:
-    """Register a function that returns the bytes of a file; the function's name is the file's."""
+    """Register a function that returns the bytes of a file; its name is the file's name."""
 
     def register(build: Build) -> Build:
         add(build.__name__, expected, build, refused=refused)
@@ -62,14 +62,14 @@ def add(name: str, expected: str, build: Build, *, refused: bool = True) -> None
 
 
 def add_large(name: str, expected: str, write: Callable[[Path], object], *, refused: bool = True) -> None:
-    """Register a fault whose file is written piece by piece."""
+    """Register a fault whose file is written in pieces."""
     if name in FAULTS:
         raise ValueError(f"two files of the corpus have the name {name}")
     FAULTS[name] = Fault(name, expected, refused, write)
 
 
 def packed(files: Mapping[str, bytes]) -> bytes:
-    """Return a tar of files, with nothing of mlfc's in the way of making it."""
+    """Return a tar of files, without the checks of mlfc's writer."""
     file = io.BytesIO()
     with tarfile.open(fileobj=file, mode="w") as out:
         for name, data in files.items():
@@ -80,12 +80,12 @@ def packed(files: Mapping[str, bytes]) -> bytes:
 
 
 def encoded(document: Any) -> bytes:
-    """Return JSON as archives hold it."""
+    """Return JSON in the form that archives contain."""
     return json.dumps(document, indent=2, sort_keys=True).encode()
 
 
 def with_manifest(files: Mapping[str, bytes], document: Mapping[str, Any]) -> Files:
-    """Return files with a ``metadata.json`` whose list of files is right."""
+    """Return files with a ``metadata.json`` that lists them correctly."""
     listed = {
         name: {"bytes": len(data), "sha256": sha256(data).hexdigest()}
         for name, data in sorted(files.items())

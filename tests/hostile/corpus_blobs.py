@@ -1,4 +1,4 @@
-"""Blobs of module trees with one named fault each, and those that are well formed but made to be slow or large."""
+"""Blobs of module trees with one named fault each, and well-formed blobs that are slow or large."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.hostile.good_archives import tensor
 
 @dataclass(frozen=True)
 class BrokenBlob:
-    """A blob of one generation, made when it is needed, and a regular expression for what is said of it."""
+    """A blob of one ABI generation, built on demand, and a regular expression for the expected error."""
 
     abi: str
     build: Callable[[], bytes]
@@ -20,17 +20,17 @@ class BrokenBlob:
 
 
 def u64(*values: int) -> bytes:
-    """Return numbers as streams have them."""
+    """Return numbers in stream format."""
     return struct.pack(f"<{len(values)}Q", *values)
 
 
 def string(text: bytes) -> bytes:
-    """Return a string as streams have it."""
+    """Return a string in stream format."""
     return u64(len(text)) + text
 
 
 def rows(*children: tuple[int, ...]) -> bytes:
-    """Return a tree in compressed sparse rows."""
+    """Return a tree in compressed sparse row format."""
     ends = [0]
     for row in children:
         ends.append(ends[-1] + len(row))
@@ -38,7 +38,7 @@ def rows(*children: tuple[int, ...]) -> bytes:
 
 
 def blob(*parts: bytes) -> bytes:
-    """Return parts behind their size."""
+    """Return the parts with their size as a prefix."""
     body = b"".join(parts)
     return u64(len(body)) + body
 
@@ -70,7 +70,7 @@ def kernels(functions: bytes) -> bytes:
 
 JSON = string(b"{}")
 P0 = tensor((4,), struct.pack("<4f", 1, 2, 3, 4))
-# where the body of a root factory starts, and in it the names behind the JSON
+# byte offset of the body of a root factory, in which the names follow the JSON
 BODY = 44
 
 HEADS: dict[str, BrokenBlob] = {

@@ -52,7 +52,7 @@ BROKEN: dict[str, tuple[Any, str]] = {
     "graph_that_is_a_list": ([GRAPH], "object"),
 }
 
-# sound JSON whose execution would go wrong, or that contradicts what is beside it
+# valid JSON that would fail at execution, or that contradicts other files of the archive
 WRONG: dict[str, tuple[Any, str]] = {
     "graph_storage_overlap": (set_at(GRAPH, "attrs/storage_id/1", [0, 1, 2, 2, 4]), "storage id 2"),
     "graph_storage_of_a_parameter_written": (set_at(GRAPH, "attrs/storage_id/1", [0, 1, 2, 1, 4]), "storage id 1"),
@@ -94,7 +94,7 @@ _add_text("graph_with_a_key_twice", encoded(GRAPH)[:-1] + b', "nodes": []}', "tw
 
 
 def graph_with_many_nodes() -> bytes:
-    """Return a chain whose nodes all share one storage: what compares each pair never ends."""
+    """Return a chain whose nodes all share one storage, so that comparing all pairs would never end."""
     nodes = [GRAPH["nodes"][0]]
     attrs = {"func_name": "tvmgen_hand_negative", "num_inputs": "1", "num_outputs": "1", "flatten_data": "0"}
     for index in range(_MANY):

@@ -1,4 +1,4 @@
-"""Faults of ``metadata.json`` as a text, before anyone looks at what it says."""
+"""Faults in the text of ``metadata.json``, independent of its content."""
 
 from __future__ import annotations
 

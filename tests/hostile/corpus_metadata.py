@@ -1,4 +1,4 @@
-"""Metadata that are sound JSON and lie: about files, sizes, types, names, versions and the plan."""
+"""Well-formed metadata with wrong content: files, sizes, types, names, versions and the memory plan."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.hostile.good_archives import compiled_files, compiled_metadata, graph
 _HAND = "modules/hand"
 _MAIN = f"{_HAND}/memory/functions/main/0"
 
-# in the graph archive, which has TVM's keys alone: (path of the value, its value, what is said)
+# in the graph archive, which has only TVM's keys: (path of the value, its value, expected message)
 BROKEN: dict[str, tuple[str, Any, str]] = {
     "metadata_version_8": ("version", 8, "version 8"),
     "metadata_version_0": ("version", 0, "version 0"),
@@ -41,7 +41,7 @@ BROKEN: dict[str, tuple[str, Any, str]] = {
     "metadata_very_long_name": (f"{_HAND}/memory/functions/operator_functions/0/function_name", "x" * 10**6, "long"),
 }
 
-# contradictions that no schema sees
+# contradictions that the schema does not detect
 WRONG: dict[str, tuple[str, Any, str]] = {
     "metadata_function_not_in_the_code": (
         f"{_HAND}/memory/functions/operator_functions/0/function_name",
@@ -152,7 +152,7 @@ add(
 
 
 def _with_device_module(data: bytes, type_key: str = "onnxruntime") -> Callable[[], bytes]:
-    """Return an archive whose module imports another one with this content."""
+    """Return an archive with a module that imports a device module with this content."""
     path = f"codegen/{type_key}/digits_mod0.bin"
 
     def build() -> bytes:

@@ -1,4 +1,4 @@
-"""Models of a few hundred bytes that ask for gigabytes or hours: constants that grow, graphs that multiply."""
+"""Models of a few hundred bytes that require gigabytes or hours: growing constants, multiplying graphs."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _added(nodes: Sequence[onnx.NodeProto], last: str, weights: dict[str, Any], 
 
 @_bomb
 def tiles_of_tiles() -> bytes:
-    """Each Tile makes four of one: 4 GiB after six."""
+    """Return Tiles that each make their input four times larger: 4 GiB after six."""
     steps = [_node("Tile", [f"t{i}", "repeats"], [f"t{i + 1}"]) for i in range(6)]
     filled = _node("ConstantOfShape", ["shape"], ["t0"])
     return _added([filled, *steps], "t6", {"shape": _integers(1 << 18), "repeats": _integers(4)})
@@ -42,7 +42,7 @@ def tiles_of_tiles() -> bytes:
 
 @_bomb
 def joins_of_joins() -> bytes:
-    """Each Concat doubles."""
+    """Return Concats that each double their input."""
     steps = [_node("Concat", [f"t{i}"] * 2, [f"t{i + 1}"], axis=0) for i in range(14)]
     filled = _node("ConstantOfShape", ["shape"], ["t0"])
     return _added([filled, *steps], "t14", {"shape": _integers(1 << 16)})
@@ -50,7 +50,7 @@ def joins_of_joins() -> bytes:
 
 @_bomb
 def many_filled_constants() -> bytes:
-    """Sixty constants of 64 MiB, all different."""
+    """Return sixty constants of 64 MiB, all different."""
     nodes = [
         _node("ConstantOfShape", ["shape"], [f"t{i}"], value=numpy_helper.from_array(np.array([i], np.float32)))
         for i in range(60)
@@ -61,7 +61,7 @@ def many_filled_constants() -> bytes:
 
 @_bomb
 def many_ranges() -> bytes:
-    """Forty ranges of 128 MiB."""
+    """Return forty ranges of 128 MiB."""
     nodes = [_node("Range", [f"from{i}", "to", "one"], [f"r{i}"]) for i in range(40)]
     summed = [_node("Sum", [f"r{i}" for i in range(40)], ["sum"]), _node("Cast", ["sum"], ["all"], to=1)]
     weights = {f"from{i}": np.array(0) for i in range(40)}
@@ -70,7 +70,7 @@ def many_ranges() -> bytes:
 
 @_bomb
 def long_work_on_constants() -> bytes:
-    """Two hundred error functions of 100,000 elements, which are computed when the model is imported."""
+    """Return two hundred error functions of 100,000 elements, computed at import."""
     steps = [_node("Erf", [f"t{i}"], [f"t{i + 1}"]) for i in range(200)]
     filled = _node("ConstantOfShape", ["shape"], ["t0"])
     return _added([filled, *steps], "t200", {"shape": _integers(100, 1000)})
@@ -91,13 +91,13 @@ def _nested(levels: int, calls: int) -> bytes:
 
 @_bomb
 def nested_functions() -> bytes:
-    """3**9 nodes."""
+    """Return nested functions with 3**9 nodes."""
     return _nested(9, 3)
 
 
 @_bomb
 def deeply_nested_functions() -> bytes:
-    """16**12 nodes."""
+    """Return deeply nested functions with 16**12 nodes."""
     return _nested(12, 16)
 
 
@@ -108,32 +108,32 @@ def _resized(mode: str, shape: Sequence[int], sizes: Sequence[int], **attributes
 
 @_bomb
 def resize_of_an_image() -> bytes:
-    """The tables of eight million columns."""
+    """Return a resize with tables of eight million columns."""
     return _resized("linear", (1, 1, 4, 4), (1, 1, 1, 1 << 23))
 
 
 @_bomb
 def resize_of_a_row() -> bytes:
-    """The tables of eight million elements, with four neighbours each."""
+    """Return a resize with tables of eight million elements and four neighbours for each."""
     return _resized("cubic", (1, 4), (1, 1 << 23))
 
 
 @_bomb
 def antialiased_resize() -> bytes:
-    """A million neighbours of each element, each an operator."""
+    """Return a resize with a million neighbours per element, each of them an operator."""
     return _resized("cubic", (1, 1 << 20), (1, 4), antialias=1)
 
 
 @_bomb
 def masks_of_a_long_sequence() -> bytes:
-    """Positions of 2^30 queries and keys, which only the inputs' shapes state."""
+    """Return a mask of 2^30 queries and keys, whose size only the inputs' shapes declare."""
     shapes = dict.fromkeys(("q", "k", "v"), (1, 1, 1 << 30, 1))
     return model([_node("Attention", [*shapes], ["y"], is_causal=1)], shapes, ["y"], opset=24).SerializeToString()
 
 
 @_bomb
 def grid_whose_size_wraps() -> bytes:
-    """A grid of 2^32 x 2^32 places, a product that 64 bits take for 0."""
+    """Return a grid of 2^32 x 2^32 positions, a product that wraps to 0 in 64 bits."""
     nodes = [_node("AffineGrid", ["x", "size"], ["y"])]
     weights = {"size": _integers(1, 1, 1 << 32, 1 << 32)}
     return model(nodes, {"x": (1, 2, 3)}, ["y"], weights, opset=20).SerializeToString()
@@ -141,7 +141,7 @@ def grid_whose_size_wraps() -> bytes:
 
 @_bomb
 def enormous_activation() -> bytes:
-    """A tensor of 5 GiB in the workspace."""
+    """Return an activation that needs 5 GiB of workspace."""
     nodes = [
         _node("Expand", ["x", "shape"], ["wide"]),
         _node("CumSum", ["wide", "axis"], ["sums"]),
@@ -154,7 +154,7 @@ def enormous_activation() -> bytes:
 
 @_bomb
 def one_weight_scaled_often() -> bytes:
-    """Sixty convolutions with one weight of 4 MiB, each of them with a scale of its own to be multiplied into it."""
+    """Return sixty convolutions that share one weight of 4 MiB, each with a different scale to be folded into it."""
     nodes, tensor = [_node("ConstantOfShape", ["shape"], ["w"])], "x"
     for i in range(60):
         nodes.append(_node("Conv", [tensor, "w"], [f"c{i}"]))
@@ -168,7 +168,7 @@ def one_weight_scaled_often() -> bytes:
 
 @_bomb
 def everything_live_at_once() -> bytes:
-    """375 branches whose results are all needed at the end."""
+    """Return 375 branches whose results are all live at the end."""
     first = [_node("Sin", ["x"], [f"t{i}"]) for i in range(375)]
     second = [_node("CumSum", [f"t{i}", "axis"], [f"u{i}"]) for i in range(375)]
     last = _node("Sum", [f"u{i}" for i in range(375)], ["y"])
@@ -177,7 +177,7 @@ def everything_live_at_once() -> bytes:
 
 @_bomb
 def wide_lookup_tables() -> bytes:
-    """Sigmoids of 16-bit integers, each of which may become a table."""
+    """Return sigmoids of 16-bit integers, each of which may become a lookup table."""
     nodes, tensor = [], "q"
     for i in range(40):
         nodes.append(_node("DequantizeLinear", [tensor, f"s{i}", "zero"], [f"d{i}"]))
@@ -190,14 +190,14 @@ def wide_lookup_tables() -> bytes:
 
 @_bomb
 def padded_pool() -> bytes:
-    """Windows of a million elements, most of them padding, on an image of a million."""
+    """Return a pool with windows of a million elements, mostly padding, on an image of a million elements."""
     node = _node("AveragePool", ["x"], ["y"], kernel_shape=[1000, 1000], pads=[500] * 4, count_include_pad=1)
     return model([node], {"x": (1, 1, 1000, 1000)}, ["y"]).SerializeToString()
 
 
 @_bomb
 def split_into_hundreds() -> bytes:
-    """A node with 400 outputs, which all wait for the last."""
+    """Return a node with 400 outputs that are all live until the last one is used."""
     names = [f"o{i}" for i in range(400)]
     nodes = [_node("Split", ["x"], names, axis=0), _node("Concat", names[::-1], ["y"], axis=0)]
     return model(nodes, {"x": (400,)}, ["y"], opset=13).SerializeToString()
@@ -205,7 +205,7 @@ def split_into_hundreds() -> bytes:
 
 @_bomb
 def tflite_broadcasts() -> bytes:
-    """BROADCAST_TO of a constant, and TILE of what that makes, again and again."""
+    """Return repeated BROADCAST_TO of a constant and TILE of the result."""
     tensors = [T("x", (1,)), T("one", (1,), "float32", np.ones(1, np.float32))]
     tensors += [T("shape", (1,), "int32", np.array([1 << 18])), T("repeats", (1,), "int32", np.array([4]))]
     tensors += [T(f"t{i}", ((1 << 18) * 4**i,)) for i in range(7)] + [T("y", (1 << 30,))]
@@ -216,7 +216,7 @@ def tflite_broadcasts() -> bytes:
 
 @_bomb
 def tflite_resize() -> bytes:
-    """The tables of eight million columns."""
+    """Return a resize with tables of eight million columns."""
     sizes = T("sizes", (2,), "int32", np.array([1, 1 << 23]))
     op = Op("RESIZE_BILINEAR", ["x", "sizes"], ["y"], "ResizeBilinearOptions")
     return build([T("x", (1, 4, 4, 1)), sizes, T("y", (1, 1, 1 << 23, 1))], [op], ["x"], ["y"])

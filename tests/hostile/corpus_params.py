@@ -10,7 +10,7 @@ from tests.hostile.good_archives import P0, graph_files, parameters, tensor
 _DATA = struct.pack("<4f", 1, 2, 3, 4)
 _ONE = {b"p0": P0}
 
-# what load_params says of it; 46 is the byte at which the tensor of a file with the one name p0 starts
+# with the expected message of load_params; 46 is the byte offset of the tensor in a file with the single name p0
 BROKEN: dict[str, tuple[bytes, str]] = {
     "params_empty_file": (b"", r"byte 0.*header"),
     "params_wrong_magic": (parameters(_ONE, magic=1), r"byte 0.*must start with"),
@@ -60,7 +60,7 @@ BROKEN: dict[str, tuple[bytes, str]] = {
     "params_data_cut_off": (parameters(_ONE)[:-1], r"byte 90: the data of a tensor needs 16 bytes, 15 are left"),
 }
 
-# sound files that do not fit the graph beside them
+# valid files that do not match the graph of the archive
 UNFITTING: dict[str, tuple[bytes, str]] = {
     "params_scalar_for_a_vector": (parameters({b"p0": tensor((), _DATA[:4])}), r"p0.*shape"),
     "params_other_shape": (parameters({b"p0": tensor((2, 2), _DATA)}), r"p0.*shape"),

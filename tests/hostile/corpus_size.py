@@ -1,4 +1,4 @@
-"""Archives that are well formed and made to be slow or large to read: too many of something, or just within a limit."""
+"""Well-formed archives that are slow or large to read: too many items, or just within a limit."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def _add_metadata(name: str, expected: str, path: str, value: Callable[[], Any],
 
 
 def _with_metadata(document: Any, **files: bytes) -> bytes:
-    # without indentation, so that the number of values and not the number of bytes is what is too large
+    # without indentation, so that the number of values exceeds its limit, and not the number of bytes
     return packed({**graph_files(), **files, "metadata.json": json.dumps(document).encode()})
 
 

@@ -1,4 +1,4 @@
-"""Faults of the container: names, kinds of members, sizes, compression."""
+"""Faults of the container: names, member types, sizes, compression."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ def member(name: str, kind: bytes = tarfile.REGTYPE, link: str = "", size: int =
 
 
 def summed(header: bytearray) -> bytes:
-    """Return an archive with the checksum of its first header made right."""
+    """Return an archive with the checksum of its first header corrected."""
     header[148:156] = b" " * 8
     header[148:156] = b"%06o\0 " % sum(header[:BLOCK])
     return bytes(header)
 
 
 def with_size_field(field: bytes, kind: bytes = tarfile.REGTYPE) -> bytes:
-    """Return an archive whose first header says another size."""
+    """Return an archive whose first header contains another size."""
     data = bytearray(archive(member("./a")))
     data[124:136] = field.ljust(12, b"\0")
     data[156:157] = kind
@@ -46,7 +46,7 @@ def with_size_field(field: bytes, kind: bytes = tarfile.REGTYPE) -> bytes:
 
 
 def with_pax_record(record: bytes) -> bytes:
-    """Return an archive whose first member has an extended header of this content."""
+    """Return an archive whose first member has an extended header with this content."""
     info = member("./PaxHeaders/a", size=len(record))
     file = io.BytesIO()
     with tarfile.open(fileobj=file, mode="w", format=tarfile.USTAR_FORMAT) as out:
@@ -223,7 +223,7 @@ def tar_many_extended_headers() -> bytes:
 
 
 def headers(count: int) -> bytes:
-    """Return the headers of so many empty files of different names."""
+    """Return the headers of `count` empty files with different names."""
     blocks = np.tile(np.frombuffer(archive(member("./0000000", size=0))[:BLOCK], np.uint8), (count, 1))
     digits = np.arange(count)[:, None] // 10 ** np.arange(6, -1, -1) % 10
     blocks[:, 2:9] = digits + ord("0")
@@ -235,7 +235,7 @@ def headers(count: int) -> bytes:
 
 
 def tar_million_members(path: Path) -> None:
-    """Write a million headers; those that no reader gets to are the first ones again."""
+    """Write a million headers; the first ones are repeated, as readers stop before they see a duplicate."""
     part = gzip.compress(headers(40_000), 1, mtime=0)
     path.write_bytes(part * (MILLION // 40_000))
 
@@ -249,7 +249,7 @@ def tar_more_members_than_allowed() -> bytes:
 
 
 def tar_sparse_terabyte(path: Path) -> None:
-    """Write a file whose one member truly has a terabyte: holes that take no place on the disk."""
+    """Write a sparse file with a member of one terabyte."""
     with path.open("wb") as file:
         file.write(with_size_field(b"\x80" + (1 << 40).to_bytes(11, "big"))[:BLOCK])
         file.truncate((1 << 40) + 3 * BLOCK)
@@ -259,13 +259,13 @@ add_large("tar_terabyte_of_holes", "more than", tar_sparse_terabyte)
 
 
 def tar_xz_bomb(path: Path) -> None:
-    """Write xz streams of zeros behind one another: ten-thousandfold."""
+    """Write concatenated xz streams of zeros, compressed ten-thousandfold."""
     head = with_size_field(b"\x80" + (1 << 40).to_bytes(11, "big"))[:BLOCK]
     path.write_bytes(lzma.compress(head) + lzma.compress(bytes(64 << 20), preset=0) * 64)
 
 
 def tar_gzip_bomb(path: Path) -> None:
-    """Write gzip members of zeros behind one another: thousandfold."""
+    """Write concatenated gzip members of zeros, compressed thousandfold."""
     head = with_size_field(b"\x80" + (1 << 40).to_bytes(11, "big"))[:BLOCK]
     path.write_bytes(gzip.compress(head) + gzip.compress(bytes(16 << 20), 6, mtime=0) * 256)
 

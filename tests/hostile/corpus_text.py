@@ -1,4 +1,4 @@
-"""Relay text inside an archive that is made to harm whoever parses it."""
+"""Malicious Relay text inside an archive."""
 
 from __future__ import annotations
 

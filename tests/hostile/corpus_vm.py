@@ -1,4 +1,4 @@
-"""Archives whose description of a dynamic model is damaged, of another module, or contradicts the metadata."""
+"""Archives with a dynamic model description that is damaged, of another module, or contradicts the metadata."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _VM = f"{_NET}/mlfc/vm"
 
 @cache
 def vm_files() -> Files:
-    """Return the members of the archive of a model whose first extent may be 1 to 4."""
+    """Return the members of the archive of a model whose first dimension is 1 to 4."""
     import mlfc
     from tests.vm_models import two_layers
 
@@ -31,7 +31,7 @@ def vm_files() -> Files:
 
 
 def _archive(data: bytes | None, document: Any = None) -> bytes:
-    """Return the archive with another description, or none, whose list of files is right."""
+    """Return the archive with `data` as its description, or without one, and a correct list of files."""
     files = {name: content for name, content in vm_files().items() if name != PATH}
     if data is not None:
         files[PATH] = data
@@ -39,7 +39,7 @@ def _archive(data: bytes | None, document: Any = None) -> bytes:
 
 
 def _changed(**changes: Any) -> Callable[[], bytes]:
-    """Return a sound description that differs from the archive's."""
+    """Return the archive with a valid description that differs from the original."""
 
     def build() -> bytes:
         from mlfc.support.executable import decode, encode
@@ -50,7 +50,7 @@ def _changed(**changes: Any) -> Callable[[], bytes]:
 
 
 def _edited(path: str, value: Any) -> Callable[[], bytes]:
-    """Return the archive with a description of which one part is another."""
+    """Return the archive with one value of its description replaced."""
     return lambda: _archive(json.dumps(set_at(json.loads(vm_files()[PATH]), path, value)).encode())
 
 

@@ -1,4 +1,4 @@
-"""The good archives that the corpus spoils: one that mlfc compiles, one as TVM writes graph models, by hand."""
+"""Valid archives that the corpus corrupts: one compiled by mlfc, and a hand-written one in TVM's graph format."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DIGITS = Path(__file__).resolve().parents[2] / "examples" / "digits" / "digits_i
 
 @cache
 def compiled(executor: str = "aot") -> bytes:
-    """Return the archive of a small model as mlfc writes it."""
+    """Return the archive of a small model compiled by mlfc."""
     import mlfc
 
     module, params = mlfc.import_model(DIGITS)
@@ -95,7 +95,7 @@ def tensor(
     dtype: tuple[int, int, int] = (2, 32, 1),
     nbytes: int | None = None,
 ) -> bytes:
-    """Return the bytes of one tensor of a parameter file, true or not."""
+    """Return the bytes of one tensor of a parameter file; its fields may be wrong."""
     head = struct.pack("<QQiiiBBH", magic, 0, device, 0, len(shape) if ndim is None else ndim, *dtype)
     return head + struct.pack(f"<{len(shape)}qq", *shape, len(data) if nbytes is None else nbytes) + data
 
@@ -108,7 +108,7 @@ def parameters(
     arrays: int | None = None,
     length: int | None = None,
 ) -> bytes:
-    """Return the bytes of a parameter file, its counts and lengths true or not."""
+    """Return the bytes of a parameter file; its counts and lengths may be wrong."""
     head = struct.pack("<QQQ", magic, 0, len(tensors) if names is None else names)
     listed = b"".join(struct.pack("<Q", len(name) if length is None else length) + name for name in tensors)
     count = struct.pack("<Q", len(tensors) if arrays is None else arrays)
@@ -167,7 +167,7 @@ def graph_metadata() -> dict[str, Any]:
 def graph_files(
     *, graph: bytes | None = None, params: bytes | None = None, metadata: Any = None, **others: bytes
 ) -> Files:
-    """Return an archive of TVM's kind for the graph executor, with what is given in the place of what is good."""
+    """Return a TVM graph executor archive, in which the arguments replace the valid files."""
     return {
         "metadata.json": encoded(graph_metadata() if metadata is None else metadata),
         "codegen/host/src/hand_lib0.c": others.get("source", _SOURCE),

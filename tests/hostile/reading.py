@@ -1,7 +1,7 @@
-"""Reads files that nobody trusts, each in a process of its own, and measures what that took.
+"""Read untrusted files, each in a child process, and measure the cost.
 
-Run as a program it stays and takes a line of JSON for each file: a process that has everything imported forks for each
-file, so that memory and time are those of its readings alone.
+As a program it is a server with one line of JSON per request: a process that has imported everything forks for each
+file, so that memory and time are those of reading that file alone.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any
 from tests.counting import counted_calls
 
 ROOT = Path(__file__).resolve().parents[2]
-# of data in memory, beyond what the process has: far above what a reading may take, far below what would hurt
+# limit of data memory beyond the process's own: well above that of a valid reading, and harmless for the machine
 _GUARD = 1 << 30
 _SECONDS = 30
 READY = "ready\n"
@@ -35,15 +35,15 @@ class Reading:
     Attributes
     ----------
     error : str or None
-        The class of the exception, if there was one.
+        The class of the exception, if any.
     code : str or None
-        The code, if it is one of our errors.
+        The code, if it is an error of mlfc.
     text : str
-        Its message, or the list of faults of `validate`.
+        Its message, or the faults listed by `validate`.
     calls : int
-        Function calls, which stand for the time on an idle machine.
+        Number of function calls, a measure of time that does not depend on the machine's load.
     megabytes : float
-        Peak memory beyond the process's own, of this reading and those of the same file before it.
+        Peak memory beyond the process's own, of this reading and earlier readings of the same file.
     """
 
     error: str | None
@@ -61,7 +61,7 @@ class Reader:
     folder : path
         Its working folder, home, temporary files and caches.
     good : path
-        A good archive, for getting ready.
+        A valid archive, read once as a warm-up.
     """
 
     def __init__(self, folder: Path, good: Path) -> None:
@@ -74,16 +74,16 @@ class Reader:
             cwd=folder, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
         )  # fmt: skip
         self._send(str(good))
-        # what it leaves behind while it gets ready, such as a cache, must not be taken for a reading's
+        # wait for the warm-up, so that files it creates, such as caches, do not count as those of a reading
         assert self._process.stdout
         assert self._process.stdout.readline() == READY
 
     def read(self, action: str, path: Path, **options: float) -> Reading:
-        """Do one of `ACTIONS`, `BLOB_ACTIONS` or `MODEL_ACTIONS` with a file; options are arguments of the action."""
+        """Run one action of `ACTIONS`, `BLOB_ACTIONS` or `MODEL_ACTIONS` on a file; options are its arguments."""
         return self.read_all((action,), path, **options)[action]
 
     def read_all(self, actions: Iterable[str], path: Path, **options: float) -> dict[str, Reading]:
-        """Do some of them, one after the other."""
+        """Run several actions in order."""
         assert self._process.stdout
         readings = {}
         self._send(json.dumps([[*actions], str(path), options]))
@@ -117,7 +117,7 @@ def _validate(path: Path) -> str:
 def _load(path: Path) -> str:
     from mlfc import archive
 
-    # CC is a program that fails, so what gets as far as being compiled ends there
+    # CC is a program that fails, so loading stops if it reaches compilation
     archive.load(path)
     return "loaded"
 
@@ -207,7 +207,7 @@ _ALL_ACTIONS: dict[str, Callable[..., str]] = {**ACTIONS, **BLOB_ACTIONS, **MODE
 
 
 def _get_ready() -> None:
-    """Compile a small model of each format, so that what that imports is not taken for a reading's."""
+    """Compile a small model of each format, so that lazy imports do not count as part of a reading."""
     from tests.onnx_models import small_network
 
     path = Path("ready.onnx")
@@ -223,11 +223,11 @@ def _measured(action: str, path: Path, options: dict[str, float], before: int) -
     with counted_calls() as calls:
         try:
             text = _ALL_ACTIONS[action](path, **options)
-        except BaseException as caught:  # whatever it is, it is what came of the file
+        except BaseException as caught:  # any exception is a result
             error, code, text = type(caught).__name__, getattr(caught, "code", None), str(caught)
     resource.setrlimit(resource.RLIMIT_DATA, soft)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    # a reading is small enough to travel whole, but for the faults of a file that has thousands
+    # a reading fits into the pipe, unless a file has thousands of faults
     return {
         "error": error, "code": code, "text": text[:100_000], "calls": calls.number,
         "megabytes": max(0, peak - before) / 2**20,
@@ -271,17 +271,17 @@ def main() -> None:
 
     good, faulty = Path(sys.stdin.readline().strip()), Path("faulty.tar")
     _get_ready()
-    corpus.FAULTS["metadata_no_executor"].write(faulty)  # whose faults a package lists that is slow to import
+    corpus.FAULTS["metadata_no_executor"].write(faulty)  # listing its faults imports a slow package
     for path in (good, faulty):
         for action in (*ACTIONS.values(), *BLOB_ACTIONS.values()):
             try:
                 with counted_calls():
                     action(path)
             except Exception:
-                # this is only for everything to be imported before memory is measured
+                # the errors do not matter: this only imports everything before memory is measured
                 continue
     faulty.unlink()
-    # a collection in a child would write to each page with an object on it, and so copy the page
+    # garbage collection in a child would write to each page with an object, which copies the page
     gc.collect()
     gc.freeze()
     sys.stdout.write(READY)

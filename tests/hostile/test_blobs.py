@@ -1,4 +1,4 @@
-"""Every broken blob is refused by one error that names the byte, in few steps and little memory."""
+"""Every broken blob is rejected with one error that names the byte, in few steps and little memory."""
 
 from __future__ import annotations
 

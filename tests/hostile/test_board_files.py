@@ -1,4 +1,4 @@
-"""Board files of others: whatever they name, nothing of their choice runs until the user trusts them."""
+"""Board files from third parties: no program that they name runs until the user trusts them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PREFIX = 'prefix = "arm-none-eabi-"'
 LINK = '"-nostartfiles"'
 PROGRAM = 'program = "qemu-system-arm"'
 MACHINE = 'machine = "mps2-an386"'
-# what each would have run, loaded, or written
+# what each file would have run, loaded, or written
 ATTACKS = {
     "a_compiler_beside_the_file": (PREFIX, 'prefix = "./"'),
     "a_compiler_in_another_folder": (PREFIX, 'prefix = "tools/arm-"'),
@@ -62,7 +62,7 @@ ATTACKS = {
 
 
 def board_file(folder: Path, old: str, new: str) -> Path:
-    """Write a board's file with a part changed."""
+    """Write a board file with a changed part."""
     assert old in GOOD
     path = folder / "theirs.toml"
     path.write_text(GOOD.replace(old, new.replace("{folder}", str(folder)), 1))
@@ -70,7 +70,7 @@ def board_file(folder: Path, old: str, new: str) -> Path:
 
 
 def bait(path: Path) -> Path:
-    """Write a program that leaves a file behind when it is started, and return that file's path."""
+    """Write a program that creates a file when it runs, and return that file's path."""
     path.parent.mkdir(parents=True, exist_ok=True)
     started = path.parent / "started"
     path.write_text(f"#!/bin/sh\ntouch '{started}'\nexit 1\n")
@@ -158,7 +158,7 @@ def test_projects_get_no_flash_command_of_a_files_choice(models: Path, tmp_path:
     assert not (tmp_path / "made").exists()
     made = generate_project(*arguments, trust_board=True)
     assert '"sh"' in (made / "project.json").read_text()
-    # commands of boards that come along may be taken over
+    # commands may be copied from built-in boards
     known = boards().get("arduino_mega").text
     own = tmp_path / "mega.toml"
     own.write_text(known.replace('name = "arduino_mega"', 'name = "mine"', 1))

@@ -1,4 +1,4 @@
-"""Small models that ask for much: `check` and `compile` refuse the same ones, in bounded steps and memory."""
+"""Small models with large demands: `check` and `compile` reject the same ones, in bounded steps and memory."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from tests.hostile.reading import MODEL_ACTIONS, Reader, Reading
 from tests.onnx_models import model
 
 DIGITS = Path(__file__).resolve().parents[2] / "examples" / "digits" / "digits.onnx"
-# the costliest, a node with a thousand outputs, would ask for 12 million
+# the costliest one, a node with a thousand outputs, would make 12 million calls
 MAX_CALLS = 20_000_000
 MAX_MEGABYTES = 384
-# of these the work grows with the file alone, which is small enough
+# their work grows only with the size of the file, which is small enough
 COMPILED = {"wide_lookup_tables", "padded_pool", "split_into_hundreds"}
-# models of a fraction of the size, refused by a fraction of the limits, within that fraction of the calls; where what
-# is limited grows with the square of the size, the factor of the limits is less
+# (size, limit factor): models of a fraction of the full size, rejected with a fraction of the limits and of the calls;
+# the factor is smaller where the limited quantity grows with the square of the size
 SMALLER = {
     "everything_live_at_once": (1 / 16, 0.0325), "long_work_on_constants": (1 / 10, 1 / 10),
     "split_into_hundreds": (0.4**2, 1),
@@ -51,7 +51,7 @@ def _first(reading: Reading) -> str:
 
 
 def test_weights_in_the_file_pay_for_themselves() -> None:
-    """A model of many weights may make as much of them as one of few may not."""
+    """Accept constants in proportion to the weights in the file; a model with few weights must not make as many."""
     weights = {f"w{i}": np.full((1 << 20,), i, np.float32) for i in range(24)}
     nodes = [helper.make_node("Add", [f"w{i}", "x"], [f"a{i}"]) for i in range(24)]
     nodes.append(helper.make_node("Sum", [f"a{i}" for i in range(24)], ["y"]))

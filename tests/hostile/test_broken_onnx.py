@@ -1,4 +1,4 @@
-"""Damaged and hostile ONNX models: each raises one of our errors."""
+"""Damaged and hostile ONNX models: each raises an error of mlfc."""
 
 from __future__ import annotations
 
@@ -174,7 +174,7 @@ def test_external_data_comes_from_the_models_folder_alone(tmp_path: Path) -> Non
 
 
 def test_mutated_models_never_give_foreign_errors() -> None:
-    """Truncations and flipped bytes either import or raise one of our errors."""
+    """Check that truncated files and flipped bytes either import or raise an error of mlfc."""
     data = bytearray(small_network().SerializeToString())
     rng = np.random.default_rng(1)
     failures = 0

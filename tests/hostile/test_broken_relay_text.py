@@ -1,4 +1,4 @@
-"""Relay text that is wrong, cut or made to harm: one error with the place, what was found and what was expected."""
+"""Wrong, truncated or malicious Relay text: one error with the location, what was found and what was expected."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Damaged TFLite files: each gives a valid import or one clear error, in few steps."""
+"""Damaged TFLite files: each imports or raises one clear error, in few steps."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.tflite_builder import Op, T, build
 
 SMALL = ("hello_world_int8", "kws_ref_model", "trained_lstm_int8", "keyword_scrambled", "kws_ref_model_float32")
 MUTATIONS = 40
-MAX_CALLS = 100_000  # a third more than the costliest import
+MAX_CALLS = 100_000  # 4/3 of the costliest import
 
 
 def _imports_or_refuses(data: bytes) -> str:
@@ -36,7 +36,7 @@ def test_flipped_bits(models: Path, name: str) -> None:
     rng, results = np.random.default_rng(11), set()
     for round_number in range(MUTATIONS):
         data = bytearray(original)
-        # half of the damage goes to the tail, where the tables of many files lie, between the weights' ends
+        # half of the damage hits the tail, where many files store their tables; weights fill most of the rest
         low = 0 if round_number % 2 else max(len(data) - 6000, 0)
         for position in rng.integers(low, len(data), 1 + round_number % 8):
             data[position] ^= 1 << int(rng.integers(8))

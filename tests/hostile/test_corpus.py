@@ -1,6 +1,6 @@
-"""Every file of the hostile corpus is refused with a coded error or its fault is listed, in bounded steps and memory.
+"""Every file of the hostile corpus is rejected with a coded error, or its fault is listed, in bounded steps and memory.
 
-And nothing is written: not beside the file, not in the working folder, not in the home, cache or temporary folder.
+Nothing is written: not next to the file, nor in the working, home, cache or temporary folder.
 """
 
 from __future__ import annotations
@@ -24,9 +24,10 @@ from tests.hostile.corpus import FAULTS, Fault, packed
 from tests.hostile.good_archives import compiled, graph_files
 from tests.hostile.reading import ACTIONS, Reader, Reading
 
-# all actions open archives alike, so a few stand for all where opening is what must fail
+# all actions open archives in the same way, so a few are enough where opening must fail
 OPENING = ("inspect", "validate", "load")
-# of files that are slow to read the reader that does most of it, and between them every reader that does more than open
+# for files that are slow to read, the reader that does most of the work; together they cover every reader that does
+# more than open
 AT_LIMITS = {
     "plan_of_many_blocks_in_one_place": ("validate", "diff"),
     "many_functions_up_to_the_limit": ("validate", "migrate"),
@@ -34,16 +35,16 @@ AT_LIMITS = {
     "files_of_no_module_by_the_thousand": ("validate",),
     "many_heads_up_to_the_limit": ("validate", "inspect"),
     "graph_many_tensors_in_one_storage": ("validate",),
-    # opening is what all readers do to them
+    # readers only open these
     "tar_million_members": ("load",),
     "tar_more_members_than_allowed": ("validate",),
     "many_modules": ("validate",),
     "relay_tokens_up_to_the_limit": ("validate", "load", "diff", "migrate"),
     "many_modules_with_code_in_common": ("validate",),
-    # nothing but `validate` parses code; all readers meet the one of many words
+    # only `validate` parses code; all readers read the file with many words
     **dict.fromkeys((f"code_of_many_{name}" for name in corpus_size.CODES if name != "words"), ("validate",)),
 }
-# the costliest file asks for 7.2 million; 10 million take about 2 s of a slow core
+# the costliest file needs 7.2 million; 10 million take about 2 s on a slow core
 MAX_CALLS = 10_000_000
 MAX_MEGABYTES = 256
 
@@ -57,7 +58,7 @@ def test_what_the_corpus_spoils_is_good(build, reader: Reader, tmp_path: Path) -
 
 
 def test_the_reader_has_imported_what_lists_faults(reader: Reader, tmp_path: Path) -> None:
-    """Else every reading of a faulty file imports it again, which takes seven million calls."""
+    """Check that faults are listed without a first import in each reading, which takes seven million calls."""
     path = tmp_path / "faulty.tar"
     FAULTS["metadata_no_executor"].write(path)
     reading = reader.read("validate", path)
@@ -79,7 +80,7 @@ def test_fault_is_found(name: str, reader: Reader, place: Path, tmp_path: Path) 
 
 
 def actions_of(name: str) -> tuple[str, ...]:
-    """Return who reads a file: `validate` whatever is no more than faulty, of the others every second."""
+    """Return the actions for a file: `validate` and every second other one if the fault need not be rejected."""
     if name in AT_LIMITS or FAULTS[name].refused:
         return AT_LIMITS.get(name, OPENING)
     turn = list(FAULTS).index(name)
@@ -88,7 +89,7 @@ def actions_of(name: str) -> tuple[str, ...]:
 
 
 def check(fault: Fault, action: str, reading: Reading) -> None:
-    """Assert that one reading of one file ended as it must."""
+    """Assert that one reading of one file ended as expected."""
     said = f"{action}: {reading.error}: {reading.text[:600]}"
     assert reading.error is None or (reading.code is not None and reading.code != "MLF900"), said
     assert reading.calls < MAX_CALLS, f"{reading.calls:,} calls, {said}"
@@ -98,5 +99,5 @@ def check(fault: Fault, action: str, reading: Reading) -> None:
     if action == "validate":
         assert re.search(fault.expected, reading.text), said
     if reading.code == "MLF140":
-        # whoever reads the message can tell which file it is about
+        # the message must name the file
         assert f"{fault.name}.tar" in reading.text, said

@@ -1,4 +1,4 @@
-"""Whatever Python passes to compiled functions, they compute or refuse: nothing ends the process."""
+"""Compiled functions compute or reject any arguments from Python; nothing ends the process."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
 
 class Exports:
-    """An object of another library whose ``__dlpack__`` does what it likes."""
+    """An object of another library with an arbitrary ``__dlpack__``."""
 
     def __init__(self, result: Any) -> None:
         self._result = result
@@ -49,7 +49,7 @@ SHAPES = st.one_of(st.just((1, 1)), hnp.array_shapes(min_dims=0, max_dims=5, min
 
 @st.composite
 def arrays(draw: st.DrawFn) -> np.ndarray:
-    """Arrays of every dtype and layout: transposed, backwards, spread out, read-only, of the other byte order."""
+    """Draw arrays of every dtype and layout: transposed, reversed, broadcast, read-only, byte-swapped."""
     array = np.zeros(draw(SHAPES), draw(DTYPES))
     change = draw(st.integers(0, 5))
     if change == 1:
@@ -89,7 +89,7 @@ def library(models: Path, tmp_path_factory: pytest.TempPathFactory) -> LibraryMo
 
 
 def failure_of(function: Any, args: list[Any]) -> Exception | None:
-    """Call a function; return what it raises."""
+    """Call a function; return its exception, if any."""
     try:
         function(*args)
     except Exception as error:
@@ -121,7 +121,7 @@ def test_any_objects_through_tvm_ffi(library: LibraryModule, args: list[Any]) ->
     if error is None:
         assert len(args) in (1, 2)
     else:
-        assert not isinstance(error, MlfcError)  # what it raises is Python's own
+        assert not isinstance(error, MlfcError)  # it raises Python's own exceptions
 
 
 SMALL = st.integers(-3, 9)
@@ -144,7 +144,7 @@ FIELDS = st.fixed_dictionaries(
 def test_any_tensors(
     library: LibraryModule, changes: tuple[dict[str, Any], ...], codes: tuple[int, ...], count: int
 ) -> None:
-    """Tensors as C passes them: what fits runs, what does not is refused before it is read."""
+    """Pass tensors as C does: a matching one runs, any other is rejected before it is read."""
     kept = [np.full((1, 1), 7, np.int8) for _ in range(2)]
     tensors = [_changed(array_tensor(array, cpu()), change) for array, change in zip(kept, changes, strict=True)]
     values = (ctypes.c_void_p * 2)(*map(ctypes.addressof, tensors))

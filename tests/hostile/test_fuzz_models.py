@@ -1,4 +1,4 @@
-"""A short run of the fuzzers of models; the long one is ``make fuzz``. And what they have found."""
+"""A short run of the model fuzzers (``make fuzz`` is the long one), and tests of their findings."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def _refused(data: bytes, message: str) -> None:
 
 
 def test_an_extent_beyond_all_indices_is_refused() -> None:
-    """Also of a tensor without elements, whose size is 0."""
+    """Reject it also for a tensor without elements, whose size is 0."""
     node = helper.make_node("Expand", ["x", "shape"], ["y"])
     weights = {"shape": np.array([1 << 40, 0, 4])}
     _refused(model([node], {"x": (1,)}, ["y"], weights).SerializeToString(), "exceeds what indices reach")

@@ -1,4 +1,4 @@
-"""The same few damaged files for each of the Python readers in every run; ``make fuzz`` is for others."""
+"""Damaged files for each Python reader, the same few in every run; ``make fuzz`` generates others."""
 
 from __future__ import annotations
 

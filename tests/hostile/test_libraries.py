@@ -1,6 +1,6 @@
-"""A file that is not a complete library for this machine is refused before any of its code runs.
+"""A file that is not a complete library for this machine is rejected before any of its code runs.
 
-The digest detects damage inside (`test_library_digest`); a library without one is left to the system's loader.
+The digest detects damage inside (`test_library_digest`); the system's loader checks a library without one.
 """
 
 from __future__ import annotations
@@ -98,14 +98,14 @@ def test_no_code_runs_of_what_is_refused(damaged: dict[str, object], expected: s
 
 
 class Damage:
-    """A library whose tables are spoiled one number at a time."""
+    """A library whose tables are corrupted one number at a time."""
 
     def __init__(self, data: bytes) -> None:
         self.data = bytearray(data)
         self.image = ElfImage(memoryview(data))
 
     def at(self, address: int) -> int:
-        """Return the place in the file of an address."""
+        """Return the file offset of an address."""
         (load,) = [load for load in self.image.loads if load.address <= address < load.address + load.nbytes]
         return load.offset + address - load.address
 
@@ -116,14 +116,14 @@ class Damage:
         return found[0]
 
     def table(self, tag: int) -> int:
-        """Return the place in the file of what an entry of the dynamic table leads to."""
+        """Return the file offset of the table that an entry of the dynamic table points to."""
         return self.at(self.image.dynamic[tag])
 
     def write(self, place: int, form: str, value: int) -> None:
         struct.pack_into(f"<{form}", self.data, place, value)
 
     def entry(self, tag: int) -> int:
-        """Return the place of an entry of the dynamic table."""
+        """Return the file offset of an entry of the dynamic table."""
         (table,) = [segment for segment in self.image.segments if segment.kind == elf_image.DYNAMIC]
         places = range(table.offset, table.offset + table.nbytes, 16)
         found = [place for place in places if struct.unpack_from("<q", self.data, place)[0] == tag]
@@ -135,11 +135,11 @@ class Damage:
         self.write(self.entry(tag) + 8, "Q", value)
 
     def forget(self, tag: int) -> None:
-        """Make an entry one that means nothing."""
+        """Replace the tag of an entry by a meaningless one."""
         self.write(self.entry(tag), "Q", 0x6000_0001)
 
     def forget_hashes(self) -> None:
-        """Forget both tables by which symbols are found; linkers make one of them, or both."""
+        """Hide both symbol hash tables; linkers write one of them, or both."""
         for tag in {GNU_HASH, HASH} & {*self.image.dynamic}:
             self.forget(tag)
 
@@ -148,18 +148,18 @@ class Damage:
         self.write(64 + 56 * indices[number] + field, "Q", value)
 
     def symbol(self, name: str) -> int:
-        """Return the place of a symbol's row."""
+        """Return the file offset of a symbol's row."""
         names = self.table(elf_image.STRTAB)
         wanted = self.data.index(b"\0" + name.encode() + b"\0", names) + 1 - names
         places = range(self.table(elf_image.SYMTAB), names, 24)
         return next(place for place in places if struct.unpack_from("<I", self.data, place)[0] == wanted)
 
     def move(self, name: str, address: int) -> None:
-        """Let a symbol be elsewhere."""
+        """Change the address of a symbol."""
         self.write(self.symbol(name) + 8, "Q", address)
 
     def buckets(self) -> tuple[int, ...]:
-        """Return the places of the lists by which symbols are found."""
+        """Return the file offsets of the hash buckets."""
         count, _, words, _ = struct.unpack_from("<4I", self.data, self.table(GNU_HASH))
         start = self.table(GNU_HASH) + 16 + 8 * int(words)
         return tuple(range(start, start + 4 * int(count), 4))
@@ -215,7 +215,7 @@ def test_what_is_not_whole_never_reaches_the_loader(name: str, sound: bytes, tmp
 
 
 def test_symbols_of_libraries_of_other_makers_are_found(tmp_path: Path) -> None:
-    """By either table, as the C library's own search finds them."""
+    """Look up symbols by either hash table, as the C library does."""
     source = "".join(f"int name_{index}(void) {{ return {index}; }}\n" for index in range(300)).encode()
     for style in ("gnu", "sysv", "both"):
         path = compile_shared({"a.c": source}, tmp_path / f"{style}.so", (f"-Wl,--hash-style={style}",))

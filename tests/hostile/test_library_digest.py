@@ -1,4 +1,4 @@
-"""Exported libraries carry a digest of all that the system's loader believes: a damaged one never ends the process."""
+"""Exported libraries carry a digest of everything that the system's loader trusts: damage never ends the process."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def image_of(data: bytes | bytearray) -> ElfImage:
 
 
 def left_out(data: bytes) -> list[tuple[int, int]]:
-    """Return what the digest of a library leaves out, read here once more from the documented form."""
+    """Return the ranges that the digest of a library leaves out, read independently from the documented format."""
     address, _ = image_of(data).find(SYMBOL) or pytest.fail("there is no digest")
     record = bytes(image_of(data).content(address, 56 + 16 * MAX_RANGES, SYMBOL))
     assert record.startswith(b"mlfc digest\0\0\0\0\0\1\0\0\0")
@@ -74,9 +74,9 @@ def load_and_run(data: bytes) -> None:
 
 
 def refused(sound: bytes, places: Iterable[int], folder: Path) -> set[int]:
-    """Return the places at which one other bit is an error; elsewhere the library loads and runs.
+    """Return the offsets at which a flipped bit is an error; elsewhere the library loads and runs.
 
-    All is done in a child, so that a signal fails the test that asks.
+    A child does it all, so that a signal fails the calling test.
     """
     report = folder / "report"
     child = os.fork()
@@ -107,7 +107,7 @@ def refused(sound: bytes, places: Iterable[int], folder: Path) -> set[int]:
 def test_no_single_bit_ends_the_process(kind: str, small: dict[str, Path], tmp_path: Path) -> None:
     sound = small[kind].read_bytes()
     image = image_of(sound)
-    # of headers and of what the loader reads, many; of all of it, a few
+    # most offsets of headers and of what the loader reads, and a few of everything
     tables = [place for start, end in image.headers for place in range(start, end)]
     for load in image.loads:
         tables += range(load.offset, load.offset + min(load.nbytes, 64))
@@ -127,7 +127,7 @@ def test_constants_are_left_out_and_their_damage_does_no_harm(
 ) -> None:
     sound = large[executor].read_bytes()
     ranges = left_out(sound)
-    # kernels may want a matrix in two parts
+    # kernels may read a matrix in two parts
     assert sum(end - start for start, end in ranges) >= 2 * 4 * WIDTH * WIDTH
     inside = [place for start, end in ranges for place in (start, start + 3, (start + end) // 2, end - 1)]
     edges = {place for start, end in ranges for place in (start - 1, end)}
@@ -191,7 +191,7 @@ def test_a_damaged_digest_is_an_error(at: int, value: bytes, expected: str, smal
 
 
 def test_a_library_without_a_digest_loads(small: dict[str, Path]) -> None:
-    """As those that older versions made, TVM's, and objects that somebody else linked."""
+    """Load libraries without a digest: from older versions, from TVM, and from other linkers."""
     data = bytearray(small["c aot"].read_bytes())
     start = record_at(data)
     data[start + 16 : start + 56] = bytes(40)
@@ -216,7 +216,7 @@ __attribute__((constructor)) static void change(void) {{ memcpy(mlfc_description
 
 
 def test_the_description_is_read_from_the_file(tmp_path: Path) -> None:
-    """What its own code makes of it when the library is loaded counts for nothing."""
+    """Ignore changes that the library's code makes to the description when it is loaded."""
     text = json.dumps({"modules": {}}).replace('"', '\\"')
     source = CHANGED.format(text=text).encode()
     assert DESCRIPTION_SYMBOL.encode() in source

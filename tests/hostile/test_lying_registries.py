@@ -1,4 +1,4 @@
-"""Registries and folders that lie, hang, redirect and deny: one error, a bounded number of bytes, and no file."""
+"""Registries and folders that lie, hang, redirect and deny: one error, bounded traffic, and no file written."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def tar_of(name: str, size: int = 100) -> bytes:
 
 
 TAR = tar_of("x")
-SOON = 0.05  # of what never comes, so nothing depends on how busy the machine is
+SOON = 0.05  # timeout for answers that never arrive, so the machine's load does not matter
 
 
 def layer(data: bytes = TAR, title: str = "kws.tar", **changes: Any) -> dict[str, Any]:
@@ -82,7 +82,7 @@ def store_of(server: Liar, **settings: Any) -> ArtifactStore:
 
 
 def refused(server: Liar, message: str, kind: type[MlfcError] = RegistryError, **settings: Any) -> None:
-    """Check that pulling ends in one error and leaves nothing."""
+    """Check that a pull fails with one error and leaves no files."""
     with pytest.raises(kind, match=message):
         pull(store_of(server, **settings))
     assert not any(Path().iterdir())
@@ -119,7 +119,7 @@ def test_blobs_that_are_not_what_they_should_be(
 ) -> None:
     server.lie(BLOB, 200, body, **headers)
     refused(server, message)
-    # what a connection may have on its way, not what the server would like to send
+    # the server stops after the bytes in the connection's buffers, although its body is endless
     assert server.sent < 64 << 20
 
 
@@ -193,7 +193,7 @@ def test_a_title_replaces_no_file(server: Liar) -> None:
         pull(store_of(server))
     assert Path("kws.tar").read_bytes() == b"mine"
     pull(store_of(server), force=True)
-    pull(store_of(server))  # the same bytes are no other file
+    pull(store_of(server))  # identical bytes are not a conflict
     assert Path("kws.tar").read_bytes() == TAR
 
 
@@ -246,7 +246,7 @@ def test_refusals(server: Liar, status: int, message: str) -> None:
     server.lie("GET /manifests/1", status, said)
     with pytest.raises(RegistryError) as caught:
         pull(store_of(server))
-    if status not in TRANSIENT:  # the program would wait and try again
+    if status not in TRANSIENT:  # otherwise the program would wait and retry
         done = mlfc("pull", server.reference, cwd=Path.cwd())
         assert (done.returncode, done.stdout) == (2, "")
         assert done.stderr.startswith(f"error: {server.host and 'oci://'}")
@@ -302,7 +302,7 @@ def test_redirections_end_and_take_no_credentials_along(server: Liar, monkeypatc
     monkeypatch.setattr(server, "answer", answer)
     with liar() as other:
         other.blobs[digest_of(TAR)] = TAR
-        # another name of this machine is another host
+        # another name of this machine counts as another host
         elsewhere = other.host.replace("127.0.0.1", "localhost")
         server.lie(BLOB, 307, b"", Location=f"http://{elsewhere}/v2/m/x/blobs/{digest_of(TAR)}")
         pull(store_of(server))
@@ -435,7 +435,7 @@ def test_references_that_are_none(text: str) -> None:
 
 
 def layout(folder: Path, **files: bytes) -> ArtifactStore:
-    """Return a folder with a good artifact, and some of its files replaced."""
+    """Return a folder with a valid artifact, some of whose files are replaced."""
     blobs = folder / "blobs" / "sha256"
     blobs.mkdir(parents=True)
     data = json.dumps(manifest()).encode()
@@ -477,7 +477,7 @@ def test_a_folder_with_pipes_and_without_files(tmp_path: Path) -> None:
     assert pull(store, Path("good.tar"))[1].read_bytes() == TAR
     blob = tmp_path / "folder" / "blobs" / "sha256" / digest_of(TAR)[7:]
     blob.unlink()
-    os.mkfifo(blob)  # reading it would wait for ever
+    os.mkfifo(blob)  # reading it would block for ever
     with pytest.raises(RegistryError, match="cannot be read"):
         pull(store, Path("bad.tar"))
     (tmp_path / "folder" / "oci-layout").unlink()

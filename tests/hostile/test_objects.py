@@ -1,4 +1,4 @@
-"""What is no whole object for this machine is refused before LLVM's linker sees it."""
+"""A file that is not a complete object for this machine is rejected before LLVM's linker reads it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Registries that fail for a while, and connections that end: tried again a bounded number of times, then refused."""
+"""Registries that fail for a while, and connections that break: retried a bounded number of times, then an error."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def server() -> Iterator[Liar]:
 
 @pytest.fixture
 def pauses() -> list[float]:
-    """Return what is waited for, in seconds."""
+    """Return the list of pauses between retries, in seconds."""
     return []
 
 
@@ -46,7 +46,7 @@ def store(server: Liar, pauses: list[float]) -> ArtifactStore:
 
 
 def failing(server: Liar, path: str, answers: list[Answer | None]) -> None:
-    """Answer a path in these ways, one after the other; None and whatever comes later truly."""
+    """Answer a path with `answers` in order; for None, and after the last one, answer correctly."""
 
     def answer(request: Request) -> Answer:
         given = answers.pop(0) if answers else None
@@ -66,7 +66,7 @@ def asked(server: Liar, method: str) -> list[Request]:
 
 
 def cut(data: bytes = TAR, start: int = 0, end: int = HALF, status: int = 200) -> Answer:
-    """Return an answer whose connection ends too early."""
+    """Return an answer whose connection closes too early."""
     return Answer(status, {"Content-Length": str(len(data) - start)}, data[start:end])
 
 
@@ -200,7 +200,7 @@ def test_a_port_without_registry_is_asked_four_times(pauses: list[float]) -> Non
 
 @contextmanager
 def wire(host: str, limits: list[tuple[int, int]]) -> Iterator[str]:
-    """Yield a port whose connections to a host end after so many bytes there or back; later ones last."""
+    """Yield a proxy whose connections to a host break after a number of bytes in either direction; later ones last."""
     name, _, port = host.partition(":")
     with socket.create_server(("127.0.0.1", 0)) as listening:
 
@@ -241,7 +241,7 @@ def test_a_real_registry_behind_a_bad_wire(tmp_path: Path) -> None:
     blob = Descriptor.of(ARTIFACTS["archive"], content)
     pauses: list[float] = []
     with docker_registry(tmp_path / "registry") as host:
-        # its first connections end in an upload, the last of them in a download
+        # its first connections break during an upload, the last ones during a download
         limits = [(200_000, 1 << 40), (900_000, 1 << 40)]
         with wire(host, limits) as bad:
             store = open_store(parse_reference(f"oci://{bad}/m/x:1"), wait=pauses.append)

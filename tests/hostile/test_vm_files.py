@@ -1,4 +1,4 @@
-"""Descriptions of dynamic models that are damaged or malicious: one error that names the place, at little cost."""
+"""Damaged or malicious descriptions of dynamic models: one error with the location, at little cost."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _JSON = st.recursive(_LEAVES, lambda inner: st.lists(inner, max_size=9) | st.dic
 
 
 def read(data: bytes) -> Executable | None:
-    """Return what a file describes; None if it is refused, with the error that is expected."""
+    """Return the decoded file; None if it is rejected with the expected error."""
     try:
         return decode(data, "x.vm")
     except ArchiveError as error:
@@ -117,7 +117,7 @@ def test_bytecode_of_earlier_versions_is_refused_in_modules(tmp_path: Path) -> N
         mlfc.runtime.load_from_bytes("mlfc.vm", OLD)
     with pytest.raises(ArchiveError, match=RECOMPILE):
         VmModule(OLD)
-    # a library, of which the description is replaced by bytecode of the same size
+    # a library whose description is replaced by bytecode of the same size
     module, params = two_layers(4)
     path = mlfc.build(module, "llvm", params, executor="vm").export_library(tmp_path / "old.so")
     data = path.read_bytes()

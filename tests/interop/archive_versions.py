@@ -1,8 +1,8 @@
-"""Archives of every version, laid out by hand from TVM's own archives of version 7.
+"""Archives of every version, assembled by hand from TVM's own archives of version 7.
 
-What TVM wrote between 2021 and 2022 is not to be had any more, so these are made as the format's description says
-that they looked: the files of a real archive in their old places, the metadata in their old shape. Nothing here uses
-the code that reads archives.
+TVM's releases from 2021 and 2022 are no longer available, so these archives follow the description of the format: the
+files of a real archive at their old paths, the metadata in their old structure. Nothing here uses the code that reads
+archives.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Files = dict[str, bytes]
 Document = dict[str, Any]
 
 VERSIONS = (1, 2, 3, 4, 5, 6, 7)
-# where the files of a module lie, by version; the columns are those of the format's description
+# paths of a module's files by version; the columns are those of the format's description
 PLACES: Mapping[int, Mapping[str, str]] = {
     1: {"code": "lib", "relay": "relay.txt", "graph": "runtime-config/graph/graph.json"},
     2: {"code": "lib", "relay": "relay.txt", "graph": "runtime-config/graph/graph.json"},
@@ -32,13 +32,13 @@ PLACES: Mapping[int, Mapping[str, str]] = {
 
 
 def members(path: Path) -> Files:
-    """Return the files of an archive without the leading ``./``."""
+    """Return the files of an archive, without the leading ``./`` of their names."""
     with tarfile.open(path) as tar:
         return {info.name.removeprefix("./"): tar.extractfile(info).read() for info in tar if info.isfile()}  # type: ignore[union-attr]
 
 
 def write_as_tvm(files: Mapping[str, bytes], path: Path) -> Path:
-    """Write a plain tar as Python's ``tarfile`` wrote it for TVM: folders included, names that start with ``./``."""
+    """Write a plain tar like TVM's use of Python's ``tarfile``: with folders, and names that start with ``./``."""
     folders = {parent.as_posix() for name in files for parent in Path(name).parents}
     with tarfile.open(path, "w") as tar:
         for name in sorted({*files, *folders}):
@@ -54,7 +54,7 @@ def write_as_tvm(files: Mapping[str, bytes], path: Path) -> Path:
 
 
 def older_files(files: Files, name: str, version: int) -> Files:
-    """Return the files of an archive of one module in the places of `version`, without metadata."""
+    """Return the files of an archive of one module at the paths of `version`, without metadata."""
     new, old = PLACES[7], PLACES[version]
     moved = {new[kind].format(m=name): old[kind] for kind in ("relay", "graph")}
     result = {}
@@ -68,7 +68,7 @@ def older_files(files: Files, name: str, version: int) -> Files:
 
 
 def older_document(document: Document, version: int) -> Document:
-    """Return the metadata of one module as `version` had them: what it did not know yet is left out."""
+    """Return the metadata of one module in the form of `version`, without later fields."""
     ((name, module),) = copy.deepcopy(document["modules"]).items()
     functions = module["memory"]["functions"]
     for entry in functions["main"]:
@@ -80,7 +80,7 @@ def older_document(document: Document, version: int) -> Document:
         "model_name": name,
         "export_datetime": module["export_datetime"],
         "memory": module["memory"].get("sids", []) if version == 1 else module["memory"],
-        # with the space at the end that TVM leaves
+        # with the trailing space that TVM leaves
         "target": module["target"] if version >= 6 else {"1": f"{module['target'][0].strip()} "},
         "executors" if version >= 5 else "runtimes": module["executors"],
     }
@@ -92,7 +92,7 @@ def older_document(document: Document, version: int) -> Document:
 
 
 def older_archive(path: Path, version: int, target: Path) -> Path:
-    """Write the archive of one module at `path`, of version 7, as one of `version`."""
+    """Convert the archive of one module at `path` from version 7 to `version`."""
     files = members(path)
     document = json.loads(files["metadata.json"])
     if version < 7:
@@ -103,7 +103,7 @@ def older_archive(path: Path, version: int, target: Path) -> Path:
 
 
 def proposed_archive(path: Path, target: Path) -> Path:
-    """Write the archive of one module at `path`, of version 7, in the form of the proposal of 2021."""
+    """Convert the archive of one module at `path` from version 7 to the form of the proposal of 2021."""
     files = members(path)
     document = json.loads(files["metadata.json"])
     (name,) = document["modules"]
@@ -139,5 +139,5 @@ def operator_archive(version: int, target: Path) -> Path:
 
 
 def text(document: Document) -> bytes:
-    """Return metadata as TVM wrote those of full models."""
+    """Return metadata as TVM writes those of full models."""
     return json.dumps(document, indent=2, sort_keys=True).encode()

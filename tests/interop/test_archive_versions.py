@@ -1,4 +1,4 @@
-"""Archives of every version read to one record, and come to version 7 with all that they have."""
+"""Archives of every version are read into the same record, and migrate to version 7 without loss."""
 
 from __future__ import annotations
 
@@ -243,7 +243,7 @@ def test_parameters_in_another_form_alone_become_tvms(graph: Path, tmp_path: Pat
 
 
 def bson(extent: bytes, data: bytes) -> bytes:
-    """Return the document of one float32 tensor of two equal extents, put together by hand."""
+    """Return a hand-written document of one float32 tensor with two equal dimension sizes."""
 
     def document(*elements: bytes) -> bytes:
         body = b"".join(elements)

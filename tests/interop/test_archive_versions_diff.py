@@ -1,4 +1,4 @@
-"""Archives of every version compare with those of every other."""
+"""Comparisons of archives of every version with those of every other."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_only_a_lost_header_breaks_callers_of_the_same_module(shared: Path, tmp_
         assert found["breaks"] == losses, (a, b)
         assert found["facts"].get("version", [a, b]) in ([a, b], [a or 1, b or 1])
         changes = found["modules"]["kws"]
-        # whatever the version says of the target, it is the same one
+        # the target is the same one, in the form of each version
         assert "target" not in changes["facts"]
         assert not any(changes["weights"].values())
         assert not changes["operators"]["removed"] + changes["operators"]["added"] + changes["operators"]["changed"]

@@ -1,4 +1,4 @@
-"""The programs of examples/callers, built and run by the commands of their page, write what mlfc computes."""
+"""The programs of examples/callers, built and run by the commands of their page, write mlfc's results."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CALLERS = ROOT / "examples" / "callers"
 PAGE = (CALLERS / "README.md").read_text(encoding="utf-8")
 ROWS = re.findall(r"^\| (\S+) \| ([^|]*) \| `([^`]*)` \|$", PAGE, re.MULTILINE)
 PROGRAMS = {"rustc": "rustc", "node": "nodejs", "cc": "gcc", "c++": "g++"}
-# links for WebAssembly with the C library that is there
+# links for WebAssembly with the installed C library
 MLFC = f"""#!{sys.executable}
 import sys
 from mlfc.__main__ import run
@@ -30,7 +30,7 @@ with without_c_library():
 
 
 def shell(command: str, folder: Path) -> None:
-    """Run commands where the page runs them, with this Python and the mlfc that is tested."""
+    """Run commands in the page's folder, with this Python and the tested mlfc."""
     programs = folder / "bin"
     if not programs.exists():
         programs.mkdir()
@@ -59,7 +59,7 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def expected(checkout: Path) -> np.ndarray:
     image = np.fromfile(checkout / "build" / "image.bin", np.float32)
     (found,) = mlfc.load(checkout / "build" / "digits.so").run(image.reshape(1, 1, 8, 8)).values()
-    # the image is one that the model reads right
+    # an image that the model classifies correctly
     assert found.argmax() == np.load(ROOT / "examples" / "digits" / "held_out.npz")["labels"][7]
     return found.reshape(-1)
 

@@ -1,4 +1,4 @@
-"""Libraries for other machines, made on this one by the compiler of a wheel, and run or read with others' tools."""
+"""Libraries for other machines, built here with a compiler from a wheel, then run or read with third-party tools."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def expected(factory: Factory, inputs: Any) -> list[bytes]:
 
 
 def compiled(factory: Factory, target: str, triple: str) -> Factory:
-    """Return the model for another machine: its C serves all, objects one."""
+    """Return the model for another machine; its C serves all machines, its objects one."""
     if target == "c":
         return factory
     return mlfc.build(factory.module, f"{target} -mtriple={triple}", factory.source_params, module_name="kws")
@@ -164,7 +164,7 @@ def read_macho(data: bytes) -> tuple[int, int, set[str]]:
     names, at = set(), 32
     for _ in range(count):
         command, size = struct.unpack_from("<2I", data, at)
-        if command == 2:  # the table of symbols
+        if command == 2:  # the symbol table
             table, entries, text, _ = struct.unpack_from("<4I", data, at + 8)
             for index in range(entries):
                 name, traits, section = struct.unpack_from("<IBB", data, table + 16 * index)
@@ -227,7 +227,7 @@ def test_webassembly_computes_the_same_in_node(wasm: Path, inputs: Any, expected
     assert bytes.fromhex(said) == b"".join(expected)
 
 
-# runs a product with one thread and with three, and counts how often its work was shared
+# runs a matrix product with one thread and with three, and counts how often its work was shared
 _THREADS = """
 #include <dlfcn.h>
 #include <stdint.h>

@@ -1,4 +1,4 @@
-"""The commands and the Python of the page on deploying a library run, in its order."""
+"""The commands and the Python of the page on deploying a library, run in order."""
 
 from __future__ import annotations
 

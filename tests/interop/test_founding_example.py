@@ -1,4 +1,4 @@
-"""The example that module serialization was founded on: ResNet-18 for a device, one library, loaded back and run."""
+"""The motivating example of module serialization: ResNet-18 for a device in one library, loaded back and run."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ import mlfc
 from mlfc.factory import Factory
 from tests.conftest import need_opencl
 
-# what is told here is what the library has and does, not the driver's code
+# the library's content and results are tested, not the driver's code
 pytestmark = pytest.mark.usefixtures("unoptimized_builds", "quick_kernels")
 EXAMPLES = Path(__file__).parents[2] / "examples" / "resnet18"
-# a small image and half of the stages: a processor that stands in for the device compiles each shape anew
+# a small image and half of the stages: a CPU that emulates the device compiles each shape separately
 SIZE, STAGES = 64, 2
 
 
@@ -54,7 +54,7 @@ def built(request: pytest.FixtureRequest, model: Path) -> tuple[str, Factory]:
 
 
 def runs_here(target: str) -> bool:
-    """Tell whether there is a device; CI has one for OpenCL."""
+    """Return whether the device exists; CI has one for OpenCL."""
     return need_opencl().exists if target == "opencl" else mlfc.device(target, 0).exists
 
 

@@ -1,4 +1,4 @@
-"""Our libraries as programs of TVM use them: keys of factories, names of inputs, blobs, tvm-ffi's loader."""
+"""Libraries of mlfc in programs written for TVM: factory keys, input names, blobs, and tvm-ffi's loader."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def test_code_for_tvm_ffi_alone_has_no_blob_for_others(
 def test_every_library_opens_in_every_generation(
     executor: str, abi: tuple[str, ...], factories: dict[str, Factory], expected: Any, tmp_path: Path
 ) -> None:
-    """Whoever finds a blob can use what it says: a factory comes with the functions that it needs."""
+    """Check that a factory in any blob comes with the functions that it needs."""
     tvm_ffi = pytest.importorskip("tvm_ffi", reason="pip install apache-tvm-ffi")
     path = factories[executor].export_library(tmp_path / "hello.so", abi=abi, options=["-O0"])
     module = tvm_ffi.load_module(str(path))

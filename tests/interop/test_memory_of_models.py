@@ -1,4 +1,4 @@
-"""The workspace of real models: proved, and near the largest sum of live bytes."""
+"""The workspace of real models: proven, and near the largest sum of live bytes."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_workspace_is_at_most_three_percent_above_its_lower_bound(models: Path, 
 @pytest.mark.parametrize(
     ("file", "cpu", "largest"),
     [
-        # the largest output of a layer, and what its kernel needs to keep ahead of its input
+        # the largest output of a layer, plus the overlap distance of its kernel
         ("kws_ref_model", "cortex-m4", 8_000),
         ("kws_ref_model", "cortex-m55", 10_560),
         ("vww_96_int8", "cortex-m4", 36_864),
@@ -56,7 +56,7 @@ def test_outputs_reach_into_their_inputs_on_microcontrollers(models: Path, file:
                 memory.prove(program, replace(plan, offsets=closer, size=plan.size + (1 << 20)))
 
 
-# every two of them meet
+# pairwise combinations
 @pytest.mark.parametrize(
     ("cpu", "optimize", "workspace_io"),
     [

@@ -1,4 +1,4 @@
-"""The backend interface of ONNX, by ONNX's own test runner: a tenth of its node tests, and models of its own."""
+"""ONNX's backend interface under ONNX's own test runner: a tenth of its node tests, and its models."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ import mlfc
 from mlfc.errors import DeviceError, InputError, OptionError, UnsupportedError
 from tests.onnx_models import model, small_network
 
-pytestmark = pytest.mark.usefixtures("quick_builds")  # operators are compared where they are tested alone
+pytestmark = pytest.mark.usefixtures("quick_builds")  # the C code of operators is compared elsewhere
 
 BACKEND = mlfc.onnx_backend
-# the modules of ONNX's node tests of these, each in a model of its own; test_onnx_nodes.py has all
+# modules of ONNX's node tests for these operators, one model per test; test_onnx_nodes.py covers all operators
 MODULES = {
     "ArgMax": "argmax", "Binarizer": "ai_onnx_ml.binarizer", "Col2Im": "col2im", "Expand": "expand",
     "Identity": "identity", "If": "if_", "OptionalGetElement": "optionalgetelement",
@@ -33,15 +33,15 @@ MODULES = {
 }  # fmt: skip
 KINDS = ("node", "simple")
 REFUSED = "strnorm|gradient"
-# each mode of Resize once; with aligned corners mlfc takes the size after rounding, as PyTorch and ONNX Runtime do
-# extents of inputs are at least 1, that of sequence_model8 is 0
+# Each mode of Resize once; with aligned corners mlfc uses the size after rounding, as PyTorch and ONNX Runtime do.
+# Input dimensions are at least 1, but one of sequence_model8 is 0.
 LEFT_OUT = (
     "resize.*(cubic|antialias|crop|align_corners|sizes|symmetric)|maxpool_3d|pad_(wrap|constant_pad)|sequence_model8"
 )
 
 
 def runner() -> Any:
-    """Return ONNX's test runner with some of its tests: to list all takes ten seconds."""
+    """Return ONNX's test runner with some of its tests, because listing all takes ten seconds."""
     from onnx.backend.test import BackendTest, loader
     from onnx.backend.test import runner as module
 
@@ -75,7 +75,7 @@ def test_onnx_tests_pass() -> None:
 
 
 def test_what_is_known_late_is_taken_from_the_inputs_of_a_run() -> None:
-    # whose weights are computed when it is compiled
+    # with weights that are computed at compile time
     node = helper.make_node("Resize", ["x", "", "scales"], ["y"], mode="linear", antialias=1)
     data = model([node], {"x": (1, 1, "h", "w"), "scales": (4,)}, ["y"], opset=18)
     prepared = BACKEND.prepare(data)

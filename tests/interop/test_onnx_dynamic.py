@@ -1,7 +1,6 @@
-"""Models of ONNX whose shapes and course the run decides, compared with what ONNX and ONNX Runtime compute.
+"""ONNX models with dynamic shapes and control flow, compared with ONNX's reference and ONNX Runtime.
 
-Modules are run expression by expression (`tests.relay_dynamic`), so nothing is compiled but what takes long to
-interpret.
+Modules are interpreted (`tests.relay_dynamic`); only expressions that are slow to interpret are compiled.
 """
 
 from __future__ import annotations
@@ -25,12 +24,12 @@ from tests.onnx_graphs import CONTAINERS, graph_model
 from tests.relay_dynamic import RefusedError, run_dynamic
 from tests.verify_relay import verify
 
-pytestmark = pytest.mark.usefixtures("quick_builds")  # what takes long to interpret is compiled to run once
+pytestmark = pytest.mark.usefixtures("quick_builds")  # for single runs of expressions that are slow to interpret
 
 Array = npt.NDArray[Any]
 
 FLOAT, INT64, BOOL = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL
-# parts of the names of ONNX's node tests
+# prefixes of the names of ONNX's node tests
 TESTED = (
     "test_if", "test_loop1", "test_scan9", "test_nonzero", "test_unique", "test_compress",
     "test_nonmaxsuppression", "test_range", "test_reshape", "test_slice", "test_expand", "test_tile", "test_edge_pad",
@@ -50,7 +49,7 @@ def _check(model: onnx.ModelProto, *runs: Mapping[str, Array], **options: Any) -
     """Compare runs of one import with ONNX's reference."""
     ours = _imported(model, **options)
     has_graphs = any(item.HasField("g") for node in model.graph.node for item in node.attribute)
-    # ONNX's own evaluator joins no scalars that turns of a loop give
+    # ONNX's evaluator does not concatenate scalars that iterations of a loop return
     reference: Any = InferenceSession(model.SerializeToString()) if has_graphs else ReferenceEvaluator(model)
     for inputs in runs:
         for found, wanted in zip(ours(inputs), reference.run(None, dict(inputs)), strict=True):
@@ -66,7 +65,7 @@ def test_node_tests_pass_whether_their_shapes_are_stated_or_not(states: bool) ->
 
         cases = [case for case in collect_testcases(None) if case.name.startswith(TESTED)]
     count = 0
-    for case in cases[::3] if states else cases:  # stated ones are those of `test_onnx_nodes`
+    for case in cases[::3] if states else cases:  # `test_onnx_nodes` covers those with declared shapes
         model = onnx.ModelProto()
         model.CopyFrom(case.model)
         for item in () if states else model.graph.output:
@@ -145,7 +144,7 @@ def test_ranges_of_the_user_are_bounds_of_symbols() -> None:
 
 
 def _turn(op: str, *, rows: bool = True) -> onnx.GraphProto:
-    """Return a turn of a loop: a state that grows or is doubled, while its sum is below a limit from outside."""
+    """Return a loop body: a state that grows or is doubled, while its sum is below a limit from outside."""
     nodes = [
         helper.make_node("Concat", ["s", "x"], ["next"], axis=0)
         if op == "grow"
@@ -395,7 +394,7 @@ def test_extents_that_must_agree_are_made_to_where_all_are_open() -> None:
         from onnx.backend.test.case.node import collect_testcases
 
         cases = {case.name: case for case in collect_testcases(None)}
-    heads = {3: (0, 1), 4: (0, 2)}  # what is open of attention; there must be numbers of heads
+    heads = {3: (0, 1), 4: (0, 2)}  # dynamic axes of attention; the numbers of heads must be static
     for name in OPENED:
         case = cases[name]
         model = onnx.ModelProto()
@@ -441,7 +440,7 @@ def test_scales_and_zero_points_by_channel_fix_the_extent_of_their_axis() -> Non
 
 
 def test_a_refusal_says_what_fixed_shapes_would_not_mend() -> None:
-    """Sequences have no fixed shapes: that a sequence is refused with these would be no help."""
+    """Omit the advice to declare static shapes for sequences, which have none."""
     nodes = [helper.make_node("SequenceAt", ["s", "i"], ["x"]), helper.make_node("Antialias", ["x"], ["y"])]
     sequence = helper.make_tensor_sequence_value_info("s", FLOAT, ["n"])
     model = graph_model(nodes, {"i": (INT64, [])}, {"y": (FLOAT, None)})
@@ -452,7 +451,7 @@ def test_a_refusal_says_what_fixed_shapes_would_not_mend() -> None:
 
 
 def test_states_that_no_iteration_changes_are_constants_of_the_loop() -> None:
-    """Exporters of recurrent layers write weights as states, here one of them by way of an Identity."""
+    """Pass weights as loop states, as exporters of recurrent layers do, one of them through an Identity."""
     node, value, square = helper.make_node, helper.make_tensor_value_info, [3, 3]
     states = [value(name, FLOAT, square) for name in ("h", "w_in", "v_in", "h2", "v_out", "row")]
     body = helper.make_graph(

@@ -45,7 +45,7 @@ def test_sequences_and_optionals_are_inputs_and_outputs_of_the_virtual_machine()
         cases = [case for case in collect_testcases(None) if case.name.startswith(CONTAINERS)]
     count = 0
     for case in cases:
-        # nothing in this one says how many dimensions the tensors have
+        # the rank of this one's tensors is unknown
         shapes = {"x": (None,) * 4} if case.name == "test_identity_sequence" else None
         compiled = mlfc.compile(case.model, "llvm", shapes=shapes)
         for inputs, outputs in case.data_sets:
@@ -58,7 +58,7 @@ def test_sequences_and_optionals_are_inputs_and_outputs_of_the_virtual_machine()
 
 
 def _edited(length: str) -> onnx.ModelProto:
-    """Return a model that splits, erases, inserts and concatenates at places that the run gives."""
+    """Return a model that splits, erases, inserts and concatenates at runtime positions."""
     nodes = [
         helper.make_node("SplitToSequence", ["x", "sizes"], ["s"], axis=1),
         helper.make_node("SequenceErase", ["s", "i"], ["t"]),

@@ -1,4 +1,4 @@
-"""Tensors without elements: dynamic dimensions of size 0, static ones, and constants, as ONNX Runtime takes them."""
+"""Tensors without elements: dynamic dimensions of size 0, static ones, and constants, compared with ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ CONSTANTS: dict[str, Array] = {
     "R": RNG.normal(size=(1, 16, 4)).astype(np.float32), "features": RNG.normal(size=(4, 2, 6, 6)).astype(np.float32),
     "image_size": np.array([4, 4]), "block": np.array([2, 2]), "kernel_row": np.ones((1, 3, 1), np.float32),
 }  # fmt: skip
-# operator and its output (0 by default), inputs, attributes:
-# `x` is (n, 3), `k` is (2, m), `l` is (m, 4), `i` is (n), `image` is (n, 3, 8, 8)
+# Operator and index of its output (0 by default), inputs, attributes. `x` is (n, 3), `k` is (2, m), `l` is (m, 4), `i`
+# is (n), `image` is (n, 3, 8, 8).
 NODES: Sequence[tuple[str, Sequence[str], dict[str, Any]]] = [
     ("ReduceSum", ["x", "axis"], {}), ("Squeeze", ["kernel_row", "nowhere"], {}),
     ("Relu", ["x"], {}), ("Softmax", ["x"], {"axis": 0}), ("Softmax", ["k"], {}), ("LogSoftmax", ["k"], {}),

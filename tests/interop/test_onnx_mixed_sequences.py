@@ -1,4 +1,4 @@
-"""Sequences whose tensors differ in how many dimensions they have, beside ONNX Runtime."""
+"""Sequences of tensors with different ranks, compared with ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from mlfc.relay.text import from_text, to_text
 from tests.relay_dynamic import run_dynamic
 from tests.verify_relay import verify
 
-# a sequence of scalars, to which each turn adds a vector and a matrix
+# a sequence of scalars, to which each iteration appends a vector and a matrix
 GROWN = """
     nought = Constant <value = float {0.}> ()
     s = SequenceConstruct (nought)

@@ -1,8 +1,8 @@
-"""ONNX's own node tests: what we claim to import, compiled and compared with the expected outputs.
+"""ONNX's own node tests of all supported operators, compiled and compared with the expected outputs.
 
-Many small models are merged into one module a group, so that compilers run a few times only. Every other group is
-compiled to C, the rest by LLVM, half of them for the graph executor: an operator's tests are in both, and tests/native
-compares each operator's C with LLVM's code.
+Many small models are merged into one module per group, so that compilers run only a few times. Every other group is
+compiled to C, the rest by LLVM, half of them for the graph executor. An operator's tests are in both kinds of groups,
+and tests/native compares each operator's C with LLVM's code.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ Array = npt.NDArray[Any]
 # tests/native compiles each operator with the flags of libraries
 pytestmark = pytest.mark.usefixtures("unoptimized_builds")
 GROUPS = 12
-# of pools, and what remains of each side
+# shapes of pool inputs, and the size to which each side is reduced
 SMALL = {(1, 3, 32, 32): 14, (1, 3, 32, 32, 32): 8}
 
-# Inputs that ONNX allows to be computed and that are constants in most models: the tests' values become constants. Then
-# each test runs a second time as it is, where the stated shapes of its outputs say enough.
+# Inputs that ONNX allows to be computed but that are constants in most models: the tests' values become constants. Each
+# test also runs unchanged if the declared shapes of its outputs suffice.
 FIXED = {
     **dict.fromkeys(("CenterCropPad", "CumProd", "CumSum", "Expand", "OneHot", "Reshape", "Squeeze", "Split"), (1,)),
     **dict.fromkeys(("Tile", "Unsqueeze", "Upsample"), (1,)),
@@ -68,7 +68,7 @@ FIXED = {
     "TopK": (1,),
     "Unique": (0,),
 }
-# Operators whose tests say too little: scales and regions, numbers of a window, counts of what is not zero.
+# Operators whose declared output shapes do not suffice: scales and regions, window sizes, counts of nonzero elements.
 ASKED = {
     "AffineGrid", "BlackmanWindow", "Col2Im", "ConvInteger", "DFT", "DequantizeLinear", "Dropout", "HammingWindow",
     "HannWindow", "MelWeightMatrix", "NonZero", "QLinearConv", "QuantizeLinear", "Resize", "STFT", "Unique",
@@ -76,7 +76,7 @@ ASKED = {
 }  # fmt: skip
 # Every operator of a composed node rounds to a narrow dtype; the expected outputs are rounded once.
 COARSE = {"bfloat16": 2**-6, "float16": 2**-9}
-# Why tests of operators that we have are left out -> parts of their names.
+# Reasons to skip tests of supported operators -> parts of their names.
 SKIPPED = {
     "no strings, optionals or sequences": (
         "STRING",
@@ -113,7 +113,7 @@ def _array(value: Any) -> Array | None:
 
 
 def _case(prefix: str, source: Any, fixed: set[str]) -> Case | None:
-    """Return the test with some of its inputs as initializers; None if its data are not tensors."""
+    """Return the test with the inputs in `fixed` as initializers; None if its data are not tensors."""
     inputs, outputs = ([_array(value) for value in values] for values in source.data_sets[0])
     if any(value is None for value in (*inputs, *outputs)):
         return None
@@ -126,7 +126,7 @@ def _case(prefix: str, source: Any, fixed: set[str]) -> Case | None:
             model.graph.input.remove(info)
         else:
             kept[info.name] = value
-    # a model of many functions is left alone: names inside functions are their own
+    # only on the main graph, as names inside functions are local
     model = compose.add_prefix(model, prefix)
     renamed = {prefix + name: value for name, value in kept.items()}
     return Case(source.name, model, renamed, outputs, source.rtol, source.atol)
@@ -134,9 +134,9 @@ def _case(prefix: str, source: Any, fixed: set[str]) -> Case | None:
 
 @cache
 def claimed() -> tuple[Case, ...]:
-    """Return the tests of the operators in our table, without those in SKIPPED.
+    """Return the tests of the supported operators, without those in SKIPPED.
 
-    ONNX computes all of its tests before it lists any: one worker does so for all.
+    ONNX computes all of its tests before it lists any, so one worker does it for all.
     """
     key = session_cache.key_of(["node tests", onnx.__version__, Path(__file__).read_bytes()])
     found = session_cache.built(key, lambda: {"cases": pickle.dumps(_claimed())})
@@ -147,8 +147,9 @@ def claimed() -> tuple[Case, ...]:
 def _collected() -> list[Any]:
     """Return all of ONNX's node tests.
 
-    Pools have images of 32 x 32 and volumes of 32 x 32 x 32, of which ONNX computes window by window what comes out:
-    smaller ones have the same windows. Nor is the source of each test read, which ONNX shows in its documentation.
+    Pool images of 32 x 32 and volumes of 32 x 32 x 32 are made smaller, because ONNX's reference computes window by
+    window; the kinds of windows stay the same. The source code of each test, which ONNX's documentation shows, is not
+    read.
     """
     draw = np.random.randn
 
@@ -189,7 +190,7 @@ def _claimed() -> tuple[Case, ...]:
 
 
 def _merged(cases: list[Case]) -> tuple[ir.IRModule, dict[str, Array], list[tuple[Case, int]]]:
-    """Return one module that computes all cases, and which outputs belong to which case; name those not imported."""
+    """Return a module of all cases, its parameters, and each case's first output; fail if one is not imported."""
     variables: list[ir.Var] = []
     bodies: list[ir.Expr] = []
     names: list[str] = []

@@ -1,4 +1,4 @@
-"""What an import of open dimensions tries, and what a run checks of it: branches, bounds, late shapes."""
+"""Choices of an import with dynamic dimensions, and their checks at run time: branches, bounds, runtime shapes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Array = npt.NDArray[Any]
 
 
 def _check(model: onnx.ModelProto, runs: Sequence[Mapping[str, Array]], refused: Sequence[Mapping[str, Array]]) -> Any:
-    """Compare runs with those of ONNX Runtime; others end in an error."""
+    """Compare `runs` with ONNX Runtime, and check that `refused` inputs raise an error."""
     module, params = mlfc.import_model(model, dynamic=True)
     verify(module)
     session = InferenceSession(model.SerializeToString())
@@ -45,7 +45,7 @@ def _ones(*shape: int) -> Array:
 
 
 def _dropping(perm: Sequence[int]) -> onnx.ModelProto:
-    """Return a model that drops a dimension if it is 1, and turns what is left, which has one rank alone."""
+    """Return a model that drops a dimension of size 1 and transposes the result, whose rank must match `perm`."""
     one = [helper.make_node("Squeeze", ["half", "axis"], ["r"])]
     other = [helper.make_node("Identity", ["half"], ["r"])]
     nodes = [
@@ -91,7 +91,7 @@ def test_no_branch_fits_and_many_are_not_tried_for_long(monkeypatch: pytest.Monk
 
 def test_runs_take_dimensions_in_which_a_quotient_is_one_and_the_last_step_exists() -> None:
     pool = helper.make_node("AveragePool", ["x"], ["p"], kernel_shape=[3, 1], strides=[3, 1])
-    # as many elements as without the height, which the reshape has to drop: it gives one window from 3 to 5
+    # the reshape has to drop the height, so the element count requires a height of 3 to 5, which gives one window
     shape = [
         helper.make_node("Shape", ["x"], ["extents"]), helper.make_node("Gather", ["extents", "last"], ["width"]),
         helper.make_node("Concat", ["both", "width"], ["shape"], axis=0),
@@ -156,7 +156,7 @@ def test_late_shapes_axes_and_counts_that_do_not_fit_are_refused() -> None:
         node = helper.make_node(operator, ["x", "late"], outputs)
         model = graph_model([node], {"x": (FLOAT, ["n", "m", "k"]), "late": (INT64, [count])}, {"y": (FLOAT, None)})
         _check(model, [given(late=value) for value in good], [given(late=value) for value in bad])
-    # what the model states is what the run has to have
+    # the runtime shape must be the one that the model declares
     model = graph_model([helper.make_node("Reshape", ["x", "late"], ["y"])],
                           {"x": (FLOAT, [2, 1, 6]), "late": (INT64, [2])}, {"y": (FLOAT, [3, 4])})  # fmt: skip
     _check(model, [given(late=[3, 4]), given(late=[-1, 4])], [given(late=[4, 3])])
@@ -305,7 +305,7 @@ def test_sizes_and_negative_pads_that_exceed_a_dimension_are_refused(
     model = graph_model(
         [node], {"x": (FLOAT, ["n"])}, dict.fromkeys(outputs, (FLOAT, None)), {"values": np.asarray(values)}
     )
-    if not values:  # of equal parts, until opset 18
+    if not values:  # equal parts, until opset 18
         model.opset_import[0].version = 13
     compiled = mlfc.compile(model, "llvm")
     results = compiled.run({"x": np.ones(kept, np.float32)}).values()

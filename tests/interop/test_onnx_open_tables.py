@@ -1,4 +1,4 @@
-"""Operators whose tables follow from extents that only the run has, beside ONNX Runtime and ONNX's evaluator."""
+"""Operators whose tables depend on runtime dimension sizes, compared with ONNX Runtime and ONNX's evaluator."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_places_of_largest_elements_are_those_of_open_images(attributes: str) ->
     body = f"y, i = MaxPool <{attributes} kernel_shape = [3, 2], strides = [2, 1]> (x)"
     model = parsed("float[b, c, h, w] x", "float[b, c, e, f] y, int64[b, c, e, f] i", body)
     shapes = ((2, 1, 7, 4), (1, 3, 6, 5))
-    # whole numbers have equals, of which the first is named
+    # rounded numbers have ties, of which the first index is returned
     check(model, [{"x": np.round(reals(*shape))} for shape in shapes], InferenceSession)
 
 

@@ -1,4 +1,4 @@
-"""Models that ONNX Runtime's quantizer writes, in all its forms, give exactly ONNX Runtime's unfused results."""
+"""Models in all forms of ONNX Runtime's quantizer compute exactly ONNX Runtime's unfused results."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ SHAPE = (1, 2, 4, 4)
 
 
 def _reference_saturates() -> bool:
-    """Tell whether ONNX Runtime adds products of unsigned and signed 8 bits in pairs that saturate at 16.
+    """Return whether ONNX Runtime saturates sums of two u8 x s8 products at 16 bits.
 
-    It does on x86 processors without an integer dot product; its quantizer has weights of 7 bits for them.
+    It does so on x86 processors without an integer dot product; its quantizer offers 7-bit weights for them.
     """
     flags = Path("/proc/cpuinfo")
     if platform.machine() != "x86_64" or not flags.exists():
@@ -63,7 +63,8 @@ def test_dynamically_quantized_network_is_bit_exact_up_to_its_floats(weights: An
     for inputs in samples(1, 20):
         (expected,) = session.run(None, inputs)
         (result,) = ours.run(inputs).values()
-        # floats between the layers round; a step of a quantized value that they move is 1/255 of its range
+        # floats between the layers round differently, which may change a quantized value by one step, 1/255 of its
+        # range
         np.testing.assert_allclose(result, expected, rtol=0, atol=2e-6)
 
 
@@ -73,7 +74,7 @@ def unoptimized() -> onnxruntime.SessionOptions:
     return options
 
 
-# every two of them meet
+# pairwise combinations
 @pytest.mark.parametrize(
     ("form", "per_channel", "activations"),
     [
@@ -107,9 +108,9 @@ def test_quantized_network_is_bit_exact(form: Any, per_channel: bool, activation
 @pytest.mark.parametrize("target", ["c -mcpu=native", "llvm -mcpu=native"])
 @pytest.mark.parametrize("is_shown", [False, True], ids=["fused", "apart"])
 def test_sums_of_dequantized_codes_round_as_defined(target: str, is_shown: bool) -> None:
-    """A fused multiply-add would take the other of two codes, where a constant meets codes in the middle of two.
+    """Use codes halfway between two results, which a fused multiply-add with the constant would round to the other one.
 
-    With the sum as an output, too, it and its quantization may be computed in kernels of their own.
+    If the sum is also an output, it and its quantization may be in separate kernels.
     """
     step = np.float32(0.015686275)
     node = helper.make_node

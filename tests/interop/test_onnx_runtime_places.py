@@ -1,6 +1,6 @@
-"""Operators that select, move or resize elements, where ONNX leaves choices to runtimes: compared with ONNX Runtime.
+"""Operators that select, move or resize elements where ONNX leaves a choice to runtimes, compared with ONNX Runtime.
 
-All cases are one model of static and one of dynamic dimensions.
+All cases are in one model of static and one of dynamic dimensions.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def _resized() -> Iterator[Case]:
     for mode in ("linear", "nearest"):
         attributes = {"mode": mode, "coordinate_transformation_mode": "tf_crop_and_resize", "extrapolation_value": 7.0}
         yield "Resize", _normal(1, 1, 8, 3), crop, attributes
-    # axes that keep their size, and a last coordinate that is beyond the end only if every product is rounded
+    # axes that keep their size, and a last coordinate that exceeds the end only if every product is rounded
     regions = (
         ((1, 1, 2, 1), [0, 0, 0.1, 0.25, 1, 1, 1.2, 1], [1, 1, 2, 2]),
         ((1, 1, 4, 7), [0, 0, -0.1, -0.1, 1, 1, 0.6, 1], [1, 1, 4, 2]),

@@ -1,7 +1,8 @@
-"""Architectures inside the onnx wheel, with seeded random weights, against ONNX Runtime.
+"""Architectures from the onnx wheel, with seeded random weights, compared with ONNX Runtime.
 
-Its other three, AlexNet, zfnet512 and vgg19, add no operator and more than a gigabyte of weights: local normalization
-and large dense layers are in Inception v1, convolutions in groups in ShuffleNet. The benchmarks compare them.
+The other three in the wheel, AlexNet, zfnet512 and vgg19, add more than a gigabyte of weights but no operators:
+Inception v1 has local response normalization and large dense layers, ShuffleNet has grouped convolutions. The
+benchmarks compare them.
 """
 
 from __future__ import annotations
@@ -36,9 +37,9 @@ def zoo(shared: Path) -> ModuleType:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_architecture_agrees_with_onnx_runtime(name: str, zoo: ModuleType) -> None:
-    """Both what goes into the final softmax, which saturates, and what comes out of it.
+    """Compare both the input of the final softmax, which saturates, and its output.
 
-    By LLVM, which needs neither an archive nor a compiler; other tests of whole models run the C.
+    The models are compiled by LLVM, which needs neither an archive nor a compiler; other tests of whole models run C.
     """
     wheel = Path(onnx.__file__).parent / "backend" / "test" / "data" / "light"
     data = with_logits(zoo.randomized(onnx.load(wheel / f"light_{name}.onnx")))

@@ -1,4 +1,4 @@
-"""The operators of ONNX Runtime's own domain for transformers, compiled and compared with ONNX Runtime."""
+"""The transformer operators of ONNX Runtime's domain, compiled and compared with ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def bits(*shape: int) -> Array:
 
 @dataclass
 class Case:
-    """A node, and how many rows of its caches count: what is behind them is not defined."""
+    """A node, and the number of defined rows in its caches; later rows are undefined."""
 
     operator: str
     inputs: dict[str, Array | None]
@@ -196,7 +196,7 @@ def test_results_are_those_of_onnx_runtime(quick_builds: None) -> None:
 
 
 def test_caches_of_any_length() -> None:
-    """Lengths known at run time only, as exporters write them: the mask has as many columns as there are keys."""
+    """Use runtime lengths as exporters write them: the mask has as many columns as there are keys."""
     size, width = 8, 8 * HEADS
     nodes = [
         onnx.helper.make_node("Cast", ["mask"], ["ints"], to=onnx.TensorProto.INT32),
@@ -232,7 +232,7 @@ def test_caches_of_any_length() -> None:
 
 
 def test_packed_tensors_are_what_they_are_apart() -> None:
-    """Which ONNX Runtime takes on devices only."""
+    """Compare packed with separate tensors, as ONNX Runtime supports packed ones on GPUs only."""
     q, k, v = (reals(BATCH, KEYS, HEADS, SIZE) for _ in range(3))
     flat = {name: part.reshape(BATCH, KEYS, WIDTH) for name, part in zip("qkv", (q, k, v), strict=True)}
     forms: list[Mapping[str, Array]] = [

@@ -1,4 +1,4 @@
-"""ONNX nodes that have no code stay nodes of ONNX Runtime, inside the graph, and give what it gives alone."""
+"""ONNX nodes without generated code run in ONNX Runtime inside the graph, with the same results as the whole model."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def regions() -> bytes:
 
 
 def a_norm_between_compiled_layers() -> bytes:
-    """Return a model with a node of another domain, of whose outputs one in the middle is not wanted."""
+    """Return a model with a node of another domain, one of whose middle outputs is omitted."""
     nodes = [
         node("Sigmoid", "x", "g"),
         node("Reshape", "g s", "a"),
@@ -93,7 +93,7 @@ def tensor(name: str, kind: int = TensorProto.FLOAT, shape: Sequence[int] | None
 
 
 def either(condition: str, outside: str, output: str) -> onnx.NodeProto:
-    """Return an If whose branches read a tensor from around them, under names that others have, too."""
+    """Return an If whose branches read a tensor of the outer graph, with names that other graphs also use."""
     branches = {
         branch: helper.make_graph(
             [node(kind, outside, "input0"), node("Neg", "input0", "output")], branch, [], [tensor("output")]
@@ -104,7 +104,7 @@ def either(condition: str, outside: str, output: str) -> onnx.NodeProto:
 
 
 def doubling(outside: str) -> onnx.GraphProto:
-    """Return the body of a loop that adds a tensor from around it, in an If where there is room."""
+    """Return a loop body that adds a tensor of the outer graph, within an If on the largest element."""
     grown = helper.make_graph([node("Add", f"v {outside}", "t")], "grown", [], [tensor("t")])
     kept = helper.make_graph([node("Identity", "v", "e")], "kept", [], [tensor("e")])
     return helper.make_graph(

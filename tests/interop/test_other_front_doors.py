@@ -1,4 +1,4 @@
-"""Programs written for ONNX Runtime and TVM change an import: sessions and graph executors beside the originals."""
+"""Programs written for ONNX Runtime and TVM that change only an import: sessions and graph executors."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ TOLERANCE = 1e-6
 
 
 def described(items: Sequence[Any]) -> list[tuple[str, str, Any]]:
-    # a sequence has no shape in ONNX Runtime
+    # ONNX Runtime reports no shape for a sequence
     return [(item.name, item.type, item.shape if item.type.startswith("tensor") else None) for item in items]
 
 
 def open_model() -> onnx.ModelProto:
-    """A model with named and unnamed open dimensions, several dtypes, and a sequence."""
+    """Return a model with named and unnamed dynamic dimensions, several dtypes, and a sequence."""
     graph = helper.make_graph(
         [
             helper.make_node("Relu", ["x"], ["y"]),
@@ -94,7 +94,7 @@ def test_threads_of_a_session() -> None:
     finally:
         mlfc.set_num_threads(before)
     kinds = [session._source.factory.parallel for session in (single, several)]
-    assert kinds == [False, None]  # None: if the model is worth it
+    assert kinds == [False, None]  # None: threads only where they pay off
     np.testing.assert_array_equal(*(session.run(None, {"image": IMAGE})[0] for session in (single, several)))
 
 
@@ -189,7 +189,7 @@ def test_a_program_for_tvm_runs(executor: str) -> None:
 
 def test_repetitions_are_as_long_as_asked_for() -> None:
     calls: list[None] = []
-    # each call takes a millisecond; one of them is not counted, and repetitions grow to three
+    # each call takes a millisecond; the first is a warm-up, and repetitions grow to `min_repeat_ms`
     found = evaluate(
         lambda: calls.append(None), number=1, repeat=2, min_repeat_ms=3, clock=lambda: 1e-3 * len(calls) + 1e-9
     )

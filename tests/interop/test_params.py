@@ -1,4 +1,4 @@
-"""Parameter files that TVM 0.14 wrote, and the bytes that its format prescribes."""
+"""Parameter files written by TVM 0.14, and the exact bytes that their format prescribes."""
 
 from __future__ import annotations
 

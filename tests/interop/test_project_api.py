@@ -1,4 +1,4 @@
-"""Our API servers answer a client that knows nothing but the protocol: JSON-RPC lines over two pipes."""
+"""Project API servers answer a client that uses only the protocol: JSON-RPC lines over two pipes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ import mlfc
 from mlfc.micro.project_api import get_microtvm_template_projects
 from tests.conftest import WATCHDOG
 
-# what firmware that a host drives is to a server: a program that answers on its standard streams
+# a stand-in for host-driven firmware: a program that answers on its standard streams
 ECHO = """\
 import os
 while data := os.read(0, 4096):
@@ -29,7 +29,7 @@ SECONDS = 60
 
 
 class Client:
-    """The client's side, by the description of the protocol."""
+    """The client's side, written from the description of the protocol."""
 
     def __init__(self, folder: Path) -> None:
         their_reader, self.to_server = os.pipe()
@@ -103,7 +103,7 @@ def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def generated(archive: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a project that a client made from a template."""
+    """Return a project that a client generated from a template."""
     folder = tmp_path_factory.mktemp("made") / "project"
     client = Client(get_microtvm_template_projects("makefile"))
     options = {"project_type": "standalone", "board": "host", "verbose": False}
@@ -120,7 +120,7 @@ def generated(archive: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def echoing(generated: Path, tmp_path: Path) -> Path:
-    """Return a project whose firmware sends back what it gets."""
+    """Return a project whose firmware echoes its input."""
     folder = Path(shutil.copytree(generated, tmp_path / "echo"))
     (folder / "echo.py").write_text(ECHO)
     (folder / "firmware.elf").write_text("built")
@@ -175,7 +175,7 @@ def test_a_project_is_built_and_spoken_to_in_the_protocols_order(connect: Any, g
         "session_start_timeout_sec",
         "session_established_timeout_sec",
     }
-    # the bytes of the protocol's description: fe travels as {r
+    # the example of the protocol's description: byte fe is encoded as {r
     assert client.result("write_transport", data="{r", timeout_sec=WATCHDOG) is None
     assert client.result("read_transport", n=1, timeout_sec=WATCHDOG) == {"data": "{r"}
     payload = bytes(range(256)) * 8
@@ -205,7 +205,7 @@ def test_what_nobody_takes_is_a_timeout(connect: Any, echoing: Path) -> None:
     client.result("open_transport", options={})
     data = base64.b85encode(bytes(4 << 20)).decode()
     assert client.error("write_transport", data=data, timeout_sec=1.0)["message"] == "IoTimeoutError"
-    # nobody knows how much of it was taken, so the line is of no more use
+    # the number of bytes sent is unknown, so the line is no longer usable
     assert client.error("write_transport", data="{r", timeout_sec=1.0)["message"] == "TransportClosedError"
 
 

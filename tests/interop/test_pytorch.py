@@ -1,4 +1,4 @@
-"""Modules of PyTorch, captured in memory and compiled, against what PyTorch computes; the page about frameworks."""
+"""PyTorch modules, captured in memory and compiled, compared with PyTorch; and the page about frameworks."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ from tests.relay_run import operators
 from tests.torch_models import Cnn, Decoder, Gru, Names, Vit, after_linear, one_registry, seeded
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "how-to" / "pytorch-keras-jax.md"
-# what shows that the program computed the right thing; the model's only output is that of `net`
+# check that the program's result is correct; the model's only output is that of `net`
 AGREES = """
 import numpy
 x = numpy.random.default_rng(0).standard_normal(model.inputs[0].shape).astype("float32")
 (found,) = model.run({model.inputs[0].name: x}).values()
 numpy.testing.assert_allclose(found, numpy.asarray(RESULT), rtol=1e-6, atol=1e-6)
 """
-# too large for CI, as the page says
+# too large for CI, as the page explains
 OTHERS = {"keras": ("keras", "net(x).detach().numpy()"), "jax": ("jax2onnx", "net(x)")}
 INSTALLED = [section for section, (package, _) in OTHERS.items() if find_spec(package) is not None]
 
 
-# float32; the outputs are of the order of 1
+# float32; outputs are of order 1
 TOLERANCE = 2e-6
 EXAMPLES: dict[type[nn.Module], dict[str, tuple[int, ...]]] = {
     Cnn: {"image": (1, 3, 16, 16)},
@@ -57,7 +57,7 @@ def _one_registry() -> Generator[None, None, None]:
 
 
 def expected(module: nn.Module, inputs: Mapping[str, Array]) -> dict[str, Array]:
-    """Return what PyTorch computes in inference mode."""
+    """Return PyTorch's results in inference mode."""
     was = module.training
     module.eval()
     with torch.no_grad():
@@ -78,7 +78,7 @@ def test_a_module_computes_what_pytorch_computes(make: Callable[[], nn.Module]) 
         inputs = {name: (scale * rng.standard_normal(shape)).astype(np.float32) for name, shape in shapes.items()}
         wanted = expected(module, inputs)
         found = model.run(inputs)
-        # an output cannot have the name of an input
+        # an output must not have the name of an input
         assert list(found) == [f"{name}_out" if name in shapes else name for name in wanted]
         for ours, theirs in zip(found.values(), wanted.values(), strict=True):
             np.testing.assert_allclose(ours, theirs, rtol=TOLERANCE, atol=TOLERANCE * max(1.0, scale))
@@ -125,7 +125,7 @@ def test_hidden_states_are_tied_by_name() -> None:
 
 
 class Projected(nn.Module):
-    """Layers that project their state, both ways and without biases, and one that does not."""
+    """Layers with projected states, bidirectional and without biases, and one without projection."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -153,7 +153,7 @@ def test_projections_of_lstm_layers_become_steps() -> None:
 
 
 class Adaptive(nn.Module):
-    """Pooling in windows of several sizes, of one size and of an element or less each."""
+    """Adaptive pooling with windows of several sizes, of one size, and of at most one element."""
 
     def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
         planes = x[:, :, 0]
@@ -200,7 +200,7 @@ def test_quantized_modules_become_integers(make: Callable[[], nn.Module]) -> Non
     for scale in (0.5, 1.0, 20.0):
         inputs = {"x": (scale * rng.standard_normal((1, 3, 8, 8))).astype(np.float32)}
         steps = (model.run(inputs)["output"] - expected(module, inputs)["output"]) / torch_models.Quantized.STEP
-        # PyTorch rounds a product with the reciprocal of the scale, ONNX and we a quotient
+        # PyTorch multiplies by the reciprocal of the scale and rounds; ONNX and mlfc divide
         assert np.abs(steps).max() < 1.01
         assert (np.abs(steps) > 0.01).mean() <= 0.02
 
@@ -212,7 +212,7 @@ def test_names_are_those_of_the_module_and_bytes_do_not_depend_on_the_machine() 
     data = capture(module, image).data
     graph = onnx.load_from_string(data).graph
     nodes = {node.name for node in graph.node}
-    # the exporter folds the normalization into the convolution before it
+    # the exporter folds the normalization into the preceding convolution
     assert {"features.1/Conv", "features.2/Clip", "features.3/Conv", "head/Gemm", "LogSoftmax"} <= nodes
     _, params = mlfc.import_model(module, example_inputs=image)
     assert {*params} == {name for name in module.state_dict() if not name.startswith("features.1.")}
@@ -246,7 +246,7 @@ def test_results_have_the_names_that_forward_gives_them() -> None:
 
 
 def line_of(text: str) -> str:
-    """Return how messages name the line of `tests/torch_models.py` that contains a text."""
+    """Return the location in messages of the line of `tests/torch_models.py` that contains a text."""
     lines = inspect.getsource(torch_models).splitlines()
     return f"torch_models.py, line {next(i for i, line in enumerate(lines, 1) if text in line)}"
 
@@ -369,7 +369,7 @@ def test_every_section_has_a_program() -> None:
 
 
 class Masked(nn.Module):
-    """Two inputs that share a dimension, and one has another."""
+    """Two inputs that share a dimension; one has another dynamic dimension."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -394,7 +394,7 @@ def test_dimensions_of_torch_export_keep_names_and_bounds() -> None:
         np.testing.assert_allclose(found, expected(module, given)["output"], rtol=1e-5, atol=1e-5)
     with pytest.raises(MlfcError, match="33"):
         made.run({"x": np.zeros((33, 5, 4), np.float32), "mask": np.zeros((33, 3), np.float32)})
-    # by name, an expression of a dimension, and one that PyTorch names
+    # by name, with an expression of a dimension, and with a dimension that PyTorch names
     half = torch.export.Dim("half", min=1, max=8)
     again, _ = mlfc.import_model(
         module,
@@ -406,7 +406,7 @@ def test_dimensions_of_torch_export_keep_names_and_bounds() -> None:
 
 
 class Fading(nn.Module):
-    """Adds the sum of all rows so far, of which each call halves the weight."""
+    """A module that adds a running sum of the rows, which halves in each call."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -443,7 +443,7 @@ def test_dynamic_shapes_that_do_not_fit_are_refused() -> None:
 
 
 def test_averages_have_the_divisor_that_was_asked_for() -> None:
-    """PyTorch's exporter leaves it out."""
+    """Check `divisor_override`, which PyTorch's exporter omits."""
 
     def forward(self: nn.Module, x: torch.Tensor) -> Any:
         plane = nn.functional.avg_pool2d(

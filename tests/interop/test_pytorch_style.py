@@ -1,4 +1,4 @@
-"""Networks in the style of PyTorch's exporters, over the opsets that they write, against ONNX Runtime."""
+"""Networks in the style of PyTorch's exporters, for the opsets that they write, compared with ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.harness import assert_close, compiled
 from tests.onnx_models import Array
 from tests.relay_run import operators
 
-# whole models; the operators' own tests compile with the flags of libraries, and by LLVM, too
+# whole models; the operators' own tests compile with the flags of libraries, and also by LLVM
 pytestmark = pytest.mark.usefixtures("unoptimized_builds")
 OPSETS = (11, 13, 17, 18)
 BATCH = 2
@@ -70,7 +70,7 @@ def test_a_transformer_layer_is_few_kernels(opset: int) -> None:
     assert counts["nn.attention"] == 2
     assert not any("nn.batch_matmul" in key or "nn.softmax" in key for key in counts)
     assert sum(count for key, count in counts.items() if key.startswith("nn.dense") and "+erf+" in key) == 2
-    # queries, keys and values of each layer are cut out of one tensor; nothing else moves
+    # the queries, keys and values of each layer are slices of one tensor; no other data moves
     assert not any("transpose" in key for key in counts)
     assert sum(count for key, count in counts.items() if key == "strided_slice") == 2 * 3
 

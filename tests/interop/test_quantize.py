@@ -1,4 +1,4 @@
-"""Post-training quantization: what compiles equals ONNX Runtime, the differences are told, and data that is wrong."""
+"""Post-training quantization: compiled models equal ONNX Runtime, differences are reported, wrong data is rejected."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_nodes_stay_float_and_open_batches_are_one(tmp_path: Path) -> None:
         { [first] h = MatMul(x, a)  [second] y = MatMul(h, b) }
     """)
     sets = [{"x": np.full((1, 4), value, np.float32)} for value in (-1, 0, 2)]
-    # as PyTorch's exporter writes models: with their weights in a file beside
+    # as PyTorch's exporter writes models, with external weights
     onnx.save(model, tmp_path / "m.onnx", save_as_external_data=True, location="m.onnx.data", size_threshold=0)
     mlfc.quantize(tmp_path / "m.onnx", sets, tmp_path / "made.onnx", exclude=["first"])
     made = onnx.load(tmp_path / "made.onnx").graph

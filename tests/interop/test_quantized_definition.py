@@ -1,4 +1,4 @@
-"""Quantized convolutions and products against ONNX's written definition of QLinearConv, in numpy, bit for bit."""
+"""Quantized convolutions and dense layers compared bit for bit with ONNX's definition of QLinearConv, in NumPy."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ X_SCALE, Y_SCALE = np.float32(0.021), np.float32(0.037)
 
 @dataclass(frozen=True)
 class Case:
-    """A convolution: dtypes of activations and weights, groups, stride, and whether each channel has a scale."""
+    """A convolution: dtypes of activations and weights, groups, stride, and whether scales are per channel."""
 
     activations: type[np.generic]
     weights: type[np.generic]
@@ -71,7 +71,7 @@ def layer(case: Case) -> Layer:
 
 
 def defined(case: Case, it: Layer) -> Array:
-    """Return what the definition says: int32 sums, one float32 multiplication, ties to even, saturation."""
+    """Return the result by definition: int32 sums, one float32 multiplication, ties to even, saturation."""
     x = np.pad(it.x.astype(np.int32) - it.x_zero, ((0, 0), (0, 0), (1, 1), (1, 1)))
     w = it.w.astype(np.int32) - it.w_zero.astype(np.int32).reshape(-1, 1, 1, 1)
     windows = np.lib.stride_tricks.sliding_window_view(x, (3, 3), (2, 3))[:, :, :: case.stride, :: case.stride]

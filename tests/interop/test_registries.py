@@ -1,4 +1,4 @@
-"""Artifacts in a real registry and in folders, read and written by `oras`, too; signatures and bills of materials."""
+"""Artifacts in a real registry and in folders, also read and written by `oras`; signatures and bills of materials."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 def failed(*args: object, cwd: Path, **environment: str) -> str:
-    """Run the program and return its one error."""
+    """Run the program and return its single error."""
     done = mlfc(*args, cwd=cwd, **environment)
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1), done
     return done.stderr
@@ -145,7 +145,7 @@ def test_add_joins_and_replaces_targets(registry: str, artifacts: Path, tmp_path
 
 
 class Interrupted:
-    """A store that does something else before it keeps a document under a tag."""
+    """A store that first calls a function when it stores a document under a tag."""
 
     def __init__(self, store: ArtifactStore, first: Any) -> None:
         self._store, self._first = store, first
@@ -176,7 +176,7 @@ def test_interrupted_and_concurrent_pushes_leave_whole_tags(registry: str, artif
         push(Interrupted(store, ended), [m4])
     assert pull(store, tmp_path / "first.tar")[0].target == "c"
 
-    # another push between reading and writing is seen and joined
+    # a concurrent push between reading and writing is detected and merged
     others = [m4]
 
     def another() -> None:
@@ -254,7 +254,7 @@ def test_bills_of_materials_fit_the_schema_and_name_the_parts(artifacts: Path, t
     assert parts["model/digits"]["hashes"][0]["content"] == shown["modules"]["digits"]["source"]["sha256"]
     files = {item["path"]: item["sha256"] for item in shown["files"] if re.match(r"runtime/.*\.[chS]$", item["path"])}
     assert {item["name"]: item["hashes"][0]["content"] for item in parts["runtime"]["components"]} == files
-    # every file of the runtime says its licence
+    # every file of the runtime declares its licence
     assert all(item["licenses"] == [{"license": {"id": "0BSD"}}] for item in parts["runtime"]["components"])
     assert value["dependencies"] == [{"ref": "artifact", "dependsOn": [*parts]}]
 
@@ -262,7 +262,7 @@ def test_bills_of_materials_fit_the_schema_and_name_the_parts(artifacts: Path, t
     small = (tmp_path / "m4.json").read_text()
     assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(small) is None
     assert "runtime" not in small
-    shutil.copy(sys.executable, tmp_path / "library.so")  # a library of somebody else, as far as its form goes
+    shutil.copy(sys.executable, tmp_path / "library.so")  # has the format of a third-party library
     library = succeeded("sbom", "library.so", cwd=tmp_path)
     assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(library) is None
     assert "requires a reference" in failed("sbom", "m4.tar", "--target", "c", cwd=artifacts)
@@ -312,7 +312,7 @@ def test_signatures_fit_one_artifact_and_one_key(artifacts: Path, tmp_path: Path
     assert "cannot be signed" in refused("--key", "key.pub")
     assert "excludes --key" in refused("--key", "key.pem", "--identity-token", "x")
     assert not (tmp_path / "host.tar.sig").exists()
-    # what is no longer the signed file is not pushed with its old signature
+    # a changed file is not pushed with its old signature
     shutil.copy(tmp_path / "locked.sig", tmp_path / "host.tar.sig")
     place = f"oci-layout:{tmp_path / 'layout'}:1"
     assert "the signature is not of host.tar as it is now" in failed("push", "host.tar", place, cwd=tmp_path)

@@ -1,4 +1,4 @@
-"""The Relay text of quantized models, as TVM reads it: without our comments, by its own rules of types."""
+"""The Relay text of quantized models as TVM reads it: without mlfc's comments, by TVM's own type rules."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ MODELS = (
 
 
 def as_tvm_reads(text: str) -> IRModule:
-    """Return the module of a text for whom comments are white space."""
+    """Return the module of a text, parsed with all comments ignored."""
     code, section, metadata = text.partition(SECTION)
     return from_text(re.sub(r"/\*.*?\*/", "", code) + section + metadata)
 
 
 def check(module: IRModule) -> IRModule:
-    """Check that TVM takes a module's text, and that we read the very module back; return what TVM reads."""
+    """Check that TVM accepts a module's text and mlfc reads the same module back; return the module TVM reads."""
     for spans in (False, True):
         text = to_text(module, spans=spans)
         theirs = as_tvm_reads(text)
@@ -63,7 +63,7 @@ def check(module: IRModule) -> IRModule:
 
 
 def assert_same(one: IRModule, other: IRModule) -> None:
-    """Compare two modules, numbers to the bit; a constant that several read may be one object or several."""
+    """Compare two modules, numbers bit for bit; a shared constant may be one object or several."""
     waiting: list[tuple[ir.Expr, ir.Expr]] = [(one.main.body, other.main.body)]
     seen = set()
     while waiting:
@@ -87,7 +87,7 @@ def assert_same(one: IRModule, other: IRModule) -> None:
 def test_models_have_types_in_tvm(models: Path, name: str) -> None:
     module, params = mlfc.import_model(models / f"{name}.tflite")
     check(module)
-    # all that archives have under src/<M>.relay
+    # the complete text of an archive's src/<M>.relay
     factory: Any = SimpleNamespace(module=module, source_params=params, module_name="m")
     text = to_bytes(source_files(factory)["src/m.relay"]).decode()
     assert faults(as_tvm_reads(text)) == []
@@ -125,7 +125,7 @@ def test_quantized_models_of_onnx_have_types_in_tvm(form: Any, activations: Any,
 
 
 def of_tables(others: set[str]) -> list[ir.Call]:
-    """Return a call of constants, of the tables of cases, for each operator that TVM does not have but `others`."""
+    """Return a call on constants, from the tables of cases, for each operator that TVM lacks, except `others`."""
     found: dict[str, ir.Call] = {}
     wanted = {name for name in OPERATORS if OPERATORS.get(name).in_tvm is not None} - others
     rng = np.random.default_rng(6)
@@ -173,7 +173,7 @@ def test_what_stands_for_an_operator_computes_the_same_up_to_one() -> None:
         ir.call("nn.attention", [real, real, real], scale=0.5, right=0, softcap=2.0, orders=("BNHD",) * 4),
         ir.call("nn.attention", [real, real, real, *extras], scale=0.5, left=1, offset=-1, extras=EXTRAS),
     ]
-    # TVM 0.14 has none of the dtypes of cast_narrow
+    # TVM 0.14 does not have the dtypes of cast_narrow
     calls += of_tables({"qnn.softmax", "cast_narrow", *(call.op.name for call in calls)})
     stand_ins = [call.op.in_tvm(call.args, call.attrs, call.type) for call in calls]
     module = IRModule({"main": ir.Function((x, f), ir.Tuple((*calls, *stand_ins)))})
@@ -201,7 +201,7 @@ def test_scales_and_roundings_are_tvms_and_comments_have_ours() -> None:
         '0.7f /* exact=0.7 */, 0, rounding="TONEAREST", out_dtype="int8") /* exact={"rounding": "DOUBLE"} */'
     )
     assert_same(module, from_text(text))
-    # texts of earlier releases had all of it where TVM looks
+    # texts of earlier releases had these values outside of comments, where TVM reads them
     older = text.replace("0.7f /* exact=0.7 */", "0.7f64").replace("[0] /* ty=Tensor[(3), float32] */ /*", "[1] /*")
     older = older.replace('{"constant": 1}', "").replace("TONEAREST", "DOUBLE").replace('/* exact={"rounding"', "/* {")
     assert_same(module, from_text(older))

@@ -1,4 +1,4 @@
-"""The Python and the commands of the page on scikit-learn run, in its order."""
+"""The Python and the commands of the page on scikit-learn, run in order."""
 
 from __future__ import annotations
 

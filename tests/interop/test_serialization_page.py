@@ -1,4 +1,4 @@
-"""The page on module serialization is enough for a loader: its own reads what TVM and mlfc wrote."""
+"""The page on module serialization suffices to write a loader: its example reads libraries of TVM and mlfc."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 import mlfc
 from mlfc.runtime.modules.blob import SYMBOLS
 
-# what libraries say of themselves is read
+# reads the descriptions that libraries contain
 pytestmark = pytest.mark.usefixtures("unoptimized_builds")
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "module-serialization.md"
 
@@ -42,7 +42,7 @@ def test_it_reads_what_tvm_wrote(
 
 
 def blob_of(library: Path) -> bytes:
-    """Return what the classic symbol of a library holds."""
+    """Return the content of a library's classic symbol."""
     start = (ctypes.c_char * 8).in_dll(ctypes.CDLL(str(library)), SYMBOLS["classic"])
     return ctypes.string_at(ctypes.addressof(start), 8 + struct.unpack("<Q", start.raw)[0])
 

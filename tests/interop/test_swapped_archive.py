@@ -1,4 +1,4 @@
-"""Firmware written for microTVM's archives: the same project builds and runs with TVM's archive and with ours."""
+"""Firmware written for microTVM's archives: the same project builds and runs with TVM's archive and with mlfc's."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ FIRMWARE = Path(__file__).parent / "firmware"
 
 
 def firmware_outputs(project: Path, archive: Path, executor: str, inputs: bytes) -> bytes:
-    """Build the project around an extracted archive, and return what it writes for some inputs."""
+    """Build the project around an extracted archive, and return its output for given inputs."""
     make = need("make", "make")
     shutil.copytree(FIRMWARE, project)
     with tarfile.open(archive) as tar:
         tar.extractall(project / "model", filter="data")
-    if not (project / "model" / "runtime").exists():  # TVM's own was left out of the files that we have
+    if not (project / "model" / "runtime").exists():  # the fixtures do not contain TVM's own runtime
         for name, data in crt_files().items():
             path = project / "model" / "runtime" / name
             path.parent.mkdir(parents=True, exist_ok=True)

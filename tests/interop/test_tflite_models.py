@@ -14,7 +14,7 @@ from mlfc.verify.reference import with_all_tensors
 from tests.harness import assert_close, compiled, edge_inputs, seeded_inputs
 
 DIGITS = Path(__file__).parents[2] / "examples" / "digits" / "digits_int8.tflite"
-# random inputs of each, beside those at the edges; LiteRT's reference kernels take long for the three largest
+# number of random inputs, in addition to edge inputs; LiteRT's reference kernels are slow for the three largest
 SAMPLES = {
     "ad01_int8": 40,
     "kws_ref_model": 40,
@@ -26,7 +26,7 @@ SAMPLES = {
 IN_C = ("kws_ref_model", "hello_world_int8")
 # whole models; the operators' own tests compile with the flags of libraries
 pytestmark = pytest.mark.usefixtures("unoptimized_builds")
-# kernels for cores without vectors are others, which the smaller model has all
+# cores without vectors have other kernels, all of which the smaller model uses
 FLOAT_MODELS = (
     ("pretrainedResnet", "c"),
     ("kws_ref_model_float32", "c"),
@@ -41,15 +41,15 @@ def check_every_layer(path: Path, folder: Path, samples: Mapping[tuple[str, str]
     ----------
     path, folder : Path
     samples : mapping
-        By the target and the form how many random inputs it gets; the reference, which takes longest, computes each
-        but once. In the form ``layers`` all tensors are outputs, ``plain`` is the model as it is.
+        Number of random inputs by target and form; the reference, which takes longest, computes each input once. In the
+        form ``layers`` all tensors are outputs, in ``plain`` only the model's.
     """
     mod, params = mlfc.import_model(path)
     modules = {"layers": with_all_tensors(mod), "plain": mod}
     assert len(modules["layers"].output_names) >= 3
     forms = []
     for number, ((target, form), count) in enumerate(samples.items()):
-        # whole models by the C alone: tests/native/test_llvm_modules.py compares their code by LLVM with it
+        # C only: tests/native/test_llvm_modules.py compares LLVM's code of whole models with it
         name = f"{form}{number}"
         made = compiled(modules[form], params, folder, module_name=name, target=target, by_llvm=False)
         forms.append((f"{form} for {target}", count, made))
@@ -65,11 +65,11 @@ def check_every_layer(path: Path, folder: Path, samples: Mapping[tuple[str, str]
 
 @pytest.mark.parametrize("name", SAMPLES)
 def test_every_layer_is_bit_exact(name: str, models: Path, tmp_path: Path) -> None:
-    """The layers on this machine, and what comes of them on cores without vectors, whose kernels are others.
+    """Compare the layers on the host, and the outputs on cores without vectors, which have other kernels.
 
-    Neither is compiled in both forms: the digits model is. The layers of larger models are LLVM's code, which takes a
-    tenth of the time; tests/native/test_llvm_modules.py and test_tiled_models.py compare such models in C. The kernels
-    of the largest are those of the others.
+    Only the digits model is compiled in both forms. The layers of larger models are compiled by LLVM, which takes a
+    tenth of the time; tests/native/test_llvm_modules.py and test_tiled_models.py compare such models in C. The largest
+    models have the same kernels as the others.
     """
     count = SAMPLES[name]
     samples = {("c" if name in IN_C else "llvm", "layers"): count}
@@ -84,7 +84,7 @@ def test_the_digits_model_is_bit_exact(tmp_path: Path) -> None:
 
 
 def test_layers_by_tiles_are_bit_exact(models: Path, tmp_path: Path) -> None:
-    """By the instructions of AMX where this processor has them."""
+    """Use AMX instructions if this processor has them."""
     check_every_layer(models / "pretrainedResnet_quant.tflite", tmp_path, {("c -mcpu=sapphirerapids", "plain"): 20})
 
 

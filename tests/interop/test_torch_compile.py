@@ -1,4 +1,4 @@
-"""The backend of torch.compile: what a compiled module returns is what PyTorch returns."""
+"""The backend of torch.compile: a compiled module returns PyTorch's results."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from mlfc.errors import OptionError, UnsupportedError
 from mlfc.torch import FallbackWarning, backend
 from tests.torch_models import Cnn, Vit, one_registry, seeded
 
-pytestmark = pytest.mark.usefixtures("quick_builds")  # operators are compared where they are tested alone
+pytestmark = pytest.mark.usefixtures("quick_builds")  # the C code of operators is compared elsewhere
 
-# float32; the outputs are of the order of 1
+# float32; outputs are of order 1
 TOLERANCE = 2e-6
 
 
@@ -32,7 +32,7 @@ def _one_registry() -> Generator[None, None, None]:
 
 
 class Mlp(nn.Module):
-    """Returns what it computes, a size, nothing, and its input."""
+    """A network that returns its result, a size, None, and its input."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -43,7 +43,7 @@ class Mlp(nn.Module):
 
 
 class Compiled:
-    """A compiled module, and the graphs that TorchDynamo captured of it."""
+    """A compiled module, and the graphs that TorchDynamo captured from it."""
 
     def __init__(self, module: Any, **options: Any) -> None:
         self.graphs: list[Any] = []

@@ -1,4 +1,4 @@
-"""Archives that TVM 0.14 wrote are built, run, and give exactly what TVM's own build of the model gave."""
+"""Archives written by TVM 0.14 build, run, and give exactly the results of TVM's own build of the model."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from mlfc.support.params import load_params
 from tests.conftest import need
 
 CASES = [("kws_graph_c", "kws"), ("kws_aot_c", "kws"), ("multi", "kws"), ("multi", "ad")]
-# all but one that clang builds, which has the flags of the product
+# all except the one built by clang, which uses mlfc's default flags
 unoptimized = pytest.mark.usefixtures("unoptimized_builds")
 
 
@@ -57,7 +57,7 @@ def check_by_clang(folder: Path, archive: str, tmp_path: Path, monkeypatch: pyte
 def test_outputs_are_those_of_tvm(folder: Path, archive: str, module: str) -> None:
     name, inputs, outputs = recorded(folder, module)
     model = mlfc.load(folder / f"{archive}.tar.xz", module)
-    # neither metadata nor Relay text say the shapes of AOT outputs, so they come flat
+    # neither metadata nor Relay text contain the shapes of AOT outputs, so they are flat
     assert [(info.name, info.shape, info.dtype) for info in model.inputs] == [(name, inputs.shape[1:], "int8")]
     assert [info.name for info in model.outputs] == ["Identity"]
     for given, expected in zip(inputs, outputs, strict=True):
@@ -94,7 +94,7 @@ def test_a_graph_factory_unpacks_and_its_parts_run(folder: Path) -> None:
     assert (executor.get_num_inputs(), executor.get_num_outputs()) == (51, 1)
     executor.run(**{name: inputs[2]})
     np.testing.assert_array_equal(executor.get_output(0), outputs[2])
-    # the functions are in TVM's registry too, in its order
+    # TVM's registry also has the functions, in its order
     library = LibraryModule(lib.path)
     assert len(library.registered_names) == 9
     assert library.registered_names[0] == "tvmgen_kws_fused_cast_subtract"

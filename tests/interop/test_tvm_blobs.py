@@ -1,4 +1,4 @@
-"""Blobs that TVM wrote: the trees that they hold, and the same bytes from what was read, or from trees like TVM's."""
+"""Blobs written by TVM: their module trees, and identical bytes when mlfc writes them, or trees like TVM's."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ ROWS = {
 }
 
 
-# trees by their modules in order, c: code, and what each imports, with the start of the SHA-256 of the blob that
-# TVM 0.27.0 packed of them (`runtime.ModulePackImportsToTensor`): its numbering is that of all generations
+# Trees as their modules in order (c: code) and the imports of each, with the start of the SHA-256 of the blob that TVM
+# 0.27.0 packs from them (`runtime.ModulePackImportsToTensor`); all generations use its numbering.
 PACKED = (
     (".c.c.", "31 2 - 4 -", "f6646d1ea961ebe1"),
     ("...c", "31 23 - -", "8f15fe1286859016"),
@@ -42,7 +42,7 @@ PACKED = (
 
 
 class Code(Module):
-    """Stands in for the library around a blob."""
+    """A stand-in for the library around a blob."""
 
     type_key = "c"
 
@@ -101,7 +101,7 @@ def test_every_truncation_is_refused(data: bytes) -> None:
     for length in (*range(0, 200), *range(200, len(data), 97)):
         with pytest.raises(ArchiveError, match="byte"):
             read_tree(data[:length], Code(), "classic")
-        # with a size that says as much, it is the content that ends too early
+        # with a matching size, the content itself ends too early
         if length >= 8:
             with pytest.raises(ArchiveError, match="byte"):
                 read_tree((length - 8).to_bytes(8, "little") + data[8:length], Code(), "classic")

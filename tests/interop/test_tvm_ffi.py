@@ -1,4 +1,4 @@
-"""Libraries of mlfc in tvm-ffi's own loader, and libraries that others made for it in ours."""
+"""Libraries of mlfc in tvm-ffi's loader, and third-party libraries for tvm-ffi in mlfc's."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def loaded(words: Path) -> Any:
 
 @pytest.fixture(scope="module")
 def spoken(models: Path) -> tuple[np.ndarray, np.ndarray]:
-    """An input, and what LiteRT's reference kernels compute of it."""
+    """Return an input, and the result of LiteRT's reference kernels for it."""
     from ai_edge_litert.interpreter import Interpreter, OpResolverType
 
     reference = Interpreter(
@@ -77,7 +77,7 @@ def test_arrays_of_jax_are_taken(loaded: Any, spoken: tuple[np.ndarray, np.ndarr
     import jax
 
     data, expected = spoken
-    out = np.zeros((1, 12), np.int8)  # arrays of jax do not change
+    out = np.zeros((1, 12), np.int8)  # jax arrays are immutable
     loaded.kws(jax.numpy.asarray(data), out)
     np.testing.assert_array_equal(out, expected)
 

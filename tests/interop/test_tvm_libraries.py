@@ -1,4 +1,4 @@
-"""Libraries that TVM exports of its C target run here: operators, models with tables, and tars of sources."""
+"""Libraries that TVM exports from its C target run in mlfc: operators, models with tables, and tars of sources."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def spoken(fixtures: Path) -> tuple[Any, Any]:
 
 
 def loaded(files: dict[str, str], form: str, folder: Path) -> Any:
-    """Load sources in one of the forms in which they come."""
+    """Load sources in one of their distribution forms."""
     if form == "tar":
         return mlfc.load_module(tar(files, folder / "lib.tar"))
     if form == "object":
@@ -64,7 +64,7 @@ def check(executor: Any, name: str | int, spoken: tuple[Any, Any]) -> None:
 
 
 def graph_files(fixtures: Path) -> dict[str, str]:
-    """Return what TVM exports of a graph: a factory stores the graph, and what a parameter file has behind its head."""
+    """Return TVM's export of a graph; the factory's body has the graph and a parameter file without its header."""
     archive = fixtures / "kws_graph_c.tar.xz"
     params = member(archive, "parameters/kws.params")
     count, end = int.from_bytes(params[16:24], "little"), 24
@@ -79,7 +79,7 @@ def graph_files(fixtures: Path) -> dict[str, str]:
 
 
 def model_files(fixtures: Path, name: str = "default") -> dict[str, str]:
-    """Return what TVM exports of a model compiled ahead of time for its runtime in C++."""
+    """Return TVM's export of a model compiled ahead of time for the C++ runtime."""
     code = member(fixtures / "kws_aot_c.tar.xz", "codegen/host/src/kws_lib1.c")
     return {
         "lib0.c": tables("get_c_metadata", INPUTS, OUTPUTS),
@@ -103,7 +103,7 @@ def test_a_model_compiled_ahead_of_time(form: str, fixtures: Path, spoken: tuple
         executor = root[key](cpu(0))
         assert [executor.get_input_name(0), *executor.get_output_info()] == ["input_1", "output0"]
         check(executor, "input_1", spoken)
-    check(executor, "input:1", spoken)  # the name that the model itself may have for it
+    check(executor, "input:1", spoken)  # the original model may have this name
 
 
 def test_a_model_for_the_runtime_in_c(fixtures: Path, spoken: tuple[Any, Any], tmp_path: Path) -> None:
@@ -213,7 +213,7 @@ def test_what_nobody_defines_is_named(tmp_path: Path) -> None:
 
 
 def test_functions_of_this_process_stay_out_of_sight(fixtures: Path, tmp_path: Path) -> None:
-    """Libraries of a real TVM that is loaded later find its own functions."""
+    """Load a real TVM afterwards; its libraries must find its own functions."""
     path = linked(model_files(fixtures), tmp_path / "lib.so")
     program = f"""
 import ctypes, mlfc

@@ -45,7 +45,7 @@ def test_a_module_of_tvm_computes_what_tvm_did(shared: Path, tmp_path: Path, mod
             succeeded("project", "run", "made", "--inputs", "in.npz", "--outputs", "out.npz", cwd=tmp_path)
             with np.load(tmp_path / "out.npz") as outputs:
                 (name,) = outputs
-                np.testing.assert_array_equal(outputs[name], expected.reshape(-1))  # TVM says no shape
+                np.testing.assert_array_equal(outputs[name], expected.reshape(-1))  # TVM does not record the shape
 
 
 def test_a_module_of_tvm_runs_without_a_project(shared: Path, tmp_path: Path) -> None:

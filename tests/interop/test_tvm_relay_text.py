@@ -1,4 +1,4 @@
-"""Relay text that TVM 0.14 wrote into its archives, and the models beside the project as text."""
+"""Relay text from archives of TVM 0.14, compared with the text of the models themselves."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def archived(shared: Path, archive: str, name: str) -> str:
 
 
 def operators_only(text: str) -> list[str]:
-    """Return the lines without comments, metadata, and the result type, which TVM leaves out before type inference."""
+    """Return the lines without comments, metadata and the result type, which TVM omits before type inference."""
     plain = re.sub(r" /\*.*?\*/", "", text.partition(SECTION)[0])
     return [re.sub(r"\) -> [^{]*\{", ") {", line) for line in plain.splitlines() if line]
 
@@ -33,7 +33,7 @@ def operators_only(text: str) -> list[str]:
 @pytest.mark.parametrize(("archive", "name"), [("multi", "ad"), ("kws_aot_c", "kws"), ("kws_graph_c", "kws")])
 def test_tvm_text_is_read_and_printed_line_by_line_the_same(shared: Path, archive: str, name: str) -> None:
     text = '#[version = "0.0.5"]\n' + archived(shared, archive, name)
-    # str(mod) drops the constants: the scales of 64 channels each are put back, with other values
+    # str(mod) omits the constants: restore the 64 scales of each, with other values
     count = 1 + max((int(number) for number in re.findall(r"meta\[relay\.Constant\]\[(\d+)\]", text)), default=-1)
     if count:
         scales = [ir.Constant(np.full(64, 0.5, np.float32)) for _ in range(count)]

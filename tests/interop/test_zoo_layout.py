@@ -1,4 +1,4 @@
-"""Real architectures, channels first in their files: no transpose is left between layers, and little else."""
+"""Real channels-first architectures: the layout pass leaves no transpose between layers, and few others."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def zoo(shared: Path) -> ModuleType:
     ("name", "expected"),
     [
         ("squeezenet", {"transpose": 1, "nn.conv2d+nn.bias_add+nn.relu": 26, "nn.max_pool2d": 3, "concatenate": 8}),
-        # the other 16 are the shuffles of its channels, which the architecture asks for
+        # the other 16 are the channel shuffles of the architecture itself
         ("shufflenet", {"transpose": 1 + 16, "nn.conv2d+nn.bias_add+add+nn.relu": 13, "nn.conv2d+nn.bias_add": 19}),
         # one batch norm has a factor so small that its product with the next one would be subnormal
         ("densenet121", {"transpose": 1, "nn.conv2d+nn.bias_add+nn.relu": 59, "multiply+add+nn.relu": 57,

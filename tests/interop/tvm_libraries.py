@@ -1,6 +1,6 @@
-"""Libraries as TVM 0.14 makes them of its C target: its own code, and around it what its exporter writes, by hand here.
+"""Libraries as TVM 0.14 builds them for its C target: TVM's generated code, with the exporter's parts written by hand.
 
-The code is that of archives that TVM wrote. Tables, blobs and commands follow the description of TVM's formats and
+The code is that of archives written by TVM. Tables, blobs and commands follow the description of TVM's formats and use
 nothing of mlfc.
 """
 
@@ -23,7 +23,7 @@ INCLUDE = Path(mlfc.__file__).parent / "crt" / "include"
 PACKED_HEAD = (
     "(TVMValue* args, int* type_code, int num_args, TVMValue* out_value, int* out_type_code, void* resource_handle)"
 )
-# what the C++ runtime's code has: the operators are called with plain pointers, the entry with tensors
+# signatures in the C++ runtime's code: operators are called with plain pointers, the entry with tensors
 PACKED_MAIN = f"""
 #include <tvm/runtime/c_runtime_api.h>
 TVM_DLL int32_t tvmgen_kws___tvm_main_unpacked(int8_t* input, int8_t* output);
@@ -32,7 +32,7 @@ TVM_DLL int32_t tvmgen_kws___tvm_main__{PACKED_HEAD} {{
   return tvmgen_kws___tvm_main_unpacked(((DLTensor*)args[0].v_handle)->data, ((DLTensor*)args[1].v_handle)->data);
 }}
 """
-# what the C runtime's entry looks like with an unpacked interface inside and a packed one outside
+# the C runtime's entry with an unpacked interface inside and a packed one outside
 PACKED_RUN = """
 #include "tvm/runtime/c_runtime_api.h"
 #ifdef __cplusplus
@@ -60,7 +60,7 @@ def tables(
     *,
     module: str = "kws",
 ) -> str:
-    """Return the C of tables of int8 tensors, as TVM's writer of metadata lays it out."""
+    """Return the C of tables of int8 tensors in the layout of TVM's metadata writer."""
     lines = [
         "#include <inttypes.h>",
         "#include <tvm/runtime/metadata_types.h>",
@@ -94,13 +94,13 @@ def tables(
 
 
 def text(value: str | bytes) -> bytes:
-    """Return a string of a stream."""
+    """Return a string in stream format."""
     data = value.encode() if isinstance(value, str) else value
     return struct.pack("<Q", len(data)) + data
 
 
 def numbers(*values: int) -> bytes:
-    """Return a list of numbers of a stream."""
+    """Return a list of numbers in stream format."""
     return struct.pack(f"<{len(values) + 1}Q", len(values), *values)
 
 
@@ -111,7 +111,7 @@ def tensor(shape: Sequence[int], code: int, bits: int, data: bytes) -> bytes:
 
 
 def blob(factory: str, body: bytes, *, between: bool) -> bytes:
-    """Return a blob whose root is a factory that imports the library, through a ``metadata_module`` if so."""
+    """Return a blob whose root is a factory that imports the library, optionally through a ``metadata_module``."""
     parts = [text(factory) + body, *([text("metadata_module")] if between else []), text("_lib")]
     rows = [*range(len(parts)), len(parts) - 1]
     stream = struct.pack("<Q", len(parts) + 1) + b"".join(parts) + text("_import_tree")
@@ -142,7 +142,7 @@ const unsigned char __tvm_dev_mblob[{len(data)}] = {{{rows}
 
 
 def member(archive: Path, name: str) -> bytes:
-    """Return a file of an archive of the fixtures."""
+    """Return a file from an archive of the fixtures."""
     with tarfile.open(archive) as tar:
         file = tar.extractfile(next(found for found in tar if found.name.removeprefix("./") == name))
         assert file is not None
@@ -150,12 +150,12 @@ def member(archive: Path, name: str) -> bytes:
 
 
 def unpacked_main(code: bytes) -> str:
-    """Return a module's code with the entry on pointers under another name."""
+    """Return a module's code with the pointer entry renamed."""
     return re.sub(r"tvmgen_kws___tvm_main__\b", "tvmgen_kws___tvm_main_unpacked", code.decode())
 
 
 def linked(files: Mapping[str, str], path: Path, *flags: str) -> Path:
-    """Link C to a library, or one object, as users of TVM do; what it calls of TVM's runtime stays undefined."""
+    """Link C to a library, or to one object, as users of TVM do; TVM runtime symbols stay undefined."""
     folder = path.with_suffix(".files")
     folder.mkdir()
     for name, content in files.items():

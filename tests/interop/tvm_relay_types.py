@@ -1,7 +1,7 @@
-"""What TVM 0.14's type checker asks of the operators that we print: names, attributes, and types of arguments.
+"""Requirements of TVM 0.14's type checker for the operators that mlfc prints: names, attributes, argument types.
 
-It is written from TVM's declarations. Attribute types and their fields stand in declared order; a field that TVM gives
-no default must be written.
+They follow TVM's declarations. Attribute types list their fields in declared order; a field without a default in TVM
+must be written.
 """
 
 from __future__ import annotations
@@ -93,17 +93,17 @@ Check = Callable[[Call, Sequence[Any]], "str | None"]
 
 
 def is_scalar(kind: Any, dtype: str) -> bool:
-    """Tell whether a type is a scalar of a dtype."""
+    """Return whether a type is a scalar of a dtype."""
     return kind == TensorType((), dtype)
 
 
 def _fits(kind: Any, dtype: str, extent: int) -> bool:
-    """Tell whether a type is what scales and zero points may be: a scalar, or a vector with one number a channel."""
+    """Return whether a type is valid for scales and zero points: a scalar, or a vector with one number per channel."""
     return kind in (TensorType((), dtype), TensorType((extent,), dtype))
 
 
 def _axis(data: TensorType, axis: int) -> int:
-    """Return the extent of the axis that scales go along."""
+    """Return the size of the axis of per-axis scales."""
     return data.shape[axis] if data.shape else 1
 
 
@@ -133,7 +133,7 @@ def _binary(call: Call, kinds: Sequence[Any]) -> str | None:
 
 
 def _filters(call: Call, weight: TensorType) -> int:
-    """Return how many scales the weights may have."""
+    """Return the number of scales that the weights may have."""
     layout, groups = call.attrs["kernel_layout"], call.attrs["groups"]
     out, into = weight.shape[layout.index("O")], weight.shape[layout.index("I")]
     if call.op.name == "qnn.conv2d_transpose":
@@ -216,7 +216,7 @@ CHECKS: Mapping[str, Check] = {
 
 
 def faults(module: IRModule) -> list[str]:
-    """Return what TVM's type checker says against a module that was read from text without our comments."""
+    """Return the type errors that TVM reports for a module that was read without mlfc's comments."""
     found = []
     for function in module.functions.values():
         for expr in _calls(function):

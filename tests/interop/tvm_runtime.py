@@ -1,7 +1,6 @@
-"""How programs of TVM 0.14 use a library: its loader, its factories and its AOT executor, as its formats are described.
+"""A library as TVM 0.14 programs use it: its loader, factories and AOT executor, written from the format descriptions.
 
-Nothing of mlfc is used: the blob is read here, symbols are looked up by the system, and functions are called by
-ctypes.
+Nothing of mlfc is used: the blob is read here, the system looks up symbols, and ctypes calls functions.
 """
 
 from __future__ import annotations
@@ -68,7 +67,7 @@ def sanitized(name: str) -> str:
 
 
 class TvmLibrary:
-    """A library that was loaded: the kinds of its modules, root first, and the key of a factory at the root."""
+    """A loaded library: the kinds of its modules, root first, and the key of a factory at the root."""
 
     def __init__(self, path: Path) -> None:
         self.library = ctypes.CDLL(str(path))
@@ -124,14 +123,14 @@ class TvmLibrary:
         return found  # type: ignore[no-any-return]
 
     def executor(self, key: str) -> AotExecutor:
-        """Return ``lib[key](tvm.cpu(0))`` of a model compiled ahead of time."""
+        """Return ``lib[key](tvm.cpu(0))`` for a model compiled ahead of time."""
         if key != self.key:
             raise AttributeError(f"Module has no function '{key}'")
         return AotExecutor(self)
 
 
 class AotExecutor:
-    """The AOT executor for C++, which knows only the tables that the code returns."""
+    """The AOT executor for C++, which uses only the tables that the code returns."""
 
     def __init__(self, library: TvmLibrary) -> None:
         get = library.function("get_c_metadata")
@@ -153,7 +152,7 @@ class AotExecutor:
         assert self._main is not None, "Module entrypoint is not defined"
 
     def set_input(self, name: str, value: Array) -> None:
-        """Copy a value into the input of this name."""
+        """Copy a value into the input with this name."""
         names = [info.name.decode() for info in self.inputs]
         assert sanitized(name) in names, "Invalid input name."
         array = self._arrays[names.index(sanitized(name))]

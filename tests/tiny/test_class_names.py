@@ -1,4 +1,4 @@
-"""Every class of mlfc has a name of its own: a name that a reader meets means one thing."""
+"""Every class of mlfc has a unique name."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import mlfc
 
-# names of several classes, by the reason
+# names shared by several classes, by reason
 SHARED = {
     "the graph, loop and host IR and programs have the same construct; code names its module or imports one of them": {
         "Assign", "Body", "Call", "Cast", "Comment", "Element", "For", "Function", "If", "Jump", "Label", "Return",

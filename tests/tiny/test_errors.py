@@ -1,4 +1,4 @@
-"""The tree of errors: every class has its own code, and its line in the reference."""
+"""The error hierarchy: every class has a unique code and a line in the reference."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def classes() -> list[type[errors.MlfcError]]:
     found = [errors.MlfcError]
     for cls in found:
         found.extend(cls.__subclasses__())
-    # a module may tell kinds of one class apart, which users do not see
+    # modules may define internal subclasses, which users do not see
     return [cls for cls in found if cls.__module__ == errors.__name__]
 
 

@@ -1,4 +1,4 @@
-"""Instruction sets are found, not listed: a new one is written in `mlfc.isa` alone."""
+"""Instruction sets are discovered, not listed: a new one is defined in `mlfc.isa` alone."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from mlfc.target.features import CPUS, INSTRUCTION_SETS
 
 ROOT = Path(mlfc.__file__).parent
 OTHERS = [path for path in sorted(ROOT.rglob("*.py")) if path.relative_to(ROOT).parts[0] != "isa"]
-# CMSIS-NN's own functions need more memory on some cores
+# CMSIS-NN's functions need more memory on some cores
 KNOWS_FAMILIES = {"byoc/cmsis_nn.py"}
 
 

@@ -1,4 +1,4 @@
-"""The layers of docs/architecture.md: no import goes up, files and folders form no cycle, the runtime stands alone."""
+"""The layers of docs/architecture.md: imports never go up or form cycles, and the runtime is independent."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ Graph = Mapping[str, set[str]]
 
 @dataclass(frozen=True)
 class Import:
-    """One file's use of another; `kind` says when: as it is loaded, in a function, or in annotations alone."""
+    """An import of one file by another; `kind` is at load time, within a function, or for annotations only."""
 
     source: str
     target: str
@@ -53,7 +53,7 @@ class Import:
 
 @cache
 def imports() -> tuple[Import, ...]:
-    """Return the imports between the files of mlfc, by their dotted names; a package is its ``__init__``."""
+    """Return the imports between the files of mlfc by dotted name; a package is its ``__init__``."""
     files = {module_name(path): path for path in sorted(ROOT.rglob("*.py"))}
     found = []
     for name, path in files.items():
@@ -69,8 +69,8 @@ def module_name(path: Path) -> str:
 
 
 def import_statements(node: ast.AST, kind: Kind) -> Iterator[tuple[ast.AST, Kind]]:
-    """Yield the imports below a node of a file's tree, with their kinds."""
-    # statements, and what holds them: no expression imports
+    """Yield the imports below a node of a file's syntax tree, with their kinds."""
+    # descend only into statements and their containers, as expressions do not import
     parts = (getattr(node, field, ()) for field in ("body", "orelse", "finalbody", "handlers", "cases"))
     for child in (each for part in parts for each in part):
         below = kind
@@ -84,14 +84,14 @@ def import_statements(node: ast.AST, kind: Kind) -> Iterator[tuple[ast.AST, Kind
 
 
 def imported_names(node: ast.AST) -> list[str]:
-    """Return the dotted names that a statement imports, which may be modules or names in them."""
+    """Return the dotted names that a statement imports: modules or names in them."""
     if isinstance(node, ast.ImportFrom):
         return [f"{node.module}.{alias.name}" for alias in node.names]
     return [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
 
 
 def cycles(graph: Graph) -> list[str]:
-    """Return one cycle through each node that is on one and on none shown yet, as ``a > b > a``."""
+    """Return one cycle for each node that is on a cycle but not on one already returned, as ``a > b > a``."""
     shown: list[str] = []
     seen: set[str] = set()
     for start in sorted(graph):
@@ -105,7 +105,7 @@ def cycles(graph: Graph) -> list[str]:
 
 
 def way(graph: Graph, start: str) -> list[str]:
-    """Return the shortest way from a node back to it, or nothing."""
+    """Return the shortest path from a node back to itself, or an empty list."""
     reached: dict[str, str] = {}
     front = [start]
     while front:
@@ -125,7 +125,7 @@ def way(graph: Graph, start: str) -> list[str]:
 
 
 def graph_of_files(kinds: set[Kind]) -> Graph:
-    """Return which files import which."""
+    """Return the graph of imports between files."""
     graph = defaultdict(set)
     for item in imports():
         if item.kind in kinds:
@@ -134,7 +134,7 @@ def graph_of_files(kinds: set[Kind]) -> Graph:
 
 
 def graphs_of_folders(kinds: set[Kind]) -> dict[str, Graph]:
-    """Return, for each folder, which of its files and subfolders import which others of them."""
+    """Return, for each folder, the graph of imports between its files and subfolders."""
     graphs: dict[str, dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
     for item in imports():
         if item.kind not in kinds:
@@ -185,7 +185,7 @@ def test_files_form_no_cycle(kinds: tuple[Kind, ...]) -> None:
 
 
 def test_folders_form_no_cycle() -> None:
-    """Neither packages, within a layer too, nor the files and folders inside any of them."""
+    """Check cycles between packages, also within a layer, and between the files and folders inside each of them."""
     found = {
         folder: faults
         for folder, graph in graphs_of_folders({"module", "function"}).items()

@@ -1,4 +1,4 @@
-"""A test that calls a program that is not there is skipped with what to install; the product's own slips are not."""
+"""A test that calls a missing program is skipped with its package; a missing check in mlfc itself is a failure."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_other_ends_stay_failures(tmp_path: Path) -> None:
     assert missing_program(FileNotFoundError(2, "none", "model.onnx"), OURS) is None
     assert missing_program(AssertionError("mlfc-unknown is not on the PATH"), OURS) is None
     assert missing_program(AssertionError("gcc failed"), OURS) is None
-    # the product looks before it calls
+    # mlfc itself must check before it calls
     assert missing_program(failed("gcc"), [*OURS, PRODUCT]) is None
     (tmp_path / "gcc").symlink_to("/bin/false")
     assert missing_program(FileNotFoundError(2, "none", "gcc"), OURS) is None

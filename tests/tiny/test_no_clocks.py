@@ -1,4 +1,4 @@
-"""No test reads a clock or waits for some time: it would fail wherever the machine is busy. Tests count instead."""
+"""Tests do not read clocks or wait for a fixed time, as they would fail on a busy machine; they count instead."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from pathlib import Path
 
 TESTS = Path(__file__).resolve().parents[1]
 CLOCKS = {"time", "timeit", "sched"}
-# a file without any of it need not be parsed
+# files without any of these words need not be parsed
 _ANY = re.compile(rf"\b(?:{'|'.join(CLOCKS)}|timeout)\b")
 
 
 def clocks(source: str) -> Iterator[str]:
-    """Yield what a program does with clocks."""
+    """Yield the uses of clocks and timeouts in a program."""
     for node in ast.walk(ast.parse(source)) if _ANY.search(source) else ():
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
@@ -24,7 +24,7 @@ def clocks(source: str) -> Iterator[str]:
             names = []
         yield from (f"line {node.lineno} imports {name}" for name in names if name in CLOCKS)
         if isinstance(node, ast.keyword) and node.arg == "timeout" and isinstance(node.value, ast.Constant):
-            # what hangs is ended by the one watchdog, which no test depends on
+            # WATCHDOG alone ends a hanging call, and no test depends on its value
             yield f"line {node.lineno} waits for {node.value.value} seconds: WATCHDOG"
 
 

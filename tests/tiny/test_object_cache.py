@@ -1,4 +1,4 @@
-"""Objects that make finds in place are those that it would have built."""
+"""Cached objects that make finds in place equal those that it would have built."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_what_may_differ_all_the_same_is_not_kept(tmp_path: Path, source: str, f
 
 
 def test_a_model_alone_is_made_of_the_objects_of_its_firmware(tmp_path: Path) -> None:
-    """Elsewhere in its folder, and only with the same flags."""
+    """Use the object at another place in the folder, and only with the same flags."""
     compiler = need("cc", "gcc")
     _, first = make(tmp_path / "one", f"CC={compiler} -fstack-usage", "CFLAGS=-O1")
     called = []

@@ -1,4 +1,4 @@
-"""Decisions about operators: passes, printers and checkers ask an operator's declaration, not its name."""
+"""Passes, printers and checkers decide about operators by their declared traits, not by their names."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ import mlfc.ops
 from mlfc.relay.op import OPERATORS
 
 SOURCE = Path(mlfc.ops.__file__).parents[1]
-# make operators, or are operators
+# packages that build or define operators
 BUILDERS = ("ops/", "kernels/", "frontend/")
-# strings that are names of operators by accident, with what they are
+# strings that equal operator names by accident, with their meaning
 OTHERS = {
     "byoc/cmsis_nn.py": "kinds of patterns",
     "relay/text_types.py": "functions of dimension expressions, and TVM's Any",
     "verify/inputs.py": "titles of sets of inputs",
 }
-# calls that match a composition of operators, and tables of rules that rewrite one
+# calls that match a composition of operators, and tables of rewrite rules
 MATCHING = ("match_call", "apply_rules")
 RULES = "_RULES"
 PREFIXES = ("nn.", "qnn.", "image.", "list_", "ml.", "random.", "signal.", "vision.")
@@ -35,7 +35,7 @@ def _leaves(node: ast.expr) -> list[ast.expr]:
 
 
 def _allowed(tree: ast.Module) -> set[ast.AST]:
-    """Return the nodes of patterns and of tables of rewriting rules."""
+    """Return the nodes of patterns and of tables of rewrite rules."""
     roots: list[ast.AST] = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and ast.unparse(node.func) in (*MATCHING, "super().__init__"):
@@ -46,7 +46,7 @@ def _allowed(tree: ast.Module) -> set[ast.AST]:
 
 
 def _decisions(tree: ast.Module) -> Iterator[ast.expr]:
-    """Yield the operator names that code compares with, looks up, or strips a part of."""
+    """Yield the operator names that code compares with, looks up, or strips prefixes and suffixes from."""
     allowed = _allowed(tree)
     for node in ast.walk(tree):
         found: list[ast.expr] = []
@@ -66,7 +66,7 @@ def _decisions(tree: ast.Module) -> Iterator[ast.expr]:
 
 @cache
 def _found() -> dict[str, list[str]]:
-    """Return the decisions in each file of the source, with their lines."""
+    """Return the decisions in each source file, with their lines."""
     found = {}
     for path in sorted(SOURCE.rglob("*.py")):
         name, text = path.relative_to(SOURCE).as_posix(), path.read_text(encoding="utf-8")

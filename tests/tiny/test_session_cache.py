@@ -1,4 +1,4 @@
-"""What a session keeps of builds is what the same command would make again."""
+"""Builds from the session cache equal those that the same command would produce."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests import session_cache
 
 @pytest.fixture
 def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Return what the command that stands in for make was called with, in a cache of its own."""
+    """Return the calls of the command that replaces make, with an empty cache."""
     calls: list[str] = []
 
     def run(command: list[str], folder: Path, _timeout: float) -> Any:

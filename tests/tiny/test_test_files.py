@@ -1,4 +1,4 @@
-"""Files of tests have names of their own, since pytest stops at two of one name, and find what they import."""
+"""Test files have unique names, because pytest rejects duplicates, and their imports exist."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 TESTS = Path(__file__).resolve().parents[1]
 ROOT = TESTS.parent
-# mypy sees that names of mlfc itself are there
+# mypy checks names imported from mlfc itself
 PACKAGES = ("tests", "benchmarks", "fuzz")
 _TAKES = re.compile(rf"\bfrom\s+(?:{'|'.join(PACKAGES)})\b".encode())
 
@@ -22,9 +22,9 @@ def test_names_are_unique() -> None:
 
 
 def imports(path: Path) -> Iterator[tuple[str, str]]:
-    """Yield the module and the name of all that a file takes from other files of the project."""
+    """Yield the module and the name of each import from other files of the project."""
     text = path.read_bytes()
-    # most time goes into parsing, and many files take nothing from others
+    # most of the time is spent in parsing, and many files import nothing from others
     for node in ast.walk(ast.parse(text)) if _TAKES.search(text) else ():
         if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] in PACKAGES:
             yield from ((node.module, alias.name) for alias in node.names)
@@ -32,7 +32,7 @@ def imports(path: Path) -> Iterator[tuple[str, str]]:
 
 @cache
 def defined(module: str) -> set[str]:
-    """Return the names that a module's text binds, with its submodules."""
+    """Return the names that a module defines, with its submodules."""
     path = ROOT.joinpath(*module.split("."))
     names = {each.stem for each in path.iterdir()} if path.is_dir() else set()
     file = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")

@@ -1,4 +1,4 @@
-"""Identifiers and pages use the words of the field: those of the left column are not to come back."""
+"""Identifiers and pages use the field's terms and none of the rejected words below."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ WORDS = {
     "floors": "layers",
     "house": "architecture",
 }
-"""Words that no identifier contains, and what to say instead."""
+"""Words that identifiers must not contain, and their replacements."""
 
 NAMES = {
     "Places": "DevicePlacement",
@@ -50,12 +50,12 @@ NAMES = {
     "is_run": "is_block_intrinsic",
     "lower_stage": "lower_tiled",
 }
-"""Whole names of files, classes, functions and attributes, and what to say instead."""
+"""Rejected names of files, classes, functions and attributes, and their replacements."""
 
 ALLOWED = {
-    ("micro/memory/stack_bound.py", "jumps"),  # instructions that jump
-    ("micro/memory/stack_bound.py", "reached"),  # functions that calls reach
-    ("runtime/drivers/cuda.py", "instantiate"),  # the driver's name of a function
+    ("micro/memory/stack_bound.py", "jumps"),  # jump instructions
+    ("micro/memory/stack_bound.py", "reached"),  # functions reached by calls
+    ("runtime/drivers/cuda.py", "instantiate"),  # the driver's function name
 }
 
 PHRASES = {
@@ -73,13 +73,13 @@ PHRASES = {
     r"two witnesses": "two estimates",
     r"passed over": "skipped",
 }
-"""Phrases that no page's prose contains, as regular expressions, and what to say instead."""
+"""Regular expressions of phrases that prose must not contain, and their replacements."""
 
 ONE_CLASS = ("Tensor", "Block", "_Place", "Window", "Span", "Template", "AotExecutor")
-"""Names that once stood for several classes each."""
+"""Names that once belonged to several classes each."""
 
 _PART = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
-# a file with none of them in its text has none in an identifier, and need not be parsed
+# identifiers of files without any of these words need not be checked, nor the files parsed
 _ANY = re.compile(
     rf"(?<![a-z])(?:{'|'.join(WORDS)})(?![a-z])|(?:{'|'.join(map(str.title, WORDS))})(?![a-z])"
     rf"|{'|'.join(map(str.upper, WORDS))}|{'|'.join(NAMES)}"
@@ -87,7 +87,7 @@ _ANY = re.compile(
 
 
 def identifiers(tree: ast.AST) -> Iterator[tuple[int, str, bool]]:
-    """Yield the line and name of each identifier, and whether it outlives a function: no argument or variable."""
+    """Yield the line and name of each identifier, and whether it is visible outside of a function."""
     for node in ast.walk(tree):
         if isinstance(node, (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
             yield node.lineno, node.name, True
@@ -117,7 +117,7 @@ def test_identifiers_use_the_words_of_the_field() -> None:
 
 
 def prose(page: str) -> str:
-    """Return a page's text without code, each run of blanks as one."""
+    """Return a page's text without code, with normalized whitespace."""
     text = re.sub(r"^```.*?^```$", "", page, flags=re.M | re.S)
     text = re.sub(r"^    .*$", "", text, flags=re.M)
     return re.sub(r"\s+", " ", re.sub(r"`[^`]*`", "code", text))

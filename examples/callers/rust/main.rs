@@ -23,7 +23,7 @@ fn run(image: &[f32; IMAGE]) -> Option<[f32; DIGITS]> {
     let mut probabilities = [0.0; DIGITS];
     let mut inputs = Inputs { image: image.as_ptr().cast() };
     let mut outputs = Outputs { probabilities: probabilities.as_mut_ptr().cast() };
-    // the header states the size behind each pointer; the call keeps none of them
+    // the header declares the size behind each pointer; the call does not keep the pointers
     let status = unsafe { tvmgen_digits_run(&mut inputs, &mut outputs) };
     (status == 0).then_some(probabilities)
 }

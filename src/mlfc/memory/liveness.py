@@ -74,7 +74,7 @@ def loops(instructions: Sequence[Instruction]) -> list[tuple[int, int]]:
 
 
 def is_last_use(instructions: Sequence[Instruction], at: int, value: Value) -> bool:
-    """Tell whether no instruction after `at` reads a list with the value that it has there.
+    """Return whether no instruction after `at` reads a list with the value that it has there.
 
     A variable may be read after the next assignment to it: then it is another list.
     """

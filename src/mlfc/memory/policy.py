@@ -143,7 +143,7 @@ def commit_states(program: Program, *, overlap: bool) -> Program:
 
 
 def _is_direct(state: StateValue, calls: Sequence[KernelCall], *, overlap: bool) -> bool:
-    """Tell whether the call that computes the new value may write it over the old one."""
+    """Return whether the call that computes the new value may write it over the old one."""
     writers = [index for index, call in enumerate(calls) if call.output.root is state.after]
     if len(writers) != 1 or state.after.device != state.before.device:
         return False

@@ -136,7 +136,7 @@ def call_overlap_distance(call: KernelCall, root: Value) -> OverlapDistance | No
 
 
 def allows_inplace(call: KernelCall, root: Value) -> bool:
-    """Tell whether the output may take the very place of an input, wherever that input is passed to the kernel."""
+    """Return whether the output may take the very place of an input, wherever that input is passed to the kernel."""
     return all(at in call.kernel.inplace for at, value in enumerate(call.inputs) if value.root is root)
 
 

@@ -183,12 +183,12 @@ def check_path(path: str) -> None:
 
 
 def has_linker_script(board: Board) -> bool:
-    """Tell whether firmware for the board is linked by a script of ours."""
+    """Return whether firmware for the board is linked by a script of ours."""
     return lays_out(board) or board.arch == "avr"
 
 
 def lays_out(board: Board) -> bool:
-    """Tell whether our script places everything; else it adds to the compiler's own."""
+    """Return whether our script places everything; else it adds to the compiler's own."""
     return board.arch in ("cortex-m", "riscv")
 
 

@@ -566,7 +566,7 @@ def count(built: Built, board: Board) -> Count:
 
 
 def _runs(emulated: Board, board: Board) -> bool:
-    """Tell whether a core runs another's code; both have a floating-point unit if the code uses one."""
+    """Return whether a core runs another's code; both have a floating-point unit if the code uses one."""
     if emulated.core == board.core:
         return True
     own, other = CPUS.get(emulated.core), CPUS.get(board.core)

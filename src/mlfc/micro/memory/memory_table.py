@@ -321,12 +321,12 @@ class LinkedProgram:
             yield _CODE[owner], piece.nbytes
 
     def is_data(self, address: int) -> bool:
-        """Tell whether constants lie at an address, which may be among the code."""
+        """Return whether constants lie at an address, which may be among the code."""
         at = bisect_right(self._data, (address, self._beyond)) - 1
         return at >= 0 and address < self._data[at][1]
 
     def is_library(self, address: int) -> bool:
-        """Tell whether what lies at an address comes from a library."""
+        """Return whether what lies at an address comes from a library."""
         return any(first <= address < end for first, end in self._libraries)
 
     def folded(self, constants: Sequence[ConstantInfo]) -> tuple[tuple[str, int], ...]:

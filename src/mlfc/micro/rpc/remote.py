@@ -169,7 +169,7 @@ class Remote:
         return b"".join(pieces)
 
     def holds(self, address: int, data: bytes) -> bool:
-        """Tell whether these bytes are in the device's memory: by their CRC-32 where the device can tell it."""
+        """Return whether these bytes are in the device's memory: by their CRC-32 where the device can tell it."""
         if self._checksum is None:
             return self.read(address, len(data)) == data
         tensor = RemoteTensor(address, (len(data),), _UINT8, cpu())

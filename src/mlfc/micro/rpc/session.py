@@ -107,7 +107,7 @@ class Unframer:
         return None
 
     def _has_payload(self) -> bool:
-        """Tell whether only the CRC is still to come, which is not part of itself."""
+        """Return whether only the CRC is still to come, which is not part of itself."""
         return self._expected > _LENGTH.size and len(self._plain) >= self._expected - _CRC.size
 
     def _take(self, raw: bytes, byte: int) -> bytes | None:

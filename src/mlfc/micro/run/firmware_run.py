@@ -176,7 +176,7 @@ class CalledOperator:
 
 
 def traces(board: Board) -> bool:
-    """Tell whether a board's firmware has files of the host to write what operators computed to."""
+    """Return whether a board's firmware has files of the host to write what operators computed to."""
     return board.arch != "avr"
 
 

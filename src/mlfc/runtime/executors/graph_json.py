@@ -1,6 +1,6 @@
-"""The graph executor's JSON, read into plain checked structures.
+"""Parser of the graph executor's JSON into checked data structures.
 
-What `parse_graph` returns can be run without further checks: ids are in range, nodes follow their inputs, sizes are
+The result of `parse_graph` can be run without further checks: ids are in range, nodes follow their inputs, sizes are
 bounded, and no block of memory is overwritten while a tensor in it is still to be read.
 """
 
@@ -18,7 +18,7 @@ from mlfc.errors import ArchiveError, UnsupportedError
 from mlfc.support import dtypes
 from mlfc.support.json_text import parse_json
 
-MAX_TEXT = 8 << 20  # the lists that Python makes of a text take twenty times its bytes
+MAX_TEXT = 8 << 20  # the parsed Python lists take twenty times the bytes of the text
 MAX_TENSOR = 1 << 40
 MAX_DIMENSIONS = 32
 NOP, COPY = "__nop", "__copy"
@@ -47,7 +47,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class TensorEntry:
-    """A tensor: an output of a node."""
+    """A tensor, which is an output of a node."""
 
     shape: tuple[int, ...]
     dtype: str  # as written: ``int8``, ``bool``, ``float32x4``
@@ -99,12 +99,14 @@ class Graph:
         return sizes
 
     def places(self) -> list[int]:
-        """Return for each entry the one whose memory it has: as `roots`, but what writes a kept argument has its."""
+        """Return, for each entry, the entry that owns its memory: as `roots`, but results written to a state share its
+        memory.
+        """
         kept = {self.entries[entry].storage_id: entry for entry in self.kept}
         return [kept.get(self.entries[root].storage_id, root) for root in self.roots()]
 
     def roots(self) -> list[int]:
-        """Return for each entry the one whose bytes it has, through the nodes that only reshape."""
+        """Return, for each entry, the entry whose bytes it shares through nodes that only reshape."""
         roots = list(range(len(self.entries)))
         for node in self.nodes:
             if node.function == NOP:
@@ -124,7 +126,7 @@ def parse_graph(text: str | bytes, place: str = "graph JSON") -> Graph:
 
 
 def numpy_dtype(dtype: str) -> np.dtype[Any]:
-    """Return the numpy dtype of an entry's elements; raise ArchiveError if there is none."""
+    """Return the numpy dtype of an entry's elements; raise ArchiveError if it has none."""
     try:
         return dtypes.to_numpy(dtype)
     except UnsupportedError:
@@ -133,7 +135,7 @@ def numpy_dtype(dtype: str) -> np.dtype[Any]:
 
 @dataclass(frozen=True)
 class _GraphReader:
-    """Checks one document; every fault names its place."""
+    """Parser of one document; every fault names its location."""
 
     place: str
 
@@ -153,7 +155,7 @@ class _GraphReader:
         return value
 
     def require(self, value: object, expected: list[int], where: str, what: str) -> None:
-        """Raise the fault unless a value is a list of these very integers."""
+        """Raise the fault unless a value is a list of exactly these integers."""
         items = self.of(list, value, where)
         if items != expected or any(type(item) is not int for item in items):
             raise self.fault(where, f"these are not {what}")
@@ -164,7 +166,7 @@ class _GraphReader:
             if key not in keys:
                 raise self.fault("$", f"the key '{key}' is missing")
         for key in keys:
-            # graphs of NNVM's age carry a 'metadata' that no executor reads
+            # old graphs of NNVM have a 'metadata' entry that no executor reads
             if key not in _KEYS and key != "metadata":
                 raise self.fault("$", f"the key {_shown(key)} is not one of a graph")
         nodes = self._nodes(self.of(list, keys["nodes"], "nodes"))
@@ -287,7 +289,7 @@ class _GraphReader:
         element = _element_bytes(dtype)
         if element is None:
             raise self.fault(f"attrs.dltype[1][{index}]", f"unknown dtype {_shown(dtype)}")
-        # an extent of zero must not hide others that no tensor could have
+        # a dimension of size zero must not hide others that exceed the limit
         if prod(max(extent, 1) for extent in shape) * element > MAX_TENSOR:
             raise self.fault(where, f"the shape {_shown(list(shape))} is not possible")
         storage = self.integer(columns["storage_id"][index], f"attrs.storage_id[1][{index}]")
@@ -348,7 +350,7 @@ def storage_faults(graph: Graph) -> Iterator[str]:
             before = owner.get(storage)
             if roots[entry] != entry:
                 continue
-            # a node may write over what it reads itself: generated code may work in place
+            # a node may overwrite its own inputs: generated code may work in place
             if before is not None and (before in outputs or last.get(before, -1) > index or before in node.outputs):
                 yield f"storage id {storage}: entry {entry} would be written over entry {before}, still in use"
             owner[storage] = entry

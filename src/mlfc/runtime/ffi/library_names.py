@@ -59,7 +59,7 @@ def library_in_memory(data: bytes | memoryview) -> Iterator[str]:
 
 
 def is_in_memory(name: str) -> bool:
-    """Tell whether a name is one of `library_in_memory`, which must not be resolved."""
+    """Return whether a name is one of `library_in_memory`, which must not be resolved."""
     return name.startswith(f"{_DESCRIPTORS}/")
 
 
@@ -129,7 +129,7 @@ def defining_file(address: int) -> bytes | None:
 
 
 def may_be_function(address: int) -> bool:
-    """Tell whether a symbol's address may be called: not if the system knows it as data."""
+    """Return whether a symbol's address may be called: not if the system knows it as data."""
     place, entry = _DlInfo(), ctypes.c_void_p()
     if _dladdr1 is None or not _dladdr1(
         ctypes.c_void_p(address), ctypes.byref(place), ctypes.byref(entry), _SYMBOL_ENTRY

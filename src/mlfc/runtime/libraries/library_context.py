@@ -92,7 +92,7 @@ def fill_context(address_of: Callable[[str], int | None], module: Module, owner:
 
 
 def is_taken(address: int | None) -> bool:
-    """Tell whether a living module has filled the variable `CONTEXT` at an address."""
+    """Return whether a living module has filled the variable `CONTEXT` at an address."""
     with _lock:
         return bool(_filled.get(address or 0))
 
@@ -246,7 +246,7 @@ _HEAD_BYTES = 64
 
 
 def lacks_functions(error: OSError) -> bool:
-    """Tell whether a library did not load for lack of functions that this process can provide."""
+    """Return whether a library did not load for lack of functions that this process can provide."""
     words = str(error).replace(":", " ").replace(",", " ").split()
     return sys.platform == "linux" and not process_functions().keys().isdisjoint(words)
 

@@ -172,7 +172,7 @@ class LibraryModule(Module):
         return None
 
     def _defines(self, address: int) -> bool:
-        """Tell whether an address is in this library: symbols of its dependencies are found too."""
+        """Return whether an address is in this library: symbols of its dependencies are found too."""
         file, own = defining_file(address), os.fsencode(self.path)
         return file is None or file == own or os.path.realpath(file) == os.path.realpath(own)
 

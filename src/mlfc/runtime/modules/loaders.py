@@ -97,7 +97,7 @@ def register_loader(type_key: str, extent: Extent | None = None) -> Callable[[Lo
 
 
 def is_known(type_key: str) -> bool:
-    """Tell whether the bytes of a kind can be read here."""
+    """Return whether the bytes of a kind can be read here."""
     _import_kind(type_key)
     return type_key in loaders or type_key in extents
 

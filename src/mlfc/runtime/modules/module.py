@@ -119,7 +119,7 @@ class Module(Displayed):
         return None
 
     def implements_function(self, name: str, query_imports: bool = False) -> bool:
-        """Tell whether there is such a function, here or, if asked, in the imports."""
+        """Return whether there is such a function, here or, if asked, in the imports."""
         return self._lookup(name, query_imports) is not None
 
     def get_function(self, name: str, query_imports: bool = False) -> Function:

@@ -46,7 +46,7 @@ def address_of(array: Array) -> int:
 
 
 def is_readable(value: Any) -> bool:
-    """Tell whether generated code can read a value in place: an array that is contiguous and aligned."""
+    """Return whether generated code can read a value in place: an array that is contiguous and aligned."""
     return type(value) is np.ndarray and value.flags.num & _READABLE == _READABLE
 
 
@@ -182,7 +182,7 @@ def _as_array(value: Any, info: TensorInfo, kind: str) -> Array:
 
 
 def counts(number: object, many: int) -> bool:
-    """Tell whether `number` is a valid index of `many` items."""
+    """Return whether `number` is a valid index of `many` items."""
     return isinstance(number, (int, np.integer)) and 0 <= int(number) < many
 
 

@@ -130,7 +130,7 @@ class GraphExecutor(Displayed):
         return self._flat[entry]
 
     def fork(self) -> GraphExecutor:
-        """Return an executor of the same graph and functions with memory of its own; parameters in place are shared."""
+        """Return an executor of the same graph and functions with its own memory; shares parameters used in place."""
         other = GraphExecutor(self.graph, self.lib, self.devices)
         other._params = set(self._params)
         for name in self._params:
@@ -355,7 +355,7 @@ class GraphExecutor(Displayed):
         return RunError(f"it failed with status {status}", place=node.name, next_step=CHECK_VALUES)
 
     def _taken(self, value: Any, entry: int, name: str) -> Array | NDArray:
-        """Return a value that fits an entry, as an array of this process or, in graphs with devices, of one of them."""
+        """Return a value checked against an entry, as a host array or, in graphs with devices, a device array."""
         if isinstance(value, np.ndarray) or not hasattr(value, "__dlpack__"):
             return self._checked(value, entry, name)
         tensor = from_dlpack(value)

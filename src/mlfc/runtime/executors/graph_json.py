@@ -320,7 +320,7 @@ def _element_bytes(dtype: str) -> int | None:
 
 
 def storage_faults(graph: Graph) -> Iterator[str]:
-    """Yield where a block is given to a tensor while another in it is still needed, or has two devices."""
+    """Yield each place where a block is reused while a tensor in it is still needed, or has two devices."""
     roots = graph.roots()
     last: dict[int, int] = {}
     sharing: dict[int, set[int]] = {}

@@ -34,7 +34,7 @@ class GraphMemory:
         self._blocks: dict[int, Array | OnDevice] = {}
         # replaces the block of one argument: memory of the caller, or of another graph
         self._external: dict[int, Array | OnDevice] = {}
-        self._views: dict[int, tuple[Array, int]] = {}  # of entries, with their addresses, until memory changes
+        self._views: dict[int, tuple[Array, int]] = {}  # by entry, until memory changes
         sizes = graph.storage_bytes
         for item in graph.entries:
             device = self._devices.get(item.device_type)
@@ -66,7 +66,7 @@ class GraphMemory:
 
     def write(self, entry: int, array: Array | OnDevice) -> None:
         """Copy an array into the graph's own memory."""
-        if entry not in self._graph.kept and self._external.pop(entry, None) is not None:  # which others may have, too
+        if entry not in self._graph.kept and self._external.pop(entry, None) is not None:  # others may share it
             self._views.clear()
         move(array, self._tensor(entry), self._graph.entries[entry].nbytes)
 

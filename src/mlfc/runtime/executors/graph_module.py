@@ -193,7 +193,7 @@ class GraphModule(LoadedModel):
         return Profile(operators, tuple(seconds[1:]), call.outputs, timeline)
 
     def operator_times(self, rows: Any, threads: Any = None) -> tuple[OperatorTime, ...]:
-        """Return the median time of each operator; `rows` has the nanoseconds of each run, `threads` as for it."""
+        """Return the median time of each operator; `rows` and `threads` have the nanoseconds of each run."""
         from mlfc.support.module_info import OperatorInfo
 
         called = [node for node, _ in self.executor.calls()]

@@ -11,7 +11,7 @@ from mlfc.support.dtypes import to_numpy
 from mlfc.support.executable import DTYPES, NUMBERED_DTYPES, Executable, RunCode
 from mlfc.support.text import printable, shortened
 
-# {0} to {2} are the values of an error
+# {0} to {2} are the values in an error
 _MESSAGES = {
     RunCode.STATE: "the model keeps {0:,} bytes of state, and has no memory for them",
     RunCode.WORK: "the work area is too small: it must have {0:,} bytes",
@@ -51,7 +51,7 @@ _PART_OF_CAUSE = (RunCode.RANGE, RunCode.EQUAL, RunCode.FAILED)
 def run_error(
     executable: Executable, code: int, values: tuple[int, int, int], text: str | None, cause: MlfcError | None = None
 ) -> MlfcError:
-    """Return the error of a run; `cause` is that of a packed function which is Python here."""
+    """Return the error of a run; `cause` is the exception of a Python packed function."""
     known = RunCode(code) if code in set(RunCode) else None
     if known is None:
         return RunError(f"the run failed with the unknown status {code}", place=executable.name)
@@ -73,7 +73,7 @@ def run_error(
 
 
 def require_fitting(executable: Executable, arrays: Sequence[Array]) -> None:
-    """Raise the error of a run unless arrays are what a model takes."""
+    """Raise the error of a run unless the arrays match the model's inputs."""
     known: dict[str, int] = {}
     bounds = {symbol.name: (symbol.low, symbol.high or LARGEST) for symbol in executable.symbols}
     for number, (value, array) in enumerate(zip(executable.inputs, arrays, strict=True)):
@@ -93,7 +93,7 @@ def require_fitting(executable: Executable, arrays: Sequence[Array]) -> None:
 
 
 def _arena(executable: Executable) -> str:
-    """Return what takes the memory of a run, with the bounds that decide how much that is."""
+    """Return the largest tensors of a run, with the bounds that determine their sizes."""
     bounded = [f"{symbol.name} up to {symbol.high}" for symbol in executable.symbols if symbol.high is not None]
     shown = [printable(shortened(text)) for text in bounded[:_SHOWN]] + ["..."] * (len(bounded) > _SHOWN)
     name = printable(shortened(executable.name))

@@ -99,9 +99,7 @@ class Graph:
         return sizes
 
     def places(self) -> list[int]:
-        """Return, for each entry, the entry that owns its memory: as `roots`, but results written to a state share its
-        memory.
-        """
+        """Return, for each entry, the owner of its memory: as `roots`, but updated states share the state's memory."""
         kept = {self.entries[entry].storage_id: entry for entry in self.kept}
         return [kept.get(self.entries[root].storage_id, root) for root in self.roots()]
 

@@ -84,7 +84,7 @@ class Engine:
         return HostStruct(*self._host, self.trace, devices, 0, 0, state, limits.memory, limits.turns)
 
     def run(self, inputs: Sequence[Array | NDArray], limits: Limits, state: int = 0) -> list[Any]:
-        """Run on contiguous arrays and tensors on devices; return results where they are; raise MlfcError."""
+        """Run on contiguous arrays and device tensors; return results where they are; raise MlfcError on failure."""
         call = self._take(limits)
         read = [call.set_input(number, array) for number, array in enumerate(inputs)]
         call(state)
@@ -152,7 +152,7 @@ class PreparedCall:
     def _prepare(self) -> None:
         pointers = [ctypes.c_void_p(ctypes.addressof(item)) for item in (self._host, self._inputs, self._outputs)]
         work = self._work.nbytes
-        # bytes that runs need if the work area may be resized: that of bounded models always fits
+        # the work area is kept while runs need bytes in this range; that of bounded models always fits
         is_bounded = self._engine.executable.is_bounded
         self._least, self._most = (0, _MOST_BYTES) if is_bounded else (max(0, work - _KEPT_BYTES) // 2, work)
         place = ctypes.c_void_p(address_of(self._work) if work else None)
@@ -310,7 +310,7 @@ def devices_of(executable: Executable, given: Sequence[Device]) -> dict[int, Dev
     return {**found, **{device.type_code: device for device in given if device.type_code != CPU}} if found else {}
 
 
-_TENSOR = struct.Struct(f"@PP{MAX_RANK}qiBB0q")  # a `TensorStruct`: reading it at once is cheaper than by its fields
+_TENSOR = struct.Struct(f"@PP{MAX_RANK}qiBB0q")  # a `TensorStruct`: cheaper to unpack at once than by field
 _NO_DTYPE = 255
 # Copies of inputs above this size are not reused: allocation is cheap in comparison, and the model would keep memory.
 _KEPT_BYTES = 1 << 16

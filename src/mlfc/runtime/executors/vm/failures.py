@@ -93,7 +93,7 @@ def require_fitting(executable: Executable, arrays: Sequence[Array]) -> None:
 
 
 def _arena(executable: Executable) -> str:
-    """Return the largest tensors of a run, with the bounds that determine their sizes."""
+    """Return the name of a model's arena for messages, with the bounds that determine its size."""
     bounded = [f"{symbol.name} up to {symbol.high}" for symbol in executable.symbols if symbol.high is not None]
     shown = [printable(shortened(text)) for text in bounded[:_SHOWN]] + ["..."] * (len(bounded) > _SHOWN)
     name = printable(shortened(executable.name))

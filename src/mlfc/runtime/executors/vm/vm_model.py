@@ -251,7 +251,7 @@ class BoundVm(Displayed):
         return 0
 
     def _prepared(self) -> Callable[[], list[Array]]:
-        """Return a run that returns its results, or none if it has written them where they go."""
+        """Return a function that runs the model and returns its results; none if it wrote them to their targets."""
         targets = None if self._fixed is None else list(self._fixed.values())
         are_contiguous = targets is None or all(target.flags.c_contiguous for target in targets)
         if self._engine.devices or not are_contiguous or self._model.has_containers:

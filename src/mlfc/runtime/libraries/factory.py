@@ -291,9 +291,7 @@ class ModuleSet(Module, HasModel):
         return self.pick(None).model
 
     def find_function(self, name: str) -> Function | None:
-        """Return the function that creates executors of a model; ``default`` means the only model, and fails if there are
-        several.
-        """
+        """Return the function that creates executors of a model; ``default`` fails if there are several models."""
         factory = self.modules.get(name)
         if factory is None and name == DEFAULT_KEY:
             return lambda *devices: self.pick(None).create(*devices)

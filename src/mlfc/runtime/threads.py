@@ -51,7 +51,7 @@ def address_in(library: ctypes.CDLL, name: str) -> int | None:
 
 
 def share_pool(address_of: Callable[[str], int | None]) -> None:
-    """Let a library, by the addresses of its symbols, use the pool of this process; the first one brings it."""
+    """Connect a library, by its symbols' addresses, to the pool of this process, which the first library provides."""
     used = address_of(USED_POOL)
     if used is None:
         return

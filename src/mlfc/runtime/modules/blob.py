@@ -54,7 +54,7 @@ def read_tree(view: bytes | memoryview, library: Module, abi: str, *, place: str
 
 
 def load_tree(view: bytes | memoryview, abi: str, *, place: str = "module blob") -> Callable[[Module], Module]:
-    """Make the modules in a blob before its library is loaded; return what links them and it, once, to the root."""
+    """Create the modules in a blob before its library is loaded; return a one-time function that links them to it."""
     tree = parse_tree(view, abi, place=place)
     made = [None if stored.data is None else _loaded(stored, stored.data, place) for stored in tree.modules]
 

@@ -1,4 +1,4 @@
-"""Modules: code, or data that some runtime can run, and their imports; and global functions that code finds by name."""
+"""Modules (code, or data that a runtime can execute), their imports, and global functions that code finds by name."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ Reader: TypeAlias = Callable[[Cursor], object]
 
 
 class MetadataModule(Module):
-    """The module between an AOT factory and its code, where TVM's runtime looks for tables; passes its imports on."""
+    """Module between an AOT factory and its code, where TVM's runtime looks for tables; it forwards to its imports."""
 
     type_key = METADATA
     is_binary_serializable = True
@@ -43,7 +43,7 @@ class MetadataModule(Module):
 
 
 class ConstLoader(Module):
-    """Module that sets the constants of imported code by calling ``__init_<symbol>`` before the first use of a function.
+    """Module that sets the constants of imported code: it calls ``__init_<symbol>`` before the first use of a function.
 
     `used` names the constants of each function, by symbol.
     """

@@ -38,7 +38,7 @@ def blocks(program: Program, plan: Plan) -> tuple[BlockInfo, ...]:
 
 
 def _pieces(program: Program, plan: Plan) -> list[_Piece]:
-    """Return the values and scratch of a program; of a dynamic one, but for what is live between two calls alone."""
+    """Return the values and scratch of a program, without ranges that are live only between two calls."""
     calls = [index for index, item in enumerate(program.instructions) if isinstance(item, KernelCall)]
     uses = {} if program.is_dynamic else uses_of(program)
     found = []

@@ -18,8 +18,8 @@ class LiveRange:
     value: Value | None  # the intermediate or variable in it; None for the scratch of call `first`
     first: int  # index into ``Program.instructions``
     last: int  # the same, inclusive
-    nbytes: int  # as large as the bounds of symbols allow
-    alignment: int  # what the offset must be a multiple of
+    nbytes: int  # maximum within the bounds of symbols
+    alignment: int  # the offset is a multiple of it
     returned: bool = False  # the caller reads it after the last call
 
 

@@ -178,7 +178,7 @@ class Plan(Displayed):
         return pool, offset - pool.base
 
     def offset(self, value: Value) -> int:
-        """Return the byte offset of an intermediate or of a view of one; of a state, that in the memory of states."""
+        """Return the byte offset of an intermediate or a view of one, or of a state in the memory of states."""
         offsets = self.state_offsets if value.root.kind == "state" else self.offsets
         try:
             return offsets[value.root] + value.root_start

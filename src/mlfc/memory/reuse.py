@@ -119,14 +119,14 @@ def _distance(program: Program, own: Uses, source: Value, other: Uses) -> int:
 
 
 def input_overlap_distances(call: KernelCall, root: Value) -> Iterator[tuple[Value, OverlapDistance | None]]:
-    """Yield the inputs of a call that are `root` or parts of it, with what the output needs to reach into them."""
+    """Yield the inputs of a call that are `root` or parts of it, with the distance at which the output may overlap."""
     for position, value in enumerate(call.inputs):
         if value.root is root:
             yield value, overlap_distance(call.kernel, position)
 
 
 def call_overlap_distance(call: KernelCall, root: Value) -> OverlapDistance | None:
-    """Return how far before its input `root` the output of a call may start; None where they must not meet."""
+    """Return the distance by which a call's output must precede its input `root`; None if they must not overlap."""
     found = OverlapDistance(0)
     for _, needed in input_overlap_distances(call, root):
         if needed is None:

@@ -133,9 +133,7 @@ class CallLayout:
         return np.array(narrow, f"u{dtype.itemsize}").view(dtype)[()]
 
     def _handle_of(self, value: Any) -> int | None:
-        """Return the handle of an `NDArray`; None if it is not on the device, or starts at an offset that a handle cannot
-        represent.
-        """
+        """Return the handle of an `NDArray`; None if it is on another device, or a handle cannot represent it."""
         if getattr(getattr(value, "device", None), "kind", None) != self._device_kind:
             return None
         if value.byte_offset and not value.device.api.has_addresses:

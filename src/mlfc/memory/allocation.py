@@ -177,9 +177,7 @@ class Allocator:
         return self._climb(best, best_order, goal, best_fit=best_fit) if search else best
 
     def _climb(self, best: Allocation, order: Order, goal: int, *, best_fit: bool) -> Allocation:
-        """Improve an order by moving a block that reaches the top, or any two blocks, accepting results that are not
-        worse.
-        """
+        """Improve an order by moving a block at the top or swapping two blocks, unless the result is worse."""
         chance = random.Random(0)  # noqa: S311  (a fixed seed: the same program gives the same plan)
         current = best
         # by tried order; None if it was too large, which remains true because sizes only shrink

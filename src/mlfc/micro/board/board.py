@@ -59,7 +59,7 @@ class MemoryRegion:
     origin: int
     nbytes: int
     wait_cycles: int = 0  # cost of a read relative to the fastest memory of the board
-    # whether what names no region goes here; if no region of the kind is the default, the first one is
+    # default of its kind, for sections that name no region; if no region is marked, the first one is the default
     default: bool = False
 
     @property

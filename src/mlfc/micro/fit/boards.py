@@ -380,7 +380,7 @@ class _BoardSearch:
             least_bytes = None
             with suppress(MlfcError):
                 least_bytes = self.builds.get(short[0].board, change(short[0].setting)).details.memory.workspace_bytes
-            # what has the smallest limit, or what tiling cannot bring below it, is for all that are smaller
+            # the setting with the smallest limit, or with one that tiling cannot meet, serves all smaller boards
             is_last = limit == limits[-1] or least_bytes is None or least_bytes > limit
             self._improve(best, "ram", change, 0 if is_last else limit)
             if is_last:

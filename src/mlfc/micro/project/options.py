@@ -1,4 +1,4 @@
-"""The options of projects: what all templates have, and how values are read and checked."""
+"""Options of projects: those common to all templates, and parsing and checks of values."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from mlfc.micro.project_server.option_values import check_names, refused_value, 
 
 GENERATE, BUILD, FLASH, OPEN = "generate_project", "build", "flash", "open_transport"
 _EVERY_STEP = (BUILD, FLASH, OPEN)
-# values reach build files and commands: nothing that make, CMake or a shell gives a meaning to
+# values end up in build files and commands: exclude characters that are special in make, CMake or a shell
 _TEXT = re.compile(r"[A-Za-z0-9_@%+=:,./\\ ~-]{0,1000}")
 
 
 def template_options(template: ProjectTemplate, boards: Iterable[str]) -> tuple[ProjectOption, ...]:
-    """Return all options of a template; its own count before those that every template has."""
+    """Return all options of a template; its own override the common ones."""
     needs_board = (GENERATE,) if template.default_board is None else ()
     common = (
         ProjectOption("project_type", "What the firmware does", choices=template.project_types, required=(GENERATE,)),
@@ -41,7 +41,7 @@ def template_options(template: ProjectTemplate, boards: Iterable[str]) -> tuple[
 
 
 def parse_options(texts: Sequence[str]) -> dict[str, str]:
-    """Return options from texts like ``cflags=-Os``."""
+    """Parse options from strings like ``cflags=-Os``."""
     options = {}
     for text in texts:
         name, equals, value = text.partition("=")
@@ -56,10 +56,10 @@ def checked_options(
 ) -> dict[str, str | int | bool | None]:
     """Return the value of every option: given, or its default.
 
-    `given`: texts, or values of the option's type; None as if not given.
+    `given`: strings, or values of the option's type; None means not given.
     `method`: the step whose required options must be given.
 
-    Raises OptionError for what is unknown, missing, or not of the option's type or choices.
+    Raises OptionError for an option that is unknown, missing, or not of its type or choices.
     """
     try:
         check_names(given, [option.name for option in options])
@@ -86,7 +86,7 @@ def _checked(option: ProjectOption, value: Any) -> str | int | bool:
             raise refused_value(option.name, value, "it has characters that make or CMake would not take as they are")
     except ValueError as error:
         raise OptionError(str(error)) from None
-    # the path of a file names a board of the user's own
+    # a file path refers to a user-defined board
     is_file = option.name == "board" and typed.endswith(".toml")
     if option.choices is not None and typed not in option.choices and not is_file:
         near = nearest(typed, option.choices)

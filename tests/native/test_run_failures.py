@@ -113,7 +113,7 @@ CASES: list[tuple[str, list[Any], dict[str, Any], Code, tuple[int, ...], type[Ml
     ("keeping", [floats(1, 3)], {}, Code.STATE, (12,), RunError, "keeps 12 bytes of state, and has no memory"),
     ("doubled", [np.ones((2, 4, 3))], {}, Code.BAD_INPUT, (0, -1, 11), InputError, "x: .* dtype float32, got float64"),
     ("doubled", [floats(2, 4)], {}, Code.BAD_INPUT, (0, -2, 2), InputError, "x: expected input of 3 dimensions, got 2"),
-    ("doubled", [FITTING], {"skew": 4}, Code.BAD_INPUT, (0, -3), InputError, "does not begin at a multiple of 64"),
+    ("doubled", [FITTING], {"skew": 4}, Code.BAD_INPUT, (0, -3), InputError, "is not aligned to 64"),
     ("doubled", [floats(2, 4, 2)], {}, Code.BAD_INPUT, (0, 2, 2), InputError, "x: .* extent 3 on axis 2, got 2"),
     ("doubled", [floats(10, 20, 3)], {}, Code.BAD_INPUT, (0, 0, 10), InputError, r"'n' \(1 to 9, .* axis 0, got 10"),
     ("doubled", [floats(2, 5, 3)], {}, Code.EQUAL, (5, 4), InputError, "x, axis 1, a multiple of 2: .* 5 and 4"),
@@ -135,14 +135,14 @@ CASES: list[tuple[str, list[Any], dict[str, Any], Code, tuple[int, ...], type[Ml
     ("picked", parts((2, 2), index=1), {}, Code.INDEX, (1, 1), RunError, "in a list of 1 tensors, got 1"),
     ("picked", parts((2, 2), index=-2), {}, Code.INDEX, (-2, 1), RunError, "in a list of 1 tensors, got -2"),
     ("picked", parts((9, 2), index=0), {}, Code.ELEMENT, (72, 64), RunError, "72 bytes exceed the 64"),
-    ("picked", parts((-1, 2), index=0), {}, Code.NEGATIVE, (-1,), RunError, "expected an extent or size, got -1"),
+    ("picked", parts((-1, 2), index=0), {}, Code.NEGATIVE, (-1,), RunError, "expected a non-negative size, got -1"),
     ("picked", parts((2, 3), index=0), {}, Code.EQUAL, (3, 2), InputError, "tensors of s: .* 3 and 2"),
     ("picked", parts((1 << 62, 2), index=0), {}, Code.SIZE, (1 << 62,), RunError, "too large"),
     ("joined", parts(), {}, Code.FAILED, (), RunError, "the sequence is empty: the model ended the run"),
     ("again", [np.int64(5), floats(2, 3)], {"turn_limit": 4}, Code.TURNS, (4,), LimitError, "exceeds 4 iterations"),
     ("of_runtime", [floats(2, 3, 8)], {}, Code.PACKED, (-1,), RunError, "the packed function failed"),
     ("of_runtime", [floats(2, 3, 8)], {"packed": lambda *_: 1}, Code.PACKED, (-1,), RunError, "the packed function"),
-    ("of_device", [floats(2, 64, 64)], {}, Code.DEVICE, (4,), DeviceError, "no device of type 4"),
+    ("of_device", [floats(2, 64, 64)], {}, Code.DEVICE, (4,), DeviceError, "requires a device of type 4"),
 ]  # fmt: skip
 
 

@@ -210,7 +210,7 @@ def test_servers_of_others_are_driven_in_the_protocols_words(tmp_path: Path) -> 
         # such a server gives exactly as many bytes as are asked for, so a stream is read one by one
         assert line.read(100, 3.5) == b"\xfe"
         line.write(b"\xfe", None)
-        with pytest.raises(errors.TransportClosedError, match="0 bytes came"):
+        with pytest.raises(errors.TransportClosedError, match="0 bytes arrived"):
             line.read(100, 1.0)
         line.close()
 

@@ -113,7 +113,7 @@ def test_a_silent_device_is_asked_again_and_given_up() -> None:
 def test_a_device_that_says_something_else_is_told_from_a_silent_one() -> None:
     device = Device(lambda *_: None, Timeouts(0.05, 0.3, 60))
     device.say(b"another firmware, 1.0\r\n")
-    with pytest.raises(IoTimeoutError, match="the device sent 23 bytes, and none of them answers"):
+    with pytest.raises(IoTimeoutError, match="the device sent 23 bytes, but no reply"):
         request(device)
 
 

@@ -166,7 +166,7 @@ def _too_small(program: Program, filled: Sequence[_Filling], homeless: Sequence[
         f"bytes would need {wanted.size:,}, {wanted.size - pool.capacity:,} more; the peak is in "
         f"{shortened(', '.join(busiest.nodes) or busiest.kernel.name)} with {wanted.live[peak]:,} live bytes; "
         f"the largest tensors there: {listed}" + (f"; the other pools: {others}" if others else ""),
-        next_step="Give a pool more bytes, or name another one",
+        next_step="Enlarge a pool, or add another one",
     )
 
 
@@ -185,7 +185,7 @@ def prove_pools(program: Program, plan: Plan, pools: Sequence[Pool]) -> None:
     for name, offset, nbytes in blocks:
         span, within = plan.place(offset)
         if nbytes > 0 and within + nbytes > span.nbytes:
-            raise InternalError(f"'{name}' does not lie within the pool '{span.name}'")
+            raise InternalError(f"'{name}' is not within the pool '{span.name}'")
 
 
 def assign_constants(program: Program, pools: Sequence[ConstantPool]) -> Mapping[Value, ConstantPool]:
@@ -210,10 +210,10 @@ def assign_constants(program: Program, pools: Sequence[ConstantPool]) -> Mapping
             size, room, total = sizes[value], max(free.values()), sum(sizes.values())
             given = sum(pool.nbytes or 0 for pool in pools)
             raise BudgetError(
-                f"the constants do not fit: '{shortened(value.name)}' of {size:,} bytes has no place, the most room "
-                f"left in a memory is {room:,}; all of them take {total:,}, {', '.join(pool.name for pool in pools)} "
+                f"the constants do not fit: '{shortened(value.name)}' of {size:,} bytes exceeds the most free "
+                f"space in a memory, {room:,}; all constants take {total:,}, {', '.join(pool.name for pool in pools)} "
                 f"have {given:,}; the largest: {listed}",
-                next_step="Give a memory more bytes, or name another one",
+                next_step="Enlarge a memory, or add another one",
             )
         chosen[value] = pool
         free[pool] -= sizes[value]

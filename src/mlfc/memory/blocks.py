@@ -92,7 +92,7 @@ def _block(
                 for value, needed in input_overlap_distances(call, root):
                     if needed is None:
                         raise InternalError(
-                            f"the output of '{call.kernel.name}' reaches into '{root.name}', which it may not"
+                            f"the output of '{call.kernel.name}' overlaps '{root.name}', which is not allowed"
                         )
                     start = call.output.root_start - piece.start
                     most.append(needed.nbytes + start - (value.root_start - pieces[number].start))

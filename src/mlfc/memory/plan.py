@@ -98,10 +98,10 @@ def _faults(pools: Sequence[Pool], place: str) -> Iterator[OptionError]:
             yield OptionError(
                 f"'{pool.name[:80]}' cannot be the name of a memory",
                 place=place,
-                next_step="Use at most 32 lower-case letters, digits and underscores, a letter first; no keyword of C",
+                next_step="Use at most 32 lower-case letters, digits and underscores, a letter first; not a C keyword",
             )
         if pool.nbytes is not None and pool.nbytes < 1:
-            yield OptionError(f"'{pool.name[:80]}' has no bytes", place=place, next_step="Give it a size from 1")
+            yield OptionError(f"'{pool.name[:80]}' has no bytes", place=place, next_step="Use a size of at least 1")
         if pool.name in seen:
             yield OptionError(f"'{pool.name[:80]}' is given twice", place=place)
         seen.add(pool.name)

@@ -208,7 +208,7 @@ def _check_within_call(call: KernelCall, output: Extent | None, scratch: Extent,
         least = overlap_distance(call.kernel, position)
         if least is None or not least.allows(held[0] - output[0]):
             raise InternalError(
-                f"the output '{call.output.name}' overlaps the input '{value.name}', which it may not", place=place
+                f"the output '{call.output.name}' overlaps the input '{value.name}', which is not allowed", place=place
             )
 
 

@@ -291,10 +291,10 @@ def parse_board(text: str, place: str) -> Board:
 
 
 def _impossible_regions(board: Board) -> list[str]:
-    found = [f"memory: there is no region of the kind {kind}" for kind in ("flash", "ram") if not _of(board, kind)]
+    found = [f"memory: a region of the kind {kind} is missing" for kind in ("flash", "ram") if not _of(board, kind)]
     for index, one in enumerate(board.memories):
         if one.end > _ADDRESSES:
-            found.append(f"memory: the region '{one.name}' reaches beyond addresses of 32 bits")
+            found.append(f"memory: the region '{one.name}' exceeds 32-bit addresses")
         for other in board.memories[:index]:
             if one.name == other.name:
                 found.append(f"memory: two regions have the name '{one.name}'")

@@ -89,9 +89,9 @@ def refuses_bare_metal(board: Board) -> str | None:
     """Return why bare-metal firmware is not supported on a board; None if it is."""
     if not board.bare_metal:
         others = [template for key, template in _VENDORS_TEMPLATES.items() if key in board.vendor]
-        instead = f"; take the template {' or '.join(others)}" if others else ""
+        instead = f"; use the template {' or '.join(others)}" if others else ""
         return f"its vendor's loader starts it{instead}"
-    return None if board.arch in _PARTS else f"there is no start-up code for {board.core}"
+    return None if board.arch in _PARTS else f"mlfc has no start-up code for {board.core}"
 
 
 def bare_metal(code: Mapping[str, Data], board: Board, firmware: Firmware, model_folder: str = "model") -> BareMetal:
@@ -147,7 +147,7 @@ def project_files(
     """
     if firmware is None:
         if details is None:
-            raise InternalError("firmware without a main of its own needs the module's interface")
+            raise InternalError("firmware without its own main requires the module's interface")
         firmware = Firmware(standalone_main(name, details))
     project = bare_metal(code, board, firmware, model_folder)
     makefile = render(
@@ -192,9 +192,7 @@ def lays_out(board: Board) -> bool:
 
 
 def linker_script(board: Board) -> bytes:
-    """Return the linker script: start-up first, code and constants in flash, data and stack in RAM, pools in their
-    regions.
-    """
+    """Return the linker script: start-up, code and constants in flash, data and stack in RAM, pools in regions."""
     return render("linker/firmware.ld" if lays_out(board) else "linker/added.ld", board=board)
 
 
@@ -236,9 +234,9 @@ def unbounded(details: ModuleInterface | None, name: str | None = None, place: s
     symbols = details.vm.symbols if details and details.vm else ()
     option = bounding_option(details.inputs if details else (), symbols)
     return OptionError(
-        f"the memory of {module} has no bound, and firmware has no heap",
+        f"the memory of {module} is unbounded, and firmware has no heap",
         place=place,
-        next_step=f"Compile the model with bounds of its open extents: {option}",
+        next_step=f"Compile the model with bounds of its dynamic dimensions: {option}",
     )
 
 

@@ -45,7 +45,7 @@ def require_code_alone(name: str, imports: Iterable[Module]) -> None:
     if kinds:
         raise OptionError(
             f"parts of module '{name}' require {', '.join(kinds)}, which firmware does not have",
-            next_step="Compile it for the board alone: mlfc compile MODEL --board BOARD",
+            next_step="Compile it only for the board: mlfc compile MODEL --board BOARD",
         )
 
 
@@ -85,7 +85,7 @@ def _require_graph(executor: str | None, name: str, place: str | None) -> None:
     if executor != "graph":
         kind = f"for the executor {executor}" if executor else "a collection of functions"
         raise OptionError(
-            f"module '{name}' is {kind}; what runs operator by operator is for the graph executor",
+            f"module '{name}' is {kind}; running operator by operator requires the graph executor",
             place=place,
             next_step="Compile the model with: mlfc compile MODEL --executor graph",
         )

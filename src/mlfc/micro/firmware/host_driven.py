@@ -116,7 +116,7 @@ def _firmware(
     """
     if board.arch != "host" and board.uart is None:
         raise OptionError(
-            f"board '{board.name}' cannot be driven by a host: there is no driver for its serial port",
+            f"board '{board.name}' cannot be driven by a host: its serial port has no driver",
             next_step="Add a [uart] with a supported driver to the board, or choose another board",
         )
     templates = files("mlfc.micro").joinpath("templates")

@@ -108,7 +108,7 @@ def _planned_rows(details: ModuleInterface, board: Board) -> Iterator[MemoryRow]
     for name, nbytes in pools or [(None, workspace)]:
         region = memory_table.region_name(board, "ram", name)
         is_elsewhere = None not in (region, name) and name != region
-        note = f"the pool {name}, after which no memory is named" if is_elsewhere else ""
+        note = f"the pool {name}, which is not a memory of the board" if is_elsewhere else ""
         yield MemoryRow(memory_table.WORKSPACE, region, nbytes + -nbytes % _FILLED_SECTIONS.get(board.arch, 1), note)
     if details.workspace_io:
         yield MemoryRow(memory_table.IO, ram, 0, "in the workspace")

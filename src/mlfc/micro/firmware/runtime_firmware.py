@@ -49,7 +49,7 @@ def graph_firmware(source: GraphSource, board: Board) -> Firmware:
     """
     if board.arch == "avr":
         raise OptionError(
-            f"the C runtime's graph executor is not made for the board '{board.name}', whose addresses have 16 bits",
+            f"the C runtime's graph executor does not support the board '{board.name}', which has 16-bit addresses",
             next_step="Compile the model with --executor aot",
         )
     graph, params = source.graph, source.params

@@ -442,7 +442,7 @@ class _BoardSearch:
         ram = next(item for item in table.regions if item.name == board.ram.name)
         if has_linker_script(board) and not needed <= board.stack_bytes <= ram.free + needed:
             enough = -(-needed // 8) * 8 + min(_OF_MAIN, ram.free // 8 * 8)
-            problem = f"needs another stack than usual: mlfc project build --option stack_bytes={enough}"
+            problem = f"needs a different stack size: mlfc project build --option stack_bytes={enough}"
         return BoardBudget(board, setting, table, Count(), problem)
 
 
@@ -557,7 +557,7 @@ def count(built: Built, board: Board) -> Count:
         largest = {name: high for name, (_, high) in firmware.extents.items()}
         inputs = [info.at(largest) for info in firmware.inputs]
         if not all(info.is_static for info in inputs):
-            return Count(unknown="extents of the inputs follow from one another")
+            return Count(unknown="dimension sizes of the inputs depend on one another")
         run = firmware.measure(fill(inputs))
     except MlfcError as error:
         return Count(unknown=str(error).partition("\n")[0])

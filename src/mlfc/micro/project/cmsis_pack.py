@@ -89,12 +89,16 @@ TEMPLATE = ProjectTemplate(
     _refuses,
     _files,
     options=(
-        ProjectOption("vendor", "Of the pack", default="mlfc", optional=(GENERATE,)),
-        ProjectOption("version", "Of the pack", default="1.0.0", optional=(GENERATE,)),
-        ProjectOption("license", "Of the pack, which then has a file LICENSE", default="", optional=(GENERATE,)),
-        ProjectOption("url", "Where the pack is at home", default="https://example.org/", optional=(GENERATE,)),
+        ProjectOption("vendor", "Vendor of the pack", default="mlfc", optional=(GENERATE,)),
+        ProjectOption("version", "Version of the pack", default="1.0.0", optional=(GENERATE,)),
         ProjectOption(
-            "device", "As a device pack names it, instead of Arm's device with the board's core", optional=(GENERATE,)
+            "license", "License of the pack, which then has a file LICENSE", default="", optional=(GENERATE,)
+        ),
+        ProjectOption("url", "Home page of the pack", default="https://example.org/", optional=(GENERATE,)),
+        ProjectOption(
+            "device",
+            "Device name in a device pack, instead of Arm's device with the board's core",
+            optional=(GENERATE,),
         ),
         ProjectOption("device_pack", "The pack with the device", default=_ANY_CORE, optional=(GENERATE,)),
         ProjectOption("cbuild_cmd", "The program", default="cbuild", optional=(BUILD,)),

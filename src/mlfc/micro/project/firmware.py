@@ -23,8 +23,8 @@ SELFTEST = "selftest"
 HOST_DRIVEN = "host_driven"
 """Project type whose firmware runs operators, or executors, for a host."""
 FIRMWARE_OPTIONS = (
-    ProjectOption("cflags", "For the C compiler, instead of -O3, or -O2 of small code", optional=(BUILD,)),
-    ProjectOption("stack_bytes", "Of the stack, instead of the board's own number", "int", optional=(BUILD,)),
+    ProjectOption("cflags", "Flags of the C compiler, instead of -O3, or -O2 for small code", optional=(BUILD,)),
+    ProjectOption("stack_bytes", "Stack size, instead of the board's default", "int", optional=(BUILD,)),
     ProjectOption(
         "trace", "Print a checksum and the ticks of each operator, also to trace.txt", "bool", optional=(BUILD,)
     ),

@@ -20,7 +20,7 @@ def template_options(template: ProjectTemplate, boards: Iterable[str]) -> tuple[
     """Return all options of a template; its own override the common ones."""
     needs_board = (GENERATE,) if template.default_board is None else ()
     common = (
-        ProjectOption("project_type", "What the firmware does", choices=template.project_types, required=(GENERATE,)),
+        ProjectOption("project_type", "Function of the firmware", choices=template.project_types, required=(GENERATE,)),
         ProjectOption(
             "board",
             "Name of a board, or the path of a .toml file that describes one",
@@ -29,11 +29,11 @@ def template_options(template: ProjectTemplate, boards: Iterable[str]) -> tuple[
             required=needs_board,
             optional=() if needs_board else (GENERATE,),
         ),
-        ProjectOption("module", "Which module of the archive, where there are several", optional=(GENERATE,)),
-        ProjectOption("verbose", "Show what tools print", "bool", default=False, optional=_EVERY_STEP),
-        ProjectOption("port", "The board's serial port; else found by its USB numbers", optional=(FLASH, OPEN)),
+        ProjectOption("module", "Module of the archive, if it has several", optional=(GENERATE,)),
+        ProjectOption("verbose", "Show the output of tools", "bool", default=False, optional=_EVERY_STEP),
+        ProjectOption("port", "Serial port of the board; default: found by its USB IDs", optional=(FLASH, OPEN)),
         ProjectOption(
-            "serial_number", "Of the board's USB device, where several are connected", optional=(FLASH, OPEN)
+            "serial_number", "Serial number of the board's USB device, if several are connected", optional=(FLASH, OPEN)
         ),
     )
     own = {option.name for option in template.options}
@@ -83,7 +83,7 @@ def _checked(option: ProjectOption, value: Any) -> str | int | bool:
         if not isinstance(typed, str):
             return typed
         if not _TEXT.fullmatch(typed):
-            raise refused_value(option.name, value, "it has characters that make or CMake would not take as they are")
+            raise refused_value(option.name, value, "it has characters that are special to make or CMake")
     except ValueError as error:
         raise OptionError(str(error)) from None
     # a file path refers to a user-defined board

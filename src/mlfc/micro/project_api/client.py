@@ -61,7 +61,7 @@ class ServerConnection:
         server = folder.resolve() / SERVER
         if not server.is_file():
             raise errors.ProjectAPIServerNotFoundError(
-                f"there is no {SERVER}", place=self._place, next_step="Name a project"
+                f"{SERVER} does not exist", place=self._place, next_step="Name the folder of a project"
             )
         launcher = server.with_name(_LAUNCHER)
         command = [str(launcher)] if launcher.exists() else [sys.executable]
@@ -86,12 +86,12 @@ class ServerConnection:
         except (ValueError, RecursionError):
             raise self._malformed(f"this is not JSON: {shortened(repr(line[:100]))}") from None
         if not isinstance(reply, dict) or ("result" in reply) == ("error" in reply):
-            raise self._malformed("a reply has either a result or an error")
+            raise self._malformed("a reply must have either a result or an error")
         if "error" in reply:
             error = reply["error"] if isinstance(reply["error"], dict) else {}
             message, data = error.get("message"), error.get("data")
             if not isinstance(message, str):
-                raise self._malformed("an error has a message")
+                raise self._malformed("an error must have a message")
             text = data.get("text") if isinstance(data, dict) else None
             said = shortened(text if isinstance(text, str) and text else message, _SAID_CHARACTERS)
             is_named = error.get("code") == protocol.SERVER_ERROR and message in _NAMED
@@ -385,7 +385,7 @@ class ProjectTransport:
                 return Timeouts(**timeouts)
         except (TypeError, KeyError, ValueError, AttributeError, OverflowError):
             pass
-        raise errors.MalformedReplyError("the API server gives no timeouts", place=str(self._project.folder))
+        raise errors.MalformedReplyError("the API server returned no timeouts", place=str(self._project.folder))
 
     def close(self) -> None:
         """Close the transport; do nothing if it is closed."""
@@ -402,9 +402,11 @@ class ProjectTransport:
         try:
             data = protocol.decode_bytes(result["data"])
         except (TypeError, KeyError, ValueError, AttributeError):
-            raise errors.MalformedReplyError("the API server gives no data", place=str(self._project.folder)) from None
+            raise errors.MalformedReplyError(
+                "the API server returned no data", place=str(self._project.folder)
+            ) from None
         if not 0 < len(data) <= count:
-            raise errors.TransportClosedError(f"{len(data)} bytes came where {count} were asked for")
+            raise errors.TransportClosedError(f"{len(data)} bytes arrived where {count} were asked for")
         return data
 
     def write(self, data: bytes, timeout_sec: float | None) -> None:

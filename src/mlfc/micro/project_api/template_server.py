@@ -39,7 +39,7 @@ class TemplateServer:
     ) -> None:
         """Generate a project in a folder that does not exist yet."""
         if Path(project_dir).exists():
-            raise StepError(f"{project_dir}: the folder is there already")
+            raise StepError(f"{project_dir}: the folder already exists")
         try:
             generate_project(self._template.name, model_library_format_path, project_dir, options)
         except OptionError as error:

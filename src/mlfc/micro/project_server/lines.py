@@ -83,7 +83,7 @@ class DeviceLine:
         worker.join(None if timeout is None else max(timeout, _LEAST_SECONDS))
         if worker.is_alive():
             self.close()
-            raise IoTimeoutError(f"{len(data)} bytes were not taken in time")
+            raise IoTimeoutError(f"{len(data)} bytes were not written in time")
         if faults:
             raise TransportClosedError(f"the other side is gone: {self._device.ending()}") from faults[0]
 

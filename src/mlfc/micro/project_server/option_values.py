@@ -19,11 +19,11 @@ def typed_value(name: str, kind: str, value: Any) -> str | int | bool:
     if kind == "bool":
         truth = value if isinstance(value, bool) else _TRUTH.get(str(value).lower())
         if truth is None:
-            raise refused_value(name, value, "it is true or false")
+            raise refused_value(name, value, "it must be true or false")
         return truth
     if kind == "int":
         if isinstance(value, bool) or not re.fullmatch(r"[0-9]{1,13}", str(value)) or int(value) > _LARGEST:
-            raise refused_value(name, value, "it is an integer, and not less than 0")
+            raise refused_value(name, value, "it must be an integer of at least 0")
         return int(value)
     return str(value)
 
@@ -36,4 +36,4 @@ def check_names(given: Iterable[str], known: Collection[str]) -> None:
 
 def refused_value(name: str, value: Any, why: str) -> ValueError:
     """Return the error for an invalid value of an option."""
-    return ValueError(f"the value {str(value)[:_MESSAGE_CHARS]!r} of the option '{name}' cannot be: {why}")
+    return ValueError(f"invalid value {str(value)[:_MESSAGE_CHARS]!r} of option '{name}': {why}")

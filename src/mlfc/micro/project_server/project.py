@@ -118,6 +118,4 @@ class Project:
     def _need_firmware(self) -> None:
         firmware = self._record["firmware"]
         if firmware and not (self._folder / firmware).exists():
-            raise StepError(
-                f"Could not find a build in {self._folder}: there is no {firmware}. Build the project first"
-            )
+            raise StepError(f"Could not find a build in {self._folder}: {firmware} is missing. Build the project first")

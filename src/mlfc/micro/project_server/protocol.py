@@ -97,27 +97,27 @@ def parse_request(line: bytes) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise RpcError(PARSE_ERROR, f"the line is not JSON: {error}") from None
     if not isinstance(request, dict) or request.get("jsonrpc") != "2.0":
-        raise RpcError(INVALID_REQUEST, 'a request is an object with "jsonrpc": "2.0"')
+        raise RpcError(INVALID_REQUEST, 'a request must be an object with "jsonrpc": "2.0"')
     if not _is(request.get("id"), int):
-        raise RpcError(INVALID_REQUEST, "a request has an id, which is an integer")
+        raise RpcError(INVALID_REQUEST, "a request must have an integer id")
     if not isinstance(request.get("method"), str) or not _METHOD.fullmatch(request["method"]):
         raise RpcError(INVALID_REQUEST, "a method's name has letters, digits and underscores")
     if not isinstance(request.get("params"), dict):
-        raise RpcError(INVALID_REQUEST, "params is an object")
+        raise RpcError(INVALID_REQUEST, "params must be an object")
     return request
 
 
 def check_params(method: str, params: Mapping[str, Any]) -> None:
     """Raise RpcError unless the method exists and these are exactly its parameters."""
     if method not in METHODS:
-        raise RpcError(METHOD_NOT_FOUND, f"there is no method {method}")
+        raise RpcError(METHOD_NOT_FOUND, f"unknown method {method}")
     expected = METHODS[method]
     faults: list[str] = []
     for name in sorted(set(expected) | set(params)):
         if name not in params:
             faults.append(f"{name} is missing")
         elif name not in expected:
-            faults.append(f"there is no parameter {name}")
+            faults.append(f"unknown parameter {name}")
         elif not _is(params[name], expected[name]):
             faults.append(f"{name} has the wrong type")
     if faults:

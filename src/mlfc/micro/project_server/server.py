@@ -68,8 +68,8 @@ def _described(error: Exception) -> dict[str, Any]:
 def main(make: Callable[[], Any], arguments: Sequence[str] | None = None) -> None:
     """Serve on the file descriptors given on the command line."""
     parser = argparse.ArgumentParser(description="API server of a firmware project; microTVM's clients start it")
-    parser.add_argument("--read-fd", type=int, required=True, help="where requests come from")
-    parser.add_argument("--write-fd", type=int, required=True, help="where replies go to")
+    parser.add_argument("--read-fd", type=int, required=True, help="file descriptor of requests")
+    parser.add_argument("--write-fd", type=int, required=True, help="file descriptor of replies")
     parser.add_argument("--debug", action="store_true", help="print the tracebacks of errors")
     given = parser.parse_args(arguments)
     reader, writer = _descriptor(given.read_fd, os.O_RDONLY), _descriptor(given.write_fd, os.O_WRONLY)

@@ -69,7 +69,7 @@ def program_of(command: Mapping[str, Any], arguments: Sequence[str], folder: Pat
     if "/" in program:  # of the project itself
         found = shutil.which(str(folder / program))
         if found is None:
-            raise StepError(f"{program} is not there. {command.get('install') or 'Build the project first'}")
+            raise StepError(f"{program} does not exist. {command.get('install') or 'Build the project first'}")
         return found
     found = shutil.which(program, path=environment_of(command, {}).get("PATH"))
     if found is None:

@@ -188,13 +188,13 @@ class _ReplyReader:
         if code == c_abi.NULL:
             return None
         if code not in (c_abi.INT, c_abi.FLOAT):
-            raise SessionError(f"the device sent a value of the type code {code}, which replies do not have")
+            raise SessionError(f"the device sent a value of the invalid type code {code}")
         found: int | float = self.number(_I64 if code == c_abi.INT else _F64)
         return found
 
     def finish(self) -> None:
         if self._at != len(self._data):
-            raise SessionError("the device sent a reply with more bytes than it says")
+            raise SessionError("the device sent a reply with extra bytes")
 
     def _take(self, nbytes: int) -> bytes:
         if nbytes > len(self._data) - self._at:

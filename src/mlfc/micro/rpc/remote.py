@@ -91,7 +91,7 @@ class Remote:
 
     def _handle(self, value: Any) -> int:
         if not isinstance(value, Handle):
-            raise SessionError("the device sent something else than a handle")
+            raise SessionError("expected a handle from the device")
         return value.value
 
     def find_global(self, name: str) -> RemoteFunction | None:
@@ -134,7 +134,7 @@ class Remote:
             return _LARGEST_COPY
         size = function()
         if not isinstance(size, int) or size <= minrpc.COPY_OVERHEAD:
-            raise SessionError(f"the device says that its packets hold {size} bytes, which is too few")
+            raise SessionError(f"the device reports a packet size of {size} bytes, which is too small")
         return min(size - minrpc.COPY_OVERHEAD, _LARGEST_COPY)
 
     def allocate(self, nbytes: int, alignment: int = 64) -> int:
@@ -155,7 +155,7 @@ class Remote:
             piece = data[start : start + self.copy_bytes]
             reply = self.request(minrpc.copy_to(RemoteTensor(address, (len(data),), _UINT8, cpu(), start), piece))
             if minrpc.unpacked_args(reply) != [None]:
-                raise SessionError("the device answered a copy with something else than nothing")
+                raise SessionError("the device answered a copy with a value")
 
     def read(self, address: int, nbytes: int) -> bytes:
         """Return bytes of the device's memory."""
@@ -211,7 +211,7 @@ class Remote:
         def timed(*args: Any) -> list[float]:
             data = evaluate(*args)
             if not isinstance(data, bytes) or len(data) != repeat * _DOUBLE.size:
-                raise SessionError(f"the device's clock gave something else than {repeat} times")
+                raise SessionError(f"expected {repeat} times from the device's clock")
             return [seconds for (seconds,) in _DOUBLE.iter_unpack(data)]
 
         return timed
@@ -265,7 +265,7 @@ class RemoteFunction:
             raise RemoteError(error.cause, place=self.name) from None
         values = minrpc.unpacked_args(body)
         if len(values) < 2 or not isinstance(values[0], int):
-            raise SessionError("the device answered a call with something else than a result", place=self.name)
+            raise SessionError("the device answered a call with an invalid result", place=self.name)
         code, value = values[0], values[1]
         if code in (minrpc.MODULE, minrpc.FUNCTION) and isinstance(value, Handle):
             if code == minrpc.MODULE:
@@ -500,7 +500,7 @@ class RemoteGraphMemory:
 
     def view(self, entry: int) -> Array:  # noqa: ARG002  (required by the interface of graph memory)
         """Raise RunError: the tensor is not in this process."""
-        raise RunError("a function in Python cannot work on a device's memory")
+        raise RunError("a Python function cannot access a device's memory")
 
     def synchronize(self) -> None:
         """Return at once: a call is done when its reply arrives."""

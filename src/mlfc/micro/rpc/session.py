@@ -266,7 +266,7 @@ class Session:
             if message is None:
                 raise IoTimeoutError(
                     f"failed to read reply message after timeout {limit:g} seconds{self._last_words()}",
-                    next_step="Look whether the firmware still runs, or allow more time",
+                    next_step="Check whether the firmware still runs, or allow more time",
                 )
             if message.type == _PacketType.TERMINATE:
                 raise SessionTerminatedError(
@@ -288,11 +288,11 @@ class Session:
             self._send(_PacketType.START, bytes((VERSION,)), nonce, limit)
             until = min(filter(None, (deadline, _deadline(pause))), default=None)
             if not self._agree(nonce, until) and _is_past(deadline):
-                some = f"{self._num_read:,} bytes, and none of them answers" if self._num_read else "nothing"
+                some = f"{self._num_read:,} bytes, but no reply" if self._num_read else "nothing"
                 raise IoTimeoutError(
                     f"session start handshake failed after {limit:g} seconds: the device sent {some}"
                     f"{self._last_words()}",
-                    next_step="Look at cable, port and speed, and whether the firmware is host-driven",
+                    next_step="Check cable, port and speed, and that the firmware is host-driven",
                 )
 
     def _agree(self, nonce: int, deadline: float | None) -> bool:

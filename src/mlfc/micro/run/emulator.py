@@ -293,7 +293,7 @@ def _running(
             raise OptionError(
                 f"module '{name}' is for the virtual machine, whose firmware does not transfer the outputs of "
                 "operators",
-                next_step="Fix the open dimensions: --shape NAME=1,3,224,224",
+                next_step="Make the dynamic dimensions static: --shape NAME=1,3,224,224",
             )
         require_code_alone(name, imports)
     return {"executable": executable}

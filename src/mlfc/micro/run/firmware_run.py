@@ -32,8 +32,8 @@ _FAILURES = {
     3: "it could not write its outputs",
     4: "the model reported failure",
     5: "it could not write its report",
-    6: "its stack ran out: reserve more by stack_bytes in the board's file",
-    70: "the core took a fault, as it does where the stack is too small",
+    6: "its stack overflowed: reserve more with stack_bytes in the board's file",
+    70: "the core faulted, possibly because the stack is too small",
 }
 LINES, CHOSEN, TENSORS = "trace.txt", "chosen.bin", "tensors.bin"
 """Files of traced firmware: the trace, a byte per operator that selects outputs, and the selected outputs."""
@@ -47,8 +47,8 @@ def run_command(board: Board, elf: str = ELF) -> list[str]:
     if command is None:
         raise OptionError(
             f"board '{board.name}' has no known emulator",
-            next_step="Boards with one: mlfc boards. For a real one make a project (mlfc project create, build, "
-            "flash), whose README.md says what it needs to run",
+            next_step="List boards with an emulator: mlfc boards. For a real board create a project (mlfc project "
+            "create, build, flash), whose README.md describes how to run it",
         )
     return command
 
@@ -92,7 +92,7 @@ def execute(folder: Path, board: Board, timeout: float, elf: str = ELF) -> tuple
 def failure(status: int | None, said: str) -> str:
     """Return the cause of a failure from the firmware's exit status, or from missing files."""
     if not status:
-        reason = "it started again or ended before it reported"
+        reason = "it reset or exited before it reported"
     elif status < 0:
         reason = f"signal {-status} ended it"
     else:

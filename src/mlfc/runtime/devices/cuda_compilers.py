@@ -63,7 +63,7 @@ def compile_cuda(source: str, arch: str | None = None) -> CudaCode:
         known = ", ".join(f"sm_{number}" for number in nvrtc.architectures())
         raise ToolchainError(
             f"NVRTC {nvrtc.version} does not compile for {','.join(archs)}, only for one of {known}",
-            next_step="Choose one of these, or install nvcc of a CUDA toolkit that knows it",
+            next_step="Choose one of these, or install nvcc of a CUDA toolkit that supports it",
         )
     return CudaCode("cu", source.encode())
 

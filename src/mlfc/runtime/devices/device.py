@@ -362,7 +362,7 @@ def require_device(value: object) -> Device:
     if isinstance(value, Device):
         return value
     raise InputError(
-        f"a device is expected, not {value!r}, a {type(value).__name__}",
+        f"expected a device, got {value!r}, a {type(value).__name__}",
         next_step="Give mlfc.cpu(0) or mlfc.device(kind, index)",
     )
 

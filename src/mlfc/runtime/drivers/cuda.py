@@ -23,22 +23,22 @@ from mlfc.support.text import first_lines
 
 _NO_PACKAGE = 'Run: pip install "mlfc[cuda]"'
 _NO_DRIVER = "Install NVIDIA's driver for the GPU; nvidia-smi must then list it"
-_LOST = "The process has lost the device: start it again"
+_LOST = "The process has lost the device: restart the process"
 _COMPILE = "Compile for this GPU: {target}"
-_UPDATE = "Update NVIDIA's driver, or compile for this GPU, so that nothing is left to the driver: {target}"
+_UPDATE = "Update NVIDIA's driver, or compile for this GPU, so that the driver need not compile: {target}"
 _NEXT_STEPS = {
     "CUDA_ERROR_NO_DEVICE": _NO_DRIVER,
     "CUDA_ERROR_STUB_LIBRARY": _NO_DRIVER,
-    "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH": "Start the machine again: its kernel still has the driver of before an update",
+    "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH": "Reboot the machine: its kernel still uses the driver from before an update",
     "CUDA_ERROR_SYSTEM_NOT_READY": "Start NVIDIA's services: nvidia-persistenced, with NVSwitch nvidia-fabricmanager",
-    "CUDA_ERROR_DEVICE_UNAVAILABLE": "Another process has the device for itself: end it, or choose another device",
+    "CUDA_ERROR_DEVICE_UNAVAILABLE": "Another process has exclusive use of the device: end it, or use another device",
     "CUDA_ERROR_OUT_OF_MEMORY": "The device is out of memory: free some, or run a smaller model",
     "CUDA_ERROR_UNSUPPORTED_PTX_VERSION": _UPDATE,
     "CUDA_ERROR_JIT_COMPILER_NOT_FOUND": _UPDATE,
     "CUDA_ERROR_NO_BINARY_FOR_GPU": _COMPILE,
     "CUDA_ERROR_INVALID_IMAGE": _COMPILE,
     "CUDA_ERROR_INVALID_PTX": _COMPILE,
-    "CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES": "Its groups are too large for the GPU: compile for it with {target}",
+    "CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES": "Its thread blocks are too large for the GPU: compile for it with {target}",
 }
 _FATAL = ("ILLEGAL_ADDRESS", "MISALIGNED_ADDRESS", "ILLEGAL_INSTRUCTION", "LAUNCH_FAILED", "LAUNCH_TIMEOUT")
 _NEXT_STEPS |= {f"CUDA_ERROR_{name}": _LOST for name in (*_FATAL, "HARDWARE_STACK_ERROR", "ECC_UNCORRECTABLE")}
@@ -70,7 +70,7 @@ class CudaDriver:
         """Return the number of GPUs."""
         status, count = _bindings().cuDeviceGetCount()
         if status.value or not count:
-            raise DeviceError("CUDA has no device here", next_step=_NO_DRIVER)
+            raise DeviceError("no CUDA device was found", next_step=_NO_DRIVER)
         return int(count)
 
     def open(self, device: Device) -> CudaApi:
@@ -93,14 +93,14 @@ class CudaApi(DeviceApi):
         # the default stream keeps the order with work of PyTorch and other libraries
         self.stream = cu.CUstream(0)
         number = self._call("finding the device", cu.cuDeviceGet, device.index)
-        self.name = self._call("asking for its name", cu.cuDeviceGetName, 256, number).split(b"\0")[0].decode()
+        self.name = self._call("reading its name", cu.cuDeviceGetName, 256, number).split(b"\0")[0].decode()
         names = (f"CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_{part}" for part in ("MAJOR", "MINOR"))
         attributes = [getattr(cu.CUdevice_attribute, name) for name in names]
-        ask = partial(self._call, "asking what it is", cu.cuDeviceGetAttribute)
+        ask = partial(self._call, "reading its compute capability", cu.cuDeviceGetAttribute)
         major, minor = (ask(attribute, number) for attribute in attributes)
         self.capability = (int(major), int(minor))
-        self.memory_bytes = int(self._call("asking for its memory", cu.cuDeviceTotalMem, number))
-        version = self._call("asking for its version", cu.cuDriverGetVersion)
+        self.memory_bytes = int(self._call("reading its memory size", cu.cuDeviceTotalMem, number))
+        version = self._call("reading the driver's version", cu.cuDriverGetVersion)
         self.driver = f"CUDA {version // 1000}.{version % 1000 // 10}, compute capability {major}.{minor}"
         self._context = self._call("opening the device", cu.cuDevicePrimaryCtxRetain, number)
         self._number = int(self._context)

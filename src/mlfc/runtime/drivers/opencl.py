@@ -22,7 +22,7 @@ _NO_DRIVER = (
     "Install the driver of the device's vendor, or, for OpenCL on the processor: apt-get install pocl-opencl-icd"
 )
 _NO_ROOM = "The device is out of memory: free some, or run a smaller model"
-_LOST = "The process has lost the device: start it again"
+_LOST = "The process has lost the device: restart the process"
 _POCL = "Portable Computing Language"
 _LINKER = "ld"
 # a unique number, so that no cache has the kernel
@@ -41,7 +41,7 @@ _NEXT_STEPS = {
     "INVALID_BUFFER_SIZE": _NO_ROOM,
     "OUT_OF_HOST_MEMORY": _NO_ROOM,
     # drivers also report these for kernels that crashed
-    "OUT_OF_RESOURCES": f"{_NO_ROOM}. If it has room, start the process again",
+    "OUT_OF_RESOURCES": f"{_NO_ROOM}. If it has free memory, restart the process",
     "DEVICE_NOT_AVAILABLE": _LOST,
     "INVALID_COMMAND_QUEUE": _LOST,
     "INVALID_CONTEXT": _LOST,
@@ -69,7 +69,7 @@ def _devices() -> tuple[Any, ...]:
     try:
         for platform in package.get_platforms():
             if platform.name == _POCL and not _survives_pocl():
-                fault = package.Error(f"{_LINKER} is not on the PATH, without which PoCL ends the process")
+                fault = package.Error(f"{_LINKER} is not on the PATH, without which PoCL aborts the process")
                 step = "Install a linker; on Debian: apt-get install binutils"
                 continue
             try:
@@ -107,7 +107,7 @@ class OpenClDriver:
         """Return the number of devices of all platforms together."""
         count = len(_devices())
         if not count:
-            raise DeviceError("OpenCL has no device here", next_step=_NO_DRIVER)
+            raise DeviceError("no OpenCL device was found", next_step=_NO_DRIVER)
         return count
 
     def open(self, device: Device) -> OpenClApi:
@@ -232,7 +232,7 @@ class OpenClKernel:
             raise DeviceError(cause, place=self._name)
         for index, value in enumerate(launch.arguments):
             if isinstance(value, int) and not self._api.owns(value):
-                raise DeviceError(f"argument {index} is {value:#x}, no memory of {self._api.device}", place=self._name)
+                raise DeviceError(f"argument {index} is {value:#x}, not memory of {self._api.device}", place=self._name)
         api, kernel, count = self._api, self._kernel, launch.dimensions
         sizes = [groups * items for groups, items in zip(launch.grid, launch.block, strict=True)]
         doing = f"launching kernel {self._name} over groups {launch.grid} of {launch.block} items"

@@ -226,9 +226,7 @@ class GraphExecutor(Displayed):
         """Return the graph's names of the states by the model's `names`, which are in the graph's order."""
         kept = [key for key, entry in self._arguments.items() if entry in self.graph.kept]
         if len(kept) != len(names):
-            raise InputError(
-                f"the graph keeps {len(kept)} tensors between runs; it is described as keeping {len(names)}"
-            )
+            raise InputError(f"the graph has {len(kept)} states; its description lists {len(names)}")
         return dict(zip(names, kept, strict=True))
 
     def get_output_info(self) -> dict[str, TensorInfo]:
@@ -323,7 +321,7 @@ class GraphExecutor(Displayed):
     def run_individual(self, number: int = 10, repeat: int = 1) -> list[list[float]]:
         """Return the seconds of each operator, in order, averaged over `number` runs of the graph, `repeat` times."""
         if number < 1 or repeat < 1:
-            raise InputError("number and repeat count from 1")
+            raise InputError("number and repeat must be at least 1")
         times = [[0.0] * repeat for _ in self._schedule.calls]
         for iteration in range(repeat):
             for _ in range(number):

@@ -119,7 +119,7 @@ def parse_graph(text: str | bytes, place: str = "graph JSON") -> Graph:
     try:
         data = text if isinstance(text, bytes) else text.encode("utf-8")
     except UnicodeEncodeError:
-        raise ArchiveError("its text has halves of characters", place=place) from None
+        raise ArchiveError("its text contains unpaired surrogates", place=place) from None
     return _GraphReader(place).graph(parse_json(data, place))
 
 
@@ -156,7 +156,7 @@ class _GraphReader:
         """Raise the fault unless a value is a list of exactly these integers."""
         items = self.of(list, value, where)
         if items != expected or any(type(item) is not int for item in items):
-            raise self.fault(where, f"these are not {what}")
+            raise self.fault(where, f"expected {what}")
 
     def graph(self, document: object) -> Graph:
         keys = self.of(dict, document, "$")
@@ -166,17 +166,17 @@ class _GraphReader:
         for key in keys:
             # old graphs of NNVM have a 'metadata' entry that no executor reads
             if key not in _KEYS and key != "metadata":
-                raise self.fault("$", f"the key {_shown(key)} is not one of a graph")
+                raise self.fault("$", f"unknown key {_shown(key)} of a graph")
         nodes = self._nodes(self.of(list, keys["nodes"], "nodes"))
         rows = [0, *(node.outputs.stop for node in nodes)]
-        self.require(keys["node_row_ptr"], rows, "node_row_ptr", "the sums of the nodes' numbers of outputs")
+        self.require(keys["node_row_ptr"], rows, "node_row_ptr", "the cumulative output counts of the nodes")
         count = nodes[-1].outputs.stop if nodes else 0
         entries = self._entries(self.of(dict, keys["attrs"], "attrs"), count)
         for index, node in enumerate(nodes):
             if node.function in (NOP, COPY):
                 self._check_same_bytes(node, entries, f"nodes[{index}]")
         arguments = [index for index, node in enumerate(nodes) if node.function is None]
-        self.require(keys["arg_nodes"], arguments, "arg_nodes", "the nodes with the op 'null', in their order")
+        self.require(keys["arg_nodes"], arguments, "arg_nodes", "the nodes with the op 'null', in order")
         heads = tuple(
             self._reference(head, f"heads[{index}]", nodes)
             for index, head in enumerate(self.of(list, keys["heads"], "heads"))
@@ -202,7 +202,7 @@ class _GraphReader:
     def _node(self, item: dict[str, Any], where: str, before: list[GraphNode]) -> GraphNode:
         for key in item:
             if key not in _NODE_KEYS:
-                raise self.fault(where, f"the key {_shown(key)} is not one of a node")
+                raise self.fault(where, f"unknown key {_shown(key)} of a node")
         op = self.of(str, item.get("op"), f"{where}.op")
         name = self.of(str, item.get("name"), f"{where}.name")
         references = self.of(list, item.get("inputs"), f"{where}.inputs")
@@ -213,7 +213,7 @@ class _GraphReader:
         written = self.of(dict, item.get("attrs", item.get("attr", {})), f"{where}.attrs")
         if op == "null":
             if inputs:
-                raise self.fault(f"{where}.inputs", "an input of the model reads nothing")
+                raise self.fault(f"{where}.inputs", "an input of the model cannot have inputs")
             return GraphNode(name, None, (), range(start, start + 1), False, {})
         if op != "tvm_op":
             raise self.fault(f"{where}.op", f"unknown operation {_shown(op)}; expected 'null' or 'tvm_op'")
@@ -241,7 +241,9 @@ class _GraphReader:
             raise self.fault(where, "expected a list [node, output, version]")
         node, output, *_ = [self.integer(item, where) for item in items]
         if node >= len(nodes):
-            raise self.fault(where, f"node {node} does not precede it: there is a cycle, or no such node")
+            raise self.fault(
+                where, f"node {node} does not precede it: the graph has a cycle, or the node does not exist"
+            )
         if output >= len(nodes[node].outputs):
             raise self.fault(where, f"node {node} has {len(nodes[node].outputs)} outputs, got number {output}")
         return int(nodes[node].outputs[output])
@@ -297,12 +299,12 @@ class _GraphReader:
 
     def _check_same_bytes(self, node: GraphNode, entries: tuple[TensorEntry, ...], where: str) -> None:
         if len(node.inputs) != 1 or len(node.outputs) != 1:
-            raise self.fault(where, f"'{node.function}' takes one input and gives one output")
+            raise self.fault(where, f"'{node.function}' must have one input and one output")
         source, target = entries[node.inputs[0]], entries[node.outputs.start]
         if source.nbytes != target.nbytes:
-            raise self.fault(where, f"'{node.function}' of {source.nbytes:,} bytes cannot give {target.nbytes:,}")
+            raise self.fault(where, f"'{node.function}' of {source.nbytes:,} bytes cannot return {target.nbytes:,}")
         if node.function == NOP and source.storage_id != target.storage_id:
-            raise self.fault(where, f"'{NOP}' gives its input, so both must have one storage id")
+            raise self.fault(where, f"'{NOP}' returns its input, so both must have the same storage id")
 
 
 def _element_bytes(dtype: str) -> int | None:

@@ -41,8 +41,8 @@ class GraphMemory:
             if device is None:
                 given = ", ".join(map(str, devices))
                 raise RunError(
-                    f"the graph has tensors on a device of type {item.device_type}, and is given {given} alone",
-                    next_step=f"Give a device of this type, too: {item.device_type} is DLPack's number",
+                    f"the graph has tensors on a device of type {item.device_type}, got only {given}",
+                    next_step=f"Pass a device of this type too ({item.device_type} is its DLPack type)",
                 )
             if item.storage_id not in self._blocks:
                 size = sizes[item.storage_id]
@@ -110,7 +110,7 @@ class GraphMemory:
     def view(self, entry: int) -> Array:
         """Return a tensor's memory as an array of this process; raise RunError if it is elsewhere."""
         if not self.is_here(entry):
-            raise RunError(f"a function in Python cannot work on memory of {self.device(entry)}")
+            raise RunError(f"a Python function cannot access memory of {self.device(entry)}")
         return self._seen(entry)[0]
 
     def synchronize(self) -> None:
@@ -165,19 +165,19 @@ def graph_devices(graph: Graph, given: Device | Sequence[Device] | None) -> tupl
         return tuple(needed)
     shown = ", ".join(map(str, asked))
     if len({device.kind for device in asked}) != len(asked):
-        raise RunError(f"a graph runs on one device of a kind, not on {shown}", next_step="Give one of each kind")
+        raise RunError(f"expected one device per kind, got {shown}", next_step="Pass one of each kind")
     for device in asked:
         if all(device.kind != item.kind for item in needed):
             kinds = " and ".join("the CPU" if item.kind == "cpu" else item.kind for item in needed)
             raise RunError(
                 f"the graph runs on {kinds}, not on {device}",
-                next_step=f"Compile the model for {device.kind}, or give mlfc.device('{needed[-1].kind}')",
+                next_step=f"Compile the model for {device.kind}, or pass mlfc.device('{needed[-1].kind}')",
             )
     missing = [item for item in needed if all(item.kind != device.kind for device in asked)]
     for item in missing:
         if item.kind != "cpu":
             raise RunError(
-                f"the graph has tensors on {item.kind}, and is given {shown} alone",
-                next_step=f"Give mlfc.device('{item.kind}'), too",
+                f"the graph has tensors on {item.kind}, got only {shown}",
+                next_step=f"Pass mlfc.device('{item.kind}') too",
             )
     return (*asked, *missing)

@@ -138,8 +138,8 @@ class GraphModule(LoadedModel):
         # by position, not by name: a node's name may be the model's name sanitized for C and JSON
         if not _fit(self.inputs, known.values()) or not _fit(self.outputs, executor.output_infos()):
             raise InputError(
-                f"the graph takes {_shown(known.values())} and gives {_shown(executor.output_infos())}; it is described"
-                f" as one that takes {_shown(self.inputs)} and gives {_shown(self.outputs)}"
+                f"the graph has inputs {_shown(known.values())} and outputs {_shown(executor.output_infos())}; "
+                f"its description lists inputs {_shown(self.inputs)} and outputs {_shown(self.outputs)}"
             )
         self._keys = tuple(known)
         self._taken = Expected.of(self.inputs)

@@ -87,9 +87,9 @@ class CallFrame:
         elif isinstance(arg, np.ndarray):
             if index >= reads and not arg.flags.writeable:
                 raise InputError(
-                    f"argument {index} is an array that is only to be read, and the function may write to it",
+                    f"argument {index} is a read-only array, and the function may write to it",
                     place=name,
-                    next_step="Pass a copy of it, or one that may be written to",
+                    next_step="Pass a copy of it, or a writable array",
                 )
             keep.append(arg)
             try:
@@ -185,7 +185,7 @@ def _kept(keep: list[Any], value: Any) -> int:
 def _c_text(text: str, index: int, name: str) -> Any:
     data = text.encode("utf-8", "surrogatepass")
     if b"\0" in data:
-        raise InputError(f"argument {index} is a string with a zero, where strings of C end", place=name)
+        raise InputError(f"argument {index} is a string with a NUL character, where C strings end", place=name)
     return ctypes.create_string_buffer(data)
 
 
@@ -196,7 +196,7 @@ def _exported(arg: Any, keep: list[Any], index: int, name: str) -> int:
         address: int = _capsule_pointer(capsule, _LEGACY_CAPSULE)
     except Exception as error:  # other libraries may raise any exception from __dlpack__
         raise InputError(
-            f"argument {index} cannot be taken through DLPack: {error}",
+            f"argument {index} cannot be imported through DLPack: {error}",
             place=name,
             next_step="Pass a plain array, detached from any gradient",
         ) from error
@@ -342,7 +342,7 @@ def result_of_ffi(result: FfiAny, name: str) -> Any:
     finally:
         release(value)
     raise InputError(
-        f"it returned an object of type {kind}, which has no form here",
+        f"it returned an object of the unsupported type {kind}",
         place=name,
         next_step="Call it through tvm_ffi.load_module",
     )
@@ -357,7 +357,7 @@ def _plain(result: FfiAny, name: str) -> Any:
         return bool(value)
     if kind in _TO_CLASSIC:
         return argument_of(value, _TO_CLASSIC[kind])
-    raise InputError(f"it returned a value of type {kind}, which has no form here", place=name)
+    raise InputError(f"it returned a value of the unsupported type {kind}", place=name)
 
 
 def _array_of(handle: int) -> Any:

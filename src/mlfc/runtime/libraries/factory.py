@@ -145,7 +145,7 @@ class FactoryModule(Module, HasModel):
             raise ArchiveError(
                 "the factory has no code: it imports no module",
                 place=self.name,
-                next_step="Give it code with factory.import_module(lib)",
+                next_step="Import its code: factory.import_module(lib)",
             )
         return found
 

@@ -212,7 +212,7 @@ def _parallel_launch(function: int, data: int | None, num_task: int) -> int:
 def _parallel_barrier(*arguments: int) -> int:
     if _ParallelEnv.from_address(arguments[-1]).num_task == 1:
         return 0
-    raise RunError("tasks that run one after the other cannot wait for one another")
+    raise RunError("sequential tasks cannot wait for one another")
 
 
 # the C callbacks live as long as the process: threads that it did not start may call libraries
@@ -264,7 +264,7 @@ def _scope(needed: bytes, head: bytes, functions: Mapping[str, int]) -> bytes:
     """Return a shared library, with `head` as first bytes, that depends on another one and defines functions for it."""
     machine = elf_machine_of(head)
     if machine.bits != 64 or machine.order != "<":
-        raise OSError("only 64-bit little-endian systems are given functions by name")
+        raise OSError("providing functions by name requires a 64-bit little-endian system")
     texts = bytearray(b"\0")
 
     def text(value: bytes) -> int:

@@ -119,7 +119,7 @@ def _text(image: ElfImage, name: str) -> bytes | None:
         return None
     text = bytes(image.content(*found, name))
     if b"\0" not in text:
-        raise ValueError(f"its {name} does not end")
+        raise ValueError(f"its {name} is not terminated")
     return text[: text.index(b"\0")]
 
 

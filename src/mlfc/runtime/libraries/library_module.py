@@ -308,7 +308,7 @@ def tables_of(library: LibraryModule, name: str) -> AotTables | None:
 
 def _read(address: Any, place: str) -> AotTables:
     if not isinstance(address, int) or address == 0:
-        raise _fault("there are none at the address that the code returns", place)
+        raise _fault("the code returned an invalid address", place)
     metadata = _Metadata.from_address(address)
     if metadata.version != _VERSION:
         raise _fault(f"expected version {_VERSION}, got {metadata.version}", place)

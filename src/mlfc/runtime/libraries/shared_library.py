@@ -88,8 +88,8 @@ def model_of(library: LibraryModule, module: str | None, place: str) -> Runnable
     known = _models_in(library)
     if not known:
         raise ArchiveError(
-            f"this library does not describe its models: no {DESCRIPTION_SYMBOL}, as libraries of mlfc have, "
-            "and no get_c_metadata, as those of TVM have",
+            f"this library does not describe its models: it has neither {DESCRIPTION_SYMBOL}, as libraries by mlfc, "
+            "nor get_c_metadata, as those by TVM",
             place=place,
             next_step="Call its functions one by one: mlfc.load_module(path)[name]",
         )
@@ -97,7 +97,7 @@ def model_of(library: LibraryModule, module: str | None, place: str) -> Runnable
     found = library.find_model(name)
     if found is None:
         raise ArchiveError(
-            f"the graph and the parameters of '{name}' are not in the library, which has its operators alone",
+            f"the graph and the parameters of '{name}' are not in the library, which contains only its operators",
             place=place,
             next_step="Export the factory, not its lib: factory.export_library(path)",
         )
@@ -173,7 +173,7 @@ def register_system_symbol(name: str, address: int) -> None:
     if not name or address <= 0 or _symbols.get(name, address) != address:
         raise OptionError(
             f"the symbol '{name}' cannot be registered at {address:#x}",
-            next_step="Give each symbol of the process a name of its own; a prefix keeps those of two models apart",
+            next_step="Use unique symbol names in the process; a prefix separates the symbols of two models",
         )
     _symbols[name] = address
     system_library.cache_clear()
@@ -191,7 +191,7 @@ class SystemLibrary(LibraryModule, HasModel):
             super().__init__(_PROGRAM)
         except ToolchainError as error:
             raise ArchiveError(
-                f"this system does not let a program look into itself: {error.__cause__}", place=self.place
+                f"this system cannot look up symbols in the running program: {error.__cause__}", place=self.place
             ) from error
 
     def address(self, symbol: str) -> int | None:

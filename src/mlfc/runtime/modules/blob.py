@@ -107,10 +107,10 @@ def _classic_tree(take: Cursor, place: str) -> StoredTree:
 def _classic_body(take: Cursor, kind: str, at: int, place: str) -> StoredModule:
     if not is_known(kind):
         raise ArchiveError(
-            f"modules of the kind '{kind[:_SHOWN]}' cannot be read: nothing here knows them, nor where they end",
+            f"modules of the kind '{kind[:_SHOWN]}' cannot be read: the kind has no loader, and its size is unknown",
             place=f"{place}, byte {at}",
-            next_step=f"Import what registers a loader: mlfc.runtime.register_loader('{kind[:_SHOWN]}'). Those that "
-            f"there are: {', '.join(known_kinds())}",
+            next_step=f"Import the code that registers a loader: mlfc.runtime.register_loader('{kind[:_SHOWN]}'). "
+            f"Registered: {', '.join(known_kinds())}",
         )
     extent = extent_of(kind)
     if extent is None:
@@ -174,7 +174,7 @@ def _children(take: Cursor, count: int | None = None) -> tuple[tuple[int, ...], 
     if wrong.any():
         index = int(np.argmax(wrong))
         raise take.fault(
-            f"module {parents[index]} imports {numbers[index]}: of {count} modules it may import those behind it",
+            f"module {parents[index]} imports {numbers[index]}: of {count} modules it may import only later ones",
             start + _U64_BYTES * index,
         )
     imports = numbers.tolist()

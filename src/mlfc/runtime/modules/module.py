@@ -95,7 +95,9 @@ class Module(Displayed):
             If it is not a module.
         """
         if not isinstance(module, Module):
-            raise InputError(f"a module is imported, not {module!r}", next_step="Load it first: mlfc.load_module(path)")
+            raise InputError(
+                f"expected a module to import, got {module!r}", next_step="Load it first: mlfc.load_module(path)"
+            )
         if any(member is self for member in module.walk()):
             raise OptionError(
                 f"the module '{module.type_key}' imports this '{self.type_key}' module already",
@@ -169,7 +171,7 @@ class Module(Displayed):
         abilities = " and ".join(word for word, can in known.items() if can) or "only be imported"
         raise OptionError(
             f"modules of the kind '{self.type_key}' cannot be stored as bytes: this one can {abilities}",
-            next_step="Export the code that they were made of",
+            next_step="Export the code that they were built from",
         )
 
     def stored(self) -> Data:

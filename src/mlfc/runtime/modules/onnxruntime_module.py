@@ -114,7 +114,7 @@ class OnnxRuntimeModule(Module):
         try:
             return onnxruntime.InferenceSession(self._model, providers=["CPUExecutionProvider"])
         except Exception as error:  # its errors have no other common base class
-            raise ModelError(f"ONNX Runtime does not take the model: {error}", place=self.symbol) from error
+            raise ModelError(f"ONNX Runtime rejects the model: {error}", place=self.symbol) from error
 
 
 def _shaped(array: Any, shape: Sequence[Any]) -> Any:

@@ -146,7 +146,7 @@ class LoadedOrigin:
         """Raise InputError if the file has changed since it was loaded."""
         if isinstance(self.source, str) and file_identity(self.source) != self.identity:
             raise InputError(
-                "the file has changed, or is gone, since it was loaded", place=self.source, next_step="Load it again"
+                "the file was changed or removed since it was loaded", place=self.source, next_step="Load it again"
             )
 
 

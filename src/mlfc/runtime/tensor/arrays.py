@@ -172,7 +172,7 @@ def _as_array(value: Any, info: TensorInfo, kind: str) -> Array:
         tensor = from_dlpack(value)
     except ExchangeError as error:
         raise InputError(
-            f"the {kind} is not taken: {error.cause}", place=info.name, next_step=error.next_step
+            f"the {kind} cannot be used: {error.cause}", place=info.name, next_step=error.next_step
         ) from error
     if not tensor.is_on_host:
         raise InputError(

@@ -87,7 +87,7 @@ def tensor_view(tensor: DLTensor) -> Array:
     shape = tuple(tensor.shape[: tensor.ndim])
     steps = tensor.strides[: tensor.ndim] if tensor.strides else None
     if steps is not None and min(steps, default=0) < 0:
-        raise InputError("the tensor runs backwards through its memory", next_step="Pass a copy")
+        raise InputError("the tensor has negative strides", next_step="Pass a copy")
     if tensor.data is None:
         return np.empty(shape, dtype)
     return view_at(tensor.data + tensor.byte_offset, shape, dtype, steps)
@@ -226,13 +226,13 @@ def to_capsule(described: Described, *, versioned: bool) -> Any:
             versioned = False
     if described.read_only and not versioned:
         raise ExchangeError(
-            "this memory is only to be read, which the older form of DLPack cannot say",
-            next_step="Hand over a copy, or let numpy (2.1 or newer) and the taker use DLPack 1",
+            "this memory is read-only, which DLPack before version 1 cannot express",
+            next_step="Export a copy, or use numpy 2.1 or newer and a consumer with DLPack 1",
         )
     is_padded = _is_below_a_byte(described.dtype)
     if is_padded and not versioned:
         raise ExchangeError(
-            f"elements of {described.dtype.bits} bits lie in a byte each, which the older form of DLPack cannot say",
+            f"elements of {described.dtype.bits} bits take a byte each, which DLPack before version 1 cannot express",
             next_step="View the array as uint8",
         )
     if capsule is None:
@@ -260,7 +260,7 @@ def from_capsule(value: Any) -> Described:
         capsule = _asked(value)
     except Exception as error:  # other libraries may raise any exception
         raise ExchangeError(
-            f"the array cannot be taken through DLPack: {error}",
+            f"the array cannot be imported through DLPack: {error}",
             next_step="Detach it from any gradient, or pass a copy of it",
         ) from error
     if _is_valid(capsule, _VERSIONED_NAME):
@@ -280,9 +280,11 @@ def from_capsule(value: Any) -> Described:
     tensor = managed.tensor
     ndim = tensor.ndim
     if not 0 <= ndim <= _MAX_DIMENSIONS:
-        raise ExchangeError(f"an array of {ndim} dimensions cannot be taken")
+        raise ExchangeError(f"an array of {ndim} dimensions cannot be imported")
     if _is_below_a_byte(tensor.dtype) and not is_padded:
-        raise ExchangeError(f"elements of {tensor.dtype.bits} bits are packed", next_step="Give each a byte of its own")
+        raise ExchangeError(
+            f"elements of {tensor.dtype.bits} bits are packed", next_step="Store each element in its own byte"
+        )
     strides = tuple(tensor.strides[:ndim]) if tensor.strides else None
     return Described(
         tensor.data or 0,

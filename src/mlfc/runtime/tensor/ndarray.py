@@ -126,7 +126,7 @@ class NDArray(Displayed):
                 place="copyto",
             )
         if target.is_read_only:
-            raise InputError("the target is only to be read", place="copyto", next_step="Copy to another one")
+            raise InputError("the target is read-only", place="copyto", next_step="Copy to a writable tensor")
         here, there = (each if each._host is None else each._host for each in (self, target))
         move(here, there, self.nbytes)
         return target
@@ -175,7 +175,7 @@ class NDArray(Displayed):
             If it cannot be exported in this way.
         """
         if self._host is not None and stream is not None:
-            raise ExchangeError("tensors on the host know no streams", next_step="Pass stream=None")
+            raise ExchangeError("tensors on the host do not support streams", next_step="Pass stream=None")
         wanted = self.device if dl_device is None else _device(*map(int, dl_device))
         source = self
         if wanted != self.device:
@@ -222,7 +222,7 @@ def empty(shape: tuple[int, ...] | list[int], dtype: str = "float32", device: De
     try:
         extents = tuple(index(extent) for extent in shape)
     except TypeError:
-        raise InputError(f"a shape is a tuple of whole numbers, not {shape!r}") from None
+        raise InputError(f"expected a shape as a tuple of integers, got {shape!r}") from None
     if any(extent < 0 for extent in extents):
         raise InputError(f"invalid tensor shape {list(extents)}")
     try:

@@ -65,7 +65,7 @@ class Engine:
             raise OptionError(
                 f"the code does not export '{run_symbol(executable.name)}'",
                 place=executable.name,
-                next_step="Load the library that was built of this model",
+                next_step="Load the library built from this model",
             )
         self.call = RUN(address)
         release = code.address(release_symbol(executable.name))

@@ -13,28 +13,28 @@ from mlfc.support.text import printable, shortened
 
 # {0} to {2} are the values in an error
 _MESSAGES = {
-    RunCode.STATE: "the model keeps {0:,} bytes of state, and has no memory for them",
+    RunCode.STATE: "the model has {0:,} bytes of state, but got no memory for them",
     RunCode.WORK: "the work area is too small: it must have {0:,} bytes",
     RunCode.OVERFLOW: "the result of an operation on {0} and {1} does not fit in an integer",
     RunCode.DIVISION: "{0} is divided by zero",
     RunCode.ELEMENT: "{0:,} bytes exceed the {1:,} that the tensor has",
     RunCode.RANGE: "expected {1} to {2}, got {0}",
     RunCode.EQUAL: "expected two equal numbers, got {0} and {1}",
-    RunCode.NEGATIVE: "expected an extent or size, got {0}",
+    RunCode.NEGATIVE: "expected a non-negative size, got {0}",
     RunCode.SIZE: "a tensor is too large: its size or one of its dimensions is {0}",
-    RunCode.KERNEL: "the kernel refused its buffers or numbers with status {0}",
+    RunCode.KERNEL: "the kernel rejected its buffers or sizes with status {0}",
     RunCode.PACKED: "the packed function failed with status {0}",
-    RunCode.DEVICE: "there is no device of type {0} for this run",
+    RunCode.DEVICE: "this run requires a device of type {0}, but got none",
     RunCode.MEMORY: "{0:,} bytes more exceed the memory limit of {1:,} bytes",
-    RunCode.ALLOCATE: "there is no memory for {0:,} bytes",
+    RunCode.ALLOCATE: "out of memory for {0:,} bytes",
     RunCode.TURNS: "the run exceeds {0:,} iterations",
     RunCode.FAILED: "the model ended the run",
-    RunCode.INDEX: "expected a position in a list of {1} tensors, got {0}",
+    RunCode.INDEX: "expected an index into a list of {1} tensors, got {0}",
 }
-_CHECK_INPUTS = "Check the shapes of the inputs, and the values that decide shapes"
+_CHECK_INPUTS = "Check the shapes of the inputs, and the values that determine shapes"
 _NEXT_STEPS = {
-    RunCode.MEMORY: "Raise memory_limit (mlfc run: --memory-limit), or give smaller extents or bounds",
-    RunCode.TURNS: "Raise turn_limit (mlfc run: --turn-limit) if the model is to run this long",
+    RunCode.MEMORY: "Raise memory_limit (mlfc run: --memory-limit), or use smaller dimension sizes or bounds",
+    RunCode.TURNS: "Raise turn_limit (mlfc run: --turn-limit) if the model needs more iterations",
     RunCode.RANGE: _CHECK_INPUTS,
     RunCode.EQUAL: _CHECK_INPUTS,
     RunCode.NEGATIVE: _CHECK_INPUTS,
@@ -104,7 +104,7 @@ def _value_cause(executable: Executable, code: RunCode, fault: tuple[int, int, i
     number, axis, has = fault
     kind, values = ("input", executable.inputs) if code is RunCode.BAD_INPUT else ("output", executable.outputs)
     if axis == AXIS_ALIGNMENT:
-        return f"{kind} {number} does not begin at a multiple of {has} bytes"
+        return f"{kind} {number} is not aligned to {has} bytes"
     value = values[number]
     if axis == AXIS_DTYPE:
         return f"expected {kind} of dtype {value.dtype}, got {DTYPES[has] if has < len(DTYPES) else has}"

@@ -182,7 +182,8 @@ class VmModel(LoadedModel):
         names = self._result_names
         if outputs is not None and self._given.has_containers:
             raise InputError(
-                "outputs that are sequences or optionals are new at each call", next_step="Bind the inputs alone"
+                "outputs that are sequences or optionals cannot be bound: each call creates new ones",
+                next_step="Bind only the inputs",
             )
         if outputs is None:
             return BoundVm(self, sources, None)

@@ -106,9 +106,9 @@ class VmModule(Module, HasModel):
             if callable(address) and address(run_symbol(self.name)) is not None:
                 return cast("HasSymbols", module)
         raise OptionError(
-            f"there is no native code of '{self.name}' in the tree of modules",
+            f"the native code of '{self.name}' is missing in the module tree",
             place=f"module '{KIND}'",
-            next_step="Give the library that was built of this model: module.import_module(lib)",
+            next_step="Import the library built from this model: module.import_module(lib)",
         )
 
 
@@ -147,7 +147,7 @@ class VirtualMachine(Displayed):
     ) -> None:
         devices = [device] if isinstance(device, Device) else list(device)
         if not isinstance(lib, Module):
-            raise InputError(f"a module is expected, not {lib!r}", next_step="Load it first: mlfc.load_module(path)")
+            raise InputError(f"expected a module, got {lib!r}", next_step="Load it first: mlfc.load_module(path)")
         found = [module for module in lib.walk() if isinstance(module, VmModule)]
         if len(found) != 1:
             raise OptionError(

@@ -249,7 +249,7 @@ def test_another_version_of_the_protocol() -> None:
         (minrpc.packet(PacketCode.RETURN, b"\x01\0\0\0\x0b\0\0\0" + b"\xff" * 8), "cut off"),
         (minrpc.packet(PacketCode.RETURN, b"\x01\0\0\0\x07\0\0\0" + bytes(16) + b"\xff" * 16), "dimensions"),
         (minrpc.packet(PacketCode.RETURN, b"\x01\0\0\0\x0d\0\0\0" + bytes(8)), "type code 13"),
-        (minrpc.packet(PacketCode.RETURN, minrpc.packed_args([1]) + b"x"), "more bytes"),
+        (minrpc.packet(PacketCode.RETURN, minrpc.packed_args([1]) + b"x"), "extra bytes"),
         (minrpc.packet(PacketCode.RETURN, minrpc.packed_args([1, 2])), "2 values instead of one"),
     ],
 )

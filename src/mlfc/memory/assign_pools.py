@@ -72,8 +72,8 @@ def assign_pools(program: Program, pools: Sequence[Pool]) -> Plan:
     """Place every block of the workspace in one of several pools.
 
     `pools`: in order of preference, the fastest first. The arena of the plan consists of the used pools, one after the
-    other. Its bound is that of a single pool. Raises BudgetError, naming the pool, the layer and the largest tensors,
-    if the blocks do not fit.
+    other. Its bound is that of a single pool.
+    Raises BudgetError, naming the pool, the layer and the largest tensors, if the blocks do not fit.
     """
     groups = _groups(program)
     for order in (

@@ -22,10 +22,12 @@ def plan(
     """Plan the memory of every intermediate and variable, and every call's scratch.
 
     A dynamic program is planned for the largest dimensions within bounds. Without bounds, and for lists and devices, a
-    run allocates: see `allocations`. `alignment`: of each intermediate's offset, a power of two; scratch is aligned to
-    at least 64. Smaller blocks are aligned to the largest power of two that does not exceed their size. `keep`: which
-    blocks to place; default all. The plan omits the others. `limit`: the search ends at a plan that is not larger than
-    this. Deterministic: equal programs get equal offsets.
+    run allocates: see `allocations`.
+    `alignment`: of each intermediate's offset, a power of two; scratch is aligned to at least 64. Smaller blocks are
+        aligned to the largest power of two that does not exceed their size.
+    `keep`: which blocks to place; default all. The plan omits the others.
+    `limit`: the search ends at a plan that is not larger than this.
+    Deterministic: equal programs get equal offsets.
     """
     if program.is_dynamic:
         alignment = SCRATCH_ALIGNMENT

@@ -26,8 +26,8 @@ class Reuse:
 def choose_reuse(call: KernelCall, index: int, ranges: Mapping[Value, LiveRange], *, overlap: bool) -> Reuse | None:
     """Return the input that the output of call `index` may overwrite and that saves the most; or None.
 
-    `ranges`: live ranges of the values in the workspace. `overlap`: also allow partial overlap at the distance that the
-    kernel requires.
+    `ranges`: live ranges of the values in the workspace.
+    `overlap`: also allow partial overlap at the distance that the kernel requires.
     """
     output = ranges.get(call.output.root)
     if output is None or output.first != index or not call.output.is_whole:

@@ -139,7 +139,8 @@ def project_files(
     """Return the files of a project that is built by make.
 
     `code`, `board`, `model_folder`: as for `bare_metal`.
-    `details`: may be None only with `firmware`. `firmware`: None for a main that runs the model once and reports.
+    `details`: may be None only with `firmware`.
+    `firmware`: None for a main that runs the model once and reports.
     `is_selftest`: whether ``make selftest`` is an alias of ``make run``.
 
     ``make`` builds ``firmware.elf``, ``make run`` runs it under the board's emulator if it has one. Raises the errors

@@ -179,7 +179,8 @@ def trial_build(
 
     `code`: the generated code of a module: ``src/...``, ``include/...`` and ``lib/...``; and, of a dynamic model,
         `runtime_headers`.
-    `entries`: the functions and tables to keep in the program, a function first. `cflags`: flags besides the board's.
+    `entries`: the functions and tables to keep in the program, a function first.
+    `cflags`: flags besides the board's.
 
     Raises ToolchainError if the compiler is missing, or rejects the code.
     """
@@ -224,8 +225,8 @@ def _run(command: Sequence[str], folder: Path) -> None:
 def check_fit(table: MemoryTable, details: ModuleInterface | None, limits: Mapping[str, int] | None = None) -> None:
     """Raise BudgetError if the known rows of a region exceed its size.
 
-    `details`: with a `ModuleInfo` the message names constants, the peak and the goal. `limits`: bytes by region,
-    instead of the region's size.
+    `details`: with a `ModuleInfo` the message names constants, the peak and the goal.
+    `limits`: bytes by region, instead of the region's size.
     """
     for region in table.regions:
         limit = (limits or {}).get(region.name, region.nbytes)

@@ -196,7 +196,8 @@ class Remote:
     ) -> Callable[..., list[float]]:
         """Return a function that runs another one on the device and returns its time there.
 
-        `number`: calls to average. `min_repeat_ms`: minimum time of a repetition; calls are added until it is reached.
+        `number`: calls to average.
+        `min_repeat_ms`: minimum time of a repetition; calls are added until it is reached.
 
         The function takes the arguments of the other one and returns `repeat` times in seconds, until another timing
         function is made.

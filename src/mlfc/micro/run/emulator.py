@@ -62,7 +62,8 @@ class BuiltFirmware:
     """Firmware that runs a module once, built in a folder, and run by the board's emulator or this machine.
 
     `elf`: the program's path in the folder.
-    `timeout`: limit of one run in seconds. `executable`: description of a dynamic module.
+    `timeout`: limit of one run in seconds.
+    `executable`: description of a dynamic module.
 
     Raises OptionError if the board's firmware cannot run here.
     """
@@ -136,7 +137,8 @@ class BuiltFirmware:
     def operator_outputs(self, inputs: Mapping[str, Any] | Sequence[Any], sizes: Mapping[int, int]) -> dict[int, bytes]:
         """Run one inference of traced firmware, and return the outputs of some operators.
 
-        `inputs`: as for `measure`; raises its errors. `sizes`: bytes of each requested output, by operator index.
+        `inputs`: as for `measure`; raises its errors.
+        `sizes`: bytes of each requested output, by operator index.
         """
         folder = self._place
         firmware_run.choose(folder, sizes, len(self.operators))
@@ -178,7 +180,8 @@ class EmulatedModule(BuiltFirmware):
     `firmware`: for graphs; as for `bare_metal.project_files`.
     `profile`: count the instructions of each operator, on boards that support it; the hooks increase the total.
     `trace`: compute a checksum of each operator's output, and support `operator_outputs`; implied by `profile`.
-    `cflags`: C compiler flags; default: from the module's ``optimize``. `timeout`: limit of one emulation in seconds.
+    `cflags`: C compiler flags; default: from the module's ``optimize``.
+    `timeout`: limit of one emulation in seconds.
 
     Raises OptionError if the board's firmware cannot run here, or `profile` is set and the board does not count
     instructions; ToolchainError if the compiler, make or the emulator is missing, or the firmware does not build;

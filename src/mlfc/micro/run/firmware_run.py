@@ -137,8 +137,8 @@ def read_outputs(folder: Path, infos: Sequence[TensorInfo], *, has_shapes: bool 
 def write_printed(printed: str, folder: Path) -> tuple[int | None, str]:
     """Write the files that the firmware printed, and return its exit status and remaining output.
 
-    `printed`: the serial line as printed by the simulator: coloured lines that end with a dot. `folder`: output folder
-    of the files that firmware writes; other files are not written.
+    `printed`: the serial line as printed by the simulator: coloured lines that end with a dot.
+    `folder`: output folder of the files that firmware writes; other files are not written.
 
     The status is None if the firmware did not exit by itself.
     """

@@ -266,7 +266,8 @@ def driven_project(
     """Yield the model on the project's device, through its API server, during the context.
 
     `project`: of the type host_driven.
-    `options`: of the project: ``port``, ... `log`: called with each line that the device logs.
+    `options`: of the project: ``port``, ...
+    `log`: called with each line that the device logs.
     """
     source = graph_of_parts(project.parts) if project.parts.executor == "graph" else None
     with GeneratedProject(project.folder, options) as api, Session(api.transport(), log=log) as session:
@@ -326,7 +327,8 @@ def run_selftest(
     """Build firmware that checks a module's test vectors, and run it under the board's emulator.
 
     `path`: an archive with test vectors, or a model, which is compiled for the board with some.
-    `cflags`: C compiler flags; default: from the module's ``optimize``. `timeout`: limit of the emulation in seconds.
+    `cflags`: C compiler flags; default: from the module's ``optimize``.
+    `timeout`: limit of the emulation in seconds.
 
     Raises OptionError if the board's firmware cannot run here, or the archive has no test vectors; ToolchainError if
     the compiler, make or the emulator is missing, or the firmware does not build or fit; RunError if the firmware ends

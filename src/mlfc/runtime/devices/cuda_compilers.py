@@ -41,8 +41,8 @@ def compile_cuda(source: str, arch: str | None = None) -> CudaCode:
 
     `arch` is ``sm_90`` for machine code, ``compute_75`` for PTX, or several ``sm_`` architectures separated by commas;
     the default is PTX for `DEFAULT_ARCH`. NVRTC is preferred: it is ten times as fast as nvcc. For one compiler the
-    output is deterministic. Raises OptionError for an invalid architecture, ToolchainError if the compiler rejects it
-    or the source.
+    output is deterministic.
+    Raises OptionError for an invalid architecture, ToolchainError if the compiler rejects it or the source.
     """
     archs = (arch or DEFAULT_ARCH).split(",")
     for item in archs:

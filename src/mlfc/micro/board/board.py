@@ -184,7 +184,7 @@ class Board:
         return self.max_clock_hz or self.clock_hz
 
     def run_command(self, elf: str) -> list[str] | None:
-        """Return the command that runs a program on this machine; None if the board has no emulator."""
+        """Return the command that runs a program on this machine, natively or emulated; None without an emulator."""
         if self.arch == "host":
             return [f"./{elf}"]
         return self.emulator.command(elf) if self.emulator else None

@@ -47,7 +47,7 @@ Result = TypeVar("Result")
 _REGION_KEYS = ("name", "kind", "used", "bytes", "percent", "over")
 _OF_MAIN = 256  # bytes of stack for the caller of the model
 _MOST_LIMITS = 4  # limits of RAM to tile for, and sets of memories, per kind of code
-_FLOAT, _PART = "float32", 0.75  # int8 instead of float32
+_FLOAT, _PART = "float32", 0.75  # saved by int8, which keeps one of four bytes
 _SECONDS = 120.0
 
 

@@ -50,7 +50,7 @@ class ModelInterface:
     run: str  # function that runs the module
     reset: str  # function that resets the states of the module
     nbytes: int  # of all buffers outside the workspace
-    is_mapped: bool  # whether they are in the module's workspace instead of their own arrays
+    is_mapped: bool  # whether they are in the module's workspace instead of separate arrays
     keeps_state: bool  # whether it keeps states between runs
 
 

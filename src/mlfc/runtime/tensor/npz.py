@@ -38,7 +38,7 @@ def read_npz(path: str | os.PathLike[str], infos: Sequence[TensorInfo]) -> dict[
     """Read the inputs of a model.
 
     A sequence ``s`` is stored as the arrays ``s.0``, ``s.1``, ...; an empty one has no arrays. An optional without a
-    value is omitted. An optional sequence without a value is omitted too, so an empty one cannot be represented.
+    value is omitted. An optional sequence without a value is omitted too, so an empty one cannot be stored.
 
     Keys are tensor names; ``arr_0``, ``arr_1``, ..., which ``numpy.savez`` writes for unnamed arrays, bind by position.
     Arrays of another dtype or shape are rejected by their headers: their data is never read. Raises InputError or

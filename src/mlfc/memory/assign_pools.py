@@ -116,7 +116,7 @@ def _moved(program: Program) -> dict[Key, int]:
 
 
 def _joined(program: Program, filled: Sequence[_Filling]) -> Plan:
-    """Return one plan of pools that lie one after the other."""
+    """Return one plan of consecutive pools."""
     spans: list[PoolSpan] = []
     offsets: dict[Value, int] = {}
     scratch = [0] * len(program.calls)

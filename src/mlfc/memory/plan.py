@@ -119,7 +119,7 @@ class Storage:
     # whether it exists from the start of a part of the run; otherwise it is allocated anew for each value
     is_lasting: bool = True
     last: int = -1  # the instruction after which it is freed
-    # the instruction where the part of the run begins in which it is used: 0, or a label behind `BranchOnSymbols`
+    # first instruction of the part of the run that uses it: 0, or a label after `BranchOnSymbols`
     part: int = 0
     device: str | None = None  # its kind of device; None for the host
 
@@ -137,7 +137,7 @@ class Plan(Displayed):
     live: tuple[int, ...]  # live bytes during each call, scratch included
     peak_call: int | None  # index of the first call with the most live bytes; None for a program without calls
     inplace: tuple[Value | None, ...]  # for each call, the input whose place its output takes, element by element
-    # for each call, the inputs of which its output takes a part of the bytes while it runs
+    # for each call, the inputs that its output partially overwrites while it runs
     aliased_inputs: tuple[tuple[Value, ...], ...]
     # the pools that the arena consists of, one after the other; empty for one array with the default name
     spans: tuple[PoolSpan, ...] = ()
@@ -187,4 +187,4 @@ class Plan(Displayed):
 
 
 NO_PLAN = Plan(0, 0, 1, {}, (), (), None, (), ())
-"""The plan of code whose caller provides all memory."""
+"""Plan of code whose caller provides all memory."""

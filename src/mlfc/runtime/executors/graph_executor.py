@@ -398,7 +398,7 @@ class GraphExecutor(Displayed):
 
 
 def _functions(graph: Graph, lib: Module) -> list[Function | None]:
-    """Look up each node's function, once; one error names every missing one."""
+    """Look up each node's function once; raise one error that names all missing functions."""
     names = dict.fromkeys(node.function for node in graph.nodes if node.function and node.function not in (NOP, COPY))
     missing = [name for name in names if not lib.implements_function(name, query_imports=True)]
     if missing:

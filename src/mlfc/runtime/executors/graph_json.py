@@ -77,7 +77,7 @@ class Graph:
     arg_nodes: tuple[int, ...]  # the nodes of inputs and parameters
     heads: tuple[int, ...]  # the entries of the model's outputs
     entries: tuple[TensorEntry, ...]
-    # the entries of arguments that nodes write, too: what the model keeps from one run to the next
+    # the entries of arguments that nodes also write: the states of the model
     kept: frozenset[int] = frozenset()
 
     @property
@@ -271,7 +271,7 @@ class _GraphReader:
         return tuple(self._entry(index, columns) for index in range(count))
 
     def _kept(self, attribute: Any, arguments: list[int], nodes: tuple[GraphNode, ...]) -> frozenset[int]:
-        """Return the entries of the states, which an attribute lists by the numbers of their nodes."""
+        """Return the entries of the states, which an attribute lists by node index."""
         where = f"attrs.{_STATES}"
         numbers = [] if attribute is None else self.of(list, attribute[1], where)
         for number in numbers:

@@ -41,11 +41,11 @@ class OperatorTime(Displayed):
     function: str  # the generated C function
     nodes: tuple[str, ...]  # of the original model
     macs: int  # multiply-accumulates
-    nanoseconds: float  # the median over the runs, with some 20 to 50 ns for reading the clock
+    nanoseconds: float  # median over the runs, including 20 to 50 ns for reading the clock
     share: float  # of the time of all operators together, 0 to 1
     nbytes: int | None = None  # of all tensors that it reads and writes
-    tensors: tuple[str, ...] = ()  # the types of what it reads, then of what it writes
-    threads: tuple[float, ...] = ()  # the medians of what each thread worked for it, the caller's first
+    tensors: tuple[str, ...] = ()  # types of the tensors that it reads, then of those that it writes
+    threads: tuple[float, ...] = ()  # median working time of each thread, the caller's first
 
     @property
     def gmacs_per_second(self) -> float | None:

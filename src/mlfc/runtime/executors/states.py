@@ -120,7 +120,7 @@ class OwnStates:
 class StaticStates(OwnStates):
     """States in a static array of code that several loaded models may share; each model keeps its own values.
 
-    `key` is the code's; `lock` is held while it runs, and must be while `take` is called.
+    `key` identifies the code; `lock` is held while it runs, and must be held while `take` is called.
     """
 
     _owners: dict[tuple[str, str], weakref.ref[StaticStates]] = {}  # noqa: RUF012  (shared by all models)

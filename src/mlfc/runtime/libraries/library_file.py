@@ -40,7 +40,7 @@ class LibraryFile:
 
     place: str  # its name in messages
     image: ElfImage | None  # None for other formats than ELF, of which the system's loader checks more
-    # of its models by mlfc; None for other formats, whose description is read once they are loaded
+    # mlfc's description of its models; None for other formats, whose description is read after loading
     description: Mapping[str, ModuleInterface] | None
 
     def tree(self) -> Callable[[Module], Module] | None:

@@ -25,7 +25,7 @@ extents: dict[str, Extent] = {}
 TVM's classic stream stores bodies without their lengths, so its readers must know these kinds.
 """
 _TVM_KINDS = "mlfc.runtime.modules.tvm_kinds"
-# kinds that come with mlfc are imported when a file holds one
+# kinds of mlfc are imported when a file contains one
 _BUILT_IN = {
     "onnxruntime": "mlfc.runtime.modules.onnxruntime_module",
     "mlfc.vm": "mlfc.runtime.executors.vm.vm_module",

@@ -121,7 +121,7 @@ class Module(Displayed):
         return None
 
     def implements_function(self, name: str, query_imports: bool = False) -> bool:
-        """Return whether there is such a function, here or, if asked, in the imports."""
+        """Return whether a function exists, here or, with `query_imports`, in the imports."""
         return self._lookup(name, query_imports) is not None
 
     def get_function(self, name: str, query_imports: bool = False) -> Function:
@@ -198,7 +198,7 @@ class OpaqueModule(Module):
         return self._data
 
     def get_function(self, name: str, query_imports: bool = False) -> Function:
-        """Return a function of an import; else raise OptionError, which names the missing loader."""
+        """Return a function of an import; otherwise raise OptionError with the missing loader."""
         function = self._lookup(name, query_imports)
         if function is None:
             raise OptionError(

@@ -187,7 +187,7 @@ def counts(number: object, many: int) -> bool:
 
 
 def require_readable(array: Array) -> Array:
-    """Return the array itself if generated code can read it in place, else a copy."""
+    """Return the array itself if generated code can read it in place, otherwise a copy."""
     if array.flags.c_contiguous and array.flags.aligned:  # fast path: numpy takes a microsecond for this check
         return array
     return np.require(array, requirements=["C_CONTIGUOUS", "ALIGNED"])

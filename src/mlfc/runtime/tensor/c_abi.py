@@ -208,7 +208,7 @@ class _ForeignTensorOwner:
 
 
 def to_capsule(described: Described, *, versioned: bool) -> Any:
-    """Return a capsule of memory for `from_dlpack` of any library; `versioned` if that knows DLPack 1.
+    """Return a capsule of memory for `from_dlpack` of any library; `versioned` if the consumer supports DLPack 1.
 
     Raises ExchangeError for read-only memory that the capsule could not mark as such.
     """

@@ -169,7 +169,7 @@ int main(void) {{
 def test_faults_are_said_with_their_place(fault: str, name: str, tmp_path: Path) -> None:
     board = need_board(name)
     misbehaving(tmp_path, board, fault)
-    with pytest.raises(RunError, match=r"took a fault.*exception 0x[0-9a-f]{8} at 0x([0-9a-f]{8})") as caught:
+    with pytest.raises(RunError, match=r"the core faulted.*exception 0x[0-9a-f]{8} at 0x([0-9a-f]{8})") as caught:
         emulate(tmp_path, board, 60)
     address = int(str(caught.value).rpartition("at 0x")[2][:8], 16)
     assert board.flash.origin <= address < board.flash.origin + 0x10000
@@ -188,7 +188,7 @@ def test_hangs_are_said(name: str, tmp_path: Path) -> None:
 def test_firmware_that_starts_again_is_stopped(name: str, tmp_path: Path) -> None:
     board = need_board(name)
     misbehaving(tmp_path, board, "restart")
-    with pytest.raises(RunError, match="started again or ended before it reported"):
+    with pytest.raises(RunError, match="reset or exited before it reported"):
         emulate(tmp_path, board, 60)
 
 
@@ -196,7 +196,7 @@ def test_firmware_that_starts_again_is_stopped(name: str, tmp_path: Path) -> Non
 def test_faults_of_a_stack_outside_its_memory_are_said(name: str, tmp_path: Path) -> None:
     board = need_board(name)
     misbehaving(tmp_path, board, "stack outside")
-    with pytest.raises(RunError, match=r"took a fault.*exception|signal 6 ended it.*Lockup"):
+    with pytest.raises(RunError, match=r"the core faulted.*exception|signal 6 ended it.*Lockup"):
         emulate(tmp_path, board, 60)
 
 
@@ -208,7 +208,7 @@ def test_a_stack_that_runs_out_is_said(name: str, executor: str, models: Path) -
     # the same graph runtime as in test_graph_firmware.py, so it is built once
     cflags = GRAPH_FLAGS if executor == "graph" else "-O1"
     made = emulated_factory(factory, replace(board, stack_bytes=256), cflags=cflags)
-    with pytest.raises(RunError, match="stack ran out"):
+    with pytest.raises(RunError, match="stack overflowed"):
         made.measure(seeded_inputs(made.inputs, 0))
 
 

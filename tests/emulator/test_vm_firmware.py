@@ -104,7 +104,7 @@ def test_templates_for_static_models_alone_say_so(template: str, board: str, arc
 
 
 def test_firmware_without_bounds_says_how_to_get_them(unbounded: Path, tmp_path: Path) -> None:
-    said = r"has no bound, and firmware has no heap.*--shape x=batch:1\.\.8,8"
+    said = r"is unbounded, and firmware has no heap.*--shape x=batch:1\.\.8,8"
     with pytest.raises(OptionError, match=said):
         generate_project("makefile", unbounded, tmp_path / "project", {"board": BOARD, "project_type": "selftest"})
     with pytest.raises(OptionError, match=said):

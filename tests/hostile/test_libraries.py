@@ -187,7 +187,7 @@ DAMAGES: dict[str, tuple[Callable[[Damage], object], str]] = {
     "no way to find symbols": (lambda d: d.forget_hashes(), "no hash table"),
     "a blob that is not there": (lambda d: d.move(BLOB, 1 << 45), "not in the file"),
     "a description that is nowhere": (lambda d: d.move(RODATA, 1 << 45), f"{RODATA} is not in the file"),
-    "a text that does not end": (lambda d: d.write(d.symbol(RODATA) + 16, "Q", 3), "does not end"),
+    "a text that does not end": (lambda d: d.write(d.symbol(RODATA) + 16, "Q", 3), "is not terminated"),
     "no table at all": (lambda d: d.segment(elf_image.DYNAMIC, 40, 0), "does not end"),
     "a table that does not end": (lambda d: d.segment(elf_image.DYNAMIC, 40, 32), "does not end"),
 }  # fmt: skip

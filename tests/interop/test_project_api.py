@@ -295,7 +295,7 @@ def test_options_that_do_not_exist_are_refused(connect: Any, archive: Path, gene
     assert (error["code"], error["message"]) == (-32000, "ValueError")
     assert "Option 'speed' is invalid" in error["data"]["text"]
     assert list(tmp_path.iterdir()) == []
-    assert "is there already" in client.error("generate_project", **{**params, "project_dir": str(tmp_path)})["message"]
+    assert "already exists" in client.error("generate_project", **{**params, "project_dir": str(tmp_path)})["message"]
     project = connect(generated)
     assert project.error("build", options={"speed": 11})["message"] == "ValueError"
     assert "generated one" in project.error("generate_project", **params)["message"]

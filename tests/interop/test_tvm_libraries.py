@@ -168,7 +168,7 @@ def test_constants_and_workspaces_are_given_as_tables_ask(tmp_path: Path) -> Non
         (("1L /* version*/", "2L /* version*/"), "expected version 1, got 2"),
         (("1L /* num_inputs*/", "99999999L /* num_inputs*/"), "at most 65,536 inputs, got 99,999,999"),
         (("{5L}", "{-5L}"), "a workspace has an impossible size"),
-        (("(void*) &kTvmgenMetadata", "NULL"), "there are none at the address that the code returns"),
+        (("(void*) &kTvmgenMetadata", "NULL"), "the code returned an invalid address"),
         (("\\x3f\\xa1", "\\x3f\\xa2"), "a constant of its tables.*a tensor must start with the number"),
     ],
 )

@@ -172,7 +172,7 @@ def test_models_read_what_is_only_to_be_read_and_write_nothing_there(library: Li
     library["hello"](data, out)
     assert out[0, 0] == SINE[1]
     out.flags.writeable = False
-    with pytest.raises(InputError, match=r"^hello: argument 1 is an array that is only to be read"):
+    with pytest.raises(InputError, match=r"^hello: argument 1 is a read-only array"):
         library["hello"](data, out)
 
 

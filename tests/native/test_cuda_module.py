@@ -112,9 +112,9 @@ def test_threads_keep_the_device_that_they_work_with(stand_in: dict[str, str]) -
     ("fault", "there", "message"),
     [
         ("cuInit=100", False, "CUDA does not start: CUDA_ERROR_NO_DEVICE. Install NVIDIA's driver"),
-        ("cuInit=803", False, "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH. Start the machine again"),
-        ("cuDeviceGetCount=100", False, "CUDA has no device here. Install NVIDIA's driver"),
-        ("cuDevicePrimaryCtxRetain=46", False, "CUDA_ERROR_DEVICE_UNAVAILABLE. Another process has the device"),
+        ("cuInit=803", False, "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH. Reboot the machine"),
+        ("cuDeviceGetCount=100", False, "no CUDA device was found. Install NVIDIA's driver"),
+        ("cuDevicePrimaryCtxRetain=46", False, "CUDA_ERROR_DEVICE_UNAVAILABLE. Another process has exclusive use"),
         ("cuMemAlloc=2", True, "allocating 400 bytes: CUDA_ERROR_OUT_OF_MEMORY. The device is out of memory"),
         ("cuModuleLoadDataEx=222", True, "loading the kernels twice: CUDA_ERROR_UNSUPPORTED_PTX_VERSION. Update"),
         ("cuModuleLoadDataEx=209", True, 'NO_BINARY_FOR_GPU. Compile for this GPU: --target "cuda -arch=sm_90"'),

@@ -128,11 +128,11 @@ def test_executors_do_not_share_memory(divided: Factory, expected: list[np.ndarr
 
 def test_devices_that_are_not_the_models_are_refused(divided: Factory, device: mlfc.runtime.Device) -> None:
     graph_json, lib, _ = divided
-    with pytest.raises(RunError, match=r"tensors on opencl, and is given cpu\(0\) alone"):
+    with pytest.raises(RunError, match=r"tensors on opencl, got only cpu\(0\)"):
         GraphExecutor(graph_json, lib, mlfc.cpu(0))
     with pytest.raises(RunError, match=r"runs on the CPU and opencl, not on cuda\(0\)"):
         GraphExecutor(graph_json, lib, [mlfc.cuda(0), mlfc.cpu(0)])
-    with pytest.raises(RunError, match="one device of a kind"):
+    with pytest.raises(RunError, match="one device per kind"):
         GraphExecutor(graph_json, lib, [device, mlfc.opencl(1)])
     with pytest.raises(DeviceError, match=r"unknown device opencl\(99\)"):
         divided["default"](mlfc.opencl(99))

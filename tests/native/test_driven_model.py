@@ -138,7 +138,7 @@ def test_modules_for_other_executors_are_refused(shared: Path, models: Path) -> 
 
 def test_boards_without_a_driver_are_refused(factory: Factory) -> None:
     source = graph_of_factory(factory)
-    with pytest.raises(OptionError, match="'nucleo_l4r5zi' cannot be driven by a host: there is no driver"):
+    with pytest.raises(OptionError, match="'nucleo_l4r5zi' cannot be driven by a host: its serial port has no driver"):
         host_driven_firmware(source, find_board("nucleo_l4r5zi"))
 
 

@@ -47,11 +47,11 @@ def test_a_fault_names_its_argument(factory: Any, fault: str) -> None:
 
 @pytest.mark.parametrize("device", ["cpu", None, 1, ["cpu"]])
 def test_what_is_no_device_is_said(factory: Any, device: Any) -> None:
-    with pytest.raises(InputError, match=r"a device is expected, not .*Give mlfc.cpu\(0\)"):
+    with pytest.raises(InputError, match=r"expected a device, got .*Give mlfc.cpu\(0\)"):
         factory["default"](device)
 
 
 def test_a_graph_executor_wants_devices_too(models: Path) -> None:
     factory = imported(models / "hello_world_int8.tflite", "hello", executor="graph")
-    with pytest.raises(InputError, match="a device is expected, not 'cpu', a str"):
+    with pytest.raises(InputError, match="expected a device, got 'cpu', a str"):
         mlfc.runtime.GraphExecutor(factory.graph_json, factory.lib, "cpu")  # type: ignore[arg-type]

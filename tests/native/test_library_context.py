@@ -271,7 +271,7 @@ def test_code_without_a_runtime_gets_one(bare: LibraryModule) -> None:
         bare["memory"](1 << 62)
     assert bare["parallel"](0) == 101
     assert bare["parallel"](1) == 101
-    with pytest.raises(RunError, match="tasks that run one after the other cannot wait"):
+    with pytest.raises(RunError, match="sequential tasks cannot wait"):
         bare["parallel"](3)
 
 

@@ -207,7 +207,7 @@ def test_memory_that_is_not_there_is_refused(api: DeviceApi) -> None:
         with pytest.raises(InputError, match="was not allocated on this device"):
             use()
     module = module_of(SIZES, "sizes", ("handle",))
-    with pytest.raises(DeviceError, match=rf"sizes: argument 0 is {handle:#x}, no memory of opencl\(0\)"):
+    with pytest.raises(DeviceError, match=rf"sizes: argument 0 is {handle:#x}, not memory of opencl\(0\)"):
         module["sizes"](handle, 1)
 
 
@@ -332,7 +332,7 @@ def test_pocl_without_a_linker_is_not_there(api: DeviceApi, tmp_path: Path) -> N
         [sys.executable, "-c", code], capture_output=True, text=True, check=False,
         env={**os.environ, "PATH": str(tmp_path)},
     )  # fmt: skip
-    assert "ld is not on the PATH, without which PoCL ends the process" in done.stdout, done.stdout + done.stderr
+    assert "ld is not on the PATH, without which PoCL aborts the process" in done.stdout, done.stdout + done.stderr
     assert "apt-get install binutils" in done.stdout
 
 

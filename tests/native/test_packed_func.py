@@ -141,7 +141,7 @@ def test_what_is_only_to_be_read_stays_as_it_is(library: LibraryModule) -> None:
     text = bytes(12)
     for array in (np.frombuffer(text, np.float32), np.zeros(3, bool)):
         array.flags.writeable = False
-        with pytest.raises(InputError, match=r"^twice: argument 0 is an array that is only to be read"):
+        with pytest.raises(InputError, match=r"^twice: argument 0 is a read-only array"):
             library["twice"](array)
     assert text == bytes(12)
 

@@ -131,5 +131,5 @@ def test_what_cannot_be_restored_says_so(tmp_path: Path) -> None:
     loaded = mlfc.load(path)
     path.unlink()
     for way in WAYS.values():
-        with pytest.raises(InputError, match="has changed, or is gone"):
+        with pytest.raises(InputError, match="was changed or removed"):
             way(loaded)

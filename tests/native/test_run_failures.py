@@ -110,10 +110,10 @@ def parts(*rows: tuple[int, int], nbytes: int = 64, index: int | None = None) ->
 
 FITTING = floats(2, 4, 3)
 CASES: list[tuple[str, list[Any], dict[str, Any], Code, tuple[int, ...], type[MlfcError], str]] = [
-    ("keeping", [floats(1, 3)], {}, Code.STATE, (12,), RunError, "keeps 12 bytes of state, and has no memory"),
+    ("keeping", [floats(1, 3)], {}, Code.STATE, (12,), RunError, "has 12 bytes of state, but got no memory"),
     ("doubled", [np.ones((2, 4, 3))], {}, Code.BAD_INPUT, (0, -1, 11), InputError, "x: .* dtype float32, got float64"),
     ("doubled", [floats(2, 4)], {}, Code.BAD_INPUT, (0, -2, 2), InputError, "x: expected input of 3 dimensions, got 2"),
-    ("doubled", [FITTING], {"skew": 4}, Code.BAD_INPUT, (0, -3), InputError, "does not begin at a multiple of 64"),
+    ("doubled", [FITTING], {"skew": 4}, Code.BAD_INPUT, (0, -3), InputError, "is not aligned to 64"),
     ("doubled", [floats(2, 4, 2)], {}, Code.BAD_INPUT, (0, 2, 2), InputError, "x: .* extent 3 on axis 2, got 2"),
     ("doubled", [floats(10, 20, 3)], {}, Code.BAD_INPUT, (0, 0, 10), InputError, r"'n' \(1 to 9, .* axis 0, got 10"),
     ("doubled", [floats(2, 5, 3)], {}, Code.EQUAL, (5, 4), InputError, "x, axis 1, a multiple of 2: .* 5 and 4"),
@@ -125,24 +125,24 @@ CASES: list[tuple[str, list[Any], dict[str, Any], Code, tuple[int, ...], type[Ml
     ("difference", [np.int64(101), np.int64(3)], {}, Code.RANGE, (101, 0, 100), InputError, "a: expected 0 to 100"),
     ("quotient", [np.int64(2), np.int64(0)], {}, Code.DIVISION, (2,), RunError, "2 is divided by zero"),
     ("filled", [np.int64([MOST] * 3)], {}, Code.OVERFLOW, (MOST * MOST, 1 << 31), RunError, "does not fit in an"),
-    ("negated", [np.ones((MOST - 9, 0), np.float32)], {}, Code.KERNEL, (-1,), RunError, "the kernel refused"),
+    ("negated", [np.ones((MOST - 9, 0), np.float32)], {}, Code.KERNEL, (-1,), RunError, "the kernel rejected"),
     ("filled", [np.int64([4, 4, 4])], {"memory_limit": 255}, Code.MEMORY, (256, 255), LimitError, "Raise memory_limit"),
-    ("filled", [np.int64([4, 4, 4])], {"allocations": 1}, Code.ALLOCATE, (256,), RunError, "no memory for 256 bytes"),
+    ("filled", [np.int64([4, 4, 4])], {"allocations": 1}, Code.ALLOCATE, (256,), RunError, "of memory for 256 bytes"),
     ("filled", [np.int64([4, 4, 4])], {"has_heap": False}, Code.WORK, (128,), RunError, "it must have 128 bytes"),
-    ("filled", [np.int64([4, 4, 4])], {"has_heap": False, "work": 128}, Code.ALLOCATE, (256,), RunError, "no memory"),
-    ("filled", [np.int64([9999, 9999, 1])], {}, Code.ALLOCATE, (399920004,), RunError, "no memory for 399,920,004"),
+    ("filled", [np.int64([4, 4, 4])], {"has_heap": False, "work": 128}, Code.ALLOCATE, (256,), RunError, "of memory"),
+    ("filled", [np.int64([9999, 9999, 1])], {}, Code.ALLOCATE, (399920004,), RunError, "of memory for 399,920,004"),
     ("tiled", [floats(1000000)], {}, Code.SIZE, (10**12,), RunError, "too large: .* is 1000000000000"),
-    ("picked", parts((2, 2), index=1), {}, Code.INDEX, (1, 1), RunError, "in a list of 1 tensors, got 1"),
-    ("picked", parts((2, 2), index=-2), {}, Code.INDEX, (-2, 1), RunError, "in a list of 1 tensors, got -2"),
+    ("picked", parts((2, 2), index=1), {}, Code.INDEX, (1, 1), RunError, "into a list of 1 tensors, got 1"),
+    ("picked", parts((2, 2), index=-2), {}, Code.INDEX, (-2, 1), RunError, "into a list of 1 tensors, got -2"),
     ("picked", parts((9, 2), index=0), {}, Code.ELEMENT, (72, 64), RunError, "72 bytes exceed the 64"),
-    ("picked", parts((-1, 2), index=0), {}, Code.NEGATIVE, (-1,), RunError, "expected an extent or size, got -1"),
+    ("picked", parts((-1, 2), index=0), {}, Code.NEGATIVE, (-1,), RunError, "expected a non-negative size, got -1"),
     ("picked", parts((2, 3), index=0), {}, Code.EQUAL, (3, 2), InputError, "tensors of s: .* 3 and 2"),
     ("picked", parts((1 << 62, 2), index=0), {}, Code.SIZE, (1 << 62,), RunError, "too large"),
     ("joined", parts(), {}, Code.FAILED, (), RunError, "the sequence is empty: the model ended the run"),
     ("again", [np.int64(5), floats(2, 3)], {"turn_limit": 4}, Code.TURNS, (4,), LimitError, "exceeds 4 iterations"),
     ("of_runtime", [floats(2, 3, 8)], {}, Code.PACKED, (-1,), RunError, "the packed function failed"),
     ("of_runtime", [floats(2, 3, 8)], {"packed": lambda *_: 1}, Code.PACKED, (-1,), RunError, "the packed function"),
-    ("of_device", [floats(2, 64, 64)], {}, Code.DEVICE, (4,), DeviceError, "no device of type 4"),
+    ("of_device", [floats(2, 64, 64)], {}, Code.DEVICE, (4,), DeviceError, "requires a device of type 4"),
 ]  # fmt: skip
 
 
@@ -248,6 +248,6 @@ def test_a_work_area_that_is_not_available_is_an_error(monkeypatch: pytest.Monke
     model = load_factory(made("doubled", "llvm"))
     with monkeypatch.context() as patched:
         patched.setattr(np, "empty", none)
-        with pytest.raises(RunError, match="no memory for 1,944 bytes"):
+        with pytest.raises(RunError, match="of memory for 1,944 bytes"):
             model.run(FITTING)
     assert model.run(FITTING)["y"].shape == FITTING.shape

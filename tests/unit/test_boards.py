@@ -49,9 +49,9 @@ def test_a_file_of_ones_own_is_a_board(tmp_path: Path) -> None:
     ("old", "new", "message"),
     [
         ('kind = "ram"', 'kind = "tape"', "tape"),
-        ('kind = "ram"', 'kind = "flash"', "no region of the kind ram"),
+        ('kind = "ram"', 'kind = "flash"', "a region of the kind ram is missing"),
         ("origin = 0x20000000", "origin = 0x00000010", "overlap"),
-        ("origin = 0x20000000", "origin = 0xfff00000", "'ram' reaches beyond addresses of 32 bits"),
+        ("origin = 0x20000000", "origin = 0xfff00000", "'ram' exceeds 32-bit addresses"),
         ("bytes = 0x00400000", "bytes = 0", "0 is less than"),
         ("stack_bytes = 65536", "stack_bytes = 4194304", "4,194,304 bytes leaves nothing of the region 'ram'"),
         ('kind = "ram"', 'kind = "ram"\ndefault = true', "two regions of the kind ram are the default"),

@@ -36,8 +36,8 @@ def test_outputs_of_another_size_are_refused(nbytes: int, tmp_path: Path) -> Non
 
 def test_every_end_has_its_words() -> None:
     assert "signal 11 ended it" in failure(-11, "")
-    assert "started again" in failure(0, "")
-    assert "started again" in failure(None, "")
+    assert "it reset" in failure(0, "")
+    assert "it reset" in failure(None, "")
     assert failure(70, "exception 0x00000003").endswith("(exception 0x00000003)")
     assert len(failure(9, "x" * 10_000)) < 500
 

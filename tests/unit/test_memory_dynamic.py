@@ -54,7 +54,7 @@ def test_values_that_a_loop_reads_live_to_its_end() -> None:
     assert plan.size == 3 * 32 * 4 * 4  # as large as the bounds of `rows` allow; all values are live in the loop
     memory.prove(program, plan)
     late = {**plan.offsets, values["late"]: plan.offsets[values["kept"]]}
-    with pytest.raises(InternalError, match="may not"):
+    with pytest.raises(InternalError, match="not allowed"):
         memory.prove(program, replace(plan, offsets=late))
 
 

@@ -174,7 +174,7 @@ def test_a_planted_fault_of_pools_is_found():
     plan = memory.assign_pools(program, pools)
     assert [span.nbytes for span in plan.spans] == [64, 64]
     across = replace(plan, offsets={a: 32, b: plan.offset(b)})
-    with pytest.raises(InternalError, match="'a' does not lie within the pool 'one'"):
+    with pytest.raises(InternalError, match="'a' is not within the pool 'one'"):
         memory.prove_pools(program, across, pools)
     with pytest.raises(InternalError, match="the pool 'one' has 64 bytes of 63"):
         memory.prove_pools(program, plan, [Pool("one", 63), Pool("two")])

@@ -253,7 +253,7 @@ def test_pools_that_no_memory_is_named_after_are_told(details: ModuleInfo) -> No
     pools = (PoolInfo("dtcm", 8, 0, 0), PoolInfo("dctm", 16, 8, 0))
     rows = plan_table(replace(details, pools=pools), find_board("stm32h743")).rows
     found = {row.region: row.note for row in rows if row.what == WORKSPACE}
-    assert found == {"dtcm": "", "axi_sram": "the pool dctm, after which no memory is named"}
+    assert found == {"dtcm": "", "axi_sram": "the pool dctm, which is not a memory of the board"}
 
 
 def test_smaller_code_is_offered_where_it_may_help(details: ModuleInfo) -> None:

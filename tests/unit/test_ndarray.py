@@ -52,14 +52,14 @@ def test_copies_must_fit() -> None:
         target.copyfrom(X.astype(np.float64))
     locked = X.copy()
     locked.flags.writeable = False
-    with pytest.raises(InputError, match="only to be read"):
+    with pytest.raises(InputError, match="read-only"):
         target.copyto(from_dlpack(locked))
     with pytest.raises(InputError, match=r"invalid tensor shape \[2, -1\]"):
         empty((2, -1))
-    with pytest.raises(InputError, match="tuple of whole numbers, not 3"):
+    with pytest.raises(InputError, match="tuple of integers, got 3"):
         empty(3)  # type: ignore[arg-type]
     for make in (lambda: empty((1,), "int8", "cpu"), lambda: array([1.0], "float32")):  # type: ignore[arg-type]
-        with pytest.raises(InputError, match="a device is expected, not '"):
+        with pytest.raises(InputError, match="expected a device, got '"):
             make()
     with pytest.raises(InputError, match="dtype 'float31' is not known"):
         empty((2,), "float31")
@@ -96,7 +96,7 @@ def test_elements_below_a_byte_say_that_they_are_padded() -> None:
     taken = from_dlpack(Holder())
     assert (taken.dtype, taken.shape) == ("int4", (3,))
     np.testing.assert_array_equal(taken.numpy(), made.numpy())
-    with pytest.raises(ExchangeError, match="lie in a byte each"):
+    with pytest.raises(ExchangeError, match="take a byte each"):
         made.__dlpack__()
 
 
@@ -171,7 +171,7 @@ def test_what_is_only_to_be_read_stays_so() -> None:
     assert shares(taken, locked)
     assert not taken.flags.writeable
     # the older form has no read-only flag
-    with pytest.raises(ExchangeError, match="only to be read") as caught:
+    with pytest.raises(ExchangeError, match="read-only") as caught:
         made.__dlpack__()
     assert isinstance(caught.value, BufferError)
 
@@ -225,7 +225,7 @@ def test_a_capsule_is_taken_once() -> None:
 def test_devices_and_streams_are_looked_at() -> None:
     made = array(X)
     assert made.__dlpack_device__() == (1, 0)
-    with pytest.raises(ExchangeError, match="know no streams"):
+    with pytest.raises(ExchangeError, match="do not support streams"):
         made.__dlpack__(stream=1)
     with pytest.raises(ExchangeError, match=r"on cpu\(0\) is not on cuda\(0\)"):
         made.__dlpack__(dl_device=(2, 0))

@@ -54,7 +54,7 @@ FAULTS = {
     "answers_a_bare_error": (
         "requests.readline(); answer({'id': 1, 'error': 7})",
         errors.MalformedReplyError,
-        "has a message",
+        "must have a message",
     ),
     "answers_another": (
         "requests.readline(); answer({'jsonrpc': '2.0', 'id': 7, 'result': 1})",
@@ -170,7 +170,7 @@ def test_an_error_without_end_is_cut(tmp_path: Path) -> None:
 
 
 def test_projects_and_templates_are_told_apart(tmp_path: Path) -> None:
-    with pytest.raises(errors.ProjectAPIServerNotFoundError, match=r"no microtvm_api_server\.py"):
+    with pytest.raises(errors.ProjectAPIServerNotFoundError, match=r"microtvm_api_server\.py does not exist"):
         GeneratedProject(tmp_path)
     with pytest.raises(errors.NotATemplateProjectError):
         TemplateProject(server(tmp_path, "reply(json.loads(requests.readline()), INFO)"))
@@ -210,7 +210,7 @@ def test_servers_of_others_are_driven_in_the_protocols_words(tmp_path: Path) -> 
         # such a server returns exactly the requested number of bytes, so the client reads streams byte by byte
         assert line.read(100, 3.5) == b"\xfe"
         line.write(b"\xfe", None)
-        with pytest.raises(errors.TransportClosedError, match="0 bytes came"):
+        with pytest.raises(errors.TransportClosedError, match="0 bytes arrived"):
             line.read(100, 1.0)
         line.close()
 

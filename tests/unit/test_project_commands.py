@@ -84,7 +84,7 @@ def test_options_of_the_build_have_their_types(made: Path, option: str, argument
 
 @pytest.mark.parametrize(
     ("option", "message"),
-    [("verbose=maybe", "true or false"), ("stack_bytes=many", "an integer"), ("stack_bytes=-1", "not less than 0")],
+    [("verbose=maybe", "true or false"), ("stack_bytes=many", "an integer"), ("stack_bytes=-1", "at least 0")],
 )
 def test_options_of_the_build_of_another_type_are_refused(made: Path, option: str, message: str) -> None:
     result = mlfc("project", "build", "made", "--option", option, cwd=made)

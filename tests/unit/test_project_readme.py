@@ -58,5 +58,5 @@ def test_firmware_that_needs_files_or_a_debugger_says_so(
     ("board", "instead"), [("rp2040", "zephyr or arduino"), ("esp32c3", "zephyr or arduino or esp_idf")]
 )
 def test_boards_with_a_loader_name_the_templates_that_serve_them(board: str, instead: str, tmp_path: Path) -> None:
-    with pytest.raises(OptionError, match=f"loader starts it; take the template {instead}$"):
+    with pytest.raises(OptionError, match=f"loader starts it; use the template {instead}$"):
         generate_project("makefile", DIGITS, tmp_path / "made", {"board": board, "project_type": "standalone"})

@@ -177,11 +177,11 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "unknown_option": ({"speed": "11"}, "Option 'speed' is invalid. Use --list-options"),
     "unknown_module": ({"module": "other"}, "other"),
     "no_vectors": ({"project_type": "selftest"}, "no test vectors.*--test-vectors"),
-    "make_in_an_option": ({"cflags": "$(shell touch made)"}, "characters that make or CMake"),
-    "a_number_that_is_none": ({"stack_bytes": "many"}, "'many' of the option 'stack_bytes'.*an integer"),
-    "a_number_below_all": ({"stack_bytes": "-8"}, "'-8' of the option 'stack_bytes'.*not less than 0"),
+    "make_in_an_option": ({"cflags": "$(shell touch made)"}, "characters that are special to make or CMake"),
+    "a_number_that_is_none": ({"stack_bytes": "many"}, "'many' of option 'stack_bytes'.*an integer"),
+    "a_number_below_all": ({"stack_bytes": "-8"}, "'-8' of option 'stack_bytes'.*at least 0"),
     "a_huge_number": ({"stack_bytes": "9" * 5000}, "an integer"),
-    "neither_true_nor_false": ({"trace": "maybe"}, "'maybe' of the option 'trace'.*true or false"),
+    "neither_true_nor_false": ({"trace": "maybe"}, "'maybe' of option 'trace'.*true or false"),
     "a_board_of_a_file_that_is_not_there": ({"board": "none.toml"}, "cannot read the board file"),
 }
 

@@ -113,7 +113,7 @@ def test_a_silent_device_is_asked_again_and_given_up() -> None:
 def test_a_device_that_says_something_else_is_told_from_a_silent_one() -> None:
     device = Device(lambda *_: None, Timeouts(0.05, 0.3, 60))
     device.say(b"another firmware, 1.0\r\n")
-    with pytest.raises(IoTimeoutError, match="the device sent 23 bytes, and none of them answers"):
+    with pytest.raises(IoTimeoutError, match="the device sent 23 bytes, but no reply"):
         request(device)
 
 
@@ -249,7 +249,7 @@ def test_another_version_of_the_protocol() -> None:
         (minrpc.packet(PacketCode.RETURN, b"\x01\0\0\0\x0b\0\0\0" + b"\xff" * 8), "cut off"),
         (minrpc.packet(PacketCode.RETURN, b"\x01\0\0\0\x07\0\0\0" + bytes(16) + b"\xff" * 16), "dimensions"),
         (minrpc.packet(PacketCode.RETURN, b"\x01\0\0\0\x0d\0\0\0" + bytes(8)), "type code 13"),
-        (minrpc.packet(PacketCode.RETURN, minrpc.packed_args([1]) + b"x"), "more bytes"),
+        (minrpc.packet(PacketCode.RETURN, minrpc.packed_args([1]) + b"x"), "extra bytes"),
         (minrpc.packet(PacketCode.RETURN, minrpc.packed_args([1, 2])), "2 values instead of one"),
     ],
 )

@@ -313,5 +313,5 @@ def test_a_graph_names_its_states() -> None:
 
 def test_an_executor_is_not_described_with_other_states() -> None:
     model = mlfc.compile(gru(), executor="graph", states=GRU_STATES)
-    with pytest.raises(InputError, match="the graph keeps 1 tensors between runs; it is described as keeping 2"):
+    with pytest.raises(InputError, match="the graph has 1 states; its description lists 2"):
         model.model.executor.keys_of_states(["a", "b"])  # type: ignore[attr-defined]

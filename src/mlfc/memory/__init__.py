@@ -1,4 +1,4 @@
-"""The memory plan: liveness, offsets in one arena, an independent proof, and the report."""
+"""Memory planning: liveness, offsets in one arena, an independent proof, and the report."""
 
 from __future__ import annotations
 

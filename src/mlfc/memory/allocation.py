@@ -1,7 +1,7 @@
-"""Giving offsets to blocks whose lives overlap: greedy placement in several orders, then a bounded search.
+"""Offset assignment for blocks with overlapping lifetimes: greedy placement in several orders, then a bounded search.
 
-Offsets of blocks with lifetimes are the dynamic storage allocation problem, which is NP-hard; on the graphs
-of real models one of the greedy orders nearly always meets the lower bound, and the search mends the rest.
+Offset assignment for blocks with lifetimes is the dynamic storage allocation problem, which is NP-hard. On the graphs
+of real models one of the greedy orders nearly always meets the lower bound; the search handles the rest.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ from mlfc.memory.liveness import LiveRange, OverlapDistances, live_bytes
 from mlfc.support.cost import spend
 
 Cluster = tuple[tuple[LiveRange, int], ...]
-"""Ranges that are placed together, each with its distance from where the cluster begins."""
+"""Ranges that are placed together, each with its distance from the start of the cluster."""
 
 Order = list[int]
 
-# The search ends when the arena meets the bound or this many placements of one block have been made.
+# The search ends when the arena meets the bound or after this many placements of single blocks.
 _SEARCH_WORK = 40_000
-# Neither does it begin, nor is another greedy order tried, once so many pairs of blocks have been looked at:
-# thousands of blocks that are live together have millions.
+# After this many visited pairs of blocks no search starts and no other greedy order is tried: thousands of blocks that
+# are live together have millions of pairs.
 _PAIR_WORK = 4_000_000
-# Of so many blocks and more there are more orders than the search tries.
+# This many blocks or more have more orders than the search tries.
 _MOST_TO_TRY_ALL = 9
-# What a pair counts for in the limit of the work on one model.
+# Cost of a pair in the work limit of one model.
 _PAIR_STEPS = 256
 
 
 @dataclass(frozen=True)
 class Allocation:
-    """Offsets of the clusters, by position, and the size of the arena that holds them."""
+    """Offsets of the clusters, by index, and the size of the arena."""
 
     offsets: tuple[int, ...]
     size: int
@@ -43,36 +43,36 @@ class Allocation:
 
 @dataclass(frozen=True, eq=False)
 class Allocator:
-    """A set of clusters to be placed."""
+    """A set of clusters to place."""
 
     clusters: Sequence[Cluster]
     num_calls: int
-    # which outputs may reach into the place of an input, and how far
+    # which outputs may overlap an input, and by how much
     distances: OverlapDistances = field(default_factory=dict)
 
     @cached_property
     def sizes(self) -> tuple[int, ...]:
-        """Bytes from the beginning of each cluster to its end."""
+        """Size of each cluster in bytes."""
         return tuple(max(shift + item.nbytes for item, shift in cluster) for cluster in self.clusters)
 
     @cached_property
     def alignments(self) -> tuple[int, ...]:
-        """The largest alignment that a range of each cluster asks for."""
+        """Largest alignment required by a range of each cluster."""
         return tuple(max(item.alignment for item, _ in cluster) for cluster in self.clusters)
 
     @cached_property
     def neighbours(self) -> tuple[tuple[tuple[int, int, int], ...], ...]:
-        """For each cluster: ``(other, own bytes, other's bytes)``, maxima over ranges that are live together.
+        """Conflicts of each cluster: ``(other, own bytes, other's bytes)``, maxima over ranges that are live together.
 
-        The own bytes are those that must end before the other cluster if this one starts before it, the other's those
-        that must end before this one if it starts first.
+        The own bytes must end before the other cluster starts if this cluster is placed below it; the other's bytes
+        must end before this cluster starts if the other is below.
         """
         found: list[list[tuple[int, int, int]]] = [[] for _ in self.clusters]
         spans = [(cluster[0][0].first, max(item.last for item, _ in cluster)) for cluster in self.clusters]
         firsts, lasts = sorted(first for first, _ in spans), sorted(last for _, last in spans)
         overlapping = sum(bisect_right(firsts, last) - bisect_left(lasts, first) - 1 for first, last in spans) // 2
         spend("steps", _PAIR_STEPS * overlapping)
-        # of ranges that are placed alone and share nothing, no more than their bytes matters
+        # for single ranges that share nothing, only their sizes matter
         alone = [0 if self.distances or len(cluster) > 1 else cluster[0][0].nbytes for cluster in self.clusters]
         for i, mine in enumerate(self.clusters):
             first, last = spans[i]
@@ -96,16 +96,16 @@ class Allocator:
         return tuple(tuple(items) for items in found)
 
     def _apart(self, a: tuple[LiveRange, int], b: tuple[LiveRange, int]) -> tuple[int, int]:
-        """Return how many bytes before the other cluster each must begin, for two ranges that are live together."""
+        """Return the bytes by which each cluster must precede the other, for two ranges that are live together."""
         (one, own_shift), (two, other_shift) = a, b
         own, other = one.nbytes, two.nbytes
-        if one.value is not None and two.value is not None:  # an output may end inside its input
+        if one.value is not None and two.value is not None:  # an output may overlap its input
             own = self.distances.get((two.value, one.value), own)
             other = self.distances.get((one.value, two.value), other)
         return own + own_shift - other_shift, other + other_shift - own_shift
 
     def place(self, order: Sequence[int], *, best_fit: bool) -> Allocation:
-        """Place the clusters in `order`, each in the lowest gap that holds it, or in the tightest one."""
+        """Place the clusters in `order`, each in the lowest gap where it fits, or in the tightest gap."""
         offsets = [-1] * len(self.clusters)
         size = self._place(order, offsets, best_fit=best_fit)
         return Allocation(tuple(offsets), size)
@@ -113,7 +113,7 @@ class Allocator:
     def _place(
         self, order: Sequence[int], offsets: list[int], size: int = 0, *, best_fit: bool, most: float = inf
     ) -> int:
-        """Place clusters beside those that have offsets; return the arena's size, or one above `most` early."""
+        """Place clusters around those with offsets; return the arena's size, or early a size above `most`."""
         for index in order:
             alignment = self.alignments[index]
             taken = [
@@ -127,7 +127,7 @@ class Allocator:
                 offset = 0
                 for highest, end in sorted([(highest, end) for _, end, highest in taken]):
                     if highest >= offset:
-                        break  # and so are those that follow
+                        break  # as do all that follow
                     if end > offset:
                         offset = -(-end // alignment) * alignment
                 offsets[index] = offset
@@ -137,7 +137,7 @@ class Allocator:
         return size
 
     def greedy_orders(self) -> list[Order]:
-        """Return orders in which greedy placement tends to do well: largest, longest, busiest calls first."""
+        """Return orders in which greedy placement tends to work well: largest, longest, busiest calls first."""
         every = range(len(self.clusters))
         life = [sum(item.last - item.first + 1 for item, _ in cluster) for cluster in self.clusters]
         first = [cluster[0][0].first for cluster in self.clusters]
@@ -153,7 +153,7 @@ class Allocator:
             lambda i: (-breadth[i], -self.sizes[i], first[i]),
             lambda i: (-breadth[i], -life[i], first[i]),
             lambda i: (first[i], -self.sizes[i]),
-            # inputs above the outputs that reach into them
+            # inputs above the outputs that overlap them
             lambda i: (-first[i], -self.sizes[i]),
             lambda i: (-self.sizes[i], -first[i]),
             lambda i: (-breadth[i], -first[i], -self.sizes[i]),
@@ -161,7 +161,7 @@ class Allocator:
         return [sorted(every, key=lambda i, key=key: (key(i), i)) for key in keys]  # type: ignore[misc]
 
     def solve(self, goal: int, *, search: bool = True) -> Allocation:
-        """Return the smallest placement found, up to `goal`; without `search` only greedy orders are tried."""
+        """Return the smallest placement found, stopping at `goal`; without `search`, try greedy orders only."""
         best, best_order, best_fit = Allocation((), 0), Order(), False
         pairs, looked_at = sum(map(len, self.neighbours)), 0
         for order in self.greedy_orders():
@@ -177,10 +177,10 @@ class Allocator:
         return self._climb(best, best_order, goal, best_fit=best_fit) if search else best
 
     def _climb(self, best: Allocation, order: Order, goal: int, *, best_fit: bool) -> Allocation:
-        """Improve an order by moving a block that reaches the top, or any two blocks, while it does not get worse."""
+        """Improve an order by moving a block at the top or swapping two blocks, unless the result is worse."""
         chance = random.Random(0)  # noqa: S311  (a fixed seed: the same program gives the same plan)
         current = best
-        # of each order that was tried; None for one that is too large, and stays so, as sizes only shrink
+        # by tried order; None if it was too large, which remains true because sizes only shrink
         known: dict[tuple[int, ...], Allocation | None] = {tuple(order): best}
         # more orders than these are never tried
         number_of_orders = factorial(min(len(order), _MOST_TO_TRY_ALL))
@@ -199,7 +199,7 @@ class Allocator:
                 trial[i], trial[j] = trial[j], trial[i]
             key = tuple(trial)
             if key not in known:
-                # what comes before the first that moved stays where it is
+                # blocks before the first moved one keep their offsets
                 same = next((at for at, (a, b) in enumerate(zip(order, trial, strict=True)) if a != b), len(order))
                 offsets = [-1] * len(order)
                 for i in order[:same]:
@@ -214,19 +214,19 @@ class Allocator:
         return best
 
 
-# Of each block that is placed: where it begins, where it ends, and the highest place from which another ends below it.
-# Ranges of a cluster differ in size: what counts there is what is live together.
+# For each placed block: its start, its end, and the highest offset at which the new block ends below it. Ranges of a
+# cluster differ in size: only ranges that are live together count.
 _Taken = list[tuple[int, int, int]]
 
 
 def _tightest_gap(taken: _Taken, alignment: int, size: int) -> int:
-    """Return the offset of the gap that leaves the least room; above everything if there is none."""
+    """Return the offset in the gap that leaves the least room; above all blocks if no gap fits."""
     chosen, slack = -1, 0
     by_end = sorted([(end, highest) for _, end, highest in taken])
     ends = [end for end, _ in by_end]
-    # the highest place for a block below all those that end behind the first, the second, ...
+    # the highest offset below all blocks from the first, the second, ... end on
     below = list(accumulate((highest for _, highest in reversed(by_end)), min))[::-1]
-    # a block can start at the bottom, after each taken block, and reaching it
+    # a block can start at the bottom, after each placed block, or right below it
     starts = {-(-end // alignment) * alignment for end in ends if end > 0}
     reaching = (highest for begin, _, highest in taken if highest >= 0 and begin - highest < size)
     for offset in sorted({0, *starts, *(highest // alignment * alignment for highest in reaching)}):

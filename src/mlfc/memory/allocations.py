@@ -1,8 +1,8 @@
-"""Storages: memory that a run of a dynamic program allocates, and blocks of the graph executor.
+"""Storages: memory that a run of a dynamic program allocates, and memory blocks of the graph executor.
 
-A run uses storages for values one after the other where their sizes are known to suffice. For the graph executor, the
-largest tensor comes first and gets the storage of which it wastes least: "greedy by size for shared objects" of
-Pisarchyk and Lee, Efficient Memory Management for Deep Neural Net Inference (2020).
+A run reuses a storage for later values if its size is known to suffice. For the graph executor, tensors are placed
+largest first, each in the storage in which it wastes the least: "greedy by size for shared objects" of Pisarchyk and
+Lee, Efficient Memory Management for Deep Neural Net Inference (2020).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Allocations:
     def __init__(self, program: Program) -> None:
         self._instructions = program.instructions
         self._lives = lifetimes(program)
-        # symbols that are dimensions of inputs, and so known at the start
+        # symbols that are dimensions of inputs, and thus known at the start of the run
         self._known = {
             item.symbol
             for item in program.instructions
@@ -36,7 +36,7 @@ class Allocations:
 
     def plan(self) -> Plan:
         """Return the plan; deterministic."""
-        # the first instructions of the parts of a run, each of which ends it: one for each special module
+        # the first instructions of the parts, one per specialized module; a run executes a single part
         others = {item.otherwise for item in self._instructions if isinstance(item, BranchOnSymbols)}
         labels = (at for at, item in enumerate(self._instructions) if isinstance(item, Label) and item in others)
         starts = [0, *labels]
@@ -71,12 +71,12 @@ class Allocations:
         )
 
     def _new(self, nbytes: Extent, last: int, device: str | None = None, part: int | None = None) -> Storage:
-        """Return another storage: of a part of the run, or allocated anew for each value."""
+        """Return a new storage: of a part of the run, or allocated anew for each value."""
         self.storages.append(Storage(nbytes, part is not None, last, part or 0, device))
         return self.storages[-1]
 
     def _in_place(self, call: KernelCall, at: int) -> Storage | None:
-        """Return the storage of an input that ends with this call and may become the output."""
+        """Return the storage of an input that dies at this call and may hold the output."""
         output = call.output.root
         for position in call.kernel.inplace:
             root = call.inputs[position].root
@@ -91,7 +91,7 @@ class Allocations:
         return None
 
     def _shared(self, nbytes: Extent, life: tuple[int, int], device: str | None, part: int) -> Storage:
-        """Return a storage that is free and known to be large enough, or may become so; else a new one."""
+        """Return a free storage that is known to be large enough, or can be enlarged; otherwise a new one."""
         if not set(symbols_of([nbytes])) <= self._known:
             return self._new(nbytes, life[1], device)
         free = [
@@ -101,7 +101,7 @@ class Allocations:
         ]
         fitting = [item for item in free if bounds(item.nbytes - nbytes)[0] >= 0]
         growing = [item for item in free if bounds(nbytes - item.nbytes)[0] >= 0]
-        # the one with the least that the value leaves unused, as far as is known
+        # the one of which the value leaves the least unused, as far as sizes are known
         closest = sorted(fitting, key=lambda item: bounds(item.nbytes - nbytes)[0])[:1]
         storage = next(iter(closest + growing[-1:]), None)
         if storage is None:
@@ -113,10 +113,9 @@ class Allocations:
 
 
 def assign_storages(program: Program, plan: Plan) -> Plan:
-    """Return the plan with a storage for every tensor of a program, in the order in which the graph names the tensors.
+    """Return the plan with a storage for every tensor of a program, in the order of the graph's tensors.
 
-    Those of intermediates are shared; each of the others holds one tensor for good. States have one for their old and
-    new values.
+    Intermediates share storages; each other tensor has its own. The old and new value of a state share one.
     """
     chosen: dict[Value, Storage] = {}
     scratch: dict[KernelCall, tuple[Storage, ...]] = {}
@@ -141,7 +140,7 @@ def assign_storages(program: Program, plan: Plan) -> Plan:
 
 @dataclass(eq=False)
 class _Chain:
-    """Values in one place, each taking that of the one before, or scratch; and the calls from the first to the last."""
+    """Values that reuse one another's place in turn, or scratch; and the calls from the first to the last."""
 
     values: list[Value]
     first: int
@@ -169,7 +168,7 @@ def _chains(program: Program, plan: Plan) -> list[_Chain]:
 def _in_order(
     program: Program, plan: Plan, chosen: Mapping[Value, Storage], scratch: Mapping[KernelCall, tuple[Storage, ...]]
 ) -> Plan:
-    """Return the plan with these storages and those of all other tensors, numbered as the graph names them first."""
+    """Return the plan with these storages and those of all other tensors, numbered by first appearance in the graph."""
     values: dict[Value, Storage] = {}
     order: dict[Storage, None] = {}
 

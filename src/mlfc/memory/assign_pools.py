@@ -1,8 +1,8 @@
-"""Blocks of the workspace, and constants, spread over several pools by what a byte of each is worth in fast memory.
+"""Pool assignment: distributes workspace blocks and constants over several memories by access density.
 
-What must share memory stays together. Blocks of high access density (bytes moved for each byte held during a call) go
-into the first pool that has room; scratch, which kernels work in, comes before all. Where that leaves a block without
-a place, the largest go first instead. Of constants, the most read bytes go into the first memory that has room.
+Blocks that must share memory stay together. Blocks of high access density (bytes moved for each byte held during a
+call) go into the first pool that has room; scratch, which kernels work in, comes before all. If a block does not fit
+that way, the largest blocks go first instead. Constants that are read most go into the first memory that has room.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ _LARGEST = 5
 _UNLIMITED = 1 << 62
 
 Key = Value | int
-"""A block: the value that lies there, or the number of the call whose scratch it is."""
+"""A block: the value in it, or the index of the call whose scratch it is."""
 
 
 @dataclass(frozen=True, eq=False)
 class _PoolGroup:
-    """Blocks that go into one pool together, because one takes the place of another."""
+    """Blocks that must be in one pool, because one reuses the memory of another."""
 
     blocks: tuple[LiveRange, ...]
     access_density: float
@@ -43,7 +43,7 @@ def _key(block: LiveRange) -> Key:
 
 
 class _Filling:
-    """One pool while it is filled."""
+    """One pool while it is being filled."""
 
     def __init__(self, program: Program, pool: Pool) -> None:
         self._program = program
@@ -55,7 +55,7 @@ class _Filling:
         return plan(self._program, keep=lambda block: _key(block) in keys, limit=limit)
 
     def take(self, groups: Sequence[_PoolGroup]) -> list[_PoolGroup]:
-        """Take the groups that have room, in their order, and return the others."""
+        """Add the groups that fit, in their order, and return the others."""
         if not groups:
             return []
         together = self.keys.union(*(group.keys for group in groups))
@@ -71,10 +71,9 @@ class _Filling:
 def assign_pools(program: Program, pools: Sequence[Pool]) -> Plan:
     """Place every block of the workspace in one of several pools.
 
-    `pools`: in the order of preference, the fastest first.
-    The plan is of an arena in which the pools that are used lie one after the other. Its bound is that of one pool for
-    all.
-    Raises BudgetError, naming the pool, the layer and the largest tensors, if they have no room.
+    `pools`: in order of preference, the fastest first. The arena of the plan consists of the used pools, one after the
+    other. Its bound is that of a single pool.
+    Raises BudgetError, naming the pool, the layer and the largest tensors, if the blocks do not fit.
     """
     groups = _groups(program)
     for order in (
@@ -104,7 +103,7 @@ def _groups(program: Program) -> list[_PoolGroup]:
 
 
 def _moved(program: Program) -> dict[Key, int]:
-    """Return the bytes that all calls move to and from each block."""
+    """Return the bytes that all calls read and write in each block."""
     kernels = {kernel: traffic(kernel) for kernel in dict.fromkeys(call.kernel for call in program.calls)}
     moved: dict[Key, int] = {}
     for index, call in enumerate(program.calls):
@@ -117,7 +116,7 @@ def _moved(program: Program) -> dict[Key, int]:
 
 
 def _joined(program: Program, filled: Sequence[_Filling]) -> Plan:
-    """Return one plan of pools that lie one after the other."""
+    """Return one plan of consecutive pools."""
     spans: list[PoolSpan] = []
     offsets: dict[Value, int] = {}
     scratch = [0] * len(program.calls)
@@ -153,7 +152,7 @@ def _joined(program: Program, filled: Sequence[_Filling]) -> Plan:
 
 
 def _too_small(program: Program, filled: Sequence[_Filling], homeless: Sequence[_PoolGroup]) -> BudgetError:
-    """Say what the roomiest pool would have to hold on top of what it has."""
+    """Describe what the pool with the most free space would have to hold in addition."""
     pool = max(filled, key=lambda filling: filling.capacity)
     keys = pool.keys.union(*(group.keys for group in homeless))
     wanted = pool.planned(keys)
@@ -167,12 +166,12 @@ def _too_small(program: Program, filled: Sequence[_Filling], homeless: Sequence[
         f"bytes would need {wanted.size:,}, {wanted.size - pool.capacity:,} more; the peak is in "
         f"{shortened(', '.join(busiest.nodes) or busiest.kernel.name)} with {wanted.live[peak]:,} live bytes; "
         f"the largest tensors there: {listed}" + (f"; the other pools: {others}" if others else ""),
-        next_step="Give a pool more bytes, or name another one",
+        next_step="Enlarge a pool, or add another one",
     )
 
 
 def prove_pools(program: Program, plan: Plan, pools: Sequence[Pool]) -> None:
-    """Prove that every block lies in one pool, and every pool within its size; `memory.prove` proves the rest."""
+    """Check that every block is in one pool, and every pool within its size; `memory.prove` proves the rest."""
     limits = {pool.name: pool.nbytes for pool in pools}
     for span in plan.spans:
         limit = limits[span.name]
@@ -186,14 +185,14 @@ def prove_pools(program: Program, plan: Plan, pools: Sequence[Pool]) -> None:
     for name, offset, nbytes in blocks:
         span, within = plan.place(offset)
         if nbytes > 0 and within + nbytes > span.nbytes:
-            raise InternalError(f"'{name}' does not lie within the pool '{span.name}'")
+            raise InternalError(f"'{name}' is not within the pool '{span.name}'")
 
 
 def assign_constants(program: Program, pools: Sequence[ConstantPool]) -> Mapping[Value, ConstantPool]:
     """Choose a memory for every constant that a call reads.
 
-    `pools`: in the order of preference, the fastest first; none leaves all constants to the linker.
-    Raises BudgetError, naming the constant, the memory and the largest constants, if they have no room.
+    `pools`: in order of preference, the fastest first; without pools the linker places all constants.
+    Raises BudgetError, naming the constant, the memory and the largest constants, if the constants do not fit.
     """
     if not pools:
         return {}
@@ -202,7 +201,7 @@ def assign_constants(program: Program, pools: Sequence[ConstantPool]) -> Mapping
     sizes = {value: -(-value.nbytes // POOL_ALIGNMENT) * POOL_ALIGNMENT for value in read}
     free = {pool: _UNLIMITED if pool.nbytes is None else pool.nbytes for pool in pools}
     chosen: dict[Value, ConstantPool] = {}
-    # the order of first use decides between equals, so the same program is always placed in the same way
+    # ties are resolved by order of first use, so placement is deterministic
     for value in sorted(read, key=lambda value: -read[value] / max(1, value.nbytes)):
         pool = next((pool for pool in pools if sizes[value] <= free[pool]), None)
         if pool is None:
@@ -211,10 +210,10 @@ def assign_constants(program: Program, pools: Sequence[ConstantPool]) -> Mapping
             size, room, total = sizes[value], max(free.values()), sum(sizes.values())
             given = sum(pool.nbytes or 0 for pool in pools)
             raise BudgetError(
-                f"the constants do not fit: '{shortened(value.name)}' of {size:,} bytes has no place, the most room "
-                f"left in a memory is {room:,}; all of them take {total:,}, {', '.join(pool.name for pool in pools)} "
+                f"the constants do not fit: '{shortened(value.name)}' of {size:,} bytes exceeds the most free "
+                f"space in a memory, {room:,}; all constants take {total:,}, {', '.join(pool.name for pool in pools)} "
                 f"have {given:,}; the largest: {listed}",
-                next_step="Give a memory more bytes, or name another one",
+                next_step="Enlarge a memory, or add another one",
             )
         chosen[value] = pool
         free[pool] -= sizes[value]

@@ -1,4 +1,4 @@
-"""A plan as a list that can be checked without the program: the place and lifetime of every block."""
+"""A plan as a list of blocks with offsets and lifetimes, which can be checked without the program."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from mlfc.tir.program import KernelCall, Program, Value
 
 @dataclass(frozen=True, eq=False)
 class _Piece:
-    """Bytes of a value that are written and read for the last time together; of scratch if there is no value."""
+    """Bytes of a value that are written together and read for the last time together; scratch if `value` is None."""
 
     value: Value | None
     start: int
@@ -38,7 +38,7 @@ def blocks(program: Program, plan: Plan) -> tuple[BlockInfo, ...]:
 
 
 def _pieces(program: Program, plan: Plan) -> list[_Piece]:
-    """Return the values and scratch of a program; of a dynamic one, but for what is live between two calls alone."""
+    """Return the values and scratch of a program, without ranges that are live only between two calls."""
     calls = [index for index, item in enumerate(program.instructions) if isinstance(item, KernelCall)]
     uses = {} if program.is_dynamic else uses_of(program)
     found = []
@@ -54,7 +54,7 @@ def _pieces(program: Program, plan: Plan) -> list[_Piece]:
 
 
 def _lives(uses: Uses, item: LiveRange) -> list[tuple[int, int, int, int]]:
-    """Return stretches of bytes with one life: start, end, call that writes, last call that reads, if any does."""
+    """Return byte ranges with one lifetime: start, end, writing call, last reading call or the writing one."""
     edges = sorted({0, item.nbytes, *(edge for _, *ends in (*uses.writes, *uses.reads) for edge in ends)})
     found: list[tuple[int, int, int, int]] = []
     for start, end in pairwise(edges):
@@ -65,7 +65,7 @@ def _lives(uses: Uses, item: LiveRange) -> list[tuple[int, int, int, int]]:
         first = max(item.first, written)
         last = min(item.last, max(reads, default=first))
         if found and found[-1][1:] == (start, first, last):
-            start = found.pop()[0]  # noqa: PLW2901  (one stretch with the one before)
+            start = found.pop()[0]  # noqa: PLW2901  (merged with the one before)
         found.append((start, end, first, last))
     return found
 
@@ -76,7 +76,7 @@ def _block(
     reuses: int | None = None
     reaches: list[ReachInfo] = []
     call = program.calls[piece.first]
-    if piece.value is call.output.root:  # and no input, which is there before the first call writes
+    if piece.value is call.output.root:  # not an input, which is written before the first call
         reused = plan.inplace[piece.first]
         taken = of_root[reused] if reused is not None else []
         if len(taken) == 1:
@@ -88,11 +88,11 @@ def _block(
             for number in of_root[root]:
                 if pieces[number].last != piece.first:
                     continue
-                most: list[int] = []  # bytes before the piece of the input that the one of the output must start
+                most: list[int] = []  # bytes by which the output's piece must precede the input's
                 for value, needed in input_overlap_distances(call, root):
                     if needed is None:
                         raise InternalError(
-                            f"the output of '{call.kernel.name}' reaches into '{root.name}', which it may not"
+                            f"the output of '{call.kernel.name}' overlaps '{root.name}', which is not allowed"
                         )
                     start = call.output.root_start - piece.start
                     most.append(needed.nbytes + start - (value.root_start - pieces[number].start))

@@ -1,4 +1,4 @@
-"""The values and scratch that are live during each instruction of a program."""
+"""Liveness: the values and scratch that are live during each instruction of a program."""
 
 from __future__ import annotations
 
@@ -13,36 +13,36 @@ from mlfc.tir.program import Assign, Instruction, Jump, KernelCall, Label, Progr
 
 @dataclass(frozen=True, eq=False)
 class LiveRange:
-    """A block of workspace and the instructions during which it must keep its bytes."""
+    """A block of workspace and the instructions during which its bytes must be preserved."""
 
     value: Value | None  # the intermediate or variable in it; None for the scratch of call `first`
     first: int  # index into ``Program.instructions``
     last: int  # the same, inclusive
-    nbytes: int  # as large as the bounds of symbols allow
-    alignment: int  # what the offset must be a multiple of
+    nbytes: int  # maximum within the bounds of symbols
+    alignment: int  # the offset is a multiple of it
     returned: bool = False  # the caller reads it after the last call
 
 
 OverlapDistances: TypeAlias = Mapping[tuple[Value, Value], int]
-"""By input and output of a call: how many bytes before the input, which dies there, the output must start."""
+"""By input and output of a call: bytes by which the output must start before the input, which dies there."""
 
 
 def alignment_of(nbytes: int, most: int) -> int:
-    """Return what the offset of a block must be a multiple of: nothing wider than the block is ever loaded from it."""
+    """Return the alignment of a block, at most its size: no access is wider than the block."""
     return min(most, 1 << max(0, nbytes.bit_length() - 1))
 
 
 def most_bytes(value: Value) -> int:
-    """Return the bytes of a value, as many as the bounds of its symbols allow."""
+    """Return the maximum size of a value in bytes within the bounds of its symbols."""
     return max(0, bounds(value.nbytes)[1])
 
 
 def lifetimes(program: Program) -> dict[Value, tuple[int, int]]:
-    """Return the first and last instruction in the life of each value that owns its bytes, inputs included.
+    """Return the first and last instruction of the lifetime of each value that owns its bytes, including inputs.
 
-    A value is live from the instruction that writes it to the last one that reads it or a view of it. One that the
-    program returns stays live to the end, an input is live from the first instruction on. A value that a loop reads,
-    and that is written before it, stays live to its end.
+    A value is live from the instruction that writes it to the last one that reads it or a view of it. Returned values
+    stay live to the end; inputs are live from the first instruction. A value that is written before a loop and read in
+    it stays live to the end of the loop.
     """
     last_use: dict[Value, int] = dict.fromkeys((value.root for value in program.inputs), 0)
     first_write = dict(last_use)
@@ -52,7 +52,7 @@ def lifetimes(program: Program) -> dict[Value, tuple[int, int]]:
         for value in written_by(item):
             first_write.setdefault(value.root, index)
             last_use[value.root] = index
-    if not program.is_dynamic:  # else `Return` reads them
+    if not program.is_dynamic:  # otherwise `Return` reads them
         last_use.update(dict.fromkeys((value.root for value in program.outputs), len(program.instructions) - 1))
     for begin, end in loops(program.instructions):
         for value, first in first_write.items():
@@ -74,9 +74,9 @@ def loops(instructions: Sequence[Instruction]) -> list[tuple[int, int]]:
 
 
 def is_last_use(instructions: Sequence[Instruction], at: int, value: Value) -> bool:
-    """Tell whether no instruction after `at` reads a list with the value that it has there.
+    """Return whether no instruction after `at` reads the value that a list has there.
 
-    A variable may be read after the next assignment to it: then it is another list.
+    Reads after the next assignment to the variable refer to another list.
     """
     reads = [index for index, item in enumerate(instructions) if index > at and value in sources_of(item)]
     writes = [
@@ -92,7 +92,7 @@ def is_last_use(instructions: Sequence[Instruction], at: int, value: Value) -> b
 def live_ranges(program: Program, alignment: int, scratch_alignment: int) -> tuple[LiveRange, ...]:
     """Return the live range of each value that needs workspace, then of each call's scratch; see `lifetimes`.
 
-    The alignments are those of blocks that are large enough to need them.
+    `alignment` applies to blocks that are large enough to need it.
     """
     lives, returned = lifetimes(program), {value.root for value in program.outputs}
     ranges = [
@@ -113,8 +113,8 @@ def live_bytes(
 ) -> tuple[int, ...]:
     """Return the live bytes during each call.
 
-    `blocks`: ranges that have their places together, each with its distance from where all begin.
-    `distances`: which outputs may reach into the place of an input, and how far: they count as far as they cannot.
+    `blocks`: clusters of ranges that are placed together, each with its distance from the start of the cluster.
+    `distances`: which outputs may overlap an input, and by how much; shared bytes count once.
     """
     changes = [0] * (num_calls + 1)
     for block in blocks:
@@ -123,7 +123,7 @@ def live_bytes(
             changes[end] -= nbytes
     total = list(accumulate(changes))[:num_calls]
     by_value = {item.value: item for block in blocks for item, _ in block}
-    pairs: dict[int, list[_Pair]] = {}  # by call, the inputs and outputs that are live and may share bytes, and how far
+    pairs: dict[int, list[_Pair]] = {}  # by call, the live inputs and outputs that may share bytes, and their distances
     for (source, output), least in distances.items():
         one, other = by_value[source], by_value[output]
         for call in range(max(one.first, other.first), min(one.last, other.last) + 1):
@@ -134,7 +134,7 @@ def live_bytes(
 
 
 def _stretches(block: Sequence[tuple[LiveRange, int]]) -> Iterator[tuple[int, int, int]]:
-    """Yield the first call, the call behind the last, and the bytes from the lowest range that is live to the top."""
+    """Yield the first call, the call after the last, and the bytes from the lowest live range to the top."""
     waiting = sorted(block, key=lambda item: item[0].first, reverse=True)
     points = sorted({edge for item, _ in block for edge in (item.first, item.last + 1)})
     active: list[tuple[LiveRange, int]] = []
@@ -151,7 +151,7 @@ _Pair: TypeAlias = tuple[LiveRange, LiveRange, int]
 
 
 def _connected(pairs: Sequence[_Pair]) -> list[list[_Pair]]:
-    """Return the pairs in groups that have no range in common."""
+    """Return the pairs in groups without common ranges."""
     groups: list[tuple[set[LiveRange], list[_Pair]]] = []
     for pair in pairs:
         touching = [group for group in groups if group[0] & {pair[0], pair[1]}]
@@ -163,13 +163,13 @@ def _connected(pairs: Sequence[_Pair]) -> list[list[_Pair]]:
 
 
 def _saved(pairs: Sequence[_Pair]) -> int:
-    """Return how many bytes ranges that may share some take less than apart, at most."""
+    """Return an upper bound of the bytes saved by ranges that may share bytes."""
     members = {item for source, output, _ in pairs for item in (source, output)}
     apart = sum(item.nbytes for item in members)
     largest = max(item.nbytes for item in members)
     outputs = {output for _, output, _ in pairs}
     if len(outputs) > 1 or any(source in outputs for source, _, _ in pairs):
         return apart - largest
-    # inputs of one output lie apart from one another
+    # inputs of one output do not overlap one another
     sources = apart - sum(output.nbytes for output in outputs)
     return apart - max(largest, sources + max(0, min(least for _, _, least in pairs)))

@@ -1,8 +1,8 @@
-"""The order of a program's calls in which least is live at a time.
+"""Reordering of a program's calls to minimize peak live memory.
 
-A model's graph says what comes before what; among independent branches the order is free, and which branch runs first
-decides what must be kept meanwhile. The search goes through all orders at once, call by call, and keeps the most
-promising sets of calls that have run: a beam search over the down-sets of the graph.
+The graph only constrains dependent calls; the order of independent branches determines which values must be kept in the
+meantime. The search extends all orders call by call and keeps the most promising sets of executed calls: a beam search
+over the down-sets of the graph.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from mlfc.memory.reuse import allows_inplace, call_overlap_distance, saved_bytes
 from mlfc.tir.inplace_overlap import OverlapDistance
 from mlfc.tir.program import Program, Value
 
-# sets of calls that are kept at each step; beyond some dozens nothing is won on real graphs
+# beam width: sets of calls kept at each step; more than a few dozen gain nothing on real graphs
 _BEAM = 48
 # graphs with more calls than this keep their order: the search would take seconds
 _MOST_CALLS = 400
 
 
 def reordered(program: Program) -> Program:
-    """Return the program with its calls, which write whole values, in the order in which the fewest bytes are live."""
+    """Return the program with its calls, which write whole values, in the order with the lowest peak of live bytes."""
     if len(program.calls) > _MOST_CALLS:
         return program
     graph = _OrderGraph(program)
@@ -35,26 +35,26 @@ def reordered(program: Program) -> Program:
 
 
 class _Effect(NamedTuple):
-    """What a call does to memory: bytes beyond those that are live, while it runs and afterwards."""
+    """Memory effect of a call: bytes added to the live bytes while it runs, and afterwards."""
 
     during: int
     after: int
 
 
 class _OrderState(NamedTuple):
-    """Some calls that have run, compared by what they take, then by `place`: of their order among those kept."""
+    """A set of executed calls, compared by memory, then by `place`: the rank of its order in the beam."""
 
     peak: int
     live: int
     place: int
     last: int
-    done: int  # as bits
+    done: int  # bit set of calls
     before: _BeamState
 
 
 @dataclass(frozen=True, eq=False)
 class _BeamState:
-    """A state of the beam, with its own place among their orders, and what may run next."""
+    """A state of the beam, with the rank of its order and the calls that may run next."""
 
     peak: int
     live: int
@@ -65,7 +65,7 @@ class _BeamState:
 
 
 class _OrderGraph:
-    """What each call needs to have run, and what it allocates and frees."""
+    """Dependencies of each call, and the bytes that it allocates and frees."""
 
     def __init__(self, program: Program) -> None:
         self.calls = program.calls
@@ -90,11 +90,11 @@ class _OrderGraph:
         self.alone = [
             _Effect(
                 nbytes + call.kernel.scratch_bytes,
-                nbytes if call.output.root in returned or call.output.root in self.readers else 0,  # if somebody reads
+                nbytes if call.output.root in returned or call.output.root in self.readers else 0,  # if a call reads it
             )
             for call, nbytes in zip(program.calls, self.made, strict=True)
         ]
-        # the inputs that may die at each call, their bytes, and who else reads them
+        # the inputs that may die at each call, their bytes, and their other readers
         self.dying = [
             [(root, root.nbytes, self.readers[root] & ~(1 << index)) for root in roots if root not in returned]
             for index, roots in enumerate(self.sources)
@@ -123,7 +123,7 @@ class _OrderGraph:
             for state in best:
                 ready = dict(state.before.ready)
                 del ready[state.last]
-                sharing = 0  # who reads what this call read, which may now die there
+                sharing = 0  # readers of this call's inputs, which may now die there
                 for _, _, others in self.dying[state.last]:
                     sharing |= others
                 free = (other for other in self.successors[state.last] if not self.needs[other] & ~state.done)
@@ -134,7 +134,7 @@ class _OrderGraph:
         return kept[0].order
 
     def peak(self, order: Sequence[int]) -> int:
-        """Return the most bytes that are live during one call."""
+        """Return the peak of live bytes over all calls."""
         peak = live = self.start
         done = 0
         for index in order:
@@ -143,7 +143,7 @@ class _OrderGraph:
         return peak
 
     def _effect(self, done: int, index: int) -> _Effect:
-        """Return what a call does after those of `done`."""
+        """Return the memory effect of a call after those of `done`."""
         during, after = self.alone[index]
         saved = 0
         for root, nbytes, others in self.dying[index]:
@@ -153,7 +153,7 @@ class _OrderGraph:
         return _Effect(during - saved, after)
 
     def _found_saving(self, index: int, root: Value) -> int:
-        """Return how many bytes the output of a call takes of an input that dies there."""
+        """Return the bytes that the output of a call reuses of an input that dies there."""
         call, needed = self.calls[index], None
         if self.made[index] and allows_inplace(call, root):
             needed = OverlapDistance(0)

@@ -1,4 +1,4 @@
-"""The memory plan of a program, and what the workspace and the constants can lie in: memories of a board, or arrays."""
+"""The memory plan of a program, and the memories of workspace and constants: memories of a board, or arrays."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ DEFAULT_POOL = "global_workspace"
 POOL_ALIGNMENT = 64
 _SECTION = ".bss.noinit.tvm"
 STATE_SECTION = ".bss.tvm_state"
-"""Section of a static array of states, which start-up code sets to zero, as all of ``.bss``."""
+"""Section of a static array of states, which start-up code zeroes like all of ``.bss``."""
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,31}")
 
 
 @dataclass(frozen=True)
 class Pool(Displayed):
-    """A memory that blocks of the workspace may lie in; microTVM's workspace pool.
+    """A memory for blocks of the workspace; microTVM's workspace pool.
 
     Attributes
     ----------
     name : str
-        Goes into symbols, macros and the section's name.
+        Part of symbols, macros and the section's name.
     nbytes : int or None
-        How much of it the workspace may take; None for as much as it needs.
+        Limit of bytes that the workspace may use; None for unlimited.
     """
 
     name: str
@@ -38,13 +38,13 @@ class Pool(Displayed):
 
 @dataclass(frozen=True)
 class ConstantPool(Pool):
-    """A memory that constants may lie in.
+    """A memory for constants.
 
     Attributes
     ----------
     external : bool
-        The caller loads the constants there, from a file beside the code, and passes a pointer; else a linker script
-        places them.
+        True if the caller loads the constants there, from a file beside the code, and passes a pointer; otherwise a
+        linker script places them.
     """
 
     external: bool = False
@@ -52,12 +52,12 @@ class ConstantPool(Pool):
 
 @dataclass(frozen=True)
 class MemoryOptions:
-    """Memory placement of a module; by default one workspace, and constants where the linker puts them."""
+    """Memory placement of a module; by default one workspace, and constants placed by the linker."""
 
-    workspace_io: bool = False  # inputs and outputs lie in the workspace, beside intermediates
-    pools: tuple[Pool, ...] = ()  # of the workspace, in the order of preference
-    constants: tuple[ConstantPool, ...] = ()  # of constants, in the order of preference
-    # the bytes for workspace, inputs and outputs for which layers are tiled by rows; None where none are
+    workspace_io: bool = False  # inputs and outputs are in the workspace, together with intermediates
+    pools: tuple[Pool, ...] = ()  # of the workspace, in order of preference
+    constants: tuple[ConstantPool, ...] = ()  # of constants, in order of preference
+    # limit of workspace, inputs and outputs for tiling layers by rows; None for no tiling
     ram: int | None = None
 
     def __post_init__(self) -> None:
@@ -73,12 +73,12 @@ class MemoryOptions:
 
 @dataclass(frozen=True)
 class PoolSpan:
-    """A pool's part of the arena in which offsets of the workspace count."""
+    """A pool's part of the workspace arena."""
 
     name: str
-    base: int  # where it begins, a multiple of 64
+    base: int  # its start, a multiple of 64
     nbytes: int
-    lower_bound: int = 0  # the most live bytes in it during a call: no plan of what lies there can be smaller
+    lower_bound: int = 0  # peak of live bytes in it, a lower bound for any plan of its contents
 
 
 def pool_array(name: str) -> str:
@@ -87,7 +87,7 @@ def pool_array(name: str) -> str:
 
 
 def pool_section(name: str) -> str:
-    """Return the section in which the array of a pool lies, for linker scripts."""
+    """Return the section of a pool's array, for linker scripts."""
     return _SECTION if name == DEFAULT_POOL else f"{_SECTION}.{name}"
 
 
@@ -98,10 +98,10 @@ def _faults(pools: Sequence[Pool], place: str) -> Iterator[OptionError]:
             yield OptionError(
                 f"'{pool.name[:80]}' cannot be the name of a memory",
                 place=place,
-                next_step="Use at most 32 lower-case letters, digits and underscores, a letter first; no keyword of C",
+                next_step="Use at most 32 lower-case letters, digits and underscores, a letter first; not a C keyword",
             )
         if pool.nbytes is not None and pool.nbytes < 1:
-            yield OptionError(f"'{pool.name[:80]}' has no bytes", place=place, next_step="Give it a size from 1")
+            yield OptionError(f"'{pool.name[:80]}' has no bytes", place=place, next_step="Use a size of at least 1")
         if pool.name in seen:
             yield OptionError(f"'{pool.name[:80]}' is given twice", place=place)
         seen.add(pool.name)
@@ -113,40 +113,40 @@ SCRATCH_NAME = "(scratch)"
 
 @dataclass(eq=False)
 class Storage:
-    """Memory of its own that holds one value after another: what a run allocates, or of the graph executor."""
+    """Memory that holds one value after another: allocated by a run, or by the graph executor."""
 
     nbytes: Extent
-    # whether it is there from the start of a part of the run; else it is allocated anew for each value
+    # whether it exists from the start of a part of the run; otherwise it is allocated anew for each value
     is_lasting: bool = True
-    last: int = -1  # the instruction after which it is free
-    # the instruction where the part of the run begins in which it is used: 0, or a label behind `BranchOnSymbols`
+    last: int = -1  # the instruction after which it is freed
+    # first instruction of the part of the run that uses it: 0, or a label after `BranchOnSymbols`
     part: int = 0
-    device: str | None = None  # the kind of device that it is on; None for the host
+    device: str | None = None  # its kind of device; None for the host
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Plan(Displayed):
     """Offsets of all values and scratch in the workspace, or the storages that hold them."""
 
-    size: int  # bytes of the arena. It must start at a multiple of `alignment`.
-    # largest sum of live bytes over all calls, in-place reuse taken into account: no plan can be smaller
+    size: int  # bytes of the arena, whose start must be a multiple of `alignment`
+    # peak of live bytes over all calls with in-place reuse: a lower bound for any plan
     lower_bound: int
-    alignment: int  # of the arena. Scratch of 64 bytes or more lies at a multiple of 64.
+    alignment: int  # of the arena. Scratch of 64 bytes or more is aligned to 64.
     offsets: Mapping[Value, int]  # byte offset of each intermediate that owns its storage
     scratch_offsets: tuple[int, ...]  # for each call, the byte offset of its scratch; 0 where the call has none
     live: tuple[int, ...]  # live bytes during each call, scratch included
     peak_call: int | None  # index of the first call with the most live bytes; None for a program without calls
     inplace: tuple[Value | None, ...]  # for each call, the input whose place its output takes, element by element
-    # for each call, the inputs of which its output takes a part of the bytes while it runs
+    # for each call, the inputs that its output partially overwrites while it runs
     aliased_inputs: tuple[tuple[Value, ...], ...]
-    # the pools that the arena consists of, one after the other; empty where it is one array of the default's name
+    # the pools that the arena consists of, one after the other; empty for one array with the default name
     spans: tuple[PoolSpan, ...] = ()
-    # where states begin in their own memory, which keeps its bytes between runs: old and new values, by pairs
+    # offsets of states in their own memory, which persists between runs: pairs of old and new values
     state_offsets: Mapping[Value, int] = field(default_factory=dict)
     state_bytes: int = 0
-    # of the graph executor, and of programs without bounds: the memory of values that own their bytes, and of scratch
+    # for the graph executor and programs without bounds: memory of values that own their bytes, and of scratch
     storages: tuple[Storage, ...] = ()
-    # whether all memory is in one arena, of static size or as large as the bounds of the symbols allow
+    # whether all memory is in one arena, of static size or of the maximum within the bounds of the symbols
     is_bounded: bool = True
     values: Mapping[Value, Storage] = field(default_factory=dict)
     scratch: Mapping[KernelCall, tuple[Storage, ...]] = field(default_factory=dict)
@@ -157,28 +157,28 @@ class Plan(Displayed):
 
     @property
     def pools(self) -> tuple[PoolSpan, ...]:
-        """The arrays that the workspace consists of; none for a program without workspace."""
+        """Arrays that the workspace consists of; empty for a program without workspace."""
         return self.spans or ((PoolSpan(DEFAULT_POOL, 0, self.size),) if self.size else ())
 
     @property
     def workspace_bytes(self) -> int:
-        """Bytes of all pools, without what lies between them in the arena."""
+        """Bytes of all pools, without gaps between them in the arena."""
         return sum(pool.nbytes for pool in self.pools)
 
     def bytes_on(self, device: str | None) -> int:
-        """Return the bytes of the graph executor's storages on one kind of device, but for those of a single tensor."""
+        """Return the bytes of the graph executor's storages on one kind of device, except those of a single tensor."""
         shared = {storage for value, storage in self.values.items() if value.kind == "intermediate"}
         shared.update(storage for group in self.scratch.values() for storage in group)
         return sum(bounds(storage.nbytes)[1] for storage in shared if storage.device == device)
 
     def place(self, offset: int) -> tuple[PoolSpan, int]:
-        """Return the pool in which an offset of the arena lies, and the offset from the pool's start."""
+        """Return the pool that contains an offset of the arena, and the offset from the pool's start."""
         below = (pool for pool in self.pools if pool.base <= offset)
         pool = max(below, key=lambda pool: pool.base, default=PoolSpan(DEFAULT_POOL, 0, 0))
         return pool, offset - pool.base
 
     def offset(self, value: Value) -> int:
-        """Return the byte offset of an intermediate or of a view of one; of a state, that in the memory of states."""
+        """Return the byte offset of an intermediate or a view of one, or of a state in the memory of states."""
         offsets = self.state_offsets if value.root.kind == "state" else self.offsets
         try:
             return offsets[value.root] + value.root_start
@@ -187,4 +187,4 @@ class Plan(Displayed):
 
 
 NO_PLAN = Plan(0, 0, 1, {}, (), (), None, (), ())
-"""The plan of code whose caller provides all memory."""
+"""Plan of code whose caller provides all memory."""

@@ -1,4 +1,4 @@
-"""The memory plan of a program: offsets in one arena for its intermediates and scratch, or allocations."""
+"""Memory planner: offsets in one arena for intermediates and scratch, or allocations."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ _MOST_ARENA_BYTES = (1 << 31) - 1  # of a dynamic program
 def plan(
     program: Program, alignment: int = 16, *, keep: Callable[[LiveRange], bool] = lambda _: True, limit: int = 0
 ) -> Plan:
-    """Place every intermediate and variable, and every call's scratch.
+    """Plan the memory of every intermediate and variable, and every call's scratch.
 
-    The sizes of a dynamic program are those of the largest dimensions within bounds. Without bounds, and for lists and
-    devices, a run allocates: see `allocations`.
-    `alignment`: of each intermediate's offset, a power of two; scratch is aligned to 64 at least. Smaller blocks are
-    aligned to the largest power of two that is not larger than they are.
-    `keep`: which blocks to place; default all. The plan knows nothing of the others.
+    A dynamic program is planned for the largest dimensions within bounds. Without bounds, and for lists and devices, a
+    run allocates: see `allocations`.
+    `alignment`: of each intermediate's offset, a power of two; scratch is aligned to at least 64. Smaller blocks are
+        aligned to the largest power of two that does not exceed their size.
+    `keep`: which blocks to place; default all. The plan omits the others.
     `limit`: the search ends at a plan that is not larger than this.
     Deterministic: equal programs get equal offsets.
     """
     if program.is_dynamic:
         alignment = SCRATCH_ALIGNMENT
-        # lists keep any number of tensors
+        # lists hold any number of tensors
         has_lists = any(isinstance(item, ListOperation) for item in program.instructions)
         sizes = [value.nbytes for value in program.intermediates()]
         sizes += [call.kernel.scratch_bytes for call in program.calls]
@@ -45,7 +45,7 @@ def plan(
     offsets = {item.value: offset for item, offset in placed if item.value is not None}
     scratch = {item.first: offset for item, offset in placed if item.value is None}
     calls = [index for index, item in enumerate(program.instructions) if isinstance(item, KernelCall)]
-    # the input whose place the output of a call takes element by element
+    # for each call, the input that its output overwrites in place, element by element
     inplace = tuple(
         reuse.source if reuse is not None and not reuse.distance and allows_inplace(call, reuse.source) else None
         for call, reuse in zip(program.calls, map(choice.__getitem__, calls), strict=True)
@@ -81,7 +81,7 @@ def _placed(
     clusters = _clusters(program, ranges, by_value, choice)
     live = live_bytes(clusters, length, distances)
     bound = max(live, default=0)
-    # the search stops at the bound, or at what alignment makes of it if that is near
+    # the search stops at the bound, or at the aligned bound if that is close
     rounded = [
         tuple(
             (replace(item, nbytes=-(-item.nbytes // item.alignment) * item.alignment), shift) for item, shift in cluster
@@ -89,11 +89,11 @@ def _placed(
         for cluster in clusters
     ]
     goal = max(limit, min(max(live_bytes(rounded, length, distances), default=0), bound + bound // 100))
-    # a plan that cannot meet its limit is not worth a search
+    # a plan that cannot meet its limit needs no search
     search = not limit or bound <= limit
     allocation = Allocator(clusters, length, distances).solve(goal, search=search)
     if allocation.size > goal:
-        # without reuse at calls that stay within the bound all the same: shorter chains are easier to place
+        # without reuse at calls that meet the bound anyway: shorter chains are easier to place
         apart = live_bytes([((item, 0),) for item in ranges], length, distances)
         needed = [reused if load > bound else None for reused, load in zip(choice, apart, strict=True)]
         fewer_distances = overlap_distances(program, by_value, needed)
@@ -110,7 +110,7 @@ def _placed(
 
 
 def _aliased_inputs(call: KernelCall, offsets: Mapping[Value, int], reused: Value | None) -> tuple[Value, ...]:
-    """Return the inputs of a call whose bytes its output takes in part, but for the one whose place it takes."""
+    """Return the inputs of a call that its output partially overlaps, except the one that it overwrites in place."""
     output = call.output.root
     if output not in offsets:
         return ()

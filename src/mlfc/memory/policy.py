@@ -1,7 +1,7 @@
-"""Choice of the memory plan: the smaller of two orders, over pools if there are any, tiled where RAM is short.
+"""Choice of the memory plan: the smaller of two orders, distributed over pools if any, tiled if RAM is short.
 
-States are in a memory of their own. Calls read the old value of a state. The new one takes its place at the end of a
-run, by a copy; or as soon as it is computed, where no call reads the old one later.
+States have their own memory. Calls read the old value of a state. The new value replaces it at the end of a run, by a
+copy, or as soon as it is computed if no later call reads the old one.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ def choose_plan(
     ram: int | None = None,
     tile_for_ram: Callable[[Planned, int, Planner], Planned] | None = None,
 ) -> Planned:
-    """Return the program with its inputs and outputs where they are to lie, and the proven plan of its workspace.
+    """Return the program with its inputs and outputs placed, and the proven plan of its workspace.
 
-    `reorder`: whether its calls may take place in another order, if that takes less memory.
-    `in_arenas`: whether kernels know of outputs that reach into inputs; those of the graph executor do not.
+    `reorder`: whether calls may be reordered to save memory.
+    `in_arenas`: whether kernels support outputs that overlap inputs; those of the graph executor do not.
     `ram`: bytes for the workspace, inputs and outputs.
-    `tile_for_ram`: tiles layers by rows where the workspace exceeds `ram`.
+    `tile_for_ram`: function that tiles layers by rows if the workspace exceeds `ram`.
     Raises BudgetError if the workspace does not fit the pools. The instructions of a dynamic program stay as they are.
     """
     if program.is_dynamic:
@@ -86,8 +86,8 @@ def _workspace(planned: Planned) -> int:
 def with_workspace_io(program: Program) -> Program:
     """Return the same program with inputs and outputs that the memory plan places like intermediates.
 
-    The caller writes the inputs before the first call and reads the outputs after the last one; between, the bytes of
-    an input that is no longer needed are anybody's.
+    The caller writes the inputs before the first call and reads the outputs after the last one; in between, the bytes
+    of a dead input are reused.
     """
     moved: dict[Value, Value] = {}
 
@@ -113,9 +113,9 @@ _ALIGNMENT = 16
 
 
 def commit_states(program: Program, *, overlap: bool) -> Program:
-    """Return the program with calls that write the new values of its states, in the order of the calls it has.
+    """Return the program with calls that write the new values of its states; existing calls keep their order.
 
-    `overlap`: whether a call may write over an old value while it reads other elements of it, where that is proven.
+    `overlap`: whether a call may overwrite an old value while it reads other elements of it, if proven safe.
     """
     if not program.states:
         return program
@@ -143,7 +143,7 @@ def commit_states(program: Program, *, overlap: bool) -> Program:
 
 
 def _is_direct(state: StateValue, calls: Sequence[KernelCall], *, overlap: bool) -> bool:
-    """Tell whether the call that computes the new value may write it over the old one."""
+    """Return whether the call that computes the new value may overwrite the old one."""
     writers = [index for index, call in enumerate(calls) if call.output.root is state.after]
     if len(writers) != 1 or state.after.device != state.before.device:
         return False
@@ -154,13 +154,13 @@ def _is_direct(state: StateValue, calls: Sequence[KernelCall], *, overlap: bool)
         return False
     if allows_inplace(writer, state.before):
         return True
-    # a call that shifts a window has read every byte of the old value before it writes there
+    # a call that shifts a window reads every byte of the old value before it overwrites it
     distance = call_overlap_distance(writer, state.before) if overlap else None
     return distance is not None and distance.allows(0)
 
 
 def with_states(program: Program, plan: Plan) -> Plan:
-    """Return the plan with places for the states of a program, in their order."""
+    """Return the plan with offsets for the states of a program, in their order."""
     offsets: dict[Value, int] = {}
     end = 0
     for state in program.states:

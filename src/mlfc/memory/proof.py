@@ -1,8 +1,8 @@
-"""An independent check of a memory plan: the owner of each byte, followed instruction by instruction.
+"""Independent check of a memory plan by tracking the owner of each byte, instruction by instruction.
 
-It runs the program with names in place of numbers: after a write the value owns its bytes, after scratch they have no
-owner, and a read must find every byte still owned by what it reads. Where paths join, a byte keeps its owner only if it
-has the same one on every path; loops are followed until nothing changes.
+It is an abstract interpretation of the program: after a write the value owns its bytes, after use as scratch they have
+no owner, and a read requires that the value still owns every byte. Where paths join, a byte keeps its owner only if it
+is the same on every path; loops are iterated to a fixed point.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from mlfc.tir.inplace_overlap import overlap_distance
 from mlfc.tir.program import Assign, Branch, BranchOnSymbols, Jump, KernelCall, Label, Program, Return, Value
 
 Extent = tuple[int, int]
-# beyond all offsets of an arena: where the memory of states begins for the proof
+# start of the memory of states in the proof, beyond all offsets of an arena
 _STATES = 1 << 48
 
 
@@ -54,7 +54,7 @@ class _Bytes:
         return copied
 
     def meet(self, other: _Bytes) -> bool:
-        """Keep the owners that are the same in another memory; return whether any were lost."""
+        """Keep the owners that are the same in another memory; return whether any owner was lost."""
         before = sum(high - low for low, high, owner in self._owned if owner is not None)
         self._owned = [
             (max(low, begin), min(high, end), owner)
@@ -66,11 +66,11 @@ class _Bytes:
 
 
 def prove(program: Program, plan: Plan) -> None:
-    """Prove that no call reads bytes that something else has overwritten.
+    """Prove that no call reads bytes that another write has overwritten.
 
     Raises InternalError, naming the call and both tensors, if the plan puts something outside the arena or off its
     alignment, lets a kernel overwrite what it still reads, or lets a value be overwritten before its last read.
-    There is nothing to prove where a run allocates.
+    Plans whose runs allocate need no proof.
     """
     if not plan.is_bounded:
         return
@@ -88,17 +88,17 @@ def prove(program: Program, plan: Plan) -> None:
 
 
 class _Replay:
-    """The instructions of a program, run on owners of bytes."""
+    """Abstract interpreter of a program's instructions on owners of bytes."""
 
     def __init__(self, program: Program, plan: Plan) -> None:
         self._program = program
         self._plan = plan
-        self._arriving: dict[Label, _Bytes] = {}  # the memory of all jumps to a label
+        self._arriving: dict[Label, _Bytes] = {}  # the joined memory of all jumps to each label
         self._passed: set[Label] = set()
         self._numbers = {call: index for index, call in enumerate(program.calls)}
 
     def run(self, memory: _Bytes) -> bool:
-        """Run all instructions; return whether a jump back changed what is known at its label."""
+        """Run all instructions; return whether a backward jump changed the memory at its label."""
         changed, falls_through = False, True
         self._passed.clear()
         for index, item in enumerate(self._program.instructions):
@@ -141,7 +141,7 @@ class _Replay:
         return changed
 
     def _jump(self, memory: _Bytes, label: Label) -> bool:
-        """Let a jump arrive at a label; return whether another run is needed for it."""
+        """Join the memory of a jump into its label; return whether another run is needed."""
         if label not in self._arriving:
             self._arriving[label] = memory.copy()
             return label in self._passed
@@ -176,7 +176,7 @@ class _Replay:
 
 
 def _extent(value: Value, plan: Plan, place: str) -> Extent | None:
-    """Return the bytes of a value in the arena, checked; None for what lies elsewhere."""
+    """Return the checked byte range of a value in the arena; None for values elsewhere."""
     root = value.root
     if root.kind not in ("intermediate", "state", "variable"):
         return None
@@ -208,7 +208,7 @@ def _check_within_call(call: KernelCall, output: Extent | None, scratch: Extent,
         least = overlap_distance(call.kernel, position)
         if least is None or not least.allows(held[0] - output[0]):
             raise InternalError(
-                f"the output '{call.output.name}' overlaps the input '{value.name}', which it may not", place=place
+                f"the output '{call.output.name}' overlaps the input '{value.name}', which is not allowed", place=place
             )
 
 

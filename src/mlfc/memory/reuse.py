@@ -1,4 +1,4 @@
-"""Which outputs of calls may take the place of an input that dies there, or bytes of it."""
+"""In-place reuse: outputs of calls that may overwrite an input that dies there, entirely or in part."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ _FAR = 1 << 40
 
 @dataclass(frozen=True, eq=False)
 class Reuse:
-    """An output that lies at a fixed distance from an input of its call."""
+    """An output placed at a fixed distance from an input of its call."""
 
     source: Value  # the input, which dies at the call
-    distance: int = 0  # how many bytes before it the output starts; 0 for the same place
+    distance: int = 0  # bytes by which the output starts before it; 0 for the same offset
 
 
 def choose_reuse(call: KernelCall, index: int, ranges: Mapping[Value, LiveRange], *, overlap: bool) -> Reuse | None:
-    """Return the input of call number `index` whose place its output may take, the one that saves most; or None.
+    """Return the input that the output of call `index` may overwrite and that saves the most; or None.
 
-    `ranges`: of what lies in the workspace.
-    `overlap`: whether the place may be taken in part too, where the kernel then needs a certain distance.
+    `ranges`: live ranges of the values in the workspace.
+    `overlap`: also allow partial overlap at the distance that the kernel requires.
     """
     output = ranges.get(call.output.root)
     if output is None or output.first != index or not call.output.is_whole:
@@ -55,12 +55,12 @@ def choose_reuse(call: KernelCall, index: int, ranges: Mapping[Value, LiveRange]
 def overlap_distances(
     program: Program, ranges: Mapping[Value, LiveRange], choice: Sequence[Reuse | None]
 ) -> dict[tuple[Value, Value], int]:
-    """Return which values may start at any distance from a certain one on before one that dies while they live.
+    """Return the minimum distances at which values may start before a value that dies during their lifetime.
 
-    What has been written of the one must end before what is still accessed of the other. So outputs reach into the
-    inputs of their call, and what is made in parts reaches into what is read in parts.
-    Only for programs that say that memory is worth it: C compilers know less of pointers that may overlap.
-    Distances are rounded up to what the alignment of both blocks makes of them.
+    The written part of the one must end before the part of the other that is still accessed. Outputs can thus overlap
+    the inputs of their call, and values that are written in parts can overlap values that are read in parts. Only for
+    programs with `overlaps` set: C compilers optimize less if pointers may alias. Distances are rounded up to the
+    alignment of both blocks.
     """
     if not program.overlaps:
         return {}
@@ -81,14 +81,14 @@ def overlap_distances(
 
 @dataclass(frozen=True, eq=False)
 class Uses:
-    """Where calls write and read a value: call, first byte, end."""
+    """Byte ranges of a value that calls write and read: call, first byte, end."""
 
     writes: list[tuple[int, int, int]] = field(default_factory=list)
     reads: list[tuple[int, int, int]] = field(default_factory=list)
 
 
 def uses_of(program: Program) -> dict[Value, Uses]:
-    """Return where calls write and read each value that owns its bytes.
+    """Return the byte ranges that calls write and read of each value that owns its bytes.
 
     The caller counts as a call: it writes the inputs before the first one, as -1, and reads the outputs after the last.
     """
@@ -106,10 +106,10 @@ def uses_of(program: Program) -> dict[Value, Uses]:
 
 
 def _distance(program: Program, own: Uses, source: Value, other: Uses) -> int:
-    """Return how many bytes before `source` a value must start so that neither spoils the other."""
+    """Return the bytes by which a value must start before `source` so that neither overwrites the other."""
     least = -_FAR
     for index, start, end in own.writes:
-        # in which order the caller writes inputs is its own business
+        # the caller may write inputs in any order
         accessed = [first for call, first, _ in (*other.reads, *other.writes) if call > index or index < 0]
         least = max([least, *(end - first for first in accessed)])
         for value, needed in input_overlap_distances(program.calls[index], source) if index >= 0 else ():
@@ -119,14 +119,14 @@ def _distance(program: Program, own: Uses, source: Value, other: Uses) -> int:
 
 
 def input_overlap_distances(call: KernelCall, root: Value) -> Iterator[tuple[Value, OverlapDistance | None]]:
-    """Yield the inputs of a call that are `root` or parts of it, with what the output needs to reach into them."""
+    """Yield the inputs of a call that are `root` or parts of it, with the distance at which the output may overlap."""
     for position, value in enumerate(call.inputs):
         if value.root is root:
             yield value, overlap_distance(call.kernel, position)
 
 
 def call_overlap_distance(call: KernelCall, root: Value) -> OverlapDistance | None:
-    """Return how far before its input `root` the output of a call may start; None where they must not meet."""
+    """Return the distance by which a call's output must precede its input `root`; None if they must not overlap."""
     found = OverlapDistance(0)
     for _, needed in input_overlap_distances(call, root):
         if needed is None:
@@ -136,17 +136,17 @@ def call_overlap_distance(call: KernelCall, root: Value) -> OverlapDistance | No
 
 
 def allows_inplace(call: KernelCall, root: Value) -> bool:
-    """Tell whether the output may take the very place of an input, wherever that input is passed to the kernel."""
+    """Return whether the output may overwrite an input in place, at every position where it is passed to the kernel."""
     return all(at in call.kernel.inplace for at, value in enumerate(call.inputs) if value.root is root)
 
 
 def saved_bytes(held: int, output: int, distance: int) -> int:
-    """Return how many of an input's bytes its call's output saves, which starts at a distance before it."""
+    """Return the bytes of an input that an output saves if it starts at a distance before the input."""
     return held + output - max(output, distance + held)
 
 
 def inplace_chains(program: Program, plan: Plan) -> list[list[Value]]:
-    """Return the values in the workspace in chains, in which each takes the place of the one before."""
+    """Return the values in the workspace as chains, in which each value overwrites the one before in place."""
     chains = {value: [value] for value in program.intermediates()}
     for call, reused in zip(program.calls, plan.inplace, strict=True):
         root = call.output.root

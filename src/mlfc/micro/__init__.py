@@ -1,6 +1,6 @@
-"""Firmware: boards as data, projects that build without mlfc, and runs under an emulator.
+"""Firmware: board descriptions, projects that build without mlfc, and runs under an emulator.
 
-The names are those of microTVM's Python API; they load on first use.
+The names are those of microTVM's Python API; they are imported on first use.
 """
 
 from __future__ import annotations

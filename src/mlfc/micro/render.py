@@ -1,4 +1,4 @@
-"""Texts of projects, filled in from the files under ``micro/templates``."""
+"""Rendering of project files from the templates under ``micro/templates``."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from mlfc.archive.templates import environment
 
 
 def render(path: str, **values: Any) -> bytes:
-    """Return a template's text with values in it.
+    """Render a template with values.
 
-    `path`: under ``micro/templates``: ``zephyr/CMakeLists.txt``. The file's name ends in ``.jinja`` there.
-    `values`: what the template names; one that is missing is an error. For texts of a model's, the filter ``comment``
-        makes them safe inside a comment of C, and ``c_string`` makes a literal of C.
+    `path`: under ``micro/templates``: ``zephyr/CMakeLists.txt``. The file there has the suffix ``.jinja``.
+    `values`: variables of the template; a missing one is an error. For strings from a model, the filter ``comment``
+        makes them safe inside a C comment, and ``c_string`` creates a C literal.
     """
     return environment("mlfc.micro").get_template(f"{path}.jinja").render(**values).encode()

@@ -1,6 +1,6 @@
-"""Runs compiled models. Imports nothing of the compiler: numpy and ctypes are enough.
+"""Runtime for compiled models; requires only numpy and ctypes, and does not import the compiler.
 
-Names load on first use: a program that runs a model ahead of time compiled never loads the graph executor.
+Names are imported lazily: a program that runs a model compiled ahead of time does not import the graph executor.
 """
 
 from __future__ import annotations

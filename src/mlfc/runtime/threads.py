@@ -1,4 +1,4 @@
-"""The threads that share the work of kernels: one pool for the process, which the first library with one brings."""
+"""The thread pool of kernels: one per process, provided by the first loaded library that has one."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class _ThreadPool(ctypes.Structure):
 
 @dataclass(eq=False)
 class _Process:
-    """What this process has: the pool, and what was asked of it before there was one."""
+    """Thread state of this process: the pool, and the thread count requested before the pool existed."""
 
     lock: ForkSafeLock = field(default_factory=ForkSafeLock)
     pool: _ThreadPool | None = None
@@ -43,7 +43,7 @@ _process = _Process()
 
 
 def address_in(library: ctypes.CDLL, name: str) -> int | None:
-    """Return the address of a variable of a library, None if it has none of that name."""
+    """Return the address of a library's variable; None if it does not exist."""
     try:
         return ctypes.addressof(ctypes.c_char.in_dll(library, name))
     except ValueError:
@@ -51,7 +51,7 @@ def address_in(library: ctypes.CDLL, name: str) -> int | None:
 
 
 def share_pool(address_of: Callable[[str], int | None]) -> None:
-    """Let a library, by the addresses of its symbols, use the pool of this process; the first one brings it."""
+    """Connect a library, by its symbols' addresses, to the pool of this process, which the first library provides."""
     used = address_of(USED_POOL)
     if used is None:
         return
@@ -67,14 +67,14 @@ def share_pool(address_of: Callable[[str], int | None]) -> None:
 
 
 def pool_function() -> int | None:
-    """Return the address of the function by which code linked into this process shares work; None without a pool."""
+    """Return the address of the pool's function that runs work in parallel, for linked code; None without a pool."""
     return None if _process.pool is None else _process.pool.run
 
 
 def set_num_threads(count: int) -> None:
-    """Choose how many threads a kernel runs on at most, in this process and from its next kernel on.
+    """Set the maximum number of threads per kernel in this process, from its next kernel on.
 
-    Results are the same bits for any number. A child process made by a fork keeps the choice.
+    Results are bit-identical for any number. A forked child process keeps the setting.
 
     Parameters
     ----------
@@ -95,7 +95,7 @@ def set_num_threads(count: int) -> None:
 
 
 def get_num_threads() -> int:
-    """Return how many threads a kernel runs on at most; 0 until a library with a pool is loaded or a number was set."""
+    """Return the maximum number of threads per kernel; 0 until a library with a pool is loaded or a number is set."""
     with _process.lock:
         if _process.pool is None:
             return _process.chosen or 0
@@ -103,15 +103,15 @@ def get_num_threads() -> int:
 
 
 def count_launches() -> int:
-    """Return how many times kernels shared their work among threads in this process."""
+    """Return the number of parallel kernel launches in this process."""
     pool = _process.pool
     return 0 if pool is None else int(pool.launches())
 
 
 def time_threads(is_timed: bool) -> None:
-    """Begin, or end, to take the time that each thread spends in the parallel parts of kernels.
+    """Start or stop measuring the time that each thread spends in the parallel parts of kernels.
 
-    It counts from zero each time that this begins. Without a pool, because no loaded library has one, it does nothing.
+    Each start resets the times to zero. It does nothing if no loaded library has a pool.
     """
     if _process.pool is not None:
         _process.pool.set_timed(int(is_timed))
@@ -120,7 +120,7 @@ def time_threads(is_timed: bool) -> None:
 def thread_times() -> list[float]:
     """Return the seconds that each thread spent in parallel parts since `time_threads(True)`, the caller's first.
 
-    Differences of two calls give the balance of what ran between them. It is empty without a pool.
+    The difference of two calls is the thread balance of the work in between. Empty without a pool.
     """
     pool = _process.pool
     return [] if pool is None else [pool.time_of(thread) / 1e9 for thread in range(get_num_threads())]

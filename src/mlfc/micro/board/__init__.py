@@ -1,1 +1,1 @@
-"""Boards, their cores and memory, and the programs that a build needs."""
+"""Boards, their cores and memory, and the programs required for builds."""

@@ -1,4 +1,4 @@
-"""Boards are data: one TOML file each, checked against ``schema/board.json``."""
+"""Boards, each described by one TOML file that is checked against ``schema/board.json``."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ _ADDRESSES = 1 << 32
 _CHIP_FAMILY = re.compile(r"stm32[a-z]+[0-9]|[a-z]+[0-9]{1,2}")  # in the name of a chip: stm32f4, nrf52, rp23
 _SHORTEST, _LISTED = 3, 8
 _HARD_FLOAT = re.compile(r"-mfloat-abi=(hard|softfp)|-mabi=i?lp(32|64)[fd]")
-# An option of a compiler or an emulator can name code to load, commands, or a file to write. Those that only describe a
-# core are listed here; all others, and programs by their paths, require trust in the author of a board's file.
+# Options of compilers and emulators can name code to load, commands, or files to write. Options that only describe a
+# core are listed here; all others, and programs given by path, require trust in the author of the board file.
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]*")
 _SPECS = "nano|nosys|rdimon|picolibc|picolibcpp"
 _SWITCHES = (
@@ -34,7 +34,7 @@ _SWITCHES = (
     "tree-vectorize|single-precision-constant"
 )
 _COMPILER_FLAG = re.compile(
-    r"-m[a-z0-9][a-z0-9-]*(=[A-Za-z0-9][A-Za-z0-9_.,+-]*)?"  # which core
+    r"-m[a-z0-9][a-z0-9-]*(=[A-Za-z0-9][A-Za-z0-9_.,+-]*)?"  # the core
     r"|-O[0-3sgz]?|-g[0-3]?|-W(no-)?[a-z][a-z0-9-]*(=[0-9]+)?"
     rf"|-f(no-)?({_SWITCHES})|-ffreestanding|--?specs=({_SPECS})\.specs"
 )
@@ -58,31 +58,31 @@ class MemoryRegion:
     kind: str  # ``flash`` or ``ram``
     origin: int
     nbytes: int
-    wait_cycles: int = 0  # what a read costs over the fastest memory of the board
-    # whether what names no region goes here; if no region of the kind is the default, the first one is
+    wait_cycles: int = 0  # cost of a read relative to the fastest memory of the board
+    # default of its kind, for sections that name no region; if no region is marked, the first one is the default
     default: bool = False
 
     @property
     def end(self) -> int:
-        """The first address behind it."""
+        """First address after the region."""
         return self.origin + self.nbytes
 
 
 @dataclass(frozen=True)
 class Emulator:
-    """What emulates a board."""
+    """Emulator of a board."""
 
     # the emulator's program and its name for the board
     program: str
     machine: str
-    packages: tuple[str, ...]  # Debian's packages with it
-    # what a tick of the counter stands for that the firmware reads
+    packages: tuple[str, ...]  # Debian packages that contain it
+    # unit of a tick of the counter that the firmware reads
     instructions_per_tick: float | None = None
     cycles_per_tick: float | None = None
-    options: tuple[str, ...] = ()  # added to its command line
+    options: tuple[str, ...] = ()  # appended to its command line
 
     def command(self, elf: str, serial: str = "none") -> list[str]:
-        """Return the command that runs a program, in time that it counts itself.
+        """Return the command that runs a program, in virtual time.
 
         `serial`: QEMU's character device for the board's serial port.
         """
@@ -96,7 +96,7 @@ class Emulator:
 
 @dataclass(frozen=True)
 class Toolchain:
-    """The C compiler of a board: ``<prefix>gcc``, its flags, those for linking, and Debian's packages with it."""
+    """C compiler of a board: ``<prefix>gcc``, its flags, linker flags, and the Debian packages that contain it."""
 
     prefix: str
     flags: tuple[str, ...]
@@ -106,7 +106,7 @@ class Toolchain:
 
 @dataclass(frozen=True)
 class Uart:
-    """A serial port that firmware drives itself: the driver's name and the address of its registers."""
+    """Serial port driven by the firmware: the driver's name and the address of its registers."""
 
     driver: str
     base: int
@@ -114,7 +114,7 @@ class Uart:
 
 @dataclass(frozen=True)
 class Serial:
-    """How a host finds the board's serial port: its speed and, where it is known, the USB device's numbers."""
+    """Serial port of a board as seen by a host: its speed and, if known, the IDs of the USB device."""
 
     baud: int
     vid: int | None = None
@@ -123,7 +123,7 @@ class Serial:
 
 @dataclass(frozen=True)
 class FlashTool:
-    """The command that writes firmware; ``{elf}``, ``{hex}``, ``{bin}``, ``{port}`` in it stand for files and port."""
+    """Command that flashes firmware, with placeholders ``{elf}``, ``{hex}``, ``{bin}`` and ``{port}``."""
 
     command: tuple[str, ...]
     install: str
@@ -135,44 +135,44 @@ class Board:
 
     name: str
     description: str
-    target: str  # what models are compiled for
-    arch: str  # which start-up code and linker script it takes: ``cortex-m``, ``riscv``, ``avr``, ``xtensa``, ``host``
+    target: str  # target that models are compiled for
+    arch: str  # selects start-up code and linker script: ``cortex-m``, ``riscv``, ``avr``, ``xtensa``, ``host``
     core: str
-    clock_hz: int | None  # of the core as the start-up code leaves it
-    bare_metal: bool  # whether our firmware starts on it by itself; else it needs its vendor's build system
-    stack_bytes: int  # what a project reserves by default
+    clock_hz: int | None  # clock of the core after the start-up code
+    bare_metal: bool  # whether generated firmware can start on it; otherwise it needs its vendor's build system
+    stack_bytes: int  # default stack size of projects
     toolchain: Toolchain
-    # the first region holds the start-up code; the host has none
+    # the first region contains the start-up code; the host has none
     memories: tuple[MemoryRegion, ...]
     uart: Uart | None
     serial: Serial | None
     flash_tool: FlashTool | None
-    vendor: Mapping[str, str]  # what other build systems call it: ``zephyr``, ``arduino``, ``esp-idf``
+    vendor: Mapping[str, str]  # names in other build systems: ``zephyr``, ``arduino``, ``esp-idf``
     emulator: Emulator | None
-    chip: str = ""  # its maker's name of the chip, if the board has one
-    max_clock_hz: int | None = None  # what the chip allows, where start-up code leaves a lower one
-    source: str = ""  # where the numbers are from
+    chip: str = ""  # vendor's name of the chip, if any
+    max_clock_hz: int | None = None  # maximum clock of the chip, if start-up code sets a lower one
+    source: str = ""  # sources of the numbers
     text: str = field(default="", compare=False, repr=False)  # the TOML that describes it
-    trusted: bool = field(default=True, compare=False)  # whether any program that its file names may run
+    trusted: bool = field(default=True, compare=False)  # whether any program named in its file may run
 
     @property
     def flash(self) -> MemoryRegion:
-        """Where code and constants go that name no region. The host has none."""
+        """Default region of code and constants; the host has none."""
         return self._default("flash")
 
     @property
     def ram(self) -> MemoryRegion:
-        """Where data, stack, and workspaces go that name no region. The host has none."""
+        """Default region of data, stack and workspaces; the host has none."""
         return self._default("ram")
 
     @property
     def baud(self) -> int:
-        """The speed of the serial port."""
+        """Speed of the serial port in bits per second."""
         return self.serial.baud if self.serial is not None else _DEFAULT_BAUD
 
     @property
     def features(self) -> tuple[str, ...]:
-        """What the core has beside the plain instructions: ``FPU``, ``DSP``, ``MVE``, by compiler flags and target."""
+        """Extensions of the core, from compiler flags and target: ``FPU``, ``DSP``, ``MVE``."""
         target = parse_target(self.target).features
         has_fpu = any(_HARD_FLOAT.fullmatch(flag) for flag in self.toolchain.flags)
         titles = (INSTRUCTION_SETS.get(name).title for name in target.instruction_sets)
@@ -180,11 +180,11 @@ class Board:
 
     @property
     def fastest_clock_hz(self) -> int | None:
-        """The highest clock of the core: what a product that needs speed sets."""
+        """Maximum clock of the core, as set by products that need speed."""
         return self.max_clock_hz or self.clock_hz
 
     def run_command(self, elf: str) -> list[str] | None:
-        """Return the command that runs a program on this machine; None where none does."""
+        """Return the command that runs a program on this machine, natively or emulated; None without an emulator."""
         if self.arch == "host":
             return [f"./{elf}"]
         return self.emulator.command(elf) if self.emulator else None
@@ -220,15 +220,15 @@ def find_board(name: str | Board, *, trust: bool = False) -> Board:
     Parameters
     ----------
     name : str or Board
-        A board is returned as it is. Capital letters in a name make no difference.
+        A board is returned unchanged. Names are case-insensitive.
     trust : bool
-        Whether a file may name any program and any option. Else compilers and emulators are known ones, found on the
-        PATH by their plain names, with options that load no code and write no file.
+        Whether a file may name any program and any option. Otherwise, compilers and emulators must be known ones, found
+        on the PATH by their plain names, with options that load no code and write no file.
 
     Raises
     ------
     OptionError, ProblemsError
-        If there is no such board, the file is not a board's, or asks for more than it may.
+        If the board does not exist, the file does not describe a board, or requires trust that was not given.
     """
     if isinstance(name, Board):
         return name
@@ -249,14 +249,14 @@ def find_board(name: str | Board, *, trust: bool = False) -> Board:
 
 
 def _family(name: str) -> list[Board]:
-    """Return boards that a text may mean: with chips of the same family, or with the text in what describes them."""
+    """Return boards that a text may refer to: with chips of the same family, or with the text in their description."""
     family = _CHIP_FAMILY.search(name)
     wanted = family[0] if family else name
     if len(wanted) < _SHORTEST:
         return []
     found = []
     for item in map(boards().get, boards()):
-        # descriptions have words enough to contain any two letters and a digit
+        # two letters and a digit would match too many descriptions
         words = (item.name, item.chip, *(() if family else (item.description, *item.vendor.values())))
         if wanted in " ".join(words).lower():
             found.append(item)
@@ -264,11 +264,11 @@ def _family(name: str) -> list[Board]:
 
 
 def parse_board(text: str, place: str) -> Board:
-    """Return the board that a TOML text describes; raise an error that lists all that is wrong with it."""
+    """Return the board that a TOML text describes; raise an error that lists all faults."""
     document = parse_toml(text, place)
     found = list(faults("board", document))
     if not found:
-        # the keys of a document that the schema allows are the fields of the classes
+        # the keys that the schema allows are the fields of the classes
         values: dict[str, Any] = {"clock_hz": None, "bare_metal": True, "stack_bytes": _STACK_BYTES, "vendor": {}}
         values |= {**document, **dict.fromkeys(_TABLES)}
         for key in _TABLES.keys() & document.keys():
@@ -291,10 +291,10 @@ def parse_board(text: str, place: str) -> Board:
 
 
 def _impossible_regions(board: Board) -> list[str]:
-    found = [f"memory: there is no region of the kind {kind}" for kind in ("flash", "ram") if not _of(board, kind)]
+    found = [f"memory: a region of the kind {kind} is missing" for kind in ("flash", "ram") if not _of(board, kind)]
     for index, one in enumerate(board.memories):
         if one.end > _ADDRESSES:
-            found.append(f"memory: the region '{one.name}' reaches beyond addresses of 32 bits")
+            found.append(f"memory: the region '{one.name}' exceeds 32-bit addresses")
         for other in board.memories[:index]:
             if one.name == other.name:
                 found.append(f"memory: two regions have the name '{one.name}'")
@@ -318,9 +318,9 @@ def _of(board: Board, kind: str) -> list[MemoryRegion]:
 
 
 def board_pools(board: Board) -> tuple[Pool, ...]:
-    """Return a pool for each RAM of a board, the fastest first and of equally fast ones the largest.
+    """Return a pool for each RAM of a board, ordered by speed, then by size, the largest first.
 
-    The memory that the stack lies in is smaller by what projects reserve for it.
+    The memory with the stack is reduced by the stack size that projects reserve.
     """
     memories = sorted(
         (item for item in board.memories if item.kind == "ram"), key=lambda item: (item.wait_cycles, -item.nbytes)
@@ -331,13 +331,12 @@ def board_pools(board: Board) -> tuple[Pool, ...]:
 
 
 def check_programs(board: Board, place: str, *, trust: bool) -> None:
-    """Raise an error for all that a file may not have run, or only where its author is trusted.
+    """Raise an error for programs and options that a file may not use, or only with trust in its author.
 
     `trust`: whether the user allows any program and option.
 
-    Raises OptionError or ProblemsError for programs by a path that depends on the folder in which it is read, and,
-    without trust, for programs by any path, for other emulators than are known, and for options not known to be
-    harmless.
+    Raises OptionError or ProblemsError for programs given by a relative path, and, without trust, for programs given by
+    any path, unknown emulators, and options not known to be harmless.
     """
     programs = [("toolchain.prefix", board.toolchain.prefix)]
     if board.emulator is not None:

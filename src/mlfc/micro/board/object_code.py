@@ -1,4 +1,4 @@
-"""Generated code and the cores of boards: flags that objects require, and code that was compiled for another core."""
+"""Compatibility of generated code with boards' cores: required compiler flags, and code compiled for another core."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ SUFFIX = ".o"
 _ATTRIBUTES = 0x7000_0003
 _VENDOR = b"aeabi\0"
 _WHOLE_FILE, _FLOAT_ARGUMENTS, _COMPATIBILITY = 1, 28, 32
-_TEXTS = (4, 5, 67)  # tags below 32 have numbers but for these; from 32 on the odd ones have texts
+_TEXTS = (4, 5, 67)  # tags below 32 have numbers except these; from 32 on, odd tags have strings
 _HARD, _SOFT = "-mfloat-abi=hard", "-mfloat-abi=softfp"
 _MACHINE = slice(18, 20)
-# longer objects hold constants alone, which say nothing
+# larger objects contain only constants, which have no attributes
 _LARGEST = 64 << 20
-# ELF's numbers of machines, and of Arm's architectures for microcontrollers
+# ELF machine numbers, and numbers of Arm's microcontroller architectures
 _MACHINES = {"cortex-m": 40, "avr": 83, "xtensa": 94, "riscv": 243}
 _NAMES = {3: "x86", 40: "Arm", 62: "x86-64", 83: "AVR", 94: "Xtensa", 183: "AArch64", 243: "RISC-V"}
 _ARCHITECTURE = 6
-# by their number in objects: LLVM's word, the name
+# by number in objects: LLVM's name, display name
 _ARCHITECTURES = {
     11: ("thumbv6m", "Armv6-M"), 12: ("thumbv6m", "Armv6S-M"), 10: ("thumbv7m", "Armv7-M"),
     13: ("thumbv7em", "Armv7E-M"), 16: ("thumbv8m.base", "Armv8-M Baseline"),
@@ -41,9 +41,9 @@ def object_paths(code: Mapping[str, Data]) -> tuple[str, ...]:
 
 
 def core_flags(board: Board, code: Mapping[str, Data]) -> tuple[str, ...]:
-    """Return the compiler's flags for a board's core.
+    """Return the compiler flags for a board's core.
 
-    Where the objects of a module pass floats in the core's plain registers, everything must: libraries, too.
+    If the objects of a module pass floats in integer registers, all code must do so, including libraries.
     """
     flags = board.toolchain.flags
     said = (attributes_of(code[path]) for path in object_paths(code))
@@ -53,7 +53,7 @@ def core_flags(board: Board, code: Mapping[str, Data]) -> tuple[str, ...]:
 
 
 def machine_of(data: Data) -> int | None:
-    """Return ELF's number of the machine whose code an object is; None for what is no such object."""
+    """Return the ELF machine number of an object; None if it is not an ELF object."""
     image = _image(data)
     try:
         order = read_elf(image).order
@@ -63,7 +63,7 @@ def machine_of(data: Data) -> int | None:
 
 
 def attributes_of(data: Data) -> dict[int, int]:
-    """Return what an object of Arm code says of itself, by tags of Arm's build attributes; nothing where it is none."""
+    """Return the Arm build attributes of an object by tag; empty if it has none."""
     image = _image(data)
     try:
         sections = [section for section in read_elf(image).sections if section.kind == _ATTRIBUTES]
@@ -79,7 +79,7 @@ def _image(data: Data) -> bytes:
 
 
 def _attributes(section: bytes) -> Iterator[tuple[int, int]]:
-    """Yield tags and numbers of what an object says of its whole file; raise IndexError where it is cut off."""
+    """Yield tags and numbers of an object's file-scope build attributes; raise IndexError if it is truncated."""
     place = section.find(_VENDOR)
     if place < 0:
         return
@@ -87,7 +87,7 @@ def _attributes(section: bytes) -> Iterator[tuple[int, int]]:
     end = len(section)
     if section[place] != _WHOLE_FILE:
         return
-    place += 5  # the tag, and the size of what follows
+    place += 5  # the tag and the size field
     while place < end:
         tag, place = _number(section, place)
         value = 0
@@ -101,7 +101,7 @@ def _attributes(section: bytes) -> Iterator[tuple[int, int]]:
 
 
 def _number(data: bytes, place: int) -> tuple[int, int]:
-    """Return a number of seven bits a byte, and the place behind it."""
+    """Return a ULEB128 number and the offset after it."""
     value = shift = 0
     while True:
         byte = data[place]
@@ -114,7 +114,7 @@ def _number(data: bytes, place: int) -> tuple[int, int]:
 
 @dataclass(frozen=True)
 class Mismatch:
-    """How code for one target does not suit the core of a board, on which it runs all the same."""
+    """Mismatch between the target of code and a board's core, on which the code still runs."""
 
     # `target` is what the module was compiled for
     module: str
@@ -123,7 +123,7 @@ class Mismatch:
     reasons: tuple[str, ...]
 
     def text(self, artifact: str, board: str) -> str:
-        """Return it as a line with what to do, for an archive and for what the user calls the board."""
+        """Return it as a line with the command that fixes it, for an archive and the user's name of the board."""
         return (
             f"module '{self.module}' was compiled for '{self.target}', and {self.board} has another core: "
             f"{' and '.join(self.reasons)}, so it runs slower than it could. "
@@ -132,7 +132,7 @@ class Mismatch:
 
 
 def archive_mismatches(path: str | os.PathLike[str], board: Board, module: str | None = None) -> tuple[Mismatch, ...]:
-    """Return how a module of an archive does not suit a board; nothing for modules of other compilers.
+    """Return the mismatches between a module of an archive and a board; empty for modules of other compilers.
 
     Raises the errors of reading archives.
     """
@@ -149,7 +149,7 @@ def archive_mismatches(path: str | os.PathLike[str], board: Board, module: str |
 
 
 def mismatch(module: str, target: str, board: Board) -> Mismatch | None:
-    """Return how code for a target does not suit a board's core; None where it does, or nothing is known."""
+    """Return the mismatch between a target and a board's core; None if it matches, or is unknown."""
     try:
         made = parse_target(target)
     except OptionError:
@@ -168,7 +168,7 @@ def mismatch(module: str, target: str, board: Board) -> Mismatch | None:
 
 
 def check_objects(code: Mapping[str, Data], board: Board) -> None:
-    """Raise OptionError for objects of another machine, or with instructions that the board's core lacks."""
+    """Raise OptionError for objects for another machine, or with instructions that the board's core lacks."""
     for path in object_paths(code):
         reason = _cannot_run(code[path], board)
         if reason is not None:

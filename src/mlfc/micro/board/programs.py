@@ -1,4 +1,4 @@
-"""Running the programs that firmware takes: compilers, make, emulators."""
+"""Execution of external programs for firmware: compilers, make, emulators."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ _GRACE_SECONDS = 2.0
 
 
 def environment() -> dict[str, str]:
-    """Return the variables that programs are started with."""
+    """Return the environment that programs are started with."""
     return {**own_environment(), "PATH": search_path()}
 
 
 def search_path() -> str:
-    """Return the folders of the PATH, but for those that depend on which folder is the current one."""
+    """Return the absolute folders of the PATH."""
     folders = os.environ.get("PATH", os.defpath).split(os.pathsep)
     return os.pathsep.join(folder for folder in folders if Path(folder).is_absolute())
 
 
 def need(program: str, packages: Sequence[str]) -> str:
-    """Return the path of a program, or raise ToolchainError with Debian's packages that have it."""
+    """Return the path of a program, or raise ToolchainError with the Debian packages that contain it."""
     found = shutil.which(program, path=search_path())
     # on Windows the current folder is searched first
     if found is None or not Path(found).is_absolute():
@@ -41,14 +41,14 @@ def need(program: str, packages: Sequence[str]) -> str:
 
 
 def first_lines(said: str, count: int = 12) -> str:
-    """Return the first lines that a program printed, each indented on a line of its own, for a message."""
+    """Return the first lines of a program's output, each indented on its own line, for a message."""
     return "".join(f"\n  {line}" for line in [line for line in said.splitlines() if line.strip()][:count])
 
 
 def run(command: Sequence[str], folder: Path, timeout: float) -> subprocess.CompletedProcess[str]:
-    """Run a program in a folder and return its status and what it said.
+    """Run a program in a folder and return its status and output.
 
-    Raises RunError if it does not end within `timeout` seconds, or says more than anybody reads; ToolchainError if it
+    Raises RunError if it does not end within `timeout` seconds, or its output exceeds the limit; ToolchainError if it
     does not start.
     """
     try:
@@ -75,13 +75,13 @@ def run(command: Sequence[str], folder: Path, timeout: float) -> subprocess.Comp
         end_process(process, _GRACE_SECONDS)
     if max(len(said), len(complained)) > _MOST_BYTES:
         raise RunError(f"{command[0]} was ended: it printed more than {_MOST_BYTES >> 20} MiB")
-    # with line breaks as Python has them
+    # with universal newlines
     texts = (found.decode(errors="replace").replace("\r\n", "\n") for found in (said, complained))
     return subprocess.CompletedProcess(command, process.returncode, *texts)
 
 
 def _collect(process: subprocess.Popen[bytes], pipe: IO[bytes], found: bytearray) -> None:
-    """Read what a program prints to the end, and end one that prints too much: firmware may print without end."""
+    """Read a program's output to the end; kill a program that prints too much, as firmware may print endlessly."""
     with pipe:
         for piece in iter(partial(os.read, pipe.fileno(), _PIECE), b""):
             found += piece

@@ -1,6 +1,6 @@
 """A bare-metal project: start-up, linker script, Makefile, a main file, and the model.
 
-The project needs its board's compiler and make, nothing of mlfc.
+Building the project requires its board's compiler and make, but not mlfc.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from mlfc.support.executable import Executable, RunCode, bounding_option
 from mlfc.support.module_info import ModuleInfo, ModuleInterface
 
 ELF = "firmware.elf"
-# looked at only where firmware is built to trace
+# used only if firmware is built with tracing
 _TRACE = "trace"
-# what start-up and measuring consist of, by architecture
+# files of start-up and measuring, by architecture
 _COMMON = (
     "common/counter.h", "common/host_io.h", "common/report.c", "common/report.h", "common/stack_bottom.h",
     "common/stack_paint.c", "common/stack_paint.h",
@@ -45,63 +45,63 @@ _PARTS = {
     "avr": (*_COMMON, "common/stack_bottom.c", "avr/counter.c", "avr/host_io.c", "avr/startup.c"),
     "host": (*_COMMON, "host/counter.c", "host/host_io.c", "host/stack_bottom.c"),
 }
-# other templates, by the keys that boards which they serve have under [vendor]
+# other templates, by the key under [vendor] of the boards that they support
 _VENDORS_TEMPLATES = {"zephyr": "zephyr", "arduino": "arduino", "esp-idf": "esp_idf"}
-# archives name their files as they like; make would run what stands in $( )
+# archives may name files arbitrarily; make would execute text in $( )
 _PLAIN_PATH = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./+-]*")
 COMPILE_FLAGS = (
     "-std=c99", "-ffunction-sections", "-fdata-sections", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast",
 )  # fmt: skip
-"""Of every file, beside the core's flags and the user's own."""
-# code that is small already gains next to nothing by -Os, which leaves registers unused in the inner loops
+"""Compiler flags of every file, besides the core's and the user's."""
+# -Os would save almost nothing over -O2 and uses fewer registers in the inner loops
 _LEVELS = {"speed": "-O3", "size": "-O2"}
 MAP = "firmware.map"
 """File name of the linker's map."""
 INPUTS, OUTPUTS, REPORT, ERROR = "inputs.bin", "outputs.bin", "report.txt", "error.bin"
 _ERROR = struct.Struct("<4q")
 SIZE = np.dtype("<i8")
-"""A dimension size in the files of inputs and outputs."""
+"""Type of a dimension size in the files of inputs and outputs."""
 
 
 @dataclass(frozen=True, eq=False)
 class Firmware:
-    """What a project consists of beside the model and the board's own files."""
+    """Parts of a project besides the model and the board's own files."""
 
-    # the text of ``main.c``. It may use the headers of ``board/`` and must define ``main``.
+    # text of ``main.c``, which may use the headers of ``board/`` and must define ``main``
     main: str
-    # more files by their paths in the project; ``.c`` and ``.S`` files are compiled
+    # more files by path in the project; ``.c`` and ``.S`` files are compiled
     files: Mapping[str, Data] = field(default_factory=dict)
-    folders: tuple[str, ...] = ()  # where their headers lie
+    folders: tuple[str, ...] = ()  # folders of their headers
 
 
 @dataclass(frozen=True, eq=False)
 class BareMetal:
-    """The files of firmware by their paths, without what builds them."""
+    """The files of firmware by path, without those of a build system."""
 
     files: dict[str, Data]
-    sources: tuple[str, ...]  # the files to compile, sorted
-    objects: tuple[str, ...]  # the files to link as they are, sorted
-    core_flags: tuple[str, ...]  # the compiler's flags for the core
-    folders: tuple[str, ...]  # where headers lie
+    sources: tuple[str, ...]  # files to compile, sorted
+    objects: tuple[str, ...]  # files to link unchanged, sorted
+    core_flags: tuple[str, ...]  # compiler flags for the core
+    folders: tuple[str, ...]  # folders of headers
 
 
 def refuses_bare_metal(board: Board) -> str | None:
-    """Return why there is no bare-metal firmware for a board; None where there is."""
+    """Return why bare-metal firmware is not supported on a board; None if it is."""
     if not board.bare_metal:
         others = [template for key, template in _VENDORS_TEMPLATES.items() if key in board.vendor]
-        instead = f"; take the template {' or '.join(others)}" if others else ""
+        instead = f"; use the template {' or '.join(others)}" if others else ""
         return f"its vendor's loader starts it{instead}"
-    return None if board.arch in _PARTS else f"there is no start-up code for {board.core}"
+    return None if board.arch in _PARTS else f"mlfc has no start-up code for {board.core}"
 
 
 def bare_metal(code: Mapping[str, Data], board: Board, firmware: Firmware, model_folder: str = "model") -> BareMetal:
-    """Return the files of a project but for those of a build system.
+    """Return the files of a project, except those of a build system.
 
     `code`: ``src/...``, ``include/...`` and ``lib/...``.
     `model_folder`: the project's folder for the generated code.
 
-    Raises ArchiveError for a file whose name a build system would take for something else than a name; OptionError if
-    the board has no start-up code.
+    Raises ArchiveError for a file name that a build system would misinterpret; OptionError if the board has no start-up
+    code.
     """
     reason = refuses_bare_metal(board)
     if reason is not None:
@@ -136,19 +136,19 @@ def project_files(
     model_folder: str = "model",
     is_selftest: bool = False,
 ) -> dict[str, Data]:
-    """Return the files of a project that make builds.
+    """Return the files of a project that is built by make.
 
     `code`, `board`, `model_folder`: as for `bare_metal`.
-    `details`: None only with `firmware`.
+    `details`: may be None only with `firmware`.
     `firmware`: None for a main that runs the model once and reports.
-    `is_selftest`: whether ``make selftest`` does what ``make run`` does.
+    `is_selftest`: whether ``make selftest`` is an alias of ``make run``.
 
-    ``make`` builds ``firmware.elf``, ``make run`` runs it under the board's emulator if it has one. Raises ArchiveError
-    or OptionError as `bare_metal` does.
+    ``make`` builds ``firmware.elf``, ``make run`` runs it under the board's emulator if it has one. Raises the errors
+    of `bare_metal`.
     """
     if firmware is None:
         if details is None:
-            raise InternalError("firmware without a main of its own needs the module's interface")
+            raise InternalError("firmware without its own main requires the module's interface")
         firmware = Firmware(standalone_main(name, details))
     project = bare_metal(code, board, firmware, model_folder)
     makefile = render(
@@ -173,7 +173,7 @@ def write_files(folder: Path, made: Mapping[str, Data]) -> None:
 
 
 def check_path(path: str) -> None:
-    """Raise ArchiveError for a file whose name a build system would take for something else than a name."""
+    """Raise ArchiveError for a file name that a build system would misinterpret."""
     if not _PLAIN_PATH.fullmatch(path):
         raise ArchiveError(
             "the file's name has characters that a Makefile cannot hold",
@@ -183,22 +183,22 @@ def check_path(path: str) -> None:
 
 
 def has_linker_script(board: Board) -> bool:
-    """Tell whether firmware for the board is linked by a script of ours."""
+    """Return whether firmware for the board is linked with mlfc's linker script."""
     return lays_out(board) or board.arch == "avr"
 
 
 def lays_out(board: Board) -> bool:
-    """Tell whether our script places everything; else it adds to the compiler's own."""
+    """Return whether mlfc's linker script is complete; otherwise it extends the compiler's own."""
     return board.arch in ("cortex-m", "riscv")
 
 
 def linker_script(board: Board) -> bytes:
-    """Return the script: start-up first, code and constants in flash, data and stack in RAM, pools in their regions."""
+    """Return the linker script: start-up, code and constants in flash, data and stack in RAM, pools in regions."""
     return render("linker/firmware.ld" if lays_out(board) else "linker/added.ld", board=board)
 
 
 def optimization_level(details: ModuleInterface | None) -> str:
-    """Return the flag for the C compiler by what a module was compiled for."""
+    """Return the C compiler's optimization flag for a module, which was compiled for speed or size."""
     return _LEVELS.get(details.optimize if isinstance(details, ModuleInfo) else "speed", _LEVELS["speed"])
 
 
@@ -206,9 +206,9 @@ def standalone_main(name: str, details: ModuleInterface) -> str:
     """Return the C file that feeds the model, runs it, and reports."""
     subject, num_inputs = described_subject(name, details), len(details.inputs)
     pools, mapped = given_pools(subject), subject.maps_tensors
-    # the fields' names as the header has them: made of all tensors' names together
+    # field names as in the header: derived from all tensors' names together
     fields = field_names(details)
-    # in the workspace, tensors are found by the structs of pointers
+    # tensors in the workspace are accessed through the structs of pointers
     buffers = [f"tensor_{field}" for field in fields]
     if mapped:
         buffers = [f"{'inputs' if index < num_inputs else 'outputs'}.{field}" for index, field in enumerate(fields)]
@@ -230,14 +230,14 @@ def standalone_main(name: str, details: ModuleInterface) -> str:
 
 
 def unbounded(details: ModuleInterface | None, name: str | None = None, place: str | None = None) -> OptionError:
-    """Return the error of a module whose memory has no bound."""
+    """Return the error of a module with unbounded memory."""
     module = "the model" if name is None else f"module '{name}'"
     symbols = details.vm.symbols if details and details.vm else ()
     option = bounding_option(details.inputs if details else (), symbols)
     return OptionError(
-        f"the memory of {module} has no bound, and firmware has no heap",
+        f"the memory of {module} is unbounded, and firmware has no heap",
         place=place,
-        next_step=f"Compile the model with bounds of its open extents: {option}",
+        next_step=f"Compile the model with bounds of its dynamic dimensions: {option}",
     )
 
 
@@ -247,14 +247,14 @@ def runtime_headers() -> dict[str, bytes]:
 
 
 def headers_part() -> tuple[dict[str, bytes], tuple[str, ...]]:
-    """Return these headers as files of a project, and the folders of headers."""
-    # firmware has a header of its own for what a trace does
+    """Return the headers of the C runtime as files of a project, and the folders of headers."""
+    # firmware has its own header for tracing
     headers = {f"crt/{name}": data for name, data in runtime_headers().items() if Path(name).name != TRACE_HEADER}
     return headers, ("crt/include",)
 
 
 def dynamic_firmware(name: str, details: ModuleInterface) -> Firmware:
-    """Return a main that runs a module once; OptionError where its memory has no bound."""
+    """Return a main that runs a module once; raise OptionError if its memory is unbounded."""
     if details.vm is None or details.vm.work_bytes is None:
         raise unbounded(details, name)
     subject = described_subject(name, details)
@@ -273,7 +273,7 @@ def dynamic_firmware(name: str, details: ModuleInterface) -> Firmware:
 
 
 def recorded_error(folder: Path, executable: Executable) -> MlfcError | None:
-    """Return the error that firmware left; None where it left none."""
+    """Return the error that firmware wrote; None if it wrote none."""
     path = folder / ERROR
     data = path.read_bytes() if path.is_file() else b""
     if len(data) < _ERROR.size:

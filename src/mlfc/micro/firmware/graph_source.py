@@ -1,4 +1,4 @@
-"""A model for the graph executor, of an archive or just compiled: what firmware for it is made of."""
+"""Models for the graph executor, from archives or just compiled, as input for firmware."""
 
 from __future__ import annotations
 
@@ -21,39 +21,38 @@ from mlfc.support.content import Data
 
 @dataclass(frozen=True, eq=False)
 class GraphSource:
-    """A model for the graph executor, of an archive or just compiled.
+    """A model for the graph executor, from an archive or just compiled.
 
     Raises OptionError if not all of it is code for a CPU.
     """
 
     name: str
     graph_json: str
-    graph: Graph  # what the text says, checked
+    graph: Graph  # the parsed and checked text
     code: Mapping[str, Data]  # its operators
     params: Mapping[str, Array]
-    scratch_bytes: int  # the most that one operator allocates while it runs
-    load: Callable[[Module, Device], GraphModule]  # (lib, device): makes what runs it with functions that are elsewhere
-    imports: tuple[Module, ...] = ()  # what its code imports
+    scratch_bytes: int  # maximum bytes that one operator allocates while it runs
+    load: Callable[[Module, Device], GraphModule]  # (lib, device): creates an executor with remote functions
+    imports: tuple[Module, ...] = ()  # modules that its code imports
 
     def __post_init__(self) -> None:
         require_code_alone(self.name, self.imports)
 
 
 def require_code_alone(name: str, imports: Iterable[Module]) -> None:
-    """Raise OptionError if code imports modules that are none, and so cannot be part of firmware."""
+    """Raise OptionError if code imports modules that are not code and so cannot be part of firmware."""
     kinds = sorted({module.type_key for module in imports if not module.is_dso_exportable})
     if kinds:
         raise OptionError(
             f"parts of module '{name}' require {', '.join(kinds)}, which firmware does not have",
-            next_step="Compile it for the board alone: mlfc compile MODEL --board BOARD",
+            next_step="Compile it only for the board: mlfc compile MODEL --board BOARD",
         )
 
 
 def graph_of_archive(path: str | os.PathLike[str], module: str | None = None) -> GraphSource:
-    """Return a module of an archive that mlfc or TVM wrote.
+    """Return a module of an archive by mlfc or TVM.
 
-    Raises ArchiveError if the archive is damaged; OptionError if there is no such module, or it is for another
-    executor.
+    Raises ArchiveError if the archive is damaged; OptionError if the module does not exist, or is for another executor.
     """
     return graph_of_parts(read_parts(path, module))
 
@@ -70,7 +69,7 @@ def graph_of_parts(parts: ModuleParts) -> GraphSource:
 
 
 def graph_of_factory(factory: Factory) -> GraphSource:
-    """Return the module that `build` made; raise OptionError unless it is for the graph executor."""
+    """Return the module of a result of `build`; raise OptionError unless it is for the graph executor."""
     _require_graph(factory.executor, factory.module_name, None)
     details = module_info(factory)
     return GraphSource(
@@ -86,7 +85,7 @@ def _require_graph(executor: str | None, name: str, place: str | None) -> None:
     if executor != "graph":
         kind = f"for the executor {executor}" if executor else "a collection of functions"
         raise OptionError(
-            f"module '{name}' is {kind}; what runs operator by operator is for the graph executor",
+            f"module '{name}' is {kind}; running operator by operator requires the graph executor",
             place=place,
             next_step="Compile the model with: mlfc compile MODEL --executor graph",
         )

@@ -1,4 +1,4 @@
-"""Firmware that a host drives: a server that calls functions, and operators with parameters, or a module of its own."""
+"""Host-driven firmware: a server that calls functions, with operators and parameters, or a whole module."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from mlfc.support.content import Data
 from mlfc.support.module_info import ModuleInterface
 
 PACKET_BYTES = 2048
-"""The firmware's buffer: what a host sends at a time."""
+"""Size of the firmware's packet buffer, the maximum that a host sends at a time."""
 
 _CRT_PARTS = (
     "include", "src/runtime/crt/common", "src/runtime/crt/microtvm_rpc_common",
@@ -33,11 +33,11 @@ _ALIGNMENT = 16
 _PAGE_LOG2 = 6
 _PAGE = 1 << _PAGE_LOG2
 _PAGE_RECORD = 4
-# the allocator's own words, times of single operators, and what is lost to alignment
+# allocator records, times of single operators, and alignment losses
 _SLACK_BYTES = 1024
-# of an AOT executor beside its tensors' elements: for each tensor, and once
+# overhead of an AOT executor: per tensor, and once
 _TENSOR_BYTES, _EXECUTOR_BYTES = 128, 128
-# on a computer memory that nobody touches costs nothing: room for more executors than one
+# untouched memory is free on a computer, so it has room for several executors
 _HOST_POOL_BYTES = 16 << 20
 _EXECUTORS_ON_HOST = 4
 _MODULES = 8
@@ -47,25 +47,25 @@ _SMALLEST_ARGS, _SMALLEST_NDIM = 10, 6
 
 @dataclass(frozen=True)
 class DeviceLimits:
-    """What the C runtime of a device must have room for."""
+    """Capacities of a device's C runtime."""
 
-    # most arguments of a function and dimensions of a tensor
+    # maximum arguments of a function and dimensions of a tensor
     args: int
     ndim: int
-    blocks: tuple[int, ...]  # bytes of the allocations that there are at the same time
+    blocks: tuple[int, ...]  # bytes of the allocations that exist at the same time
     has_executor: bool = False  # whether the device runs an AOT executor
 
 
 def host_driven_firmware(source: GraphSource, board: Board) -> Firmware:
-    """Return what a project takes beside the operators' code and the board's own files.
+    """Return the parts of a project besides the operators' code and the board's own files.
 
-    `source`: what the host will run; determines the device's memory and parameters.
+    `source`: the model that the host will run, which determines the device's memory and parameters.
 
-    Raises OptionError if there is no driver for the board's serial port.
+    Raises OptionError if the board's serial port has no driver.
     """
     graph = source.graph
     linked = linked_storages(graph, source.params)
-    # in front of each block stand three words and a device, and the block is aligned to a page
+    # each block is preceded by three words and a device, and aligned to a page
     header = 3 * (8 if board.arch == "host" else 4) + 8
     own = [header + _PAGE - 1 + size for storage, size in graph.storage_bytes.items() if storage not in linked]
     limits = DeviceLimits(
@@ -82,16 +82,16 @@ def host_driven_firmware(source: GraphSource, board: Board) -> Firmware:
 
 
 def host_driven_aot_firmware(name: str, details: ModuleInterface, board: Board, *, allocates: bool = False) -> Firmware:
-    """Return what a project takes beside a module compiled ahead of time: hosts create executors of it on the device.
+    """Return the parts of a project besides an AOT-compiled module, of which hosts create executors on the device.
 
-    `allocates`: whether its code gets the workspace from the runtime, as code of TVM does.
+    `allocates`: whether its code allocates the workspace in the runtime, as code by TVM does.
 
-    Raises OptionError if there is no driver for the board's serial port, or the caller must load constants.
+    Raises OptionError if the board's serial port has no driver, or the caller must load constants.
     """
     tensors = (*details.inputs, *details.outputs)
     workspace = 0
     if allocates or details.external_workspace:
-        # pools are aligned within one block
+        # all pools are aligned within one block
         workspace = details.memory.workspace_bytes + _PAGE * (1 + len(details.pools))
     limits = DeviceLimits(
         len(tensors),
@@ -116,7 +116,7 @@ def _firmware(
     """
     if board.arch != "host" and board.uart is None:
         raise OptionError(
-            f"board '{board.name}' cannot be driven by a host: there is no driver for its serial port",
+            f"board '{board.name}' cannot be driven by a host: its serial port has no driver",
             next_step="Add a [uart] with a supported driver to the board, or choose another board",
         )
     templates = files("mlfc.micro").joinpath("templates")
@@ -135,7 +135,7 @@ def _firmware(
 
 
 def linked_storages(graph: Graph, params: Mapping[str, Array]) -> dict[int, str]:
-    """Return the parameters that firmware carries, by the storage that each has for itself."""
+    """Return the parameters in the firmware by storage; each has its own storage."""
     owners: dict[int, int] = {}
     for entry in graph.entries:
         owners[entry.storage_id] = owners.get(entry.storage_id, 0) + 1
@@ -148,12 +148,12 @@ def linked_storages(graph: Graph, params: Mapping[str, Array]) -> dict[int, str]
 
 def crt_config(limits: DeviceLimits, board: Board) -> bytes:
     """Return the configuration of the C runtime."""
-    # how fast the counter of the firmware counts; emulators take a nanosecond for an instruction
+    # ticks per second of the firmware's counter; emulators take a nanosecond per instruction
     ticks_per_second = float(_NANOSECONDS if board.arch == "host" else board.clock_hz or 1)
     if board.emulator is not None:
         ticks_per_second = _NANOSECONDS / (board.emulator.instructions_per_tick or 1.0)
     pages = sum(-(-size // _PAGE) for size in (*limits.blocks, _SLACK_BYTES))
-    pool_bytes = pages * (_PAGE + _PAGE_RECORD) + _PAGE * 2  # what one executor takes, and the server
+    pool_bytes = pages * (_PAGE + _PAGE_RECORD) + _PAGE * 2  # memory of one executor and the server
     if board.arch == "host":
         pool_bytes = max(_EXECUTORS_ON_HOST * pool_bytes, _HOST_POOL_BYTES)
     defines = {

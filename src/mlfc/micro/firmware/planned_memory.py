@@ -1,4 +1,4 @@
-"""The memory that a model will take on a board, before any project is made."""
+"""Memory that a model will use on a board, determined before a project is generated."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ from mlfc.support.temporary import TemporaryFolder
 from mlfc.support.text import shortened
 
 _MEASURED, _LATER, _UNKNOWN = "compiled alone", "known after the build", "unknown"
-# whose compiler reads constants from RAM alone, where start-up code copies them
+# architectures whose compilers read constants only from RAM, where start-up code copies them
 _CONSTANTS_IN_RAM = ("avr",)
-# whose assembler fills each section up to its alignment, here that of pools
+# architectures whose assembler pads each section to its alignment, here that of pools
 _FILLED_SECTIONS = {"avr": ALIGNMENT}
 _SECONDS = 300
 _SOURCES = (".c", ".S")
@@ -48,11 +48,11 @@ _SMALLER = "Compile with --optimize size, for smaller code. "
 _NEXT = "Make these smaller, quantize the model, or choose a larger board: mlfc fit MODEL"
 _SUFFIX = ".json"
 _VERSION_SECONDS = 20
-_MEASURES = ("micro", "crt")  # packages of what builds and measures
+_MEASURES = ("micro", "crt")  # packages of the code that builds and measures trials
 
 
 def plan_table(details: ModuleInterface, board: Board) -> MemoryTable:
-    """Return what the plan of a module says, which takes no compiler."""
+    """Return the memory of a module's plan, without compiling it."""
     return MemoryTable(
         board.name, False, memory_table.by_region([*_planned_rows(details, board)], board), board.memories
     )
@@ -67,20 +67,20 @@ def planned_table(
     *,
     trial: CodeTrial | None = None,
 ) -> MemoryTable:
-    """Return what a module will take of a board, before a project is made.
+    """Return the memory that a module will use on a board, before a project is generated.
 
-    The plan says workspace, inputs, outputs and constants. Where the board's compiler is there, the model is
-    compiled and linked alone, which says its code and its stack; where it is not, the rows say what to install.
+    The plan determines workspace, inputs, outputs and constants. If the board's compiler is installed, the model is
+    compiled and linked alone to measure its code and stack; otherwise the rows name the packages to install.
 
     `code`: ``src/...`` and ``include/...``.
-    `cflags`: for the compiler; default: a project's.
-    `trial`: what `tried` returned of the same code for this board, or for one with the same compiler and flags.
+    `cflags`: compiler flags; default: those of a project.
+    `trial`: result of `tried` for the same code and this board, or for one with the same compiler and flags.
     """
     rows = [*_planned_rows(details, board)]
     flash, ram = memory_table.region_name(board, "flash"), memory_table.region_name(board, "ram")
     known = tried(name, code, details, board, cflags) if trial is None else trial
     sizes, stack = known.sizes, known.stack
-    # the main function is in every path; those of static models have an entry, too
+    # every path contains the main function; paths of static models also contain an entry
     shared = 2 if details.vm is None else 1
     path = [item.function for item in stack.path[shared:] or stack.path]
     deepest = " > ".join(function.removeprefix(f"tvmgen_{name}_") for function in path)
@@ -108,7 +108,7 @@ def _planned_rows(details: ModuleInterface, board: Board) -> Iterator[MemoryRow]
     for name, nbytes in pools or [(None, workspace)]:
         region = memory_table.region_name(board, "ram", name)
         is_elsewhere = None not in (region, name) and name != region
-        note = f"the pool {name}, after which no memory is named" if is_elsewhere else ""
+        note = f"the pool {name}, which is not a memory of the board" if is_elsewhere else ""
         yield MemoryRow(memory_table.WORKSPACE, region, nbytes + -nbytes % _FILLED_SECTIONS.get(board.arch, 1), note)
     if details.workspace_io:
         yield MemoryRow(memory_table.IO, ram, 0, "in the workspace")
@@ -133,9 +133,9 @@ def _planned_rows(details: ModuleInterface, board: Board) -> Iterator[MemoryRow]
 def tried(
     name: str, code: Mapping[str, Data], details: ModuleInterface, board: Board, cflags: Sequence[str] | None = None
 ) -> CodeTrial:
-    """Return code and stack of a model as the board's compiler makes them, or why they are not known.
+    """Measure code and stack of a model with the board's compiler; return them, or why they are unknown.
 
-    The arguments are those of `planned_table`. What was tried before, with all that may change it, is not tried again.
+    The arguments are those of `planned_table`. Results are cached by everything that may change them.
     """
     if details.executor == "graph":
         return CodeTrial({}, StackBound(None, untold=(THROUGH_POINTERS,)))
@@ -161,7 +161,7 @@ def tried(
         keep_trial(key, asdict(found))
         return found
     except MlfcError as error:
-        # what is wrong and, where a compiler or linker said it, the first of its lines that tells why
+        # the error and, if it is from a compiler or linker, its first line with the reason
         first, *others = str(error).splitlines()
         telling = (line for line in others if "error:" in line or "undefined" in line)
         text = " ".join(filter(None, (first, next(telling, "").strip())))
@@ -172,17 +172,17 @@ def tried(
 def trial_build(
     code: Mapping[str, Data], entries: Sequence[str], board: Board, cflags: Sequence[str]
 ) -> Iterator[Path]:
-    """Compile and link a model with nothing but the libraries that it calls, in a folder of its own.
+    """Compile and link a model with only the libraries that it calls, in a temporary folder.
 
-    The folder lives as long as the context. It has ``TRIAL_ELF``, the linker's map, and ``.o`` and ``.su`` files beside
-    the sources.
+    The folder exists during the context. It contains ``TRIAL_ELF``, the linker's map, and ``.o`` and ``.su`` files
+    beside the sources.
 
     `code`: the generated code of a module: ``src/...``, ``include/...`` and ``lib/...``; and, of a dynamic model,
         `runtime_headers`.
-    `entries`: the functions and tables that the program is for, a function first.
-    `cflags`: flags beside the board's.
+    `entries`: the functions and tables to keep in the program, a function first.
+    `cflags`: flags besides the board's.
 
-    Raises ToolchainError if the compiler is missing, or refuses the code.
+    Raises ToolchainError if the compiler is missing, or rejects the code.
     """
     compiler = f"{board.toolchain.prefix}gcc"
     need(compiler, board.toolchain.packages)
@@ -199,14 +199,14 @@ def trial_build(
         wanted = ["-nostartfiles", "-Wl,--gc-sections", f"-Wl,-e,{entries[0]}", f"-Wl,-Map={_MAP}"]
         wanted += [f"-Wl,-u,{entry}" for entry in entries[1:]]
         if bare_metal.lays_out(board):
-            (folder / _SCRIPT).write_bytes(render("linker/trial.ld"))  # without regions, so that everything fits
+            (folder / _SCRIPT).write_bytes(render("linker/trial.ld"))  # without memory regions, so that everything fits
             wanted += ["-T", _SCRIPT]
         _run([*command, *board.toolchain.link_flags, *wanted, "-o", TRIAL_ELF, *objects, *_libraries(), "-lm"], folder)
         yield folder
 
 
 def _libraries() -> list[str]:
-    """Return the libraries that the code of external generators calls, as the Makefiles of projects take them."""
+    """Return the libraries called by the code of external generators, as used in the Makefiles of projects."""
     try:
         return shlex.split(os.environ.get("LIBS", ""))
     except ValueError as error:
@@ -223,10 +223,10 @@ def _run(command: Sequence[str], folder: Path) -> None:
 
 
 def check_fit(table: MemoryTable, details: ModuleInterface | None, limits: Mapping[str, int] | None = None) -> None:
-    """Raise BudgetError where the rows of a region that are known take more than it has.
+    """Raise BudgetError if the known rows of a region exceed its size.
 
-    `details`: from a `ModuleInfo` the message names constants, the peak and the goal.
-    `limits`: bytes by region, in place of the region's size.
+    `details`: with a `ModuleInfo` the message names constants, the peak and the goal.
+    `limits`: bytes by region, instead of the region's size.
     """
     for region in table.regions:
         limit = (limits or {}).get(region.name, region.nbytes)
@@ -254,7 +254,7 @@ def check_fit(table: MemoryTable, details: ModuleInterface | None, limits: Mappi
 
 
 def overflow_error(said: str, map: Path, board: Board) -> BudgetError | None:  # noqa: A002  (the linker's word)
-    """Return the error for a program that did not fit where its linker was to put it; None where it failed otherwise.
+    """Return the error for a program that did not fit into its memory regions; None if linking failed otherwise.
 
     `map`: the linker's map, which is written even on failure.
     """
@@ -273,7 +273,7 @@ def overflow_error(said: str, map: Path, board: Board) -> BudgetError | None:  #
     found: Counter[str] = Counter()
     with suppress(OSError, ToolchainError):
         pieces = memory_table.read_map(map)
-        # what overflows the region lies behind it, in front of the next
+        # sections that overflow the region are after its end and before the next region
         outputs = {piece.output for piece in pieces if region.origin <= piece.address < region.end}
         for piece in pieces:
             if piece.output in outputs and piece.file is not None:
@@ -285,10 +285,10 @@ def overflow_error(said: str, map: Path, board: Board) -> BudgetError | None:  #
 
 
 def trial_key(compiler: str, core: Sequence[str], said: Sequence[str], code: Mapping[str, Data]) -> str:
-    """Return the key of what a compiler makes of code, or an emulator of that.
+    """Return the cache key of a compiler's output for code, or of an emulator's run of it.
 
     `compiler`: its path; `core`: its flags for the core, by which it chooses libraries.
-    `said`: all other words that it is called with, and what the emulator is.
+    `said`: all other arguments, and the identity of the emulator.
     """
     files = [f"{path} {sha256_of(code[path])}" for path in sorted(code)]
     parts = [_program_hash(), *_identity(compiler, tuple(core)), *said, *files]
@@ -296,7 +296,7 @@ def trial_key(compiler: str, core: Sequence[str], said: Sequence[str], code: Map
 
 
 def find_trial(key: str) -> dict[str, Any] | None:
-    """Return the document that is kept under a key; None where there is none."""
+    """Return the cached document of a key; None if it does not exist."""
     path = find_entry(key, _SUFFIX)
     if path is None:
         return None
@@ -308,14 +308,14 @@ def find_trial(key: str) -> dict[str, Any] | None:
 
 
 def keep_trial(key: str, document: Mapping[str, Any]) -> None:
-    """Keep a document; without a folder to write to, the next one is made anew."""
+    """Cache a document; without a writable folder, do nothing."""
     with suppress(MlfcError):
         store_entry(key, _SUFFIX, json.dumps(document).encode())
 
 
 @cache
 def _identity(compiler: str, core: tuple[str, ...]) -> tuple[str, ...]:
-    """Return what tells a compiler and the libraries of a core from others: versions, sizes and times of files."""
+    """Return the identity of a compiler and a core's libraries: versions, and sizes and times of files."""
     folder = Path(compiler).parent
     said = [
         run([compiler, *core, option], folder, _VERSION_SECONDS).stdout
@@ -327,21 +327,21 @@ def _identity(compiler: str, core: tuple[str, ...]) -> tuple[str, ...]:
 
 @cache
 def emulator_identity(program: str) -> tuple[str, ...]:
-    """Return what tells an emulator from others: its version, and size and time of the file."""
+    """Return the identity of an emulator: its version, and size and time of the file."""
     return (run([program, "--version"], Path(program).parent, _VERSION_SECONDS).stdout, _stamp(Path(program)))
 
 
 def _stamp(path: Path) -> str:
     try:
         state = path.stat()
-    except OSError:  # a name that the compiler does not know comes back as it is
+    except OSError:  # the compiler returns unknown names unchanged
         return "none"
     return f"{state.st_size} {state.st_mtime_ns}"
 
 
 @cache
 def _program_hash() -> str:
-    """Return the hash of the program text that makes and measures trials."""
+    """Return the hash of the source code that builds and measures trials."""
     package = Path(__file__).parents[2]
     paths = (path for name in _MEASURES for path in sorted((package / name).rglob("*")))
     texts = (path.read_bytes() for path in paths if path.is_file() and path.suffix != ".pyc")

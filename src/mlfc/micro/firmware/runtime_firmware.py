@@ -1,4 +1,4 @@
-"""Firmware over the C runtime: graphs for its executor, and modules that TVM compiled ahead of time."""
+"""Firmware on the C runtime: graphs for its executor, and modules compiled ahead of time by TVM."""
 
 from __future__ import annotations
 
@@ -32,24 +32,24 @@ _REGISTRY_SYMBOL = b"TVMSystemLibEntryPoint"
 _LICENCE = "SPDX-License-Identifier: 0BSD"
 _ALIGNMENT = 16
 _PAGE = 32
-# an escape of JSON takes six characters, and there are quotes around
+# a JSON escape takes six characters; strings are quoted
 _ESCAPE, _QUOTES = 6, 2
 _TVM_CRT_FILES = (
     "src/runtime/crt/memory/stack_allocator.c", "src/runtime/crt/common/error_text.c",
     "src/runtime/crt/common/error_text.h", "src/runtime/crt/common/context.h", "src/runtime/crt/common/config.h",
 )  # fmt: skip
 _BLOCKS = 64
-"""That an inference has at once, at most: each is rounded up to a multiple of the alignment."""
+"""Maximum number of blocks that an inference uses at once; each is rounded up to a multiple of the alignment."""
 
 
 def graph_firmware(source: GraphSource, board: Board) -> Firmware:
-    """Return what a project takes beside the operators' code and the board's own files.
+    """Return the parts of a project besides the operators' code and the board's own files.
 
     Raises OptionError if the C runtime does not support the board's core.
     """
     if board.arch == "avr":
         raise OptionError(
-            f"the C runtime's graph executor is not made for the board '{board.name}', whose addresses have 16 bits",
+            f"the C runtime's graph executor does not support the board '{board.name}', which has 16-bit addresses",
             next_step="Compile the model with --executor aot",
         )
     graph, params = source.graph, source.params
@@ -66,13 +66,13 @@ def graph_firmware(source: GraphSource, board: Board) -> Firmware:
 
 
 def runtime_part(*parts: str) -> dict[str, Data]:
-    """Return parts of the C runtime, and its allocator, as files of a project."""
+    """Return parts of the C runtime and its allocator as files of a project."""
     found = {**crt_files(*parts), _ALLOCATOR: crt_files("src/runtime/crt/memory")[_ALLOCATOR]}
     return {f"crt/{path}": data for path, data in found.items()}
 
 
 def registry_part(folder: str, source: GraphSource) -> dict[str, Data]:
-    """Return the table of a graph's functions as a file in a folder; nothing if its code has one."""
+    """Return the function table of a graph as a file in a folder; empty if its code has one."""
     code = (to_bytes(data) for path, data in source.code.items() if path.endswith((".c", ".o")))
     if any(_REGISTRY_SYMBOL in data for data in code):
         return {}
@@ -80,7 +80,7 @@ def registry_part(folder: str, source: GraphSource) -> dict[str, Data]:
 
 
 def own_blocks(graph: Graph) -> list[int]:
-    """Return the bytes of each storage that takes memory: not of arguments that are read where they stand."""
+    """Return the bytes of each storage that is allocated: arguments read in place are not."""
     sizes = graph.storage_bytes
     written = {
         graph.entries[entry].storage_id
@@ -94,7 +94,7 @@ def own_blocks(graph: Graph) -> list[int]:
 
 
 def _defines(graph: Graph, scratch_bytes: int) -> dict[str, int]:
-    """Return the limits of the C runtime, and the counts by which its memory is sized."""
+    """Return the limits of the C runtime, and the counts that determine its memory size."""
     calls = [node for node in graph.nodes if node.function is not None and node.function != NOP]
     arguments = {id(node): len(node.inputs) + len(node.outputs) for node in calls}
     names = [node.name.encode() for node in graph.nodes] + [(node.function or "").encode() for node in graph.nodes]
@@ -123,9 +123,9 @@ def _defines(graph: Graph, scratch_bytes: int) -> dict[str, int]:
 
 
 def graph_details(source: GraphSource, outputs: Sequence[TensorRecord]) -> ModuleInterface:
-    """Return what is known of a graph that another compiler wrote.
+    """Return the description of a graph by another compiler.
 
-    `outputs`: the metadata's outputs, in no order.
+    `outputs`: the metadata's outputs, in any order.
     """
     graph, params = source.graph, source.params
 
@@ -198,9 +198,9 @@ def _dtype(name: str) -> str:
 
 
 def aot_details(parts: ModuleParts) -> ModuleInterface:
-    """Return what is known of a module that TVM compiled.
+    """Return the description of a module compiled by TVM.
 
-    Raises ArchiveError if header and metadata do not say enough; OptionError if there is no C interface, or its caller
+    Raises ArchiveError if header and metadata are insufficient; OptionError if it has no C interface, or its caller
     provides the workspace.
     """
     found = None if parts.header is None else c_interface(parts.record, parts.header, parts.relay, parts.place)
@@ -222,7 +222,7 @@ def aot_details(parts: ModuleParts) -> ModuleInterface:
 
 
 def tvm_firmware(name: str, details: ModuleInterface) -> Firmware:
-    """Return what a project takes beside the module's code and the board's own files."""
+    """Return the parts of a project besides the module's code and the board's own files."""
     crt = {**crt_files("include"), **crt_files("src/runtime/crt/memory"), **crt_files("src/runtime/crt/common")}
     made: dict[str, Data] = {
         f"crt/{path}": data for path, data in crt.items() if path.startswith("include/") or path in _TVM_CRT_FILES

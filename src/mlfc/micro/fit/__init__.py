@@ -1,1 +1,1 @@
-"""Which boards a model fits, and with which options."""
+"""Boards and options that fit a model."""

@@ -1,4 +1,4 @@
-"""What a model takes of each board, with the options that make it fit: `board_budgets`."""
+"""Memory and time of a model on each board, with the options that make it fit: `board_budgets`."""
 
 from __future__ import annotations
 
@@ -45,24 +45,24 @@ from mlfc.target.target import Target, parse_target
 _MOST_THREADS = 4
 Result = TypeVar("Result")
 _REGION_KEYS = ("name", "kind", "used", "bytes", "percent", "over")
-_OF_MAIN = 256  # bytes of stack for what calls the model
-_MOST_LIMITS = 4  # of RAM that layers are tiled for, and sets of memories, for each kind of code
-_FLOAT, _PART = "float32", 0.75  # of four bytes, one is left
+_OF_MAIN = 256  # bytes of stack for the caller of the model
+_MOST_LIMITS = 4  # limits of RAM to tile for, and sets of memories, per kind of code
+_FLOAT, _PART = "float32", 0.75  # saved by int8, which keeps one of four bytes
 _SECONDS = 120.0
 
 
 @dataclass(frozen=True)
 class Setting:
-    """Options of ``mlfc compile`` that decide what a model takes."""
+    """Options of ``mlfc compile`` that affect the memory of a model."""
 
     optimize: str = "speed"
     workspace_io: bool = False  # inputs and outputs are in the workspace
-    ram: int | None = None  # layers are tiled by rows to keep workspace, inputs and outputs within so many bytes
-    pools: tuple[Pool, ...] = ()  # the memories of a board, over which the workspace is spread
+    ram: int | None = None  # tile layers by rows to keep workspace, inputs and outputs within this many bytes
+    pools: tuple[Pool, ...] = ()  # the memories of a board over which the workspace is distributed
 
     @property
     def options(self) -> str:
-        """The options as users write them; empty for the defaults."""
+        """Command-line options of the setting; empty for the defaults."""
         words = ["--optimize size"] if self.optimize == "size" else []
         words += ["--workspace-io"] if self.workspace_io else []
         if self.ram is not None:
@@ -73,7 +73,7 @@ class Setting:
 
 CodeKind: TypeAlias = tuple[object, ...]
 Say: TypeAlias = Callable[[int, int, str], None]
-"""Sets a progress bar: done, of how many, and a note."""
+"""Progress callback: done, total, and a note."""
 
 
 @dataclass(frozen=True)
@@ -85,19 +85,19 @@ class Built:
 
 
 class Builds:
-    """Compiles a model as often as boards and settings make a difference, and tells what came out.
+    """Cache of a model's builds, one for each combination of boards and settings that makes a difference.
 
     Parameters
     ----------
     module : IRModule
     params : mapping of str to ndarray
-        What `import_model` returned, for a microcontroller.
+        Result of `import_model` for a microcontroller.
     name : str
         The module's name in messages and symbols.
     options : BuildOptions
-        Those that boards and settings do not determine.
+        Options that boards and settings do not determine.
     say : callable
-        Is told the progress: compilations done, those that are known to be wanted, and what is compiled.
+        Progress callback: compilations done, compilations known to be wanted, and the current one.
     """
 
     def __init__(
@@ -110,11 +110,11 @@ class Builds:
         self._done = self._wanted = 0
 
     def want(self, count: int) -> None:
-        """Tell the progress bar that so many more compilations follow."""
+        """Add a number of expected compilations to the progress."""
         self._wanted += count
 
     def get(self, board: Board, setting: Setting) -> Built:
-        """Return the model compiled for a board; raise MlfcError where that fails, each time."""
+        """Return the model compiled for a board; raise MlfcError if that fails, on each call."""
         target = parse_target(board.target)
         key = (code_kind(target), setting)
         if key not in self._built:
@@ -131,11 +131,11 @@ class Builds:
         return found
 
     def trial(self, board: Board, setting: Setting) -> CodeTrial:
-        """Return code and stack as the board's compiler makes them, of a board and setting of `try_all`."""
+        """Return code and stack measured with the board's compiler, for a board and setting of `try_all`."""
         return self._trials[trial_kind(board, setting)]
 
     def try_all(self, wanted: Iterable[tuple[Board, Setting]]) -> None:
-        """Compile for boards side by side: compilers of boards take one processor each."""
+        """Compile for boards in parallel: their compilers use one processor each."""
         todo = {trial_kind(board, setting): (board, setting) for board, setting in wanted}
         todo = {key: item for key, item in todo.items() if key not in self._trials}
         self.want(len(todo))
@@ -147,7 +147,7 @@ class Builds:
                 self._done += 1
 
     def step(self, what: str, work: Callable[[], Result]) -> Result:
-        """Return what some other work gives that the progress bar counts."""
+        """Run other work as a step of the progress and return its result."""
         self._tell(what)
         result = work()
         self._done += 1
@@ -163,13 +163,13 @@ class Builds:
 
 
 def code_kind(target: Target) -> CodeKind:
-    """Return what decides the generated code: C is the same for cores of equal abilities."""
+    """Return the key of the generated code: C is the same for cores with equal features."""
     own = () if target.kind == "c" else (target.mcpu,)
     return (target.kind, target.features, tuple(sorted(target.options.items())), *own)
 
 
 def trial_kind(board: Board, setting: Setting) -> tuple[object, ...]:
-    """Return what decides a board's machine code of a model."""
+    """Return the key of a model's machine code on a board."""
     tools = board.toolchain
     kind = code_kind(parse_target(board.target))
     return (kind, setting, board.arch, tools.prefix, core_flags(board, {}), tools.link_flags)
@@ -180,11 +180,11 @@ class Count:
     """Cost of an inference, or the reason why it is unknown."""
 
     instructions: int | None = None
-    cycles: int | None = None  # where the emulator knows the duration of each instruction
+    cycles: int | None = None  # if the emulator models the duration of each instruction
     unknown: str = ""
 
     def milliseconds(self, clock_hz: int | None) -> float | None:
-        """Return the time at a clock: of cycles, else of instructions that take a cycle each."""
+        """Return the time at a clock from cycles, or from instructions at one cycle each."""
         taken = self.instructions if self.cycles is None else self.cycles
         return None if taken is None or not clock_hz else 1000 * taken / clock_hz
 
@@ -194,42 +194,42 @@ _USUAL = Setting()
 
 @dataclass(frozen=True)
 class BoardBudget:
-    """What a model takes of a board."""
+    """Memory and time of a model on a board."""
 
     board: Board
     setting: Setting
-    table: MemoryTable | None  # None where the model does not compile for the board
+    table: MemoryTable | None  # None if the model does not compile for the board
     count: Count
-    problem: str = ""  # why the model does not fit, or that is not known
+    problem: str = ""  # why the model does not fit, or why that is unknown
 
     @property
     def fits(self) -> bool | None:
-        """Whether the board has what the model takes; None where only a part of that is known."""
+        """True if the board has enough memory for the model; None if only a part is known."""
         if self.table is None or any(region.over for region in self.table.regions):
             return False
         has_code = all(row.nbytes is not None for row in self.table.rows if row.what in CODE.values())
         return True if has_code and self.table.rows else None
 
     def used(self, kind: str) -> int | None:
-        """Return the bytes that are taken of a kind of memory, ``ram`` or ``flash``."""
+        """Return the used bytes of a kind of memory, ``ram`` or ``flash``."""
         return sum(item.used for item in self.regions(kind)) if self.table else None
 
     def percent(self, kind: str) -> float | None:
-        """Return how much is taken of the fullest memory of a kind, 100 for all of it."""
+        """Return the used percentage of the fullest memory of a kind."""
         return max((item.percent for item in self.regions(kind)), default=None)
 
     @property
     def stack_bytes(self) -> int | None:
-        """What the stack of an inference takes at most; None where it is not known."""
+        """Maximum stack of an inference in bytes; None if unknown."""
         return self.table.stack.nbytes if self.table and self.table.stack else None
 
     @property
     def milliseconds(self) -> float | None:
-        """The time of an inference at the highest clock; see `Count.milliseconds`."""
+        """Time of an inference at the highest clock; see `Count.milliseconds`."""
         return self.count.milliseconds(self.board.fastest_clock_hz)
 
     def short(self, kind: str) -> int:
-        """Return how many bytes of a kind of memory are missing, of RAM also for the stack that projects reserve."""
+        """Return the missing bytes of a kind of memory; RAM includes the stack that projects reserve."""
         if self.table is None:
             return 0
         over = sum(item.over for item in self.regions(kind))
@@ -240,11 +240,11 @@ class BoardBudget:
 
     @property
     def fullness(self) -> float:
-        """The larger part of a memory that is taken, 1 for all of it."""
+        """Used fraction of the fullest memory, from 0 to 1."""
         return max((item.percent / 100 for item in self.table.regions), default=0.0) if self.table else float("inf")
 
     def as_json(self) -> dict[str, Any]:
-        """Return it as an object of JSON."""
+        """Return the budget as a JSON object."""
         regions = [item.as_json() for item in self.table.regions] if self.table else []
         percents = {kind: self.percent(kind) for kind in ("ram", "flash")}
         rounded = {kind: None if percent is None else round(percent, 2) for kind, percent in percents.items()}
@@ -275,13 +275,13 @@ class BoardBudget:
 
 @dataclass(frozen=True)
 class BudgetTable:
-    """What a model takes of boards, those that it fits first and of these the emptiest, and what would help others."""
+    """Memory and time of a model on boards: those that it fits first, by free memory, and advice for others."""
 
     rows: tuple[BoardBudget, ...]
     advice: tuple[Advice, ...]
 
     def as_json(self) -> dict[str, Any]:
-        """Return it as an object of JSON."""
+        """Return the table as a JSON object."""
         return {"boards": [row.as_json() for row in self.rows], "advice": [item.as_json() for item in self.advice]}
 
 
@@ -295,27 +295,27 @@ def board_budgets(
     options: BuildOptions | None = None,
     progress: Say = lambda _done, _total, _note: None,
 ) -> BudgetTable:
-    """Return what a model takes of each board, with the first options of `mlfc compile` with which it fits.
+    """Return memory and time of a model on each board, with the first options of `mlfc compile` with which it fits.
 
-    Code is made smaller where flash is short; where RAM is, inputs and outputs move into the workspace, then layers
-    are tiled by rows, or the workspace is spread over all RAM. A model is compiled once for each kind of code and
-    options, not for each board.
+    If flash is short, code is optimized for size. If RAM is short, inputs and outputs move into the workspace, then
+    layers are tiled by rows, or the workspace is distributed over all RAM. A model is compiled once for each kind of
+    code and options, not for each board.
 
     Parameters
     ----------
     module : IRModule
     params : mapping of str to ndarray
-        What `import_model` returned, for a microcontroller.
+        Result of `import_model` for a microcontroller.
     chosen : sequence of Board, optional
-        Default: all that come with mlfc and list their memories.
+        Default: all boards of mlfc that list their memories.
     name : str
         The module's name.
     emulate : bool
         Count the instructions of an inference under the emulator of a board with the same core.
     options : BuildOptions, optional
-        Those that boards and settings do not determine.
+        Options that boards and settings do not determine.
     progress : callable
-        Is called with what is done, the whole, and a note, as that of `mlfc.support.progress.bar`.
+        Called with the steps done, the total, and a note, as that of `mlfc.support.progress.bar`.
 
     Returns
     -------
@@ -347,19 +347,19 @@ def board_budgets(
 
 @dataclass(frozen=True)
 class _BoardSearch:
-    """Looks for the first setting with which a model fits each board."""
+    """Search for the first setting with which a model fits each board."""
 
     name: str
     builds: Builds
 
     def fitted(self, kinds: Mapping[CodeKind, list[Board]]) -> list[BoardBudget]:
-        """Return the budgets of the boards of each kind of code, in no order."""
+        """Return the budgets of the boards of each kind of code, in any order."""
         self._try_all((board, _USUAL) for group in kinds.values() for board in group)
         found: list[BoardBudget] = []
         for group in kinds.values():
             best = {board.name: self._budget(board, _USUAL) for board in group}
             self._improve(best, "flash", partial(replace, optimize="size"))
-            # where not even small code fits flash, RAM does not matter
+            # if even small code exceeds flash, RAM does not matter
             rest = {name: row for name, row in best.items() if not row.short("flash")}
             self._tiled(rest)
             self._spread(rest)
@@ -368,10 +368,10 @@ class _BoardSearch:
         return found
 
     def _tiled(self, best: dict[str, BoardBudget]) -> None:
-        """Give boards whose RAM is short inputs in the workspace, then tiled layers."""
+        """Use the workspace for inputs on boards whose RAM is short, then tile layers."""
         self._improve(best, "ram", lambda setting: replace(setting, workspace_io=True))
         short = [row for row in best.values() if row.short("ram")]
-        # the limits of RAM to tile layers for, the largest first and not too many; the smallest is among them
+        # the limits of RAM to tile layers for, in descending order, capped in number, but always with the smallest
         limits = sorted({_limit(row.board) for row in short}, reverse=True)
         if len(limits) > _MOST_LIMITS:
             limits = [*limits[: _MOST_LIMITS - 1], limits[-1]]
@@ -380,18 +380,18 @@ class _BoardSearch:
             least_bytes = None
             with suppress(MlfcError):
                 least_bytes = self.builds.get(short[0].board, change(short[0].setting)).details.memory.workspace_bytes
-            # what has the smallest limit, or what tiling cannot bring below it, is for all that are smaller
+            # the setting with the smallest limit, or with one that tiling cannot meet, serves all smaller boards
             is_last = limit == limits[-1] or least_bytes is None or least_bytes > limit
             self._improve(best, "ram", change, 0 if is_last else limit)
             if is_last:
                 break
 
     def _spread(self, best: dict[str, BoardBudget]) -> None:
-        """Spread the workspace over the memories of boards that have several, where one is too small."""
+        """Distribute the workspace over the memories of boards with several, if one is too small."""
         tried: set[tuple[Pool, ...]] = set()
         for row in [row for row in best.values() if row.short("ram")]:
             pools = board_pools(row.board)
-            free = sum(item.free for item in row.regions("ram"))  # tensors may move there from the default one
+            free = sum(item.free for item in row.regions("ram"))  # tensors may move there from the default memory
             if len(pools) > 1 and len(tried | {pools}) <= _MOST_LIMITS and row.short("ram") <= free:
                 tried.add(pools)
                 one = {row.board.name: row}
@@ -401,9 +401,9 @@ class _BoardSearch:
     def _improve(
         self, best: dict[str, BoardBudget], kind: str, change: Callable[[Setting], Setting], least: int = 0
     ) -> None:
-        """Change the setting of boards that are short of a kind of memory, where the model takes less of it then.
+        """Change the setting of boards that are short of a kind of memory, if the model then uses less of it.
 
-        `least`: the RAM beside the stack that a board has to have for that.
+        `least`: minimum RAM besides the stack of the boards to change.
         """
         short = [row for row in best.values() if row.short(kind) and _limit(row.board) >= least]
         wanted = [(row.board, change(row.setting)) for row in short]
@@ -414,7 +414,7 @@ class _BoardSearch:
                 best[board.name] = found
 
     def _try_all(self, wanted: Iterable[tuple[Board, Setting]]) -> None:
-        """Compile for the boards whose plan fits; the others need no compiler to tell that they are too small."""
+        """Compile for the boards whose plan fits; the others are known to be too small without compiling."""
         todo = []
         for board, setting in wanted:
             with suppress(MlfcError):
@@ -442,17 +442,17 @@ class _BoardSearch:
         ram = next(item for item in table.regions if item.name == board.ram.name)
         if has_linker_script(board) and not needed <= board.stack_bytes <= ram.free + needed:
             enough = -(-needed // 8) * 8 + min(_OF_MAIN, ram.free // 8 * 8)
-            problem = f"needs another stack than usual: mlfc project build --option stack_bytes={enough}"
+            problem = f"needs a different stack size: mlfc project build --option stack_bytes={enough}"
         return BoardBudget(board, setting, table, Count(), problem)
 
 
 def _limit(board: Board) -> int:
-    """Return the RAM that a board has beside its stack, as ``mlfc compile --board`` does."""
+    """Return the RAM of a board without its stack, as ``mlfc compile --board`` computes it."""
     return max(1, board.ram.nbytes - board.stack_bytes)
 
 
 def _counted(rows: Sequence[BoardBudget], builds: Builds) -> list[BoardBudget]:
-    """Return budgets with instructions, counted once for boards with the same machine code."""
+    """Return budgets with instruction counts, measured once for boards with the same machine code."""
     counts: dict[tuple[object, ...], Count] = {}
     kinds = {trial_kind(row.board, row.setting) for row in rows if row.fits}
     builds.want(len(kinds))
@@ -468,14 +468,14 @@ def _counted(rows: Sequence[BoardBudget], builds: Builds) -> list[BoardBudget]:
 
 @dataclass(frozen=True)
 class Advice:
-    """Something to do, and the bytes that it saves where these are computed."""
+    """Recommended action, and the bytes that it saves, if computed."""
 
     text: str
     ram_bytes: int | None = None
     flash_bytes: int | None = None
 
     def as_json(self) -> dict[str, Any]:
-        """Return it as an object of JSON."""
+        """Return the advice as a JSON object."""
         return {"text": self.text, "ram_bytes": self.ram_bytes, "flash_bytes": self.flash_bytes}
 
     def __str__(self) -> str:
@@ -485,7 +485,7 @@ class Advice:
 
 
 def advice(rows: Sequence[BoardBudget], builds: Builds) -> tuple[Advice, ...]:
-    """Return what would help where boards are too small, what saves most first."""
+    """Return advice for boards that are too small, ordered by savings."""
     compiled: ModuleInfo | None = None
     for row in rows:
         with suppress(MlfcError):
@@ -502,7 +502,7 @@ def advice(rows: Sequence[BoardBudget], builds: Builds) -> tuple[Advice, ...]:
 
 
 def _quantizing(details: ModuleInfo) -> list[Advice]:
-    """Advise to quantize a model whose weights are floats; what it computes with are floats as well then."""
+    """Advise to quantize a model whose weights are floats, as its intermediates then are too."""
     constants = details.constants or ()
     floats = sum(item.nbytes for item in constants if item.dtype == _FLOAT)
     if 2 * floats <= sum(item.nbytes for item in constants) or not floats:
@@ -513,7 +513,7 @@ def _quantizing(details: ModuleInfo) -> list[Advice]:
 
 
 def _tiling(rows: Sequence[BoardBudget], builds: Builds, details: ModuleInfo) -> list[Advice]:
-    """Say what tiling saves at most, where boards were too small without."""
+    """Report the maximum saving by tiling, if boards were too small without it."""
     tried = [row for row in rows if row.setting.ram is not None]
     found = [(builds.get(row.board, row.setting).details, row.setting) for row in tried]
     if not found:
@@ -527,7 +527,7 @@ def _tiling(rows: Sequence[BoardBudget], builds: Builds, details: ModuleInfo) ->
 
 
 def counting_board(board: Board) -> Board | None:
-    """Return the emulated board with the most RAM that runs the code of a board's core, set up for that code."""
+    """Return the emulated board with the most RAM that runs the code of a board's core, configured for that core."""
     found = [other for other in map(boards().get, boards()) if other.emulator and _runs(other, board)]
     if not found:
         return None
@@ -536,15 +536,15 @@ def counting_board(board: Board) -> Board | None:
 
 
 def count(built: Built, board: Board) -> Count:
-    """Return what an inference of a compiled model on random inputs takes on a board's core.
+    """Count the cost of an inference of a compiled model on random inputs on a board's core.
 
-    Inputs are as large as the bounds of their open extents allow.
+    Inputs have the maximum size within the bounds of their dynamic dimensions.
     """
     emulated = counting_board(board)
     if emulated is None:
         return Count(unknown=f"no emulator of mlfc runs the instructions of {board.core}")
     try:
-        # what builds the firmware, and what runs it
+        # identity of the firmware's toolchain and of the emulator
         code, tools = built.factory.code.built_files, emulated.toolchain
         emulator = emulator_identity(need(run_command(emulated)[0], tools.packages))
         said = (*tools.link_flags, optimization_level(built.details), *run_command(emulated), *emulator)
@@ -557,7 +557,7 @@ def count(built: Built, board: Board) -> Count:
         largest = {name: high for name, (_, high) in firmware.extents.items()}
         inputs = [info.at(largest) for info in firmware.inputs]
         if not all(info.is_static for info in inputs):
-            return Count(unknown="extents of the inputs follow from one another")
+            return Count(unknown="dimension sizes of the inputs depend on one another")
         run = firmware.measure(fill(inputs))
     except MlfcError as error:
         return Count(unknown=str(error).partition("\n")[0])
@@ -566,7 +566,7 @@ def count(built: Built, board: Board) -> Count:
 
 
 def _runs(emulated: Board, board: Board) -> bool:
-    """Tell whether a core runs another's code; both have a floating-point unit if the code uses one."""
+    """Return whether a core runs another's code; both have a floating-point unit if the code uses one."""
     if emulated.core == board.core:
         return True
     own, other = CPUS.get(emulated.core), CPUS.get(board.core)

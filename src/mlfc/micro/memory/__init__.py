@@ -1,1 +1,1 @@
-"""What firmware takes of a board: linker maps and stacks, planned and linked."""
+"""Memory use of firmware on a board, planned and linked: linker maps and stack bounds."""

@@ -1,4 +1,4 @@
-"""The memory that a model takes on a board, as one table by region of the board.
+"""Memory of a model on a board, as one table by region of the board.
 
 `planned_memory` fills it before a build, `linked_table` after it; `differences` compares the two.
 """
@@ -23,11 +23,11 @@ from mlfc.support.module_info import ConstantInfo, ModuleInfo, ModuleInterface
 from mlfc.support.text import Displayed, html_table
 
 MODEL, LIBRARIES, FIRMWARE = "model", "libraries", "start-up and main"
-"""Whose a part of a program is."""
+"""Owners of parts of a program."""
 
 WORKSPACE, IO, CONSTANTS = "workspace", "inputs and outputs", "constants"
 PROMISED = (WORKSPACE, IO, CONSTANTS)
-"""What a build must have to the byte."""
+"""Rows that a build must match to the byte."""
 
 STATE, STACK, INTERRUPT = "state", "stack of an inference", "frame of an interrupt"
 INITIAL, RESERVE, PADDING = "initial data", "stack reserve", "padding"
@@ -45,7 +45,7 @@ _CONSTANT = re.compile(r"(?:tvmgen_\w+?_)?(constant_\w+)")
 _TENSOR, _WORKSPACE = re.compile(r"tensor_.*"), re.compile(r"workspace(\..*)?")
 _POOL_SECTION, _IO_SECTION = ".bss.noinit.tvm", ".bss.noinit.io"
 _CONSTANT_SECTION = ".rodata.tvm."
-_READ_ONLY = "rodata"  # in .rodata, and .srodata of small constants on RISC-V
+_READ_ONLY = "rodata"  # in .rodata, and in .srodata for small constants on RISC-V
 _STACK_ENDS = ("linker_stack_top", "linker_stack_bottom")
 _DATA = {MODEL: "data of the model", LIBRARIES: "data of libraries", FIRMWARE: "data of start-up and main"}
 _CODE = {**CODE, FIRMWARE: REST}
@@ -53,17 +53,17 @@ _CODE = {**CODE, FIRMWARE: REST}
 
 @dataclass(frozen=True)
 class MemoryRow:
-    """A line of the table."""
+    """A row of the table."""
 
     what: str
-    region: str | None  # the board's memory; None on a board whose memories are not listed
-    nbytes: int | None  # None where it is not known
-    note: str = ""  # how it is known, or why it is not
+    region: str | None  # region of the board; None if the board lists no memories
+    nbytes: int | None  # None if unknown
+    note: str = ""  # how it was determined, or why it is unknown
 
 
 @dataclass(frozen=True)
 class RegionUse:
-    """A memory of the board: its name, kind and size, what the known rows take of it, and what is left."""
+    """A memory of the board with the bytes used by the known rows."""
 
     name: str
     kind: str
@@ -72,36 +72,36 @@ class RegionUse:
 
     @property
     def free(self) -> int:
-        """Bytes that are left."""
+        """Free bytes."""
         return max(0, self.nbytes - self.used)
 
     @property
     def percent(self) -> float:
-        """How much of it is used, 100 for all."""
+        """Used percentage of the memory."""
         return 100 * self.used / self.nbytes
 
     @property
     def over(self) -> int:
-        """Bytes that do not fit."""
+        """Bytes in excess of the memory's size."""
         return max(0, self.used - self.nbytes)
 
     def as_json(self) -> dict[str, Any]:
-        """Return it as an object of JSON."""
+        """Return the region as a JSON object."""
         sizes = {"bytes": self.nbytes, "used": self.used, "percent": round(self.percent, 2)}
         return {"name": self.name, "kind": self.kind, **sizes, "free": self.free, "over": self.over}
 
 
 @dataclass(frozen=True, repr=False)
 class MemoryTable(Displayed):
-    """What a model takes of a board's memory."""
+    """Memory use of a model on a board."""
 
     board: str
     is_built: bool  # whether the numbers come from the linker, not the plan
     rows: tuple[MemoryRow, ...]
     memories: tuple[MemoryRegion, ...]  # the board's
-    stack: StackBound | None = None  # of an inference; None where nobody asked
-    folded: tuple[tuple[str, int], ...] = ()  # constants, with their bytes, that the compiler has made part of the code
-    reserve: int | None = None  # bytes that firmware sets aside for its stack; None where that is what is left
+    stack: StackBound | None = None  # of an inference; None if not requested
+    folded: tuple[tuple[str, int], ...] = ()  # constants, with their bytes, that the compiler folded into the code
+    reserve: int | None = None  # bytes that firmware reserves for its stack; None if it uses the remaining RAM
 
     def _facts(self) -> Mapping[str, object]:
         used = [f"{item.name} {item.used:,} of {item.nbytes:,}" for item in self.regions if item.used]
@@ -115,12 +115,12 @@ class MemoryTable(Displayed):
         return html_table(f"Memory of {self.board}", ("region", "what", "bytes", "note"), [*rows, *left])
 
     def total(self, what: str, region: str | None = None) -> int:
-        """Return the known bytes of the rows of a name, in all regions or in one."""
+        """Return the known bytes of all rows with a name, in all regions or in one."""
         return sum(row.nbytes or 0 for row in self.rows if row.what == what and region in (None, row.region))
 
     @property
     def regions(self) -> tuple[RegionUse, ...]:
-        """Every region of the board with what is used of it."""
+        """Every region of the board with its used bytes."""
         return tuple(
             RegionUse(item.name, item.kind, item.nbytes, sum(row.nbytes or 0 for row in self.rows_of(item.name)))
             for item in self.memories
@@ -131,7 +131,7 @@ class MemoryTable(Displayed):
         return (row for row in self.rows if row.region == region)
 
     def as_json(self) -> dict[str, Any]:
-        """Return it as an object of JSON."""
+        """Return the table as a JSON object."""
         stack = self.stack and {
             "bytes": self.stack.nbytes,
             "path": [{"function": item.function, "bytes": item.nbytes} for item in self.stack.path],
@@ -151,7 +151,7 @@ class MemoryTable(Displayed):
 
 @dataclass(frozen=True)
 class MemoryDifference:
-    """A promise that a build does not keep."""
+    """Difference between the planned and the linked bytes of a row."""
 
     what: str
     region: str | None
@@ -164,9 +164,9 @@ class MemoryDifference:
 
 
 def differences(before: MemoryTable, after: MemoryTable) -> tuple[MemoryDifference, ...]:
-    """Return what a build has otherwise than promised: workspace, inputs and outputs in every region, and constants.
+    """Return the differences of a build from its plan: workspace, inputs and outputs in every region, and constants.
 
-    Constants that the compiler has made part of the code are no difference.
+    Constants that the compiler folded into the code do not count as a difference.
     """
     places = {(row.what, row.region): None for row in (*before.rows, *after.rows) if row.what in (WORKSPACE, IO)}
     found = [MemoryDifference(*place, before.total(*place), after.total(*place)) for place in places]
@@ -176,7 +176,7 @@ def differences(before: MemoryTable, after: MemoryTable) -> tuple[MemoryDifferen
 
 
 def region_name(board: Board, kind: str, name: str | None = None) -> str | None:
-    """Return the board's region of a name, else its default one of a kind; None where it lists none."""
+    """Return the board's region of a name, otherwise its default one of a kind; None if it lists no memories."""
     for item in board.memories:
         if item.name == name:
             return item.name
@@ -200,21 +200,21 @@ class LinkedPart:
     section: str
     address: int
     nbytes: int
-    file: str | None  # the object; None for what the linker puts between objects
-    load: int | None = None  # where its initial bytes lie in flash, if they are copied from there
+    file: str | None  # the object; None for bytes that the linker inserts between objects
+    load: int | None = None  # address of its initial bytes in flash, if they are copied from there
 
     @property
     def end(self) -> int:
-        """The first address behind it."""
+        """First address after the piece."""
         return self.address + self.nbytes
 
     @property
     def is_zeroed(self) -> bool:
-        """Whether it takes memory when the program runs, and no place in the file."""
+        """True if it occupies memory at run time, but no bytes in the file."""
         return self.section.startswith(_ZEROED)
 
     def owner(self, model_sources: Collection[str]) -> str:
-        """Return whose it is: of one of `model_sources` or an object made from it, of a library, or of the firmware."""
+        """Return its owner: the model, by `model_sources` or objects compiled from them, a library, or the firmware."""
         name = PurePosixPath((self.file or "").rpartition("(")[2].rstrip(")")).name
         if name in model_sources or any(name in (f"{source}.o", f"{source}.obj") for source in model_sources):
             return MODEL
@@ -222,7 +222,7 @@ class LinkedPart:
 
 
 def read_map(path: Path) -> tuple[LinkedPart, ...]:
-    """Return the parts of a program that memory holds, in the map's order.
+    """Return the parts of a program that are in memory, in the map's order.
 
     Raises ToolchainError if it is not a map of GNU ld.
     """
@@ -239,7 +239,7 @@ def _pieces(lines: Sequence[str]) -> Iterator[LinkedPart]:
     output, found = LinkedPart("", "", 0, 0, None), list[LinkedPart]()
     waiting: str | None = None
     for line in lines:
-        # a long name stands alone on its line, and what belongs to it on the next
+        # a long name is alone on its line, and its fields are on the next
         whole = line if waiting is None else f"{waiting} {line.lstrip()}"
         opened, item = _OUTPUT.fullmatch(whole), _INPUT.fullmatch(whole)
         waiting = None
@@ -263,7 +263,7 @@ def _piece(output: LinkedPart, section: str, address: int, nbytes: int, file: st
 
 
 def _with_rest(output: LinkedPart, found: Sequence[LinkedPart]) -> Iterator[LinkedPart]:
-    """Yield what a section of the program consists of, and as one piece what the linker put between."""
+    """Yield the pieces of a section of the program, and one piece for all bytes inserted by the linker."""
     if output.output.startswith(_NOT_LOADED):
         return
     yield from found
@@ -276,10 +276,10 @@ def _with_rest(output: LinkedPart, found: Sequence[LinkedPart]) -> Iterator[Link
 class LinkedProgram:
     """A linked program: its parts in memory, and the symbols in them.
 
-    `elf`, `map`: the program, and the map that its linker wrote.
+    `elf`, `map`: the program, and its linker map.
     `model_sources`: names of the files that the model's code consists of.
 
-    Raises ToolchainError if the files are not what they should be.
+    Raises ToolchainError if the files are invalid.
     """
 
     def __init__(self, elf: Path, map: Path, model_sources: Collection[str]) -> None:  # noqa: A002  (the linker's word)
@@ -301,7 +301,7 @@ class LinkedProgram:
         self._starts = [item.value for item in self._objects]
 
     def parts(self, piece: LinkedPart) -> Iterator[tuple[str, int]]:
-        """Yield what a piece of the program is, by the names of the table's rows, with its bytes."""
+        """Yield the table rows to which a piece of the program belongs, with bytes."""
         owner = piece.owner(self._sources)
         if piece.file is None:
             yield PADDING, piece.nbytes
@@ -321,18 +321,18 @@ class LinkedProgram:
             yield _CODE[owner], piece.nbytes
 
     def is_data(self, address: int) -> bool:
-        """Tell whether constants lie at an address, which may be among the code."""
+        """Return whether an address contains constants, possibly within code."""
         at = bisect_right(self._data, (address, self._beyond)) - 1
         return at >= 0 and address < self._data[at][1]
 
     def is_library(self, address: int) -> bool:
-        """Tell whether what lies at an address comes from a library."""
+        """Return whether an address belongs to a library."""
         return any(first <= address < end for first, end in self._libraries)
 
     def folded(self, constants: Sequence[ConstantInfo]) -> tuple[tuple[str, int], ...]:
-        """Return the name and bytes of each constant that the compiler has made part of the code: it lies nowhere.
+        """Return name and bytes of each constant that the compiler folded into the code, so that it has no address.
 
-        `constants`: all of the module, as its details list them.
+        `constants`: all constants in the module's details.
         """
         present = {match[1] for match in map(_CONSTANT.fullmatch, self.named) if match}
         symbols = unique(f"constant_{item.name}" for item in constants)
@@ -343,18 +343,18 @@ class LinkedProgram:
         )
 
     def _split(self, piece: LinkedPart, kinds: Mapping[str, re.Pattern[str]], rest: str) -> Iterator[tuple[str, int]]:
-        """Yield the bytes of symbols of each kind, of the other symbols, and of what lies between symbols."""
+        """Yield the bytes of symbols of each kind, of other symbols, and of gaps between symbols."""
         inside = self._objects[bisect_left(self._starts, piece.address) : bisect_left(self._starts, piece.end)]
         found: Counter[str] = Counter()
         for item in inside:
             found[next((what for what, names in kinds.items() if names.fullmatch(item.name)), rest)] += item.nbytes
-        # without any symbol it is all text or tables of the code, else what is left is for alignment
+        # without symbols it is all strings or tables of the code; otherwise the rest is alignment padding
         found[PADDING if inside else rest] += piece.nbytes - sum(item.nbytes for item in inside)
         yield from found.items()
 
 
 def linked_table(program: LinkedProgram, details: ModuleInterface, board: Board) -> MemoryTable:
-    """Return what a linked program takes of a board's memory."""
+    """Return the memory use of a linked program on a board."""
     found: Counter[tuple[str, str | None]] = Counter()
     for piece in program.pieces:
         region = _region(piece.address, board)
@@ -368,7 +368,7 @@ def linked_table(program: LinkedProgram, details: ModuleInterface, board: Board)
         rows.append(MemoryRow(STATE, ram, 0))
     top, bottom = (program.named.get(name) for name in _STACK_ENDS)
     reserved = None if top is None or bottom is None else top - bottom
-    # by the program's instructions
+    # determined from the program's instructions
     entry = next((name for name in program.named if _RUN.fullmatch(name)), None) if details.vm else details.entry
     stack = StackBound(None, untold=(THROUGH_POINTERS,))
     try:
@@ -387,7 +387,7 @@ def linked_table(program: LinkedProgram, details: ModuleInterface, board: Board)
     folded = program.folded(constants or ()) if details.entry is not None else ()
     loaded = sum(pool.nbytes for pool in details.constant_pools if pool.file is not None)
     if loaded:
-        # a file holds several, and which is not listed
+        # a file contains several, whose names are not listed
         rest = sum(nbytes for _, nbytes in folded) - loaded
         folded = (("constants outside of the files that are loaded", rest),) if rest else ()
     return MemoryTable(board.name, True, by_region(rows, board), board.memories, stack, folded, reserved)

@@ -1,8 +1,8 @@
-"""How much stack an inference takes at most, before anything runs: the deepest way through the graph of calls.
+"""Static bound of the stack of an inference: the deepest path through the call graph.
 
-Two witnesses say what a function takes itself: the compiler (``-fstack-usage``), which does not know functions in
-assembler or libraries, and the machine code of the linked model. The larger counts. Calls are those of the machine
-code, so what a compiler calls of its own accord (``memcpy``, arithmetic in software) is among them.
+The stack use of a function itself has two sources: the compiler (``-fstack-usage``), which does not cover assembler and
+library functions, and the machine code of the linked model. The larger value counts. Calls are taken from the machine
+code, so calls inserted by the compiler (``memcpy``, arithmetic in software) are included.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ _COMMENT = re.compile(r"\t[@;]")
 _IMMEDIATE = re.compile(r"#?(-?(?:0x[0-9a-f]+|\d+))")
 _ARM_READS = re.compile(r"(str|stm|ldm|cmp|cmn|tst|push|vpush)")
 _ARM_PUSHES = re.compile(r"v?stm(db|fd)")
-# instructions between the load from a table and the scaling of its index
+# maximum instructions between a table load and the scaling of its index
 _TABLE_LOAD = 6
-# of the cores with more than 128 KiB of flash; the others leave a byte less
+# return address on cores with more than 128 KiB of flash; others push a byte less
 _AVR_CALL = 3
 _LISTED = 5
 _SECONDS = 60
-# an exception of a Cortex-M pushes eight words, with the floating-point registers 26, and a word to align them
+# a Cortex-M exception pushes 8 words, or 26 with floating-point registers, and a word for alignment
 _CORTEX_M_FRAME, _CORTEX_M_FLOAT_FRAME = 36, 108
 THROUGH_POINTERS = "the graph executor calls operators through pointers"
 
@@ -40,41 +40,41 @@ class MachineFunction:
     """Stack use and calls of a function, from its instructions."""
 
     name: str
-    address: int  # where it begins
-    frame: int = 0  # bytes by which it grows the stack at most, without what it calls
+    address: int  # start address
+    frame: int = 0  # maximum bytes by which it grows the stack, without callees
     # functions that it calls or jumps to; itself only if it calls itself
     callees: set[str] = field(default_factory=set)
-    called: set[str] = field(default_factory=set)  # what it calls, whether the program has it or not
-    # the function behind it, unless its last instruction goes elsewhere. Data at its end may look as if not.
+    called: set[str] = field(default_factory=set)  # all functions that it calls, even if the program lacks them
+    # the next function if its last instruction falls through; data at its end may look like that
     runs_on: str | None = None
-    # instructions that the rules do not know, so that `frame` or `callees` may not be all
+    # instructions unknown to the rules, so that `frame` or `callees` may be incomplete
     untold_growth: list[str] = field(default_factory=list)
     untold_calls: list[str] = field(default_factory=list)
-    missing: list[str] = field(default_factory=list)  # functions that it calls and the program does not have
+    missing: list[str] = field(default_factory=list)  # called functions that the program lacks
 
 
 @dataclass(frozen=True)
 class Rules:
     """Stack conventions of an architecture."""
 
-    # (mnemonic, operands): bytes by which an instruction grows the stack, 0 for all that do not; None where it does not
-    # say how far
+    # (mnemonic, operands): bytes by which an instruction grows the stack, 0 if it does not; None if the amount is
+    # unknown
     growth: Callable[[str, str], int | None]
-    # (mnemonic, operands, before): whether it goes to an address that the text does not name, beyond the function
-    # itself; `before` are the instructions in front of it
+    # (mnemonic, operands, before): whether it jumps outside the function to an address not in the operands; `before`
+    # are the preceding instructions
     is_indirect: Callable[[str, str, Sequence[str]], bool]
-    ends: Callable[[str, str], bool]  # (mnemonic, operands): whether no instruction runs behind it
-    calls: tuple[str, ...]  # mnemonics that come back
-    call_bytes: int = 0  # what a call itself leaves on the stack
-    # (name, word_bytes): by how much a function of a library grows the stack for its caller, who calls it to begin
-    # with; None for others
+    ends: Callable[[str, str], bool]  # (mnemonic, operands): whether it never falls through
+    calls: tuple[str, ...]  # mnemonics of calls, which return
+    call_bytes: int = 0  # bytes that a call itself pushes
+    # (name, word_bytes): bytes by which a library's prologue function grows the stack of its caller; None for other
+    # functions
     prologue: Callable[[str, int], int | None] = lambda _name, _word_bytes: None
-    # the start of a comment that names what other instructions than jumps refer to
+    # start of a comment with the address to which a non-jump instruction refers
     data_comment: str | None = None
 
 
 def _registers(text: str) -> int:
-    """Return how many bytes the registers of an Arm list have, such as ``{r4-r7, lr}``."""
+    """Return the size in bytes of an Arm register list such as ``{r4-r7, lr}``."""
     total = 0
     for item in re.findall(r"[a-z]+\d*(?:-[a-z]+\d*)?", text):
         first, _, last = item.partition("-")
@@ -105,7 +105,7 @@ def _arm_growth(mnemonic: str, operands: str) -> int | None:
         return amount
     if name.startswith("add"):
         return None if amount is None else max(0, -amount)
-    # back to what the frame pointer holds
+    # restores the stack pointer from the frame pointer
     return 0 if name == "mov" and rest.strip() in ("r7", "fp") else None
 
 
@@ -113,7 +113,7 @@ def _arm_indirect(mnemonic: str, operands: str, _before: Sequence[str]) -> bool:
     name = mnemonic.partition(".")[0]
     if name in ("bx", "blx"):
         return operands.strip() != "lr" and "<" not in operands
-    # tables of a switch are reached by tbb, tbh and "mov pc"; calls, by the architecture's rule, by bx and blx
+    # switch tables use tbb, tbh and "mov pc"; calls, by the architecture's convention, use bx and blx
     return name.startswith("ldr") and operands.startswith("pc,") and not re.match(r"pc, \[sp\]", operands)
 
 
@@ -132,7 +132,7 @@ def _riscv_growth(mnemonic: str, operands: str) -> int | None:
         return 0
     if mnemonic in ("add", "addi", "c.addi", "c.addi16sp"):
         amount = _immediate(parts[-1])
-        # from the frame pointer it is the way back
+        # an addition to the frame pointer restores the stack pointer
         return 0 if parts[1] == "s0" else None if amount is None else max(0, -amount)
     return 0 if mnemonic == "mv" and parts[1] == "s0" else None
 
@@ -140,21 +140,21 @@ def _riscv_growth(mnemonic: str, operands: str) -> int | None:
 def _riscv_indirect(mnemonic: str, operands: str, before: Sequence[str]) -> bool:
     if mnemonic not in ("jr", "jalr") or "<" in operands or operands.strip() in ("ra", "t0"):
         return False
-    # a jump through a table that is indexed in steps of an address is a switch
+    # a jump through a table whose index is scaled to the size of an address is a switch
     is_switch = mnemonic == "jr" and any(re.match(r"(c\.)?slli?\t.*,0x2$", line) for line in before)
     return not is_switch
 
 
 def _riscv_prologue(name: str, word_bytes: int) -> int | None:
     saved = re.fullmatch(r"__riscv_save_(\d+)", name)
-    # the registers of that number and the way back, in steps of 16 bytes
+    # that many registers and the return address, rounded up to 16 bytes
     return None if saved is None else -(-(int(saved[1]) + 1) * word_bytes // 16) * 16
 
 
 def _avr_growth(mnemonic: str, operands: str) -> int | None:
     if mnemonic == "push":
         return 1
-    # a call of the next instruction makes room for a local variable
+    # a call of the next instruction allocates a local variable
     if mnemonic == "rcall" and operands.startswith(".+0"):
         return _AVR_CALL
     return None if mnemonic == "out" and operands.startswith(("0x3d", "0x3e")) else 0
@@ -178,18 +178,18 @@ RULES = {
         call_bytes=_AVR_CALL,
     ),
 }
-"""By the architecture of boards."""
+"""Rules by the architecture of boards."""
 
 
 def read_functions(
     text: str, rules: Rules, is_data: Callable[[int], bool] = lambda _: False
 ) -> dict[str, MachineFunction]:
-    """Return what ``objdump -d --no-show-raw-insn`` printed of a linked program, by function.
+    """Parse the output of ``objdump -d --no-show-raw-insn`` for a linked program, by function.
 
-    Labels within a function of assembler count as functions: the one before runs on into them. Of several functions of
-    one name, as files have of their own, all but the first have their address in the key: ``start@1c4``.
+    Labels within an assembler function count as functions into which the preceding one falls through. For several
+    functions of one name, as in static functions, all but the first have their address in the key: ``start@1c4``.
 
-    `is_data` (address): whether what is printed as an instruction there is none.
+    `is_data` (address): whether the address contains data, printed as an instruction.
     """
     blocks: list[tuple[str, int, list[tuple[str, str]]]] = []
     word_bytes = 0
@@ -211,12 +211,12 @@ def read_functions(
     for index, (_, address, body) in enumerate(blocks):
         function = found[keys[address]] = MachineFunction(keys[address], address, rules.call_bytes)
         _read_body(function, body, rules, word_bytes, keys)
-        # the last instruction apart from data and padding
+        # the last instruction, ignoring data and padding
         last = next((item for item in reversed(body) if not item[0].startswith((".", "nop"))), None)
         if index + 1 < len(blocks) and last is not None and not rules.ends(*last):
             function.runs_on = keys[blocks[index + 1][1]]
     for name in [name for name in found if rules.prologue(name, word_bytes) is not None]:
-        # what it leaves is its callers'; what it takes for itself lasts as long as it does
+        # the stack that it leaves allocated counts for its callers; its own use ends with it
         found[name] = MachineFunction(
             name, found[name].address, found[name].frame - (rules.prologue(name, word_bytes) or 0)
         )
@@ -239,7 +239,7 @@ def _read_body(
         if rules.is_indirect(mnemonic, operands, before):
             function.untold_calls.append(f"{mnemonic} {operands}")
         if rules.data_comment and not mnemonic.startswith(("j", "call", "tail")):
-            text = text.partition(rules.data_comment)[0]  # noqa: PLW2901  (the part of it that counts)
+            text = text.partition(rules.data_comment)[0]  # noqa: PLW2901  (the relevant part)
         for target in _TARGET.finditer(text):
             function.frame += rules.prologue(target[2], word_bytes) or 0
             start = int(target[1], 16) - int(target[3] or "0", 16)
@@ -254,7 +254,7 @@ def _read_body(
 
 @dataclass(frozen=True)
 class StackFrame:
-    """What a function takes of the stack itself, without what it calls."""
+    """Stack use of a function itself, without callees."""
 
     function: str
     nbytes: int
@@ -262,16 +262,16 @@ class StackFrame:
 
 @dataclass(frozen=True)
 class StackBound:
-    """The stack of one inference."""
+    """Stack bound of one inference."""
 
-    nbytes: int | None  # what the entry function and all that it calls take at most; None where that cannot be told
-    path: tuple[StackFrame, ...] = ()  # the calls that take it, from the entry on
-    untold: tuple[str, ...] = ()  # why it cannot be told
+    nbytes: int | None  # maximum of the entry function and its callees; None if unknown
+    path: tuple[StackFrame, ...] = ()  # the deepest call path, from the entry on
+    untold: tuple[str, ...] = ()  # reasons why it is unknown
 
 
 @dataclass(frozen=True)
 class _CallGraphNode:
-    """What the graph of calls says of a function; of its callees, `jumps` are those that it goes to for good."""
+    """A function in the call graph; `jumps` are the callees that it reaches by jumps, without return."""
 
     frame: int
     callees: tuple[str, ...]
@@ -288,13 +288,13 @@ def stack_bound(
     statements: Path | None = None,
     is_data: Callable[[int], bool] = lambda _: False,
 ) -> StackBound:
-    """Return how much stack a linked model takes at most from its entry functions on: that of the deepest.
+    """Return the maximum stack of a linked model over its entry functions.
 
-    `is_library` (address): whether the code there comes from a library.
+    `is_library` (address): whether the code there is from a library.
     `statements`: a folder with the compiler's ``.su`` files.
-    `is_data` (address): whether constants lie there, among the code.
+    `is_data` (address): whether the address contains constants within code.
 
-    Raises ToolchainError if the board's objdump is missing, or does not read the program.
+    Raises ToolchainError if the board's objdump is missing, or cannot read the program.
     """
     rules = RULES.get(board.arch)
     if rules is None:
@@ -308,7 +308,7 @@ def stack_bound(
 
 
 def disassembled(elf: Path, board: Board) -> str:
-    """Return a program's instructions as the board's objdump prints them."""
+    """Return the disassembly of a program by the board's objdump."""
     program = f"{board.toolchain.prefix}objdump"
     need(program, board.toolchain.packages)
     result = run([program, "-d", "--no-show-raw-insn", elf.name], elf.parent, _SECONDS)
@@ -318,7 +318,7 @@ def disassembled(elf: Path, board: Board) -> str:
 
 
 def interrupt_bytes(board: Board) -> int | None:
-    """Return what the core itself pushes for an interrupt that strikes an inference; None where its handler does."""
+    """Return the bytes that the core pushes for an interrupt during an inference; None if its handler saves them."""
     if board.arch != "cortex-m":
         return None
     has_floats = any(flag in ("-mfloat-abi=hard", "-mfloat-abi=softfp") for flag in board.toolchain.flags)
@@ -327,17 +327,17 @@ def interrupt_bytes(board: Board) -> int | None:
 
 @dataclass(frozen=True)
 class Stated:
-    """What a compiler says of a function: its frame, and whether that depends on data."""
+    """A function's frame according to the compiler, and whether it depends on data."""
 
     nbytes: int
     is_dynamic: bool
 
 
 def frame_sizes(folder: Path) -> dict[str, Stated]:
-    """Return what the ``.su`` files of a folder say, by function; of functions of one name the largest.
+    """Return the frames in the ``.su`` files of a folder by function; for functions of one name, the largest.
 
-    A compiler that splits or specializes a function adds to its name, in different ways here and in the program: the
-    names are those before a dot.
+    Compilers append suffixes to split or specialized functions, differently here and in the program, so names are cut
+    at the first dot.
     """
     found: dict[str, Stated] = {}
     for path in sorted(folder.rglob("*.su")):
@@ -363,7 +363,7 @@ def _functions(
         unknown = [*item.untold_calls, *item.missing]
         untold = [f"{name} has an unknown call target: {call}" for call in unknown]
         callees = item.callees
-        # what a compiler made ends itself, whatever data lie behind its last instruction
+        # compiled functions never fall through, regardless of data after the last instruction
         if item.runs_on is not None and is_library(item.address):
             callees.add(item.runs_on)
         if said is None:
@@ -377,7 +377,7 @@ def _functions(
 
 
 def deepest(entry: str, functions: Mapping[str, _CallGraphNode]) -> StackBound:
-    """Return the way through the calls that takes most stack, unless there is one that cannot be told."""
+    """Return the call path with the most stack, or the reasons why the maximum is unknown."""
     if entry not in functions:
         return StackBound(None, untold=(f"the program has no function {entry}",))
     below: dict[str, int] = {}
@@ -403,18 +403,18 @@ def deepest(entry: str, functions: Mapping[str, _CallGraphNode]) -> StackBound:
 
 
 def _without_loops(functions: Mapping[str, _CallGraphNode]) -> dict[str, _CallGraphNode]:
-    """Return functions with labels of assembler made one where they go round in a loop and take no stack.
+    """Merge assembler labels that form a loop and use no stack.
 
-    They look like functions that call each other; one that calls its own loop still calls itself.
+    They look like functions that call each other; a function that calls into its own loop still counts as recursive.
     """
-    reached: dict[str, set[str]] = {}  # by jumps alone, as long as no stack is taken
+    reached: dict[str, set[str]] = {}  # by jumps only, while no stack is used
     for start in [name for name, item in functions.items() if item.jumps and not item.grows]:
         there, waiting = reached.setdefault(start, set()), [start]
         while waiting:
             new = {target for target in functions[waiting.pop()].jumps if not functions[target].grows} - there
             there |= new
             waiting += new
-    # a loop is known by the first of its labels
+    # a loop is named by the first of its labels
     first = {
         name: min((other for other in there if name in reached.get(other, ())), default=name)
         for name, there in reached.items()
@@ -432,7 +432,7 @@ def _without_loops(functions: Mapping[str, _CallGraphNode]) -> dict[str, _CallGr
 
 
 def _callees_first(entry: str, functions: Mapping[str, _CallGraphNode]) -> Iterator[tuple[str, str | None]]:
-    """Yield functions behind all that they call, and each cycle of calls as a text where it closes."""
+    """Yield functions after their callees, and each call cycle as a string where it closes."""
     done: set[str] = set()
     open_: dict[str, None] = {entry: None}
     waiting: list[tuple[str, Iterator[str]]] = [(entry, iter(functions[entry].callees))]
@@ -454,14 +454,14 @@ def _callees_first(entry: str, functions: Mapping[str, _CallGraphNode]) -> Itera
 
 @dataclass(frozen=True)
 class CodeTrial:
-    """Code and stack of a model as a compiler makes them; boards with the same compiler and flags share them."""
+    """Measured code and stack of a model; boards with the same compiler and flags share them."""
 
-    sizes: Mapping[str, int]  # bytes by the names of the table's rows; empty where they are not known
+    sizes: Mapping[str, int]  # bytes by row names of the table; empty if unknown
     stack: StackBound
 
     @classmethod
     def of_json(cls, document: Mapping[str, Any]) -> CodeTrial:
-        """Return what `dataclasses.asdict` made an object of."""
+        """Create the trial from the output of `dataclasses.asdict`."""
         stack = document["stack"]
         frames = tuple(StackFrame(**item) for item in stack["path"])
         return cls(document["sizes"], StackBound(stack["nbytes"], frames, tuple(stack["untold"])))

@@ -1,1 +1,1 @@
-"""Firmware projects: what goes into them, and the templates that they are made from."""
+"""Firmware projects: their contents, and the templates that generate them."""

@@ -24,9 +24,10 @@ _PROPERTIES = ("author", "url", "version", "architectures")
 
 
 def library_name(module: str) -> str:
-    """Return the library's name: letters and digits, a letter first, and no name of Arduino's own.
+    """Return the library's name: letters and digits, starting with a letter, distinct from Arduino's own names.
 
-    It ends in ``Model``, for a header ``String.h`` or ``Math.h`` would hide the system's where file names have no case.
+    It ends in ``Model``, because a header ``String.h`` or ``Math.h`` would hide the system's on case-insensitive file
+    systems.
     """
     words = "".join(word.capitalize() for word in bounded(module, _NAME_LIMIT).split("_"))
     name = words if words.endswith("Model") else f"{words}Model"
@@ -43,7 +44,7 @@ def _files(model: ProjectModel, board: Board, project_type: str, options: Mappin
         **interface_files(model),
         **(selftest_files(model) if project_type == "selftest" else vector_files(model)),
     }
-    # generated code goes to the one folder that is on Arduino's include path
+    # generated code goes to the only folder on Arduino's include path
     flat: dict[str, Data] = {}
     for path, data in model.code.items():
         place = f"src/{PurePosixPath(path).name}"
@@ -63,7 +64,7 @@ def _files(model: ProjectModel, board: Board, project_type: str, options: Mappin
 
 
 def _printed(buffer: IoBuffer) -> str:
-    """Return what Print takes: a byte would be shown as a character."""
+    """Return an expression for Print, which would print a byte as a character."""
     element = f"{buffer.array}[index]"
     if buffer.is_float:
         return f"{element}, 6"
@@ -99,10 +100,10 @@ TEMPLATE = ProjectTemplate(
     refuses_without_name("arduino"),
     _files,
     options=(
-        ProjectOption("author", "Of the library", default="mlfc", optional=(GENERATE,)),
-        ProjectOption("url", "Where the library is at home", default="https://example.org", optional=(GENERATE,)),
-        ProjectOption("version", "Of the library", default="1.0.0", optional=(GENERATE,)),
-        ProjectOption("architectures", "That the library is for", default="*", optional=(GENERATE,)),
+        ProjectOption("author", "Author of the library", default="mlfc", optional=(GENERATE,)),
+        ProjectOption("url", "Home page of the library", default="https://example.org", optional=(GENERATE,)),
+        ProjectOption("version", "Version of the library", default="1.0.0", optional=(GENERATE,)),
+        ProjectOption("architectures", "Architectures that the library supports", default="*", optional=(GENERATE,)),
         ProjectOption("arduino_cli_cmd", "The program", default="arduino-cli", optional=(BUILD, FLASH)),
     ),
     built_by_tests=True,

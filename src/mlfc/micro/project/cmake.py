@@ -24,7 +24,7 @@ from mlfc.support.module_info import ModuleInterface
 _ELF = "build/firmware.elf"
 _TOOLCHAIN = "toolchain.cmake"
 _INSTALL = install_hint(["cmake", "make"])
-_STANDARD = "-std="  # CMake has a property of its own for it
+_STANDARD = "-std="  # CMake has a property for it
 
 
 def _refuses(board: Board) -> str | None:
@@ -34,12 +34,12 @@ def _refuses(board: Board) -> str | None:
 
 
 def languages(sources: Iterable[str]) -> str:
-    """Return what a project of these files is written in, as CMake names it."""
+    """Return the languages of a project with these files, as CMake names them."""
     return "C ASM" if any(path.endswith(".S") for path in sources) else "C"
 
 
 def toolchain_files(board: Board, code: Mapping[str, Data], details: ModuleInterface) -> dict[str, Data]:
-    """Return the toolchain file of the board's compiler for a module; nothing for this machine's."""
+    """Return the toolchain file of the board's compiler for a module; empty for this machine's compiler."""
     if board.arch == "host":
         return {}
     values = {"core_flags": core_flags(board, code), "level": optimization_level(details)}
@@ -47,7 +47,7 @@ def toolchain_files(board: Board, code: Mapping[str, Data], details: ModuleInter
 
 
 def build_commands(board: Board, *options: str) -> tuple[ToolCommand, ToolCommand]:
-    """Return the commands that configure the folder ``build``, and build in it."""
+    """Return the commands that configure and build in the folder ``build``."""
     cross = (f"-DCMAKE_TOOLCHAIN_FILE={_TOOLCHAIN}",) if board.arch != "host" else ()
     compiler = {f"{board.toolchain.prefix}gcc": install_hint(board.toolchain.packages)} if board.arch != "host" else {}
     configure = ToolCommand(("cmake", "-S", ".", "-B", "build", *cross, *options), _INSTALL, needs=compiler)

@@ -22,7 +22,7 @@ _INSTALL = (
     "variable, as in GCC_TOOLCHAIN_12_2_1=/usr/bin"
 )
 _ANY_CORE = "ARM::Cortex_DFP"
-# of the format: names of components have 32 characters, and bounded() adds 17
+# limit of the format: component names have up to 32 characters, of which bounded() adds 17
 _COMPONENT_LIMIT = 15
 _VENDOR = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{1,31}")
 _TARGET_TYPE_LIMIT = 32
@@ -39,7 +39,7 @@ def _files(model: ProjectModel, board: Board, project_type: str, options: Mappin
     if not _VENDOR.fullmatch(vendor):
         raise OptionError("option 'vendor' must be 2 to 32 letters, digits and hyphens, a letter or digit first")
     application = application_files(model, project_type, "int main(void)")
-    # the device of Arm's own pack with the board's core
+    # the device with the board's core in Arm's own pack
     generic = f"ARMC{board.core.removeprefix('cortex-').replace('plus', 'p').upper()}"
     fpu = next((_FPU[flag] for flag in board.toolchain.flags if flag in _FPU), None)
     values = {
@@ -74,7 +74,7 @@ def _files(model: ProjectModel, board: Board, project_type: str, options: Mappin
 
 
 def _commands(model: ProjectModel, _board: Board) -> dict[str, ToolCommand]:
-    # a board's flash tool writes what was built
+    # flashing uses the board's own flash tool
     return {
         "build": ToolCommand(
             ("{cbuild_cmd}", "{verbose:--verbose}", "--packs", f"{model.name}.csolution.yml"), _INSTALL
@@ -89,12 +89,16 @@ TEMPLATE = ProjectTemplate(
     _refuses,
     _files,
     options=(
-        ProjectOption("vendor", "Of the pack", default="mlfc", optional=(GENERATE,)),
-        ProjectOption("version", "Of the pack", default="1.0.0", optional=(GENERATE,)),
-        ProjectOption("license", "Of the pack, which then has a file LICENSE", default="", optional=(GENERATE,)),
-        ProjectOption("url", "Where the pack is at home", default="https://example.org/", optional=(GENERATE,)),
+        ProjectOption("vendor", "Vendor of the pack", default="mlfc", optional=(GENERATE,)),
+        ProjectOption("version", "Version of the pack", default="1.0.0", optional=(GENERATE,)),
         ProjectOption(
-            "device", "As a device pack names it, instead of Arm's device with the board's core", optional=(GENERATE,)
+            "license", "License of the pack, which then has a file LICENSE", default="", optional=(GENERATE,)
+        ),
+        ProjectOption("url", "Home page of the pack", default="https://example.org/", optional=(GENERATE,)),
+        ProjectOption(
+            "device",
+            "Device name in a device pack, instead of Arm's device with the board's core",
+            optional=(GENERATE,),
         ),
         ProjectOption("device_pack", "The pack with the device", default=_ANY_CORE, optional=(GENERATE,)),
         ProjectOption("cbuild_cmd", "The program", default="cbuild", optional=(BUILD,)),

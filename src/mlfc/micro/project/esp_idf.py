@@ -61,9 +61,9 @@ TEMPLATE = ProjectTemplate(
     _files,
     options=(
         ProjectOption("idf_cmd", "The program", default="idf.py", optional=(BUILD, FLASH)),
-        ProjectOption("version", "Of the component", default="1.0.0", optional=(GENERATE,)),
-        ProjectOption("url", "Where the component is at home", default="", optional=(GENERATE,)),
-        ProjectOption("license", "Of the component, as SPDX names it", default="0BSD", optional=(GENERATE,)),
+        ProjectOption("version", "Version of the component", default="1.0.0", optional=(GENERATE,)),
+        ProjectOption("url", "Home page of the component", default="", optional=(GENERATE,)),
+        ProjectOption("license", "SPDX license of the component", default="0BSD", optional=(GENERATE,)),
         ProjectOption(
             "main_stack_size", "CONFIG_ESP_MAIN_TASK_STACK_SIZE instead of the board's own", "int", optional=(GENERATE,)
         ),

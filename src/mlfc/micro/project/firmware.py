@@ -15,16 +15,16 @@ from mlfc.micro.render import render
 from mlfc.support.content import to_bytes
 
 APPLICATION_TYPES = ("standalone", "selftest")
-"""Of `template.PROJECT_TYPES`, what these build systems have applications for."""
+"""The types of `template.PROJECT_TYPES` for which these build systems have applications."""
 
 _EXPECTED = {"standalone": "{name}: done", "selftest": "PASS [0-9]+ of [0-9]+"}
 SELFTEST = "selftest"
-"""The type of project whose firmware checks test vectors, and the folder with what does that."""
+"""Project type whose firmware checks test vectors, and the folder of its files."""
 HOST_DRIVEN = "host_driven"
-"""The type of project whose firmware runs operators, or executors, for a host."""
+"""Project type whose firmware runs operators, or executors, for a host."""
 FIRMWARE_OPTIONS = (
-    ProjectOption("cflags", "For the C compiler, instead of -O3, or -O2 of small code", optional=(BUILD,)),
-    ProjectOption("stack_bytes", "Of the stack, instead of the board's own number", "int", optional=(BUILD,)),
+    ProjectOption("cflags", "Flags of the C compiler, instead of -O3, or -O2 for small code", optional=(BUILD,)),
+    ProjectOption("stack_bytes", "Stack size, instead of the board's default", "int", optional=(BUILD,)),
     ProjectOption(
         "trace", "Print a checksum and the ticks of each operator, also to trace.txt", "bool", optional=(BUILD,)
     ),
@@ -39,7 +39,7 @@ def application_files(model: ProjectModel, project_type: str, entry: str) -> dic
     if project_type == "selftest":
         main = render("application/selftest_main.c", name=model.name, entry=entry, is_void=entry.startswith("void"))
         return {"main.c": main, **selftest_files(model)}
-    # runs the module once, on the first test vector where there is one, and prints its outputs
+    # runs the module once, on the first test vector if one exists, and prints its outputs
     is_void = entry.startswith("void")
     main = render(
         "application/main.c",
@@ -65,17 +65,17 @@ def selftest_files(model: ProjectModel) -> dict[str, bytes]:
 
 
 def vector_files(model: ProjectModel) -> dict[str, bytes]:
-    """Return the test vectors in C by file name; none where the archive has none."""
+    """Return the test vectors in C by file name; empty if the archive has none."""
     return {name: to_bytes(data) for name, data in model.vectors.items()}
 
 
 def expected_line(model: ProjectModel, project_type: str) -> str:
-    """Return a regular expression of a line that the application prints where all is well."""
+    """Return a regular expression of a line that the application prints on success."""
     return _EXPECTED[project_type].format(name=model.name)
 
 
 def firmware_of(model: ProjectModel, board: Board, project_type: str) -> Firmware:
-    """Return the main file of a project, and what it takes beside the model and the board's own files."""
+    """Return the main file of a project, and its parts besides the model and the board's own files."""
     if project_type == SELFTEST:
         return _selftest(model, board)
     if project_type == HOST_DRIVEN:
@@ -99,5 +99,5 @@ def _selftest(model: ProjectModel, board: Board) -> Firmware:
         files |= runtime
         folders = (SELFTEST, *headers)
     if board.arch == "avr":
-        files[INPUTS] = bytes(1)  # its simulator starts with some
+        files[INPUTS] = bytes(1)  # its simulator starts with inputs
     return Firmware(render("application/selftest_board.c", name=model.name).decode(), files, folders)

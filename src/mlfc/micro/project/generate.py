@@ -1,4 +1,4 @@
-"""From a model, a board and a template to a folder that builds without mlfc."""
+"""Generation of projects, which build without mlfc, from a model, a board and a template."""
 
 from __future__ import annotations
 
@@ -49,17 +49,17 @@ def generate_project(
     force: bool = False,
     trust_board: bool = False,
 ) -> Path:
-    """Make a firmware project.
+    """Generate a firmware project.
 
     `model`: an archive, or a model file that is compiled for the board.
-    `folder`: appears whole or not at all.
-    `options`: ``board``, ``project_type`` and others by name, as `template_options` lists them.
+    `folder`: created atomically.
+    `options`: ``board``, ``project_type`` and others by name, listed by `template_options`.
     `force`: write into an existing folder; files of an older project in it are removed, others stay.
     `trust_board`: whether a board's file may name any program, its flash tool included; see `board.find_board`.
 
-    Returns `folder`. Raises OptionError for a template, board, type or option that does not exist, or does not fit the
-    others; OutputError if the folder is not empty, or cannot be written; BudgetError if the module does not fit into
-    the board's memory; MlfcError as reading archives, and importing and compiling models do.
+    Returns `folder`. Raises OptionError for a template, board, type or option that does not exist, or is incompatible
+    with the others; OutputError if the folder is not empty, or cannot be written; BudgetError if the module does not
+    fit into the board's memory; and the errors of reading archives, and of importing and compiling models.
     """
     chosen = templates().get(template)
     target = Path(folder)
@@ -88,7 +88,7 @@ def generate_project(
     module = values["module"]
     with project_source(model, board, project_type, None if module is None else str(module)) as source:
         check_model(chosen, board, project_type, source)
-        # the project carries the board's file, and where that came from is nobody's business
+        # the project contains the board's file, so it does not record the file's original path
         made = project_files(chosen, board, project_type, {**values, "board": board.name}, source)
         made[BOARD] = board.text.encode()
         if force:
@@ -98,9 +98,9 @@ def generate_project(
 
 
 def check_model(template: ProjectTemplate, board: Board, project_type: str, model: ProjectModel) -> None:
-    """Refuse a module that the template has no firmware for, or that does not fit into the board's memory."""
+    """Raise an error for a module that the template does not support, or that does not fit into the board's memory."""
     if project_type == HOST_DRIVEN:
-        return  # its constants and intermediates are the host's to place
+        return  # the host places its constants and intermediates
     if model.graph is not None and not template.is_bare_metal:
         raise OptionError(
             f"module '{model.name}' uses the graph executor, which template {template.name} does not support",
@@ -128,10 +128,10 @@ def check_model(template: ProjectTemplate, board: Board, project_type: str, mode
 def project_files(
     template: ProjectTemplate, board: Board, project_type: str, options: Mapping[str, Any], model: ProjectModel
 ) -> dict[str, Data]:
-    """Return all files of a project but the board's, by relative path."""
+    """Return all files of a project except the board's, by relative path."""
     made: dict[str, Data] = {f"{MODEL_FOLDER}/{path}": data for path, data in model.members.items()}
     made[ARCHIVE] = model.archive
-    # the API server stands alone in the project
+    # the API server must run without mlfc in the project
     package = files("mlfc.micro").joinpath(_SERVER_PACKAGE)
     scripts = (item for item in package.iterdir() if item.name.endswith(".py"))
     made |= {f"{_SERVER_PACKAGE}/{item.name}": item.read_bytes() for item in scripts}
@@ -146,14 +146,14 @@ def project_files(
 
 
 def _remove_older(target: Path) -> None:
-    """Remove what an older project left: its files, and what was built of them."""
+    """Remove the files and build outputs of an older project."""
     try:
         older = read_record(target)
-    except OptionError:  # nothing of ours is there, or nothing that can be read
+    except OptionError:  # no generated project, or an unreadable one
         return
     for path in (*older.files, older.firmware):
         place = target / path
-        # a link in the project may have come to lead elsewhere
+        # a link in the project may now point outside it
         if place.is_file() and place.parent.resolve().is_relative_to(target.resolve()):
             place.unlink()
     if not (target / BUILT).is_symlink():
@@ -161,7 +161,7 @@ def _remove_older(target: Path) -> None:
 
 
 def readme(template: ProjectTemplate, board: Board, document: Mapping[str, Any]) -> bytes:
-    """Return the text; `document` is what ``project.json`` says."""
+    """Return the text of ``README.md``; `document` is the content of ``project.json``."""
     steps: Mapping[str, Sequence[Mapping[str, Any]]] = document["steps"]
     return render(
         "project/README.md",

@@ -27,7 +27,7 @@ from mlfc.support.tar import open_tar
 from mlfc.support.temporary import TemporaryFolder
 
 _VECTORS = 3
-# of types of projects that do not take all of them
+# executors of project types that do not support all
 _EXECUTORS = {"selftest": ("aot", "vm"), "standalone": ("aot", "graph", "vm")}
 
 
@@ -35,13 +35,13 @@ _EXECUTORS = {"selftest": ("aot", "vm"), "standalone": ("aot", "graph", "vm")}
 def project_source(
     path: str | os.PathLike[str], board: Board, project_type: str, module: str | None = None
 ) -> Iterator[ProjectModel]:
-    """Give what a project is generated from, as long as the block runs.
+    """Yield the model of a project during the context.
 
-    `path`: an archive, or a model file: that is compiled for the board, for the graph executor where a host drives the
-        firmware, and with test vectors for a self-test.
+    `path`: an archive, or a model file, which is compiled for the board, for the graph executor if a host drives the
+    firmware, and with test vectors for a self-test.
 
-    Raises MlfcError as importing, compiling and reading archives do; OptionError for what is neither, and for archives
-    that lack what the type of project takes.
+    Raises the errors of importing, compiling and reading archives; OptionError for other files, and for archives
+    without the contents that the project type requires.
     """
     kind = artifact_kind(path)
     if kind in ("library", "objects"):
@@ -75,7 +75,7 @@ def _read(path: str | os.PathLike[str], module: str | None, project_type: str) -
     parts = read_parts(path, module)
     with open_tar(path) as tar:
         members: dict[str, Data] = {name: tar.view(name) for name in sorted(tar.sizes)}
-    # code of external generators stands beside the module's own
+    # code of external generators is stored next to the module's own
     members |= {f"{CODE}/{path}": data for path, data in parts.code.items() if path.startswith("external/")}
     name = parts.record.name
     vectors = {
@@ -95,9 +95,9 @@ def _read(path: str | os.PathLike[str], module: str | None, project_type: str) -
 
 
 def details_of(parts: ModuleParts) -> ModuleInterface:
-    """Return what is known of a module: a `ModuleInfo` where mlfc compiled it.
+    """Return the description of a module: a `ModuleInfo` if mlfc compiled it.
 
-    Raises ArchiveError or OptionError if the archive does not say enough.
+    Raises ArchiveError or OptionError if the archive lacks information.
     """
     if parts.record.details is not None:
         return parts.record.details
@@ -108,7 +108,7 @@ def details_of(parts: ModuleParts) -> ModuleInterface:
 
 def _check_fits(parts: ModuleParts, project_type: str, *, has_vectors: bool) -> None:
     name, details = parts.record.name, parts.record.details
-    if parts.executor == "vm":  # firmware runs it in one array, without a host
+    if parts.executor == "vm":  # firmware runs it in a single array, without a host
         if details is None or details.vm is None or details.vm.work_bytes is None:
             raise unbounded(details, name, parts.place)
         require_code_alone(name, parts.imports)

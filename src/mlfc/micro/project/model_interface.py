@@ -1,7 +1,7 @@
-"""What applications call: typed arrays for a module's inputs and outputs, and one function that runs it.
+"""C interface for applications: typed arrays for a module's inputs and outputs, and one function that runs it.
 
 The C interface of generated code takes structs of pointers and, on request, the workspace. Firmware that runs one
-model has one buffer for each tensor, so projects carry a C file with these.
+model has one buffer for each tensor, so projects contain a C file with these.
 """
 
 from __future__ import annotations
@@ -25,33 +25,33 @@ _INTERFACE_FOLDER = "module"
 
 @dataclass(frozen=True)
 class IoBuffer:
-    """An input or output of a module, and the array that holds it."""
+    """An input or output of a module, and its array."""
 
     tensor: DemoTensor
     array: str
-    macro: str  # what the macros about it start with
-    is_float: bool  # whether C has an element as a floating-point number: halves are bits to it
-    is_unsigned: bool  # whether C has an element as an unsigned integer
-    printed: tuple[str, str]  # how printf takes an element: the conversion, and the type to cast to
+    macro: str  # prefix of its macros
+    is_float: bool  # whether an element is a floating-point number in C, where halves are plain bits
+    is_unsigned: bool  # whether an element is an unsigned integer in C
+    printed: tuple[str, str]  # conversion of an element for printf, and the type to cast to
     scale_digits: str  # the scale in C's notation
     description: str  # shape, type and meaning, in one line
 
 
 @dataclass(frozen=True)
 class ModelInterface:
-    """The names by which an application calls a module."""
+    """The names that an application uses for a module."""
 
     name: str
     inputs: tuple[IoBuffer, ...]
     outputs: tuple[IoBuffer, ...]
-    buffers: tuple[IoBuffer, ...]  # all of them
+    buffers: tuple[IoBuffer, ...]  # all tensors
     header: str  # file names
     source: str
-    run: str  # the function that runs the module
-    reset: str  # the function that resets what the module keeps between runs
+    run: str  # function that runs the module
+    reset: str  # function that resets the states of the module
     nbytes: int  # of all buffers outside the workspace
-    is_mapped: bool  # they lie in the module's workspace instead of in arrays of their own
-    keeps_state: bool  # between runs
+    is_mapped: bool  # whether they are in the module's workspace instead of separate arrays
+    keeps_state: bool  # whether it keeps states between runs
 
 
 def interface_of(model: ProjectModel) -> ModelInterface:
@@ -91,7 +91,7 @@ def interface_files(model: ProjectModel) -> dict[str, bytes]:
 
 
 def _buffers(stem: str, tensors: Sequence[DemoTensor]) -> tuple[IoBuffer, ...]:
-    """Return tensors with their arrays, which are named after fields where there are several."""
+    """Return tensors with their arrays, which are named after fields if there are several."""
     found = []
     for tensor in tensors:
         array = stem if len(tensors) == 1 else f"{stem}_{tensor.field}"
@@ -107,7 +107,7 @@ def _buffers(stem: str, tensors: Sequence[DemoTensor]) -> tuple[IoBuffer, ...]:
 
 
 def library_files(model: ProjectModel, application: Mapping[str, Data], folder: str) -> dict[str, Data]:
-    """Return the files of the application's interface, and those of an application in a folder, by their paths."""
+    """Return the files of the application's interface, and those of an application in a folder, by path."""
     return {
         **{f"{_INTERFACE_FOLDER}/{name}": data for name, data in interface_files(model).items()},
         **{f"{folder}/{name}": data for name, data in application.items()},
@@ -117,7 +117,7 @@ def library_files(model: ProjectModel, application: Mapping[str, Data], folder: 
 def library_values(model: ProjectModel, project_type: str) -> dict[str, Any]:
     """Return the template values that describe a model as a library of some build system, paths as in the project."""
     interface = interface_of(model)
-    # sections of workspace and constants end in the names of the memories that the model was compiled for
+    # section names of workspace and constants end in the names of the memories of the target
     memories = {pool.name for pool in model.details.pools} | {pool.name for pool in model.details.constant_pools}
     return {
         "name": model.name,
@@ -136,12 +136,12 @@ def library_values(model: ProjectModel, project_type: str) -> dict[str, Any]:
 
 
 def c_files(files: Iterable[str], folder: str = "") -> list[str]:
-    """Return the paths of C files that lie in a folder."""
+    """Return the paths of C files in a folder."""
     return [f"{folder}{name}" for name in files if name.endswith(".c")]
 
 
 def symbol(model: ProjectModel) -> str:
-    """Return what Kconfig's symbols of the model start with."""
+    """Return the prefix of the model's Kconfig symbols."""
     return f"MLFC_{model.name.upper()}"
 
 

@@ -1,4 +1,4 @@
-"""The options of projects: what all templates have, and how values are read and checked."""
+"""Options of projects: those common to all templates, and parsing and checks of values."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from mlfc.micro.project_server.option_values import check_names, refused_value, 
 
 GENERATE, BUILD, FLASH, OPEN = "generate_project", "build", "flash", "open_transport"
 _EVERY_STEP = (BUILD, FLASH, OPEN)
-# values reach build files and commands: nothing that make, CMake or a shell gives a meaning to
+# values end up in build files and commands: exclude characters that are special in make, CMake or a shell
 _TEXT = re.compile(r"[A-Za-z0-9_@%+=:,./\\ ~-]{0,1000}")
 
 
 def template_options(template: ProjectTemplate, boards: Iterable[str]) -> tuple[ProjectOption, ...]:
-    """Return all options of a template; its own count before those that every template has."""
+    """Return all options of a template; its own override the common ones."""
     needs_board = (GENERATE,) if template.default_board is None else ()
     common = (
-        ProjectOption("project_type", "What the firmware does", choices=template.project_types, required=(GENERATE,)),
+        ProjectOption("project_type", "Function of the firmware", choices=template.project_types, required=(GENERATE,)),
         ProjectOption(
             "board",
             "Name of a board, or the path of a .toml file that describes one",
@@ -29,11 +29,11 @@ def template_options(template: ProjectTemplate, boards: Iterable[str]) -> tuple[
             required=needs_board,
             optional=() if needs_board else (GENERATE,),
         ),
-        ProjectOption("module", "Which module of the archive, where there are several", optional=(GENERATE,)),
-        ProjectOption("verbose", "Show what tools print", "bool", default=False, optional=_EVERY_STEP),
-        ProjectOption("port", "The board's serial port; else found by its USB numbers", optional=(FLASH, OPEN)),
+        ProjectOption("module", "Module of the archive, if it has several", optional=(GENERATE,)),
+        ProjectOption("verbose", "Show the output of tools", "bool", default=False, optional=_EVERY_STEP),
+        ProjectOption("port", "Serial port of the board; default: found by its USB IDs", optional=(FLASH, OPEN)),
         ProjectOption(
-            "serial_number", "Of the board's USB device, where several are connected", optional=(FLASH, OPEN)
+            "serial_number", "Serial number of the board's USB device, if several are connected", optional=(FLASH, OPEN)
         ),
     )
     own = {option.name for option in template.options}
@@ -41,7 +41,7 @@ def template_options(template: ProjectTemplate, boards: Iterable[str]) -> tuple[
 
 
 def parse_options(texts: Sequence[str]) -> dict[str, str]:
-    """Return options from texts like ``cflags=-Os``."""
+    """Parse options from strings like ``cflags=-Os``."""
     options = {}
     for text in texts:
         name, equals, value = text.partition("=")
@@ -56,10 +56,10 @@ def checked_options(
 ) -> dict[str, str | int | bool | None]:
     """Return the value of every option: given, or its default.
 
-    `given`: texts, or values of the option's type; None as if not given.
+    `given`: strings, or values of the option's type; None means not given.
     `method`: the step whose required options must be given.
 
-    Raises OptionError for what is unknown, missing, or not of the option's type or choices.
+    Raises OptionError for an option that is unknown, missing, or not of its type or choices.
     """
     try:
         check_names(given, [option.name for option in options])
@@ -83,10 +83,10 @@ def _checked(option: ProjectOption, value: Any) -> str | int | bool:
         if not isinstance(typed, str):
             return typed
         if not _TEXT.fullmatch(typed):
-            raise refused_value(option.name, value, "it has characters that make or CMake would not take as they are")
+            raise refused_value(option.name, value, "it has characters that are special to make or CMake")
     except ValueError as error:
         raise OptionError(str(error)) from None
-    # the path of a file names a board of the user's own
+    # a file path refers to a user-defined board
     is_file = option.name == "board" and typed.endswith(".toml")
     if option.choices is not None and typed not in option.choices and not is_file:
         near = nearest(typed, option.choices)

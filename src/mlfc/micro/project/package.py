@@ -56,7 +56,7 @@ TEMPLATE = ProjectTemplate(
     APPLICATION_TYPES,
     lambda _board: None,
     _files,
-    (ProjectOption("version", "Of the package", default="1.0.0", optional=(GENERATE,)),),
+    (ProjectOption("version", "Version of the package", default="1.0.0", optional=(GENERATE,)),),
     built_by_tests=True,
     commands=_commands,
     elf=lambda model: f"build/lib{cmake_target(model.name)}.a",

@@ -1,4 +1,4 @@
-"""From a model to packages in the forms that others publish: libraries of build systems, without the project around."""
+"""Packages of a model for publishing: libraries for build systems, without the project around them."""
 
 from __future__ import annotations
 
@@ -24,29 +24,29 @@ from mlfc.support.content import Data, to_bytes
 from mlfc.support.text import printable
 
 LICENCE = "0BSD"
-"""Of the generated code; a package has the model's weights, too, and another licence where these have one."""
+"""Licence of the generated code; a package also contains the model's weights, whose licence may differ."""
 _TYPE = "standalone"
 _LICENCE_FILE = "LICENSE"
 _VERSION = re.compile(r"(0|[1-9][0-9]{0,5})(\.(0|[1-9][0-9]{0,5})){2}")
 _SPDX = re.compile(r"[A-Za-z0-9.+-]{1,64}")
 _URL = re.compile(r"https?://[A-Za-z0-9._~:/?#@!$&()*+,;=%-]{1,500}")
-_EPOCH = (1980, 1, 1, 0, 0, 0)  # the first day that the format knows
+_EPOCH = (1980, 1, 1, 0, 0, 0)  # the earliest date of the format
 
 
 @dataclass(frozen=True)
 class Details:
-    """What publishers ask of a package.
+    """Metadata that publishers require of a package.
 
     Attributes
     ----------
     version : str
         ``1.2.3``.
     author : str
-        Who maintains it.
+        Maintainer.
     url : str
-        Where it is at home; a CMSIS pack is downloaded from there.
+        Home page; a CMSIS pack is downloaded from there.
     licence : str
-        As SPDX names it.
+        SPDX identifier.
     licence_text : str, optional
         Required for a licence other than that of generated code.
     """
@@ -58,7 +58,7 @@ class Details:
     licence_text: str | None = None
 
     def check(self) -> None:
-        """Raise OptionError for what publishers refuse."""
+        """Raise OptionError for metadata that publishers reject."""
         for value, form, name, example in (
             (self.version, _VERSION, "--version", "1.2.3"),
             (self.url, _URL, "--url", "https://example.org/kws"),
@@ -72,13 +72,13 @@ class Details:
 
 @dataclass(frozen=True)
 class PackageForm:
-    """A form of packages."""
+    """A package format."""
 
     template: ProjectTemplate
-    result: str  # where the package is, with {library}, {vendor}, {name} and {version}
-    archive: str  # the file that is uploaded, likewise; empty where the folder is
-    has_model: bool  # whether it has the generated code where projects have it
-    leaves_out: str = r"(?!)"  # files of projects that are not published, as a regular expression
+    result: str  # path of the package, with {library}, {vendor}, {name} and {version}
+    archive: str  # file to upload, with the same placeholders; empty if the folder itself is published
+    has_model: bool  # whether it contains the generated code at the same path as projects
+    leaves_out: str = r"(?!)"  # regular expression of project files that are not published
 
     def files(self, model: ProjectModel, board: Board, details: Details) -> dict[str, Data]:
         """Return the files of the package by relative path."""
@@ -132,7 +132,7 @@ FORMS = {
         ),
     )
 }  # fmt: skip
-"""By their templates' names."""
+"""Package formats by template name."""
 
 
 def make_packages(
@@ -145,37 +145,37 @@ def make_packages(
     module: str | None = None,
     trust_board: bool = False,
 ) -> dict[str, Path]:
-    """Make packages of a model.
+    """Create packages of a model.
 
     Parameters
     ----------
     model : path
         An archive, or a model file that is compiled for the board.
     folder : path
-        Gets a folder for each form, and the archives that are uploaded.
+        Output folder, with a folder for each form, and the archives to upload.
     board_name : str
-        Of the board whose core the code is for.
+        Board with the core that the code is compiled for.
     details : Details
     forms : sequence of str
-        Of `FORMS`; default those that the board has names for.
+        Names of `FORMS`; default: those for which the board has names.
     module : str, optional
-        Of an archive with several.
+        Module of an archive with several.
     trust_board : bool
         Whether a board's file may name any program.
 
     Returns
     -------
     dict of str to Path
-        What is published, a folder or an archive, by form.
+        The package to publish, a folder or an archive, by form.
 
     Raises
     ------
     OutputError
         If one of the folders exists already, or cannot be written.
     OptionError
-        For a form that does not exist or does not know the board, and details that publishers refuse.
+        For a form that does not exist or does not support the board, and details that publishers reject.
     MlfcError
-        As `generate_project`.
+        The errors of `generate_project`.
     """
     details.check()
     board = find_board(board_name, trust=trust_board)
@@ -194,7 +194,7 @@ def make_packages(
         for form in chosen:
             files = form.files(source, board, details)
             place = form.result.format(**words)
-            if (root / place).exists():  # what an older version had would be published with this one
+            if (root / place).exists():  # files of an older version would be published too
                 raise OutputError(
                     "exists already", place=str(root / place), next_step="Remove it, or name another folder"
                 )
@@ -231,7 +231,7 @@ def _vendor(author: str) -> str:
 
 
 def _zip(files: Mapping[str, Data], top: str) -> bytes:
-    """Return a zip file without compression, whose bytes are the same with every library for that."""
+    """Return an uncompressed zip file, whose bytes do not depend on the compression library."""
     made = io.BytesIO()
     with zipfile.ZipFile(made, "w") as archive:
         for path, data in files.items():

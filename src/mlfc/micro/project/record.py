@@ -1,4 +1,4 @@
-"""``project.json``: what a generated project is, and the commands that its API server runs."""
+"""``project.json``: description of a generated project, and the commands that its API server runs."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from mlfc.support.json_text import parse_json
 
 RECORD, ARCHIVE, BOARD, SERVER = "project.json", "model.tar", "board.toml", "microtvm_api_server.py"
 BUILT = "build"
-"""The folder that every template's build system works in."""
+"""Build folder of every template's build system."""
 FORMAT = 1
 _LARGEST_FILE = 16 << 20
 _AGAIN = "Generate the project again with: mlfc project create"
-# seconds, as microTVM's servers have them: start is tried again after, given up after, a reply may take
+# seconds, as in microTVM's servers: retry interval of the start, limit of the start, limit of a reply
 _SERIAL_TIMEOUTS, _EMULATOR_TIMEOUTS = (2.0, 5.0, 5.0), (2.0, 10.0, 10.0)
 _TIMEOUTS = ("session_start_retry_timeout_sec", "session_start_timeout_sec", "session_established_timeout_sec")
 _TEXTS = ("template", "project_type", "module", "executor", "firmware")
@@ -30,26 +30,26 @@ _HEX, _BIN = "firmware.hex", "firmware.bin"
 
 @dataclass(frozen=True)
 class ProjectRecord:
-    """What a project says of itself."""
+    """Description of a project in ``project.json``."""
 
     template: str
     project_type: str
     module: str
     executor: str  # ``aot``, ``graph`` or ``vm``
-    firmware: str  # where the build leaves the program
-    files: tuple[str, ...]  # what was generated, by path
-    document: Mapping[str, Any]  # as in the file
+    firmware: str  # path of the built program
+    files: tuple[str, ...]  # generated files, by path
+    document: Mapping[str, Any]  # content of the file
 
 
 def record_of(
     template: ProjectTemplate, board: Board, project_type: str, options: Mapping[str, Any], model: ProjectModel
 ) -> dict[str, Any]:
-    """Return what ``project.json`` says of a new project, but for its files."""
+    """Return the content of ``project.json`` for a new project, except its files."""
     steps = project_steps(template, board, project_type, model)
     timeouts = _EMULATOR_TIMEOUTS if "run" in steps else _SERIAL_TIMEOUTS
     listed = []
     for option in template_options(template, (board.name,)):
-        # clients send every option with its default, so what was said when the project was made is the default now
+        # clients send every option with its default, so values given at generation are now the defaults
         later = tuple(dict.fromkeys((*option.required, *option.optional)))
         listed.append(as_json(replace(option, default=options.get(option.name), required=(), optional=later)))
     return {
@@ -70,15 +70,15 @@ def record_of(
 
 
 def as_json(option: ProjectOption) -> dict[str, Any]:
-    """Return an option as the Project API describes it."""
+    """Return an option in the form of the Project API."""
     facts = {key: getattr(option, key) for key in ("name", "help", "choices", "default", "type")}
     return {**facts, "required": option.required or None, "optional": option.optional or None}
 
 
 def read_record(folder: Path) -> ProjectRecord:
-    """Return what the project in a folder says of itself.
+    """Return the description of the project in a folder.
 
-    Raises OptionError if the folder is no generated project, or its file was damaged.
+    Raises OptionError if the folder is not a generated project, or its file is damaged.
     """
     place = folder / RECORD
     try:
@@ -117,14 +117,14 @@ def _is_sound(document: Mapping[str, Any]) -> bool:
 
 
 def firmware_path(template: ProjectTemplate, model: ProjectModel) -> str:
-    """Return where a project's build leaves the program."""
+    """Return the path of the program that a project's build creates."""
     return template.elf(model) if template.elf else ELF
 
 
 def project_steps(
     template: ProjectTemplate, board: Board, project_type: str, model: ProjectModel
 ) -> dict[str, Sequence[ToolCommand]]:
-    """Return the commands of each step: ``build``, and ``flash`` and ``run`` where they are known."""
+    """Return the commands of each step: ``build``, and ``flash`` and ``run`` if they are known."""
     steps: dict[str, Sequence[ToolCommand]] = {}
     for name, commands in (template.commands(model, board) if template.commands else {}).items():
         steps[name] = commands if isinstance(commands, tuple) else (commands,)
@@ -143,7 +143,7 @@ def project_steps(
 
 
 def install_hint(packages: Sequence[str]) -> str:
-    """Say how to install Debian's packages."""
+    """Return the installation instructions for Debian packages."""
     return f"Install it; on Debian: apt-get install {' '.join(packages)}"
 
 
@@ -159,10 +159,10 @@ def _flash(board: Board, tool: FlashTool, elf: str) -> tuple[ToolCommand, ...]:
 
 
 def run_command(board: Board, project_type: str, elf: str) -> ToolCommand | None:
-    """Return what runs firmware on this machine; None for boards that have no emulator."""
+    """Return the command that runs firmware on this machine; None for boards without an emulator."""
     if board.emulator is None:
         command = board.run_command(elf)
         return ToolCommand(tuple(command), "Build the project first") if command else None
-    # the serial port of a board that a host drives is the emulator's standard input and output
+    # the serial port of a host-driven board is the emulator's standard input and output
     command = board.emulator.command(elf, "stdio" if project_type == "host_driven" else "none")
     return ToolCommand(tuple(command), install_hint(board.emulator.packages))

@@ -58,7 +58,7 @@ TEMPLATE = ProjectTemplate(
     _files,
     options=(
         ProjectOption("west_cmd", "The program", default="west", optional=(BUILD, FLASH)),
-        ProjectOption("zephyr_base", "Where Zephyr's source is, instead of $ZEPHYR_BASE", optional=(BUILD, FLASH)),
+        ProjectOption("zephyr_base", "Folder of Zephyr's source, instead of $ZEPHYR_BASE", optional=(BUILD, FLASH)),
         ProjectOption(
             "config_main_stack_size", "CONFIG_MAIN_STACK_SIZE instead of the board's own", "int", optional=(GENERATE,)
         ),

@@ -1,4 +1,4 @@
-"""Clients of microTVM's Project API, for any project that has a server, and the server of our templates."""
+"""Clients of microTVM's Project API, for any project with a server, and the server of mlfc's templates."""
 
 from __future__ import annotations
 

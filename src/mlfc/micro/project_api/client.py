@@ -31,28 +31,29 @@ if TYPE_CHECKING:
 SERVER = "microtvm_api_server.py"
 _LAUNCHER = "launch_microtvm_api_server.bat" if sys.platform == "win32" else "launch_microtvm_api_server.sh"
 _GRACE_SECONDS = 5.0
-# what servers raise by name, and what it is here
+# exceptions by their names in servers' replies
 _NAMED: Mapping[str, type[errors.MlfcError]] = {
     "IoTimeoutError": errors.IoTimeoutError,
     "TransportClosedError": errors.TransportClosedError,
     "ValueError": errors.OptionError,
 }
 _TRACEBACK = "MLFC_TRACEBACK"
-# the last lines of a tool fit
+# enough for the last lines of a tool
 _SAID_CHARACTERS = 65536
 CLIENT_VERSION = "0.14.0"
-"""Of TVM, whose protocol this speaks; servers ask for it."""
+"""Version of TVM whose protocol is implemented; servers require it."""
 _INFO_SECONDS, _OPEN_SECONDS, _STEP_SECONDS = 60.0, 60.0, 3600.0
-# what a server may take beyond the time that a read or write is given
+# time that a server may take in addition to the timeout of a read or write
 _MARGIN_SECONDS = 30.0
 
 
 class ServerConnection:
     """A running API server.
 
-    `folder`: the project's; the server runs in it, and it is code: start only servers of projects that you trust.
+    `folder`: the project's folder, in which the server runs. Servers are code: start only those of projects that you
+    trust.
 
-    Raises ProjectAPIServerNotFoundError if there is no server; ProjectError if it does not start.
+    Raises ProjectAPIServerNotFoundError if the server does not exist; ProjectError if it does not start.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -60,7 +61,7 @@ class ServerConnection:
         server = folder.resolve() / SERVER
         if not server.is_file():
             raise errors.ProjectAPIServerNotFoundError(
-                f"there is no {SERVER}", place=self._place, next_step="Name a project"
+                f"{SERVER} does not exist", place=self._place, next_step="Name the folder of a project"
             )
         launcher = server.with_name(_LAUNCHER)
         command = [str(launcher)] if launcher.exists() else [sys.executable]
@@ -69,13 +70,13 @@ class ServerConnection:
         self._is_held = False
 
     def call(self, method: str, params: Mapping[str, Any], timeout: float | None) -> Any:
-        """Return what a method gives.
+        """Call a method of the server and return its result.
 
-        `timeout`: seconds after which a server that does not answer is ended; None waits forever.
+        `timeout`: seconds after which a server that does not reply is terminated; None waits forever.
 
-        Raises IoTimeoutError or TransportClosedError as the server says; OptionError if it does not know an option, or
-        its value; ProjectError if a step fails; its subclasses say what is wrong with a server that dies, answers
-        something else, or nothing.
+        Raises IoTimeoutError or TransportClosedError if the server reports them; OptionError if it rejects an option or
+        its value; ProjectError if a step fails, with subclasses for a server that dies, sends a malformed reply, or
+        none.
         """
         self._id += 1
         request = protocol.encode_line({"jsonrpc": "2.0", "method": method, "params": params, "id": self._id})
@@ -85,12 +86,12 @@ class ServerConnection:
         except (ValueError, RecursionError):
             raise self._malformed(f"this is not JSON: {shortened(repr(line[:100]))}") from None
         if not isinstance(reply, dict) or ("result" in reply) == ("error" in reply):
-            raise self._malformed("a reply has either a result or an error")
+            raise self._malformed("a reply must have either a result or an error")
         if "error" in reply:
             error = reply["error"] if isinstance(reply["error"], dict) else {}
             message, data = error.get("message"), error.get("data")
             if not isinstance(message, str):
-                raise self._malformed("an error has a message")
+                raise self._malformed("an error must have a message")
             text = data.get("text") if isinstance(data, dict) else None
             said = shortened(text if isinstance(text, str) and text else message, _SAID_CHARACTERS)
             is_named = error.get("code") == protocol.SERVER_ERROR and message in _NAMED
@@ -103,7 +104,7 @@ class ServerConnection:
         return reply["result"]
 
     def close(self, grace: float = _GRACE_SECONDS) -> None:
-        """Close the pipes, at which a server ends; one that does not is ended after some seconds."""
+        """Close the pipes, which ends the server; terminate it if it does not end within some seconds."""
         if self._is_held:  # a thread still has the pipes, and closing them would wait for it
             return
         with suppress(OSError):
@@ -121,18 +122,18 @@ class ServerConnection:
         found: list[bytes | None] = []
 
         def exchange() -> None:
-            with suppress(OSError, ValueError):  # a server that is gone, or ended by us: there is no answer
+            with suppress(OSError, ValueError):  # the server has exited, or was terminated here: no reply will arrive
                 self._writer.write(request)
                 self._writer.flush()
                 found.append(protocol.read_line(self._reader))
 
-        # a thread, so that neither a full pipe nor a silent server keeps the caller
+        # a thread, so that neither a full pipe nor a silent server blocks the caller
         worker = threading.Thread(target=exchange, daemon=True)
         worker.start()
         worker.join(timeout)
         if worker.is_alive():
             end_process(self._process, _GRACE_SECONDS)
-            # what the server started may keep the pipe open for longer than anybody waits
+            # processes that the server started may keep the pipe open indefinitely
             worker.join(_GRACE_SECONDS)
             self._is_held = worker.is_alive()
             self.close()
@@ -157,7 +158,7 @@ class ServerConnection:
 
 
 def _started(command: list[str], folder: Path) -> tuple[subprocess.Popen[bytes], BinaryIO, BinaryIO]:
-    """Start a server; return it, where its replies come from, and where requests go to."""
+    """Start a server; return the process, the pipe of its replies, and the pipe of requests."""
     their_reader, our_writer = os.pipe()
     our_reader, their_writer = os.pipe()
     numbers, options = [their_reader, their_writer], dict[str, Any](pass_fds=(their_reader, their_writer))
@@ -171,7 +172,7 @@ def _started(command: list[str], folder: Path) -> tuple[subprocess.Popen[bytes],
     if os.environ.get(_TRACEBACK):
         flags.append("--debug")
     try:
-        # what tools print is no result of ours, so it goes where messages go
+        # output of tools is not a result, so it goes to the message stream
         process = subprocess.Popen([*command, *flags], cwd=folder, stdin=subprocess.DEVNULL, stdout=2, **options)
     except OSError as error:
         for descriptor in (our_reader, our_writer):
@@ -184,7 +185,7 @@ def _started(command: list[str], folder: Path) -> tuple[subprocess.Popen[bytes],
 
 
 class _ServedProject:
-    """A folder with an API server that runs, and what that says of itself."""
+    """A folder with a running API server, and the server's description."""
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         self.folder = Path(folder)
@@ -209,15 +210,15 @@ class _ServedProject:
             raise
 
     def info(self) -> dict[str, Any]:
-        """Return what the server says: ``platform_name``, ``is_template``, ``project_options``, ..."""
+        """Return the server's description: ``platform_name``, ``is_template``, ``project_options``, ..."""
         return dict(self._info)
 
     def call(self, method: str, params: Mapping[str, Any], timeout: float | None) -> Any:
-        """Return what a method of the server gives; see `ServerConnection.call`."""
+        """Call a method of the server; see `ServerConnection.call`."""
         return self._connection.call(method, params, timeout)
 
     def values(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Return all options of the project: given, or their defaults; OptionError for one that it does not have."""
+        """Return all options of the project: given, or their defaults; raise OptionError for an unknown one."""
         defaults = {option["name"]: option.get("default") for option in self._info["project_options"]}
         try:
             check_names(given, defaults)
@@ -226,7 +227,7 @@ class _ServedProject:
         return {**defaults, **given}
 
     def close(self) -> None:
-        """End the server."""
+        """Stop the server."""
         self._connection.close()
 
     def __enter__(self) -> Self:
@@ -239,20 +240,20 @@ class _ServedProject:
 
 
 class GeneratedProject(_ServedProject):
-    """A project that was generated: it is built, flashed and talked to.
+    """A generated project, which can be built, flashed and connected to.
 
     Parameters
     ----------
     folder : path
     options : mapping, optional
-        Of the project, for all steps.
+        Options of the project, for all steps.
 
     Raises
     ------
     TemplateProjectError
         If the folder has a template.
     ProjectError
-        As `ServerConnection` and its calls do.
+        The errors of `ServerConnection` and its calls.
     """
 
     def __init__(self, folder: str | os.PathLike[str], options: Mapping[str, Any] | None = None) -> None:
@@ -275,15 +276,15 @@ class GeneratedProject(_ServedProject):
         return cls(project_dir, options)
 
     def build(self) -> None:
-        """Build the firmware; raise ProjectError with the tool's last lines where that fails."""
+        """Build the firmware; raise ProjectError with the tool's last lines if that fails."""
         self.call("build", {"options": self._options}, _STEP_SECONDS)
 
     def flash(self) -> None:
-        """Write it to the device, if there is one."""
+        """Flash the firmware to the device, if one exists."""
         self.call("flash", {"options": self._options}, _STEP_SECONDS)
 
     def transport(self) -> ProjectTransport:
-        """Return the line to the firmware, not yet open."""
+        """Return the transport to the firmware, not yet open."""
         return ProjectTransport(self, self._options)
 
 
@@ -299,7 +300,7 @@ class TemplateProject(_ServedProject):
     NotATemplateProjectError
         If the folder has a generated project.
     ProjectError
-        As `ServerConnection` and its calls do.
+        The errors of `ServerConnection` and its calls.
     """
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
@@ -319,12 +320,12 @@ class TemplateProject(_ServedProject):
         project_dir: str | os.PathLike[str],
         options: Mapping[str, Any],
     ) -> GeneratedProject:
-        """Make a project from an archive.
+        """Generate a project from an archive.
 
         Parameters
         ----------
         model_library_format_path, project_dir : path
-            The archive, and a folder that is not there yet.
+            The archive, and a folder that does not exist yet.
         options : mapping
             ``project_type``, ``board`` and others of `info`.
         """
@@ -340,7 +341,7 @@ class TemplateProject(_ServedProject):
     def generate_project(
         self, factory: Factory, project_dir: str | os.PathLike[str], options: Mapping[str, Any]
     ) -> GeneratedProject:
-        """Make a project from what `mlfc.build` returned."""
+        """Generate a project from the result of `mlfc.build`."""
         from mlfc.archive.write.export import export_model_library_format
 
         with TemporaryFolder() as folder:
@@ -354,19 +355,19 @@ def generate_project(
     generated_project_dir: str | os.PathLike[str],
     options: Mapping[str, Any] | None = None,
 ) -> GeneratedProject:
-    """Make a project from the template in a folder, by its API server."""
+    """Generate a project from the template in a folder, by its API server."""
     with TemplateProject(template_project_dir) as template:
         return template.generate_project(module, generated_project_dir, options or {})
 
 
 class ProjectTransport:
-    """The line to a project's firmware, by its API server; see `rpc.transport.Transport`.
+    """Transport to a project's firmware through its API server; see `rpc.transport.Transport`.
 
     Parameters
     ----------
     project : GeneratedProject
     options : mapping
-        Of the project, for opening.
+        Options of the project, for opening.
     """
 
     def __init__(self, project: _ServedProject, options: Mapping[str, Any]) -> None:
@@ -379,30 +380,33 @@ class ProjectTransport:
         result = self._project.call("open_transport", {"options": dict(self._options)}, _OPEN_SECONDS)
         try:
             timeouts = {name: float(value) for name, value in result["timeouts"].items()}
-            # what is no number compares as false
+            # NaN compares as false
             if all(0 <= seconds <= _STEP_SECONDS for seconds in timeouts.values()):
                 return Timeouts(**timeouts)
         except (TypeError, KeyError, ValueError, AttributeError, OverflowError):
             pass
-        raise errors.MalformedReplyError("the API server gives no timeouts", place=str(self._project.folder))
+        raise errors.MalformedReplyError("the API server returned no timeouts", place=str(self._project.folder))
 
     def close(self) -> None:
-        """Close the line; does nothing where it is closed."""
+        """Close the transport; do nothing if it is closed."""
         self._project.call("close_transport", {}, _OPEN_SECONDS)
 
     def read(self, nbytes: int, timeout_sec: float | None) -> bytes:
         """Return at least one and at most `nbytes` bytes.
 
-        Servers give exactly as many as are asked for, or none: those that have no other way are asked byte by byte.
+        Servers return exactly the requested number of bytes, or none, so servers without another method are read byte
+        by byte.
         """
         method, count = ("read_available", nbytes) if self._reads_what_is_there else ("read_transport", 1)
         result = self._call(method, timeout_sec, n=count)
         try:
             data = protocol.decode_bytes(result["data"])
         except (TypeError, KeyError, ValueError, AttributeError):
-            raise errors.MalformedReplyError("the API server gives no data", place=str(self._project.folder)) from None
+            raise errors.MalformedReplyError(
+                "the API server returned no data", place=str(self._project.folder)
+            ) from None
         if not 0 < len(data) <= count:
-            raise errors.TransportClosedError(f"{len(data)} bytes came where {count} were asked for")
+            raise errors.TransportClosedError(f"{len(data)} bytes arrived where {count} were asked for")
         return data
 
     def write(self, data: bytes, timeout_sec: float | None) -> None:
@@ -415,7 +419,7 @@ class ProjectTransport:
 
 
 def get_microtvm_template_projects(platform: str) -> Path:
-    """Return the folder of a template project; OptionError, with the near names, where there is none."""
+    """Return the folder of a template project; raise OptionError, with similar names, if it does not exist."""
     return Path(__file__).parents[1] / "templates" / templates().get(platform).name
 
 

@@ -15,13 +15,13 @@ from mlfc.micro.project_server.server import main
 
 
 class TemplateServer:
-    """What the server of a template does."""
+    """Handler of a template's API server."""
 
     def __init__(self, name: str) -> None:
         self._template = templates().get(name)
 
     def server_info_query(self, tvm_version: str) -> dict[str, Any]:  # noqa: ARG002  (parameters are sent by name)
-        """Return what this is, and its options."""
+        """Return the description and options of the template."""
         return {
             "protocol_version": PROTOCOL_VERSION,
             "platform_name": self._template.name,
@@ -33,13 +33,13 @@ class TemplateServer:
     def generate_project(
         self,
         model_library_format_path: str,
-        standalone_crt_dir: str,  # noqa: ARG002  (our projects carry our own runtime)
+        standalone_crt_dir: str,  # noqa: ARG002  (generated projects contain mlfc's own runtime)
         project_dir: str,
         options: dict[str, Any],
     ) -> None:
-        """Make a project in a folder that is not there yet."""
+        """Generate a project in a folder that does not exist yet."""
         if Path(project_dir).exists():
-            raise StepError(f"{project_dir}: the folder is there already")
+            raise StepError(f"{project_dir}: the folder already exists")
         try:
             generate_project(self._template.name, model_library_format_path, project_dir, options)
         except OptionError as error:
@@ -58,6 +58,6 @@ class TemplateServer:
 
 
 def serve(server: str) -> None:
-    """Serve the template that the folder of a server's file is named after."""
+    """Serve the template with the name of the folder of the server's file."""
     name = Path(server).resolve().parent.name
     main(lambda: TemplateServer(name))

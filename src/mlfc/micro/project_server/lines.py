@@ -1,4 +1,4 @@
-"""Lines to a device: a process's standard streams, or a serial port."""
+"""Connections to a device: a process's standard streams, or a serial port."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ _SAID_BYTES = 400
 
 
 class DeviceLine:
-    """A device whose reads and writes end in time.
+    """A device whose reads and writes have timeouts.
 
-    A thread takes what comes, so that nothing is lost between two reads; it pauses where nobody reads.
+    A thread buffers received bytes, so that none are lost between two reads; it pauses if the buffer is not read.
     """
 
     def __init__(self, device: ProcessDevice | SerialDevice) -> None:
@@ -39,7 +39,7 @@ class DeviceLine:
         threading.Thread(target=self._take, daemon=True).start()
 
     def read(self, n: int, timeout: float | None) -> bytes:
-        """Return exactly n bytes. What came stays where that takes too long."""
+        """Return exactly n bytes; on a timeout, received bytes stay in the buffer."""
         return self._read(n, n, timeout)
 
     def read_available(self, n: int, timeout: float | None) -> bytes:
@@ -66,7 +66,7 @@ class DeviceLine:
             return data
 
     def write(self, data: bytes, timeout: float | None) -> None:
-        """Write all of it. A line that takes too long is of no more use: nobody knows how much it took."""
+        """Write all bytes; a timeout makes the device unusable, because the number of written bytes is unknown."""
         if self._closed:
             raise TransportClosedError("the line is closed")
         faults: list[Exception] = []
@@ -74,16 +74,16 @@ class DeviceLine:
         def write() -> None:
             try:
                 self._device.write(data)
-            except Exception as error:  # told to the caller, whose thread this is not
+            except Exception as error:  # reported to the caller, which runs in another thread
                 faults.append(error)
 
         worker = threading.Thread(target=write, daemon=True)
         worker.start()
-        # even what a device takes at once takes its thread a moment
+        # even an immediate write takes its thread a moment
         worker.join(None if timeout is None else max(timeout, _LEAST_SECONDS))
         if worker.is_alive():
             self.close()
-            raise IoTimeoutError(f"{len(data)} bytes were not taken in time")
+            raise IoTimeoutError(f"{len(data)} bytes were not written in time")
         if faults:
             raise TransportClosedError(f"the other side is gone: {self._device.ending()}") from faults[0]
 
@@ -98,7 +98,7 @@ class DeviceLine:
         while True:
             try:
                 data = self._device.read_some()
-            except Exception:  # closed under the read, or unplugged: either way the end
+            except Exception:  # closed during the read, or unplugged: the stream has ended
                 data = b""
             with self._changed:
                 self._buffer += data
@@ -111,10 +111,10 @@ class DeviceLine:
 
 
 class ProcessDevice:
-    """A program that is started, spoken to by its standard streams."""
+    """A started program, accessed through its standard streams."""
 
     def __init__(self, arguments: Sequence[str], folder: Path, environment: Mapping[str, str]) -> None:
-        # a file, so that a program that complains much does not wait for a reader
+        # a file, so that a program with much error output does not block
         self._said = tempfile.TemporaryFile()  # noqa: SIM115  (it lives as long as the device)
         try:
             self._process = subprocess.Popen(
@@ -125,23 +125,23 @@ class ProcessDevice:
             raise StepError(f"{arguments[0]} does not start: {error}") from None
 
     def read_some(self) -> bytes:
-        """Return what came, at least a byte; nothing at the end."""
+        """Return received bytes, at least one; empty at the end."""
         assert self._process.stdout is not None
         return self._process.stdout.read(_PIECE) or b""
 
     def write(self, data: bytes) -> None:
-        """Write all of it."""
+        """Write all bytes."""
         assert self._process.stdin is not None
         view = memoryview(data)
         while view:
             view = view[self._process.stdin.write(view) :]
 
     def close(self) -> None:
-        """End the program."""
+        """Terminate the program."""
         end_process(self._process, _GRACE_SECONDS)
 
     def ending(self) -> str:
-        """Say why nothing more comes."""
+        """Return the reason why the stream has ended."""
         with suppress(subprocess.TimeoutExpired):
             status = self._process.wait(_GRACE_SECONDS)
             self._said.seek(max(0, self._said.seek(0, os.SEEK_END) - _SAID_BYTES))
@@ -163,27 +163,27 @@ class SerialDevice:
             raise StepError(f"the serial port {port} cannot be opened: {reason}") from None
 
     def read_some(self) -> bytes:
-        """Return what came, at least a byte; nothing at the end."""
+        """Return received bytes, at least one; empty at the end."""
         return bytes(self._port.read(max(1, self._port.in_waiting)))
 
     def write(self, data: bytes) -> None:
-        """Write all of it."""
+        """Write all bytes."""
         self._port.write(data)
 
     def close(self) -> None:
-        """Close the port, also under a read that waits."""
-        with suppress(Exception):  # a port that is gone cannot be cancelled
+        """Close the port, even during a read."""
+        with suppress(Exception):  # a read from an unplugged port cannot be cancelled
             self._port.cancel_read()
             self._port.cancel_write()
         self._port.close()
 
     def ending(self) -> str:
-        """Say why nothing more comes."""
+        """Return the reason why the stream has ended."""
         return "the serial port is gone"
 
 
 def find_port(serial: Mapping[str, Any], serial_number: str | None) -> str:
-    """Return the one port whose USB numbers are the board's; raise StepError if there is none, or there are several."""
+    """Return the only port with the board's USB IDs; raise StepError if none or several exist."""
     _pyserial()
     from serial.tools import list_ports
 

@@ -1,4 +1,4 @@
-"""Values of options: clients send texts, as command lines have them, or values of an option's type."""
+"""Values of options: clients send strings, as on command lines, or values of an option's type."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ _MESSAGE_CHARS = 100
 
 
 def typed_value(name: str, kind: str, value: Any) -> str | int | bool:
-    """Return an option's value in its type: ``bool``, ``int`` (none is less than 0), or ``str``.
+    """Convert an option's value to its type: ``bool``, ``int`` (at least 0), or ``str``.
 
-    Raises ValueError if it cannot be.
+    Raises ValueError if it cannot be converted.
     """
     if kind == "bool":
         truth = value if isinstance(value, bool) else _TRUTH.get(str(value).lower())
         if truth is None:
-            raise refused_value(name, value, "it is true or false")
+            raise refused_value(name, value, "it must be true or false")
         return truth
     if kind == "int":
         if isinstance(value, bool) or not re.fullmatch(r"[0-9]{1,13}", str(value)) or int(value) > _LARGEST:
-            raise refused_value(name, value, "it is an integer, and not less than 0")
+            raise refused_value(name, value, "it must be an integer of at least 0")
         return int(value)
     return str(value)
 
@@ -35,5 +35,5 @@ def check_names(given: Iterable[str], known: Collection[str]) -> None:
 
 
 def refused_value(name: str, value: Any, why: str) -> ValueError:
-    """Return the error that tells why an option cannot have a value."""
-    return ValueError(f"the value {str(value)[:_MESSAGE_CHARS]!r} of the option '{name}' cannot be: {why}")
+    """Return the error for an invalid value of an option."""
+    return ValueError(f"invalid value {str(value)[:_MESSAGE_CHARS]!r} of option '{name}': {why}")

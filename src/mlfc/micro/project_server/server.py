@@ -1,4 +1,4 @@
-"""The loop of an API server: a request in, a reply out."""
+"""Request loop of an API server."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _NAMED = (protocol.IoTimeoutError, protocol.TransportClosedError, protocol.Unsup
 
 
 def serve(handler: Any, reader: BinaryIO, writer: BinaryIO, *, debug: bool = False) -> None:
-    """Answer requests until the reader ends; print the tracebacks of errors where `debug` is set.
+    """Answer requests until the reader ends; print the tracebacks of errors if `debug` is set.
 
-    `handler` does the work: it has the methods of `protocol.METHODS`, with their parameters by name.
+    `handler` implements the methods of `protocol.METHODS`, with their parameters by name.
     """
     while True:
         line = protocol.read_line(reader)
@@ -31,7 +31,7 @@ def serve(handler: Any, reader: BinaryIO, writer: BinaryIO, *, debug: bool = Fal
             identity = request["id"]
             protocol.check_params(request["method"], request["params"])
             reply = {"jsonrpc": "2.0", "id": identity, "result": _called(handler, request["method"], request["params"])}
-        except Exception as error:  # whatever a step does wrong is the client's to know; the server goes on
+        except Exception as error:  # any failure of a step is reported to the client; the server continues
             reply = {"jsonrpc": "2.0", "id": identity, "error": _described(error)}
             if debug:
                 traceback.print_exc()
@@ -54,7 +54,7 @@ def _called(handler: Any, method: str, params: dict[str, Any]) -> Any:
 
 
 def _described(error: Exception) -> dict[str, Any]:
-    """Return an error as JSON-RPC has it, with the server's traceback."""
+    """Return an error in JSON-RPC form, with the server's traceback."""
     data = {"traceback": traceback.format_exc(), "text": str(error)}
     if isinstance(error, protocol.RpcError):
         return {"code": error.code, "message": str(error), "data": data}
@@ -66,24 +66,24 @@ def _described(error: Exception) -> dict[str, Any]:
 
 
 def main(make: Callable[[], Any], arguments: Sequence[str] | None = None) -> None:
-    """Serve on the file descriptors that the command line names."""
+    """Serve on the file descriptors given on the command line."""
     parser = argparse.ArgumentParser(description="API server of a firmware project; microTVM's clients start it")
-    parser.add_argument("--read-fd", type=int, required=True, help="where requests come from")
-    parser.add_argument("--write-fd", type=int, required=True, help="where replies go to")
+    parser.add_argument("--read-fd", type=int, required=True, help="file descriptor of requests")
+    parser.add_argument("--write-fd", type=int, required=True, help="file descriptor of replies")
     parser.add_argument("--debug", action="store_true", help="print the tracebacks of errors")
     given = parser.parse_args(arguments)
     reader, writer = _descriptor(given.read_fd, os.O_RDONLY), _descriptor(given.write_fd, os.O_WRONLY)
-    # what the server starts must not keep the client's pipes open
+    # processes that the server starts must not keep the client's pipes open
     for descriptor in (reader, writer):
         os.set_inheritable(descriptor, False)
     handler = make()
-    # leaves through the finally blocks, which end what was started
+    # exit through the finally blocks, which terminate started processes
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     with os.fdopen(reader, "rb") as requests, os.fdopen(writer, "wb") as replies:
         try:
             serve(handler, requests, replies, debug=given.debug)
         except (BrokenPipeError, KeyboardInterrupt):
-            pass  # the client went away without its answer, or its user stops both
+            pass  # the client exited without its reply, or the user interrupts both
         finally:
             handler.close_transport()
 

@@ -17,15 +17,15 @@ from .protocol import StepError
 _PLACE = re.compile(r"\{([a-z_]+)(?::([^{}]*))?\}")
 _LAST_LINES = 15
 _LONGEST_LINE = 4096
-# what a make that runs this program hands down is not meant for the programs
+# variables set by a make that runs this program are not meant for its subprocesses
 _FROM_MAKE = frozenset({"MAKEFLAGS", "MAKELEVEL", "MFLAGS"})
 
 
 def arguments_of(command: Mapping[str, Any], options: Mapping[str, Any]) -> list[str]:
     """Return a command's arguments, with the options' values in them.
 
-    ``{option}`` is replaced by its value, ``{option:text}`` by the text where the option is given. What names an option
-    without a value, or is left empty, is dropped.
+    ``{option}`` is replaced by its value, ``{option:text}`` by the text if the option is given. Arguments that name an
+    option without a value, or become empty, are dropped.
     """
     found = (_filled(argument, options) for argument in command["arguments"])
     return [argument for argument in found if argument]
@@ -42,7 +42,7 @@ def environment_of(command: Mapping[str, Any], options: Mapping[str, Any]) -> di
 
 
 def own_environment() -> dict[str, str]:
-    """Return the variables of this process that are meant for programs that it starts."""
+    """Return the environment variables of this process that are passed to its subprocesses."""
     return {key: value for key, value in os.environ.items() if key not in _FROM_MAKE}
 
 
@@ -62,14 +62,14 @@ def _filled(text: str, options: Mapping[str, Any]) -> str | None:
 
 
 def program_of(command: Mapping[str, Any], arguments: Sequence[str], folder: Path) -> str:
-    """Return the path of a command's program; StepError says how to install one that is missing."""
+    """Return the path of a command's program; raise StepError with installation instructions if it is missing."""
     if not arguments:
         raise StepError("the project names no program for this step: it was changed, or an option is missing")
     program = arguments[0]
     if "/" in program:  # of the project itself
         found = shutil.which(str(folder / program))
         if found is None:
-            raise StepError(f"{program} is not there. {command.get('install') or 'Build the project first'}")
+            raise StepError(f"{program} does not exist. {command.get('install') or 'Build the project first'}")
         return found
     found = shutil.which(program, path=environment_of(command, {}).get("PATH"))
     if found is None:
@@ -78,9 +78,9 @@ def program_of(command: Mapping[str, Any], arguments: Sequence[str], folder: Pat
 
 
 def run_step(what: str, commands: Sequence[Mapping[str, Any]], folder: Path, options: Mapping[str, Any]) -> None:
-    """Run the commands of a step one after the other; StepError has the last lines of one that fails.
+    """Run the commands of a step in order; raise StepError with the last lines of one that fails.
 
-    What they print goes to standard output where the option ``verbose`` is set.
+    Their output goes to standard output if the option ``verbose`` is set.
     """
     calls = []
     for command in commands:
@@ -94,7 +94,7 @@ def run_step(what: str, commands: Sequence[Mapping[str, Any]], folder: Path, opt
 
 
 def end_process(process: subprocess.Popen[bytes], grace: float) -> None:
-    """End a program that still runs; it gets some seconds to end what it started itself, as make does."""
+    """Terminate a running program, with some seconds to terminate its own subprocesses, as make does."""
     if process.poll() is None:
         process.terminate()
         try:
@@ -120,7 +120,7 @@ def _run(what: str, arguments: Sequence[str], environment: Mapping[str, str], fo
             if line:
                 said.append(line)
             if verbose:
-                print(line, flush=True)  # noqa: T201  # standard output is the tools'
+                print(line, flush=True)  # noqa: T201  # standard output is for the tools
         status = process.wait()
     finally:
         if process.poll() is None:

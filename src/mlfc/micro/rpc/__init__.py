@@ -1,1 +1,1 @@
-"""Talking to the C runtime on a device, in microTVM's protocol."""
+"""Communication with the C runtime on a device, in microTVM's protocol."""

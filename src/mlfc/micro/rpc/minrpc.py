@@ -1,7 +1,7 @@
 """Requests to a device and their replies: microTVM's "minrpc", little-endian.
 
-A packet is the length of the rest in 8 bytes, a code in 4, and what the code asks for. *Packed arguments* are a count,
-as many type codes of 4 bytes, then the values.
+A packet is the length of the rest in 8 bytes, a code in 4 bytes, and the payload of the code. *Packed arguments* are a
+count, as many type codes of 4 bytes, then the values.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _TENSOR_HEAD = struct.Struct("<QiiiBBH")
 
 
 class PacketCode(IntEnum):
-    """What a packet asks for, or answers."""
+    """Request or reply code of a packet."""
 
     SHUTDOWN = 1
     CALL = 3
@@ -47,9 +47,9 @@ class PacketCode(IntEnum):
 
 @dataclass(frozen=True)
 class Handle:
-    """What stands for a module, a function or memory on a device."""
+    """Handle of a module, a function or memory on a device."""
 
-    kind: int  # the type code: opaque, module or function
+    kind: int  # type code: opaque, module or function
     value: int
 
 
@@ -59,13 +59,13 @@ class RemoteTensor:
 
     address: int
     shape: tuple[int, ...]
-    dtype: tuple[int, int, int]  # DLPack's code, bits and lanes
-    device: Device  # as the device itself numbers it
+    dtype: tuple[int, int, int]  # code, bits and lanes as in DLPack
+    device: Device  # as numbered by the device itself
     byte_offset: int = 0
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the elements."""
+        """Size of the elements in bytes."""
         _, bits, lanes = self.dtype
         return prod(self.shape) * ((bits * lanes + 7) // 8)
 
@@ -74,12 +74,12 @@ Value: TypeAlias = "int | float | str | bytes | Handle | RemoteTensor | Device |
 
 
 def packet(code: PacketCode, body: bytes = b"") -> bytes:
-    """Return a packet."""
+    """Encode a packet."""
     return _HEAD.pack(_I32.size + len(body), code) + body
 
 
 def packed_args(values: Sequence[Any]) -> bytes:
-    """Return packed arguments: integers, floats, texts, bytes, None, handles, devices, tensors and dtypes.
+    """Encode packed arguments: integers, floats, strings, bytes, None, handles, devices, tensors and dtypes.
 
     Raises InputError for a value of another kind, or an integer beyond 64 bits.
     """
@@ -106,7 +106,7 @@ def _counted(data: bytes) -> bytes:
 
 
 def tensor(value: RemoteTensor) -> bytes:
-    """Return a tensor as it travels: where it is and what, not its elements."""
+    """Encode a tensor's address and type, without its elements."""
     device, shape = value.device, value.shape
     head = _TENSOR_HEAD.pack(value.address, device.type_code, device.index, len(shape), *value.dtype)
     return head + b"".join(_I64.pack(extent) for extent in shape) + _U64.pack(value.byte_offset)
@@ -122,7 +122,7 @@ _CODERS: tuple[tuple[Any, int, Callable[[Any], bytes]], ...] = (
     (Device, c_abi.DEVICE, lambda device: struct.pack("<ii", device.type_code, device.index)),
     (c_abi.DLDataType, _DATA_TYPE, lambda dtype: bytes(dtype) + bytes(4)),
 )
-"""Classes of values, their type codes, and what they are on the line."""
+"""Classes of values, their type codes, and their encoders."""
 
 
 def copy_to(target: RemoteTensor, data: bytes) -> bytes:
@@ -131,16 +131,16 @@ def copy_to(target: RemoteTensor, data: bytes) -> bytes:
 
 
 def copy_from(source: RemoteTensor, nbytes: int) -> bytes:
-    """Return the request for so many bytes of a tensor."""
+    """Return the request that reads a number of bytes of a tensor."""
     return packet(PacketCode.COPY_FROM, tensor(source) + _U64.pack(nbytes))
 
 
 COPY_OVERHEAD = len(copy_to(RemoteTensor(0, (0,), (1, 8, 1), Device("cpu", 1)), b""))
-"""Bytes of a copy's request beside the data, for a tensor of one dimension."""
+"""Overhead in bytes of a copy request for a tensor of one dimension."""
 
 
 def split(data: bytes) -> tuple[int, bytes]:
-    """Return the code of a packet and what follows; raise SessionError where it is none."""
+    """Return the code and payload of a packet; raise SessionError for an unknown code."""
     if len(data) < _HEAD.size:
         raise SessionError(f"the device sent a packet of {len(data)} bytes, which is too short")
     length, code = _HEAD.unpack_from(data)
@@ -150,7 +150,7 @@ def split(data: bytes) -> tuple[int, bytes]:
 
 
 def unpacked_args(data: bytes) -> list[Value]:
-    """Return the values of packed arguments, of which nobody knows what they are; raise SessionError if broken."""
+    """Decode untrusted packed arguments; raise SessionError if they are malformed."""
     reader = _ReplyReader(data)
     count = reader.number(_I32)
     if not 0 <= count <= _MAX_VALUES:
@@ -162,7 +162,7 @@ def unpacked_args(data: bytes) -> list[Value]:
 
 
 class _ReplyReader:
-    """Walks over a reply; raises SessionError where it is cut off."""
+    """Cursor over a reply; raises SessionError if it is truncated."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -188,13 +188,13 @@ class _ReplyReader:
         if code == c_abi.NULL:
             return None
         if code not in (c_abi.INT, c_abi.FLOAT):
-            raise SessionError(f"the device sent a value of the type code {code}, which replies do not have")
+            raise SessionError(f"the device sent a value of the invalid type code {code}")
         found: int | float = self.number(_I64 if code == c_abi.INT else _F64)
         return found
 
     def finish(self) -> None:
         if self._at != len(self._data):
-            raise SessionError("the device sent a reply with more bytes than it says")
+            raise SessionError("the device sent a reply with extra bytes")
 
     def _take(self, nbytes: int) -> bytes:
         if nbytes > len(self._data) - self._at:

@@ -1,4 +1,4 @@
-"""What a device has to offer: functions, modules, memory, a clock."""
+"""Remote functions, modules, memory and clock of a device."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _PACKET_SIZE = "tvm.rpc.server.GetCRTMaxPacketSize"
 _TIME_EVALUATOR = "runtime.RPCTimeEvaluator"
 _CHECKSUM = "mlfc.checksum"
 _LARGEST_COPY = 1 << 16
-# how often a device may find that a call takes no time, before it takes that for the answer
+# how often a device may measure a call as taking no time before it accepts that result
 _ZERO_TIMES = 100
 _TEXT_CHARACTERS = 600
 _UINT8 = (1, 8, 1)
@@ -44,7 +44,7 @@ _LINKED_PARAM = "_lookup_linked_param"
 
 @dataclass(frozen=True)
 class RemoteDevice(Device):
-    """A device's CPU, as executors take it: they allocate there, and copy there and back."""
+    """CPU of a device, as used by executors to allocate memory and copy data."""
 
     remote: Remote = field(kw_only=True, compare=False, repr=False)
 
@@ -57,7 +57,7 @@ class RemoteDevice(Device):
 
 
 class Remote:
-    """The other side of a session."""
+    """The remote side of a session."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -69,9 +69,9 @@ class Remote:
         return RemoteDevice(here.kind, here.type_code, here.index, remote=self)
 
     def request(self, packet: bytes, expected: PacketCode = PacketCode.RETURN) -> bytes:
-        """Send a request and return what the reply holds.
+        """Send a request and return the payload of the reply.
 
-        Raises RemoteError with the text of the device's exception; the errors of `Session.exchange`.
+        Raises RemoteError with the text of the device's exception, and the errors of `Session.exchange`.
         """
         code, body = minrpc.split(self._session.exchange(packet))
         if code == PacketCode.EXCEPTION:
@@ -91,7 +91,7 @@ class Remote:
 
     def _handle(self, value: Any) -> int:
         if not isinstance(value, Handle):
-            raise SessionError("the device sent something else than a handle")
+            raise SessionError("expected a handle from the device")
         return value.value
 
     def find_global(self, name: str) -> RemoteFunction | None:
@@ -100,7 +100,7 @@ class Remote:
         return RemoteFunction(self, name, handle) if handle else None
 
     def get_global(self, name: str) -> RemoteFunction:
-        """Return a global function; raise RemoteError where the device has none of this name."""
+        """Return a global function; raise RemoteError if the device has none of this name."""
         function = self.find_global(name)
         if function is None:
             raise RemoteError(
@@ -109,7 +109,7 @@ class Remote:
         return function
 
     def free(self, handle: Handle) -> None:
-        """Let go of a module or a function."""
+        """Release a module or a function."""
         self._system_call(PacketCode.FREE_HANDLE, Handle(c_abi.OPAQUE, handle.value), handle.kind)
 
     def system_lib(self) -> RemoteModule:
@@ -123,22 +123,22 @@ class Remote:
 
     @cached_property
     def module_function(self) -> RemoteFunction:
-        """The function that finds functions of modules."""
+        """Remote function that looks up functions of modules."""
         return self.get_global(_MODULE_FUNCTION)
 
     @cached_property
     def copy_bytes(self) -> int:
-        """The most bytes that one request copies."""
+        """Maximum bytes that one request copies."""
         function = self.find_global(_PACKET_SIZE)
         if function is None:
             return _LARGEST_COPY
         size = function()
         if not isinstance(size, int) or size <= minrpc.COPY_OVERHEAD:
-            raise SessionError(f"the device says that its packets hold {size} bytes, which is too few")
+            raise SessionError(f"the device reports a packet size of {size} bytes, which is too small")
         return min(size - minrpc.COPY_OVERHEAD, _LARGEST_COPY)
 
     def allocate(self, nbytes: int, alignment: int = 64) -> int:
-        """Allocate memory on the device and return its address; it is free again when the session is over."""
+        """Allocate memory on the device and return its address; it is freed when the session ends."""
         hint = c_abi.data_type(np.dtype(np.float32))
         address = self._handle(self._system_call(PacketCode.ALLOCATE, cpu(), nbytes, alignment, hint))
         if address == 0:
@@ -146,7 +146,7 @@ class Remote:
         return address
 
     def free_memory(self, address: int) -> None:
-        """Free what `allocate` gave."""
+        """Free memory of `allocate`."""
         self._system_call(PacketCode.FREE, cpu(), Handle(c_abi.OPAQUE, address))
 
     def write(self, address: int, data: bytes) -> None:
@@ -155,7 +155,7 @@ class Remote:
             piece = data[start : start + self.copy_bytes]
             reply = self.request(minrpc.copy_to(RemoteTensor(address, (len(data),), _UINT8, cpu(), start), piece))
             if minrpc.unpacked_args(reply) != [None]:
-                raise SessionError("the device answered a copy with something else than nothing")
+                raise SessionError("the device answered a copy with a value")
 
     def read(self, address: int, nbytes: int) -> bytes:
         """Return bytes of the device's memory."""
@@ -169,7 +169,7 @@ class Remote:
         return b"".join(pieces)
 
     def holds(self, address: int, data: bytes) -> bool:
-        """Tell whether these bytes are in the device's memory: by their CRC-32 where the device can tell it."""
+        """Return whether the device's memory contains these bytes, by CRC-32 if the device supports it."""
         if self._checksum is None:
             return self.read(address, len(data)) == data
         tensor = RemoteTensor(address, (len(data),), _UINT8, cpu())
@@ -184,26 +184,26 @@ class Remote:
         self._system_call(PacketCode.COPY_AMONG, source, target, Handle(c_abi.OPAQUE, 0))
 
     def synchronize(self) -> None:
-        """Wait until everything is done; requests are, when they are answered."""
+        """Wait until all work on the device is done."""
         self._system_call(PacketCode.SYNC, cpu(), Handle(c_abi.OPAQUE, 0))
 
     def array(self, values: Array) -> RemoteArray:
-        """Copy an array to fresh memory of the device."""
+        """Copy an array to new memory of the device."""
         return RemoteArray(self, values)
 
     def time_evaluator(
         self, module: RemoteModule, name: str, number: int = 1, repeat: int = 1, min_repeat_ms: int = 0
     ) -> Callable[..., list[float]]:
-        """Return a function that runs another one on the device and returns how long that took there.
+        """Return a function that runs another one on the device and returns its time there.
 
-        `number`: calls that are averaged.
-        `min_repeat_ms`: calls are added until a repetition takes so long.
+        `number`: calls to average.
+        `min_repeat_ms`: minimum time of a repetition; calls are added until it is reached.
 
         The function takes the arguments of the other one and returns `repeat` times in seconds, until another timing
         function is made.
         """
         make = self.get_global(_TIME_EVALUATOR)
-        # behind the repetitions: cooling down, after how many, and flushing caches
+        # after the repetitions: cooldown time, its interval in repetitions, and cache flushing
         options = (number, repeat, min_repeat_ms, _ZERO_TIMES, 0, 0, 0)
         evaluate = make(module, name, cpu().type_code, 0, *options, "")
         if not isinstance(evaluate, RemoteFunction):
@@ -212,14 +212,14 @@ class Remote:
         def timed(*args: Any) -> list[float]:
             data = evaluate(*args)
             if not isinstance(data, bytes) or len(data) != repeat * _DOUBLE.size:
-                raise SessionError(f"the device's clock gave something else than {repeat} times")
+                raise SessionError(f"expected {repeat} times from the device's clock")
             return [seconds for (seconds,) in _DOUBLE.iter_unpack(data)]
 
         return timed
 
 
 class RemoteArray:
-    """A tensor in memory of its own on a device."""
+    """A tensor in its own memory on a device."""
 
     def __init__(self, remote: Remote, values: Array) -> None:
         dtype = c_abi.data_type(values.dtype)
@@ -241,7 +241,7 @@ class RemoteArray:
         return np.frombuffer(data, self.dtype).reshape(self.shape).copy()
 
     def free(self) -> None:
-        """Give the memory back."""
+        """Free the memory."""
         self._remote.free_memory(self.tensor.address)
 
 
@@ -255,7 +255,7 @@ class RemoteFunction:
         self.module = module
 
     def __call__(self, *args: Any) -> Any:
-        """Call the function with numbers, texts, bytes, None, devices, and what is on the device.
+        """Call the function with numbers, strings, bytes, None, devices, and remote objects.
 
         Raises InputError for an argument of another kind; RemoteError with the device's text if the function fails.
         """
@@ -266,7 +266,7 @@ class RemoteFunction:
             raise RemoteError(error.cause, place=self.name) from None
         values = minrpc.unpacked_args(body)
         if len(values) < 2 or not isinstance(values[0], int):
-            raise SessionError("the device answered a call with something else than a result", place=self.name)
+            raise SessionError("the device answered a call with an invalid result", place=self.name)
         code, value = values[0], values[1]
         if code in (minrpc.MODULE, minrpc.FUNCTION) and isinstance(value, Handle):
             if code == minrpc.MODULE:
@@ -275,7 +275,7 @@ class RemoteFunction:
         return value
 
     def timed(self, number: int = 1, repeat: int = 1) -> Callable[..., list[float]]:
-        """Return a function that calls this one and returns how long that took; as `Remote.time_evaluator`."""
+        """Return a function that times calls of this one; see `Remote.time_evaluator`."""
         if self.module is None:
             raise RunError("only functions of modules can be timed", place=self.name)
         return self._remote.time_evaluator(self.module, self.name, number, repeat)
@@ -286,19 +286,19 @@ class RemoteFunction:
 
 
 class PreparedRemoteCall:
-    """A call of a function of a device, on tensors there."""
+    """A call of a remote function on remote tensors."""
 
     def __init__(self, function: RemoteFunction, tensors: Sequence[c_abi.DLTensor]) -> None:
         self.function = function
         self._tensors = tensors
 
     def __call__(self) -> int:
-        """Call; what fails raises RemoteError."""
+        """Call the function; raise RemoteError if it fails."""
         self.function(*map(_remote_tensor, self._tensors))
         return 0
 
     def time(self, number: int = 1, repeat: int = 1) -> list[float]:
-        """Return seconds on the device's clock, as `Remote.time_evaluator`; the call has then been made."""
+        """Call the function and return the seconds on the device's clock; see `Remote.time_evaluator`."""
         return self.function.timed(number, repeat)(*map(_remote_tensor, self._tensors))
 
 
@@ -319,7 +319,7 @@ class RemoteModule(Module):
         self._functions: dict[str, RemoteFunction | None] = {}
 
     def find_function(self, name: str) -> RemoteFunction | None:
-        """Return a function of the module, or None; the device is asked once."""
+        """Return a function of the module, or None; the result of the lookup is cached."""
         if name not in self._functions:
             found = self._remote.module_function(self, name, 1)
             known = isinstance(found, RemoteFunction)
@@ -331,12 +331,12 @@ class RemoteModule(Module):
         return self.params
 
     def free(self) -> None:
-        """Let go of the module."""
+        """Release the module."""
         self._remote.free(Handle(minrpc.MODULE, self.handle))
 
 
 def _sent(value: Any) -> Any:
-    """Return what stands for an argument in a request."""
+    """Return the encodable value of an argument."""
     if isinstance(value, RemoteModule):
         return Handle(minrpc.MODULE, value.handle)
     if isinstance(value, RemoteFunction):
@@ -358,7 +358,7 @@ def _remote_tensor(tensor: c_abi.DLTensor) -> RemoteTensor:
 
 
 class RemoteAotExecutor:
-    """Inputs are copied to the device, the model runs there, outputs are copied back."""
+    """Remote executor: copies inputs to the device, runs the model there, and copies outputs back."""
 
     def __init__(self, remote: Remote, module: RemoteModule) -> None:
         self.module = module
@@ -377,9 +377,9 @@ class RemoteAotExecutor:
         return found
 
     def set_input(self, key: str | int | None = None, value: Any = None, /, **inputs: Any) -> None:
-        """Copy values into inputs: one by its name or number, and others by their names.
+        """Copy values into inputs: one by name or index, others by name.
 
-        Raises InputError for an array that does not fit the input; RemoteError if there is no such input.
+        Raises InputError for an array that does not match the input; RemoteError if the input does not exist.
         """
         given: list[tuple[str | int, Any]] = [*inputs.items()]
         if key is not None:
@@ -394,7 +394,7 @@ class RemoteAotExecutor:
         return self._read(self._tensor("get_input", key))
 
     def run(self, **inputs: Any) -> None:
-        """Set `inputs`, if there are any, and run; raise RemoteError if the device reports failure."""
+        """Set `inputs`, if any are given, and run; raise RemoteError if the device reports failure."""
         self.set_input(**inputs)
         self._call("run")
 
@@ -403,15 +403,15 @@ class RemoteAotExecutor:
         return self._read(self._tensor("get_output", index))
 
     def get_num_inputs(self) -> int:
-        """Return how many inputs there are."""
+        """Return the number of inputs."""
         return int(self._call("get_num_inputs"))
 
     def get_num_outputs(self) -> int:
-        """Return how many outputs there are."""
+        """Return the number of outputs."""
         return int(self._call("get_num_outputs"))
 
     def get_input_index(self, name: str) -> int:
-        """Return the number of an input, -1 if there is none of this name."""
+        """Return the index of an input, -1 if no input has this name."""
         return int(self._call("get_input_index", name))
 
     def get_input_name(self, index: int) -> str:
@@ -419,7 +419,7 @@ class RemoteAotExecutor:
         return str(self._call("get_input_name", index))
 
     def free(self) -> None:
-        """Give the executor's memory on the device back."""
+        """Free the executor's memory on the device."""
         self.module.free()
 
     def _read(self, tensor: RemoteTensor) -> Array:
@@ -432,7 +432,7 @@ def _info(tensor: RemoteTensor, name: str) -> TensorInfo:
 
 
 class RemoteGraphMemory:
-    """Blocks on a device; those of parameters that are linked into the firmware lie there already."""
+    """Memory of a graph on a device, where parameters linked into the firmware are used in place."""
 
     def __init__(self, graph: Graph, lib: Module, remote: Remote) -> None:
         self._graph = graph
@@ -450,20 +450,20 @@ class RemoteGraphMemory:
             else:
                 self._blocks[key] = remote.allocate(max(1, size), ALIGNMENT)
 
-    def device(self, entry: int) -> Device:  # noqa: ARG002  (all are at one place)
+    def device(self, entry: int) -> Device:  # noqa: ARG002  (all tensors are on one device)
         """Return the device."""
         return self._remote.device
 
-    def is_here(self, entry: int) -> bool:  # noqa: ARG002  (all are at one place)
-        """Return False."""
+    def is_here(self, entry: int) -> bool:  # noqa: ARG002  (all tensors are on one device)
+        """Return False: no tensor is in this process."""
         return False
 
     def address(self, entry: int) -> int:
-        """Return where a tensor lies."""
+        """Return the remote address of a tensor."""
         return self._blocks[self._graph.entries[entry].storage_id]
 
     def write(self, entry: int, array: Array) -> None:
-        """Copy an array in, unless it is that of the firmware."""
+        """Copy an array in, unless the firmware contains it."""
         key, data = self._graph.entries[entry].storage_id, np.ascontiguousarray(array).tobytes()
         if key in self._linked:
             if self._remote.holds(self._blocks[key], data):
@@ -487,11 +487,11 @@ class RemoteGraphMemory:
         return call
 
     def use(self, argument: int, array: Array) -> None:
-        """Copy the array in: it cannot lie elsewhere."""
+        """Copy the array in; remote graphs cannot use it in place."""
         self.write(argument, array)
 
     def share(self, argument: int, other: GraphMemory, source: int) -> None:
-        """Let an argument lie where a tensor of another graph's memory does."""
+        """Share the memory of another graph's tensor as an argument."""
         if not isinstance(other, RemoteGraphMemory) or other._remote is not self._remote:
             raise InternalError("tensors of two devices cannot lie in one place")
         key, address = self._graph.entries[argument].storage_id, other.address(source)
@@ -499,12 +499,12 @@ class RemoteGraphMemory:
             self._remote.free_memory(self._blocks[key])
         self._blocks[key] = address
 
-    def view(self, entry: int) -> Array:  # noqa: ARG002  (the memory is of the other kind)
+    def view(self, entry: int) -> Array:  # noqa: ARG002  (required by the interface of graph memory)
         """Raise RunError: the tensor is not in this process."""
-        raise RunError("a function in Python cannot work on a device's memory")
+        raise RunError("a Python function cannot access a device's memory")
 
     def synchronize(self) -> None:
-        """Return: a call is over when its reply comes."""
+        """Return at once: a call is done when its reply arrives."""
 
     def _tensor(self, entry: int, shaped: int) -> RemoteTensor:
         item = self._graph.entries[shaped]

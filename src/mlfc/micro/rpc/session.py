@@ -1,4 +1,4 @@
-"""A session with a device: which packets belong to it, and how it starts and ends."""
+"""Sessions with a device: framing of packets, start and end."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from mlfc.micro.rpc.remote import Remote, RemoteAotExecutor, RemoteDevice, RemoteModule
 
 # A packet is FF FD, four bytes of length, payload, two bytes of CRC; numbers are little-endian. Every FF of length,
-# payload and CRC is doubled; FF FE means nothing, anywhere. The CRC is CRC-16/CCITT-FALSE of the bytes as they are
-# sent, from the FF FD to the last one of the payload.
+# payload and CRC is doubled; FF FE is ignored everywhere. The CRC is CRC-16/CCITT-FALSE of the bytes as sent, from the
+# FF FD to the end of the payload.
 START = b"\xff\xfd"
 GREETING = b"\xfe"
-"""Goes before the first packet: it ends an escape for whose second byte the reader may wait."""
+"""Sent before the first packet to complete an escape whose second byte the reader may be waiting for."""
 
 _ESCAPE, _START, _NOTHING = 0xFF, 0xFD, 0xFE
 _DOUBLED = b"\xff\xff"
@@ -58,12 +58,12 @@ def _escaped(data: bytes) -> bytes:
 
 
 class Unframer:
-    """Finds packets in a stream of bytes.
+    """Parser of packets in a stream of bytes.
 
-    What is no packet is passed over: bytes between packets, packets that are cut off, damaged, or too long.
+    Skips bytes between packets, and packets that are truncated, damaged, or too long.
 
     `max_payload`: longer packets are skipped, so that a wrong length allocates nothing.
-    `dropped`: packets that did not arrive whole.
+    `dropped`: number of incomplete packets.
     """
 
     def __init__(self, max_payload: int = MAX_PAYLOAD) -> None:
@@ -107,11 +107,11 @@ class Unframer:
         return None
 
     def _has_payload(self) -> bool:
-        """Tell whether only the CRC is still to come, which is not part of itself."""
+        """Return whether only the CRC, which does not cover itself, is still missing."""
         return self._expected > _LENGTH.size and len(self._plain) >= self._expected - _CRC.size
 
     def _take(self, raw: bytes, byte: int) -> bytes | None:
-        """Add a byte of the packet; return the payload if that completes it."""
+        """Add a byte of the packet; return the payload if the packet is complete."""
         if not self._in_packet:
             return None
         if not self._has_payload():
@@ -150,21 +150,21 @@ class _Packet(NamedTuple):
 
 
 class Session:
-    """Drives a device; a context manager that connects and disconnects.
+    """Session with a device; a context manager that connects and disconnects.
 
     Parameters
     ----------
     transport : Transport
         Opened by the session, and closed with it.
     log : callable, optional
-        Gets each line that the device logs, without control characters.
+        Called with each line that the device logs, without control characters.
     timeouts : Timeouts, optional
-        In place of the transport's own.
+        Replace the transport's own.
 
     Notes
     -----
-    Requests are answered one after the other. One that is not answered in time ends the session: a late answer would be
-    taken for that to the next.
+    Requests are answered in order. A request without a timely reply ends the session, because a late reply would be
+    mistaken for the reply to the next request.
     """
 
     def __init__(
@@ -196,12 +196,12 @@ class Session:
         self.close()
 
     def close(self) -> None:
-        """End the session and close the transport; does nothing the second time."""
+        """End the session and close the transport; do nothing if it has already ended."""
         try:
             if self._id is not None:
                 self._send(_PacketType.TERMINATE, b"", self._id, self._timeouts.session_start_timeout_sec)
         except RunError:
-            pass  # the device is gone, which is what was wanted
+            pass  # the device is gone, which is the desired state
         finally:
             self._id = None
             self._transport.close()
@@ -223,17 +223,17 @@ class Session:
         return self.remote.system_lib()
 
     def create_aot_executor(self, name: str = "default") -> RemoteAotExecutor:
-        """Create an executor of a module that is compiled ahead of time into the firmware.
+        """Create an executor of a module compiled ahead of time into the firmware.
 
         Parameters
         ----------
         name : str
-            The module's. For ``default`` firmware of mlfc takes the only one it has, whatever its name is.
+            The module's name. For ``default`` firmware of mlfc uses its only module, regardless of the name.
 
         Raises
         ------
         RemoteError
-            If the firmware has no executor, no module of the name, or no memory.
+            If the firmware has no executor, no module of this name, or not enough memory.
         """
         from mlfc.micro.rpc.remote import CREATE, RemoteAotExecutor
 
@@ -246,9 +246,9 @@ class Session:
         Raises
         ------
         IoTimeoutError
-            If there is none in time.
+            If no reply arrives in time.
         SessionTerminatedError
-            If the device ended the session, as it does when it starts again.
+            If the device ended the session, for example by a reset.
         SessionError
             If the session is over.
         TransportClosedError
@@ -257,7 +257,7 @@ class Session:
         if self._id is None:
             raise SessionError("the session with the device is over", next_step="Start another one")
         session, limit = self._id, self._timeouts.session_established_timeout_sec
-        # given back only when all went well: after a fault, nobody knows what the next message answers
+        # reset only after success: after a fault, the next message may answer an earlier request
         self._id = None
         self._send(_PacketType.NORMAL, request, session, limit)
         deadline = _deadline(limit)
@@ -266,7 +266,7 @@ class Session:
             if message is None:
                 raise IoTimeoutError(
                     f"failed to read reply message after timeout {limit:g} seconds{self._last_words()}",
-                    next_step="Look whether the firmware still runs, or allow more time",
+                    next_step="Check whether the firmware still runs, or allow more time",
                 )
             if message.type == _PacketType.TERMINATE:
                 raise SessionTerminatedError(
@@ -278,7 +278,7 @@ class Session:
                 return message.body
 
     def _start(self) -> None:
-        """Agree on a session with the device, asking again where no answer comes."""
+        """Establish a session with the device, retrying if no reply arrives."""
         limit, pause = self._timeouts.session_start_timeout_sec, self._timeouts.session_start_retry_timeout_sec
         deadline = _deadline(limit)
         while self._id is None:
@@ -288,15 +288,15 @@ class Session:
             self._send(_PacketType.START, bytes((VERSION,)), nonce, limit)
             until = min(filter(None, (deadline, _deadline(pause))), default=None)
             if not self._agree(nonce, until) and _is_past(deadline):
-                some = f"{self._num_read:,} bytes, and none of them answers" if self._num_read else "nothing"
+                some = f"{self._num_read:,} bytes, but no reply" if self._num_read else "nothing"
                 raise IoTimeoutError(
                     f"session start handshake failed after {limit:g} seconds: the device sent {some}"
                     f"{self._last_words()}",
-                    next_step="Look at cable, port and speed, and whether the firmware is host-driven",
+                    next_step="Check cable, port and speed, and that the firmware is host-driven",
                 )
 
     def _agree(self, nonce: int, deadline: float | None) -> bool:
-        """Wait for the device's answer to this nonce; return whether it came."""
+        """Wait for the device's reply to this nonce; return whether it arrived."""
         while (message := self._receive(deadline)) is not None:
             own, other = message.session & 0xFF, message.session >> 8
             if message.type == _PacketType.START_REPLY and own == nonce and other != 0:
@@ -305,7 +305,7 @@ class Session:
                 return True
             if message.type == _PacketType.START and own != 0 and other == 0:
                 if own == nonce:
-                    return False  # both take new ones
+                    return False  # both sides choose new nonces
                 if own < nonce:
                     self._require_version(message.body)
                     self._id = own | nonce << 8
@@ -328,7 +328,7 @@ class Session:
         self._transport.write(frame(header + body), limit or None)
 
     def _receive(self, deadline: float | None) -> _Packet | None:
-        """Return the next message that is no log; None where none came in time."""
+        """Return the next message that is not a log message; None if none arrived in time."""
         while True:
             while self._received:
                 message = self._received.popleft()
@@ -338,7 +338,7 @@ class Session:
                 self._logged.append(shortened(text, _LOG_CHARACTERS))
                 if self._log is not None:
                     self._log(self._logged[-1])
-                # a device that logs without end must not keep anyone waiting for longer
+                # a device that logs endlessly must not extend the timeout
                 if _is_past(deadline):
                     return None
             if _is_past(deadline):
@@ -359,7 +359,7 @@ class Session:
 
 
 def _deadline(seconds: float) -> float | None:
-    """Return when so many seconds are over; 0 is never."""
+    """Return the deadline after a number of seconds; 0 means never."""
     return time.monotonic() + seconds if seconds > 0 else None
 
 

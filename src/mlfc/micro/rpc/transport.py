@@ -17,41 +17,41 @@ from mlfc.support.text import printable
 
 @dataclass(frozen=True)
 class Timeouts:
-    """Seconds, as the Project API names them; 0 means to wait for ever."""
+    """Timeouts in seconds, named as in the Project API; 0 waits forever."""
 
-    session_start_retry_timeout_sec: float  # after which the start of a session is tried again
-    session_start_timeout_sec: float  # after which that is given up
-    session_established_timeout_sec: float  # how long a reply may take in a session
+    session_start_retry_timeout_sec: float  # retry interval of the start of a session
+    session_start_timeout_sec: float  # limit for the start of a session
+    session_established_timeout_sec: float  # limit for a reply in a session
 
 
 class Transport(Protocol):
-    """A line to a device: an emulator's serial port, a real one, a child's pipes, or a project's API server."""
+    """Connection to a device: a serial port, real or emulated, a child's pipes, or a project's API server."""
 
     def open(self) -> Timeouts:
-        """Connect, or start what is to be talked to; raise RunError or ToolchainError where that fails."""
+        """Connect, starting the program if necessary; raise RunError or ToolchainError if that fails."""
 
     def close(self) -> None:
-        """Disconnect; does nothing where it is closed."""
+        """Disconnect; do nothing if it is closed."""
 
     def read(self, nbytes: int, timeout_sec: float | None) -> bytes:
         """Return at least one and at most `nbytes` bytes.
 
-        `timeout_sec`: None waits forever; 0 takes what is there.
+        `timeout_sec`: None waits forever; 0 returns available bytes.
 
-        Raises IoTimeoutError if nothing came in time; TransportClosedError if the other side is gone.
+        Raises IoTimeoutError if nothing arrived in time; TransportClosedError if the peer is gone.
         """
 
     def write(self, data: bytes, timeout_sec: float | None) -> None:
-        """Write all of `data`; raise as `read` does."""
+        """Write all of `data`; raises the errors of `read`."""
 
 
-# seconds in which one operator of a model, or a whole firmware's start, can be waited for
+# seconds, enough for one operator of a model or the start of firmware
 _PROGRAM = Timeouts(2, 20, 120)
 _SERIAL = Timeouts(2, 10, 60)
 
 
 class LineTransport:
-    """A line that is made when it is opened."""
+    """A transport whose connection is created on opening."""
 
     def __init__(self, connect: Callable[[], ProcessDevice | SerialDevice], timeouts: Timeouts, name: str) -> None:
         self._connect = connect
@@ -60,7 +60,7 @@ class LineTransport:
         self._line: DeviceLine | None = None
 
     def open(self) -> Timeouts:
-        """Connect; raise RunError where that fails."""
+        """Connect; raise RunError if that fails."""
         self.close()
         try:
             self._line = DeviceLine(self._connect())
@@ -69,17 +69,17 @@ class LineTransport:
         return self._timeouts
 
     def close(self) -> None:
-        """Disconnect; does nothing where it is closed."""
+        """Disconnect; do nothing if it is closed."""
         line, self._line = self._line, None
         if line is not None:
             line.close()
 
     def read(self, nbytes: int, timeout_sec: float | None) -> bytes:
-        """Return at least one and at most `nbytes` bytes; as `Transport.read`."""
+        """Return at least one and at most `nbytes` bytes; see `Transport.read`."""
         return self._translated(lambda line: line.read_available(nbytes, timeout_sec))
 
     def write(self, data: bytes, timeout_sec: float | None) -> None:
-        """Write all of `data`; as `Transport.write`."""
+        """Write all of `data`; see `Transport.write`."""
         self._translated(lambda line: line.write(data, timeout_sec))
 
     def _translated(self, action: Callable[[DeviceLine], bytes | None]) -> bytes:
@@ -96,12 +96,12 @@ class LineTransport:
 
 
 def program_transport(command: Sequence[str], folder: Path, timeouts: Timeouts = _PROGRAM) -> LineTransport:
-    """Return the line of a program's standard streams, which runs while the line is open."""
+    """Return a transport over a program's standard streams; the program runs while the transport is open."""
     return LineTransport(lambda: ProcessDevice(command, folder, environment()), timeouts, command[0])
 
 
 def emulator_transport(board: Board, folder: Path, elf: str, timeouts: Timeouts = _PROGRAM) -> LineTransport:
-    """Return the serial port of a board that is emulated while the line is open.
+    """Return the serial port of a board that is emulated while the transport is open.
 
     Raises OptionError if no emulator is known for the board; ToolchainError if the emulator is missing.
     """

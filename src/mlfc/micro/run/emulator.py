@@ -1,4 +1,4 @@
-"""Models as firmware that is built for a board and measured as it runs on this machine."""
+"""Emulated models: firmware built for a board, run and measured on this machine."""
 
 from __future__ import annotations
 
@@ -40,32 +40,32 @@ _AOT = "Compile the model with --executor aot, or run a graph with --host-driven
 
 @dataclass(frozen=True)
 class BoardRun:
-    """One inference on a board."""
+    """Results and costs of one inference on a board."""
 
     outputs: Mapping[str, Array]
-    # of the inference alone, to within a tick of the board's counter; None where that counts none
+    # of the inference alone, accurate to a tick of the board's counter; None if the board does not count
     instructions: int | None
-    startup_instructions: int | None  # from reset to the first inference, without the tools that measure it
-    cycles: int | None  # of the inference, where the board's counter counts these
-    operators: tuple[int, ...]  # instructions of each operator in order; empty unless they were asked for
+    startup_instructions: int | None  # from reset to the first inference, without measuring code
+    cycles: int | None  # of the inference, if the board's counter counts cycles
+    operators: tuple[int, ...]  # instructions of each operator in order; empty unless requested
     checksums: tuple[int, ...]  # the CRC-32 of each operator's output; empty unless the firmware traces
-    # how often each operator ran, and its multiply-accumulates then; empty where each runs once, or nothing was counted
+    # runs of each operator and their multiply-accumulates; empty if each runs once, or without counting
     calls: tuple[int, ...]
     macs: tuple[int, ...]
-    # code, constants and initial data of the whole firmware; None on a machine with an operating system
+    # code, constants and initial data of the firmware; None on a machine with an operating system
     flash_bytes: int | None
-    ram_bytes: int | None  # data, workspace, inputs and outputs, and the stack that the inference took
+    ram_bytes: int | None  # data, workspace, inputs and outputs, and the measured stack of the inference
     stack_bytes: int  # the stack alone
 
 
 class BuiltFirmware:
-    """Firmware that runs a module once, built in a folder, and what runs it: the board's emulator or this machine.
+    """Firmware that runs a module once, built in a folder, and run by the board's emulator or this machine.
 
     `elf`: the program's path in the folder.
-    `timeout`: seconds that one run may take.
-    `executable`: of a module of the virtual machine.
+    `timeout`: limit of one run in seconds.
+    `executable`: description of a dynamic module.
 
-    Raises OptionError if nothing here runs the board's firmware.
+    Raises OptionError if the board's firmware cannot run here.
     """
 
     def __init__(
@@ -96,18 +96,18 @@ class BuiltFirmware:
 
     @property
     def extents(self) -> Mapping[str, tuple[int, int]]:
-        """The least and the largest value of each open extent."""
+        """Bounds, minimum and maximum, of each dynamic dimension."""
         symbols = self._executable.symbols if self._executable else ()
         return {symbol.name: (symbol.low, symbol.high or LARGEST) for symbol in symbols}
 
     def run(self, *inputs: Any) -> dict[str, Array]:
-        """Run one inference; as `AotModule.run`."""
+        """Run one inference; see `AotModule.run`."""
         return dict(self.measure(inputs[0] if len(inputs) == 1 and isinstance(inputs[0], Mapping) else inputs).outputs)
 
     def measure(self, inputs: Mapping[str, Any] | Sequence[Any]) -> BoardRun:
-        """Run one inference, and return what it computed and took.
+        """Run one inference, and return its outputs and costs.
 
-        Raises InputError or ProblemsError if the inputs do not fit the model; RunError if the firmware fails or does
+        Raises InputError or ProblemsError if the inputs do not match the model; RunError if the firmware fails or does
         not end in time.
         """
         folder = self._emulated(inputs)
@@ -137,8 +137,8 @@ class BuiltFirmware:
     def operator_outputs(self, inputs: Mapping[str, Any] | Sequence[Any], sizes: Mapping[int, int]) -> dict[int, bytes]:
         """Run one inference of traced firmware, and return the outputs of some operators.
 
-        `inputs`: as for `measure`, which raises the same errors.
-        `sizes`: bytes of each output that is wanted, by the operator's place in the order.
+        `inputs`: as for `measure`; raises its errors.
+        `sizes`: bytes of each requested output, by operator index.
         """
         folder = self._place
         firmware_run.choose(folder, sizes, len(self.operators))
@@ -149,7 +149,7 @@ class BuiltFirmware:
         return firmware_run.read_tensors(folder, sizes)
 
     def _emulated(self, inputs: Mapping[str, Any] | Sequence[Any]) -> Path:
-        """Run one inference, and return the folder with what it wrote."""
+        """Run one inference, and return the folder with its output files."""
         folder, executable = self._place, self._executable
         arrays = by_name(inputs, self.inputs, "input")
         if executable is None:
@@ -174,17 +174,17 @@ class BuiltFirmware:
 
 
 class EmulatedModule(BuiltFirmware):
-    """An AOT module as firmware that is built for a board, and runs under its emulator.
+    """An AOT module as firmware that is built for a board and runs under its emulator.
 
     `name`, `code`, `details`, `board`: as for `bare_metal.project_files`.
-    `firmware`: runs a graph; as for `bare_metal.project_files`.
-    `profile`: count the instructions of each operator, on boards that count; the hooks add some to the total.
-    `trace`: take a checksum of each operator's output, and have `operator_outputs`; `profile` includes it.
-    `cflags`: for the C compiler; default: by the module's ``optimize``.
-    `timeout`: seconds that one emulation may take.
+    `firmware`: for graphs; as for `bare_metal.project_files`.
+    `profile`: count the instructions of each operator, on boards that support it; the hooks increase the total.
+    `trace`: compute a checksum of each operator's output, and support `operator_outputs`; implied by `profile`.
+    `cflags`: C compiler flags; default: from the module's ``optimize``.
+    `timeout`: limit of one emulation in seconds.
 
-    Raises OptionError if nothing here runs the board's firmware, or operators are to be counted and the board counts
-    nothing; ToolchainError if the compiler, make or the emulator is missing, or the firmware does not build;
+    Raises OptionError if the board's firmware cannot run here, or `profile` is set and the board does not count
+    instructions; ToolchainError if the compiler, make or the emulator is missing, or the firmware does not build;
     BudgetError if the firmware does not fit into the board's memory.
     """
 
@@ -212,9 +212,9 @@ class EmulatedModule(BuiltFirmware):
             check_fit(plan_table(details, board), details)
             firmware = bare_metal.dynamic_firmware(name, details) if executable else None
         is_traced = profile or trace
-        if is_traced and executable is None:  # the virtual machine calls the hook itself
+        if is_traced and executable is None:  # the dynamic runtime calls the hook itself
             objects = object_paths(code)
-            if objects:  # the hook is in the C alone
+            if objects:  # only C code contains the hook
                 raise OptionError(
                     f"module '{name}' cannot be profiled per operator: it consists of objects",
                     place=objects[0],
@@ -228,12 +228,12 @@ class EmulatedModule(BuiltFirmware):
         super().__init__(folder, details, board, is_traced=is_traced, timeout=timeout, executable=executable)
 
     def memory(self) -> tuple[MemoryTable, MemoryTable]:
-        """Return what the module was to take of the board's memory, and what the firmware takes as it was linked."""
+        """Return the planned memory of the module and the memory of the linked firmware on the board."""
         name, code, details = self._module
         if details.executor == "graph":
             step = "Compile the model with --executor aot"
             raise OptionError("memory tables require the executor aot", next_step=step)
-        if not isinstance(details, ModuleInfo):  # nothing was planned: TVM compiled it
+        if not isinstance(details, ModuleInfo):  # compiled by TVM, without a plan
             raise OptionError(
                 f"module '{name}' was not compiled by mlfc and lacks memory metadata",
                 next_step="Compile the model with: mlfc compile MODEL",
@@ -248,7 +248,7 @@ class EmulatedModule(BuiltFirmware):
 
 
 def emulated_factory(factory: Factory, board: Board, **options: Any) -> EmulatedModule:
-    """Return the module that `build` made as firmware; the options are those of `EmulatedModule`."""
+    """Return a result of `build` as firmware; the options are those of `EmulatedModule`."""
     graph = graph_of_factory(factory) if factory.executor == "graph" else None
     executable, imports = factory.unit.executable, factory.lib.imported_modules
     name, details = factory.module_name, full_module_info(factory)
@@ -284,9 +284,9 @@ def _running(
     imports: Sequence[Module],
     options: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Return the options of `EmulatedModule` that run a module, if its firmware supports the options of the user."""
+    """Return the options of `EmulatedModule` for a module; raise an error if its firmware lacks a requested one."""
     if graph is not None or not isinstance(details, ModuleInfo):
-        if options.get("profile") or options.get("trace"):  # its code has no hook around operators
+        if options.get("profile") or options.get("trace"):  # its code has no operator hooks
             reason = "was not compiled by mlfc" if graph is None else "is for the graph executor"
             cause = f"module '{name}' {reason}, so its firmware cannot be profiled per operator"
             raise OptionError(cause, next_step=_AOT)
@@ -296,14 +296,14 @@ def _running(
             raise OptionError(
                 f"module '{name}' is for the virtual machine, whose firmware does not transfer the outputs of "
                 "operators",
-                next_step="Fix the open dimensions: --shape NAME=1,3,224,224",
+                next_step="Make the dynamic dimensions static: --shape NAME=1,3,224,224",
             )
         require_code_alone(name, imports)
     return {"executable": executable}
 
 
 def _macs(operator: OperatorInfo, calls: Sequence[Sequence[int]]) -> int:
-    """Return the multiply-accumulates of calls with these numbers, 0 where that is not known."""
+    """Return the multiply-accumulates of calls with these sizes, 0 if unknown."""
     if operator.run_macs is None:
         return operator.macs * len(calls)
     return sum(max(0, counted(operator.run_macs, numbers) or 0) for numbers in calls)

@@ -17,7 +17,7 @@ _SECONDS = 600
 def build(folder: Path, board: Board, *, trace: bool, cflags: str) -> None:
     """Run the project's Makefile.
 
-    Raises BudgetError if what it links does not fit into the board's memory; ToolchainError if it fails otherwise, with
+    Raises BudgetError if the program does not fit into the board's memory; ToolchainError if it fails otherwise, with
     the compiler's first lines.
     """
     need("make", ("make",))
@@ -35,7 +35,7 @@ def build(folder: Path, board: Board, *, trace: bool, cflags: str) -> None:
 
 
 def section_sizes(elf: Path) -> tuple[int, int]:
-    """Return the bytes of flash and of RAM that a program takes, by the headers of its sections."""
+    """Return the bytes of flash and RAM that a program uses, from its section headers."""
     sizes = object_sizes(elf.read_bytes(), elf.name)
     flash = sizes["code_bytes"] + sizes["readonly_bytes"] + sizes["data_bytes"]
     return flash, sizes["data_bytes"] + sizes["zeroed_bytes"]

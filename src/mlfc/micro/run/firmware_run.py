@@ -1,4 +1,4 @@
-"""Running a built project's firmware on this machine, and reading what it leaves."""
+"""Execution of a built project's firmware on this machine, and parsing of its output files."""
 
 from __future__ import annotations
 
@@ -19,45 +19,45 @@ from mlfc.support.arrays import Array
 from mlfc.support.tensor_info import TensorInfo
 
 _CONVERSION_SECONDS = 60
-# an AVR, without semihosting, has its inputs in the EEPROM and prints its outputs on the serial line
+# an AVR, without semihosting, reads its inputs from EEPROM and prints its outputs on the serial line
 _EEPROM = "inputs.hex"
 _COLOURS = re.compile(r"\x1b\[[0-9]*m")
 _PRINTED = re.compile(r"(?:open (?P<path>[a-z.]+?)|data (?P<data>([0-9a-f]{2})+)|exit (?P<status>[0-9]{1,3}))\.?")
 _FILES = frozenset({"outputs.bin", "report.txt"})
 _MESSAGE_CHARS = 400
 _MEASURES = ("startup", "ticks", "stack")
-# what the firmware's status says; a core that faults ends with 70
+# meanings of the firmware's exit status; a core fault exits with 70
 _FAILURES = {
     2: "it could not read its inputs",
     3: "it could not write its outputs",
     4: "the model reported failure",
     5: "it could not write its report",
-    6: "its stack ran out: reserve more by stack_bytes in the board's file",
-    70: "the core took a fault, as it does where the stack is too small",
+    6: "its stack overflowed: reserve more with stack_bytes in the board's file",
+    70: "the core faulted, possibly because the stack is too small",
 }
 LINES, CHOSEN, TENSORS = "trace.txt", "chosen.bin", "tensors.bin"
-"""Files that traced firmware writes, and the one of a byte for each operator that says whose outputs are written."""
+"""Files of traced firmware: the trace, a byte per operator that selects outputs, and the selected outputs."""
 _LINE = re.compile(r"trace ([0-9]{1,10}) ([0-9a-f]{8}) ([0-9]{1,20})")
 _NUMBERS = re.compile(r"numbers((?: [0-9]{1,20})*)")
 
 
 def run_command(board: Board, elf: str = ELF) -> list[str]:
-    """Return the command that runs a board's firmware in its project's folder; raise OptionError if there is none."""
+    """Return the command that runs a board's firmware in its project's folder; raise OptionError if it has none."""
     command = board.run_command(elf)
     if command is None:
         raise OptionError(
             f"board '{board.name}' has no known emulator",
-            next_step="Boards with one: mlfc boards. For a real one make a project (mlfc project create, build, "
-            "flash), whose README.md says what it needs to run",
+            next_step="List boards with an emulator: mlfc boards. For a real board create a project (mlfc project "
+            "create, build, flash), whose README.md describes how to run it",
         )
     return command
 
 
 def emulate(folder: Path, board: Board, timeout: float, elf: str = ELF) -> None:
-    """Run the project's firmware, which leaves its files in the folder.
+    """Run the project's firmware, which writes its files to the folder.
 
-    Raises ToolchainError if the emulator is missing; RunError if the firmware fails, hangs, takes a fault, or ends
-    before it reported.
+    Raises ToolchainError if the emulator is missing; RunError if the firmware fails, hangs, faults, or ends before it
+    reports.
     """
     for name in (OUTPUTS, REPORT, ERROR, LINES, TENSORS):
         (folder / name).unlink(missing_ok=True)
@@ -67,9 +67,9 @@ def emulate(folder: Path, board: Board, timeout: float, elf: str = ELF) -> None:
 
 
 def execute(folder: Path, board: Board, timeout: float, elf: str = ELF) -> tuple[int | None, str]:
-    """Run the project's firmware, and return its exit status and what it printed.
+    """Run the project's firmware, and return its exit status and output.
 
-    There is no status where the firmware never ended itself.
+    The status is None if the firmware did not exit by itself.
 
     Raises ToolchainError if the emulator is missing; RunError if the firmware does not end in time.
     """
@@ -90,9 +90,9 @@ def execute(folder: Path, board: Board, timeout: float, elf: str = ELF) -> tuple
 
 
 def failure(status: int | None, said: str) -> str:
-    """Say what went wrong with firmware that ended with a status, or without what it should have left."""
+    """Return the cause of a failure from the firmware's exit status, or from missing files."""
     if not status:
-        reason = "it started again or ended before it reported"
+        reason = "it reset or exited before it reported"
     elif status < 0:
         reason = f"signal {-status} ended it"
     else:
@@ -101,7 +101,7 @@ def failure(status: int | None, said: str) -> str:
 
 
 def read_report(folder: Path) -> dict[str, int]:
-    """Return what firmware that ended well measured; raise RunError if that is not there."""
+    """Return the measurements of a successful run; raise RunError if they are missing."""
     try:
         lines = [line.split(" ") for line in (folder / REPORT).read_text(encoding="ascii").splitlines()]
         found = {key: int(value) for key, value in lines}
@@ -111,7 +111,7 @@ def read_report(folder: Path) -> dict[str, int]:
 
 
 def read_outputs(folder: Path, infos: Sequence[TensorInfo], *, has_shapes: bool = False) -> dict[str, Array]:
-    """Return the tensors that firmware wrote; raise RunError unless these are all.
+    """Return the tensors that firmware wrote; raise RunError unless the file contains exactly these.
 
     `has_shapes`: the shape of each tensor precedes its elements, as firmware of dynamic models writes them.
     """
@@ -135,12 +135,12 @@ def read_outputs(folder: Path, infos: Sequence[TensorInfo], *, has_shapes: bool 
 
 
 def write_printed(printed: str, folder: Path) -> tuple[int | None, str]:
-    """Write the files that the firmware printed, and return its exit status and what else it said.
+    """Write the files that the firmware printed, and return its exit status and remaining output.
 
-    `printed`: the serial line as the simulator prints it: coloured lines that end with a point.
-    `folder`: gets the files that firmware writes, and no others.
+    `printed`: the serial line as printed by the simulator: coloured lines that end with a dot.
+    `folder`: output folder of the files that firmware writes; other files are not written.
 
-    The status is None if the firmware never ended itself.
+    The status is None if the firmware did not exit by itself.
     """
     found: dict[str, bytearray] = {}
     status, current, said = None, bytearray(), []
@@ -169,19 +169,19 @@ class TracedOperator:
 
 @dataclass(frozen=True)
 class CalledOperator:
-    """What an operator of the virtual machine did in a run, which may call it in each turn of a loop, or never."""
+    """One operator of a dynamic model in a run, which may call it in each iteration of a loop, or never."""
 
-    calls: tuple[tuple[int, ...], ...]  # the numbers of each call of its kernel
-    ticks: int  # of the board's counter, all calls together
+    calls: tuple[tuple[int, ...], ...]  # the sizes of each call of its kernel
+    ticks: int  # of the board's counter, summed over all calls
 
 
 def traces(board: Board) -> bool:
-    """Tell whether a board's firmware has files of the host to write what operators computed to."""
+    """Return whether a board's firmware can write operators' outputs to files of the host."""
     return board.arch != "avr"
 
 
 def check_traces(board: Board) -> None:
-    """Raise OptionError for a board whose firmware cannot hand over what its operators compute."""
+    """Raise OptionError for a board whose firmware cannot write operators' outputs."""
     if not traces(board):
         raise OptionError(
             f"board '{board.name}' cannot transfer the results of operators",
@@ -190,7 +190,7 @@ def check_traces(board: Board) -> None:
 
 
 def read_trace(folder: Path, operators: int) -> tuple[TracedOperator, ...]:
-    """Return what a run wrote of each operator; raise RunError if there is not one line for each."""
+    """Return the trace of each operator in a run; raise RunError unless it has one line per operator."""
     found: list[TracedOperator] = []
     for match in map(_LINE.fullmatch, _lines(folder)):
         if match is None or int(match[1]) != len(found):
@@ -202,7 +202,7 @@ def read_trace(folder: Path, operators: int) -> tuple[TracedOperator, ...]:
 
 
 def read_calls(folder: Path, operators: int) -> tuple[CalledOperator, ...]:
-    """Return what a run of the virtual machine wrote of each operator; raise RunError for a line that tells nothing."""
+    """Return the trace of each operator in a run of a dynamic model; raise RunError for a malformed line."""
     calls: list[list[tuple[int, ...]]] = [[] for _ in range(operators)]
     ticks = [0] * operators
     lines = _lines(folder)
@@ -222,15 +222,15 @@ def _lines(folder: Path) -> list[str]:
 
 
 def choose(folder: Path, sizes: Mapping[int, int], operators: int) -> None:
-    """Have the next run in a folder write the outputs of some operators.
+    """Select the operators whose outputs the next run in a folder writes.
 
-    `sizes`: bytes of each operator's output, by its place in the order.
+    `sizes`: bytes of each operator's output, by operator index.
     """
     (folder / CHOSEN).write_bytes(bytes(int(index in sizes) for index in range(operators)))
 
 
 def read_tensors(folder: Path, sizes: Mapping[int, int]) -> dict[int, bytes]:
-    """Return what the run after `choose` wrote; raise RunError if that is not all."""
+    """Return the outputs written by the run after `choose`; raise RunError if they are incomplete."""
     path = folder / TENSORS
     data = path.read_bytes() if path.is_file() else b""
     if len(data) != sum(sizes.values()):

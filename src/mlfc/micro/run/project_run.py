@@ -1,4 +1,4 @@
-"""Running what a project built: on this machine, under an emulator, or on the board that is connected."""
+"""Execution of built projects: on this machine, under an emulator, or on a connected board."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from mlfc.support.module_info import ModuleInterface
 from mlfc.support.temporary import TemporaryFolder
 
 _READ_BYTES = 4096
-# of applications that stay on their boards after it
+# timeouts of applications that keep running on their boards
 _LAST_LINE = re.compile(rb"^(PASS|FAIL) [0-9]+ of [0-9]+|: done\r?$")
 _VERDICTS = {0: "PASS ", 1: "FAIL "}
 
@@ -49,9 +49,9 @@ _VERDICTS = {0: "PASS ", 1: "FAIL "}
 class DrivenModel(HasModel):
     """A model whose operators run on a device, with its parameters copied there.
 
-    `source`: the model that the device's firmware was made from.
+    `source`: the model that the device's firmware was built from.
 
-    Raises RunError if the firmware is of another model, or the device fails.
+    Raises RunError if the firmware is for another model, or the device fails.
     """
 
     def __init__(self, source: GraphSource, session: Session) -> None:
@@ -68,11 +68,11 @@ class DrivenModel(HasModel):
 
     @property
     def model(self) -> GraphModule:
-        """The graph executor that runs it."""
+        """The graph executor of the model."""
         return self._model
 
     def tensors(self, inputs: Mapping[str, Any] | Sequence[Any]) -> dict[str, Array]:
-        """Run operator after operator, and return all that they make by the names of the graph's nodes."""
+        """Run the operators one by one, and return all outputs by the names of the graph's nodes."""
         self._set(inputs)
         made: dict[str, Array] = {}
         for _, arrays in self.model.executor.steps():
@@ -80,9 +80,9 @@ class DrivenModel(HasModel):
         return made
 
     def profile(self, inputs: Mapping[str, Any] | Sequence[Any], repeat: int = 1) -> Profile:
-        """Time every operator by the device's own clock, without the line and the host.
+        """Time every operator by the device's own clock, without transport and host.
 
-        `repeat`: runs of the whole graph.
+        `repeat`: number of runs of the whole graph.
         """
         rows, seconds = [], []
         for _ in range(repeat):
@@ -102,15 +102,15 @@ class DrivenModel(HasModel):
         """Run an operator once and return its nanoseconds."""
         if isinstance(call, PreparedRemoteCall):
             return call.time()[0] * 1e9
-        # a copy inside the device's memory, which cannot be timed as a function
+        # a copy within the device's memory, which cannot be timed as a function
         call()
         return 0.0
 
 
 class DrivenAotModel:
-    """A model that is compiled ahead of time, and runs as a whole on a device.
+    """A model compiled ahead of time that runs as a whole on a device.
 
-    Raises RunError if the firmware is of another model, or the device fails.
+    Raises RunError if the firmware is for another model, or the device fails.
     """
 
     def __init__(self, name: str, details: ModuleInterface, session: Session) -> None:
@@ -131,7 +131,7 @@ class DrivenAotModel:
 def build_host_driven(source: GraphSource, board: Board, folder: Path, cflags: str = "-O3") -> None:
     """Write the firmware of a model into a folder and build it.
 
-    Raises OptionError if there is no driver for the board's serial port; ToolchainError if the compiler or make
+    Raises OptionError if the board's serial port has no driver; ToolchainError if the compiler or make
     is missing, or the firmware does not build or fit.
     """
     firmware = host_driven_firmware(source, board)
@@ -143,7 +143,7 @@ def build_host_driven(source: GraphSource, board: Board, folder: Path, cflags: s
 def driven_model(
     source: GraphSource, board: Board, port: str | None = None, log: Callable[[str], None] | None = None
 ) -> Iterator[DrivenModel]:
-    """Give a model on a device, as long as the block runs.
+    """Yield a model on a device during the context.
 
     Parameters
     ----------
@@ -151,16 +151,16 @@ def driven_model(
     board : Board
     port : str, optional
         The serial port of a board that has the firmware. Without it, firmware is built and run on this machine, under
-        the board's emulator if it is no computer.
+        the board's emulator unless the board is a computer.
     log : callable, optional
-        Gets the lines that the device logs.
+        Called with each line that the device logs.
 
     Raises
     ------
     OptionError, ToolchainError
-        If the firmware cannot be built, or there is no emulator.
+        If the firmware cannot be built, or the board has no emulator.
     RunError
-        If the device fails, or does not answer.
+        If the device fails, or does not reply.
     """
     if port is not None:
         with Session(serial_transport(port, board), log=log) as session:
@@ -179,31 +179,31 @@ def driven_model(
 
 @dataclass(frozen=True, eq=False)
 class BuiltProject:
-    """A project of ours with its firmware built."""
+    """A built project generated by mlfc."""
 
     folder: Path
     record: ProjectRecord
     board: Board
-    parts: ModuleParts  # the module that it was made for
+    parts: ModuleParts  # the module that it was generated for
     details: ModuleInterface  # of the module
 
     @property
     def is_bare_metal(self) -> bool:
-        """Whether the firmware is ours alone, so that this machine or an emulator runs it, and its map is there."""
+        """True if all firmware is mlfc's, so that this machine or an emulator runs it, and its linker map exists."""
         name = self.record.template
         return name in templates() and templates().get(name).is_bare_metal
 
     def firmware(self, timeout: float) -> BuiltFirmware:
-        """Return firmware of the type standalone; raise OptionError if nothing here runs the board's."""
+        """Return firmware of the type standalone; raise OptionError if the board's firmware cannot run here."""
         described = self.parts.executable
         executable = None if described is None else decode(described, place=self.parts.place)
         elf = self.record.firmware
         return BuiltFirmware(self.folder, self.details, self.board, elf=elf, timeout=timeout, executable=executable)
 
     def memory(self) -> tuple[MemoryTable | None, MemoryTable] | None:
-        """Return what the plan promised and what was linked; None where no map of ours is there.
+        """Return the planned and the linked memory; None without a linker map of mlfc.
 
-        The plan is of firmware that runs a module once, without the graph executor, and nothing else.
+        The plan covers firmware that only runs a module once, without the graph executor.
         """
         elf = self.folder / self.record.firmware
         map_file = elf.with_name(MAP)
@@ -216,23 +216,23 @@ class BuiltProject:
 
 
 def _board(folder: Path) -> Board:
-    # whoever runs a project's own programs trusts its board, too
+    # callers that run a project's own programs also trust its board
     return find_board(str(folder / BOARD), trust=True)
 
 
 def known_record(folder: Path) -> ProjectRecord | None:
-    """Return what a project of ours says of itself; None for one that another tool generated."""
+    """Return the description of a project by mlfc; None for a project by another tool."""
     foreign = not (folder / RECORD).exists() and (folder / SERVER).exists()
     return None if foreign else read_record(folder)
 
 
 def build_project(folder: Path, options: Mapping[str, Any], *, force: bool = False) -> BuiltProject | None:
-    """Build a project by its API server, and return it; None for one that another tool generated.
+    """Build a project by its API server, and return it; None for a project by another tool.
 
     `force`: rebuild.
 
-    Raises OptionError if it is no project, or is built already and `force` is not set; ProjectError if the build fails;
-    the message has the tool's last lines; BudgetError if the firmware does not fit into the board's memory.
+    Raises OptionError if it is not a project, or is already built and `force` is not set; ProjectError, with the tool's
+    last lines, if the build fails; BudgetError if the firmware does not fit into the board's memory.
     """
     record = known_record(folder)
     if record is not None and (folder / record.firmware).exists():
@@ -251,7 +251,7 @@ def build_project(folder: Path, options: Mapping[str, Any], *, force: bool = Fal
 
 
 def built_project(folder: Path) -> BuiltProject:
-    """Return the project in a folder; raise OptionError if it is no project of ours, or not built."""
+    """Return the project in a folder; raise OptionError if it is not a project by mlfc, or not built."""
     record = read_record(folder)
     if not (folder / record.firmware).exists():
         raise OptionError(f"Could not find a build in {folder}", next_step=f"Build it: mlfc project build {folder}")
@@ -263,11 +263,11 @@ def built_project(folder: Path) -> BuiltProject:
 def driven_project(
     project: BuiltProject, options: Mapping[str, Any], log: Callable[[str], None] | None = None
 ) -> Iterator[DrivenModel | DrivenAotModel]:
-    """Give the model that runs on the project's device, by its API server, as long as the block runs.
+    """Yield the model on the project's device, through its API server, during the context.
 
     `project`: of the type host_driven.
     `options`: of the project: ``port``, ...
-    `log`: gets the lines that the device logs.
+    `log`: called with each line that the device logs.
     """
     source = graph_of_parts(project.parts) if project.parts.executor == "graph" else None
     with GeneratedProject(project.folder, options) as api, Session(api.transport(), log=log) as session:
@@ -278,7 +278,7 @@ def driven_project(
 
 
 def console(folder: Path, options: Mapping[str, Any], timeout: float) -> Iterator[str]:
-    """Yield the lines that a project's firmware prints, until its last one or its end.
+    """Yield the lines that a project's firmware prints, up to its last line or exit.
 
     Raises IoTimeoutError if it is silent for `timeout` seconds.
     """
@@ -296,7 +296,7 @@ def console(folder: Path, options: Mapping[str, Any], timeout: float) -> Iterato
                 yield _text(line)
                 if _LAST_LINE.search(line):
                     return
-            # a line that never ends is given in pieces
+            # an endless line is yielded in pieces
             if len(waiting) > _READ_BYTES:
                 yield _text(waiting)
                 waiting = b""
@@ -310,10 +310,10 @@ def _text(line: bytes) -> str:
 
 @dataclass(frozen=True)
 class SelftestRun:
-    """What a self-test found."""
+    """Result of a self-test."""
 
     passed: bool
-    lines: tuple[str, ...]  # one for each test vector, and the verdict
+    lines: tuple[str, ...]  # one per test vector, and the verdict
 
 
 def run_selftest(
@@ -327,10 +327,10 @@ def run_selftest(
     """Build firmware that checks a module's test vectors, and run it under the board's emulator.
 
     `path`: an archive with test vectors, or a model, which is compiled for the board with some.
-    `cflags`: for the C compiler; default: by the module's ``optimize``.
-    `timeout`: seconds that the emulation may take.
+    `cflags`: C compiler flags; default: from the module's ``optimize``.
+    `timeout`: limit of the emulation in seconds.
 
-    Raises OptionError if nothing here runs the board's firmware, or the archive has no test vectors; ToolchainError if
+    Raises OptionError if the board's firmware cannot run here, or the archive has no test vectors; ToolchainError if
     the compiler, make or the emulator is missing, or the firmware does not build or fit; RunError if the firmware ends
     without a verdict.
     """
@@ -344,9 +344,9 @@ def run_selftest(
 
 
 def run_built(folder: Path, board: Board, timeout: float = 300.0, elf: str = ELF) -> SelftestRun:
-    """Run the firmware of a self-test that is built in a folder.
+    """Run the built firmware of a self-test in a folder.
 
-    Raises OptionError or ToolchainError if nothing here runs the board's firmware, or the emulator is missing; RunError
+    Raises OptionError or ToolchainError if the board's firmware cannot run here, or the emulator is missing; RunError
     if the firmware ends without a verdict.
     """
     status, said = execute(folder, board, timeout, elf)

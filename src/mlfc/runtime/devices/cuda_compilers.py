@@ -19,29 +19,29 @@ from mlfc.support.temporary import TemporaryFolder
 from mlfc.support.text import first_lines
 
 DEFAULT_ARCH = "compute_75"
-"""PTX for it runs on every GPU since 2018, by way of the driver's compiler."""
+"""Default target: the driver compiles its PTX for every GPU since 2018."""
 _ARCH = re.compile(r"(sm|compute)_([1-9][0-9]{1,2})[af]?")
 _SOURCE = "kernels.cu"
 _OPTIONS = ("--std=c++17",)
 _FILES = ("lib/libnvrtc.so.*", "bin/nvrtc64_*.dll", "bin/x86_64/nvrtc64_*.dll")
-# a wheel of CUDA 12 is the package nvidia.cuda_nvrtc, those of later ones share the folder of their CUDA
+# the CUDA 12 wheel is the package nvidia.cuda_nvrtc; later wheels share one folder per CUDA version
 _PACKAGES = ("cuda_nvrtc", "cu13")
 _COMPILATION = 6
 
 
 class CudaCode(NamedTuple):
-    """Kernels as a CUDA module stores them."""
+    """Kernels in the stored form of a CUDA module."""
 
     format: str  # ``cubin``, ``fatbin``, ``ptx``, or ``cu`` for source
     data: bytes
 
 
 def compile_cuda(source: str, arch: str | None = None) -> CudaCode:
-    """Compile kernels; without a compiler, return the source, which the loading machine must then compile.
+    """Compile kernels; without a compiler, return the source for the loading machine to compile.
 
-    `arch` is ``sm_90`` for machine code, ``compute_75`` for PTX, or several machines' separated by commas; default PTX
-    for `DEFAULT_ARCH`. NVRTC comes first: it takes a tenth of nvcc's time. With one compiler, equal sources give equal
-    bytes, anywhere and at any time.
+    `arch` is ``sm_90`` for machine code, ``compute_75`` for PTX, or several ``sm_`` architectures separated by commas;
+    the default is PTX for `DEFAULT_ARCH`. NVRTC is preferred: it is ten times as fast as nvcc. For one compiler the
+    output is deterministic.
     Raises OptionError for an invalid architecture, ToolchainError if the compiler rejects it or the source.
     """
     archs = (arch or DEFAULT_ARCH).split(",")
@@ -63,7 +63,7 @@ def compile_cuda(source: str, arch: str | None = None) -> CudaCode:
         known = ", ".join(f"sm_{number}" for number in nvrtc.architectures())
         raise ToolchainError(
             f"NVRTC {nvrtc.version} does not compile for {','.join(archs)}, only for one of {known}",
-            next_step="Choose one of these, or install nvcc of a CUDA toolkit that knows it",
+            next_step="Choose one of these, or install nvcc of a CUDA toolkit that supports it",
         )
     return CudaCode("cu", source.encode())
 
@@ -85,12 +85,12 @@ def _by_nvcc(nvcc: str, source: str, archs: list[str], form: str) -> bytes:
 
 
 def compute_arch(arch: str) -> str:
-    """Return what nvcc and NVRTC call a virtual architecture: ``compute_90`` for ``sm_90``."""
+    """Return the name of the virtual architecture for nvcc and NVRTC: ``compute_90`` for ``sm_90``."""
     return arch.replace("sm_", "compute_")
 
 
 class Nvrtc:
-    """The shared library at a path."""
+    """NVRTC, loaded from a path."""
 
     def __init__(self, path: str) -> None:
         self._library = ctypes.CDLL(path)
@@ -143,7 +143,7 @@ class Nvrtc:
 
 @cache
 def find_nvrtc() -> Nvrtc | None:
-    """Return the library of NVIDIA's wheel, of ``$CUDA_PATH``, or of the system; None without any."""
+    """Return NVRTC from NVIDIA's wheel, ``$CUDA_PATH`` or the system; None if none of them has it."""
     for path in _candidates():
         try:
             return Nvrtc(path)
@@ -153,7 +153,7 @@ def find_nvrtc() -> Nvrtc | None:
 
 
 def require_nvrtc() -> Nvrtc:
-    """Return the library; raise ToolchainError with how to install it."""
+    """Return NVRTC; raise ToolchainError with installation instructions if it is missing."""
     found = find_nvrtc()
     if found is None:
         raise ToolchainError(
@@ -172,7 +172,7 @@ def _candidates() -> Iterator[str]:
     roots.append(Path("/usr/local/cuda"))
     for root in roots:
         for pattern in _FILES:
-            # the newest first; those called "builtins" and "alt" are parts of it
+            # newest first; files named "builtins" and "alt" are only parts of NVRTC
             yield from sorted(
                 (str(path) for path in root.glob(pattern) if re.search(r"nvrtc(64_|\.so)", path.name)), reverse=True
             )

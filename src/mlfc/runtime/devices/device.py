@@ -1,6 +1,6 @@
-"""Devices in DLPack's numbers; their memory and queues of work behind one interface for all kinds.
+"""Devices by DLPack device type: memory and queues behind one interface for all kinds.
 
-A kind is a `Driver` in `drivers`. Those of mlfc, which may need packages, are imported when a device is first used.
+Each kind has a `Driver` in `drivers`. The drivers of mlfc, which may require packages, are imported on first use.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from mlfc.support.platforms import TYPE_CODES
 from mlfc.support.text import Displayed
 
 _KIND_OF_CODE = {code: kind for kind, code in TYPE_CODES.items()}
-# the words of target strings for code of the host
+# kinds in target strings that generate host code
 _HOST_TARGETS = ("c", "llvm")
 _current, _recorded = threading.local(), threading.local()
 ALIGNMENT = 64
-"""Bytes; what generated code may take for granted of the start of a block."""
+"""Alignment in bytes that generated code may assume for the start of a block."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Device(Displayed):
     type_code : int
         DLDeviceType: 1 is the CPU.
     index : int
-        Which of the devices of this kind, from 0.
+        Index among the devices of this kind, from 0.
     """
 
     kind: str
@@ -57,7 +57,7 @@ class Device(Displayed):
 
     @property
     def api(self) -> DeviceApi:
-        """Its memory and queue, always the same object; raise DeviceError with what to install if it is missing."""
+        """Memory and queue of the device, always the same object; raises DeviceError if the device is missing."""
         found = _opened.get(self)
         if found is not None:
             return found
@@ -72,7 +72,7 @@ class Device(Displayed):
 
     @property
     def exists(self) -> bool:
-        """Whether the device and its driver exist."""
+        """True if the device and its driver exist."""
         try:
             return self.api is not None
         except DeviceError:
@@ -80,46 +80,46 @@ class Device(Displayed):
 
     @property
     def name(self) -> str:
-        """What the driver calls the device."""
+        """Name of the device as reported by its driver."""
         return self.api.name
 
     def synchronize(self) -> None:
-        """Wait until all work that was given to the device is done; raise DeviceError if it failed."""
+        """Wait until all work queued on the device is done; raise DeviceError if it failed."""
         self.api.synchronize()
 
 
 class Recording(Protocol):
-    """Launches that a device takes as one piece of work."""
+    """Recorded launches that a device runs as one unit."""
 
     def launch(self) -> None:
         """Put the launches into the device's queue."""
 
     def nanoseconds(self) -> list[int]:
-        """Return the device's time for each step of the latest launch, once it is done; empty unless timed."""
+        """Return the device time of each step of the latest launch once it is done; empty unless timed."""
 
 
 class DeviceApi(Displayed, ABC):
-    """One device: its memory, and one queue of work in which everything happens in order.
+    """One device: its memory and one in-order queue.
 
-    A handle is the number that a DLTensor's ``data`` holds for memory of the device: an address where the device has
-    addresses (CUDA, the CPU), the ``cl_mem`` for OpenCL, into which only offsets lead.
+    A handle is the value of a DLTensor's ``data`` for memory of the device: an address for devices with addresses
+    (CUDA, the CPU), a ``cl_mem``, which only offsets can index, for OpenCL.
 
     Attributes
     ----------
     device : Device
     name : str
-        As the driver has it.
+        Name as reported by the driver.
     driver : str
         The driver and its version.
     memory_bytes : int
-        Of the whole device; 0 where nobody knows.
+        Total memory of the device; 0 if unknown.
     """
 
     device: Device
     name: str
     driver: str
     memory_bytes: int
-    # whether a handle plus an offset is an address that kernels can take
+    # True if a handle plus an offset is an address that kernels accept
     has_addresses = True
 
     def _facts(self) -> Mapping[str, object]:
@@ -127,19 +127,19 @@ class DeviceApi(Displayed, ABC):
 
     def __init__(self) -> None:
         self._sizes: dict[int, int] = {}
-        self._blocks: dict[int, Any] = {}  # what keeps memory, where something of Python's does
+        self._blocks: dict[int, Any] = {}  # Python objects that keep memory alive, by handle
 
     @abstractmethod
     def _allocate(self, nbytes: int, alignment: int) -> int:
         """Return the handle of a new block of at least one byte."""
 
     def _free(self, handle: int) -> None:
-        """Give a block of `_allocate` back."""
+        """Free a block of `_allocate`."""
         del self._blocks[handle]
 
     @abstractmethod
     def _copy_in(self, handle: int, offset: int, data: Array) -> None:
-        """Copy bytes in; they may change as soon as this returns."""
+        """Copy bytes in; the source may change as soon as this returns."""
 
     @abstractmethod
     def _copy_out(self, handle: int, offset: int, data: Array) -> None:
@@ -155,35 +155,35 @@ class DeviceApi(Displayed, ABC):
 
     @abstractmethod
     def mark(self) -> Any:
-        """Put a mark into the queue, for `nanoseconds`."""
+        """Enqueue a time mark for `nanoseconds`."""
 
     @abstractmethod
     def nanoseconds(self, start: Any, end: Any) -> int:
-        """Return the device's time between two marks, once it has passed both."""
+        """Return the device time between two marks once both have passed."""
 
     def record(
         self,
         steps: Sequence[Callable[[], object]],  # noqa: ARG002  (devices that can override it)
         after: Sequence[Collection[int]] | None = None,  # noqa: ARG002
     ) -> Recording | None:
-        """Return the launches of steps as one piece of work, without doing it.
+        """Record the launches of steps as one unit, without running them.
 
         Parameters
         ----------
         steps : sequence of callable
-            Each launches kernels of this device, which are loaded.
+            Each launches loaded kernels of this device.
         after : sequence of collection of int, optional
-            For each step the earlier ones that must be done before it begins. Default: one after another, and timed.
+            For each step the earlier steps that must finish before it starts. Default: sequential and timed.
 
         Returns
         -------
         Recording or None
-            None where a step did anything else than launch, or the device takes launches only one by one, or fails.
+            None if a step did anything but launch, the device accepts only single launches, or recording fails.
         """
         return None
 
     def allocate(self, nbytes: int, alignment: int = ALIGNMENT) -> int:
-        """Return the handle of a new uninitialized block; raise DeviceError if there is no room."""
+        """Return the handle of a new uninitialized block; raise DeviceError if memory is exhausted."""
         if nbytes < 0 or alignment < 1 or alignment & (alignment - 1):
             raise InputError(f"invalid block: {nbytes} bytes aligned to {alignment}", place=str(self.device))
         handle = self._allocate(max(1, nbytes), alignment)
@@ -191,18 +191,18 @@ class DeviceApi(Displayed, ABC):
         return handle
 
     def free(self, handle: int) -> None:
-        """Give a block back; queued work still has it."""
+        """Free a block; queued work may still use it."""
         if handle not in self._sizes:
             raise self._unknown(handle)
         del self._sizes[handle]
         self._free(handle)
 
     def owns(self, handle: int) -> bool:
-        """Tell whether a handle is of a block that was allocated here and is not free."""
+        """Return whether a handle refers to a block allocated here and not yet freed."""
         return handle in self._sizes
 
     def copy_in(self, handle: int, offset: int, array: Array) -> None:
-        """Copy an array to a block, `offset` bytes behind its start.
+        """Copy an array to a block at byte `offset`.
 
         Raises InputError if it is not within a block allocated here, DeviceError if the driver fails.
         """
@@ -228,7 +228,7 @@ class DeviceApi(Displayed, ABC):
             self._copy(source, source_offset, target, target_offset, nbytes)
 
     def _size_of(self, handle: int) -> int | None:
-        """Return the bytes behind a handle; None if it is not memory of this device."""
+        """Return the size in bytes of a handle's memory; None if it is not memory of this device."""
         return self._sizes.get(handle)
 
     def _unknown(self, handle: int) -> InputError:
@@ -253,18 +253,18 @@ class DeviceBlock:
         self.device = device
         api = device.api
         self.handle = api.allocate(nbytes)
-        # at the end of the process its driver may be gone before, and takes everything along
+        # at process exit the driver may already be gone, and has freed everything
         weakref.finalize(self, self._free, api, self.handle).atexit = False
 
     @staticmethod
     def _free(api: DeviceApi, handle: int) -> None:
-        # a device that is lost has lost its memory, too, and nobody waits for an error here
+        # a lost device has lost its memory too, and no caller handles an error here
         with suppress(DeviceError):
             api.free(handle)
 
 
 class OnDevice(Protocol):
-    """A compact, row-major tensor on a device, in memory as `DeviceApi` has it."""
+    """A compact, row-major tensor on a device, in memory of its `DeviceApi`."""
 
     device: Device
     handle: int
@@ -272,7 +272,7 @@ class OnDevice(Protocol):
 
 
 def move(source: Any, target: Any, nbytes: int) -> None:
-    """Copy a tensor to another of as many bytes: arrays of this process of one shape, or `OnDevice`."""
+    """Copy a tensor to another of the same size: host arrays of one shape, or `OnDevice`."""
     if isinstance(source, np.ndarray):
         if isinstance(target, np.ndarray):
             target[...] = source
@@ -292,14 +292,14 @@ class Driver(Protocol):
     """A kind of device."""
 
     def count(self) -> int:
-        """Return how many devices there are; raise DeviceError with what to install if there can be none."""
+        """Return the number of devices; raise DeviceError with what to install if the driver is missing."""
 
     def open(self, device: Device) -> DeviceApi:
-        """Open a device that exists."""
+        """Open an existing device."""
 
 
 drivers: Registry[Driver] = Registry("kind of device that can be used here")
-"""By kind, in `Device.kind`'s words."""
+"""Drivers by `Device.kind`."""
 
 _DRIVER_FILES = "mlfc.runtime.drivers"
 _opened: dict[Device, DeviceApi] = {}
@@ -325,7 +325,7 @@ def known_kinds() -> tuple[str, ...]:
 
 
 def driver_of(kind: str) -> Driver:
-    """Return the driver of a kind of device; raise DeviceError if there is none."""
+    """Return the driver of a kind of device; raise DeviceError if it has none."""
     import_driver(kind)
     if kind not in drivers:
         raise DeviceError(
@@ -335,19 +335,19 @@ def driver_of(kind: str) -> Driver:
 
 
 def device(kind: str, index: int = 0) -> Device:
-    """Return a device by its kind; it need not be there.
+    """Return a device by its kind; it need not exist.
 
     Parameters
     ----------
     kind : str
         A key of `support.platforms.TYPE_CODES`; ``c`` and ``llvm``, as in target strings, are the CPU.
     index : int
-        Which of the devices of this kind, from 0.
+        Index among the devices of this kind, from 0.
 
     Raises
     ------
     OptionError
-        For a kind that is not known, or an index below 0.
+        For an unknown kind or a negative index.
     """
     known = "cpu" if kind in _HOST_TARGETS else kind
     if known not in TYPE_CODES:
@@ -362,7 +362,7 @@ def require_device(value: object) -> Device:
     if isinstance(value, Device):
         return value
     raise InputError(
-        f"a device is expected, not {value!r}, a {type(value).__name__}",
+        f"expected a device, got {value!r}, a {type(value).__name__}",
         next_step="Give mlfc.cpu(0) or mlfc.device(kind, index)",
     )
 
@@ -380,7 +380,7 @@ def cpu(index: int = 0) -> Device:
 
 
 def opencl(index: int = 0) -> Device:
-    """Return an OpenCL device; they count through all platforms in the order of the OpenCL loader."""
+    """Return an OpenCL device; indices count the devices of all platforms in the order of the OpenCL loader."""
     return device("opencl", index)
 
 
@@ -390,31 +390,31 @@ def cuda(index: int = 0) -> Device:
 
 
 def devices_of(kind: str) -> tuple[DeviceApi, ...]:
-    """Return the API of each device of a kind; raise DeviceError with what to install if there is none."""
+    """Return the API of each device of a kind; raise DeviceError with what to install if none exists."""
     return tuple(device(kind, index).api for index in range(driver_of(kind).count()))
 
 
 def set_device(type_code: int, index: int) -> None:
-    """Choose the device on which this thread's kernels of a kind run: what host code calls as ``__tvm_set_device``."""
+    """Set the device on which this thread's kernels of a kind run; host code calls it as ``__tvm_set_device``."""
     setattr(_current, device_of_code(type_code).kind, index)
 
 
 def current_index(kind: str) -> int:
-    """Return the device that `set_device` chose in this thread, by default 0."""
+    """Return the device index set by `set_device` in this thread, by default 0."""
     index: int = getattr(_current, kind, 0)
     return index
 
 
 @dataclass
 class RecordedStep:
-    """Effect of a step while it is recorded."""
+    """State of a step that is being recorded."""
 
-    launches: list[Any] = field(default_factory=list)  # in order; what each is, the driver knows
-    only_launches: bool = True  # as far as this process can see
+    launches: list[Any] = field(default_factory=list)  # in order; their types are the driver's
+    only_launches: bool = True  # as far as this process can observe
 
 
 def recorded_step() -> RecordedStep | None:
-    """Return the step that this thread records; None where launches are to be launched."""
+    """Return the step that this thread is recording; None if launches run directly."""
     step: RecordedStep | None = getattr(_recorded, "step", None)
     return step
 

@@ -24,7 +24,7 @@ class HostApi(DeviceApi):
         self.name = _processor()
         self.driver = f"{platform.system()} {platform.release()}"
         self.memory_bytes = 0
-        with suppress(AttributeError, ValueError, OSError):  # Windows has no sysconf, others have not all its names
+        with suppress(AttributeError, ValueError, OSError):  # Windows has no sysconf, others lack some names
             self.memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
     def _allocate(self, nbytes: int, alignment: int) -> int:
@@ -46,7 +46,7 @@ class HostApi(DeviceApi):
         ctypes.memmove(target + target_offset, source + source_offset, nbytes)
 
     def synchronize(self) -> None:
-        """Return at once: the processor works synchronously."""
+        """Return immediately: work on the CPU is synchronous."""
 
     def mark(self) -> int:
         """Return the time."""

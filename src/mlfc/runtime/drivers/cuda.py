@@ -1,4 +1,4 @@
-"""NVIDIA's GPUs through the CUDA driver, by cuda-python, and graphs of launches, which the driver gets at once."""
+"""NVIDIA GPUs through the CUDA driver API (cuda-python), with CUDA graphs of launches."""
 
 from __future__ import annotations
 
@@ -23,26 +23,26 @@ from mlfc.support.text import first_lines
 
 _NO_PACKAGE = 'Run: pip install "mlfc[cuda]"'
 _NO_DRIVER = "Install NVIDIA's driver for the GPU; nvidia-smi must then list it"
-_LOST = "The process has lost the device: start it again"
+_LOST = "The process has lost the device: restart the process"
 _COMPILE = "Compile for this GPU: {target}"
-_UPDATE = "Update NVIDIA's driver, or compile for this GPU, so that nothing is left to the driver: {target}"
+_UPDATE = "Update NVIDIA's driver, or compile for this GPU, so that the driver need not compile: {target}"
 _NEXT_STEPS = {
     "CUDA_ERROR_NO_DEVICE": _NO_DRIVER,
     "CUDA_ERROR_STUB_LIBRARY": _NO_DRIVER,
-    "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH": "Start the machine again: its kernel still has the driver of before an update",
+    "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH": "Reboot the machine: its kernel still uses the driver from before an update",
     "CUDA_ERROR_SYSTEM_NOT_READY": "Start NVIDIA's services: nvidia-persistenced, with NVSwitch nvidia-fabricmanager",
-    "CUDA_ERROR_DEVICE_UNAVAILABLE": "Another process has the device for itself: end it, or choose another device",
+    "CUDA_ERROR_DEVICE_UNAVAILABLE": "Another process has exclusive use of the device: end it, or use another device",
     "CUDA_ERROR_OUT_OF_MEMORY": "The device is out of memory: free some, or run a smaller model",
     "CUDA_ERROR_UNSUPPORTED_PTX_VERSION": _UPDATE,
     "CUDA_ERROR_JIT_COMPILER_NOT_FOUND": _UPDATE,
     "CUDA_ERROR_NO_BINARY_FOR_GPU": _COMPILE,
     "CUDA_ERROR_INVALID_IMAGE": _COMPILE,
     "CUDA_ERROR_INVALID_PTX": _COMPILE,
-    "CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES": "Its groups are too large for the GPU: compile for it with {target}",
+    "CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES": "Its thread blocks are too large for the GPU: compile for it with {target}",
 }
 _FATAL = ("ILLEGAL_ADDRESS", "MISALIGNED_ADDRESS", "ILLEGAL_INSTRUCTION", "LAUNCH_FAILED", "LAUNCH_TIMEOUT")
 _NEXT_STEPS |= {f"CUDA_ERROR_{name}": _LOST for name in (*_FATAL, "HARDWARE_STACK_ERROR", "ECC_UNCORRECTABLE")}
-# what a kernel may have without asking for more
+# shared memory that a kernel may use without opting in to more
 _PLAIN_SHARED_BYTES = 48 << 10
 _LOG_BYTES = 8192
 
@@ -56,7 +56,7 @@ def _bindings() -> Any:
         raise DeviceError(f"CUDA needs cuda-python, which does not load: {error}", next_step=_NO_PACKAGE) from error
     try:
         (status,) = driver.cuInit(0)
-    except RuntimeError as error:  # what cuda-python raises where the driver's library is not there
+    except RuntimeError as error:  # raised by cuda-python if the driver's library is missing
         raise DeviceError("CUDA has no driver here: its library cannot be loaded", next_step=_NO_DRIVER) from error
     if status.value:
         raise DeviceError(f"CUDA does not start: {status.name}", next_step=_NEXT_STEPS.get(status.name, _NO_DRIVER))
@@ -64,13 +64,13 @@ def _bindings() -> Any:
 
 
 class CudaDriver:
-    """Opens NVIDIA's GPUs."""
+    """Driver of NVIDIA GPUs."""
 
     def count(self) -> int:
         """Return the number of GPUs."""
         status, count = _bindings().cuDeviceGetCount()
         if status.value or not count:
-            raise DeviceError("CUDA has no device here", next_step=_NO_DRIVER)
+            raise DeviceError("no CUDA device was found", next_step=_NO_DRIVER)
         return int(count)
 
     def open(self, device: Device) -> CudaApi:
@@ -90,24 +90,24 @@ class CudaApi(DeviceApi):
         self.name = "GPU"
         self.capability = (0, 0)
         self.bindings = cu = _bindings()
-        # default stream: work of PyTorch and others before and behind ours stays in order
+        # the default stream keeps the order with work of PyTorch and other libraries
         self.stream = cu.CUstream(0)
         number = self._call("finding the device", cu.cuDeviceGet, device.index)
-        self.name = self._call("asking for its name", cu.cuDeviceGetName, 256, number).split(b"\0")[0].decode()
+        self.name = self._call("reading its name", cu.cuDeviceGetName, 256, number).split(b"\0")[0].decode()
         names = (f"CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_{part}" for part in ("MAJOR", "MINOR"))
         attributes = [getattr(cu.CUdevice_attribute, name) for name in names]
-        ask = partial(self._call, "asking what it is", cu.cuDeviceGetAttribute)
+        ask = partial(self._call, "reading its compute capability", cu.cuDeviceGetAttribute)
         major, minor = (ask(attribute, number) for attribute in attributes)
         self.capability = (int(major), int(minor))
-        self.memory_bytes = int(self._call("asking for its memory", cu.cuDeviceTotalMem, number))
-        version = self._call("asking for its version", cu.cuDriverGetVersion)
+        self.memory_bytes = int(self._call("reading its memory size", cu.cuDeviceTotalMem, number))
+        version = self._call("reading the driver's version", cu.cuDriverGetVersion)
         self.driver = f"CUDA {version // 1000}.{version % 1000 // 10}, compute capability {major}.{minor}"
         self._context = self._call("opening the device", cu.cuDevicePrimaryCtxRetain, number)
         self._number = int(self._context)
 
     @property
     def arch(self) -> str:
-        """What compilers call the GPU: ``sm_90``."""
+        """Compute capability as a compiler option: ``sm_90``."""
         return "sm_{}{}".format(*self.capability)
 
     def _fault(self, doing: str, status: Any, log: str = "") -> DeviceError:
@@ -119,7 +119,7 @@ class CudaApi(DeviceApi):
         )
 
     def _call(self, doing: str, function: Any, *args: Any) -> Any:
-        """Call the driver; return its result, None for a function without any."""
+        """Call the driver; return its result, None for a function without one."""
         status, *results = function(*args)
         if status.value:
             raise self._fault(doing, status)
@@ -145,7 +145,7 @@ class CudaApi(DeviceApi):
         return int(self.run(f"allocating {nbytes:,} bytes", self.bindings.cuMemAlloc, nbytes))
 
     def _free(self, handle: int) -> None:
-        # waits for the work that still has it
+        # waits for the work that still uses it
         self.run("freeing memory", self.bindings.cuMemFree, handle)
 
     def _size_of(self, handle: int) -> int | None:
@@ -154,7 +154,7 @@ class CudaApi(DeviceApi):
             return own
 
         def left() -> tuple[Any, int | None]:
-            """Return success, and the bytes up to the end of the memory; None where there is none."""
+            """Return success, and the bytes up to the end of the memory; None if the handle is unknown."""
             status, base, size = self.bindings.cuMemGetAddressRange(handle)
             return self.bindings.CUresult.CUDA_SUCCESS, None if status.value else int(base) + int(size) - handle
 
@@ -180,17 +180,17 @@ class CudaApi(DeviceApi):
         self.run("waiting for the device", self.bindings.cuStreamSynchronize, self.stream)
 
     def new_mark(self) -> CudaMark:
-        """Return a mark that is not in the stream yet."""
+        """Return an event that is not in the stream yet."""
         return CudaMark(self.run("marking the stream", self.bindings.cuEventCreate, 0), self.bindings.cuEventDestroy)
 
     def mark(self) -> CudaMark:
-        """Put a mark into the stream."""
+        """Record an event in the stream."""
         mark = self.new_mark()
         self.run("marking the stream", self.bindings.cuEventRecord, mark.event, self.stream)
         return mark
 
     def nanoseconds(self, start: CudaMark, end: CudaMark) -> int:
-        """Return the device's time between two marks."""
+        """Return the device time between two events."""
         self.run("waiting for a mark", self.bindings.cuEventSynchronize, end.event)
         events = (start.event, end.event)
         milliseconds: float = self.run("reading the device's clock", self.bindings.cuEventElapsedTime, *events)
@@ -212,14 +212,14 @@ class CudaApi(DeviceApi):
         return CudaImage(self, self.run(f"loading the kernels {names}", load))
 
     def drop(self, doing: str, destroy: Any, thing: Any) -> None:
-        """Destroy something of the driver's, once no work has it any more."""
-        # a device that is lost has lost this, too, and nobody waits for an error here
+        """Destroy an object of the driver once no work uses it."""
+        # a lost device has lost this object too, and no caller handles an error here
         with suppress(DeviceError):
             self.synchronize()
             self.run(doing, destroy, thing)
 
     def enqueue(self, work: CudaLaunch) -> None:
-        """Put a launch into the stream."""
+        """Enqueue a launch in the stream."""
         sizes = (*work.launch.grid, *work.launch.block, work.launch.shared_bytes)
         self.run(work.doing, self.bindings.cuLaunchKernel, work.function, *sizes, self.stream, work.parameters, 0)
 
@@ -236,7 +236,7 @@ class CudaApi(DeviceApi):
             recorded.append(done.launches)
         try:
             return CudaRecording(self, recorded, after)
-        except DeviceError:  # out of memory, say: one by one they may run, or say why not
+        except DeviceError:  # for example out of memory: launched one by one they may run, or report their own error
             return None
 
 
@@ -250,7 +250,7 @@ class CudaMark:
 
 @dataclass(frozen=True)
 class CudaLaunch:
-    """A launch as the driver takes it."""
+    """A launch in the form of the driver API."""
 
     function: Any
     name: str
@@ -265,9 +265,9 @@ class CudaLaunch:
 
 
 class CudaRecording:
-    """A graph of launches, which the driver gives to the GPU at once; parallel where they need not wait.
+    """A CUDA graph of launches, submitted at once; independent launches run in parallel.
 
-    The launches of each of `steps` come one after another; `after` is as for `DeviceApi.record`.
+    The launches of each of `steps` are sequential; `after` is as for `DeviceApi.record`.
     """
 
     def __init__(
@@ -279,7 +279,7 @@ class CudaRecording:
         cu = api.bindings
         self._graph = graph = api.run("making a graph", cu.cuGraphCreate, 0)
         try:
-            if after is None:  # one after another, with marks around each
+            if after is None:  # sequential, with an event before and after each
                 ends = self._add_mark([])
                 for launches in steps:
                     ends = self._add_mark(self._add_launches(launches, ends))
@@ -294,7 +294,7 @@ class CudaRecording:
         weakref.finalize(self, api.drop, "dropping a graph", cu.cuGraphExecDestroy, self._executable).atexit = False
 
     def _add_launches(self, launches: Sequence[CudaLaunch], ends: list[Any]) -> list[Any]:
-        """Add launches behind nodes; return the nodes behind which to go on."""
+        """Add launches that depend on nodes; return the nodes that the next step depends on."""
         cu = self._api.bindings
         for work in launches:
             node = cu.CUDA_KERNEL_NODE_PARAMS()
@@ -312,26 +312,26 @@ class CudaRecording:
         return [self._api.run("marking a graph", add, self._graph, ends, len(ends), mark.event)]
 
     def launch(self) -> None:
-        """Put the graph into the device's stream; raise DeviceError if the driver fails."""
+        """Launch the graph in the device's stream; raise DeviceError if the driver fails."""
         self._api.run("launching a graph", self._api.bindings.cuGraphLaunch, self._executable, self._api.stream)
 
     def nanoseconds(self) -> list[int]:
-        """Return the device's time for each step of the latest launch, once it is done; empty unless timed."""
+        """Return the device time of each step of the latest launch once it is done; empty unless timed."""
         return [self._api.nanoseconds(start, end) for start, end in pairwise(self._marks)]
 
 
 class CudaImage:
-    """Code that the driver has loaded, unloaded with this object."""
+    """A module loaded by the driver, unloaded with this object."""
 
     def __init__(self, api: CudaApi, module: Any) -> None:
         self.module = module
-        # at the end of the process its driver may be gone before, and takes everything along
+        # at process exit the driver may already be gone, and has freed everything
         destroy = api.bindings.cuModuleUnload
         weakref.finalize(self, api.drop, "unloading kernels", destroy, module).atexit = False
 
 
 class CudaKernel:
-    """A kernel of an image; raises DeviceError if it is not in it."""
+    """A kernel of an image; raises DeviceError if the image lacks it."""
 
     def __init__(self, api: CudaApi, image: CudaImage, name: str) -> None:
         self._api, self._image, self._name = api, image, name
@@ -341,12 +341,12 @@ class CudaKernel:
         self._lock = ForkSafeLock()
 
     def launch(self, launch: KernelLaunch) -> None:
-        """Put a launch into the device's stream; raise DeviceError if the driver fails."""
+        """Enqueue a launch in the device's stream; raise DeviceError if the driver fails."""
         count = len(launch.arguments)
         values, places = (ctypes.c_uint64 * max(1, count))(), (ctypes.c_void_p * max(1, count))()
         start = ctypes.addressof(values)
         for index, value in enumerate(launch.arguments):
-            # a parameter's bytes are the first of its eight: GPUs and their hosts are little-endian
+            # a parameter is the first bytes of its 8-byte slot: GPUs and their hosts are little-endian
             values[index] = value if isinstance(value, int) else int.from_bytes(np.asarray(value).tobytes(), "little")
             places[index] = start + 8 * index
         if launch.shared_bytes > self._shared:
@@ -370,10 +370,10 @@ _SOURCE, _PTX = "cu", "ptx"
 
 @register_device_module
 class CudaModule(DeviceModule):
-    """Kernels for NVIDIA's GPUs.
+    """Kernels for NVIDIA GPUs.
 
-    The format is ``cu`` for source, which NVRTC compiles for the GPU at hand, ``ptx`` for what the driver compiles,
-    ``cubin`` or ``fatbin`` for machine code.
+    The format is ``cu`` for source, which NVRTC compiles for the current GPU, ``ptx`` for PTX, which the driver
+    compiles, ``cubin`` or ``fatbin`` for machine code.
     """
 
     type_key = "cuda"
@@ -381,7 +381,7 @@ class CudaModule(DeviceModule):
 
     @staticmethod
     def compiled(source: str, form: str, options: Mapping[str, str]) -> tuple[str, bytes]:  # noqa: ARG004 (every kind of device takes these)
-        """Return format and data of kernels, compiled for the option ``-arch``."""
+        """Return the format and data of kernels, compiled for the target option ``-arch``."""
         return compile_cuda(source, options.get("-arch"))
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:

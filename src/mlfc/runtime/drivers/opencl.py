@@ -22,10 +22,10 @@ _NO_DRIVER = (
     "Install the driver of the device's vendor, or, for OpenCL on the processor: apt-get install pocl-opencl-icd"
 )
 _NO_ROOM = "The device is out of memory: free some, or run a smaller model"
-_LOST = "The process has lost the device: start it again"
+_LOST = "The process has lost the device: restart the process"
 _POCL = "Portable Computing Language"
 _LINKER = "ld"
-# a number of its own, so that no cache has the kernel
+# a unique number, so that no cache has the kernel
 _PROBE = """
 import os
 import pyopencl as cl
@@ -40,8 +40,8 @@ _NEXT_STEPS = {
     "MEM_OBJECT_ALLOCATION_FAILURE": _NO_ROOM,
     "INVALID_BUFFER_SIZE": _NO_ROOM,
     "OUT_OF_HOST_MEMORY": _NO_ROOM,
-    # which drivers also report for kernels that crashed
-    "OUT_OF_RESOURCES": f"{_NO_ROOM}. If it has room, start the process again",
+    # drivers also report these for kernels that crashed
+    "OUT_OF_RESOURCES": f"{_NO_ROOM}. If it has free memory, restart the process",
     "DEVICE_NOT_AVAILABLE": _LOST,
     "INVALID_COMMAND_QUEUE": _LOST,
     "INVALID_CONTEXT": _LOST,
@@ -61,7 +61,7 @@ def _package() -> Any:
 
 @cache
 def _devices() -> tuple[Any, ...]:
-    """Return the devices of all platforms; drivers never remove any."""
+    """Return the devices of all platforms; drivers never remove devices."""
     package = _package()
     found: list[Any] = []
     fault: Exception | None = None
@@ -69,12 +69,12 @@ def _devices() -> tuple[Any, ...]:
     try:
         for platform in package.get_platforms():
             if platform.name == _POCL and not _survives_pocl():
-                fault = package.Error(f"{_LINKER} is not on the PATH, without which PoCL ends the process")
+                fault = package.Error(f"{_LINKER} is not on the PATH, without which PoCL aborts the process")
                 step = "Install a linker; on Debian: apt-get install binutils"
                 continue
             try:
                 found += platform.get_devices()
-            except package.Error as error:  # others may have some nevertheless
+            except package.Error as error:  # other platforms may still have devices
                 fault = error
     except package.Error as error:
         fault = error
@@ -85,7 +85,7 @@ def _devices() -> tuple[Any, ...]:
 
 @cache
 def _survives_pocl() -> bool:
-    """Tell whether a process survives running a kernel: PoCL aborts it without a linker for the kernel."""
+    """Return whether a process survives running a kernel: PoCL aborts it if no linker is installed."""
     if shutil.which(_LINKER):
         return True
     command = [sys.executable, "-c", _PROBE.format(_POCL)]
@@ -96,18 +96,18 @@ def _survives_pocl() -> bool:
 
 
 def _reason(error: Any) -> str:
-    """Return OpenCL's own name of an error: the text after the function in pyopencl's."""
+    """Return OpenCL's name of an error: the text after the function name in pyopencl's message."""
     return str(error).splitlines()[0].rpartition(": ")[2]
 
 
 class OpenClDriver:
-    """Opens the devices that the OpenCL loader finds."""
+    """Driver of the devices that the OpenCL loader finds."""
 
     def count(self) -> int:
-        """Return how many devices all platforms have together."""
+        """Return the number of devices of all platforms together."""
         count = len(_devices())
         if not count:
-            raise DeviceError("OpenCL has no device here", next_step=_NO_DRIVER)
+            raise DeviceError("no OpenCL device was found", next_step=_NO_DRIVER)
         return count
 
     def open(self, device: Device) -> OpenClApi:
@@ -154,7 +154,7 @@ class OpenClApi(DeviceApi):
             raise DeviceError(f"the device aligns blocks to {offered} bytes, got {alignment}", place=str(self.device))
         with self._errors(f"allocating {nbytes:,} bytes"):
             block = self._cl.Buffer(self._context, self._cl.mem_flags.READ_WRITE, nbytes)
-        # freed, the driver keeps the memory until the work that is in the queue is done
+        # the driver keeps freed memory until the queued work is done
         self._blocks[block.int_ptr] = block
         return int(block.int_ptr)
 
@@ -177,19 +177,19 @@ class OpenClApi(DeviceApi):
             self._queue.finish()
 
     def mark(self) -> Any:
-        """Put a mark into the queue."""
+        """Enqueue a marker."""
         with self._errors("marking the queue"):
             return self._cl.enqueue_marker(self._queue)
 
     def nanoseconds(self, start: Any, end: Any) -> int:
-        """Return the device's time between two marks."""
+        """Return the device time between two markers."""
         with self._errors("reading the device's clock"):
             end.wait()
             return int(end.profile.end - start.profile.end)
 
     def build(self, source: str, kernel: str) -> OpenClKernel:
         """Compile the program of one kernel; raise DeviceError, with the first lines of the log, if that fails."""
-        # divisions and roots as exact as on the host, where the device can
+        # correctly rounded division and square root, if the device supports them
         exact = self._found.single_fp_config & self._cl.device_fp_config.CORRECTLY_ROUNDED_DIVIDE_SQRT
         options = ["-cl-fp32-correctly-rounded-divide-sqrt"] if exact else []
         return self._kernel(self._cl.Program(self._context, source), kernel, options)
@@ -205,7 +205,7 @@ class OpenClApi(DeviceApi):
 
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # compilers' remarks on programs that they accept
+                warnings.simplefilter("ignore")  # compiler warnings for accepted programs
                 program.build(options)
         except self._cl.Error as error:
             log = "\n".join(line for line in str(error).splitlines()[1:] if line.strip())
@@ -218,11 +218,11 @@ class OpenClApi(DeviceApi):
 
 
 class OpenClKernel:
-    """A kernel that the driver has compiled."""
+    """A kernel compiled by the driver."""
 
     def __init__(self, api: OpenClApi, kernel: Any, name: str) -> None:
         self._api, self._kernel, self._name = api, kernel, name
-        self._lock = ForkSafeLock()  # nobody else sets its arguments before it is in the queue
+        self._lock = ForkSafeLock()  # no other thread may set its arguments before it is queued
 
     def launch(self, launch: KernelLaunch) -> None:
         """Enqueue a launch; raise DeviceError if parameters or arguments do not fit, or the driver fails."""
@@ -232,7 +232,7 @@ class OpenClKernel:
             raise DeviceError(cause, place=self._name)
         for index, value in enumerate(launch.arguments):
             if isinstance(value, int) and not self._api.owns(value):
-                raise DeviceError(f"argument {index} is {value:#x}, no memory of {self._api.device}", place=self._name)
+                raise DeviceError(f"argument {index} is {value:#x}, not memory of {self._api.device}", place=self._name)
         api, kernel, count = self._api, self._kernel, launch.dimensions
         sizes = [groups * items for groups, items in zip(launch.grid, launch.block, strict=True)]
         doing = f"launching kernel {self._name} over groups {launch.grid} of {launch.block} items"
@@ -251,7 +251,7 @@ _MARKER = "// Function: "
 class OpenClModule(DeviceModule):
     """Kernels for OpenCL.
 
-    The format is ``cl`` for source, in which each kernel is a program by itself after a line ``// Function: <name>``;
+    The format is ``cl`` for source, in which each kernel is a separate program after a line ``// Function: <name>``;
     anything else is a binary of all kernels for the device's driver.
     """
 

@@ -1,1 +1,1 @@
-"""Running a model: ahead of time compiled, or operator by operator from its graph."""
+"""Executors of models: compiled ahead of time, operator by operator from a graph, or dynamic."""

@@ -1,4 +1,4 @@
-"""A compiled model in a shared library, called through its C interface or behind the functions of TVM's executors."""
+"""A compiled model in a shared library, called through its C interface or through the API of TVM's executors."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ _locks_guard = ForkSafeLock()
 
 
 class BoundCall(Displayed, partial[int]):
-    """A model on fixed buffers, `inputs` and `outputs` by name, which it keeps alive.
+    """A model bound to fixed buffers, `inputs` and `outputs` by name, which it keeps alive.
 
     ``call()`` runs it on the current contents of the input arrays, and returns 0 on success. It is the generated
-    function itself with its arguments: no Python runs in a call. A module with inputs and outputs in its workspace
-    copies them there and back.
+    function with its arguments: a call runs no Python code. For a module whose workspace contains inputs and outputs, a
+    call copies them in and out.
     """
 
     inputs: dict[str, Array]
@@ -58,24 +58,24 @@ class AotModule(LoadedModel):
     Parameters
     ----------
     library : path or NativeCode
-        The shared library that the archive's C was compiled to, or code that is in memory already.
+        The shared library compiled from the archive's C, or code that is already in memory.
     description : ModuleInterface
-        With ``external_workspace``, the sizes of what the caller passes in are those of ``pools``, or of the workspace.
+        With ``external_workspace``, the caller passes memory of the sizes of ``pools``, or of the workspace.
     loaded : mapping of str to Data, optional
-        The contents of the pools of constants that the caller loads, by name.
+        Contents, by name, of the constant pools that the caller loads.
 
     Notes
     -----
-    States belong to the module: `run`, the callables of `bind` and executors continue them, and two modules of one
-    library have states of their own. Such callables wait for one another.
+    States belong to the module: `run`, the callables of `bind` and executors share them, and each module of one library
+    has its own states. Calls of a module with states are serialized.
 
-    The workspace is static in the library, so a module computes one inference at a time: `run` takes a
-    lock. Callables that `bind` returns do not; never call two of one module at once, unless it is in a library that was
-    exported, whose functions wait for one another. A module built with an external workspace has one of its own for
-    each `bind`, and its bound calls may run at the same time.
+    The workspace is static in the library, so a module computes one inference at a time: `run` takes a lock. Callables
+    that `bind` returns do not: never call two of one module concurrently, unless it is in an exported library, whose
+    functions serialize calls. A module built with an external workspace allocates one for each `bind`, and its bound
+    calls may run concurrently.
     """
 
-    _reuses_calls = True  # structs of pointers serve one run after another
+    _reuses_calls = True  # structs of pointers are reused from run to run
     _own_states: tuple[Array, ...] = ()
     _static_states: StaticStates | None = None
 
@@ -90,7 +90,7 @@ class AotModule(LoadedModel):
         self._constants = [filled(data) for data in (loaded or {}).values()]
         entry = description.entry or ""
         self._lock = _lock(library, description)
-        try:  # in libraries with several models, one that waits for the others
+        try:  # in libraries with several models, a function that waits for the other models
             self._function = function_of(library, f"{entry}_in_turn")
         except ToolchainError:
             self._function = function_of(library, entry)
@@ -102,10 +102,10 @@ class AotModule(LoadedModel):
             self._keep_states(library, description)
 
     def _describe(self, inputs: tuple[TensorInfo, ...], outputs: tuple[TensorInfo, ...]) -> None:
-        """Set the inputs and outputs, which are on the host."""
+        """Set the inputs and outputs, which are host arrays."""
         self.inputs, self.outputs = inputs, outputs
         self._taken, self._given = Expected.of(inputs), Expected.of(outputs)
-        self._idle: list[_Prepared] = []  # of finished runs; several runs may be active at once
+        self._idle: list[_Prepared] = []  # structs of finished runs; several runs may be active at once
         self.device: Device = cpu()
 
     def run(self, *inputs: Any) -> dict[str, Array]:
@@ -125,7 +125,7 @@ class AotModule(LoadedModel):
         Raises
         ------
         InputError, ProblemsError
-            If inputs are missing, unknown, mis-shaped or mis-typed; all faults at once.
+            If inputs are missing, unknown, or of a wrong shape or dtype; reports all faults at once.
         RunError
             If the generated code reports failure.
         """
@@ -136,7 +136,7 @@ class AotModule(LoadedModel):
             try:
                 prepared = self._idle.pop()
             except IndexError:
-                # structs of pointers for runs one after another
+                # structs of pointers, reused from run to run
                 given, taken = ((ctypes.c_void_p * max(1, len(each)))() for each in (arrays, outputs))
                 prepared = given, taken, self._on(given, taken)
             sources, results, call = prepared
@@ -150,7 +150,7 @@ class AotModule(LoadedModel):
         return outputs
 
     def bind(self, inputs: Values, outputs: Values | None = None) -> BoundCall:
-        """Return a callable that runs on these very buffers, with no work in Python at a call.
+        """Return a callable that runs on these buffers without running Python code.
 
         Parameters
         ----------
@@ -203,7 +203,7 @@ class AotModule(LoadedModel):
         return call
 
     def _on(self, sources: Any, results: Any) -> BoundCall:
-        """Return a call on structs of pointers, with a workspace of its own if callers pass that in."""
+        """Return a call on structs of pointers, with its own workspace if the workspace is external."""
         arguments = [sources, results, *self._memory()]
         return self._on_states(BoundCall(self._function, *map(ctypes.byref, arguments)))
 
@@ -221,7 +221,7 @@ class AotModule(LoadedModel):
         return BoundCall(continued) if len(self._state) else call
 
     def _mapper(self, library: Library, entry: str, kind: str) -> Any:
-        """Return the function that returns the places of all inputs, or all outputs, in the workspace."""
+        """Return the function that returns the addresses of all inputs, or all outputs, in the workspace."""
         count = max(1, len(self.inputs if kind == "inputs" else self.outputs))
         fields = [(f"tensor_{index}", ctypes.c_void_p) for index in range(count)]
         result = type(f"Mapped{kind.title()}", (ctypes.Structure,), {"_fields_": fields})
@@ -250,10 +250,10 @@ class AotModule(LoadedModel):
 
 
 def loaded_pools(description: ModuleInterface, code: Mapping[str, Data]) -> dict[str, Data]:
-    """Return the contents of the constant pools that a module's caller loads, by name.
+    """Return the contents, by name, of the constant pools that a module's caller loads.
 
-    `code` holds the files of these pools beside the generated ``src/...``. Raises ArchiveError if one is missing or has
-    another size than described.
+    `code` contains the files of these pools beside the generated ``src/...``. Raises ArchiveError if a file is missing
+    or its size differs from the description.
     """
     loaded = {}
     for pool in description.constant_pools:
@@ -272,7 +272,7 @@ def loaded_pools(description: ModuleInterface, code: Mapping[str, Data]) -> dict
 
 
 def new_pool(size: int) -> Array:
-    """Return new memory with the C interface's alignment of pools."""
+    """Return new memory with the pool alignment of the C interface."""
     try:
         return aligned(size)
     except MemoryError:
@@ -282,7 +282,7 @@ def new_pool(size: int) -> Array:
 
 
 def filled(data: Data) -> Array:
-    """Return memory with the contents of a pool of constants."""
+    """Return memory with the contents of a constant pool."""
     joined = np.frombuffer(b"".join(bytes(chunk) for chunk in chunks_of(data)), np.uint8)
     memory = new_pool(joined.size)
     memory[:] = joined
@@ -297,18 +297,18 @@ def _pointers(arrays: Sequence[Array]) -> Any:
 
 
 def _lock(library: Library, description: ModuleInterface) -> ForkSafeLock:
-    """Return the lock of a static workspace, shared by all modules that use it, however often each is loaded."""
+    """Return the lock of a static workspace, shared by all modules loaded from the same library."""
     key = _key(library, "" if description.workspace_peers else description.entry or "")
     with _locks_guard:
         lock = _locks.get(key)
         if lock is None:
-            # profiles hold it while they run bound calls, which may take it
+            # reentrant: profiles hold it while they run bound calls, which may take it
             lock = _locks[key] = ForkSafeLock(reentrant=True)
         return lock
 
 
 def _key(library: Library, name: str) -> tuple[str, str]:
-    """Return what tells one library's code from another's, and a name in it."""
+    """Return the identity of a library's code and one symbol name."""
     if not isinstance(library, (str, os.PathLike)):
         return library.place, name
     path = os.fspath(library)
@@ -323,7 +323,7 @@ def function_of(library: Library, symbol: str, result: Any = ctypes.c_int32) -> 
             cause = f"the compiled code has no function '{symbol}'"
             raise ToolchainError(cause, place=library.place, next_step="Compile the model again")
         found = ctypes.CFUNCTYPE(result)(address)
-        found.code = library  # type: ignore[attr-defined]  # it must stay in memory as long as somebody may call it
+        found.code = library  # type: ignore[attr-defined]  # the library must stay loaded while callers may call it
         return found
     try:
         loaded = ctypes.CDLL(os.fspath(library))
@@ -340,12 +340,12 @@ def function_of(library: Library, symbol: str, result: Any = ctypes.c_int32) -> 
 
 
 class AotExecutor(Displayed):
-    """Inputs are set, the model run, outputs fetched.
+    """An executor with TVM's API: set inputs, run the model, get outputs.
 
     Parameters
     ----------
     model : Runnable
-        What computes. Inputs are zeros until they are set.
+        The model to run. Inputs are zeros until they are set.
     """
 
     def __init__(self, model: Runnable) -> None:
@@ -365,7 +365,7 @@ class AotExecutor(Displayed):
         return infos[index]
 
     def set_input(self, key: str | int | None = None, value: Any = None, /, **inputs: Any) -> None:
-        """Copy values into inputs: one by its name or number, and others by their names."""
+        """Copy values into inputs: one by name or index, others by name."""
         given: list[tuple[str | int, Any]] = [*inputs.items()]
         if key is not None:
             given.append((key, value))
@@ -378,7 +378,7 @@ class AotExecutor(Displayed):
         return self._call.inputs[self._input(key).name].copy()
 
     def run(self, **inputs: Any) -> None:
-        """Set `inputs`, if there are any, and run; raise RunError if the model reports failure."""
+        """Set `inputs`, if any are given, and run; raise RunError if the model reports failure."""
         if inputs:
             self.set_input(**inputs)
         require_success(self._call())
@@ -395,17 +395,17 @@ class AotExecutor(Displayed):
         return out
 
     def get_num_inputs(self) -> int:
-        """Return how many inputs there are."""
+        """Return the number of inputs."""
         return len(self.model.inputs)
 
     def get_num_outputs(self) -> int:
-        """Return how many outputs there are."""
+        """Return the number of outputs."""
         return len(self.model.outputs)
 
     def get_input_index(self, name: str) -> int:
-        """Return the number of an input, -1 if there is none of this name.
+        """Return the index of an input, -1 if no input has this name.
 
-        As in TVM's executor, only letters and digits are compared unless a name matches exactly.
+        As in TVM's executor, names are compared by their letters and digits unless one matches exactly.
         """
         names = [info.name for info in self.model.inputs]
         if name not in names:
@@ -417,9 +417,9 @@ class AotExecutor(Displayed):
         return self._input(index).name
 
     def get_input_info(self) -> dict[str, TensorInfo]:
-        """Return what each input is."""
+        """Return the `TensorInfo` of each input by name."""
         return {info.name: info for info in self.model.inputs}
 
     def get_output_info(self) -> dict[str, TensorInfo]:
-        """Return what each output is."""
+        """Return the `TensorInfo` of each output by name."""
         return {info.name: info for info in self.model.outputs}

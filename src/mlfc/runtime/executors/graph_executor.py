@@ -1,6 +1,6 @@
-"""The graph executor: runs a graph's operators in order, on memory that is prepared once.
+"""The graph executor: runs a graph's operators in order, on preallocated memory.
 
-Those of a device are given to it as one piece of work once they stay the same from run to run.
+Device operators are recorded and submitted as one unit once their launches stay the same from run to run.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ class GraphExecutor(Displayed):
     graph_json : str, bytes or Graph
         The graph; text is checked.
     lib : Module
-        Has the functions, itself or in its imports. If it has a method ``linked_params()``, a mapping from names to
-        arrays, they are set at once.
+        Contains the functions, itself or in its imports. If it has a method ``linked_params()``, which returns a
+        mapping from names to arrays, these parameters are set at once.
     devices : Device or sequence of Device, optional
-        What the graph runs on, in any order; the CPU may be left out. Default: the first device of each kind that the
-        graph names. A session with a device elsewhere has a CPU with a method ``graph_memory(graph, lib)``.
+        Devices of the graph, in any order; the CPU may be omitted. Default: the first device of each kind that the
+        graph names. The CPU of a remote session has a method ``graph_memory(graph, lib)``.
 
     Raises
     ------
@@ -54,13 +54,13 @@ class GraphExecutor(Displayed):
     ArchiveError
         If the graph breaks its format.
     RunError
-        If `lib` lacks a function of the graph, the memory is not there, or the devices are not those of the graph.
+        If `lib` lacks a function of the graph, memory is exhausted, or the devices are not those of the graph.
     DeviceError
-        If a device is not there.
+        If a device does not exist.
 
     Notes
     -----
-    Inputs are zeros until they are set. One run at a time; for more, `fork`.
+    Inputs are zeros until they are set. An executor runs once at a time; use `fork` for concurrent runs.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class GraphExecutor(Displayed):
         self._functions = _functions(self.graph, lib)
         self._roots = self.graph.places()
         self._dtypes = [numpy_dtype(entry.dtype) for entry in self.graph.entries]
-        # of a session with a device elsewhere
+        # of a remote session
         memory_of = getattr(self.device, "graph_memory", None)
         self._memory: GraphMemory = memory_of(self.graph, lib) if memory_of else GraphMemory(self.graph, self.devices)
         self._prepare()
@@ -92,7 +92,7 @@ class GraphExecutor(Displayed):
         return {"devices": self.devices, "operators": len(self._functions), "inputs": list(self.get_input_info())}
 
     def _prepare(self) -> None:
-        """Give every operator its arguments."""
+        """Bind every operator to its arguments."""
         self._tensors = [
             c_abi.dl_tensor(
                 self._memory.address(index), entry.shape, c_abi.entry_type(entry.dtype), self._memory.device(index)
@@ -130,7 +130,7 @@ class GraphExecutor(Displayed):
         return self._flat[entry]
 
     def fork(self) -> GraphExecutor:
-        """Return an executor of the same graph and functions with memory of its own; parameters in place are shared."""
+        """Return an executor of the same graph and functions with its own memory; shares parameters used in place."""
         other = GraphExecutor(self.graph, self.lib, self.devices)
         other._params = set(self._params)
         for name in self._params:
@@ -154,14 +154,14 @@ class GraphExecutor(Displayed):
         Parameters
         ----------
         key, value
-            The name or number of one, and its array; may be left out.
+            The name or index of an input, and its array; may be omitted.
         **params
-            Further ones by name.
+            Further inputs by name.
 
         Raises
         ------
         InputError
-            If there is no such input, or the array does not fit it.
+            If the input does not exist, or the array does not match it.
         """
         given: list[tuple[Key, Any]] = [*params.items(), *([] if key is None else [(key, value)])]
         for tag, array in given:
@@ -171,12 +171,12 @@ class GraphExecutor(Displayed):
                 self._update(entry)
 
     def set_input_zero_copy(self, key: Key, value: Any) -> None:
-        """Make an input read the caller's own memory, from now on, instead of a copy.
+        """Bind an input to the caller's memory instead of a copy.
 
         Raises
         ------
         InputError
-            Unless the array is contiguous, aligned to its elements' size, and fits, and operators run on its device.
+            Unless the array matches, is contiguous and aligned to its element size, and operators run on its device.
         """
         name, entry = self._find(key)
         array = self._taken(value, entry, name)
@@ -193,7 +193,7 @@ class GraphExecutor(Displayed):
         self._use(entry, array)
 
     def is_here(self, key: Key) -> bool:
-        """Tell whether an input lies in memory of this process."""
+        """Return whether an input is in memory of this process."""
         return self._memory.is_here(self._find(key)[1])
 
     def get_input(self, key: Key, out: Any = None) -> Any:
@@ -201,44 +201,42 @@ class GraphExecutor(Displayed):
         return self._copied(self._find(key)[1], out)
 
     def get_output(self, index: int, out: Any = None) -> Any:
-        """Return a copy of output `index`: a new array, or `out`, which may be an array of this process or a device."""
+        """Return a copy of output `index`: a new array, or `out`, an array of this process or of a device."""
         if not counts(index, len(self.graph.heads)):
             raise InputError(f"output {index} is out of range: the graph has {len(self.graph.heads)}")
         return self._copied(self.graph.heads[index], out)
 
     def get_num_inputs(self) -> int:
-        """Return how many inputs there are, parameters among them."""
+        """Return the number of inputs, including parameters."""
         return len(self._arguments)
 
     def get_num_outputs(self) -> int:
-        """Return how many outputs there are."""
+        """Return the number of outputs."""
         return len(self.graph.heads)
 
     def get_input_index(self, name: str) -> int:
-        """Return the number of an input, -1 if there is none of this name."""
+        """Return the index of an input, -1 if no input has this name."""
         return list(self._arguments).index(name) if name in self._arguments else -1
 
     def get_input_info(self) -> dict[str, TensorInfo]:
-        """Return what each input is, without parameters."""
+        """Return the `TensorInfo` of each input by name, without parameters."""
         return {name: self._info(name, entry) for name, entry in self._arguments.items() if name not in self._params}
 
     def keys_of_states(self, names: Sequence[str]) -> dict[str, str]:
-        """Return the graph's names of what it keeps from one run to the next, by the model's own, given in order."""
+        """Return the graph's names of the states by the model's `names`, which are in the graph's order."""
         kept = [key for key, entry in self._arguments.items() if entry in self.graph.kept]
         if len(kept) != len(names):
-            raise InputError(
-                f"the graph keeps {len(kept)} tensors between runs; it is described as keeping {len(names)}"
-            )
+            raise InputError(f"the graph has {len(kept)} states; its description lists {len(names)}")
         return dict(zip(names, kept, strict=True))
 
     def get_output_info(self) -> dict[str, TensorInfo]:
-        """Return what each output is, as ``<node>:<number of its output>``."""
+        """Return the `TensorInfo` of each output, named ``<node>:<output index>``."""
         nodes = self.graph.nodes
         names = {entry: f"{node.name}:{number}" for node in nodes for number, entry in enumerate(node.outputs)}
         return {names[head]: self._info(names[head], head) for head in self.graph.heads}
 
     def output_infos(self) -> tuple[TensorInfo, ...]:
-        """Return what each output is, in order, under the names ``output0``, ``output1``, ..., or ``output``."""
+        """Return the `TensorInfo` of each output in order, named ``output0``, ``output1``, ..., or ``output``."""
         heads = self.graph.heads
         names = ["output"] if len(heads) == 1 else [f"output{index}" for index in range(len(heads))]
         return tuple(map(self._info, names, heads))
@@ -248,9 +246,9 @@ class GraphExecutor(Displayed):
         return TensorInfo(name, item.shape, item.dtype)
 
     def load_params(self, data: bytes | memoryview) -> None:
-        """Copy the parameters of a parameter file in; unknown names are ignored.
+        """Load the parameters of a parameter file; unknown names are ignored.
 
-        Raises ArchiveError if the bytes are not a parameter file, InputError if a parameter does not fit the graph.
+        Raises ArchiveError if the bytes are not a parameter file, InputError if a parameter does not match the graph.
         """
         for name, array in load_params(data).items():
             if name in self._arguments:
@@ -258,7 +256,7 @@ class GraphExecutor(Displayed):
                 self._params.add(name)
 
     def link_params(self, params: Mapping[str, Array]) -> None:
-        """Use arrays as read-only parameters in place; those that code cannot read there are copied."""
+        """Use arrays as read-only parameters in place; arrays that code cannot read there are copied."""
         for name, array in params.items():
             if name in self._arguments:
                 entry = self._arguments[name]
@@ -266,7 +264,7 @@ class GraphExecutor(Displayed):
                 self._params.add(name)
 
     def share_params(self, other: GraphExecutor, data: bytes | memoryview) -> None:
-        """Use another executor's parameters in place: those whose names are in a parameter file."""
+        """Use another executor's parameters in place, for the names in a parameter file."""
         for name in load_params(data):
             if name in self._arguments and name in other._arguments:
                 entry, source = self._arguments[name], other._arguments[name]
@@ -275,12 +273,12 @@ class GraphExecutor(Displayed):
                 self._params.add(name)
 
     def run(self, **inputs: Any) -> None:
-        """Set `inputs`, if there are any, and run every operator.
+        """Set `inputs`, if any are given, and run every operator.
 
         Raises
         ------
         RunError
-            If an operator fails; with its name and text.
+            If an operator fails; the message has the operator's name and error.
         """
         if inputs:
             self.set_input(**inputs)
@@ -291,7 +289,7 @@ class GraphExecutor(Displayed):
         self._memory.synchronize()
 
     def try_calls(self) -> int:
-        """Run every operator, without waiting for devices; return the status of one that fails, else 0."""
+        """Run every operator, without waiting for devices; return the status of the failed operator, or 0."""
         try:
             self._schedule.run()
         except CallFailed as failed:
@@ -299,9 +297,9 @@ class GraphExecutor(Displayed):
         return 0
 
     def steps(self) -> Iterator[tuple[GraphNode, dict[str, Array]]]:
-        """Run operator after operator, and yield each with copies of its outputs.
+        """Run the operators one by one, and yield each with copies of its outputs.
 
-        A single output has the name of its node, several have ``<node>:<number>``.
+        A single output has the name of its node; multiple outputs are named ``<node>:<index>``.
 
         Raises
         ------
@@ -317,13 +315,13 @@ class GraphExecutor(Displayed):
             yield node, {name: self._copied(entry, None) for name, entry in zip(names, node.outputs, strict=True)}
 
     def calls(self) -> Iterator[tuple[GraphNode, Call]]:
-        """Yield the operators in order with what runs each and returns its status."""
+        """Yield the operators in order, each with the function that runs it and returns its status."""
         yield from self._schedule.calls
 
     def run_individual(self, number: int = 10, repeat: int = 1) -> list[list[float]]:
         """Return the seconds of each operator, in order, averaged over `number` runs of the graph, `repeat` times."""
         if number < 1 or repeat < 1:
-            raise InputError("number and repeat count from 1")
+            raise InputError("number and repeat must be at least 1")
         times = [[0.0] * repeat for _ in self._schedule.calls]
         for iteration in range(repeat):
             for _ in range(number):
@@ -332,13 +330,14 @@ class GraphExecutor(Displayed):
         return times
 
     def timed_run(self) -> list[int]:
-        """Run, and return the nanoseconds of each operator; as `timed_calls`."""
+        """Run, and return the nanoseconds of each operator; see `timed_calls`."""
         return [passed for _, passed in self.timed_calls()]
 
     def timed_calls(self) -> list[tuple[int, int]]:
-        """Run, and return for each operator when it was called, by this process's clock, and its nanoseconds.
+        """Run, and return the start, by this process's clock, and the nanoseconds of each operator.
 
-        Operators here are timed by this process's clock, the call from Python included; those on a device by its own.
+        Host operators are timed by this process's clock, including the call from Python; device operators by the
+        device's.
         """
         try:
             return self._schedule.timed()
@@ -354,7 +353,7 @@ class GraphExecutor(Displayed):
         return RunError(f"it failed with status {status}", place=node.name, next_step=CHECK_VALUES)
 
     def _taken(self, value: Any, entry: int, name: str) -> Array | NDArray:
-        """Return a value that fits an entry, as an array of this process or, in graphs with devices, of one of them."""
+        """Return a value checked against an entry, as a host array or, in graphs with devices, a device array."""
         if isinstance(value, np.ndarray) or not hasattr(value, "__dlpack__"):
             return self._checked(value, entry, name)
         tensor = from_dlpack(value)
@@ -388,7 +387,7 @@ class GraphExecutor(Displayed):
         self._update(argument)
 
     def _update(self, argument: int) -> None:
-        """Tell operators the new address of an argument and its views."""
+        """Update the address of an argument and its views in all operators."""
         self._schedule.moved()
         address = self._memory.address(argument)
         for entry, root in enumerate(self._roots):
@@ -399,7 +398,7 @@ class GraphExecutor(Displayed):
 
 
 def _functions(graph: Graph, lib: Module) -> list[Function | None]:
-    """Look up each node's function, once; one error names every missing one."""
+    """Look up each node's function once; raise one error that names all missing functions."""
     names = dict.fromkeys(node.function for node in graph.nodes if node.function and node.function not in (NOP, COPY))
     missing = [name for name in names if not lib.implements_function(name, query_imports=True)]
     if missing:
@@ -420,7 +419,7 @@ class CallFailed(Exception):  # noqa: N818  (never leaves the executors)
 
 @dataclass
 class _CallSequence:
-    """Consecutive calls, on one device or here."""
+    """Consecutive calls, on one device or on the host."""
 
     device: Device
     calls: list[tuple[GraphNode, Call]]
@@ -431,9 +430,9 @@ class _CallSequence:
 class CallSchedule:
     """Runs the calls of a graph.
 
-    The first run after addresses of arguments have changed calls one operator after another. The second records the
-    launches between two copies, where the device can do that; from then on they are given to it all at once.
-    Each of `calls` returns its status, 0 for success. All that `compiled` functions do on a device is seen here.
+    The first run after addresses of arguments have changed calls the operators one by one. The second records the
+    launches between two copies, if the device supports it; later runs submit each recording at once. Each of `calls`
+    returns its status, 0 for success. `compiled` functions use devices only through this process.
     """
 
     def __init__(
@@ -447,7 +446,7 @@ class CallSchedule:
         self._graph = graph
         self._memory = memory
         self._pieces = list(_pieces(calls, memory))
-        # those of more than one call that launches kernels
+        # pieces with more than one call that launches kernels
         self._launched = [
             piece
             for piece in self._pieces
@@ -458,13 +457,13 @@ class CallSchedule:
         self._runs = 0
 
     def moved(self) -> None:
-        """Take note that arguments have other addresses than before."""
+        """Drop recordings, because addresses of arguments have changed."""
         self._runs = 0
         for piece in self._launched:
             piece.recording = piece.timed = None
 
     def run(self) -> None:
-        """Run all calls, without waiting for devices; raise CallFailed for one that fails."""
+        """Run all calls, without waiting for devices; raise CallFailed if one fails."""
         if self._launched and self._is_settled():
             for piece in self._pieces:
                 if piece.recording is not None:
@@ -475,10 +474,10 @@ class CallSchedule:
             _run(self.calls)
 
     def timed(self) -> list[tuple[int, int]]:
-        """Run, and return for each call when it began, by this process's clock, and its nanoseconds.
+        """Run, and return the start, by this process's clock, and the nanoseconds of each call.
 
-        Calls here are timed by this process's clock, those on a device by its own. If its launches are recorded, the
-        times do not include any waiting for this process.
+        Host calls are timed by this process's clock, device calls by the device's. Times of recorded launches exclude
+        waiting for this process.
         """
         settled = bool(self._launched) and self._is_settled()
         passed: list[Callable[[], Iterable[tuple[int, int]]]] = []
@@ -493,10 +492,10 @@ class CallSchedule:
         return [item for times in passed for item in times()]
 
     def _timed_call(self, device: Device, node: GraphNode, call: Call) -> Callable[[], Iterable[tuple[int, int]]]:
-        """Run an operator; return a function for its start and nanoseconds once the device, which marks both, ended."""
+        """Run an operator; return a function that returns its start and nanoseconds once the device is done."""
         is_here = device.kind == "cpu"
         if is_here:
-            # waiting for a device is not the time of the operator that has to wait
+            # the time of an operator excludes waiting for a device
             self._memory.synchronize()
         start = time.perf_counter_ns()
         first = None if is_here else device.api.mark()
@@ -507,7 +506,7 @@ class CallSchedule:
         return lambda: [(start, last - start if is_here else device.api.nanoseconds(first, last))]
 
     def _is_settled(self) -> bool:
-        """Count a run; tell whether launches are recorded."""
+        """Count a run; return whether launches are recorded."""
         self._runs += 1
         if self._runs == 2:
             for piece in self._launched:
@@ -515,7 +514,7 @@ class CallSchedule:
         return self._runs >= 2
 
     def _earlier(self, piece: _CallSequence) -> list[set[int]]:
-        """Return for each call the earlier ones of its piece that have to be done before: by the blocks they touch."""
+        """Return, for each call, the earlier calls of its piece that it depends on through the blocks they access."""
         storage = [entry.storage_id for entry in self._graph.entries]
         writer: dict[int, int] = {}
         readers: dict[int, set[int]] = {}

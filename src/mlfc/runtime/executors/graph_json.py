@@ -1,6 +1,6 @@
-"""The graph executor's JSON, read into plain checked structures.
+"""Parser of the graph executor's JSON into checked data structures.
 
-What `parse_graph` returns can be run without further checks: ids are in range, nodes follow their inputs, sizes are
+The result of `parse_graph` can be run without further checks: ids are in range, nodes follow their inputs, sizes are
 bounded, and no block of memory is overwritten while a tensor in it is still to be read.
 """
 
@@ -18,7 +18,7 @@ from mlfc.errors import ArchiveError, UnsupportedError
 from mlfc.support import dtypes
 from mlfc.support.json_text import parse_json
 
-MAX_TEXT = 8 << 20  # the lists that Python makes of a text take twenty times its bytes
+MAX_TEXT = 8 << 20  # the parsed Python lists take twenty times the bytes of the text
 MAX_TENSOR = 1 << 40
 MAX_DIMENSIONS = 32
 NOP, COPY = "__nop", "__copy"
@@ -47,7 +47,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class TensorEntry:
-    """A tensor: an output of a node."""
+    """A tensor, which is an output of a node."""
 
     shape: tuple[int, ...]
     dtype: str  # as written: ``int8``, ``bool``, ``float32x4``
@@ -77,7 +77,7 @@ class Graph:
     arg_nodes: tuple[int, ...]  # the nodes of inputs and parameters
     heads: tuple[int, ...]  # the entries of the model's outputs
     entries: tuple[TensorEntry, ...]
-    # the entries of arguments that nodes write, too: what the model keeps from one run to the next
+    # the entries of arguments that nodes also write: the states of the model
     kept: frozenset[int] = frozenset()
 
     @property
@@ -99,12 +99,12 @@ class Graph:
         return sizes
 
     def places(self) -> list[int]:
-        """Return for each entry the one whose memory it has: as `roots`, but what writes a kept argument has its."""
+        """Return, for each entry, the owner of its memory: as `roots`, but updated states share the state's memory."""
         kept = {self.entries[entry].storage_id: entry for entry in self.kept}
         return [kept.get(self.entries[root].storage_id, root) for root in self.roots()]
 
     def roots(self) -> list[int]:
-        """Return for each entry the one whose bytes it has, through the nodes that only reshape."""
+        """Return, for each entry, the entry whose bytes it shares through nodes that only reshape."""
         roots = list(range(len(self.entries)))
         for node in self.nodes:
             if node.function == NOP:
@@ -119,12 +119,12 @@ def parse_graph(text: str | bytes, place: str = "graph JSON") -> Graph:
     try:
         data = text if isinstance(text, bytes) else text.encode("utf-8")
     except UnicodeEncodeError:
-        raise ArchiveError("its text has halves of characters", place=place) from None
+        raise ArchiveError("its text contains unpaired surrogates", place=place) from None
     return _GraphReader(place).graph(parse_json(data, place))
 
 
 def numpy_dtype(dtype: str) -> np.dtype[Any]:
-    """Return the numpy dtype of an entry's elements; raise ArchiveError if there is none."""
+    """Return the numpy dtype of an entry's elements; raise ArchiveError if it has none."""
     try:
         return dtypes.to_numpy(dtype)
     except UnsupportedError:
@@ -133,7 +133,7 @@ def numpy_dtype(dtype: str) -> np.dtype[Any]:
 
 @dataclass(frozen=True)
 class _GraphReader:
-    """Checks one document; every fault names its place."""
+    """Parser of one document; every fault names its location."""
 
     place: str
 
@@ -153,10 +153,10 @@ class _GraphReader:
         return value
 
     def require(self, value: object, expected: list[int], where: str, what: str) -> None:
-        """Raise the fault unless a value is a list of these very integers."""
+        """Raise the fault unless a value is a list of exactly these integers."""
         items = self.of(list, value, where)
         if items != expected or any(type(item) is not int for item in items):
-            raise self.fault(where, f"these are not {what}")
+            raise self.fault(where, f"expected {what}")
 
     def graph(self, document: object) -> Graph:
         keys = self.of(dict, document, "$")
@@ -164,19 +164,19 @@ class _GraphReader:
             if key not in keys:
                 raise self.fault("$", f"the key '{key}' is missing")
         for key in keys:
-            # graphs of NNVM's age carry a 'metadata' that no executor reads
+            # old graphs of NNVM have a 'metadata' entry that no executor reads
             if key not in _KEYS and key != "metadata":
-                raise self.fault("$", f"the key {_shown(key)} is not one of a graph")
+                raise self.fault("$", f"unknown key {_shown(key)} of a graph")
         nodes = self._nodes(self.of(list, keys["nodes"], "nodes"))
         rows = [0, *(node.outputs.stop for node in nodes)]
-        self.require(keys["node_row_ptr"], rows, "node_row_ptr", "the sums of the nodes' numbers of outputs")
+        self.require(keys["node_row_ptr"], rows, "node_row_ptr", "the cumulative output counts of the nodes")
         count = nodes[-1].outputs.stop if nodes else 0
         entries = self._entries(self.of(dict, keys["attrs"], "attrs"), count)
         for index, node in enumerate(nodes):
             if node.function in (NOP, COPY):
                 self._check_same_bytes(node, entries, f"nodes[{index}]")
         arguments = [index for index, node in enumerate(nodes) if node.function is None]
-        self.require(keys["arg_nodes"], arguments, "arg_nodes", "the nodes with the op 'null', in their order")
+        self.require(keys["arg_nodes"], arguments, "arg_nodes", "the nodes with the op 'null', in order")
         heads = tuple(
             self._reference(head, f"heads[{index}]", nodes)
             for index, head in enumerate(self.of(list, keys["heads"], "heads"))
@@ -202,7 +202,7 @@ class _GraphReader:
     def _node(self, item: dict[str, Any], where: str, before: list[GraphNode]) -> GraphNode:
         for key in item:
             if key not in _NODE_KEYS:
-                raise self.fault(where, f"the key {_shown(key)} is not one of a node")
+                raise self.fault(where, f"unknown key {_shown(key)} of a node")
         op = self.of(str, item.get("op"), f"{where}.op")
         name = self.of(str, item.get("name"), f"{where}.name")
         references = self.of(list, item.get("inputs"), f"{where}.inputs")
@@ -213,7 +213,7 @@ class _GraphReader:
         written = self.of(dict, item.get("attrs", item.get("attr", {})), f"{where}.attrs")
         if op == "null":
             if inputs:
-                raise self.fault(f"{where}.inputs", "an input of the model reads nothing")
+                raise self.fault(f"{where}.inputs", "an input of the model cannot have inputs")
             return GraphNode(name, None, (), range(start, start + 1), False, {})
         if op != "tvm_op":
             raise self.fault(f"{where}.op", f"unknown operation {_shown(op)}; expected 'null' or 'tvm_op'")
@@ -241,7 +241,9 @@ class _GraphReader:
             raise self.fault(where, "expected a list [node, output, version]")
         node, output, *_ = [self.integer(item, where) for item in items]
         if node >= len(nodes):
-            raise self.fault(where, f"node {node} does not precede it: there is a cycle, or no such node")
+            raise self.fault(
+                where, f"node {node} does not precede it: the graph has a cycle, or the node does not exist"
+            )
         if output >= len(nodes[node].outputs):
             raise self.fault(where, f"node {node} has {len(nodes[node].outputs)} outputs, got number {output}")
         return int(nodes[node].outputs[output])
@@ -269,7 +271,7 @@ class _GraphReader:
         return tuple(self._entry(index, columns) for index in range(count))
 
     def _kept(self, attribute: Any, arguments: list[int], nodes: tuple[GraphNode, ...]) -> frozenset[int]:
-        """Return the entries of the states, which an attribute lists by the numbers of their nodes."""
+        """Return the entries of the states, which an attribute lists by node index."""
         where = f"attrs.{_STATES}"
         numbers = [] if attribute is None else self.of(list, attribute[1], where)
         for number in numbers:
@@ -287,7 +289,7 @@ class _GraphReader:
         element = _element_bytes(dtype)
         if element is None:
             raise self.fault(f"attrs.dltype[1][{index}]", f"unknown dtype {_shown(dtype)}")
-        # an extent of zero must not hide others that no tensor could have
+        # a dimension of size zero must not hide others that exceed the limit
         if prod(max(extent, 1) for extent in shape) * element > MAX_TENSOR:
             raise self.fault(where, f"the shape {_shown(list(shape))} is not possible")
         storage = self.integer(columns["storage_id"][index], f"attrs.storage_id[1][{index}]")
@@ -297,12 +299,12 @@ class _GraphReader:
 
     def _check_same_bytes(self, node: GraphNode, entries: tuple[TensorEntry, ...], where: str) -> None:
         if len(node.inputs) != 1 or len(node.outputs) != 1:
-            raise self.fault(where, f"'{node.function}' takes one input and gives one output")
+            raise self.fault(where, f"'{node.function}' must have one input and one output")
         source, target = entries[node.inputs[0]], entries[node.outputs.start]
         if source.nbytes != target.nbytes:
-            raise self.fault(where, f"'{node.function}' of {source.nbytes:,} bytes cannot give {target.nbytes:,}")
+            raise self.fault(where, f"'{node.function}' of {source.nbytes:,} bytes cannot return {target.nbytes:,}")
         if node.function == NOP and source.storage_id != target.storage_id:
-            raise self.fault(where, f"'{NOP}' gives its input, so both must have one storage id")
+            raise self.fault(where, f"'{NOP}' returns its input, so both must have the same storage id")
 
 
 def _element_bytes(dtype: str) -> int | None:
@@ -318,7 +320,7 @@ def _element_bytes(dtype: str) -> int | None:
 
 
 def storage_faults(graph: Graph) -> Iterator[str]:
-    """Yield where a block is given to a tensor while another in it is still needed, or has two devices."""
+    """Yield each place where a block is reused while a tensor in it is still needed, or has two devices."""
     roots = graph.roots()
     last: dict[int, int] = {}
     sharing: dict[int, set[int]] = {}
@@ -348,7 +350,7 @@ def storage_faults(graph: Graph) -> Iterator[str]:
             before = owner.get(storage)
             if roots[entry] != entry:
                 continue
-            # a node may write over what it reads itself: generated code may work in place
+            # a node may overwrite its own inputs: generated code may work in place
             if before is not None and (before in outputs or last.get(before, -1) > index or before in node.outputs):
                 yield f"storage id {storage}: entry {entry} would be written over entry {before}, still in use"
             owner[storage] = entry

@@ -19,11 +19,11 @@ _CPU = cpu().type_code
 
 
 class GraphMemory:
-    """Memory for the tensors of a graph, by the numbers of their entries: of this process and of devices beside it.
+    """Memory for the tensors of a graph, by entry index: host memory and device memory.
 
-    There is one for each device type of the graph, the CPU among them. A session with a device elsewhere has a class
-    with the same methods. Raises RunError if the graph has tensors on another device, or memory is short; DeviceError
-    if a device is missing or full.
+    `devices` contains one device for each device type of the graph, including the CPU. A remote session has a class
+    with the same methods. Raises RunError if the graph has tensors on another device, or host memory is exhausted;
+    DeviceError if a device is missing or out of memory.
     """
 
     def __init__(self, graph: Graph, devices: Sequence[Device]) -> None:
@@ -32,28 +32,28 @@ class GraphMemory:
         self._roots = graph.places()
         self._dtypes = [numpy_dtype(entry.dtype) for entry in graph.entries]
         self._blocks: dict[int, Array | OnDevice] = {}
-        # what takes the place of a block for one argument: memory of the caller, or of another graph
+        # replaces the block of one argument: memory of the caller, or of another graph
         self._external: dict[int, Array | OnDevice] = {}
-        self._views: dict[int, tuple[Array, int]] = {}  # of entries, with their addresses, until memory changes
+        self._views: dict[int, tuple[Array, int]] = {}  # by entry, until memory changes
         sizes = graph.storage_bytes
         for item in graph.entries:
             device = self._devices.get(item.device_type)
             if device is None:
                 given = ", ".join(map(str, devices))
                 raise RunError(
-                    f"the graph has tensors on a device of type {item.device_type}, and is given {given} alone",
-                    next_step=f"Give a device of this type, too: {item.device_type} is DLPack's number",
+                    f"the graph has tensors on a device of type {item.device_type}, got only {given}",
+                    next_step=f"Pass a device of this type too ({item.device_type} is its DLPack type)",
                 )
             if item.storage_id not in self._blocks:
                 size = sizes[item.storage_id]
                 self._blocks[item.storage_id] = _block(size) if device.kind == "cpu" else DeviceBlock(device, size)
 
     def device(self, entry: int) -> Device:
-        """Return the device of a tensor, which runs the operator that makes it."""
+        """Return the device of a tensor, which also runs the operator that computes it."""
         return self._devices[self._graph.entries[entry].device_type]
 
     def is_here(self, entry: int) -> bool:
-        """Tell whether a tensor is in memory of this process."""
+        """Return whether a tensor is in memory of this process."""
         return self._graph.entries[entry].device_type == _CPU
 
     def address(self, entry: int) -> int:
@@ -61,12 +61,12 @@ class GraphMemory:
         if self.is_here(entry):
             return self._seen(entry)[1]
         place: Any = self._place(entry)
-        # only devices that have addresses lend memory that starts elsewhere
+        # only devices with addresses accept memory at an offset
         return int(place.handle + place.byte_offset)
 
     def write(self, entry: int, array: Array | OnDevice) -> None:
-        """Copy an array in, into the graph's own memory."""
-        if entry not in self._graph.kept and self._external.pop(entry, None) is not None:  # which others may have, too
+        """Copy an array into the graph's own memory."""
+        if entry not in self._graph.kept and self._external.pop(entry, None) is not None:  # others may share it
             self._views.clear()
         move(array, self._tensor(entry), self._graph.entries[entry].nbytes)
 
@@ -80,7 +80,7 @@ class GraphMemory:
         are_here = self.is_here(source) and self.is_here(target)
 
         def call() -> int:
-            if are_here:  # perhaps in other shapes
+            if are_here:  # the shapes may differ
                 ctypes.memmove(self.address(target), self.address(source), nbytes)
             else:
                 move(self._tensor(source), self._tensor(target), nbytes)
@@ -89,10 +89,10 @@ class GraphMemory:
         return call
 
     def use(self, argument: int, array: Any) -> None:
-        """Use `array` as an argument's memory if it is where the graph needs it; else, or if nodes write it, copy."""
+        """Use `array` as an argument's memory if it is on the right device and no node writes it; otherwise copy it."""
         is_array = isinstance(array, np.ndarray)
         fits = is_array == self.is_here(argument) and (is_array or array.device == self.device(argument))
-        # of some devices only a whole ``cl_mem`` can be passed
+        # some devices accept only a whole ``cl_mem``
         is_whole = is_array or array.byte_offset == 0 or array.device.api.has_addresses
         if argument in self._graph.kept or not fits or not is_whole:
             self.write(argument, array)
@@ -110,7 +110,7 @@ class GraphMemory:
     def view(self, entry: int) -> Array:
         """Return a tensor's memory as an array of this process; raise RunError if it is elsewhere."""
         if not self.is_here(entry):
-            raise RunError(f"a function in Python cannot work on memory of {self.device(entry)}")
+            raise RunError(f"a Python function cannot access memory of {self.device(entry)}")
         return self._seen(entry)[0]
 
     def synchronize(self) -> None:
@@ -139,13 +139,13 @@ class GraphMemory:
 
 
 def array_shape(entry: TensorEntry) -> tuple[int, ...]:
-    """Return the shape in numpy, with a vector's lanes as a last dimension."""
+    """Return the shape in numpy, with the lanes of vector types as last dimension."""
     _, _, lanes = entry.dtype.partition("x")
     return (*entry.shape, int(lanes)) if lanes else entry.shape
 
 
 def _block(size: int) -> Array:
-    """Return zeros with the alignment of tensors."""
+    """Return a zeroed array with the alignment of tensors."""
     try:
         return aligned(size, np.zeros)
     except MemoryError:
@@ -153,7 +153,7 @@ def _block(size: int) -> Array:
 
 
 def graph_devices(graph: Graph, given: Device | Sequence[Device] | None) -> tuple[Device, ...]:
-    """Return the devices of a graph, each of another kind, the CPU among them.
+    """Return the devices of a graph, one per kind, including the CPU.
 
     `given` are in any order, with or without the CPU; by default the first device of each kind in the graph. Raises
     InputError for anything but devices, RunError if a kind is missing, duplicated, or not in the graph.
@@ -165,19 +165,19 @@ def graph_devices(graph: Graph, given: Device | Sequence[Device] | None) -> tupl
         return tuple(needed)
     shown = ", ".join(map(str, asked))
     if len({device.kind for device in asked}) != len(asked):
-        raise RunError(f"a graph runs on one device of a kind, not on {shown}", next_step="Give one of each kind")
+        raise RunError(f"expected one device per kind, got {shown}", next_step="Pass one of each kind")
     for device in asked:
         if all(device.kind != item.kind for item in needed):
             kinds = " and ".join("the CPU" if item.kind == "cpu" else item.kind for item in needed)
             raise RunError(
                 f"the graph runs on {kinds}, not on {device}",
-                next_step=f"Compile the model for {device.kind}, or give mlfc.device('{needed[-1].kind}')",
+                next_step=f"Compile the model for {device.kind}, or pass mlfc.device('{needed[-1].kind}')",
             )
     missing = [item for item in needed if all(item.kind != device.kind for device in asked)]
     for item in missing:
         if item.kind != "cpu":
             raise RunError(
-                f"the graph has tensors on {item.kind}, and is given {shown} alone",
-                next_step=f"Give mlfc.device('{item.kind}'), too",
+                f"the graph has tensors on {item.kind}, got only {shown}",
+                next_step=f"Pass mlfc.device('{item.kind}') too",
             )
     return (*asked, *missing)

@@ -1,4 +1,4 @@
-"""A model for the graph executor with the interface of one compiled ahead of time."""
+"""A model for the graph executor with the interface of a model compiled ahead of time."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class BoundGraph(Displayed):
-    """A model on fixed buffers, `inputs` and `outputs` by name.
+    """A model bound to fixed buffers, `inputs` and `outputs` by name.
 
     ``call()`` runs it on the current contents of the input arrays, and returns 0 on success.
     """
@@ -58,7 +58,7 @@ class BoundGraph(Displayed):
         return 0
 
     def timed(self) -> list[tuple[int, int]]:
-        """Run the model; return what `GraphExecutor.timed_calls` does."""
+        """Run the model; return the result of `GraphExecutor.timed_calls`."""
         self._copy_inputs()
         times = self._executor.timed_calls()
         for index, out in enumerate(self._results):
@@ -86,11 +86,11 @@ class GraphModule(LoadedModel):
     executor : GraphExecutor
         With its parameters set.
     inputs, outputs : sequence of TensorInfo, optional
-        In the graph's order, where more is known of them than the graph says.
+        In the graph's order; default: as in the graph, which lacks some of their metadata.
     operators : sequence of OperatorInfo, optional
         In order, for profiles.
     states : sequence of StateInfo, optional
-        What it keeps from one run to the next, in the graph's order.
+        The states of the model, in the graph's order.
 
     Raises
     ------
@@ -99,8 +99,8 @@ class GraphModule(LoadedModel):
 
     Notes
     -----
-    `run` takes a lock. Each `bind` has memory of its own for intermediates, so bound calls may run at the same
-    time; not those of a model with states, which all of them continue.
+    `run` takes a lock. Each `bind` has its own memory for intermediates, so bound calls may run concurrently, except
+    those of a model with states, which they share.
     """
 
     @classmethod
@@ -113,9 +113,9 @@ class GraphModule(LoadedModel):
         devices: Device | Sequence[Device] | None = None,
         params: Mapping[str, Array] | None = None,
     ) -> GraphModule:
-        """Return a model whose inputs, outputs and operators mlfc's metadata describe.
+        """Return a model with the inputs, outputs and operators of mlfc's metadata.
 
-        `devices` are as for `GraphExecutor`, `params` parameters that are not linked into the code; `place` is the
+        `devices` are as for `GraphExecutor`, `params` are parameters that are not linked into the code; `place` is the
         graph's file, for messages.
         """
         executor = GraphExecutor(parse_graph(graph_json, place), lib, devices)
@@ -135,11 +135,11 @@ class GraphModule(LoadedModel):
         known = executor.get_input_info()
         self.inputs = tuple(known.values()) if inputs is None else tuple(inputs)
         self.outputs = executor.output_infos() if outputs is None else tuple(outputs)
-        # by place, not by name: a node's name may be a spelling of the model's own that C and JSON can hold
+        # by position, not by name: a node's name may be the model's name sanitized for C and JSON
         if not _fit(self.inputs, known.values()) or not _fit(self.outputs, executor.output_infos()):
             raise InputError(
-                f"the graph takes {_shown(known.values())} and gives {_shown(executor.output_infos())}; it is described"
-                f" as one that takes {_shown(self.inputs)} and gives {_shown(self.outputs)}"
+                f"the graph has inputs {_shown(known.values())} and outputs {_shown(executor.output_infos())}; "
+                f"its description lists inputs {_shown(self.inputs)} and outputs {_shown(self.outputs)}"
             )
         self._keys = tuple(known)
         self._taken = Expected.of(self.inputs)
@@ -158,15 +158,15 @@ class GraphModule(LoadedModel):
             return {info.name: self.executor.get_output(index) for index, info in enumerate(self.outputs)}
 
     def bind(self, inputs: Values, outputs: Values | None = None) -> BoundGraph:
-        """Return a callable that runs on these very buffers; as `AotModule.bind`.
+        """Return a callable that runs on these buffers; as `AotModule.bind`.
 
-        Inputs are read in place, or copied to the device where they are read; outputs are copied out of the executor's
+        Inputs are read in place, or copied to the device that reads them; outputs are copied out of the executor's
         memory at the end of each call.
         """
         return BoundGraph(self.executor.fork(), *self._buffers(inputs, outputs))
 
     def profile(self, inputs: Values, repeat: int = 10) -> Profile:
-        """Time every operator over `repeat` runs, after one that is not counted.
+        """Time every operator over `repeat` runs, after one warm-up run.
 
         The times include the call from Python, about a microsecond each.
 
@@ -193,7 +193,7 @@ class GraphModule(LoadedModel):
         return Profile(operators, tuple(seconds[1:]), call.outputs, timeline)
 
     def operator_times(self, rows: Any, threads: Any = None) -> tuple[OperatorTime, ...]:
-        """Return the median time of each operator; `rows` has the nanoseconds of each run, `threads` as for it."""
+        """Return the median time of each operator; `rows` and `threads` have the nanoseconds of each run."""
         from mlfc.support.module_info import OperatorInfo
 
         called = [node for node, _ in self.executor.calls()]

@@ -1,4 +1,4 @@
-"""Times of models: of whole calls, and of every operator, by libraries that also show its output."""
+"""Timing of models: of whole calls, and of every operator in libraries with a profiling hook."""
 
 from __future__ import annotations
 
@@ -29,44 +29,44 @@ TRACE_FLAGS = (
     "-DMLFC_TRACE_TICKS=mlfc_trace_nanoseconds",
     "-DMLFC_TRACE_RECORD=mlfc_trace_operator",
 )
-"""Flags that turn the hook of generated code on, and direct it to `record_file`."""
+"""Compiler flags that enable the hook in generated code and direct it to `record_file`."""
 _OBSERVER = ctypes.CFUNCTYPE(None, ctypes.c_int32, ctypes.c_void_p, ctypes.c_size_t)
 
 
 @dataclass(frozen=True)
 class OperatorTime(Displayed):
-    """The time of one operator of a model: of one call of a generated function."""
+    """Time of one operator of a model, which is one call of a generated function."""
 
     index: int  # its place in the order of execution
     function: str  # the generated C function
     nodes: tuple[str, ...]  # of the original model
     macs: int  # multiply-accumulates
-    nanoseconds: float  # the median over the runs, with some 20 to 50 ns for reading the clock
+    nanoseconds: float  # median over the runs, including 20 to 50 ns for reading the clock
     share: float  # of the time of all operators together, 0 to 1
     nbytes: int | None = None  # of all tensors that it reads and writes
-    tensors: tuple[str, ...] = ()  # the types of what it reads, then of what it writes
-    threads: tuple[float, ...] = ()  # the medians of what each thread worked for it, the caller's first
+    tensors: tuple[str, ...] = ()  # types of the tensors that it reads, then of those that it writes
+    threads: tuple[float, ...] = ()  # median working time of each thread, the caller's first
 
     @property
     def gmacs_per_second(self) -> float | None:
-        """Billions of multiply-accumulates a second; None for an operator without any."""
+        """Billions of multiply-accumulates per second; None for an operator without any."""
         return self.macs / self.nanoseconds if self.macs and self.nanoseconds else None
 
     @property
     def gbytes_per_second(self) -> float | None:
-        """Billions of bytes a second; None where the bytes are not known."""
+        """Billions of bytes per second; None if the bytes are unknown."""
         return self.nbytes / self.nanoseconds if self.nbytes and self.nanoseconds else None
 
     @property
     def balance(self) -> float | None:
-        """How evenly threads share the work: the mean of their times by the longest; None of one thread."""
+        """Thread balance: the mean of the threads' times divided by the longest; None for one thread."""
         longest = max(self.threads, default=0.0)
         return sum(self.threads) / len(self.threads) / longest if len(self.threads) > 1 and longest else None
 
 
 @dataclass(frozen=True, repr=False)
 class Profile(Displayed):
-    """What `profile` measured."""
+    """Result of `profile`."""
 
     operators: tuple[OperatorTime, ...]  # in the order of execution
     runs: tuple[float, ...]  # seconds of each whole run, as the caller sees it
@@ -89,7 +89,7 @@ class Profile(Displayed):
 def operator_times(
     operators: Sequence[OperatorInfo], nanoseconds: Any, threads: Any = None
 ) -> tuple[OperatorTime, ...]:
-    """Return medians of times by run and operator, and of what threads worked, by run, operator and thread."""
+    """Return median times from `rows` by run and operator and `threads` by run, operator and thread."""
     medians = np.median(np.asarray(nanoseconds).reshape(-1, len(operators)), axis=0) if len(operators) else []
     total = float(sum(medians)) or 1.0
     worked = np.zeros((len(operators), 0)) if threads is None else np.median(threads, axis=0)
@@ -110,9 +110,9 @@ def operator_times(
 
 
 def thread_rows(repeat: int, operators: int, run: Callable[[Callable[..., object]], object]) -> Array | None:
-    """Return what threads work in parallel parts of operators in further runs, in nanoseconds by run, operator, thread.
+    """Return nanoseconds of threads in parallel parts of operators in extra runs, by run, operator and thread.
 
-    `run` calls its argument with the index of each operator that ended. None where one thread does everything.
+    `run` calls its argument with the index of each operator that ended. None if only one thread works.
     """
     if len(thread_times()) < 2:
         return None
@@ -132,15 +132,15 @@ def thread_rows(repeat: int, operators: int, run: Callable[[Callable[..., object
 
 
 def record_file() -> bytes:
-    """Return the C that the hook calls in a library for `ProfiledModule`."""
+    """Return the C source of the hook's recorder, for libraries of `ProfiledModule`."""
     return Path(__file__).with_name("operator_record.c").read_bytes()
 
 
 class ProfiledModule(AotModule):
-    """An `AotModule` whose library was built from the same C with the hook turned on.
+    """An `AotModule` whose library was built from the same C with the hook enabled.
 
-    It was built with `TRACE_FLAGS`, `record_file` and the header ``mlfc_trace.h`` of the C runtime, or has the same
-    functions; the description has ``operators``.
+    Build it with `TRACE_FLAGS`, `record_file` and the C runtime's header ``mlfc_trace.h``, or provide the same
+    functions. The description must have ``operators``.
     """
 
     def __init__(
@@ -152,14 +152,14 @@ class ProfiledModule(AotModule):
         self._observe = function_of(library, "mlfc_trace_observe", None)
 
     def profile(self, inputs: Values, repeat: int = 10) -> Profile:
-        """Time every operator over `repeat` runs, after one that warms caches up and is not counted.
+        """Time every operator over `repeat` runs, after one warm-up run.
 
         Parameters
         ----------
         inputs : mapping of str to array, or sequence of arrays
             As for `bind`.
         repeat : int
-            Runs that are timed.
+            Number of timed runs.
 
         Raises
         ------
@@ -204,7 +204,7 @@ class ProfiledModule(AotModule):
         return tuple(seen[index] for index in range(len(self._operators)))
 
     def _observed(self, call: Callable[[], int], seen: Callable[..., object]) -> None:
-        """Run once; `seen` is called at the end of each operator with its index, and the address and bytes it wrote."""
+        """Run once; `seen` is called after each operator with its index, and the address and size of its output."""
         observer = _OBSERVER(seen)
         self._observe(observer)
         try:
@@ -215,12 +215,12 @@ class ProfiledModule(AotModule):
 
 
 MOST_EVENTS = 1_000_000
-"""Of one profile; later ones are only counted."""
+"""Most events recorded in one profile; later ones are only counted."""
 
 
 @dataclass(frozen=True, eq=False)
 class Timeline:
-    """Calls of operators by columns, those of each thread in the order of their ends.
+    """Calls of operators in columns; the calls of each thread are ordered by their ends.
 
     Times are in nanoseconds from the first start. Runs and operators count from 0, and thread 0 is the caller's.
     """
@@ -237,17 +237,17 @@ class Timeline:
 
     @classmethod
     def of_rows(cls, starts: Any, durations: Any) -> Timeline:
-        """Return the timeline of operators that run once each; a row for each run, a column for each operator."""
+        """Return the timeline of operators that run once each: one row per run, one column per operator."""
         begun, passed = (np.asarray(rows).astype(np.int64) for rows in (starts, durations))
         run, operator = (places.ravel() for places in np.indices(begun.shape))
         columns = (run, operator, np.zeros(run.size), begun.ravel(), passed.ravel())
         return cls._placed([column[:MOST_EVENTS] for column in columns], run.size)
 
     def with_threads(self, worked: Sequence[Sequence[float]]) -> Timeline:
-        """Add calls of the threads beside the caller's.
+        """Add the calls of the other threads.
 
-        `worked` has the nanoseconds of each thread for each operator, none for those of one thread. How long threads
-        work is known, not when: they begin with their operator, and take no longer than it.
+        `worked` has the nanoseconds of each thread for each operator, or nothing for single-threaded operators. Only
+        the durations are known: all threads are shown to start with their operator and to end no later.
         """
         added = [self]
         for thread in range(1, max(map(len, worked), default=0)):
@@ -273,54 +273,54 @@ class Timeline:
 
 @dataclass
 class Recorder:
-    """Takes calls one by one."""
+    """Collects calls one by one."""
 
     rows: list[tuple[int, int, int, int, int]] = field(default_factory=list)
     total: int = 0
 
     def add(self, run: int, operator: int, thread: int, start: int, duration: int) -> None:
-        """Take a call."""
+        """Record a call."""
         self.total += 1
         if len(self.rows) < MOST_EVENTS:
             self.rows.append((run, operator, thread, start, duration))
 
     def timeline(self) -> Timeline:
-        """Return all that was taken."""
+        """Return all recorded calls."""
         return Timeline._placed(np.asarray(self.rows, np.int64).reshape(-1, 5).T, self.total)
 
 
-_GROWTH = 1.618  # of the calls of a repetition that took too little time
+_GROWTH = 1.618  # growth of the number of calls if a repetition was too short
 
 
 @dataclass(frozen=True, repr=False)
 class BenchmarkResult(Displayed):
-    """The seconds of a call, once for each repetition."""
+    """Seconds per call, one value per repetition."""
 
     results: tuple[float, ...]
 
     @property
     def mean(self) -> float:
-        """The mean, in seconds, as all of these."""
+        """Mean, in seconds."""
         return float(np.mean(self.results))
 
     @property
     def median(self) -> float:
-        """The median."""
+        """Median, in seconds."""
         return float(np.median(self.results))
 
     @property
     def min(self) -> float:
-        """The least."""
+        """Minimum, in seconds."""
         return min(self.results)
 
     @property
     def max(self) -> float:
-        """The most."""
+        """Maximum, in seconds."""
         return max(self.results)
 
     @property
     def std(self) -> float:
-        """The standard deviation."""
+        """Standard deviation, in seconds."""
         return float(np.std(self.results))
 
     def _facts(self) -> Mapping[str, object]:
@@ -338,10 +338,11 @@ def evaluate(
     repeats_to_cooldown: int = 1,
     clock: Callable[[], float] = time.perf_counter,
 ) -> BenchmarkResult:
-    """Return how long a call takes, after one that is not counted.
+    """Measure the time of a call, after one warm-up call.
 
-    The mean of the `number` calls of each of `repeat` repetitions counts. Calls are added until a repetition takes
-    `min_repeat_ms`; after each `repeats_to_cooldown` repetitions `cooldown_interval_ms` pass. `clock` returns seconds.
+    Each of `repeat` repetitions yields the mean of its `number` calls. Calls are added until a repetition takes
+    `min_repeat_ms`; after every `repeats_to_cooldown` repetitions it sleeps for `cooldown_interval_ms`. `clock` returns
+    seconds.
     """
     if number < 1 or repeat < 1 or repeats_to_cooldown < 1:
         raise OptionError(f"expected at least 1 call and repetition, got number={number}, repeat={repeat}")

@@ -1,4 +1,4 @@
-"""What a loaded model keeps from one run to the next, as arrays by name."""
+"""States of loaded models, which persist between runs, as arrays by name."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ if TYPE_CHECKING:
 
 
 class ModelState(Displayed, Mapping[str, Array]):
-    """The states of a model by name: what it keeps from one run to the next.
+    """The states of a model by name, which persist between runs.
 
     ``state[name]`` is a copy; ``state[name] = array`` and ``state.update(arrays)`` set states. ``dict(state)`` saves
-    them all, and ``state.update(saved)`` goes on from there. Empty for models without state.
+    them all, and ``state.update(saved)`` restores them. Empty for models without state.
 
     Raises
     ------
     InputError
-        For a name that is not there, or an array of another shape or dtype.
+        For an unknown name, or an array of another shape or dtype.
     """
 
     def __init__(self, infos: Sequence[StateInfo] = (), memory: OwnStates | GraphStates | None = None) -> None:
@@ -64,14 +64,14 @@ class ModelState(Displayed, Mapping[str, Array]):
         return len(self.infos)
 
     def update(self, values: Mapping[str, Any]) -> None:
-        """Set several states; nothing is set if one of them does not fit."""
+        """Set several states; no state is set if one of them does not match."""
         found = [self._of(name) for name in values]
         arrays = by_name(values, [info for info, _ in found], "state")
         for info, memory in found:
             memory.write(info, require_readable(arrays[info.name]))
 
     def reset(self) -> None:
-        """Set all states to what they begin with."""
+        """Reset all states to their initial values."""
         if self._memory is not None:
             self._memory.reset()
 
@@ -85,14 +85,14 @@ class OwnStates:
 
     @property
     def address(self) -> int:
-        """Where the memory begins."""
+        """Address of the memory."""
         return int(self.memory.ctypes.data)
 
     def _fetch(self) -> None:
-        """Bring the states into `memory`."""
+        """Copy the states into `memory`."""
 
     def _store(self) -> None:
-        """Bring `memory` to where the code reads the states."""
+        """Copy `memory` to the address where the code reads the states."""
 
     def read(self, info: StateInfo) -> Array:
         """Return a copy of a state."""
@@ -108,7 +108,7 @@ class OwnStates:
             self._store()
 
     def reset(self) -> None:
-        """Set all states to what they begin with."""
+        """Reset all states to their initial values."""
         with self.lock:
             require_success(self._reset())
 
@@ -118,12 +118,12 @@ class OwnStates:
 
 
 class StaticStates(OwnStates):
-    """States in a static array of code that several loaded models may share: each has them as it left them.
+    """States in a static array of code that several loaded models may share; each model keeps its own values.
 
-    `key` is the code's; `lock` is held while it runs, and must be while `take` is called.
+    `key` identifies the code; `lock` is held while it runs, and must be held while `take` is called.
     """
 
-    _owners: dict[tuple[str, str], weakref.ref[StaticStates]] = {}  # noqa: RUF012  (one for all models)
+    _owners: dict[tuple[str, str], weakref.ref[StaticStates]] = {}  # noqa: RUF012  (shared by all models)
 
     def __init__(
         self, key: tuple[str, str], lock: ForkSafeLock, nbytes: int, function: Callable[[str], Callable[..., int]]
@@ -133,7 +133,7 @@ class StaticStates(OwnStates):
         self._is_new = True
 
     def take(self) -> None:
-        """Put this model's states in place of those of the model that ran before."""
+        """Replace the states of the model that ran before with this model's."""
         found = self._owners.get(self._key)
         owner = found() if found is not None else None
         if owner is self:
@@ -158,14 +158,14 @@ class StaticStates(OwnStates):
         require_success(self._restore(ctypes.c_void_p(self.memory.ctypes.data)))
 
     def reset(self) -> None:
-        """Set all states to what they begin with."""
+        """Reset all states to their initial values."""
         with self.lock:
             self.take()
             require_success(self._reset())
 
 
 class GraphStates:
-    """States among the arguments of a graph."""
+    """States that are arguments of a graph."""
 
     def __init__(self, executor: GraphExecutor, infos: Sequence[StateInfo], lock: ForkSafeLock) -> None:
         self._executor, self._lock = executor, lock
@@ -184,7 +184,7 @@ class GraphStates:
             self._executor.set_input(self._keys[info.name], array)
 
     def reset(self) -> None:
-        """Set all states to what they begin with."""
+        """Reset all states to their initial values."""
         with self._lock:
             for key, array in self._initial.items():
                 self._executor.set_input(key, array)
@@ -202,11 +202,11 @@ class LoadedModel(Restorable, Displayed):
 
     @property
     def state(self) -> ModelState:
-        """What it keeps from one run to the next, by name; bound calls go on with it, too."""
+        """States of the model by name, which persist between runs; shared with bound calls."""
         return self._state
 
     def reset_state(self) -> None:
-        """Set all states to what they begin with."""
+        """Reset all states to their initial values."""
         self._state.reset()
 
     def new_outputs(self) -> dict[str, Array]:

@@ -1,1 +1,1 @@
-"""Calling functions of native code: packed functions of TVM and functions of tvm-ffi."""
+"""Calls of native functions: packed functions of TVM and functions of tvm-ffi."""

@@ -1,8 +1,8 @@
-"""The names under which the system loads libraries, and what its loader knows about addresses.
+"""Names under which the system loads libraries, and queries of its loader about addresses.
 
-A known name always gives the library that has it. So a file that replaced a loaded one, and libraries in memory, need
-names of their own. A name is never reused for other content; what was loaded under it stays loaded, and is found by it,
-when the file is gone. So the same content in memory is loaded once, however often it comes.
+The system's loader returns the loaded library for a name that it knows. A file that replaced a loaded one, and
+libraries in memory, therefore need their own names. A name is never reused for other content; a loaded library stays
+loaded, and is found by its name after its file is gone. The same content in memory is therefore loaded only once.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from mlfc.support.plain_file import private_folder
 
 _DESCRIPTORS = "/proc/self/fd"
 _counter = itertools.count(1)
-# names by path, and the identity of the file that was there
+# names by path, and the identity of the file loaded from it
 _guard = ForkSafeLock()
 _names: dict[tuple[str, tuple[int, ...]], str] = {}
-# SHA-256 of libraries in memory by name, while they have one; names of loaded ones by SHA-256
+# SHA-256 of libraries in memory by name while the name is in use; names of loaded libraries by SHA-256
 _digests: dict[str, bytes] = {}
 _loaded: dict[bytes, str] = {}
 _SYMBOL_ENTRY = 1
-# place of the kind in an entry of an ELF symbol table
+# offset of the kind in an ELF symbol table entry
 _KIND_AT = 4 if struct.calcsize("P") == 8 else 12
 _FUNCTIONS = (2, 10)
 
@@ -41,14 +41,14 @@ def library_in_memory(data: bytes | memoryview) -> Iterator[str]:
     digest = hashlib.sha256(data).digest()
     if sys.platform != "linux":
         path = private_folder() / f"{digest.hex()}{'.dll' if os.name == 'nt' else '.so'}"
-        if not path.exists():  # one that is loaded cannot be written to everywhere
+        if not path.exists():  # some systems forbid writing to a loaded file
             path.write_bytes(data)
         yield str(path)
         return
     with os.fdopen(os.memfd_create("mlfc-library"), "wb") as file:
         file.write(data)
         file.flush()
-        # numbers of descriptors come again; a slash, or a slash and a dot, for each bit of a counter make a new name
+        # descriptor numbers are reused; a slash, or a slash and a dot, for each bit of a counter makes the name unique
         bits = f"{next(_counter):b}".replace("0", "/").replace("1", "/.")
         name = f"{_DESCRIPTORS}{bits}/{file.fileno()}"
         _digests[name] = digest
@@ -59,15 +59,15 @@ def library_in_memory(data: bytes | memoryview) -> Iterator[str]:
 
 
 def is_in_memory(name: str) -> bool:
-    """Tell whether a name is one of `library_in_memory`, which must not be resolved."""
+    """Return whether a name is from `library_in_memory`; such names must not be resolved."""
     return name.startswith(f"{_DESCRIPTORS}/")
 
 
 @contextmanager
 def loadable(path: str, *, again: bool = False) -> Iterator[str]:
-    """Yield a name under which the system loads the file now at a path; `again`, beside the same one loaded before."""
+    """Yield a name under which the system loads the file now at a path; with `again`, as a second copy."""
     if path in _digests and not again:
-        # the same content is loaded once, under a name that is kept if loading succeeds
+        # without `again`, the same content is loaded once; its name is kept if loading succeeds
         digest = _digests[path]
         known = _loaded.get(digest, path)
         yield known
@@ -85,7 +85,7 @@ def loadable(path: str, *, again: bool = False) -> Iterator[str]:
 
 
 def _known(path: str, state: tuple[int, ...]) -> str | None:
-    """Return the name under which a file was loaded, or can be as the first of its path; None if it needs another."""
+    """Return the name under which a file was loaded, or its path if that is unused; None if it needs another name."""
     with _guard:
         if not any(known == path for known, _ in list(_names)):
             _names[path, state] = path
@@ -93,7 +93,7 @@ def _known(path: str, state: tuple[int, ...]) -> str | None:
 
 
 def file_identity(path: str | Path) -> tuple[int, ...] | None:
-    """Return what tells the file that is now at a path from others; None without one."""
+    """Return the identity of the file now at a path; None if it does not exist."""
     try:
         state = Path(path).stat()
     except OSError:
@@ -102,7 +102,7 @@ def file_identity(path: str | Path) -> tuple[int, ...] | None:
 
 
 class _DlInfo(ctypes.Structure):
-    """``Dl_info``: the file at an address, where it is mapped, and the nearest symbol."""
+    """``Dl_info``: the file at an address, its base address, and the nearest symbol."""
 
     _fields_ = (
         ("file", ctypes.c_char_p),
@@ -113,7 +113,7 @@ class _DlInfo(ctypes.Structure):
 
 
 def _of_process(name: str) -> Any:
-    # systems without it load libraries in other ways, in which only own symbols are found
+    # on systems without it, symbol lookup in a library finds only the library's own symbols
     return getattr(ctypes.CDLL(None), name, None) if os.name == "posix" else None
 
 
@@ -129,7 +129,7 @@ def defining_file(address: int) -> bytes | None:
 
 
 def may_be_function(address: int) -> bool:
-    """Tell whether a symbol's address may be called: not if the system knows it as data."""
+    """Return whether a symbol's address may be called; False if the system knows it as data."""
     place, entry = _DlInfo(), ctypes.c_void_p()
     if _dladdr1 is None or not _dladdr1(
         ctypes.c_void_p(address), ctypes.byref(place), ctypes.byref(entry), _SYMBOL_ENTRY

@@ -1,4 +1,4 @@
-"""Code in the memory of this process, and its functions: in the classic packed convention, and in that of tvm-ffi."""
+"""Native code in this process and its functions, in the classic packed convention and the one of tvm-ffi."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from mlfc.runtime.devices.device import Device, cpu, device_of_code
 from mlfc.runtime.tensor import c_abi
 from mlfc.support.text import Displayed
 
-# names of this module are found faster than those of others
+# module globals are faster to look up than attributes
 _NDARRAY, _TENSOR = np.ndarray, c_abi.TENSOR
 _BOOL = np.dtype(bool)
 _WHOLE = frozenset({c_abi.INT, c_abi.OPAQUE})
@@ -30,13 +30,13 @@ _capsule_pointer.argtypes = (ctypes.py_object, ctypes.c_char_p)
 
 
 class CallFrame:
-    """Reusable memory for the arguments and the result of one call: making it takes as long as a call."""
+    """Reusable memory for the arguments and result of one call; allocating it takes as long as a call."""
 
     def __init__(self, count: int) -> None:
         self.count = count
         slots = max(1, count)
         memory = [(ctypes.c_char * size)() for size in (8 * slots, 4 * slots)]
-        # a view takes an element in a third of the time that an array of ctypes does
+        # storing to a view takes a third of the time of a ctypes array
         self.values = memoryview(memory[0]).cast("B").cast("q")
         self.codes = memoryview(memory[1]).cast("B").cast("i")
         self.floats = memoryview(memory[0]).cast("B").cast("d")
@@ -46,9 +46,10 @@ class CallFrame:
         self.arguments = (*places[:2], count, *places[2:], None)
 
     def fill(self, args: tuple[Any, ...], name: str, reads: int = 0) -> list[Any]:
-        """Write the arguments of function `name`, which may write to all but its first `reads` arguments.
+        """Write the arguments of function `name`; it may write to all but its first `reads` arguments.
 
-        Returns what must live as long as the call. Raises InputError for a value that the convention has no form for.
+        Returns the objects that must live as long as the call. Raises InputError for a value that the convention cannot
+        represent.
         """
         values, codes = self.values, self.codes
         keep: list[Any] = []
@@ -57,7 +58,7 @@ class CallFrame:
                 try:
                     capsule = arg.__dlpack__()
                     values[index] = _capsule_pointer(capsule, _LEGACY_CAPSULE)
-                except (BufferError, RuntimeError, TypeError):  # read-only, or of elements that DLPack has no name for
+                except (BufferError, RuntimeError, TypeError):  # read-only, or of a dtype that DLPack lacks
                     self._set(index, arg, keep, name, reads)
                 else:
                     codes[index] = _TENSOR
@@ -86,9 +87,9 @@ class CallFrame:
         elif isinstance(arg, np.ndarray):
             if index >= reads and not arg.flags.writeable:
                 raise InputError(
-                    f"argument {index} is an array that is only to be read, and the function may write to it",
+                    f"argument {index} is a read-only array, and the function may write to it",
                     place=name,
-                    next_step="Pass a copy of it, or one that may be written to",
+                    next_step="Pass a copy of it, or a writable array",
                 )
             keep.append(arg)
             try:
@@ -110,7 +111,7 @@ class CallFrame:
         self.values[index], self.codes[index] = value, code
 
     def take_result(self, _name: str) -> Any:
-        """Return the result of the call, and forget it."""
+        """Return the result of the call, and clear it."""
         code = self.result_code.value
         if code == c_abi.NULL:
             return None
@@ -119,7 +120,7 @@ class CallFrame:
 
 
 def result_of(value: int, code: int) -> Any:
-    """Return a result by its 64 bits and its code; opaque ones are integers."""
+    """Return a result from its 64 bits and its type code; opaque results are integers."""
     if code == c_abi.NULL:
         return None
     if code == c_abi.FLOAT:
@@ -131,14 +132,14 @@ def result_of(value: int, code: int) -> Any:
 
 def argument_of(value: int, code: int) -> Any:
     """Return an argument from C, valid during the call; raise InputError or OptionError for an unknown type."""
-    if code in _WHOLE:  # what nearly all arguments of kernels are
+    if code in _WHOLE:  # nearly all arguments of kernels
         return value
     if code in (c_abi.TENSOR, c_abi.NDARRAY):
         return _tensor(c_abi.DLTensor.from_address(value)) if value else None
     if code == c_abi.DEVICE:
         return device_of_code(*struct.unpack("ii", struct.pack("q", value)))
     if code == c_abi.BYTES:
-        # as a pointer: what ctypes takes for a text ends at its first zero
+        # as a pointer: a ctypes string ends at its first zero byte
         start, size = ctypes.c_void_p.from_address(value), c_abi.TVMByteArray.from_address(value).size
         return ctypes.string_at(start.value, size) if size and start.value else b""
     if code == c_abi.DATA_TYPE:
@@ -152,7 +153,7 @@ def _tensor(tensor: c_abi.DLTensor) -> Any:
     """Return a tensor as an array, or as an `NDArray` in memory of a device."""
     if tensor.device.type == cpu().type_code:
         return c_abi.tensor_view(tensor)
-    from mlfc.runtime.tensor.ndarray import NDArray  # only devices need it
+    from mlfc.runtime.tensor.ndarray import NDArray  # imported here because only devices need it
 
     device = device_of_code(tensor.device.type, tensor.device.id)
     strides = tuple(tensor.strides[: tensor.ndim]) if tensor.strides else None
@@ -161,7 +162,7 @@ def _tensor(tensor: c_abi.DLTensor) -> Any:
 
 
 def returned(value: Any, keep: list[Any]) -> tuple[int, int]:
-    """Return the 64 bits and the code of a Python function's result for C; `keep` holds what they point to."""
+    """Return the 64 bits and type code of a Python function's result for C; `keep` keeps the memory they point to."""
     if value is None:
         return 0, c_abi.NULL
     if isinstance(value, (bool, int, np.integer, np.bool_)) and -(1 << 63) <= int(value) < 1 << 63:
@@ -184,7 +185,7 @@ def _kept(keep: list[Any], value: Any) -> int:
 def _c_text(text: str, index: int, name: str) -> Any:
     data = text.encode("utf-8", "surrogatepass")
     if b"\0" in data:
-        raise InputError(f"argument {index} is a string with a zero, where strings of C end", place=name)
+        raise InputError(f"argument {index} is a string with a NUL character, where C strings end", place=name)
     return ctypes.create_string_buffer(data)
 
 
@@ -193,9 +194,9 @@ def _exported(arg: Any, keep: list[Any], index: int, name: str) -> int:
     try:
         capsule = arg.__dlpack__()
         address: int = _capsule_pointer(capsule, _LEGACY_CAPSULE)
-    except Exception as error:  # other libraries raise whatever they like from __dlpack__
+    except Exception as error:  # other libraries may raise any exception from __dlpack__
         raise InputError(
-            f"argument {index} cannot be taken through DLPack: {error}",
+            f"argument {index} cannot be imported through DLPack: {error}",
             place=name,
             next_step="Pass a plain array, detached from any gradient",
         ) from error
@@ -203,13 +204,13 @@ def _exported(arg: Any, keep: list[Any], index: int, name: str) -> int:
     return address
 
 
-_HEADER = 24  # bytes before an object's contents
+_HEADER = 24  # bytes of the header of an object
 FFI_LIBRARY = "TVMFFI"
 """Prefix of the functions of tvm-ffi's library."""
 
 
 class FfiBytes(ctypes.Structure):
-    """Bytes with their length, as strings, bytes and errors hold them."""
+    """Bytes with their length, as stored in strings, bytes and errors."""
 
     _fields_ = (("data", ctypes.c_void_p), ("size", ctypes.c_size_t))
 
@@ -219,7 +220,7 @@ class FfiBytes(ctypes.Structure):
 
 
 def require_host(place: str) -> None:
-    """Load the library of tvm-ffi, so that others find its functions; raise ArchiveError without the package."""
+    """Load the library of tvm-ffi with global symbols; raise ArchiveError if the package is missing."""
     try:
         import_module("tvm_ffi")
     except ImportError as error:
@@ -231,7 +232,7 @@ def require_host(place: str) -> None:
 
 
 def host_function(name: str) -> Any:
-    """Return a function of tvm-ffi's library; None if that is not loaded."""
+    """Return a function of tvm-ffi's library; None if the library is not loaded."""
     try:
         return getattr(_process(), name, None)
     except OSError:
@@ -288,7 +289,7 @@ class FfiFrame:
     def __init__(self, count: int) -> None:
         self._classic = CallFrame(count)
         memory = (FfiAny * max(1, count))()
-        # types are at every fourth 32 bits, values at every second 64
+        # types are every fourth 32-bit word, values every second 64-bit word
         self._types = memoryview(memory).cast("B").cast("i")
         self._values = memoryview(memory).cast("B").cast("q")
         self.result = FfiAny()
@@ -296,7 +297,7 @@ class FfiFrame:
         self.arguments = (None, places[0], count, places[1])
 
     def fill(self, args: tuple[Any, ...], name: str, reads: int = 0) -> list[Any]:
-        """Write the arguments and empty the result; as `CallFrame.fill`."""
+        """Write the arguments and empty the result; see `CallFrame.fill`."""
         classic, types, values = self._classic, self._types, self._values
         keep = classic.fill(args, name, reads)
         for index, arg in enumerate(args):
@@ -309,12 +310,12 @@ class FfiFrame:
         return keep
 
     def take_result(self, name: str) -> Any:
-        """Return the result of function `name`; as `result_of_ffi`."""
+        """Return the result of function `name`; see `result_of_ffi`."""
         return result_of_ffi(self.result, name)
 
 
 def _with_strides(address: int, keep: list[Any]) -> int:
-    """Return the address of a tensor with strides: the classic convention may omit them, this one may not."""
+    """Return the address of a tensor with strides, which only the classic convention may omit."""
     if ctypes.c_void_p.from_address(address + _STRIDES_AT).value:
         return address
     tensor = c_abi.DLTensor.from_address(address)
@@ -341,7 +342,7 @@ def result_of_ffi(result: FfiAny, name: str) -> Any:
     finally:
         release(value)
     raise InputError(
-        f"it returned an object of type {kind}, which has no form here",
+        f"it returned an object of the unsupported type {kind}",
         place=name,
         next_step="Call it through tvm_ffi.load_module",
     )
@@ -356,17 +357,17 @@ def _plain(result: FfiAny, name: str) -> Any:
         return bool(value)
     if kind in _TO_CLASSIC:
         return argument_of(value, _TO_CLASSIC[kind])
-    raise InputError(f"it returned a value of type {kind}, which has no form here", place=name)
+    raise InputError(f"it returned a value of the unsupported type {kind}", place=name)
 
 
 def _array_of(handle: int) -> Any:
-    """Return a tensor object as an array, which releases it when nothing refers to the array any more."""
+    """Return a tensor object as an array; the object is released when the last reference to the array is gone."""
     try:
         array = c_abi.tensor_view(c_abi.DLTensor.from_address(handle + _HEADER))
     except InputError:
         release(handle)
         raise
-    # views of the array keep what is at the bottom of them, not the array itself
+    # views keep a reference to the base of the array, not to the array itself
     weakref.finalize(array if array.base is None else array.base, release, handle)
     return array
 
@@ -384,28 +385,28 @@ def _call_global(name: str, args: list[FfiAny]) -> FfiAny:
     return result
 
 
-# without types of arguments, calls take what frames hold as it is
+# without argument types, ctypes passes the arguments of frames unchanged
 _STATUS = ctypes.CFUNCTYPE(ctypes.c_int32)
 FFI_PREFIX = "__tvm_ffi_"
-"""What the symbols of functions start with."""
+"""Prefix of function symbols."""
 _OF_ARGUMENTS = ("TypeError", "ValueError", "IndexError", "KeyError", "AttributeError")
 
 
 class NativeCode(Protocol):
-    """Functions and variables by symbol; the object keeps them in memory."""
+    """Native code with functions and variables by symbol; the object keeps it loaded."""
 
     @property
     def place(self) -> str:
-        """Its name in messages, unique in the process."""
+        """Name in messages, unique in the process."""
 
     def address(self, symbol: str) -> int | None:
         """Return the address of a symbol, or None."""
 
 
 class NativeFunc(Displayed):
-    """A function of compiled code at an address, with the frames of earlier calls for reuse.
+    """A compiled function at an address, with reusable frames of earlier calls.
 
-    `last_error` returns the text of this thread's last failure, and the exception behind it if it came from Python.
+    `last_error` returns the text of this thread's last failure, and its Python exception if it has one.
     `owner` keeps the code loaded. The function does not write to its first `reads` arguments.
     """
 
@@ -457,11 +458,11 @@ class NativeFunc(Displayed):
 
 
 class PackedFunc(NativeFunc):
-    """A compiled function with any arguments, behind the classic convention: a ``TVMBackendPackedCFunc``.
+    """A compiled function with any arguments, in the classic packed convention: a ``TVMBackendPackedCFunc``.
 
     Arguments are integers, floats, strings, bytes, None, devices and arrays: numpy's, which must be writable, and those
     of any DLPack library, which are passed in place. A result is an integer, a float, a string, None, or the address of
-    an opaque object as an integer. Threads may call at once, if the function itself allows it.
+    an opaque object as an integer. Threads may call it concurrently if the function itself is thread-safe.
     """
 
     _new_frame = CallFrame
@@ -477,9 +478,9 @@ class PackedFunc(NativeFunc):
 
 
 class FfiFunc(NativeFunc):
-    """A function as `PackedFunc`, but behind the convention of tvm-ffi: a ``TVMFFISafeCallType``.
+    """A function as `PackedFunc`, but in the convention of tvm-ffi: a ``TVMFFISafeCallType``.
 
-    Tensors that it returns become arrays, arrays of objects lists. The package of tvm-ffi is needed only if the
+    Returned tensors become arrays, and arrays of objects become lists. The package of tvm-ffi is needed only if the
     function itself calls it.
     """
 
@@ -496,6 +497,6 @@ class FfiFunc(NativeFunc):
         kind, message = (text.value().decode(errors="replace") for text in error)
         release(handle.value)
         if kind in _OF_ARGUMENTS:
-            # ours name the function themselves
+            # errors of our libraries already name the function
             return InputError(message, place=None if self.name in message else self.name)
         return RunError(f"{kind}: {message}", place=self.name)

@@ -1,1 +1,1 @@
-"""Shared libraries as modules, and the import trees in them."""
+"""Shared libraries as modules, and the module trees in them."""

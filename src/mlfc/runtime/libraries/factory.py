@@ -1,4 +1,4 @@
-"""Factories, a model's code, graph and parameters, from which executors are made; and sets of several models.
+"""Factories (a model's code, graph and parameters), which create executors, and sets of several models.
 
 The stored form of factories is TVM's:
 
@@ -10,8 +10,8 @@ The stored form of factories is TVM's:
 | their values | the binary form of a tensor each |
 | key of its executors | string |
 
-Facts without a place in TVM's form, such as the model's own name and the names and scales of outputs, are in the code
-that the factory imports: no reader of these bytes would skip them here.
+Metadata without a field in TVM's form, such as the model's own name and the names and scales of outputs, is in the code
+that the factory imports: readers of these bytes would not skip it here.
 """
 
 from __future__ import annotations
@@ -44,10 +44,11 @@ if TYPE_CHECKING:
 KIND = "mlfc.ModuleSet"
 AOT, GRAPH = "AotExecutorFactory", "GraphExecutorFactory"
 GRAPH_BEFORE = "GraphRuntimeFactory"
-"""The key of graph factories before TVM 0.8."""
+"""Type key of graph factories before TVM 0.8."""
 DEFAULT_KEY = "default"
-"""What programs call: ``lib["default"](device)``. TVM's factories know their executors by one name alone, so a library
-of one model has this one, whatever the model's own name."""
+"""Function that programs call: ``lib["default"](device)``. TVM's factories find executors by a single name, so a
+library with one model uses this one, regardless of the model's own name.
+"""
 
 _WORD = 8
 _MAX_JSON = 64 << 20
@@ -56,25 +57,26 @@ _SHOWN = 60
 
 
 class FactoryModule(Module, HasModel):
-    """A loaded model; unpacks as ``(graph_json, lib, params)``, and runs like the result of `mlfc.load`.
+    """A loaded model, which unpacks as ``(graph_json, lib, params)`` and runs like the result of `mlfc.load`.
 
-    Its functions are the module's name and ``default``: called with a device they return a new executor with the
-    parameters set; and TVM's ``get_graph_json``, ``get_graph_params``, ``remove_params`` and ``list_module_names``.
+    Its functions are the module's name and ``default``, which take devices and return a new executor with the
+    parameters set, and TVM's ``get_graph_json``, ``get_graph_params``, ``remove_params`` and ``list_module_names``.
 
     Parameters
     ----------
     name : str
-        Of the module.
+        The module's name.
     lib : Module, optional
-        Its code; a factory that is being loaded imports it later.
+        Its code; during loading it is imported later.
     make : callable, optional
-        Takes devices, none for the graph's own, and returns a model ready to run; by default as the code describes it.
+        Takes devices, none for the graph's own, and returns a model ready to run; the default creates it from the
+        code's description.
     graph_json : str
         Empty for a model compiled ahead of time.
     params : mapping of str to ndarray
-        What a graph executor loads.
+        Parameters that a graph executor loads.
     key : str, optional
-        The name of the function that makes executors in TVM's factories; default `name`.
+        The name of the function that creates executors in TVM's factories; default `name`.
     """
 
     is_binary_serializable = True
@@ -97,15 +99,15 @@ class FactoryModule(Module, HasModel):
         self.graph_json = graph_json
         self.params = dict(params or {})
         self._make = make or self._made_of_imports
-        # what was loaded is stored as it was: others arrange parameters in other ways
+        # a loaded factory is stored unchanged: other writers order parameters differently
         self._body: Data | None = None
         if lib is not None:
-            # where TVM's runtime looks for the tables of code compiled ahead of time
+            # TVM's runtime looks here for the tables of code compiled ahead of time
             self.import_module(lib if graph_json else MetadataModule(lib))
 
     @classmethod
     def from_body(cls, data: bytes | memoryview, type_key: str) -> FactoryModule:
-        """Return the factory that was stored as `data`, without its code; raise ArchiveError if that is damaged."""
+        """Return the factory that was stored as `data`, without its code; raise ArchiveError if it is damaged."""
         place = f"module of the kind '{type_key}'"
         take = Cursor(data, 0, place)
         text = ""
@@ -125,7 +127,7 @@ class FactoryModule(Module, HasModel):
 
     @property
     def name(self) -> str:
-        """The module's name: from the code if the factory was stored under the common name."""
+        """Name of the module, from the code if the factory was stored as ``default``."""
         if self._name == DEFAULT_KEY and self._body is not None:
             described = {name for module in self.walk() if module is not self for name in module.description()}
             return described.pop() if len(described) == 1 else self._name
@@ -143,7 +145,7 @@ class FactoryModule(Module, HasModel):
             raise ArchiveError(
                 "the factory has no code: it imports no module",
                 place=self.name,
-                next_step="Give it code with factory.import_module(lib)",
+                next_step="Import its code: factory.import_module(lib)",
             )
         return found
 
@@ -162,7 +164,7 @@ class FactoryModule(Module, HasModel):
         }.get(name)
 
     def without_params(self) -> FactoryModule:
-        """Return a factory of the same graph and code without parameters, which its executors must be given."""
+        """Return a factory of the same graph and code without parameters; callers must set them in each executor."""
         factory = FactoryModule(self.name, None, graph_json=self.graph_json, key=self.key)
         factory.type_key = self.type_key
         for module in self.imported_modules:
@@ -172,9 +174,9 @@ class FactoryModule(Module, HasModel):
     def create(self, *devices: Device) -> Any:
         """Return a new executor: a `GraphExecutor` or an `AotExecutor`.
 
-        The devices are those that the model was compiled for: the CPU, which may be left out, and one of each other
-        kind in the graph. Raises InputError for anything but devices, RunError for others, DeviceError if one is
-        missing.
+        The devices are those that the model was compiled for: the CPU, which may be omitted, and one of each other kind
+        in the graph. Raises InputError for anything but devices, RunError for other devices, DeviceError if one does
+        not exist.
         """
         model = self.model_on(devices)
         return model.executor if isinstance(model, GraphModule) else AotExecutor(model)
@@ -185,7 +187,7 @@ class FactoryModule(Module, HasModel):
         return self._make(())
 
     def model_on(self, devices: Sequence[Device]) -> Runnable:
-        """Return a new model that runs on these devices; raise as `create` does."""
+        """Return a new model that runs on these devices; raises the errors of `create`."""
         if not self.graph_json:
             for device in map(require_device, devices):
                 if device.type_code != cpu().type_code:
@@ -196,7 +198,7 @@ class FactoryModule(Module, HasModel):
         return self._make(devices)
 
     def _made_of_imports(self, devices: Sequence[Device]) -> Runnable:
-        """Return the model of the code as the code describes it."""
+        """Return the model that the code's description defines."""
         if self.graph_json:
             described = (module.description().get(self.name) for module in self.lib.walk())
             details = next((item for item in described if item is not None), None)
@@ -219,8 +221,8 @@ class FactoryModule(Module, HasModel):
 def _encoded(key: str, graph_json: str | None, params: Mapping[str, Array]) -> Joined:
     """Return the stored form; parameters are read from their arrays.
 
-    Parameters are sorted by falling element sizes, and blanks after the JSON bring the first one to a multiple of eight
-    bytes in a blob. So all of them can be used in place when the library is mapped.
+    Parameters are sorted by descending element size, and blanks after the JSON align the first one to eight bytes in a
+    blob. All of them can therefore be used in place when the library is mapped.
     """
     params = dict(sorted(params.items(), key=lambda item: -item[1].itemsize))
     names = encode_u64(len(params)) + encode_strings(list(params))
@@ -228,7 +230,7 @@ def _encoded(key: str, graph_json: str | None, params: Mapping[str, Array]) -> J
     head = b""
     if graph_json is not None:
         text = graph_json.encode()
-        # of everything before the body, only the key of the root is not a multiple of eight
+        # before the body, only the root's key has a size that is not a multiple of eight
         head = encode_string(text + b" " * (-(len(GRAPH) + len(text) + len(names)) % _WORD))
     return Joined((head, names, *arrays, encode_string(key)))
 
@@ -243,7 +245,7 @@ def _names(take: Cursor) -> list[str]:
 
 
 def _extent(data: memoryview, type_key: str) -> int:
-    """Return the bytes of a stored form that starts here."""
+    """Return the size in bytes of the stored form that starts here."""
     take = Cursor(data, 0, "its body")
     if type_key != AOT:
         take.string("the graph JSON")
@@ -258,7 +260,7 @@ for _kind in (GRAPH, GRAPH_BEFORE, AOT):
 
 
 class ModuleSet(Module, HasModel):
-    """Several models with different names that share code; its functions, the models' names, make executors."""
+    """Several named models that share code; the function with a model's name creates its executor."""
 
     type_key = KIND
     is_binary_serializable = True
@@ -270,7 +272,7 @@ class ModuleSet(Module, HasModel):
             self.import_module(factory)
 
     def save_to_bytes(self) -> bytes:
-        """Return no bytes."""
+        """Return an empty stored form."""
         return b""
 
     @property
@@ -280,16 +282,16 @@ class ModuleSet(Module, HasModel):
         return {module.name: module for module in self.imported_modules if isinstance(module, kinds)}
 
     def pick(self, name: str | None, place: str = KIND) -> FactoryModule | VmModule:
-        """Return a model by its name; raise OptionError if there is none, or several and none is named."""
+        """Return a model by its name; raise OptionError if it is unknown, or no name is given for several models."""
         return self.modules[pick_module(self.modules, name, place)]
 
     @property
     def model(self) -> Runnable:
-        """The model; raise OptionError where there are several."""
+        """The only model; raises OptionError if there are several."""
         return self.pick(None).model
 
     def find_function(self, name: str) -> Function | None:
-        """Return what makes executors of a model; ``default`` is the only one, and fails if there are several."""
+        """Return the function that creates executors of a model; ``default`` fails if there are several models."""
         factory = self.modules.get(name)
         if factory is None and name == DEFAULT_KEY:
             return lambda *devices: self.pick(None).create(*devices)

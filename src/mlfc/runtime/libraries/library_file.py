@@ -1,4 +1,4 @@
-"""Files of shared libraries, untrusted, before they are loaded: faults are found before any of their code has run."""
+"""Checks of untrusted shared library files, which find faults before any of their code runs."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from mlfc.support.module_info import ModuleInterface
 from mlfc.support.plain_file import open_plain
 
 ABI_VERSION = 1
-"""What libraries of mlfc say in ``mlfc_abi_version``: MLFC_ABI_VERSION of the runtime in them."""
+"""Supported value of ``mlfc_abi_version`` in libraries of mlfc: MLFC_ABI_VERSION of the runtime in them."""
 VERSION_SYMBOL = "mlfc_abi_version"
 
 _ELSEWHERE = "Load it on such a machine, or load one of this model that was exported for this machine"
 _DAMAGED = "Copy it again, or export it again"
 DESCRIPTION_SYMBOL = "mlfc_description"
-"""JSON of what mlfc knows of the models in a library, which their code alone does not say."""
+"""Symbol of the JSON metadata of the models in a library."""
 _MOST_BYTES = 1 << 48
 _SHOWN = 60
 _AGAIN = "The library is damaged: export it again"
@@ -36,15 +36,15 @@ _AGAIN = "The library is damaged: export it again"
 
 @dataclass(frozen=True)
 class LibraryFile:
-    """The checked file of a shared library for this machine."""
+    """Checked file of a shared library for this machine."""
 
     place: str  # its name in messages
     image: ElfImage | None  # None for other formats than ELF, of which the system's loader checks more
-    # of its models by mlfc; None for other formats, whose description is read once they are loaded
+    # mlfc's description of its models; None for other formats, whose description is read after loading
     description: Mapping[str, ModuleInterface] | None
 
     def tree(self) -> Callable[[Module], Module] | None:
-        """Load the modules beside the library itself, whose data stays in the file; as `load_tree`, None without any.
+        """Load the modules besides the library itself, whose data stays in the file; see `load_tree`; None without any.
 
         Raises ArchiveError if the tree breaks its format, or contains a module of a kind that nothing here can read.
         """
@@ -52,7 +52,7 @@ class LibraryFile:
             found = self.image.find(symbol) if self.image is not None else None
             if self.image is not None and found is not None:
                 try:
-                    # assembly may leave the size out
+                    # assembly may omit the size
                     view = self.image.rest(found[0], f"its {symbol}")[: found[1] or None]
                 except ValueError as error:
                     raise _unsound(error, self.place) from error
@@ -65,7 +65,7 @@ def open_library_file(path: str | os.PathLike[str], place: str) -> LibraryFile:
     try:
         with open_plain(path) as file:
             head = file.read(HEAD)
-            # to the loader, which maps it too, the file must not become shorter either
+            # the loader maps the file too, so the file must not be truncated anyway
             view = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)) if head else memoryview(b"")
     except (OSError, ValueError) as error:
         raise ArchiveError(f"cannot be read: {getattr(error, 'strerror', None) or error}", place=place) from error
@@ -91,7 +91,7 @@ def open_library_file(path: str | os.PathLike[str], place: str) -> LibraryFile:
 
 
 def check_version(version: int | None, place: str) -> None:
-    """Raise ArchiveError unless the version of a library's interface is the known one, or None."""
+    """Raise ArchiveError unless the interface version of a library is supported, or None."""
     if version not in (None, ABI_VERSION):
         raise ArchiveError(
             f"its {VERSION_SYMBOL} is {version}, and this mlfc loads libraries of version {ABI_VERSION}",
@@ -113,18 +113,18 @@ def _version(image: ElfImage) -> int | None:
 
 
 def _text(image: ElfImage, name: str) -> bytes | None:
-    """Return a text of the library without its terminating NUL; None if there is none of this name."""
+    """Return a text of the library without its terminating NUL; None if it does not exist."""
     found = image.find(name) or image.find(former(name))
     if found is None:
         return None
     text = bytes(image.content(*found, name))
     if b"\0" not in text:
-        raise ValueError(f"its {name} does not end")
+        raise ValueError(f"its {name} is not terminated")
     return text[: text.index(b"\0")]
 
 
 def read_description(text: bytes, place: str) -> Mapping[str, ModuleInterface]:
-    """Return the description of each model by name; raise ArchiveError unless it is what mlfc writes."""
+    """Return the description of each model by name; raise ArchiveError unless mlfc could have written it."""
     place = f"{place}: {DESCRIPTION_SYMBOL}"
     found = parse_json(text, place)
     modules = found.get("modules") if isinstance(found, dict) else None

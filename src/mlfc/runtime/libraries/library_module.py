@@ -1,7 +1,7 @@
-"""Shared libraries of packed functions as modules, and models that TVM's tables in their code describe.
+"""Shared libraries of packed functions as modules, and models described by TVM's metadata tables.
 
-The tables list inputs, outputs, workspaces and constants. The functions that return them have two names:
-``tvmgen_<M>_get_c_metadata`` for TVM's C runtime, and ``get_c_metadata`` for the one in C++, where a library has one
+The tables list inputs, outputs, workspaces and constants. The function that returns them is
+``tvmgen_<M>_get_c_metadata`` for TVM's C runtime, and ``get_c_metadata`` for the C++ runtime, where a library has one
 module.
 """
 
@@ -58,11 +58,11 @@ class _SystemLib(ctypes.Structure):
 
 
 class LibraryModule(Module):
-    """A loaded shared library; loading runs its code, and raises ToolchainError if it fails.
+    """A loaded shared library; loading runs its code and raises ToolchainError on failure.
 
     Functions are found by symbol and, if the library has a function registry as in TVM's C runtime, by their names
-    there: these may be static functions. The code looks for functions in the imports of `environment`, default this
-    module. `description` is that of the models in its file; default the one in its memory.
+    there, which also covers static functions. The code looks up functions in the imports of `environment`, by default
+    this module. `description` describes the models in its file; default: read from memory.
     """
 
     type_key = "library"
@@ -82,7 +82,7 @@ class LibraryModule(Module):
             self.path = names.enter_context(loadable(os.fspath(path)))
             self.library = _opened(self.path)
             if environment is not None and environment.imported_modules and is_taken(self.address(CONTEXT)):
-                # the same code with other imports is in use: its variables hold one context
+                # the same code is in use with other imports, and its variables hold a single context
                 self.path = names.enter_context(loadable(os.fspath(path), again=True))
                 self.library = _opened(self.path)
         self._environment = environment
@@ -92,9 +92,9 @@ class LibraryModule(Module):
             self._check_level(asked)
 
     def _check_level(self, asked: str) -> None:
-        """Raise OptionError if the library has no kernels of the level that the user wants, or the processor lacks it.
+        """Raise OptionError if the library has no kernels of the requested CPU level, or the processor lacks it.
 
-        The library has chosen when it was mapped, which may have been before the variable was set.
+        The library chose its kernels when it was loaded, possibly before the variable was set.
         """
         for name, details in self.description().items():
             address = self.address(level_function(name))
@@ -109,16 +109,16 @@ class LibraryModule(Module):
 
     @property
     def registered_names(self) -> tuple[str, ...]:
-        """The functions of the library's registry, in its order; empty without a registry."""
+        """Functions in the library's registry, in its order; empty without a registry."""
         return tuple(self._registered)
 
     def find_function(self, name: str) -> Function | None:
-        """Return a function: a packed one by its symbol or its name in the registry, else one of tvm-ffi.
+        """Return a function: packed, by its symbol or registry name, otherwise of tvm-ffi.
 
-        The name of a module compiled ahead of time is an alias of the function that runs it.
+        The name of a module compiled ahead of time is an alias for the function that runs it.
         """
         if name == MAIN and (main := self.address(MAIN)) is not None and not may_be_function(main):
-            # a text names the function to call as the library itself
+            # a string names the library's entry function
             name = ctypes.string_at(main).decode(errors="replace") or name
         address = self._code(name) or self._registered.get(name) or self._code(f"mlfc_packed_{name}")
         reads = self._inputs_of(name)
@@ -128,7 +128,7 @@ class LibraryModule(Module):
         return None if address is None else FfiFunc(address, name, last_error=self._last_error, owner=self, reads=reads)
 
     def _inputs_of(self, name: str) -> int:
-        """Return how many first arguments a function only reads, as far as known: the inputs of a model."""
+        """Return the number of leading arguments that a function only reads, if known: the inputs of a model."""
         models = {key: details for key, details in self.description().items() if details.executor == "aot"}
         for model, details in models.items():
             names = (model, f"mlfc_packed_{model}", f"tvmgen_{model}___tvm_main__")
@@ -172,7 +172,7 @@ class LibraryModule(Module):
         return None
 
     def _defines(self, address: int) -> bool:
-        """Tell whether an address is in this library: symbols of its dependencies are found too."""
+        """Return whether an address is in this library; lookup also finds symbols of its dependencies."""
         file, own = defining_file(address), os.fsencode(self.path)
         return file is None or file == own or os.path.realpath(file) == os.path.realpath(own)
 
@@ -194,7 +194,7 @@ class LibraryModule(Module):
         registry = entry().contents.registry.contents
         at = registry.names
         low, high = ctypes.string_at(at, 2)
-        # TVM 0.8 wrote one byte: what would be the high byte of the count is a letter of the first name
+        # TVM 0.8 wrote one byte: the high byte of the count would be a letter of the first name
         has_one_byte = high >= ord("A")
         count = low if has_one_byte else low | high << 8
         at += 1 if has_one_byte else 2
@@ -233,7 +233,7 @@ def _opened(path: str) -> ctypes.CDLL:
 def _mapped(path: str) -> ctypes.CDLL:
     try:
         return ctypes.CDLL(path)
-    except UnicodeDecodeError as error:  # what does not load has names of any bytes, which the system's message repeats
+    except UnicodeDecodeError as error:  # the system's message repeats names in the file, which may contain any bytes
         raise OSError(error.object.decode(errors="replace")) from None
 
 
@@ -245,7 +245,7 @@ _MOST_TENSORS, _MOST_BYTES = 1 << 16, (1 << 31) - 1
 
 
 def _counted(name: str, kind: Any) -> tuple[tuple[str, Any], ...]:
-    """Return the fields of a list: a pointer, and how many there are."""
+    """Return the fields of a list: a pointer and a length."""
     return (name, ctypes.POINTER(kind)), (f"num_{name}", ctypes.c_int64)
 
 
@@ -275,9 +275,9 @@ class _Metadata(ctypes.Structure):
 
 @dataclass(frozen=True)
 class AotTables:
-    """The tables of a module."""
+    """Metadata tables of a module."""
 
-    prefix: str  # of its symbols
+    prefix: str  # in symbol names
     inputs: tuple[TensorInfo, ...]
     outputs: tuple[TensorInfo, ...]
     pools: tuple[int, ...]  # sizes of its workspaces in bytes
@@ -285,7 +285,7 @@ class AotTables:
 
 
 def names_of_models(library: LibraryModule) -> Iterator[str]:
-    """Yield the modules that a library has tables for, as far as its names show."""
+    """Yield the names of modules for which a library has tables, as far as its symbols show."""
     for name in library.registered_names:
         found = _REGISTERED.fullmatch(name)
         if found:
@@ -302,13 +302,13 @@ def tables_of(library: LibraryModule, name: str) -> AotTables | None:
         return _read(own(), library.path)
     common = library.find_function(_OF_ALL)
     found = None if common is None else _read(common(), library.path)
-    # TVM's runtime asks for no name here
+    # TVM's runtime ignores the name here
     return found if found is not None and name in (DEFAULT_KEY, found.prefix.removeprefix(_PREFIX)) else None
 
 
 def _read(address: Any, place: str) -> AotTables:
     if not isinstance(address, int) or address == 0:
-        raise _fault("there are none at the address that the code returns", place)
+        raise _fault("the code returned an invalid address", place)
     metadata = _Metadata.from_address(address)
     if metadata.version != _VERSION:
         raise _fault(f"expected version {_VERSION}, got {metadata.version}", place)
@@ -337,7 +337,7 @@ def _info(entry: Any) -> TensorInfo:
 
 
 def _constants(metadata: _Metadata, place: str) -> Array:
-    """Return the block of bytes in which a module looks for its constants."""
+    """Return the block of bytes with a module's constants."""
     parts: list[tuple[int, bytes]] = []
     for entry in _entries(metadata, "constant_pools", place):
         if not 0 <= entry.byte_offset <= _MOST_BYTES or not 0 <= entry.data_len <= _MOST_BYTES:
@@ -356,11 +356,11 @@ def _fault(cause: str, place: str) -> ArchiveError:
 
 
 class PackedAotModule(AotModule):
-    """A model behind one of TVM's packed AOT interfaces.
+    """A model with one of TVM's packed AOT interfaces.
 
-    TVM's C runtime calls ``tvmgen_<name>_run`` on tensors, inputs first. The one in C++ calls
-    ``tvmgen_<name>___tvm_main__``, and after the outputs passes the constants and the workspaces of its tables. Raises
-    ArchiveError if the library has no such entry, or no tables.
+    TVM's C runtime calls ``tvmgen_<name>_run`` on tensors, inputs first. The C++ runtime calls
+    ``tvmgen_<name>___tvm_main__`` and appends the constants and workspaces of its tables. Raises ArchiveError if the
+    library has no such entry, or no tables.
     """
 
     _reuses_calls = False
@@ -380,7 +380,7 @@ class PackedAotModule(AotModule):
         self._describe(tables.inputs, tables.outputs)
         self._lock = ForkSafeLock()
         self._entry = entry
-        # the function for C brings its pools along
+        # the function for C contains its pools
         self._tables: AotTables | None = tables if entry is main and tables.pools else None
         self._shared = () if self._tables is None else (filled(self._tables.constants.tobytes()),)
 

@@ -1,4 +1,4 @@
-"""Shared libraries and the code linked into this process, and the trees of modules in them."""
+"""Shared libraries, code linked into this process, and the module trees in them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from mlfc.runtime.modules.runnable import HasModel, Runnable
 
 _NEEDED = "Load the libraries that it needs before it: ctypes.CDLL(path, ctypes.RTLD_GLOBAL)"
 _symbols: dict[str, int] = {}
-# what the system's loader calls the program
+# name of the program in the system's loader
 _PROGRAM = ""
 _PLACE = "system library"
 
@@ -36,7 +36,7 @@ class SharedLibrary(LibraryModule, HasModel):
     """A shared library as a module; if mlfc made it, also the model in it.
 
     `module` selects one of several models; `place` names the library in messages, by default `path`. Loading a library
-    runs its code: load only what you trust. Raises ArchiveError if it is for another machine, cut off, of another
+    runs its code: load only what you trust. Raises ArchiveError if it is for another machine, truncated, of another
     version, or does not load.
     """
 
@@ -60,13 +60,13 @@ class SharedLibrary(LibraryModule, HasModel):
             raise ArchiveError(
                 f"this library does not load: {error.__cause__}", place=self.place, next_step=_NEEDED
             ) from error
-        if file.image is not None:  # it was looked at in the file, before any of its code ran
+        if file.image is not None:  # its version was already checked in the file, before any of its code ran
             return
         address = self.address(VERSION_SYMBOL)
         check_version(None if address is None else ctypes.c_int32.from_address(address).value, self.place)
 
     def find_function(self, name: str) -> Function | None:
-        """Return a function; ``default`` makes executors of the model in a library of mlfc's."""
+        """Return a function; ``default`` creates executors of the model in a library of mlfc."""
         found = super().find_function(name)
         if found is None and name == DEFAULT_KEY and _models_in(self):
             name = self._module or DEFAULT_KEY
@@ -77,19 +77,19 @@ class SharedLibrary(LibraryModule, HasModel):
     def model(self) -> Runnable:
         """The model in the library.
 
-        Raises ArchiveError if neither a description by mlfc nor TVM's tables describe the library; OptionError if it
-        has no such module, or several and none is named.
+        Raises ArchiveError if neither a description by mlfc nor TVM's tables describe the library; OptionError if the
+        module is unknown, or no name is given for several.
         """
         return model_of(self, self._module, self.place)
 
 
 def model_of(library: LibraryModule, module: str | None, place: str) -> Runnable:
-    """Return a model compiled ahead of time by a library's description; raise as `SharedLibrary.model`."""
+    """Return a model compiled ahead of time by a library's description; raises the errors of `SharedLibrary.model`."""
     known = _models_in(library)
     if not known:
         raise ArchiveError(
-            f"this library does not describe its models: no {DESCRIPTION_SYMBOL}, as libraries of mlfc have, "
-            "and no get_c_metadata, as those of TVM have",
+            f"this library does not describe its models: it has neither {DESCRIPTION_SYMBOL}, as libraries by mlfc, "
+            "nor get_c_metadata, as those by TVM",
             place=place,
             next_step="Call its functions one by one: mlfc.load_module(path)[name]",
         )
@@ -97,7 +97,7 @@ def model_of(library: LibraryModule, module: str | None, place: str) -> Runnable
     found = library.find_model(name)
     if found is None:
         raise ArchiveError(
-            f"the graph and the parameters of '{name}' are not in the library, which has its operators alone",
+            f"the graph and the parameters of '{name}' are not in the library, which contains only its operators",
             place=place,
             next_step="Export the factory, not its lib: factory.export_library(path)",
         )
@@ -109,7 +109,7 @@ def _models_in(library: LibraryModule) -> Collection[str]:
 
 
 def _root_of(library: LibraryModule, place: str) -> Module:
-    """Return the root of the tree in the memory of a library; the library itself without a tree."""
+    """Return the root of the module tree in the memory of a library; the library itself without a tree."""
     for abi, symbol in SYMBOLS.items():
         address = library.address(symbol)
         if address is not None:
@@ -118,10 +118,11 @@ def _root_of(library: LibraryModule, place: str) -> Module:
 
 
 def open_library(path: str | os.PathLike[str], module: str | None = None, *, place: str | None = None) -> Module:
-    """Return the root of the tree in a shared library: the library itself if it carries none.
+    """Return the root of the module tree in a shared library: the library itself if it has no tree.
 
-    Parameters are those of `SharedLibrary`. Raises ArchiveError as it does, and if the tree breaks its format or has
-    modules that nothing here can read.
+    Parameters are those of `SharedLibrary`. Raises ArchiveError like `SharedLibrary`, and if the tree is malformed or
+    has
+    modules that cannot be read here.
     """
     file = open_library_file(path, place or str(path))
     tree = file.tree()
@@ -135,7 +136,7 @@ def open_library(path: str | os.PathLike[str], module: str | None = None, *, pla
 
 
 def _asked(root: Module, module: str | None, place: str) -> Module:
-    """Return the requested model if a tree has models; raise OptionError if none has the name."""
+    """Return the requested model if a tree has models; raise OptionError for an unknown name."""
     if module is None or not isinstance(root, (ModuleSet, FactoryModule)):
         return root
     if isinstance(root, ModuleSet):
@@ -157,13 +158,13 @@ def _memory(address: int, path: str) -> memoryview:
         nbytes = end - address
     elif path:
         nbytes = Path(path).stat().st_size
-    else:  # the program itself, which needs no protection from itself
+    else:  # the program itself is trusted
         nbytes = ctypes.sizeof(ctypes.c_uint64) + ctypes.c_uint64.from_address(address).value
     return memoryview((ctypes.c_char * nbytes).from_address(address)).cast("B").toreadonly()
 
 
 def register_system_symbol(name: str, address: int) -> None:
-    """Make a function or a variable of this process known to `system_library` that its loader does not find.
+    """Register a function or variable of this process for `system_library` that the system's loader does not find.
 
     An extension module with private symbols registers them when it is imported. The name is the one in the code, prefix
     included, and the address must stay valid as long as the process runs. Raises OptionError if the address is not
@@ -172,7 +173,7 @@ def register_system_symbol(name: str, address: int) -> None:
     if not name or address <= 0 or _symbols.get(name, address) != address:
         raise OptionError(
             f"the symbol '{name}' cannot be registered at {address:#x}",
-            next_step="Give each symbol of the process a name of its own; a prefix keeps those of two models apart",
+            next_step="Use unique symbol names in the process; a prefix separates the symbols of two models",
         )
     _symbols[name] = address
     system_library.cache_clear()
@@ -190,12 +191,12 @@ class SystemLibrary(LibraryModule, HasModel):
             super().__init__(_PROGRAM)
         except ToolchainError as error:
             raise ArchiveError(
-                f"this system does not let a program look into itself: {error.__cause__}", place=self.place
+                f"this system cannot look up symbols in the running program: {error.__cause__}", place=self.place
             ) from error
 
     def address(self, symbol: str) -> int | None:
         """Return the address of a symbol, or None."""
-        # tvm-ffi's mark of functions comes first
+        # tvm-ffi's function prefix comes first
         is_marked = symbol.startswith(FFI_PREFIX) and not symbol.startswith(f"{FFI_PREFIX}_")
         mark = FFI_PREFIX if is_marked else ""
         for name in dict.fromkeys((f"{mark}{self._prefix}{symbol.removeprefix(mark)}", symbol)):
@@ -209,17 +210,17 @@ class SystemLibrary(LibraryModule, HasModel):
 
     @property
     def model(self) -> Runnable:
-        """The model that is linked in; as `SharedLibrary.model`."""
+        """The model that is linked in; see `SharedLibrary.model`."""
         return model_of(self, None, self.place)
 
 
 @cache
 def system_library(prefix: str = "") -> Module:
-    """Return the root of the tree that is linked into this process: the `SystemLibrary` itself without a tree.
+    """Return the root of the module tree linked into this process: the `SystemLibrary` itself without a tree.
 
-    Found are symbols visible to all, of a program linked with ``-rdynamic`` or a library loaded with ``RTLD_GLOBAL``,
-    and those of `register_system_symbol`; `prefix` is what they start with. Raises ArchiveError if the tree breaks its
-    format or has modules that nothing here can read.
+    It finds global symbols, of a program linked with ``-rdynamic`` or a library loaded with ``RTLD_GLOBAL``, and those
+    of `register_system_symbol`; all start with `prefix`. Raises ArchiveError if the tree is malformed or has modules
+    that cannot be read here.
     """
     library = SystemLibrary(prefix)
     return _root_of(library, library.place)

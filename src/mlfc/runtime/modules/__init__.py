@@ -1,1 +1,1 @@
-"""Modules: what they can do, how stored bytes become one, and the kinds that are not host code."""
+"""Modules: their interface, the loaders of their stored bytes, and the kinds that are not host code."""

@@ -1,4 +1,4 @@
-"""Module trees in shared libraries, untrusted: TVM's classic, transitional and tvm-ffi blobs, read as views."""
+"""Reader of untrusted module trees in shared libraries: TVM's classic, transitional and tvm-ffi blobs, as views."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class StoredModule:
 
 @dataclass(frozen=True)
 class StoredTree:
-    """The modules of a blob, the root first, and the numbers of each one's imports, which come after it."""
+    """The modules of a blob, the root first, and the indices of each module's imports, which come after it."""
 
     modules: tuple[StoredModule, ...]
     children: tuple[tuple[int, ...], ...]
@@ -48,13 +48,13 @@ def read_tree(view: bytes | memoryview, library: Module, abi: str, *, place: str
     """Return the root of the tree in a blob, with its imports; `library`, which carries the blob, becomes part of it.
 
     The blob starts at its symbol; modules may keep views of it. `abi` is a key of `SYMBOLS`. Raises ArchiveError if the
-    blob breaks its format, or contains a module of a kind that nothing here can read.
+    blob is malformed, or contains a module of a kind that cannot be read here.
     """
     return load_tree(view, abi, place=place)(library)
 
 
 def load_tree(view: bytes | memoryview, abi: str, *, place: str = "module blob") -> Callable[[Module], Module]:
-    """Make the modules in a blob before its library is loaded; return what links them and it, once, to the root."""
+    """Create the modules in a blob before its library is loaded; return a one-time function that links them to it."""
     tree = parse_tree(view, abi, place=place)
     made = [None if stored.data is None else _loaded(stored, stored.data, place) for stored in tree.modules]
 
@@ -67,7 +67,7 @@ def load_tree(view: bytes | memoryview, abi: str, *, place: str = "module blob")
 
 
 def parse_tree(view: bytes | memoryview, abi: str, *, place: str = "module blob") -> StoredTree:
-    """Return the content of a blob without making modules of it; as `read_tree`."""
+    """Return the content of a blob without creating its modules; see `read_tree`."""
     if abi not in SYMBOLS:
         raise OptionError(unknown("generation of blobs", abi, SYMBOLS))
     data = memoryview(view).cast("B")
@@ -107,10 +107,10 @@ def _classic_tree(take: Cursor, place: str) -> StoredTree:
 def _classic_body(take: Cursor, kind: str, at: int, place: str) -> StoredModule:
     if not is_known(kind):
         raise ArchiveError(
-            f"modules of the kind '{kind[:_SHOWN]}' cannot be read: nothing here knows them, nor where they end",
+            f"modules of the kind '{kind[:_SHOWN]}' cannot be read: the kind has no loader, and its size is unknown",
             place=f"{place}, byte {at}",
-            next_step=f"Import what registers a loader: mlfc.runtime.register_loader('{kind[:_SHOWN]}'). Those that "
-            f"there are: {', '.join(known_kinds())}",
+            next_step=f"Import the code that registers a loader: mlfc.runtime.register_loader('{kind[:_SHOWN]}'). "
+            f"Registered: {', '.join(known_kinds())}",
         )
     extent = extent_of(kind)
     if extent is None:
@@ -146,7 +146,7 @@ def _library(take: Cursor, modules: list[StoredModule], at: int) -> StoredModule
 
 
 def _children(take: Cursor, count: int | None = None) -> tuple[tuple[int, ...], ...]:
-    """Read the row pointers and numbers of the imports of so many modules, or any number, and check both."""
+    """Read and check the row pointers and indices of the imports of `count` modules, or of any number."""
     at = take.offset
     rows = take.numbers("row pointers")
     if count is None and not 2 <= len(rows) <= MAX_MODULES + 1:
@@ -167,14 +167,14 @@ def _children(take: Cursor, count: int | None = None) -> tuple[tuple[int, ...], 
         fault = count, f"the last row pointer is {rows[-1]}, for {len(numbers)} numbers of imports"
     if fault is not None:
         raise take.fault(fault[1], at + _U64_BYTES * (1 + fault[0]))
-    # both are small now, so they are exact as signed numbers
+    # both are now known to be small, so the signed conversion is exact
     bounds = rows.astype(np.int64)
     parents = np.repeat(np.arange(count), np.diff(bounds))
     wrong = (numbers >= count) | (numbers <= parents.astype(np.uint64))
     if wrong.any():
         index = int(np.argmax(wrong))
         raise take.fault(
-            f"module {parents[index]} imports {numbers[index]}: of {count} modules it may import those behind it",
+            f"module {parents[index]} imports {numbers[index]}: of {count} modules it may import only later ones",
             start + _U64_BYTES * index,
         )
     imports = numbers.tolist()
@@ -189,7 +189,7 @@ def _loaded(stored: StoredModule, data: memoryview, place: str) -> Module:
 
 
 def _placed(error: ArchiveError, kind: str, offset: int, place: str) -> ArchiveError:
-    """Return an error of a module's body as one of the blob: a loader knows only the body, not its place."""
+    """Return an error in a module's body with its position in the blob, which the loader of the body does not know."""
     return ArchiveError(
         error.cause,
         place=f"{place}, the module '{kind[:_SHOWN]}' at byte {offset}: {error.place}",

@@ -1,4 +1,4 @@
-"""The common part of modules of device kernels: the table of kernels, how they are called, and the stored form.
+"""Base of modules of device kernels: the kernel table, kernel calls, and the stored form.
 
 Stored form, as in TVM: the format as a string, a map from each kernel's name to its `FunctionInfo`, and the source or
 binary as a string; strings and maps start with their length or count, a u64.
@@ -25,7 +25,7 @@ from mlfc.support.text import Displayed
 
 _TYPE = struct.Struct("<BBH")
 _HANDLE_TYPE = (3, 64, 1)
-# two strings and two lists, each of them its length at least
+# two strings and two lists, each at least a length
 _SMALLEST_KERNEL = 32
 DYNAMIC_SHARED = "tir.use_dyn_shared_memory"
 HANDLE = "handle"
@@ -42,12 +42,12 @@ class FunctionInfo(Displayed):
     Attributes
     ----------
     name : str
-        As stored; often empty, for the table of kernels has the name.
+        As stored; often empty, because the kernel table has the name.
     arg_types : tuple of str
         ``handle`` for memory of the device, ``int32``, ``float32``, ... for numbers.
     launch_param_tags : tuple of str
-        What follows the arguments, an integer each: extents along ``blockIdx.x``, ``threadIdx.y``, ..., in any order
-        and more than once (the last one counts), and, at the end, ``tir.use_dyn_shared_memory`` in bytes.
+        Launch parameters after the arguments, one integer each: extents along ``blockIdx.x``, ``threadIdx.y``, ..., in
+        any order, where the last duplicate wins, and, at the end, ``tir.use_dyn_shared_memory`` in bytes.
     """
 
     name: str
@@ -59,7 +59,7 @@ class FunctionInfo(Displayed):
 class KernelLaunch:
     """One launch of a kernel."""
 
-    arguments: tuple[Any, ...]  # integers for handles, numpy scalars of the right width for numbers
+    arguments: tuple[Any, ...]  # integers for handles, numpy scalars of the parameter's dtype for numbers
     grid: tuple[int, int, int]  # groups along x, y and z
     block: tuple[int, int, int]  # items of a group along x, y and z
     dimensions: int  # how many of x, y and z the kernel uses
@@ -67,14 +67,14 @@ class KernelLaunch:
 
 
 class LoadedKernel(Protocol):
-    """A kernel that a driver has compiled for one device."""
+    """A kernel compiled by a driver for one device."""
 
     def launch(self, launch: KernelLaunch) -> None:
-        """Put a launch into the device's queue."""
+        """Enqueue a launch."""
 
 
 class CallLayout:
-    """The positions of a kernel's arguments and extents in a call; tensors on `device_kind` may replace handles.
+    """Positions of a kernel's arguments and extents in a call; tensors on `device_kind` may replace handles.
 
     Raises InputError for unsupported argument types or launch parameters.
     """
@@ -94,7 +94,7 @@ class CallLayout:
         self._dimensions = 1 + max((slot % 3 for slot in self._slots if slot is not None), default=0)
 
     def launch(self, args: Sequence[Any]) -> KernelLaunch:
-        """Return the launch that a call's arguments request; raise InputError if they do not fit."""
+        """Return the launch that a call's arguments request; raise InputError if they do not match."""
         count = len(self._types)
         if len(args) != count + len(self._slots):
             expected = f"{count} arguments and {len(self._slots)} launch parameters"
@@ -128,12 +128,12 @@ class CallLayout:
             return dtype.type(value)
         if not isinstance(value, int):
             raise self._misfit(index, value, "an integer")
-        # slots of 64 bits are narrowed as C does it
+        # 64-bit slots are narrowed as in C
         narrow = value & ((1 << 8 * dtype.itemsize) - 1)
         return np.array(narrow, f"u{dtype.itemsize}").view(dtype)[()]
 
     def _handle_of(self, value: Any) -> int | None:
-        """Return the handle of an `NDArray`; None if it is not on the device, or starts where no handle can point."""
+        """Return the handle of an `NDArray`; None if it is on another device, or a handle cannot represent it."""
         if getattr(getattr(value, "device", None), "kind", None) != self._device_kind:
             return None
         if value.byte_offset and not value.device.api.has_addresses:
@@ -146,7 +146,7 @@ class CallLayout:
 
 
 class DeviceModule(Module, ABC):
-    """Kernels of one kind of device, by name in storage order; the driver compiles or loads them at their first call.
+    """Kernels of one kind of device, by name in storage order; the driver compiles or loads each at its first call.
 
     `data` is their source or binary in a `format`: ``cl``, ``cu``, ``ptx``, ``cubin``, ...
     The type key is the kind of device.
@@ -167,7 +167,7 @@ class DeviceModule(Module, ABC):
 
     @staticmethod
     def compiled(source: str, form: str, options: Mapping[str, str]) -> tuple[str, bytes]:  # noqa: ARG004 (every kind of device takes these)
-        """Return format and data of kernels, compiled if there is a compiler here; `options` are the target's."""
+        """Return the format and data of kernels, compiled if a compiler is available; `options` are the target's."""
         return form, source.encode()
 
     @abstractmethod
@@ -175,7 +175,7 @@ class DeviceModule(Module, ABC):
         """Return a kernel of the table for device `index`; raise DeviceError if the driver rejects it."""
 
     def get_source(self) -> str:
-        """Return the source, or the text that the driver compiles; empty for a binary."""
+        """Return the text that the driver compiles; empty for a binary."""
         return str(self.data, "utf-8", "replace") if self.format in self.text_formats else ""
 
     def find_function(self, name: str) -> Function | None:
@@ -192,9 +192,9 @@ class DeviceModule(Module, ABC):
         return b"".join((*parts, encode_u64(len(self.data)), self.data))
 
     def launch(self, name: str, args: Sequence[Any]) -> None:
-        """Launch a kernel on the device that this thread has chosen, without waiting for it."""
+        """Launch a kernel on this thread's current device, without waiting for it."""
         key = (name, current_index(self.type_key))
-        # what nobody can call is no reason not to read and store the module
+        # a module with a kernel that cannot be called can still be read and stored
         layout = self._layouts.get(name)
         if layout is None:
             layout = self._layouts.setdefault(name, CallLayout(name, self.functions[name], self.type_key))
@@ -206,7 +206,7 @@ class DeviceModule(Module, ABC):
 
 
 class Kernel:
-    """A kernel as a function: ``kernel(*arguments, *extents)``; it returns before the device is done.
+    """A kernel as a function, ``kernel(*arguments, *extents)``, which returns before the device is done.
 
     Arguments are tensors on the device (`NDArray`), handles of memory from `DeviceApi.allocate`, and numbers.
     """
@@ -216,7 +216,7 @@ class Kernel:
         self._module = module
 
     def __call__(self, *args: Any) -> None:
-        """Launch the kernel; raise InputError if arguments do not fit, DeviceError if the device fails."""
+        """Launch the kernel; raise InputError if arguments do not match, DeviceError if the device fails."""
         self._module.launch(self.name, args)
 
 
@@ -225,7 +225,7 @@ _module_classes: Registry[type[DeviceModule]] = Registry("kind of device with mo
 
 
 def register_device_module(found: _M) -> _M:
-    """Make a class the module of its kind of device, with the loader of its stored form."""
+    """Register a class as the module of its kind of device, with the loader of its stored form."""
     place = f"module of the kind '{found.type_key}'"
 
     def load(data: bytes | memoryview) -> Module:
@@ -245,7 +245,7 @@ def register_device_module(found: _M) -> _M:
 
 
 def device_module_class(kind: str) -> type[DeviceModule]:
-    """Return the class of modules for a kind of device; raise OptionError if there is none."""
+    """Return the class of modules for a kind of device; raise OptionError if it has none."""
     import_driver(kind)
     return _module_classes.get(kind)
 
@@ -270,7 +270,7 @@ def _take_type(take: Cursor) -> str:
     if (code, bits, lanes) == _HANDLE_TYPE:
         return HANDLE
     name = dtypes.from_dlpack(code, bits, lanes)
-    # what is stored again must be the same bytes
+    # storing it again must produce the same bytes
     if name is None or dtypes.to_dlpack(name) != (code, bits, lanes):
         raise take.fault(f"unknown code {code} of a data type", start)
     return name

@@ -1,4 +1,4 @@
-"""The loaders that make modules of stored bytes, by kind, how far these bytes extend, and code without a loader."""
+"""Loaders of stored modules by kind, the extents of stored bodies, and code without a loader."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from mlfc.support.content import Data, to_bytes
 from mlfc.support.former_name import former
 
 SUFFIXES = ("c", "o")
-"""Of the files that are such code."""
+"""Suffixes of the files with such code."""
 Loader: TypeAlias = Callable[["bytes | memoryview"], Module]
 Extent: TypeAlias = Callable[[memoryview], int]
 loaders: Registry[Loader] = Registry("kind of module")
-"""What makes modules of their stored bytes, by type key."""
+"""Loader of each kind of module from its stored bytes, by type key."""
 extents: dict[str, Extent] = {}
-"""How many bytes the body of a module has that starts at the first byte of a view, by type key.
+"""Size in bytes of the stored body that starts at the first byte of a view, by type key.
 
-TVM's classic stream stores bodies without their lengths, so whoever reads it must know these kinds.
+TVM's classic stream stores bodies without their lengths, so its readers must know these kinds.
 """
 _TVM_KINDS = "mlfc.runtime.modules.tvm_kinds"
-# kinds that come with mlfc are imported when a file holds one
+# kinds of mlfc are imported when a file contains one
 _BUILT_IN = {
     "onnxruntime": "mlfc.runtime.modules.onnxruntime_module",
     "mlfc.vm": "mlfc.runtime.executors.vm.vm_module",
@@ -37,10 +37,10 @@ _BUILT_IN = {
 
 
 class ExternalCode(Module):
-    """A file of code as a module of the kind `generator`, built by the module that imports it.
+    """A code file as a module of the kind `generator`, built by the module that imports it.
 
     `data` is C or a relocatable object, by `suffix`. The file's `name`, without the suffix, is unique among all code
-    built together; `files` has it by path.
+    built together; `files` contains it by path.
     """
 
     is_binary_serializable = True
@@ -54,7 +54,7 @@ class ExternalCode(Module):
         self.files: Mapping[str, Data] = {f"external/{name}.{suffix}": data}
 
     def get_source(self) -> str:
-        """Return its text; empty for an object."""
+        """Return the source text; empty for an object."""
         return to_bytes(self._data).decode() if self.format == "c" else ""
 
     def stored(self) -> Data:
@@ -62,7 +62,7 @@ class ExternalCode(Module):
         return self._data
 
     def get_function(self, name: str, query_imports: bool = False) -> Function:
-        """Raise OptionError: the code is part of the module that imports it."""
+        """Raise OptionError: only the module that imports the code can be called."""
         raise OptionError(
             f"'{name}' cannot be looked up in code that is not built by itself",
             place=f"module '{self.type_key}'",
@@ -71,22 +71,22 @@ class ExternalCode(Module):
 
 
 def register_loader(type_key: str, extent: Extent | None = None) -> Callable[[Loader], Loader]:
-    """Return a decorator that makes a function the loader of a kind of module.
+    """Return a decorator that registers a function as the loader of a kind of module.
 
-    The function takes the stored bytes, which nobody has checked, as `bytes` or as a `memoryview` of a file, and
-    returns the module without its imports.
+    The function takes the stored bytes, which are unchecked, as `bytes` or as a `memoryview` of a file, and returns the
+    module without its imports.
 
     Parameters
     ----------
     type_key : str
     extent : callable, optional
-        Takes a view and returns how many bytes the body has that starts there, for a kind whose bytes others write
-        into TVM's classic stream, which has no lengths. Without it mlfc writes a length before the bytes there.
+        Takes a view and returns the size of the body that starts there; required for kinds that TVM writes into its
+        classic stream, which has no lengths. Without it, mlfc writes a length before the body there.
 
     Raises
     ------
     OptionError
-        If the kind has a loader already.
+        If the kind already has a loader.
     """
     _import_kind(type_key)
     if type_key in loaders:
@@ -97,24 +97,24 @@ def register_loader(type_key: str, extent: Extent | None = None) -> Callable[[Lo
 
 
 def is_known(type_key: str) -> bool:
-    """Tell whether the bytes of a kind can be read here."""
+    """Return whether the bytes of a kind can be read here."""
     _import_kind(type_key)
     return type_key in loaders or type_key in extents
 
 
 def extent_of(type_key: str) -> Extent | None:
-    """Return the function for the extent of a kind's bodies; None for a kind stored with its length."""
+    """Return the function that measures a kind's stored bodies; None for a kind stored with its length."""
     _import_kind(type_key)
     return extents.get(type_key)
 
 
 def known_kinds() -> tuple[str, ...]:
-    """Return the kinds with a loader, those not imported yet included."""
+    """Return the kinds with a loader, including those not yet imported."""
     return tuple(sorted({*loaders, *_BUILT_IN, *(driver_files() - {"cpu"})}))
 
 
 def load_from_bytes(type_key: str, data: bytes | memoryview, suffix: str = "bin") -> Module:
-    """Return the module that was stored as `data`; an `OpaqueModule` where no loader knows its kind."""
+    """Return the module that was stored as `data`; an `OpaqueModule` if its kind has no loader."""
     _import_kind(type_key)
     if type_key not in loaders:
         return OpaqueModule(type_key, data, suffix)
@@ -124,7 +124,7 @@ def load_from_bytes(type_key: str, data: bytes | memoryview, suffix: str = "bin"
 def load_part(type_key: str, data: bytes | memoryview, suffix: str, name: str) -> Module:
     """Return the module in a file of an archive or of a compiled model, with this `suffix` and `name`.
 
-    C and objects of kinds without a loader are code, built with what imports it.
+    C and objects of kinds without a loader are code that is built with the importing module.
     """
     _import_kind(type_key)
     if type_key not in loaders and suffix in SUFFIXES:

@@ -1,4 +1,4 @@
-"""Modules: code, or data that some runtime can run, and their imports; and global functions that code finds by name."""
+"""Modules (code, or data that a runtime can execute), their imports, and global functions that code finds by name."""
 
 from __future__ import annotations
 
@@ -17,37 +17,37 @@ if TYPE_CHECKING:
 Function: TypeAlias = Callable[..., Any]
 
 BINARY_SERIALIZABLE, RUNNABLE, DSO_EXPORTABLE = 1, 2, 4
-"""Bits of `Module.property_mask`, in TVM's numbers."""
+"""Bits of `Module.property_mask`, with TVM's values."""
 
 MAIN = "__tvm_main__"
-"""The name under which callers ask a module for its entry."""
+"""Name under which callers look up the entry of a module."""
 F = TypeVar("F", bound=Function)
 SET_DEVICE = "__tvm_set_device"
 _functions: dict[str, Function] = {}
 
 
 class Module(Displayed):
-    """A module of functions. What it can do is asked of its abilities, never of its class.
+    """A module of functions; query its abilities with the attributes ``is_*``, not by its class.
 
-    A kind of one's own overrides `type_key`, `find_function` and, if it can be stored, `save_to_bytes`; and registers
-    a loader with `register_loader`.
+    A new kind overrides `type_key`, `find_function` and, if it can be stored, `save_to_bytes`, and registers a loader
+    with `register_loader`.
 
     Attributes
     ----------
     type_key : str
-        Its kind, in TVM's words where TVM has one: ``c``, ``library``, ``GraphExecutorFactory``, ...
+        Its kind, named as in TVM if TVM has it: ``c``, ``library``, ``GraphExecutorFactory``, ...
     format : str
         The suffix of the file that holds it.
     is_runnable : bool
-        Whether it has functions that can be called in this process.
+        True if its functions can be called in this process.
     is_binary_serializable : bool
-        Whether `save_to_bytes` works.
+        True if `save_to_bytes` is supported.
     is_dso_exportable : bool
-        Whether it is code that a compiler and linker make part of a library.
+        True if it is code that is compiled and linked into a library.
     entry_name : str
-        The function that the module itself is called as.
+        Name of the function that calling the module calls.
     files : mapping of str to Data
-        The sources, headers and objects of a module that becomes part of a library, by relative path.
+        Sources, headers and objects, by relative path, of a module that is linked into a library.
     """
 
     type_key = "module"
@@ -57,14 +57,14 @@ class Module(Displayed):
     is_dso_exportable = False
     entry_name = MAIN
     files: Mapping[str, Data] = MappingProxyType({})
-    # of the root of what `load_module` loaded
+    # of the root of a tree loaded by `load_module`
     origin: LoadedOrigin | None = None
 
     def __init__(self) -> None:
         self._imports: list[Module] = []
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> Any:
-        # one's own kinds may be pickled in other ways
+        # other kinds may be pickled differently
         return super().__reduce_ex__(protocol) if self.origin is None else self.origin.reduced()
 
     def _facts(self) -> Mapping[str, object]:
@@ -72,7 +72,7 @@ class Module(Displayed):
 
     @property
     def property_mask(self) -> int:
-        """What it can do as one number: 1 can be stored, 2 can be run, 4 becomes part of a library."""
+        """The module's abilities as a bit mask: 1 can be stored, 2 can be run, 4 can be linked into a library."""
         return (
             BINARY_SERIALIZABLE * self.is_binary_serializable
             | RUNNABLE * self.is_runnable
@@ -81,7 +81,7 @@ class Module(Displayed):
 
     @property
     def imported_modules(self) -> tuple[Module, ...]:
-        """The modules whose functions this one may call, in order."""
+        """Imported modules, whose functions this one may call, in order."""
         return tuple(self._imports)
 
     def import_module(self, module: Module) -> None:
@@ -90,12 +90,14 @@ class Module(Displayed):
         Raises
         ------
         OptionError
-            If it imports this one already, itself or through others: trees have no cycles.
+            If it imports this one, directly or through other modules: cycles are not allowed.
         InputError
             If it is not a module.
         """
         if not isinstance(module, Module):
-            raise InputError(f"a module is imported, not {module!r}", next_step="Load it first: mlfc.load_module(path)")
+            raise InputError(
+                f"expected a module to import, got {module!r}", next_step="Load it first: mlfc.load_module(path)"
+            )
         if any(member is self for member in module.walk()):
             raise OptionError(
                 f"the module '{module.type_key}' imports this '{self.type_key}' module already",
@@ -104,7 +106,7 @@ class Module(Displayed):
         self._imports.append(module)
 
     def walk(self) -> Iterator[Module]:
-        """Yield this module and all that it imports, depth first, each once."""
+        """Yield this module and all its imports, depth first, each once."""
         seen: set[int] = set()
         stack: list[Module] = [self]
         while stack:
@@ -115,15 +117,15 @@ class Module(Displayed):
                 stack.extend(reversed(module.imported_modules))
 
     def find_function(self, name: str) -> Function | None:  # noqa: ARG002  (kinds override it)
-        """Return a function of this very module, or None."""
+        """Return a function of this module itself, or None."""
         return None
 
     def implements_function(self, name: str, query_imports: bool = False) -> bool:
-        """Tell whether there is such a function, here or, if asked, in the imports."""
+        """Return whether a function exists, here or, with `query_imports`, in the imports."""
         return self._lookup(name, query_imports) is not None
 
     def get_function(self, name: str, query_imports: bool = False) -> Function:
-        """Return a function, with `query_imports` also of imports, depth first; raise OptionError if there is none."""
+        """Return a function, with `query_imports` also of imports, depth first; raise OptionError if it is missing."""
         function = self._lookup(name, query_imports)
         if function is None:
             place = f"module '{self.type_key}'" + (" and its imports" if query_imports else "")
@@ -142,7 +144,7 @@ class Module(Displayed):
 
     @property
     def entry(self) -> Function:
-        """The function that calling the module calls, its own or of an import; raise OptionError without one."""
+        """Function that calling the module calls, its own or of an import; raises OptionError if it is missing."""
         return self.get_function(self.entry_name, query_imports=True)
 
     def __call__(self, *args: Any) -> Any:
@@ -154,33 +156,33 @@ class Module(Displayed):
         return {}
 
     def find_model(self, name: str) -> Runnable | None:  # noqa: ARG002  (libraries override it)
-        """Return the model of this name that was compiled ahead of time into this very module, or None."""
+        """Return the model of this name that was compiled ahead of time into this module itself, or None."""
         return None
 
     def get_source(self) -> str:
-        """Return the module as text; empty for one that has none."""
+        """Return the source text of the module; empty if it has none."""
         return ""
 
     def save_to_bytes(self) -> bytes:
-        """Return what its loader makes it of again; raise OptionError unless `is_binary_serializable`."""
+        """Return the stored form, which its loader reads; raise OptionError unless `is_binary_serializable`."""
         if type(self).stored is not Module.stored:
             return to_bytes(self.stored())
         known = {"be run": self.is_runnable, "be linked into libraries": self.is_dso_exportable}
         abilities = " and ".join(word for word, can in known.items() if can) or "only be imported"
         raise OptionError(
             f"modules of the kind '{self.type_key}' cannot be stored as bytes: this one can {abilities}",
-            next_step="Export the code that they were made of",
+            next_step="Export the code that they were built from",
         )
 
     def stored(self) -> Data:
-        """Return what `save_to_bytes` does, in pieces where it is large; kinds with much data override this one."""
+        """Return the stored form of `save_to_bytes` in pieces; kinds with much data override this method."""
         return self.save_to_bytes()
 
 
 class OpaqueModule(Module):
-    """A module of a kind that nothing here can load, kept so that exporting again loses nothing.
+    """A module of a kind without a loader, kept so that exporting again is lossless.
 
-    `data` is as stored, a view stays one; `suffix` is that of its file, without the dot.
+    `data` is as stored, and a view stays a view; `suffix` is that of its file, without the dot.
     """
 
     is_binary_serializable = True
@@ -196,7 +198,7 @@ class OpaqueModule(Module):
         return self._data
 
     def get_function(self, name: str, query_imports: bool = False) -> Function:
-        """Return a function of an import; else raise OptionError, which names the missing loader."""
+        """Return a function of an import; otherwise raise OptionError with the missing loader."""
         function = self._lookup(name, query_imports)
         if function is None:
             raise OptionError(
@@ -207,7 +209,7 @@ class OpaqueModule(Module):
 
 
 def link_tree(modules: Sequence[Module], children: Sequence[Iterable[int]]) -> None:
-    """Give modules their imports, by number; each must come after its importers, so there is no cycle."""
+    """Set the imports of modules, by index; imports must come after their importers, which rules out cycles."""
     for module, indices in zip(modules, children, strict=True):
         module._imports.extend(modules[index] for index in indices)
 
@@ -229,16 +231,16 @@ def register_global_func(name: str, *, override: bool = False) -> Callable[[F], 
 @overload
 def register_global_func(name: str, function: F, *, override: bool = False) -> F: ...
 def register_global_func(name: str, function: F | None = None, *, override: bool = False) -> F | Callable[[F], F]:
-    """Let compiled code call a function of Python by its name.
+    """Register a Python function that compiled code calls by name.
 
     Parameters
     ----------
     name : str
     function : callable, optional
         Takes numbers, strings, bytes, None and arrays, which are views of memory that lives as long as the call;
-        returns a number, a string or None. Without it, what is returned decorates it.
+        returns a number, a string or None. If omitted, the result is a decorator.
     override : bool
-        Take the place of a function that has the name already.
+        Replace an existing function of this name.
 
     Raises
     ------
@@ -254,7 +256,7 @@ def register_global_func(name: str, function: F | None = None, *, override: bool
 
 
 def get_global_func(name: str) -> Function:
-    """Return a global function; raise OptionError if there is none."""
+    """Return a global function; raise OptionError if it does not exist."""
     function = find_global_func(name)
     if function is None:
         raise OptionError(unknown("global function", name, _functions))

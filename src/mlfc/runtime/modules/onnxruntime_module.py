@@ -1,4 +1,4 @@
-"""Modules that ONNX Runtime runs: operators or whole parts of a model that no generated code computes.
+"""Modules that ONNX Runtime runs: operators or subgraphs of a model without generated code.
 
 Stored form of the kind ``onnxruntime``, little-endian and without padding, as TVM stores modules of JSON runtimes:
 
@@ -34,10 +34,10 @@ class OnnxRuntimeModule(Module):
     Parameters
     ----------
     model : bytes
-        The ONNX model; ONNX Runtime reads it when it is first run.
+        The ONNX model; ONNX Runtime reads it at the first run.
     symbol : str
-        The function's name. It takes the inputs in the model's order and returns the outputs as a tuple; with arrays
-        for the outputs behind the inputs, as executors call operators, it writes there.
+        The function's name. It takes the inputs in the model's order and returns the outputs as a tuple; if arrays for
+        the outputs follow the inputs, as executors call operators, it writes to them.
     """
 
     type_key = "onnxruntime"
@@ -76,7 +76,7 @@ class OnnxRuntimeModule(Module):
         names = [output.name for output in session.get_outputs()]
         try:
             results = session.run(names, dict(inputs))
-        except Exception as error:  # its errors have no common base but this
+        except Exception as error:  # its errors have no other common base class
             raise RunError(f"ONNX Runtime failed: {error}", place=self.symbol) from error
         return dict(zip(names, results, strict=True))
 
@@ -113,12 +113,12 @@ class OnnxRuntimeModule(Module):
             ) from error
         try:
             return onnxruntime.InferenceSession(self._model, providers=["CPUExecutionProvider"])
-        except Exception as error:  # its errors have no common base but this
-            raise ModelError(f"ONNX Runtime does not take the model: {error}", place=self.symbol) from error
+        except Exception as error:  # its errors have no other common base class
+            raise ModelError(f"ONNX Runtime rejects the model: {error}", place=self.symbol) from error
 
 
 def _shaped(array: Any, shape: Sequence[Any]) -> Any:
-    """Return an array in the shape that a model states: executors have what it is a view of."""
+    """Return an array in the shape declared by the model: executors may pass it in another shape."""
     fixed = all(isinstance(extent, int) for extent in shape)
     fits = fixed and isinstance(array, np.ndarray) and array.size == math.prod(shape)
     return array.reshape(tuple(shape)) if fits else array

@@ -1,4 +1,4 @@
-"""Interface of a loaded model for all executors: it runs, and is pickled and copied by its origin."""
+"""Interface of loaded models for all executors: running, and pickling and copying by origin."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ def require_success(status: int) -> None:
 
 
 class Bound(Protocol):
-    """A model on fixed buffers; calling it runs the model and returns 0 on success."""
+    """A model bound to fixed buffers; calling it runs the model and returns 0 on success."""
 
     inputs: dict[str, Array]
     outputs: dict[str, Array]
 
     def __call__(self) -> int:
-        """Run the model on what the inputs hold now."""
+        """Run the model on the current contents of the inputs."""
 
 
 class Computes(Protocol):
-    """Something with inputs and outputs that computes, wherever it runs."""
+    """A model with inputs and outputs that can run, locally or on a device."""
 
     @property
     def inputs(self) -> tuple[TensorInfo, ...]:
@@ -56,21 +56,21 @@ class Runnable(Computes, Protocol):
     """A model in this process."""
 
     def bind(self, inputs: Values, outputs: Values | None = None) -> Bound:
-        """Return a callable that runs on these very buffers."""
+        """Return a callable that runs on these buffers."""
 
     def new_outputs(self) -> dict[str, Array]:
         """Return fresh arrays for the outputs."""
 
     @property
     def state(self) -> ModelState:
-        """What it keeps from one run to the next, by name."""
+        """States of the model by name, which persist between runs."""
 
     def reset_state(self) -> None:
-        """Set all states to what they begin with."""
+        """Reset all states to their initial values."""
 
 
 class HasModel(ABC):
-    """Something that holds a model and runs like it."""
+    """Base class of objects that hold a model and run like it."""
 
     @property
     @abstractmethod
@@ -88,11 +88,11 @@ class HasModel(ABC):
         return self.model.outputs
 
     def run(self, *inputs: Any) -> dict[str, Array]:
-        """Run one inference; as `AotModule.run`."""
+        """Run one inference; see `AotModule.run`."""
         return self.model.run(*inputs)
 
     def bind(self, inputs: Values, outputs: Values | None = None) -> Bound:
-        """Return a callable that runs on these very buffers; as `AotModule.bind`."""
+        """Return a callable that runs on these buffers; see `AotModule.bind`."""
         return self.model.bind(inputs, outputs)
 
     def new_outputs(self) -> dict[str, Array]:
@@ -101,11 +101,11 @@ class HasModel(ABC):
 
     @property
     def state(self) -> ModelState:
-        """What the model keeps from one run to the next, by name; `ModelState` is a mapping."""
+        """States of the model by name, which persist between runs, as the mapping `ModelState`."""
         return self.model.state
 
     def reset_state(self) -> None:
-        """Set all states to what they begin with."""
+        """Reset all states to their initial values."""
         self.model.reset_state()
 
 
@@ -123,7 +123,7 @@ class LoadedOrigin:
 
     @classmethod
     def of(cls, opener: Callable[..., Any], source: Any, *arguments: Any) -> LoadedOrigin | None:
-        """Return the origin of what is loaded from a path or bytes; None for memory that may change."""
+        """Return the origin of a path or bytes; None for memory that may change."""
         if isinstance(source, bytes):
             return cls(opener, source, arguments)
         if not isinstance(source, (str, os.PathLike)):
@@ -132,29 +132,29 @@ class LoadedOrigin:
         return cls(opener, str(path), arguments, file_identity(path))
 
     def opened(self) -> Any:
-        """Load it again."""
+        """Load the object again."""
         self._check()
         return self.opener(self.source, *self.arguments)
 
     def reduced(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-        """Return what loads it elsewhere, by its content."""
+        """Return an origin by content, which other processes can load."""
         self._check()
         data = self.source if isinstance(self.source, bytes) else Path(self.source).read_bytes()
         return self.opener, (data, *self.arguments)
 
     def _check(self) -> None:
-        """Raise InputError if the file is not the one that was loaded."""
+        """Raise InputError if the file has changed since it was loaded."""
         if isinstance(self.source, str) and file_identity(self.source) != self.identity:
             raise InputError(
-                "the file has changed, or is gone, since it was loaded", place=self.source, next_step="Load it again"
+                "the file was changed or removed since it was loaded", place=self.source, next_step="Load it again"
             )
 
 
 class Restorable:
     """A loaded model, which can be pickled and copied if its origin is known.
 
-    Restoring loads the content again, with all checks of loading, and sets the states that the model had. A copy has
-    states of its own.
+    Restoring loads the content again, with all checks of loading, and restores the model's states. A copy has its own
+    states.
     """
 
     origin: LoadedOrigin | None = None
@@ -181,14 +181,14 @@ class Restorable:
 
 
 def kept_by(model: Any) -> dict[str, Any]:
-    """Return what a model has besides its code: its states, and limits that were set."""
+    """Return the state of a model besides its code: its states and limits."""
     kept: dict[str, Any] = {"state": dict(model.state)} if len(model.state) else {}
     limits = getattr(model, "limits", None)
     return {**kept, "limits": limits} if limits is not None else kept
 
 
 def restore(model: Any, kept: Mapping[str, Any]) -> Any:
-    """Give a model what `kept_by` returned; return the model."""
+    """Set the states and limits of `kept_by` in a model; return the model."""
     if "limits" in kept:
         model.set_limits(**kept["limits"])
     if "state" in kept:

@@ -1,4 +1,4 @@
-"""Modules of TVM's that need neither compiler nor driver; those that only its own runtimes run are kept unchanged."""
+"""TVM modules that need neither compiler nor driver; kinds that only TVM's runtimes can run are kept unchanged."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from mlfc.support.stream import Cursor, encode_string, encode_strings, encode_u6
 
 METADATA = "metadata_module"
 _SOURCES = ("c", "cc", "cpp", "cu")
-# a length or count, which is the least that any string or list takes
+# size of a length or count, which is the minimum of any string or list
 _WORD = 8
 _U32 = struct.Struct("<I")
 Reader: TypeAlias = Callable[[Cursor], object]
 
 
 class MetadataModule(Module):
-    """The module between an AOT factory and its code, where TVM's runtime looks for tables; passes its imports on."""
+    """Module between an AOT factory and its code, where TVM's runtime looks for tables; it forwards to its imports."""
 
     type_key = METADATA
     is_binary_serializable = True
@@ -34,7 +34,7 @@ class MetadataModule(Module):
             self.import_module(code)
 
     def save_to_bytes(self) -> bytes:
-        """Return no bytes."""
+        """Return an empty stored form."""
         return b""
 
     def find_function(self, name: str) -> Function | None:
@@ -43,7 +43,7 @@ class MetadataModule(Module):
 
 
 class ConstLoader(Module):
-    """Gives imported code its constants: calls an import's ``__init_<symbol>`` before a function is first used.
+    """Module that sets the constants of imported code: it calls ``__init_<symbol>`` before the first use of a function.
 
     `used` names the constants of each function, by symbol.
     """
@@ -82,7 +82,7 @@ def _imported(importer: Module, name: str) -> Function | None:
 
 
 class SourceModule(Module):
-    """C or C++ that becomes part of a library, with the names of its functions and of variables for `ConstLoader`."""
+    """C or C++ to be linked into a library, with the names of its functions and of variables for `ConstLoader`."""
 
     type_key = "c"
     is_dso_exportable = True
@@ -111,7 +111,7 @@ class SourceModule(Module):
 
 
 class StaticLibrary(Module):
-    """Object code that becomes part of a library, with the names of its functions."""
+    """Object code to be linked into a library, with the names of its functions."""
 
     type_key = "static_library"
     format = "o"
@@ -130,7 +130,7 @@ class StaticLibrary(Module):
 
 
 def _fields(*readers: Reader) -> Callable[[memoryview], int]:
-    """Return the function for the extent of a body of these fields."""
+    """Return a function that measures a stored body of these fields."""
 
     def extent(data: memoryview) -> int:
         take = Cursor(data, 0, "its body")
@@ -142,7 +142,7 @@ def _fields(*readers: Reader) -> Callable[[memoryview], int]:
 
 
 def _list_of(what: str, size: int, *readers: Reader, limit: int | None = None) -> Reader:
-    """Return a reader of a number and so many entries of these fields, each of `size` bytes at least."""
+    """Return a reader of a count and as many entries of these fields, each of at least `size` bytes."""
 
     def read(take: Cursor) -> None:
         for _ in range(take.count(what, size, limit)):
@@ -225,7 +225,7 @@ def _load_constants(data: bytes | memoryview) -> ConstLoader:
 @register_loader("metadata", _CONSTANTS)
 def _load_older_constants(data: bytes | memoryview) -> Module:
     module = _load_constants(data)
-    # what TVM 0.8 called it; it is stored again under the same name
+    # name in TVM 0.8; it is stored again under the same name
     module.type_key = "metadata"
     return module
 

@@ -1,1 +1,1 @@
-"""Arrays of the caller, tensors on devices, and the C structures that describe both."""
+"""Callers' arrays, device tensors, and the C structures that describe both."""

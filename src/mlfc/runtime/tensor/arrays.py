@@ -1,4 +1,4 @@
-"""Callers' values as arrays that generated code can read, and inputs for trying a model out."""
+"""Conversion of callers' values to arrays that generated code can read, and generated inputs for trying a model."""
 
 from __future__ import annotations
 
@@ -15,29 +15,29 @@ from mlfc.support.containers import ContainerInfo
 from mlfc.support.tensor_info import TensorInfo
 
 Values: TypeAlias = "Mapping[str, Any] | Sequence[Any]"
-"""Inputs or outputs, by name or in order."""
+"""Inputs or outputs, as a mapping by name or in order."""
 FILLS = ("random", "zeros", "ones")
-# Wide integers that are not quantized are mostly token numbers and indices, which must stay small.
+# Wide integers that are not quantized are mostly token ids and indices, which must be small.
 _INDEX_END = 8
-_CONTAINED = 3  # open extents of tensors in sequences that are made up
+_CONTAINED = 3  # dynamic dimensions of tensors in generated sequences
 
 
 _READABLE = 0x101
-"""The flags of C-contiguous and aligned arrays in numpy."""
+"""numpy's flags of C-contiguous and aligned arrays."""
 
 
 def aligned(nbytes: int, new: Callable[..., Array] = np.empty, alignment: int = 64) -> Array:
     """Return bytes at a multiple of an alignment, made by numpy's ``empty`` or ``zeros``; raise MemoryError."""
     try:
         memory = new(nbytes + alignment, np.uint8)
-    except ValueError as error:  # more than numpy can count
+    except ValueError as error:  # exceeds numpy's index type
         raise MemoryError from error
     start = -memory.ctypes.data % alignment
     return memory[start : start + nbytes]
 
 
 def address_of(array: Array) -> int:
-    """Return where a contiguous array begins."""
+    """Return the address of a contiguous array."""
     # four times as fast as the array interface; arrays of other dtypes, such as bfloat16, do not export a buffer
     if array.flags.writeable and array.nbytes and array.dtype.isbuiltin == 1:
         buffer: Any = array
@@ -46,7 +46,7 @@ def address_of(array: Array) -> int:
 
 
 def is_readable(value: Any) -> bool:
-    """Tell whether generated code can read a value in place: an array that is contiguous and aligned."""
+    """Return whether generated code can read a value in place, as a contiguous, aligned array."""
     return type(value) is np.ndarray and value.flags.num & _READABLE == _READABLE
 
 
@@ -61,23 +61,23 @@ def only(inputs: tuple[Any, ...]) -> Values:
 
 @dataclass(frozen=True)
 class Expected:
-    """Names, dtypes and static shapes of tensors, prepared for checks at each run."""
+    """Names, dtypes and static shapes of tensors, prepared for the checks of each run."""
 
     tensors: tuple[tuple[str, np.dtype[Any], tuple[int, ...]], ...]
     infos: Sequence[TensorInfo]
 
     @classmethod
     def of(cls, infos: Sequence[TensorInfo]) -> Expected:
-        """Return those of tensors of static shape."""
+        """Return the expectations for tensors of static shape."""
         return cls(tuple((info.name, info.numpy_dtype, tuple(info.shape)) for info in infos), infos)
 
     @property
     def names(self) -> list[str]:
-        """Their names, in order."""
+        """Names of the tensors, in order."""
         return [name for name, _, _ in self.tensors]
 
     def arrays(self, inputs: tuple[Any, ...]) -> list[Array]:
-        """Return inputs, by name or in order, as arrays that code can read; raise the errors of `by_name`."""
+        """Return inputs, by name or in order, as arrays that code can read; raises the errors of `by_name`."""
         given = only(inputs)
         found = self.taken(given)
         if found is None:
@@ -85,7 +85,7 @@ class Expected:
         return found
 
     def taken(self, values: Values) -> list[Array] | None:
-        """Return arrays in order if all of them fit; None leaves conversions and errors to `by_name`."""
+        """Return the arrays in order if all match, otherwise None; `by_name` handles conversions and errors."""
         tensors = self.tensors
         if len(values) != len(tensors):
             return None
@@ -165,14 +165,14 @@ def _as_array(value: Any, info: TensorInfo, kind: str) -> Array:
             place=info.name,
             next_step=f"Give numpy.asarray(..., dtype='{info.dtype}') or an array of any DLPack library",
         )
-    # it knows arrays, as this module does tensors
+    # imported here to avoid an import cycle
     from mlfc.runtime.tensor.ndarray import from_dlpack
 
     try:
         tensor = from_dlpack(value)
     except ExchangeError as error:
         raise InputError(
-            f"the {kind} is not taken: {error.cause}", place=info.name, next_step=error.next_step
+            f"the {kind} cannot be used: {error.cause}", place=info.name, next_step=error.next_step
         ) from error
     if not tensor.is_on_host:
         raise InputError(
@@ -182,13 +182,13 @@ def _as_array(value: Any, info: TensorInfo, kind: str) -> Array:
 
 
 def counts(number: object, many: int) -> bool:
-    """Tell whether `number` is a valid index of `many` items."""
+    """Return whether `number` is a valid index of `many` items."""
     return isinstance(number, (int, np.integer)) and 0 <= int(number) < many
 
 
 def require_readable(array: Array) -> Array:
-    """Return the array itself if generated code can read it in place, else a copy."""
-    if array.flags.c_contiguous and array.flags.aligned:  # what numpy takes a microsecond to find
+    """Return the array itself if generated code can read it in place, otherwise a copy."""
+    if array.flags.c_contiguous and array.flags.aligned:  # fast path: numpy takes a microsecond for this check
         return array
     return np.require(array, requirements=["C_CONTIGUOUS", "ALIGNED"])
 
@@ -209,12 +209,12 @@ def bound(values: Values, infos: Sequence[TensorInfo], kind: str) -> dict[str, A
 def fill(
     infos: Sequence[TensorInfo], kind: str = "random", seed: int = 0, ends: Mapping[str, int] | None = None
 ) -> dict[str, Any]:
-    """Return an array for each of `infos`: ``zeros``, ``ones`` or ``random``, in the tensor's own dtype.
+    """Generate an array for each of `infos`: ``zeros``, ``ones`` or ``random``, in the tensor's own dtype.
 
     A sequence is a list of two tensors, an optional has a value.
 
     Random floats are uniform in [-1, 1), integers of 8 and 16 bits (and quantized ones) cover their whole range, other
-    integers are in [0, 8), or below the number that `ends` has for their tensor. The seed must not be negative.
+    integers are in [0, 8), or in [0, end) with the end for their tensor in `ends`. The seed must not be negative.
     """
     if kind not in FILLS:
         raise OptionError(unknown("fill", kind, FILLS))

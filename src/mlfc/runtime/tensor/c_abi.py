@@ -1,7 +1,7 @@
-"""The classic packed-function ABI as ctypes sees it, and exchange of tensors with other libraries by DLPack.
+"""The classic packed-function ABI in ctypes, and exchange of tensors with other libraries by DLPack.
 
-Exported capsules are numpy's own, made to describe other memory. Their code for freeing it is C, so it survives where
-Python code would not: threads without the GIL, pending exceptions, interpreter shutdown.
+Exported capsules are numpy's own, modified to describe other memory. Their deleter is C code, so it also works where
+Python code would fail: threads without the GIL, pending exceptions, interpreter shutdown.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ DATA_TYPE, DEVICE, TENSOR, STRING, BYTES, NDARRAY = 5, 6, 7, 11, 12, 13
 
 
 class DLDevice(ctypes.Structure):
-    """Where a tensor lives."""
+    """``DLDevice``: the device of a tensor."""
 
     _fields_ = (("type", ctypes.c_int32), ("id", ctypes.c_int32))
 
 
 class DLDataType(ctypes.Structure):
-    """The type of a tensor's elements."""
+    """``DLDataType``: the type of a tensor's elements."""
 
     _fields_ = (("code", ctypes.c_uint8), ("bits", ctypes.c_uint8), ("lanes", ctypes.c_uint16))
 
@@ -68,7 +68,7 @@ def data_type(dtype: np.dtype[Any]) -> DLDataType:
 
 
 def dtype_name(dtype: DLDataType) -> str:
-    """Return the name of a dtype of DLPack; raise InputError if numpy has none."""
+    """Return the name of a dtype of DLPack; raise InputError if numpy lacks it."""
     name = dtypes.from_dlpack(dtype.code, dtype.bits, dtype.lanes)
     if name is None or dtype.lanes != 1:
         raise InputError(f"elements of code {dtype.code}, {dtype.bits} bits and {dtype.lanes} lanes are not known here")
@@ -87,7 +87,7 @@ def tensor_view(tensor: DLTensor) -> Array:
     shape = tuple(tensor.shape[: tensor.ndim])
     steps = tensor.strides[: tensor.ndim] if tensor.strides else None
     if steps is not None and min(steps, default=0) < 0:
-        raise InputError("the tensor runs backwards through its memory", next_step="Pass a copy")
+        raise InputError("the tensor has negative strides", next_step="Pass a copy")
     if tensor.data is None:
         return np.empty(shape, dtype)
     return view_at(tensor.data + tensor.byte_offset, shape, dtype, steps)
@@ -96,7 +96,7 @@ def tensor_view(tensor: DLTensor) -> Array:
 def view_at(
     address: int, shape: tuple[int, ...], dtype: np.dtype[Any], steps: Sequence[int] | None, owner: object = None
 ) -> Array:
-    """Return memory as an array that keeps `owner`; `steps` are strides in elements, None for a compact tensor."""
+    """Return memory as an array that keeps `owner`; `steps` are strides in elements; None for a compact tensor."""
     if 0 in shape:
         return np.empty(shape, dtype)
     low, nbytes, strides = 0, dtype.itemsize * prod(shape), None
@@ -115,19 +115,19 @@ def compact_strides(shape: Sequence[int]) -> tuple[int, ...]:
 
 
 def _int64s(values: Sequence[int]) -> Any:
-    """Return a pointer to numbers, which it keeps."""
+    """Return a pointer to numbers that keeps them alive."""
     return ctypes.cast((ctypes.c_int64 * max(1, len(values)))(*values), ctypes.POINTER(ctypes.c_int64))
 
 
 def with_strides(tensor: DLTensor) -> DLTensor:
-    """Return a copy of a compact tensor whose strides are there."""
+    """Return a copy of a compact tensor with explicit strides."""
     copy = DLTensor.from_buffer_copy(tensor)
     copy.strides = _int64s(compact_strides(tensor.shape[: tensor.ndim]))
     return copy
 
 
 def dl_tensor(data: int, shape: tuple[int, ...], dtype: DLDataType, device: Device) -> DLTensor:
-    """Return a compact tensor at address `data`; it owns its extents, but not the data."""
+    """Return a compact tensor at address `data`; it owns its shape, but not the data."""
     return DLTensor(data, DLDevice(device.type_code, device.index), len(shape), dtype, _int64s(shape), None, 0)
 
 
@@ -143,14 +143,14 @@ def array_tensor(array: Array, device: Device) -> DLTensor:
 
 
 def entry_type(dtype: str) -> DLDataType:
-    """Return DLPack's form of a checked dtype in the spelling of graphs: ``int8``, ``bool``, ``float32x4``."""
+    """Return DLPack's form of a checked dtype as written in graphs: ``int8``, ``bool``, ``float32x4``."""
     return DLDataType(*dtypes.to_dlpack(dtype))
 
 
 _NAME, _USED = b"dltensor", b"used_dltensor"
 _VERSIONED_NAME, _VERSIONED_USED = b"dltensor_versioned", b"used_dltensor_versioned"
 _READ_ONLY = 1
-_PADDED = 4  # elements of less than 8 bits have a byte each; without it they are packed
+_PADDED = 4  # elements of less than 8 bits take a byte each; without this flag they are packed
 _VERSION = (1, 1)
 _MAX_DIMENSIONS = 32
 
@@ -196,7 +196,7 @@ class Described:
 
 
 class _ForeignTensorOwner:
-    """Releases a foreign tensor when nothing refers to it any more."""
+    """Owner of a foreign tensor, released with the last reference."""
 
     def __init__(self, address: int, deleter: int | None) -> None:
         self._address = address
@@ -208,12 +208,12 @@ class _ForeignTensorOwner:
 
 
 def to_capsule(described: Described, *, versioned: bool) -> Any:
-    """Return a capsule of memory for `from_dlpack` of any library; `versioned` if that knows DLPack 1.
+    """Return a capsule of memory for `from_dlpack` of any library; `versioned` if the consumer supports DLPack 1.
 
     Raises ExchangeError for read-only memory that the capsule could not mark as such.
     """
     shape = described.shape
-    # numpy's capsule owns an array, the array this object, and this object the memory that is meant
+    # numpy's capsule owns an array, the array owns this object, and this object owns the actual memory
     carrier = (ctypes.c_char * 16)()
     carrier.owner = described.owner  # type: ignore[attr-defined]  # ctypes arrays take attributes
     array: np.ndarray[Any, Any] = np.ndarray(shape, np.uint8, memoryview(carrier), 0, [0] * len(shape))
@@ -222,17 +222,17 @@ def to_capsule(described: Described, *, versioned: bool) -> Any:
         try:
             capsule = array.__dlpack__(max_version=_VERSION)  # type: ignore[call-arg,unused-ignore]  # numpy 2.1
         except TypeError:
-            # an older numpy; takers of the newer form take the older one too
+            # an older numpy; consumers of the newer form also accept the older one
             versioned = False
     if described.read_only and not versioned:
         raise ExchangeError(
-            "this memory is only to be read, which the older form of DLPack cannot say",
-            next_step="Hand over a copy, or let numpy (2.1 or newer) and the taker use DLPack 1",
+            "this memory is read-only, which DLPack before version 1 cannot express",
+            next_step="Export a copy, or use numpy 2.1 or newer and a consumer with DLPack 1",
         )
     is_padded = _is_below_a_byte(described.dtype)
     if is_padded and not versioned:
         raise ExchangeError(
-            f"elements of {described.dtype.bits} bits lie in a byte each, which the older form of DLPack cannot say",
+            f"elements of {described.dtype.bits} bits take a byte each, which DLPack before version 1 cannot express",
             next_step="View the array as uint8",
         )
     if capsule is None:
@@ -254,13 +254,13 @@ def to_capsule(described: Described, *, versioned: bool) -> Any:
 def from_capsule(value: Any) -> Described:
     """Return the memory of an object with ``__dlpack__``, valid while the result's `owner` lives.
 
-    Raises ExchangeError if its library does not export it, or not in a known form.
+    Raises ExchangeError if its library does not export it, or in an unknown form.
     """
     try:
         capsule = _asked(value)
-    except Exception as error:  # other libraries raise whatever they like
+    except Exception as error:  # other libraries may raise any exception
         raise ExchangeError(
-            f"the array cannot be taken through DLPack: {error}",
+            f"the array cannot be imported through DLPack: {error}",
             next_step="Detach it from any gradient, or pass a copy of it",
         ) from error
     if _is_valid(capsule, _VERSIONED_NAME):
@@ -280,9 +280,11 @@ def from_capsule(value: Any) -> Described:
     tensor = managed.tensor
     ndim = tensor.ndim
     if not 0 <= ndim <= _MAX_DIMENSIONS:
-        raise ExchangeError(f"an array of {ndim} dimensions cannot be taken")
+        raise ExchangeError(f"an array of {ndim} dimensions cannot be imported")
     if _is_below_a_byte(tensor.dtype) and not is_padded:
-        raise ExchangeError(f"elements of {tensor.dtype.bits} bits are packed", next_step="Give each a byte of its own")
+        raise ExchangeError(
+            f"elements of {tensor.dtype.bits} bits are packed", next_step="Store each element in its own byte"
+        )
     strides = tuple(tensor.strides[:ndim]) if tensor.strides else None
     return Described(
         tensor.data or 0,
@@ -297,12 +299,12 @@ def from_capsule(value: Any) -> Described:
 
 
 def _is_below_a_byte(dtype: DLDataType) -> bool:
-    return bool(1 < dtype.bits < 8)  # of one bit is TVM's bool, a byte
+    return bool(1 < dtype.bits < 8)  # a 1-bit integer is TVM's bool, a byte
 
 
 def _asked(value: Any) -> Any:
     try:
         return value.__dlpack__(max_version=_VERSION)
     except TypeError:
-        # a library of before DLPack 1
+        # a library older than DLPack 1
         return value.__dlpack__()

@@ -1,4 +1,4 @@
-"""Tensors on devices, exchanged with other libraries in place."""
+"""Tensors on devices, shared with other libraries without copies."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _DLPACK_BOOL = c_abi.DLDataType(6, 8, 1)
 
 
 class NDArray(Displayed):
-    """A tensor on a device; made by `array`, `empty` and `from_dlpack`.
+    """A tensor on a device, created by `array`, `empty` and `from_dlpack`.
 
     Attributes
     ----------
@@ -34,9 +34,9 @@ class NDArray(Displayed):
         As TVM writes it: ``float32``, ``int8``, ``bool``, ``bfloat16``.
     device : Device
     handle : int
-        What a DLTensor's ``data`` holds for its memory: on the host an address.
+        Value of a DLTensor's ``data`` for its memory: on the host an address.
     byte_offset : int
-        Where in that memory it starts.
+        Offset of its first element in that memory.
     """
 
     def __init__(self, described: Described, device: Device, dtype: str) -> None:
@@ -65,7 +65,7 @@ class NDArray(Displayed):
         byte_offset: int = 0,
         read_only: bool = False,
     ) -> NDArray:
-        """Return a tensor in memory that `owner` keeps, without strides a compact one."""
+        """Return a tensor in memory that `owner` keeps alive; without strides it is compact."""
         code, element = c_abi.DLDevice(device.type_code, device.index), _dl_type(dtype)
         return cls(Described(handle, code, shape, element, strides, byte_offset, read_only, owner), device, dtype)
 
@@ -76,21 +76,21 @@ class NDArray(Displayed):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the elements."""
+        """Size of the elements in bytes."""
         return prod(self.shape) * dtypes.nbytes(self.dtype)
 
     @property
     def is_on_host(self) -> bool:
-        """Whether it is in memory of this process that host code can read."""
+        """True if it is in memory of this process that host code can read."""
         return self._host is not None
 
     @property
     def is_read_only(self) -> bool:
-        """Whether it must not be written to."""
+        """True if the tensor is read-only."""
         return self._described.read_only
 
     def numpy(self) -> Array:
-        """Return it as an array: on the host the same memory, of another device a copy."""
+        """Return the tensor as an array: the same memory on the host, a copy from other devices."""
         if self._host is not None:
             return self._host
         out = np.empty(self.shape, dtypes.to_numpy(self.dtype))
@@ -103,7 +103,7 @@ class NDArray(Displayed):
         Raises
         ------
         InputError
-            If it does not fit, or this one is read-only.
+            If it does not match, or this tensor is read-only.
         """
         given = source if isinstance(source, NDArray) else from_dlpack(np.asarray(source))
         return given.copyto(self)
@@ -114,7 +114,7 @@ class NDArray(Displayed):
         Raises
         ------
         InputError
-            If it does not fit, or the target is read-only.
+            If it does not match, or the target is read-only.
         DeviceError
             If a device fails.
         """
@@ -126,20 +126,20 @@ class NDArray(Displayed):
                 place="copyto",
             )
         if target.is_read_only:
-            raise InputError("the target is only to be read", place="copyto", next_step="Copy to another one")
+            raise InputError("the target is read-only", place="copyto", next_step="Copy to a writable tensor")
         here, there = (each if each._host is None else each._host for each in (self, target))
         move(here, there, self.nbytes)
         return target
 
     def save_to_bytes(self) -> bytes:
-        """Return TVM's binary form of it, for `NDArray.load_from_bytes` and others' readers."""
+        """Return the tensor in TVM's binary form, for `NDArray.load_from_bytes` and readers of TVM."""
         return encode_ndarray(self.numpy())
 
     @staticmethod
     def load_from_bytes(data: bytes | memoryview, device: Device | None = None) -> NDArray:
         """Return the tensor in TVM's binary form, on the host a view of `data` if alignment allows.
 
-        Raises ArchiveError with the byte at which the form is broken.
+        Raises ArchiveError with the offset of the first malformed byte.
         """
         loaded, _ = decode_ndarray(data)
         made = from_dlpack(loaded)
@@ -156,26 +156,26 @@ class NDArray(Displayed):
         dl_device: tuple[int, int] | None = None,
         copy: bool | None = None,
     ) -> Any:
-        """Return a capsule of this very memory, or of a copy where `dl_device` or `copy` asks for one.
+        """Return a capsule of this memory, or of a copy if `dl_device` or `copy` requires one.
 
         Parameters
         ----------
         stream : int, optional
-            The taker's queue on the device; all work is done when this returns, but with -1, for no waiting.
+            The consumer's queue on the device; all work is done when this returns, except with -1, which does not wait.
         max_version : tuple of int, optional
-            The newest DLPack that the taker knows.
+            The newest DLPack version that the consumer supports.
         dl_device : tuple of int, optional
-            Where it is wanted: here, or on the host.
+            Requested device: the tensor's own, or the host.
         copy : bool, optional
-            True for a copy, False for none.
+            True to force a copy, False to forbid it.
 
         Raises
         ------
         ExchangeError
-            If it cannot be handed over in this way.
+            If it cannot be exported in this way.
         """
         if self._host is not None and stream is not None:
-            raise ExchangeError("tensors on the host know no streams", next_step="Pass stream=None")
+            raise ExchangeError("tensors on the host do not support streams", next_step="Pass stream=None")
         wanted = self.device if dl_device is None else _device(*map(int, dl_device))
         source = self
         if wanted != self.device:
@@ -209,20 +209,20 @@ def empty(shape: tuple[int, ...] | list[int], dtype: str = "float32", device: De
     shape : tuple of int
     dtype : str
     device : Device, optional
-        Default the host.
+        Default: the host.
 
     Raises
     ------
     InputError
         For an invalid shape or dtype.
     DeviceError
-        If the device is not there, or has no room.
+        If the device does not exist, or is out of memory.
     """
     place = cpu() if device is None else require_device(device)
     try:
         extents = tuple(index(extent) for extent in shape)
     except TypeError:
-        raise InputError(f"a shape is a tuple of whole numbers, not {shape!r}") from None
+        raise InputError(f"expected a shape as a tuple of integers, got {shape!r}") from None
     if any(extent < 0 for extent in extents):
         raise InputError(f"invalid tensor shape {list(extents)}")
     try:
@@ -239,11 +239,11 @@ def array(values: Any, device: Device | None = None, dtype: str | None = None) -
     Parameters
     ----------
     values : array_like
-        Of numpy, of any DLPack library, or lists of numbers.
+        Array of numpy or any DLPack library, or lists of numbers.
     device : Device, optional
-        Default the host.
+        Default: the host.
     dtype : str, optional
-        Default the values' own.
+        Default: the dtype of the values.
     """
     place = cpu() if device is None else require_device(device)
     foreign = hasattr(values, "__dlpack__") and not isinstance(values, (np.ndarray, np.generic))
@@ -260,12 +260,12 @@ def from_dlpack(value: Any) -> NDArray:
     Parameters
     ----------
     value : ndarray or object with ``__dlpack__``
-        It stays alive as long as the result, and all arrays made of that.
+        Kept alive by the result and all arrays created from it.
 
     Raises
     ------
     ExchangeError
-        If its library does not hand it over, or in a form that is not known here.
+        If its library does not export it, or in an unknown form.
     """
     if isinstance(value, NDArray):
         return value

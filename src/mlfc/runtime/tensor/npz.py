@@ -1,4 +1,4 @@
-"""Tensors in ``.npz`` files: read without trusting them, written identically every time."""
+"""Tensors in ``.npz`` files: untrusted on reading, deterministic on writing."""
 
 from __future__ import annotations
 
@@ -23,26 +23,26 @@ from mlfc.support.plain_file import open_plain
 from mlfc.support.tensor_info import TensorInfo
 
 _MAX_MEMBERS = 10_000
-# bytes of the sets of one input that a file may have
+# limit of bytes of all sets of one input in a file
 _MAX_BATCH = 1 << 31
-# what compressed sets may become: this, or so many times their bytes in the file
+# limits of decompressed sets: this size, or this multiple of their bytes in the file
 _ALWAYS_EXPANDED = 64 << 20
 _MAX_EXPANSION = 100
 _LENGTHS = {(1, 0): struct.Struct("<H"), (2, 0): struct.Struct("<I")}
 _LONGEST_HEADER = 4096
-# NotImplementedError and RuntimeError are what zipfile raises for compressions it lacks and for passwords
+# zipfile raises NotImplementedError for unsupported compression and RuntimeError for encrypted files
 _BROKEN = (zipfile.BadZipFile, zlib.error, EOFError, ValueError, TypeError, KeyError, RuntimeError, OSError)
 
 
 def read_npz(path: str | os.PathLike[str], infos: Sequence[TensorInfo]) -> dict[str, Any]:
     """Read the inputs of a model.
 
-    A sequence ``s`` is the arrays ``s.0``, ``s.1``, ...; none for an empty one. An optional that has no value is not
-    there; an optional sequence without a value is not there, either, so an empty one cannot be written.
+    A sequence ``s`` is stored as the arrays ``s.0``, ``s.1``, ...; an empty one has no arrays. An optional without a
+    value is omitted. An optional sequence without a value is omitted too, so an empty one cannot be stored.
 
-    Keys are the tensors' names; ``arr_0``, ``arr_1``, ... (what ``numpy.savez`` writes for unnamed arrays) bind by
-    position. Arrays of another dtype or shape are rejected by their headers: their data is never read. Raises
-    InputError or ProblemsError with all faults at once: missing and unknown keys, dtypes, shapes, broken members.
+    Keys are tensor names; ``arr_0``, ``arr_1``, ..., which ``numpy.savez`` writes for unnamed arrays, bind by position.
+    Arrays of another dtype or shape are rejected by their headers: their data is never read. Raises InputError or
+    ProblemsError with all faults at once: missing and unknown keys, dtypes, shapes, damaged members.
     """
     contained = [info for info in infos if isinstance(info, ContainerInfo)]
     elements: dict[str, list[TensorInfo]] = {}
@@ -62,7 +62,7 @@ def read_npz(path: str | os.PathLike[str], infos: Sequence[TensorInfo]) -> dict[
 
 
 def _elements(info: ContainerInfo, names: Collection[str]) -> list[TensorInfo]:
-    """Return what a file has of a sequence or optional."""
+    """Return the tensors of a sequence or optional that a file contains."""
     if not info.is_sequence:
         return [info.element()] if info.name in names else []
     count = 0
@@ -72,7 +72,7 @@ def _elements(info: ContainerInfo, names: Collection[str]) -> list[TensorInfo]:
 
 
 def flattened(values: Mapping[str, Any]) -> dict[str, Array]:
-    """Return arrays by the names that they have in a file: those of a sequence ``s`` are ``s.0``, ``s.1``, ..."""
+    """Return arrays by their names in a file: those of a sequence ``s`` are ``s.0``, ``s.1``, ..."""
     found: dict[str, Array] = {}
     for name, value in values.items():
         if isinstance(value, list):
@@ -83,15 +83,15 @@ def flattened(values: Mapping[str, Any]) -> dict[str, Array]:
 
 
 def read_batches(path: str | os.PathLike[str], infos: Sequence[TensorInfo]) -> dict[str, Array]:
-    """Read several sets of a model's inputs, along the first axis of each array; as `read_npz`.
+    """Read several sets of a model's inputs, along the first axis of each array; see `read_npz`.
 
-    In the file, sets are along a leading axis, or along the first axis of an input where that is 1.
+    In the file, sets are along an extra leading axis, or along the first axis of an input if its size is 1.
     """
     return _arrays(path, infos, batched=True)
 
 
 def read_any_npz(path: str | os.PathLike[str]) -> dict[str, Array]:
-    """Read arrays of numbers by name, whatever their shapes; InputError for anything else."""
+    """Read numeric arrays of any shape by name; raise InputError for anything else."""
     arrays: dict[str, Array] = {}
     with _opened(path) as (archive, members):
         for name, member in members.items():
@@ -104,13 +104,13 @@ def read_any_npz(path: str | os.PathLike[str]) -> dict[str, Array]:
 
 
 def read_npy(path: str | os.PathLike[str], info: TensorInfo | None) -> Array:
-    """Read sets of one input from a ``.npy`` file, as `read_batches`; without `info`, any array of numbers as it is."""
+    """Read sets of one input from a ``.npy`` file, as `read_batches`; without `info`, any numeric array unchanged."""
     try:
         with open_plain(path) as file:
             if info is not None:
                 return _read(file, info, batched=True)
             return _numbers(file, _MAX_BATCH)
-    except InputError as error:  # of what the array holds, which does not fit the input
+    except InputError as error:  # of the array's contents, which do not match the input
         error.place = f"{path}: {error.place}"
         raise
     except (*_BROKEN, MemoryError) as error:
@@ -145,7 +145,7 @@ def _arrays(path: str | os.PathLike[str], infos: Sequence[TensorInfo], *, batche
 
 
 def _numbers(file: IO[bytes], most: int) -> Array:
-    """Return the array of a .npy file of at most so many bytes."""
+    """Return the array of a .npy file of at most `most` bytes."""
     shape, is_fortran, dtype = _header(file)
     if dtype.kind not in "biuf":
         raise ValueError(f"expected numbers, got {dtype}")
@@ -201,7 +201,7 @@ def _read(file: IO[bytes], info: TensorInfo, *, batched: bool, most: int = _MAX_
     if sets is None:
         faults.append(f"its shape is {shape}, not {info.shape}")
     size = info.nbytes * (sets or 0)
-    # one set takes no more memory than the model itself does
+    # one set takes no more memory than the model itself
     if sets != 1 and size > min(most, _MAX_BATCH):
         faults.append(f"its {size:,} bytes are more than {min(most, _MAX_BATCH):,}")
     if faults:
@@ -215,7 +215,7 @@ def _read(file: IO[bytes], info: TensorInfo, *, batched: bool, most: int = _MAX_
 
 
 def _sets(shape: tuple[int, ...], wanted: tuple[int, ...]) -> int | None:
-    """Return how many tensors of a shape an array holds; None if it holds none."""
+    """Return the number of tensors of a shape in an array; None if it does not match."""
     if shape == wanted:
         return 1
     if shape and (shape[1:] == wanted or (wanted[:1] == (1,) and shape[1:] == wanted[1:])):
@@ -229,7 +229,7 @@ def _header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
         raise ValueError(f"version {version[0]}.{version[1]} of the .npy format is for structured arrays")
     length = _LENGTHS[version]
     prefix = file.read(length.size)
-    # numpy reads a header of any length before it looks how long it is
+    # numpy reads a header of any length before it checks the length
     if len(prefix) < length.size or length.unpack(prefix)[0] > _LONGEST_HEADER:
         raise ValueError(f"the header has more than {_LONGEST_HEADER:,} bytes")
     text = io.BytesIO(prefix + file.read(length.unpack(prefix)[0]))
@@ -244,6 +244,6 @@ def write_npz(path: str | os.PathLike[str], arrays: Mapping[str, Array]) -> None
     """Write arrays under their names; raise OutputError if that fails."""
     with atomic_file(Path(path)) as file, zipfile.ZipFile(file, "w") as archive:
         for name, array in arrays.items():
-            # the default date of ZipInfo is fixed, so the bytes do not depend on when they are written
+            # the default date of ZipInfo is fixed, so the bytes do not depend on the time of writing
             with archive.open(zipfile.ZipInfo(f"{name}.npy"), "w", force_zip64=True) as member:
                 np.lib.format.write_array(member, np.ascontiguousarray(array).reshape(array.shape), allow_pickle=False)

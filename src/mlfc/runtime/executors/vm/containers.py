@@ -21,7 +21,7 @@ class Signature:
 
     def __init__(self, values: Sequence[VmValue]) -> None:
         self.infos: tuple[TensorInfo, ...] = ()
-        # symbols that count tensors and bytes of sequences, which no caller chooses
+        # symbols of the tensor and byte counts of sequences, which callers cannot set
         self.counts: set[str] = set()
         at = 0
         while at < len(values):
@@ -34,9 +34,9 @@ class Signature:
         self.has_containers = any(isinstance(info, ContainerInfo) for info in self.infos)
 
     def parts(self, values: Sequence[Any], as_array: Callable[[Any, str], Array]) -> list[Any]:
-        """Return what the model takes for values in order; `as_array` converts the tensors in sequences.
+        """Return the values in order in the form that the model takes; `as_array` converts the tensors in sequences.
 
-        Raises InputError for what is no sequence or optional of the dtype and rank that the model takes.
+        Raises InputError for a value that is not a sequence or optional of the dtype and rank that the model takes.
         """
         found: list[Any] = []
         for info, value in zip(self.infos, values, strict=True):
@@ -44,7 +44,7 @@ class Signature:
         return found
 
     def values(self, parts: Sequence[Any]) -> list[Any]:
-        """Return the values that results of the model are."""
+        """Return the results of the model as callers' values."""
         rest = iter(parts)
         return [_unpacked(info, rest) if isinstance(info, ContainerInfo) else next(rest) for info in self.infos]
 
@@ -99,7 +99,7 @@ def _unpacked(info: ContainerInfo, parts: Any) -> Any:
     extents, data = next(parts), next(parts)
     dtype, start, found = to_numpy(info.dtype), 0, []
     for row in extents.tolist():
-        shape = [extent for extent in row if extent >= 0]  # -1 is behind the last one
+        shape = [extent for extent in row if extent >= 0]  # -1 is past the last one
         size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
         found.append(data[start : start + size].view(dtype).reshape(shape))
         start += -(-size // ALIGNMENT) * ALIGNMENT

@@ -41,23 +41,23 @@ from mlfc.support.executable import ALIGNMENT, DTYPES, MAX_RANK, Executable, Run
 from mlfc.support.platforms import TYPE_CODES
 
 Find = Callable[[str], PackedFunction]
-"""Returns a packed function of the library by its name."""
+"""Look up a packed function of the library by name."""
 
 
 @dataclass(frozen=True)
 class Limits:
     """Limits of a run; 0 means unlimited."""
 
-    memory: int = 0  # bytes at one time
+    memory: int = 0  # peak bytes
     turns: int = 0  # iterations of all loops
 
 
 class Engine:
-    """The native code of a model, and what it needs of this process; raises OptionError without the main function."""
+    """The native code of a model and its host functions; raises OptionError if the main function is missing."""
 
     def __init__(self, executable: Executable, code: HasSymbols, find: Find, devices: dict[int, Device]) -> None:
         self.executable = executable
-        self.devices = devices  # by DLPack's types
+        self.devices = devices  # by DLPack device type
         self._keep = code
         self._find = find
         address = code.address(run_symbol(executable.name))
@@ -65,7 +65,7 @@ class Engine:
             raise OptionError(
                 f"the code does not export '{run_symbol(executable.name)}'",
                 place=executable.name,
-                next_step="Load the library that was built of this model",
+                next_step="Load the library built from this model",
             )
         self.call = RUN(address)
         release = code.address(release_symbol(executable.name))
@@ -76,15 +76,15 @@ class Engine:
         self._host = (pointer_to(allocate), pointer_to(free), pointer_to(self._packed))
         self._failed = threading.local()
         self._idle: list[tuple[Limits, PreparedCall]] = []
-        self.trace: int = 0  # the address of the function that is told of each kernel's call
+        self.trace: int = 0  # address of the callback that is called for each kernel
 
     def host(self, limits: Limits, state: int) -> HostStruct:
-        """Return what a run is given."""
+        """Return the host structure that is passed to a run."""
         devices = 0 if self._memory is None else ctypes.addressof(self._memory.struct)
         return HostStruct(*self._host, self.trace, devices, 0, 0, state, limits.memory, limits.turns)
 
     def run(self, inputs: Sequence[Array | NDArray], limits: Limits, state: int = 0) -> list[Any]:
-        """Run on contiguous arrays and tensors on devices; return results where they are; raise MlfcError."""
+        """Run on contiguous arrays and device tensors; return results where they are; raise MlfcError on failure."""
         call = self._take(limits)
         read = [call.set_input(number, array) for number, array in enumerate(inputs)]
         call(state)
@@ -94,7 +94,7 @@ class Engine:
         return results
 
     def _take(self, limits: Limits) -> PreparedCall:
-        """Return the call of an earlier run that has ended, or a new one; several may go on at once."""
+        """Return the call object of an earlier run that has ended, or a new one; several may be active at once."""
         try:
             under, call = self._idle.pop()
         except IndexError:
@@ -125,7 +125,7 @@ class Engine:
 
 
 class PreparedCall:
-    """Arguments of runs one after another; results go to `targets`, if any: contiguous, writeable arrays."""
+    """Reusable arguments of runs; results go to `targets`, if any: contiguous, writeable arrays."""
 
     def __init__(self, engine: Engine, limits: Limits, targets: Sequence[Array] | None = None) -> None:
         executable = engine.executable
@@ -134,7 +134,7 @@ class PreparedCall:
         count = len(executable.inputs)
         self._inputs = (TensorStruct * count)()
         self._outputs = (TensorStruct * len(executable.outputs))()
-        # of each input, what was described last, and where it is copied to
+        # for each input, the array described last, and the target of its copy
         self._described: list[object] = [None] * count
         self._copies: list[tuple[Array | None, int]] = [(None, 0)] * count
         self._error = ErrorStruct()
@@ -146,13 +146,13 @@ class PreparedCall:
                 _describe(tensor, address_of(array), array.shape, number_of(array.dtype), CPU)
             self._host.targets = ctypes.addressof(self._into)
         self._work = _work_area(executable, limits)
-        self._small_runs = 0  # that needed less than half of it
+        self._small_runs = 0  # runs that needed less than half of it
         self._prepare()
 
     def _prepare(self) -> None:
         pointers = [ctypes.c_void_p(ctypes.addressof(item)) for item in (self._host, self._inputs, self._outputs)]
         work = self._work.nbytes
-        # bytes that runs need unless the work area is to be another one: that of bounded models always fits
+        # the work area is kept while runs need bytes in this range; that of bounded models always fits
         is_bounded = self._engine.executable.is_bounded
         self._least, self._most = (0, _MOST_BYTES) if is_bounded else (max(0, work - _KEPT_BYTES) // 2, work)
         place = ctypes.c_void_p(address_of(self._work) if work else None)
@@ -160,9 +160,9 @@ class PreparedCall:
         self._run = partial(self._engine.call, *pointers, place, ctypes.c_int64(work), error)
 
     def set_input(self, number: int, array: Array | NDArray) -> Any:
-        """Set an input to a contiguous array, or to a copy if it is not aligned; return what runs read.
+        """Set an input to a contiguous array, or to a copy if it is not aligned; return the array that runs read.
 
-        That has to stay alive. A small copy serves later inputs, too, while their shape and dtype are its own.
+        The returned array must stay alive. A small copy is reused for later inputs of the same shape and dtype.
         """
         tensor = self._inputs[number]
         if isinstance(array, NDArray):
@@ -187,7 +187,7 @@ class PreparedCall:
                 raise run_error(self._engine.executable, RunCode.BAD_INPUT, (number, -1, _NO_DTYPE), None)
             _describe(tensor, address, array.shape, dtype, CPU)
             self._described[number] = kind
-        # memory without elements may be anywhere
+        # arrays without elements may have any address
         tensor.data = address if array.nbytes else None
         return array
 
@@ -209,7 +209,7 @@ class PreparedCall:
             self._adapt(self._needed.value)
 
     def _adapt(self, needed: int) -> None:
-        """Keep a work area about as large as runs need: fresh memory of the system costs a fault for each page."""
+        """Keep a work area about as large as runs need: new memory from the system costs a page fault per page."""
         self._small_runs = 0 if needed > self._most else self._small_runs + 1
         if needed > self._most or self._small_runs >= _SMALL_RUNS:
             self._small_runs = 0
@@ -218,7 +218,7 @@ class PreparedCall:
             self._prepare()
 
     def results(self) -> list[Any]:
-        """Return the results of the last run, in memory of their own; only once for a run."""
+        """Return the results of the last run, in their own memory; call it only once per run."""
         engine = self._engine
         found: list[Array | NDArray] = []
         for number, (data, block, *extents, device, dtype, rank) in enumerate(_TENSOR.iter_unpack(self._outputs)):
@@ -229,19 +229,19 @@ class PreparedCall:
                 found.append(tensor if block else tensor.copyto(place))
                 continue
             array = _Owner(engine if block else None, block, data, shape, dtype).array()
-            # without a block it is in the work area, which the next run uses
+            # a result without a block is in the work area, which the next run overwrites
             found.append(array if block else array.copy())
         return found
 
 
 def output_misfit(name: str, dtype: np.dtype[Any], shape: Sequence[object], target: Array) -> InputError:
-    """Return the error of an array that cannot have an output of this dtype and shape."""
+    """Return the error of an array that cannot receive an output of this dtype and shape."""
     expected = f"{dtype}[{', '.join(map(str, shape))}]"
     return InputError(f"expected an output of {expected}, got {target.dtype}{list(target.shape)}", place=name)
 
 
 def _work_area(executable: Executable, limits: Limits) -> Array:
-    """Return the memory of a bounded model; none where it exceeds the limit, which the run finds out."""
+    """Return the memory of a bounded model; empty if it exceeds the limit, which the run then reports."""
     needed = executable.arena_bytes or 0
     if not needed or 0 < limits.memory < needed:
         return np.empty(0, np.uint8)
@@ -252,7 +252,7 @@ def _work_area(executable: Executable, limits: Limits) -> Array:
 
 
 class _Owner:
-    """A result for numpy, whose array keeps it: when the last array is gone, its memory is freed."""
+    """A result exported to numpy: its memory is freed when the last array on it is deleted."""
 
     __slots__ = ("__array_interface__", "_block", "_engine", "_number")
 
@@ -277,7 +277,7 @@ class _Owner:
 
 
 class _DeviceOwner:
-    """Memory of a device that a result has."""
+    """Device memory of a result."""
 
     def __init__(self, engine: Engine, tensor: TensorStruct) -> None:
         self._engine = engine
@@ -288,7 +288,7 @@ class _DeviceOwner:
 
 
 def _view(tensor: TensorStruct) -> Array:
-    """Return a tensor of the host as an array on its memory."""
+    """Return a host tensor as an array on the same memory."""
     shape = tuple(tensor.extents[: tensor.rank])
     return _Owner(None, 0, tensor.data or 0, shape, tensor.dtype).array()
 
@@ -301,7 +301,7 @@ def _describe(tensor: TensorStruct, data: int, shape: Sequence[int], dtype: int 
 
 
 def devices_of(executable: Executable, given: Sequence[Device]) -> dict[int, Device]:
-    """Return the devices of a model by DLPack's device type: those that were given, else the first of each kind."""
+    """Return the devices of a model by DLPack device type: the given ones, otherwise the first of each kind."""
     found = {}
     for kind in executable.devices:
         if kind not in TYPE_CODES:
@@ -310,12 +310,12 @@ def devices_of(executable: Executable, given: Sequence[Device]) -> dict[int, Dev
     return {**found, **{device.type_code: device for device in given if device.type_code != CPU}} if found else {}
 
 
-_TENSOR = struct.Struct(f"@PP{MAX_RANK}qiBB0q")  # a `TensorStruct`: reading it at once is cheaper than by its fields
+_TENSOR = struct.Struct(f"@PP{MAX_RANK}qiBB0q")  # a `TensorStruct`: cheaper to unpack at once than by field
 _NO_DTYPE = 255
-# Copies of inputs above this are made anew: that costs little of their time, and memory would stay with the model.
+# Copies of inputs above this size are not reused: allocation is cheap in comparison, and the model would keep memory.
 _KEPT_BYTES = 1 << 16
 _SMALL_RUNS = 16
 _MOST_BYTES = (1 << 63) - 1
-# dtypes that are not numpy's own have no name there: their elements come as unsigned ones of the size
+# dtypes that numpy lacks have no name there: their elements are passed as unsigned integers of the same size
 _NAMED = frozenset(number for number, name in enumerate(DTYPES) if is_numpys_own(name))
 _TYPES = tuple(to_numpy(name).str if is_numpys_own(name) else f"=u{-(-bits(name) // 8)}" for name in DTYPES)

@@ -11,30 +11,30 @@ from mlfc.support.dtypes import to_numpy
 from mlfc.support.executable import DTYPES, NUMBERED_DTYPES, Executable, RunCode
 from mlfc.support.text import printable, shortened
 
-# {0} to {2} are the values of an error
+# {0} to {2} are the values in an error
 _MESSAGES = {
-    RunCode.STATE: "the model keeps {0:,} bytes of state, and has no memory for them",
+    RunCode.STATE: "the model has {0:,} bytes of state, but got no memory for them",
     RunCode.WORK: "the work area is too small: it must have {0:,} bytes",
     RunCode.OVERFLOW: "the result of an operation on {0} and {1} does not fit in an integer",
     RunCode.DIVISION: "{0} is divided by zero",
     RunCode.ELEMENT: "{0:,} bytes exceed the {1:,} that the tensor has",
     RunCode.RANGE: "expected {1} to {2}, got {0}",
     RunCode.EQUAL: "expected two equal numbers, got {0} and {1}",
-    RunCode.NEGATIVE: "expected an extent or size, got {0}",
+    RunCode.NEGATIVE: "expected a non-negative size, got {0}",
     RunCode.SIZE: "a tensor is too large: its size or one of its dimensions is {0}",
-    RunCode.KERNEL: "the kernel refused its buffers or numbers with status {0}",
+    RunCode.KERNEL: "the kernel rejected its buffers or sizes with status {0}",
     RunCode.PACKED: "the packed function failed with status {0}",
-    RunCode.DEVICE: "there is no device of type {0} for this run",
+    RunCode.DEVICE: "this run requires a device of type {0}, but got none",
     RunCode.MEMORY: "{0:,} bytes more exceed the memory limit of {1:,} bytes",
-    RunCode.ALLOCATE: "there is no memory for {0:,} bytes",
+    RunCode.ALLOCATE: "out of memory for {0:,} bytes",
     RunCode.TURNS: "the run exceeds {0:,} iterations",
     RunCode.FAILED: "the model ended the run",
-    RunCode.INDEX: "expected a position in a list of {1} tensors, got {0}",
+    RunCode.INDEX: "expected an index into a list of {1} tensors, got {0}",
 }
-_CHECK_INPUTS = "Check the shapes of the inputs, and the values that decide shapes"
+_CHECK_INPUTS = "Check the shapes of the inputs, and the values that determine shapes"
 _NEXT_STEPS = {
-    RunCode.MEMORY: "Raise memory_limit (mlfc run: --memory-limit), or give smaller extents or bounds",
-    RunCode.TURNS: "Raise turn_limit (mlfc run: --turn-limit) if the model is to run this long",
+    RunCode.MEMORY: "Raise memory_limit (mlfc run: --memory-limit), or use smaller dimension sizes or bounds",
+    RunCode.TURNS: "Raise turn_limit (mlfc run: --turn-limit) if the model needs more iterations",
     RunCode.RANGE: _CHECK_INPUTS,
     RunCode.EQUAL: _CHECK_INPUTS,
     RunCode.NEGATIVE: _CHECK_INPUTS,
@@ -51,7 +51,7 @@ _PART_OF_CAUSE = (RunCode.RANGE, RunCode.EQUAL, RunCode.FAILED)
 def run_error(
     executable: Executable, code: int, values: tuple[int, int, int], text: str | None, cause: MlfcError | None = None
 ) -> MlfcError:
-    """Return the error of a run; `cause` is that of a packed function which is Python here."""
+    """Return the error of a run; `cause` is the exception of a Python packed function."""
     known = RunCode(code) if code in set(RunCode) else None
     if known is None:
         return RunError(f"the run failed with the unknown status {code}", place=executable.name)
@@ -73,7 +73,7 @@ def run_error(
 
 
 def require_fitting(executable: Executable, arrays: Sequence[Array]) -> None:
-    """Raise the error of a run unless arrays are what a model takes."""
+    """Raise the error of a run unless the arrays match the model's inputs."""
     known: dict[str, int] = {}
     bounds = {symbol.name: (symbol.low, symbol.high or LARGEST) for symbol in executable.symbols}
     for number, (value, array) in enumerate(zip(executable.inputs, arrays, strict=True)):
@@ -93,7 +93,7 @@ def require_fitting(executable: Executable, arrays: Sequence[Array]) -> None:
 
 
 def _arena(executable: Executable) -> str:
-    """Return what takes the memory of a run, with the bounds that decide how much that is."""
+    """Return the name of a model's arena for messages, with the bounds that determine its size."""
     bounded = [f"{symbol.name} up to {symbol.high}" for symbol in executable.symbols if symbol.high is not None]
     shown = [printable(shortened(text)) for text in bounded[:_SHOWN]] + ["..."] * (len(bounded) > _SHOWN)
     name = printable(shortened(executable.name))
@@ -104,7 +104,7 @@ def _value_cause(executable: Executable, code: RunCode, fault: tuple[int, int, i
     number, axis, has = fault
     kind, values = ("input", executable.inputs) if code is RunCode.BAD_INPUT else ("output", executable.outputs)
     if axis == AXIS_ALIGNMENT:
-        return f"{kind} {number} does not begin at a multiple of {has} bytes"
+        return f"{kind} {number} is not aligned to {has} bytes"
     value = values[number]
     if axis == AXIS_DTYPE:
         return f"expected {kind} of dtype {value.dtype}, got {DTYPES[has] if has < len(DTYPES) else has}"

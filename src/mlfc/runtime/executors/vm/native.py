@@ -1,4 +1,4 @@
-"""The types of `mlfc_vm.h` for ctypes, arrays as its tensors, and memory of this process and of devices for code."""
+"""ctypes declarations of `mlfc_vm.h`, conversion of arrays, and allocation of host and device memory for its code."""
 
 from __future__ import annotations
 
@@ -78,13 +78,13 @@ DEVICE_CONSTANT = ctypes.CFUNCTYPE(_ADDRESS, _ADDRESS, _INT, _ADDRESS, _LONG)
 
 
 def pointer_to(callback: Any) -> int:
-    """Return the address of a function of C that ctypes made, or found."""
+    """Return the address of a C function that ctypes created or found."""
     return ctypes.cast(callback, ctypes.c_void_p).value or 0
 
 
 @cache
 def heap() -> tuple[Any, Any, Callable[[int], None]]:
-    """Return C's malloc for an int64, C's free, and that for Python: C's own functions where addresses have 64 bits."""
+    """Return malloc with an int64 size, free, and free for Python; on 64-bit hosts these are C's own functions."""
     library = ctypes.cdll.msvcrt if os.name == "nt" else ctypes.CDLL(None)
     library.free.argtypes, library.free.restype = (ctypes.c_void_p,), None
     if ctypes.sizeof(ctypes.c_void_p) == ctypes.sizeof(ctypes.c_int64):
@@ -95,7 +95,7 @@ def heap() -> tuple[Any, Any, Callable[[int], None]]:
 
 
 class _NumpyDtypes(dict[int, "np.dtype[Any]"]):
-    """Dtypes by their numbers. What numpy lacks needs another package, which is imported for a model that has it."""
+    """Dtypes by number. Those that numpy lacks need another package, which is imported on first use."""
 
     def __missing__(self, number: int) -> np.dtype[Any]:
         found = self[number] = to_numpy(DTYPES[number])
@@ -117,12 +117,12 @@ def number_of(dtype: np.dtype[Any]) -> int | None:
 
 
 def aligned_zeros(nbytes: int) -> Array:
-    """Return bytes of zeros at a multiple of the alignment of tensors."""
+    """Return zeroed bytes with the alignment of tensors."""
     return aligned(nbytes, np.zeros, ALIGNMENT)
 
 
 def aligned_like(array: Array) -> Array:
-    """Return an uninitialized array at a multiple of the alignment, of an array's shape and dtype."""
+    """Return an aligned, uninitialized array of an array's shape and dtype."""
     return aligned(array.nbytes, alignment=ALIGNMENT).view(array.dtype).reshape(array.shape)
 
 
@@ -130,7 +130,7 @@ CPU = TYPE_CODES["cpu"]
 
 
 class DeviceCallbacks:
-    """The functions of ``mlfc_vm_devices``, in `struct`; devices are by DLPack's types."""
+    """The functions of ``mlfc_vm_devices``, in `struct`; devices are keyed by DLPack device type."""
 
     def __init__(self, devices: Mapping[int, Device]) -> None:
         self._devices = devices
@@ -182,12 +182,12 @@ class DeviceCallbacks:
         return 0
 
     def _place(self, tensor: TensorStruct, nbytes: int) -> Any:
-        """Return a tensor as bytes of this process, or as one on its device."""
+        """Return a tensor as host bytes, or as a tensor on its device."""
         if tensor.device == CPU:
             return _bytes_at(tensor.data, nbytes)
         return SimpleNamespace(device=self._devices[tensor.device], handle=tensor.data, byte_offset=0)
 
 
 def _bytes_at(address: int, nbytes: int) -> Array:
-    """Return memory of the host as an array on it."""
+    """Return an array on host memory."""
     return np.ctypeslib.as_array((ctypes.c_uint8 * nbytes).from_address(address))

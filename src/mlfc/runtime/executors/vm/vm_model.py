@@ -1,4 +1,4 @@
-"""A dynamic model: its native code as a model like any other, and with a clock around each call of a kernel."""
+"""Dynamic models in native code, and a variant that times each kernel call."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from mlfc.support.module_info import OperatorInfo, StateInfo
 from mlfc.support.text import Displayed
 
 TURN_LIMIT = 100_000_000
-"""Of iterations in a run, unless the caller chooses another one: minutes of a loop that does nothing else."""
+"""Default limit of loop iterations in a run; an empty loop takes minutes to reach it."""
 
 
 class VmModel(LoadedModel):
@@ -40,13 +40,13 @@ class VmModel(LoadedModel):
     code : HasSymbols
         The library with its main function.
     find : callable
-        Returns packed functions that the code calls by name.
+        Returns a packed function that the code calls, by name.
     devices : sequence of Device
-        For models that run in part on devices.
+        For models with operators on devices.
     memory_limit : int, optional
-        Bytes of a run at one time.
+        Limit of peak bytes in a run.
     turn_limit : int, optional
-        Iterations of all loops of a run; None for no limit.
+        Limit of iterations of all loops in a run; None for unlimited.
 
     Attributes
     ----------
@@ -80,7 +80,7 @@ class VmModel(LoadedModel):
             if address is None:
                 raise ToolchainError(f"the code does not export '{symbol}'", place=executable.name)
             memory, reset = aligned_zeros(state_offsets(executable)[-1]), RESET(address)
-            reset.code = code  # type: ignore[attr-defined]  # it must stay in memory as long as somebody may call it
+            reset.code = code  # type: ignore[attr-defined]  # the library must stay loaded while callers may call it
             self._states = OwnStates(memory, ForkSafeLock(), partial(reset, memory.ctypes.data))
             kept = zip(executable.states, executable.next_states, state_offsets(executable)[:-1], strict=True)
             infos = []
@@ -91,34 +91,34 @@ class VmModel(LoadedModel):
         self._is_plain = not (self._states or self.has_containers)
 
     def set_limits(self, memory_limit: int | None = None, turn_limit: int | None = TURN_LIMIT) -> None:
-        """Set the limits of later runs, and of calls that are bound later; None for no limit."""
+        """Set the limits of later runs, and of calls that are bound later; None for unlimited."""
         self._limits = Limits(_limit("memory_limit", memory_limit), _limit("turn_limit", turn_limit))
 
     @property
     def limits(self) -> dict[str, int | None]:
-        """What `set_limits` was given last."""
+        """The limits of the last `set_limits`."""
         return {"memory_limit": self._limits.memory or None, "turn_limit": self._limits.turns or None}
 
     @property
     def extents(self) -> dict[str, tuple[int, int]]:
-        """The least and the largest value of each open extent of the inputs."""
+        """The bounds, minimum and maximum, of each dynamic dimension of the inputs."""
         symbols = [symbol for symbol in self.executable.symbols if symbol.name not in self._taken.counts]
         return {symbol.name: (symbol.low, LARGEST if symbol.high is None else symbol.high) for symbol in symbols}
 
     @property
     def has_containers(self) -> bool:
-        """Whether some inputs or outputs are sequences or optionals."""
+        """True if some inputs or outputs are sequences or optionals."""
         return self._taken.has_containers or self._given.has_containers
 
     def call(self, values: Sequence[Any]) -> list[Any]:
         """Run the model on arrays in order; return fresh arrays.
 
-        A sequence or optional of the model is a list of arrays, or None.
+        Sequences and optionals are lists of arrays, or None.
 
         Raises
         ------
         InputError
-            If they do not fit, or a number that the model requires is another one.
+            If arrays do not match the inputs, or a value differs from the one that the model requires.
         LimitError
             If the run exceeds a limit.
         RunError
@@ -127,12 +127,12 @@ class VmModel(LoadedModel):
         return [found.numpy() if isinstance(found, NDArray) else found for found in self.call_on_device(values)]
 
     def call_on_device(self, values: Sequence[Any]) -> list[Any]:
-        """Run the model as `call` does; return tensors that end on a device where they are."""
+        """Run the model as `call` does; leave results that end on a device there."""
         if len(values) != len(self._names):
             raise InputError(f"expected {len(self._names)} inputs, got {len(values)}")
         arrays = self._taken.parts(values, _readable)
         given = [
-            # a tensor on a device of the model, from its memory's first byte on, is used there
+            # a tensor on a device of the model that starts at its memory's first byte is used in place
             array
             if isinstance(array, NDArray) and array.device in self._devices and array.byte_offset == 0
             else _given(array, name)
@@ -146,7 +146,7 @@ class VmModel(LoadedModel):
     def run(self, *inputs: Any) -> dict[str, Array]:
         """Run one inference, on a mapping by name or on arrays in order; return fresh arrays by output name.
 
-        What is a sequence or optional of the model is a list of arrays, or None.
+        Sequences and optionals are lists of arrays, or None.
         """
         given = self.in_order(only(inputs))
         if self._is_plain and not self._devices and all(map(is_readable, given)):
@@ -171,18 +171,19 @@ class VmModel(LoadedModel):
         raise faults[0]
 
     def bind(self, inputs: Values, outputs: Values | None = None) -> BoundVm:
-        """Return a callable that runs on these very inputs; results are copied into `outputs`, if those are given.
+        """Return a callable that runs on these inputs; results are copied into `outputs`, if given.
 
         Raises
         ------
         InputError, ProblemsError
-            If inputs are missing or unknown, or an output cannot be written or cannot be what the model returns.
+            If inputs are missing or unknown, or an output is read-only or cannot match a result of the model.
         """
         sources = dict(zip(self._names, self.in_order(inputs), strict=True))
         names = self._result_names
         if outputs is not None and self._given.has_containers:
             raise InputError(
-                "outputs that are sequences or optionals are new at each call", next_step="Bind the inputs alone"
+                "outputs that are sequences or optionals cannot be bound: each call creates new ones",
+                next_step="Bind only the inputs",
             )
         if outputs is None:
             return BoundVm(self, sources, None)
@@ -200,7 +201,7 @@ class VmModel(LoadedModel):
         return BoundVm(self, sources, targets)
 
     def new_outputs(self) -> dict[str, Array]:
-        """Return fresh arrays for the outputs; of extents that are open the least one."""
+        """Return fresh arrays for the outputs, with the minimum of each dynamic dimension."""
         lows = {symbol.name: symbol.low for symbol in self.executable.symbols}
         if self._given.has_containers:
             raise InputError("outputs that are sequences or optionals are new at each run", next_step="Call run")
@@ -215,13 +216,13 @@ class VmModel(LoadedModel):
 
 
 class BoundVm(Displayed):
-    """A model on fixed inputs; ``call()`` runs it on what they hold then, and returns 0.
+    """A model bound to fixed inputs; ``call()`` runs it on their current contents, and returns 0.
 
-    A call is little more than the run: inputs that begin at a multiple of the alignment are read where they are,
-    others are copied to memory that is kept; results go straight to outputs that are contiguous.
+    A call has little overhead: aligned inputs are read in place, others are copied to memory that is reused; results
+    are written directly to contiguous outputs.
 
-    Without arrays for the outputs, `outputs` has new ones after each call, as their shapes may change, and none while
-    it runs: memory of results that nobody else holds is used again.
+    Without arrays for the outputs, `outputs` has new ones after each call, as their shapes may change, and is empty
+    during a call: memory of results that the caller has dropped is reused.
     """
 
     def __init__(self, model: VmModel, inputs: dict[str, Any], outputs: dict[str, Array] | None) -> None:
@@ -230,7 +231,7 @@ class BoundVm(Displayed):
         self._fixed = outputs
         self.inputs = inputs
         self.outputs: dict[str, Array] = outputs or {}
-        # of calls that have ended; several threads may call
+        # runs that have ended; several threads may call
         self._idle: list[Callable[[], list[Array]]] = [self._prepared()]
 
     def _facts(self) -> Mapping[str, object]:
@@ -251,7 +252,7 @@ class BoundVm(Displayed):
         return 0
 
     def _prepared(self) -> Callable[[], list[Array]]:
-        """Return a run that returns its results, or none if it has written them where they go."""
+        """Return a function that runs the model and returns its results; none if it wrote them to their targets."""
         targets = None if self._fixed is None else list(self._fixed.values())
         are_contiguous = targets is None or all(target.flags.c_contiguous for target in targets)
         if self._engine.devices or not are_contiguous or self._model.has_containers:
@@ -281,7 +282,7 @@ class BoundVm(Displayed):
 
 
 class _BoundRun:
-    """A run on fixed inputs."""
+    """Run on fixed inputs."""
 
     def __init__(self, call: PreparedCall, inputs: Mapping[str, Any], has_results: bool, state: int) -> None:
         self._call = call
@@ -297,7 +298,7 @@ class _BoundRun:
             array = call.set_input(number, _given(value, name))
             if not np.may_share_memory(array, value) or array.dtype != value.dtype:
                 self._copies.append((array, value))
-            # views, for an array with others cannot be resized
+            # views, because an array with other references cannot be resized
             self._keep.append(array.view())
 
     def __call__(self) -> list[Array]:
@@ -310,7 +311,7 @@ class _BoundRun:
 
 
 def _limit(name: str, value: int | None) -> int:
-    """Return a limit as the code requires it: 0 for none."""
+    """Return a limit in the form of the native code: 0 for unlimited."""
     if value is None:
         return 0
     if not 0 < value < 2**63:
@@ -319,7 +320,7 @@ def _limit(name: str, value: int | None) -> int:
 
 
 def _given(value: Any, name: str) -> Array:
-    """Return an input as a contiguous array of a dtype that tensors have."""
+    """Return an input as a contiguous array of a dtype that tensors support."""
     array = np.asarray(value) if isinstance(value, np.ndarray) else _host_array(value, name)
     if number_of(array.dtype) is None:
         raise InputError(f"tensors cannot have the dtype {array.dtype}", place=name)
@@ -327,7 +328,7 @@ def _given(value: Any, name: str) -> Array:
 
 
 def _readable(value: Any, name: str) -> Array:
-    """Return a tensor of a sequence as an array that can be copied."""
+    """Return a tensor of a sequence as an array."""
     return require_readable(_host_array(value, name))
 
 
@@ -346,14 +347,14 @@ def _host_array(value: Any, name: str) -> Array:
 
 
 class ProfiledVm(VmModel):
-    """A `VmModel` that times every call of a kernel; `operators` describe the places that call one, in order."""
+    """A `VmModel` that times every kernel call; `operators` describe the call sites, in order."""
 
     def __init__(
         self, executable: Executable, code: HasSymbols, find: Find, operators: Sequence[OperatorInfo] = ()
     ) -> None:
         super().__init__(executable, code, find)
         self._operators = [*operators]
-        # of each call its place in the code, start, nanoseconds, and numbers
+        # for each call, its site in the code, start, nanoseconds, and sizes
         self._calls: list[tuple[int, int, int, tuple[int, ...]]] = []
         self._spent: list[int] = []
         self._started = 0
@@ -374,10 +375,10 @@ class ProfiledVm(VmModel):
             self._calls.append((place, self._started, passed, tuple(numbers[:count])))
 
     def profile(self, inputs: Values, repeat: int = 10) -> Profile:
-        """Time every operator over `repeat` runs, after one that warms caches up and is not counted.
+        """Time every operator over `repeat` runs, after one warm-up run.
 
-        Calls of one operator in the iterations of a loop count together, as do their bytes and multiply-accumulates; an
-        operator that did not run has the time 0. Raises as `ProfiledModule.profile`.
+        The calls of one operator in all iterations of a loop are summed, as are their bytes and multiply-accumulates;
+        an operator that did not run has the time 0. Raises as `ProfiledModule.profile`.
         """
         if repeat < 1:
             raise OptionError(f"{repeat} runs are too few", next_step="Use 1 or more")
@@ -398,7 +399,7 @@ class ProfiledVm(VmModel):
         return Profile(times, tuple(seconds[1:]), call.outputs, recorder.timeline())
 
     def _operators_of_run(self) -> list[OperatorInfo]:
-        """Return the operators with the work of the last run: of all calls together, and the types of the last."""
+        """Return the operators with the work of the last run: summed over all calls, and the types of the last call."""
         count = len(self._operators)
         macs, nbytes, tensors = [0] * count, [0] * count, [item.tensors for item in self._operators]
         for place, _, _, numbers in self._calls:

@@ -1,7 +1,7 @@
-"""Dynamic models as modules, and behind the functions of TVM's virtual machine.
+"""Dynamic models as modules, and with the API of TVM's virtual machine.
 
 The stored form of the kind ``mlfc.vm`` is the description of the model. The module imports the library with the native
-code, as a factory does; one that is an import itself is run with the code of the tree that it is in.
+code, as a factory does; a module that is itself an import uses the code of its tree.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ KIND = "mlfc.vm"
 DEFAULT = "default"
 _EXECUTABLE = "vm"
 _MAIN = "main"
-"""TVM's name of the function that is the model."""
+"""TVM's name of the model's function."""
 
 
 class VmModule(Module, HasModel):
@@ -41,9 +41,9 @@ class VmModule(Module, HasModel):
     Parameters
     ----------
     executable : Executable or bytes
-        Or its file.
+        The description of the model, or its stored bytes.
     lib : Module, optional
-        Its native code; a module that is being loaded imports it later.
+        Its native code; during loading it is imported later.
     """
 
     type_key = KIND
@@ -90,14 +90,14 @@ class VmModule(Module, HasModel):
         return self.model_with(self)
 
     def model_with(self, tree: Module, **options: Any) -> VmModel:
-        """Return the model with the native code in a tree of modules, and options of `VmModel`.
+        """Return the model with the native code of a tree of modules, and options of `VmModel`.
 
-        Raises OptionError if the code is not there.
+        Raises OptionError if the code is missing.
         """
         return VmModel(self.executable, self._code(tree), partial(tree.get_function, query_imports=True), **options)
 
     def profiled(self, operators: Sequence[OperatorInfo] = ()) -> ProfiledVm:
-        """Return the model with a clock around its kernels; `operators` as for `ProfiledVm`."""
+        """Return the model with timed kernels; `operators` as for `ProfiledVm`."""
         return ProfiledVm(self.executable, self._code(self), partial(self.get_function, query_imports=True), operators)
 
     def _code(self, tree: Module) -> HasSymbols:
@@ -106,9 +106,9 @@ class VmModule(Module, HasModel):
             if callable(address) and address(run_symbol(self.name)) is not None:
                 return cast("HasSymbols", module)
         raise OptionError(
-            f"there is no native code of '{self.name}' in the tree of modules",
+            f"the native code of '{self.name}' is missing in the module tree",
             place=f"module '{KIND}'",
-            next_step="Give the library that was built of this model: module.import_module(lib)",
+            next_step="Import the library built from this model: module.import_module(lib)",
         )
 
 
@@ -120,13 +120,13 @@ class VirtualMachine(Displayed):
     lib : Module
         A module of the kind ``mlfc.vm``, or one with such a module among its imports: a loaded library.
     device : Device or sequence of Device
-        What the model was compiled for.
+        Devices that the model was compiled for.
     memory_limit : int, optional
-        Bytes of a run at one time.
+        Limit of peak bytes in a run.
     turn_limit : int, optional
-        Iterations of all loops of a run; None for no limit.
+        Limit of iterations of all loops in a run; None for unlimited.
     device_outputs : bool
-        Leave results that end on a device there, as `NDArray`, as TVM does; by default all are arrays of the host.
+        Leave results that end on a device there, as `NDArray`, as TVM does; by default all results are host arrays.
 
     Attributes
     ----------
@@ -147,7 +147,7 @@ class VirtualMachine(Displayed):
     ) -> None:
         devices = [device] if isinstance(device, Device) else list(device)
         if not isinstance(lib, Module):
-            raise InputError(f"a module is expected, not {lib!r}", next_step="Load it first: mlfc.load_module(path)")
+            raise InputError(f"expected a module, got {lib!r}", next_step="Load it first: mlfc.load_module(path)")
         found = [module for module in lib.walk() if isinstance(module, VmModule)]
         if len(found) != 1:
             raise OptionError(
@@ -201,7 +201,7 @@ class VirtualMachine(Displayed):
     def invoke(self, func_name: str, *args: Any, **kwargs: Any) -> Any:
         """Run a function; return its result, or a list of several.
 
-        Without arguments it runs on those that were set.
+        Without arguments it runs on the arguments set before.
         """
         self.invoke_stateful(func_name, *args, **kwargs)
         results = self.get_outputs()
@@ -244,7 +244,7 @@ class VirtualMachine(Displayed):
         return list(self._results)
 
     def get_input_index(self, input_name: str, func_name: str | None = None) -> int:
-        """Return the number of an argument by its name, -1 if there is none."""
+        """Return the index of an argument by its name, -1 if no argument has this name."""
         names = self._names(_MAIN if func_name is None else func_name)
         return names.index(input_name) if input_name in names else -1
 

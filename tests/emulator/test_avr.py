@@ -146,5 +146,5 @@ def test_only_files_of_firmware_are_written(tmp_path: Path) -> None:
     printed = "\x1b[32mopen outputs.bin.\n\x1b[0m\x1b[32mdata 00ff.\n\x1b[0mdata 10.\nhello.\nopen ../evil.\ndata 41.\n"
     assert write_printed(printed + "open report.txt.\ndata 4.\ndata zz.\nexit 7.\n", tmp_path)[0] == 7
     assert sorted(path.name for path in tmp_path.iterdir()) == ["outputs.bin", "report.txt"]
-    assert (tmp_path / "outputs.bin").read_bytes()[:3] == b"\x00\xff\x10"
+    assert (tmp_path / "outputs.bin").read_bytes() == b"\x00\xff\x10"
     assert not (tmp_path.parent / "evil").exists()

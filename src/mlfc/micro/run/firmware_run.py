@@ -22,7 +22,7 @@ _CONVERSION_SECONDS = 60
 # an AVR, without semihosting, reads its inputs from EEPROM and prints its outputs on the serial line
 _EEPROM = "inputs.hex"
 _COLOURS = re.compile(r"\x1b\[[0-9]*m")
-_PRINTED = re.compile(r"(?:open (?P<path>[a-z.]+?)|data (?P<data>([0-9a-f]{2})+)|exit (?P<status>[0-9]{1,3}))\.?")
+_PRINTED = re.compile(r"(?:open (?P<path>\S+?)|data (?P<data>([0-9a-f]{2})+)|exit (?P<status>[0-9]{1,3}))\.?")
 _FILES = frozenset({"outputs.bin", "report.txt"})
 _MESSAGE_CHARS = 400
 _MEASURES = ("startup", "ticks", "stack")
@@ -152,8 +152,8 @@ def write_printed(printed: str, folder: Path) -> tuple[int | None, str]:
             status = int(match["status"])
         elif match["data"]:
             current += bytes.fromhex(match["data"])
-        elif match["path"] in _FILES:
-            current = found.setdefault(match["path"], bytearray())
+        else:
+            current = found.setdefault(match["path"], bytearray()) if match["path"] in _FILES else bytearray()
     for name, data in found.items():
         (folder / name).write_bytes(data)
     return status, "\n".join(said).strip()

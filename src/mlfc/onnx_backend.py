@@ -180,7 +180,7 @@ class Backend(base.Backend):  # type: ignore[misc]  # onnx has no types
 
     @classmethod
     def is_compatible(cls, model: onnx.ModelProto, device: str = "CPU", **kwargs: Any) -> bool:
-        """Tell whether `prepare` accepts a model for a device."""
+        """Return whether `prepare` accepts a model for a device."""
         try:
             cls.prepare(model, device, **kwargs)
         except MlfcError:
@@ -248,7 +248,7 @@ class Backend(base.Backend):  # type: ignore[misc]  # onnx has no types
 
     @classmethod
     def supports_device(cls, device: str) -> bool:
-        """Tell whether a device exists here: ``CPU``, ``CUDA``, ``OPENCL``, or the first of a kind as ``CUDA:0``."""
+        """Return whether a device exists here: ``CPU``, ``CUDA``, ``OPENCL``, or the first of a kind as ``CUDA:0``."""
         kind, _, number = device.partition(":")
         if kind not in _targets() or number not in ("", "0"):
             return False

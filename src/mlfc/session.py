@@ -218,7 +218,7 @@ class InferenceSession(Displayed, HasModel):
 
 
 def _is_model(source: Any) -> bool:
-    """Tell whether something is to be compiled: anything but an archive, a library or objects."""
+    """Return whether something is to be compiled: anything but an archive, a library or objects."""
     if isinstance(source, (str, os.PathLike)) and not Path(source).is_file():
         return True  # the importers say what is wrong
     is_content = isinstance(source, (str, os.PathLike, bytes, bytearray, memoryview))

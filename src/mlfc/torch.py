@@ -293,7 +293,7 @@ def _check_types(program: torch.export.ExportedProgram, model: CompiledModel) ->
 
 
 def _draws(node: torch.fx.Node) -> bool:
-    """Tell whether an operator draws random numbers as it is called."""
+    """Return whether an operator draws random numbers as it is called."""
     if torch.Tag.nondeterministic_seeded not in getattr(node.target, "tags", ()):
         return False
     arguments = node.target._schema.arguments
@@ -303,7 +303,7 @@ def _draws(node: torch.fx.Node) -> bool:
 
 
 def _is_weight(value: Any) -> bool:
-    """Tell whether an argument is a parameter or a buffer of a module, which TorchDynamo marks."""
+    """Return whether an argument is a parameter or a buffer of a module, which TorchDynamo marks."""
     return isinstance(value, torch.Tensor) and (
         isinstance(value, torch.nn.Parameter) or getattr(value, "_dynamo_static_input_type", None) is not None
     )

@@ -317,7 +317,7 @@ def test_misuse_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
         (OptionError, "expected a target string, got tuple", lambda: mlfc.compile(module, (X,))),  # type: ignore[arg-type]
         (OptionError, "expected example_inputs to be a tuple", lambda: mlfc.compile(module, example_inputs=3)),
         (OptionError, "example_inputs requires a torch", lambda: mlfc.compile("a.onnx", example_inputs=X)),
-        (InputError, "Weights alone are no model", lambda: mlfc.compile(module.state_dict())),
+        (InputError, "Load the weights into their module", lambda: mlfc.compile(module.state_dict())),
         (InputError, "pass a torch.nn.Module with example_inputs", lambda: mlfc.compile(nn.Linear)),
     ]
     for kind, text, attempt in said:

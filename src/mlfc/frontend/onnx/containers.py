@@ -74,7 +74,7 @@ def _dynamic(node: Node) -> Dynamic:
 
 
 def _is_late(node: Node, index: int) -> bool:
-    """Tell whether only the run knows a position."""
+    """Return whether only the run knows a position."""
     return node.dynamic is not None and node.has(index) and node.known(index) is None
 
 

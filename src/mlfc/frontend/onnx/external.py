@@ -172,7 +172,7 @@ def _checked(
 
 
 def _is_known(value: onnx.ValueInfoProto | None, meant: Mapping[str, Dim]) -> bool:
-    """Tell whether all extents of a tensor are numbers, or names of extents of operands."""
+    """Return whether all extents of a tensor are numbers, or names of extents of operands."""
     if value is None or not value.type.HasField("tensor_type") or not value.type.tensor_type.HasField("shape"):
         return False
     return all(

@@ -30,7 +30,7 @@ def _is_long(turns: Any, nodes: int) -> bool:
 
 
 def is_long_scan(proto: onnx.NodeProto, values: Sequence[Expr | None], graph: onnx.GraphProto) -> bool:
-    """Tell whether a Scan has many iterations, or their number is only known at run time."""
+    """Return whether a Scan has many iterations, or their number is only known at run time."""
     last = values[-1]
     axes = next((list(item.ints) for item in proto.attribute if item.name == "scan_input_axes"), [])
     axis, shape = axes[-1] if axes else 0, last.type.shape if last and isinstance(last.type, TensorType) else ()

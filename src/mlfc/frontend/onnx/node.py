@@ -78,11 +78,11 @@ class Node:
     # Inputs
 
     def has(self, index: int) -> bool:
-        """Tell whether input `index` is given."""
+        """Return whether input `index` is given."""
         return self.optional(index) is not None
 
     def wants(self, index: int) -> bool:
-        """Tell whether somebody may read output `index`."""
+        """Return whether somebody may read output `index`."""
         return index < len(self.outputs) and bool(self.outputs[index])
 
     def input(self, index: int) -> Expr:
@@ -261,7 +261,7 @@ class Node:
         return int(self._typed(name, default, lambda value: isinstance(value, int), "an integer"))
 
     def flag(self, name: str, default: int = 0) -> bool:
-        """Tell whether an integer attribute is 1: as in ONNX Runtime, no other number counts as true."""
+        """Return whether an integer attribute is 1: as in ONNX Runtime, no other number counts as true."""
         return self.integer(name, default) == 1
 
     def real(self, name: str, default: float | None = None) -> float:
@@ -282,7 +282,7 @@ class Node:
         return tuple(self._typed(name, default, lambda value: _all(value, float), "a list of floats"))
 
     def given(self, name: str) -> bool:
-        """Tell whether the node has the attribute."""
+        """Return whether the node has the attribute."""
         return self.attribute(name) is not None
 
     def graph(self, name: str, arguments: Sequence[Expr]) -> list[Expr]:
@@ -382,7 +382,7 @@ class Node:
         return self.call("full", self.constant(value, dtype), shape=tuple(shape), dtype=dtype)
 
     def has_shape(self, shape: Sequence[Extent], wanted: Sequence[Extent]) -> bool:
-        """Tell whether shapes are equal; raise UnequalDimsError where the run decides it."""
+        """Return whether shapes are equal; raise UnequalDimsError where the run decides it."""
         if tuple(shape) == tuple(wanted) or len(shape) != len(wanted) or is_static((*shape, *wanted)):
             return tuple(shape) == tuple(wanted)
         try:
@@ -458,7 +458,7 @@ def dtype_of(expr: Expr) -> str:
 
 
 def is_float(expr: Expr) -> bool:
-    """Tell whether the elements of a tensor expression are floating-point numbers."""
+    """Return whether the elements of a tensor expression are floating-point numbers."""
     return dtypes.is_float(dtype_of(expr))
 
 

@@ -295,7 +295,7 @@ def _times_window_sums(node: Node, image: Expr, kernel: Expr, zeros: Expr, attri
 
 
 def _is_fixed(node: Node, index: int) -> bool:
-    """Tell whether a zero point is left out or known at compile time."""
+    """Return whether a zero point is left out or known at compile time."""
     return not node.has(index) or node.known(index) is not None
 
 

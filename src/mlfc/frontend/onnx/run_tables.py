@@ -198,7 +198,7 @@ def named_axes(node: Node, axes: Expr, rank: int) -> Expr:
 
 
 def has_known_axes(node: Node) -> bool:
-    """Tell whether the axes of a node are an attribute, left out, or an input that is known at compile time."""
+    """Return whether the axes of a node are an attribute, left out, or an input that is known at compile time."""
     return node.given("axes") or not node.has(1) or node.known_integers(1, "axes") is not None
 
 

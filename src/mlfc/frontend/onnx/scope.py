@@ -83,7 +83,7 @@ class StandIns(set[Expr]):
         return found
 
     def feed(self, proto: onnx.NodeProto, values: Mapping[str, Expr | None]) -> bool:
-        """Tell whether a node reads what was computed from a stand-in."""
+        """Return whether a node reads what was computed from a stand-in."""
         return bool(self) and any(values.get(tensor) in self for tensor in (*proto.input, *captured_names(proto)))
 
     def pass_on(self, proto: onnx.NodeProto, values: Mapping[str, Expr | None]) -> None:

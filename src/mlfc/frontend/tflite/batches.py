@@ -119,7 +119,7 @@ def _behind_convolution(result: Expr) -> tuple[Call, list[Call]] | None:
 
 
 def _is_per_channel(call: Call) -> bool:
-    """Tell whether a call keeps the shape, and its constants are equal at all places but for the last dimension."""
+    """Return whether a call keeps the shape, and its constants are equal at all places but for the last dimension."""
     data, result = (ir.tensor_type(expr).shape for expr in (call.args[0], call))
     sizes = [arg.data.shape if isinstance(arg, Constant) else data for arg in call.args[1:]]
     is_last = call.attrs.get("axis", -1) in (-1, len(data) - 1) or all(prod(shape) == 1 for shape in sizes)

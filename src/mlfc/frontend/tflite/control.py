@@ -49,7 +49,7 @@ def _settled(expr: Expr) -> Expr:
 
 
 def _holds(condition: Expr) -> bool | None:
-    """Tell whether a condition holds; None if that is known only when the model runs."""
+    """Return whether a condition holds; None if that is known only when the model runs."""
     settled = _settled(condition)
     return bool(_flag(settled).data.reshape(())) if isinstance(settled, Constant) else None
 

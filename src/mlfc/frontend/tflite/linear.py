@@ -311,7 +311,7 @@ _BIAS_TYPES = {"CONV_2D": "Conv2DOptions", "FULLY_CONNECTED": "FullyConnectedOpt
 
 
 def _adds_up_in_words(node: Node, bias: Expr | None, weight: TfliteTensor) -> bool:
-    """Tell whether the reference adds up products of int16 data in 32 bits: it does where the bias has 32 bits."""
+    """Return whether the reference adds up products of int16 data in 32 bits: it does where the bias has 32 bits."""
     kind, is_wide = _BIAS_TYPES.get(node.record.code), weight.dtype == "int16"
     narrow = bias is not None and ir.tensor_type(bias).dtype == "int32"
     if kind is not None:

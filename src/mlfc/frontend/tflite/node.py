@@ -90,7 +90,7 @@ class Node:
         return Span((self.label,))
 
     def has(self, position: int) -> bool:
-        """Tell whether an optional input is there."""
+        """Return whether an optional input is there."""
         return position < len(self.record.inputs) and self.record.inputs[position] >= 0
 
     def input(self, position: int) -> TfliteTensor:
@@ -233,12 +233,12 @@ class Node:
 
 
 def is_quantized(tensor: TfliteTensor) -> bool:
-    """Tell whether integers of a tensor stand for real numbers."""
+    """Return whether integers of a tensor stand for real numbers."""
     return tensor.quantization is not None and tensor.dtype in CODES
 
 
 def same_quantization(a: TfliteTensor, b: TfliteTensor) -> bool:
-    """Tell whether two tensors have the same single scale and zero point, or neither has any."""
+    """Return whether two tensors have the same single scale and zero point, or neither has any."""
     if a.quantization is None or b.quantization is None:
         return a.quantization is b.quantization
     return bool(_single(a) == _single(b))

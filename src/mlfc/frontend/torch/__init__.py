@@ -16,7 +16,7 @@ __all__ = ["Captured", "is_torch_model"]
 
 
 def is_torch_model(model: Any) -> bool:
-    """Tell whether an object is one of PyTorch's: a module, an exported program, or an ONNX program."""
+    """Return whether an object is one of PyTorch's: a module, an exported program, or an ONNX program."""
     torch = sys.modules.get("torch")  # it is imported if such an object exists
     if torch is None or not hasattr(torch, "export"):
         return False

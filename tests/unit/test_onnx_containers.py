@@ -116,12 +116,12 @@ MAP_OF_TWO_LENGTHS = """
         ("s = SequenceConstruct (x) y = Relu (s)", "Relu takes tensors, but 's' is a sequence of 1"),
         ("s = SequenceConstruct (x) y = MaxRoiPool <pooled_shape = [1, 1]> (x, s)", "is not supported"),
         ("y = SequenceLength (x)", "expected a sequence as input 0, got a tensor"),
-        ("s = SequenceConstruct (x) y = SequenceAt (s, one)", "position 1 is out of range for a sequence of 1 elements"),
+        ("s = SequenceConstruct (x) y = SequenceAt (s, one)", "position 1 is out of range for a sequence"),
         ("s = SequenceConstruct (x) y = SequenceAt (s, sizes)", "a position is one integer"),
         ("s = SequenceConstruct (x) a = Cast <to = 7> (x) y = SequenceAt (s, a)", "'position' that is not constant"),
         (
             "s = SequenceConstruct (x) t = SequenceInsert (s, x, minus) y = SequenceAt (t, zero)",
-            "position -2 is outside",
+            "position -2 is out of range",
         ),
         (
             "s = SequenceConstruct (x) t = SequenceInsert (s, s) y = SequenceAt (t, zero)",

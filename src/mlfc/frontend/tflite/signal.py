@@ -164,9 +164,7 @@ def _filter_bank(node: Node) -> Expr:
     bands = list(zip(starts, weight_starts, widths, strict=False))[: channels + 1]
     for start, place, width in bands:
         if min(start, place, width) < 0 or start + width > node.shape(0)[0] or place + width > len(weights):
-            raise ModelError(
-                f"a band of {width} bins from {start} on, with weights from {place} on, is out of range"
-            )
+            raise ModelError(f"a band of {width} bins from {start} on, with weights from {place} on, is out of range")
     tables = [weights, unweights, *([band[k] for band in bands] for k in range(3))]
     return node.call("signal.filter_bank", node.expr(0), *(const(np.array(table), "int16") for table in tables))
 

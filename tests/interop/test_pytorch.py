@@ -459,5 +459,5 @@ def test_averages_have_the_divisor_that_was_asked_for() -> None:
 
 
 def test_formulas_that_overflow_are_refused() -> None:
-    with pytest.raises(UnsupportedError, match=r"aten\.special_erfcx\.default' has no form in ONNX that is right"):
+    with pytest.raises(UnsupportedError, match=r"aten\.special_erfcx\.default' has no ONNX equivalent that is correct"):
         mlfc.compile(type("Erfcx", (nn.Module,), {"forward": lambda _, x: torch.special.erfcx(x)})(), example_inputs=X)

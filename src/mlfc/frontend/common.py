@@ -93,8 +93,8 @@ class Problems:
     def collecting(self) -> Iterator[None]:
         """Record an MlfcError raised inside instead of propagating it.
 
-        InternalError and LimitError propagate: the former is a bug in mlfc, and after the latter going on costs even
-        more.
+        InternalError and LimitError propagate: the former is a bug in mlfc, and continuing after the latter would
+        cost even more.
         """
         try:
             yield
@@ -281,7 +281,7 @@ def _check_sizes(exprs: Iterable[Expr]) -> None:
     for expr in exprs:
         if not isinstance(expr.type, TensorType):
             continue
-        # a tensor without elements may have any extent; runtime extents are checked at run time
+        # a tensor without elements may have a size beyond all indices; dynamic sizes are checked at run time
         largest = max(bounds(extent)[0] for extent in (expr.type.size, *expr.type.shape))
         if largest > _ELEMENT_LIMIT:
             name = expr.name if isinstance(expr, Var) else expr.span.tensor

@@ -33,7 +33,7 @@ from mlfc.verify.onnxruntime import OnnxRuntimeReference
 METHODS = {"minmax": "MinMax", "entropy": "Entropy", "percentile": "Percentile"}
 """Methods for deriving ranges from calibration data, with the names of ONNX Runtime's quantizer."""
 ACTIVATIONS = {"int8": "QInt8", "uint8": "QUInt8", "int16": "QInt16"}
-_OPSET_OF_INT16 = 21  # since this opset, ONNX's own QuantizeLinear supports int16; before, ONNX Runtime's
+_OPSET_OF_INT16 = 21  # since this opset ONNX's QuantizeLinear supports int16; before, ONNX Runtime's operator does
 _SAMPLES = 100
 _COMPARED = 16  # number of input sets for which layers are compared
 _DEQUANTIZED = ("_DequantizeLinear_Output", "_DequantizeLinear_Output_1")

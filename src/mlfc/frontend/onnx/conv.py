@@ -213,7 +213,7 @@ def _conv_transpose(node: Node) -> Expr:
 def _cropping(node: Node, full: list[int], strides: tuple[int, ...]) -> tuple[list[int], list[int]]:
     """Return the number of elements cropped at the start and the end of each dimension of the `full` result.
 
-    A negative number at the end is the amount that the result lacks to `output_shape`. ONNX Runtime never enlarges a
+    A negative number at the end is the number of elements missing to `output_shape`. ONNX Runtime never enlarges a
     result for `auto_pad`: it has fewer than ``size * stride`` elements if the stride is larger than the kernel.
     """
     spatial = len(full)

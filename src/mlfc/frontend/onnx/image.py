@@ -287,7 +287,6 @@ def _along(node: Node, x: Expr, index: int, axis: _Axis, method: _Method, extrap
         factors = node.reshape(factors, (*shape_of(factors), *(1,) * (rank - index - 1)))
         # A sum of two products would be contracted to an FMA of either one, depending on the code of each shape;
         # a reduction has a fixed order.
-        # a reduction has one order
         result = node.call("sum", node.call("multiply", elements, factors), axis=(index + 1,))
     if method.coordinates == "tf_crop_and_resize":
         outside = (at < 0) | (last < at)

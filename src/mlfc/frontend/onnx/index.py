@@ -119,7 +119,7 @@ def _sliced(
     return x
 
 
-_FEW_INDICES = 64  # that are computed as dimension sizes
+_FEW_INDICES = 64  # maximum number of constant indices that are computed as dimension sizes
 
 
 def _open_range(extent: Extent, start: Extent, stop: Extent, step: int) -> tuple[Extent, Extent, int]:

@@ -20,7 +20,7 @@ Array = npt.NDArray[Any]
 
 
 def _real(node: Node, index: int) -> Expr:
-    """Return input `index`, which its scale and zero point follow, dequantized."""
+    """Return input `index` dequantized by the scale and zero point in the two inputs after it."""
     scale, zero_point = scale_and_zero(node, index + 1, index + 2, "scale")
     note(node, node.input(index), scale, zero_point)
     return node.call("qnn.dequantize", node.input(index), scale, zero_point, out_dtype="float32", axis=-1)

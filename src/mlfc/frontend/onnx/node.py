@@ -27,7 +27,7 @@ _LARGEST_LIST = 64  # maximum number of dimension sizes that are runtime values
 
 
 class UnknownValueError(UnsupportedError):
-    """An importer requires the value of the node's input `index`, which is only known at run time.
+    """Error of an importer that requires the value of the node's input `index`, which is only known at run time.
 
     `likely` are the types that the outputs have with the values that the error suggests.
     """

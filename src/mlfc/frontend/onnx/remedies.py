@@ -1,4 +1,4 @@
-"""Search for input values that make a node compile which requires a value that is only known at run time.
+"""Search for input values with which a node compiles that requires a value known at compile time.
 
 The value is usually a shape, which the declared shapes of the node's outputs determine. Each candidate is tried on the
 node alone.
@@ -200,7 +200,7 @@ def _candidates(var: Var, shapes: Sequence[tuple[int, ...]], is_checked: bool) -
 
 
 def _parts(shapes: Sequence[tuple[float, ...]], count: int) -> list[Sequence[float]]:
-    """Return the last and the first dimension sizes of shapes, as many as an input has elements."""
+    """Return the last and the first `count` dimension sizes of shapes."""
     long = [shape for shape in shapes if len(shape) >= count]
     ends = [(shape[len(shape) - count :], shape[:count]) for shape in long]
     return [*chain.from_iterable(ends), *(last[::-1] for last, _ in ends)]

@@ -239,7 +239,7 @@ def per_axis(node: Node, axes: Expr | None, count: Any) -> Callable[[Expr | None
         if fixed is not None:
             index = fixed.index(axis)
             return node.reshape(node.cut(values, 0, index, index + 1), ())
-        assert named is not None  # axes that are not fixed are named
+        assert named is not None  # set unless `fixed` is
         column = node.reshape(node.cut(named, 1, axis, axis + 1), (count,))
         given = node.call("sum", node.call("where", column, values, int64(node, 0)), axis=(0,), keepdims=False)
         is_given = node.call("any", column, axis=(0,), keepdims=False)

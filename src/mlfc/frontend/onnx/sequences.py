@@ -65,7 +65,7 @@ def angles(node: Node, table: Expr, ids: Expr | None, steps: tuple[int, int], wi
 
 
 def turned(node: Node, x: Expr, cos: Expr, sin: Expr, *, interleaved: bool) -> Expr:
-    """Return `x` with as many pairs of elements of the last axis rotated as angles are given."""
+    """Return `x` with the first pairs of elements of its last axis rotated, one pair per angle."""
     shape = shape_of(x)
     half = shape_of(cos)[-1]
     if 2 * half > shape[-1]:

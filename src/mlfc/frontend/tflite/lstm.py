@@ -285,9 +285,9 @@ class Lstm:
         return hybrid_dense(node, data, matrix, np.repeat(scales, weights.shape[1]), asymmetric=self.asymmetric)
 
     def _weights(self, first: int, *, ordered: bool) -> tuple[Array, Array]:
-        """Return weights or biases of all gates, and the scales of int8 ones; `ordered` is the operator's gate order.
+        """Return weights or biases of all gates, and the scales of int8 ones.
 
-        That is input, output, forget and cell. With a coupled input gate, the operator gets the negated forget gate as
+        With `ordered`, they are in the operator's gate order: input, output, forget and cell. With a coupled input gate, the operator gets the negated forget gate as
         the input gate, and derives the forget gate: sigmoid(-x) = 1 - sigmoid(x).
         """
         values = {gate: self.node.value(first + gate) for gate in self.gates}

@@ -317,7 +317,7 @@ def _divided(
     counts_padding: bool = True,  # noqa: ARG001  (does not affect sums)
     divisor: int | None = None,
 ) -> Any:
-    """Return an average pool with a custom divisor, which the exporter ignores: averages times counts over it."""
+    """Return an average pool with a custom divisor, which the exporter ignores: averages * counts / divisor."""
     if divisor is None:
         return NotImplemented
     sizes = 3 if pool is _DIVIDED[1] else 2

@@ -87,7 +87,10 @@ def _with_symbols(
     own: Mapping[Any, str],
     dims: Mapping[Any, Any],
 ) -> dict[str, tuple[Any, ...]]:
-    """Return dynamic shapes with mlfc's symbols; names are from `own` or input and axis, bounds from `dims`."""
+    """Return dynamic shapes with mlfc's symbols.
+
+    Names are from `own` or made of input and axis; bounds are from `dims` or `exported`.
+    """
     titles: dict[Any, str] = {}
     for name, shape in shapes.items():
         for axis, expr in enumerate(shape):

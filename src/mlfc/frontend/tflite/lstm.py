@@ -287,8 +287,9 @@ class Lstm:
     def _weights(self, first: int, *, ordered: bool) -> tuple[Array, Array]:
         """Return weights or biases of all gates, and the scales of int8 ones.
 
-        With `ordered`, they are in the operator's gate order: input, output, forget and cell. With a coupled input gate, the operator gets the negated forget gate as
-        the input gate, and derives the forget gate: sigmoid(-x) = 1 - sigmoid(x).
+        With `ordered`, they are in the operator's gate order: input, output, forget and cell. With a coupled
+        input gate, the operator gets the negated forget gate as the input gate, and derives the forget gate:
+        sigmoid(-x) = 1 - sigmoid(x).
         """
         values = {gate: self.node.value(first + gate) for gate in self.gates}
         scales = {gate: self._scale(first + gate) for gate in self.gates}

@@ -140,7 +140,7 @@ def test_what_is_assigned_before_it_is_read_is_no_state() -> None:
         ),
         (
             accumulator(assigning(), ops=[handle("h", "sum"), Op("ADD", ["x", "h"], ["new"], **ADD)]),
-            "it reads 'h', a handle that only READ_VARIABLE and ASSIGN_VARIABLE take",
+            "it reads 'h', a handle that only READ_VARIABLE and ASSIGN_VARIABLE accept",
         ),
         (
             accumulator(assigning(), ops=[handle("h", "sum"), Op("READ_VARIABLE", ["h"], ["x"])]),

@@ -72,7 +72,7 @@ def _batch_to_space(node: Node) -> Expr:
     begin = [low for low, _ in crops]
     end = [extent - high for extent, (_, high) in zip(whole, crops, strict=True)]
     if any(first >= last for first, last in zip(begin, end, strict=True)):
-        raise ModelError(f"crops {crops} leave nothing of {tuple(whole)}")
+        raise ModelError(f"crops {crops} leave no elements of {tuple(whole)}")
     axes = tuple(range(1, count + 1))
     return node.call("strided_slice", data, begin=tuple(begin), end=tuple(end), strides=(1,) * count, axes=axes)
 

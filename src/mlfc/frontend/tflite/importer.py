@@ -296,7 +296,7 @@ class _Conversion:
             if index >= 0 and index not in self.exprs:
                 if index in self.variables.handles:
                     raise ModelError(
-                        f"it reads '{self.file.tensors[index].name}', a handle that only {READ} and {ASSIGN} take"
+                        f"it reads '{self.file.tensors[index].name}', a handle that only {READ} and {ASSIGN} accept"
                     )
                 if any(index in other.outputs for other in self.file.operators):
                     raise ModelError(f"it reads tensor '{self.file.tensors[index].name}' before that is computed")

@@ -195,7 +195,7 @@ class Lstm:
         weights = node.value(position)
         bias = node.expr(position + 1) if node.has(position + 1) else const(np.zeros(self.units), "int32")
         if weights.shape != (self.units, self.cells) or shape_of(bias) != (self.units,):
-            raise ModelError(f"a projection of shape {weights.shape}, and a bias of {shape_of(bias)}")
+            raise ModelError(f"a projection of shape {weights.shape} and a bias of {shape_of(bias)} do not fit the cells and results")
         scale = node.scale(node.input(position)) * shown / node.scale(node.input(self.at.hidden))
         attrs["projection_scale"] = float(scale)
         attrs["projection_clip"] = _code_of(self.options.ProjClip(), node.scale(node.output()), 127)
@@ -226,10 +226,10 @@ class Lstm:
         """Return the results of all steps in the order of the data, and assign the states."""
         if self.auxiliary is not None:
             if shape_of(self.auxiliary)[:2] != shape_of(self.data)[:2]:
-                raise ModelError(f"auxiliary data of shape {shape_of(self.auxiliary)} beside {shape_of(self.data)}")
+                raise ModelError(f"auxiliary data of shape {shape_of(self.auxiliary)} does not fit data of {shape_of(self.data)}")
             self._check(self.at.auxiliary, (self.cells, shape_of(self.auxiliary)[2]))
         if not self.projects and self.units != self.cells:
-            raise ModelError(f"{self.units} results of {self.cells} cells without a projection")
+            raise ModelError(f"{self.units} results of {self.cells} cells require a projection")
         is_plain = not self.has_norm and not self.projects and self.function in FUNCTIONS
         return self._time_major(self._looped() if is_plain else self._unrolled())
 
@@ -313,7 +313,7 @@ class Lstm:
         for gate in range(self.couples_input, 3):
             value = self.node.value(self.at.peephole + gate)
             if value.shape != (self.cells,):
-                raise ModelError(f"a peephole of shape {value.shape} for {self.cells} cells")
+                raise ModelError(f"a peephole of shape {value.shape} does not fit {self.cells} cells")
             found[gate] = value.astype(np.float32) * self._scale(self.at.peephole + gate)
         if self.couples_input:
             found[0], found[1] = -found[1], np.zeros_like(found[1])
@@ -355,7 +355,7 @@ class Lstm:
             return shown, cell
         weights, scale = node.value(position)[None], np.array([self._scale(position)], np.float32)
         if weights.shape[1:] != (self.units, self.cells):
-            raise ModelError(f"a projection of shape {weights.shape[1:]}")
+            raise ModelError(f"a projection of shape {weights.shape[1:]} does not fit the cells and results")
         result = self._product(shown, weights, scale, "projection")
         if node.has(position + 1):
             result = node.call("nn.bias_add", result, node.expr(position + 1), axis=1)

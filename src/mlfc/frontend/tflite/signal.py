@@ -275,7 +275,7 @@ def _stacker(node: Node) -> list[Expr]:
     left, right = option(node, "stacker_left_context", 0), option(node, "stacker_right_context", 0)
     frames = left + right + 1
     if node.shape(0) != (channels,) or step > frames:
-        raise ModelError(f"data of shape {node.shape(0)} in stacks of {frames} frames of {channels} every {step}")
+        raise ModelError(f"data of shape {node.shape(0)} does not fit stacks of {frames} frames of {channels} every {step}")
     data, whole = node.expr(0), frames * channels
     cost.require("constants", 2 * whole, node.label)
     held = node.variables.of_operator(f"{node.output().name}/frames", TensorType((whole,), "int16"))
@@ -317,10 +317,10 @@ def _circular_buffer(node: Node) -> Expr:
     output, data = node.output(), node.expr(0)
     shape = node.shape(0)
     if node.input(0).dtype != "int8" or len(output.shape) != len(shape) or len(shape) != 4:
-        raise ModelError(f"{node.input(0).type_name} of shape {shape} in a buffer of shape {output.shape}")
+        raise ModelError(f"{node.input(0).type_name} of shape {shape} does not fit a buffer of shape {output.shape}")
     slots = output.shape[1]
     if shape != (output.shape[0], 1, *output.shape[2:]) or slots < 1:
-        raise ModelError(f"a slice of shape {shape} in a buffer of shape {output.shape}")
+        raise ModelError(f"a slice of shape {shape} does not fit a buffer of shape {output.shape}")
     cycles = option(node, "cycles_max", default=0) if node.record.custom else 0
     if cycles > 1 or (cycles < 1 and slots not in _EVERY_RUN):
         node.refuse(

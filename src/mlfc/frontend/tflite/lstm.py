@@ -195,7 +195,9 @@ class Lstm:
         weights = node.value(position)
         bias = node.expr(position + 1) if node.has(position + 1) else const(np.zeros(self.units), "int32")
         if weights.shape != (self.units, self.cells) or shape_of(bias) != (self.units,):
-            raise ModelError(f"a projection of shape {weights.shape} and a bias of {shape_of(bias)} do not fit the cells and results")
+            raise ModelError(
+                f"a projection of shape {weights.shape} and a bias of {shape_of(bias)} do not fit the cells and results"
+            )
         scale = node.scale(node.input(position)) * shown / node.scale(node.input(self.at.hidden))
         attrs["projection_scale"] = float(scale)
         attrs["projection_clip"] = _code_of(self.options.ProjClip(), node.scale(node.output()), 127)
@@ -226,7 +228,9 @@ class Lstm:
         """Return the results of all steps in the order of the data, and assign the states."""
         if self.auxiliary is not None:
             if shape_of(self.auxiliary)[:2] != shape_of(self.data)[:2]:
-                raise ModelError(f"auxiliary data of shape {shape_of(self.auxiliary)} does not fit data of {shape_of(self.data)}")
+                raise ModelError(
+                    f"auxiliary data of shape {shape_of(self.auxiliary)} does not fit data of {shape_of(self.data)}"
+                )
             self._check(self.at.auxiliary, (self.cells, shape_of(self.auxiliary)[2]))
         if not self.projects and self.units != self.cells:
             raise ModelError(f"{self.units} results of {self.cells} cells require a projection")

@@ -275,7 +275,9 @@ def _stacker(node: Node) -> list[Expr]:
     left, right = option(node, "stacker_left_context", 0), option(node, "stacker_right_context", 0)
     frames = left + right + 1
     if node.shape(0) != (channels,) or step > frames:
-        raise ModelError(f"data of shape {node.shape(0)} does not fit stacks of {frames} frames of {channels} every {step}")
+        raise ModelError(
+            f"data of shape {node.shape(0)} does not fit stacks of {frames} frames of {channels} every {step}"
+        )
     data, whole = node.expr(0), frames * channels
     cost.require("constants", 2 * whole, node.label)
     held = node.variables.of_operator(f"{node.output().name}/frames", TensorType((whole,), "int16"))

@@ -1,6 +1,6 @@
-"""mlfc compiles trained models to code that runs anywhere. The public face: names only.
+"""mlfc compiles trained models to code that runs anywhere. This package has the public names.
 
-Names load on first use, so that a program that only runs models imports no compiler.
+Names are loaded on first use, so that a program that only runs models does not import the compiler.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""``mlfc`` and ``python -m mlfc``: the command line, from the moment on at which nothing is imported yet."""
+"""Entry point of ``mlfc`` and ``python -m mlfc``, which starts before anything else is imported."""
 
 import os
 import signal
@@ -6,8 +6,8 @@ from types import FrameType
 
 
 def run() -> None:
-    """Run the program and leave with its exit status."""
-    # to import the program takes a second, in which there is nothing to leave in order
+    """Run the program and exit with its status."""
+    # importing the program takes a second, during which an interrupt needs no cleanup
     if signal.getsignal(signal.SIGINT) == signal.default_int_handler:
         signal.signal(signal.SIGINT, _leave)
     from mlfc.cli.main import run as run_commands

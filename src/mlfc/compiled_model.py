@@ -1,4 +1,4 @@
-"""A model file in, a compiled model out: what `mlfc.compile` does and returns."""
+"""Implementation of `mlfc.compile`, and the compiled model that it returns."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def compile(model: Model, options: CompileOptions) -> CompiledModel:  # noqa: A0
     if is_torch_model(model) and not isinstance(options.target, str):
         raise OptionError(
             f"expected a target string, got {type(options.target).__name__}",
-            next_step="Name example inputs: mlfc.compile(module, example_inputs=(x,))",
+            next_step="Pass example inputs by name: mlfc.compile(module, example_inputs=(x,))",
         )
     model, options = opened(model, options)
     is_auto = options.specialize == AUTO
@@ -77,26 +77,26 @@ def compile(model: Model, options: CompileOptions) -> CompiledModel:  # noqa: A0
     factory = build_module(*import_for_run(model, options, options.executor), options)
     if is_auto and factory.executor == "vm" and factory.program.states:
         raise OptionError(
-            "specialize='auto' excludes state: code that is made later would have states of its own",
+            "specialize='auto' does not support state: code that is generated later would have separate states",
             place="specialize",
-            next_step='Name the values of open dimensions: specialize=[{"batch": 1}]',
+            next_step='Specify the values of dynamic dimensions: specialize=[{"batch": 1}]',
         )
     return CompiledModel(factory, model, options, specializes=is_auto)
 
 
 class CompiledModel(Displayed, HasModel):
-    """A compiled model: runs in this process, and is written as an archive or library.
+    """A compiled model, which runs in this process and can be exported as an archive or library.
 
     Parameters
     ----------
     factory : Factory
-        What `build` returned.
+        The result of `build`.
     source : str, Path, bytes, onnx.ModelProto or Captured
         The model that was compiled.
     options : CompileOptions
         The options that it was compiled with.
     specializes : bool
-        Whether shapes that come back get code of their own in this process.
+        Generate specialized code in this process for shapes that recur.
 
     Attributes
     ----------
@@ -114,12 +114,12 @@ class CompiledModel(Displayed, HasModel):
 
     @property
     def name(self) -> str:
-        """The name of the module."""
+        """Name of the module."""
         return self.factory.module_name
 
     @property
     def model(self) -> Runnable:
-        """The model in this process; its code is built when it is first asked for."""
+        """The model in this process; its code is built on first access."""
         if self._model is None:
             self._model = load_factory(self.factory)
             if self._specializes and isinstance(self._model, VmModel) and not self._model.has_containers:
@@ -127,21 +127,21 @@ class CompiledModel(Displayed, HasModel):
         return self._model
 
     def run(self, *inputs: Any) -> dict[str, Array]:
-        """Run one inference; as `AotModule.run`."""
+        """Run one inference; see `AotModule.run`."""
         return (self.model if self._model is None else self._model).run(*inputs)
 
     @cached_property
     def _portable(self) -> Factory:
-        """The module for archives: instead of several levels of processors, for all of them."""
+        """The module for archives, with code for all CPU levels instead of those of this processor."""
         if self.factory.target.mcpu != AUTO:
             return self.factory
         every = str(self.factory.target.at_level(None))
-        # a log is of this processor
+        # a tuning log is specific to this processor
         options = replace(self._options, target=every, module_name=self.name, tuned=None)
         return build_module(self.factory.module, self.factory.source_params, options)
 
     def _specialized(self, extents: Mapping[str, int]) -> Runnable:
-        """Return the model for certain extents, in this process without a C compiler; the bits are the same."""
+        """Return the model for given dynamic dimension sizes, built without a C compiler; results are identical."""
         options = BuildOptions(
             llvm_here(self.factory.target),
             module_name=self.name,
@@ -161,7 +161,7 @@ class CompiledModel(Displayed, HasModel):
 
     @cached_property
     def _bytes(self) -> bytes:
-        """A library with everything that running takes; an archive where nothing links libraries."""
+        """The model as a self-contained library, or as an archive if no linker is available."""
         try:
             return cached_library(self.factory.runtime).read_bytes()
         except ToolchainError:
@@ -169,7 +169,7 @@ class CompiledModel(Displayed, HasModel):
                 return self.export(Path(folder, "model.tar")).read_bytes()
 
     def __reduce__(self) -> Reduced:
-        """Pickle the compiled code and the states, without what it was compiled from: as a `StoredModel`."""
+        """Pickle the compiled code and the states, without the source model, as a `StoredModel`."""
         return StoredModel, (self.name, self._bytes), self._kept()
 
     def __copy__(self) -> CompiledModel:
@@ -179,30 +179,30 @@ class CompiledModel(Displayed, HasModel):
         return made
 
     def __deepcopy__(self, memo: dict[int, Any]) -> CompiledModel:
-        return self.__copy__()  # all but the model itself never changes
+        return self.__copy__()  # only the state of the model is mutable
 
     def _kept(self) -> dict[str, Any]:
         return {} if self._model is None else kept_by(self._model)
 
     def inspect(self) -> dict[str, Any]:
-        """Return what `mlfc.inspect` says of the archive that `export` writes."""
+        """Return the result of `mlfc.inspect` for the archive that `export` writes."""
         with TemporaryFolder() as folder:
             return inspect(self.export(Path(folder, f"{self.name}.tar")))
 
     def memory_map(self) -> MemoryMap:
-        """Return what the memory of the archive that `export` writes is for."""
+        """Return the memory map of the archive that `export` writes."""
         with TemporaryFolder() as folder:
             return memory_map(self.export(Path(folder, f"{self.name}.tar")))
 
     def verify(self, *, layers: bool = False, **options: Any) -> Comparison:
-        """Compare this very code, as it runs in this process, with the reference: LiteRT or ONNX Runtime.
+        """Compare this code, as it runs in this process, with the reference: LiteRT or ONNX Runtime.
 
         Parameters
         ----------
         layers : bool
-            Compare every layer, too; for that the model is compiled once more, with every tensor as an output.
+            Compare every layer, too; the model is compiled once more for that, with every tensor as an output.
         **options
-            Of `mlfc.verify`: ``samples``, ``seed``, ``inputs``, ``labels``, ``rtol``, ``atol``.
+            Options of `mlfc.verify`: ``samples``, ``seed``, ``inputs``, ``labels``, ``rtol``, ``atol``.
         """
         from mlfc.verify import verify
 

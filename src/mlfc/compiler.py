@@ -1,4 +1,4 @@
-"""All stages in one screen: import -> passes -> lower -> plan -> emit; `build` returns a `Factory`."""
+"""The compiler pipeline: import -> passes -> lower -> plan -> emit; `build` returns a `Factory`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from mlfc.target.defaults import PORTABLE
 from mlfc.target.target import Target, parse_host, parse_target
 from mlfc.target.tuning_log import opened_log, shipped_log
 
-_ACCEPTED = 16.0  # times the usual limits, for a model that was accepted within some limits
+_ACCEPTED = 16.0  # multiple of the usual limits for a model that was accepted before
 
 _LONGEST_NAME = 65000  # metadata.json and libraries store 65,536, and some names get a suffix
 _UNSTORABLE = re.compile("[\\0\ud800-\udfff]")
@@ -47,7 +47,7 @@ def build(mod: IRModule, options: _BuildArguments) -> Factory:
     Parameters
     ----------
     mod : IRModule
-        What `import_model` or the Relay parser returned.
+        The result of `import_model` or of the Relay parser.
 
     Returns
     -------
@@ -56,7 +56,7 @@ def build(mod: IRModule, options: _BuildArguments) -> Factory:
     Raises
     ------
     MlfcError
-        For options that do not exist, and for what cannot be compiled.
+        For unknown or invalid options, and for modules that cannot be compiled.
     """
     return build_module(mod, options.params, options)
 
@@ -103,7 +103,7 @@ def _unit(
     specialize: Sequence[Mapping[str, int]],
     options: BuildOptions,
 ) -> tuple[codegen.Unit, memory.MemoryOptions]:
-    """Return what is printed for a module, and the memory that it takes; `targets` are the module's and its host's."""
+    """Return the unit for code generation, and the memory options; `targets` are the module's and its host's."""
     chosen, host = targets
     memory_options = memory.MemoryOptions(options.workspace_io, tuple(options.pools), tuple(options.constants))
     check = partial(
@@ -173,9 +173,10 @@ def _unit(
 
 
 def runnable_here(factory: Factory) -> Factory:
-    """Return the same module for LLVM in this process, where its code is C and there is no compiler.
+    """Return the same module for LLVM if its code is C and no C compiler is available.
 
-    Its results are the same. What external generators made in C stays as it is, and asks for a compiler.
+    Its results are identical. A module with C code of external generators is returned unchanged, and requires a
+    compiler.
     """
     host = factory.target_host or factory.target
     external = factory.code.external or any(kernel.external for kernel in factory.program.kernels)
@@ -208,37 +209,37 @@ def _check_names(module: IRModule, params: Collection[str]) -> None:
 
 
 def _executor(module: IRModule, options: BuildOptions, check: Callable[[str], None]) -> str | None:
-    """Return the executor, checked before the work is done; None for that of static models that the stages choose."""
+    """Return the executor, checked in advance; None for a static model, whose executor is chosen later."""
     executor = "vm" if options.executor is None and is_dynamic(module) else options.executor
     if executor is not None:
         check(executor)
     if executor != "vm" and is_dynamic(module):
         raise OptionError(
-            f"open dimensions and control flow require the virtual machine, got the executor '{executor}'",
-            next_step="Leave the option out, or fix the dimensions: --shape INPUT=1,3,224,224",
+            f"dynamic dimensions and control flow require the virtual machine, got the executor '{executor}'",
+            next_step="Omit the option, or specify static dimensions: --shape INPUT=1,3,224,224",
         )
     if executor != "vm" and options.specialize:
         raise OptionError(
-            "specializing requires open dimensions and the virtual machine",
+            "specializing requires dynamic dimensions and the virtual machine",
             place="specialize",
-            next_step="Leave it out, or leave the dimensions open",
+            next_step="Omit it, or keep the dimensions dynamic",
         )
     if options.parallel and options.optimize == "size":
         raise OptionError(
             "kernels do not share their work among threads with --optimize size",
             place="parallel",
-            next_step="Leave it out",
+            next_step="Omit it",
         )
     return executor
 
 
 @contextmanager
 def _bounds_decide() -> Iterator[None]:
-    """Raise UnsupportedError where a comparison of symbolic dimensions has no answer."""
+    """Raise UnsupportedError if the bounds of symbolic dimensions do not decide a comparison."""
     try:
         yield
     except UndecidedError as error:
         raise UnsupportedError(
-            f"the bounds of the open dimensions do not decide how to compile this: {error}",
-            next_step="Give some of them bounds or values: --shape NAME=batch:1..8,3,224,224",
+            f"the bounds of the dynamic dimensions do not decide how to compile this: {error}",
+            next_step="Specify bounds or values for some of them: --shape NAME=batch:1..8,3,224,224",
         ) from error

@@ -1,7 +1,7 @@
-"""The tree of errors: every fault that reaches a user is one of these.
+"""Error classes: every fault that reaches a user is one of these.
 
-An error carries a stable `code`, the `cause` in one sentence, the `place` (file, node, byte) and the
-`next_step` that the user can take. `docs/reference/errors.md` lists the codes.
+An error has a stable `code`, the `cause` in one sentence, the `place` (file, node, byte) and the `next_step` that the
+user can take. `docs/reference/errors.md` lists the codes.
 """
 
 from __future__ import annotations
@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-_FEW = 8  # names that a message lists whole
+_FEW = 8  # number of names up to which a message lists all
 _MOST_SHOWN = 80
 
 
 def nearest(name: str, known: Iterable[str]) -> list[str]:
-    """Return up to three of the known names that begin with `name` or look like it."""
-    import difflib  # only a miss needs it
+    """Return up to three known names that start with `name` or are similar to it."""
+    import difflib  # only needed for unknown names
 
     names = list(known)
     longer = [item for item in names if name and item.startswith(name)]
@@ -25,7 +25,7 @@ def nearest(name: str, known: Iterable[str]) -> list[str]:
 def unknown(kind: str, name: str, known: Iterable[str], *, where: str = "") -> str:
     """Return the cause ``unknown KIND 'name'; nearest: ...`` of an error; `where` follows the name: " in build.toml".
 
-    The known names are listed whole where nothing is near and there are few.
+    All known names are listed if none is similar and there are few.
     """
     names = list(known)
     near = nearest(name, names)
@@ -36,7 +36,7 @@ def unknown(kind: str, name: str, known: Iterable[str], *, where: str = "") -> s
 
 @dataclass(frozen=True)
 class Remedy:
-    """An option of the command line with which a model that was refused may be compiled.
+    """A command line option with which a refused model may compile.
 
     Examples
     --------
@@ -45,12 +45,12 @@ class Remedy:
     """
 
     option: str  # "--shape", "--value", "--byoc", "--limit-factor"
-    argument: str  # with N or three dots for what only the user knows: x=1,3,N,N and sr=...
-    is_example: bool = False  # it fits the model, as other arguments may
+    argument: str  # with N or "..." for what only the user knows: x=1,3,N,N and sr=...
+    is_example: bool = False  # suitable for the model, as other arguments may be
 
     @property
     def is_complete(self) -> bool:
-        """Whether the option can be given as it is."""
+        """Return whether the option can be used without changes."""
         value = self.argument.rpartition("=")[2]
         return value != "..." and "N" not in value.split(",")
 
@@ -62,7 +62,7 @@ class Remedy:
 
     @property
     def numbers(self) -> int | float | bool | tuple[int | float | bool, ...]:
-        """The numbers of a complete argument, as Python's options take them: one alone, or several."""
+        """The numbers of a complete argument in the form of Python options: a single one, or a tuple."""
         texts = self.argument.rpartition("=")[2].split(",")
         found = tuple(_number(text) for text in texts)
         return found if len(found) > 1 or self.option == "--shape" else found[0]
@@ -78,18 +78,18 @@ def _number(text: str) -> int | float | bool:
 
 
 class MlfcError(Exception):
-    """Root of every error that mlfc raises on purpose.
+    """Base class of all errors that mlfc raises deliberately.
 
     Parameters
     ----------
     cause : str
         What is wrong, one sentence without a final period.
     place : str, optional
-        Where: a file, a node, a byte offset, a key.
+        The location: a file, a node, a byte offset, a key.
     next_step : str, optional
         What the user can do about it.
     remedies : iterable of Remedy, optional
-        The options that it names: together they take the cause away.
+        The options named in the next step, which together solve the problem.
     """
 
     code = "MLF000"
@@ -124,11 +124,11 @@ class ModelError(MlfcError, code="MLF100"):
 
 
 class UnsupportedError(MlfcError, code="MLF101"):
-    """A well-formed model that asks for something mlfc cannot compile."""
+    """A well-formed model with something that mlfc cannot compile."""
 
 
 class ProblemsError(MlfcError, code="MLF102"):
-    """Several errors found in one go; `problems` lists them in order of place."""
+    """Several errors found in one pass; `problems` lists them in order of place."""
 
     def __init__(self, problems: Iterable[MlfcError], *, place: str | None = None) -> None:
         self.problems = tuple(problems)
@@ -142,7 +142,7 @@ class ProblemsError(MlfcError, code="MLF102"):
 
 
 class LimitError(MlfcError, code="MLF103"):
-    """A model that would cost more memory or work than the limits allow, which an option raises."""
+    """A model that exceeds the limits on memory or work; an option raises the limits."""
 
 
 class TextError(MlfcError, code="MLF110"):
@@ -150,7 +150,7 @@ class TextError(MlfcError, code="MLF110"):
 
 
 class TypeCheckError(MlfcError, code="MLF111"):
-    """An operator applied to types, shapes or attributes that it does not take."""
+    """An operator applied to types, shapes or attributes that it does not support."""
 
 
 class InputError(MlfcError, code="MLF120"):
@@ -162,23 +162,23 @@ class OptionError(MlfcError, code="MLF121"):
 
 
 class ExchangeError(InputError, BufferError, code="MLF122"):
-    """Memory that cannot be handed from one library to another as it lies; a BufferError, as DLPack asks for."""
+    """Memory that cannot be shared with another library without a copy; a BufferError, as DLPack requires."""
 
 
 class OutputError(MlfcError, code="MLF130"):
-    """An output place that cannot be written."""
+    """An output path that cannot be written."""
 
 
 class ArchiveError(MlfcError, code="MLF140"):
-    """An archive, parameter file or graph JSON that breaks its format."""
+    """An archive, parameter file or graph JSON that violates its format."""
 
 
 class ToolchainError(MlfcError, code="MLF150"):
-    """A C compiler that is missing, fails, or makes code that does not load."""
+    """A C compiler that is missing, fails, or generates code that does not load."""
 
 
 class InstallationError(MlfcError, code="MLF151"):
-    """Something that needs a package, or mlfc's compiler, which is not installed."""
+    """A required package, or mlfc's compiler, that is not installed."""
 
 
 class RunError(MlfcError, code="MLF160"):
@@ -186,19 +186,19 @@ class RunError(MlfcError, code="MLF160"):
 
 
 class IoTimeoutError(RunError, code="MLF161"):
-    """A device that sends or takes nothing in time."""
+    """A device that does not send or receive in time."""
 
 
 class TransportClosedError(RunError, code="MLF162"):
-    """A line to a device that is not open, or whose other side is gone."""
+    """A connection to a device that is not open, or was closed by the other side."""
 
 
 class SessionError(RunError, code="MLF163"):
-    """A device that answers, but not as the protocol asks."""
+    """A device whose answers violate the protocol."""
 
 
 class SessionTerminatedError(SessionError, code="MLF164"):
-    """A session that the device ended: most often because it started again."""
+    """A session that the device ended, usually because it restarted."""
 
 
 class RemoteError(RunError, code="MLF165"):
@@ -206,7 +206,7 @@ class RemoteError(RunError, code="MLF165"):
 
 
 class DeviceError(RunError, code="MLF166"):
-    """A device that is not there, has no driver, or whose driver fails."""
+    """A device that does not exist, has no driver, or whose driver fails."""
 
 
 class BudgetError(MlfcError, code="MLF170", exit_status=1):
@@ -218,39 +218,39 @@ class ProjectError(MlfcError, code="MLF180"):
 
 
 class ProjectAPIServerNotFoundError(ProjectError, code="MLF181"):
-    """A folder without an API server, which is no project."""
+    """A folder without an API server, which is not a project."""
 
 
 class TemplateProjectError(ProjectError, code="MLF182"):
-    """A template where a generated project is asked for."""
+    """A template project where a generated project is required."""
 
 
 class NotATemplateProjectError(ProjectError, code="MLF183"):
-    """A generated project where a template is asked for."""
+    """A generated project where a template project is required."""
 
 
 class MalformedReplyError(ProjectError, code="MLF184"):
-    """An API server's answer that is none."""
+    """An invalid reply of an API server."""
 
 
 class MismatchedIdError(ProjectError, code="MLF185"):
-    """An API server's answer to something else."""
+    """A reply of an API server to another request."""
 
 
 class ConnectionShutdownError(ProjectError, code="MLF186"):
-    """An API server that ended instead of answering."""
+    """An API server that exited without a reply."""
 
 
 class RegistryError(MlfcError, code="MLF190"):
-    """A registry, or a folder in its place, that does not answer, refuses, or gives something else than it says."""
+    """A registry, or a folder in its place, that does not answer, refuses, or returns something unexpected."""
 
 
 class SignatureError(MlfcError, code="MLF191"):
-    """A signature that is missing, cannot be made, or is not of this artifact and key."""
+    """A signature that is missing, cannot be created, or does not match the artifact and key."""
 
 
 class InternalError(MlfcError, code="MLF900"):
-    """An invariant of the compiler that does not hold: a bug in mlfc, never the user's fault."""
+    """A violated invariant of the compiler: a bug in mlfc, never the user's fault."""
 
     def __init__(self, cause: str, *, place: str | None = None) -> None:
         super().__init__(cause, place=place, next_step="This is a bug in mlfc; please report it with the model")

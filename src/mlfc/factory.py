@@ -1,4 +1,4 @@
-"""What `build` returns: the code, plan and constants of a module, and what may be made of them."""
+"""Result of `build`: the code, memory plan and constants of a module, and the artifacts derived from them."""
 
 from __future__ import annotations
 
@@ -45,72 +45,72 @@ class Factory(Displayed):
     module_name: str
     target: Target
     executor: str
-    module: IRModule  # the model as it was imported
-    source_params: Mapping[str, npt.NDArray[Any]]  # the model's own weights by name
-    unit: codegen.Unit  # what its code is made from: program, plan, names
+    module: IRModule  # the model as imported
+    source_params: Mapping[str, npt.NDArray[Any]]  # the model's weights by name
+    unit: codegen.Unit  # input of code generation: program, plan, names
     memory_options: memory.MemoryOptions = field(default_factory=memory.MemoryOptions)
-    target_host: Target | None = None  # of the code beside a device's
-    specialize: tuple[Mapping[str, int], ...] = ()  # values of open extents that have code of their own
-    parallel: bool | None = None  # whether kernels of libraries share their work among threads; None: if that pays
+    target_host: Target | None = None  # of the host code of a device target
+    specialize: tuple[Mapping[str, int], ...] = ()  # values of dynamic dimensions with specialized code
+    parallel: bool | None = None  # whether library kernels use threads; None: if that pays
 
     def _facts(self) -> Mapping[str, object]:
         return {"name": self.module_name, "target": ", ".join(map(str, self.targets)), "executor": self.executor}
 
     @property
     def targets(self) -> tuple[Target, ...]:
-        """The device's target, if there is one, and the host's."""
+        """The device's target, if any, and the host's."""
         return (self.target,) if self.target_host is None else (self.target, self.target_host)
 
     @property
     def optimize(self) -> str:
-        """What the code was made for: ``speed`` or ``size``."""
+        """The optimization goal: ``speed`` or ``size``."""
         return self.unit.target.features.optimize
 
     @cached_property
     def code(self) -> codegen.GeneratedCode:
-        """The code of the module alone; `link` gives that of several."""
+        """The code of the module alone; see `link` for several modules."""
         code = codegen.generate(self.unit)
         return replace(code, files={**code.files, **parallel_files([self.unit])}) if self.unit.parallel else code
 
     @cached_property
     def host_unit(self) -> codegen.Unit:
-        """What is printed for libraries: kernels share their work among threads, if that was asked for or pays."""
+        """The unit for libraries, whose kernels share their work among threads if that was requested or pays."""
         is_offered = self.parallel is None and self.unit.is_worth_threads
         return replace(self.unit, parallel=PARALLEL_FOR_IF_ASKED) if is_offered else self.unit
 
     @cached_property
     def host_code(self) -> codegen.GeneratedCode:
-        """The code of the module for libraries of hosts."""
+        """The code of the module for host libraries."""
         return self.code if self.host_unit is self.unit else codegen.generate(self.host_unit)
 
     @property
     def program(self) -> Program:
-        """The kernels, and the calls of them in order."""
+        """The kernels, and their calls in order."""
         return self.unit.program
 
     @property
     def plan(self) -> memory.Plan:
-        """Where intermediates lie."""
+        """The memory plan of intermediate tensors."""
         return self.unit.plan
 
     @property
     def graph_json(self) -> str:
-        """The graph executor's configuration; empty for AOT."""
+        """The graph executor's configuration; empty for other executors."""
         return self.code.graph.text if self.code.graph else ""
 
     @property
     def graph_constants(self) -> dict[str, Value]:
-        """The graph executor's constants by the names of their nodes; empty for AOT, which has them in its code."""
+        """The graph executor's constants by node name; empty for AOT, whose code contains them."""
         return dict(self.code.graph.params) if self.code.graph else {}
 
     @property
     def params(self) -> dict[str, npt.NDArray[Any]]:
-        """What the executor has to load: the elements of `graph_constants`."""
+        """The parameters that the executor loads: the arrays of `graph_constants`."""
         return {name: value.array for name, value in self.graph_constants.items()}
 
     @property
     def storages(self) -> tuple[tuple[int, int, str | None], ...]:
-        """The graph executor's blocks: id, bytes, and the node of the input or constant that has it for good."""
+        """The graph executor's storage blocks: id, bytes, and the input or constant node that owns it, if any."""
         if self.code.plan is None or self.code.graph is None:
             return ()
         names, storages = self.code.graph.bindings, self.code.plan.storages
@@ -118,9 +118,9 @@ class Factory(Displayed):
 
     @cached_property
     def lib(self) -> HostLibrary:
-        """The code as a module: it builds itself for this machine when a function is asked for.
+        """The code as a module, which is built for this machine when a function is first requested.
 
-        What it imports goes into archives with it: the kernels of a device, and what external generators made.
+        Its imported modules are stored in archives with it: device kernels, and modules of external generators.
         """
         unit = self.host_unit
         options: dict[str, Any] = {
@@ -130,11 +130,11 @@ class Factory(Displayed):
             "at_level": lambda level: codegen.generate(unit.at_level(level)).files,
         }
         if self.unit.target.kind == "llvm":
-            from mlfc.library.llvm_library import llvm_library  # LLVM takes long to load
+            from mlfc.library.llvm_library import llvm_library  # importing LLVM takes long
 
             options["levels"] = self.host_code.levels
             library: HostLibrary = llvm_library(unit, self.host_code.files, **options)
-        elif unit.levels:  # the code of all levels is for libraries: in this process that of one is enough
+        elif unit.levels:  # libraries have the code of all levels; in this process one level is sufficient
             library = HostLibrary(lambda: self.host_code.files, levels=codegen.level_paths(unit), **options)
         else:
             library = HostLibrary(self.host_code.files, **options)
@@ -146,12 +146,12 @@ class Factory(Displayed):
 
     @property
     def imported_modules(self) -> tuple[Module, ...]:
-        """The code, as the one module that a factory imports."""
+        """The modules that a factory imports: only its code."""
         return (self.lib,)
 
     @cached_property
     def runtime(self) -> FactoryModule | VmModule:
-        """What runs it in this process; its code is built when an executor is first asked for."""
+        """The runtime module of this process; its code is built when an executor is first requested."""
         if self.unit.executable is not None:
             return VmModule(self.unit.executable, self.lib)
         return FactoryModule(
@@ -174,11 +174,11 @@ class Factory(Displayed):
         return self.runtime[name]
 
     def export_library(self, path: str | os.PathLike[str], *arguments: Any, **options: Any) -> Path:
-        """Write the model as a library that carries all it takes; arguments are as for `library.export`."""
+        """Write the model as a self-contained library; arguments are as for `library.export`."""
         return export_library(self.runtime, path, *arguments, **options)
 
     def interface(self, code: codegen.GeneratedCode | None = None) -> ModuleInterface:
-        """Return what callers must know: entry, inputs, outputs, memory; `code` is that linked with other modules."""
+        """Return the interface for callers: entry, inputs, outputs, memory; `code` is linked with other modules."""
         code = code or self.code
         return ModuleInterface(
             executor=self.executor,
@@ -202,7 +202,7 @@ class Factory(Displayed):
 
     @property
     def state_bytes(self) -> int:
-        """Bytes of what it keeps from one run to the next."""
+        """Size in bytes of the state that is kept between runs."""
         if self.unit.executable is not None:
             return state_offsets(self.unit.executable)[-1]
         if self.executor == "graph":
@@ -210,9 +210,9 @@ class Factory(Displayed):
         return self.plan.state_bytes
 
     def _timed(self, code: codegen.GeneratedCode) -> tuple[OperatorInfo, ...]:
-        """Return what profiles tell of operators that are called one by one; an AOT module is one function."""
+        """Return the operator information for profiles, for executors that call operators one by one."""
         known = (call_info(call, code.function_of(call.kernel.name)) for call in self.program.calls)
-        if self.executor == "graph":  # which says itself what is read and written
+        if self.executor == "graph":  # its graph describes what is read and written
             return tuple(OperatorInfo(item.function, item.nodes, item.macs) for item in known)
         return tuple(known)
 
@@ -250,11 +250,10 @@ def link(
     share_weights: bool = False,
     system_lib: bool = False,
 ) -> codegen.LinkedCode:
-    """Return the code of modules that go into one archive or library.
+    """Return the code of modules that are linked into one archive or library.
 
-    `factories`: of different names.
-    `share_workspace`, `share_weights` and `system_lib`: see `codegen.generate_together`.
-    Raises OptionError if two modules have one name.
+    `factories` must have different names. `share_workspace`, `share_weights` and `system_lib`: see
+    `codegen.generate_together`. Raises OptionError if two modules have the same name.
     """
     units = [factory.unit for factory in factories]
     linked = codegen.generate_together(
@@ -264,7 +263,7 @@ def link(
 
 
 def library_root(factories: Sequence[Factory], *, share_workspace: bool = False, share_weights: bool = False) -> Module:
-    """Return what a library of these modules has as its root: the factory of a single one, else a `ModuleSet`.
+    """Return the root module of a library: the factory of a single module, else a `ModuleSet`.
 
     `factories`, `share_workspace` and `share_weights`: as for `link`.
     """
@@ -296,7 +295,7 @@ def library_root(factories: Sequence[Factory], *, share_workspace: bool = False,
     )
     objects: set[bytes] = set()
     for module in (module for factory in factories for module in factory.lib.imported_modules):
-        # an object that parts of several modules call defines its functions once
+        # an object that several modules use must be linked only once
         if isinstance(module, ExternalCode) and module.format == "o":
             if (data := module.save_to_bytes()) in objects:
                 continue
@@ -313,14 +312,14 @@ def library_root(factories: Sequence[Factory], *, share_workspace: bool = False,
 
 
 def call_info(call: KernelCall, function: str) -> OperatorInfo:
-    """Return what is known of a call of the generated function of this name."""
+    """Return the operator information of a call to a generated function."""
     touched = dict.fromkeys(value.root for value in (*call.inputs, *call.constants, call.output))
     nbytes: Any = sum(value.nbytes for value in touched)
     macs = call.kernel.macs
-    # for the largest open extents; those without a bound count as 1
+    # for the largest dynamic sizes; those without a bound count as 1
     sizes = {symbol: symbol.high if symbol.high < LARGEST else 1 for symbol in symbols_of([macs])}
     numbered = {symbol: place for place, symbol in enumerate(call.kernel.symbols)}
-    # of the model's own extents, those that the call passes as they are
+    # the model's own dimension sizes among the arguments of the call
     passed = {
         number.symbol: place
         for place, number in reversed([*enumerate(call.numbers)])

@@ -1,4 +1,4 @@
-"""The module ``tvm.contrib.graph_executor``: programs written for it change their import alone.
+"""Replacement for ``tvm.contrib.graph_executor``: programs written for it only change their import.
 
 >>> from mlfc import graph_executor                                      # doctest: +SKIP
 >>> module = graph_executor.GraphModule(lib["default"](mlfc.cpu(0)))     # doctest: +SKIP
@@ -38,12 +38,12 @@ def create(graph_json_str: str, libmod: Module, device: Device | Sequence[Device
 
 
 class GraphModule(Displayed):
-    """An executor with the functions of TVM's ``GraphModule``; outputs are tensors, with ``numpy()``.
+    """An executor with the methods of TVM's ``GraphModule``; outputs are tensors, with ``numpy()``.
 
     Parameters
     ----------
     module : GraphExecutor or AotExecutor
-        What a factory's function returned: ``lib["default"](mlfc.cpu(0))``.
+        The result of a factory's function: ``lib["default"](mlfc.cpu(0))``.
 
     Attributes
     ----------
@@ -59,7 +59,7 @@ class GraphModule(Displayed):
 
     @property
     def module(self) -> GraphModule:
-        """What has `time_evaluator`, and the functions by name."""
+        """The object with `time_evaluator` and the functions by name, which is this one."""
         return self
 
     def _facts(self) -> Mapping[str, object]:
@@ -72,7 +72,7 @@ class GraphModule(Displayed):
         return found  # type: ignore[no-any-return]  # an attribute
 
     def set_input(self, key: str | int | None = None, value: Any = None, **params: Any) -> None:
-        """Copy values into inputs or parameters: one by its name or number, and others by their names."""
+        """Copy values into inputs or parameters: one by name or index, and others by name."""
         if key is None:
             self.executor.set_input(**params)
         else:
@@ -83,23 +83,23 @@ class GraphModule(Displayed):
         self.executor.run(**input_dict)
 
     def get_output(self, index: int, out: Any = None) -> Any:
-        """Return an output as a new tensor, or in `out`."""
+        """Return an output as a new tensor, or write it to `out`."""
         return from_dlpack(self.executor.get_output(index)) if out is None else self.executor.get_output(index, out)
 
     def get_input(self, index: str | int) -> NDArray:
-        """Return an input, by its name or number, as a new tensor."""
+        """Return an input, by name or index, as a new tensor."""
         return from_dlpack(self.executor.get_input(index))
 
     def get_num_outputs(self) -> int:
-        """Return how many outputs there are."""
+        """Return the number of outputs."""
         return self.executor.get_num_outputs()
 
     def get_num_inputs(self) -> int:
-        """Return how many inputs there are; those of a graph include parameters."""
+        """Return the number of inputs; those of a graph include parameters."""
         return self.executor.get_num_inputs()
 
     def get_input_index(self, name: str) -> int:
-        """Return the number of an input, -1 if there is none of this name."""
+        """Return the index of an input, -1 if it is unknown."""
         return self.executor.get_input_index(name)
 
     def get_input_info(self) -> tuple[dict[str, tuple[int, ...]], dict[str, str]]:
@@ -108,24 +108,24 @@ class GraphModule(Displayed):
         return {name: info.shape for name, info in infos.items()}, {name: info.dtype for name, info in infos.items()}
 
     def load_params(self, params_bytes: bytes | memoryview) -> None:
-        """Copy the parameters of a parameter file in."""
+        """Load parameters from the content of a parameter file."""
         self._graph().load_params(params_bytes)
 
     def share_params(self, other: GraphModule, params_bytes: bytes | memoryview) -> None:
-        """Use another executor's parameters in place: those whose names are in a parameter file."""
+        """Share another executor's parameters without a copy: those whose names are in a parameter file."""
         self._graph().share_params(other._graph(), params_bytes)
 
     def time_evaluator(
         self, func_name: str, dev: Device, number: int = 10, repeat: int = 1, min_repeat_ms: float = 0, **cooling: Any
     ) -> Callable[[], BenchmarkResult]:
-        """Return a function that returns how long ``run`` takes.
+        """Return a function that measures the duration of ``run``.
 
         Parameters
         ----------
         func_name : str
             ``run``.
         dev : Device
-            What it runs on.
+            The device of the executor.
         number, repeat, min_repeat_ms, **cooling
             As for `mlfc.runtime.executors.profile.evaluate`.
         """
@@ -148,9 +148,9 @@ class GraphModule(Displayed):
         repeats_to_cooldown: int = 1,
         **kwargs: Any,
     ) -> BenchmarkResult:
-        """Return how long a run takes on the inputs in `kwargs`, or on those that were set.
+        """Measure the duration of a run on the inputs in `kwargs`, or on those that are set.
 
-        With `end_to_end`, that includes setting these inputs and getting all outputs. Other parameters are as for
+        With `end_to_end`, the time includes setting these inputs and getting all outputs. Other parameters are as for
         `time_evaluator`.
         """
         cooling: dict[str, Any] = {

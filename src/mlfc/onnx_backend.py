@@ -1,7 +1,7 @@
-"""ONNX's backend interface: models and nodes compiled in this process, behind ``onnx.backend.base``.
+"""ONNX's backend interface ``onnx.backend.base``: models and nodes compiled in this process.
 
-What is known when a model is prepared is compiled then. Inputs that decide shapes, and shapes that the model leaves
-open, are known when it is run: it is compiled for them then, and the results are kept.
+A model is compiled when it is prepared, as far as its shapes are static. If it requires values of inputs, or static
+shapes of dynamic inputs, it is compiled for these when it is run, and the compiled versions are kept.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ __all__ = ["Backend", "PreparedModel", "is_compatible", "prepare", "run_model", 
 
 Array: TypeAlias = npt.NDArray[Any]
 
-_KEPT = 8  # versions of a model for different shapes and values
-_ASKED = ("--shape", "--value")  # what the inputs of a run answer
-_ROUNDS = 4  # a value may be asked for once shapes are known
-# ONNX's test runner passes what it compares with to `prepare`, too
+_KEPT = 8  # number of versions of a model for different shapes and values
+_ASKED = ("--shape", "--value")  # remedies that the inputs of a run provide
+_ROUNDS = 4  # values may be required once shapes are known
+# ONNX's test runner also passes tolerances to `prepare`
 _OF_TESTS = ("rtol", "atol")
 _CONTAINERS = ("sequence_type", "optional_type")
 
@@ -55,7 +55,7 @@ class PreparedModel(Displayed, base.BackendRep):  # type: ignore[misc]  # onnx h
     Raises
     ------
     MlfcError
-        If the model cannot be compiled, whatever the shapes and values of its inputs are.
+        If the model cannot be compiled for any shapes and values of its inputs.
     """
 
     def __init__(self, model: onnx.ModelProto, target: str, **options: Any) -> None:
@@ -67,32 +67,32 @@ class PreparedModel(Displayed, base.BackendRep):  # type: ignore[misc]  # onnx h
         self._target = target
         self._options = {name: value for name, value in options.items() if name not in _OF_TESTS}
         self._versions: OrderedDict[tuple[object, ...], CompiledModel] = OrderedDict()
-        self._open: set[str] = set()  # inputs whose shapes are known at run time
-        self._asked: set[str] = set()  # those whose values are
+        self._open: set[str] = set()  # inputs whose shapes are taken from each run
+        self._asked: set[str] = set()  # inputs whose values are taken from each run
         try:
             self._version({})
         except MlfcError as error:
             self._ask(error)
 
     def run(self, inputs: Any, **kwargs: Any) -> tuple[Array, ...]:
-        """Return the outputs in order, which also are attributes and keys of the result by name.
+        """Return the outputs in order; they are also attributes and keys of the result by name.
 
         Parameters
         ----------
         inputs : sequence of array_like, array or dict of str to array_like
-            In the order of `input_names`, the only one, or by name. Sequences are lists, optionals may be None.
+            In the order of `input_names`, a single one, or by name. Sequences are lists, optionals may be None.
         **kwargs
-            None: options belong to `Backend.prepare`.
+            Not supported: pass options to `Backend.prepare`.
 
         Raises
         ------
         InputError
-            For inputs that are missing, unknown, or no tensors of the model's types.
+            For inputs that are missing, unknown, or not tensors of the model's types.
         UnsupportedError
             If the model cannot be compiled for the shapes and values of its inputs.
         """
         if kwargs:
-            raise OptionError(f"unknown option '{min(kwargs)}' of run", next_step="Give options to prepare")
+            raise OptionError(f"unknown option '{min(kwargs)}' of run", next_step="Pass options to prepare")
         arrays = self._arrays(inputs)
         version = self._fitting(arrays)
         known = {info.name for info in version.inputs} | self._containers
@@ -127,7 +127,7 @@ class PreparedModel(Displayed, base.BackendRep):  # type: ignore[misc]  # onnx h
         return arrays
 
     def _fitting(self, arrays: Mapping[str, Any]) -> CompiledModel:
-        """Return the model compiled for what it asks for of these inputs."""
+        """Return the model compiled for the shapes and values of these inputs that it requires."""
         for _ in range(_ROUNDS):
             try:
                 return self._version(arrays)
@@ -152,7 +152,7 @@ class PreparedModel(Displayed, base.BackendRep):  # type: ignore[misc]  # onnx h
         return version
 
     def _ask(self, error: MlfcError) -> None:
-        """Note the inputs that a refusal asks for; raise it if it asks for anything else, or for the same again."""
+        """Record the inputs that a refusal requires; raise it if it requires anything else, or nothing new."""
         if isinstance(error.__cause__, NoFittingShapesError):  # it lists the inputs with dynamic shapes
             error = error.__cause__
         problems = error.problems if isinstance(error, ProblemsError) else (error,)
@@ -168,7 +168,7 @@ class PreparedModel(Displayed, base.BackendRep):  # type: ignore[misc]  # onnx h
 
 
 class Backend(base.Backend):  # type: ignore[misc]  # onnx has no types
-    """Compiles ONNX models in this process: ``prepare(model).run(inputs)``.
+    """An ONNX backend that compiles models in this process: ``prepare(model).run(inputs)``.
 
     Examples
     --------
@@ -180,7 +180,7 @@ class Backend(base.Backend):  # type: ignore[misc]  # onnx has no types
 
     @classmethod
     def is_compatible(cls, model: onnx.ModelProto, device: str = "CPU", **kwargs: Any) -> bool:
-        """Tell whether `prepare` accepts a model for a device."""
+        """Return whether `prepare` accepts a model for a device."""
         try:
             cls.prepare(model, device, **kwargs)
         except MlfcError:
@@ -197,12 +197,12 @@ class Backend(base.Backend):  # type: ignore[misc]  # onnx has no types
         device : str
             ``CPU``, ``CUDA`` or ``OPENCL``: the first device of that kind.
         **kwargs
-            Options of `mlfc.compile`; `target` says what the device's code is made for.
+            Options of `mlfc.compile`; `target` is the target of the device's code.
 
         Raises
         ------
         MlfcError
-            For devices that do not exist, and what cannot be compiled; `mlfc.examine` says what would help.
+            For devices that do not exist, and models that cannot be compiled; `mlfc.examine` suggests remedies.
         """
         if not cls.supports_device(device):
             known = ", ".join(_targets())
@@ -230,11 +230,11 @@ class Backend(base.Backend):  # type: ignore[misc]  # onnx has no types
         ----------
         node : onnx.NodeProto
         inputs : sequence of array_like
-            In the order of the node's inputs, without those that it leaves out.
+            In the order of the node's inputs, without omitted ones.
         device : str
             As for `prepare`.
         outputs_info : sequence of (dtype, shape), optional
-            What the outputs are; needed where their shapes depend on values.
+            Types of the outputs; required if their shapes depend on values.
         **kwargs
             ``opset_version``, of the node's domain, and options of `mlfc.compile`.
         """
@@ -248,7 +248,7 @@ class Backend(base.Backend):  # type: ignore[misc]  # onnx has no types
 
     @classmethod
     def supports_device(cls, device: str) -> bool:
-        """Tell whether a device exists here: ``CPU``, ``CUDA``, ``OPENCL``, or the first of a kind as ``CUDA:0``."""
+        """Return whether a device exists: ``CPU``, ``CUDA``, ``OPENCL``, or the first of a kind as ``CUDA:0``."""
         kind, _, number = device.partition(":")
         if kind not in _targets() or number not in ("", "0"):
             return False
@@ -256,14 +256,14 @@ class Backend(base.Backend):  # type: ignore[misc]  # onnx has no types
 
 
 def _shape(value: Any) -> tuple[int | None, ...]:
-    """Return the shape of an array; of a sequence, open extents as many as its tensors have."""
+    """Return the shape of an array; for a sequence, dynamic dimensions of the rank of its tensors."""
     if isinstance(value, (list, tuple)):
         return (None,) * (np.ndim(value[0]) if value else 1)
     return tuple(np.shape(value))
 
 
 def _targets() -> dict[str, str]:
-    """Return the targets of devices by ONNX's names of devices."""
+    """Return the targets of devices by ONNX's device names."""
     return {"CPU": "llvm", **{kind.upper(): kind for kind in device_kinds()}}
 
 
@@ -273,7 +273,7 @@ def _node_model(
     outputs: Sequence[tuple[np.dtype[Any], tuple[int, ...]]] | None,
     version: int,
 ) -> onnx.ModelProto:
-    """Return the model of one node."""
+    """Return a model of one node."""
 
     def typed(name: str, dtype: npt.DTypeLike, shape: Sequence[int]) -> onnx.ValueInfoProto:
         return helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(np.dtype(dtype)), shape)

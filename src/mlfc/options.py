@@ -1,4 +1,4 @@
-"""The options of importing, building and compiling a model: each is declared and documented here alone."""
+"""Options of importing, building and compiling a model, each declared and documented only here."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ class BuildOptions:
         "The log of mlfc tune: kernels use the parameters measured as fastest, with the same bits. Default: a log that "
         "comes with mlfc; ``none``: no log.",
     )
-    dry_run: bool = option(False, "Stop before the code is printed; all errors have been raised by then.")
+    dry_run: bool = option(False, "Stop before code generation; all errors have been raised by then.")
 
 
 @dataclass(frozen=True, eq=False)

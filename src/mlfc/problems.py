@@ -1,4 +1,4 @@
-"""Every problem of a model at once, and what would let it compile, without writing any code."""
+"""Examination of a model: all problems at once, and remedies, without generating code."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ from mlfc.target.defaults import PORTABLE
 from mlfc.target.target import parse_target
 
 _ROUNDS = 5
-# what a trial may add to the options; a limit is raised by users alone, who know where the model is from
+# remedies that are tried; limits are only raised by users, who know the origin of the model
 _KEYS = {"--shape": "shapes", "--value": "values"}
 _TRIED = (*_KEYS, "--byoc")
 
 
 @dataclass(frozen=True)
 class OpenDimension:
-    """A dimension of inputs that is known when the model runs.
+    """A dynamic dimension of inputs.
 
     Attributes
     ----------
     name : str
     low : int
-        The least that it may be.
+        The lower bound.
     high : int, optional
-        The most; None without a bound.
+        The upper bound; None if unbounded.
     inputs : tuple of str
-        Those that have it, by themselves or in an expression.
+        The inputs that have it, alone or in an expression.
     """
 
     name: str
@@ -54,23 +54,22 @@ class OpenDimension:
 
 @dataclass(frozen=True, repr=False)
 class Outcome(Displayed):
-    """What happens if a model is compiled with some options.
+    """The outcome of compiling a model with some options.
 
     Attributes
     ----------
     problems : tuple of MlfcError
-        None if the model can be compiled.
+        Empty if the model can be compiled.
     nodes : int
-        In the model, those of the functions that it calls included.
+        Number of nodes in the model, including those of functions that it calls.
     refused : int
-        Nodes with a problem of their own.
+        Number of nodes with their own problem.
     unchecked : int
-        Nodes behind those, of which nobody knows what they would read.
+        Number of nodes after these, whose input types are unknown.
     open_dimensions : tuple of OpenDimension
-        Of the inputs, in their order; none where the model cannot be imported.
+        Dynamic dimensions of the inputs, in order; empty if the model cannot be imported.
     bounding : tuple of str
-        Options that would bound these for a microcontroller, as examples; empty for other targets, and where nothing is
-        without a bound.
+        Example options that bound these for a microcontroller; empty for other targets, and if all are bounded.
     """
 
     problems: tuple[MlfcError, ...]
@@ -92,14 +91,15 @@ class Outcome(Displayed):
 
 @dataclass(frozen=True, repr=False)
 class Examination(Outcome):
-    """Every problem of a model, and what is left of them with the remedies that they name.
+    """All problems of a model, and those that remain when their remedies are applied.
 
     Attributes
     ----------
     remedies : tuple of Remedy
-        Options that were tried together. Their examples fit the model; the model's user knows what is right.
+        Options that were tried together. Their examples are valid for the model; the user decides whether they are
+        right.
     left : Outcome
-        What they leave; the same as without them if there are none.
+        The outcome with these; the original outcome if there are none.
     """
 
     remedies: tuple[Remedy, ...]
@@ -108,11 +108,10 @@ class Examination(Outcome):
 
 @with_keywords(ImportOptions)
 def check(model: Model, options: ImportOptions) -> list[MlfcError]:
-    """Return every problem of a model at once; an empty list means that it can be compiled for the target.
+    """Return all problems of a model; an empty list means that it can be compiled for the target.
 
-    Everything that compiling requires is done, except that the code is not printed. Each problem says in `next_step`
-    what to do, and lists in `remedies` the options that it names there. `examine` also tries them. The default target
-    is ``c``.
+    All stages of compilation run, except for code generation. Each problem has the next step in `next_step`, and the
+    options named there in `remedies`. `examine` also tries these. The default target is ``c``.
 
     Parameters
     ----------
@@ -127,15 +126,15 @@ def check(model: Model, options: ImportOptions) -> list[MlfcError]:
 
 
 def examine_model(model: Model, options: ImportOptions) -> Examination:
-    """Return every problem of a model, and what is left of them if their remedies are applied.
+    """Return all problems of a model, and those that remain when their remedies are applied.
 
-    Parameters are those of `check`. Each trial imports the model once more; there are a dozen at most.
+    Parameters are those of `check`. Each trial imports the model once more; at most a dozen are made.
     """
     first = _outcome(model, options)
     applied, left = _tried(model, _Applied(options), first)
     again = applied.without_shapes()
     if left.problems and again is not None:
-        # shapes that were guessed before the values were known; with these, some are found that fit
+        # shapes were guessed before the values were known; guess again with the values
         other, found = _tried(model, again, _outcome(model, again.options))
         if not found.problems:
             applied, left = other, found
@@ -146,7 +145,7 @@ examine = with_keywords(ImportOptions)(examine_model)
 
 
 def _tried(model: Model, applied: _Applied, left: Outcome) -> tuple[_Applied, Outcome]:
-    """Apply the remedies that problems name, as long as there are others; return them, and what they leave."""
+    """Apply the remedies of problems until no new ones appear; return them, and the outcome."""
     for _ in range(_ROUNDS):
         more = applied.with_remedies(left.problems)
         if more is None:
@@ -174,7 +173,7 @@ def _outcome(model: Model, options: ImportOptions) -> Outcome:
         problems = error.problems
     except MlfcError as error:
         problems = (error,)
-    # a traceback would keep the frames of the import, and with them the model's constants
+    # a traceback would keep the frames of the import alive, and with them the model's constants
     problems = tuple(problem.with_traceback(None) for problem in problems)
     return Outcome(problems, census.nodes, census.refused, census.unchecked, found, bounding)
 
@@ -206,20 +205,20 @@ def _bounding(module: IRModule, params: Mapping[str, Any], target: str) -> tuple
 
 
 def _inputs(module: IRModule, params: Mapping[str, Any]) -> list[tuple[str, TensorType]]:
-    """Return the names and types of the inputs that are tensors."""
+    """Return the names and types of the tensor inputs."""
     others = [param for param in module.main.params if param.name not in params]
     return [(param.name, param.type) for param in others if isinstance(param.type, TensorType)]
 
 
 @dataclass(frozen=True)
 class _Applied:
-    """Options, and the remedies that are among them."""
+    """Import options, and the remedies that were added to them."""
 
     options: ImportOptions
     remedies: tuple[Remedy, ...] = ()
 
     def without_shapes(self) -> _Applied | None:
-        """Return the same without the shapes that were added to others; None if there are no both."""
+        """Return the options without added shapes; None unless both shapes and other remedies were added."""
         shapes = {item.subject for item in self.remedies if item.option == "--shape"}
         others = tuple(item for item in self.remedies if item.option != "--shape")
         if not shapes or not others:
@@ -228,7 +227,7 @@ class _Applied:
         return _Applied(replace(self.options, shapes=kept), others)
 
     def with_remedies(self, problems: Sequence[MlfcError]) -> _Applied | None:
-        """Return the options with what problems ask for besides; None if that is nothing that can be tried."""
+        """Return the options with the remedies of problems added; None if no new remedy can be tried."""
         found: dict[tuple[str, str], Remedy] = {}
         for remedy in (remedy for problem in problems for remedy in problem.remedies):
             if remedy.option in _TRIED and remedy.is_complete and not self._has(remedy):

@@ -1,4 +1,4 @@
-"""One idiom for everything found by a string key: operators, targets, boards, module kinds."""
+"""Registry of entries by string key: operators, targets, boards, module kinds."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _FILLING = RLock()
 class Registry(Generic[T]):
     """A table from string keys to entries, filled by decorators or calls.
 
-    `kind`: what the entries are, in the singular, for messages: "operator", "target".
-    `package`: every module of this package is imported before the table is first read. So a package on a higher layer
-    fills tables of lower ones, which never import it by name, and a new module of it is found without being listed.
-    `part`: of those modules that are packages themselves, only this module of theirs is imported, if they have it.
+    `kind` names an entry in messages, in the singular: "operator", "target". `package` is imported with all its modules
+    before the table is first read, so that a package of a higher layer can fill tables of lower layers, which never
+    import it by name, and new modules are found automatically. `part` restricts this for subpackages to the module of
+    that name, if they have it.
     """
 
     def __init__(self, kind: str, package: str | None = None, part: str | None = None) -> None:
@@ -30,7 +30,7 @@ class Registry(Generic[T]):
     def _filled(self) -> dict[str, T]:
         if self._package is not None:
             with _FILLING:
-                # modules that are being imported may look here, too
+                # modules that are being imported may read the table, too
                 if self._package is not None and not self._is_filling:
                     self._is_filling = True
                     _import_all(self._package, self._part)
@@ -38,28 +38,28 @@ class Registry(Generic[T]):
         return self._entries
 
     def add(self, key: str, entry: T) -> T:
-        """Add an entry. A key given twice is a bug of the program and raises InternalError."""
+        """Add an entry; raise InternalError if the key is already registered."""
         if key in self._entries:
             raise InternalError(f"{self.kind} '{key}' is registered twice")
         self._entries[key] = entry
         return entry
 
     def setdefault(self, key: str, entry: T) -> T:
-        """Return the entry of a key, after adding this one if there was none; fills nothing but that."""
+        """Return the entry of a key, adding `entry` if it is missing; do not import the package."""
         return self._entries.setdefault(key, entry)
 
     def register(self, key: str) -> Callable[[T], T]:
-        """Return a decorator that adds what it decorates under `key`."""
+        """Return a decorator that registers the decorated object under `key`."""
         return lambda entry: self.add(key, entry)
 
     def get(self, key: str) -> T:
-        """Return the entry of `key`; raise OptionError with the nearest names if there is none."""
+        """Return the entry of `key`; raise OptionError with the nearest names if it is unknown."""
         if key not in self._filled():
             raise OptionError(unknown(self.kind, key, self._filled()))
         return self._filled()[key]
 
     def near(self, key: str) -> list[str]:
-        """Return up to three registered keys that look like `key`."""
+        """Return up to three registered keys that are similar to `key`."""
         return nearest(key, self._filled())
 
     def __contains__(self, key: object) -> bool:

@@ -1,4 +1,4 @@
-"""ONNX Runtime's way of running models, for programs that were written for it."""
+"""ONNX Runtime's session interface, for programs that were written for it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ __all__ = ["InferenceSession", "NodeArg"]
 Provider: TypeAlias = "str | tuple[str, Mapping[str, Any]]"
 _CPU = "CPUExecutionProvider"
 _PROVIDER = "ExecutionProvider"
-# ONNX's names of types that are not numpy's
+# ONNX's names of types that differ from numpy's
 _TYPES = {
     "float32": "float",
     "float64": "double",
@@ -42,7 +42,7 @@ _TYPES = {
     "float8_e8m0fnu": "float8e8m0",
     "float4_e2m1fn": "float4e2m1",
 }
-# fields of ONNX Runtime's SessionOptions that ask for what is not there: the values that do not, and what to do instead
+# unsupported fields of ONNX Runtime's SessionOptions: their neutral values, and what to do instead
 _NEUTRAL: dict[str, tuple[tuple[object, ...], str]] = {
     "inter_op_num_threads": ((0, 1), "Operators run one after another; intra_op_num_threads shares each among threads"),
     "enable_profiling": ((False,), "Profile an archive: mlfc.load_profiled(path).profile(inputs)"),
@@ -58,7 +58,7 @@ _INSTEAD = {
     "run_async": "Call run in a thread",
     "end_profiling": "Profile an archive: mlfc.load_profiled(path).profile(inputs)",
     "get_modelmeta": "mlfc.inspect(path) describes archives and libraries",
-    "set_providers": "Make another session",
+    "set_providers": "Create another session",
 }
 
 
@@ -70,9 +70,9 @@ class NodeArg(Displayed):
     ----------
     name : str
     shape : list
-        Numbers; of open dimensions names, or None.
+        Numbers; names or None for dynamic dimensions.
     type : str
-        As ONNX Runtime has it: ``tensor(float)``.
+        In ONNX Runtime's notation: ``tensor(float)``.
     """
 
     name: str
@@ -86,32 +86,32 @@ class InferenceSession(Displayed, HasModel):
     Parameters
     ----------
     path_or_bytes : path, bytes, onnx.ModelProto, CompiledModel or loaded model
-        A model, which is compiled; an archive or a shared library, which is loaded, as a path or as bytes; or what
-        `mlfc.compile` or `mlfc.load` returned.
+        A model, which is compiled; an archive or a shared library, which is loaded, as a path or as bytes; or the
+        result of `mlfc.compile` or `mlfc.load`.
     sess_options : onnxruntime.SessionOptions, optional
-        Or any object with its attributes. ``intra_op_num_threads`` counts; what only tunes ONNX Runtime itself is
-        ignored, and what asks for other results than a run's is refused.
+        Or any object with its attributes. ``intra_op_num_threads`` is used; settings that only tune ONNX Runtime itself
+        are ignored, and settings that would change the results of a run are refused.
     providers : sequence, optional
-        ``CPUExecutionProvider``, ``CUDAExecutionProvider``, ``OpenCLExecutionProvider``: the first one whose device is
-        here. Others are passed over with a warning if one of these follows.
+        ``CPUExecutionProvider``, ``CUDAExecutionProvider``, ``OpenCLExecutionProvider``: the first one whose device
+        exists. Others are skipped with a warning if one of these follows.
     provider_options : sequence, optional
-        Empty: there are none.
+        Must be empty: providers have no options.
     intra_op_num_threads : int, optional
-        Threads that share the work of a kernel. 1 compiles kernels for one thread. A larger number, which counts for
-        the process, is set as by `mlfc.set_num_threads`. Default, and 0: as many as that says.
+        Threads that share the work of a kernel. 1 compiles kernels for one thread. A larger number applies to the
+        process, as set by `mlfc.set_num_threads`. Default, and 0: the number set there.
     **options
-        Of `mlfc.compile`, for a model: ``shapes``, ``values``, ``target``, ...; of `mlfc.load` for an archive:
+        Options of `mlfc.compile`, for a model: ``shapes``, ``values``, ``target``, ...; of `mlfc.load` for an archive:
         ``module``.
 
     Attributes
     ----------
     model : Runnable
-        What runs it, with ``run``, ``bind`` and ``state``.
+        The model that runs, with ``run``, ``bind`` and ``state``.
 
     Raises
     ------
     MlfcError
-        If the model cannot be compiled or loaded, or an option asks for what is not there.
+        If the model cannot be compiled or loaded, or an option is not supported.
 
     Examples
     --------
@@ -129,7 +129,7 @@ class InferenceSession(Displayed, HasModel):
         intra_op_num_threads: int | None = None,
         **options: Any,
     ) -> None:
-        # of the process, but for kernels that are compiled for one
+        # the thread count applies to the process, except for kernels compiled for one thread
         is_shared = True
         threads = _threads(sess_options) if intra_op_num_threads is None else intra_op_num_threads
         self._provider = _chosen(providers, provider_options)
@@ -138,7 +138,7 @@ class InferenceSession(Displayed, HasModel):
             if options or target:
                 raise OptionError(
                     f"option {min([*options, 'providers'])} requires a model or a file, got a model that was compiled",
-                    next_step="Leave it out, or pass what the model was compiled from",
+                    next_step="Omit it, or pass the model that it was compiled from",
                 )
             self._source: Any = path_or_bytes
         elif _is_model(path_or_bytes):
@@ -153,7 +153,7 @@ class InferenceSession(Displayed, HasModel):
 
     @property
     def model(self) -> Runnable:
-        """What runs the model."""
+        """The model that runs."""
         return self._source.model if isinstance(self._source, HasModel) else self._source
 
     def _facts(self) -> Mapping[str, object]:
@@ -172,7 +172,7 @@ class InferenceSession(Displayed, HasModel):
         return []
 
     def get_providers(self) -> list[str]:
-        """Return what the model runs on."""
+        """Return the providers that the model runs on."""
         return [self._provider] if self._provider == _CPU else [self._provider, _CPU]
 
     def run(  # type: ignore[override]  # ONNX Runtime's, not this project's
@@ -183,11 +183,11 @@ class InferenceSession(Displayed, HasModel):
         Parameters
         ----------
         output_names : sequence of str, optional
-            None or none: all of them, in order.
+            None or empty: all outputs, in order.
         input_feed : mapping of str to array
-            Of numpy or any DLPack library.
+            Arrays of numpy or of any DLPack library.
         run_options : None
-            There are none.
+            Not supported.
 
         Returns
         -------
@@ -197,10 +197,10 @@ class InferenceSession(Displayed, HasModel):
         Raises
         ------
         InputError, ProblemsError
-            If inputs are missing, unknown, mis-shaped or mis-typed, or there is no such output.
+            If inputs are missing, unknown or of the wrong shape or dtype, or an output is unknown.
         """
         if run_options is not None:
-            raise OptionError("a run has no options", place="run_options", next_step="Leave it out")
+            raise OptionError("a run has no options", place="run_options", next_step="Omit it")
         if not isinstance(input_feed, Mapping):
             raise InputError(f"expected a mapping from names to arrays, got {type(input_feed).__name__}")
         known = [info.name for info in self.outputs]
@@ -218,38 +218,38 @@ class InferenceSession(Displayed, HasModel):
 
 
 def _is_model(source: Any) -> bool:
-    """Tell whether something is to be compiled: anything but an archive, a library or objects."""
+    """Return whether an object must be compiled: it is not an archive, a library or objects."""
     if isinstance(source, (str, os.PathLike)) and not Path(source).is_file():
-        return True  # the importers say what is wrong
+        return True  # the importers report what is wrong
     is_content = isinstance(source, (str, os.PathLike, bytes, bytearray, memoryview))
     return not is_content or kind_of_artifact(source) == "model"
 
 
 def _threads(sess_options: Any) -> int | None:
-    """Return the threads of ONNX Runtime's options; raise OptionError for what else they ask for that is not here."""
+    """Return the thread count in ONNX Runtime's options; raise OptionError for settings that are not supported."""
     if sess_options is None:
         return None
     for name, (neutral, step) in _NEUTRAL.items():
         value = getattr(sess_options, name, neutral[0])
         if value not in neutral:
-            raise OptionError(f"sessions do not take {name}={value!r}", place="sess_options", next_step=step)
+            raise OptionError(f"sessions do not support {name}={value!r}", place="sess_options", next_step=step)
     if getattr(getattr(sess_options, "execution_mode", None), "name", None) == _PARALLEL_MODE:
-        cause, step = f"sessions do not take execution_mode={_PARALLEL_MODE}", _NEUTRAL["inter_op_num_threads"][1]
+        cause, step = f"sessions do not support execution_mode={_PARALLEL_MODE}", _NEUTRAL["inter_op_num_threads"][1]
         raise OptionError(cause, place="sess_options", next_step=step)
     threads = getattr(sess_options, "intra_op_num_threads", None)
     return None if threads is None else int(threads)
 
 
 def _targets() -> dict[str, str]:
-    """Return the targets of devices by ONNX Runtime's names of providers."""
+    """Return the targets of devices by ONNX Runtime's provider names."""
     return {f"{DEVICE_KINDS[kind][1]}{_PROVIDER}": kind for kind in device_kinds()}
 
 
 def _chosen(providers: Sequence[Provider] | None, options: Sequence[Mapping[str, Any]] | None) -> str:
-    """Return the first provider whose device is here."""
+    """Return the first provider whose device exists."""
     pairs = [(item, {}) if isinstance(item, str) else item for item in providers or (_CPU,)]
     if any(given for _, given in pairs) or any(options or ()):
-        raise OptionError("providers have no options", place="provider_options", next_step="Leave them out")
+        raise OptionError("providers have no options", place="provider_options", next_step="Omit them")
     names = [name for name, _ in pairs]
     targets = _targets()
     known = (_CPU, *targets)
@@ -259,10 +259,10 @@ def _chosen(providers: Sequence[Provider] | None, options: Sequence[Mapping[str,
     for number, name in enumerate(names):
         if name == _CPU or (name in targets and device_of(targets[name], 0).exists):
             if number:
-                warnings.warn(f"{', '.join(names[:number])}: not here, so the model runs on {name}", stacklevel=3)
+                warnings.warn(f"{', '.join(names[:number])}: not available; the model runs on {name}", stacklevel=3)
             return name
     raise DeviceError(
-        f"none of the providers is here: {', '.join(names)}", place="providers", next_step=f"Add '{_CPU}'"
+        f"none of the providers is available: {', '.join(names)}", place="providers", next_step=f"Add '{_CPU}'"
     )
 
 
@@ -272,5 +272,5 @@ def _node_arg(info: TensorInfo) -> NodeArg:
         kind = f"seq({kind})" if info.is_sequence else kind
         kind = f"optional({kind})" if info.may_be_none else kind
     if info.shape == ANY_RANK:
-        return NodeArg(info.name, [], kind)  # as ONNX Runtime says it
+        return NodeArg(info.name, [], kind)  # as in ONNX Runtime
     return NodeArg(info.name, [None if extent == "?" else extent for extent in info.shape], kind)

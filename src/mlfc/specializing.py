@@ -1,4 +1,4 @@
-"""Models that get faster for the shapes that they are run on: code for these is made while the general code runs."""
+"""Models that specialize themselves: code for recurring shapes is generated in the background."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from mlfc.support.tensor_info import TensorInfo
 from mlfc.support.text import Displayed
 
 Extents: TypeAlias = tuple[int, ...]
-_AFTER = 2  # runs on the same shapes, before code is made for these
-_MOST = 8  # sets of shapes whose code is kept
+_AFTER = 2  # runs with the same shapes before code is generated for them
+_MOST = 8  # number of shape sets whose code is kept
 
 
 class SpecializingModel(Displayed):
-    """A model for the virtual machine that is compiled anew, in the background, for shapes that come back.
+    """A model for the virtual machine that is compiled again, in the background, for shapes that recur.
 
     Parameters
     ----------
     general : VmModel
-        Runs any shapes.
+        The model for any shapes.
     make : callable
-        Takes values of the open dimensions by name and returns the model for these; what it raises ends the attempt for
-        them.
+        Returns the model for given values of the dynamic dimensions, by name. Any MlfcError disables specialization for
+        these values.
 
     Attributes
     ----------
@@ -51,17 +51,17 @@ class SpecializingModel(Displayed):
 
     @property
     def inputs(self) -> tuple[TensorInfo, ...]:
-        """Its inputs, in order."""
+        """Inputs of the model, in order."""
         return self._general.inputs
 
     @property
     def outputs(self) -> tuple[TensorInfo, ...]:
-        """Its outputs, in order."""
+        """Outputs of the model, in order."""
         return self._general.outputs
 
     @property
     def special(self) -> list[dict[str, int]]:
-        """The open dimensions of each set of shapes that has code of its own."""
+        """The dynamic dimensions of each set of shapes with specialized code."""
         with self._guard:
             return [dict(zip(self._symbols, key, strict=True)) for key in self._ready]
 
@@ -80,7 +80,7 @@ class SpecializingModel(Displayed):
     def bind(
         self, inputs: Mapping[str, Any] | Sequence[Any], outputs: Mapping[str, Any] | Sequence[Any] | None = None
     ) -> Bound:
-        """Return a callable that runs on these buffers, by the code that there is now for their shapes."""
+        """Return a callable that runs on these buffers, with the best code that currently exists for their shapes."""
         model = self._model_for(self._general.in_order(inputs))
         return model.bind(inputs, outputs)
 
@@ -91,7 +91,7 @@ class SpecializingModel(Displayed):
         return model.run(given) if isinstance(given, Mapping) else model.run(*given)
 
     def wait(self) -> None:
-        """Wait until no code is being made."""
+        """Wait until no code is being generated."""
         with self._guard:
             working = self._working
         if working is not None:
@@ -112,7 +112,7 @@ class SpecializingModel(Displayed):
         return self._general
 
     def _key(self, arrays: Sequence[Any]) -> Extents | None:
-        """Return the values of the open dimensions, None where the inputs do not fit: then the general code says so."""
+        """Return the values of the dynamic dimensions; None for invalid inputs, which the general code reports."""
         found: dict[str, int] = {}
         for value, array in zip(self._general.executable.inputs, arrays, strict=True):
             shape = np.shape(array)
@@ -122,7 +122,7 @@ class SpecializingModel(Displayed):
                 wanted = found.setdefault(extent, actual) if isinstance(extent, str) else extent
                 if wanted not in (actual, None):
                     return None
-        # a dimension that is only part of another one is found in the code
+        # a dimension that only occurs in an expression is computed by the code, not here
         is_complete = len(found) == len(self._symbols) > 0
         return tuple(found[name] for name in self._symbols) if is_complete else None
 

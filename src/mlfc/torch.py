@@ -1,8 +1,8 @@
-"""The backend ``mlfc`` of ``torch.compile``: graphs that TorchDynamo captures, compiled for inference on this CPU.
+"""The backend ``mlfc`` of ``torch.compile``: graphs captured by TorchDynamo are compiled for inference on this CPU.
 
-A graph is compiled when it first runs on inputs of certain shapes, and kept for these. Weights become constants of the
-code, so a graph whose weights have changed is compiled again. What cannot be compiled runs in PyTorch, with one warning
-that says why; so does training.
+A graph is compiled when it first runs with inputs of certain shapes, and kept for these. Weights become constants of
+the code, so a graph is compiled again if its weights change. A graph that cannot be compiled runs in PyTorch, with one
+warning that contains the reason; the same applies to training.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ __all__ = ["FallbackWarning", "backend"]
 
 Key: TypeAlias = tuple[object, ...]
 _GROUP, _NAME = "torch_dynamo_backends", "mlfc"
-_KEPT = 16  # versions of a graph, for different shapes and weights
-_SHOWN = 3  # problems of a graph in a warning
-# what torch.compile decides itself: shapes and values are those of the inputs
+_KEPT = 16  # number of versions of a graph, for different shapes and weights
+_SHOWN = 3  # number of problems of a graph in a warning
+# options that torch.compile determines: shapes and values are those of the inputs
 _OWN = ("example_inputs", "dynamic_shapes", "shapes", "values", "states", "state_init", "executor", "specialize")
-# arguments of operators that draw random numbers, and the values with which they draw none
+# arguments of random operators, and the values for which they draw no numbers
 _DRAWS_NOTHING = {"train": False, "training": False, "dropout_p": 0.0}
 
 
 class FallbackWarning(UserWarning):
-    """A graph that PyTorch runs, because mlfc does not compile it."""
+    """A graph that runs in PyTorch because mlfc does not compile it."""
 
 
 def backend(
@@ -56,31 +56,31 @@ def backend(
     example_inputs : sequence
         The graph's arguments: inputs, weights, and sizes.
     options : mapping, optional
-        ``fallback=False`` raises an error for what cannot be compiled, instead of running it in PyTorch. Others are
-        those of `mlfc.compile`: ``target``, ``tuned``, ... Kernels of larger
-        models run on several threads unless ``parallel`` is False.
+        ``fallback=False`` raises an error for graphs that cannot be compiled, instead of running them in PyTorch.
+        Others are those of `mlfc.compile`: ``target``, ``tuned``, ... Kernels of larger models run on several threads
+        unless ``parallel`` is False.
     mode : str, optional
-        None: there are no modes.
+        Must be None: modes are not supported.
 
     Raises
     ------
     OptionError
-        For options that do not exist.
+        For unknown options.
     UnsupportedError
-        With ``fallback=False``, for training; what else cannot be compiled is known when the graph runs.
+        With ``fallback=False``, for training. Other graphs that cannot be compiled are refused when they run.
     """
     if mode is not None:
         raise OptionError(
-            f"the backend 'mlfc' has no mode '{mode}'", place="mode", next_step="Leave it out; options= has its options"
+            f"the backend 'mlfc' has no mode '{mode}'", place="mode", next_step="Omit it; use options= instead"
         )
     given = dict(options or {})
     may_fall_back = bool(given.pop("fallback", True))
     for name in _OWN:
         if name in given:
             raise OptionError(
-                f"the backend 'mlfc' takes no option '{name}': torch.compile decides that",
+                f"the backend 'mlfc' does not support the option '{name}', which torch.compile determines",
                 place="options",
-                next_step="Leave it out, or compile the module with mlfc.compile",
+                next_step="Omit it, or compile the module with mlfc.compile",
             )
     compiled = CompiledGraph(graph, example_inputs, given, may_fall_back=may_fall_back)
     results = pytree.tree_leaves(next(iter(reversed(graph.graph.nodes))).args)
@@ -88,7 +88,7 @@ def backend(
     if any(isinstance(value, torch.Tensor) and value.requires_grad for value in values):
         compiled.refuse(
             UnsupportedError(
-                "its result requires gradients, and mlfc compiles inference alone",
+                "its result requires gradients, but mlfc only compiles inference",
                 next_step="Run it under torch.no_grad() or torch.inference_mode()",
             )
         )
@@ -104,9 +104,9 @@ class CompiledGraph:
     graph : torch.fx.GraphModule
     example_inputs : sequence
     options : mapping
-        Of `mlfc.compile`.
+        Options of `mlfc.compile`.
     may_fall_back : bool
-        Run in PyTorch what cannot be compiled.
+        Run in PyTorch if the graph cannot be compiled.
     """
 
     def __init__(
@@ -147,11 +147,11 @@ class CompiledGraph:
 
     @property
     def models(self) -> list[CompiledModel]:
-        """The compiled models, those used last at the end."""
+        """The compiled models, in the order of their last use."""
         return [version.model for version in self._versions.values() if version is not None]
 
     def refuse(self, error: MlfcError) -> None:
-        """Warn that PyTorch runs the graph, once for each reason; raise the error where that is not wanted."""
+        """Warn that PyTorch runs the graph, once for each reason; raise the error if falling back is disabled."""
         if not self._may_fall_back:
             raise error
         text = _reason(error)
@@ -160,12 +160,12 @@ class CompiledGraph:
             warnings.warn(f"PyTorch runs a graph that mlfc does not compile: {text}", FallbackWarning, stacklevel=4)
 
     def _compiled(self, args: Sequence[Any]) -> _Version | None:
-        """Return the code for certain arguments, None where PyTorch has to run the graph."""
+        """Return the code for given arguments, or None if PyTorch must run the graph."""
         try:
             with torch.no_grad():
                 _check_tensors(args, self._names)
                 results = _Results(self._graph)
-                if not results.computed:  # it hands on what it was given, and views of that
+                if not results.computed:  # it only returns arguments, and views of them
                     return None
                 tensors = [index for index in self._inputs if isinstance(args[index], torch.Tensor)]
                 part = _CapturedGraph(self._graph, self._names, args, tensors, results.computed)
@@ -181,7 +181,7 @@ class CompiledGraph:
 
 
 class _Version:
-    """The code of a graph for certain shapes and weights."""
+    """The code of a graph for given shapes and weights."""
 
     def __init__(
         self, model: CompiledModel, inputs: Sequence[int], others: Mapping[int, Any], weights: Sequence[Any]
@@ -190,7 +190,7 @@ class _Version:
         self._run = model.model.run
         self._inputs = inputs
         self._others = others
-        # nothing else gets the addresses by which versions are told apart: of a weight, and of memory that it had
+        # keeps the weights and their memory alive, because versions are keyed by their addresses
         self._weights = [(weight, weight.detach()) for weight in weights]
         self._count = len(others) + len(model.outputs)
 
@@ -201,7 +201,7 @@ class _Version:
 
 
 class _Results:
-    """Which results of a graph are computed, and which are arguments, or values that shapes decide."""
+    """Classification of a graph's results: computed tensors, arguments, and values determined by shapes."""
 
     def __init__(self, graph: torch.fx.GraphModule) -> None:
         self._graph = graph
@@ -230,16 +230,16 @@ class _Results:
             raise UnsupportedError("a result shares the memory of an input", place=f"operator '{views[0]}'")
 
     def others(self, args: Sequence[Any]) -> dict[int, tuple[bool, Any]]:
-        """Return by its place what each result is that is not computed: whether it is an argument, and which or what.
+        """Return each result that is not computed by its index: whether it is an argument, and its index or value.
 
-        The graph must write nothing, for sizes are those of a run of it.
+        The graph must have no side effects, because sizes are taken from a run of it.
         """
         values = self._graph(*args) if self._sizes else ()
         return self._others | {index: (False, values[index]) for index in self._sizes}
 
 
 class _CapturedGraph(torch.nn.Module):  # type: ignore[misc]  # mypy does not follow imports of torch
-    """A graph as a module of its tensors: weights are buffers, and everything else is known."""
+    """A graph as a module of its tensor inputs: weights are buffers, and other arguments are constants."""
 
     def __init__(
         self,
@@ -262,7 +262,7 @@ class _CapturedGraph(torch.nn.Module):  # type: ignore[misc]  # mypy does not fo
     def forward(self, *given: torch.Tensor) -> tuple[torch.Tensor, ...]:
         values = self._known | dict(zip(self._tensors, given, strict=True))
         values |= {index: getattr(self, name) for index, name in self._buffers_at.items()}
-        with preserve_node_meta():  # the user's lines, for messages
+        with preserve_node_meta():  # preserves the user's source lines, for messages
             results = torch.fx.Interpreter(self.graph_module).run(*(values[index] for index in range(len(values))))
         return tuple(results[index] for index in self._computed)
 
@@ -272,7 +272,7 @@ def _exported(part: _CapturedGraph, inputs: tuple[torch.Tensor, ...]) -> torch.e
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             program = torch.export.export(part, inputs)
-    except Exception as error:  # operators are any code
+    except Exception as error:  # operators may run arbitrary code
         raise not_exportable(part, error) from error
     for node in program.graph.nodes:
         if node.op == "call_function" and _draws(node):
@@ -281,7 +281,7 @@ def _exported(part: _CapturedGraph, inputs: tuple[torch.Tensor, ...]) -> torch.e
 
 
 def _check_types(program: torch.export.ExportedProgram, model: CompiledModel) -> None:
-    """Refuse a model of other types than the program's: ONNX has pairs of floats for complex numbers."""
+    """Refuse a model whose types differ from the program's: ONNX represents complex numbers as pairs of floats."""
     nodes = {node.name: node for node in program.graph.nodes}
     signature = program.graph_signature
     for names, infos in ((signature.user_inputs, model.inputs), (signature.user_outputs, model.outputs)):
@@ -293,7 +293,7 @@ def _check_types(program: torch.export.ExportedProgram, model: CompiledModel) ->
 
 
 def _draws(node: torch.fx.Node) -> bool:
-    """Tell whether an operator draws random numbers as it is called."""
+    """Return whether a call of an operator draws random numbers."""
     if torch.Tag.nondeterministic_seeded not in getattr(node.target, "tags", ()):
         return False
     arguments = node.target._schema.arguments
@@ -303,24 +303,24 @@ def _draws(node: torch.fx.Node) -> bool:
 
 
 def _is_weight(value: Any) -> bool:
-    """Tell whether an argument is a parameter or a buffer of a module, which TorchDynamo marks."""
+    """Return whether an argument is a parameter or buffer of a module, which TorchDynamo marks."""
     return isinstance(value, torch.Tensor) and (
         isinstance(value, torch.nn.Parameter) or getattr(value, "_dynamo_static_input_type", None) is not None
     )
 
 
 def _state(weight: torch.Tensor) -> tuple[int, int, int]:
-    """Return what changes when a weight does; tensors made for inference do not count how often they were written."""
+    """Return a key that changes when a weight does; inference tensors do not count writes."""
     return id(weight), weight.data_ptr(), 0 if weight.is_inference() else weight._version
 
 
 def _value(node: torch.fx.Node) -> Any:
-    """Return what TorchDynamo knows of a value: a tensor without memory, a size, or None for nothing."""
+    """Return TorchDynamo's example of a value: a tensor without memory, a size, or None."""
     return node.meta.get("example_value")
 
 
 def _memory(value: Any) -> int | None:
-    """Return what stands for the memory of a tensor of the captured graph."""
+    """Return an identifier of the memory of a tensor in the captured graph."""
     return value.untyped_storage()._cdata if isinstance(value, torch.Tensor) else None
 
 
@@ -335,7 +335,7 @@ def _check_tensors(args: Sequence[Any], names: Sequence[str]) -> None:
 
 
 def _array(value: torch.Tensor) -> Any:
-    """Return a tensor as an array over its memory; numpy's if that has the dtype, which takes less time."""
+    """Return a tensor as an array over its memory; a numpy array if numpy has the dtype, as that is faster."""
     plain = value.detach()
     try:
         return plain.numpy()
@@ -356,5 +356,5 @@ def _reason(error: MlfcError) -> str:
     return "; ".join([*told, f"and {more} more"] if more else told)
 
 
-if not entry_points(group=_GROUP, name=_NAME):  # mlfc runs from a folder, without having been installed
+if not entry_points(group=_GROUP, name=_NAME):  # mlfc is not installed, but runs from a source folder
     torch._dynamo.register_backend(backend, name=_NAME)

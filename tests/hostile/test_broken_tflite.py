@@ -92,7 +92,7 @@ def test_all_unsupported_operators_are_listed() -> None:
 
 def test_unsupported_operator_names_what_to_do() -> None:
     operator = Op("CALL", ["x"], ["y"])
-    with pytest.raises(UnsupportedError, match=r"CALL #0.*Export the called function"):
+    with pytest.raises(UnsupportedError, match=r"CALL #0.*Inline the called function"):
         import_tflite(_one_op(operator, T("x", (1, 4)), T("y", (1, 4))), "lstm")
 
 

@@ -72,7 +72,7 @@ def test_ifs_take_the_branch_that_fits_the_rest_and_runs_check_it(perm: Sequence
 
 
 def test_no_branch_fits_and_many_are_not_tried_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(MlfcError, match=r"as the run decides, is not supported"):
+    with pytest.raises(MlfcError, match=r"depending on runtime values, is not supported"):
         mlfc.import_model(_dropping((3, 2, 1, 0)), dynamic=True)
     model = _dropping((3, 2, 1, 0))
     for index in range(12):

@@ -253,7 +253,7 @@ def test_packed_tensors_are_what_they_are_apart() -> None:
         (multi_head(bias=reals(5)), "a bias of shape (5,) does not fit queries of 8 elements"),
         (multi_head(mask=bits(3, 7)), "with a mask of shape (3, 7) for scores of shape (2, 2, 3, 5) is not supported"),
         (multi_head(k=reals(BATCH, KEYS, 9)), "key of shape (2, 5, 9) has no 2 heads of equal size"),
-        (multi_head(k=None, v=None), "Give query, key and value a tensor each"),
+        (multi_head(k=None, v=None), "Pass query, key and value separately"),
         (attention(w=reals(5, 24)), "weights of shape (5, 24) do not fit an input of shape (2, 3, 6)"),
         (attention(qkv_hidden_sizes=[8, 8, 9], w=reals(6, 24)), "are not those of Q, K and V of sizes (8, 8, 9)"),
         (

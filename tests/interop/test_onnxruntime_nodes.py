@@ -226,7 +226,7 @@ def test_firmware_cannot_have_it(tmp_path: Path) -> None:
             [node("NonZero", "x", "n"), node("Cast", "n", "y", to=1)],
             "shape of the output 'n' of NonZero depends on data",
         ),
-        ([node("TotallyUnknown", "x", "y")], "ONNX cannot tell the shapes|is not a tensor"),
+        ([node("TotallyUnknown", "x", "y")], "ONNX cannot infer the shapes|is not a tensor"),
         (
             [node("ReduceMax", "x", "m", keepdims=0), node("Cast", "m", "c", to=9), either("c", "nowhere", "y")],
             "the tensor 'nowhere', which nothing produces",

@@ -128,7 +128,7 @@ def test_what_a_session_does_not_have_is_refused(case: str) -> None:
 
 
 def test_faults_of_runs_are_named() -> None:
-    with pytest.warns(UserWarning, match="TensorrtExecutionProvider: not here"):
+    with pytest.warns(UserWarning, match="TensorrtExecutionProvider: not available"):
         session = mlfc.InferenceSession(DIGITS, providers=["TensorrtExecutionProvider", "CPUExecutionProvider"])
     for names, feed, options, reason in (
         (["scores"], {"image": IMAGE}, None, "unknown output 'scores'"),

@@ -317,7 +317,7 @@ def test_misuse_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
         (OptionError, "expected a target string, got tuple", lambda: mlfc.compile(module, (X,))),  # type: ignore[arg-type]
         (OptionError, "expected example_inputs to be a tuple", lambda: mlfc.compile(module, example_inputs=3)),
         (OptionError, "example_inputs requires a torch", lambda: mlfc.compile("a.onnx", example_inputs=X)),
-        (InputError, "Weights alone are no model", lambda: mlfc.compile(module.state_dict())),
+        (InputError, "Load the weights into their module", lambda: mlfc.compile(module.state_dict())),
         (InputError, "pass a torch.nn.Module with example_inputs", lambda: mlfc.compile(nn.Linear)),
     ]
     for kind, text, attempt in said:
@@ -459,5 +459,5 @@ def test_averages_have_the_divisor_that_was_asked_for() -> None:
 
 
 def test_formulas_that_overflow_are_refused() -> None:
-    with pytest.raises(UnsupportedError, match=r"aten\.special_erfcx\.default' has no form in ONNX that is right"):
+    with pytest.raises(UnsupportedError, match=r"aten\.special_erfcx\.default' has no ONNX equivalent that is correct"):
         mlfc.compile(type("Erfcx", (nn.Module,), {"forward": lambda _, x: torch.special.erfcx(x)})(), example_inputs=X)

@@ -51,7 +51,7 @@ def test_only_known_ways_to_specialize_are_taken(tmp_path: Path) -> None:
         mlfc.compile(path, "llvm", specialize="often")
     with pytest.raises(OptionError, match="nearest: 'batch'"):
         mlfc.compile(path, "llvm", specialize=[{"bach": 1}])
-    with pytest.raises(OptionError, match="requires open dimensions"):
+    with pytest.raises(OptionError, match="requires dynamic dimensions"):
         mlfc.compile(path, "llvm", shapes={"x": (2, 8)}, specialize=[{"batch": 2}])
     fixed = mlfc.compile(path, "llvm", shapes={"x": (2, 8)}, specialize="auto")
     assert not isinstance(fixed.model, SpecializingModel)

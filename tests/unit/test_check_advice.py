@@ -251,7 +251,7 @@ def test_shapes_are_found_for_the_ones_that_tflite_exporters_write() -> None:
     fields = {"Padding": 1, "StrideH": 1, "StrideW": 1, "DilationHFactor": 1, "DilationWFactor": 1}
     found = examine(build(tensors, [Op("CONV_2D", ["x", "w", "b"], ["y"], "Conv2DOptions", fields)], ["x"], ["y"]))
     (problem,) = found.problems
-    assert problem.next_step == "Give them, for example: --shape x=1,224,224,2"
+    assert problem.next_step == "Specify them, for example: --shape x=1,224,224,2"
     assert found.left.problems == ()
 
 
@@ -262,7 +262,7 @@ def test_every_operator_of_control_flow_is_named() -> None:
     turn = Graph([T("t", [1]), T("u", [1])], [Op("NEG", ["t"], ["u"])], ["t"], ["u"])
     goes_on = Graph([T("t", [1]), T("on", [1], "bool")], [Op("LESS", ["t", "t"], ["on"])], ["t"], ["on"])
     found = examine(build_graphs(Graph(tensors, operators, ["x"], ["b"]), turn, goes_on), target=FIXED)
-    assert [problem.cause for problem in found.problems] == ["how often it repeats is computed when the model runs"] * 2
+    assert [problem.cause for problem in found.problems] == ["its number of iterations is only known at run time"] * 2
     assert found.refused == 2
 
 

@@ -114,7 +114,7 @@ def test_values_give_names_of_dimensions_their_sizes(reshaped: Path) -> None:
 
 
 def test_the_refusal_of_an_input_that_must_be_known_says_how_to_give_it(reshaped: Path) -> None:
-    with pytest.raises(MlfcError, match=r"'to shape'.*Say now what it will be: for example --value shape=2,6"):
+    with pytest.raises(MlfcError, match=r"'to shape'.*value at compile time: for example --value shape=2,6"):
         mlfc.import_model(reshaped, shapes={"x": (2, 6)})
 
 

@@ -98,7 +98,7 @@ def test_masks_are_added_to_scores(mask: Array) -> None:
         ),
         ({**QKV, "m": None, **NO_STATE, "n": np.ones(2, np.int64)}, {}, "expected 1 integers as nonpad_kv_seqlen"),
         (QKV, {"qk_matmul_output_mode": 4}, "expected a qk_matmul_output_mode from 0 to 3, got 4"),
-        (QKV, {"softmax_precision": 7}, "softmax_precision 7 is no floating-point type"),
+        (QKV, {"softmax_precision": 7}, "softmax_precision 7 is not a floating-point type"),
         (QKV, {"softcap": -1.0}, "expected a scale and a softcap of 0 or more, got None and -1.0"),
     ],
 )

@@ -116,12 +116,12 @@ MAP_OF_TWO_LENGTHS = """
         ("s = SequenceConstruct (x) y = Relu (s)", "Relu takes tensors, but 's' is a sequence of 1"),
         ("s = SequenceConstruct (x) y = MaxRoiPool <pooled_shape = [1, 1]> (x, s)", "is not supported"),
         ("y = SequenceLength (x)", "expected a sequence as input 0, got a tensor"),
-        ("s = SequenceConstruct (x) y = SequenceAt (s, one)", "position 1 is outside 1 of a sequence"),
+        ("s = SequenceConstruct (x) y = SequenceAt (s, one)", "position 1 is out of range for a sequence"),
         ("s = SequenceConstruct (x) y = SequenceAt (s, sizes)", "a position is one integer"),
         ("s = SequenceConstruct (x) a = Cast <to = 7> (x) y = SequenceAt (s, a)", "'position' that is not constant"),
         (
             "s = SequenceConstruct (x) t = SequenceInsert (s, x, minus) y = SequenceAt (t, zero)",
-            "position -2 is outside",
+            "position -2 is out of range",
         ),
         (
             "s = SequenceConstruct (x) t = SequenceInsert (s, s) y = SequenceAt (t, zero)",
@@ -132,7 +132,7 @@ MAP_OF_TWO_LENGTHS = """
         ("s = SplitToSequence (x, zero) y = SequenceLength (s)", "parts of 0 elements"),
         ("s = SplitToSequence <axis = 1> (x, sizes) y = SequenceLength (s)", "do not divide 4 elements"),
         ("s = SplitToSequence <axis = 2> (x) y = SequenceLength (s)", "axis 2 is outside"),
-        (TWO_LENGTHS, "cannot give a sequence of 2 or a sequence of 1"),
+        (TWO_LENGTHS, "cannot return a sequence of 2 or a sequence of 1"),
         (MAP_OF_TWO_LENGTHS, "sequences of 2, 1 elements do not fit"),
     ],
 )

@@ -131,7 +131,7 @@ def test_open_dimensions_are_asked_for_all_at_once() -> None:
         mlfc.import_model(network)
     assert "--shape a=1,3 --shape b=1,1" in str(found.value)
     # N is determined by a; M is not
-    with pytest.raises(ModelError, match="1 input leaves"):
+    with pytest.raises(ModelError, match="1 input has"):
         mlfc.import_model(network, shapes={"a": (2, 3)})
     module, _ = mlfc.import_model(network, shapes={"b": (2, 3)})
     assert module.main.params[0].type.shape == (2, 3)
@@ -266,12 +266,12 @@ def test_both_branches_of_a_condition_that_comes_late_are_computed() -> None:
 
 def test_branches_that_cannot_both_be_computed_say_what_decides_between_them() -> None:
     total = helper.make_node("ReduceSum", ["x"], ["r"], keepdims=0)
-    with pytest.raises(UnsupportedError, match=r"cannot give Tensor.* or float32.*--value c=true"):
+    with pytest.raises(UnsupportedError, match=r"cannot return Tensor.* or float32.*--value c=true"):
         imported(choice(RELU, total))
     loop = helper.make_node("Foo", ["x"], ["r"], name="foo")
     problems = mlfc.check(choice(RELU, loop).SerializeToString())
     assert [problem.place for problem in problems] == ["node 'choice/else_branch/foo'", "node 'choice'"]
-    assert problems[1].next_step == "Say now what it will be: for example --value c=true"
+    assert problems[1].next_step == "Specify its value at compile time: for example --value c=true"
     assert mlfc.check(choice(RELU, loop).SerializeToString(), values={"c": np.array([True])}) == []
     with pytest.raises(ModelError, match="the condition of If is one bool"):
         imported(choice(RELU, ABS, dtype="float32"))

@@ -168,4 +168,4 @@ def test_what_no_patches_are_is_refused() -> None:
     columns = {"x": normal(1, 4, 5)}
     four = {"image": np.array([3, 3]), "block": np.array([2, 2])}
     assert "does not hold 4 columns" in refused(model("Col2Im", columns, four))
-    assert "are no parts" in refused(model("Col2Im", columns, {**four, "block": np.array([2])}))
+    assert "do not fit an image" in refused(model("Col2Im", columns, {**four, "block": np.array([2])}))

@@ -55,7 +55,7 @@ def test_turns_equal_onnx_runtime(attrs: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("model", "message"),
     [
-        (scan(rows=(5, 3)), r"the scanned inputs have \[4, 5\] turns"),
+        (scan(rows=(5, 3)), r"the scanned inputs differ in length: \[4, 5\]"),
         (scan({"num_scan_inputs": 4}), "4 of them scanned"),
         (scan({"scan_input_axes": [0]}), "scan_input_axes has 1 entries, expected 2"),
         (scan({"scan_input_axes": [0, 2]}), "axis 2 is outside"),

@@ -103,14 +103,14 @@ def test_turns_share_their_weights() -> None:
 @pytest.mark.parametrize(
     ("model", "kind", "message"),
     [
-        (branching(T("condition", (2,), "bool")), MlfcError, "the condition is .*, and no single bool"),
-        (uneven(), MlfcError, "its branches give .*, and which it takes is computed when the model runs"),
-        (looping(start=None), MlfcError, "how often it repeats is computed when the model runs"),
+        (branching(T("condition", (2,), "bool")), MlfcError, "the condition must be a single bool, got"),
+        (uneven(), MlfcError, "its branches return .*, and its condition is only known at run time"),
+        (looping(start=None), MlfcError, "its number of iterations is only known at run time"),
         (looping(1 << 30), LimitError, "operators"),
         (looping(step=0), LimitError, "operators"),
-        (looping(condition=9), MlfcError, "runs subgraph 9, which is the model itself or not among its 5"),
-        (looping(body=0), MlfcError, "runs subgraph 0, which is the model itself"),
-        (looping(body=3), MlfcError, "subgraph 3 has 1 inputs, and is given 2"),
+        (looping(condition=9), MlfcError, "runs subgraph 9, which is the main subgraph or out of range"),
+        (looping(body=0), MlfcError, "runs subgraph 0, which is the main subgraph"),
+        (looping(body=3), MlfcError, "subgraph 3 has 1 inputs, got 2"),
     ],
 )
 def test_what_cannot_be_known_is_refused(model: bytes, kind: type[MlfcError], message: str) -> None:

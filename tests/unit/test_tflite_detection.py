@@ -73,7 +73,7 @@ def test_the_boxes_are_those_of_litert(changes: dict[str, Any]) -> None:
     ("changes", "message"),
     [
         ({"num_classes": 7}, "do not fit 7 classes"),
-        ({"y_scale": 0.0}, "scales of boxes"),
+        ({"y_scale": 0.0}, "expected box scales"),
         ({"max_detections": 0}, "'max_detections' between 1"),
         ({"nms_iou_threshold": float("nan")}, "'nms_iou_threshold' is nan"),
         ({"dtype": "int32"}, "of INT32 is not supported"),

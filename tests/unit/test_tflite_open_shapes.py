@@ -164,5 +164,5 @@ def test_bounds_decide_what_a_dimension_leaves_open() -> None:
         import_tflite(data, "m", shapes={"x": (Dim("n"),)})
     module, _ = import_tflite(data, "m", shapes={"x": (Dim("n", 4),)})
     assert str(module.main.body.type) == "Tensor[(2), float32]"
-    with pytest.raises(MlfcError, match="it has 1 dimensions, the given shape"):
+    with pytest.raises(MlfcError, match="it has 1 dimensions, but the given shape"):
         import_tflite(data, "m", shapes={"x": (Dim("n"), 3)})

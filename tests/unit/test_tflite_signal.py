@@ -85,7 +85,7 @@ def test_a_circular_buffer_is_the_variable_that_it_writes() -> None:
     for run, result in enumerate(found):
         np.testing.assert_array_equal(result, np.concatenate([*before, *slices][run : run + 3]))
     ops[0].custom = {"cycles_max": 2}
-    with pytest.raises(MlfcError, match="a buffer that ends most runs"):
+    with pytest.raises(MlfcError, match="a buffer after which most runs stop"):
         mlfc.import_model(build(tensors, ops, ["x"], ["y"]))
 
 
@@ -105,7 +105,7 @@ _SPECTRUM = [T("x", (14,), "int16"), T("y", (16,), "int16")]
         ("Framer", _FRAMES, {"frame_size": 0, "frame_step": 4, "prefill": 0}, "'frame_size'"),
         ("Framer", _FRAMES, {"frame_size": (1 << 31) - 1, "frame_step": 4, "prefill": 1}, "constants"),
         ("Rfft", _SPECTRUM, {"T": 7, "fft_length": 14}, "prime factors 2, 3 and 5"),
-        ("Rfft", _SPECTRUM, {"T": 7, "fft_length": 12}, "for transforms of 12"),
+        ("Rfft", _SPECTRUM, {"T": 7, "fft_length": 12}, "do not fit transforms of 12"),
     ],
 )
 def test_what_cannot_be_is_refused(operator: str, tensors: list[T], options: dict[str, int], message: str) -> None:

@@ -96,22 +96,22 @@ def test_what_is_assigned_before_it_is_read_is_no_state() -> None:
     [
         (accumulator(), "variable 'sum' is read before anything is assigned to it"),
         (accumulator(assigning("other")), "variable 'sum' is read before anything is assigned"),
-        (accumulator(assigning(), index=2), "it runs subgraph 2, which is the model itself or not among its 2"),
-        (accumulator(assigning(), index=0), "it runs subgraph 0, which is the model itself"),
+        (accumulator(assigning(), index=2), "it runs subgraph 2, which is the main subgraph or out of range"),
+        (accumulator(assigning(), index=0), "it runs subgraph 0, which is the main subgraph"),
         (accumulator(assigning(), index=-1), "it runs subgraph -1"),
         (accumulator(assigning(), assigning()), "the model has 3 subgraphs"),
         (
             accumulator(assigning(value=np.zeros((2, 2), np.float32))),
-            r"holds Tensor\[\(2, 2\), float32\], and is read as",
+            r"has type Tensor\[\(2, 2\), float32\], but is read as",
         ),
-        (accumulator(assigning(value=np.zeros((1, 2), np.int8))), r"holds Tensor\[\(1, 2\), int8\], and is read as"),
+        (accumulator(assigning(value=np.zeros((1, 2), np.int8))), r"has type Tensor\[\(1, 2\), int8\], but is read as"),
         (
             accumulator(Graph([T("h", [], "resource"), T("x", [1, 2])], [Op("ASSIGN_VARIABLE", ["h", "x"], [])])),
             "the first value of a variable must be a constant",
         ),
         (
             accumulator(Graph([T("c", [1, 2], value=BEGIN)], [Op("ASSIGN_VARIABLE", ["c", "c"], [])])),
-            "its first input is no variable's handle",
+            "its first input is not the handle of a variable",
         ),
         (
             accumulator(Graph([T("c", [1, 2], value=BEGIN), T("d", [1, 2])], [Op("ADD", ["c", "c"], ["d"], **ADD)])),
@@ -119,9 +119,9 @@ def test_what_is_assigned_before_it_is_read_is_no_state() -> None:
         ),
         (
             accumulator(assigning(), ops=[Op("READ_VARIABLE", ["x"], ["new"])]),
-            "its first input is no variable's handle",
+            "its first input is not the handle of a variable",
         ),
-        (accumulator(assigning(), ops=[Op("READ_VARIABLE", [], ["new"])]), "its first input is no variable's handle"),
+        (accumulator(assigning(), ops=[Op("READ_VARIABLE", [], ["new"])]), "is not the handle of a variable"),
         (
             accumulator(assigning(), ops=[handle("h", "sum"), Op("READ_VARIABLE", ["h"], [])]),
             "expected one output",
@@ -140,7 +140,7 @@ def test_what_is_assigned_before_it_is_read_is_no_state() -> None:
         ),
         (
             accumulator(assigning(), ops=[handle("h", "sum"), Op("ADD", ["x", "h"], ["new"], **ADD)]),
-            "it reads 'h', a handle that only READ_VARIABLE and ASSIGN_VARIABLE take",
+            "it reads 'h', a handle that only READ_VARIABLE and ASSIGN_VARIABLE accept",
         ),
         (
             accumulator(assigning(), ops=[handle("h", "sum"), Op("READ_VARIABLE", ["h"], ["x"])]),

@@ -205,7 +205,7 @@ FIRST_TRUE = GOOD["nodes_truenodeids"]
         ({"nodes_modes": [b"BRANCH"] * len(GOOD["nodes_modes"])}, "unknown mode 'BRANCH'"),
         ({"nodes_truenodeids": [9999, *FIRST_TRUE[1:]]}, "has no node 9999"),
         ({"nodes_truenodeids": [0, *FIRST_TRUE[1:]]}, "cannot be reached from the root"),
-        ({"nodes_featureids": [FEATURES, *GOOD["nodes_featureids"][1:]]}, "asks for feature 5, the input has 5"),
+        ({"nodes_featureids": [FEATURES, *GOOD["nodes_featureids"][1:]]}, "reads feature 5, but the input has 5"),
         ({"nodes_featureids": [-1, *GOOD["nodes_featureids"][1:]]}, "feature"),
         ({"target_ids": [2, *GOOD["target_ids"][1:]]}, "must be below 2"),
         ({"target_nodeids": [0, *GOOD["target_nodeids"][1:]]}, "has no leaf 0"),
@@ -230,7 +230,7 @@ def test_a_tree_that_comes_back_to_itself_is_refused() -> None:
         "nodes_truenodeids": [0, 0], "leaf_targetids": [0],
         "leaf_weights": numpy_helper.from_array(np.ones(1, np.float32)), "n_targets": 1,
     }  # fmt: skip
-    with pytest.raises(MlfcError, match="comes back to a node above"):
+    with pytest.raises(MlfcError, match="a tree has a cycle"):
         mlfc.import_model(ensemble("TreeEnsemble", attrs, rows(0), version=5))
 
 

@@ -1,4 +1,4 @@
-"""Importers: a model file, whatever its format, becomes a Relay module and its parameters."""
+"""Importers from all supported model formats to a Relay module and its parameters."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ __all__ = ["Model", "import_for_run", "import_model", "model_bytes", "model_file
 
 @runtime_checkable
 class Message(Protocol):
-    """A protobuf message: an ``onnx.ModelProto``."""
+    """A protobuf message, such as ``onnx.ModelProto``."""
 
     def SerializeToString(self) -> bytes:  # noqa: N802
-        """Return its bytes."""
+        """Return the serialized bytes."""
 
 
 class TorchModel(Protocol):
     """A ``torch.nn.Module``, ``torch.export.ExportedProgram`` or ``torch.onnx.ONNXProgram``."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Run it."""
+        """Run the model."""
 
 
 Model: TypeAlias = "str | Path | bytes | Message | TorchModel | Captured"
@@ -51,12 +51,12 @@ _SIZE_LIMIT = (1 << 31) - 1
 _RELAY_TEXT = b"#[version"
 _TAR_MAGIC = slice(257, 262)
 _COMPRESSED = (b"\x1f\x8b", b"\xfd7zXZ\x00")
-# files of frameworks. None of them is opened: PyTorch's and Keras's readers can run code that a file contains
+# Files of other frameworks are recognized but never opened: PyTorch's and Keras's readers can run code in a file.
 _ZIP, _PICKLE, _HDF5 = b"PK\x03\x04", b"\x80", b"\x89HDF\r\n\x1a\n"
-_ORT = b"ORTM"  # the identifier of its flatbuffers
+_ORT = b"ORTM"  # the identifier of ONNX Runtime's flatbuffers
 _PICKLE_PROTOCOLS = range(2, 6)
 _SAFETENSORS_HEAD = 8
-# where the names of a zip file's members are: the first is at the start, all are at the end
+# bytes to search for member names of a zip file: the first name is at the start, the directory is at the end
 _HEAD, _TAIL = 4096, 1 << 20
 
 _MODULE = "In Python, pass the module itself: mlfc.compile(module, example_inputs=(x,))"
@@ -80,19 +80,19 @@ _MEMBERS = (
 
 @with_keywords(ImportOptions)
 def import_model(model: Model, options: ImportOptions) -> tuple[IRModule, Params]:
-    """Import a TFLite, ONNX or Relay text model, whose content says which it is, or a PyTorch module.
+    """Import a TFLite, ONNX or Relay text model, whose format is detected from its content, or a PyTorch module.
 
     Parameters
     ----------
     model : str, Path, bytes, onnx.ModelProto, torch.nn.Module, ExportedProgram or ONNXProgram
-        A file, its content, what the onnx package loaded, or a module or program of PyTorch. Only a model given as a
-        file may refer to other files beside it. A module is captured as it infers, and left as it was; buffers that its
-        ``forward`` writes become states.
+        A file, its content, a model loaded by the onnx package, or a PyTorch module or program. Only a model passed as
+        a file may refer to other files beside it. A module is captured in inference mode and is not modified; buffers
+        that its ``forward`` writes become states.
 
     Returns
     -------
     module : IRModule
-        Its ``main`` takes the model's inputs, then its weights.
+        The parameters of its ``main`` are the model's inputs, followed by its weights.
     params : dict of str to ndarray
         The weights by parameter name.
 
@@ -101,11 +101,11 @@ def import_model(model: Model, options: ImportOptions) -> tuple[IRModule, Params
     ModelError
         If the file cannot be read as a model.
     UnsupportedError
-        If the model asks for something that cannot be compiled.
+        If the model contains something that cannot be compiled.
     LimitError
-        If it costs more than the limits allow.
+        If compiling it would exceed the cost limits.
     ProblemsError
-        If there are several such faults.
+        If it has several such faults.
 
     Examples
     --------
@@ -118,7 +118,7 @@ def import_model(model: Model, options: ImportOptions) -> tuple[IRModule, Params
 
 
 def read_model(model: Model, options: ImportOptions, census: Census | None = None) -> tuple[IRModule, Params]:
-    """Import a model as `import_model` does; `census` counts its nodes, also where the import fails."""
+    """Import a model as `import_model` does. `census` counts its nodes even if the import fails."""
     if options.numerics not in NUMERICS:
         raise OptionError(unknown("numerics", options.numerics, NUMERICS))
     model, options = opened(model, options)
@@ -135,7 +135,7 @@ def read_model(model: Model, options: ImportOptions, census: Census | None = Non
             return replace(module, numerics=options.numerics, byoc=tuple(options.byoc)), params
     except MlfcError as error:
         if path:
-            # the user's path in place of the model's title, all that importers know
+            # show the user's path instead of the title, the only name that importers know
             place = (error.place or title).removeprefix(f"{title}, ").removeprefix(f"{title}:")
             error.place = str(model) if place == title else f"{model!s}: {place}"
         raise
@@ -144,11 +144,11 @@ def read_model(model: Model, options: ImportOptions, census: Census | None = Non
 def import_for_run(
     model: Model, options: ImportOptions, executor: str | None = None, census: Census | None = None
 ) -> tuple[IRModule, Params]:
-    """Import a model as dynamic if the executor and target can run that, or as static where it is refused otherwise.
+    """Import a model as dynamic if the executor and target support that, and as static if the dynamic import fails.
 
-    An error is that of static shapes, which suggests shapes that fit; its cause is that of dynamic ones. Where static
-    shapes do not help, because a sequence has none or none that was tried fits, the error is that of dynamic shapes,
-    which names the node.
+    If both fail, the error is that of the static import, which suggests shapes, and its cause is that of the dynamic
+    one. Where static shapes cannot help (an input is a sequence, or none of the shapes tried fits), the error is that
+    of the dynamic import, which names the node.
     """
     model, options = opened(model, options)
     if not (options.dynamic or leaves_to_run(executor, options.target or PORTABLE, options.shapes)):
@@ -163,7 +163,7 @@ def import_for_run(
         raise
     except MlfcError as refusal:
         given = (options.shapes or {}).values()
-        # what only the run knows of a sequence has no fixed shape
+        # the options contain dynamic dimensions, so a static import is not possible
         if refusal.remedies or any(not isinstance(extent, int) for shape in given for extent in shape):
             raise
         try:
@@ -180,12 +180,12 @@ def import_for_run(
 
 
 def opened(model: Model, options: Options) -> tuple[Model, Options]:
-    """Return what was captured of a PyTorch model, with its own shapes and states as options; others as they are.
+    """Capture a PyTorch model, and add its shapes and states to the options; return other models unchanged.
 
     Raises
     ------
     OptionError
-        For example inputs of other models, or packages that are not installed.
+        For example inputs of a model that is not from PyTorch, or packages that are not installed.
     """
     examples = [name for name in ("example_inputs", "dynamic_shapes") if getattr(options, name) is not None]
     if is_torch_model(model):
@@ -213,12 +213,12 @@ def opened(model: Model, options: Options) -> tuple[Model, Options]:
 
 
 def model_bytes(model: Model) -> bytes | None:
-    """Return the bytes of a model that is not in a file; None for a path.
+    """Return the bytes of an in-memory model, or None for a path.
 
     Raises
     ------
     InputError
-        For what is neither.
+        For an object that is neither.
     """
     if isinstance(model, (bytes, bytearray, memoryview)):
         return bytes(model)
@@ -229,7 +229,7 @@ def model_bytes(model: Model) -> bytes | None:
     if isinstance(model, Message):
         try:
             return model.SerializeToString()
-        except Exception as error:  # of several kinds, by protobuf's version and implementation
+        except Exception as error:  # the exception type depends on protobuf's version and implementation
             raise ModelError(
                 f"the onnx.ModelProto cannot be written: {error}",
                 place="model",
@@ -237,7 +237,7 @@ def model_bytes(model: Model) -> bytes | None:
             ) from error
     step = "Pass a file, or a torch.nn.Module with example_inputs"
     if isinstance(model, Mapping):
-        step = "Weights alone are no model: load them into their module, module.load_state_dict(weights), and pass that"
+        step = "Load the weights into their module with module.load_state_dict(weights), and pass the module"
     elif callable(model):
         step = "Of PyTorch, pass a torch.nn.Module with example_inputs; of JAX and Keras, export to ONNX first"
     raise InputError(
@@ -247,7 +247,10 @@ def model_bytes(model: Model) -> bytes | None:
 
 @contextmanager
 def model_file(model: Model) -> Iterator[Path]:
-    """Yield a model's file; of one that is in memory a temporary one, which errors call by the model's name."""
+    """Yield the path of a model's file; an in-memory model is written to a temporary file.
+
+    Errors name an in-memory model by its title, not by the temporary path.
+    """
     content = model_bytes(model)
     if content is None:
         yield Path(cast("str | Path", model))
@@ -270,14 +273,14 @@ def _kind(model: object) -> str:
 
 
 def model_name(model: Model) -> str:
-    """Return what a model is called by default: its file's name without suffix, a module's class, else ``model``."""
+    """Return the default name of a model: its file name without suffix, the class of a module, else ``model``."""
     if isinstance(model, Captured):
         return model.name
     return Path(model).stem if isinstance(model, (str, os.PathLike)) else "model"
 
 
 def _content(path: Path) -> bytes:
-    """Return the bytes of a file; raise ModelError that says why it cannot be read."""
+    """Return the bytes of a file; raise ModelError with the reason if it cannot be read."""
     place = str(path)
     try:
         if path.is_dir():
@@ -335,7 +338,7 @@ def _dispatch(
 
 
 def _recognized(data: bytes) -> tuple[str, str] | None:
-    """Return what the content of a file that a framework wrote for itself is, and what to do with it."""
+    """Return the description of a recognized framework file, and the next step for the user."""
     if data.startswith(_ZIP):
         names = data[:_HEAD] + data[-_TAIL:]
         for marks, what, step in _MEMBERS:

@@ -33,17 +33,17 @@ from mlfc.support.dims import Symbol, bounds
 Params: TypeAlias = dict[str, npt.NDArray[Any]]
 Values: TypeAlias = Mapping[str, npt.ArrayLike]
 
-# of images and sequences whose model leaves them open, the likeliest first
+# default sizes of dynamic image and sequence dimensions, the likeliest first
 IMAGE_SIZES = (224, 320, 640, 256, 128, 64, 32)
 SEQUENCE_SIZES = (128, 512, 16, 1000, 16000, 2, 1)
 
-_ELEMENT_LIMIT = (1 << 31) - 1  # what the int32 indices of generated code reach
+_ELEMENT_LIMIT = (1 << 31) - 1  # the largest index that generated code can represent (int32)
 _FOLD_LIMIT = 1_000_000  # elements
-_LEAST_PACKED = 1024  # numbers of less than 8 bits that share bytes in the parameters
+_LEAST_PACKED = 1024  # constants of sub-byte integers with at least this many elements are stored packed
 
 
 class NoTensorError(UnsupportedError):
-    """An input that is no tensor, which has no fixed shape: a sequence or optional."""
+    """An input that is not a tensor (a sequence or optional) and therefore has no static shape."""
 
 
 class NoFittingShapesError(ModelError):
@@ -52,15 +52,15 @@ class NoFittingShapesError(ModelError):
 
 @dataclass
 class Census:
-    """How many nodes of a model there are, and how many could not be imported."""
+    """Number of nodes in a model, and of those that could not be imported."""
 
     nodes: int = 0
-    refused: int = 0  # each with a problem of its own
-    unchecked: int = 0  # they read what a refused node computes, and nothing says of what type that is
+    refused: int = 0  # nodes with their own problem
+    unchecked: int = 0  # nodes that read the result of a refused node, whose type is unknown
 
 
 class Problems:
-    """Collects errors so that a user sees all faults of a model at once.
+    """Collected errors, so that a user sees all faults of a model at once.
 
     Examples
     --------
@@ -79,21 +79,22 @@ class Problems:
         return len(self._found)
 
     def add(self, problem: MlfcError) -> None:
-        """Remember a problem; of a ProblemsError, each of its problems."""
+        """Record a problem; a ProblemsError is recorded as its individual problems."""
         found = problem.problems if isinstance(problem, ProblemsError) else (problem,)
         self._found.extend(found)
 
     def taken_back(self, count: int) -> MlfcError:
-        """Forget all problems but the first `count`; return the first of the others."""
+        """Discard all problems after the first `count`, and return the first discarded one."""
         found = self._found[count]
         del self._found[count:]
         return found
 
     @contextmanager
     def collecting(self) -> Iterator[None]:
-        """Remember an MlfcError raised inside instead of letting it out.
+        """Record an MlfcError raised inside instead of propagating it.
 
-        Bugs of mlfc do get out, and so does a model that costs too much: going on would cost more.
+        InternalError and LimitError propagate: the former is a bug in mlfc, and continuing after the latter would
+        cost even more.
         """
         try:
             yield
@@ -103,7 +104,7 @@ class Problems:
             self.add(problem)
 
     def raise_if_any(self, place: str | None = None) -> None:
-        """Raise the only problem as it is, several as one ProblemsError at `place`."""
+        """Raise a single problem unchanged, or several as one ProblemsError at `place`."""
         if len(self._found) == 1:
             raise self._found[0]
         if self._found:
@@ -121,7 +122,7 @@ def unique_name(name: str, taken: Iterable[str]) -> str:
 
 
 def numbered(names: Sequence[str]) -> list[str]:
-    """Return `names` with the repeated ones numbered; the first of each, and every name that has no equal, stays.
+    """Return `names` with repeated ones numbered; the first occurrence of each name is unchanged.
 
     Examples
     --------
@@ -154,14 +155,14 @@ def gelu(call: Callable[..., Expr], number: Callable[[float], Expr], x: Expr, *,
 
 
 def folded(call: Call) -> Expr:
-    """Return the value of a call as a constant if its arguments are known and all of it is small, else the call."""
+    """Return a call on small constants evaluated to a constant if the result is small, too; other calls unchanged."""
     if not isinstance(call.type, TensorType) or not all(map(_is_small_constant, call.args)):
         return call
     if not call.type.is_static or ir.has_trait(call, Trait.SHAPE) or call.type.size > _FOLD_LIMIT:
         return call
     try:
         value = evaluate(call)
-    except UnsupportedError:  # a layout that a pass converts, which then is folded
+    except UnsupportedError:  # e.g. a layout that a pass converts later; the call is folded after that
         return call
     return call if value is None else Constant(value, None, call.span)
 
@@ -183,13 +184,13 @@ def finish(
     defines: Sequence[tuple[Symbol, Expr]] = (),
     functions: Mapping[str, Function] | None = None,
 ) -> tuple[IRModule, Params]:
-    """Make the module of an imported graph, in which every weight becomes a parameter of ``main``.
+    """Build the module of an imported graph; every weight becomes a parameter of ``main``.
 
-    `outputs` are the body of ``main``: one alone, several as a tuple; `output_names` are the model's own. `source`
-    holds facts about the file, `frozen` the inputs that became constants, `states` the inputs and outputs that belong
-    together. `defines` are symbols and the integers that they are, `functions` those beside ``main``. The parameters
-    follow the inputs in the order in which they are first used; the second result has their values by name.
-    Raises UnsupportedError for a tensor that is too large for the indices of generated code.
+    `outputs` form the body of ``main``: a single expression, or a tuple of several; `output_names` are the model's
+    names. `source` holds facts about the file, `frozen` the inputs that became constants, `states` the pairs of input
+    and output that carry state. `defines` maps symbols to the integer expressions that define them, `functions` has the
+    functions other than ``main``. Weight parameters follow the inputs in order of first use; the second result has
+    their values by name. Raises UnsupportedError for a tensor that is too large for the indices of generated code.
     """
     lifted: dict[int, Expr] = {}
     variables: list[Var] = []
@@ -226,7 +227,7 @@ def finish(
 
 
 def _stored(constant: Constant) -> Constant:
-    """Return a constant as it is kept: numbers of less than 8 bits as the bytes that hold them, if they are many."""
+    """Return a constant in its stored form: large constants of sub-byte integers are packed into bytes."""
     if constant.type.dtype not in dtypes.NARROW_INTEGERS or constant.type.size < _LEAST_PACKED:
         return constant
     codes = np.ascontiguousarray(constant.data).view(np.uint8)
@@ -240,10 +241,11 @@ def _unpacked(packed: Var, constant: Constant) -> Expr:
 
 
 def frozen_input(value: npt.ArrayLike, name: str, dtype: str, extents: Sequence[int | None] | None) -> npt.NDArray[Any]:
-    """Return the value of an input that is known when the model is compiled.
+    """Return the value of an input that is known at compile time.
 
-    One number fills the input, a list has its elements in order, anything else has the input's shape. `extents`: None
-    for an open dimension, or for any rank. Raises OptionError if the value does not fit the input's shape or dtype.
+    A scalar fills the input, a list has its elements in order, any other array must have the input's shape. `extents`
+    has None for each dynamic dimension, and is None if the rank is dynamic. Raises OptionError if the value does not
+    fit the input's shape or dtype.
     """
     place = f"the value given for the input '{name}'"
     given = np.asarray(value)
@@ -279,7 +281,7 @@ def _check_sizes(exprs: Iterable[Expr]) -> None:
     for expr in exprs:
         if not isinstance(expr.type, TensorType):
             continue
-        # a tensor without elements may have an extent beyond all indices; extents of the run are checked there
+        # a tensor without elements may have a size beyond all indices; dynamic sizes are checked at run time
         largest = max(bounds(extent)[0] for extent in (expr.type.size, *expr.type.shape))
         if largest > _ELEMENT_LIMIT:
             name = expr.name if isinstance(expr, Var) else expr.span.tensor
@@ -292,7 +294,7 @@ def _check_sizes(exprs: Iterable[Expr]) -> None:
 
 
 def _without_empty(expr: Expr) -> Expr:
-    """Return a constant in place of a computed tensor without elements, and of a sum of no products."""
+    """Return a constant for a computed tensor without elements, and for a sum over an empty reduction."""
     value = of_nothing(expr) if isinstance(expr, Call) else None
     return expr if value is None else Constant(value, None, expr.span)
 
@@ -303,24 +305,24 @@ def tie_states(
     pairs: Mapping[str, str] | None = None,
     initial: Mapping[str, npt.ArrayLike] | str | None = None,
 ) -> IRModule:
-    """Return a module with more states, or with other initial values.
+    """Return a module with additional states, or with other initial values.
 
     Parameters
     ----------
     module : IRModule
-        As imported; it may have states already.
+        An imported module, which may already have states.
     params : dict of str to ndarray
         Its weights, which are not inputs.
     pairs : mapping of str to str, optional
-        The output that is the next value of each of these inputs.
+        For each of these inputs, the output that is its next value.
     initial : mapping of str to array_like, or ``zeros``, optional
-        What states begin with, by name; the others keep what they have: zeros, unless the model says otherwise.
+        Initial values of states by name. Other states keep theirs, which is zeros unless the model defines it.
 
     Raises
     ------
     OptionError
-        For names that the model does not have, tensors that do not fit each other or are tied twice, and values that do
-        not fit.
+        For names that the model does not have, tensors whose types differ or that are tied twice, and initial values of
+        the wrong shape or dtype.
     """
     inputs = {param.name: ir.tensor_type(param) for param in module.main.params if param.name not in params}
     heads = module.outputs

@@ -1,6 +1,6 @@
 """Branches and loops at run time, as functions of the module.
 
-A loop is ``@loop``, which calls ``@loop_turn``, one iteration that calls ``@loop`` again, or ``@loop_done``.
+A loop is ``@loop``, which calls either ``@loop_turn``, one iteration that calls ``@loop`` again, or ``@loop_done``.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ from mlfc.relay.op import Trait
 from mlfc.relay.visitor import children
 from mlfc.support.dims import LARGEST, Dim, bounds
 
-_ROUNDS = 16  # in which the types of a loop's states become general
+_ROUNDS = 16  # attempts at generalizing the types of a loop's states
 _FLAG, _NUMBER = TensorType((), "bool"), TensorType((), "int64")
 
 
 @dataclass
 class Body:
-    """What was imported as the body of a function."""
+    """The imported body of a function."""
 
     frame: Frame
     results: list[Expr]
@@ -51,26 +51,26 @@ class Body:
 
 
 def flat(value: Expr) -> list[Expr]:
-    """Return the tensors and lists that a value is made of."""
+    """Return the tensors and lists that make up a value."""
     if value is NOTHING:
         return []
     return list(value.fields) if isinstance(value, Tuple) else [value]
 
 
 def _parts(values: Sequence[Expr], kinds: Sequence[Type], span: Span) -> list[Expr]:
-    """Return the tensors and lists that values in the forms of types are made of."""
+    """Return the tensors and lists that make up values after coercion to types."""
     return [part for value, kind in zip(values, kinds, strict=True) for part in flat(coerced(value, kind, span))]
 
 
 def flat_types(kind: Type) -> list[Type]:
-    """Return the types of what a value of a type is made of."""
+    """Return the types of the tensors and lists that make up a value of a type."""
     if kind == NOTHING.type:
         return []
     return list(kind.fields) if isinstance(kind, TupleType) else [kind]
 
 
 def built(kind: Type, parts: Iterator[Expr]) -> Expr:
-    """Return a value of a type, made of the next parts."""
+    """Return a value of a type, assembled from the next parts."""
     if kind == NOTHING.type:
         return NOTHING
     if isinstance(kind, TupleType):
@@ -79,7 +79,7 @@ def built(kind: Type, parts: Iterator[Expr]) -> Expr:
 
 
 class Joiner:
-    """Finds types that take in two values, of which the run gives one."""
+    """Type join for the two possible values of a branch or loop state."""
 
     def __init__(self, dynamic: Dynamic, name: str, frames: Sequence[Frame]) -> None:
         self.dynamic = dynamic
@@ -87,7 +87,7 @@ class Joiner:
         self.own = {symbol for frame in frames for symbol in (*frame.defines, *frame.sources)}
 
     def joined(self, a: Type, b: Type) -> Type:
-        """Return the type of what is one or the other; UnsupportedError if there is none."""
+        """Return a type that includes both types; raise UnsupportedError if none exists."""
         if is_optional(a) or is_optional(b):
             return self._optional(a, b)
         if isinstance(a, TensorType) and isinstance(b, TensorType):
@@ -110,13 +110,13 @@ class Joiner:
         return TupleType((_FLAG, self.list_of(kinds)))
 
     def list_of(self, kinds: Sequence[Type]) -> ListType:
-        """Return the type of a list that takes in what sequences of some types have."""
+        """Return the type of a list that can contain the elements of sequences of some types."""
         elements = [item for kind in kinds if isinstance(kind, (TupleType, ListType)) for item in _elements(kind)]
         if not elements:
             raise _refused(
                 self.name,
-                "an empty sequence, of which nothing says how many dimensions its tensors have, is not supported",
-                "Begin with a sequence that has an element",
+                "an empty sequence whose elements have an unknown rank is not supported",
+                "Start with a sequence that has an element",
             )
         found: dict[int, TensorType] = {}
         for element in elements:
@@ -133,8 +133,8 @@ class Joiner:
         return TensorType(tuple(map(extent, a.shape, b.shape)), a.dtype)
 
     def _refusal(self, a: Type, b: Type) -> UnsupportedError:
-        cause = f"a value that is {a} or {b}, as the run decides, is not supported"
-        return _refused(self.name, cause, "Export the model so that both have one dtype and as many dimensions")
+        cause = f"a value of type {a} or {b}, depending on runtime values, is not supported"
+        return _refused(self.name, cause, "Export the model so that both have the same dtype and rank")
 
     def _is_own(self, extent: Any) -> bool:
         return isinstance(extent, Dim) and not self.own.isdisjoint(extent.symbols)
@@ -153,7 +153,7 @@ class Joiner:
         return a if a == b and not self._is_own(a) else self.dynamic.varying(self.name)
 
     def opened(self, kind: Type, new: Type) -> Type:
-        """Return the type of a state that takes in another value: extents that change become symbols of the state."""
+        """Return a state's type widened to include another value: sizes that change become symbols of the state."""
         if is_optional(kind) or is_optional(new):
             own, value = value_type(kind), value_type(new)
             mixes = value is not None and isinstance(own, TensorType) != isinstance(value, TensorType)
@@ -166,7 +166,7 @@ class Joiner:
             return TupleType((*kind.fields[:-1], self.opened(kind.fields[-1], wider)))
         if isinstance(kind, TensorType) and isinstance(new, TensorType):
             if kind.dtype != new.dtype or len(kind.shape) != len(new.shape):
-                return self.joined(kind, new)  # refuses
+                return self.joined(kind, new)  # raises
             return TensorType(tuple(map(self._changing, kind.shape, new.shape)), kind.dtype)
         if isinstance(kind, TupleType) and isinstance(new, TupleType) and len(kind.fields) == len(new.fields):
             return TupleType(tuple(map(self.opened, kind.fields, new.fields)))
@@ -191,10 +191,10 @@ def _elements(kind: TupleType | ListType) -> list[TensorType]:
 
 
 def is_optional(kind: Type) -> bool:
-    """Tell whether a type is that of an optional of which the run, or nobody, knows whether it has a value.
+    """Return whether a type is an optional that is empty, or whose presence is only known at run time.
 
-    One of a tensor is a list of at most one, one of a sequence a bool and a list. An optional that is known to have a
-    value is that value.
+    An optional tensor is a list of at most one element, an optional sequence is a bool and a list. An optional that is
+    known to have a value is represented by that value.
     """
     return isinstance(kind, TupleType) and (
         kind == NOTHING.type or any(isinstance(field, ListType) for field in kind.fields)
@@ -202,7 +202,7 @@ def is_optional(kind: Type) -> bool:
 
 
 def value_type(kind: Type) -> Type | None:
-    """Return the type of the value that an optional has, or a value itself; None if there is none."""
+    """Return the type of an optional's value, None for an empty optional, and other types unchanged."""
     if kind == NOTHING.type:
         return None
     if not is_optional(kind):
@@ -214,7 +214,7 @@ def value_type(kind: Type) -> Type | None:
 
 
 def _as_sequence(kind: Type) -> TupleType | ListType:
-    """Return the type of a sequence with what an optional tensor has, of which at most one is there."""
+    """Return the type of the sequence of at most one element that represents an optional tensor."""
     if kind == NOTHING.type:
         return TupleType(())
     items = kind.fields[-1] if isinstance(kind, TupleType) and is_optional(kind) else TupleType((kind,))
@@ -223,7 +223,7 @@ def _as_sequence(kind: Type) -> TupleType | ListType:
 
 
 def coerced(value: Expr, kind: Type, span: Span) -> Expr:
-    """Return a value in the form of a type: a sequence that is known becomes a list, a value an optional."""
+    """Convert a value to a type: a sequence of known length to a list, a value to an optional."""
     if is_optional(kind) and kind != NOTHING.type:
         assert isinstance(kind, TupleType)
         return _as_optional(value, kind, span)
@@ -259,15 +259,15 @@ def _as_optional(value: Expr, kind: TupleType, span: Span) -> Expr:
 
 
 def as_list(dynamic: Dynamic, value: Expr, name: str, *others: Type) -> Expr:
-    """Return a sequence as a list, whose tensors may be of `others`, too."""
+    """Convert a sequence to a list whose element types include `others`."""
     kind = Joiner(dynamic, name, []).list_of([value.type, TupleType(others)])
     return coerced(value, kind, Span((name,)))
 
 
 def taken_out(dynamic: Dynamic, items: Expr, position: Expr, name: str) -> Expr:
-    """Return the tensor at a position of a list; extents in which its tensors differ are new symbols.
+    """Return the tensor at a position of a list; sizes that differ between its elements become new symbols.
 
-    Where they differ in how many dimensions they have, one number after the other is tried, and the run checks it.
+    If the elements differ in rank, the ranks are tried one after the other, and the choice is checked at run time.
     """
     assert isinstance(items.type, ListType)
     *tried, last = items.type.elements
@@ -279,7 +279,7 @@ def taken_out(dynamic: Dynamic, items: Expr, position: Expr, name: str) -> Expr:
 
 
 def element_shape(dynamic: Dynamic, kind: TensorType, name: str) -> tuple[Any, ...]:
-    """Return the shape of an element of a list, with new symbols where the elements differ."""
+    """Return the shape of an element of a list, with new symbols for sizes that differ between elements."""
     return tuple(
         dynamic.symbol(name, *extent.bounds).dim if dynamic.is_varying(extent) else extent for extent in kind.shape
     )
@@ -289,7 +289,7 @@ def element_shape(dynamic: Dynamic, kind: TensorType, name: str) -> tuple[Any, .
 
 
 def is_cheap(bodies: Sequence[Body], outer: AbstractSet[Expr], limit: int = 16) -> bool:
-    """Tell whether both branches may be computed, whichever is taken: few operators without products or control."""
+    """Return whether it is cheap to compute both branches: few operators, without products or control flow."""
     for body in bodies:
         if body.frame.defines or body.frame.sources or body.frame.required:
             return False
@@ -320,7 +320,7 @@ def branched(
     name: str,
     tensors: Sequence[str],
 ) -> list[Expr]:
-    """Return the results of the first body where a condition holds, else of the second; only that one is computed."""
+    """Return the results of the first body if a condition is true, else those of the second; only one is computed."""
     span = Span((name,))
     joiner = Joiner(dynamic, name, [body.frame for body in bodies])
     one, other = (body.results for body in bodies)
@@ -343,7 +343,7 @@ def branched(
 
 
 def unpacked(dynamic: Dynamic, found: If | Call, kinds: Sequence[Type], titles: Sequence[str]) -> list[Expr]:
-    """Return the values that an `If` or a call gives, with names of tensors; their extents are read from them."""
+    """Return the results of an `If` or a call, with tensor names; their dynamic sizes are read from them."""
     parts: list[Expr] = [found]
     if isinstance(found.type, TupleType):
         spans = [Span(found.span.nodes, title or None) for title in titles]
@@ -360,31 +360,31 @@ def unpacked(dynamic: Dynamic, found: If | Call, kinds: Sequence[Type], titles: 
 
 @dataclass
 class Loop:
-    """A loop as its caller describes it."""
+    """Specification of a loop."""
 
     name: str
-    initial: list[Expr]  # states before the first turn
-    condition: Expr | None  # a bool: whether there is a first turn; None for yes
-    limit: Expr | None  # int64: how many turns there are at most; None for no limit
-    # of (turn, condition of the turn, states): the condition of the next turn or None, the states, and the rows
+    initial: list[Expr]  # states before the first iteration
+    condition: Expr | None  # a bool: whether the first iteration runs; None for always
+    limit: Expr | None  # int64: the maximum number of iterations; None for no limit
+    # from (number, condition, states) of an iteration to its next condition or None, its states, and its rows
     turn: Callable[[Expr, Expr, list[Expr]], tuple[Expr | None, list[Expr], list[Expr]]]
-    outer: AbstractSet[Expr]  # what the turns may read from around them
+    outer: AbstractSet[Expr]  # expressions that iterations may read from enclosing functions
 
 
 @dataclass
 class _Turn:
-    """A turn that was imported with states of some types."""
+    """An iteration that was imported with given types of its states."""
 
     frame: Frame
-    params: list[Var]  # flag, number, states
-    given: list[Expr]  # the states, built from parameters
+    params: list[Var]  # condition, iteration number, states
+    given: list[Expr]  # the states, assembled from parameters
     go: Expr | None
     states: list[Expr]
     rows: list[Expr]
 
 
 def looped(dynamic: Dynamic, loop: Loop) -> tuple[list[Expr], list[Expr], Expr]:
-    """Return the states behind a loop, a list of what the turns gave for each row, and the number of turns."""
+    """Return the final states of a loop, for each row the list of its values, and the number of iterations."""
     span = Span((loop.name,))
     kinds, turn = _general(dynamic, loop)
     pairs = enumerate((flat(state), flat(value)) for state, value in zip(turn.states, turn.given, strict=True))
@@ -396,8 +396,8 @@ def looped(dynamic: Dynamic, loop: Loop) -> tuple[list[Expr], list[Expr], Expr]:
     rows = []
     for row in turn.rows:
         if not isinstance(row.type, TensorType):
-            cause = f"turns that each give {row.type} as a row are not supported"
-            raise _refused(loop.name, cause, "Let each turn give one tensor")
+            cause = f"a scan output of type {row.type} is not supported"
+            raise _refused(loop.name, cause, "Return one tensor per iteration")
         rows.append(joiner.list_of([ListType(row.type)]))
     lists = [Var(f"rows_{index}", row) for index, row in enumerate(rows)]
     params = [*turn.params, *lists]
@@ -428,7 +428,7 @@ def looped(dynamic: Dynamic, loop: Loop) -> tuple[list[Expr], list[Expr], Expr]:
 
 
 def _without(loop: Loop, constant: AbstractSet[int]) -> Loop:
-    """Return a loop without some of its states, whose iterations read the initial values instead."""
+    """Return a loop without its constant states; iterations read their initial values instead."""
     kept = [value for index, value in enumerate(loop.initial) if index not in constant]
     fixed = [part for index in constant for part in flat(loop.initial[index])]
 
@@ -442,12 +442,12 @@ def _without(loop: Loop, constant: AbstractSet[int]) -> Loop:
 
 
 def is_free(expr: Expr) -> bool:
-    """Tell whether every function may have a copy of an expression."""
+    """Return whether an expression may be duplicated in any function."""
     return isinstance(expr, Constant) or ir.has_trait(expr, Trait.SHAPE)
 
 
 def stacked(dynamic: Dynamic, rows: Expr, count: Any, name: str) -> Expr:
-    """Return a list of rows as one tensor; `count` is how many there are."""
+    """Stack a list of `count` rows into one tensor."""
     assert isinstance(rows.type, ListType)
     shape = (count, *element_shape(dynamic, rows.type.element, name))
     found = ir.call("list_stack", [rows], shape=shape, span=Span((name,)))
@@ -459,7 +459,7 @@ def _apart(
     dynamic: Dynamic, name: str, params: Sequence[Var], after: Sequence[Expr], captured: Sequence[Expr], own: Needs,
     span: Span,
 ) -> list[Expr]:  # fmt: skip
-    """Return what a turn gives, computed by a function of its own: the last step of a loop defines no symbols."""
+    """Move the body of an iteration into its own function, as the tail call of a loop cannot define symbols."""
     function = dynamic.close(dynamic.name(name), params, after, captured, own.defines)
     inner = {symbol for symbol, _ in own.defines}
 
@@ -486,7 +486,7 @@ def _both(go: Expr | None, more: Expr | None, span: Span) -> Expr:
 
 
 def _result(dynamic: Dynamic, name: str, part: Type) -> Type:
-    """Return the type of a state behind the loop: extents that change are those of the result."""
+    """Return the type of a state after the loop, where sizes that change are new symbols."""
     if not isinstance(part, TensorType):
         return part
     title = f"{name}_result"
@@ -495,7 +495,7 @@ def _result(dynamic: Dynamic, name: str, part: Type) -> Type:
 
 
 def _general(dynamic: Dynamic, loop: Loop) -> tuple[list[Type], _Turn]:
-    """Return types that the states keep from turn to turn, the least general ones, and a turn imported with these."""
+    """Return the least general types that all iterations of a loop preserve, and an iteration imported with these."""
     kinds: list[Type] = dynamic.patterns.get((loop.name, len(loop.initial))) or [value.type for value in loop.initial]
     joiner = Joiner(dynamic, loop.name, [])
     kinds = [joiner.opened(kind, value.type) for kind, value in zip(kinds, loop.initial, strict=True)]
@@ -507,7 +507,7 @@ def _general(dynamic: Dynamic, loop: Loop) -> tuple[list[Type], _Turn]:
             dynamic.patterns[loop.name, len(kinds)] = kinds
             return kinds, turn
         kinds = wider
-    cause = f"states whose types are not the same after {_ROUNDS} turns are not supported"
+    cause = f"states whose types still change after {_ROUNDS} iterations are not supported"
     raise _refused(loop.name, cause, "Export the model with states of one dtype and rank")
 
 

@@ -1,6 +1,6 @@
-"""Symbols whose values only the run knows, and functions beside ``main``. Each function is a `Frame` during its import.
+"""Symbols with runtime values, and functions other than ``main``. Each function is a `Frame` during its import.
 
-A symbol belongs to the frame that defines it. Another function gets its value from an extent, or as a parameter.
+A symbol belongs to the frame that defines it. Another function receives its value from the shape of an argument.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from mlfc.relay.visitor import children, post_order, with_children
 from mlfc.support import cost
 from mlfc.support.dims import LARGEST, Dim, Extent, Symbol, bounds, dims_in, substituted, symbols_of
 
-# an optional without a value; its type is nothing else's
+# an optional without a value; no other expression has its type
 NOTHING = Tuple((Tuple(()),))
 _SYMBOL_STEPS = 1 << 10
 
@@ -31,26 +31,26 @@ _SYMBOL_STEPS = 1 << 10
 class Frame:
     """A function whose body is being imported."""
 
-    defines: dict[Symbol, Expr] = field(default_factory=dict)  # symbols that are integers it computes
-    # symbols that are extents of what an `If`, a call or a list gives: whose, and along which axis
+    defines: dict[Symbol, Expr] = field(default_factory=dict)  # symbols, and the integers that define them
+    # symbols that are dimensions of the results of an `If`, a call or a list: the result and the axis
     sources: dict[Symbol, tuple[Expr, int]] = field(default_factory=dict)
-    known: dict[int, tuple[Expr, Any]] = field(default_factory=dict)  # extents by the integer that they are
+    known: dict[int, tuple[Expr, Any]] = field(default_factory=dict)  # dimension sizes by the integer that defines them
     scaled: dict[tuple[Any, float], Any] = field(default_factory=dict)  # dimension sizes times numbers, rounded down
-    # what every run of the function checks: symbols with one value
+    # conditions checked at run time: symbols whose bounds admit one value
     required: list[tuple[Symbol, Expr]] = field(default_factory=list)
 
 
 @dataclass
 class Needs:
-    """What a body takes from around it."""
+    """Values and symbols that a body reads from enclosing functions."""
 
     captured: list[Expr]
     symbols: list[Symbol]  # of other frames
-    defines: list[tuple[Symbol, Expr]]  # those that the body needs
+    defines: list[tuple[Symbol, Expr]]  # symbols that the body defines
 
 
 class Constrained(Exception):  # noqa: N818  (not an error: the node is imported again)
-    """Values of symbols that a node requires; it is imported again with these substituted."""
+    """Values of symbols that a node requires. The node is imported again with them substituted."""
 
     def __init__(self, found: Mapping[Symbol, Extent]) -> None:
         super().__init__(str(found))
@@ -58,26 +58,26 @@ class Constrained(Exception):  # noqa: N818  (not an error: the node is imported
 
 
 class Dynamic:
-    """Symbols and functions of the module that an import makes."""
+    """Symbols and functions of the module under construction."""
 
     def __init__(self, choose: Callable[[str], bool] = bool, *, mixes: bool = True) -> None:
-        self.choose = choose  # of two ways to import a node, which the run checks, whether it is the first
-        self.mixes = mixes  # whether tensors of a list may differ in how many dimensions they have
+        self.choose = choose  # chooses the first of two ways to import a node; checked at run time
+        self.mixes = mixes  # whether the tensors of a list may differ in rank
         self.functions: dict[str, Function] = {}
         self.frames = [Frame()]
         self.defined_symbols: dict[Symbol, None] = {}
         self.user_bounds: dict[str, Symbol] = {}  # symbols by name
-        self.may_be_empty: AbstractSet[Symbol] = frozenset()  # input symbols whose lower bound 0 is a default
-        self.patterns: dict[tuple[str, int], Any] = {}  # of states of loops, by the node's name and how many there are
+        self.may_be_empty: AbstractSet[Symbol] = frozenset()  # input symbols with the default lower bound 0
+        self.patterns: dict[tuple[str, int], Any] = {}  # types of loop states, by node name and number of states
         self._names: dict[str, None] = {"main": None}
         self._symbols: dict[str, None] = {}
         self._varying: dict[Symbol, None] = {}
         self._states: dict[Symbol, None] = {}
-        self._given: dict[Symbol, None] = {}  # that inputs, definitions and results give
-        self._carriers: dict[Symbol, Expr] = {}  # tensors that have them as an extent
-        self._borders: dict[Expr, Frame] = {}  # expressions that other frames capture: whose they are
+        self._given: dict[Symbol, None] = {}  # defined by inputs, definitions and results
+        self._carriers: dict[Symbol, Expr] = {}  # tensors that have the symbol as a dimension
+        self._borders: dict[Expr, Frame] = {}  # captured expressions, and the frames that own them
         self._noted: Noted = {}
-        self.element_shapes: dict[str, tuple[Any, ...]] = {}  # of the tensors in inputs that are sequences
+        self.element_shapes: dict[str, tuple[Any, ...]] = {}  # of the elements of inputs that are sequences
 
     @property
     def frame(self) -> Frame:
@@ -87,21 +87,21 @@ class Dynamic:
     # Symbols
 
     def symbol(self, name: str, low: int = 0, high: int = LARGEST) -> Symbol:
-        """Return a new symbol whose name begins as `name` does."""
+        """Return a new symbol whose name starts with `name`."""
         cost.spend("steps", _SYMBOL_STEPS, name)
-        # "input_0", "input_1", ...: a loop over taken names would be long where there are thousands of one name
+        # suffix "_<number of symbols>": trying _1, _2, ... would be quadratic for thousands of symbols of one name
         chosen = base = identifier(name)
         if base in self._symbols:
             chosen = unique_name(f"{base}_{len(self._symbols)}", self._symbols)
         self._symbols[chosen] = None
-        return Symbol(chosen, min(low, LARGEST), min(high, LARGEST))  # bounds of products may be larger
+        return Symbol(chosen, min(low, LARGEST), min(high, LARGEST))  # bounds of products may exceed LARGEST
 
     def take(self, symbol: Symbol) -> None:
-        """Note that a symbol of the user's is in use."""
+        """Mark the name of a user's symbol as taken."""
         self._symbols[symbol.name] = None
 
     def give(self, params: Iterable[Var]) -> None:
-        """Note that symbols are extents of parameters."""
+        """Record the symbols in the shapes of parameters as defined by these."""
         for param in params:
             for extent in ir.extents_of([param.type]):
                 if isinstance(extent, Dim):
@@ -110,7 +110,7 @@ class Dynamic:
                         self._carriers.setdefault(extent.symbol, param)
 
     def defined(self, value: Expr, name: str, low: int = 0, high: int = LARGEST) -> Any:
-        """Return the extent that an integer of one element is: a new symbol, unless the integer is known."""
+        """Return a one-element integer tensor as a dimension size: its value if known, else a new symbol."""
         if low == high:
             return low
         known = self.known(value)
@@ -122,38 +122,38 @@ class Dynamic:
         self.defined_symbols[symbol] = None
         self.frame.defines[symbol] = _scalar(value)
         self._given[symbol] = None
-        self.frame.known[id(value)] = value, symbol.dim  # keeping the expression keeps its id its own
+        self.frame.known[id(value)] = value, symbol.dim  # stored with its expression, so that the id is not reused
         return symbol.dim
 
     def require(self, flag: Expr, holds: bool, what: str) -> None:
-        """Note that a run is refused unless a bool of one element is `holds`; `what` names it for the user."""
+        """Require a one-element bool tensor to equal `holds` at run time; `what` names the condition for the user."""
         cost.spend("steps", _SYMBOL_STEPS, what)
         name = unique_name(what, self._symbols)
         self._symbols[name] = None
         self.frame.required.append((Symbol(name, int(holds), int(holds)), _scalar(flag)))
 
     def state(self, name: str, low: int) -> Any:
-        """Return an extent of a loop's state that changes from turn to turn."""
+        """Return a dimension size of a loop state that changes between iterations."""
         symbol = self.symbol(name, low)
         self._states[symbol] = None
         return symbol.dim
 
     def is_state(self, extent: Any) -> bool:
-        """Tell whether an extent is one that changes from turn to turn."""
+        """Return whether a dimension size changes between iterations."""
         return isinstance(extent, Dim) and extent.symbol in self._states
 
     def varying(self, name: str) -> Any:
-        """Return an extent in which the elements of a list differ."""
+        """Return a dimension size that differs between the elements of a list."""
         symbol = self.symbol(name)
         self._varying[symbol] = None
         return symbol.dim
 
     def is_varying(self, extent: Any) -> bool:
-        """Tell whether the elements of a list differ in an extent."""
+        """Return whether a dimension size differs between the elements of a list."""
         return isinstance(extent, Dim) and extent.symbol in self._varying
 
     def noted(self, expr: Expr, shape: Iterable[Any]) -> None:
-        """Note that symbols in the shape of a tensor which nothing else gives are read from it."""
+        """Record that undefined symbols in the shape of a tensor are read from it."""
         for axis, extent in enumerate(shape):
             symbol = extent.symbol if isinstance(extent, Dim) else None
             if symbol is not None and symbol not in self._given:
@@ -161,7 +161,7 @@ class Dynamic:
                 self.frame.sources[symbol] = expr, axis
 
     def moved(self, renamed: Mapping[Expr, Expr]) -> None:
-        """Note that expressions have others in their place, which know the names of their tensors."""
+        """Record that expressions were replaced by equivalent ones that carry tensor names."""
         for symbol, (expr, axis) in list(self.frame.sources.items())[-64:]:
             if renamed.get(expr, expr) is not expr:
                 self.frame.sources[symbol] = renamed[expr], axis
@@ -170,19 +170,19 @@ class Dynamic:
                 self._noted[id(other)] = other, self._noted[id(expr)][1]
 
     def nonempty(self, extents: Iterable[Any]) -> dict[Symbol, Extent]:
-        """Return symbols whose lower bound 0 is a default, with the lower bound 1."""
+        """Return the symbols with the default lower bound 0, with a lower bound of 1 instead."""
         found = [symbol for symbol in symbols_of(extents) if symbol in self.may_be_empty]
         return {symbol: Symbol(symbol.name, 1, symbol.high).dim for symbol in found}
 
     def exclude_empty(self, extents: Iterable[Any], decides: Callable[[Mapping[Symbol, Extent]], bool]) -> None:
-        """Raise Constrained if the lower bound 1 in place of 0 decides a comparison."""
+        """Raise Constrained if a lower bound of 1 instead of 0 decides a comparison."""
         found = self.nonempty(extents)
         for narrower in [*({symbol: dim} for symbol, dim in found.items()), found]:
             if narrower and decides(narrower):
                 raise Constrained(narrower)
 
     def exclude_empty_operands(self, expr: Expr) -> None:
-        """Raise Constrained if the lower bound 1 in place of 0 decides the result of a call on dimension sizes."""
+        """Raise Constrained if a lower bound of 1 instead of 0 determines the result of a call on dimension sizes."""
         if not self.may_be_empty or not isinstance(expr, Call) or self.known(expr) is not None:
             return
         items = [item for array in symbolic_operands(expr, self._noted) or () for item in array.reshape(-1)]
@@ -192,11 +192,11 @@ class Dynamic:
     # Constraints
 
     def mark(self) -> list[int]:
-        """Return a mark in what is known of the main function, which `undo` returns to."""
+        """Return a checkpoint of the state of the main function, for `undo`."""
         return [len(part) for part in self._parts()]
 
     def undo(self, mark: list[int]) -> None:
-        """Forget what was added since a mark."""
+        """Discard everything that was added since a checkpoint."""
         for part, count in zip(self._parts(), mark, strict=True):
             if isinstance(part, list):
                 del part[count:]
@@ -213,10 +213,10 @@ class Dynamic:
         ]  # fmt: skip
 
     def substitute(self, values: Mapping[Symbol, Extent]) -> Substitution:
-        """Substitute values for symbols of the main function; return what does so in other expressions.
+        """Substitute values for symbols of the main function, and return the substitution for use on other expressions.
 
-        Functions stay as they are, but for symbols that become other symbols or numbers: their other symbols are
-        parameters of their types. A defined symbol that becomes a number is required to be that.
+        Other functions only have symbols replaced that become numbers or other symbols: their remaining symbols are
+        parameters of their types. A defined symbol that becomes a number is required to equal it at run time.
         """
         plain = {symbol: value for symbol, value in values.items() if isinstance(value, int) or value.symbol}
         self.functions = {name: Substitution(plain).function(body) for name, body in self.functions.items()}
@@ -254,7 +254,7 @@ class Dynamic:
         return changed
 
     def _simplified(self, call: Call) -> Expr:
-        """Return what a call with substituted symbols is known to be, or the call."""
+        """Simplify a call after substitution."""
         found = _all_of(call)
         found = self.folded(found) if isinstance(found, Call) else found
         return common.folded(found) if isinstance(found, Call) else found
@@ -262,24 +262,24 @@ class Dynamic:
     # Tensors of dimension sizes
 
     def known(self, expr: Expr) -> Array | None:
-        """Return the elements of a tensor that are known or symbolic; None for other tensors."""
+        """Return the elements of a tensor if they are known or symbolic, else None."""
         return known(expr, self._noted)
 
     def folded(self, call: Call) -> Expr:
-        """Return the result of a call on symbolic dimension sizes; the call where it is computed at run time."""
+        """Return the result of a call on symbolic dimension sizes, or the call if it must be computed at run time."""
         return folded(call, self._noted)
 
     # Functions
 
     def name(self, base: str) -> str:
-        """Return a name for a function."""
+        """Return an unused name for a function."""
         found = unique_name(identifier(base), self._names)
         self._names[found] = None
         return found
 
     @contextmanager
     def function(self) -> Iterator[Frame]:
-        """Import the body of a function inside."""
+        """Open a frame, in which the body of a function is imported."""
         self.frames.append(Frame())
         try:
             yield self.frame
@@ -287,7 +287,7 @@ class Dynamic:
             self.frames.pop()
 
     def needs(self, frame: Frame, params: Sequence[Var], results: Sequence[Expr], outer: AbstractSet[Expr]) -> Needs:
-        """Return what a body takes from around it; `outer` are expressions of other frames."""
+        """Return the values and symbols that a body reads from other frames; `outer` are expressions of these."""
         found = Needs([], [], [*frame.required])
         own = set(params)
         seen: set[Expr] = set()
@@ -322,7 +322,7 @@ class Dynamic:
         return found
 
     def completed(self, all_needs: Sequence[Needs], params: Sequence[Expr] = ()) -> list[Expr]:
-        """Return what functions capture that have these needs: with a tensor for each symbol that has no other."""
+        """Return the values that functions with these needs capture, including carrier tensors for symbols."""
         captured = dict.fromkeys(expr for needs in all_needs for expr in needs.captured)
         for symbol in dict.fromkeys(symbol for needs in all_needs for symbol in needs.symbols):
             extents = ir.extents_of(expr.type for expr in (*params, *captured))
@@ -332,7 +332,7 @@ class Dynamic:
         return list(captured)
 
     def _carrier(self, symbol: Symbol) -> Expr:
-        """Return a tensor that has a symbol as an extent."""
+        """Return a tensor that has a symbol as a dimension."""
         for frame in self.frames if symbol not in self._carriers else ():
             if symbol in frame.sources:
                 self._carriers[symbol] = frame.sources[symbol][0]
@@ -345,7 +345,7 @@ class Dynamic:
 
     def close(self, name: str, params: Sequence[Var], results: Sequence[Expr], captured: Sequence[Expr],
               defines: Sequence[tuple[Symbol, Expr]] = ()) -> GlobalVar:  # fmt: skip
-        """Make a function of a body, which takes what it captures behind its parameters."""
+        """Add a function with captured values as additional parameters after `params`."""
         names = {param.name for param in params}
         given = list(params)
         replaced: dict[Expr, Expr] = {}
@@ -372,7 +372,7 @@ def _scalar(value: Expr) -> Expr:
 
 
 def _all_of(call: Call) -> Expr:
-    """Return an operand instead of a call that selects all of its elements, or limits positions to those they are."""
+    """Return the operand of a take that selects all elements in order, or of a minimum that clips no position."""
     name = ir.op_name(call)
     if name not in ("take", "minimum"):
         return call
@@ -392,12 +392,12 @@ def _all_of(call: Call) -> Expr:
 
 
 def result_type(kinds: Sequence[Type]) -> Type:
-    """Return the type of a function that gives several results, or one."""
+    """Return the type of a function with one or several results."""
     return kinds[0] if len(kinds) == 1 else ir.TupleType(tuple(kinds))
 
 
 def identifier(name: str) -> str:
-    """Return a name of letters, digits and underscores."""
+    """Return a name converted to letters, digits and underscores."""
     found = re.sub(r"\W+", "_", name, flags=re.ASCII).strip("_")[:64]
     return found if found and not found[0].isdigit() else f"d_{found}".rstrip("_")
 
@@ -410,7 +410,7 @@ def mentions(expr: Expr) -> list[Symbol]:
 
 
 def _walk(roots: Sequence[Expr], seen: set[Expr], ends: Callable[[Expr], bool]) -> list[Expr]:
-    """Return what roots depend on and was not seen before, arguments first; a walk goes no further where it ends."""
+    """Return unseen dependencies of roots in post-order; the walk does not go beyond those that `ends` accepts."""
 
     def reads(expr: Expr) -> tuple[Expr, ...]:
         return () if ends(expr) else children(expr)
@@ -419,7 +419,7 @@ def _walk(roots: Sequence[Expr], seen: set[Expr], ends: Callable[[Expr], bool]) 
 
 
 def _rebuilt(roots: Sequence[Expr], replaced: Mapping[Expr, Expr]) -> list[Expr]:
-    """Return expressions that read others in the place of some."""
+    """Return expressions rebuilt with some of their subexpressions replaced."""
     done = dict(replaced)
     for expr in _walk(roots, set(), lambda expr: expr in replaced):
         if expr not in done:

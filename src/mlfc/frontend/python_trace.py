@@ -1,4 +1,4 @@
-"""The line of a Python program that made a node: PyTorch's exporters note the calls that led to it."""
+"""Source lines of ONNX nodes, from the stack traces that PyTorch's exporters store in node metadata."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from mlfc.errors import MlfcError
 from mlfc.support.text import printable, shortened
 
 TRACE = "pkg.torch.onnx.stack_trace"
-"""The key of the metadata of an ONNX node in which PyTorch's exporter notes the calls."""
+"""Metadata key of an ONNX node under which PyTorch's exporter stores the stack trace."""
 _FRAME = re.compile(r'File "([^"\n]{1,4000})", line (\d{1,9})')
 _SEPARATOR = re.compile(r"[/\\]")
 _MOST_SCANNED = 1 << 16
-# layers of PyTorch itself are between a module and its operators
+# frames of PyTorch itself, which lie between a user's module and its operators
 _OWN = re.compile(r"(?:site|dist)-packages[/\\]torch[/\\]|[/\\]torch[/\\](?:nn|_\w+)[/\\]|^<")
 
 
 def line_in_trace(trace: str) -> str | None:
-    r"""Return the innermost line of the user's program in the text of a stack trace, which may be anything.
+    r"""Return the innermost line of the user's program in a stack trace. The text is untrusted.
 
     Examples
     --------
@@ -32,7 +32,7 @@ def line_in_trace(trace: str) -> str | None:
 
 
 def innermost_line(frames: Iterable[tuple[str, object]]) -> str | None:
-    """Return the last of the frames, pairs of a file and a line, that is not PyTorch's own."""
+    """Return the last frame, a pair of file and line, that is not part of PyTorch."""
     found = None
     for file, line in frames:
         if not _OWN.search(file):
@@ -42,7 +42,7 @@ def innermost_line(frames: Iterable[tuple[str, object]]) -> str | None:
 
 @contextmanager
 def located(proto: onnx.NodeProto) -> Iterator[None]:
-    """Add to errors the line of the program that made the node, if its exporter noted it; PyTorch's does."""
+    """Add the source line of a node to errors raised inside, if its exporter stored a stack trace."""
     try:
         yield
     except MlfcError as error:

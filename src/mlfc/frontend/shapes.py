@@ -1,4 +1,4 @@
-"""What users say of the shapes of inputs: numbers, and dimensions that stay open, with a name and bounds."""
+"""Input shapes as users specify them: static sizes, and dynamic dimensions with a name and bounds."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ _FORM = "NAME=1,3,224,224"
 
 
 def Dim(name: str, low: int = 1, high: int | None = None) -> dims.Dim:  # noqa: N802  (torch.export.Dim)
-    """Return a dimension of an input that stays open when a model is compiled, for `shapes`.
+    """Return a dynamic input dimension for `shapes`.
 
     Parameters
     ----------
     name : str
-        Dimensions of one name are equal in every run.
+        Dimensions of the same name have equal sizes.
     low, high : int
-        Bounds, which every run checks. With an upper bound, the memory that the model takes is known when it is
-        compiled. Default: 1, and none.
+        Inclusive bounds, checked at run time. Default: 1, and no upper bound. With an upper bound, the memory that the
+        model needs is known at compile time.
 
     Returns
     -------
     mlfc.support.dims.Dim
-        An extent, with which arithmetic makes others: ``2 * Dim("n")``.
+        A symbolic dimension size, which supports arithmetic: ``2 * Dim("n")``.
 
     Raises
     ------
     OptionError
-        For a name that is no identifier, or bounds that are none.
+        For a name that is not an identifier, or invalid bounds.
 
     Examples
     --------
@@ -68,13 +68,13 @@ def Dim(name: str, low: int = 1, high: int | None = None) -> dims.Dim:  # noqa: 
 def parse_shapes(texts: Sequence[str] | None) -> dict[str, tuple[Any, ...]]:
     """Return shapes by input name from texts such as ``input=1,3,224,224`` and ``ids=batch:1..32,length``.
 
-    An extent is an integer, a `Dim`, or None for ``?``: open, with the name that the model gives it. Raises OptionError
-    where a text does not read so.
+    A dimension is an integer, a `Dim`, or None for ``?``: dynamic, with the model's own name for it. Raises OptionError
+    for texts of any other form.
     """
     shapes: dict[str, tuple[Any, ...]] = {}
     bounded = _bounded(texts or ())
     for text in texts or ():
-        # names of inputs may hold "=", lists of extents cannot
+        # names of inputs may contain "=", lists of sizes cannot
         name, equals, extents = text.rpartition("=")
         parts = [part.strip() for part in extents.split(",")] if extents else []
         is_list = all(part == "?" or _NUMBER.fullmatch(part) or _OPEN.fullmatch(part) for part in parts)
@@ -94,7 +94,7 @@ def parse_shapes(texts: Sequence[str] | None) -> dict[str, tuple[Any, ...]]:
 
 
 def given_extent(value: Any) -> Extent:
-    """Return a dimension of `shapes`: a number, a symbol, or (name, low, high); raise OptionError for others."""
+    """Convert a dimension of `shapes`, a number, symbol or (name, low, high); raise OptionError for other types."""
     if isinstance(value, Symbol):
         return value.dim
     if isinstance(value, (tuple, list)) and len(value) == 3 and isinstance(value[0], str):
@@ -108,7 +108,7 @@ def given_extent(value: Any) -> Extent:
 
 
 def check_bounds(shapes: Mapping[str, Sequence[Any]]) -> None:
-    """Raise OptionError if two dimensions of one name have different bounds."""
+    """Raise OptionError if two dimensions of the same name have different bounds."""
     known: dict[str, Symbol] = {}
     for symbol in dims.symbols_of(extent for shape in shapes.values() for extent in shape):
         other = known.setdefault(symbol.name, symbol)
@@ -126,7 +126,7 @@ def _range(symbol: Symbol) -> str:
 
 
 def _bounded(texts: Sequence[str]) -> dict[str, dims.Dim]:
-    """Return the dimensions whose bounds are given, wherever their names are."""
+    """Return the dimensions with explicit bounds by name."""
     found: dict[str, dims.Dim] = {}
     parts = [part.strip() for text in texts for part in text.rpartition("=")[2].split(",")]
     for part in parts:
@@ -157,10 +157,10 @@ def _extent(part: str, bounded: Mapping[str, dims.Dim]) -> int | dims.Dim | None
 
 
 def leaves_to_run(executor: str | None, target: str, shapes: Mapping[str, Sequence[Any]] | None = None) -> bool:
-    """Tell whether a model is imported with what only the run decides: open dimensions, branches, loops.
+    """Return whether a model is imported as dynamic: dimensions, branches and loops may depend on runtime values.
 
-    So it is for the virtual machine, and by default, but for microcontrollers, where open dimensions need bounds:
-    those that `shapes` has.
+    This is the case for the virtual machine. Without an explicit executor it is the default, except for
+    microcontrollers, where it requires dynamic dimensions in `shapes`.
     """
     if executor is not None:
         return executor == "vm"
@@ -169,5 +169,5 @@ def leaves_to_run(executor: str | None, target: str, shapes: Mapping[str, Sequen
 
 
 def has_open_extents(shapes: Mapping[str, Sequence[Any]]) -> bool:
-    """Tell whether shapes leave an extent to the run: one that is no number."""
+    """Return whether any dimension in `shapes` is dynamic."""
     return any(not isinstance(extent, Integral) for shape in shapes.values() for extent in shape)

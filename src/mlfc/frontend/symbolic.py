@@ -1,6 +1,7 @@
-"""Symbolic evaluation of operators on dimension sizes, so that shapes that a model computes are known at import.
+"""Symbolic evaluation of operators on dimension sizes, which makes the shapes that a model computes known at import.
 
-Elements are integers, `Dim` or `Quotient`. What the bounds of the symbols do not decide is computed at run time.
+Elements are integers, `Dim` or `Quotient`. Results that the bounds of the symbols do not determine are computed at run
+time.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from mlfc.support.dims import Dim, Extent, Symbol, UndecidedError, bounds, maxim
 
 Array: TypeAlias = npt.NDArray[Any]
 Noted: TypeAlias = "dict[int, tuple[Expr, Array]]"
-"""Elements of float expressions, by the identity of the expression, which is kept with them."""
+"""Elements of float expressions, keyed by the identity of the expression, which is stored to keep it alive."""
 Rule: TypeAlias = "Callable[[Call, list[Array]], Array]"
 
 _SIZE_LIMIT = 4096  # elements of an operand
@@ -63,9 +64,9 @@ def known(expr: Expr, noted: Noted | None = None) -> Array | None:
 
 
 def folded(call: Call, noted: Noted) -> Expr:
-    """Return the result of a call on symbolic dimension sizes as a tensor of these; the call if it is not evaluated.
+    """Return the result of a call on symbolic dimension sizes as a tensor; the call itself if it cannot be evaluated.
 
-    A call whose result is floats stays; its elements are added to `noted`.
+    A call with a float result is returned unchanged, and its elements are added to `noted`.
     """
     found = elements(call, noted)
     if found is None:
@@ -79,7 +80,7 @@ def folded(call: Call, noted: Noted) -> Expr:
 def elements(call: Call, noted: Noted, values: Mapping[Symbol, Extent] | None = None) -> Array | None:
     """Return the elements of the result of a call on symbolic dimension sizes, with values substituted for symbols.
 
-    None where they are not determined, or no operand is symbolic.
+    Return None if they are not determined, or if no operand is symbolic.
     """
     arrays = symbolic_operands(call, noted)
     if arrays is None:
@@ -111,7 +112,7 @@ def symbolic_operands(call: Call, noted: Noted) -> list[Array] | None:
 
 
 def as_tensor(numbers: Array, dtype: str, span: ir.Span, name: str | None = None) -> Expr:
-    """Return a tensor of dimension sizes: a constant, with a name, if all are integers."""
+    """Return a tensor of dimension sizes; it is a constant, named `name`, if all are integers."""
     flat = numbers.reshape(-1)
     if not any(isinstance(item, Dim) for item in flat):
         return Constant(numbers.astype(dtypes.to_numpy(dtype)), name, span)
@@ -122,14 +123,14 @@ def as_tensor(numbers: Array, dtype: str, span: ir.Span, name: str | None = None
 
 
 def objects(items: Sequence[Any], shape: Sequence[int]) -> Array:
-    """Return an array of objects."""
+    """Return an object array of the given shape."""
     found = np.empty(len(items), object)
     found[:] = items
     return found.reshape(tuple(shape))
 
 
 def _operands(call: Call, noted: Noted) -> list[Array] | None:
-    """Return the elements of all operands, those of a tuple one after the other; None if some are not known."""
+    """Return the elements of all operands, with tuples flattened; None if some are unknown."""
     arrays = []
     for arg in call.args:
         for expr in arg.fields if isinstance(arg, Tuple) else (arg,):
@@ -143,7 +144,7 @@ def _operands(call: Call, noted: Noted) -> list[Array] | None:
 
 
 def _quotients(constant: Constant) -> Array | None:
-    """Return the elements of a small float constant, if they are simple fractions."""
+    """Return the elements of a small float constant if all are simple fractions."""
     if constant.data.size > _SIZE_LIMIT or not dtypes.is_float(constant.type.dtype):
         return None
     values = constant.data.astype(np.float64)
@@ -159,7 +160,7 @@ def _quotients(constant: Constant) -> Array | None:
 
 
 def _moved(*data: int) -> Rule:
-    """Return the rule of an operator that copies elements of some operands, by its loop-level rule on their numbers."""
+    """Return the rule of an operator that copies elements of the operands `data`: evaluate it on element numbers."""
 
     def rule(call: Call, arrays: list[Array]) -> Array:
         if not {call.attrs.get("mode"), call.attrs.get("reduction")}.isdisjoint(_COMBINING):
@@ -236,7 +237,7 @@ def _divide(a: Any, b: Any) -> Any:
 
 
 def _truncated(a: Any, b: Any) -> Any:
-    """Divide toward zero."""
+    """Divide, rounding toward zero."""
     (low, high), (least, most) = bounds(a), bounds(b)
     if least <= 0 <= most or (low < 0 < high):
         raise UndecidedError("a quotient with an unknown sign")

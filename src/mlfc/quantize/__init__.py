@@ -1,1 +1,1 @@
-"""Post-training quantization of ONNX models: calibration data in, a model of int8 and its differences out."""
+"""Post-training quantization of ONNX models to int8, with a comparison of both models."""

@@ -1,4 +1,4 @@
-"""Calibration data: sets of a model's inputs from files, folders of them or of images, or an iterable."""
+"""Calibration data: input sets from files, folders of files or images, or an iterable."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from mlfc.verify.inputs import read_sets
 Sets = Sequence[Mapping[str, Array]]
 ARRAYS = (".npz", ".npy")
 IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".webp")
-_MOST_PIXELS = 1 << 26  # of a picture in a file, which may claim any size
+_MOST_PIXELS = 1 << 26  # limit for images in files, which may declare any size
 _SHOWN_PROBLEMS = 20
 
 
 @dataclass(frozen=True)
 class ImageScaling:
-    """How a pixel of 0 to 255 becomes an input of floats: ``(pixel / 255 - mean) / std``, for each channel.
+    """Normalization of pixels from 0 to 255 to float inputs: ``(pixel / 255 - mean) / std``, per channel.
 
     Attributes
     ----------
     mean, std : tuple of float
-        One for all channels, or one for each.
+        One for all channels, or one per channel.
     """
 
     mean: tuple[float, ...] = (0.0,)
@@ -46,15 +46,15 @@ class ImageScaling:
 
 
 def calibration_sets(data: Any, infos: Sequence[TensorInfo], samples: int, scaling: ImageScaling) -> Sets:
-    """Return at most `samples` sets of inputs.
+    """Return at most `samples` input sets.
 
     Parameters
     ----------
     data : path, or iterable of mapping
-        A ``.npz`` or ``.npy`` file as for ``mlfc verify --inputs``, a folder of such files or of images; or anything
-        that yields arrays by input name, such as a generator.
+        A ``.npz`` or ``.npy`` file as for ``mlfc verify --inputs``, a folder of such files or of images, or any
+        iterable of arrays by input name, such as a generator.
     infos : sequence of TensorInfo
-        The model's inputs, of fixed shapes.
+        The model's inputs, with static shapes.
     samples : int
     scaling : ImageScaling
         For images.
@@ -62,7 +62,7 @@ def calibration_sets(data: Any, infos: Sequence[TensorInfo], samples: int, scali
     Raises
     ------
     InputError or ProblemsError
-        For data that is not of the inputs' shapes and dtypes, or none at all.
+        For data that do not match the shapes and dtypes of the inputs, or if there are none.
     """
     if isinstance(data, (str, Path)):
         found = list(islice(_from_path(Path(data), infos, scaling), samples))
@@ -77,7 +77,7 @@ def calibration_sets(data: Any, infos: Sequence[TensorInfo], samples: int, scali
             next_step="Example: [{'input': x} for x in batches]",
         )
     if not found:
-        raise InputError("there is no calibration data", place=place, next_step="Give a hundred typical inputs")
+        raise InputError("no calibration samples found", place=place, next_step="Provide a hundred typical inputs")
     return found
 
 
@@ -88,7 +88,7 @@ def _from_path(path: Path, infos: Sequence[TensorInfo], scaling: ImageScaling) -
     files = sorted(item for item in path.rglob("*") if item.suffix.lower() in (*ARRAYS, *IMAGES) and item.is_file())
     if not files:
         raise InputError(
-            f"the folder has no file of {', '.join((*ARRAYS, *IMAGES))}", place=str(path), next_step="Name another"
+            f"no {', '.join((*ARRAYS, *IMAGES))} file found in the folder", place=str(path), next_step="Name another"
         )
     for file in files:
         if file.suffix.lower() in ARRAYS:
@@ -127,7 +127,7 @@ def _image(path: Path, infos: Sequence[TensorInfo], scaling: ImageScaling) -> Ar
 
 
 def _picture(infos: Sequence[TensorInfo], place: str) -> tuple[int, int, int, bool]:
-    """Return channels, height and width of a model's picture, and whether the channels come first."""
+    """Return channels, height and width of a model's image input, and whether it is channels-first."""
     shape = infos[0].shape
     if len(infos) == 1 and infos[0].numpy_dtype.kind in "fu" and len(shape) == 4 and shape[0] == 1:
         _, first, middle, last = (int(extent) for extent in shape)
@@ -136,14 +136,14 @@ def _picture(infos: Sequence[TensorInfo], place: str) -> tuple[int, int, int, bo
         if last in (1, 3):
             return last, first, middle, False
     raise InputError(
-        f"images are for models with one input of 1 x channels x height x width, got {', '.join(map(str, infos))}",
+        f"images require a model with one input of 1 x channels x height x width, got {', '.join(map(str, infos))}",
         place=place,
         next_step="Write .npz: numpy.savez(path, **{name: array})",
     )
 
 
 def _checked(sets: Iterable[Any], infos: Sequence[TensorInfo]) -> list[Mapping[str, Array]]:
-    """Return sets as arrays; raise all problems at once for what does not fit the inputs."""
+    """Return sets as arrays; raise all problems at once if sets do not match the inputs."""
     problems: list[MlfcError] = []
     found: list[Mapping[str, Array]] = []
     known = {info.name: info for info in infos}

@@ -1,4 +1,4 @@
-"""Float models become int8 ones by ONNX Runtime's quantizer, with what that changes in each layer."""
+"""Quantization of float models to int8 by ONNX Runtime's quantizer, with the error of each layer."""
 
 from __future__ import annotations
 
@@ -31,28 +31,29 @@ from mlfc.verify.inputs import read_labels
 from mlfc.verify.onnxruntime import OnnxRuntimeReference
 
 METHODS = {"minmax": "MinMax", "entropy": "Entropy", "percentile": "Percentile"}
-"""How ranges follow from the calibration data, by the names of ONNX Runtime's quantizer."""
+"""Methods for deriving ranges from calibration data, with the names of ONNX Runtime's quantizer."""
 ACTIVATIONS = {"int8": "QInt8", "uint8": "QUInt8", "int16": "QInt16"}
-_OPSET_OF_INT16 = 21  # of ONNX's own QuantizeLinear; before, ONNX Runtime writes operators of its own
+_OPSET_OF_INT16 = 21  # since this opset ONNX's QuantizeLinear supports int16; before, ONNX Runtime's operator does
 _SAMPLES = 100
-_COMPARED = 16  # sets of inputs whose layers are compared
+_COMPARED = 16  # number of input sets for which layers are compared
 _DEQUANTIZED = ("_DequantizeLinear_Output", "_DequantizeLinear_Output_1")
 
 
 @dataclass(frozen=True)
 class LayerError:
-    """One tensor in both models.
+    """Differences of one tensor between both models.
 
     Attributes
     ----------
     tensor, node, operator : str
-        Its name, and the name and operator of the node that computes it.
+        The name of the tensor, and the name and operator of the node that computes it.
     largest : float
         The largest magnitude in the float model.
     largest_error : float
-        The largest difference.
+        The largest absolute difference.
     noise_db : float
-        The ratio of signal to noise in decibels, ``10 log10(sum x^2 / sum (x - y)^2)``; infinite if they are equal.
+        The ratio of signal to noise in decibels, ``10 log10(sum x^2 / sum (x - y)^2)``; infinite if the tensors are
+        equal.
     """
 
     tensor: str
@@ -72,15 +73,15 @@ class QuantizedModel(Displayed):
     path : Path
         The int8 model, ONNX with QuantizeLinear and DequantizeLinear.
     samples : int
-        How many sets of inputs calibrated it.
+        Number of input sets used for calibration.
     bytes_before, bytes_after : int
-        Of the files.
+        File sizes.
     layers : tuple of LayerError
-        Every tensor that both models have, in the order of computation.
+        All tensors that both models have, in the order of computation.
     outputs : tuple of LayerError
-        Of them, the model's outputs.
+        The model's outputs among them.
     accuracy : Accuracy or None
-        Where labels were given: ``compiled`` is the int8 model, ``reference`` the float one.
+        Only with labels: ``compiled`` is the int8 model, ``reference`` the float one.
     """
 
     path: Path
@@ -114,35 +115,35 @@ def quantize(
     scaling: ImageScaling | None = None,
     progress: Callable[[str], None] | bool | None = None,
 ) -> QuantizedModel:
-    """Quantize a float model after its training.
+    """Quantize a trained float model.
 
     Parameters
     ----------
     model : path, bytes or onnx.ModelProto
         An ONNX model of float32.
     calibrate : path or iterable of mapping
-        Typical inputs: a ``.npz`` or ``.npy`` file, a folder of those or of images, or anything that yields arrays by
+        Typical inputs: a ``.npz`` or ``.npy`` file, a folder of such files or of images, or any iterable of arrays by
         input name.
     output : path
         The file to write.
     shapes : mapping, optional
-        Of inputs whose shape the model leaves open. An open first dimension is 1 without it.
+        Shapes of dynamic inputs. A dynamic first dimension is 1 by default.
     samples : int
-        Take at most so many sets of inputs.
+        Maximum number of input sets to use.
     method : str
-        How ranges follow from the data: ``minmax``, ``entropy`` or ``percentile``.
+        Method for deriving ranges from the data: ``minmax``, ``entropy`` or ``percentile``.
     activations : str
-        ``int8``, ``uint8``, or ``int16``, which costs twice the memory and loses little. Weights are int8.
+        ``int8``, ``uint8``, or ``int16``, which needs twice the memory and loses little accuracy. Weights are int8.
     per_channel : bool
-        Weights have a scale for each channel of the output.
+        Use a scale per output channel for weights.
     exclude : sequence of str
         Nodes that stay float.
     labels : path, optional
-        The class of each set of inputs, as for `verify`: counts how often both models are right.
+        The class of each input set, as for `verify`; the accuracy of both models is measured.
     scaling : ImageScaling, optional
-        What images become; default: 0 to 1.
+        Normalization of images; default: 0 to 1.
     progress : callable or bool, optional
-        Gets a line of text when a step begins. True: these are shown on a terminal or in a notebook.
+        Called with a line of text at the start of each step. True: show these on a terminal or in a notebook.
 
     Returns
     -------
@@ -151,7 +152,7 @@ def quantize(
     Raises
     ------
     MlfcError
-        If the model cannot be read, is not float or not ONNX, or the data does not fit it.
+        If the model cannot be read, is not float or not ONNX, or the data do not fit it.
 
     Examples
     --------
@@ -181,7 +182,7 @@ def quantize(
             with _named(place, "read"):
                 if isinstance(data, bytes):
                     source.write_bytes(data)
-                else:  # its weights may be in files beside it
+                else:  # external weights may be in files beside it
                     onnx.save(onnx.load(data), source)
             say("folding constants")
             with _named(place, "prepare"):
@@ -199,7 +200,7 @@ def quantize(
 
 
 def _onnx_bytes(model: Model) -> bytes | Path:
-    """Return an ONNX model's bytes or file; raise OptionError for a model of TFLite."""
+    """Return an ONNX model's bytes or file; raise OptionError for a TFLite model."""
     data = model_bytes(model)
     found = Path(model) if data is None else data  # type: ignore[arg-type]  # a path
     start = data or b""
@@ -218,16 +219,16 @@ def _onnx_bytes(model: Model) -> bytes | Path:
 def _examined(
     model: bytes | Path, shapes: Mapping[str, Sequence[int]] | None, place: str
 ) -> tuple[list[TensorInfo], list[str]]:
-    """Return the inputs of a model with fixed shapes, and the names of its nodes."""
+    """Return the inputs of a model with static shapes, and the names of its nodes."""
     import onnx
 
     module, params = import_for_run(model, ImportOptions(shapes=shapes, dynamic=True))
     infos = [_fixed(var.name, var.type, place) for var in module.main.params if var.name not in params]
     if not any(np.dtype(array.dtype).kind == "f" and array.ndim > 1 for array in params.values()):
         raise InputError(
-            "the model has no weights of float: there is nothing to quantize",
+            "the model has no float weights to quantize",
             place=place,
-            next_step="Compile it as it is",
+            next_step="Compile it without quantization",
         )
     known = onnx.load_from_string(model) if isinstance(model, bytes) else onnx.load(model, load_external_data=False)
     return infos, [node.name for node in known.graph.node if node.name]
@@ -240,15 +241,15 @@ def _fixed(name: str, kind: Type, place: str) -> TensorInfo:
     if any(isinstance(extent, Dim) for extent in extents):
         shown = ",".join("N" if isinstance(extent, Dim) else str(extent) for extent in extents)
         raise InputError(
-            f"the shape of the input '{name}' is open: {', '.join(map(str, kind.shape))}",
+            f"the shape of the input '{name}' is dynamic: {', '.join(map(str, kind.shape))}",
             place=place,
-            next_step=f"Give that of the calibration data: --shape {name}={shown}",
+            next_step=f"Specify the shape of the calibration data: --shape {name}={shown}",
         )
     return TensorInfo(name, tuple(int(extent) for extent in extents), kind.dtype)
 
 
 def _prepare(source: Path, path: Path, activations: str) -> None:
-    """Write the model as the quantizer wants it: constants folded, normalization in the weights, shapes known."""
+    """Write the model in the form that the quantizer requires: constants and normalization folded, shapes inferred."""
     import onnx
     from onnx import version_converter
 
@@ -262,12 +263,12 @@ def _prepare(source: Path, path: Path, activations: str) -> None:
 
 @contextmanager
 def _named(place: str, work: str) -> Iterator[None]:
-    """Raise ModelError, with the user's name of the model, for what ONNX Runtime raises."""
+    """Convert exceptions of ONNX Runtime to ModelError, with the user's name of the model."""
     try:
         yield
     except MlfcError:
         raise
-    except Exception as error:  # of ONNX Runtime, onnx and protobuf, which share no class
+    except Exception as error:  # exceptions of ONNX Runtime, onnx and protobuf have no common class
         raise ModelError(f"ONNX Runtime cannot {work} the model: {error}", place=place) from error
 
 
@@ -288,7 +289,7 @@ def _quantize(source: Path, path: Path, sets: Sets, how: tuple[str, str, bool], 
     method, activations, per_channel = how
     logger = logging.getLogger()
     level = logger.level
-    logger.setLevel(logging.ERROR)  # it advises what has been done already
+    logger.setLevel(logging.ERROR)  # its advice has already been followed
     try:
         quantization.quantize_static(
             str(source),
@@ -342,7 +343,7 @@ class _Sums:
 def _layer_errors(
     float_model: Path, int8_model: Path, sets: Sets, labels: Path | None
 ) -> tuple[tuple[LayerError, ...], tuple[LayerError, ...], Accuracy | None]:
-    """Run both models, and return how all layers and the outputs differ, and the accuracy where there are labels."""
+    """Run both models; return the differences of all layers and of the outputs, and with labels the accuracy."""
     import onnx
 
     graph = onnx.load(float_model, load_external_data=False).graph
@@ -371,5 +372,5 @@ def _layer_errors(
 
 
 def _dequantized(found: Mapping[str, Array], name: str) -> Array | None:
-    """Return a tensor as the layers behind it get it: after quantizing, where that is done."""
+    """Return a tensor as later layers read it: quantized and dequantized if the model does that."""
     return next((found[key] for key in (*(f"{name}{end}" for end in _DEQUANTIZED), name) if key in found), None)

@@ -1,1 +1,1 @@
-"""JSON Schemas of what mlfc writes, as data files."""
+"""JSON Schemas of files that mlfc writes, as package data."""

@@ -1,1 +1,1 @@
-"""Searching the parameters of kernels by measuring."""
+"""Search for the fastest kernel parameters by measurement."""

@@ -1,4 +1,4 @@
-"""Measuring candidates of kernels: on processors by time, on boards by what their emulator counts."""
+"""Measurement of kernel candidates: by time on processors, by emulator counts on boards."""
 
 from __future__ import annotations
 
@@ -36,24 +36,24 @@ from mlfc.target.tuned import Choices
 from mlfc.tuning.kernels import TunableKernel
 from mlfc.tuning.search import Trial
 
-# a sample repeats its kernel for so long, as clocks have a resolution and calls a cost
+# duration of a sample, which repeats its kernel, as clocks have a resolution and calls an overhead
 _SAMPLE_SECONDS = 100e-6
 _MOST_REPEATS = 1000
 _LEAST_ROUNDS, _MOST_ROUNDS = 7, 41
-# candidates that are so much slower than the best one after some rounds are dropped
+# candidates slower than the best by this factor after some rounds are dropped
 _HOPELESS, _EVERY = 1.15, 5
 
 Code = dict[str, bytes]
 SECONDS = 0.5
-"""How long the candidates of a kernel are measured, at least some rounds."""
+"""Duration of the measurement of a kernel's candidates, in seconds; a minimum number of rounds is always run."""
 
 
 @dataclass(frozen=True)
 class Measured:
-    """A candidate beside the first one: medians of ratios, and what the results were."""
+    """A candidate's result relative to the first one: quantiles of ratios, and a digest of its outputs."""
 
     ratio: float
-    # the ratio of all but the worst quarter of the rounds: less than 1 only where the candidate is faster mostly
+    # 75 % quantile of the ratio: less than 1 only if the candidate is faster in most rounds
     upper: float
     digest: str  # of the outputs
     cost: float  # seconds, or instructions or cycles
@@ -65,12 +65,12 @@ def plain_code(files: Mapping[str, Any]) -> Code:
 
 
 def build(code: Code, level: str | None = None) -> bytes:
-    """Return a library for this processor, or a lower level that it has; it is tried once and not kept in the cache."""
+    """Return a library for this processor, or for a lower level; it is used once, and not kept in the cache."""
     known = {each.name: each for each in LEVELS.get(host_arch()).levels} if level is not None else {}
     flags = (NATIVE,) if level is None else level_flags(find_compiler(), known[level])
     while True:
         path = build_library(code, flags)
-        with suppress(FileNotFoundError):  # another process built the same, and is done with it
+        with suppress(FileNotFoundError):  # another process built the same library and has already removed it
             data = path.read_bytes()
             path.unlink(missing_ok=True)
             return data
@@ -83,10 +83,10 @@ def time_libraries(
     seconds: float,
     clock: Callable[[], float] = time.perf_counter,
 ) -> list[Measured]:
-    """Time modules that do the same, by turns, and return the ratios to the first one.
+    """Time equivalent modules, interleaved, and return their ratios to the first one.
 
-    The turns begin with another one in each round, so what else the machine does meets all of them alike; caches hold
-    what they hold between other operators of a model, rather than the one kernel that ran before.
+    The order rotates in each round, so that disturbances affect all modules alike, and caches contain the data of other
+    modules, as in a model, rather than those of the same kernel.
     """
     with tempfile.TemporaryDirectory(dir=private_folder()) as folder:
         modules = []
@@ -115,7 +115,7 @@ def _repeat(call: Callable[[], int], repeats: int) -> None:
 
 
 def _sampled(runs: Sequence[Callable[[int], None]], seconds: float, clock: Callable[[], float]) -> list[list[float]]:
-    """Return the seconds of one call in each round; runs that are hopeless have fewer rounds."""
+    """Return the seconds per call in each round; clearly slower runs are dropped after some rounds."""
     start = clock()
     runs[0](1)
     repeats = min(_MOST_REPEATS, max(1, int(_SAMPLE_SECONDS / max(clock() - start, 1e-9))))
@@ -138,7 +138,7 @@ def _sampled(runs: Sequence[Callable[[int], None]], seconds: float, clock: Calla
 
 
 def digest_of(outputs: Mapping[str, Any]) -> str:
-    """Return a digest of all outputs, to the bit."""
+    """Return a digest of all outputs, which detects any difference in bits."""
     found = hashlib.sha256()
     for name in sorted(outputs):
         found.update(name.encode())
@@ -164,12 +164,12 @@ def emulate(code: Code, interface: Mapping[str, Any], board: Any, seed: int) -> 
 
 
 Batch: TypeAlias = "tuple[TunableKernel, Sequence[Choices]]"
-_Place: TypeAlias = tuple[int, int]  # the number of a kernel, and that of a candidate
+_Place: TypeAlias = tuple[int, int]  # the index of a kernel, and of a candidate
 
 
 @dataclass(frozen=True)
 class BatchResult:
-    """What came of a kernel's candidates, in their order, and the cost of the rule's values."""
+    """Results of a kernel's candidates, in order, and the cost of the rule's values."""
 
     index: int
     trials: tuple[Trial, ...]
@@ -177,19 +177,19 @@ class BatchResult:
 
 
 class Bench(Protocol):
-    """What measures candidates."""
+    """A measurement method for candidates."""
 
     name: str  # in logs: ``time``, or a board
-    margin: float  # how much faster a candidate must be to win
+    margin: float  # required relative improvement of a winner
     at_once: int  # kernels whose candidates are measured together
 
     def measure(self, batches: Sequence[Batch]) -> Iterator[BatchResult]:
-        """Measure candidates beside the rule's values; yield each batch once, as it is done."""
+        """Measure candidates together with the rule's values; yield each batch when it is done."""
 
 
 @dataclass(frozen=True)
 class _Printed:
-    """A candidate's code, or why there is none."""
+    """A candidate's code, or the reason why it has none."""
 
     values: Choices
     code: Code | None
@@ -222,7 +222,7 @@ def _printed(kernel: TunableKernel, candidates: Sequence[Choices]) -> list[_Prin
 
 
 class _JobBench:
-    """Runs jobs on workers; the parts of a job are numbered by kernel and candidate, the rule's values first."""
+    """A bench that runs jobs on workers. Jobs are keyed by kernel and candidate; the rule's values are candidate 0."""
 
     def __init__(self, workers: Workers, seed: int, tag: str) -> None:
         self._workers, self._seed = workers, seed
@@ -231,7 +231,7 @@ class _JobBench:
     def _built(
         self, function: Callable[..., Any], jobs: Mapping[_Place, tuple[Any, ...]]
     ) -> tuple[dict[_Place, Any], dict[_Place, MlfcError]]:
-        """Return the results and the errors of jobs."""
+        """Return the results and the errors of build jobs."""
         places = list(jobs)
         found: dict[_Place, Any] = {}
         errors: dict[_Place, MlfcError] = {}
@@ -250,7 +250,7 @@ def _trials(
     errors: Mapping[_Place, MlfcError],
     kernel: int,
 ) -> tuple[Trial, ...]:
-    """Return what came of a kernel's candidates; `usual` is the digest of the results by the rule's values."""
+    """Return the results of a kernel's candidates; `usual` is the digest of the outputs with the rule's values."""
     trials = []
     for index, item in enumerate(printed[1:], 1):
         found = measured.get(index)
@@ -264,7 +264,7 @@ def _trials(
 
 
 class HostBench(_JobBench):
-    """Builds libraries and times them; no build of its own runs meanwhile. `level`: of code for less than is here."""
+    """A bench that builds libraries and then times them. `level` is a CPU level below that of this machine."""
 
     name, margin = "time", 0.03
 
@@ -273,7 +273,7 @@ class HostBench(_JobBench):
         self._level, self._seconds = level, seconds
 
     def measure(self, batches: Sequence[Batch]) -> Iterator[BatchResult]:
-        """Measure candidates beside the rule's values."""
+        """Measure candidates together with the rule's values."""
         printed = [_printed(*batch) for batch in batches]
         codes = {(b, c): item.code for b, each in enumerate(printed) for c, item in enumerate(each)}
         built, errors = self._built(build, {place: (code, self._level) for place, code in codes.items() if code})
@@ -296,7 +296,7 @@ class HostBench(_JobBench):
             yield BatchResult(number, trials, measured[0].cost)
 
     def compare(self, codes: Sequence[Code], interfaces: Sequence[dict[str, Any]]) -> float | None:
-        """Return the ratio of the time of a second whole model to that of a first one; None if they cannot be built."""
+        """Return the time of the second whole model relative to the first; None if they cannot be built."""
         built, errors = self._built(build, {(0, index): (code, self._level) for index, code in enumerate(codes)})
         if errors:
             return None
@@ -307,17 +307,17 @@ class HostBench(_JobBench):
 
 
 class BoardBench(_JobBench):
-    """Builds firmware of single kernels, and counts what the board's emulator runs."""
+    """A bench that builds firmware of single kernels, and reads the counts of the board's emulator."""
 
     margin = 0.01
 
     def __init__(self, workers: Workers, board: Board, name: str, seed: int) -> None:
         super().__init__(workers, seed, BUILD)
         self._board, self.name = board, name
-        self._usual: dict[str, tuple[str, int]] = {}  # by kernel: what the rule's values give and take
+        self._usual: dict[str, tuple[str, int]] = {}  # by kernel: digest and count with the rule's values
 
     def measure(self, batches: Sequence[Batch]) -> Iterator[BatchResult]:
-        """Measure candidates beside the rule's values."""
+        """Measure candidates together with the rule's values."""
         printed = [_printed(*batch) for batch in batches]
         keys = [kernel.facts.key for kernel, _ in batches]
         jobs = {

@@ -1,4 +1,4 @@
-"""The kernels of a model that can be tuned, and the code of each with some values of its template's parameters."""
+"""Tunable kernels of a model, and their code for given values of the template's parameters."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from mlfc.target.tuning_log import KernelFacts
 from mlfc.transform.lower_group import kernel_facts, lower_group
 
 MOST_CONSTANTS = 32 << 20
-"""Bytes of constants of a kernel that is tuned: one with more waits for memory, whatever its loops are."""
+"""Limit of a tunable kernel's constants in bytes: a larger kernel is memory bound, regardless of its loops."""
 NAME = "tuned"
 
 
 @dataclass(eq=False)
 class TunableKernel:
-    """Loops of a model that have parameters; `calls` of its groups have them."""
+    """A loop nest of a model with tunable parameters, shared by `calls` groups."""
 
     facts: KernelFacts
     group: relay.Function
@@ -37,7 +37,7 @@ class TunableKernel:
     calls: int = 1
 
     def parameters(self, values: Choices) -> dict[str, tuple[str, ...]]:
-        """Return the values of each parameter, the rule's first, where others have `values`."""
+        """Return the values of each parameter, the rule's first, given `values` of other parameters."""
         lowered = lower_group(self.group, self._features(values).features)
         found = {}
         for name, parameter in lowered.parameters.items():
@@ -49,7 +49,7 @@ class TunableKernel:
         return replace(self.target, features=features)
 
     def factory(self, values: Choices) -> Factory:
-        """Return the group alone as a module."""
+        """Return a module of this group alone."""
         target = self._features(values)
         params = tuple(relay.Var(f"x{index}", param.type) for index, param in enumerate(self.group.params))
         call = relay.call_function(self.group, params)
@@ -66,12 +66,12 @@ class TunableKernel:
 
     @property
     def title(self) -> str:
-        """What people see."""
+        """Readable name of the kernel."""
         return f"{self.facts.operator} {' x '.join(self.facts.inputs)}"
 
 
 def measured_target(target: Target) -> Target:
-    """Return the target whose code is measured: of several levels of processors, the one of this machine."""
+    """Return the target whose code is measured: for a target with several CPU levels, the level of this machine."""
     if target.device:
         raise OptionError(
             f"expected a target of hosts or microcontrollers, got the device '{target}'",
@@ -91,7 +91,7 @@ def measured_target(target: Target) -> Target:
 
 
 def serving(target: Target, kernels: Sequence[TunableKernel]) -> Target:
-    """Return the target of the level that a library uses for these kernels: with bytes, not one for floats alone."""
+    """Return the target of the level that a library selects for these kernels: not a float-only one for bytes."""
     levels = levels_of_host()
     known = levels.levels if levels else ()
     names = [level.name for level in known]
@@ -106,9 +106,9 @@ def serving(target: Target, kernels: Sequence[TunableKernel]) -> Target:
 
 
 def level_to_build(target: Target) -> str | None:
-    """Return the level whose compiler flags a target needs; None if the compiler's native flags will do.
+    """Return the level whose compiler flags a target needs; None if the compiler's native flags are sufficient.
 
-    Raises OptionError for a level that this machine lacks.
+    Raises OptionError for a level that this machine does not support.
     """
     known = levels_of_host()
     names = [level.name for level in known.levels] if known else []
@@ -119,7 +119,7 @@ def level_to_build(target: Target) -> str | None:
         return None
     if names.index(target.mcpu) > names.index(native):
         raise OptionError(
-            f"this processor lacks '{target.mcpu}'", place="--target", next_step=f"Tune for {native}, or leave it out"
+            f"this processor lacks '{target.mcpu}'", place="--target", next_step=f"Tune for {native}, or omit it"
         )
     return target.mcpu
 
@@ -127,14 +127,14 @@ def level_to_build(target: Target) -> str | None:
 def tunable_kernels(
     module: relay.IRModule, params: Mapping[str, npt.NDArray[Any]], target: Target, limit_factor: float = 1.0
 ) -> list[TunableKernel]:
-    """Return the distinct kernels of a model that have parameters, the one with the most work first.
+    """Return the distinct tunable kernels of a model, the one with the most work first.
 
-    Raises OptionError for a model whose shapes the run decides.
+    Raises OptionError for a model with dynamic shapes or control flow.
     """
     if is_dynamic(module):
         raise OptionError(
-            "tuning requires fixed shapes and no control flow",
-            next_step="Fix the shapes of inputs: --shape NAME=1,3,224,224",
+            "tuning requires static shapes and no control flow",
+            next_step="Specify static input shapes: --shape NAME=1,3,224,224",
         )
     values = transform.checked_params(module, params)
     found: dict[str, TunableKernel] = {}

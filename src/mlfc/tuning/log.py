@@ -1,4 +1,4 @@
-"""Writing a tuning log: a line for each measurement that is done, so an interruption loses only what was under way."""
+"""Tuning log writer: one line per finished measurement, so an interruption only loses measurements in progress."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mlfc.target.tuned import TEMPLATES
 from mlfc.target.tuning_log import FORM, LogEntry, read_log
 
 _WIDTH, _HEIGHT, _LEFT, _BOTTOM = 900, 360, 60, 40
-_LEAST, _MOST = 0.4, 1.6  # ratios that the plot shows; others are on its edge
+_LEAST, _MOST = 0.4, 1.6  # range of ratios in the plot; others are drawn at the edge
 _ROWS = 200
 _COLOURS = {"right": "#36c", "wrong": "#c33", "failed": "#c33"}
 _LEGEND = """<p>Each dot is a candidate: its cost over that of the template's rule, in the order of measuring.
@@ -22,7 +22,7 @@ The line is the best so far of all kernels, by their cost.</p>"""
 
 
 class LogFile:
-    """A log that grows: its `entries` are those in the file, which `add` appends to."""
+    """An append-only log; `entries` are those in the file."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
@@ -31,7 +31,7 @@ class LogFile:
             check_writable(self.path)
             return
         self.entries, whole = read_log(self.path)
-        if whole < self.path.stat().st_size:  # a line that an interruption cut off
+        if whole < self.path.stat().st_size:  # truncate a partial line left by an interruption
             os.truncate(self.path, whole)
 
     def add(self, entry: LogEntry) -> None:
@@ -45,7 +45,7 @@ class LogFile:
         self.entries.append(entry)
 
     def current(self, target: str, optimize: str, measured: str) -> list[LogEntry]:
-        """Return the entries of this version for a processor, as they were measured."""
+        """Return the entries of this version for a processor, optimization and measurement."""
         return [
             entry
             for entry in self.entries
@@ -55,18 +55,18 @@ class LogFile:
 
 
 def require_log_name(path: str | os.PathLike[str]) -> None:
-    """Raise OutputError where a log would replace something else: a model, an archive."""
+    """Raise OutputError if a log would overwrite another kind of file, such as a model or an archive."""
     try:
         if Path(path).exists():
             read_log(path)
     except InputError as error:
         raise OutputError(
-            "this file is no tuning log", place=str(path), next_step="Name another file with -o"
+            "the file is not a tuning log", place=str(path), next_step="Name another file with -o"
         ) from error
 
 
 def page(title: str, entries: Sequence[LogEntry]) -> str:
-    """Return the page as HTML that needs no other file."""
+    """Return a self-contained HTML page."""
     choices = {entry.kernel.key: entry for entry in entries if entry.kind == "choice"}
     rows = []
     for entry in sorted(choices.values(), key=lambda entry: entry.ratio or 1.0)[:_ROWS]:
@@ -117,7 +117,7 @@ def _svg(trials: Sequence[LogEntry]) -> str:
 
 
 def best_so_far(trials: Sequence[LogEntry]) -> list[float]:
-    """Return after each trial the cost of all kernels that have one, with their best values, over that by the rules."""
+    """Return, after each trial, the cost of all kernels with their best values so far, divided by that of the rules."""
     costs = {entry.kernel.key: entry.cost for entry in trials if entry.cost}
     total = sum(costs.values())
     best = dict.fromkeys(costs, 1.0)

@@ -21,7 +21,7 @@ TRIALS = 24
 
 @dataclass(frozen=True, eq=False)
 class TuneOptions(ImportOptions):
-    """Options of `mlfc.tune`, and those with which the model is imported."""
+    """Options of `mlfc.tune`, including those of the model's import."""
 
     target: str = option(
         EVERY_CPU, "A target of this machine. Default: this processor, as libraries for every processor use it."

@@ -1,9 +1,9 @@
-"""Which values of a kernel's parameters are tried, in which order, and which of them wins.
+"""Search strategy for kernel parameters: candidates, rounds, and selection of the best.
 
-The parameter that matters most comes first (the tile): the values that the rule's cost model likes best, and some
-drawn at random. Then each other parameter is varied alone beside the best so far, and the first one again if that
-changed what suits it. The best is measured once more beside the rule's values alone: of many noisy measurements the
-smallest one is too small.
+The leading parameter (the tile) comes first: the values that the rule's cost model ranks highest, and some random ones.
+Then each other parameter is varied alone, starting from the best so far, and the leading one again if another changed.
+The best is finally measured again against the rule's values only, because the minimum of many noisy measurements is
+biased.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from mlfc.target.tuned import Choices
 from mlfc.target.tuning_log import values_key
 
 LEADING = ("tile", "strip", "filters")
-_AGAIN = 5  # values of the leading parameter that are tried again beside others
-LAST = 3  # the round in which the best is confirmed
+_AGAIN = 5  # values of the leading parameter that are tried again after the others
+LAST = 3  # the round that confirms the best
 
 
 @dataclass(frozen=True)
 class Trial:
-    """What came of a candidate: its cost over that of the rule's values."""
+    """The result of a candidate, with its cost relative to the rule's values."""
 
     values: Choices
     outcome: str  # right, wrong or failed
@@ -33,9 +33,9 @@ class Trial:
 
 @dataclass(eq=False)
 class KernelSearch:
-    """The search for one kernel. `parameters` returns the values of each parameter beside given ones, the rule's first.
+    """The search for one kernel. `parameters` returns the values of each parameter given others, the rule's first.
 
-    `margin`: how much faster a candidate must be to win.
+    `margin` is the required relative improvement of a winner.
     """
 
     parameters: Callable[[Choices], Mapping[str, Sequence[str]]]
@@ -49,12 +49,12 @@ class KernelSearch:
     confirmed: Trial | None = None
 
     def candidates(self) -> list[Choices]:
-        """Return the values to try in this round, without those that were tried."""
+        """Return the values to try in this round, except those already tried."""
         if self.round == LAST:
             return [self.best] if self.best else []
         found: dict[str, Choices] = {}
         for proposed in self._proposed():
-            # without the values of parameters that others have made meaningless: no copy has no rows
+            # drop parameters that do not exist with the other values
             known = self.parameters(proposed) if len(proposed) > 1 else None
             kept = {name: value for name, value in proposed.items() if known is None or value in known.get(name, ())}
             found[values_key(kept)] = kept
@@ -84,7 +84,7 @@ class KernelSearch:
         return []
 
     def take(self, trials: Sequence[Trial]) -> None:
-        """Take the round's results, and go on to the next round."""
+        """Record the round's results, and start the next round."""
         for trial in trials:
             if self.round == LAST:
                 self.confirmed = trial
@@ -96,12 +96,12 @@ class KernelSearch:
 
     @property
     def is_over(self) -> bool:
-        """Whether there is nothing more to try."""
+        """Return whether the search is finished."""
         return self.round > LAST
 
     @property
     def choice(self) -> Trial:
-        """The winner: the best, if it was clearly faster when it was measured alone; else the rule's values."""
+        """The winner: the best candidate if its confirmation is clearly faster, else the rule's values."""
         found = self.confirmed
         if found is None or found.outcome != "right" or found.ratio is None or found.upper is None:
             return Trial({}, "right", 1.0)
@@ -110,7 +110,7 @@ class KernelSearch:
 
 
 def with_value(values: Choices, name: str, value: str, usual: str) -> Choices:
-    """Return values with another one of a parameter; the rule's value is left out."""
+    """Return values with one parameter changed; the rule's value is omitted."""
     found = {**values, name: value}
     if value == usual:
         del found[name]

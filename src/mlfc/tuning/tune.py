@@ -1,4 +1,4 @@
-"""Tuning a model: which values of its kernels' parameters are fastest, found by measuring, and written to a log."""
+"""Tuning of a model: search for the fastest kernel parameters by measurement, recorded in a log."""
 
 from __future__ import annotations
 
@@ -31,39 +31,39 @@ _LONGEST_REASON = 400
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a search is."""
+    """Progress of a search."""
 
-    kernels: int  # of the model
-    done: int  # of them
-    trials: int  # that were measured, this time and before
-    ratio: float  # estimated time of the model's tunable kernels with the best so far, over that by the rules
+    kernels: int  # number of kernels in the model
+    done: int  # kernels that are finished
+    trials: int  # candidates measured, in this and earlier runs
+    ratio: float  # estimated time of the tunable kernels with the best parameters so far, divided by that of the rules
 
 
 @dataclass(frozen=True)
 class KernelResult:
-    """What was found for a kernel."""
+    """The result for one kernel."""
 
     kernel: str
     calls: int
-    macs: int  # of a call
-    values: Choices  # empty where the template's rule is best
-    ratio: float  # of time or counts, to those by the rule
-    cost: float | None  # seconds by the rule, or instructions or cycles
+    macs: int  # per call
+    values: Choices  # empty if the template's rule is best
+    ratio: float  # of time or counts, relative to the rule
+    cost: float | None  # of the rule: seconds, or instructions or cycles
 
 
 @dataclass(frozen=True, repr=False)
 class TuningResult(Displayed):
-    """What `tune` found."""
+    """The result of `tune`."""
 
     log: Path
     target: str
     measured: str  # ``time``, or the board whose instructions or cycles were counted
     kernels: tuple[KernelResult, ...]
-    trials: int  # measured now
-    known: int  # that the log had already
-    is_complete: bool  # False where the budget ended the search
+    trials: int  # measured in this run
+    known: int  # found in the log
+    is_complete: bool  # False if the budget ended the search
     ratio: float  # estimated from the kernels
-    model_ratio: float | None  # of the whole model, measured; None where nothing changed, and for boards
+    model_ratio: float | None  # measured for the whole model; None if nothing changed, and for boards
 
     def _facts(self) -> Mapping[str, object]:
         better = sum(bool(item.values) for item in self.kernels)
@@ -72,7 +72,7 @@ class TuningResult(Displayed):
 
 @with_keywords(TuneOptions)
 def tune(model: Model, options: TuneOptions) -> TuningResult:
-    """Measure kernels of a model with other values of their parameters, and write a log that `build` reads.
+    """Measure kernels of a model with different parameter values, and write a log that `build` reads.
 
     Parameters
     ----------
@@ -86,7 +86,7 @@ def tune(model: Model, options: TuneOptions) -> TuningResult:
     Raises
     ------
     MlfcError
-        For models and options that cannot be tuned, logs that are none, and schedulers that do not answer.
+        For models and options that cannot be tuned, invalid logs, and schedulers that do not answer.
 
     Examples
     --------
@@ -103,11 +103,11 @@ def tune_model(model: Model, options: TuneOptions) -> TuningResult:
     chosen = measured_target(asked)
     if options.board is None and options.bench is None and chosen.features.is_microcontroller:
         raise OptionError(
-            f"the target '{chosen}' does not run here", place="--target", next_step="Name a board: --board mps2-an386"
+            f"the target '{chosen}' cannot run here", place="--target", next_step="Name a board: --board mps2-an386"
         )
     for name, shape in (options.shapes or {}).items():
         if any(not isinstance(extent, int) for extent in shape):
-            raise OptionError(f"tuning requires fixed shapes, got an open one for '{name}'", place="--shape")
+            raise OptionError(f"tuning requires static shapes, got a dynamic one for '{name}'", place="--shape")
     module, params = read_model(model, replace(options, target=str(chosen)))
     kernels = tunable_kernels(module, params, chosen, options.limit_factor)
     if asked.levels is not None and (served := serving(chosen, kernels)) != chosen:
@@ -131,7 +131,7 @@ def tune_model(model: Model, options: TuneOptions) -> TuningResult:
 
 @contextmanager
 def _opened_bench(options: TuneOptions, target: Target) -> Iterator[Bench]:
-    """Yield what measures: the user's own, or one of this machine's or a board's, with the workers that it needs."""
+    """Yield the user's bench, or one for this machine or a board, with the workers that it requires."""
     if options.bench is not None:
         yield options.bench
         return
@@ -200,7 +200,7 @@ class _Tuning:
         )
 
     def _wave(self, kernels: Sequence[TunableKernel], is_over: Callable[[], bool]) -> None:
-        """Search for some kernels together, round by round."""
+        """Search for several kernels together, round by round."""
         searches = {}
         for kernel in kernels:
             draw = random.Random(f"{self._seed} {kernel.facts.key}")  # noqa: S311 (no secret)
@@ -212,7 +212,7 @@ class _Tuning:
             for kernel, search in alive:
                 candidates = search.candidates()
                 keys = [(kernel.facts.key, values_key(values)) for values in candidates]
-                # what the log has already
+                # reuse results from the log
                 entries = [self._known[key] for key in keys if key in self._known and search.round != LAST]
                 self._reused += len(entries)
                 known[kernel] = [
@@ -250,7 +250,7 @@ class _Tuning:
             self._choices[kernel.facts.key] = entry
 
     def _ratio(self) -> float:
-        """Return the estimated cost of all kernels with what is best so far, over that by the rules."""
+        """Return the estimated cost of all kernels with the best parameters so far, divided by that of the rules."""
         before = after = 0.0
         for kernel in self._kernels:
             cost = (self._costs.get(kernel.facts.key) or 0.0) * kernel.calls

@@ -1,4 +1,4 @@
-"""The ONNX importer: `import_onnx` turns a serialized ONNX model into Relay."""
+"""Import of serialized ONNX models into Relay."""
 
 from mlfc.frontend.onnx.importer import import_onnx
 

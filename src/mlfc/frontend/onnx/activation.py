@@ -1,4 +1,4 @@
-"""Activation functions, each by its definition in ONNX's operator documentation."""
+"""Activation functions, as defined in ONNX's operator documentation."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mlfc.support import dtypes
 
 
 def _below_zero(node: Node, x: Expr, instead: Expr) -> Expr:
-    """Return `x` with `instead` where it is negative."""
+    """Return `x` with negative elements replaced by `instead`."""
     return node.call("where", node.call("less", x, 0.0), instead, x)
 
 
@@ -25,7 +25,7 @@ def _scaled(node: Node, x: Expr, factor: float, offset: float = 0.0) -> Expr:
 
 
 def _limited(node: Node, x: Expr, factor: float, offset: float) -> Expr:
-    """Return ``factor * x + offset`` limited to [0, 1]."""
+    """Return ``factor * x + offset`` clipped to [0, 1]."""
     return clip(node, _scaled(node, x, factor, offset), 0.0, 1.0)
 
 
@@ -35,10 +35,10 @@ def _exponential(node: Node, x: Expr, alpha: float) -> Expr:
 
 
 def softplus(node: Node, x: Expr) -> Expr:
-    """Return ``log(1 + exp(x))``, which does not overflow for large `x` and keeps the digits of small results."""
+    """Return ``log(1 + exp(x))`` without overflow for large `x`, and accurate for small results."""
     decaying = node.call("exp", node.call("negative", node.call("abs", x)))
     sum_ = node.call("add", decaying, 1.0)
-    ratio = node.call("divide", decaying, node.call("subtract", sum_, 1.0))  # makes up for what the sum has lost
+    ratio = node.call("divide", decaying, node.call("subtract", sum_, 1.0))  # corrects the rounding error of the sum
     rest = node.call("multiply", node.call("log", sum_), ratio)
     return node.call("add", node.call("nn.relu", x), node.call("where", node.call("equal", sum_, 1.0), decaying, rest))
 
@@ -65,7 +65,7 @@ def _gated(node: Node, x: Expr, alpha: float) -> Expr:
 
 def _shrink(node: Node, x: Expr) -> Expr:
     limit, bias, dtype = node.real("lambd", 0.5), node.real("bias", 0.0), dtype_of(x)
-    x = x if dtypes.is_float(dtype) else node.cast(x, "float32")  # beside attributes that are real numbers
+    x = x if dtypes.is_float(dtype) else node.cast(x, "float32")  # as the attributes are real numbers
     inner = node.call("where", node.call("greater", x, limit), node.call("subtract", x, bias), 0.0)
     return node.cast(node.call("where", node.call("less", x, -limit), node.call("add", x, bias), inner), dtype)
 
@@ -114,7 +114,7 @@ def _softmax(node: Node) -> Expr:
 
 @importer("Softmax", "LogSoftmax", "Hardmax")
 def _softmax_of_flattened(node: Node) -> Expr:
-    """Before opset 13 all dimensions from the axis on are one."""
+    """Apply a softmax over all dimensions from the axis on, flattened into one, as defined before opset 13."""
     x, shape = node.input(0), node.shape(0)
     axis = node.axis(node.integer("axis", 1), len(shape))
     if prod(shape[axis:]) == shape[axis] and node.operator != "Hardmax":
@@ -129,7 +129,7 @@ def _softmax_along(node: Node, x: Expr, axis: int) -> Expr:
     shape = shape_of(x)
     if 0 in shape:
         return x
-    # 1 at the first largest element, 0 elsewhere
+    # 1 at the first maximum, 0 elsewhere
     largest = node.cast(node.call("argmax", x, axis=(axis,), keepdims=True), "int32")
     column = [size if index == axis else 1 for index, size in enumerate(shape)]
     positions = node.reshape(node.counted(shape[axis], "int32"), column)

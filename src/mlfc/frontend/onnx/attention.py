@@ -1,8 +1,8 @@
-"""Scaled dot-product attention: the core that all forms share, and ONNX's own operators.
+"""Scaled dot-product attention: the core that all variants share, and ONNX's own operators.
 
-A node becomes one operator, `nn.attention`, unless it shows its scores: then it is spelled out. Halves are computed in
-float32, as in ONNX Runtime. A row of scores in which every key is masked gives zeros, as ONNX defines it since opset
-23, although a softmax of minus infinities alone is not a number.
+A node becomes a single operator, `nn.attention`, unless one of its outputs exposes the scores: then it is expanded into
+elementary operators. 16-bit floats are computed in float32, as in ONNX Runtime. A row of scores in which every key is
+masked yields zeros, as ONNX defines since opset 23, although the softmax of a row of minus infinities is NaN.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ _PRECISIONS = {TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16, Ten
 
 @dataclass(eq=False)
 class Masks:
-    """What decides which key a query sees, each broadcast to (batch, heads, queries, keys)."""
+    """Constraints on the keys that each query attends to, each broadcast to (batch, heads, queries, keys)."""
 
-    allowed: list[Expr] = field(default_factory=list)  # bool: where the query sees the key
+    allowed: list[Expr] = field(default_factory=list)  # bool: True where the query attends to the key
     biases: list[Expr] = field(default_factory=list)  # added to the scores; minus infinity masks
-    left: int = -1  # how many keys a query sees before its position, and behind; -1 stands for all
+    left: int = -1  # number of visible keys before a query's position, and after it; -1 for all
     right: int = -1
-    offset: Expr | int = 0  # position of the first query, an int32 for each row of the batch if it is computed
-    lengths: Expr | None = None  # keys of each row of the batch
-    sink: Expr | None = None  # for each head, the score of a key without a value
+    offset: Expr | int = 0  # position of the first query; a computed one is an int32 per batch row
+    lengths: Expr | None = None  # number of keys per batch row
+    sink: Expr | None = None  # per head, the score of a virtual key without a value
 
 
 @dataclass(eq=False)
@@ -61,48 +61,48 @@ class Attention:
             node.wrong(f"Q, K and V of shapes {', '.join(map(str, shapes))} do not fit together")
         if 0 in (*q, *k, *v):
             node.unsupported(f"of tensors of shapes {q}, {k}, {v} is not supported", "None may be empty")
-        # heads that nobody says are taken for as many
+        # unknown numbers of heads are assumed equal
         if isinstance(q[1] % k[1], Dim):
             node.has_shape(k[1:2], q[1:2])
         if q[1] % k[1]:
             node.wrong(f"{q[1]} heads of queries are not a multiple of {k[1]} heads of keys")
         if not is_static((q[1], k[1], q[3], v[3])):
-            step = "Give these dimensions of the inputs, such as --shape Q=n,8,m,64"
-            node.unsupported(f"of heads whose number or size the run decides, {q} and {v}, is not supported", step)
+            step = "Specify these dimensions of the inputs, such as --shape Q=n,8,m,64"
+            node.unsupported(f"with a dynamic number or size of heads, {q} and {v}, is not supported", step)
         self.batch, self.heads, self.queries, self.size = q
         self.groups, self.keys = k[1], k[2]
-        # where scores are spelled out, masks by position are made from as many constants
+        # when attention is expanded, masks by position become constants of this size
         cost.require("constants", 8 * bounds(self.queries + self.keys)[0], node.name)
         self.dtype = dtype_of(self.q)
         self.wide_dtype = "float32" if self.dtype in HALVES else self.dtype
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
-        """The shape of the scores."""
+        """Shape of the scores."""
         return self.batch, self.heads, self.queries, self.keys
 
     def window(self, masks: Masks, offset: Expr | Extent, left: int, right: int) -> None:
-        """Mask all but the keys from `left` before to `right` behind each query; -1 stands for no limit.
+        """Mask all keys except from `left` before to `right` after each query; -1 means no limit.
 
-        The first query is at position `offset`, an extent or an int for each row of the batch.
+        The position of the first query is `offset`: a dimension size, or an int per batch row.
         """
         if isinstance(offset, Dim):
             offset = self.node.broadcast(self.node.reshape(self.node.constant(offset, "int32"), (1,)), (self.batch,))
-        left, right = min(left, FARTHEST), min(right, FARTHEST)  # as many leave nothing out
+        left, right = min(left, FARTHEST), min(right, FARTHEST)  # larger limits exclude no key
         if isinstance(offset, int):
             last = offset + self.queries - 1
-            # of open lengths some may need it
+            # dynamic lengths may need the limit
             left = left if left >= 0 and bounds(last - left)[1] > 0 else -1
             right = right if right >= 0 and bounds(self.keys - 1 - offset - right)[1] > 0 else -1
         masks.left, masks.right, masks.offset = left, right, offset
 
     def attended(self, masks: Masks, scale: float | None, cap: float = 0.0) -> Expr:
-        """Return the values weighed by the softmax of the scores; nobody else sees these."""
+        """Return the values weighted by the softmax of the scores, as a single operator."""
         args, attrs = self._call(masks, scale, cap)
         return self.node.cast(self.node.call("nn.attention", *args, **attrs), self.dtype)
 
     def spelled(self, masks: Masks, scale: float | None, cap: float = 0.0) -> SpelledAttention:
-        """Return the stages of the same, each an expression."""
+        """Return attention expanded into stages, each an expression."""
         args, attrs = self._call(masks, scale, cap)
         return SpelledAttention(args, OPERATORS.get("nn.attention").complete(attrs), self.node.call, self.node.name)
 
@@ -121,12 +121,12 @@ class Attention:
 
 
 def per_batch(node: Node, index: int, batch: int, what: str) -> Expr:
-    """Return an input of one integer for each row of the batch as int32, (batch,)."""
+    """Return an input with one integer per batch row as int32, (batch,)."""
     given = node.input(index)
     wanted = (batch, 1)[: max(len(shape_of(given)), 1)]
     if not node.has_shape(shape_of(given), wanted) or dtype_of(given) not in ("int32", "int64"):
         node.wrong(f"expected {batch} integers as {what}, got {dtype_of(given)} of shape {shape_of(given)}")
-    if dtype_of(given) == "int64":  # what is beyond every length stays so
+    if dtype_of(given) == "int64":  # values beyond every length remain so after clipping
         given = node.call("clip", given, a_min=float(-_LARGEST_LENGTH), a_max=float(_LARGEST_LENGTH))
     return node.reshape(node.cast(given, "int32"), (batch,))
 
@@ -146,7 +146,7 @@ def join_heads(node: Node, expr: Expr) -> Expr:
 
 
 def with_past(node: Node, new: Expr, index: int, what: str) -> Expr:
-    """Return keys or values behind those of the past, which is input `index`."""
+    """Return keys or values appended to the past ones, which are input `index`."""
     if not node.has(index):
         return new
     past, (batch, heads, _, size) = node.shape(index), shape_of(new)
@@ -183,7 +183,7 @@ def _attention(node: Node) -> list[Expr]:
 
 
 def _attended(node: Node, core: Attention) -> tuple[Expr, Expr | None]:
-    """Return the result by heads, and what the node shows of the scores."""
+    """Return the result by heads, and the exposed stage of the scores, if any."""
     mode = node.integer("qk_matmul_output_mode", 0)
     if mode not in range(4):
         node.wrong(f"expected a qk_matmul_output_mode from 0 to 3, got {mode}")
@@ -205,12 +205,12 @@ def _attended(node: Node, core: Attention) -> tuple[Expr, Expr | None]:
 
 
 def _precision(node: Node, core: Attention) -> str:
-    """Return the dtype of the softmax: that of the scores, or the one asked for, but float32 for halves."""
+    """Return the dtype of the softmax: that of the scores, or the requested one; float32 for 16-bit floats."""
     precision = node.integer("softmax_precision", 0)
     if precision == 0:
         return core.wide_dtype
     if precision not in _PRECISIONS:
-        node.wrong(f"softmax_precision {precision} is no floating-point type")
+        node.wrong(f"softmax_precision {precision} is not a floating-point type")
     wanted = dtype_name(precision, node.name)
     return "float32" if wanted in HALVES else wanted
 
@@ -227,7 +227,7 @@ def _masks(node: Node, core: Attention) -> Masks:
     offset: Any = node.shape(4)[2] if node.has(4) else 0
     if node.has(6):
         lengths = per_batch(node, 6, core.batch, "nonpad_kv_seqlen")
-        if right != 0:  # else the last query sees no key behind itself
+        if right != 0:  # otherwise the last query already sees no key after itself
             masks.lengths = lengths
         offset = node.call("subtract", lengths, core.queries)
     if left >= 0 or right >= 0:
@@ -236,7 +236,7 @@ def _masks(node: Node, core: Attention) -> Masks:
 
 
 def add_mask(core: Attention, masks: Masks, mask: Expr) -> None:
-    """Add a mask that is broadcast to the scores: True where a query sees a key, or what is added."""
+    """Add a mask that broadcasts to the scores: a bool mask of visible keys, or a bias that is added."""
     node, shape = core.node, shape_of(mask)
     aligned = (1,) * (4 - len(shape)) + shape
     pairs = zip(aligned, core.shape, strict=True) if len(shape) <= 4 else ()
@@ -252,7 +252,7 @@ def add_mask(core: Attention, masks: Masks, mask: Expr) -> None:
 
 
 def padded(node: Node, mask: Expr, keys: int) -> Expr:
-    """Return a mask with the keys that it lacks at the end, which no query sees."""
+    """Return a mask padded at the end to the number of keys; no query sees the additional ones."""
     shape = shape_of(mask)
     if not shape:
         node.wrong("the mask is a scalar")
@@ -279,10 +279,10 @@ def _flex_attention(node: Node) -> Expr:
 
 
 def _modified(node: Node, name: str, value: Expr) -> Expr:
-    """Return what a graph that is an attribute of the node makes of a tensor, which keeps its type."""
+    """Apply a graph attribute of the node to a tensor; the graph must preserve its type."""
     if not node.given(name):
         return value
     results = node.graph(name, [value])
     if len(results) != 1 or shape_of(results[0]) != shape_of(value) or dtype_of(results[0]) != dtype_of(value):
-        node.wrong(f"{name} must give one {dtype_of(value)} tensor of shape {shape_of(value)}")
+        node.wrong(f"{name} must return one {dtype_of(value)} tensor of shape {shape_of(value)}")
     return results[0]

@@ -1,4 +1,4 @@
-"""Functions, branches and other graphs inside of a model, each imported in the place where it is used."""
+"""Functions, branches and other nested graphs, each imported where it is used."""
 
 from __future__ import annotations
 
@@ -30,32 +30,32 @@ from mlfc.relay.op import Trait
 from mlfc.relay.visitor import children
 
 _NESTING_LIMIT = 50
-_TRY_LIMIT = 8  # of which each is an import
+_TRY_LIMIT = 8  # each try is a complete import
 
 
 class Chosen(Exception):  # noqa: N818  (not an error: the import restarts)
-    """A branch was chosen, or the other one: the import begins anew with that."""
+    """A branch was chosen; the import restarts with it."""
 
 
 class Choices:
-    """Branches that stand for an If whose branches give values of different ranks: those that fit the model.
+    """Choices between the branches of an If whose results differ in rank: the branches that fit the model.
 
-    Exporters ask for extents where they could not know them: whether a dimension is 1, and so may be dropped. Nodes
-    behind such an If take one of the ranks alone. One is tried after the other, and the run checks that the condition
-    says so. A Squeeze without axes is such a node, too: whether it drops a dimension depends on the run.
+    Exporters emit such an If where they could not determine a size: whether a dimension is 1, and so may be dropped.
+    The nodes after it accept only one of the ranks. The branches are tried in turn, and the condition is checked at run
+    time. A Squeeze without axes is such a node, too: it may or may not drop a dimension, depending on runtime values.
     """
 
     def __init__(self) -> None:
         self._taken: dict[str, bool] = {}
         self._tries = 0
-        self.is_over = False  # nothing fits: these nodes are refused
+        self.is_over = False  # no choice fits: these nodes are refused
 
     def taken(self, name: str) -> bool | None:
-        """Return whether the condition of a node is to hold; None where nothing is chosen."""
+        """Return the required value of a node's condition; None if no branch is chosen."""
         return self._taken.get(name)
 
     def chosen(self, may_restart: bool, name: str) -> bool:
-        """Return whether a node is imported in the first of two ways, which it is until that does not fit."""
+        """Return whether a node is imported in the first of two ways, which is tried first."""
         if name not in self._taken and may_restart and not self.is_over:
             self.choose(name)
         return self._taken.get(name, True)
@@ -66,7 +66,7 @@ class Choices:
         raise Chosen
 
     def misfit(self, problem: Exception) -> None:
-        """Raise `Chosen` with the next branches to be tried where a problem may be one of those that were chosen."""
+        """Raise `Chosen` with the next combination of branches if a problem may be caused by the current one."""
         is_other = isinstance(problem, (InternalError, LimitError, OptionError))
         if not self._taken or is_other or not isinstance(problem, MlfcError):
             return
@@ -84,13 +84,13 @@ class Choices:
 
 @dataclass(eq=False)
 class Bodies(ABC):
-    """The state of an import; the part of it that deals with graphs inside of others."""
+    """State of an import, and the import of nested graphs."""
 
     model: onnx.ModelProto
     name: str
     folder: Path | None
     census: Census
-    external: bool  # whether nodes that cannot be compiled may stay ONNX nodes
+    external: bool  # whether nodes that cannot be compiled may be kept for ONNX Runtime
     on_host: bool
     is_trial: bool = False
     dynamic: Dynamic | None = None
@@ -104,14 +104,14 @@ class Bodies(ABC):
         self.runs = Runs(self.model.graph)
         self.functions = {(table.normal_domain(f.domain), f.name, f.overload): f for f in self.model.functions}
         self.checks: list[Expr] = []
-        self.noted: dict[Expr, Quantization] = {}  # how integers stand for real numbers
+        self.noted: dict[Expr, Quantization] = {}  # quantization of integer tensors
 
     @abstractmethod
     def body(self, nodes: Sequence[onnx.NodeProto], scope: Scope, outputs: Sequence[str]) -> None:
-        """Import the nodes that `outputs` need; their values are in the scope afterwards."""
+        """Import the nodes that `outputs` depend on, and add their values to the scope."""
 
     def opsets(self, imports: Sequence[onnx.OperatorSetIdProto]) -> dict[str, int]:
-        """Return the version of every domain."""
+        """Return the opset version of every domain."""
         opsets = {table.normal_domain(item.domain): item.version for item in imports}
         version = opsets.setdefault("", 1) if not imports else opsets.get("", table.NEWEST_OPSET)
         if not table.OLDEST_OPSET <= version <= table.NEWEST_OPSET:
@@ -121,7 +121,7 @@ class Bodies(ABC):
         return opsets
 
     def initializers(self, graph: onnx.GraphProto, scope: Scope) -> None:
-        """Put the weights of a graph into its scope."""
+        """Add the weights of a graph to its scope."""
         for tensor in graph.initializer:
             scope.values[tensor.name] = None
             with self.problems.collecting():
@@ -134,7 +134,7 @@ class Bodies(ABC):
                 raise UnsupportedError(cause, place=f"tensor '{sparse.values.name}'", next_step=step)
 
     def _function(self, function: onnx.FunctionProto, proto: onnx.NodeProto, scope: Scope, name: str) -> None:
-        """Import the body of a model-local function in the place of its call."""
+        """Import the body of a model-local function inline at its call."""
         self._check_depth(scope, name)
         if len(proto.input) > len(function.input) or len(proto.output) > len(function.output):
             raise ModelError(
@@ -158,7 +158,7 @@ class Bodies(ABC):
         scope.values.update((actual, renamed(inner.values[formal], actual)) for formal, actual in outputs)
 
     def _branch(self, proto: onnx.NodeProto, scope: Scope, name: str) -> None:
-        """Import the branch of an If whose condition is known, else both: nothing in them has an effect."""
+        """Import the branch of an If whose condition is known, else both: branches have no side effects."""
         self._check_depth(scope, name)
         condition = scope.values[proto.input[0]]
         if condition is None:
@@ -188,7 +188,7 @@ class Bodies(ABC):
     def _open_branch(
         self, dynamic: Dynamic, proto: onnx.NodeProto, condition: Expr, scope: Scope, name: str
     ) -> Sequence[Expr | None]:
-        """Import both branches as functions; where both are cheap, they are computed without asking."""
+        """Import both branches as functions; if both are cheap, compute both and select."""
         _check_flag(condition, name)
         taken = self.choices.taken(name)
         if taken is not None:
@@ -215,13 +215,13 @@ class Bodies(ABC):
         return control.branched(dynamic, condition, bodies, outer, name, list(proto.output))
 
     def _outer(self, proto: onnx.NodeProto, scope: Scope) -> set[Expr]:
-        """Return what the graphs of a node read from around them and cannot have themselves."""
+        """Return the non-constant values that the graphs of a node capture."""
         values = (scope.values.get(tensor) for tensor in dict.fromkeys(captured_names(proto)))
         parts = (part for value in values if value is not None for part in control.flat(value))
         return {part for part in parts if not isinstance(part, Constant) and not has_trait(part, Trait.SHAPE)}
 
     def _branch_results(self, proto: onnx.NodeProto, which: str, scope: Scope, name: str) -> list[Expr | None]:
-        """Import one branch of an If; return a result for each output of the node, None where there was a problem."""
+        """Import one branch of an If; return a result for each output of the node, None after a problem."""
         graphs = [item.g for item in proto.attribute if item.name == which and item.type == onnx.AttributeProto.GRAPH]
         if len(graphs) != 1 or len(graphs[0].output) < len(proto.output):
             raise ModelError(f"If needs a {which} with {len(proto.output)} outputs", place=f"node '{name}'")
@@ -231,7 +231,7 @@ class Bodies(ABC):
     def _results_of(
         self, graph: onnx.GraphProto, scope: Scope, values: dict[str, Expr | None], prefix: str
     ) -> list[Expr | None]:
-        """Import a graph inside of another; None is a result that a problem left without a value."""
+        """Import a nested graph; return its results, None after a problem."""
         inner = replace(scope, values=values, prefix=prefix, depth=scope.depth + 1, declared={}, shapes={})
         self.initializers(graph, inner)
         names = [output.name for output in graph.output]
@@ -248,22 +248,22 @@ class Bodies(ABC):
         results = self._results_of(graph, scope, values, f"{name}/")
         found = [result for result in results if result is not None]
         if len(found) < len(results):
-            raise ModelError(f"the graph '{graph.name}' gives no result", place=f"node '{name}'")
+            raise ModelError(f"the graph '{graph.name}' has no result", place=f"node '{name}'")
         return found
 
     def _repeated(self, proto: onnx.NodeProto, scope: Scope, name: str) -> None:
-        """Import a Loop, unrolled where its turns are few and known, a Scan or a SequenceMap."""
+        """Import a Loop, Scan or SequenceMap; a loop with few, known iterations is unrolled."""
         self._check_depth(scope, name)
         values, graph = [scope.values[tensor] if tensor else None for tensor in proto.input], graph_of(proto, name)
         if any(tensor and value is None for tensor, value in zip(proto.input, values, strict=True)):
-            self.census.unchecked += 1  # the problem that left the input without a value is already known
+            self.census.unchecked += 1  # the problem that left the input without a value is already recorded
             return
 
         def turn(arguments: Sequence[Expr]) -> list[Expr]:
             known = len(self.problems)
             try:
                 return self._graph(graph, arguments, scope, name)
-            except ModelError:  # what is wrong with the graph is raised
+            except ModelError:  # report the problem in the graph instead
                 if len(self.problems) == known:
                     raise
                 raise self.problems.taken_back(known) from None
@@ -290,10 +290,11 @@ def _check_flag(condition: Expr, name: str) -> None:
 
 
 def _either(condition: Expr, taken: Expr, other: Expr, name: str, advice: Mapping[str, Any]) -> Expr:
-    """Return the first of two results, or sequences of equal length, where a condition holds, else the second.
+    """Return the first of two results, or of two sequences of equal length, if a condition is true, else the second.
 
-    Nothing in a branch has an effect, so this is what If means wherever both branches give tensors of one shape.
-    `advice` tells what makes the condition known. Raises UnknownValueError if the results have different types.
+    Branches have no side effects, so this implements If when both branches return tensors of the same shape. `advice`
+    has the next step for a condition that is not constant. Raises UnknownValueError if the results have different
+    types.
     """
     if isinstance(taken, Tuple) or isinstance(other, Tuple):
         if taken is other:
@@ -304,25 +305,25 @@ def _either(condition: Expr, taken: Expr, other: Expr, name: str, advice: Mappin
             pairs = zip(children(taken), children(other), strict=True)
             return Tuple(tuple(_either(condition, one, two, name, advice) for one, two in pairs))
         shown = [describe(item) if isinstance(item, Tuple) else str(item.type) for item in both]
-        raise _unknown(f"cannot give {shown[0]} or {shown[1]}", name, advice)
+        raise _unknown(f"cannot return {shown[0]} or {shown[1]}", name, advice)
     _check_flag(condition, name)
     kinds = [ir.tensor_type(item) for item in (condition, taken, other)]
     if kinds[1] != kinds[2]:
-        raise _unknown(f"cannot give {kinds[1]} or {kinds[2]}", name, advice)
+        raise _unknown(f"cannot return {kinds[1]} or {kinds[2]}", name, advice)
     span = Span((name,))
     flag = ir.call("reshape", [condition], {"newshape": ()}, span=span) if kinds[0].shape else condition
     return ir.call("where", [flag, taken, other], span=span)
 
 
 def _unknown(cause: str, name: str, advice: Mapping[str, Any]) -> UnknownValueError:
-    """Return the error of an If that cannot be compiled unless its condition is known; `cause` goes on from that."""
+    """Return the error of an If that requires a constant condition; `cause` completes the sentence."""
     return UnknownValueError(
         f"If with a condition that is not constant {cause}", index=0, place=f"node '{name}'", **advice
     )
 
 
 def graph_of(proto: onnx.NodeProto, name: str) -> onnx.GraphProto:
-    """Return the graph that is the body of a node."""
+    """Return the graph in a node's `body` attribute."""
     graphs = [item.g for item in proto.attribute if item.name == "body" and item.type == onnx.AttributeProto.GRAPH]
     if len(graphs) != 1:
         raise ModelError(f"{proto.op_type} needs a graph 'body'", place=f"node '{name}'")

@@ -1,4 +1,4 @@
-"""Constraints of symbols: what makes dimension sizes fit, and the part of an import that substitutes it."""
+"""Constraint solving for symbols: values that make dimension sizes compatible, and their substitution in an import."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _BY = "_by_"
 
 
 def making_equal(a: Extent, b: Extent, own: AbstractSet[Symbol]) -> dict[Symbol, Extent] | None:
-    """Return what makes two extents equal: a symbol of the inputs, and what it has to be; None if nothing does."""
+    """Return values of input symbols that make two dimension sizes equal; None if none are found."""
     difference = a - b
     if not isinstance(difference, Dim):
         return None
@@ -39,7 +39,7 @@ def making_equal(a: Extent, b: Extent, own: AbstractSet[Symbol]) -> dict[Symbol,
         limited = None if symbol is None or symbol not in own else _limited(symbol, other)
         if limited is not None:
             return limited
-    # symbols and numbers that all terms are multiples of change nothing
+    # dividing by common factors, symbols or numbers, does not change the solutions
     for symbol in sorted(difference.symbols):
         while isinstance(difference, Dim) and difference % symbol.dim == 0:
             difference = difference // symbol.dim
@@ -51,7 +51,7 @@ def making_equal(a: Extent, b: Extent, own: AbstractSet[Symbol]) -> dict[Symbol,
         (symbol, symbol.dim - sign * difference) for symbol in sorted(difference.symbols & own) for sign in (1, -1)
     ]
     rests = [(symbol, rest) for symbol, rest in rests if not isinstance(rest, Dim) or symbol not in rest.symbols]
-    # a sum is better than a difference, which may be negative
+    # prefer a sum to a difference, which may be negative
     rests.sort(key=lambda found: bounds(found[1])[0] < found[0].low)
     if not rests:
         return _making_none(a, b, own)
@@ -61,7 +61,7 @@ def making_equal(a: Extent, b: Extent, own: AbstractSet[Symbol]) -> dict[Symbol,
         return None
     equal = rest.symbol if isinstance(rest, Dim) else None
     if equal is not None:
-        # one symbol with the bounds of both, under the name that sorts first
+        # use one symbol with the bounds of both, and the name that sorts first
         first, second = sorted((symbol, equal))
         both = Symbol(first.name, max(first.low, second.low), min(first.high, second.high))
         return {first: both.dim, second: both.dim} if both != first else {second: both.dim}
@@ -69,7 +69,7 @@ def making_equal(a: Extent, b: Extent, own: AbstractSet[Symbol]) -> dict[Symbol,
 
 
 def making_least(extent: Extent, least: int, own: AbstractSet[Symbol]) -> dict[Symbol, Extent] | None:
-    """Return the symbol of the inputs in the bounds in which an extent is at least a number; None if nothing does."""
+    """Return the input symbol narrowed so that a dimension size is at least `least`; None if that is impossible."""
     symbol = _only_symbol(extent, own)
     if symbol is None:
         return None
@@ -80,7 +80,7 @@ def making_least(extent: Extent, least: int, own: AbstractSet[Symbol]) -> dict[S
 def fitting_length(
     node: Node, declared: Sequence[int | str] | None, own: AbstractSet[Symbol]
 ) -> dict[Symbol, Extent] | None:
-    """Return the length of a list of dynamic length that determines a shape, from the ranks of tensors."""
+    """Return the length of a list of dynamic length that determines a shape, derived from the ranks of tensors."""
     index = {"ConstantOfShape": 0, "Resize": 3}.get(node.operator, 1)
     shape = node.shape(index) if node.has(index) else ()
     if len(shape) != 1 or not isinstance(shape[0], Dim) or node.given("axes") or node.has(3) != (index == 3):
@@ -98,10 +98,10 @@ def fitting_length(
 def fitting_windows(
     results: Sequence[Expr], own: AbstractSet[Symbol], functions: Mapping[str, Function]
 ) -> dict[Symbol, Extent]:
-    """Return symbols of the inputs in the bounds in which windows of convolutions and pools fit into their data.
+    """Return input symbols narrowed so that the windows of convolutions and pools fit into their data.
 
-    Of two branches the wider bounds count: which one runs is not known, and the other may need less. The bodies of
-    loops do not count, because a loop may run no iteration.
+    For the two branches of an If, the wider bounds count: it is unknown which one runs, and the other may need less.
+    Loop bodies do not count, because a loop may run zero iterations.
     """
     found: dict[Symbol, Extent] = {}
     for node in post_order(Tuple(tuple(results))):
@@ -121,7 +121,7 @@ def fitting_windows(
 
 
 def _making_none(a: Extent, b: Extent, own: AbstractSet[Symbol]) -> dict[Symbol, Extent] | None:
-    """Return the symbol in the bounds in which a factor of the difference of two extents is 0, as a quotient may be."""
+    """Return a symbol narrowed so that a factor of the difference of two sizes is 0, as a quotient may be."""
     for factor in factors_of(a - b):
         symbol = _only_symbol(factor, own)
         if symbol is None:
@@ -138,7 +138,7 @@ def _making_none(a: Extent, b: Extent, own: AbstractSet[Symbol]) -> dict[Symbol,
 
 
 def _only_symbol(extent: Extent, own: AbstractSet[Symbol]) -> Symbol | None:
-    """Return the symbol of an expression that has one, which is of an input."""
+    """Return the only symbol of an expression if it is one of `own`; else None."""
     symbols = extent.symbols if isinstance(extent, Dim) else frozenset()
     return next(iter(symbols)) if len(symbols) == 1 and symbols <= own else None
 
@@ -151,7 +151,7 @@ def _reaches(extent: Extent, symbol: Symbol, least: int, value: int) -> bool:
 
 
 def _from_where_on(symbol: Symbol, holds: Callable[[int], bool]) -> int | None:
-    """Return the least value of a symbol at which something holds that does so from there on; None if it never does."""
+    """Return the least value of a symbol from which on a monotonic predicate is true; None if it never is."""
     if not holds(symbol.high):
         return None
     return symbol.low + bisect_left(range(symbol.low, symbol.high), True, key=holds)
@@ -160,7 +160,7 @@ def _from_where_on(symbol: Symbol, holds: Callable[[int], bool]) -> int | None:
 def _if_it_holds(
     symbol: Symbol, low: int, high: int, holds: Callable[[Callable[[Extent], Any]], bool]
 ) -> dict[Symbol, Extent] | None:
-    """Return a symbol in other bounds if something holds for all of its values there, which a search only supposes."""
+    """Return a symbol with new bounds if a condition is true in all of them; the search only assumes monotonicity."""
     if not symbol.low <= low <= high <= symbol.high or (low, high) == (symbol.low, symbol.high):
         return None
     found: dict[Symbol, Extent] = {symbol: low if low == high else Symbol(symbol.name, low, high).dim}
@@ -173,9 +173,9 @@ def _if_it_holds(
 def making_multiples(
     a: Extent, b: Extent, own: AbstractSet[Symbol], by: Extent | None = None
 ) -> dict[Symbol, Extent] | None:
-    """Return multiples of symbols that make two extents equal, in the place of symbols of the inputs.
+    """Return multiples of new symbols for input symbols that make two dimension sizes equal.
 
-    One symbol is tried before all of those in both extents. `by` is a count to try that is no power of 2.
+    Each symbol is tried alone before all symbols together. `by` is an additional factor to try, besides powers of 2.
     """
     difference: Any = a - b
     symbols = sorted(difference.symbols & own) if isinstance(difference, Dim) else []
@@ -189,7 +189,7 @@ def making_multiples(
 
 
 def _multiple(symbol: Symbol, count: int, own: AbstractSet[Symbol]) -> Any:
-    """Return `count` times a symbol named after what it counts; None if its bounds exclude that."""
+    """Return `count` times a new symbol named after the factor; None if the bounds exclude that."""
     name, by, before = symbol.name.rpartition(_BY)
     if not (by and before.isdigit()):
         name, before = symbol.name, "1"
@@ -204,7 +204,7 @@ def _multiple(symbol: Symbol, count: int, own: AbstractSet[Symbol]) -> Any:
 
 
 def _limited(symbol: Symbol, other: Extent) -> dict[Symbol, Extent] | None:
-    """Return the symbol in the bounds in which it is the smaller, or larger, one of itself and a number."""
+    """Return a symbol narrowed so that it equals its own minimum or maximum with a number."""
     for chosen, low, high in ((minimum, symbol.low, None), (maximum, None, symbol.high)):
         for limit in bounds(other):
             found = Symbol(symbol.name, limit if low is None else low, limit if high is None else high)
@@ -213,30 +213,30 @@ def _limited(symbol: Symbol, other: Extent) -> dict[Symbol, Extent] | None:
     return None
 
 
-CONSTRAINT_LIMIT = 128  # each substitutes values for symbols in all that is imported
+CONSTRAINT_LIMIT = 128  # each constraint substitutes values in everything imported so far
 
 
 class Constraining(Bodies):
     """An import whose nodes may constrain symbols of the inputs."""
 
-    scope: Scope | None = None  # of the model's own nodes
+    scope: Scope | None = None  # of the main graph
     inputs: Mapping[str, Var] = {}
     input_symbols: frozenset[Symbol] = frozenset()
-    constraints = 0  # whose symbols were substituted
+    constraints = 0  # number of substitutions so far
 
     @abstractmethod
     def _imported(self, item: NodeProto, scope: Scope) -> None:
-        """Import a node; raise `Constrained` for symbols that it constrains."""
+        """Import a node; raise `Constrained` if it constrains symbols."""
 
     def set_inputs(self, inputs: Mapping[str, Var]) -> None:
-        """Set the inputs of the model, with the symbols that may be constrained."""
+        """Set the inputs of the model and the symbols that may be constrained."""
         self.inputs = inputs
         self.input_symbols = frozenset(symbol for var in inputs.values() for symbol in mentions(var))
         if self.dynamic is not None:
             self.dynamic.give(inputs.values())
 
     def fit_windows(self, outputs: Sequence[str], scope: Scope) -> None:
-        """Constrain symbols of the inputs to the bounds in which windows fit into their data."""
+        """Narrow input symbols so that windows fit into their data."""
         while self.dynamic is not None and self.may_restart and self.constraints < CONSTRAINT_LIMIT:
             results = [value for output in outputs if (value := scope.values[output]) is not None]
             found = fitting_windows(results, self.input_symbols, self.dynamic.functions)
@@ -245,7 +245,7 @@ class Constraining(Bodies):
             self._constrain(found, scope)
 
     def _constrain(self, found: Mapping[Symbol, Extent], scope: Scope) -> None:
-        """Substitute values for symbols in all that is imported so far."""
+        """Substitute values for symbols in everything imported so far."""
         assert self.dynamic is not None
         self.constraints += 1
         changed = self.dynamic.substitute(found)
@@ -256,7 +256,7 @@ class Constraining(Bodies):
         self.set_inputs({name: changed(var) for name, var in self.inputs.items()})  # type: ignore[misc]  # variables
 
     def _node(self, item: NodeProto, scope: Scope) -> None:
-        """Import a node; again with values substituted for symbols where it constrains these."""
+        """Import a node; if it constrains symbols, substitute their values and import it again."""
         while self.dynamic is not None and self.may_restart and scope is self.scope:
             problems, census, draws = len(self.problems), replace(self.census), self.runs.readers
             mark, stand_ins = self.dynamic.mark(), StandIns(self.stand_ins)
@@ -265,7 +265,7 @@ class Constraining(Bodies):
                     self._imported(item, scope)
                 if len(self.problems) == problems:
                     return
-                # with the lower bound 1 in place of the default 0, the import may succeed
+                # with a lower bound of 1 instead of the default 0, the import may succeed
                 found = self.dynamic.nonempty(symbol.dim for symbol in self.dynamic.may_be_empty)
             except Constrained as constraint:
                 found = dict(constraint.found)
@@ -281,18 +281,18 @@ class Constraining(Bodies):
                 scope.values.pop(tensor, None)
             if self.constraints < CONSTRAINT_LIMIT:
                 self._constrain(found, scope)
-            else:  # what is wrong with the node is reported
+            else:  # limit reached: report the node's problem
                 self.may_restart, self.dynamic.may_be_empty = False, frozenset()
         self._imported(item, scope)
 
     def restart(self, problem: MlfcError) -> None:
-        """Raise Constrained where dimension sizes of inputs have to be equal, or multiples, or larger."""
+        """Raise Constrained if a problem is solved by equal, multiple or larger dimension sizes of inputs."""
         if not self.may_restart:
             return
         found = None
         if isinstance(problem, UnequalDimsError):
             if self.dynamic is not None:
-                # a lower bound may give an extent another form: symbols keep their names
+                # a lower bound may change the form of an expression; the names of symbols stay
                 extents = problem.extents
                 self.dynamic.exclude_empty(
                     extents, lambda found: any(str(substituted(each, found)) != str(each) for each in extents)
@@ -305,7 +305,7 @@ class Constraining(Bodies):
                 by = problem.by if isinstance(problem, NotMultipleError) else None
                 found = making_multiples(*problem.extents, self.input_symbols, by)
         elif isinstance(problem, TooSmallError):
-            # runs check the bounds of symbols that nodes define, too
+            # bounds of symbols that nodes define are also checked at run time
             defined = frozenset(self.dynamic.defined_symbols if self.dynamic is not None else ())
             found = making_least(problem.extent, problem.least, self.input_symbols | defined)
         if found is not None:

@@ -1,7 +1,7 @@
-"""Sequences and optionals: what is known of them here leaves only the tensors in them, the rest is a list.
+"""Sequences and optionals. Those of static structure are resolved at compile time, others become lists.
 
-A sequence whose length is known is a Relay tuple of its elements, and positions in it are constant. Where only the run
-knows one of these, it is a list. An optional that is known to have a value is that value.
+A sequence of known length is a Relay tuple of its elements, and is indexed at compile time. If its length or a
+position in it is a runtime value, it is a list. An optional that is known to have a value is that value.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from mlfc.relay.ir import Expr, ListType, TensorType, Tuple, Type
 from mlfc.support import cost
 from mlfc.support.dims import Dim, Extent, is_static
 
-_ELEMENT_STEPS = 64  # of work for each element of a sequence that is made
+_ELEMENT_STEPS = 64  # cost of each element of a new sequence
 
 
 def describe(expr: Expr) -> str:
-    """Return what an expression that is no tensor stands for, as messages say it."""
+    """Return a description of an expression that is not a tensor, for messages."""
     if expr is NOTHING:
         return "an optional without a value"
     if is_optional(expr.type):
@@ -33,14 +33,14 @@ def describe(expr: Expr) -> str:
 
 
 def tensors_in(values: Sequence[Expr | None]) -> Iterator[Expr]:
-    """Yield what is given of these: tensors, and those that are in sequences."""
+    """Yield the tensors among values, including those in sequences; missing values are skipped."""
     for value in values:
         if value is not None and value is not NOTHING:
             yield from value.fields if isinstance(value, Tuple) else (value,)
 
 
 def check_tensors(proto: onnx.NodeProto, values: Sequence[Expr | None], name: str) -> None:
-    """Raise ModelError if one of the inputs of a node is no tensor."""
+    """Raise ModelError if an input of a node is not a tensor."""
     for tensor, value in zip(proto.input, values, strict=True):
         if isinstance(value, Tuple) or (value is not None and isinstance(value.type, ListType)):
             raise ModelError(
@@ -54,7 +54,7 @@ def _sequence(node: Node, elements: Sequence[Expr]) -> Tuple:
 
 
 def _known(node: Node) -> tuple[Expr, ...] | None:
-    """Return the elements of input 0, a sequence; None if only the run knows how many there are."""
+    """Return the elements of input 0, a sequence; None if its length is a runtime value."""
     found = node.input(0)
     if isinstance(found.type, TensorType) or is_optional(found.type):
         what = "a tensor" if isinstance(found.type, TensorType) else describe(found)
@@ -63,7 +63,7 @@ def _known(node: Node) -> tuple[Expr, ...] | None:
 
 
 def _list(node: Node, *others: Type) -> Expr:
-    """Return input 0, a sequence, as a list, whose tensors may be of the types `others`, too."""
+    """Return input 0, a sequence, as a list whose element types include `others`."""
     return as_list(_dynamic(node), node.input(0), node.name, *others)
 
 
@@ -74,7 +74,7 @@ def _dynamic(node: Node) -> Dynamic:
 
 
 def _is_late(node: Node, index: int) -> bool:
-    """Tell whether only the run knows a position."""
+    """Return whether a position is a runtime value."""
     return node.dynamic is not None and node.has(index) and node.known(index) is None
 
 
@@ -86,13 +86,13 @@ def _late_position(node: Node, index: int) -> Expr:
 
 
 def _position(node: Node, index: int, count: int) -> int:
-    """Return a position in a sequence counted from the front; `count` is how many there are."""
+    """Return a nonnegative position in a sequence of `count` elements."""
     given = node.value(index, "position")
     if given.size != 1 or given.dtype.kind not in "iu":
         node.wrong(f"a position is one integer, not {given.dtype} of shape {given.shape}")
     position = int(given.reshape(()))
     if not -count <= position < count:
-        node.wrong(f"position {position} is outside {count} of a sequence")
+        node.wrong(f"position {position} is out of range for a sequence of {count} elements")
     return position % count
 
 
@@ -128,7 +128,7 @@ def _sequence_insert(node: Node) -> Expr:
         if not node.has(2):
             return node.call("list_append", items, new)
         return node.call("list_insert", items, _late_position(node, 2), new)
-    # behind the last element is a position, too; counted from the end, that is none
+    # inserting after the last element is allowed, but only with a nonnegative position
     at = len(elements)
     if node.has(2):
         given = node.value(2, "position")
@@ -179,7 +179,7 @@ def _sizes(node: Node, extent: int) -> Sequence[int]:
 
 
 def _late_split(node: Node, dynamic: Dynamic, axis: int, keeps: bool) -> Expr:
-    """Return a list of the parts; the run checks that their sizes are those of the axis."""
+    """Return a list of the parts; their sizes are checked against the axis at run time."""
     shape = node.shape(0)
     part: Extent = 1
     sizes = node.filled((shape[axis],), 1, "int64")
@@ -189,7 +189,7 @@ def _late_split(node: Node, dynamic: Dynamic, axis: int, keeps: bool) -> Expr:
         if node.rank(1) > 1:
             node.wrong(f"sizes are a list of integers, not of {node.rank(1)} dimensions")
         sizes = split
-        if not node.rank(1):  # equal parts, but for the last one
+        if not node.rank(1):  # equal parts, except for the last one
             size = node.runtime_size(split, 1)
             begins = node.call("multiply", node.counted((shape[axis] + size - 1) // size), size)
             sizes = node.call("minimum", node.call("subtract", shape[axis], begins), size)
@@ -212,7 +212,7 @@ def _late_concat(node: Node, dynamic: Dynamic, stacks: bool) -> Expr:
     items, kind = node.input(0), node.input(0).type
     assert isinstance(kind, ListType)
     if kind.others:
-        step = "Give all tensors of the sequence as many dimensions"
+        step = "Give all tensors of the sequence the same rank"
         node.unsupported(f"of tensors that have {' or '.join(map(str, kind.ranks))} dimensions is not supported", step)
     rank = len(kind.element.shape) + stacks
     axis = node.axis(node.integer("axis"), rank)
@@ -232,7 +232,7 @@ def _late_concat(node: Node, dynamic: Dynamic, stacks: bool) -> Expr:
 
 @importer("SequenceMap", sequences=True)
 def _sequence_map(node: Node) -> list[Expr]:
-    """Apply the graph to each element of the first sequence, and of others that are as long; tensors stay."""
+    """Apply the graph to the elements of sequences of equal length; tensor inputs are passed to each call."""
     elements = _known(node)
     if elements is None:
         node.unsupported("of a sequence whose length is not constant is not supported here")
@@ -261,7 +261,7 @@ def _optional_has_element(node: Node) -> Expr:
 
 
 def _has_value(node: Node, value: Expr) -> Expr:
-    """Return whether an optional has a value, which only the run knows."""
+    """Return a runtime flag: whether an optional has a value."""
     assert isinstance(value, Tuple)
     if len(value.fields) == 2:
         return value.fields[0]

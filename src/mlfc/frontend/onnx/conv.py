@@ -1,4 +1,4 @@
-"""Convolutions and pools: one spatial dimension is computed as two with a first extent of 1."""
+"""Convolutions and pools; one spatial dimension is handled as two, the first of size 1."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ _SIZE_LIMIT = 1 << 30
 
 @dataclass(frozen=True)
 class WindowAttributes:
-    """A window over spatial dimensions, everything explicit: one number a dimension."""
+    """A window over spatial dimensions with all attributes explicit, one number per dimension."""
 
     kernel: tuple[int, ...]
     strides: tuple[int, ...]
     dilations: tuple[int, ...]
     begin: tuple[int, ...]  # padding before
     end: tuple[int, ...]  # padding after
-    overhang: tuple[int, ...]  # what windows reach beyond the padding at the end (`ceil_mode`)
-    out: tuple[int, ...]  # extents of the result
+    overhang: tuple[int, ...]  # extent of the windows beyond the padding at the end (`ceil_mode`)
+    out: tuple[int, ...]  # spatial sizes of the result
 
     @property
     def padding(self) -> tuple[int, ...]:
-        """All begins, then all ends, as Relay has it; the overhang belongs to the end."""
+        """All begins, then all ends, as in Relay; the overhang is added to the end."""
         return (*self.begin, *(pad + more for pad, more in zip(self.end, self.overhang, strict=True)))
 
     def as_image(self) -> WindowAttributes:
-        """Return the window over two dimensions: one is preceded by a dimension of extent 1."""
+        """Return the window over two dimensions; a single dimension is preceded by one of size 1."""
         if len(self.kernel) != 1:
             return self
         return WindowAttributes(
@@ -44,9 +44,9 @@ class WindowAttributes:
 
 
 def window(node: Node, sizes: Sequence[int], kernel: Sequence[int] | None = None) -> WindowAttributes:
-    """Return the window that the node's attributes describe on an input of spatial extents `sizes`.
+    """Return the window that the node's attributes define on an input of spatial sizes `sizes`.
 
-    `kernel` are the spatial extents of the weights; a pool states them in `kernel_shape` alone.
+    `kernel` is the spatial shape of the weights; a pool only has the `kernel_shape` attribute.
     """
     rank = len(sizes)
     taps = node.integers("kernel_shape", kernel)
@@ -60,12 +60,12 @@ def window(node: Node, sizes: Sequence[int], kernel: Sequence[int] | None = None
     reach = [(count - 1) * dilation + 1 for count, dilation in zip(taps, dilations, strict=True)]
     begin, end = _pads(node, sizes, reach, strides)
     same = node.string("auto_pad", "NOTSET").startswith("SAME")
-    ceil = node.integer("ceil_mode", 0) == 1 and not same  # as ONNX Runtime, which rounds down for other values
+    ceil = node.integer("ceil_mode", 0) == 1 and not same  # ONNX Runtime rounds down for other values
     out, overhang = [], []
     for size, length, stride, before, after in zip(sizes, reach, strides, begin, end, strict=True):
         room = size + before + after - length
         count = -(-size // stride) if same else room // stride + 1
-        # a last window that would start behind the input and its left padding is dropped
+        # a last window that would start beyond the input and its left padding is dropped
         if ceil and not is_static((room,)):
             count = minimum(-(-room // stride) + 1, -(-(size + before) // stride))
         elif ceil and room % stride and count * stride < size + before:
@@ -76,7 +76,7 @@ def window(node: Node, sizes: Sequence[int], kernel: Sequence[int] | None = None
 
 
 def _halves(total: Sequence[int], auto_pad: str) -> tuple[list[int], list[int]]:
-    """Return what is before and after of padding in total; the larger half is at the end for SAME_UPPER."""
+    """Split the total padding into begin and end; the larger half is at the end for SAME_UPPER."""
     small = [pad // 2 for pad in total]
     large = [pad - half for pad, half in zip(total, small, strict=True)]
     return (small, large) if auto_pad == "SAME_UPPER" else (large, small)
@@ -117,10 +117,10 @@ def convolution(node: Node) -> Expr:
 
 
 def middle(node: Node, x: Expr, shape: WindowAttributes, less: int = 0) -> Expr:
-    """Return the elements that windows with `auto_pad` cover if strides exceed the kernel.
+    """Return the part of the input that windows with `auto_pad` cover if the strides exceed the kernel.
 
-    The total padding is negative there, which ONNX leaves undefined. ONNX Runtime skips half of the excess at the
-    begin, rounded down, of an excess that counts one `less` for convolutions and for SAME_LOWER.
+    The total padding is negative in this case, which ONNX leaves undefined. ONNX Runtime skips half of the excess at
+    the start, rounded down; the excess is reduced by one for convolutions (`less`), and by one for SAME_LOWER.
     """
     auto_pad = node.string("auto_pad", "NOTSET")
     less += auto_pad == "SAME_LOWER"
@@ -135,7 +135,7 @@ def middle(node: Node, x: Expr, shape: WindowAttributes, less: int = 0) -> Expr:
 
 
 def conv_window(node: Node, weight: Expr, data: int = 0, ranks: tuple[int, ...] = (1, 2, 3)) -> WindowAttributes:
-    """Return the window of a convolution of input `data`; refuse what has no template."""
+    """Return the window of a convolution of input `data`; refuse unsupported ranks."""
     spatial = len(shape_of(weight)) - 2
     if spatial not in ranks or node.rank(data) != spatial + 2:
         cause = f"of a tensor of {node.rank(data)} dimensions with a kernel of {spatial + 2} is not supported"
@@ -144,7 +144,7 @@ def conv_window(node: Node, weight: Expr, data: int = 0, ranks: tuple[int, ...] 
 
 
 def conv_attributes(node: Node, weight: Expr, shape: WindowAttributes) -> dict[str, Any]:
-    """Return the attributes that the convolutions share."""
+    """Return the attributes common to all convolutions."""
     if any(bounds(out)[1] < 1 for out in shape.out):
         node.wrong(f"the kernel {shape.kernel} does not fit into the input")
     image = shape.as_image()
@@ -157,12 +157,12 @@ def conv_attributes(node: Node, weight: Expr, shape: WindowAttributes) -> dict[s
 
 
 def as_image(node: Node, x: Expr) -> Expr:
-    """Return a tensor of one spatial dimension as one of two."""
+    """Return a tensor with one spatial dimension as one with two."""
     return node.call("expand_dims", x, axis=2) if len(shape_of(x)) == 3 else x
 
 
 def without_lift(node: Node, result: Expr, shape: WindowAttributes) -> Expr:
-    """Return a result over the spatial dimensions of the input: `as_image` adds one to a single one."""
+    """Return a result with the spatial rank of the node's input; `as_image` adds a dimension to a single one."""
     sizes = shape_of(result)
     return node.reshape(result, (*sizes[:2], *sizes[-len(shape.kernel) :]))
 
@@ -183,13 +183,13 @@ def _conv_transpose(node: Node) -> Expr:
     sides = zip(node.shape(0)[2:], strides, kernel, dilations, extra, strict=True)
     full = [step * (size - 1) + (taps - 1) * dilation + 1 + more for size, step, taps, dilation, more in sides]
     begin, end = _cropping(node, full, strides)
-    lift = int(spatial == 1)  # a dimension of extent 1 precedes the only one
+    lift = int(spatial == 1)  # a dimension of size 1 is inserted before a single one
     ones, zeros = (1,) * lift, (0,) * lift
-    # templates need static padding; of other dimensions the whole result is computed first
+    # padding must be static; for dynamic padding the full result is computed and then cropped
     cut = [axis for axis in range(spatial) if not is_static((begin[axis], end[axis]))]
     pieces = [(axis + 2 + lift, begin[axis], full[axis] - begin[axis] - end[axis]) for axis in cut]
     begin, end = ([0 if axis in cut else pad for axis, pad in enumerate(pads)] for pads in (begin, end))
-    # an output that is larger than the input reaches has the bias alone there
+    # output elements beyond the reach of the input contain only the bias
     beyond = [(maximum(0, -before), maximum(0, -after)) for before, after in zip(begin, end, strict=True)]
     begin, end = [maximum(0, pad) for pad in begin], [maximum(0, pad) for pad in end]
     letters = "DHW"[-spatial - lift :]
@@ -211,10 +211,10 @@ def _conv_transpose(node: Node) -> Expr:
 
 
 def _cropping(node: Node, full: list[int], strides: tuple[int, ...]) -> tuple[list[int], list[int]]:
-    """Return the sizes cut off at the start and the end of each dimension of the `full` result.
+    """Return the number of elements cropped at the start and the end of each dimension of the `full` result.
 
-    What a result lacks to `output_shape` is a negative number at its end. ONNX Runtime never enlarges a result for
-    `auto_pad`: it has fewer than ``size * stride`` elements where the stride is larger than the kernel.
+    A negative number at the end is the number of elements missing to `output_shape`. ONNX Runtime never enlarges a
+    result for `auto_pad`: it has fewer than ``size * stride`` elements if the stride is larger than the kernel.
     """
     spatial = len(full)
     auto_pad = node.string("auto_pad", "NOTSET")
@@ -242,12 +242,12 @@ def _cropping(node: Node, full: list[int], strides: tuple[int, ...]) -> tuple[li
 
 @importer("AveragePool")
 def average_pool(node: Node, given: Expr | None = None) -> Expr:
-    """Return the average pool of input 0, or another tensor of its shape, that the attributes of the node describe."""
+    """Return the average pool of input 0, or of another tensor of its shape, as defined by the node's attributes."""
     shape = pool_window(node)
     x = middle(node, node.input(0) if given is None else given, shape)
     counted = node.integer("count_include_pad", 0) != 0
     if counted and any(more != 0 for more in shape.overhang):
-        # padding counts, what hangs over it does not: so the padding becomes part of the input
+        # the divisor counts padding but not the overhang: make the padding part of the input
         widths, none = ((0, 0), (0, 0), *zip(shape.begin, shape.end, strict=True)), (0,) * len(shape.begin)
         x = node.call("nn.pad", x, 0.0, pad_width=widths, pad_mode="constant")
         shape, counted = replace(shape, begin=none, end=none), False
@@ -266,7 +266,7 @@ def pool_window(node: Node) -> WindowAttributes:
 
 
 def pooled(node: Node, x: Expr, kind: str, shape: WindowAttributes, **attributes: Any) -> Expr:
-    """Return a pool (``avg``, ``max``) of `x`."""
+    """Return an ``avg`` or ``max`` pool of `x`."""
     image = shape.as_image()
     rank = len(image.kernel)
     result = node.call(
@@ -278,7 +278,7 @@ def pooled(node: Node, x: Expr, kind: str, shape: WindowAttributes, **attributes
 
 @importer("GlobalAveragePool", "GlobalMaxPool")
 def global_pool(node: Node, given: Expr | None = None) -> Expr:
-    """Return input 0, or another tensor, pooled over all its spatial dimensions, each of which keeps the extent 1."""
+    """Return input 0, or another tensor, pooled over all spatial dimensions, which are kept with size 1."""
     x, kind = node.input(0) if given is None else given, "max" if node.operator == "GlobalMaxPool" else "avg"
     rank = len(shape_of(x))
     if rank == 4:

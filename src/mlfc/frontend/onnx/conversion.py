@@ -1,4 +1,4 @@
-"""Running the importer of one node: what is checked of the node before and after, and the names of its results."""
+"""Import of one node: checks before and after its importer runs, and naming of its results."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from mlfc.relay.ir import Call, Constant, Expr, Span, TensorType, Tuple, Var
 from mlfc.relay.visitor import children, with_children
 from mlfc.support.dims import UndecidedError, maximum
 
-# What hostile attribute values can make numpy, Python or an importer stumble over.
+# exceptions that malformed attribute values can raise in numpy, Python or an importer
 MALFORMED = (ArithmeticError, LookupError, TypeError, ValueError, MemoryError)
 _NEWEST = {"": defs.onnx_opset_version(), table.ML: defs.onnx_ml_opset_version()}
 _OF_TEXT = {f"tensor({TensorProto.DataType.Name(code).lower()})": dtype for code, dtype in DTYPES.items()}
@@ -56,7 +56,7 @@ def check_schema(node: Node, domain: str, operator: str) -> None:
 
 
 def converted(node: Node, found: table.Importer, advisor: Advisor, *, as_opset_7: bool) -> list[Expr]:
-    """Run the importer of a node; refuse attributes that it did not look at."""
+    """Run the importer of a node; refuse attributes that it did not read."""
     place = f"node '{node.name}'"
     try:
         if as_opset_7:
@@ -96,14 +96,15 @@ def _results_of(node: Node, found: table.Importer, advisor: Advisor) -> list[Exp
     except (UndecidedError, TypeCheckError) as refusal:
         node.undecided(refusal)
         cause = f"{node.operator} cannot be compiled for all extents: {refusal}"
-        step = "Give the inputs fixed shapes, or ranges of extents that decide it: --shape x=n:2..512,..."
+        step = "Give the inputs static shapes, or bounds that decide it: --shape x=n:2..512,..."
         raise UnsupportedError(cause, place=node.name, next_step=step) from refusal
 
 
 def checked_at_run(node: Node) -> Node | None:
-    """Return a node whose shapes are checked at run time: a Reshape, or of an operator that broadcasts; else None.
+    """Return a Reshape or broadcasting node with shape checks at run time; None for other nodes.
 
-    Operands may then differ in dimension sizes at run time: 1 broadcasts, and runs refuse other sizes.
+    Operands may then differ in dimension sizes: at run time, a size of 1 broadcasts, and other mismatches raise an
+    error.
     """
     if node.dynamic is not None and node.operator == "Reshape":
         return reshaped_at_run(node)
@@ -124,10 +125,10 @@ def checked_at_run(node: Node) -> Node | None:
 
 
 def named_results(results: Sequence[Expr], tensors: Sequence[str], node: str) -> list[Expr]:
-    """Return the results of a node, knowing the names of the tensors that they are.
+    """Return the results of a node with their tensor names.
 
-    An expression that has got its name is another one, so what a result has in common with the others takes its place
-    in them: else both would be computed.
+    Naming an expression replaces it, so common subexpressions of several results are replaced in all of them; otherwise
+    they would be computed twice.
     """
     titles: dict[Expr, str] = {}
     for tensor, result in zip(tensors, results, strict=False):
@@ -144,7 +145,7 @@ def named_results(results: Sequence[Expr], tensors: Sequence[str], node: str) ->
 
 
 def _own(result: Expr, done: dict[Expr, Expr], node: str) -> list[Expr]:
-    """Return what the node made to compute a result, each once and what is read first, ending with the result."""
+    """Return the expressions that the node created for a result, in post-order."""
     order: list[Expr] = []
     seen = {result, *done}
     stack = [] if result in done else [(result, iter(children(result)))]
@@ -163,7 +164,7 @@ def _own(result: Expr, done: dict[Expr, Expr], node: str) -> list[Expr]:
 
 
 def _named(result: Expr, tensor: str, node: str) -> Expr:
-    """Return `result` knowing the name of the tensor that it is, unless it already is another tensor."""
+    """Return `result` with a tensor name, unless it already has one."""
     if isinstance(result, Constant):
         return result if result.name is not None else Constant(result.data, tensor, Span((node,), tensor))
     if isinstance(result, (Var, Tuple)) or result.span.tensor is not None:

@@ -1,7 +1,7 @@
-"""Random operators. Every run draws new numbers: the model counts its runs in a state, from which they follow.
+"""Random operators. Every run draws new numbers, which depend on a run counter that is a state of the model.
 
-A node with a seed draws by that, one without by its place among the random nodes of the model. The same model gives
-the same numbers from its first run on, and after a reset of its states.
+A node with a seed draws from that, others from their position among the random nodes of the model. The same model
+yields the same numbers from its first run on, and again after a reset of its states.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from mlfc.relay.ir import Expr, TensorType, Tuple, Var
 from mlfc.relay.visitor import post_order
 from mlfc.support import dtypes
 
-# the second word of the key of nodes that have a seed
+# second word of the key of nodes with a seed
 _SEEDED = 0xFFFFFFFF
 
 
 class Runs:
-    """The count of the runs of one model, and how many nodes read it."""
+    """Run counter of one model, and the number of nodes that read it."""
 
     def __init__(self, graph: onnx.GraphProto) -> None:
         taken = {item.name for item in (*graph.input, *graph.output, *graph.initializer)}
@@ -36,19 +36,19 @@ class Runs:
         self.readers = 0
 
     def draw(self) -> tuple[Expr, int]:
-        """Return the number of the run, and a number for the node that asks."""
+        """Return the run counter, and a number that is unique to the calling node."""
         self.readers += 1
         return self.number, self.readers
 
     def next_number(self, results: Sequence[Expr]) -> Expr | None:
-        """Return the number of the next run, if one of the results follows from that of this one: it is a state."""
+        """Return the counter's next value, a state, if one of the results depends on the counter; else None."""
         if not self.readers or self.number not in post_order(Tuple(tuple(results))):
             return None
         return ir.call("add", [self.number, ir.const(1, "int64")])
 
 
 def _drawn(node: Node, kind: str, shape: tuple[int, ...], dtype: str, **attrs: Any) -> Expr:
-    """Return random numbers of a float dtype; halves are rounded from float32."""
+    """Return random numbers of a float dtype; 16-bit floats are rounded from float32."""
     if not dtypes.is_float(dtype):
         node.wrong(f"random numbers of {dtype} cannot be drawn")
     runs, number = node.draw()
@@ -91,7 +91,7 @@ def _bernoulli(node: Node) -> Expr:
 
 @importer("Multinomial")
 def _multinomial(node: Node) -> Expr:
-    """Count the classes that a random share of the sum of probabilities is beyond."""
+    """Sample by inverse transform: count the cumulative probabilities that do not exceed a uniform random number."""
     shape, count, dtype = node.shape(0), node.integer("sample_size", 1), _kind(node, "int32")
     if len(shape) != 2 or 0 in shape or count < 1 or not dtypes.is_integer(dtype):
         node.wrong(f"{count} samples of {dtype} cannot be drawn by logarithms of shape {shape}")
@@ -106,15 +106,15 @@ def _multinomial(node: Node) -> Expr:
 
 
 def dropped(node: Node, ratio: Expr | None, training: Expr | None) -> list[Expr]:
-    """Return what training drops: elements, the rest of them scaled, and a mask of those that stay.
+    """Return the result of dropout, elements dropped and the rest scaled, and the mask of kept elements.
 
-    `training` says when the model runs whether anything is dropped; without it, something is.
+    `training` is a runtime flag that enables dropout; without it, dropout is always applied.
     """
     x = node.input(0)
     wide = "float64" if dtype_of(x) == "float64" else "float32"
     share = node.constant(0.5, wide) if ratio is None else node.cast(node.reshape(ratio, ()), wide)
     mask = node.call("greater_equal", _drawn(node, "uniform", shape_of(x), wide), share)
-    # where all is dropped, the scale is not needed
+    # if all elements are dropped, the scale is unused
     rest = node.call("subtract", 1.0, share)
     scale = node.call("where", node.call("equal", rest, 0.0), 0.0, node.call("divide", 1.0, rest))
     kept = node.cast(node.call("where", mask, node.call("multiply", node.cast(x, wide), scale), 0.0), dtype_of(x))

@@ -1,4 +1,4 @@
-"""Arithmetic, comparison, logic and selection, element by element."""
+"""Elementwise arithmetic, comparison, logic and selection."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def _bit_cast(node: Node) -> Expr:
     dtype = dtype_name(node.integer("to"), node.name)
     if dtypes.bits(dtype) != dtypes.bits(node.dtype(0)):
         node.wrong(f"{node.dtype(0)} and {dtype} differ in size")
-    if dtype == "bool":  # which has no bits but one
+    if dtype == "bool":  # a bool has one valid bit
         return node.call("not_equal", node.call("reinterpret", node.input(0), dtype="uint8"), 0)
     return node.call("reinterpret", node.input(0), dtype=dtype)
 
@@ -99,7 +99,7 @@ def _bit_shift(node: Node) -> Expr:
     known = node.known(1)
     if known is not None and known.size and known.min() >= 0 and known.max() < width:
         return node.call(operator, x, amount)
-    # an amount that the dtype has no bits for shifts everything out, only copies of the sign come in
+    # shifting by the bit width or more yields 0, or copies of the sign
     far = node.call("greater_equal", amount, width)
     if signed:
         far = node.call("logical_or", far, node.call("less", amount, 0))
@@ -132,12 +132,12 @@ def _clip(node: Node) -> Expr:
             x = node.call(integers, x, node.reshape(node.input(index), ())) if node.has(index) else x
             continue
         end = node.reshape(node.input(index), ()) if node.has(index) else node.like(default, x)
-        x = node.call("where", node.call(beyond, x, end), end, x)  # a limit of NaN limits nothing
+        x = node.call("where", node.call(beyond, x, end), end, x)  # NaN as a limit has no effect
     return x
 
 
 def _largest(node: Node) -> float:
-    """Return ONNX Runtime's default limit: that of float32 before each dtype has its own."""
+    """Return ONNX Runtime's default limit of Clip: float32's in older opsets, each dtype's own in newer ones."""
     dtype, opset = node.dtype(0), node.opset
     if not dtypes.is_float(dtype):
         return np.inf
@@ -147,7 +147,7 @@ def _largest(node: Node) -> float:
 
 
 def clip(node: Node, x: Expr, low: float, high: float) -> Expr:
-    """Return `x` limited to [low, high]; a bound of NaN limits nothing."""
+    """Return `x` clipped to [low, high]; NaN as a bound has no effect."""
     low, high = (-np.inf if np.isnan(low) else low), (np.inf if np.isnan(high) else high)
     if np.isfinite(low) and np.isfinite(high):
         return node.call("clip", x, a_min=low, a_max=high)
@@ -164,7 +164,7 @@ def _cast(node: Node) -> Expr:
 
 
 def narrowed(node: Node, x: Expr, dtype: str, *, saturate: bool, round_mode: str = "up") -> Expr:
-    """Return `x` as `dtype`; how it saturates and rounds matters to floats of 8 bits."""
+    """Return `x` cast to `dtype`; saturation and rounding modes only affect 8-bit floats."""
     if dtype not in dtypes.NARROW_FLOATS or (saturate and round_mode == "up"):
         return node.cast(x, dtype)
     return node.call("cast_narrow", x, dtype=dtype, saturate=saturate, round_mode=round_mode)
@@ -184,6 +184,6 @@ def _dropout(node: Node) -> Expr | list[Expr]:
     node.attribute("seed")
     if not node.wants(1):
         return node.input(0)
-    # before opset 12 ONNX Runtime's mask of inference is all false, and before opset 10 it has the dtype of the data
+    # before opset 12 ONNX Runtime's mask in inference mode is all false, and before opset 10 it has the data's dtype
     dtype = "bool" if node.opset >= 10 else node.dtype(0)
     return [node.input(0), node.filled(node.shape(0), int(node.opset >= 12), dtype)]

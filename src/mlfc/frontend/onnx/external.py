@@ -1,4 +1,4 @@
-"""ONNX nodes that stay ONNX nodes: what the compiler has no code for, ONNX Runtime may run."""
+"""ONNX nodes that are kept as such, to be run by ONNX Runtime, because the compiler does not support them."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from mlfc.support import dtypes
 from mlfc.support.dims import Dim, dims_in
 from mlfc.support.text import printable
 
-# constants up to this size are looked at by the inference of shapes
+# the largest constants that are passed to shape inference
 _LOOKED_AT = 1 << 16
-# whose operators ONNX Runtime has
+# domains whose operators ONNX Runtime implements
 _DOMAINS = ("", table.ML, table.MICROSOFT, "com.microsoft.nchwc", "com.microsoft.experimental", "ai.onnx.training")
 _LOOPS = ("Loop", "Scan", "If")
 
@@ -36,11 +36,11 @@ def external_calls(
 ) -> list[Expr | None]:
     """Return the outputs of a node as calls of ``onnx.call``, None for unused ones.
 
-    `operands` has None for inputs left out; `captured` is what its graphs read besides, by name. `opsets` are versions
-    by domain. `declared` is what the model says of its tensors. It is trusted for loops, where ONNX's inference does
-    not check that carried tensors keep their shapes, and for unknown domains; the runtime of the node checks it. Raises
-    UnsupportedError if the node has attributes of a function, or the shape of an output depends on data. Operands may
-    have open extents; those of the outputs are then among them, or fixed.
+    `operands` has None for omitted inputs; `captured` are values that the node's graphs capture, by name. `opsets` are
+    versions by domain. `declared` are the types that the model declares. They are trusted for loops, where ONNX's
+    inference does not check that carried tensors keep their shapes, and for unknown domains; the node's runtime checks
+    them. Raises UnsupportedError if the node has attributes of a function, or the shape of an output depends on data.
+    Operands may have dynamic dimensions; the dimensions of the outputs are then among these, or static.
     """
     place = f"node '{name}'"
     cause = None
@@ -63,7 +63,7 @@ def external_calls(
     named.update({title: captured[tensor] for tensor, title in outer.items()})
     model = _model(node, named, opsets)
     given = list(named.values())
-    # names of open extents, by which ONNX's inference knows them again
+    # names of dynamic dimensions, by which ONNX's inference identifies them
     dims = dict.fromkeys(dims_in(ir.tensor_type(operand).shape for operand in given))
     meant = {f"extent{number}": extent for number, extent in enumerate(dims)}
     titles = {extent: title for title, extent in meant.items()}
@@ -89,7 +89,7 @@ def external_calls(
 def _known_output(
     node: onnx.NodeProto, index: int, operands: Sequence[Expr], names: Mapping[Dim, str]
 ) -> onnx.ValueInfoProto | None:
-    """Return the type of an output of which ONNX's inference says nothing, though its shape is plain."""
+    """Return the type of an output that ONNX's inference does not determine although its shape is obvious."""
     attributes = {item.name: helper.get_attribute_value(item) for item in node.attribute}
     extents = ir.tensor_type(operands[0]).shape if operands else ()
     shape = [names[extent] if isinstance(extent, Dim) else extent for extent in extents]
@@ -109,7 +109,7 @@ def _known_output(
 
 
 def _model(node: onnx.NodeProto, operands: Mapping[str, Expr], opsets: Mapping[str, int]) -> onnx.ModelProto:
-    """Return the model of one node, whose inputs, then what it captures, have types and whose outputs are open."""
+    """Return a model of one node; its inputs, followed by the captured values, have types, its outputs do not."""
     from mlfc.byoc.onnxruntime import ir_version, onnx_shape
 
     inputs = []
@@ -132,7 +132,7 @@ def _domains(node: onnx.NodeProto) -> set[str]:
 def _output_types(
     model: onnx.ModelProto, operands: Mapping[str, Expr], names: Mapping[Dim, str], place: str
 ) -> dict[str, onnx.ValueInfoProto]:
-    """Return what ONNX's own inference says of the outputs; it may look at small constants."""
+    """Return the output types that ONNX's own inference determines; it is given the values of small constants."""
     known = onnx.ModelProto()
     known.CopyFrom(model)
     for item, operand in zip(known.graph.input, operands.values(), strict=True):
@@ -146,7 +146,7 @@ def _output_types(
     try:
         inferred = shape_inference.infer_shapes(known, check_type=True, strict_mode=True, data_prop=True)
     except (shape_inference.InferenceError, RuntimeError, ValueError) as error:
-        raise UnsupportedError(f"ONNX cannot tell the shapes of its outputs: {error}", place=place) from error
+        raise UnsupportedError(f"ONNX cannot infer the shapes of its outputs: {error}", place=place) from error
     return {value.name: value for value in inferred.graph.output}
 
 
@@ -160,7 +160,7 @@ def _checked(
         raise UnsupportedError(
             f"the shape of the output '{tensor}' of {operator} depends on data",
             place=place,
-            next_step="State it in the model (onnx.shape_inference, or value_info), if it is always the same"
+            next_step="Declare it in the model (onnx.shape_inference, or value_info), if it is always the same"
             if operator in _LOOPS
             else "Cut the model before this node and do the step in the program that uses the result",
         )
@@ -172,7 +172,7 @@ def _checked(
 
 
 def _is_known(value: onnx.ValueInfoProto | None, meant: Mapping[str, Dim]) -> bool:
-    """Tell whether all extents of a tensor are numbers, or names of extents of operands."""
+    """Return whether all dimension sizes of a tensor are numbers, or names of operands' dimensions."""
     if value is None or not value.type.HasField("tensor_type") or not value.type.tensor_type.HasField("shape"):
         return False
     return all(

@@ -26,14 +26,14 @@ from mlfc.relay.ir import Expr
 from mlfc.support import cost, dtypes
 from mlfc.support.dims import Dim, Extent, bounds, is_static
 
-# what image.resize2d computes just as ONNX does, where the scale is exactly the ratio of the sizes
+# modes that image.resize2d computes exactly as ONNX does if the scale is exactly the ratio of the sizes
 _SHARED_COORDINATES = ("half_pixel", "pytorch_half_pixel", "align_corners", "asymmetric")
 _COORDINATES = (*_SHARED_COORDINATES, "half_pixel_symmetric", "tf_crop_and_resize", "tf_half_pixel_for_nn")
 _POLICIES = ("not_larger", "not_smaller")
 _SIZE_LIMIT = 1 << 24
-_TAP_BYTES = 64  # of a neighbour of an element of a resized axis while it and its weight are computed
+_TAP_BYTES = 64  # memory per neighbour of an output element while indices and weights are computed
 _EXACT_FACTOR = 256
-"""Products of an extent with numbers up to this one are exact in float32 for all extents of practical tensors."""
+"""Products of a dimension size with integers up to this one are exact in float32 for all practical tensors."""
 
 
 @dataclass(frozen=True)
@@ -50,13 +50,13 @@ class _Method:
 
 @dataclass(frozen=True)
 class _Axis:
-    """One axis of a Resize; the region of interest has its begin and end in parts of the axis."""
+    """One axis of a Resize. The region of interest is a pair of fractions of the axis."""
 
-    size: Extent  # elements before
-    out: Extent  # elements after
-    scale: float | Expr  # a float32, computed at run time where sizes are dynamic; `out` may be rounded from it
+    size: Extent  # input size
+    out: Extent  # output size
+    scale: float | Expr  # a float32, computed at run time for dynamic sizes; `out` may be rounded from it
     roi: tuple[float, float] = (0.0, 1.0)
-    is_ratio: bool = True  # whether the scale is the ratio of the sizes for all sizes
+    is_ratio: bool = True  # whether the scale is exactly the ratio of the sizes, for all sizes
 
     @property
     def stays(self) -> bool:
@@ -78,7 +78,7 @@ def _upsample(node: Node) -> Expr:
     mode = {"bilinear": "linear"}.get(node.string("mode", "nearest"), node.string("mode", "nearest"))
     if mode not in ("nearest", "linear"):
         node.wrong(f"mode '{mode}' is not known")
-    # ONNX Runtime rounds up where an axis gets smaller
+    # ONNX Runtime rounds up if the axis shrinks
     scales = [axis.scale if isinstance(axis.scale, float) else math.nan for axis in axes]
     grows, shrinks = all(scale >= 1.0 for scale in scales), all(scale <= 1.0 for scale in scales)
     return _resized(node, axes, _Method(mode, "asymmetric", "floor" if grows else "ceil" if shrinks else "simple"), 0.0)
@@ -132,7 +132,7 @@ def _scaled_axes(node: Node, scales: Sequence[float | Expr], axes: Sequence[int]
 
 
 def _changed(node: Node, axes: Sequence[int], changed: Iterable[_Axis]) -> list[_Axis]:
-    """Return all axes of input 0, of which some are resized."""
+    """Return all axes of input 0, with those in `axes` resized."""
     found = [_Axis(size, size, 1.0) for size in node.shape(0)]
     for axis, new in zip(axes, changed, strict=True):
         found[axis] = new
@@ -140,7 +140,7 @@ def _changed(node: Node, axes: Sequence[int], changed: Iterable[_Axis]) -> list[
 
 
 def _scaled(node: Node, size: Extent, scale: float | Expr) -> _Axis:
-    """Return an axis that is resized by a number: ONNX Runtime rounds the product with the size to float32."""
+    """Return an axis resized by a scale; like ONNX Runtime, round the product of scale and size to float32."""
 
     def product(scale: Expr) -> Any:
         return node.runtime_size(node.cast(node.call("multiply", size, scale), "int64"))
@@ -177,7 +177,7 @@ def _sized_axes(node: Node, sizes: Sequence[Extent], axes: Sequence[int], policy
         return _changed(
             node, axes, (_Axis(size, out, 1.0 if size == out else _ratio(node, size, out)) for size, out in pairs)
         )
-    # one factor for all axes: the smallest, or largest, that gives one of them its size
+    # one scale for all axes: the smallest or largest at which some axis has its requested size
     ratios = [_ratio(node, *pair) for pair in pairs]
     static, larger = [ratio for ratio in ratios if isinstance(ratio, float)], policy == _POLICIES[1]
     best: float | Expr
@@ -221,7 +221,7 @@ def _resized(node: Node, axes: Sequence[_Axis], method: _Method, extrapolated: f
     if method.mode != "nearest":
         x = node.cast(x, "float32")
     for index, axis in reversed([*enumerate(axes)]) if rounds else enumerate(axes):
-        # ONNX Runtime does not read the region of an axis that keeps its size, either
+        # ONNX Runtime also ignores the region of interest of an axis whose size does not change
         if not (axis.stays or (method.antialias and axis.size == axis.out)):
             x = _along(node, x, index, axis, method, extrapolated, copied)
             x = _nearest_integer(node, x, dtype) if rounds and method.antialias else x
@@ -229,25 +229,25 @@ def _resized(node: Node, axes: Sequence[_Axis], method: _Method, extrapolated: f
 
 
 def _nearest_integer(node: Node, x: Expr, dtype: str) -> Expr:
-    """Round to the nearest number of an integer dtype, as ONNX defines and ONNX Runtime does after each axis."""
+    """Round to an integer dtype with ties up and saturation, as ONNX Runtime does after each axis."""
     low, high = dtypes.limits(dtype)
     x = node.call("floor", node.call("add", x, 0.5))
     return node.call("clip", x, a_min=float(low), a_max=high * (1.0 if high < 1 << 24 else 1 - 2.0**-24))
 
 
 def _is_plain_image(node: Node, axes: Sequence[_Axis], method: _Method) -> bool:
-    """Return whether ``image.resize2d``, which divides sizes in float32, computes the same."""
+    """Return whether ``image.resize2d``, which divides sizes in float32, computes the same result."""
     is_plain = not (method.exclude_outside or method.antialias) and method.coordinates in _SHARED_COORDINATES
     if len(axes) != 4 or not is_plain or not all(axis.stays for axis in axes[:2]):
         return False
     if method.mode != "nearest":
         return all(axis.is_ratio for axis in axes[2:])  # for all sizes
-    # of static axes, the scale must be the quotient of the sizes
+    # for static axes, the scale must be the quotient of the sizes
     return all(axis.is_static and axis.size and axis.scale == _ratio(node, axis.size, axis.out) for axis in axes[2:])
 
 
 def _copies(node: Node, axes: Sequence[_Axis]) -> Numbers:
-    """Return whether no axis changes its size: ONNX Runtime copies the tensor then, whatever the scales are."""
+    """Return whether all sizes are unchanged, in which case ONNX Runtime copies the tensor regardless of the scales."""
     changed = [axis for axis in axes if axis.size != axis.out]
     if any(is_static((axis.size, axis.out)) or (isinstance(axis.scale, float) and not 1 <= axis.scale < 2)
            for axis in changed):  # fmt: skip
@@ -285,8 +285,8 @@ def _along(node: Node, x: Expr, index: int, axis: _Axis, method: _Method, extrap
         elements = node.call("take", x, as_expr(node, positions, dtype), axis=index)
         factors = as_expr(node, weights, "float32")
         factors = node.reshape(factors, (*shape_of(factors), *(1,) * (rank - index - 1)))
-        # a sum of two products becomes one operation with either of them, code of other extents might choose the other:
-        # a reduction has one order
+        # A sum of two products would be contracted to an FMA of either one, depending on the code of each shape;
+        # a reduction has a fixed order.
         result = node.call("sum", node.call("multiply", elements, factors), axis=(index + 1,))
     if method.coordinates == "tf_crop_and_resize":
         outside = (at < 0) | (last < at)
@@ -298,7 +298,7 @@ def _along(node: Node, x: Expr, index: int, axis: _Axis, method: _Method, extrap
 
 
 def _is_unchanged(node: Node, axis: _Axis, method: _Method, copied: Numbers) -> Numbers:
-    """Return the run-time condition on which ONNX Runtime leaves a dynamic axis as it is; None for never."""
+    """Return the runtime condition under which ONNX Runtime leaves a dynamic axis unchanged; None for never."""
     if method.antialias:
         return RunTable(node, int64(node, axis.size)) == axis.out
     if method.coordinates in ("tf_crop_and_resize", "tf_half_pixel_for_nn"):  # others keep an axis of scale 1
@@ -309,7 +309,7 @@ def _is_unchanged(node: Node, axis: _Axis, method: _Method, copied: Numbers) -> 
 
 
 def _coordinates(node: Node, axis: _Axis, mode: str) -> tuple[Any, Any]:
-    """Return the coordinate in the input of every element of the result, and that of the last input element."""
+    """Return the input coordinate of every output element, and the coordinate of the last input element."""
 
     def number(value: Extent | float | Expr) -> Any:
         if axis.is_static:
@@ -329,7 +329,7 @@ def _coordinates(node: Node, axis: _Axis, mode: str) -> tuple[Any, Any]:
         return found() if low > 1 else np.where(out == 1.0, single, found())
 
     def times(a: Any, b: Any) -> Any:
-        # float64 holds the product: no compiler fuses it with the sum that follows
+        # the product is exact in float64, so that no compiler contracts it with the following sum
         return (a.astype("float64") * b.astype("float64")).astype("float32")
 
     if mode == "asymmetric":
@@ -345,7 +345,7 @@ def _coordinates(node: Node, axis: _Axis, mode: str) -> tuple[Any, Any]:
         )
         return whole, last
     half_pixel = (at + 0.5) / scale
-    if mode == "half_pixel_symmetric":  # what is cut off of the last element is cut off on both sides
+    if mode == "half_pixel_symmetric":  # the cut-off part of the last element is distributed over both sides
         half_pixel = times(size / 2.0, -(out / (scale * size) - 1)) + half_pixel
     if mode == "pytorch_half_pixel":
         return unless_single(lambda: half_pixel - 0.5, number(0.0)), last
@@ -353,7 +353,7 @@ def _coordinates(node: Node, axis: _Axis, mode: str) -> tuple[Any, Any]:
 
 
 def _neighbours(axis: _Axis, method: _Method, at: Any, reach: float, shrink: float) -> tuple[Numbers, Any]:
-    """Return tables of the neighbours of every element and of their weights, of shape (elements, neighbours)."""
+    """Return the indices and weights of the neighbours of every output element, both (elements, neighbours)."""
     below = np.floor(at)
     fraction = (at - below).astype("float64")
     first = math.floor(-reach / shrink) + 1
@@ -375,7 +375,7 @@ def _neighbours(axis: _Axis, method: _Method, at: Any, reach: float, shrink: flo
 
 
 def _rounded(at: Any, more: float = 0.0) -> Any:
-    """Round to the nearest integer; up where the fraction exceeds 0.5 by at least `more`."""
+    """Round to the nearest integer; fractions of at least 0.5 + `more` round up."""
     below = np.floor(at)
     return np.where(at - below - 0.5 < more, below, below + 1.0)
 

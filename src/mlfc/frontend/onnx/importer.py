@@ -1,4 +1,4 @@
-"""ONNX model in, Relay module out: nodes in order, each by its importer, every problem collected."""
+"""ONNX importer: nodes are imported in topological order, each by its operator's importer; problems are collected."""
 
 from __future__ import annotations
 
@@ -62,13 +62,12 @@ def import_onnx(
 ) -> tuple[IRModule, Params]:
     """Import a serialized ONNX model; return the module, and the weights by tensor name.
 
-    `name` is what messages and the module's source facts call the model; `shapes` are of inputs whose dimensions the
-    model leaves open; inputs with `values` become constants. External data are read from files in `folder` and nowhere
-    else. With `external`, nodes that cannot be compiled stay ONNX nodes for ONNX Runtime, if they can. `on_host` says
-    whether ONNX Runtime may exist where the model is to run, so that messages may offer it. `census` counts the nodes.
-    With `dynamic`, dimensions that the model leaves open, and shapes that follow from data, are left to the run; so are
-    branches and loops.
-    Raises ModelError, UnsupportedError, or ProblemsError with all that is wrong.
+    `name` is the model's name in messages and in the module's source facts. `shapes` specifies inputs with dynamic
+    dimensions; inputs with `values` become constants. External data are only read from files in `folder`. With
+    `external`, nodes that cannot be compiled are kept for ONNX Runtime if it supports them. `on_host` is True if the
+    target can run ONNX Runtime, so that messages may suggest it. `census` counts the nodes. With `dynamic`, dynamic
+    dimensions, data-dependent shapes, branches and loops are left to run time. Raises ModelError, UnsupportedError, or
+    ProblemsError with all problems.
     """
     step = "Use a .tflite, .onnx or Relay text file, or export the model again"
     try:
@@ -82,7 +81,7 @@ def import_onnx(
     census = census or Census()
 
     def imported(shapes: Shapes, census: Census, mixes: bool = True) -> tuple[IRModule, Params]:
-        """Run an import, and start it again each time that a node requires other branches."""
+        """Run an import, and restart it each time a node requires other branches."""
         choices, restarts = Choices(), 0
         while True:
             may_restart = restarts < _RESTART_LIMIT
@@ -118,7 +117,7 @@ def _succeeds(run: Callable[[], object]) -> bool:
 
 
 def _tensor_count(model: onnx.ModelProto) -> int:
-    """Return how many tensors the nodes of a file name, each function and branch taken once."""
+    """Return the number of tensors that the nodes of a file refer to, counting each function and branch once."""
     count = 0
     waiting = [model.graph.node, *(function.node for function in model.functions)]
     while waiting:
@@ -129,7 +128,7 @@ def _tensor_count(model: onnx.ModelProto) -> int:
 
 
 class _Importer(Constraining):
-    """One import."""
+    """A single import."""
 
     def run(self, shapes: Shapes, values: Values, source: Mapping[str, str]) -> tuple[IRModule, Params]:
         graph = self.model.graph
@@ -153,7 +152,7 @@ class _Importer(Constraining):
         outputs = [output.name for output in graph.output]
         self.body(graph.node, scope, outputs)
         self.problems.raise_if_any(place=self.name)
-        for item in graph.output:  # other branches are tried where those chosen give results of other ranks
+        for item in graph.output:  # if an output has an unexpected rank, other branches are tried
             shape, value = declared_extents(item), scope.values[item.name]
             kind = None if value is None else value.type
             if shape is not None and isinstance(kind, TensorType) and len(shape) != len(kind.shape):
@@ -163,7 +162,7 @@ class _Importer(Constraining):
         results, titles = self._results(scope, outputs, containers)
         named = [*inputs.items(), *zip(titles, results, strict=True)]
         quantization = {name: self.noted[expr] for name, expr in named if expr in self.noted}
-        if self.checks:  # the first result requires bools to be true
+        if self.checks:  # the first result depends on all checks
             flags = [ir.call("reshape", [flag], newshape=()) for flag in self.checks]
             holds = ir.call("require", [reduce(lambda a, b: ir.call("logical_and", [a, b]), flags)])
             none = ir.const(0, ir.tensor_type(results[0]).dtype)
@@ -183,7 +182,7 @@ class _Importer(Constraining):
         return replace(module, containers=tuple(containers)), params
 
     def _containers(self, given: Mapping[str, Var | Constant], scope: Scope) -> list[Container]:
-        """Put the inputs that are sequences or optionals into the scope; return what they are."""
+        """Add inputs that are sequences or optionals to the scope; return their descriptions."""
         found: list[Container] = []
         for item in self.model.graph.input if self.dynamic is not None else ():
             container = model_io.container_of(item) if item.name not in scope.values else None
@@ -199,7 +198,7 @@ class _Importer(Constraining):
     def _results(
         self, scope: Scope, outputs: Sequence[str], containers: list[Container]
     ) -> tuple[list[Expr], list[str]]:
-        """Return the results of the model with their names; add those that are no tensors to `containers`."""
+        """Return the results of the model with their names; add sequences and optionals to `containers`."""
         results: list[Expr] = []
         titles: list[str] = []
         for item, title in zip(self.model.graph.output, numbered(outputs), strict=True):
@@ -214,7 +213,7 @@ class _Importer(Constraining):
                 raise UnsupportedError(
                     f"the output '{item.name}' is {describe(value)}",
                     place=self.name,
-                    next_step="Give each of its tensors an output (SequenceAt), or cut the model before it",
+                    next_step="Add an output for each of its tensors (SequenceAt), or cut the model before it",
                 )
             for container, name, part in model_io.output_parts(value, item, title, self.dynamic):
                 containers += [container] if container not in containers else []
@@ -231,7 +230,7 @@ class _Importer(Constraining):
         try:
             return model_io.input_variables(graph, shapes, values, weights, self.problems, self.dynamic)
         except model_io.OpenShapesError as error:
-            # in a dynamic import only ranks are missing, which nobody guesses
+            # a dynamic import only requires ranks, which are not guessed
             guesses = list(guessed_shapes(graph, shapes, values, weights)) if self.dynamic is None else []
 
             def can_import(guess: Shapes) -> bool:
@@ -248,10 +247,10 @@ class _Importer(Constraining):
                 return error.found
             return {**error.found, **self.stand_ins.of_inputs(graph, error.names, likely)}
 
-    # Bodies: the main graph, a function's, a branch's
+    # Bodies: the main graph, functions and branches
 
     def body(self, nodes: Sequence[onnx.NodeProto], scope: Scope, outputs: Sequence[str]) -> None:
-        """Import the nodes that `outputs` need; their values are in the scope afterwards."""
+        """Import the nodes that `outputs` depend on, and add their values to the scope."""
         place = scope.prefix.rstrip("/") or self.name
         ordered = sorted_nodes(nodes, set(scope.values), place)
         for output in outputs:
@@ -267,7 +266,7 @@ class _Importer(Constraining):
         check_text(self.name, item.label, proto.op_type, domain, *proto.input, *proto.output)
         name = scope.prefix + item.label
         function = self.functions.get((domain, proto.op_type, proto.overload))
-        self.census.nodes += function is None  # the nodes of its body count
+        self.census.nodes += function is None  # the nodes of the function's body are counted
         try:
             with located(proto):
                 if function is not None:
@@ -277,21 +276,21 @@ class _Importer(Constraining):
         except InternalError:
             raise
         except LimitError:
-            if self.stand_ins:  # which may be larger than what they stand for
+            if self.stand_ins:  # stand-ins may be larger than the actual tensors
                 self.problems.raise_if_any(self.name)
             raise
         except MlfcError as problem:
             self.restart(problem)
             self._refuse(problem, proto, scope, name)
         finally:
-            # only now: graphs inside of the node may use the names of its outputs for their own values
+            # only now, as graphs inside the node may use the names of its outputs for their own values
             for tensor in filter(None, proto.output):
                 scope.values.setdefault(tensor, None)
         self.stand_ins.pass_on(proto, scope.values)
 
     def _refuse(self, problem: MlfcError, proto: onnx.NodeProto, scope: Scope, name: str) -> None:
-        """Remember why a node cannot be compiled; its outputs get stand-ins, so that its readers are checked."""
-        # what only follows from a stand-in is not a problem: its value is not a constant, and its shape may be a guess
+        """Record why a node cannot be compiled; add stand-ins for its outputs, so that its readers are checked."""
+        # a failure caused by a stand-in is not a problem: its value is not constant, and its shape may be a guess
         follows = self.stand_ins.feed(proto, scope.values)
         is_unknown = isinstance(problem, UnknownValueError)
         if follows and (is_unknown or not isinstance(problem, UnsupportedError)):
@@ -306,12 +305,12 @@ class _Importer(Constraining):
             )
 
     def _with_runtime(self, problem: MlfcError, proto: onnx.NodeProto, scope: Scope, name: str) -> MlfcError:
-        """Return the problem of a node, with ONNX Runtime as its remedy where it takes the node and has no other."""
+        """Return a node's problem; suggest ONNX Runtime if it supports the node and the problem has no other remedy."""
         if not isinstance(problem, UnsupportedError):
             return problem
         step, remedies, takes_it = problem.next_step, problem.remedies, False
         operands = [scope.values.get(tensor) for tensor in proto.input if tensor]
-        # of constants nothing is left to run: the result is a constant, or none that can be stored
+        # with only constant operands the result is constant, or cannot be stored
         is_known = operands and all(isinstance(operand, Constant) for operand in operands)
         if self.on_host and not (self.external or self.is_trial or is_known or remedies):
             with suppress(MlfcError):
@@ -335,7 +334,7 @@ class _Importer(Constraining):
             self._operator(proto, domain, scope, name)
 
     def _compiled_or_external(self, proto: onnx.NodeProto, domain: str, scope: Scope, name: str) -> None:
-        """Import a node, as itself where no importer takes it; one that cannot stay has the first refusal's cause."""
+        """Import a node, or keep it for ONNX Runtime if it has no importer; if neither works, report both causes."""
         try:
             self._compiled(proto, domain, scope, name)
         except UnsupportedError as refusal:
@@ -352,7 +351,7 @@ class _Importer(Constraining):
                     scope.values[tensor] = result
 
     def _external(self, proto: onnx.NodeProto, scope: Scope, name: str) -> list[Expr | None]:
-        """Return the outputs of a node that ONNX Runtime can compute; nothing where it reads what has no value."""
+        """Return the outputs of a node as computed by ONNX Runtime; an empty list if an input has no value."""
         operands = [scope.values[tensor] if tensor else None for tensor in proto.input]
         captured = {tensor: scope.values.get(tensor) for tensor in dict.fromkeys(captured_names(proto))}
         if any(tensor and value is None for tensor, value in zip(proto.input, operands, strict=True)):
@@ -363,7 +362,7 @@ class _Importer(Constraining):
             cause = f"{proto.op_type} reads the tensor '{missing}', which nothing produces"
             raise ModelError(cause, place=f"node '{name}'")
         if len(known) < len(captured):
-            return []  # the problem that left what it captures without a value is already known
+            return []  # the problem that left a captured tensor without a value is already recorded
         return external_calls(proto, operands, known, scope.opsets, scope.declared, name)
 
     def _operator(self, proto: onnx.NodeProto, domain: str, scope: Scope, name: str) -> None:
@@ -376,12 +375,12 @@ class _Importer(Constraining):
             raise UnsupportedError(cause, place=f"node '{name}'", next_step=table.advice(domain, proto.op_type, opset))
         inputs = [scope.values[tensor] if tensor else None for tensor in proto.input]
         if any(tensor and value is None for tensor, value in zip(proto.input, inputs, strict=True)):
-            self.census.unchecked += 1  # the problem that left the input without a value is already known
+            self.census.unchecked += 1  # the problem that left the input without a value is already recorded
             return
         if not found.sequences:
             check_tensors(proto, inputs, name)
         attributes = decoded_attributes(proto, scope.references, f"node '{name}'", self.folder)
-        # weights that meet an input are left as they are in the model; what follows from constants alone is computed
+        # only expressions of constants are folded; weights that are combined with inputs are kept as in the model
         folds = found.folds and all(isinstance(value, Constant) for value in tensors_in(inputs))
         shapes = [scope.shapes.get(tensor) for tensor in proto.output]
         graphs = partial(self._graph, scope=scope, name=name)

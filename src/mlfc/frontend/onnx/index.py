@@ -1,4 +1,4 @@
-"""Selecting elements by position."""
+"""Slicing, gathering and scattering of elements by index."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def _slice(node: Node) -> Expr:
 
 
 def _sliced_at_run(node: Node, index: int) -> Expr:
-    """Take the elements of each axis by position, and compute how many there are; `index` is a runtime value."""
+    """Gather the elements of each axis by computed indices; input `index` is a runtime value."""
     x, old, axes = node.input(0), node.shape(0), node.optional(3)
     count = prod(node.shape(1) if axes is None else shape_of(axes))
     for each in filter(node.has, (1, 2, 4)):
@@ -76,7 +76,7 @@ def _sliced_at_run(node: Node, index: int) -> Expr:
 
 
 def _computed_cut(node: Node, extent: Extent, start: Expr, end: Expr, step: Expr) -> tuple[Expr, Expr, Expr]:
-    """Return the first position of a slice of one axis, its step, and its number of elements, as ONNX limits them."""
+    """Return the first position of a slice of one axis, its step and its number of elements, as ONNX clamps them."""
     size = int64(node, extent)
     if isinstance(step, Constant) and int(step.data.reshape(())) > 0:
         begin, stop = (clipped(node, wrapped(node, item, extent, low=False), 0, size) for item in (start, end))
@@ -119,23 +119,23 @@ def _sliced(
     return x
 
 
-_FEW_INDICES = 64  # that are computed as extents
+_FEW_INDICES = 64  # maximum number of constant indices that are computed as dimension sizes
 
 
 def _open_range(extent: Extent, start: Extent, stop: Extent, step: int) -> tuple[Extent, Extent, int]:
-    """Return (begin, end, stride) of a slice in the order of the axis; UndecidedError where the run decides signs."""
+    """Return (begin, end, stride) of a slice in ascending order; UndecidedError if a sign is only known at run time."""
     begin, end = _limited(extent, start, stop, step)
     if abs(step) >= min(bounds(extent)[1], LARGEST):  # one element at most
         return begin, begin + minimum(maximum(end - begin if step > 0 else begin - end, 0), 1), 1
     if step > 0:
         return begin, maximum(end, begin), step
     count = maximum((begin - end - 1) // -step + 1, 0)
-    # the element that a slice takes last is the first of the axis among its elements
+    # the last element of a backward slice is the first one in axis order
     lowest = begin + (count - 1) * step
     return maximum(minimum(lowest, begin + 1), 0), begin + 1, -step
 
 
-# ends of slices that ONNX Runtime reads as the end of the axis, or as its start if the step is negative
+# slice ends that ONNX Runtime treats as the end of the axis, or as its start if the step is negative
 _ENDLESS = (LARGEST, (1 << 63) - 1)
 
 
@@ -143,7 +143,7 @@ def _limited(extent: Extent, start: Extent, stop: Extent, step: int) -> tuple[An
     """Return the start and end of a slice, counted from the front and clamped to the axis as ONNX defines it."""
 
     def from_front(at: Extent) -> Any:
-        # no extent is as large, though its bounds alone may not say so: 12 * n
+        # every dimension is smaller, even if its bounds do not show it: 12 * n
         if not isinstance(at, Dim) and abs(at) >= LARGEST:
             return extent if at > 0 else -1
         return at + extent if at < 0 else at
@@ -154,7 +154,7 @@ def _limited(extent: Extent, start: Extent, stop: Extent, step: int) -> tuple[An
 
 
 def wrapped_indices(node: Node, indices: Expr, extent: Extent) -> Expr:
-    """Return indices counted from the front: in ONNX negative ones count from the end."""
+    """Return nonnegative indices; in ONNX negative ones count from the end."""
     if isinstance(indices, Constant) and isinstance(extent, Dim):
         places = [int(at) + extent if at < 0 else int(at) for at in indices.data.reshape(-1)]
         if len(places) <= _FEW_INDICES:
@@ -181,7 +181,7 @@ def _gather_elements(node: Node) -> Expr:
 
 
 def _tuples_first(node: Node, indices: Expr) -> Expr:
-    """Return indices with their last axis, which holds one tuple of indices, in front as Relay has it."""
+    """Return indices with the axis of index tuples moved from the end to the front, as in Relay."""
     rank = len(shape_of(indices))
     if rank == 0:
         node.wrong("the indices must have at least one dimension")
@@ -232,7 +232,7 @@ def _reverse_sequence(node: Node) -> Expr:
 
 @importer("Compress", since=9)
 def _compress(node: Node) -> Expr:
-    """Keep the slices whose condition is true, in their order."""
+    """Keep the slices whose condition is true, in order."""
     x, (length,) = node.input(0), node.shape(1)
     if node.given("axis"):
         axis = node.axis(node.integer("axis"), node.rank(0))

@@ -1,4 +1,4 @@
-"""A graph before its nodes are imported: shapes of its inputs, names, the order of nodes."""
+"""Properties of a graph before import: input shapes, names, and the order of its nodes."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ Shapes: TypeAlias = Mapping[str, Sequence[int]]
 
 SIZE_LIMIT = 1 << 32
 _USUAL_BOUND = 8
-# whose result has the shape of the first operand
+# operators whose result has the shape of the first operand
 _SAME_SHAPE = frozenset(("Abs", "Cast", "CastLike", "Exp", "Identity", "Log", "Neg", "Relu", "Sigmoid", "Sqrt", "Tanh"))
 
 
 def declared_extents(item: onnx.ValueInfoProto | onnx.TypeProto.Tensor) -> list[int | str] | None:
-    """Return sizes, or names of open dimensions (empty where unnamed); None if even the rank is open.
+    """Return the dimensions of a tensor, names (or "") for dynamic ones; None if the rank is dynamic.
 
-    Paddle's exporter calls every open dimension ``?``, which is no name.
+    Paddle's exporter names every dynamic dimension ``?``, which is treated as unnamed.
     """
     tensor = item.type.tensor_type if isinstance(item, onnx.ValueInfoProto) else item
     if not tensor.HasField("shape"):
@@ -47,9 +47,9 @@ def declared_extents(item: onnx.ValueInfoProto | onnx.TypeProto.Tensor) -> list[
 def declared_shapes(
     nodes: Sequence[onnx.NodeProto], items: Sequence[onnx.ValueInfoProto] = (), known: Mapping[str, Shape] | None = None
 ) -> dict[str, Shape]:
-    """Return the shapes that a graph states of its tensors, and those which follow for operands of the same shape.
+    """Return the static shapes that a graph declares, propagated backwards through operators that preserve the shape.
 
-    A shape with an open dimension is none.
+    Shapes with a dynamic dimension are left out.
     """
     found = dict(known or {})
     for item in items:
@@ -66,7 +66,7 @@ def declared_shapes(
 def named_sizes(
     inputs: Sequence[onnx.ValueInfoProto], shapes: Mapping[str, Sequence[Any]], values: Values
 ) -> dict[str, Any]:
-    """Return sizes of named dynamic dimensions, from the given shapes and from those of the given values."""
+    """Return the sizes of named dynamic dimensions, derived from user-provided shapes and values."""
     sizes: dict[str, Any] = {}
     for item in inputs:
         dimensions = declared_extents(item) or []
@@ -81,7 +81,7 @@ def named_sizes(
 def guessed_shapes(
     graph: onnx.GraphProto, shapes: Shapes, values: Values, weights: AbstractSet[str]
 ) -> Iterator[dict[str, tuple[int, ...]]]:
-    """Yield shapes that the inputs left open may have, the likeliest first: a batch of 1, and usual sizes."""
+    """Yield guesses for the shapes of dynamic inputs, the likeliest first: a batch of 1, and usual sizes."""
     inputs = [item for item in graph.input if item.name not in weights]
     symbols = named_sizes(inputs, shapes, values)
     inputs = [item for item in inputs if item.name not in values]
@@ -94,7 +94,7 @@ def guessed_shapes(
             still_open[item.name] = dimensions
     is_image = any(len(dimensions) >= 4 for dimensions in still_open.values())
     for usual in IMAGE_SIZES if is_image else SEQUENCE_SIZES:
-        # a recurrent state may have its batch in the middle
+        # the batch of a recurrent state may be the middle dimension
         guess, inner = (
             {name: _guessed(dimensions, symbols, usual, is_inner) for name, dimensions in still_open.items()}
             for is_inner in (False, True)
@@ -107,7 +107,10 @@ def guessed_shapes(
 def _guessed(
     dimensions: Sequence[int | str], symbols: Mapping[str, int], usual: int, inner_batch: bool
 ) -> tuple[int, ...]:
-    """Return a shape with 1 for a batch, also in the middle of three without a name, and `usual` for the rest."""
+    """Return a shape with 1 for batch dimensions and `usual` for other dynamic dimensions.
+
+    With `inner_batch`, the unnamed middle dimension of three is a batch, too.
+    """
     sizes = []
     for axis, size in enumerate(dimensions):
         if isinstance(size, str):
@@ -127,10 +130,10 @@ def open_dimensions(
     fits: bool,
     may_bound: bool = False,
 ) -> ModelError:
-    """Return the error that names every input with open dimensions and the options that fix them.
+    """Return an error that names every input with dynamic dimensions and the options that fix them.
 
-    `guessed` are likely shapes, if there are any; `fits` says whether the model can be imported with them. `may_bound`:
-    dimensions may stay open, within bounds.
+    `guessed` are likely shapes, if any; `fits` is True if the model can be imported with them. `may_bound` is True if
+    bounds on the dimensions suffice.
     """
     described: list[str] = []
     options: list[str] = []
@@ -146,36 +149,36 @@ def open_dimensions(
         remedies.append(Remedy("--shape", f"{item.name}={','.join(map(str, sizes))}", is_example=is_example))
         options.append(str(remedies[-1] if fits else Remedy("--shape", f"{item.name}={','.join(map(str, blank))}")))
     how = "for example" if fits else "with a number for each N"
-    which = "inputs leave" if len(inputs) > 1 else "input leaves"
+    which = "inputs have" if len(inputs) > 1 else "input has"
     bounded = [_bounded_shape(item, guessed.get(item.name, ())) for item in inputs] if may_bound else []
     keep = f", or bounds, for example: {' '.join(bounded)}" if bounded and all(bounded) else ""
     kind = ModelError if fits or not guessed else NoFittingShapesError
     return kind(
-        f"shapes must be fixed, but {len(inputs)} {which} dimensions open: {', '.join(described)}",
+        f"shapes must be static, but {len(inputs)} {which} dynamic dimensions: {', '.join(described)}",
         next_step=f"Give them, {how}: {' '.join(options)}{keep}",
         remedies=remedies,
     )
 
 
 def _bounded_shape(item: onnx.ValueInfoProto, guessed: Sequence[int]) -> str:
-    """Return the option that bounds the dimensions of an input which have names; nothing if there are none."""
+    """Return the option that bounds the named dimensions of an input; an empty string if no dimension is named."""
     extents: list[str] = []
     for size, likely in zip(declared_extents(item) or (), guessed, strict=False):
-        name = re.sub(r"\W+", "_", str(size), flags=re.ASCII)  # of a sum, too: its terms may vary
+        name = re.sub(r"\W+", "_", str(size), flags=re.ASCII)  # also bounds an expression, as its terms may vary
         extents.append(f"{name}:1..{max(likely, _USUAL_BOUND)}" if name.isidentifier() else str(likely))
     return str(Remedy("--shape", f"{item.name}={','.join(extents)}")) if any(":" in part for part in extents) else ""
 
 
 @dataclass(frozen=True)
 class NodeProto:
-    """A node and its place in the file."""
+    """A node and its index in the file."""
 
     proto: onnx.NodeProto
     index: int
 
     @property
     def label(self) -> str:
-        """What messages call the node."""
+        """Name of the node in messages."""
         return self.proto.name or f"{self.proto.op_type} #{self.index}"
 
 
@@ -194,17 +197,17 @@ def check_names(graph: onnx.GraphProto, place: str) -> None:
 
 
 def check_text(place: str, *names: object) -> None:
-    """Raise ModelError for a name that is not UTF-8, which protobuf hands over as bytes."""
+    """Raise ModelError for a name that is not UTF-8, which protobuf returns as bytes."""
     for name in names:
         if not isinstance(name, str):
             raise ModelError(f"the name {name!r} is not UTF-8", place=place)
 
 
 def sorted_nodes(nodes: Sequence[onnx.NodeProto], known: AbstractSet[str], place: str) -> list[NodeProto]:
-    """Return the nodes so that each comes after what it reads, otherwise in the order of the file.
+    """Return the nodes in topological order, otherwise in file order.
 
-    `known` are tensors that exist without these nodes; `place` is what messages call the graph. Raises ModelError if
-    two nodes make one tensor, a node reads what nothing makes, or nodes wait for each other.
+    `known` are tensors that exist before these nodes run; `place` names the graph in messages. Raises ModelError if two
+    nodes produce the same tensor, a node reads a tensor that is not produced, or the graph has a cycle.
     """
     items = [NodeProto(proto, index) for index, proto in enumerate(nodes)]
     maker: dict[str, int] = {}
@@ -220,7 +223,7 @@ def sorted_nodes(nodes: Sequence[onnx.NodeProto], known: AbstractSet[str], place
                 raise ModelError(f"node '{item.label}' reads the tensor '{name}', which nothing produces", place=place)
         read = (*captured_names(item.proto), *item.proto.input)
         sorter.add(item.index, *(maker[name] for name in read if name in maker))
-    with suppress(CycleError):  # whatever is not on a cycle can be sorted
+    with suppress(CycleError):  # nodes that are not on a cycle can still be sorted
         sorter.prepare()
     ready, order = list(sorter.get_ready()), []
     heapq.heapify(ready)

@@ -45,7 +45,7 @@ def matmul(node: Node, a: Expr, b: Expr) -> Expr:
 
 
 def _transposed_weight(node: Node, weight: Expr) -> Expr:
-    """Return a matrix transposed; of dequantized weights the integers are, so that they stay recognizable."""
+    """Return a transposed matrix; of dequantized weights, transpose the integers, to keep the pattern recognizable."""
     if ir.op_name(weight) == "qnn.dequantize" and isinstance(weight, Call) and isinstance(weight.args[0], Constant):
         integers = weight.args[0]
         turned = Constant(integers.data.T, integers.name, integers.span)
@@ -55,9 +55,9 @@ def _transposed_weight(node: Node, weight: Expr) -> Expr:
 
 
 def batches(node: Node, a: Expr, b: Expr) -> tuple[Expr, Expr, tuple[int, ...]]:
-    """Return two stacks of matrices with one leading dimension, and the dimensions that it stands for.
+    """Return two stacks of matrices with the leading dimensions flattened into one, and these dimensions.
 
-    A stack of one matrix serves every matrix of the other.
+    A stack of one matrix is not broadcast: it is used with every matrix of the other.
     """
     around = shape_of(a)[:-2], shape_of(b)[:-2]
     is_known = is_static((*around[0], *around[1]))
@@ -128,7 +128,7 @@ def _einsum(node: Node) -> Expr:
                 sizes[label] = size if sizes.get(label, 1) == 1 else sizes[label]
             elif not node.has_shape((sizes.setdefault(label, size),), (size,)):
                 node.wrong(f"label '{label}' stands for both {sizes[label]} and {size}")
-    # dimensions of an ellipsis of extent 1 are left out: what they meet is broadcast
+    # ellipsis dimensions of size 1 are dropped, and broadcast by the other operand
     kept = [[label.isalpha() or size != 1 for label, size in zip(term, shape_of(x), strict=True)] for x, term in parts]
     pairs = zip(parts, kept, strict=True)
     parts = [(node.reshape(x, [*compress(shape_of(x), own)]), "".join(compress(term, own))) for (x, term), own in pairs]
@@ -143,7 +143,7 @@ def _einsum(node: Node) -> Expr:
 
 
 def _equation(node: Node, shapes: Sequence[tuple[int, ...]]) -> tuple[list[str], str]:
-    """Return the labels of each operand and of the result; the dimensions of an ellipsis have digits, the last is 0."""
+    """Return the labels of each operand and of the result; labels of ellipsis dimensions are digits, the last is 0."""
     text = node.string("equation").replace(" ", "")
     left, arrow, wanted = text.partition("->")
     terms = left.split(",")
@@ -174,7 +174,7 @@ def _hidden(count: int) -> str:
 
 
 def _diagonal(node: Node, x: Expr, labels: str) -> tuple[Expr, str]:
-    """Return the elements whose indices agree along all dimensions of one label, each label once."""
+    """Return the diagonal along repeated labels, so that each label occurs once."""
     for label in sorted(set(labels)):
         while labels.count(label) > 1:
             first = labels.index(label)
@@ -197,7 +197,7 @@ def _diagonal(node: Node, x: Expr, labels: str) -> tuple[Expr, str]:
 
 
 def _without_unused(node: Node, x: Expr, labels: str, needed: set[str]) -> tuple[Expr, str]:
-    """Sum over the dimensions whose label nothing else mentions."""
+    """Sum over the dimensions whose labels are not needed."""
     unused = tuple(index for index, label in enumerate(labels) if label not in needed)
     if not unused:
         return x, labels
@@ -206,7 +206,7 @@ def _without_unused(node: Node, x: Expr, labels: str, needed: set[str]) -> tuple
 
 
 def _contracted(node: Node, a: Expr, a_labels: str, b: Expr, b_labels: str, needed: set[str]) -> tuple[Expr, str]:
-    """Return the product of two operands, summed over what both have and nothing else needs."""
+    """Return the product of two operands, contracted over shared labels that are not needed any more."""
     shared = [label for label in a_labels if label in b_labels]
     batch = [label for label in shared if label in needed]
     inner = [label for label in shared if label not in needed]

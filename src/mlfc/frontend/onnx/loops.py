@@ -1,4 +1,4 @@
-"""Loops of ONNX: their graph is imported anew for each iteration, or once where iterations are left to the run."""
+"""ONNX's loops. Their graph is imported once per iteration, or only once if the loop runs at run time."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from mlfc.support import cost
 from mlfc.support.dim_estimates import typical
 from mlfc.support.dims import Dim
 
-# of loops that are unrolled: iterations, and nodes of all iterations
+# limits of unrolled loops: iterations, and nodes of all iterations
 _FEW_TURNS, _FEW_NODES = 32, 256
 
 
@@ -30,7 +30,7 @@ def _is_long(turns: Any, nodes: int) -> bool:
 
 
 def is_long_scan(proto: onnx.NodeProto, values: Sequence[Expr | None], graph: onnx.GraphProto) -> bool:
-    """Tell whether a Scan has many iterations, or their number is only known at run time."""
+    """Return whether a Scan has many iterations, or their number is only known at run time."""
     last = values[-1]
     axes = next((list(item.ints) for item in proto.attribute if item.name == "scan_input_axes"), [])
     axis, shape = axes[-1] if axes else 0, last.type.shape if last and isinstance(last.type, TensorType) else ()
@@ -41,7 +41,7 @@ def is_long_scan(proto: onnx.NodeProto, values: Sequence[Expr | None], graph: on
 
 @dataclass(eq=False)
 class Loops:
-    """A node that is a loop, with its inputs."""
+    """A loop node with its inputs."""
 
     dynamic: Dynamic | None  # None if shapes are static: all iterations are unrolled then
     proto: onnx.NodeProto
@@ -49,7 +49,7 @@ class Loops:
     graph: onnx.GraphProto
     name: str
     outer: AbstractSet[Expr]
-    imported: Callable[[Sequence[Expr]], list[Expr]]  # imports the graph for its arguments
+    imported: Callable[[Sequence[Expr]], list[Expr]]  # imports the graph for given arguments
 
     @property
     def _span(self) -> Span:
@@ -57,7 +57,7 @@ class Loops:
 
     @property
     def _dynamic(self) -> Dynamic:
-        assert self.dynamic is not None  # `loop` returns before
+        assert self.dynamic is not None  # `loop` returns earlier otherwise
         return self.dynamic
 
     def _call(self, operator: str, *args: Expr, **attrs: Any) -> Call:
@@ -79,7 +79,7 @@ class Loops:
             raise self._wrong(f"a graph of {len(self.graph.output)} outputs does not fit {len(states)} states")
         never = isinstance(condition, Constant) and not condition.data.any()
         if self.dynamic is None:
-            # unrolled to its end; the limit on operators bounds it
+            # fully unrolled; the limit on operators bounds it
             found = None
             if isinstance(limit, Constant):
                 found = self._unrolled(0 if never else int(limit.data), states, condition)
@@ -109,9 +109,9 @@ class Loops:
         return self._call("reshape", value, newshape=shape) if shape_of(value) != shape else value
 
     def _turn(self, number: Expr, condition: Expr, states: Sequence[Expr]) -> tuple[Expr, list[Expr], list[Expr]]:
-        """Import a turn of a Loop; return the next condition, the states, and the rows that it adds."""
+        """Import an iteration of a Loop; return the next condition, the states, and the new rows."""
         given = [number, condition]
-        for index, item in enumerate(self.graph.input[:2]):  # which may have one dimension
+        for index, item in enumerate(self.graph.input[:2]):  # condition and iteration number may have shape (1,)
             declared = item.type.tensor_type
             if declared.HasField("shape") and len(declared.shape.dim) == 1:
                 given[index] = self._reshaped(given[index], (1,))
@@ -119,7 +119,7 @@ class Loops:
         return results[0], results[1 : len(states) + 1], results[len(states) + 1 :]
 
     def _unrolled(self, turns: int, states: list[Expr], condition: Expr | None) -> list[Expr] | None:
-        """Import each turn; None where only the run knows whether there is another one."""
+        """Import each iteration; return None if the number of iterations is only known at run time."""
         if condition is not None and not isinstance(condition, Constant):
             return None
         collected = []
@@ -147,7 +147,7 @@ class Loops:
         def turn(number: Expr, go: Expr, carried: list[Expr]) -> tuple[Expr | None, list[Expr], list[Expr]]:
             given, after, rows = self._turn(number, go, carried)
             further = self._scalar(given, "bool")
-            # a condition that is the one of this turn holds in the next one, too
+            # a condition passed through unchanged remains true
             always[0] = further is go or (isinstance(further, Constant) and bool(further.data.all()))
             return (None if always[0] else further), after, rows
 
@@ -166,7 +166,7 @@ class Loops:
     # SequenceMap
 
     def map(self) -> list[Expr]:
-        """Return the results of a SequenceMap: lists of what the graph gives for each element."""
+        """Return the results of a SequenceMap: lists of the graph's results for each element."""
         values = [value for value in self.values if value is not None]
         given = [as_list(self._dynamic, v, self.name) if not isinstance(v.type, TensorType) else v for v in values]
         if len(given) < len(self.values) or not isinstance(given[0].type, ListType):
@@ -248,7 +248,7 @@ def _scan(node: Node) -> list[Expr]:
 
 @importer("Scan", since=8)
 def _batched_scan(node: Node) -> list[Expr]:
-    """Scan the sequences of a batch one by one: every input begins with the batch, then come the turns."""
+    """Scan the sequences of a batch one by one; every input has the batch first, then the iterations."""
     if node.has(0):
         node.unsupported("with sequences of several lengths is not supported", UNROLL)
     given = [node.input(index) for index in range(1, len(node.inputs))]
@@ -270,7 +270,7 @@ def _batched_scan(node: Node) -> list[Expr]:
 
 
 def _states(node: Node, count: int) -> int:
-    """Return how many of `count` inputs are states; the others are scanned."""
+    """Return the number of states among `count` inputs; the others are scanned."""
     scanned, body = node.integer("num_scan_inputs"), node.attribute("body")
     states = count - scanned
     if not isinstance(body, onnx.GraphProto) or scanned < 1 or states < 0:
@@ -283,14 +283,14 @@ def _states(node: Node, count: int) -> int:
 def _scanned(
     node: Node, carried: list[Expr], parts: Sequence[Expr], axes: Sequence[int], backward: Sequence[int]
 ) -> list[Expr]:
-    """Import the graph for each turn; return the states behind the last one, and what the turns gave."""
+    """Import the graph for each iteration; return the final states, and the stacked scan outputs."""
     body = node.attribute("body")
     lengths = {shape_of(part)[axis] for axis, part in zip(axes, parts, strict=True)}
     if len(lengths) != 1:
-        node.wrong(f"the scanned inputs have {sorted(lengths)} turns")
+        node.wrong(f"the scanned inputs differ in length: {sorted(lengths)}")
     (turns,) = lengths
     if not turns or isinstance(turns, Dim):
-        node.unsupported(f"of {turns or 'no'} turns is not supported", UNROLL)
+        node.unsupported(f"of {turns or 'no'} iterations is not supported", UNROLL)
     cost.require("operators", turns * max(1, len(body.node)), node.name)
     count = len(carried)
     collected: list[list[Expr]] = [[] for _ in body.output[count:]]
@@ -315,13 +315,13 @@ def _listed(node: Node, name: str, count: int) -> list[int]:
 
 
 def _turn(node: Node, part: Expr, axis: int, turn: int) -> Expr:
-    """Return what a turn sees of a scanned input, which has one axis less."""
+    """Return the slice of a scanned input for one iteration, without the scan axis."""
     shape = shape_of(part)
     return node.reshape(node.cut(part, axis, turn, turn + 1), (*shape[:axis], *shape[axis + 1 :]))
 
 
 def _joined(node: Node, collected: Sequence[Sequence[Expr]]) -> list[Expr]:
-    """Return what the turns gave, along an axis of its own."""
+    """Return the scan outputs of all iterations, stacked along a new axis."""
     axes = _listed(node, "scan_output_axes", len(collected))
     backward = _listed(node, "scan_output_directions", len(collected))
     joined = []

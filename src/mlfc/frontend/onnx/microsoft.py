@@ -1,4 +1,4 @@
-"""Operators of ONNX Runtime's own domain that its quantizer and optimizer write."""
+"""Operators of ONNX Runtime's own domain that its quantizer and optimizer emit."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ Array = npt.NDArray[Any]
 
 
 def _real(node: Node, index: int) -> Expr:
-    """Return input `index`, followed by its scale and zero point, as real numbers."""
+    """Return input `index` dequantized by the scale and zero point in the two inputs after it."""
     scale, zero_point = scale_and_zero(node, index + 1, index + 2, "scale")
     note(node, node.input(index), scale, zero_point)
     return node.call("qnn.dequantize", node.input(index), scale, zero_point, out_dtype="float32", axis=-1)
 
 
 def _integers(node: Node, x: Expr, index: int, like: int = 0) -> Expr:
-    """Return `x` as integers whose scale and zero point are the inputs from `index` on."""
+    """Quantize `x` with the scale and zero point at inputs `index` and `index` + 1."""
     scale, zero_point = scale_and_zero(node, index, index + 1, "Y_scale")
     dtype = node.dtype(index + 1) if node.has(index + 1) else node.dtype(like)
     result = node.call("qnn.quantize", x, scale, zero_point, out_dtype=dtype, axis=-1, rounding="TONEVEN")
@@ -107,14 +107,14 @@ def _fused_conv(node: Node) -> Expr:
     return node.call("nn.relu", result) if activation else result
 
 
-# Weights of 2, 4 or 8 bits, with a scale a block
+# Weights of 2, 4 or 8 bits with a scale per block
 
 _UNSIGNED = {2: "uint2", 4: "uint4", 8: "uint8"}
 _FLOATS = ("float32", "float16", "bfloat16")
 
 
 def _width(node: Node) -> str:
-    """Return the dtype of the numbers that bytes hold."""
+    """Return the dtype of the packed numbers."""
     bits = node.integer("bits", 4)
     if bits not in _UNSIGNED:
         node.unsupported(f"with bits={bits} is not supported", "Quantize the weights to 2, 4 or 8 bits")
@@ -129,13 +129,13 @@ def _block(node: Node, default: int | None = None) -> int:
 
 
 def _numbers(packed: Array, dtype: str, extent: int) -> Array:
-    """Return the first numbers of each row of bytes."""
+    """Return the first `extent` numbers of each row of packed bytes."""
     found = unpack_codes(packed, dtypes.bits(dtype), extent)
     return found if dtype == "uint8" else found.view(dtypes.to_numpy(dtype))
 
 
 def _named(node: Node, index: int, values: Array) -> Constant:
-    """Return a constant under the name of an input."""
+    """Return a constant with the name of an input."""
     given = node.input(index)
     return Constant(values, given.name if isinstance(given, Constant) else None, given.span)
 
@@ -160,7 +160,7 @@ def _matmul_of_bits(node: Node) -> Expr:
         order = node.value(4, "g_idx")
         if order.shape != (inner,) or np.any(order != np.arange(order.size) // block):
             node.unsupported("with a g_idx that is not in order is not supported", "Sort the columns by their group")
-        if node.has(3):  # which ONNX Runtime then does not read
+        if node.has(3):  # ONNX Runtime ignores them in this case
             node.unsupported("with both a g_idx and zero points is not supported", "Remove the g_idx: it is in order")
     codes = _named(node, 1, _numbers(packed.reshape(units, -1), dtype, inner))
     scales = node.value(2, "scales")
@@ -176,7 +176,7 @@ def _matmul_of_bits(node: Node) -> Expr:
 
 
 def _zero_points(node: Node, dtype: str, shape: tuple[int, int]) -> Array | np.int32:
-    """Return the zero points of MatMulNBits: packed bytes, or numbers like the data."""
+    """Return the zero points of MatMulNBits: packed codes, or numbers of the data's dtype."""
     bits = dtypes.bits(dtype)
     if not node.has(3):
         return np.int32(1 << (bits - 1))

@@ -1,4 +1,4 @@
-"""Attention as ONNX Runtime's optimizer and its tools for language models write it."""
+"""Attention operators that ONNX Runtime's optimizer and its tools for language models emit."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from mlfc.support.dims import Dim, Extent, bounds, maximum
 
 
 def _attended(node: Node, core: Attention, mask: Expr | None, bias: int, shown: int | None) -> list[Expr]:
-    """Return the result by heads and, if the output `shown` is wanted, the masked scores; input `bias` is added."""
+    """Return the result by heads and, if output `shown` is used, the masked scores; input `bias` is added to them."""
     masks = Masks()
     if node.flag("unidirectional"):
         core.window(masks, core.keys - core.queries, -1, 0)
@@ -37,7 +37,7 @@ def _attended(node: Node, core: Attention, mask: Expr | None, bias: int, shown: 
         add_mask(core, masks, node.input(bias))
     if mask is not None:
         masks.biases.append(mask)
-    scale = node.real("scale", 0.0) or None  # 0 stands for the default, too
+    scale = node.real("scale", 0.0) or None  # 0 also means the default
     if shown is None or not node.wants(shown):
         return [core.attended(masks, scale)]
     stages = core.spelled(masks, scale)
@@ -47,9 +47,9 @@ def _attended(node: Node, core: Attention, mask: Expr | None, bias: int, shown: 
 
 
 def _filled(node: Node, index: int, core: Attention) -> Expr | None:
-    """Return a mask of integers as what is added to the scores: `mask_filter_value` where it is not above 0.
+    """Return an integer mask as an additive bias: `mask_filter_value` where the mask is not positive.
 
-    One integer a row is the number of its keys, two are the end and the begin of them.
+    A vector of one integer per batch row is the number of keys, one of two per row has the ends and then the starts.
     """
     filler = node.real("mask_filter_value", -10000.0)
     if not node.has(index):
@@ -91,12 +91,12 @@ def _multi_head_attention(node: Node) -> list[Expr]:
 
 
 def _projections(node: Node, heads: int) -> tuple[Expr, Expr, Expr]:
-    """Return queries, keys and values by heads, whichever of them share a tensor."""
+    """Return queries, keys and values by heads, from one, two or three tensors."""
     ranks = tuple(node.rank(index) if node.has(index) else 0 for index in range(3))
     forms = ((5, 0, 0), (3, 5, 0), (3, 4, 4), (3, 3, 3))
     if ranks not in forms or (5 in ranks and node.has(3)):
         found = ", ".join(str(node.shape(index)) for index in range(3) if node.has(index))
-        node.unsupported(f"of tensors of shapes {found} is not supported", "Give query, key and value a tensor each")
+        node.unsupported(f"of tensors of shapes {found} is not supported", "Pass query, key and value separately")
     if ranks == (5, 0, 0):
         q, k, v = (_unpacked(node, node.input(0), heads, part, 3) for part in range(3))
         return q, k, v
@@ -109,7 +109,7 @@ def _projections(node: Node, heads: int) -> tuple[Expr, Expr, Expr]:
     q = _biased(node, 0, biases[0], heads, "query")
     if ranks[1] == 5:
         return q, _unpacked(node, node.input(1), heads, 0, 2), _unpacked(node, node.input(1), heads, 1, 2)
-    if ranks[1] == 4:  # of the other sequence, computed before
+    if ranks[1] == 4:  # keys and values of the other sequence, computed before
         return q, node.input(1), node.input(2)
     return q, _biased(node, 1, biases[1], heads, "key"), _biased(node, 2, biases[2], heads, "value")
 
@@ -150,7 +150,7 @@ def _attention(node: Node) -> list[Expr]:
         split_heads(node, node.cut(every, 2, end - size, end), heads, what)
         for size, end, what in zip(sizes, accumulate(sizes), ("query", "key", "value"), strict=True)
     )
-    if node.has(4):  # keys and values of the past in one tensor
+    if node.has(4):  # past keys and values in one tensor
         past, (batch, _, _, size) = node.shape(4), shape_of(k)
         fits = len(past) == 5 and node.has_shape((*past[:3], past[4]), (2, batch, heads, size))
         if shape_of(v) != shape_of(k) or not fits:
@@ -168,7 +168,7 @@ def _attention(node: Node) -> list[Expr]:
 
 # GroupQueryAttention
 
-_NOT_SUPPORTED = ("k_scale", "v_scale", "q_norm_weight", "k_norm_weight", "query_seqlens")  # inputs from 12 on
+_NOT_SUPPORTED = ("k_scale", "v_scale", "q_norm_weight", "k_norm_weight", "query_seqlens")  # inputs from index 12 on
 
 
 @importer("GroupQueryAttention", domain=MICROSOFT)
@@ -195,14 +195,14 @@ def _group_query_attention(node: Node) -> list[Expr]:
         add_mask(core, masks, padded(node, node.input(10), core.keys))
     if node.has(11):
         masks.sink = node.cast(node.reshape(node.input(11), (core.heads,)), core.wide_dtype)
-    elif node.flag("smooth_softmax"):  # 0 is the score of a key without a value
+    elif node.flag("smooth_softmax"):  # 0 is the score of a virtual key without a value
         masks.sink = node.constant(np.zeros(core.heads), core.wide_dtype)
     result = core.attended(masks, node.real("scale", 0.0) or None, node.real("softcap", 0.0))
     return [join_heads(node, result), k, v]
 
 
 def _groups(node: Node) -> tuple[Expr, Expr, Expr]:
-    """Return queries, keys and values by heads; they may be one tensor."""
+    """Return queries, keys and values by heads, from one or three tensors."""
     heads, groups = node.integer("num_heads"), node.integer("kv_num_heads")
     if node.rank(0) != 3 or heads < 1 or groups < 1:
         node.wrong(f"expected a query of 3 dimensions and numbers of heads, got {node.shape(0)}, {heads}, {groups}")
@@ -225,7 +225,7 @@ def _groups(node: Node) -> tuple[Expr, Expr, Expr]:
 
 @dataclass(eq=False)
 class _Cache:
-    """Where the new keys and values are among those of the past: behind as many as each row of the batch has."""
+    """Positions of new keys and values in the cache: after the past ones of each batch row."""
 
     node: Node
 
@@ -236,7 +236,7 @@ class _Cache:
         self.batch, self.count = node.shape(0)[:2]
         self.capacity: Extent = node.shape(3)[2] if node.has(3) and node.rank(3) == 4 else 0
         self.lengths = node.call("add", per_batch(node, 5, self.batch, "seqlens_k"), 1)
-        # rows of a first prompt may be shorter than it
+        # prompts of a batch may be shorter than the longest
         self.begin = node.call("maximum", node.call("subtract", self.lengths, self.count), 0)
         self.offset: Expr | int = 0 if self.capacity == 0 else self.begin
         self.rotation: tuple[Expr, Expr] | None = None
@@ -256,7 +256,7 @@ class _Cache:
         return turned(node, x, *self.rotation, interleaved=node.flag("rotary_interleaved"))
 
     def updated(self, new: Expr, index: int, output: int, what: str) -> Expr:
-        """Return the keys or values of the past, input `index`, with the new ones."""
+        """Return the past keys or values, input `index`, extended by the new ones."""
         node = self.node
         if self.capacity == 0:
             return new
@@ -280,7 +280,7 @@ class _Cache:
         return scattered(node, old, new, self.begin, 2)
 
     def _total(self, output: int) -> Extent:
-        """Return how many keys come out: as many as the cache holds, or more where it grows."""
+        """Return the number of keys in the output: the capacity of the cache, or more if it grows."""
         node, capacity, what = self.node, self.capacity, "total_sequence_length"
         declared = node.declared[output] if output < len(node.declared) else None
         size = declared[2] if declared is not None and len(declared) == 4 else None

@@ -1,4 +1,4 @@
-"""Classical machine learning: encoders, counts of n-grams, linear models, and support vector machines."""
+"""Classical machine learning: encoders, n-gram counts, linear models, and support vector machines."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def _linear_classifier(node: Node) -> list[Expr]:
 
 
 def labels_of(node: Node, attribute: str) -> Array:
-    """Return the labels of a classifier, which must be integers."""
+    """Return the class labels; raise an error for string labels."""
     if node.given("classlabels_strings"):
         node.unsupported("with labels that are strings is not supported", "Train with integer labels")
     return np.asarray(node.integers(attribute), np.int64)
@@ -84,14 +84,14 @@ def label_of(node: Node, labels: Array, scores: Expr) -> Expr:
 
 
 def transformed(node: Node, scores: Expr, transform: str) -> Expr:
-    """Return what a classifier or regressor makes of its scores (rows, classes)."""
+    """Apply the `post_transform` of a classifier or regressor to scores of shape (rows, classes)."""
     if transform not in _TRANSFORMS:
         node.wrong(f"unknown post_transform '{transform}'")
     return _TRANSFORMS[transform](node, scores)
 
 
 def _softmax_zero(node: Node, scores: Expr) -> Expr:
-    """Return softmax in which scores of 0 stay 0."""
+    """Return a softmax that keeps scores of 0 at 0."""
     largest = node.call("max", scores, axis=(1,), keepdims=True)
     power = node.call("exp", node.call("subtract", scores, largest))
     is_zero = node.call("less_equal", node.call("abs", scores), 1e-7)
@@ -101,7 +101,7 @@ def _softmax_zero(node: Node, scores: Expr) -> Expr:
 
 
 def _probit(node: Node, scores: Expr) -> Expr:
-    """Return sqrt(2) times the inverse error function of 2 x - 1, by Winitzki's approximation with a = 0.147."""
+    """Return sqrt(2) * erfinv(2 x - 1), by Winitzki's approximation with a = 0.147."""
     y = node.call("subtract", node.call("multiply", scores, 2.0), 1.0)
     rest = node.call("log", node.call("multiply", node.call("subtract", 1.0, y), node.call("add", 1.0, y)))
     first = node.call("add", 2 / (np.pi * 0.147), node.call("multiply", rest, 0.5))
@@ -120,7 +120,7 @@ _TRANSFORMS: dict[str, Callable[[Node, Expr], Expr]] = {
 
 
 def _scores(node: Node, rows: int) -> Expr:
-    """Return the inputs times the coefficients, plus the intercepts."""
+    """Return inputs times coefficients plus intercepts."""
     x = node.cast(node.input(0), "float32")
     coefficients = np.asarray(node.reals("coefficients"), np.float32)
     intercepts = np.asarray(node.reals("intercepts", (0.0,) * rows), np.float32)
@@ -151,7 +151,7 @@ def _imputer(node: Node) -> Expr:
 
 @importer("OneHotEncoder", domain=ML, ignores=("zeros",))
 def _one_hot_encoder(node: Node) -> Expr:
-    """Return a row of zeros for an unknown category; with zeros=0 ONNX Runtime stops there."""
+    """Encode categories; an unknown category becomes a row of zeros, where ONNX Runtime raises an error if zeros=0."""
     if node.given("cats_strings"):
         node.unsupported("with categories that are strings is not supported", "Train with integer categories")
     categories = node.constant(np.asarray(node.integers("cats_int64s")), "int64")
@@ -166,7 +166,7 @@ def _label_encoder(node: Node) -> Expr:
         node.wrong(f"{keys.size} keys and {values.size} values do not fit")
     node.attribute("default_string")
     whole, real = node.integer("default_int64", -1), node.real("default_float", -0.0)
-    default = np.asarray(real if values.dtype.kind == "f" else whole, values.dtype)  # of what no key equals
+    default = np.asarray(real if values.dtype.kind == "f" else whole, values.dtype)  # result for unknown keys
     if node.given("default_tensor"):
         default = np.asarray(node.attribute("default_tensor")).reshape(())
     x = node.input(0)
@@ -175,7 +175,7 @@ def _label_encoder(node: Node) -> Expr:
     column = node.reshape(x, (*shape_of(x), 1))
     table = node.constant(keys, dtype_of(x))
     hits = node.call("equal", column, table)
-    if node.opset >= 4 and keys.dtype.kind == "f" and np.isnan(keys).any():  # since then, NaN is a key like others
+    if node.opset >= 4 and keys.dtype.kind == "f" and np.isnan(keys).any():  # since opset 4, NaN equals NaN
         both_nan = node.call("logical_and", node.call("isnan", column), node.call("isnan", table))
         hits = node.call("logical_or", hits, both_nan)
     last = {"axis": (len(shape_of(x)),), "keepdims": False}
@@ -196,7 +196,7 @@ def _column(node: Node, kind: str) -> Array:
 
 @importer("ZipMap", domain=ML)
 def _zip_map(node: Node) -> Expr:
-    """Return the scores as they are: columns in the order of the labels instead of maps from label to score."""
+    """Return the scores unchanged: columns in label order instead of maps from label to score."""
     if node.given("classlabels_strings"):
         step = "Convert the scikit-learn model with options={'zipmap': False}"
         node.unsupported("with labels that are strings is not supported", step)
@@ -263,7 +263,7 @@ def _svm_classifier(node: Node) -> list[Expr]:
 
 
 def _planes(node: Node, x: Expr, labels: Array, transform: str) -> list[Expr]:
-    """Return label and scores of classes that have a plane each."""
+    """Return the label and scores of a linear classifier, with one hyperplane per class."""
     coefficients, rho = np.asarray(node.reals("coefficients"), np.float32), node.reals("rho")
     node.attribute("kernel_type"), node.attribute("kernel_params"), node.attribute("support_vectors")
     if coefficients.size != len(labels) * shape_of(x)[1] or not rho:
@@ -274,8 +274,8 @@ def _planes(node: Node, x: Expr, labels: Array, transform: str) -> list[Expr]:
 
 
 def _duels(node: Node, x: Expr, classes: int, sizes: Sequence[int]) -> Expr:
-    """Return the scores (rows, pairs) of each pair of classes, above 0 where the first of them wins."""
-    # a support vector has a coefficient for each class but its own; those of a pair are in the row of the other class
+    """Return the scores (rows, pairs) of each pair of classes; positive if the first class wins."""
+    # a support vector has one coefficient per other class; that of a pair is in the row of the other class
     vectors, pairs = sum(sizes), list(combinations(range(classes), 2))
     support = np.asarray(node.reals("support_vectors"), np.float32)
     coefficients, rho = np.asarray(node.reals("coefficients"), np.float32), node.reals("rho")
@@ -295,7 +295,7 @@ def _duels(node: Node, x: Expr, classes: int, sizes: Sequence[int]) -> Expr:
 
 
 def _votes(node: Node, duels: Expr, classes: int) -> Expr:
-    """Return how many pairs each class wins."""
+    """Return the number of pairs that each class wins."""
     pairs = list(combinations(range(classes), 2))
     table, lost = np.zeros((classes, len(pairs)), np.float32), np.zeros(classes, np.float32)
     for index, (first, second) in enumerate(pairs):
@@ -307,7 +307,7 @@ def _votes(node: Node, duels: Expr, classes: int) -> Expr:
 
 
 def _probabilities(node: Node, duels: Expr) -> Expr:
-    """Return the probabilities of the classes by Platt's scaling of each pair."""
+    """Return class probabilities by Platt scaling of each pair."""
     slope, offset = node.reals("prob_a"), node.reals("prob_b")
     pairs = shape_of(duels)[1]
     if not len(slope) == len(offset) == pairs:
@@ -319,7 +319,7 @@ def _probabilities(node: Node, duels: Expr) -> Expr:
 
 
 def _kernel(node: Node, x: Expr, support: Array) -> Expr:
-    """Return how similar each row (rows, features) is to each support vector."""
+    """Return the kernel values of each row (rows, features) with each support vector."""
     kind = node.string("kernel_type", "LINEAR")
     gamma, offset, degree = (*node.reals("kernel_params", ()), 0.0, 0.0, 0.0)[:3]
     vectors = node.constant(support, "float32")
@@ -338,7 +338,7 @@ def _kernel(node: Node, x: Expr, support: Array) -> Expr:
 
 @importer("CDist", domain=MICROSOFT)
 def _distances(node: Node) -> Expr:
-    """Return the distance of each row of the first input from each row of the second; skl2onnx writes it on request."""
+    """Return the distances between rows of two matrices. skl2onnx emits this operator on request."""
     first, second = node.shape(0), node.shape(1)
     metric = node.string("metric", "sqeuclidean")
     if len(first) != 2 or len(second) != 2 or first[1] != second[1] or metric not in ("euclidean", "sqeuclidean"):
@@ -368,7 +368,7 @@ def _tfidf_vectorizer(node: Node) -> Expr:
     if node.dtype(0) not in ("int32", "int64") or len(shape) > 2:
         node.wrong(f"expected rows of int32 or int64, got {node.dtype(0)} of shape {shape}")
     indexes, weights = node.integers("ngram_indexes"), node.reals("weights", ())
-    # the result has a column for each number up to the largest: a file that states one says nothing of its size
+    # the result has max(ngram_indexes) + 1 columns, so a small file can declare a huge result
     if not indexes or not 0 <= min(indexes) <= max(indexes) < 1 << 24:
         node.wrong("expected ngram_indexes from 0 to 2^24")
     columns, places = max(indexes) + 1, list(indexes)
@@ -377,7 +377,7 @@ def _tfidf_vectorizer(node: Node) -> Expr:
     counts = _counts(node, _grams(node, indexes), columns)
     if mode == "IDF":
         counts = node.cast(node.call("greater", counts, 0), "float32")
-    if weights and mode != "TF":  # given for the runs of the pool, used for the columns
+    if weights and mode != "TF":  # weights are per n-gram of the pool, applied per column
         cost.require("constants", 4 * columns, node.name)
         by_column, given = np.zeros(columns, np.float32), np.asarray(weights, np.float32)
         by_column[places] = given
@@ -388,7 +388,7 @@ def _tfidf_vectorizer(node: Node) -> Expr:
 
 
 def _grams(node: Node, indexes: Sequence[int]) -> dict[tuple[int, ...], int]:
-    """Return the column of each run that is counted."""
+    """Return the column of each n-gram."""
     pool, starts = node.integers("pool_int64s"), node.integers("ngram_counts")
     shortest, longest = node.integer("min_gram_length"), node.integer("max_gram_length")
     if not 1 <= shortest <= longest:
@@ -420,7 +420,7 @@ def _counts(node: Node, grams: Grams, columns: int) -> Expr:
         node.wrong(f"expected max_skip_count from 0 to {_SKIP_LIMIT - 1}, got {skips}")
     if not grams or 0 in (rows, length):
         return node.call("zeros", shape=(rows, columns), dtype="float32")
-    # the tree that ``ml.ngram_counts`` searches, its nodes in the order of their depth
+    # the trie that ``ml.ngram_counts`` searches, its nodes in breadth-first order
     children: dict[tuple[int, ...], set[int]] = {(): set()}
     for gram in grams:
         for size in range(1, len(gram) + 1):
@@ -428,7 +428,7 @@ def _counts(node: Node, grams: Grams, columns: int) -> Expr:
             children[gram[: size - 1]].add(gram[size - 1])
     order: list[tuple[int, ...]] = [()]
     first, key, column = [0], [], []
-    for path in order:  # which grows
+    for path in order:  # grows during the iteration
         for token in sorted(children[path]):
             order.append((*path, token))
             key.append(token)

@@ -1,7 +1,7 @@
-"""Inputs and outputs of a model: variables with static shapes or symbols, and the parts of sequences and optionals.
+"""Inputs and outputs of a model: variables with static or symbolic shapes, and the parts of sequences and optionals.
 
-`mlfc.support.containers` describes the parts that the compiled model has in the place of a sequence or optional: a list
-is made of those of an input, and those of an output are made of a list.
+`mlfc.support.containers` describes the tensors that represent a sequence or optional in the compiled model: the list of
+an input is built from them, and those of an output are extracted from a list.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from mlfc.relay.ir import Constant, Expr, ListType, Span, TensorType, Tuple, Tup
 from mlfc.support.containers import OPTIONAL, OPTIONAL_SEQUENCE, SEQUENCE, Container
 from mlfc.support.dims import LARGEST, Dim, Extent, bounds
 
-_RANKS = (1, 2, 3, 4, 0, 5)  # of elements, the likely ones first
+_RANKS = (1, 2, 3, 4, 0, 5)  # guesses for the rank of elements, the likeliest first
 
 
 def container_of(item: onnx.ValueInfoProto) -> Container | None:
@@ -60,12 +60,12 @@ def _tensor(kind: onnx.TypeProto) -> onnx.TypeProto.Tensor:
 def input_parts(
     item: onnx.ValueInfoProto, container: Container, given: Sequence[Any] | None, dynamic: Dynamic
 ) -> list[Var]:
-    """Return the parameters that an input of the model becomes; `given` is the shape of its tensors by the user."""
+    """Return the parameters that represent an input; `given` is the user's shape of its tensors."""
     place = f"input '{item.name}'"
     extents = declared_extents(_tensor(item.type)) if given is None else list(given)
     if extents is None:
-        cause = f"nothing says how many dimensions the tensors of {container.kind} '{item.name}' have"
-        step = f"Say it: --shape {item.name}=?,? for two (in Python shapes={{'{item.name}': (None, None)}})"
+        cause = f"the rank of the tensors in {container.kind} '{item.name}' is unknown"
+        step = f"Specify it: --shape {item.name}=?,? for two (in Python shapes={{'{item.name}': (None, None)}})"
         raise UnsupportedError(cause, place=place, next_step=step, remedies=(Remedy("--shape", f"{item.name}=..."),))
     shape = tuple(
         size if isinstance(size, int) and not isinstance(size, bool) else dynamic.varying(f"{item.name}_{axis}")
@@ -82,12 +82,12 @@ def input_parts(
 
 
 def input_value(container: Container, parts: Sequence[Expr], dynamic: Dynamic) -> Expr:
-    """Return the value that the parts of an input are."""
+    """Return the value that the parts of an input represent."""
     span = Span((), container.name)
     shape = dynamic.element_shapes[container.name]
     found = ir.call("list_from", parts[-2:], shape=shape, dtype=container.dtype, span=span)
     if container.kind == OPTIONAL:
-        # as a message says it: an optional has at most one
+        # checked at run time: an optional has at most one element
         some = ir.call("less", [ir.call("list_length", [found]), ir.const(2, "int64")])
         text = f"input '{container.name}': an optional has one tensor or none"
         return Tuple((ir.call("list_require", [found, some], message=text, span=span),))
@@ -99,12 +99,12 @@ def with_ranks(
     shapes: Mapping[str, Sequence[Any]],
     imports: Callable[[Mapping[str, Sequence[Any]], bool], bool],
 ) -> Mapping[str, Sequence[Any]]:
-    """Return shapes with numbers of dimensions for inputs that leave them open, if one alone can be imported.
+    """Return shapes with a rank for inputs whose rank is dynamic, if exactly one rank can be imported.
 
-    `imports` tells whether shapes can be imported, and takes whether sequences may mix tensors of several ranks.
+    `imports` checks whether shapes can be imported; its second argument is True if sequences may mix ranks.
     """
     weights = {item.name for item in graph.initializer}
-    unknown = {}  # whether the rank is declared as 0: many exporters, and ONNX's own tests, mean any by that
+    unknown = {}  # True if rank 0 is declared, by which many exporters, and ONNX's own tests, mean any rank
     for item in graph.input:
         if item.name not in weights and item.name not in shapes and _kind(item.type) not in (None, OPTIONAL):
             extents = declared_extents(_tensor(item.type))
@@ -131,7 +131,7 @@ def with_ranks(
 def output_parts(
     value: Expr, item: onnx.ValueInfoProto, title: str, dynamic: Dynamic
 ) -> Iterator[tuple[Container, str, Expr]]:
-    """Yield what an output of the model becomes: of which container, under which name, and its value."""
+    """Yield the container, the name and the value of each part of an output."""
     kind = _kind(item.type)
     if kind is None:
         kind = SEQUENCE if not is_optional(value.type) else OPTIONAL_SEQUENCE
@@ -158,7 +158,7 @@ def output_parts(
 
 
 def _wanted(value: Expr, kind: str, item: onnx.ValueInfoProto, dynamic: Dynamic) -> Type:
-    """Return the type of an output as a list, or an optional."""
+    """Return the type of an output as a list or optional."""
     joiner = Joiner(dynamic, item.name, [])
     if is_optional(value.type) and value is not NOTHING:
         return value.type
@@ -173,7 +173,7 @@ def _wanted(value: Expr, kind: str, item: onnx.ValueInfoProto, dynamic: Dynamic)
 
 
 def _declared(item: onnx.ValueInfoProto) -> TensorType:
-    """Return a type for the tensors of an output that never has one."""
+    """Return a placeholder type for the tensors of an output that is always empty."""
     tensor = _tensor(item.type)
     dtype = dtype_name(tensor.elem_type, f"output '{item.name}'")
     return TensorType(tuple(0 for _ in declared_extents(tensor) or ()), dtype)
@@ -187,7 +187,7 @@ _NO_NAMES = ("", "?", "None", "none", "unk", "-1")
 
 
 class OpenShapesError(Exception):
-    """Inputs whose shapes are not fixed, and the others; caught by the importer, which looks for shapes that fit."""
+    """Inputs whose shapes are not static, and the others. The importer catches it and searches for suitable shapes."""
 
     def __init__(self, names: Sequence[str], found: dict[str, Var | Constant]) -> None:
         super().__init__(*names)
@@ -206,7 +206,7 @@ def input_variables(
     """Return every input of the model that is not a weight, in the model's order; as a constant if it has a value.
 
     `shapes` and `values` are the user's. `weights` are the names of initializers, which are inputs too before IR
-    version 4. `problems` receives what is wrong with the inputs. Without `dynamic`, all shapes must be static.
+    version 4. Problems with the inputs are added to `problems`. Without `dynamic`, all shapes must be static.
     """
     inputs = [item for item in graph.input if item.name not in weights]
     for what, names in (("shapes", shapes), ("values", values)):
@@ -228,7 +228,7 @@ def input_variables(
             container = None if dynamic is None else container_of(item)
             if container is not None and dynamic is not None:
                 if is_constant:
-                    raise OptionError(f"{container.kind} cannot have a value for good", place=place)
+                    raise OptionError(f"{container.kind} cannot be set to a constant value", place=place)
                 found.update((part.name, part) for part in input_parts(item, container, given, dynamic))
                 continue
             dtype = _checked_dtype(item)
@@ -258,7 +258,7 @@ def _dynamic_shape(
 ) -> tuple[Any, ...] | None:
     """Return the shape of an input, with symbols for dynamic dimensions; None if its rank is not known.
 
-    None in a shape that the user provides is the dimension that the model declares.
+    A None in the user's shape selects the dimension that the model declares.
     """
     declared = declared_extents(item)
     if given is None and declared is None:
@@ -292,7 +292,7 @@ def _checked_dtype(item: onnx.ValueInfoProto) -> str:
 
 
 def _extents(item: onnx.ValueInfoProto, symbols: Mapping[str, int]) -> list[int | None] | None:
-    """Return the extents of an input, None for one that is open; None if even the rank is."""
+    """Return the dimension sizes of an input, None for dynamic ones; None if the rank is dynamic."""
     declared = declared_extents(item)
     if declared is None:
         return None
@@ -300,7 +300,7 @@ def _extents(item: onnx.ValueInfoProto, symbols: Mapping[str, int]) -> list[int 
 
 
 def _checked_shape(item: onnx.ValueInfoProto, given: Sequence[Any], named: Mapping[str, Any]) -> tuple[Any, ...]:
-    """Return the shape that the user gives; raise OptionError if it is invalid, or if the model declares another."""
+    """Return the user's shape; raise OptionError if it is invalid or contradicts the declared one."""
     shape, declared = tuple(given), declared_extents(item)
     if not all(isinstance(size, Dim) or (isinstance(size, int) and size > 0) for size in shape):
         raise OptionError(f"the shape {shape} given for the input '{item.name}' must be positive integers")
@@ -314,7 +314,7 @@ def _checked_shape(item: onnx.ValueInfoProto, given: Sequence[Any], named: Mappi
         fixed = named.get(wanted, size) if isinstance(wanted, str) else wanted
         if size != fixed:
             raise OptionError(
-                f"dimension {axis} of the input '{item.name}' is {fixed}, the given shape {shape} says {size}"
+                f"dimension {axis} of the input '{item.name}' is {fixed}, the given shape {shape} has {size}"
             )
     return shape
 

@@ -1,4 +1,4 @@
-"""What an importer sees of one ONNX node, and what it builds with."""
+"""An ONNX node as importers see it, with methods to build Relay expressions."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from mlfc.support.dims import LARGEST, Dim, Extent, Symbol, UndecidedError, boun
 
 TENSOR_LIMIT = 1 << 34
 _NUMBERS = (int, float, Dim)
-_LARGEST_LIST = 64  # dimension sizes that are runtime values
+_LARGEST_LIST = 64  # maximum number of dimension sizes that are runtime values
 
 
 class UnknownValueError(UnsupportedError):
-    """An importer asked for the value of an input that is only known when the model runs: of the node's `index`.
+    """Error of an importer that requires the value of the node's input `index`, which is only known at run time.
 
-    `likely` are the types that the outputs have with the values which the error offers.
+    `likely` are the types that the outputs have with the values that the error suggests.
     """
 
     def __init__(self, cause: str, *, index: int, likely: Sequence[ir.Type] = (), **told: Any) -> None:
@@ -42,32 +42,32 @@ class UnknownValueError(UnsupportedError):
 class Node:
     """One node of an ONNX graph with its inputs as Relay expressions."""
 
-    name: str  # the node's name, or ``Operator #index`` where it has none
-    operator: str  # with its domain if that is not ONNX's own
+    name: str  # the node's name, or ``Operator #index`` if it has none
+    operator: str  # qualified by its domain if that is not ONNX's own
     opset: int  # version of the operator's domain
-    inputs: list[Expr | None]  # None stands for an optional input left out
-    outputs: list[str]  # names of the output tensors; an empty one is not wanted
+    inputs: list[Expr | None]  # None for an omitted optional input
+    outputs: list[str]  # names of the output tensors; empty if unused
     attributes: dict[str, Any]  # decoded: int, float, bytes, tuples of these, ndarray, GraphProto
-    folds: bool  # whether `call` evaluates at once where all arguments are known
-    noted: dict[Expr, Quantization] = field(repr=False)  # how integers of the model stand for real numbers
-    # static shapes that the model declares of the outputs; None for those without one
+    folds: bool  # whether `call` evaluates operators on known arguments
+    noted: dict[Expr, Quantization] = field(repr=False)  # quantization of the model's integer tensors
+    # declared static shapes of the outputs; None for outputs without one
     declared: Sequence[tuple[int, ...] | None] = ()
-    # imports a graph that is an attribute of the node, in whose scope it is, and returns its results
+    # imports a graph attribute of the node in the node's scope, and returns its results
     import_graph: Callable[[onnx.GraphProto, Sequence[Expr]], list[Expr]] | None = field(default=None, repr=False)
-    # gives the number of the run, which the model counts, and a number that no other random node has
+    # returns the run counter of the model, and a number that is unique to this random node
     draw_key: Callable[[], tuple[Expr, int]] | None = field(default=None, repr=False)
-    # where shapes may depend on the run: what defines their symbols
+    # definitions of symbols; None if all shapes must be static
     dynamic: Dynamic | None = field(default=None, repr=False)
     read_attributes: set[str] = field(default_factory=set)
-    checks: list[Expr] = field(default_factory=list, repr=False)  # bools that runs of static shapes check
+    checks: list[Expr] = field(default_factory=list, repr=False)  # runtime checks of models with static shapes
 
     @property
     def declared_shape(self) -> tuple[int, ...] | None:
-        """The static shape that the model declares of the first output which has one."""
+        """The declared shape of the first output that has a static one."""
         return next((shape for shape in self.declared if shape is not None), None)
 
     def declared_along(self, axes: Sequence[int]) -> list[int] | None:
-        """Return the declared sizes of the axes that the node changes of input 0; None where other axes differ."""
+        """Return the declared sizes of the axes of input 0 that the node changes; None if other axes differ."""
         old, declared = self.shape(0), self.declared_shape
         if declared is None or len(declared) != len(old):
             return None
@@ -78,26 +78,26 @@ class Node:
     # Inputs
 
     def has(self, index: int) -> bool:
-        """Tell whether input `index` is given."""
+        """Return whether input `index` is given."""
         return self.optional(index) is not None
 
     def wants(self, index: int) -> bool:
-        """Tell whether somebody may read output `index`."""
+        """Return whether output `index` is used."""
         return index < len(self.outputs) and bool(self.outputs[index])
 
     def input(self, index: int) -> Expr:
-        """Return input `index`; ModelError if it is left out."""
+        """Return input `index`; raise ModelError if it is omitted."""
         found = self.optional(index)
         if found is None:
             raise ModelError(f"{self.operator} requires input {index}, which is missing", place=self.name)
         return found
 
     def optional(self, index: int) -> Expr | None:
-        """Return input `index`, None if it is left out."""
+        """Return input `index`, None if it is omitted."""
         return self.inputs[index] if index < len(self.inputs) else None
 
     def all_inputs(self) -> list[Expr]:
-        """Return the inputs of a variadic operator; ModelError if there is none or one is left out."""
+        """Return the inputs of a variadic operator; raise ModelError if there are none or one is omitted."""
         if not self.inputs:
             raise ModelError(f"{self.operator} has no inputs", place=self.name)
         return [self.input(index) for index in range(len(self.inputs))]
@@ -115,7 +115,7 @@ class Node:
         return ir.tensor_type(self.input(index)).dtype
 
     def known(self, index: int) -> npt.NDArray[Any] | None:
-        """Return the value of input `index`, None if it is left out or only known when the model runs."""
+        """Return the value of input `index`, None if it is omitted or only known at run time."""
         found = self.optional(index)
         return None if found is None else _value(found)
 
@@ -127,7 +127,7 @@ class Node:
         return known
 
     def known_integers(self, index: int, what: str) -> tuple[Any, ...] | None:
-        """Return the integers or dimension expressions in an input of at most one dimension; None at run time."""
+        """Return the integers or dimension expressions in a scalar or list input; None if they are runtime values."""
         extents = None if self.dynamic is None else self.dynamic.known(self.input(index))
         if extents is not None and extents.ndim <= 1 and self.dtype(index) != "bool":
             return tuple(item if isinstance(item, Dim) else int(item) for item in extents.reshape(-1))
@@ -152,11 +152,11 @@ class Node:
         values: Expr | None = None,
         high: Sequence[Extent] = (),
     ) -> tuple[Any, ...]:
-        """Return the dimension sizes in an input of at most one dimension, or in `values` computed from it.
+        """Return the dimension sizes in a scalar or list input, or in `values` computed from it.
 
-        Sizes are integers or dimension expressions where they are known. Runtime values must equal the sizes that
-        follow from a `declared` shape (None where any size fits); without it they are new symbols, at most `high`.
-        Raises UnknownValueError where shapes must be static, or the number of sizes is not known.
+        Known sizes are integers or dimension expressions. Runtime values must equal the sizes derived from a `declared`
+        shape (None where any size is valid); otherwise they are new symbols, at most `high`. Raises UnknownValueError
+        if shapes must be static, or the number of sizes is unknown.
         """
         known = self.known_integers(index, what) if values is None else None
         if known is not None:
@@ -184,7 +184,7 @@ class Node:
         return tuple(self.runtime_size(item, 0, limit) for item, limit in zip(elements, limits, strict=True))
 
     def require_declared(self, flag: Expr) -> None:
-        """Check a bool in every run that is true if the value of an input gives the declared shape."""
+        """Require at run time that a bool is true, which means that the value of an input yields the declared shape."""
         self.require(flag, f"whether '{self.name}' gives the shape that the model declares")
 
     def size(
@@ -233,13 +233,13 @@ class Node:
         return self.size(index, what, self.reshape(number, ()), declared, 0, high)
 
     def runtime_size(self, number: Expr, low: int = 0, high: Extent = LARGEST) -> Any:
-        """Return an integer of one element that is computed at run time, within these bounds, as a dimension size."""
+        """Return a one-element integer tensor that is computed at run time, within bounds, as a dimension size."""
         if self.dynamic is None:
             raise InternalError("a dynamic dimension in a model of static shapes")
         return self.dynamic.defined(number, self.name, low, bounds(high)[1])
 
     def require(self, flag: Expr, what: str) -> None:
-        """Let every run check that a bool holds; `what` is that for the user. ModelError if it is known not to."""
+        """Require a bool to be true at run time; `what` describes it. Raises ModelError if it is known to be false."""
         known = _value(flag)
         if known is not None:
             if not known.all():
@@ -252,7 +252,7 @@ class Node:
     # Attributes
 
     def attribute(self, name: str) -> Any:
-        """Return the decoded attribute, None if it is not given."""
+        """Return the decoded attribute, None if the node does not have it."""
         self.read_attributes.add(name)
         return self.attributes.get(name)
 
@@ -261,7 +261,7 @@ class Node:
         return int(self._typed(name, default, lambda value: isinstance(value, int), "an integer"))
 
     def flag(self, name: str, default: int = 0) -> bool:
-        """Tell whether an integer attribute is 1: as in ONNX Runtime, no other number counts as true."""
+        """Return whether an integer attribute is 1; as in ONNX Runtime, all other numbers are false."""
         return self.integer(name, default) == 1
 
     def real(self, name: str, default: float | None = None) -> float:
@@ -282,18 +282,18 @@ class Node:
         return tuple(self._typed(name, default, lambda value: _all(value, float), "a list of floats"))
 
     def given(self, name: str) -> bool:
-        """Tell whether the node has the attribute."""
+        """Return whether the node has the attribute."""
         return self.attribute(name) is not None
 
     def graph(self, name: str, arguments: Sequence[Expr]) -> list[Expr]:
-        """Return the results of a graph, which is an attribute, of these arguments."""
+        """Apply a graph attribute to arguments, and return its results."""
         found = self._typed(name, None, lambda value: isinstance(value, onnx.GraphProto), "a graph")
         if self.import_graph is None:
             self.unsupported(f"with the graph '{name}' is not supported")
         return self.import_graph(found, arguments)
 
     def draw(self) -> tuple[Expr, int]:
-        """Return the number of the run as an int64, and a number for what this node draws."""
+        """Return the run counter as an int64, and a number that identifies this node."""
         if self.draw_key is None:
             self.unsupported("of random numbers is not supported here")
         return self.draw_key()
@@ -304,7 +304,7 @@ class Node:
             if default is None:
                 raise ModelError(f"{self.operator} requires the attribute '{name}'", place=self.name)
             return default
-        # protobuf cannot tell an empty list of integers from an empty list of floats
+        # protobuf cannot distinguish an empty list of integers from an empty list of floats
         if value != () and not fits(value):
             raise ModelError(f"attribute '{name}' of {self.operator} must be {kind}", place=self.name)
         return value
@@ -320,7 +320,7 @@ class Node:
         raise ModelError(f"{self.operator}: {cause}", place=self.name)
 
     def axis(self, axis: int, rank: int) -> int:
-        """Return `axis` counted from the front; ModelError outside the tensor's `rank` dimensions."""
+        """Return `axis` as a nonnegative number; raise ModelError if it is out of range for `rank`."""
         if not -rank <= axis < rank:
             self.wrong(f"axis {axis} is outside a tensor of {rank} dimensions")
         return axis % rank
@@ -329,13 +329,13 @@ class Node:
 
     @property
     def span(self) -> Span:
-        """The span of what this node becomes."""
+        """Span of the expressions that this node creates."""
         return Span((self.name,))
 
     def call(self, operator: str, *args: Expr | Extent | float, **attrs: Any) -> Expr:
-        """Apply a Relay operator; evaluate it now where all arguments are known, small, and the node folds.
+        """Apply a Relay operator; evaluate it if the node folds and all arguments are known and small.
 
-        Numbers and dimension expressions among the arguments take the dtype of the last tensor.
+        Numbers and dimension expressions among the arguments get the dtype of the last tensor.
         """
         last = next((arg for arg in reversed(args) if not isinstance(arg, _NUMBERS)), None)
         given = [self.like(arg, last) if isinstance(arg, _NUMBERS) else arg for arg in args]  # type: ignore[arg-type]
@@ -350,19 +350,19 @@ class Node:
         return result
 
     def constant(self, value: Any, dtype: str) -> Constant:
-        """Return a constant; a tensor of extents, which has no data, where the run decides one of the values."""
+        """Return a constant, or a tensor of dimension sizes if one of the values is only known at run time."""
         extents = np.asarray(value, object) if isinstance(value, (Dim, list, tuple, np.ndarray)) else None
         if extents is not None and any(isinstance(item, Dim) for item in extents.reshape(-1)):
             if dtypes.is_integer(dtype):
-                return as_tensor(extents, dtype, self.span)  # type: ignore[return-value]  # as the summary says
+                return as_tensor(extents, dtype, self.span)  # type: ignore[return-value]  # see the docstring
             wide = as_tensor(extents, "int64", self.span)
             return ir.call("cast", [wide], dtype=dtype, span=self.span)  # type: ignore[return-value]
         return ir.const(np.asarray(value), dtype, span=self.span)
 
     def counted(self, count: Extent, dtype: str = "int64") -> Constant:
-        """Return 0, 1, ... as a constant; LimitError for an extent that a small file states out of proportion.
+        """Return 0, 1, ... as a constant; raise LimitError for a count out of proportion to the size of the file.
 
-        Where the run decides the count, it computes the numbers.
+        A dynamic count results in a tensor that is computed at run time.
         """
         if isinstance(count, Dim):
             zero, one = (self.constant(number, dtype) for number in (0, 1))
@@ -372,17 +372,17 @@ class Node:
         return self.constant(np.arange(count), dtype)
 
     def like(self, value: Any, expr: Expr) -> Constant:
-        """Return a scalar, mostly a constant, of the dtype of `expr`."""
+        """Return a scalar of the dtype of `expr`, a constant unless `value` is dynamic."""
         return self.constant(value, ir.tensor_type(expr).dtype)
 
     def filled(self, shape: Sequence[Extent], value: float, dtype: str) -> Expr:
-        """Return a tensor of one value."""
+        """Return a tensor filled with one value."""
         if is_static(shape):
             return self.constant(np.full(tuple(shape), value), dtype)
         return self.call("full", self.constant(value, dtype), shape=tuple(shape), dtype=dtype)
 
     def has_shape(self, shape: Sequence[Extent], wanted: Sequence[Extent]) -> bool:
-        """Tell whether shapes are equal; raise UnequalDimsError where the run decides it."""
+        """Return whether shapes are equal; raise UnequalDimsError if that depends on runtime values."""
         if tuple(shape) == tuple(wanted) or len(shape) != len(wanted) or is_static((*shape, *wanted)):
             return tuple(shape) == tuple(wanted)
         try:
@@ -399,7 +399,7 @@ class Node:
         return expr if ir.tensor_type(expr).dtype == dtype else self.call("cast", expr, dtype=dtype)
 
     def reshape(self, expr: Expr, shape: Sequence[Extent]) -> Expr:
-        """Return `expr` under another shape, every extent of which is given."""
+        """Return `expr` reshaped; all sizes must be given."""
         wanted = tuple(extent if isinstance(extent, Dim) else int(extent) for extent in shape)
         if ir.tensor_type(expr).shape == wanted:
             return expr
@@ -418,12 +418,12 @@ class Node:
         return self.call("broadcast_to", expr, shape=tuple(shape))
 
     def cut(self, expr: Expr, axis: int, begin: Extent, end: Extent) -> Expr:
-        """Return `expr` from `begin` to `end` along `axis`, which are not negative."""
+        """Return the slice of `expr` from `begin` to `end` along `axis`; both are nonnegative."""
         shape = ir.tensor_type(expr).shape
         if begin == 0 and end == shape[axis]:
             return expr
         begins: list[Extent] = [0] * len(shape)
-        # the end of an axis as a number beyond it: whether an extent is negative need not be known then
+        # LARGEST as the end of an axis: its sign is known, that of a dynamic size may not be
         ends = [LARGEST if isinstance(extent, Dim) else extent for extent in shape]
         begins[axis] = begin
         ends[axis] = ends[axis] if end == shape[axis] else end
@@ -431,12 +431,12 @@ class Node:
         return self.call("strided_slice", expr, begin=tuple(begins), end=tuple(ends), strides=strides, axes=None)
 
     def concatenate(self, parts: Sequence[Expr], axis: int) -> Expr:
-        """Return the parts one after the other along `axis`."""
+        """Return the parts concatenated along `axis`."""
         return parts[0] if len(parts) == 1 else self.call("concatenate", Tuple(tuple(parts)), axis=axis)
 
 
 def _value(expr: Expr) -> npt.NDArray[Any] | None:
-    """Return what an expression is known to be: a constant, or a tensor without elements."""
+    """Return the known value of an expression: of a constant, or of a tensor without elements."""
     if isinstance(expr, Constant):
         return expr.data
     given = ir.tensor_type(expr)
@@ -458,15 +458,15 @@ def dtype_of(expr: Expr) -> str:
 
 
 def is_float(expr: Expr) -> bool:
-    """Tell whether the elements of a tensor expression are floating-point numbers."""
+    """Return whether the elements of a tensor expression are floating-point numbers."""
     return dtypes.is_float(dtype_of(expr))
 
 
 def int64(node: Node, value: Any) -> Expr:
-    """Return integers or dimension expressions as a tensor."""
+    """Return integers or dimension expressions as an int64 tensor."""
     return node.constant(value, "int64")
 
 
 def wide(node: Node, expr: Expr) -> Expr:
-    """Return a tensor in the dtype of the computation: float32 for halves."""
+    """Return a tensor in the dtype of the computation: float32 for 16-bit floats."""
     return node.cast(expr, "float32") if dtype_of(expr) in dtypes.HALVES else expr

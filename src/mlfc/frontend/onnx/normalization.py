@@ -1,4 +1,4 @@
-"""Normalization over a batch's statistics, over layers, instances, groups and neighbours."""
+"""Batch, layer, RMS, instance, group and local response normalization."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def _batch_normalization(node: Node) -> Expr | list[Expr]:
     if node.rank(0) < 2:
         node.wrong(f"a tensor of shape {shape} has no channels")
     epsilon, per_element = node.real("epsilon", 1e-5), not node.integer("spatial", 1)
-    if per_element:  # statistics of each element of a sample: of each channel of a sample that is flattened
+    if per_element:  # per-element statistics: those of channels when each sample is flattened
         if not all(node.has_shape(node.shape(index), shape[1:]) for index in range(1, 5)):
             node.wrong(f"with spatial=0, expected statistics of shape {shape[1:]}, got {node.shape(1)}")
         count = prod(shape[1:])
@@ -32,7 +32,7 @@ def _batch_normalization(node: Node) -> Expr | list[Expr]:
 
 
 def _batch_statistics(node: Node) -> list[Expr]:
-    """Normalize by the statistics of the batch itself; the outputs after the first are the running ones."""
+    """Normalize by the statistics of the batch itself; the outputs after the first are the running statistics."""
     x, rank = node.input(0), node.rank(0)
     if rank < 2 or 0 in node.shape(0):
         node.wrong(f"a tensor of shape {node.shape(0)} has no channels with statistics")
@@ -67,12 +67,12 @@ def _layer_normalization(node: Node) -> Expr | list[Expr]:
     centred = node.call("subtract", wide, mean)
     inverse = node.call("divide", 1.0, _deviation(node, centred, axes, epsilon))
     scaled = node.call("multiply", node.cast(node.call("multiply", centred, inverse), dtype_of(x)), scale)
-    statistics = [node.cast(each, "float32") for each in (mean, inverse)]  # also those of float64
+    statistics = [node.cast(each, "float32") for each in (mean, inverse)]  # even for float64 inputs
     return [scaled if bias is None else node.call("add", scaled, bias), *statistics]
 
 
 def _layer_norm(node: Node, x: Expr, axis: int, scale: Expr, bias: Expr | None, epsilon: float) -> Expr:
-    """Normalize over all dimensions from `axis` on, then scale and shift each of their elements."""
+    """Normalize over all dimensions from `axis` on, then scale and shift elementwise."""
     shape = shape_of(x)
     inner, size = shape[axis:], prod(shape[axis:])
     flat = node.reshape(x, (*shape[:axis], size))
@@ -85,7 +85,7 @@ def _layer_norm(node: Node, x: Expr, axis: int, scale: Expr, bias: Expr | None, 
 
 @importer("SkipLayerNormalization", "SkipSimplifiedLayerNormalization", domain=MICROSOFT)
 def _skip_layer_normalization(node: Node) -> list[Expr]:
-    """Return the result, and as the fourth output the sum that is normalized; the statistics are for training."""
+    """Return the result, and the normalized sum as the fourth output; the statistics are only for training."""
     if node.wants(1) or node.wants(2):
         node.unsupported("with its mean or deviation as output is not supported")
     simplified = "Simplified" in node.operator
@@ -103,7 +103,7 @@ def _skip_layer_normalization(node: Node) -> list[Expr]:
 
 @importer("EmbedLayerNormalization", domain=MICROSOFT, ignores=("mask_index_type",))
 def _embed_layer_normalization(node: Node) -> list[Expr]:
-    """Return the normalized sum of the embeddings, the number of unmasked tokens of each row, and the sum."""
+    """Return the normalized sum of the embeddings, the number of unmasked tokens per row, and the sum."""
     if node.rank(0) != 2:
         node.wrong(f"expected token numbers of shape (batch, sequence), got {node.shape(0)}")
     batch, count = node.shape(0)
@@ -147,7 +147,7 @@ def _instance_normalization(node: Node) -> Expr:
 @importer("GroupNormalization", since=21, ignores=("stash_type",))
 def _group_normalization(node: Node) -> Expr:
     groups, parameters = node.integer("num_groups"), [node.input(1), node.input(2)]
-    if node.opset < 21:  # one scale and one bias a group; its channels share them
+    if node.opset < 21:  # scale and bias are per group, shared by its channels
         if node.rank(0) < 2 or groups < 1 or node.shape(1) != (groups,) or node.shape(2) != (groups,):
             node.wrong(f"scale and bias must have one number for each of {groups} groups of {node.shape(0)}")
         channels = node.shape(0)[1] // groups
@@ -182,6 +182,6 @@ def _lp_normalization(node: Node) -> Expr:
     part = node.call("abs", x) if power == 1 else node.call("multiply", x, x)
     total = node.call("sum", part, axis=(axis,), keepdims=True)
     norm = total if power == 1 else node.call("sqrt", total)
-    # zeros stay zeros
+    # rows of zeros remain zeros
     result = node.call("divide", x, node.call("where", node.call("equal", norm, 0.0), 1.0, norm))
     return node.cast(result, node.dtype(0))

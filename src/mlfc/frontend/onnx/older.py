@@ -1,4 +1,4 @@
-"""Nodes of opsets 1 to 6 become what they are in opset 7, the oldest that the importers know."""
+"""Conversion of nodes of opsets 1 to 6 to opset 7, the oldest that the importers support."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mlfc.frontend.onnx.node import Node, int64
 
 OPSET = 7
 _BROADCASTING = ("Add", "And", "Div", "Equal", "Greater", "Less", "Mul", "Or", "Pow", "Sub", "Xor")
-# defaults that were not those of today, by operator and the opset that changed them
+# former defaults of attributes, by operator and the opset that changed them
 _DEFAULTS: dict[tuple[str, int], dict[str, Any]] = {
     ("Selu", 6): {"alpha": 1.6732, "gamma": 1.0507},
     ("Concat", 4): {"axis": 1},
@@ -24,7 +24,7 @@ _DEFAULTS: dict[tuple[str, int], dict[str, Any]] = {
 def as_opset_7(node: Node) -> Node:
     """Return a node of an older opset of ONNX's own domain as a node of opset 7.
 
-    Raises ModelError or UnsupportedError for what the older opset did not allow, or nobody can infer with.
+    Raises ModelError or UnsupportedError for invalid nodes of the older opset, and for nodes in training mode.
     """
     attributes = {name: value for name, value in node.attributes.items() if name != "consumed_inputs"}
     for (operator, changed), defaults in _DEFAULTS.items():
@@ -39,7 +39,7 @@ def as_opset_7(node: Node) -> Node:
 
 
 def _broadcast(node: Node) -> None:
-    """Give the second operand the shape by which numpy's rules do what the attributes say."""
+    """Reshape the second operand so that numpy's broadcasting matches the attributes."""
     allowed, axis = node.attributes.pop("broadcast", 0), node.attributes.pop("axis", None)
     shape, other = node.shape(0), node.shape(1)
     if shape == other or (not allowed and node.has_shape(other, shape)):
@@ -86,7 +86,7 @@ def _shape(node: Node) -> None:
 
 
 def _whole(node: Node, *indices: int) -> None:
-    """Convert known inputs that opset 1 stores in the dtype of the data to int64."""
+    """Convert known inputs that opset 1 stores in the data's dtype to int64."""
     for index in indices:
         if not node.dtype(index).startswith("int"):
             values = node.value(index, "sizes")

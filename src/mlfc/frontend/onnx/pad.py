@@ -1,4 +1,4 @@
-"""Padding: of constant width, of widths that are dimension expressions, and of widths computed at run time."""
+"""Padding with constant widths, symbolic widths, or widths computed at run time."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def _pad(node: Node) -> Expr:
 
 
 def _computed_widths(node: Node) -> dict[int, tuple[Expr, Extent]]:
-    """Return the elements before each axis that a Pad may change, computed at run time, and its new size."""
+    """Return the runtime begin padding and the new size of each axis that a Pad may change."""
     old = node.shape(0)
     index, what = (1, "pads") if node.known_integers(1, "pads") is None else (3, "axes")
     if isinstance(prod(node.shape(1)), Dim):
@@ -68,7 +68,7 @@ def _computed_widths(node: Node) -> dict[int, tuple[Expr, Extent]]:
 
 
 def _padded_at_run(node: Node, widths: dict[int, tuple[Expr, Extent]], value: Expr, mode: str) -> Expr:
-    """Return input 0 with each axis gathered by position: as many elements as a size, from so many before the first."""
+    """Return input 0 padded along each axis by a gather: per axis, `widths` has the begin padding and the new size."""
     x, old = node.input(0), node.shape(0)
     if mode not in _MODES:
         node.wrong(f"mode '{mode}' is not known")
@@ -78,7 +78,7 @@ def _padded_at_run(node: Node, widths: dict[int, tuple[Expr, Extent]], value: Ex
         if mode == "constant":
             x = placed(node, x, axis, RunTable(node, node.call("negative", before)), size, value)
             continue
-        # negative pads cut so many elements in front, and leave one at least
+        # negative pads crop; at least one element remains
         cut = node.call("maximum", node.call("negative", before), 0)
         cut_behind = node.call("maximum", node.call("subtract", before, size - old[axis]), 0)
         kept = node.call("maximum", node.call("subtract", old[axis], node.call("add", cut, cut_behind)), 1)
@@ -93,7 +93,7 @@ def _padded_at_run(node: Node, widths: dict[int, tuple[Expr, Extent]], value: Ex
 
 
 def pad(node: Node, x: Expr, pads: Sequence[int], value: Expr, mode: str) -> Expr:
-    """Return `x` with `pads` (all begins, then all ends) elements more a dimension; negative ones cut."""
+    """Return `x` padded by `pads`: all begins, then all ends; negative values crop."""
     rank = len(shape_of(x))
     if len(pads) != 2 * rank:
         node.wrong(f"{len(pads)} pads do not fit a tensor of {rank} dimensions")
@@ -103,13 +103,13 @@ def pad(node: Node, x: Expr, pads: Sequence[int], value: Expr, mode: str) -> Exp
         begin, end = maximum(0, -before), extent - maximum(0, -after)
         if bounds(extent + before + after)[1] < 0 or (mode != "constant" and bounds(begin - end)[0] > 0):
             node.wrong(f"pads {tuple(pads)} cut more than dimension {axis} has")
-        if bounds(extent + before + after)[0] < 0:  # negative pads may cut more elements than there are
+        if bounds(extent + before + after)[0] < 0:  # negative pads may crop more elements than exist
             if isinstance(before + after, int) and isinstance(extent, Dim) and extent.symbol is not None:
                 raise TooSmallError(node.operator, extent, -(before + after), "a dimension")
             left = node.call("greater_equal", int64(node, extent + before + after), 0)
             node.require(left, f"whether '{node.name}' cuts elements that there are")
         if mode == "constant" and bounds(end - begin)[0] < 0 < bounds(maximum(before, after))[1]:
-            # what is cut on one side may be padding of the other
+            # elements cropped at one end may be padding from the other end
             x = placed(node, x, axis, -before, extent + before + after, value)
             widths[axis] = (0, 0)
         else:
@@ -140,7 +140,7 @@ def _center_crop_pad(node: Node) -> Expr:
     pads = [0] * 2 * rank
     for axis, size in zip(axes, sizes, strict=True):
         missing = size - node.shape(0)[axis]
-        # cropping drops the smaller half in front, padding adds it there
+        # cropping removes the smaller half at the start, padding adds it there
         before = maximum(missing, 0) // 2 - maximum(-missing, 0) // 2
         pads[axis], pads[rank + axis] = before, missing - before
     return pad(node, x, pads, node.like(0, x), "constant")

@@ -1,4 +1,4 @@
-"""Operators that take images apart into patches, or put patches together, by tables of positions."""
+"""Operators that extract patches from images, or combine patches into images, with index tables."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _SIZE_LIMIT = 1 << 30
 
 
 def _positions(node: Node, image: Sequence[Extent], shape: WindowAttributes) -> tuple[Any, Any]:
-    """Return the position in the image of every tap of every window, and whether it is inside: (windows, taps)."""
+    """Return the image index of each tap of each window, and whether it is inside the image, both (windows, taps)."""
     allow(node, *shape.out, each=16 * prod(shape.kernel))
     found: Any = np.zeros((1, 1), np.int64)
     inside: Any = np.ones((1, 1), bool)
@@ -35,7 +35,7 @@ def _positions(node: Node, image: Sequence[Extent], shape: WindowAttributes) -> 
 
 
 def _places_of_maxima(node: Node, shape: WindowAttributes) -> Expr:
-    """Return where in the tensor the largest element of each window lies, the first of equals."""
+    """Return the flat index of the maximum of each window; the first one of equal elements."""
     order = node.integer("storage_order", 0)
     if order not in (0, 1):
         node.wrong(f"expected storage_order 0 or 1, got {order}")
@@ -47,15 +47,15 @@ def _places_of_maxima(node: Node, shape: WindowAttributes) -> Expr:
     images = node.reshape(x, (batch * channels, prod(image)))
     if is_float(images):  # the largest element is not NaN
         images = node.call("where", node.call("isnan", images), node.like(-np.inf, images), images)
-    # what lies outside repeats the first element inside, which then wins
+    # indices outside the image are replaced by the smallest index inside, so that the first maximum is inside
     size, (windows, taps) = prod(image), table.shape
     places = np.where(inside, table, np.where(inside, table, size).min(axis=1)[:, None])
-    # positions in images of known sizes take half the bytes
+    # int32 indices suffice for static image sizes
     dtype = "int32" if isinstance(places, np.ndarray) else "int64"
     patches = node.call("take", images, as_expr(node, places, dtype), axis=1)
     tap = node.cast(node.call("argmax", patches, axis=(2,), keepdims=False), dtype)
     rows, starts = places_of(node, *shape.out), places_of(node, batch, channels)
-    if order == 1:  # positions in an image whose axes lie the other way round
+    if order == 1:  # column-major indices: convert from row-major
         step, rest, given, places = size, 1, places, places * 0
         for extent in image:
             step //= extent
@@ -69,12 +69,12 @@ def _places_of_maxima(node: Node, shape: WindowAttributes) -> Expr:
 
 
 def _require_elements(node: Node, inside: Any, shape: WindowAttributes) -> None:
-    """Refuse windows in which only padding lies, or let the run do so where it decides that."""
+    """Refuse windows that contain only padding; require this at run time for dynamic shapes."""
     if isinstance(inside, np.ndarray):
         if not inside.any(axis=1).all():
             node.unsupported("with Indices of windows without elements is not supported")
         return
-    # padding that depends on extents is that of `auto_pad`, which is less than the kernel
+    # dynamic padding comes from `auto_pad`, and is smaller than the kernel
     pads = zip(shape.begin, shape.end, shape.kernel, shape.dilations, strict=True)
     if all(gap == 1 and not (is_static(pad) and max(pad) >= taps) for *pad, taps, gap in pads):
         return
@@ -92,7 +92,7 @@ def _max_pool(node: Node) -> Expr | list[Expr]:
 
 @importer("MaxUnpool")
 def _max_unpool(node: Node) -> Expr:
-    """Put the elements at their places; of several at one place the last stays."""
+    """Scatter the elements to their indices; the last one of equal indices wins."""
     x, rank, shape = node.input(0), node.rank(0) - 2, node.shape(0)
     kernel = node.integers("kernel_shape")
     strides, pads = node.integers("strides", (1,) * rank), node.integers("pads", (0,) * 2 * rank)
@@ -115,11 +115,11 @@ def _max_unpool(node: Node) -> Expr:
 
 @importer("Col2Im")
 def _col2im(node: Node) -> Expr:
-    """Add up the elements of all columns that belong to one element of the image."""
+    """Sum the elements of all columns that map to the same image element."""
     x, shape = node.input(0), node.shape(0)
     image, block = node.int_values(1, "image_shape"), node.int_values(2, "block_shape")
     if len(image) != len(block) or not image or min(image) < 1 or max(image) >= _SIZE_LIMIT:
-        node.wrong(f"blocks of {block} are no parts of an image of {image}")
+        node.wrong(f"blocks of {block} do not fit an image of {image}")
     taps = window(node, image, block)
     blocks, count = prod(taps.kernel), prod(taps.out)
     if len(shape) != 3 or shape[1] % blocks or shape[2] != count or 0 in shape[1:]:
@@ -127,7 +127,7 @@ def _col2im(node: Node) -> Expr:
     if not dtypes.is_float(dtype_of(x)) and not dtypes.is_integer(dtype_of(x)):
         node.unsupported(f"of {dtype_of(x)} is not supported")
     (table, inside), size = _positions(node, image, taps), prod(image)
-    # what lies outside is added up behind the image, and cut off
+    # elements outside the image are accumulated in an extra row, which is cut off
     places = node.constant(np.where(inside, table, size).T.reshape(1, -1), "int32")
     channels = shape[0] * shape[1] // blocks
     columns = node.transpose(node.reshape(x, (channels, blocks * count)), (1, 0))

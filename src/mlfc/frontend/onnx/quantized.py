@@ -1,4 +1,4 @@
-"""QuantizeLinear, DequantizeLinear, and operators on integers; all round halves to even (`rounding="TONEVEN"`)."""
+"""QuantizeLinear, DequantizeLinear, and integer operators; all round half to even (`rounding="TONEVEN"`)."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ from mlfc.support import dtypes
 from mlfc.support.dims import Extent, bounds
 
 _INTEGERS = ("int8", "uint8", "int16", "uint16", *dtypes.NARROW_INTEGERS)
-_EXACT_TERMS = 1 << 13  # of so many products of bytes, all sums that their zero points take part in fit int32
-_EXACT_CENTRED_TERMS = 1 << 15  # the same where the weights are centred at once
+_EXACT_TERMS = 1 << 13  # up to this number of byte products, all sums that include zero point terms fit int32
+_EXACT_CENTRED_TERMS = 1 << 15  # the same if weights are centred beforehand
 _FLOATS = tuple(dtype for dtype in dtypes.NARROW_FLOATS if dtype != "float8_e8m0fnu")
 
 _QLINEAR_NUMBERS = (1, 2, 4, 5, 6, 7)  # scales and zero points of QLinearMatMul
 
 
 def scale_of(node: Node, index: int, what: str) -> Constant | None:
-    """Return a scale as a float32 scalar or vector; None if it is only known when the model runs."""
+    """Return a scale as a float32 scalar or vector; None if it is only known at run time."""
     node.input(index)
     values = node.known(index)
     return None if values is None else node.constant(_flat(node, values, what).astype(np.float32), "float32")
 
 
 def zero_point_of(node: Node, index: int, like: Constant) -> Constant:
-    """Return a zero point as an int32 scalar or vector; 0 where it is left out."""
+    """Return a zero point as an int32 scalar or vector; 0 if it is omitted."""
     if not node.has(index):
         return node.constant(np.zeros(like.data.shape), "int32")
     values = node.value(index, "zero_point")
@@ -54,7 +54,7 @@ def _flat(node: Node, values: npt.NDArray[Any], what: str) -> npt.NDArray[Any]:
 
 
 def _channel_axis(node: Node, shape: tuple[Extent, ...], *numbers: Constant) -> int:
-    """Return the axis of data along which scales or zero points differ; -1 if they do not."""
+    """Return the axis along which scales or zero points vary; -1 if they do not."""
     axis = node.integer("axis", 1)
     sizes = {number.data.size for number in numbers if number.data.ndim}
     if not sizes:
@@ -79,7 +79,7 @@ def _quantize_linear(node: Node) -> Expr:
         shift = _spread(node, 2, shape, block) if node.has(2) else node.constant(0, "int32")
         if dtype not in _FLOATS:
             return _saturated(node, scaled, shift, dtype)
-        if dtype == "float4_e2m1fn" and node.has(2):  # those of 8 bits have none but zeros
+        if dtype == "float4_e2m1fn" and node.has(2):  # 8-bit formats only have zero points of 0
             scaled = node.call("add", scaled, shift)
         return narrowed(node, scaled, dtype, saturate=saturate)
     zero_point = zero_point_of(node, 2, scale)
@@ -90,7 +90,7 @@ def _quantize_linear(node: Node) -> Expr:
 
 
 def _spread(node: Node, index: int, shape: tuple[int, ...], block: int) -> Expr:
-    """Return scales or zero points so that they broadcast to the data; those of narrow dtypes as wider numbers."""
+    """Return scales or zero points in a shape that broadcasts to the data; narrow dtypes are widened."""
     numbers = node.input(index)
     if dtypes.is_narrow(dtype_of(numbers)):
         numbers = node.cast(numbers, "int32" if dtype_of(numbers) in dtypes.NARROW_INTEGERS else "float32")
@@ -106,21 +106,21 @@ def _spread(node: Node, index: int, shape: tuple[int, ...], block: int) -> Expr:
 
 
 def _blocks(node: Node, shape: tuple[int, ...], axis: int, block: int) -> tuple[int, ...]:
-    """Return the shape of scales that each serve a block of elements along an axis."""
+    """Return the shape of scales for blocks of elements along an axis."""
     if block < 0:
         node.wrong(f"block_size is {block}")
     return tuple(-(-size // block) if at == axis else size for at, size in enumerate(shape))
 
 
 def _saturated(node: Node, scaled: Expr, zero_point: Expr, dtype: str) -> Expr:
-    """Return the nearest integers plus the zero point, limited to `dtype`."""
+    """Return the nearest integers plus the zero point, saturated to `dtype`."""
     low, high = dtypes.limits(dtype)
     shifted = node.call("add", node.call("round", scaled), node.cast(zero_point, "float32"))
     return node.cast(node.call("clip", shifted, a_min=float(low), a_max=float(high)), dtype)
 
 
 def note(node: Node, expr: Expr, scale: Constant, zero_point: Constant) -> None:
-    """Remember what the integers of `expr` stand for, if one pair says it for all and they stand for numbers."""
+    """Record the quantization of an integer tensor if it is per tensor and finite."""
     if scale.data.ndim == 0 and zero_point.data.ndim == 0 and np.isfinite(scale.data):
         node.noted[expr] = Quantization(float(scale.data), int(zero_point.data))
 
@@ -148,7 +148,7 @@ def _dequantize_linear(node: Node) -> Expr:
 
 
 def _blocks_dequantized(node: Node, block: int) -> Expr:
-    """Return weights that have a scale a block of elements; those of float formats are computed here."""
+    """Return dequantized weights with a scale per block; those of float formats are computed at import."""
     values, scales, dtype = node.value(0, "x"), node.value(1, "x_scale"), node.dtype(0)
     axis = node.axis(node.integer("axis", 1), values.ndim)
     shapes = {scales.shape, node.shape(2)} if node.has(2) else {scales.shape}
@@ -167,28 +167,28 @@ def _blocks_dequantized(node: Node, block: int) -> Expr:
 def blocks_dequantized(
     node: Node, codes: Expr, pair: tuple[Expr, npt.NDArray[Any] | np.int32], axis: int, block: int
 ) -> Expr:
-    """Return codes that have a scale a block of elements as float32; `pair` is a constant scale and a zero point."""
+    """Return codes with a scale per block as float32; `pair` is a constant scale and a zero point."""
     scale, zero_point = pair
     if not isinstance(scale, Constant):
         node.unsupported("with scales that are not constant is not supported")
     scales = scale if scale.type.dtype == "float32" else Constant(scale.data.astype(np.float32), scale.name, scale.span)
     zeros = node.constant(zero_point, "float32" if zero_point.dtype == np.float32 else "int32")
-    # not `node.call`: what reads it may keep it packed
+    # not `node.call`, which would fold it: operators that read it may keep the weights packed
     return ir.call("qnn.dequantize_blocks", [codes, scales, zeros], axis=axis, block_size=block, span=node.span)
 
 
 @importer("DynamicQuantizeLinear")
 def dynamic_quantize_linear(node: Node) -> list[Expr]:
-    """Return the codes of input 0 by its own range, their scale and their zero point."""
+    """Return input 0 quantized by its own range, the scale and the zero point."""
     x, every = node.input(0), {"axis": tuple(range(node.rank(0))), "keepdims": False}
     range_of = node.filled((1,) * node.rank(0), 0.0, dtype_of(x)) if 0 in node.shape(0) else x
     largest = node.call("maximum", node.call("max", range_of, **every), 0.0)
     smallest = node.call("minimum", node.call("min", range_of, **every), 0.0)
     scale = node.call("divide", node.call("subtract", largest, smallest), 255.0)
-    # of nothing but zeros ONNX divides zero by zero; ONNX Runtime takes 1
+    # if all elements are zero, ONNX divides zero by zero; ONNX Runtime uses a scale of 1
     scale = node.call("where", node.call("equal", largest, smallest), 1.0, scale)
     below = node.call("divide", node.call("negative", smallest), scale)
-    # not clip: where the range is infinite or the scale rounds to zero this is NaN, and 255 is what both make of that
+    # not clip: for an infinite range or a scale that rounds to zero this is NaN, for which both yield 255
     place = node.call("where", node.call("less_equal", below, 255.0), below, 255.0)
     zero_point = node.cast(node.call("round", place), "uint8")
     return [_saturated(node, node.call("divide", x, scale), zero_point, "uint8"), scale, zero_point]
@@ -205,7 +205,7 @@ def scale_and_zero(node: Node, index: int, zero_index: int, what: str) -> tuple[
 def requantized(
     node: Node, sums: Expr, scale: npt.NDArray[Any], axis: int, out_scale: Constant, out_zero: Constant, dtype: str
 ) -> Expr:
-    """Return int32 sums, whose unit is `scale`, as integers of the output's scale."""
+    """Requantize int32 sums with the scale `scale` to the scale of the output."""
     if out_scale.data.ndim or out_zero.data.ndim:
         node.unsupported("with an output scale for each channel is not supported", "Quantize outputs per tensor")
     unit, zero = node.constant(scale.astype(np.float32), "float32"), node.constant(0, "int32")
@@ -232,7 +232,7 @@ def _qlinear_conv(node: Node) -> Expr:
 def _integer_conv(
     node: Node, x: Expr, weight: Expr, x_pair: tuple[Constant, Constant], w_pair: tuple[Constant, Constant]
 ) -> tuple[Expr, WindowAttributes]:
-    """Return int32 sums of a convolution over two dimensions, and its window."""
+    """Return the int32 sums of a 2-dimensional convolution, and its window."""
     geometry = conv_window(node, weight, node.inputs.index(x), (1, 2))
     attributes = conv_attributes(node, weight, geometry)
     sums = node.call(
@@ -260,7 +260,7 @@ def _conv_integer(node: Node) -> Expr:
     image, kernel = as_image(node, middle(node, x, geometry, 1)), as_image(node, weight)
     top, left, bottom, right = attributes["padding"]
     x_zero = node.input(2) if node.has(2) else node.constant(0, node.dtype(0))
-    # what the borders hold stands for zero
+    # the padding value represents zero
     image = node.call(
         "nn.pad", image, node.reshape(x_zero, ()), pad_mode="constant",
         pad_width=((0, 0), (0, 0), (top, bottom), (left, right)),
@@ -281,7 +281,7 @@ def _conv_integer(node: Node) -> Expr:
 
 
 def _times_window_sums(node: Node, image: Expr, kernel: Expr, zeros: Expr, attributes: dict[str, Any]) -> Expr:
-    """Return the sum of the data in each window, times the zero points of the filters that go over it."""
+    """Return the sum of the data in each window, times the zero point of each filter."""
     groups, filters = attributes["groups"], shape_of(kernel)[0]
     ones = node.constant(np.ones((groups, *shape_of(kernel)[1:])), dtype_of(kernel))
     none, unit = node.constant(0, "int32"), node.constant(1.0, "float32")
@@ -295,14 +295,14 @@ def _times_window_sums(node: Node, image: Expr, kernel: Expr, zeros: Expr, attri
 
 
 def _is_fixed(node: Node, index: int) -> bool:
-    """Tell whether a zero point is left out or known at compile time."""
+    """Return whether a zero point is omitted or known at compile time."""
     return not node.has(index) or node.known(index) is not None
 
 
 @importer("QLinearMatMul")
 def _qlinear_matmul(node: Node) -> Expr:
     if any(node.known(index) is None for index in _QLINEAR_NUMBERS):
-        # multiply integers less their zero points; the scales meet the sums, which are rounded to even
+        # multiply integers minus their zero points, then scale the sums and round to even
         if any(prod(node.shape(index)) != 1 for index in _QLINEAR_NUMBERS):
             index = next(index for index in _QLINEAR_NUMBERS if node.known(index) is None)
             raise node.unknown(index, ("a", "b", "y")[index // 3] + ("_scale" if index in (1, 4, 6) else "_zero_point"))
@@ -321,11 +321,11 @@ def _qlinear_matmul(node: Node) -> Expr:
 def integer_matmul(
     node: Node, a: Expr, b: Expr, a_pair: tuple[Constant, Constant], b_pair: tuple[Constant, Constant]
 ) -> Expr:
-    """Return the int32 product of quantized matrices with scale and zero point; `b` may have one pair a column."""
+    """Return the int32 product of quantized matrices; `b` may have a scale and zero point per column."""
     is_matrix = len(shape_of(a)) >= 2 and len(shape_of(b)) >= 2
     if not is_matrix or not node.has_shape(shape_of(a)[-1:], shape_of(b)[-2:-1]):
         node.unsupported(
-            f"of shapes {shape_of(a)} and {shape_of(b)} is not supported", "Give matrices or stacks of them"
+            f"of shapes {shape_of(a)} and {shape_of(b)} is not supported", "Use matrices or stacks of them"
         )
     if any(number.data.ndim for number in a_pair):
         node.unsupported("with one scale or zero point a row is not supported", "Quantize the first input per tensor")
@@ -345,7 +345,7 @@ def _matmul_integer(node: Node) -> Expr:
     a, b = node.input(0), node.input(1)
     one, nothing = node.constant(1.0, "float32"), node.constant(0, "int32")
     late = [index for index in (2, 3) if not _is_fixed(node, index)]
-    if 2 not in late and node.has(2) and prod(node.shape(2)) > 1:  # kernels take one for all rows
+    if 2 not in late and node.has(2) and prod(node.shape(2)) > 1:  # kernels support a single zero point for all rows
         late.insert(0, 2)
     if 3 not in late and node.has(3) and prod(node.shape(3)) > 1 and not isinstance(b, Constant):
         late.append(3)
@@ -353,7 +353,7 @@ def _matmul_integer(node: Node) -> Expr:
         return matmul(node, centred(node, 0, 2), centred(node, 1, 3))
     known = [nothing if index in late else zero_point_of(node, index, one) for index in (2, 3)]
     result = integer_matmul(node, a, b, (one, known[0]), (one, known[1]))
-    # (a - p)(b - q) = ab - p sum(b) - q sum(a - p) = a(b - q) - p sum(b - q), sums over what is multiplied
+    # (a - p)(b - q) = ab - p sum(b) - q sum(a - p) = a(b - q) - p sum(b - q), summed over the reduction axis
     if 2 in late:
         columns = node.cast(b, "int32")
         columns = columns if 3 in late else node.call("subtract", columns, known[1])
@@ -366,7 +366,7 @@ def _matmul_integer(node: Node) -> Expr:
 
 
 def _across(node: Node, index: int, zero_index: int) -> Expr:
-    """Return the zero points of an operand, one alone or one a row or column, so that they broadcast to products."""
+    """Return an operand's zero points in a shape that broadcasts to the product."""
     zero_point = node.cast(node.input(zero_index), "int32")
     shape = shape_of(zero_point)
     if prod(shape) == 1:
@@ -375,6 +375,6 @@ def _across(node: Node, index: int, zero_index: int) -> Expr:
 
 
 def centred(node: Node, index: int, zero_index: int) -> Expr:
-    """Return an operand less its zero point, which is only known when the model runs, as int32."""
+    """Return an operand minus its zero point, which is only known at run time, as int32."""
     whole = node.cast(node.input(index), "int32")
     return node.call("subtract", whole, _across(node, index, zero_index)) if node.has(zero_index) else whole

@@ -1,4 +1,4 @@
-"""Recurrent layers: LSTM, GRU, RNN. The inputs' part of the gates is one matrix product over all steps."""
+"""Recurrent layers: LSTM, GRU and RNN. The gate contributions of the inputs are one matrix product over all steps."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from mlfc.support.dims import LARGEST, bounds, is_static
 
 @dataclass(frozen=True)
 class _RecurrentCell:
-    """What the importer knows of a kind of cell."""
+    """Properties of a kind of recurrent cell."""
 
     operator: str
     gates: int
-    functions: tuple[str, ...]  # the activations of a direction that names none
+    functions: tuple[str, ...]  # default activations of one direction
     results: tuple[str, ...]
 
 
@@ -50,7 +50,7 @@ def _gru(node: Node) -> list[Expr]:
     linear, none = bool(node.integer("linear_before_reset", 0)), layer.zeros((layer.directions, layer.units))
     if not linear or not node.has(3):
         return layer.results(layer.gates(layer.bias()), [none], linear_before_reset=linear)
-    # the recurrent bias of the last gate is added before the reset gate scales it
+    # the recurrent bias of the last gate is added before the reset gate is applied
     own, recurrent = layer.biases()
     cut = 2 * layer.units
     bias = node.call("add", own, node.concatenate([node.cut(recurrent, 1, 0, cut), none], 1))
@@ -89,7 +89,7 @@ def _dynamic_lstm(node: Node) -> list[Expr]:
 
 
 def _centred(node: Node, index: int) -> npt.NDArray[Any]:
-    """Return integer weights less their zero points, (directions, inputs, columns)."""
+    """Return integer weights minus their zero points, (directions, inputs, columns)."""
     weights, zero_point = node.value(index, "W" if index == 1 else "R"), node.value(2 * index + 7, "zero point")
     if weights.ndim != 3 or weights.dtype not in (np.int8, np.uint8) or zero_point.dtype != weights.dtype:
         node.wrong(f"expected weights of int8 or uint8 and 3 dimensions, got {weights.dtype} of {weights.shape}")
@@ -100,7 +100,7 @@ def _centred(node: Node, index: int) -> npt.NDArray[Any]:
 
 
 def _scales(node: Node, index: int, layer: _Layer) -> npt.NDArray[Any]:
-    """Return the scale of each column of the weights, (directions, columns)."""
+    """Return the scale of each weight column, (directions, columns)."""
     scales, columns = node.value(index, "scale"), 4 * layer.units
     if scales.shape not in ((layer.directions,), (layer.directions, columns)):
         node.wrong(f"scales of shape {scales.shape} do not fit {layer.directions} x {columns} columns")
@@ -108,7 +108,7 @@ def _scales(node: Node, index: int, layer: _Layer) -> npt.NDArray[Any]:
 
 
 class _Layer:
-    """What LSTM, GRU and RNN have in common: sizes, inputs and results."""
+    """Sizes, inputs and results common to LSTM, GRU and RNN."""
 
     def __init__(self, node: Node, cell: _RecurrentCell) -> None:
         self.node, self.cell = node, cell
@@ -140,35 +140,35 @@ class _Layer:
         return self.node.filled(shape, 0.0, "float32" if dtype in dtypes.HALVES else dtype)
 
     def optional(self, index: int, shape: tuple[int, ...]) -> Expr:
-        """Return an input of that shape, or zeros where it is left out."""
+        """Return an input of the given shape, or zeros if it is omitted."""
         if not self.node.has(index):
             return self.zeros(shape)
         if not self.node.has_shape(self.node.shape(index), shape):
             self.node.wrong(f"expected input {index} of shape {shape}, got {self.node.shape(index)}")
-        return wide(self.node, self.node.input(index))  # states of halves would lose bits at every step
+        return wide(self.node, self.node.input(index))  # 16-bit states would lose precision at every step
 
     def initial(self, index: int) -> Expr:
-        """Return a state before the first step, (directions, batch, units)."""
+        """Return an initial state, (directions, batch, units)."""
         if not self.layout:
             return self.optional(index, (self.directions, self.batch, self.units))
         return self.node.transpose(self.optional(index, (self.batch, self.directions, self.units)), (1, 0, 2))
 
     def lstm_inputs(self) -> list[Expr]:
-        """Return the initial cells and the weights of peepholes."""
+        """Return the initial cell state and the peephole weights."""
         return [self.initial(6), self.optional(7, (self.directions, 3 * self.units))]
 
     def biases(self) -> tuple[Expr, Expr]:
-        """Return the biases of the inputs' part of the gates and of the recurrent one, each (directions, columns)."""
+        """Return the input bias and the recurrent bias of the gates, each (directions, columns)."""
         columns = self.cell.gates * self.units
         both = self.optional(3, (self.directions, 2 * columns))
         return self.node.cut(both, 1, 0, columns), self.node.cut(both, 1, columns, 2 * columns)
 
     def bias(self) -> Expr | None:
-        """Return the sum of both biases, None where the node has none."""
+        """Return the sum of both biases, or None if the node has none."""
         return self.node.call("add", *self.biases()) if self.node.has(3) else None
 
     def gates(self, bias: Expr | None) -> Expr:
-        """Return the inputs' part of the gates, (steps, batch, directions * columns)."""
+        """Return the gate contributions of the inputs, (steps, batch, directions * columns)."""
         node, columns = self.node, self.directions * self.cell.gates * self.units
         data = wide(node, node.input(0))
         data = node.transpose(data, (1, 0, 2)) if self.layout else data
@@ -177,22 +177,22 @@ class _Layer:
         return product if bias is None else node.call("nn.bias_add", product, node.reshape(bias, (columns,)), axis=2)
 
     def lengths(self) -> Expr:
-        """Return the lengths of the sequences."""
+        """Return the sequence lengths."""
         node = self.node
         if not node.has(4):
             if is_static((self.batch, self.steps)):
                 return node.constant(np.full(self.batch, self.steps), "int32")
-            # each sequence has all steps, however many there are
+            # every sequence has all steps, whose number is dynamic
             return node.constant([min(bounds(self.steps)[1], LARGEST)], "int32")
         if not node.has_shape(node.shape(4), (self.batch,)) or node.dtype(4) not in ("int32", "int64"):
             node.wrong(f"expected {self.batch} sequence_lens, got {node.dtype(4)} of shape {node.shape(4)}")
         return node.input(4)
 
     def results(self, gates: Expr, more: Sequence[Expr], **attrs: Any) -> list[Expr]:
-        """Return the outputs of the node; what stands for one that nobody wants is none of them."""
+        """Return the outputs of the node; the entry of an unused output is an arbitrary expression."""
         node = self.node
         wanted = [name for index, name in enumerate(self.cell.results) if node.wants(index)] or ["hidden"]
-        # the last states are among all steps, where every sequence has all of them, and there are steps
+        # the final states are elements of the full output if every sequence has all steps, and at least one
         derives = "all" in wanted and "hidden" in wanted and not node.has(4) and bounds(self.steps)[0] > 0
         returns = [name for name in wanted if name != "hidden" or not derives]
         clip = node.real("clip") if node.given("clip") else 0.0
@@ -204,19 +204,19 @@ class _Layer:
             **self.functions(), direction=self.direction, clip=clip, returns=tuple(returns), **attrs,
         )  # fmt: skip
         if derives and returns == ["all"] and not self.layout and dtype_of(found) == node.dtype(0):
-            # it is an output itself: named later, it would be another expression than the one that the states are of
+            # the result is an output itself: naming it later would duplicate the operand of the final states
             found = with_span(found, Span((node.name,), node.outputs[0]))
         counts = [self.steps if name == "all" else 1 for name in returns]
         rows = zip(returns, counts, accumulate(counts), strict=True)
         parts = {name: self.part(node.cut(found, 0, end - count, end), name) for name, count, end in rows}
-        if derives:  # from the step that each direction takes last
+        if derives:  # from the last step of each direction
             places = [0 if goes_back else self.steps - 1 for goes_back in DIRECTIONS[self.direction]]
             lasts = [node.cut(node.cut(found, 0, at, at + 1), 1, row, row + 1) for row, at in enumerate(places)]
             parts["hidden"] = self.part(node.concatenate(lasts, 1), "hidden")
         return [parts.get(name, found) for name in self.cell.results]
 
     def part(self, part: Expr, name: str) -> Expr:
-        """Return one result of the operator as the node's output."""
+        """Return one result of the operator in the layout of the node's output."""
         node = self.node
         part = node.cast(part, node.dtype(0))
         if name == "all":
@@ -225,7 +225,7 @@ class _Layer:
         return node.transpose(part, (1, 0, 2)) if self.layout else part
 
     def functions(self) -> dict[str, Any]:
-        """Return the activations with their parameters as attributes."""
+        """Return the attributes for activations and their parameters."""
         node = self.node
         default = self.cell.functions * self.directions
         given = node.attribute("activations")
@@ -244,7 +244,7 @@ class _Layer:
         alphas, betas = (list(node.reals(f"activation_{letter}", ())) for letter in ("alpha", "beta"))
 
         def following(given: list[float], default: float | None) -> float:
-            # only functions that have a parameter take the next one that is given
+            # parameter lists have entries only for functions with a parameter
             return 0.0 if default is None else given.pop(0) if given else default
 
         return {

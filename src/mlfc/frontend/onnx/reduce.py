@@ -1,4 +1,4 @@
-"""Reductions along axes, positions of extremes, running sums."""
+"""Reductions along axes, arg-reductions, running sums and products, and top-k."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from mlfc.support.dims import Dim, Extent, UndecidedError, bounds, is_static, ma
 Reduction: TypeAlias = "Callable[[Node], Expr]"
 
 _LARGEST_RANK = 64  # of a tensor whose axes are computed at run time
-_CHOICE_LIMIT = 8  # results of which one is selected at run time, and sets of axes that are compared
-_SEARCH_LIMIT = 1 << 12  # sets of axes, of which a declared shape selects some
+_CHOICE_LIMIT = 8  # candidate results to select from at run time, and sets of axes to compare
+_SEARCH_LIMIT = 1 << 12  # sets of axes that are checked against the declared shape
 
 
 def _reduction(*operators: str) -> Callable[[Reduction], Reduction]:
-    """Return a decorator that adds the importer of reductions along axes that may be computed at run time."""
+    """Return a decorator that registers the importer of a reduction; its axes may be computed at run time."""
 
     def register(convert: Reduction) -> Reduction:
         importer(*operators)(lambda node: convert(node) if has_known_axes(node) else _reduced_at_run(node, convert))
@@ -37,7 +37,7 @@ def _reduction(*operators: str) -> Callable[[Reduction], Reduction]:
 
 
 def _reduced_at_run(node: Node, convert: Reduction) -> Expr:
-    """Reduce along the only axes that fit the declared shape, or the rows of a matrix of gathered elements."""
+    """Reduce along the only axes that match the declared shape, or gather the elements and reduce rows of a matrix."""
     x, old, rank, count = node.input(0), node.shape(0), node.rank(0), prod(node.shape(1))
     keep, declared = node.flag("keepdims", 1), node.declared_shape
     sets: list[Sequence[int]] = []
@@ -45,7 +45,7 @@ def _reduced_at_run(node: Node, convert: Reduction) -> Expr:
         for axes in islice(combinations(range(rank), count), _SEARCH_LIMIT):
             left = [1 if axis in axes else size for axis, size in enumerate(old) if keep or axis not in axes]
             sets += [axes] if left == [*declared] and len(sets) < _CHOICE_LIMIT else []
-    if not sets:  # no set of axes gives the declared shape
+    if not sets:  # no set of axes matches the declared shape
         declared = None
     if not 0 < rank <= _LARGEST_RANK or (isinstance(count, Dim) and not keep):
         raise node.unknown(1, "axes")
@@ -54,11 +54,11 @@ def _reduced_at_run(node: Node, convert: Reduction) -> Expr:
         named = node.call("logical_or", named, node.call("equal", int64(node, count), 0))
     sizes = int64(node, old)
     kept, gone = node.call("where", named, 1, sizes), node.call("where", named, sizes, int64(node, 1))
-    # a reduced axis has 1 also if it had 0
+    # the size of a reduced axis is 1 even if it was 0
     high = [maximum(size, 1) for size in old] if keep else []
     values = kept if keep else sizes_without(node, named, rank - count)
     shape = node.sizes(1, "axes", declared, values=values, high=high)
-    # all sets that give the shape reduce the same elements
+    # all matching sets reduce the same elements
     if len({tuple(axis for axis in axes if old[axis] != 1) for axes in sets}) == 1 and len(sets) < _CHOICE_LIMIT:
         return convert(replace(node, inputs=[x, int64(node, sets[0])]))
     rows = prod(shape)
@@ -89,7 +89,7 @@ def _positions(node: Node, count: Extent, shape: Expr) -> Expr:
 
 
 def reduced(node: Node, operator: str, x: Expr) -> Expr:
-    """Return `x` reduced along the node's axes; on no axes at all it stays as it is."""
+    """Return `x` reduced along the node's axes, or `x` if there are none."""
     axes, keep = _axes(node, x), node.flag("keepdims", 1)
     if operator in ("max", "min") and any(shape_of(x)[axis] == 0 for axis in axes):
         return _extreme_of_nothing(node, operator, x, axes)
@@ -97,7 +97,7 @@ def reduced(node: Node, operator: str, x: Expr) -> Expr:
 
 
 def _extreme_of_nothing(node: Node, operator: str, x: Expr, axes: Sequence[int]) -> Expr:
-    """Return what any element would change: the least value as a maximum, the greatest as a minimum."""
+    """Return the identity of the reduction: the lowest value for a maximum, the highest for a minimum."""
     keep, dtype = node.flag("keepdims", 1), dtype_of(x)
     shape = [1 if axis in axes else extent for axis, extent in enumerate(shape_of(x)) if keep or axis not in axes]
     low, high = (-np.inf, np.inf) if is_float(x) else dtypes.limits(dtype)
@@ -105,7 +105,7 @@ def _extreme_of_nothing(node: Node, operator: str, x: Expr, axes: Sequence[int])
 
 
 def _axes(node: Node, x: Expr) -> tuple[int, ...]:
-    """Return the axes to reduce, counted from the front; none where the tensor stays as it is."""
+    """Return the nonnegative axes to reduce; an empty tuple if the tensor is unchanged."""
     rank, given, is_no_op = len(shape_of(x)), axes_of(node), node.flag("noop_with_empty_axes")
     if given:
         return tuple(sorted({node.axis(axis, rank) for axis in given}))
@@ -116,14 +116,14 @@ def _axes(node: Node, x: Expr) -> tuple[int, ...]:
 def _reduce(node: Node) -> Expr:
     x, operator = node.input(0), node.operator.removeprefix("Reduce").lower()
     if dtype_of(x) == "bool":
-        # the largest of truth values is whether any is true, the smallest whether all are
+        # the maximum of bools is any, the minimum is all
         operator = {"max": "any", "min": "all"}.get(operator, operator)
     return reduced(node, operator, x)
 
 
 @_reduction("ReduceL1", "ReduceLogSum", "ReduceL2", "ReduceSumSquare")
 def _reduced_sum(node: Node) -> Expr:
-    """Sum elements, magnitudes or squares; the sum may be changed at last."""
+    """Sum elements, magnitudes or squares, and apply a final log or square root."""
     x = wide(node, node.input(0))
     if node.operator != "ReduceLogSum":
         x = node.call("abs", x) if node.operator == "ReduceL1" else node.call("multiply", x, x)
@@ -134,7 +134,7 @@ def _reduced_sum(node: Node) -> Expr:
 
 @_reduction("ReduceLogSumExp")
 def _reduce_log_sum_exp(node: Node) -> Expr:
-    """Take the largest element out of the sum, so that it does not overflow; an infinite one may stay in."""
+    """Subtract the maximum before the exponentials, so that they do not overflow, unless it is infinite."""
     x = node.input(0)
     axes, keep = _axes(node, x), node.flag("keepdims", 1)
     if not axes:
@@ -165,7 +165,7 @@ def _position(node: Node) -> Expr:
 
 @importer("CumSum", "CumProd")
 def _running(node: Node) -> Expr:
-    """Compute a running sum or product; along an axis that is a runtime value, select it from those of all axes."""
+    """Compute a running sum or product; for an axis with a runtime value, select from the results of all axes."""
     rank = node.rank(0)
     if node.known(1) is not None:
         return _running_along(node, node.axis(int(node.value(1, "axis").reshape(())), rank))
@@ -208,7 +208,7 @@ def _top_k(node: Node) -> list[Expr]:
         few = node.call("less_equal", int64(node, count), extent)
         node.require(few, f"whether '{node.name}' takes elements that there are")
         count = minimum(count, extent)
-    ascending = node.opset >= 11 and node.integer("largest", 1) != 1  # as ONNX Runtime reads other values
-    node.integer("sorted", 1)  # in order they are either way
+    ascending = node.opset >= 11 and node.integer("largest", 1) != 1  # as ONNX Runtime for other values
+    node.integer("sorted", 1)  # the result is sorted in either case
     places = node.call("topk", x, k=count, axis=axis, ret_type="indices", is_ascend=ascending, dtype="int64")
     return [node.call("gather", x, places, axis=axis), places]

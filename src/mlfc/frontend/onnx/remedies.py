@@ -1,6 +1,7 @@
-"""Values of inputs with which a node compiles that requires a value which only the run of the model gives.
+"""Search for input values with which a node compiles that requires a value known at compile time.
 
-Mostly a shape is required, and the declared shapes of the node's outputs determine it. Each is tried on the node alone.
+The value is usually a shape, which the declared shapes of the node's outputs determine. Each candidate is tried on the
+node alone.
 """
 
 from __future__ import annotations
@@ -26,34 +27,34 @@ from mlfc.support.dims import bounds, is_static
 Array: TypeAlias = npt.NDArray[Any]
 
 _FEW_INPUTS = 3
-_FEW_ELEMENTS = 64  # of an input that may be a setting: more are data
-_LARGEST_SEARCH = 400  # expressions between an input and the value
+_FEW_ELEMENTS = 64  # of an input that may be a setting: larger inputs are data
+_LARGEST_SEARCH = 400  # expressions between an input and the required value
 _TRIALS = 100
-_MAKE_CONSTANT = "Make it a constant of the model; fixed input shapes (--shape) often make it one"
+_MAKE_CONSTANT = "Make it a constant of the model; static input shapes (--shape) often make it one"
 _STATE_SHAPES = (
-    "If the shapes of the outputs are always the same, state them in the model (onnx.shape_inference, or value_info); "
+    "If the shapes of the outputs are always the same, declare them there (onnx.shape_inference, or value_info); "
     "otherwise cut the model before this node"
 )
 _USUAL = (1, 2, 3, 4, 5, 8, 16, 0, -1)
-# What values that do not fit can make an importer stumble over.
+# exceptions that unsuitable values can raise in an importer
 _MISFITS = (MlfcError, ArithmeticError, LookupError, TypeError, ValueError, MemoryError)
 
 
 @dataclass
 class Advisor:
-    """Finds values of inputs for the nodes of one model, as long as that takes no more than so many trials."""
+    """Search for suitable input values for the nodes of one model, within a limit on the number of trials."""
 
-    results: Sequence[tuple[int, ...]]  # shapes that the model states of its outputs
+    results: Sequence[tuple[int, ...]]  # declared shapes of the model's outputs
     trials: int = 1000
-    errors: int = 100  # for how many is looked: each walks the graph
+    errors: int = 100  # number of errors for which a search is made, as each one walks the graph
 
     def advised(
         self, node: Node, convert: Callable[[Node], Sequence[Expr]], error: UnknownValueError
     ) -> UnknownValueError:
-        """Return the error of a node that asked for a value, with the inputs of the model that decide it.
+        """Return the error of a node that requires a constant, extended with the model inputs that determine it.
 
-        `convert` imports the node. Examples of values are given where it takes them, and makes of them outputs of the
-        shapes that the model states; where it states none of this node, those of the model's results come first.
+        `convert` imports the node. Example values are included if the import succeeds with them and results in the
+        declared shapes; if the node declares none, the shapes of the model's results are tried first.
         """
         place = f"node '{node.name}'"
         asked = self._deciding(node.input(error.index))
@@ -73,11 +74,11 @@ class Advisor:
         return UnknownValueError(error.cause, index=error.index, likely=likely, place=place, **told)
 
     def for_condition(self, condition: Expr) -> dict[str, Any]:
-        """Return the next step, and remedies, for a condition that is not constant."""
+        """Return the next step and remedies for an If whose condition is not constant."""
         asked = self._deciding(condition)
         if not asked:
-            return {"next_step": "Export the model in inference mode, or let both branches give the same shape"}
-        # a setting that is compared with a number is likely to be that number
+            return {"next_step": "Export the model in inference mode, or make both branches return the same shape"}
+        # a setting that is compared with a number probably has that value
         numbers = [item.data for item in post_order(condition) if isinstance(item, Constant) and item.data.size == 1]
         likely = [(int(item.reshape(())),) for item in numbers if item.dtype.kind in "iu"]
         for chosen in islice(_assignments(asked, likely), min(self.trials, _TRIALS)):
@@ -93,18 +94,18 @@ class Advisor:
 
 
 def advice(asked: Sequence[Var], found: Mapping[Var, Array] | None, fits: bool) -> dict[str, Any]:
-    """Return the next step, and remedies, that give these inputs values; without `found` nothing fits."""
+    """Return the next step and remedies that specify values of inputs; `found` is None if none are suitable."""
     remedies = [Remedy("--value", f"{var.name}=...") for var in asked]
     if found:
         remedies = [Remedy("--value", f"{var.name}={_text(value)}", is_example=True) for var, value in found.items()]
     how = " ".join(map(str, remedies))
     if found:
-        how = f"{how} gives the declared shapes" if fits else f"for example {how}"
-    return {"next_step": f"Say now what it will be: {how}", "remedies": remedies}
+        how = f"{how} yields the declared shapes" if fits else f"for example {how}"
+    return {"next_step": f"Specify its value at compile time: {how}", "remedies": remedies}
 
 
 def _deciding(expr: Expr) -> list[Var]:
-    """Return the inputs of the model that decide a value; none where it follows from data."""
+    """Return the model inputs that determine a value; an empty list if it depends on data."""
     if isinstance(expr, Var):
         return [expr]
     order = post_order(expr)
@@ -115,16 +116,16 @@ def _deciding(expr: Expr) -> list[Var]:
 
 @dataclass
 class _Search:
-    """Looks for values of inputs that a node takes."""
+    """Search for input values with which a node can be imported."""
 
     convert: Callable[[Node], Sequence[Expr]]
-    results: Sequence[tuple[int, ...]]  # shapes that the model states of its outputs
+    results: Sequence[tuple[int, ...]]  # declared shapes of the model's outputs
     limit: int
     count: int = 0
-    likely: Sequence[ir.Type] = ()  # of the outputs, once values are found
+    likely: Sequence[ir.Type] = ()  # types of the outputs, once values are found
 
     def values(self, node: Node, chosen: Mapping[Var, Array]) -> dict[Var, Array] | None:
-        """Return values of inputs with which a node is imported, in which some inputs are constants already."""
+        """Return input values with which a node can be imported; inputs in `chosen` are constants already."""
         self.count += 1
         if self.count > self.limit:
             return None
@@ -162,15 +163,16 @@ class _Search:
 def _assignments(
     asked: Sequence[Var], shapes: Sequence[tuple[int, ...]], is_checked: bool = False
 ) -> Iterator[dict[Var, Array]]:
-    """Yield values of inputs, the likeliest first."""
+    """Yield assignments of values to inputs, the likeliest first."""
     for values in product(*(list(_candidates(var, shapes, is_checked)) for var in asked)):
         yield dict(zip(asked, values, strict=True))
 
 
 def _candidates(var: Var, shapes: Sequence[tuple[int, ...]], is_checked: bool) -> Iterator[Array]:
-    """Yield values that an input may have; `shapes` are of tensors around it, those that are wanted first.
+    """Yield likely values of an input; `shapes` are those of nearby tensors, the wanted ones first.
 
-    Where values that give other shapes are dropped later (`is_checked`), zeros come first: usual zero points and pads.
+    If values that result in other shapes are rejected later (`is_checked`), zeros come first: usual zero points and
+    pads.
     """
     kind = ir.tensor_type(var)
     item = dtypes.to_numpy(kind.dtype)
@@ -191,21 +193,21 @@ def _candidates(var: Var, shapes: Sequence[tuple[int, ...]], is_checked: bool) -
         filled = [[item] * count for item in _USUAL]
         ordered = [[0] * count, *_parts(shapes, count), *filled] if is_checked else [*_parts(shapes, count), *filled]
     for values in dict.fromkeys(map(tuple, ordered)):
-        if is_static(values):  # of open dimensions there is no number
+        if is_static(values):  # dynamic dimension sizes cannot be candidates
             with np.errstate(all="ignore"):
                 wide = np.asarray(values, np.float64 if dtypes.is_float(kind.dtype) else np.int64)
                 yield wide.astype(item).reshape(kind.shape)
 
 
 def _parts(shapes: Sequence[tuple[float, ...]], count: int) -> list[Sequence[float]]:
-    """Return the last and the first extents of shapes, as many as an input has elements."""
+    """Return the last and the first `count` dimension sizes of shapes."""
     long = [shape for shape in shapes if len(shape) >= count]
     ends = [(shape[len(shape) - count :], shape[:count]) for shape in long]
     return [*chain.from_iterable(ends), *(last[::-1] for last, _ in ends)]
 
 
 def _value(expr: Expr, known: Mapping[Var, Array]) -> Array | None:
-    """Return the value of an expression where its variables have these values; None if it cannot be computed here."""
+    """Return the value of an expression for given values of its variables; None if it cannot be evaluated."""
     done: dict[Expr, Expr] = {}
     for item in post_order(expr):
         if isinstance(item, Var):
@@ -230,7 +232,7 @@ def _value(expr: Expr, known: Mapping[Var, Array]) -> Array | None:
 
 
 def _text(value: Array) -> str:
-    """Return a value as ``--value`` takes it; one number fills an input."""
+    """Return a value in the syntax of ``--value``, where a single number fills an input."""
     is_float = value.dtype.kind not in "biu"
     texts = [f"{float(item):.9g}" if is_float else str(item.item()).lower() for item in value.reshape(-1)]
     return texts[0] if len(set(texts)) == 1 else ",".join(texts)

@@ -1,7 +1,7 @@
-"""Tables of numbers that follow from dimension sizes, and positions, axes and counts that are computed at run time.
+"""Tables of numbers that depend on dimension sizes, and indices, axes and counts that are computed at run time.
 
-Tables are constants where the sizes are static. numpy's operators and functions work on both kinds, as far as
-`RunTable` supports them; `counted` makes the first table.
+Tables are constants if the sizes are static. numpy's operators and functions work on both kinds, as far as
+`RunTable` supports them; `counted` creates the first table.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from mlfc.support import cost
 from mlfc.support.dims import Dim, Extent, is_static
 
 Numbers: TypeAlias = Any
-"""An array, or a `RunTable`, which the types of numpy's functions do not include."""
+"""An array or a `RunTable`; the types of numpy's functions do not include the latter."""
 
 _OPERATORS: Mapping[np.ufunc, str] = {
     np.absolute: "abs", np.add: "add", np.bitwise_and: "logical_and", np.bitwise_or: "logical_or", np.ceil: "ceil",
@@ -30,7 +30,7 @@ _OPERATORS: Mapping[np.ufunc, str] = {
 
 
 class RunTable(NDArrayOperatorsMixin):
-    """A table that is computed at run time. Numbers and arrays in an operation take its dtype."""
+    """A table computed at run time. Numbers and arrays in an operation are converted to its dtype."""
 
     def __init__(self, node: Node, expr: Expr) -> None:
         self.node = node
@@ -50,11 +50,11 @@ class RunTable(NDArrayOperatorsMixin):
 
     @property
     def shape(self) -> tuple[Any, ...]:
-        """Its dimension sizes."""
+        """Dimension sizes of the table."""
         return shape_of(self.expr)
 
     def reshape(self, *shape: Extent) -> RunTable:
-        """Return the same numbers in another shape."""
+        """Return the table in another shape."""
         return RunTable(self.node, self.node.reshape(self.expr, shape))
 
     def transpose(self, *axes: int) -> RunTable:
@@ -62,15 +62,15 @@ class RunTable(NDArrayOperatorsMixin):
         return RunTable(self.node, self.node.transpose(self.expr, axes))
 
     def astype(self, dtype: str) -> RunTable:
-        """Return the numbers in another dtype."""
+        """Return the table cast to another dtype."""
         return RunTable(self.node, self.node.cast(self.expr, dtype))
 
     def min(self, axis: int) -> RunTable:
-        """Return the smallest numbers along an axis."""
+        """Return the minimum along an axis."""
         return self._call("min", self.expr, axis=(axis,), keepdims=False)
 
     def sum(self, axis: int) -> RunTable:
-        """Return the sums along an axis."""
+        """Return the sum along an axis."""
         return self._call("sum", self.expr, axis=(axis,), keepdims=False)
 
     def any(self, axis: int) -> RunTable:
@@ -78,7 +78,7 @@ class RunTable(NDArrayOperatorsMixin):
         return self._call("any", self.expr, axis=(axis,), keepdims=False)
 
     def __getitem__(self, places: tuple[slice | None, ...]) -> RunTable:
-        """Return the table with axes of one element where `places` has None; it has the whole of all others."""
+        """Return the table with an axis of size 1 for each None in `places`; other items must be full slices."""
         rest = iter(self.shape)
         return self.reshape(*(1 if place is None else next(rest) for place in places))
 
@@ -91,7 +91,7 @@ def _expr(node: Node, value: Any, dtype: str) -> Expr:
 
 
 def _exprs(values: Sequence[Any]) -> tuple[Node, list[Expr]]:
-    """Return values as tensors of the dtype of the first table among them, and the node that computes them."""
+    """Return values as tensors of the dtype of the first table among them, and the node that owns it."""
     first = next(value for value in values if isinstance(value, RunTable))
     return first.node, [_expr(first.node, value, dtype_of(first.expr)) for value in values]
 
@@ -118,7 +118,7 @@ _FUNCTIONS: Mapping[Callable[..., Any], Callable[..., RunTable]] = {
 
 
 def counted(node: Node, *counts: Extent) -> list[Numbers]:
-    """Return 0, 1, ... for each of some extents, all of them constants or all computed by the run."""
+    """Return 0, 1, ... up to each count; all are constants, or all are computed at run time."""
     if is_static(counts):
         return [np.arange(count) for count in counts]  # type: ignore[arg-type]  # all are numbers
     numbers = (node.counted(count) if isinstance(count, Dim) else int64(node, np.arange(count)) for count in counts)
@@ -126,7 +126,7 @@ def counted(node: Node, *counts: Extent) -> list[Numbers]:
 
 
 def places_of(node: Node, *shape: Extent) -> Any:
-    """Return 0, 1, ... for all elements of a tensor, the last axis first."""
+    """Return 0, 1, ... for all elements of a tensor in row-major order."""
     found, *others = counted(node, *shape)
     for steps in others:
         (count,), (extent,) = found.shape, steps.shape
@@ -135,13 +135,13 @@ def places_of(node: Node, *shape: Extent) -> Any:
 
 
 def allow(node: Node, *extents: Extent, each: int) -> None:
-    """Raise LimitError if constants of `each` bytes for all elements are too many for the file that states them."""
+    """Raise LimitError if constants of `each` bytes per element are too large for the size of the model file."""
     if is_static(extents):
         cost.require("constants", each * prod(extents), node.name)
 
 
 def real(node: Node, value: Extent) -> Any:
-    """Return an extent as a number of float64."""
+    """Return a dimension size as a float64."""
     return RunTable(node, node.constant(value, "float64")) if isinstance(value, Dim) else float(value)
 
 
@@ -153,7 +153,7 @@ def as_expr(node: Node, table: Numbers, dtype: str) -> Expr:
 
 
 def placed(node: Node, x: Expr, axis: int, begin: Extent | RunTable, size: Extent, fill: Expr) -> Expr:
-    """Return `size` elements of an axis from position `begin`, which may be negative; `fill` outside the tensor."""
+    """Return `size` elements of an axis from index `begin`, which may be negative; `fill` outside the tensor."""
     shape = shape_of(x)
     at = RunTable(node, node.counted(size)) + begin
     column = node.reshape(as_expr(node, (at >= 0) & (at < shape[axis]), "bool"), (size, *[1] * (len(shape) - 1 - axis)))
@@ -161,16 +161,16 @@ def placed(node: Node, x: Expr, axis: int, begin: Extent | RunTable, size: Exten
 
 
 def count_of(node: Node, flags: Expr) -> Expr:
-    """Return how many of a list of flags hold."""
+    """Return the number of true flags."""
     return node.call("sum", node.cast(flags, "int64"), axis=(0,), keepdims=False)
 
 
 def first_true(node: Node, flags: Expr, count: Extent) -> Expr:
-    """Return the places of the first flags that hold, in their order, and of others where there are too few."""
+    """Return the indices of the first `count` true flags in order; if there are fewer, the rest is unspecified."""
     if not isinstance(count, Dim):
         holds = node.cast(flags, "int8")
         return node.call("topk", holds, k=count, axis=0, ret_type="indices", is_ascend=False, dtype="int32")
-    # each of the `count` places is stored where its number says; flags that do not hold are stored behind the others
+    # each index is stored at the running count of true flags; false flags are stored in the extra last element
     number = node.call("subtract", node.call("cumsum", node.cast(flags, "int64"), axis=0), 1)
     target = node.call("minimum", node.call("where", flags, number, int64(node, count)), count)
     places, room = node.counted(shape_of(flags)[0]), node.filled((count + 1,), 0, "int64")
@@ -178,7 +178,7 @@ def first_true(node: Node, flags: Expr, count: Extent) -> Expr:
 
 
 def with_length(node: Node, what: str, length: int | None) -> Expr:
-    """Return a list of integers in input 1 at run time; if its length is dynamic, runs check that it is `length`."""
+    """Return the integers of input 1 as a list; if its length is dynamic, require it to be `length` at run time."""
     size = prod(node.shape(1))
     values = node.reshape(node.input(1), (size,))
     if not isinstance(size, Dim):
@@ -192,18 +192,18 @@ def with_length(node: Node, what: str, length: int | None) -> Expr:
 
 
 def named_axes(node: Node, axes: Expr, rank: int) -> Expr:
-    """Return [axes, rank] bools: whether an axis of a list is a dimension of a tensor."""
+    """Return a mask (axes, rank): whether an axis of the list is that dimension."""
     axes = wrapped(node, node.cast(node.reshape(axes, (prod(shape_of(axes)), 1)), "int64"), rank, low=False)
     return node.call("equal", axes, int64(node, np.arange(rank)))
 
 
 def has_known_axes(node: Node) -> bool:
-    """Tell whether the axes of a node are an attribute, left out, or an input that is known at compile time."""
+    """Return whether the axes of a node are an attribute, omitted, or an input with a known value."""
     return node.given("axes") or not node.has(1) or node.known_integers(1, "axes") is not None
 
 
 def different_axes(node: Node, axes: Expr, rank: int) -> Expr:
-    """Return which of `rank` dimensions are named by a list of axes; runs check that these are different."""
+    """Return a mask of the dimensions named by a list of axes; require the axes to be distinct at run time."""
     named = node.call("any", named_axes(node, axes, rank), axis=(0,), keepdims=False)
     count = prod(shape_of(axes))
     node.require(node.call("equal", count_of(node, named), count), f"whether '{node.name}' has {count} different axes")
@@ -211,7 +211,7 @@ def different_axes(node: Node, axes: Expr, rank: int) -> Expr:
 
 
 def sizes_without(node: Node, named: Expr, count: int) -> Expr:
-    """Return the sizes of the dimensions of input 0 that are not named, of which there are `count`."""
+    """Return the sizes of the `count` dimensions of input 0 that are not in a mask."""
     if not count:
         return int64(node, np.zeros(0, np.int64))
     places = first_true(node, node.call("logical_not", named), count)
@@ -219,9 +219,9 @@ def sizes_without(node: Node, named: Expr, count: int) -> Expr:
 
 
 def per_axis(node: Node, axes: Expr | None, count: Any) -> Callable[[Expr | None, int, Extent], Expr | None]:
-    """Return a function of a list, an axis and a default: the element of the list that is for the axis.
+    """Return a function of a list, an axis and a default that returns the list's element for the axis.
 
-    It returns None for an axis that is known not to be among `axes`, and the default for a list that is left out.
+    It returns None for an axis that is known not to be among `axes`, and the default for an omitted list.
     """
     rank = node.rank(0)
     if axes is None and isinstance(count, Dim):
@@ -239,7 +239,7 @@ def per_axis(node: Node, axes: Expr | None, count: Any) -> Callable[[Expr | None
         if fixed is not None:
             index = fixed.index(axis)
             return node.reshape(node.cut(values, 0, index, index + 1), ())
-        assert named is not None  # axes that are not fixed are named
+        assert named is not None  # set unless `fixed` is
         column = node.reshape(node.cut(named, 1, axis, axis + 1), (count,))
         given = node.call("sum", node.call("where", column, values, int64(node, 0)), axis=(0,), keepdims=False)
         is_given = node.call("any", column, axis=(0,), keepdims=False)
@@ -254,16 +254,16 @@ def rounded_up(node: Node, dividend: Expr, divisor: Expr) -> Expr:
 
 
 def wrapped(node: Node, at: Expr, extent: Extent, *, low: bool = True) -> Expr:
-    """Return positions counted from the front; none before it unless `low` is False."""
+    """Return indices with negative ones counted from the end, and clamped to 0 unless `low` is False."""
     at = node.call("where", node.call("less", at, 0), node.call("add", at, extent), at)
     return node.call("maximum", at, 0) if low else at
 
 
 def clipped(node: Node, at: Expr, low: Expr | Extent, high: Expr | Extent) -> Expr:
-    """Return positions limited to `low` to `high`, `high` first where they contradict."""
+    """Return indices clamped to `low` and then to `high`."""
     return node.call("minimum", node.call("maximum", at, low), high)
 
 
 def within(node: Node, at: Expr, size: Expr) -> Expr:
-    """Return positions limited to those of an axis."""
+    """Return indices clamped to the valid range of an axis."""
     return clipped(node, at, 0, node.call("subtract", size, 1))

@@ -1,4 +1,4 @@
-"""Images sampled at places and in regions that tensors give, and the choice of regions."""
+"""Image sampling at given coordinates and in regions, and selection of regions."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ def _grid_sample(node: Node) -> Expr:
 
 @importer("AffineGrid")
 def _affine_grid(node: Node) -> Expr:
-    """Multiply the coordinates of all places, which follow from extents, by the matrices."""
+    """Multiply the normalized coordinates of all positions, which depend on dimension sizes only, by the matrices."""
     theta, declared = node.shape(0), node.declared_shape
-    # the number of channels changes nothing in the grid
+    # the grid does not depend on the number of channels
     wanted = None if declared is None or len(declared) < 4 else [declared[0], None, *declared[1:-1]]
     size = node.sizes(1, "size", wanted)
     is_size = len(size) in (4, 5) and all(bounds(extent)[1] >= 1 for extent in size)
@@ -49,7 +49,7 @@ def _affine_grid(node: Node) -> Expr:
         node.require(is_equal, f"whether the size of '{node.name}' is that of its matrices")
     places, dtype = size[2:], node.dtype(0)
     allow(node, *places, each=8 * (len(places) + 1))
-    # where the elements of an axis lie from -1 to 1: their middles, or the first and the last at the ends
+    # normalized coordinates from -1 to 1: of pixel centres, or of the corner pixels with align_corners
     corners, grid = bool(node.integer("align_corners", 0)), []
     for steps, extent in zip(counted(node, *places), places, strict=True):
         last = real(node, maximum(extent - 1, 1) if corners else extent)
@@ -59,7 +59,7 @@ def _affine_grid(node: Node) -> Expr:
         for axis, part in enumerate(grid)
     ]
     ones = np.broadcast_to((grid[0] * 0.0 + 1.0).reshape(*(places[0], *[1] * (len(places) - 1))), places)
-    # the first coordinate counts along the last axis
+    # the first coordinate is that of the last axis
     columns = np.stack([*reversed(spread), ones], 0).reshape(len(places) + 1, prod(places))
     wide = dtype if dtype == "float64" else "float32"
     moved = matmul(node, node.cast(node.input(0), wide), as_expr(node, columns, wide))
@@ -69,7 +69,7 @@ def _affine_grid(node: Node) -> Expr:
 
 @importer("DeformConv")
 def _deform_conv(node: Node) -> Expr:
-    """Sample the image once for each tap of the kernel, then multiply as a convolution of one tap does."""
+    """Sample the image once for each kernel tap, then apply a 1x1 convolution."""
     x, weight = node.input(0), node.input(1)
     window = conv_window(node, weight, ranks=(2,))
     attributes = conv_attributes(node, weight, window)
@@ -81,7 +81,7 @@ def _deform_conv(node: Node) -> Expr:
         node.wrong(f"a mask of shape {node.shape(4)} does not fit {parts} groups of {taps} taps at {out}")
     moved = node.reshape(node.input(2), (batch * parts, taps, 2, *out))
     places = node.call("add", moved, _undeformed(node, window, dtype_of(x)))
-    # image.grid_sample counts an axis from -1 to 1, the last axis first
+    # image.grid_sample has coordinates from -1 to 1, the last axis first
     double = np.array([2.0 / extent for extent in extents]).reshape(2, 1, 1)
     first = np.array([1.0 / extent - 1.0 for extent in extents]).reshape(2, 1, 1)
     scaled = node.call("multiply", places, node.constant(double, dtype_of(x)))
@@ -104,7 +104,7 @@ def _deform_conv(node: Node) -> Expr:
 
 
 def _undeformed(node: Node, window: WindowAttributes, dtype: str) -> Expr:
-    """Return where the taps of a convolution lie, of the shape (taps, 2, *out): the row, then the column."""
+    """Return the input coordinates of the taps without offsets, of shape (taps, 2, *out): row, then column."""
     cost.require("constants", 16 * prod(window.kernel) * prod(window.out), node.name)
     sides = zip(window.kernel, window.dilations, window.out, window.strides, window.begin, strict=True)
     rows, columns = (
@@ -117,9 +117,9 @@ def _undeformed(node: Node, window: WindowAttributes, dtype: str) -> Expr:
 
 @importer("NonMaxSuppression")
 def _non_max_suppression(node: Node) -> Expr:
-    """Select boxes; how many rows the result has is what the model states, else the most that there can be.
+    """Select boxes. The number of result rows is the declared one, else the maximum possible.
 
-    Rows for which there is no box hold -1; boxes for which there is no row are left out.
+    Unused rows are filled with -1; boxes beyond the last row are dropped.
     """
     boxes, scores = node.shape(0), node.shape(1)
     if len(boxes) != 3 or len(scores) != 3:
@@ -131,7 +131,7 @@ def _non_max_suppression(node: Node) -> Expr:
         if len(declared) != 2 or declared[1] != 3:
             node.wrong(f"the result is declared to be of shape {declared}, not rows of 3")
         rows = declared[0]
-    elif node.has(2) and node.dynamic is not None:  # of the most rows, those that are boxes
+    elif node.has(2) and node.dynamic is not None:  # of the maximum number of rows, keep those that were selected
         if node.dynamic.known(node.input(2)) is not None:
             limit = minimum(maximum(node.extent(2, "max_output_boxes_per_class"), 0), scores[2])
         else:
@@ -158,7 +158,7 @@ def _select(node: Node, rows: Extent) -> Expr:
 
 @importer("RoiAlign")
 def _roi_align(node: Node) -> Expr:
-    """Put the number of its image in front of each region, as Relay has it."""
+    """Prepend the image index to each region, as Relay's operator expects."""
     data, rois, images = node.shape(0), node.shape(1), node.shape(2)
     if len(data) != 4 or len(rois) != 2 or not node.has_shape((*rois, *images), (rois[0], 4, rois[0])):
         node.wrong(f"data of shape {data}, regions of {rois} and numbers of images of {images} do not fit")

@@ -1,4 +1,4 @@
-"""Values visible to the nodes of a graph, branch or function body, with stand-ins after a problem."""
+"""Values visible to the nodes of a graph, branch or function body, and stand-ins for values of refused nodes."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ from mlfc.relay.ir import Constant, Expr, Span, TensorType, Tuple, Type, Var
 
 @dataclass
 class Scope:
-    """What one graph, branch or function body sees."""
+    """Values, types and opsets that one graph, branch or function body can see."""
 
-    values: dict[str, Expr | None]  # expression of every tensor; None where a problem left a tensor without one
-    opsets: Mapping[str, int]  # version of every domain
+    values: dict[str, Expr | None]  # expression of every tensor; None after a problem
+    opsets: Mapping[str, int]  # opset version of every domain
     # attributes that a function's body refers to by name
     references: Mapping[str, onnx.AttributeProto] = field(default_factory=dict)
-    prefix: str = ""  # of the names of nodes: tells calls of one function apart
+    prefix: str = ""  # of node names, which distinguishes the calls of one function
     depth: int = 0
     declared: Mapping[str, onnx.ValueInfoProto] = field(default_factory=dict)  # types that the graph declares, by name
-    shapes: Mapping[str, Shape] = field(default_factory=dict)  # static shapes that follow from them
+    shapes: Mapping[str, Shape] = field(default_factory=dict)  # static shapes derived from them
 
 
 def given_attributes(
     proto: onnx.NodeProto, references: Mapping[str, onnx.AttributeProto]
 ) -> dict[str, onnx.AttributeProto]:
-    """Return the attributes of a node by name; one that refers to a function's is that, or left out."""
+    """Return the attributes of a node by name, with references to function attributes resolved or dropped."""
     found = {item.name: references.get(item.ref_attr_name) if item.ref_attr_name else item for item in proto.attribute}
     return {name: item for name, item in found.items() if item is not None}
 
@@ -61,19 +61,19 @@ def decoded_attributes(
 
 
 def renamed(result: Expr | None, tensor: str) -> Expr | None:
-    """Return what a function or branch computed under the name that its caller gives it."""
+    """Return the result of a function or branch with the tensor name that its caller uses."""
     if result is None or isinstance(result, (Var, Constant, Tuple)) or result.span.tensor == tensor:
         return result
     return replace(result, span=Span(result.span.nodes, tensor))
 
 
 class StandIns(set[Expr]):
-    """The stand-ins of an import, and what was computed from them."""
+    """Placeholder expressions of an import, and everything computed from them."""
 
     def of_inputs(
         self, graph: onnx.GraphProto, names: Sequence[str], shapes: Mapping[str, Sequence[int]]
     ) -> dict[str, Var]:
-        """Return variables of a guessed shape for inputs that leave theirs open."""
+        """Return variables with guessed shapes for inputs with dynamic shapes."""
         found = {}
         for item in graph.input:
             if item.name in names and item.name in shapes:
@@ -83,11 +83,11 @@ class StandIns(set[Expr]):
         return found
 
     def feed(self, proto: onnx.NodeProto, values: Mapping[str, Expr | None]) -> bool:
-        """Tell whether a node reads what was computed from a stand-in."""
+        """Return whether a node depends on a stand-in."""
         return bool(self) and any(values.get(tensor) in self for tensor in (*proto.input, *captured_names(proto)))
 
     def pass_on(self, proto: onnx.NodeProto, values: Mapping[str, Expr | None]) -> None:
-        """Note that what a node computes from a stand-in is no more certain than that."""
+        """Mark the results of a node that depends on a stand-in as stand-ins."""
         if self.feed(proto, values):
             self.update(value for tensor in proto.output if (value := values.get(tensor)) is not None)
 
@@ -99,10 +99,10 @@ class StandIns(set[Expr]):
         infer: Callable[[], Sequence[Expr | None]],
         likely: Sequence[Type],
     ) -> None:
-        """Give each output of a node without a value a variable of the type that the model states, or ONNX infers.
+        """Add a stand-in variable for each output without a value, if its type is known.
 
-        `declared` has what the model states by name; `infer` returns expressions of the types that ONNX infers; where
-        neither says anything, there are the `likely` types of the outputs.
+        The type is the declared one from `declared`, else the one that ONNX's inference yields in `infer`, else the one
+        from `likely`.
         """
         missing = [tensor for tensor in proto.output if tensor and values.get(tensor) is None]
         inferred: Sequence[Expr | None] = ()
@@ -119,7 +119,7 @@ class StandIns(set[Expr]):
 
 
 def _stated(value: onnx.ValueInfoProto | None) -> TensorType | None:
-    """Return the type that a model states of a tensor, if all its extents are numbers."""
+    """Return the declared type of a tensor if its shape is static."""
     extents = None if value is None else declared_extents(value)
     shape = tuple(extent for extent in extents or () if isinstance(extent, int))
     with suppress(MlfcError):

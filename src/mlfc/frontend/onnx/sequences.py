@@ -1,4 +1,4 @@
-"""What language models do along a sequence besides attention: positions, caches, gates and linear attention."""
+"""Sequence operators of language models other than attention: positions, caches, gates and linear attention."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from mlfc.frontend.onnx.table import MICROSOFT, importer
 from mlfc.relay.ir import Constant, Expr
 from mlfc.support.dims import Dim, Extent, bounds
 
-# each step of linear attention is code of its own, unless the run decides how many there are
+# linear attention is unrolled up to this number of steps, unless the number is dynamic
 _STEP_LIMIT = 64
 _RULES = ("linear", "gated", "delta", "gated_delta")
 
@@ -20,7 +20,7 @@ _RULES = ("linear", "gated", "delta", "gated_delta")
 @importer("RotaryEmbedding", domain=MICROSOFT, ignores=("scale",))
 @importer("RotaryEmbedding", since=23)
 def _rotary_embedding(node: Node) -> Expr:
-    """Return input 0 rotated, in the form that it has: by heads, or flat with the heads in its last axis."""
+    """Return input 0 rotated, in its own layout: by heads, or flat with the heads in the last axis."""
     x, shape, is_microsoft = node.input(0), node.shape(0), node.operator.startswith(MICROSOFT)
     if is_microsoft and node.integer("is_packed_batching", 0):
         node.unsupported("with is_packed_batching is not supported")
@@ -29,7 +29,7 @@ def _rotary_embedding(node: Node) -> Expr:
         node.wrong(f"expected a tensor of 3 or 4 dimensions that is not empty, got {shape}")
     batch, count = shape[0], shape[-2]
     ids = node.input(1) if is_microsoft else node.optional(3)
-    if is_microsoft and node.shape(1) in ((), (1,)):  # the position of the first token; the others follow
+    if is_microsoft and node.shape(1) in ((), (1,)):  # the position of the first token of the sequence
         steps = row(node, count, node.dtype(1))
         ids = node.broadcast(node.call("add", steps, node.reshape(node.input(1), (1, 1))), (batch, count))
     heads, width = node.integer("num_heads", 0), node.integer("rotary_embedding_dim", 0)
@@ -38,7 +38,7 @@ def _rotary_embedding(node: Node) -> Expr:
     else:
         if not heads and (width or node.opset >= 23):
             node.wrong("the attribute num_heads is required for a tensor of 3 dimensions")
-        # ONNX Runtime's operator finds the number of heads by the width of the tables
+        # ONNX Runtime's operator derives the number of heads from the width of the tables
         heads = heads or shape[2] // max(1, 2 * shape_of(cos)[-1])
         if heads < 1 or shape[2] % heads:
             node.wrong(f"a tensor of shape {shape} has no {heads} heads of equal size")
@@ -51,7 +51,7 @@ def _rotary_embedding(node: Node) -> Expr:
 
 
 def angles(node: Node, table: Expr, ids: Expr | None, steps: tuple[int, int], width: int) -> Expr:
-    """Return the cosines or sines at each of (batch, count) steps, a pair of elements each."""
+    """Return the cosines or sines at each of (batch, count) steps, one for each pair of elements."""
     rank = 3 if ids is None else 2
     size = shape_of(table)[-1] if shape_of(table) else 0
     if len(shape_of(table)) != rank or not node.has_shape((width,), (2 * size,)):
@@ -65,7 +65,7 @@ def angles(node: Node, table: Expr, ids: Expr | None, steps: tuple[int, int], wi
 
 
 def turned(node: Node, x: Expr, cos: Expr, sin: Expr, *, interleaved: bool) -> Expr:
-    """Return `x` with pairs of elements of its last axis rotated, as many as there are angles."""
+    """Return `x` with the first pairs of elements of its last axis rotated, one pair per angle."""
     shape = shape_of(x)
     half = shape_of(cos)[-1]
     if 2 * half > shape[-1]:
@@ -124,7 +124,7 @@ def row(node: Node, count: Extent, dtype: str) -> Expr:
 
 def scattered(node: Node, past: Expr, update: Expr, begin: Expr, axis: int, *, circular: bool = False) -> Expr:
     """Return a cache with an update written along `axis` from `begin` on, int32 of shape (batch, 1, 1, 1)."""
-    # each element is selected rather than stored at its index, so that the result can take the place of the cache
+    # elements are selected rather than stored at their indices, so that the result can share the memory of the cache
     shape, count = shape_of(past), shape_of(update)[axis]
     extent, batch = shape[axis], shape[0]
     at = node.call("subtract", row(node, extent, "int32"), node.reshape(begin, (batch, 1)))
@@ -136,7 +136,7 @@ def scattered(node: Node, past: Expr, update: Expr, begin: Expr, axis: int, *, c
         inside = node.call("logical_and", inside, node.call("greater_equal", at, 0))
     picked = update
     if bounds(count)[1] > 1:
-        # rows outside the update are clipped to it, and not selected
+        # rows outside the update are clamped to it, and then not selected
         turn = (0, axis, *(index for index in range(1, len(shape)) if index != axis))
         picked = node.call("take", node.transpose(update, turn), at, axis=1, batch_dims=1)
         picked = node.transpose(picked, [turn.index(index) for index in range(len(shape))])
@@ -173,7 +173,7 @@ def _causal_conv(node: Node) -> list[Expr]:
 
 @importer("LinearAttention")
 def _linear_attention(node: Node) -> list[Expr]:
-    """Compute the steps of the recurrence, each a few operators over the whole state: in a loop, or written out."""
+    """Compute the recurrence step by step, each a few operators on the whole state: in a loop, or unrolled."""
     node.attribute("chunk_size")  # a hint
     rule = node.string("update_rule", "gated_delta")
     if rule not in _RULES:
@@ -186,7 +186,7 @@ def _linear_attention(node: Node) -> list[Expr]:
     decay, beta = (steps.decay() if gated else None), (steps.beta() if corrected else None)
 
     def step(state: Expr, index: int | Expr) -> tuple[Expr, Expr]:
-        """Return the next state and what the queries of the step find in it."""
+        """Return the next state and the result of the step's queries."""
         key, value = steps.column(steps.k, index), steps.row(steps.v, index)
         if decay is not None:
             state = node.call("multiply", state, steps.column(decay, index))
@@ -209,7 +209,7 @@ def _linear_attention(node: Node) -> list[Expr]:
 
 
 class _Steps:
-    """The inputs of linear attention by heads, and what each step reads of them; the state is wide."""
+    """Inputs of linear attention by heads, and their slices per step; the state is float32 for 16-bit floats."""
 
     def __init__(self, node: Node) -> None:
         self.node = node
@@ -234,7 +234,7 @@ class _Steps:
         self.scale = node.real("scale", 0.0) or 1 / sqrt(self.size)
 
     def initial(self) -> Expr:
-        """Return the state before the first step, (batch, heads, size, width)."""
+        """Return the initial state, (batch, heads, size, width)."""
         node, shape = self.node, (self.batch, self.groups, self.size, self.width)
         if not node.has(3):
             return node.filled(shape, 0, dtype_of(self.q))
@@ -243,9 +243,9 @@ class _Steps:
         return node.cast(node.input(3), dtype_of(self.q))
 
     def looped(self, step: Callable[[Expr, Expr], tuple[Expr, Expr]], others: Sequence[Expr]) -> tuple[Expr, Expr]:
-        """Return the state behind all steps, and what each found, (batch, heads, steps, width), by a loop."""
+        """Return the final state, and the results of all steps, (batch, heads, steps, width), computed by a loop."""
         node, dynamic = self.node, self.node.dynamic
-        assert dynamic is not None  # else long recurrences are refused
+        assert dynamic is not None  # otherwise long recurrences are refused
 
         def turn(number: Expr, _go: Expr, states: list[Expr]) -> tuple[Expr | None, list[Expr], list[Expr]]:
             state, row = step(states[0], number)
@@ -259,13 +259,13 @@ class _Steps:
         return state, node.transpose(node.reshape(found, (*shape[:3], shape[4])), (1, 2, 0, 3))
 
     def decay(self) -> Expr:
-        """Return the factors of each step, (batch, heads, steps, size or 1)."""
+        """Return the decay factors of all steps, (batch, heads, steps, size or 1)."""
         node, shape = self.node, self.node.shape(4)
         self._check_of_steps(shape, "decay", [self.groups * size for size in (1, self.size)])
         return node.call("exp", wide(node, split_heads(node, node.input(4), self.groups, "decay")))
 
     def beta(self) -> Expr:
-        """Return the rates of each step, (batch, heads or 1, steps, 1)."""
+        """Return the update rates of all steps, (batch, heads or 1, steps, 1)."""
         node, shape = self.node, self.node.shape(5)
         self._check_of_steps(shape, "beta", [1, self.groups])
         return wide(node, split_heads(node, node.input(5), shape[2], "beta"))
@@ -275,18 +275,18 @@ class _Steps:
             self.node.wrong(f"{what} of shape {shape} does not fit {self.groups} heads of {self.size}")
 
     def row(self, part: Expr, index: int | Expr) -> Expr:
-        """Return a step of a tensor by heads, (batch, heads, 1, size)."""
+        """Return one step of a tensor by heads, (batch, heads, 1, size)."""
         if isinstance(index, int):
             return self.node.cut(part, 2, index, index + 1)
         return self.node.call("expand_dims", self.node.call("take", part, index, axis=2), axis=2)
 
     def column(self, part: Expr, index: int | Expr) -> Expr:
-        """Return a step of a tensor by heads, (batch, heads, size, 1)."""
+        """Return one step of a tensor by heads, (batch, heads, size, 1)."""
         batch, heads, _, size = shape_of(part)
         return self.node.reshape(self.row(part, index), (batch, heads, size, 1))
 
     def read(self, state: Expr, index: int | Expr) -> Expr:
-        """Return what the queries of a step find in the state, (batch, heads, 1, width)."""
+        """Return the result of a step's queries on the state, (batch, heads, 1, width)."""
         node = self.node
         query = node.call("multiply", self.row(self.q, index), self.scale)
         query = node.reshape(query, (self.batch * self.groups, self.shared, self.size))

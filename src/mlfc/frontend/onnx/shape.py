@@ -1,4 +1,4 @@
-"""Shape and arrangement, which move elements and compute nothing, and constants that follow from shapes."""
+"""Shape operators, which rearrange elements without arithmetic, and constants derived from shapes."""
 
 from __future__ import annotations
 
@@ -38,20 +38,20 @@ def _reshape(node: Node) -> Expr:
     if given is None:
         return reshaped(node, _requested_sizes(node), 1, "shape")
     wanted = _wanted_shape(node, given)
-    # a product of dimensions may be a multiple of what no single one of them has to be
+    # the product of several dimensions may be divisible even if no single dimension is
     is_product = -1 in given and len(symbols_of(node.shape(0))) > 1
     return _regrouped(node, wanted) if is_product else node.reshape(node.input(0), wanted)
 
 
 def reshaped(node: Node, sizes: Expr, index: int, what: str) -> Expr:
-    """Return input 0 in a shape that is computed from input `index` at run time."""
+    """Return input 0 reshaped to sizes that are computed from input `index` at run time."""
     declared = node.declared_shape
     is_as_large = declared is not None and prod(declared) == prod(node.shape(0))
     return _regrouped(node, node.sizes(index, what, declared if is_as_large else None, values=sizes))
 
 
 def reshaped_at_run(node: Node) -> Node:
-    """Return a Reshape with as many elements as its shape has; runs check that these are all elements."""
+    """Return a Reshape to the number of elements of its requested shape; require this to be the input's at run time."""
     wanted = _wanted_shape(node, node.int_values(1, "shape"))
     return replace(node, inputs=[_all_elements(node, wanted), int64(node, wanted)])
 
@@ -62,7 +62,7 @@ def _regrouped(node: Node, shape: Sequence[Extent]) -> Expr:
 
 
 def _all_elements(node: Node, wanted: Sequence[Extent]) -> Expr:
-    """Return the elements of input 0 in a list as long as a shape requires; runs check that its size is the same."""
+    """Return the elements of input 0 as a list with the length of a shape; require equal element counts at run time."""
     size, total = prod(node.shape(0)), prod(wanted)
     node.require(node.call("equal", int64(node, size), total), f"whether the shape of '{node.name}' fits its elements")
     if size == 0:
@@ -71,14 +71,14 @@ def _all_elements(node: Node, wanted: Sequence[Extent]) -> Expr:
 
 
 def _wanted_shape(node: Node, given: Sequence[Extent]) -> list[Extent]:
-    """Return the shape that a Reshape asks for, with numbers in place of 0 and -1."""
+    """Return the requested shape of a Reshape with 0 and -1 resolved."""
     shape, wanted, keep_zeros = node.shape(0), list(given), bool(node.integer("allowzero", 0))
     for index, extent in enumerate(wanted):
         if extent == 0 and not keep_zeros:
             if index >= len(shape):
-                node.wrong(f"the 0 at position {index} of {tuple(wanted)} copies a dimension that {shape} has not")
+                node.wrong(f"the 0 at position {index} of {tuple(wanted)} copies a dimension that {shape} lacks")
             wanted[index] = shape[index]
-    # an extent that the run decides is none of -1 and 0, which stand for others
+    # dynamic sizes are never the special values -1 and 0
     if wanted.count(-1) > 1 or any(bounds(extent)[1] < (0 if extent != -1 else -1) for extent in wanted):
         node.wrong(f"{tuple(wanted)} is not a shape")
     known = prod(extent for extent in wanted if extent != -1)
@@ -90,12 +90,12 @@ def _wanted_shape(node: Node, given: Sequence[Extent]) -> list[Extent]:
 
 
 def _requested_sizes(node: Node) -> Expr:
-    """Return the shape that a Reshape requests at run time, with 0 and -1 replaced by the sizes they stand for."""
+    """Return the runtime shape of a Reshape with 0 and -1 resolved."""
     shape, declared = node.shape(0), node.declared_shape
     wanted = node.cast(with_length(node, "shape", None if declared is None else len(declared)), "int64")
     (rank,) = shape_of(wanted)
     if not node.integer("allowzero", 0):
-        # a 0 beyond the rank of the tensor copies nothing: -2 equals no size
+        # a 0 beyond the input's rank has no dimension to copy: -2 matches no size
         old = int64(node, [*shape[:rank], *[-2] * (rank - len(shape))])
         wanted = node.call("where", node.call("equal", wanted, 0), old, wanted)
     is_left = node.call("equal", wanted, -1)
@@ -109,7 +109,7 @@ def _requested_sizes(node: Node) -> Expr:
 def _flatten(node: Node) -> Expr:
     shape = node.shape(0)
     axis = node.integer("axis", 1)
-    if axis != len(shape):  # behind all dimensions is possible, too
+    if axis != len(shape):  # axis may equal the rank
         axis = node.axis(axis, len(shape))
     return node.reshape(node.input(0), (prod(shape[:axis]), prod(shape[axis:])))
 
@@ -124,7 +124,7 @@ def _transpose(node: Node) -> Expr:
 
 
 def axes_of(node: Node, index: int = 1) -> tuple[int, ...] | None:
-    """Return the axes given by the attribute, or by input `index` in newer opsets; None if neither is."""
+    """Return the axes of the attribute, or of input `index` in newer opsets; None if both are missing."""
     if node.given("axes"):
         return node.integers("axes")
     return node.int_values(index, "axes") if node.has(index) else None
@@ -138,7 +138,7 @@ def _squeeze(node: Node) -> Expr:
     given = axes_of(node)
     if given:
         axes = sorted({node.axis(axis, len(shape)) for axis in given})
-    else:  # an empty list names all dimensions of 1, as in ONNX Runtime
+    else:  # an empty list selects all dimensions of size 1, as in ONNX Runtime
         ends = {axis: bounds(extent) for axis, extent in enumerate(shape)}
         maybe = [axis for axis, (low, high) in ends.items() if low <= 1 <= high and isinstance(shape[axis], Dim)]
         axes = sorted([*(axis for axis, extent in enumerate(shape) if extent == 1), *_dropped(node, maybe)])
@@ -151,7 +151,7 @@ def _squeeze(node: Node) -> Expr:
 
 
 def _dropped(node: Node, maybe: Sequence[int]) -> Sequence[int]:
-    """Return which dimensions a Squeeze without axes drops, of those that the run may find to be 1: none, or all."""
+    """Return the dynamic dimensions that a Squeeze without axes drops: none or all of `maybe`; checked at run time."""
     if not maybe or node.dynamic is None:
         return ()
     if not node.dynamic.choose(node.name):
@@ -163,7 +163,7 @@ def _dropped(node: Node, maybe: Sequence[int]) -> Sequence[int]:
 
 
 def _squeezed(node: Node, axes: Sequence[int], still_open: Sequence[int]) -> Expr:
-    """Drop axes that have to be 1 in the run: one of an input is, from now on; others the run checks."""
+    """Drop dynamic axes that must be 1: constrain a symbol of an input to 1; check other sizes at run time."""
     assert node.dynamic is not None
     result, shape = node.input(0), node.shape(0)
     for axis in still_open if len(node.dynamic.frames) == 1 else ():
@@ -182,7 +182,7 @@ def _squeezed(node: Node, axes: Sequence[int], still_open: Sequence[int]) -> Exp
 
 
 def _sizes_without_axes(node: Node) -> Expr:
-    """Return the sizes of the dimensions that axes computed at run time leave; these must be different, and of 1."""
+    """Return the dimension sizes that remain after dropping runtime axes, which must be distinct and of size 1."""
     shape, declared = node.shape(0), node.declared_shape
     axes = with_length(node, "axes", None if declared is None else len(shape) - len(declared))
     (count,) = shape_of(axes)
@@ -213,7 +213,7 @@ def _unsqueeze(node: Node) -> Expr:
 
 
 def _sizes_with_axes(node: Node) -> Expr:
-    """Return the sizes of the input with 1 inserted at axes computed at run time, which must be different."""
+    """Return the input's sizes with 1 inserted at runtime axes, which must be distinct."""
     shape, declared = node.shape(0), node.declared_shape
     axes = with_length(node, "axes", None if declared is None else len(declared) - len(shape))
     (count,) = shape_of(axes)
@@ -221,7 +221,7 @@ def _sizes_with_axes(node: Node) -> Expr:
     if not shape:
         return int64(node, [1] * count)
     place = node.call("cumsum", node.cast(node.call("logical_not", named), "int64"), axis=0)
-    # places beyond the input are refused above
+    # out-of-range axes are refused above
     place = clipped(node, node.call("subtract", place, 1), 0, len(shape) - 1)
     return node.call("where", named, 1, node.call("take", int64(node, shape), place, axis=0))
 
@@ -247,7 +247,7 @@ def _split(node: Node) -> list[Expr]:
         if count < 1:
             node.wrong(f"dimension {axis} of {shape_of(x)} cannot be split into {count}")
         cost.require("operators", count, node.name)
-        rest = extent % count if node.opset < 18 else 0  # since then, the last part may be smaller
+        rest = extent % count if node.opset < 18 else 0  # since opset 18, the last part may be smaller
         if isinstance(rest, Dim):
             node.require(node.call("equal", int64(node, rest), 0), f"whether '{node.name}' has equal parts")
         elif rest:
@@ -274,7 +274,7 @@ def _expand(node: Node) -> Expr:
         for axis in range(-min(node.rank(0), len(wanted)), 0):
             if given is None or (isinstance(wanted[axis], int) and wanted[axis] > 1 and node.dynamic is not None):
                 x = stretched(node, x, axis, wanted[axis])
-        # an extent that the run decides is no 1, unless the other is larger
+        # a dynamic size is assumed not to be 1, unless the other size is larger
         pairs = [*zip_longest(reversed(shape_of(x)), reversed(wanted), fillvalue=1)][::-1]
         return node.broadcast(
             x, [new if old == 1 else old if new == 1 else same_extent("Expand", old, new) for old, new in pairs]
@@ -287,7 +287,7 @@ def _expand(node: Node) -> Expr:
 
 
 def _broadcast_sizes(node: Node) -> tuple[Any, ...]:
-    """Return the sizes of the last dimensions of the result of an Expand whose shape is a runtime value."""
+    """Return the trailing sizes of the result of an Expand whose shape is a runtime value."""
     rank, declared = prod(node.shape(1)), node.declared_shape
     if isinstance(rank, Dim):
         raise node.unknown(1, "shape")
@@ -308,13 +308,13 @@ def _broadcast_sizes(node: Node) -> tuple[Any, ...]:
 
 
 def extent_from_end(operand: Expr, axis: int) -> Any:
-    """Return the size of an axis, counted from the end; 1 if the tensor has fewer."""
+    """Return the size of an axis counted from the end; 1 beyond the tensor's rank."""
     shape = shape_of(operand)
     return shape[axis] if -axis <= len(shape) else 1
 
 
 def stretched(node: Node, operand: Expr, axis: int, wide: Extent) -> Expr:
-    """Return an operand broadcast along an axis, counted from the end; runs check that its size is that or 1."""
+    """Return an operand broadcast along an axis counted from the end; its size must be `wide` or 1 at run time."""
     extent = extent_from_end(operand, axis)
     if not isinstance(extent, Dim) or extent == wide:
         return operand
@@ -369,7 +369,7 @@ def _constant(node: Node) -> Expr:
         if value is not None:
             return node.constant(value, dtype)
     return node.unsupported(
-        "without a tensor or numbers is not supported", "Strings and sparse tensors have no place in a compiled model"
+        "without a tensor or numbers is not supported", "Strings and sparse tensors cannot be compiled"
     )
 
 
@@ -437,7 +437,7 @@ _ENDS = "start", "limit", "delta"
 
 
 def _end(node: Node, index: int) -> Any:
-    """Return an end of a range that is an integer, or a float that is an extent; None for others."""
+    """Return an end of a range if it is an integer, or a float equal to a dimension size; None otherwise."""
     known = None if node.dynamic is None else node.dynamic.known(node.input(index))
     if known is None:
         value = node.known(index)
@@ -451,7 +451,7 @@ def _end(node: Node, index: int) -> Any:
 def _steps(node: Node) -> Expr:
     """Return the number of elements of a range whose ends are computed at run time."""
     start, limit, delta = (node.reshape(node.input(index), ()) for index in range(3))
-    if dtypes.is_integer(node.dtype(0)):  # the distance may exceed the dtype
+    if dtypes.is_integer(node.dtype(0)):  # the difference may overflow the dtype
         start, limit, delta = (node.cast(item, "int64") for item in (start, limit, delta))
         count = rounded_up(node, node.call("subtract", limit, start), delta)
     else:

@@ -1,6 +1,6 @@
-"""Fourier transforms as products with tables, and their windows and filters.
+"""Fourier transforms as products with tables, and window functions and mel filters.
 
-Tables are computed in float64 from angles below a whole turn, so that they are exact to the last bit of their dtype.
+Tables are computed in float64 from angles reduced to one period, so that they are exact to the last bit of their dtype.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def _one(node: Node, index: int, what: str, declared: int | None = None) -> Any:
 @importer("DFT", since=17)
 @importer("DFT", since=20)
 def _dft(node: Node) -> Expr:
-    """Transform along an axis by a product with a table, whose rows take the real and imaginary parts of an element."""
+    """Transform along an axis by a product with a table; real and imaginary parts are separate columns."""
     axis = node.integer("axis", 1) if node.opset < 20 else -2
     if node.opset >= 20 and node.has(2):
         (axis,) = node.value(2, "axis").reshape(-1).tolist()
@@ -52,7 +52,7 @@ def _dft(node: Node) -> Expr:
         node.unsupported("of no elements is not supported")
     table = _table(node, length, shape[axis], inverse=inverse, onesided=onesided)
     given, parts, taken, _ = table.shape
-    # the axis comes last but one, beside the parts of its numbers
+    # move the axis to the end, just before the real and imaginary parts
     order = (*(other for other in range(rank - 1) if other != axis), axis, rank - 1)
     rows = node.transpose(node.cut(x, axis, 0, taken), order)
     leading = shape_of(rows)[:-2]
@@ -66,7 +66,7 @@ def _dft(node: Node) -> Expr:
 
 
 def _angles(node: Node, length: Extent, taken: Extent, given: Extent, parts: int) -> Numbers:
-    """Return the angle of each pair of a given and a taken element; `parts` is what becomes of one of the pairs."""
+    """Return the angles for all pairs of output and input elements; `parts` is the number of table entries per pair."""
     allow(node, taken, given, each=8 * parts)
     rows, columns = counted(node, given, taken)
     turns = rows[:, None] * columns[None, :] % length
@@ -75,14 +75,14 @@ def _angles(node: Node, length: Extent, taken: Extent, given: Extent, parts: int
 
 
 def _table(node: Node, length: Extent, extent: Extent, *, inverse: bool, onesided: bool) -> Any:
-    """Return the table of a transform (elements given, parts of each, elements taken, parts of each)."""
-    if inverse and onesided:  # real elements from half of the frequencies: the other half are their conjugates
+    """Return the table of a transform (output elements, output parts, input elements, input parts)."""
+    if inverse and onesided:  # real output from half of the frequencies: the other half are their conjugates
         taken = minimum(length // 2 + 1, extent)
         angles = _angles(node, length, taken, length, 4)
         here, _ = counted(node, taken, length)
         alone = ((here == 0) | (here + here == length))[None, :]
         weights = (alone.astype("float64") * -1.0 + 2.0) / real(node, length)
-        # of the frequencies that are alone, the imaginary parts count for nothing
+        # self-conjugate frequencies ignore their imaginary parts
         imaginary = np.where(alone, 0.0, -np.sin(angles))
         parts: Numbers = np.stack([weights * np.cos(angles), weights * imaginary], 2)
         return parts.reshape(length, 1, taken, 2)
@@ -99,7 +99,7 @@ def _table(node: Node, length: Extent, extent: Extent, *, inverse: bool, oneside
 
 @importer("STFT", since=17)
 def _stft(node: Node) -> Expr:
-    """Convolve the signal with the table of a transform: each step of the convolution is a frame."""
+    """Convolve the signal with the table of a transform; each output position is a frame."""
     x = node.input(0)
     if node.rank(0) == 2:
         x = node.reshape(x, (*node.shape(0), 1))
@@ -116,7 +116,7 @@ def _stft(node: Node) -> Expr:
         node.wrong(f"a window of {lengths[1]} elements does not fit frames of {lengths[0]}")
     length = lengths[0] if lengths else shape[1]
     if isinstance(length, Dim):
-        node.unsupported("of frames whose length the run decides is not supported", "Give frame_length, or a window")
+        node.unsupported("of frames whose length is a runtime value is not supported", "Give frame_length, or a window")
     if not 1 <= length <= bounds(shape[1])[1] or step < 1:
         node.wrong(f"frames of {length} elements every {step} do not fit signals of {shape[1]}")
     table = _table(node, length, length, inverse=False, onesided=bool(node.integer("onesided", 1)))
@@ -136,7 +136,7 @@ def _stft(node: Node) -> Expr:
     return node.cast(node.reshape(frames, (shape[0], shape_of(frames)[1], bins, 2)), dtype)
 
 
-# the value at both ends, and what is added of the squared sines of half a turn and of a whole one
+# value at both ends, and coefficients of sin^2(pi x) and sin^2(2 pi x)
 _WINDOWS = {"HannWindow": (0.0, 1.0, 0.0), "HammingWindow": (4 / 46, 42 / 46, 0.0), "BlackmanWindow": (0.0, 1.0, -0.16)}
 
 
@@ -149,7 +149,7 @@ def _window(node: Node) -> Expr:
     allow(node, size, each=32)
     around = size if node.integer("periodic", 1) else size - 1
     (steps,) = counted(node, size)
-    # of a symmetric window of one element ONNX's formula divides by zero; its middle is 1, as in PyTorch
+    # for a symmetric window of one element ONNX's formula divides by zero; it is 1, as in PyTorch
     halves = steps * 2 + maximum(1 - around, 0)
     phase = halves.astype("float64") * (np.pi / real(node, maximum(2 * around, 2)))
     ends, half, whole = _WINDOWS[node.operator]
@@ -158,13 +158,13 @@ def _window(node: Node) -> Expr:
 
 
 def _output(node: Node, values: Numbers) -> Expr:
-    # the values of windows and filters are from 0 to 1, up to rounding
+    # values of windows and filters are between 0 and 1, up to rounding
     return as_expr(node, values, dtype_name(node.integer("output_datatype", 1), node.name))
 
 
 @importer("MelWeightMatrix", since=17)
 def _mel_weight_matrix(node: Node) -> Expr:
-    """Compute triangles over the bins of a spectrum, as ONNX's evaluator does: edges are whole bins."""
+    """Compute triangular mel filters over spectrum bins; edges are rounded to whole bins, as in ONNX's evaluator."""
     names = ("num_mel_bins", "dft_length", "sample_rate")
     count, length, rate = (node.int_values(index, name)[0] for index, name in enumerate(names))
     low, high = (

@@ -1,4 +1,4 @@
-"""The table of importers: by domain, operator and the opset since which its meaning holds."""
+"""Table of importers, by domain, operator and the opset that introduced the operator's current definition."""
 
 from __future__ import annotations
 
@@ -24,25 +24,25 @@ C = TypeVar("C", bound="Callable[[Node], Expr | Sequence[Expr]]")
 
 @dataclass(frozen=True)
 class Importer:
-    """How one operator, from one opset on, becomes Relay."""
+    """Importer of one operator, from one opset on."""
 
     convert: Convert  # returns the expression of the node's output, or those of its outputs in order
     ignores: frozenset[str]  # attributes that cannot change the result of inference
     folds: bool  # whether the node is evaluated at import when all its inputs are known
-    sequences: bool = False  # whether an input may be a sequence of tensors
+    sequences: bool = False  # whether inputs may be sequences of tensors
 
 
-# by qualified name, the importers of an operator by the opset since which they hold
+# by qualified name, the importers of an operator by the first opset that they support
 IMPORTERS: Registry[dict[int, Importer]] = Registry("ONNX importer", "mlfc.frontend.onnx")
 
 
 def normal_domain(domain: str) -> str:
-    """Return the domain with the two spellings of ONNX's own made one."""
+    """Return a domain in canonical form: "ai.onnx" is the empty domain."""
     return "" if domain == "ai.onnx" else domain
 
 
 def qualified(domain: str, operator: str) -> str:
-    """Return the operator's name as messages show it."""
+    """Return the operator's name for messages, qualified by its domain."""
     return f"{domain}.{operator}" if domain else operator
 
 
@@ -54,7 +54,7 @@ def importer(
     folds: bool = True,
     sequences: bool = False,
 ) -> Callable[[C], C]:
-    """Return a decorator that adds a function as the importer of `operators`."""
+    """Return a decorator that registers a function as the importer of `operators`."""
 
     def register(convert: C) -> C:
         for name in (qualified(domain, operator) for operator in operators):
@@ -68,13 +68,13 @@ def importer(
 
 
 def find(domain: str, operator: str, opset: int) -> Importer | None:
-    """Return the importer that holds for `opset`, None if there is none."""
+    """Return the importer for `opset`, or None if it is not supported."""
     fitting = [first for first in since(domain, operator) if first <= opset]
     return IMPORTERS.get(qualified(domain, operator))[fitting[-1]] if fitting else None
 
 
 def since(domain: str, operator: str) -> list[int]:
-    """Return the opsets since which the importers of an operator hold."""
+    """Return the first opsets of an operator's importers, sorted."""
     name = qualified(domain, operator)
     return sorted(IMPORTERS.get(name)) if name in IMPORTERS else []
 
@@ -85,7 +85,7 @@ def supported(domain: str = "") -> list[str]:
 
 
 def advice(domain: str, operator: str, opset: int = 0) -> str:
-    """Return what a user can do about an unsupported operator: another opset, or the nearest supported form."""
+    """Return the next step for an unsupported operator: another opset, or a similar supported operator."""
     newer = [first for first in since(domain, operator) if first > opset > 0]
     if newer:
         return f"Export the model with opset {newer[0]} or newer of the domain '{domain or 'ai.onnx'}'"
@@ -97,13 +97,13 @@ def advice(domain: str, operator: str, opset: int = 0) -> str:
     near = [names[key] for key in nearest(operator.lower(), names)]
     if near and qualified(domain, operator) not in near:
         return f"Supported operators with a similar name: {', '.join(near)}"
-    return "Replace it by supported operators before the export"
+    return "Replace it with supported operators before the export"
 
 
 ONNX_RUNTIME = Remedy("--byoc", "onnxruntime")
-RUN_IT = f"Let ONNX Runtime run the node (mlfc compile {ONNX_RUNTIME})"
+RUN_IT = f"Run the node in ONNX Runtime (mlfc compile {ONNX_RUNTIME})"
 _CUT = "Cut the model before this node and do the step in the program that uses the result"
-UNROLL = "Export the model with the loop unrolled: a fixed sequence length makes the steps plain operators"
+UNROLL = "Export the model with the loop unrolled: a static sequence length makes the iterations plain operators"
 _NO_STRINGS = "Generated code has no strings: do the step in the program, and cut the model after this node"
 _ADVICE = {
     ("", "Loop"): UNROLL,

@@ -1,4 +1,4 @@
-"""ONNX tensors as numpy arrays. Every length is checked before anything is allocated or read."""
+"""Conversion of ONNX tensors to numpy arrays. Every length is checked before anything is allocated or read."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ DTYPES = {
 
 
 def dtype_name(code: int, place: str) -> str:
-    """Return the dtype of an ONNX element type; raise for what tensors here cannot hold."""
+    """Return the dtype of an ONNX element type; raise an error for unknown or unsupported types."""
     if code in DTYPES:
         return DTYPES[code]
     known = TensorProto.DataType.values()
@@ -44,10 +44,10 @@ def dtype_name(code: int, place: str) -> str:
 
 
 def tensor_value(tensor: onnx.TensorProto, place: str, folder: Path | None) -> npt.NDArray[Any]:
-    """Return the value of a tensor, which messages call `place`.
+    """Return the value of a tensor; `place` names it in error messages.
 
-    External data are read from the model's `folder`; without one they are refused. Raises ModelError if the data do not
-    fit the shape, or an external file is missing or outside `folder`.
+    External data are read from the model's `folder`, and refused if that is None. Raises ModelError if the data do not
+    match the shape, or an external file is missing or outside `folder`.
     """
     dtype = dtype_name(tensor.data_type, place)
     shape = tuple(tensor.dims)
@@ -55,7 +55,7 @@ def tensor_value(tensor: onnx.TensorProto, place: str, folder: Path | None) -> n
         raise ModelError(f"{shape} is not the shape of a tensor", place=place)
     if tensor.HasField("segment"):
         raise UnsupportedError("tensors stored in segments are not supported", place=place)
-    # numbers of 4 or 2 bits are in bytes, from the lowest bits on
+    # 4-bit and 2-bit numbers are packed into bytes, lowest bits first
     is_packed, count = dtypes.bits(dtype) < 8, prod(shape)
     item = np.dtype(np.uint8) if is_packed else dtypes.to_numpy(dtype)
     count = -(-count * dtypes.bits(dtype) // 8) if is_packed else count
@@ -82,7 +82,7 @@ def _check_length(found: int, wanted: int, unit: str, shape: tuple[int, ...], pl
 def _external(
     tensor: onnx.TensorProto, shape: tuple[int, ...], item: np.dtype[Any], place: str, folder: Path | None
 ) -> npt.NDArray[Any]:
-    """Read a tensor from a file of the model's own folder."""
+    """Read the external data of a tensor from a file in the model's folder."""
     entries = {entry.key: entry.value for entry in tensor.external_data}
     location = entries.get("location", "")
     if folder is None:
@@ -105,7 +105,7 @@ def _external(
 
 
 def _inside(folder: Path, location: str, place: str) -> Path:
-    """Return the file `location` of `folder`; refuse whatever leads out of it, links included."""
+    """Return the path of `location` in `folder`; reject paths outside of it, also through symbolic links."""
     root = folder.resolve()
     try:
         path = (root / location).resolve()

@@ -1,4 +1,4 @@
-"""Training operators: losses and steps of gradient descent."""
+"""Training operators: losses and optimizer steps."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ TRAINING = "ai.onnx.preview.training"
 
 @importer("NegativeLogLikelihoodLoss", "SoftmaxCrossEntropyLoss")
 def _loss(node: Node) -> Expr | list[Expr]:
-    """Return the loss of logarithms of probabilities [N, C, ...] and classes [N, ...], weighted by class."""
+    """Return the loss for log-probabilities [N, C, ...] and classes [N, ...], weighted by class."""
     logarithms, shape, classes, weights = node.input(0), node.shape(0), node.input(1), node.optional(2)
     if node.operator == "SoftmaxCrossEntropyLoss":
         if node.rank(0) < 2:
@@ -34,7 +34,7 @@ def _loss(node: Node) -> Expr | list[Expr]:
     weight = None if weights is None else node.call("take", weights, classes, axis=0)
     if counts is not None:
         one = node.like(1.0, loss) if weight is None else weight
-        # a class that is ignored may have a score that is not finite
+        # the score of an ignored class may be infinite or NaN
         loss, weight = node.call("where", counts, loss, 0.0), node.call("where", counts, one, node.like(0.0, loss))
     if weight is not None:
         loss = node.call("multiply", loss, weight)
@@ -106,7 +106,7 @@ def _momentum(node: Node) -> list[Expr]:
 
 
 def _each(node: Node, kinds: int, step: Callable[..., Sequence[Expr]]) -> list[Expr]:
-    """Return the new values of all tensors by kind; `step` takes a tensor, its gradient, and what is kept of it."""
+    """Return the new values of all tensors, grouped by kind; `step` updates a tensor from its gradient and state."""
     if node.shape(0) not in ((), (1,)) or node.shape(1) not in ((), (1,)):
         rate, steps = node.shape(0), node.shape(1)
         node.wrong(f"expected scalars, got a learning rate of shape {rate} and a count of shape {steps}")
@@ -128,5 +128,5 @@ def _each(node: Node, kinds: int, step: Callable[..., Sequence[Expr]]) -> list[E
 
 
 def _as(node: Node, number: Expr, like: Expr) -> Expr:
-    """Return a number of one element in the dtype of a tensor."""
+    """Return a one-element tensor as a scalar of the dtype of `like`."""
     return node.cast(node.reshape(number, ()), dtype_of(like))

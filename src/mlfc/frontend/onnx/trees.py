@@ -1,4 +1,4 @@
-"""ONNX's tree ensembles of all versions: nodes in lists become the tables of ``ml.tree_ensemble``."""
+"""ONNX's tree ensembles of all versions, converted from node lists to the tables of ``ml.tree_ensemble``."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Array = npt.NDArray[Any]
 _MODES = {
     "BRANCH_LEQ": "le", "BRANCH_LT": "lt", "BRANCH_GTE": "ge", "BRANCH_GT": "gt", "BRANCH_EQ": "eq", "BRANCH_NEQ": "ne",
 }  # fmt: skip
-# of TreeEnsemble, by number; the last tests for membership
+# modes of TreeEnsemble by number; the last one tests for set membership
 _NUMBERED = ("BRANCH_LEQ", "BRANCH_LT", "BRANCH_GTE", "BRANCH_GT", "BRANCH_EQ", "BRANCH_NEQ", "BRANCH_MEMBER")
 _EXTREMES: dict[str, tuple[float, np.ufunc]] = {"MIN": (np.inf, np.minimum), "MAX": (-np.inf, np.maximum)}
 _AGGREGATES = {"SUM": "add", "AVERAGE": "add", "MIN": "min", "MAX": "max"}
@@ -29,12 +29,12 @@ _AGGREGATES = {"SUM": "add", "AVERAGE": "add", "MIN": "min", "MAX": "max"}
 
 @dataclass(frozen=True, eq=False)
 class _Nodes:
-    """The inner nodes of all trees. A node below their number is one of them, others are leaves, counted on."""
+    """The inner nodes of all trees. References below their number are inner nodes, larger ones are leaves."""
 
     feature: Array  # (nodes,)
     threshold: Array  # (nodes,)
     comparison: list[str]  # (nodes,)
-    false: Array  # (nodes,): the node that comes after if the comparison does not hold
+    false: Array  # (nodes,): the successor if the comparison is false
     true: Array  # (nodes,)
     roots: Array  # (trees,)
     leaves: int
@@ -60,13 +60,14 @@ def _classifier(node: Node) -> list[Expr]:
         total = _with_base(node, _ensemble(node, nodes, scores, "SUM"))
         picked = label_of(node, labels, total)
         result = transformed(node, total, node.string("post_transform", "NONE"))
-    return [picked, node.cast(result, "float32")]  # in float64 until here if the features are
+    return [picked, node.cast(result, "float32")]  # computed in float64 if the features are
 
 
 def _two_classes(node: Node, labels: Array, nodes: _Nodes, scores: Array) -> list[Expr]:
-    """Return label and scores of both classes where the leaves have the score of one of them alone.
+    """Return the label and the scores of both classes if the leaves have scores of only one class.
 
-    As in ONNX Runtime, it is a probability if no weight is negative, else a margin, whose negative is the other one's.
+    As in ONNX Runtime, the score is a probability if no weight is negative, else a margin whose negative is the other
+    class's score.
     """
     base = node.reals("base_values", ())
     total = _ensemble(node, nodes, scores, "SUM")
@@ -110,7 +111,7 @@ def _with_base(node: Node, scores: Expr) -> Expr:
 
 
 def _ensemble(node: Node, nodes: _Nodes, scores: Array, aggregate: str) -> Expr:
-    """Return the scores of every row of the input."""
+    """Return the scores of every input row."""
     x = node.input(0)
     if len(shape_of(x)) != 2:
         node.wrong(f"expected rows of features, got data of shape {shape_of(x)}")
@@ -118,9 +119,9 @@ def _ensemble(node: Node, nodes: _Nodes, scores: Array, aggregate: str) -> Expr:
         node.wrong(f"aggregate_function {aggregate} is not known")
     dtype = "float64" if dtype_of(x) == "float64" else "float32"
     if (nodes.feature < 0).any() or (nodes.feature >= shape_of(x)[1]).any():
-        node.wrong(f"a tree asks for feature {int(nodes.feature.max())}, the input has {shape_of(x)[1]}")
+        node.wrong(f"a tree reads feature {int(nodes.feature.max())}, but the input has {shape_of(x)[1]}")
     names = tuple(sorted(set(nodes.comparison)))
-    # leaves of equal scores are shared: in forests of classifiers many have one class alone
+    # leaves with equal scores are shared: many leaves of a classification forest contain a single class
     inner = len(nodes.feature)
     scores, number = np.unique(scores, axis=0, return_inverse=True)
     false, true, roots = (
@@ -142,19 +143,19 @@ def _ensemble(node: Node, nodes: _Nodes, scores: Array, aggregate: str) -> Expr:
         "ml.tree_ensemble", node.cast(x, dtype), *known, comparisons=names, aggregate=_AGGREGATES[aggregate]
     )
     if aggregate in _EXTREMES and not np.isfinite(scores).all():
-        # 0 where all leaves lack a target, as in ONNX Runtime
+        # 0 if no leaf has a score for the target, as in ONNX Runtime
         result = node.call("where", node.call("less", node.call("abs", result), np.inf), result, 0.0)
     return node.call("divide", result, len(nodes.roots)) if aggregate == "AVERAGE" else result
 
 
 def _narrow(values: Array) -> Array:
-    """Return a table in the narrowest integers that hold it."""
+    """Return a table in the narrowest sufficient integer dtype."""
     top = int(values.max(initial=0))
     return values.astype(np.uint8 if top < 1 << 8 else np.uint16 if top < 1 << 16 else np.int32)
 
 
 def _depths(node: Node, inner: int, false: Array, true: Array, roots: Array) -> Array:
-    """Return how many comparisons the longest way down each tree takes; ModelError for a tree that has no end."""
+    """Return the maximum number of comparisons in each tree; raise ModelError for a cycle."""
     depth = np.full(inner, -1, np.int64)
     following = list(zip(false.tolist(), true.tolist(), strict=True))
     for root in roots:
@@ -169,7 +170,7 @@ def _depths(node: Node, inner: int, false: Array, true: Array, roots: Array) -> 
                 open_nodes.discard(at)
                 continue
             if at in open_nodes:
-                node.wrong("a tree comes back to a node above")
+                node.wrong("a tree has a cycle")
             open_nodes.add(at)
             waiting.append((at, True))
             waiting += [(after, False) for after in following[at]]
@@ -177,18 +178,18 @@ def _depths(node: Node, inner: int, false: Array, true: Array, roots: Array) -> 
 
 
 def _listed(node: Node) -> tuple[_Nodes, dict[tuple[int, int], int]]:
-    """Return the nodes that TreeEnsembleRegressor and -Classifier list, and the numbers of the leaves by their ids."""
+    """Return the nodes of a TreeEnsembleRegressor or -Classifier, and the leaf numbers by (tree id, node id)."""
     ids = list(zip(node.integers("nodes_treeids"), node.integers("nodes_nodeids"), strict=True))
     place = {key: index for index, key in enumerate(ids)}
     if len(place) != len(ids) or not ids:
-        node.wrong("two nodes have the same id" if ids else "there are no nodes")
+        node.wrong("two nodes have the same id" if ids else "the ensemble has no nodes")
     thresholds = _floats(node, "nodes_values")
     tracks = node.integers("nodes_missing_value_tracks_true", ()) or (0,) * len(ids)
     modes = [mode.decode() if isinstance(mode, bytes) else mode for mode in node.attribute("nodes_modes") or ()]
     lists = node.integers("nodes_featureids"), node.integers("nodes_falsenodeids"), node.integers("nodes_truenodeids")
     if any(len(each) != len(ids) for each in (thresholds, tracks, modes, *lists)):
         node.wrong(f"lists of nodes differ in length, expected {len(ids)} of each")
-    node.attribute("nodes_hitrates"), node.attribute("nodes_hitrates_as_tensor")  # statistics of the training
+    node.attribute("nodes_hitrates"), node.attribute("nodes_hitrates_as_tensor")  # training statistics
 
     def child(index: int, side: Sequence[int]) -> int:
         key = ids[index][0], side[index]
@@ -214,7 +215,7 @@ def _listed(node: Node) -> tuple[_Nodes, dict[tuple[int, int], int]]:
         np.asarray([numbers[root] for root in roots]),
         len(leaves),
     )
-    if not rows:  # tables are never empty: one node is not a leaf
+    if not rows:  # tables must not be empty: add a dummy inner node
         one = np.ones(1, np.int64)
         nodes = replace(nodes, feature=0 * one, threshold=np.zeros(1), comparison=["le"], false=one, true=one)
     return nodes, {ids[index]: number for number, index in enumerate(leaves)}
@@ -223,13 +224,13 @@ def _listed(node: Node) -> tuple[_Nodes, dict[tuple[int, int], int]]:
 def _numbers(
     node: Node, trees: Sequence[int], following: dict[int, tuple[int, int]]
 ) -> tuple[dict[int, int], list[int], list[int]]:
-    """Return the numbers of nodes, inner ones first and both by tree and level, the roots, and the leaves in order."""
+    """Return node numbers (inner nodes first, each kind by tree and level), the roots, and the leaves in order."""
     children = {after for pair in following.values() for after in pair}
     roots = [index for index in range(len(trees)) if index not in children]
     if sorted({trees[root] for root in roots}) != sorted(trees[root] for root in roots):
         node.wrong("a tree has several roots")
     if {trees[root] for root in roots} != set(trees):
-        node.wrong("a tree has no root: its nodes come back to one above")
+        node.wrong("a tree has no root: its nodes form a cycle")
     seen: dict[int, None] = {}
     for root in roots:
         level = [root]
@@ -251,7 +252,7 @@ def _numbers(
 def _listed_scores(
     node: Node, nodes: _Nodes, leaf_of: dict[tuple[int, int], int], kind: str, count: int
 ) -> tuple[Array, set[int]]:
-    """Return the scores (leaves, `count`) that leaves add, and which of the columns are theirs."""
+    """Return the leaf scores (leaves, `count`), and the set of columns that they use."""
     weights = _floats(node, f"{kind}_weights")
     ids = np.asarray(node.integers(f"{kind}_ids"), np.int64)
     keys = list(zip(node.integers(f"{kind}_treeids"), node.integers(f"{kind}_nodeids"), strict=True))
@@ -268,7 +269,7 @@ def _listed_scores(
 
 
 def _table(node: Node, shape: tuple[int, int], places: tuple[Array, Array], weights: Array, aggregate: str) -> Array:
-    """Return the weights by leaf and target; for MIN and MAX, a target that a leaf lacks has an infinity."""
+    """Return the weights by leaf and target; for MIN and MAX, missing targets of a leaf are infinite."""
     cost.require("constants", math.prod(shape) * weights.dtype.itemsize, node.name)
     if aggregate not in _EXTREMES:
         scores = np.zeros(shape, weights.dtype)
@@ -283,13 +284,13 @@ def _table(node: Node, shape: tuple[int, int], places: tuple[Array, Array], weig
 
 
 def _floats(node: Node, name: str) -> Array:
-    """Return a list of floats, which newer models also store as a tensor."""
+    """Return a list of floats, which newer models may store as a tensor instead."""
     stored = node.attribute(f"{name}_as_tensor")
     return np.asarray(node.reals(name, ()), np.float32) if stored is None else np.asarray(stored).reshape(-1)
 
 
 def _numbered(node: Node) -> _Nodes:
-    """Return the nodes of TreeEnsemble, whose children are numbers of nodes or of leaves."""
+    """Return the nodes of TreeEnsemble, whose children are node or leaf indices."""
     feature = list(node.integers("nodes_featureids"))
     count, leaves = len(feature), len(node.integers("leaf_targetids"))
     roots = np.asarray(node.integers("tree_roots"), np.int64)
@@ -297,12 +298,12 @@ def _numbered(node: Node) -> _Nodes:
     modes = np.asarray(node.attribute("nodes_modes")).reshape(-1).tolist()
     tracks = node.integers("nodes_missing_value_tracks_true", ()) or (0,) * count
     false, true = (_ends(node, side, count, leaves) for side in ("false", "true"))
-    node.attribute("nodes_hitrates")  # statistics of the training
+    node.attribute("nodes_hitrates")  # training statistics
     if any(len(each) != count for each in (splits, modes, tracks)) or not leaves or not roots.size:
         node.wrong(f"lists of nodes differ in length, expected {count} of each")
     if any(not 0 <= mode < len(_NUMBERED) for mode in modes) or ((roots < 0) | (roots >= count)).any():
         node.wrong(f"unknown modes or roots: {sorted(set(modes))}, {roots.tolist()}")
-    # the members of each set, which NaN ends
+    # sets of members, separated by NaN
     stored = node.attribute("membership_values")
     sets: list[list[float]] = [[]]
     for value in np.asarray(() if stored is None else stored).tolist():
@@ -319,7 +320,7 @@ def _numbered(node: Node) -> _Nodes:
         threshold.append(values[0])
         comparison.append(name + OR_NAN * bool(tracks[index] and name != "ne"))
         others.append(values[1:])
-    # a test of membership becomes one of equality for each member, one after the other
+    # a set membership test becomes a chain of equality tests, one per member
     for index, rest in enumerate(others):
         last = index
         for member in rest:
@@ -335,11 +336,11 @@ def _numbered(node: Node) -> _Nodes:
 
 
 def _ends(node: Node, side: str, count: int, leaves: int) -> list[int]:
-    """Return what comes after each node on one side: nodes, and leaves counted down from -1."""
+    """Return the successors of all nodes on one side: node indices, and leaves as -1 - index."""
     ids, is_leaf = node.integers(f"nodes_{side}nodeids"), node.integers(f"nodes_{side}leafs")
     if not len(ids) == len(is_leaf) == count:
         node.wrong(f"lists of nodes differ in length, expected {count} of each")
     wrong = next((at for at, leaf in zip(ids, is_leaf, strict=True) if not 0 <= at < (leaves if leaf else count)), None)
     if wrong is not None:
-        node.wrong(f"there is no node or leaf {wrong}")
+        node.wrong(f"unknown node or leaf {wrong}")
     return [-1 - at if leaf else at for at, leaf in zip(ids, is_leaf, strict=True)]

@@ -1,4 +1,4 @@
-"""Elements without repetitions, and places of those that are not zero: as many as the data, or the model, determine."""
+"""Unique and NonZero, whose number of results depends on the data, unless the model declares it."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ def _non_zero(node: Node) -> Expr:
 
 @importer("Unique", since=11)
 def _unique(node: Node) -> list[Expr]:
-    """Return the elements, where each is first, the number of each old one among the new, and how often it occurs."""
+    """Return the unique elements, their first indices, the inverse indices, and the counts."""
     shape = node.shape(0)
     axis = node.axis(node.integer("axis"), len(shape)) if node.given("axis") else None
     is_sorted = node.flag("sorted", 1)
-    # the number of elements by what the model declares; 0 where that changes nothing
+    # the declared number of unique elements; 0 if no result depends on it
     count: int | None = 0
     if _needs_count(node):
         places = ((index, (axis or 0) if index == 0 else 0) for index in (0, 1, 3) if index < len(node.declared))
@@ -70,7 +70,7 @@ def _needs_count(node: Node) -> bool:
 
 
 def _of_elements(node: Node, declared: int | None, *, is_sorted: bool) -> list[Expr]:
-    """Sort the elements; each that differs from the one before is new. What is NaN differs from everything."""
+    """Sort the elements; each one that differs from its predecessor is new. NaN differs from everything."""
     size = prod(node.shape(0))
     x = node.reshape(node.input(0), (size,))
     x = node.cast(x, "int8") if node.dtype(0) == "bool" else x
@@ -88,7 +88,7 @@ def _of_elements(node: Node, declared: int | None, *, is_sorted: bool) -> list[E
     begins = first_true(node, is_new, count)
     first = node.call("take", places, begins, axis=0)
     found = node.call("take", elements, begins, axis=0)
-    # what is beyond the declared number is counted behind the others, and left out
+    # groups beyond the declared number are counted in an extra element, which is dropped
     kept = node.call("minimum", group, count)
     room, ones = _filled(node, "zeros", count + 1), _filled(node, "ones", size)
     counts = node.cut(node.call("scatter_elements", room, kept, ones, axis=0, reduction="add"), 0, 0, count)
@@ -103,7 +103,7 @@ def _of_elements(node: Node, declared: int | None, *, is_sorted: bool) -> list[E
 
 
 def _of_slices(node: Node, axis: int, *, is_sorted: bool) -> list[Expr]:
-    """Compare every slice with every other: one that differs from those before is new, after those that are less."""
+    """Compare all pairs of slices: a slice without an equal predecessor is new; new slices are ranked."""
     x, rank = node.input(0), node.rank(0)
     order = (axis, *(other for other in range(rank) if other != axis))
     shape = tuple(node.shape(0)[other] for other in order)
@@ -115,7 +115,7 @@ def _of_slices(node: Node, axis: int, *, is_sorted: bool) -> list[Expr]:
     numbers = node.counted(size)
     before = node.call("less", node.reshape(numbers, (1, size)), node.reshape(numbers, (size, 1)))
     less = node.call("less", one, other)
-    if is_float(rows):  # NaN is above all numbers; of two, the first one comes first
+    if is_float(rows):  # NaN is greater than all numbers; NaNs are ordered by index
         is_first = node.reshape(node.transpose(before, (1, 0)), (size, size, 1))
         is_less = node.call("logical_or", node.call("equal", one, one), is_first)
         less = node.call("logical_or", less, node.call("logical_and", node.call("isnan", other), is_less))
@@ -128,7 +128,7 @@ def _of_slices(node: Node, axis: int, *, is_sorted: bool) -> list[Expr]:
     group = node.call("sum", node.cast(below, "int64"), axis=(0,), keepdims=False)
     count = node.runtime_size(count_of(node, is_new), min(1, bounds(size)[0]), size)
     if not is_sorted:
-        # the place of a group is that of its first slice among the new ones
+        # groups are numbered in the order of their first slices
         start = node.call("subtract", node.call("cumsum", node.cast(is_new, "int64"), axis=0), 1)
         places = node.call("take", _first_of_each(node, group, count, size), group, axis=0)
         group = node.call("take", start, places, axis=0)
@@ -139,10 +139,10 @@ def _of_slices(node: Node, axis: int, *, is_sorted: bool) -> list[Expr]:
 
 
 def _first_of_each(node: Node, group: Expr, count: Extent, size: Extent) -> Expr:
-    """Return the first place of each of `count` numbers in a list of them."""
+    """Return the first index of each of `count` group numbers in a list."""
     room = node.call("full", node.constant(size, "int64"), shape=(count,), dtype="int64")
     first = node.call("scatter_elements", room, group, node.counted(size), axis=0, reduction="min")
-    # NaN is no first of its own: it is less than nothing
+    # a group of NaN may have no member, as NaN compares unequal to itself
     return node.call("minimum", first, size - 1)
 
 

@@ -1,4 +1,4 @@
-"""The TFLite importer."""
+"""Import of TFLite models into Relay."""
 
 from mlfc.frontend.tflite.importer import import_tflite
 

@@ -1,4 +1,4 @@
-"""Fused activation functions, and the operators that are activations."""
+"""Fused activation functions, and activation operators."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ _RANGES: dict[int, tuple[float | None, float | None]] = {
     ActivationFunctionType.RELU_N1_TO_1: (-1.0, 1.0),
     ActivationFunctionType.RELU6: (0.0, 6.0),
 }
-_RELU_0_TO_1 = 1 << 8  # an operator, not a fused function, whose number is a byte
+_RELU_0_TO_1 = 1 << 8  # not a fused function, so the number is beyond a byte
 _RANGES[_RELU_0_TO_1] = (0.0, 1.0)
 _SOFTMAX_TYPES = (("int8", "int8"), ("uint8", "uint8"), ("int8", "int16"), ("int16", "int16"))
 
 
 def activated(node: Node, expr: Expr, function: int, *, tanh: bool = False) -> Expr:
-    """Return an expression of numbers, not codes, behind a fused activation function.
+    """Apply a fused activation function to an expression of real numbers.
 
-    `tanh`: whether the reference kernel knows TANH; those of most operators ignore it.
+    `tanh` is True if the reference kernel supports TANH; those of most operators ignore it.
     """
     if tanh and function == ActivationFunctionType.TANH and tensor_type(expr).dtype == "float32":
         return node.call("tanh", expr)
@@ -46,13 +46,13 @@ def _range(node: Node, function: int) -> tuple[float | None, float | None]:
 
 
 def clipped(node: Node, expr: Expr, function: int) -> Expr:
-    """Return a quantized expression limited to the codes that the fused activation function leaves."""
+    """Clip a quantized expression to the range of codes of the fused activation function."""
     output = node.output()
     low, high = _range(node, function)
     lowest, highest = dtypes.limits(output.dtype)
 
     def code(real: float) -> int:
-        """Return the code of a number, the quotient rounded as TFLite's reference does: in float32, ties away."""
+        """Return the code of a number; like TFLite's reference, divide in float32 and round ties away from zero."""
         quotient = float(np.float32(real) / node.scale(output))
         return node.zero_point(output) + int(math.copysign(math.floor(abs(quotient) + 0.5), quotient))
 
@@ -66,9 +66,9 @@ def clipped(node: Node, expr: Expr, function: int) -> Expr:
 def requantized(
     node: Node, expr: Expr, in_scale: npt.NDArray[np.floating], *, axis: int, rounding: str, function: int
 ) -> Expr:
-    """Return int32 sums as codes of the first output, behind the fused activation function.
+    """Requantize int32 sums to the first output, and apply the fused activation function.
 
-    `in_scale` is the scale of the sums, one or one for each index of `axis`; float64 where the reference multiplies the
+    `in_scale` is the scale of the sums, one or one per index of `axis`; float64 where the reference multiplies the
     scales of data and weights in double.
     """
     output = node.output()
@@ -98,7 +98,7 @@ def _relu(node: Node) -> Expr:
 
 
 def of_codes(node: Node, name: str, allowed: tuple[str, ...] = CODES, **attrs: object) -> Expr:
-    """Return a quantized operator of the first input with scales and zero points of input and output."""
+    """Return a quantized operator on the first input, with scales and zero points of input and output."""
     source, output = node.input(0), node.output()
     if source.dtype not in allowed or source.dtype != output.dtype:
         node.refuse(
@@ -112,7 +112,7 @@ def _squashed(node: Node) -> Expr:
     name = "tanh" if node.record.code == "TANH" else "sigmoid"
     if not node.quantized:
         return node.call(name, node.expr(0))
-    # LiteRT's kernels fill a table from float32, TFLite Micro's compute in fixed point
+    # LiteRT's kernels use a table computed in float32, TFLite Micro's use fixed point
     return of_codes(node, f"qnn.{name}", fixed_point=node.numerics == "tflm")
 
 
@@ -138,7 +138,7 @@ def _prelu(node: Node) -> Expr:
     if node.quantized:
         scales = node.quantizations(node.input(0), node.input(1), node.output())
         return node.call("qnn.prelu", data, alpha, *scales)
-    # nn.prelu takes one slope a channel; TFLite broadcasts
+    # nn.prelu has one slope per channel; TFLite broadcasts
     negative = node.call("less", data, const(0.0))
     return node.call("where", negative, node.call("multiply", data, alpha), data)
 
@@ -177,7 +177,7 @@ def _softmax(node: Node) -> Expr:
         node.refuse(
             f"SOFTMAX from {source.type_name} to {output.type_name} is not supported", "Use int8 to int8, or float32"
         )
-    # the exponent is beta * scale * code, so beta belongs to the input's scale
+    # the exponent is beta * scale * code, so beta is multiplied into the input's scale
     exact = np.float32 if source.dtype == "int16" else np.float64
     scales = (const(np.float64(exact(beta) * exact(node.scale(source)))), *node.quantizations(source, output)[1:])
     return node.call("qnn.softmax", node.expr(0), *scales, axis=-1, out_dtype=output.dtype)

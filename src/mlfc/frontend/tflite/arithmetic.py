@@ -1,4 +1,4 @@
-"""Operators that work element by element, and conversions between types."""
+"""Elementwise operators and type conversions."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ _RELAY = {
     "BITWISE_XOR": "bitwise_xor", "STABLEHLO_ADD": "add", "STABLEHLO_MULTIPLY": "multiply",
     "STABLEHLO_MAXIMUM": "maximum", "STABLEHLO_MINIMUM": "minimum",
 }  # fmt: skip
-# LiteRT computes with codes as they are, whatever their scales and zero points
+# LiteRT applies these to the codes, regardless of scales and zero points
 _BY_CODES = ("NEG", "FLOOR_DIV", "FLOOR_MOD", "BITWISE_XOR")
 _QUANTIZED = {"ADD": "qnn.add", "SUB": "qnn.subtract", "MUL": "qnn.mul", "DIV": "qnn.div"}
-# comparisons scale codes up by this many bits before they bring them to a common scale
+# comparisons shift codes left by this many bits before rescaling them to a common scale
 _COMPARISON_BITS = 8
 
 
@@ -47,7 +47,7 @@ def _fused_arithmetic(node: Node) -> Expr:
         node.refuse(f"quantized {code} of types {given} is not supported", "Use int8 throughout, or float32")
     attrs = {}
     if code in ("ADD", "SUB") and dtypes_of == {"int16"} and node.numerics == "litert":
-        # LiteRT adds by shifts where scales are powers of two; without options ADD may, SUB may not
+        # LiteRT adds by shifts if the scales are powers of two; without options ADD may, SUB may not
         may_shift = code == "ADD" if options is None else options.PotScaleInt16()
         if may_shift and shifts_of([float(node.scale(tensor)) for tensor in tensors]) is not None:
             attrs["shifted"] = True
@@ -68,7 +68,7 @@ def _extreme(node: Node) -> Expr:
     if not all(same_quantization(tensor, tensors[2]) for tensor in tensors[:2]):
         node.refuse(f"{node.record.code} of different scales is not supported", "Requantize to one scale first")
     lhs, rhs = node.expr(0), node.expr(1)
-    if dtypes.is_float(tensors[2].dtype):  # where one is NaN, LiteRT returns the second
+    if dtypes.is_float(tensors[2].dtype):  # if one operand is NaN, LiteRT returns the second
         wins = node.call("greater" if node.record.code == "MAXIMUM" else "less", lhs, rhs)
         return node.call("where", wins, lhs, rhs)
     return node.call(_RELAY[node.record.code], lhs, rhs)
@@ -85,7 +85,7 @@ def _plain(node: Node) -> Expr:
 
 
 def _refuse_codes(node: Node) -> None:
-    """Refuse integers that stand for real numbers: their codes cannot be computed with as they are."""
+    """Refuse quantized tensors, on whose codes the operator cannot be computed."""
     if node.quantized:
         node.refuse(f"quantized {node.record.code} is not supported", "Keep this operator in float32")
 
@@ -106,7 +106,7 @@ def _sqrt(node: Node) -> Expr:
     if not node.quantized:
         return node.call("sqrt", node.expr(0))
     real = node.call("sqrt", node.call("qnn.dequantize", node.expr(0), *node.quantization(source), out_dtype="float32"))
-    # the reference cuts off what is behind the point
+    # the reference truncates
     whole = node.call("cast", node.call("divide", real, const(node.scale(output), "float32")), dtype="int32")
     moved = node.call("add", whole, const(node.zero_point(output), "int32"))
     low, high = dtypes.limits(output.dtype)
@@ -127,7 +127,7 @@ def _square(node: Node) -> Expr:
 @converts("NOT_EQUAL", scaled=CODES)
 def _comparison(node: Node) -> Expr:
     lhs, rhs = node.expr(0), node.expr(1)
-    # the reference compares the order of int16 by their codes, whatever their scales
+    # the reference orders int16 by code, regardless of the scales
     by_codes = node.input(0).dtype == "int16" and node.record.code not in ("EQUAL", "NOT_EQUAL")
     if is_quantized(node.input(0)) and is_quantized(node.input(1)) and not by_codes:
         lhs, rhs = _comparable(node, 0), _comparable(node, 1)
@@ -135,7 +135,7 @@ def _comparison(node: Node) -> Expr:
 
 
 def _comparable(node: Node, position: int) -> Expr:
-    """Return codes on the common scale on which the reference compares; it rounds, so neighbours may become equal."""
+    """Return codes on the common scale of the reference's comparison, whose rounding may make neighbours equal."""
     tensor = node.input(position)
     if quantize_multiplier(float(node.scale(tensor)))[1] > 0:
         node.refuse(f"comparing codes of the scale {node.scale(tensor):g} is not supported", "Use scales below 1")
@@ -156,7 +156,7 @@ def _select(node: Node) -> Expr:
     rank = len(ir.tensor_type(then).shape)
     short = len(ir.tensor_type(condition).shape)
     if node.record.code == "SELECT" and short == 1 and rank > 1:
-        # the old SELECT picks whole rows by a condition of one dimension
+        # the old SELECT selects whole rows if the condition has one dimension
         condition = node.call("reshape", condition, newshape=(-1, *(1,) * (rank - 1)))
     return node.call("where", condition, then, otherwise)
 
@@ -189,9 +189,9 @@ def _dequantize(node: Node) -> Expr:
 
 
 def dequantized(tensor: TfliteTensor, constant: Constant) -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:
-    """Return the real numbers of a quantized constant, in float32 as the reference computes them."""
+    """Return the real numbers of a quantized constant, computed in float32 as in the reference."""
     quantization = tensor.quantization
-    assert quantization is not None  # the caller looked
+    assert quantization is not None  # checked by the caller
     shape = [1] * constant.data.ndim
     if len(quantization.scales) > 1:
         shape[quantization.axis] = -1
@@ -211,7 +211,7 @@ def _cast(node: Node) -> Expr:
 
 
 def _saturated(node: Node, data: Expr, target: str) -> Expr:
-    """Return floats as integers: numbers beyond those of the type become its ends, and NaN the upper one."""
+    """Return floats as integers with saturation; NaN becomes the upper limit."""
     if ir.tensor_type(data).dtype == "float16":
         data = node.call("cast", data, dtype="float32")
     kind = ir.tensor_type(data).dtype
@@ -242,7 +242,7 @@ def _right_shift(node: Node) -> Expr:
 
 @converts("BUCKETIZE")
 def _bucketize(node: Node) -> Expr:
-    """Convert BUCKETIZE: how many boundaries are not above each number."""
+    """Convert BUCKETIZE: count the boundaries that do not exceed each number."""
     options, shape = node.options("BucketizeOptions"), node.shape(0)
     boundaries = options.BoundariesAsNumpy() if options.BoundariesLength() else np.zeros(0, np.float32)
     if not boundaries.size:

@@ -1,6 +1,6 @@
-"""SPACE_TO_BATCH_ND and BATCH_TO_SPACE_ND, with which old converters write dilated convolutions.
+"""SPACE_TO_BATCH_ND and BATCH_TO_SPACE_ND, with which old converters express dilated convolutions.
 
-A convolution between them sees every n-th pixel: it is one with a dilation of n on the data that was split.
+A convolution between them reads every n-th pixel: it equals one with dilation n on the original data.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ def _space_to_batch(node: Node) -> Expr:
 
 
 def _pairs(node: Node) -> list[tuple[int, int]]:
-    """Return paddings or crops of SPACE_TO_BATCH_ND and BATCH_TO_SPACE_ND, two for each block."""
+    """Return the paddings or crops of SPACE_TO_BATCH_ND and BATCH_TO_SPACE_ND, one pair per block."""
     blocks, flat, shape = node.integers(1), node.integers(2), node.shape(0)
     if len(flat) != 2 * len(blocks) or min(flat, default=0) < 0 or min(blocks, default=1) < 1:
-        raise ModelError(f"{flat} around blocks of {blocks}")
+        raise ModelError(f"paddings or crops {flat} do not fit blocks of {blocks}")
     if len(shape) <= len(blocks):
-        raise ModelError(f"blocks of {blocks} in {shape}")
+        raise ModelError(f"blocks of {blocks} do not fit data of shape {shape}")
     return list(zip(flat[::2], flat[1::2], strict=True))
 
 
@@ -72,13 +72,13 @@ def _batch_to_space(node: Node) -> Expr:
     begin = [low for low, _ in crops]
     end = [extent - high for extent, (_, high) in zip(whole, crops, strict=True)]
     if any(first >= last for first, last in zip(begin, end, strict=True)):
-        raise ModelError(f"crops {crops} leave nothing of {tuple(whole)}")
+        raise ModelError(f"crops {crops} leave no elements of {tuple(whole)}")
     axes = tuple(range(1, count + 1))
     return node.call("strided_slice", data, begin=tuple(begin), end=tuple(end), strides=(1,) * count, axes=axes)
 
 
 def _dilated(node: Node, blocks: Sequence[int], crops: Sequence[tuple[int, int]]) -> Expr | None:
-    """Return the result of a convolution between both as one of the whole data; None if that is not equal."""
+    """Return the enclosed convolution as a dilated one on the original data; None if that is not equivalent."""
     behind = _behind_convolution(node.expr(0))
     if behind is None:
         return None
@@ -106,7 +106,7 @@ def _name(call: Call) -> str:
 
 
 def _behind_convolution(result: Expr) -> tuple[Call, list[Call]] | None:
-    """Return the convolution whose result reaches an expression, and the calls between, the last ones first."""
+    """Return the convolution that an expression depends on, and the calls in between, last first."""
     following: list[Call] = []
     while len(following) < _LONGEST and isinstance(result, Call) and isinstance(result.op, Operator):
         if result.op.layout is Layout.CONVOLUTION and not result.op.traits & Trait.TRANSPOSED:
@@ -119,7 +119,7 @@ def _behind_convolution(result: Expr) -> tuple[Call, list[Call]] | None:
 
 
 def _is_per_channel(call: Call) -> bool:
-    """Tell whether a call keeps the shape, and its constants are equal at all places but for the last dimension."""
+    """Return whether a call preserves the shape, and its constants vary only along the last dimension."""
     data, result = (ir.tensor_type(expr).shape for expr in (call.args[0], call))
     sizes = [arg.data.shape if isinstance(arg, Constant) else data for arg in call.args[1:]]
     is_last = call.attrs.get("axis", -1) in (-1, len(data) - 1) or all(prod(shape) == 1 for shape in sizes)
@@ -127,7 +127,7 @@ def _is_per_channel(call: Call) -> bool:
 
 
 def _views(data: Expr) -> tuple[list[Call], Expr]:
-    """Return the calls that add dimensions of 1 to data, the last ones first, and the data."""
+    """Return the calls that add dimensions of size 1 to data, last first, and the data."""
     views: list[Call] = []
     while isinstance(data, Call) and isinstance(data.op, Operator) and _name(data) == "expand_dims":
         views.append(data)
@@ -136,7 +136,7 @@ def _views(data: Expr) -> tuple[list[Call], Expr]:
 
 
 def _axes_of(calls: Sequence[Call], axes: Sequence[int]) -> list[int] | None:
-    """Return where dimensions are behind calls, the last of which come first; None where one of them is lost."""
+    """Return the positions of dimensions after calls, given last first; None if a dimension is removed."""
     found = [*axes]
     for call in reversed(calls):
         before = len(ir.tensor_type(call.args[0]).shape)
@@ -154,7 +154,7 @@ def _axes_of(calls: Sequence[Call], axes: Sequence[int]) -> list[int] | None:
 def _dilated_attrs(
     convolution: Call, split: Batched, steps: dict[int, tuple[int, tuple[int, int]]], axes: Sequence[int]
 ) -> dict[str, Any] | None:
-    """Return the attributes of the convolution on the whole data; `steps`: block and crops of dimensions."""
+    """Return the attributes of the convolution on the whole data; `steps` has block and crops per dimension."""
     attrs = dict(convolution.attrs)
     if attrs["data_layout"] != "NHWC" or not {*axes} <= {1, 2} or len(ir.tensor_type(convolution.args[0]).shape) != 4:
         return None

@@ -1,6 +1,7 @@
-"""IF and WHILE: of a condition that is known the branch taken, and loops unrolled.
+"""IF and WHILE. A branch with a known condition is inlined, and a loop with known conditions is unrolled.
 
-What the run decides is a function of the module if the import leaves it to the run; else both branches are computed.
+Others become functions of the module if the import leaves control flow to run time; otherwise both branches are
+computed.
 """
 
 from __future__ import annotations
@@ -19,13 +20,13 @@ from mlfc.relay.ir import Call, Constant, Expr, attribute_symbols, has_trait, te
 from mlfc.relay.op import Trait
 from mlfc.relay.visitor import post_order
 
-_MOST_ELEMENTS = 1024  # of values that decide about a loop
-_MOST_STEPS = 64  # operators that are evaluated for one of them
+_MOST_ELEMENTS = 1024  # of values that determine a loop condition
+_MOST_STEPS = 64  # operators evaluated for one of these values
 E = TypeVar("E", bound=Expr)
 
 
 def _settled(expr: Expr) -> Expr:
-    """Return a small value as a constant, if it follows from constants alone."""
+    """Return a small value as a constant if it depends only on constants."""
     if not isinstance(expr, Call):
         return expr
     known: dict[Expr, Constant] = {}
@@ -49,7 +50,7 @@ def _settled(expr: Expr) -> Expr:
 
 
 def _holds(condition: Expr) -> bool | None:
-    """Tell whether a condition holds; None if that is known only when the model runs."""
+    """Return whether a condition is true; None if that is only known at run time."""
     settled = _settled(condition)
     return bool(_flag(settled).data.reshape(())) if isinstance(settled, Constant) else None
 
@@ -64,7 +65,7 @@ def _if(node: Node) -> list[Expr]:
         return node.inline(node, branches[role], role, args)
     if node.dynamic is not None:
         return _branched(node, node.dynamic, branches, args)
-    # a branch that is inlined writes no variables, so both may be computed
+    # an inlined branch writes no variables, so both may be computed
     both = [node.inline(node, number, role, args) for role, number in branches.items()]
     if len(both[0]) != len(both[1]):
         raise ModelError(f"its branches have {len(both[0])} and {len(both[1])} outputs")
@@ -72,7 +73,7 @@ def _if(node: Node) -> list[Expr]:
 
 
 def _branched(node: Node, dynamic: Dynamic, numbers: Mapping[str, int], args: Sequence[Expr]) -> list[Expr]:
-    """Return the results of the subgraph that the condition chooses; only that one is computed."""
+    """Return the results of the subgraph that the condition selects; only that one is computed."""
     bodies = []
     for role, number in numbers.items():
         with dynamic.function() as frame:
@@ -87,25 +88,25 @@ def _branched(node: Node, dynamic: Dynamic, numbers: Mapping[str, int], args: Se
 
 
 def _outer(args: Sequence[Expr]) -> set[Expr]:
-    """Return the values that a function is given; constants and extents it has itself."""
+    """Return the values to pass to a function; it has its own copies of constants and dimension sizes."""
     return {arg for arg in args if not isinstance(arg, Constant) and not has_trait(arg, Trait.SHAPE)}
 
 
 def _flag(condition: E) -> E:
     kind = tensor_type(condition)
     if kind.dtype != "bool" or not kind.is_static or kind.size != 1:
-        raise ModelError(f"the condition is {kind}, and no single bool")
+        raise ModelError(f"the condition must be a single bool, got {kind}")
     return condition
 
 
 def _looped(node: Node, dynamic: Dynamic, values: list[Expr]) -> list[Expr]:
-    """Return the states behind a loop that the run ends."""
+    """Return the final states of a loop whose number of iterations is a runtime value."""
     options = node.options("WhileOptions")
     condition, body = options.CondSubgraphIndex(), options.BodySubgraphIndex()
-    with dynamic.function():  # what a turn leaves as it is, is no state
+    with dynamic.function():  # values that an iteration does not change are not states
         after = node.inline(node, body, "turn", values)
     if len(after) != len(values):
-        raise ModelError(f"a turn gives {len(after)} states of {len(values)}")
+        raise ModelError(f"an iteration returns {len(after)} states, expected {len(values)}")
     states = [place for place, (old, new) in enumerate(zip(values, after, strict=True)) if old is not new]
 
     def completed(given: Sequence[Expr]) -> list[Expr]:
@@ -115,7 +116,7 @@ def _looped(node: Node, dynamic: Dynamic, values: list[Expr]) -> list[Expr]:
     def goes_on(given: Sequence[Expr]) -> Expr:
         found = node.inline(node, condition, "condition", completed(given))
         if len(found) != 1:
-            raise ModelError(f"its condition has {len(found)} outputs where one belongs")
+            raise ModelError(f"expected one output of its condition, got {len(found)}")
         flag = _flag(found[0])
         return node.call("reshape", flag, newshape=()) if tensor_type(flag).shape else flag
 
@@ -131,11 +132,11 @@ def _looped(node: Node, dynamic: Dynamic, values: list[Expr]) -> list[Expr]:
 
 
 def _either(node: Node, taken: Expr, other: Expr) -> Expr:
-    """Return the first of two results where the condition holds, else the second."""
+    """Return the first of two results if the condition is true, else the second."""
     condition, kinds = _flag(node.expr(0)), (tensor_type(taken), tensor_type(other))
     if kinds[0] != kinds[1]:
         node.refuse(
-            f"its branches give {kinds[0]} and {kinds[1]}, and which it takes is computed when the model runs",
+            f"its branches return {kinds[0]} and {kinds[1]}, and its condition is only known at run time",
             "Freeze the condition, or export one branch",
         )
     return node.call("where", node.call("reshape", condition, newshape=()), taken, other)
@@ -151,7 +152,7 @@ def _while(node: Node) -> list[Expr]:
             return _looped(node, node.dynamic, values)
         if holds is None:
             node.refuse(
-                "how often it repeats is computed when the model runs", "Freeze what it depends on, or unroll the loop"
+                "its number of iterations is only known at run time", "Freeze what it depends on, or unroll the loop"
             )
         if not holds:
             break

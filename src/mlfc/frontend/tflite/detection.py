@@ -1,4 +1,4 @@
-"""TFLite_Detection_PostProcess: boxes from their distances to anchors, and of those the best that do not overlap."""
+"""TFLite_Detection_PostProcess: decoding of boxes relative to anchors, and non-maximum suppression."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _USUAL_PER_CLASS = 100
 
 @converts("CUSTOM TFLite_Detection_PostProcess")
 def _post_process(node: Node) -> list[Expr]:
-    """Convert the operator; rows behind those that it finds are zeros."""
+    """Convert the operator; unused rows of the result are zeros."""
     most, labels = option(node, "max_detections", 1), option(node, "max_classes_per_detection", 1)
     classes = option(node, "num_classes", 1)
     cost.require("constants", 64 * most * labels, node.label)
@@ -33,7 +33,7 @@ def _post_process(node: Node) -> list[Expr]:
     known = node.call("reshape", found, newshape=(most, 1))
     kept = [node.call("where", node.call("reshape", known, newshape=(most, 1, 1)), corners, const(0.0))]
     kept += [node.call("where", known, node.call("cast", x, dtype="float32"), const(0.0)) for x in (kinds, values)]
-    # each box has room for all the classes that may be asked for
+    # each box has room for max_classes_per_detection classes
     room = labels - labels_found
     if by_class:
         kept = [node.call("reshape", x, newshape=(1, most, *ir.tensor_type(x).shape[2:])) for x in kept]
@@ -49,7 +49,7 @@ def _post_process(node: Node) -> list[Expr]:
 
 
 def _checked(node: Node, classes: int) -> tuple[int, int]:
-    """Return how many boxes there are, and the place of the first class: 1 behind a background, else 0."""
+    """Return the number of boxes, and the index of the first class: 1 after a background class, else 0."""
     boxes, scores, anchors = (node.shape(position) for position in range(3))
     fits = len(boxes) == len(scores) == 3 and boxes[0] == scores[0] == 1 and boxes[1] == scores[1]
     if not fits or boxes[2] < 4 or anchors != (boxes[1], 4) or scores[2] - classes not in (0, 1):
@@ -58,7 +58,7 @@ def _checked(node: Node, classes: int) -> tuple[int, int]:
 
 
 def _real(node: Node, position: int) -> Expr:
-    """Return an input in real numbers."""
+    """Return an input as real numbers."""
     tensor = node.input(position)
     if tensor.dtype == "float32":
         return node.expr(position)
@@ -68,12 +68,12 @@ def _real(node: Node, position: int) -> Expr:
 
 
 def _decoded(node: Node, count: int) -> Expr:
-    """Return the corners of boxes, which are given by middles and sizes relative to those of anchors."""
+    """Return the corners of boxes given by centres and sizes relative to anchors."""
     given = node.cut(_real(node, 0), 0, 4, 2)
     anchors = node.call("reshape", _real(node, 2), newshape=(1, count, 4))
     scales = [real(node, f"{axis}_scale") for axis in "yxhw"]
     if not all(scales):
-        raise ModelError(f"the scales of boxes {scales} are not numbers but 0")
+        raise ModelError(f"expected box scales other than 0, got {scales}")
 
     shares = node.call("divide", given, const(np.array(scales, np.float32)))
     sizes = node.cut(anchors, 2, 4, 2)
@@ -83,8 +83,8 @@ def _decoded(node: Node, count: int) -> Expr:
 
 
 def _selected(node: Node, boxes: Expr, scores: Expr, most: int, rows: int) -> tuple[Expr, Expr, Expr]:
-    """Return which rows hold a box, and the class and the place of each; `scores` are (1, classes, boxes)."""
-    # the reference takes scores of at least the threshold, the operator those above
+    """Return the mask of valid rows, and the class and index of each box; `scores` are (1, classes, boxes)."""
+    # the reference accepts scores >= the threshold, the operator scores > it
     threshold = np.nextafter(np.float32(real(node, "nms_score_threshold")), np.float32(-np.inf))
     limits = (const(most, "int64"), const(real(node, "nms_iou_threshold"), "float32"), const(threshold, "float32"))
     chosen = node.call("vision.select_boxes", boxes, scores, *limits, rows=rows)
@@ -94,7 +94,7 @@ def _selected(node: Node, boxes: Expr, scores: Expr, most: int, rows: int) -> tu
 
 
 def _by_box(node: Node, boxes: Expr, scores: Expr, most: int, labels: int) -> tuple[Expr, Expr, Expr, Expr]:
-    """Return what is found, its places, classes and scores: each box once, with its best classes."""
+    """Return validity, indices, classes and scores of boxes, each box once with its best classes."""
     _, count, classes = ir.tensor_type(scores).shape
     flat = node.call("reshape", scores, newshape=(count, classes))
     kinds = node.call("topk", flat, k=labels, axis=1, ret_type="indices", is_ascend=False, dtype="int32")
@@ -106,7 +106,7 @@ def _by_box(node: Node, boxes: Expr, scores: Expr, most: int, labels: int) -> tu
 
 
 def _by_class(node: Node, boxes: Expr, scores: Expr, most: int, labels: int) -> tuple[Expr, Expr, Expr, Expr]:
-    """Return what is found, its places, classes and scores: the best boxes of each class, and of these the best."""
+    """Return validity, indices, classes and scores: the best boxes of each class, and the best of all these."""
     _, count, classes = ir.tensor_type(scores).shape
     per_class = min(option(node, "detections_per_class", 1, default=_USUAL_PER_CLASS), most)
     rows = max(classes * min(per_class, count), most)

@@ -1,4 +1,4 @@
-"""TFLite file in, Relay module out: operators in order, each by its converter, every problem collected."""
+"""TFLite importer: operators are converted in order, each by its converter; problems are collected."""
 
 from __future__ import annotations
 
@@ -49,15 +49,14 @@ def import_tflite(
     dynamic: bool = False,
     signature: str | None = None,
 ) -> tuple[IRModule, Params]:
-    """Import a TFLite model; return the module, NHWC throughout, and the weights by tensor name.
+    """Import a TFLite model; return the module, in NHWC layout, and the weights by tensor name.
 
-    The last expression of each operator has the name of its output tensor. `name` is what messages and the module's
-    `source` call the model. `shapes` are of inputs, by name, in which a `Dim` or None stays open; without one, an open
-    dimension takes the extent in the file. Inputs with `values` become constants. `numerics` is whose integer rounding
-    the model gets: ``litert`` or ``tflm``. `census` counts the operators. With `dynamic`, branches and loops are left
-    to the run, and shapes that follow from data. `signature` chooses a subgraph. Raises ModelError if the file is
-    damaged or contradicts itself, UnsupportedError for what cannot be compiled, ProblemsError with all of several
-    such problems.
+    The last expression of each operator has the name of its output tensor. `name` is the model's name in messages and
+    in the module's `source`. `shapes` are input shapes by name, in which a `Dim` or None is dynamic; without a shape, a
+    dynamic dimension has the size in the file. Inputs with `values` become constants. `numerics` selects integer
+    rounding: ``litert`` or ``tflm``. `census` counts the operators. With `dynamic`, branches, loops and data-dependent
+    shapes are left to run time. `signature` selects a subgraph. Raises ModelError if the file is damaged or
+    inconsistent, UnsupportedError for a model that cannot be compiled, and ProblemsError for several such problems.
     """
     problems = Problems()
     try:
@@ -95,7 +94,7 @@ def import_tflite(
 
 
 def _refuse_examples(failed: _Conversion) -> None:
-    """Raise an error that names shapes with which the model is imported; exporters write 1 for dynamic dimensions."""
+    """Raise an error that suggests shapes for a successful import; exporters write 1 for dynamic dimensions."""
     file = failed.file
     inputs = [file.tensors[index] for index in file.inputs]
     names = numbered([tensor.name for tensor in inputs])
@@ -106,7 +105,7 @@ def _refuse_examples(failed: _Conversion) -> None:
     is_image = any(len(tensor.shape) >= 4 for tensor in still_open.values())
     tried = [{name: tuple(tensor.shape) for name, tensor in still_open.items()}]
     for usual in IMAGE_SIZES if is_image else SEQUENCE_SIZES:
-        guess = {  # an open batch is 1
+        guess = {  # a dynamic batch is 1
             name: tuple(
                 extent if axis not in tensor.open_axes else 1 if axis == 0 and len(tensor.shape) > 1 else usual
                 for axis, extent in enumerate(tensor.shape)
@@ -124,15 +123,15 @@ def _refuse_examples(failed: _Conversion) -> None:
             texts = [f"{name}={','.join(map(str, shape))}" for name, shape in guess.items()]
             remedies = [Remedy("--shape", text, is_example=True) for text in texts]
             raise InputError(
-                f"the model leaves dimensions of {', '.join(map(repr, guess))} open, and does not take the file's",
-                next_step=f"Give them, for example: {' '.join(map(str, remedies))}",
+                f"dynamic dimensions of {', '.join(map(repr, guess))} must be given: the sizes in the file do not fit",
+                next_step=f"Specify them, for example: {' '.join(map(str, remedies))}",
                 remedies=remedies,
             )
 
 
 @dataclass(eq=False)
 class _Conversion:
-    """The state of one import: what every tensor is so far."""
+    """State of one import: the expressions of all tensors so far."""
 
     file: ModelFile
     shapes: Mapping[str, Sequence[Any]]
@@ -141,22 +140,22 @@ class _Conversion:
     census: Census
     exprs: dict[int, Expr] = field(default_factory=dict)
     inputs: dict[int, Var] = field(default_factory=dict)
-    frozen: Params = field(default_factory=dict)  # inputs that have a value
+    frozen: Params = field(default_factory=dict)  # inputs with a fixed value
     variables: Variables = field(default_factory=Variables)
     batched: dict[int, Batched] = field(default_factory=dict)  # data that was split into batches, by tensor index
-    scope: str = ""  # of a subgraph: what runs it
-    dynamic: Dynamic | None = None  # of an import that leaves branches and loops to the run
-    opened: set[str] = field(default_factory=set)  # names of dimensions to which nobody gave one
+    scope: str = ""  # label prefix of a subgraph's operators
+    dynamic: Dynamic | None = None  # None unless branches and loops are left to run time
+    opened: set[str] = field(default_factory=set)  # generated names of dynamic dimensions
     running: tuple[int, ...] = ()  # the subgraphs that are being converted
-    constants: dict[tuple[int, int], Constant] = field(default_factory=dict)  # of subgraphs, by theirs and own number
+    constants: dict[tuple[int, int], Constant] = field(default_factory=dict)  # by subgraph and tensor index
 
     def run(self, problems: Problems) -> list[Expr]:
-        """Convert everything; return the expressions of the outputs as far as there are no problems."""
+        """Convert all operators; return the expressions of the outputs that could be converted."""
         self._declare_inputs(problems)
         computed = {index for record in self.file.operators for index in record.outputs}
         for tensor in self.file.tensors:
             value = tensor.data
-            if 0 in tensor.shape and tensor.dtype and tensor.index not in computed:  # such a constant has no buffer
+            if 0 in tensor.shape and tensor.dtype and tensor.index not in computed:  # an empty constant has no buffer
                 value = np.zeros(tensor.shape, dtypes.to_numpy(tensor.dtype))
             if value is not None and tensor.index not in self.exprs:
                 self.exprs[tensor.index] = Constant(value, tensor.name)
@@ -173,7 +172,7 @@ class _Conversion:
             self.census.nodes += 1
             if len(problems) > known:
                 self.census.refused += 1
-                # variables stand in for its outputs, so that the operators behind it are checked too
+                # variables stand in for its outputs, so that later operators are checked, too
                 for tensor in (self.file.tensors[index] for index in record.outputs):
                     if tensor.index not in self.exprs and tensor.dtype:
                         self.exprs[tensor.index] = Var(tensor.name, TensorType(tensor.shape, tensor.dtype))
@@ -187,12 +186,12 @@ class _Conversion:
         return [self.exprs[index] for index in self.file.outputs if index in self.exprs]
 
     def _inline(self, node: Node, number: int, role: str, args: Sequence[Expr]) -> list[Expr]:
-        """Return the outputs of a subgraph that an operator runs, with these inputs."""
+        """Return the outputs of a subgraph that an operator runs on `args`."""
         graph = self.file.branches.get(number)
         if graph is None or number in self.running:
             raise ModelError(f"unknown subgraph {number}" if graph is None else f"subgraph {number} runs itself")
         if len(args) != len(graph.inputs) or -1 in (*graph.inputs, *graph.outputs):
-            raise ModelError(f"subgraph {number} has {len(graph.inputs)} inputs, and is given {len(args)}")
+            raise ModelError(f"subgraph {number} has {len(graph.inputs)} inputs, got {len(args)}")
         if any(tensor.is_variable for tensor in graph.tensors):
             raise UnsupportedError(f"variables in subgraph {number} are not supported")
         spend("operators", 1, node.label)
@@ -243,7 +242,7 @@ class _Conversion:
                 self.exprs[tensor.index] = self.inputs[tensor.index]
 
     def _input_shape(self, name: str, tensor: TfliteTensor) -> tuple[Any, ...]:
-        """Return the shape of an input, with a symbol for each dimension that stays open."""
+        """Return the shape of an input, with a symbol for each dynamic dimension."""
         taken = {symbol.name for shape in self.shapes.values() for symbol in symbols_of(shape)} | self.opened
         shape: tuple[Any, ...] = ()
         for axis, extent in enumerate(self.shapes.get(name, tensor.shape)):
@@ -255,17 +254,17 @@ class _Conversion:
                 known = Symbol(title).dim
             shape = (*shape, given_extent(known))
         if len(shape) != len(tensor.shape):
-            raise InputError(f"it has {len(tensor.shape)} dimensions, the given shape {shape} has {len(shape)}")
+            raise InputError(f"it has {len(tensor.shape)} dimensions, but the given shape {shape} has {len(shape)}")
         if any(extent < 1 for extent in shape if isinstance(extent, int)):
             closed = ",".join(str(max(extent, 1) if isinstance(extent, int) else extent) for extent in shape)
             remedy = Remedy("--shape", f"{name}={closed}", is_example=True)
             raise InputError(
-                f"the shape {shape} leaves a dimension open", next_step=f"Fix it with {remedy}", remedies=[remedy]
+                f"the shape {shape} has a dynamic dimension", next_step=f"Fix it with {remedy}", remedies=[remedy]
             )
         return shape
 
     def _use_variable(self, record: OperatorRecord) -> None:
-        """Follow the value of a variable; what runs once has run."""
+        """Track the value of a variable; subgraphs that run once have been evaluated before."""
         if record.outputs and record.code in (ASSIGN, CALL_ONCE):
             raise ModelError(f"{record.code} has no outputs, this has {len(record.outputs)}")
         if record.code == READ:
@@ -297,7 +296,7 @@ class _Conversion:
             if index >= 0 and index not in self.exprs:
                 if index in self.variables.handles:
                     raise ModelError(
-                        f"it reads '{self.file.tensors[index].name}', a handle that only {READ} and {ASSIGN} take"
+                        f"it reads '{self.file.tensors[index].name}', a handle that only {READ} and {ASSIGN} accept"
                     )
                 if any(index in other.outputs for other in self.file.operators):
                     raise ModelError(f"it reads tensor '{self.file.tensors[index].name}' before that is computed")
@@ -323,15 +322,15 @@ class _Conversion:
             self.exprs[index] = expr
 
     def _check(self, tensor: TfliteTensor, expr: Expr) -> None:
-        """Compare what was built with what the file says of the tensor."""
+        """Check the type of a built expression against the tensor's type in the file."""
         kind = tensor_type(expr)
-        if tensor.type_name == _COMPLEX:  # with an axis of real and imaginary parts
+        if tensor.type_name == _COMPLEX:  # complex numbers have an axis of real and imaginary parts
             kind = TensorType(kind.shape[:-1], kind.dtype if tensor_type(expr).shape[-1:] != (2,) else tensor.dtype)
         if kind.dtype != tensor.dtype:
             raise ModelError(f"output '{tensor.name}' is {tensor.type_name} in the file, but computes as {kind.dtype}")
         if 0 in kind.shape:
             raise UnsupportedError(f"output '{tensor.name}' of shape {kind.shape} has no elements")
-        # a custom operator decides the shape of a result that has none in the file
+        # the shape of a custom operator's result may be missing in the file
         is_fixed = tensor.shape and not tensor.open_axes and not self.shapes and kind.is_static
         if is_fixed and (self.dynamic is None or not self.scope) and kind.shape != tensor.shape:
             raise ModelError(
@@ -339,18 +338,18 @@ class _Conversion:
             )
 
     def _named(self, node: Node, tensor: TfliteTensor, expr: Expr) -> Expr:
-        """Return the expression with the tensor's name, if this operator made it."""
-        # tensors of subgraphs are told apart by nothing: LiteRT's of that name may be others
+        """Return an expression with the tensor's name, if this operator created it."""
+        # tensor names of subgraphs are not unique in LiteRT
         if isinstance(expr, Call) and expr.span == node.span and not self.scope and tensor.dtype:
             return with_span(expr, Span(node.span.nodes, tensor.name))
         return expr
 
     def output_names(self) -> list[str]:
-        """Return the names of the outputs, numbered where two are equal."""
+        """Return the names of the outputs, numbered if they are not unique."""
         return numbered([self.file.tensors[index].name for index in self.file.outputs])
 
     def quantization(self) -> dict[str, Quantization]:
-        """Return scale and zero point of the model's inputs and outputs that have them."""
+        """Return scale and zero point of the model's quantized inputs, outputs and states."""
         named = [(var.name, index) for index, var in self.inputs.items()]
         named += list(zip(self.output_names(), self.file.outputs, strict=True))
         facts = [(name, self.file.tensors[index].quantization) for name, index in named]
@@ -368,8 +367,8 @@ def _instead(code: str) -> str | None:
     if code.startswith("CUSTOM"):
         near = [name.removeprefix("CUSTOM ") for name in CONVERTERS.near(code)]
         known = f" (near: {', '.join(near)})" if near else ""
-        return f"Of custom operators, TFLite Micro's are supported{known}; export with built-in operators only"
+        return f"TFLite Micro's custom operators are supported{known}; otherwise export with built-in operators only"
     if code == "CALL":
-        return "Export the called function in the place of the call"
+        return "Inline the called function before the export"
     near = CONVERTERS.near(code)
-    return f"Near supported operators: {', '.join(near)}" if near else "Replace it by supported operators"
+    return f"Similar supported operators: {', '.join(near)}" if near else "Replace it with supported operators"

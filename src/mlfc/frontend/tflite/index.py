@@ -1,4 +1,4 @@
-"""Operators that pick, place or order elements by their position."""
+"""Operators that gather, scatter or order elements by index."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _gather(node: Node) -> Expr:
 
 
 def _check_indices(node: Node, indices: Expr, axis: int, data: int = 0) -> None:
-    """Raise ModelError where constant indices are outside an axis of an input."""
+    """Raise ModelError if constant indices are out of range for an axis of an input."""
     if isinstance(indices, Constant):
         values, extent = indices.data, node.shape(data)[axis]
         if values.size and not (values.min() >= 0 and values.max() < extent):
@@ -35,10 +35,10 @@ def _check_indices(node: Node, indices: Expr, axis: int, data: int = 0) -> None:
 
 
 def _tuples_first(node: Node, position: int) -> Expr:
-    """Return indices with their last axis, which holds one index tuple, in front as Relay has it."""
+    """Return indices with the axis of index tuples moved from the end to the front, as in Relay."""
     rank = len(node.shape(position))
     if rank == 0:
-        raise ModelError(f"input {position}, index tuples, has no dimension")
+        raise ModelError(f"input {position}, the index tuples, must have at least one dimension")
     indices = node.expr(position)
     if isinstance(indices, Constant):
         return Constant(np.moveaxis(indices.data, -1, 0), None, node.span)
@@ -67,21 +67,21 @@ def _scatter_nd(node: Node) -> Expr:
 
 @converts("WHERE")
 def _where(node: Node) -> Expr:
-    """Convert WHERE: the places of what is not zero, in rows, whose number the run finds."""
+    """Convert WHERE: return the indices of nonzero elements as rows, whose number is a runtime value."""
     data, shape = node.expr(0), node.shape(0)
     if isinstance(data, Constant):
         return Constant(np.argwhere(data.data).astype(np.int64), node.output().name, node.span)
     if node.dynamic is None or not shape:
         node.refuse(
-            "how many elements are not zero is known only when the model runs" if shape else "WHERE of a scalar",
-            "Replace it by SELECT, whose result has the shape of the data",
+            "the number of nonzero elements is only known at run time" if shape else "WHERE of a scalar",
+            "Replace it with SELECT, whose result has the shape of the data",
         )
     dtype, size = ir.tensor_type(data).dtype, prod(shape)
     flags = data if dtype == "bool" else node.call("not_equal", data, const(0, dtype))
     flags = node.call("reshape", flags, newshape=(size,))
     total = node.call("sum", node.call("cast", flags, dtype="int64"), axis=(0,))
     count = node.dynamic.defined(total, node.output().name, 0, bounds(size)[1])
-    # of an open extent, no bound tells that there are not more of them: all are put in order, and the first taken
+    # topk's k must not exceed a dynamic size: sort all elements, and take the first `count`
     most = count if isinstance(size, int) else size
     places = node.call("topk", node.call("cast", flags, dtype="int8"), k=most, axis=0, ret_type="indices",
                        is_ascend=False, dtype="int32")  # fmt: skip
@@ -125,15 +125,16 @@ def _reverse_sequence(node: Node) -> Expr:
 
 @converts("DYNAMIC_UPDATE_SLICE")
 def _dynamic_update_slice(node: Node) -> Expr:
-    """Convert DYNAMIC_UPDATE_SLICE: input 1 over input 0 from the indices of input 2 on, moved inside the tensor.
+    """Convert DYNAMIC_UPDATE_SLICE: write input 1 over input 0 at the indices in input 2, clamped to the tensor.
 
-    Each element is selected rather than stored at its index, so that the result can take the place of the old tensor.
+    Elements are selected rather than stored at their indices, so that the result can share the memory of the old
+    tensor.
     """
     data, update, shape, size = node.expr(0), node.expr(1), node.shape(0), node.shape(1)
     rank = len(shape)
     fits = len(size) == rank and all(0 < part <= whole for part, whole in zip(size, shape, strict=True))
     if not fits or node.shape(2) != (rank,):
-        raise ModelError(f"a slice of {size} from {node.shape(2)} indices on does not fit {shape}")
+        raise ModelError(f"an update of shape {size} at indices of shape {node.shape(2)} does not fit {shape}")
     inside: Expr | None = None
     for axis in (axis for axis in range(rank) if size[axis] < shape[axis]):
         begin = node.call(
@@ -149,17 +150,17 @@ def _dynamic_update_slice(node: Node) -> Expr:
         aligned = tuple(shape[axis] if other == axis else 1 for other in range(rank))
         here = node.call("reshape", here, newshape=aligned)
         inside = here if inside is None else node.call("logical_and", inside, here)
-        # positions outside the slice are limited to it, and not selected
+        # positions outside the slice are clamped to it, and then not selected
         update = node.call("take", update, at, axis=axis, mode="clip")
     return update if inside is None else node.call("where", inside, update, data)
 
 
 @converts("EMBEDDING_LOOKUP")
 def _embedding_lookup(node: Node) -> Expr:
-    """Convert EMBEDDING_LOOKUP: rows of input 1 by the indices of input 0; of int8 tables, the real numbers."""
+    """Convert EMBEDDING_LOOKUP: gather rows of input 1 by the indices in input 0; int8 tables are dequantized."""
     table, output = node.input(1), node.output()
     if len(node.shape(0)) != 1 or len(node.shape(1)) < 2:
-        raise ModelError(f"indices of shape {node.shape(0)} into a table of shape {node.shape(1)}")
+        raise ModelError(f"indices of shape {node.shape(0)} do not fit a table of shape {node.shape(1)}")
     _check_indices(node, node.expr(0), 0, data=1)
     rows = node.call("take", node.expr(1), node.expr(0), axis=0, mode="clip")
     if output.dtype != "float32" or table.dtype == "float32":
@@ -181,7 +182,7 @@ def _embedding_lookup(node: Node) -> Expr:
 def _top_k(node: Node) -> list[Expr]:
     count, axis = node.integer(1), len(node.shape(0)) - 1
     if axis < 0 or not 0 <= count <= node.shape(0)[axis]:
-        raise ModelError(f"{count} elements of {node.shape(0)}")
+        raise ModelError(f"cannot select {count} elements of {node.shape(0)}")
     dtype = node.output(1).dtype
     places = node.call("topk", node.expr(0), k=count, axis=axis, ret_type="indices", is_ascend=False, dtype=dtype)
     return [node.call("gather", node.expr(0), places, axis=axis), places]
@@ -191,7 +192,7 @@ def _top_k(node: Node) -> list[Expr]:
 def _one_hot(node: Node) -> Expr:
     depth, rank = node.integer(1), len(node.shape(0))
     if not 0 <= depth < 1 << 31:
-        raise ModelError(f"a depth of {depth}")
+        raise ModelError(f"invalid depth {depth}")
     axis = normalized_axis("ONE_HOT", node.options("OneHotOptions").Axis(), rank + 1)
     return node.call("one_hot", node.expr(0), node.expr(2), node.expr(3), depth=depth, axis=axis,
                      dtype=ir.tensor_type(node.expr(2)).dtype)  # fmt: skip
@@ -212,10 +213,10 @@ def _cumsum(node: Node) -> Expr:
 def _range(node: Node) -> Expr:
     start, limit, step = (node.value(position).reshape(-1) for position in range(3))
     if not start.size == limit.size == step.size == 1 or not step[0]:
-        raise ModelError("a range takes one start, one limit and one step, which is not 0")
+        raise ModelError("a range requires one start, one limit and one nonzero step")
     span, length = float(limit[0]) - float(start[0]), float(step[0])
     if not np.isfinite(span / length):
-        raise ModelError(f"a range from {start[0]} to {limit[0]} by {step[0]}")
+        raise ModelError(f"invalid range from {start[0]} to {limit[0]} by {step[0]}")
     count = max(0, -int(-span // length))
     cost.require("constants", count * 8, node.label)
     values = start[0] + np.arange(count).astype(start.dtype) * step[0]
@@ -238,7 +239,7 @@ _DIAGONALS = ("float32", "int8", "uint8", "int16", "int32", "int64")
 
 
 def _diagonal(node: Node, rows: int, columns: int) -> Expr:
-    """Return where a matrix has its diagonal; the reference kernel writes no result of other dtypes."""
+    """Return the mask of a matrix's diagonal; the reference kernel writes no result for other dtypes."""
     if node.output().dtype not in _DIAGONALS:
         node.refuse(
             f"{node.record.code} of {node.output().type_name} is not supported", "Use float32 or a signed integer"
@@ -251,7 +252,7 @@ def _diagonal(node: Node, rows: int, columns: int) -> Expr:
 def _matrix_diag(node: Node) -> Expr:
     shape = node.shape(0)
     if not shape:
-        raise ModelError("a diagonal of no dimension")
+        raise ModelError("a diagonal must have at least one dimension")
     data = node.call("reshape", node.expr(0), newshape=(*shape, 1))
     return node.call("where", _diagonal(node, shape[-1], shape[-1]), data, const(0, ir.tensor_type(data).dtype))
 
@@ -260,7 +261,7 @@ def _matrix_diag(node: Node) -> Expr:
 def _matrix_set_diag(node: Node) -> Expr:
     shape, given = node.shape(0), node.shape(1)
     if len(shape) < 2 or given != (*shape[:-2], min(shape[-2:])):
-        raise ModelError(f"a diagonal of shape {given} in matrices of shape {shape}")
+        raise ModelError(f"a diagonal of shape {given} does not fit matrices of shape {shape}")
     new = (*given[:-1], 1, given[-1]) if shape[-2] > shape[-1] else (*given, 1)
     diagonal = node.call("reshape", node.expr(1), newshape=new)
     return node.call("where", _diagonal(node, *shape[-2:]), diagonal, node.expr(0))
@@ -268,18 +269,18 @@ def _matrix_set_diag(node: Node) -> Expr:
 
 @converts("SPARSE_TO_DENSE")
 def _sparse_to_dense(node: Node) -> Expr:
-    """Convert SPARSE_TO_DENSE: values (input 2) at index tuples (input 0), and elsewhere a number (input 3)."""
+    """Convert SPARSE_TO_DENSE: values (input 2) at index tuples (input 0), and a default (input 3) elsewhere."""
     shape, tuples, dtype = tuple(node.integers(1)), node.shape(0), ir.tensor_type(node.expr(2)).dtype
     if min(shape, default=0) < 0:
         raise ModelError(f"the shape {shape} has a negative extent")
     count = tuples[0] if tuples else 1
     if len(tuples) > 2 or (tuples[1] if len(tuples) == 2 else 1) != len(shape) or node.shape(2) not in ((), (count,)):
-        raise ModelError(f"values of {node.shape(2)} at indices of {tuples} in {shape}")
+        raise ModelError(f"values of shape {node.shape(2)} at indices of shape {tuples} do not fit {shape}")
     start = node.call("broadcast_to", node.call("reshape", node.expr(3), newshape=()), shape=shape)
     places = node.call("transpose", node.call("reshape", node.expr(0), newshape=(count, len(shape))), axes=(1, 0))
     values = node.call("broadcast_to", node.expr(2), shape=(count,))
     if ir.tensor_type(start).dtype != dtype:
-        raise ModelError(f"values of {dtype} among {ir.tensor_type(start).dtype}")
+        raise ModelError(f"values of {dtype} do not fit a default of {ir.tensor_type(start).dtype}")
     return node.call("scatter_nd", start, places, values, mode="update")
 
 
@@ -289,15 +290,15 @@ _SEGMENTS = {"SEGMENT_SUM": "add", "UNSORTED_SEGMENT_SUM": "add", "UNSORTED_SEGM
 
 @converts(*_SEGMENTS)
 def _segments(node: Node) -> Expr:
-    """Convert reductions of slices (input 0) by their numbers (input 1)."""
+    """Convert segment reductions: slices (input 0) with equal segment numbers (input 1) are reduced."""
     mode, numbers, shape = _SEGMENTS[node.record.code], node.value(1), node.shape(0)
     dtype = ir.tensor_type(node.expr(0)).dtype
     most = int(numbers.max(initial=-1)) + 1 if node.record.code == "SEGMENT_SUM" else node.integer(2)
     if numbers.size == 0 or numbers.min() < 0 or int(numbers.max()) >= most or shape[: numbers.ndim] != numbers.shape:
-        raise ModelError(f"slices of {shape} numbered by {numbers.shape}, from 0 to {most - 1}")
+        raise ModelError(f"slices of {shape} do not fit segment numbers {numbers.shape} from 0 to {most - 1}")
     if dtype == "bool":
         node.refuse(f"{node.record.code} of booleans is not supported", "Cast them to int32")
-    # of floats, too, the reference begins with the largest number
+    # for floats, too, the reference starts with the largest finite number
     facts = np.finfo(dtype) if dtype.startswith("float") else np.iinfo(dtype)
     first = {"add": 0, "mul": 1, "max": facts.min, "min": facts.max}[mode]
     start = node.call("broadcast_to", const(first, dtype), shape=(most, *shape[numbers.ndim :]))

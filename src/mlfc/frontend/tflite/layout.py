@@ -1,4 +1,4 @@
-"""Operators that move elements without computing: shapes, slices, joins, padding."""
+"""Operators that move elements without arithmetic: reshaping, slicing, joining and padding."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ def _reshape(node: Node) -> Expr:
     size = prod(node.shape(0))
     known = prod(extent for extent in shape if extent != -1)
     if list(shape).count(-1) > 1 or any(bounds(extent)[1] < -1 for extent in shape):
-        raise ModelError(f"the new shape {tuple(shape)} is not one")
+        raise ModelError(f"the new shape {tuple(shape)} is invalid")
     fits = bounds(known)[0] > 0 and size % known == 0 if -1 in shape else size == known
     if not fits:
         node.refuse(
-            f"{node.shape(0)} cannot take the shape {tuple(shape)} that the file has",
+            f"cannot reshape {node.shape(0)} to {tuple(shape)}, the shape in the file",
             "A batch size that the file fixes cannot be changed",
         )
     return node.call("reshape", node.expr(0), newshape=tuple(size // known if e == -1 else e for e in shape))
@@ -63,7 +63,7 @@ def _transpose(node: Node) -> Expr:
 def _pad_width(node: Node) -> tuple[tuple[int, int], ...]:
     widths = node.integers(1)
     if len(widths) != 2 * len(node.shape(0)) or min(widths, default=0) < 0:
-        raise ModelError(f"the padding {widths} for {len(node.shape(0))} dimensions")
+        raise ModelError(f"the padding {widths} does not fit {len(node.shape(0))} dimensions")
     return tuple(zip(widths[::2], widths[1::2], strict=True))
 
 
@@ -77,15 +77,15 @@ def _pad(node: Node) -> Expr:
             return _padded_by(node, node.expr(2))
         given = node.value(2)
         if given.size != 1:
-            raise ModelError(f"{given.size} padding values where one belongs")
+            raise ModelError(f"expected one padding value, got {given.size}")
         value = given.reshape(()).item()
     return node.call("nn.pad", node.expr(0), const(value, dtype), pad_width=_pad_width(node))
 
 
 def _padded_by(node: Node, value: Expr) -> Expr:
-    """Return the data with a computed number around it."""
+    """Return the data padded with a computed number."""
     if ir.tensor_type(value).size != 1:
-        raise ModelError(f"{ir.tensor_type(value).size} padding values where one belongs")
+        raise ModelError(f"expected one padding value, got {ir.tensor_type(value).size}")
     result, widths = node.expr(0), _pad_width(node)
     value = node.call("reshape", value, newshape=(1,) * len(widths))
     for axis, (low, high) in enumerate(widths):
@@ -100,10 +100,10 @@ def _padded_by(node: Node, value: Expr) -> Expr:
 
 @converts("DILATE")
 def _dilate(node: Node) -> Expr:
-    """Convert DILATE, which puts copies of a number (input 2) between the elements of its data."""
+    """Convert DILATE, which inserts copies of a number (input 2) between the elements of its data."""
     result, steps, value = node.expr(0), node.integers(1), node.value(2)
     if len(steps) != len(node.shape(0)) or min(steps, default=1) < 1 or value.size != 1:
-        raise ModelError(f"steps of {steps} in {node.shape(0)}")
+        raise ModelError(f"dilations {steps} do not fit data of shape {node.shape(0)}")
     fill = const(value.reshape(()).item(), ir.tensor_type(result).dtype)
     for axis, step in enumerate(steps):
         shape = ir.tensor_type(result).shape
@@ -137,7 +137,7 @@ def _concatenation(node: Node) -> Expr:
     parts = node.operands()
     axis, output, function = options.Axis(), node.output(), options.FusedActivationFunction()
     tensors = [node.input(position) for position in range(len(parts))]
-    # of int16, LiteRT joins codes whatever their scales
+    # for int16, LiteRT concatenates codes regardless of their scales
     if output.dtype == "int16" or all(same_quantization(tensor, output) for tensor in tensors):
         joined = node.joined(parts, axis)
     else:
@@ -159,7 +159,7 @@ def _unpack(node: Node) -> list[Expr]:
     axis = normalized_axis("UNPACK", options.Axis(), len(node.shape(0)))
     count = len(node.record.outputs)
     if node.shape(0)[axis] != count:
-        raise ModelError(f"{count} outputs from axis {axis} of {node.shape(0)}")
+        raise ModelError(f"{count} outputs do not fit axis {axis} of {node.shape(0)}")
     parts = _parts(node, node.expr(0), axis, [1] * count)
     return [node.call("squeeze", part, axis=(axis,)) for part in parts]
 
@@ -183,12 +183,12 @@ def _split(node: Node) -> list[Expr]:
 def _split_v(node: Node) -> list[Expr]:
     sizes, shape = node.integers(1), node.shape(0)
     if len(sizes) != len(node.record.outputs):
-        raise ModelError(f"{len(sizes)} sizes for {len(node.record.outputs)} outputs")
+        raise ModelError(f"{len(sizes)} sizes do not fit {len(node.record.outputs)} outputs")
     axis = normalized_axis("SPLIT_V", node.integer(2), len(shape))
     if sizes.count(-1) == 1:
         sizes[sizes.index(-1)] = shape[axis] - sum(size for size in sizes if size != -1)
     if min(sizes) < 0 or sum(sizes) != shape[axis]:
-        raise ModelError(f"sizes {sizes} do not make up axis {axis} of {shape}")
+        raise ModelError(f"sizes {sizes} do not add up to axis {axis} of {shape}")
     return _parts(node, node.expr(0), axis, sizes)
 
 
@@ -196,10 +196,10 @@ def _split_v(node: Node) -> list[Expr]:
 def _slice(node: Node) -> Expr:
     begin, sizes, shape = node.extents(1), node.extents(2), node.shape(0)
     if not len(begin) == len(sizes) == len(shape):
-        raise ModelError(f"{len(begin)} starts and {len(sizes)} sizes for {len(shape)} dimensions")
+        raise ModelError(f"{len(begin)} starts and {len(sizes)} sizes do not fit {len(shape)} dimensions")
     end = [extent if size == -1 else start + size for start, size, extent in zip(begin, sizes, shape, strict=True)]
     if any(not 0 <= a <= b <= c for a, b, c in zip(begin, end, shape, strict=True)):
-        raise ModelError(f"the slice from {begin} of {sizes} is outside {shape}")
+        raise ModelError(f"the slice from {begin} of sizes {sizes} is out of range for {shape}")
     return node.call("strided_slice", node.expr(0), begin=begin, end=end, strides=(1,) * len(shape), axes=None)
 
 
@@ -216,7 +216,7 @@ def _strided_slice(node: Node) -> Expr:
 
 @dataclass(frozen=True)
 class _AxisSlice:
-    """Part of an axis that STRIDED_SLICE selects: everything by default, or one index where the axis `shrinks`."""
+    """The selected part of an axis in STRIDED_SLICE: everything by default, or one index if the axis `shrinks`."""
 
     begin: Any = 0
     end: Any = 0
@@ -227,7 +227,7 @@ class _AxisSlice:
 
 
 def _range_of(node: Node, part: _AxisSlice, axis: int, shape: Sequence[Any]) -> tuple[Any, Any, int]:
-    """Return begin, end and stride of a slice along an axis, as Relay has them."""
+    """Return begin, end and stride of a slice along an axis in Relay's convention."""
     extent, stride = shape[axis], part.stride
     if part.shrinks:
         place = 0 if part.from_start else part.begin + (extent if part.begin < 0 else 0)
@@ -239,10 +239,10 @@ def _range_of(node: Node, part: _AxisSlice, axis: int, shape: Sequence[Any]) -> 
     if is_static((extent, part.begin, part.end)):
         ends = (None if part.from_start else part.begin, None if part.to_end else part.end)
         first, last, _ = slice(*ends, stride).indices(extent)
-        # Relay reads a negative end as counted from the back; one below the first element is -extent - 1
+        # in Relay a negative end counts from the end; one before the first element is -extent - 1
         return first, last if stride > 0 or last >= 0 else -extent - 1, stride
     if stride < 0:
-        node.refuse(f"a slice backwards along an axis of {extent}", "Reverse the whole axis with REVERSE_V2")
+        node.refuse(f"a backward slice of an axis of {extent} is not supported", "Reverse it with REVERSE_V2")
 
     def inside(place: Any) -> Any:
         return minimum(place, extent) if place >= 0 else maximum(extent + place, 0)
@@ -251,7 +251,7 @@ def _range_of(node: Node, part: _AxisSlice, axis: int, shape: Sequence[Any]) -> 
 
 
 def _spelled_out(node: Node) -> tuple[Expr, list[_AxisSlice]]:
-    """Return the data with its new axes, and what is taken of every axis: an ellipsis stands for as many as miss."""
+    """Return the data with its new axes, and the slice of every axis; an ellipsis is expanded."""
     options, data = node.options("StridedSliceOptions"), node.expr(0)
     begin, end, strides = node.extents(1), node.extents(2), node.integers(3)
     ellipsis, new = options.EllipsisMask(), options.NewAxisMask() & ~options.EllipsisMask()
@@ -259,7 +259,7 @@ def _spelled_out(node: Node) -> tuple[Expr, list[_AxisSlice]]:
     taken = sum(not (ellipsis | new) >> index & 1 for index in range(count))
     ellipses = sum(ellipsis >> index & 1 for index in range(count))
     if not count == len(end) == len(strides) or taken > rank or ellipses > 1 or 0 in strides:
-        raise ModelError(f"a slice from {begin} to {end} by {strides} of {node.shape(0)}")
+        raise ModelError(f"a slice from {begin} to {end} by {strides} does not fit {node.shape(0)}")
     parts: list[_AxisSlice] = []
     for index in range(count):
         if ellipsis >> index & 1:
@@ -291,7 +291,7 @@ def _shape(node: Node) -> Expr:
 
 @converts("DENSIFY")
 def _densify(node: Node) -> Expr:
-    """Convert DENSIFY, whose input was laid out densely when the file was read."""
+    """Convert DENSIFY; its input was expanded when the file was read."""
     return Constant(node.value(0), node.output().name, node.span)
 
 
@@ -299,7 +299,7 @@ def _densify(node: Node) -> Expr:
 def _fill(node: Node) -> Expr:
     shape = tuple(node.extents(0))
     if any(bounds(extent)[1] < 0 for extent in shape) or (is_static(shape) and prod(shape) > _CONSTANT_LIMIT):
-        raise ModelError(f"a constant of shape {shape}")
+        raise ModelError(f"a constant of shape {shape} is not possible")
     return node.call("broadcast_to", node.expr(1), shape=shape)
 
 

@@ -26,7 +26,7 @@ from mlfc.support.dims import is_static, maximum
 
 @dataclass(frozen=True)
 class WindowOptions:
-    """Sizes over the spatial dimensions; the padding is before all of them, then behind all of them."""
+    """Parameters of a window over the spatial dimensions; the padding has all begins, then all ends."""
 
     size: tuple[int, ...]
     strides: tuple[int, ...]
@@ -44,10 +44,10 @@ class WindowOptions:
 def window_of(
     node: Node, options: Any, size: Iterable[int], axes: str = "HW", *, dilated: bool = True
 ) -> WindowOptions:
-    """Return the window of a convolution or pool of input 0; `axes` are those of its options."""
+    """Return the window of a convolution or pool over input 0; `axes` are the letters of its options."""
     numbers, shape = _numbers(options, tuple(size), axes, dilated), node.shape(0)
     if len(shape) != len(axes) + 2:
-        raise ModelError(f"the data has {len(shape)} dimensions where {len(axes) + 2} belong")
+        raise ModelError(f"the data has {len(shape)} dimensions, expected {len(axes) + 2}")
     pairs = [(0, 0)] * len(axes)
     if _padding_of(options) == Padding.SAME:
         pairs = list(map(_same_padding, shape[1:-1], *numbers))
@@ -71,7 +71,7 @@ def _transposed_window(
 def _numbers(
     options: Any, size: tuple[int, ...], axes: str, dilated: bool
 ) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
-    """Return size, strides and dilation; ModelError unless all are positive."""
+    """Return size, strides and dilation; raise ModelError unless all are positive."""
     strides = tuple(getattr(options, f"Stride{axis}")() for axis in axes)
     dilation = tuple(getattr(options, f"Dilation{axis}Factor")() if dilated else 1 for axis in axes)
     _check_window(size, strides, dilation)
@@ -79,13 +79,13 @@ def _numbers(
 
 
 def _cut_of(node: Node, options: Any, full: int, result: int, stride: int) -> tuple[int, int, int]:
-    """Return what a transposed convolution cuts off its `full` extent at the start and the end, or what is missing."""
+    """Return the crop of a transposed convolution's `full` size at the start and the end, and the missing size."""
     before = max(full - result, 0) // 2 if _padding_of(options) == Padding.SAME else 0
     cut = full - before - result
     if -cut >= stride:
         node.refuse(
-            f"an output of {result} where inputs reach {full} leaves cells that no input reaches",
-            "Export the output shape that the strides give",
+            f"an output of size {result} is not supported: inputs only reach {full} elements",
+            "Export the output shape that follows from the strides",
         )
     return before, max(cut, 0), max(-cut, 0)
 
@@ -102,7 +102,7 @@ def _kernel_of(node: Node, weights: Expr) -> tuple[int, ...]:
 
 
 def _padding_of(options: Any) -> int:
-    """Return the kind of padding; ModelError for an unknown one."""
+    """Return the kind of padding; raise ModelError for an unknown one."""
     kind = int(options.Padding())
     if kind not in (Padding.SAME, Padding.VALID):
         raise ModelError(f"unknown padding {kind}")
@@ -110,32 +110,32 @@ def _padding_of(options: Any) -> int:
 
 
 def _check_window(size: Sequence[int], strides: Sequence[int], dilation: Sequence[int]) -> None:
-    """Raise ModelError unless all numbers of a window are positive."""
+    """Raise ModelError unless all parameters of a window are positive."""
     if min(*size, *strides, *dilation) < 1:
-        raise ModelError(f"a window of size {tuple(size)}, strides {tuple(strides)}, dilation {tuple(dilation)}")
+        raise ModelError(f"invalid window of size {tuple(size)}, strides {tuple(strides)}, dilation {tuple(dilation)}")
 
 
 def _same_padding(extent: Any, size: int, stride: int, dilation: int) -> tuple[Any, Any]:
-    """Return the padding at the start and the end of an axis with which the window fits ``extent / stride`` times."""
+    """Return the padding at the start and the end of an axis for which the window fits ceil(extent / stride) times."""
     reach = (size - 1) * dilation + 1
     total = (-(-extent // stride) - 1) * stride + reach - extent
-    if reach < stride:  # else it is 0 at least, whatever the extent
+    if reach < stride:  # otherwise it is nonnegative for every extent
         total = maximum(total, 0)
     return total // 2, total - total // 2
 
 
 _NARROW = ("int4", "int2")
-"""Weights that are packed in the file; the reference unpacks them to int8."""
+"""Dtypes of weights that are packed in the file; the reference unpacks them to int8."""
 _BYTES = ("int8", "uint8")
-_WORDS, _SAME = "<3i", 1  # the options of Convolution2DTransposeBias, and one of its paddings
-_WIDE_WEIGHTS = ("FULLY_CONNECTED", "BATCH_MATMUL")  # may have int16 weights for int16 data
+_WORDS, _SAME = "<3i", 1  # the format of the options of Convolution2DTransposeBias, and its SAME padding
+_WIDE_WEIGHTS = ("FULLY_CONNECTED", "BATCH_MATMUL")  # may have int16 weights with int16 data
 
 
 def _weights_of(node: Node, position: int, rank: int) -> Expr:
-    """Return weights; ModelError unless they have `rank` dimensions."""
+    """Return weights; raise ModelError unless they have `rank` dimensions."""
     expr = node.expr(position)
     if len(shape_of(expr)) != rank:
-        raise ModelError(f"weights of {len(shape_of(expr))} dimensions where {rank} belong")
+        raise ModelError(f"the weights have {len(shape_of(expr))} dimensions, expected {rank}")
     if ir.tensor_type(expr).dtype not in _NARROW:
         return expr
     if isinstance(expr, Constant):
@@ -144,7 +144,7 @@ def _weights_of(node: Node, position: int, rank: int) -> Expr:
 
 
 def _arranged(node: Node, weights: Expr, axes: Sequence[int] | None, shape: Sequence[int] | None = None) -> Expr:
-    """Return weights with their axes in another order, or in another shape; constants keep their name."""
+    """Return weights transposed or reshaped; constants keep their name."""
     if isinstance(weights, Constant):
         data = weights.data if axes is None else weights.data.transpose(axes)
         data = data if shape is None else data.reshape(shape)
@@ -154,18 +154,18 @@ def _arranged(node: Node, weights: Expr, axes: Sequence[int] | None, shape: Sequ
 
 
 def _bias_of(node: Node, position: int, channels: int) -> Expr | None:
-    """Return a bias of one number for each channel, None where there is none."""
+    """Return a bias of one number per channel, or None if the operator has none."""
     if not node.has(position):
         return None
     bias = node.expr(position)
     count = ir.tensor_type(bias).size
     if count != channels:
-        raise ModelError(f"a bias of {count} numbers for {channels} channels")
+        raise ModelError(f"the bias has {count} numbers, expected {channels}, one per channel")
     return bias if shape_of(bias) == (channels,) else _arranged(node, bias, None, (channels,))
 
 
 def _biased(node: Node, expr: Expr, bias: Expr | None, axis: int) -> Expr:
-    """Return sums with the bias, if there is one."""
+    """Add the bias, if any, to sums."""
     if bias is None:
         return expr
     given, dtype = ir.tensor_type(bias).dtype, ir.tensor_type(expr).dtype
@@ -213,7 +213,7 @@ def _zero_points(weight: TfliteTensor, rank: int) -> npt.NDArray[np.int64]:
 def _product_scales(
     node: Node, data: TfliteTensor, weight: TfliteTensor, axis: int, *, double: bool
 ) -> npt.NDArray[Any]:
-    """Return the scales of the sums; `double` says that the reference multiplies in float64."""
+    """Return the scales of the sums; `double` is True if the reference multiplies in float64."""
     scales = _weight_scales(weight, axis)
     kind = np.float64 if double or len(scales) > 1 else np.float32
     product: npt.NDArray[Any] = np.multiply(scales.astype(kind), np.array(node.scale(data), kind))
@@ -224,24 +224,24 @@ def _hybrid(
     node: Node, name: str, data: Expr, weights: Expr, scales: Expr, attrs: Mapping[str, Any], *,
     axes: tuple[int, ...], asymmetric: bool, own: Expr | None = None, in_turn: bool = False,
 ) -> Expr:  # fmt: skip
-    """Return a linear operator whose float data is quantized at run time, as TFLite's hybrid kernels do it.
+    """Return a linear operator whose float data is quantized at run time, as in TFLite's hybrid kernels.
 
-    The data has one scale for all elements along `axes`, and if it is `asymmetric` one zero point. `own`: the scale of
-    the weights in the operator itself.
+    The data has a common scale for all elements along `axes`, and a common zero point if `asymmetric`. `own` is the
+    scale of the weights in the operator itself.
     """
     codes, scale = _dynamic_codes(node, data, axes, asymmetric=asymmetric)
     one, zero = const(1.0, "float32"), const(0, "int32")
     sums = node.call(name, codes, weights, zero, zero, one, own or one, out_dtype="int32", **attrs)
     real = node.call("cast", sums, dtype="float32")
-    if in_turn:  # the order of the two products decides the last bit
+    if in_turn:  # the order of the two products determines the last bit
         return node.call("multiply", node.call("multiply", real, scales), scale)
     return node.call("multiply", real, node.call("multiply", scale, scales))
 
 
 def hybrid_dense(node: Node, data: Expr, weights: Expr, weight_scale: npt.ArrayLike, *, asymmetric: bool) -> Expr:
-    """Return a dense layer of float data with int8 weights; each row of the data has a scale of its own.
+    """Return a dense layer of float data with int8 weights; each row of the data has its own scale.
 
-    `weight_scale`: one number, or one for each unit.
+    `weight_scale` is one number, or one per unit.
     """
     scales, last = const(weight_scale, "float32"), len(shape_of(data)) - 1
     attrs = {"units": shape_of(weights)[0]}
@@ -249,7 +249,7 @@ def hybrid_dense(node: Node, data: Expr, weights: Expr, weight_scale: npt.ArrayL
 
 
 def _dynamic_codes(node: Node, data: Expr, axes: tuple[int, ...], *, asymmetric: bool) -> tuple[Expr, Expr]:
-    """Return float data as integers centred at zero, and their scale, one for each batch element."""
+    """Return float data as integers centred at zero, and their scale, one per batch element."""
     if not asymmetric:
         magnitude = node.call("max", node.call("abs", data), axis=axes, keepdims=True)
         scale = node.call("divide", magnitude, const(127.0))
@@ -294,7 +294,7 @@ def _linear(
         in_words = _adds_up_in_words(node, bias, weight)
         if rounding != "SINGLE" or weight.dtype == "int16":
             rounding = "DOUBLE" if in_words else "REDUCED"
-        else:  # LiteRT's fully connected kernel multiplies by the scale itself
+        else:  # LiteRT's fully connected kernel multiplies by the float scale
             rounding = "FLOAT64"
         fit = in_words and _largest_sum(node, tensor, weight_axis, bias) <= dtypes.limits("int32")[1]
         sums = _wide_sums(node, name, (data, weights, *args), bias, in_words, fit, attrs)
@@ -311,7 +311,7 @@ _BIAS_TYPES = {"CONV_2D": "Conv2DOptions", "FULLY_CONNECTED": "FullyConnectedOpt
 
 
 def _adds_up_in_words(node: Node, bias: Expr | None, weight: TfliteTensor) -> bool:
-    """Tell whether the reference adds up products of int16 data in 32 bits: it does where the bias has 32 bits."""
+    """Return whether the reference accumulates products of int16 data in 32 bits, which it does for a 32-bit bias."""
     kind, is_wide = _BIAS_TYPES.get(node.record.code), weight.dtype == "int16"
     narrow = bias is not None and ir.tensor_type(bias).dtype == "int32"
     if kind is not None:
@@ -320,11 +320,11 @@ def _adds_up_in_words(node: Node, bias: Expr | None, weight: TfliteTensor) -> bo
         if bias is not None and narrow != read:
             raise ModelError(f"the bias type in its options differs from its bias of {ir.tensor_type(bias).dtype}")
         narrow = read
-    return narrow and not is_wide  # products of two int16 are always added up in 64 bits
+    return narrow and not is_wide  # products of two int16 are always accumulated in 64 bits
 
 
 def _once_rounded(node: Node, scales: npt.NDArray[Any], largest_sum: int) -> tuple[npt.NDArray[Any], str]:
-    """Return scales and rounding of 8-bit codes, which the reference rounds in float64, in fixed point if possible."""
+    """Return scales and rounding mode of 8-bit codes that the reference rounds in float64; fixed point if possible."""
     output = node.output()
     low, high = (limit - node.zero_point(output) for limit in dtypes.limits(output.dtype))
     out_scale = np.float64(node.scale(output))
@@ -337,7 +337,7 @@ def _once_rounded(node: Node, scales: npt.NDArray[Any], largest_sum: int) -> tup
 
 
 def _largest_sum(node: Node, data: TfliteTensor, axis: int, bias: Expr | None) -> int:
-    """Return a magnitude that no sum exceeds: of weights or a bias that come late, that of int64."""
+    """Return an upper bound of the magnitude of sums; int64's maximum if weights or bias are not constant."""
     if not isinstance(node.expr(1), Constant) or not (bias is None or isinstance(bias, Constant)):
         return dtypes.limits("int64")[1]
     weights, zero_point = node.value(1).astype(np.int64), node.zero_point(data)
@@ -351,7 +351,7 @@ def _largest_sum(node: Node, data: TfliteTensor, axis: int, bias: Expr | None) -
 def _wide_sums(
     node: Node, name: str, args: Sequence[Expr], bias: Expr | None, in_words: bool, fit: bool, attrs: dict[str, Any]
 ) -> Expr:
-    """Return the sums of a linear operator over int16 data with the bias; sums of 32 bits wrap as in the reference."""
+    """Return the sums of a linear operator over int16 data with the bias; 32-bit sums wrap as in the reference."""
     dtype = "int32" if fit else "int64"
     sums = node.call(f"qnn.{name}", *args, out_dtype=dtype, **attrs)
     if bias is not None:
@@ -373,7 +373,7 @@ def _conv(node: Node) -> Expr:
     channels, taken = shape_of(weights)[0], shape_of(weights)[3]
     available = shape_of(data)[-1]
     if taken == 0 or available % taken:
-        raise ModelError(f"weights for {taken} channels on data of {available}")
+        raise ModelError(f"weights for {taken} channels do not fit data of {available}")
     attrs = {
         **window.attrs(), "groups": available // taken, "channels": channels,
         "data_layout": "NHWC", "kernel_layout": "HWIO",
@@ -391,10 +391,10 @@ def _depthwise_conv(node: Node) -> Expr:
     channels = shape_of(data)[-1]
     height, width, filters = shape_of(weights)[1:]
     if shape_of(weights)[0] != 1 or channels == 0 or filters % channels:
-        raise ModelError(f"depthwise weights of shape {shape_of(weights)} on data of {channels} channels")
-    # TFLite's output channel is channel * multiplier + m, which is how HWOI with I = multiplier lies in memory
+        raise ModelError(f"depthwise weights of shape {shape_of(weights)} do not fit data of {channels} channels")
+    # TFLite's output channel is channel * multiplier + m, which is the memory order of HWOI with I = multiplier
     ordered = _arranged(node, weights, None, (height, width, channels, filters // channels))
-    layout = "HWOI" if channels > 1 else "HWIO"  # one group is a plain convolution
+    layout = "HWOI" if channels > 1 else "HWIO"  # a single group is an ordinary convolution
     attrs = {
         **window.attrs(), "groups": channels, "channels": filters, "data_layout": "NHWC", "kernel_layout": layout,
     }  # fmt: skip
@@ -411,13 +411,13 @@ def _transpose_conv(node: Node) -> Expr:
     channels, height, width, taken = shape_of(weights)
     source = shape_of(data)
     if len(source) != 4 or len(shape) != 4 or taken != source[3] or shape[3] != channels:
-        raise ModelError(f"weights {shape_of(weights)} do not turn {source} into {tuple(shape)}")
+        raise ModelError(f"weights {shape_of(weights)} do not fit data {source} and the output {tuple(shape)}")
     window = _transposed_window(node, options, (height, width), source[1:3], shape[1:3], "HW", dilated=False)
     attrs = {
         **window.attrs(), "channels": channels, "data_layout": "NHWC", "kernel_layout": "HWIO",
         "output_padding": window.output_padding,
     }  # fmt: skip
-    # Relay's conv2d_transpose takes the weights as its gradient's convolution has them: HW, channels in, channels out
+    # Relay's conv2d_transpose has the weights of its gradient's convolution: HW, channels in, channels out
     ordered = _arranged(node, weights, (1, 2, 3, 0))
     bias, function = _bias_of(node, 3, channels), int(options.FusedActivationFunction())
     return _linear(node, "conv2d_transpose", ordered, 0, bias, function, attrs, data=data, double=True, source=2)
@@ -425,7 +425,7 @@ def _transpose_conv(node: Node) -> Expr:
 
 @converts("CUSTOM Convolution2DTransposeBias")
 def _transpose_conv_bias(node: Node) -> Expr:
-    """Convert MediaPipe's transposed convolution, whose options are words: padding, horizontal and vertical stride."""
+    """Convert MediaPipe's transposed convolution; its options are int32: padding, horizontal and vertical stride."""
     weights, data = _weights_of(node, 1, 4), node.expr(0)
     channels, *size, taken = shape_of(weights)
     source = shape_of(data)
@@ -458,11 +458,11 @@ def _fully_connected(node: Node) -> Expr:
     data, (units, taken) = node.expr(0), shape_of(weights)
     shape = shape_of(data)
     if taken == 0 or ir.tensor_type(data).size % taken:
-        raise ModelError(f"weights for {taken} inputs on data of shape {shape}")
+        raise ModelError(f"weights for {taken} inputs do not fit data of shape {shape}")
     if len(shape) != 2 or shape[1] != taken:
         data = node.call("reshape", data, newshape=(-1, taken))
-    # LiteRT's fully connected kernel multiplies the scales in float64 and rounds once; TFLite Micro's, and LiteRT's
-    # of int16 weights, multiply them in float32
+    # LiteRT's fully connected kernel multiplies the scales in float64 and rounds once; TFLite Micro's kernel, and
+    # LiteRT's for int16 weights, multiply them in float32
     is_litert = node.numerics == "litert"
     rounding, double = "SINGLE" if is_litert else "DOUBLE", is_litert and node.input(1).dtype != "int16"
     bias, function = _bias_of(node, 2, units), options.FusedActivationFunction()
@@ -481,7 +481,7 @@ def _batch_matmul(node: Node) -> Expr:
     lhs, rhs = node.expr(0), node.expr(1)
     left, right = shape_of(lhs), shape_of(rhs)
     if min(len(left), len(right)) < 2:
-        raise ModelError(f"matrices of shapes {left} and {right}")
+        raise ModelError(f"expected matrices, got shapes {left} and {right}")
     mode = _mode_of(node, node.input(0), node.input(1))
     batch = broadcast_shape("BATCH_MATMUL", left[:-2], right[:-2])
     lhs, rhs = _batched(node, lhs, batch), _batched(node, rhs, batch)
@@ -497,7 +497,7 @@ def _batch_matmul(node: Node) -> Expr:
         asymmetric, attrs = bool(options.AsymmetricQuantizeInputs()), {"transpose_b": bool(options.AdjY())}
         result = _hybrid(
             node, "qnn.batch_matmul", lhs, rhs, scales, attrs, axes=(2,), asymmetric=asymmetric
-        )  # each row has a scale of its own
+        )  # each row has its own scale
     else:
         (lhs_scale, lhs_zero), (rhs_scale, rhs_zero) = (node.quantization(node.input(i)) for i in (0, 1))
         is_wide = node.input(0).dtype == "int16"
@@ -510,7 +510,7 @@ def _batch_matmul(node: Node) -> Expr:
 
 
 def _batched(node: Node, expr: Expr, batch: tuple[int, ...]) -> Expr:
-    """Return matrices broadcast over `batch`, which becomes one dimension."""
+    """Return matrices broadcast over `batch`, flattened into one dimension."""
     shape = shape_of(expr)
     if shape[:-2] != batch:
         expr = node.call("broadcast_to", expr, shape=(*batch, *shape[-2:]))
@@ -518,9 +518,9 @@ def _batched(node: Node, expr: Expr, batch: tuple[int, ...]) -> Expr:
 
 
 def _steps_3d(node: Node, data: int) -> Any:
-    """Return the options of a convolution of volumes, which is in float32."""
+    """Return the options of a 3-dimensional convolution, which must be in float32."""
     if len(node.shape(data)) != 5:
-        raise ModelError(f"data of shape {node.shape(data)} where volumes of channels belong")
+        raise ModelError(f"expected data of 5 dimensions (NDHWC), got shape {node.shape(data)}")
     if _mode_of(node, node.input(data), node.input(1)) != "float":
         node.refuse(f"{node.record.code} is supported in float32 only", "Use float32 throughout")
     return node.options("Conv3DOptions")
@@ -531,7 +531,7 @@ def _conv_3d(node: Node) -> Expr:
     weights, shape, options = _weights_of(node, 1, 5), node.shape(0), _steps_3d(node, 0)
     *size, taken, channels = shape_of(weights)
     if taken == 0 or shape[4] % taken:
-        raise ModelError(f"weights of shape {shape_of(weights)} on data of shape {shape}")
+        raise ModelError(f"weights of shape {shape_of(weights)} do not fit data of shape {shape}")
     attrs = {
         **window_of(node, options, size, "DHW").attrs(), "groups": shape[4] // taken, "channels": channels,
         "data_layout": "NDHWC", "kernel_layout": "DHWIO",
@@ -547,7 +547,7 @@ def _conv_3d_transpose(node: Node) -> Expr:
     *size, channels, taken = shape_of(weights)
     source = node.shape(2)
     if len(target) != 5 or source[4] != taken or target[4] != channels:
-        raise ModelError(f"weights of shape {shape_of(weights)} do not turn {source} into {tuple(target)}")
+        raise ModelError(f"weights {shape_of(weights)} do not fit data {source} and the output {tuple(target)}")
     window = _transposed_window(node, options, size, source[1:4], target[1:4], "DHW", dilated=True)
     attrs = {
         **window.attrs(), "channels": channels, "output_padding": window.output_padding, "data_layout": "NDHWC",

@@ -1,6 +1,6 @@
-"""LSTM layers of TFLite: on integers with gates of 16 bits, and on floats with weights of floats or of int8.
+"""LSTM layers of TFLite: integer ones with 16-bit gates, and float ones with float or int8 weights.
 
-A float layer with a projection, a layer normalization or another function is unrolled; others are one operator.
+A float layer with a projection, a layer normalization or an unusual activation is unrolled; others are one operator.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ Array = npt.NDArray[Any]
 FUNCTIONS = {
     ActivationFunctionType.NONE: "affine", ActivationFunctionType.RELU: "relu", ActivationFunctionType.TANH: "tanh",
 }  # fmt: skip
-"""The functions of a cell that operators over all steps have."""
+"""Cell activations that the operators over all steps support."""
 
 _NORM_EPSILON = 1e-8
 
 
 @dataclass(frozen=True)
 class InputNumbers:
-    """Where an operator has the tensors of one direction, of those of gates the first; -1 for what it cannot have."""
+    """Input positions of the tensors of one direction, the first gate's for per-gate tensors; -1 if unsupported."""
 
     inputs: int = 1
     recurrent: int = 5
@@ -49,7 +49,7 @@ class InputNumbers:
 class Lstm:
     """One direction of a layer.
 
-    Its gates are in the order input, forget, cell and output; it may derive the first.
+    Its gates are input, forget, cell and output; the input gate may be derived from the forget gate.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class Lstm:
         shape = shape_of(data)
         self.units, self.cells = shape_of(node.expr(at.hidden))[-1], shape_of(node.expr(at.cell))[-1]
         if len(shape) != 3 or 0 in shape:
-            raise ModelError(f"data of shape {shape} where a sequence of batches belongs")
+            raise ModelError(f"expected data of 3 dimensions, sequences of batches, got shape {shape}")
         self.steps, self.batch = shape[:2] if time_major else (shape[1], shape[0])
         self._check(at.inputs, (self.cells, shape[2]))
         self._check(at.recurrent, (self.cells, self.units))
@@ -76,19 +76,19 @@ class Lstm:
         for position, width in ((at.hidden, self.units), (at.cell, self.cells)):
             found = shape_of(node.expr(position))
             if found != (self.batch, width):
-                raise ModelError(f"a state of shape {found} where {(self.batch, width)} belongs")
+                raise ModelError(f"a state has the shape {found}, expected {(self.batch, width)}")
 
     def _check(self, first: int, shape: tuple[int, ...]) -> None:
-        """Raise ModelError unless what each gate has from a place on is of one shape."""
+        """Raise ModelError unless the tensors of all gates, at positions from `first` on, have the same shape."""
         for gate in self.gates:
             found = self.node.value(first + gate).shape
             if found != shape:
-                raise ModelError(f"input {first + gate} has shape {found} where {shape} belongs")
+                raise ModelError(f"input {first + gate} has shape {found}, expected {shape}")
 
     # Integers
 
     def integer(self, *, tables: bool) -> Expr:
-        """Return the layer on int8 or int16; with `tables`, its functions are those of TFLite Micro."""
+        """Return the layer for int8 or int16; with `tables`, the activations are those of TFLite Micro."""
         node, at = self.node, self.at
         others = (*range(9, 12), 16, 17, *range(20, 24))
         if tables and (self.couples_input or any(map(node.has, others))):
@@ -99,7 +99,7 @@ class Lstm:
         if tables and self.options.FusedActivationFunction() != ActivationFunctionType.TANH:
             node.refuse("TFLite Micro's LSTM has TANH as its activation function", "Use TANH")
         hidden, cell = node.input(at.hidden), node.scale(node.input(at.cell))
-        # the unit of each gate before its function, or before its normalization
+        # the scale of each gate before its activation, or before its normalization
         units = [node.scale(self._intermediate(gate)) if self.has_norm else np.float32(2.0**-12) for gate in self.gates]
         gates = self._integer_gates(units)
         shown = hidden if tables else self._intermediate(4)
@@ -111,7 +111,7 @@ class Lstm:
         attrs = {
             "recurrent_scales": tuple(map(float, self._relative(at.recurrent, hidden, units))),
             "shown_scale": float(shown_scale if tables else np.float32(shown_scale)),
-            # LiteRT counts it from the other side where there is a projection
+            # LiteRT's sign is opposite if the layer has a projection
             "shown_zero": node.zero_point(shown) * (-1 if self.projects else 1),
             "hidden_zero": node.zero_point(hidden),
             "cell_exponent": exponent - 1,
@@ -126,7 +126,7 @@ class Lstm:
         return self._integer_results(node.call("qnn.lstm_steps", *given, **attrs))
 
     def _joined(self, first: int) -> Constant:
-        """Return the weights or biases of all gates, one below the other."""
+        """Return the weights or biases of all gates, concatenated along the first axis."""
         values = [self.node.value(first + gate) for gate in self.gates]
         names = " ".join(self.node.input(first + gate).name for gate in self.gates)
         return Constant(np.concatenate(values), names, self.node.span)
@@ -138,12 +138,12 @@ class Lstm:
         return self.node.tensors[found[number]]
 
     def _relative(self, first: int, source: TfliteTensor, units: list[np.float32]) -> list[np.float32]:
-        """Return the scale of the products of each gate's weights with a tensor, in units of the gate."""
+        """Return the scale of the products of each gate's weights with a tensor, relative to the gate's scale."""
         scales = (self.node.scale(self.node.input(first + gate)) for gate in self.gates)
         return [scale * self.node.scale(source) / unit for scale, unit in zip(scales, units, strict=True)]
 
     def _integer_gates(self, units: list[np.float32]) -> Expr:
-        """Return what the input contributes to the gates at all steps, in 16 bits."""
+        """Return the contributions of the input to the gates at all steps, in 16 bits."""
         node, data = self.node, self.node.input(0)
         is_wide = data.dtype == "int16"
         data_scale, data_zero = node.quantization(data)
@@ -163,7 +163,7 @@ class Lstm:
         return Constant(np.stack(values), f"{self.node.label} {title}", self.node.span)
 
     def _norm(self, attrs: dict[str, Any]) -> list[Expr]:
-        """Return weights and bias of the layer normalization, and add its numbers to the attributes."""
+        """Return weights and bias of the layer normalization, and add its parameters to the attributes."""
         node = self.node
         if not self.has_norm:
             return []
@@ -172,37 +172,39 @@ class Lstm:
         attrs["norm_scales"] = tuple(map(float, scales))
         attrs["norm_guards"] = tuple(max(1, int(np.float32(10000) * scale)) for scale in scales)
         bias = np.stack([node.value(self.at.bias + gate) for gate in self.gates])
-        fault = "a layer normalization that is not one int16 for each cell"
+        fault = "the layer normalization weights must be one int16 per cell"
         return [self._stacked_words(positions, "norm", fault), Constant(bias, f"{node.label} bias", node.span)]
 
     def _peephole(self, attrs: dict[str, Any], units: list[np.float32]) -> list[Expr]:
-        """Return what gates see of the cell state, and add its scales to the attributes."""
+        """Return the peephole weights, and add their scales to the attributes."""
         node = self.node
         if not self.has_peephole:
             return []
         positions = [self.at.peephole + gate for gate in self.gates[:-1]]
-        found = self._stacked_words(positions, "peephole", "a peephole that is not one int16 for each cell")
+        found = self._stacked_words(positions, "peephole", "the peephole weights must be one int16 per cell")
         unit = np.float32(2.0 ** attrs["cell_exponent"])
         pairs = zip(positions, [*units[:-2], units[-1]], strict=True)
         attrs["peephole_scales"] = tuple(float(unit * node.scale(node.input(place)) / other) for place, other in pairs)
         return [found]
 
     def _projection(self, attrs: dict[str, Any], shown: np.float32) -> list[Expr]:
-        """Return projection and bias, and add their scale to the attributes."""
+        """Return projection weights and bias, and add their scale to the attributes."""
         node, position = self.node, self.at.projection
         if not self.projects:
             return []
         weights = node.value(position)
         bias = node.expr(position + 1) if node.has(position + 1) else const(np.zeros(self.units), "int32")
         if weights.shape != (self.units, self.cells) or shape_of(bias) != (self.units,):
-            raise ModelError(f"a projection of shape {weights.shape}, and a bias of {shape_of(bias)}")
+            raise ModelError(
+                f"a projection of shape {weights.shape} and a bias of {shape_of(bias)} do not fit the cells and results"
+            )
         scale = node.scale(node.input(position)) * shown / node.scale(node.input(self.at.hidden))
         attrs["projection_scale"] = float(scale)
         attrs["projection_clip"] = _code_of(self.options.ProjClip(), node.scale(node.output()), 127)
         return [node.expr(position), bias]
 
     def _integer_results(self, result: Expr) -> Expr:
-        """Take the steps and the states out of what the layer gives: of int8 bytes."""
+        """Extract steps and states from the layer's result; an int8 result holds the cell state as pairs of bytes."""
         node, size, count = self.node, self.steps * self.batch * self.units, self.batch * self.cells
         axis = 0 if self.time_major else 1
         leading = (self.steps, self.batch) if self.time_major else (self.batch, self.steps)
@@ -226,19 +228,21 @@ class Lstm:
         """Return the results of all steps in the order of the data, and assign the states."""
         if self.auxiliary is not None:
             if shape_of(self.auxiliary)[:2] != shape_of(self.data)[:2]:
-                raise ModelError(f"auxiliary data of shape {shape_of(self.auxiliary)} beside {shape_of(self.data)}")
+                raise ModelError(
+                    f"auxiliary data of shape {shape_of(self.auxiliary)} does not fit data of {shape_of(self.data)}"
+                )
             self._check(self.at.auxiliary, (self.cells, shape_of(self.auxiliary)[2]))
         if not self.projects and self.units != self.cells:
-            raise ModelError(f"{self.units} results of {self.cells} cells without a projection")
+            raise ModelError(f"{self.units} results of {self.cells} cells require a projection")
         is_plain = not self.has_norm and not self.projects and self.function in FUNCTIONS
         return self._time_major(self._looped() if is_plain else self._unrolled())
 
     def _time_major(self, data: Expr) -> Expr:
-        """Return data in the order of the operator with the steps first, or the other way around."""
+        """Swap the axes of steps and batch unless the operator is time-major."""
         return data if self.time_major else self.node.call("transpose", data, axes=(1, 0, 2))
 
     def _looped(self) -> Expr:
-        """Return the results of one operator over all steps."""
+        """Return the results of a single operator over all steps."""
         node, at = self.node, self.at
         gates = self._gates(self.data, self.auxiliary, ordered=True)
         bias, _ = self._weights(at.bias, ordered=True)
@@ -269,7 +273,7 @@ class Lstm:
         return whole
 
     def _gates(self, data: Expr, auxiliary: Expr | None, *, ordered: bool) -> Expr:
-        """Return what the data and the auxiliary data contribute to the gates at all steps."""
+        """Return the contributions of the data and the auxiliary data to the gates at all steps."""
         gates = self._product(data, *self._weights(self.at.inputs, ordered=ordered), "input")
         if auxiliary is None:
             return gates
@@ -285,16 +289,17 @@ class Lstm:
         return hybrid_dense(node, data, matrix, np.repeat(scales, weights.shape[1]), asymmetric=self.asymmetric)
 
     def _weights(self, first: int, *, ordered: bool) -> tuple[Array, Array]:
-        """Return weights or biases of all gates, and the scales of int8 ones; `ordered` as the operator takes them.
+        """Return weights or biases of all gates, and the scales of int8 ones.
 
-        That is input, output, forget and cell. Where the share of the input is what is left of the forget gate's, the
-        operator gets that gate's negative as the input gate, and derives the other one: sigmoid(-x) = 1 - sigmoid(x).
+        With `ordered`, they are in the operator's gate order: input, output, forget and cell. With a coupled
+        input gate, the operator gets the negated forget gate as the input gate, and derives the forget gate:
+        sigmoid(-x) = 1 - sigmoid(x).
         """
         values = {gate: self.node.value(first + gate) for gate in self.gates}
         scales = {gate: self._scale(first + gate) for gate in self.gates}
         if ordered and self.couples_input:
             forget = values[1]
-            is_lowest = forget.dtype == np.int8 and forget.min(initial=0) == -128  # whose negative has 9 bits
+            is_lowest = forget.dtype == np.int8 and forget.min(initial=0) == -128  # its negative needs 9 bits
             values[0], values[1] = -(forget.astype(np.int16) if is_lowest else forget), np.zeros_like(forget)
             scales[0] = scales[1]
         order = (0, 3, 1, 2) if ordered else tuple(self.gates)
@@ -305,21 +310,21 @@ class Lstm:
         return np.float32(1) if tensor.quantization is None else self.node.scale(tensor)
 
     def _float_peephole(self) -> Array:
-        """Return what the gates input, output and forget see of the cell state, in a row."""
+        """Return the peephole weights of the gates input, output and forget, in a row."""
         if not self.has_peephole:
             return np.zeros((1, 3 * self.cells), np.float32)
         found = {}
         for gate in range(self.couples_input, 3):
             value = self.node.value(self.at.peephole + gate)
             if value.shape != (self.cells,):
-                raise ModelError(f"a peephole of shape {value.shape} for {self.cells} cells")
+                raise ModelError(f"a peephole of shape {value.shape} does not fit {self.cells} cells")
             found[gate] = value.astype(np.float32) * self._scale(self.at.peephole + gate)
         if self.couples_input:
             found[0], found[1] = -found[1], np.zeros_like(found[1])
         return np.concatenate([found[0], found[2], found[1]]).reshape(1, -1)
 
     def _unrolled(self) -> Expr:
-        """Return the results of all steps, each of which has operators of its own."""
+        """Return the results of all steps, each of which has its own operators."""
         node, at = self.node, self.at
         auxiliary = None if self.auxiliary is None else self._time_major(self.auxiliary)
         gates = self._gates(self._time_major(self.data), auxiliary, ordered=False)
@@ -338,7 +343,7 @@ class Lstm:
         return found[0] if self.steps == 1 else node.joined([found[step] for step in range(self.steps)], 0)
 
     def _step(self, sums: Expr, before: Expr) -> tuple[Expr, Expr]:
-        """Return hidden and cell state behind a step, of the sums of its gates."""
+        """Return hidden and cell state after a step, from the sums of its gates."""
         node, position = self.node, self.at.projection
 
         def squashed(gate: int, cell: Expr) -> Expr:
@@ -354,14 +359,14 @@ class Lstm:
             return shown, cell
         weights, scale = node.value(position)[None], np.array([self._scale(position)], np.float32)
         if weights.shape[1:] != (self.units, self.cells):
-            raise ModelError(f"a projection of shape {weights.shape[1:]}")
+            raise ModelError(f"a projection of shape {weights.shape[1:]} does not fit the cells and results")
         result = self._product(shown, weights, scale, "projection")
         if node.has(position + 1):
             result = node.call("nn.bias_add", result, node.expr(position + 1), axis=1)
         return self._clipped(result, self.options.ProjClip()), cell
 
     def _argument(self, sums: Expr, gate: int, cell: Expr | None) -> Expr:
-        """Return what the function of a gate gets; all gates but one may see the cell state."""
+        """Return the argument of a gate's activation; all gates but the cell gate may have peephole weights."""
         node, first = self.node, (gate - self.gates[0]) * self.cells
         result = node.cut(sums, first, first + self.cells, 1)
         if cell is not None and self.has_peephole:
@@ -381,14 +386,14 @@ class Lstm:
 
 
 def _code_of(limit: float, scale: np.float32, most: int) -> int:
-    """Return a limit in units of a scale, truncated as the reference does; 0 where there is none."""
+    """Return a limit in units of a scale, truncated as in the reference; 0 for no limit."""
     return int(min(np.float32(limit) / scale, np.float32(most))) if limit > 0 else 0
 
 
 def rescaled_sums(
     node: Node, sums: Expr, scale: np.float32 | Array, dtype: str, zero_point: int = 0, rounding: str = "DOUBLE"
 ) -> Expr:
-    """Return integers times a scale that the reference computed in float32, or one for each of the last dimension."""
+    """Return integers times one scale, or one per index of the last axis; the reference computes scales in float32."""
     return node.call(
         "qnn.requantize", sums, const(scale, "float64"), const(0, "int32"), const(1.0), const(zero_point, "int32"),
         axis=-1, rounding=rounding, out_dtype=dtype,

@@ -1,4 +1,4 @@
-"""What a converter sees of one operator: its tensors, its inputs as expressions, and ways to refuse."""
+"""A TFLite operator as converters see it: its tensors, its inputs as expressions, and methods to refuse it."""
 
 from __future__ import annotations
 
@@ -26,21 +26,22 @@ from mlfc.support import cost
 Converter: TypeAlias = "Callable[[Node], Expr | list[Expr]]"
 CONVERTERS: Registry[Converter] = Registry("TFLite operator", "mlfc.frontend.tflite")
 CODES = ("int8", "uint8", "int16")
-"""Dtypes whose elements may be codes of real numbers."""
+"""Dtypes of quantized tensors."""
 SCALED: dict[str, tuple[str, ...]] = {}
-"""Dtypes of which an operator requires scales."""
+"""Dtypes of inputs and outputs that require a scale, by operator."""
 _LONGEST_LABEL = 200
 _MOST_OPTIONS = 64  # of a custom operator
 _INDEX_TYPES = {TensorType.INT32: "int32", TensorType.INT64: "int64"}
 
 Inline: TypeAlias = "Callable[[Node, int, str, Sequence[Expr]], list[Expr]]"
-"""Converts a subgraph, by its number and what it is to the node, with these expressions as its inputs."""
+"""Convert a subgraph, given its number, its role for the node, and expressions for its inputs."""
 
 
 def converts(*codes: str, scaled: tuple[str, ...] = ()) -> Callable[[Converter], Converter]:
     """Return a decorator that registers a converter for operators of TFLite's BuiltinOperator.
 
-    `scaled`: dtypes of inputs and outputs that the reference kernel multiplies by their scales, and by 0 without one.
+    `scaled` are dtypes of inputs and outputs that the reference kernel multiplies by their scales (0 if they have
+    none).
     """
 
     def register(converter: Converter) -> Converter:
@@ -54,43 +55,43 @@ def converts(*codes: str, scaled: tuple[str, ...] = ()) -> Callable[[Converter],
 
 @dataclass(frozen=True, eq=False)
 class Batched:
-    """Data that an operator splits into batches: by which blocks, with so much around it, of so many zeros."""
+    """Data that an operator splits into batches: block sizes, padding widths, and the code of zero."""
 
     source: Expr
     blocks: Sequence[int]
     widths: Sequence[tuple[int, int]]
-    zero: int  # what stands around it
+    zero: int  # the padding value
 
 
 @dataclass(frozen=True, eq=False)
 class Node:
-    """One operator of the file, being converted."""
+    """One operator of the file during its conversion."""
 
     record: OperatorRecord
     tensors: tuple[TfliteTensor, ...]  # all tensors of the file
-    exprs: Mapping[int, Expr]  # every tensor that is known so far, by tensor index
-    numerics: str  # ``litert`` or ``tflm``: whose rounding fully connected layers follow
-    variables: Variables  # of the model, where operators add their own
-    scope: str  # what runs the subgraph of the operator, if that is not the model's first
+    exprs: Mapping[int, Expr]  # known expressions by tensor index
+    numerics: str  # ``litert`` or ``tflm``, whose rounding fully connected layers follow
+    variables: Variables  # of the model; operators may add their own
+    scope: str  # label prefix for operators of a subgraph; empty for the main one
     inline: Inline
-    batched: dict[int, Batched]  # by the tensors of the batches
-    dynamic: Dynamic | None  # of an import that leaves branches and loops to the run
+    batched: dict[int, Batched]  # by tensor index of the batches
+    dynamic: Dynamic | None  # None unless branches and loops are left to run time
     assigned: dict[int, Expr] = field(default_factory=dict)  # new values of variable tensors, by tensor index
 
     @property
     def label(self) -> str:
-        """Readable unique name: the first output's name, the operator, its place in the file."""
+        """Readable unique name: the first output's name, the operator, its index in the file."""
         name = self.tensors[self.record.outputs[0]].name if self.record.outputs else ""
         short = name if len(name) <= _LONGEST_LABEL else name[:_LONGEST_LABEL] + "..."
         return f"{self.scope}{short} ({self.record.code} #{self.record.index})".strip()
 
     @property
     def span(self) -> Span:
-        """The span of everything that this operator becomes."""
+        """Span of the expressions that this operator creates."""
         return Span((self.label,))
 
     def has(self, position: int) -> bool:
-        """Tell whether an optional input is there."""
+        """Return whether an optional input is present."""
         return position < len(self.record.inputs) and self.record.inputs[position] >= 0
 
     def input(self, position: int) -> TfliteTensor:
@@ -106,11 +107,11 @@ class Node:
         return self.tensors[self.record.outputs[position]]
 
     def expr(self, position: int) -> Expr:
-        """Return the expression of an input; its type has the actual shape, which `shapes` may have fixed."""
+        """Return the expression of an input; its type has the actual shape, which user shapes may determine."""
         return self.exprs[self.input(position).index]
 
     def assign(self, position: int, value: Expr) -> None:
-        """Give the tensor of an input that is a variable another value, for what comes after and for the next run."""
+        """Assign a new value to a variable input, for later operators and for the next run."""
         self.assigned[self.input(position).index] = value
 
     def operands(self) -> list[Expr]:
@@ -118,32 +119,32 @@ class Node:
         return [self.expr(position) for position in range(len(self.record.inputs))]
 
     def shape(self, position: int) -> tuple[Any, ...]:
-        """Return the actual shape of an input: integers, and a `Dim` for what the run decides."""
+        """Return the actual shape of an input: integers, and a `Dim` for each dynamic dimension."""
         return ir.tensor_type(self.expr(position)).shape
 
     def value(self, position: int) -> npt.NDArray[Any]:
         """Return the value of an input that must be a constant."""
         expr = self.expr(position)
         if not isinstance(expr, Constant):
-            # a variable without the name of a tensor is in the place of what was refused
+            # a variable without a tensor name stands in for the result of a refused operator
             name = expr.name if isinstance(expr, Var) and expr.span.tensor is not None else None
             remedies = [] if name is None else [Remedy("--value", f"{name}=...")]
             raise UnsupportedError(
-                f"input {position} ('{self.input(position).name}') is computed when the model runs",
-                next_step=f"Say now what it will be: {remedies[0]}" if remedies else "It must be a constant",
+                f"input {position} ('{self.input(position).name}') is computed at run time",
+                next_step=f"Specify its value at compile time: {remedies[0]}" if remedies else "It must be a constant",
                 remedies=remedies,
             )
         return expr.data
 
     def integer(self, position: int) -> int:
-        """Return a constant input of one integer."""
+        """Return an input that must be a single constant integer."""
         values = self.integers(position)
         if len(values) != 1:
             raise ModelError(f"expected one integer as input {position}, got {len(values)}")
         return values[0]
 
     def extents(self, position: int) -> list[Any]:
-        """Return an input of integers as a flat list, in which a `Dim` is a symbolic dimension size."""
+        """Return an input of integers as a flat list; a `Dim` is a symbolic dimension size."""
         found = symbolic.known(self.expr(position))
         if found is None or ir.tensor_type(self.expr(position)).dtype == "bool":
             return self.integers(position)
@@ -153,50 +154,50 @@ class Node:
         """Return a constant input of integers as a flat list."""
         value = self.value(position)
         if value.dtype.kind not in "iu":
-            raise ModelError(f"input {position} holds {value.dtype} where integers belong")
+            raise ModelError(f"expected integers as input {position}, got {value.dtype}")
         return [int(item) for item in np.ravel(value)]
 
     def options(self, kind: str) -> Any:
-        """Return the options table of the class `kind`; ModelError if the operator has none."""
+        """Return the options table of class `kind`; raise ModelError if the operator has none."""
         options = self.record.options(kind)
         if options is None:
             raise ModelError("the operator has no options")
         return options
 
     def check_type(self, kind: str, of: Callable[[Any], int]) -> None:
-        """Raise ModelError if the options of the class `kind` have another type than the output, int32 or int64."""
+        """Raise ModelError if the type in the options of class `kind`, int32 or int64, differs from the output's."""
         options = self.record.options(kind)
         if options is not None and _INDEX_TYPES.get(of(options)) != self.output().dtype:
             raise ModelError(f"its options have another type than its output '{self.output().name}'")
 
     def call(self, name: str, *args: Expr, **attrs: Any) -> Expr:
-        """Apply a Relay operator; evaluate it now where a shape is computed from values that are known, or symbolic."""
+        """Apply a Relay operator; evaluate it if it computes a shape from known or symbolic values."""
         result, output, places = (
             ir.call(name, args, attrs, span=self.span),
             self.output(),
             range(len(self.record.inputs)),
         )
-        # weights, and what is computed of them, stay what a pass folds
+        # weights, and expressions of weights, are left for a later folding pass
         counts = output.dtype in ("int32", "int64", "bool") and output.quantization is None
         if counts and all(isinstance(self.expr(place), Constant) for place in places if self.has(place)):
             return folded(result)
         return symbolic.folded(result, {})
 
     def cut(self, data: Expr, begin: int, end: Any, axis: int = 0) -> Expr:
-        """Return the elements of a tensor from one position along an axis to before another."""
+        """Return the slice of a tensor from `begin` to `end` along an axis."""
         return self.call("strided_slice", data, begin=(begin,), end=(end,), strides=(1,), axes=(axis,))
 
     def joined(self, parts: Iterable[Expr], axis: int) -> Expr:
-        """Return tensors one behind the other along an axis."""
+        """Return tensors concatenated along an axis."""
         return self.call("concatenate", ir.Tuple(tuple(parts)), axis=axis)
 
     def sizes(self, values: Sequence[Any]) -> Expr:
-        """Return dimension sizes as the output: a constant where all are integers."""
+        """Return dimension sizes as the output; a constant if all are integers."""
         dtype = self.output().dtype or "int32"
         return symbolic.as_tensor(symbolic.objects(values, (len(values),)), dtype, self.span, self.output().name)
 
     def counted(self, count: int, dtype: str = "int32") -> Constant:
-        """Return 0, 1, ... as a constant; LimitError for an extent that a small file states out of proportion."""
+        """Return 0, 1, ... as a constant; raise LimitError for a count out of proportion to the size of the file."""
         cost.require("constants", count * 8, self.label)
         return const(np.arange(count), dtype)
 
@@ -205,20 +206,20 @@ class Node:
         raise UnsupportedError(cause, next_step=next_step)
 
     def scale(self, tensor: TfliteTensor) -> np.float32:
-        """Return the scale of a tensor with one."""
+        """Return the scale of a tensor quantized per tensor."""
         return np.float32(_single(tensor)[0])
 
     def zero_point(self, tensor: TfliteTensor) -> int:
-        """Return the zero point of a tensor with one."""
+        """Return the zero point of a tensor quantized per tensor."""
         return int(_single(tensor)[1])
 
     def quantization(self, tensor: TfliteTensor) -> tuple[Constant, Constant]:
-        """Return scale and zero point of a tensor as Relay takes them."""
+        """Return scale and zero point of a tensor as constants."""
         scale, zero_point = _single(tensor)
         return const(scale, "float32"), const(zero_point, "int32")
 
     def quantizations(self, *tensors: TfliteTensor) -> list[Constant]:
-        """Return scale and zero point of each tensor, one after the other."""
+        """Return the scales and zero points of tensors in a flat list."""
         return [item for tensor in tensors for item in self.quantization(tensor)]
 
     def refuse_new_scale(self) -> None:
@@ -228,17 +229,17 @@ class Node:
 
     @property
     def quantized(self) -> bool:
-        """Whether the first output is an integer tensor that stands for real numbers."""
+        """Return whether the first output is quantized."""
         return is_quantized(self.output())
 
 
 def is_quantized(tensor: TfliteTensor) -> bool:
-    """Tell whether integers of a tensor stand for real numbers."""
+    """Return whether a tensor is quantized."""
     return tensor.quantization is not None and tensor.dtype in CODES
 
 
 def same_quantization(a: TfliteTensor, b: TfliteTensor) -> bool:
-    """Tell whether two tensors have the same single scale and zero point, or neither has any."""
+    """Return whether two tensors have the same single scale and zero point, or neither has any."""
     if a.quantization is None or b.quantization is None:
         return a.quantization is b.quantization
     return bool(_single(a) == _single(b))
@@ -249,7 +250,7 @@ def _single(tensor: TfliteTensor) -> tuple[np.float32, int]:
     if quantization is None:
         raise ModelError(f"tensor '{tensor.name}' has no scale and zero point")
     if len(quantization.scales) != 1:
-        raise UnsupportedError(f"tensor '{tensor.name}' has a scale a channel, which only weights may have")
+        raise UnsupportedError(f"tensor '{tensor.name}' has a scale per channel, which is only supported for weights")
     return quantization.scales[0], int(quantization.zero_points[0])
 
 
@@ -262,7 +263,7 @@ def shape_of(expr: Expr) -> tuple[int, ...]:
 
 
 def _found(node: Node, name: str) -> Any:
-    """Return an option as FlexBuffers have it, None if it is missing."""
+    """Return an option as a FlexBuffers value, None if it is missing."""
     options = flexbuffers.GetRoot(node.record.custom) if node.record.custom else None
     if options is None or not options.IsMap or len(options.AsMap) > _MOST_OPTIONS:
         raise ModelError(f"expected a map of options, with '{name}' among them")
@@ -273,7 +274,7 @@ def _found(node: Node, name: str) -> Any:
 def option(
     node: Node, name: str, low: int | None = None, high: int = (1 << 31) - 1, *, default: int | None = None
 ) -> int:
-    """Return an option of a custom operator that is a flag, or a whole number in [low, high]."""
+    """Return an option of a custom operator that is a bool, or an integer in [low, high]."""
     found = _found(node, name)
     if found is None and default is None:
         raise ModelError(f"its option '{name}' is missing")

@@ -1,4 +1,4 @@
-"""Recurrent operators of TFLite, whose state is in variable tensors: LSTMs, plain recurrent layers and SVDF."""
+"""Recurrent operators of TFLite, with states in variable tensors: LSTMs, plain recurrent layers and SVDF."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _lstm(node: Node) -> Expr:
 
 @converts("LSTM")
 def _lstm_cell(node: Node) -> Expr | list[Expr]:
-    """Convert LSTM, which is one step; of its two kernels, the basic one has its weights in one matrix."""
+    """Convert LSTM, a single step; the basic kernel has all weights in one matrix, the full one has them per gate."""
     options = node.options("LSTMOptions")
     if options.KernelType() == LSTMKernelType.BASIC:
         return _basic(node)
@@ -37,7 +37,7 @@ def _lstm_cell(node: Node) -> Expr | list[Expr]:
 
 
 def _layer(node: Node, data: Expr, options: Any, *, time_major: bool) -> Expr:
-    """Return an LSTM by the types of its data and weights."""
+    """Return an LSTM, chosen by the types of its data and weights."""
     kinds = node.input(0).dtype, node.input(InputNumbers().inputs + 1).dtype
     is_micro = kinds == ("int8", "int8") and node.numerics == "tflm" and node.record.code != "LSTM"
     if kinds[0] not in ("int8", "int16") or kinds[1] != "int8":
@@ -55,14 +55,14 @@ def _check_floats(node: Node, data: str, weights: str) -> None:
 
 
 def _basic(node: Node) -> list[Expr]:
-    """Return results, states, joined data and sums of a cell in float32."""
+    """Return result, cell state, concatenated data and gate sums of a float32 cell."""
     data, hidden, weights, bias, cell = (node.expr(position) for position in range(5))
     if any(node.input(position).dtype != "float32" for position in range(5)):
         node.refuse("LSTM's basic kernel is supported in float32 only", "Use float32 or its full kernel")
     (batch, size), units = shape_of(data), shape_of(hidden)[-1]
     expected = [(batch, units), (4 * units, size + units), (4 * units,), (batch, units)]
     if [shape_of(item) for item in (hidden, weights, bias, cell)] != expected:
-        raise ModelError(f"tensors that do not fit data of shape {(batch, size)} and {units} units")
+        raise ModelError(f"its tensors do not fit data of shape {(batch, size)} and {units} units")
     joined = node.joined((data, hidden), 1)
     sums = node.call("nn.bias_add", node.call("nn.dense", joined, weights, units=4 * units), bias, axis=1)
     taken, candidate, kept, opened = (node.cut(sums, gate * units, (gate + 1) * units, 1) for gate in range(4))
@@ -99,7 +99,7 @@ def _auxiliary(node: Node, position: int, has_weights: bool) -> tuple[Expr, Expr
 
 @dataclass(frozen=True)
 class _Rnn:
-    """Where a direction has its tensors; `auxiliary`: -1 for none."""
+    """Input positions of the tensors of one direction; `auxiliary` is -1 if it has none."""
 
     weights: int = 1
     recurrent: int = 2
@@ -137,17 +137,17 @@ def _recurrence(
     node: Node, data: Expr, options: Any, at: _Rnn, *, time_major: bool, auxiliary: Expr | None = None,
     backwards: bool = False,
 ) -> Expr:  # fmt: skip
-    """Return the results of a direction of a recurrent layer, and assign its state."""
+    """Return the results of one direction of a recurrent layer, and assign its state."""
     _check_floats(node, node.input(0).dtype, node.input(at.weights).dtype)
     units = node.value(at.weights).shape[0]
     if len(shape_of(data)) != 3 or 0 in shape_of(data):
-        raise ModelError(f"data of shape {shape_of(data)} where a sequence of batches belongs")
+        raise ModelError(f"expected data of 3 dimensions, sequences of batches, got shape {shape_of(data)}")
     if not time_major:
         data = node.call("transpose", data, axes=(1, 0, 2))
     steps, batch, size = shape_of(data)
     expected = [(units, size), (units, units), (units,), (batch, units)]
     if [shape_of(node.expr(place)) for place in (at.weights, at.recurrent, at.bias, at.hidden)] != expected:
-        raise ModelError(f"tensors that do not fit data of shape {shape_of(data)} and {units} units")
+        raise ModelError(f"its tensors do not fit data of shape {shape_of(data)} and {units} units")
     asymmetric = bool(options.AsymmetricQuantizeInputs())
     gates = _product(node, data, at.weights, asymmetric)
     if auxiliary is not None:
@@ -162,7 +162,7 @@ def _recurrence(
 
 
 def _product(node: Node, data: Expr, place: int, asymmetric: bool) -> Expr:
-    """Return the product of float data with weights of floats or of int8."""
+    """Return the product of float data with float or int8 weights."""
     weights = node.expr(place)
     if node.input(place).dtype == "float32":
         return node.call("nn.dense", data, weights, units=shape_of(weights)[0])
@@ -170,7 +170,7 @@ def _product(node: Node, data: Expr, place: int, asymmetric: bool) -> Expr:
 
 
 def _looped(node: Node, gates: Expr, function: int, at: _Rnn, asymmetric: bool, backwards: bool) -> Expr:
-    """Return the results of one operator over all steps."""
+    """Return the results of a single operator over all steps."""
     steps, batch, units = shape_of(gates)
     recurrent = node.value(at.recurrent)
     args = [
@@ -191,7 +191,7 @@ def _looped(node: Node, gates: Expr, function: int, at: _Rnn, asymmetric: bool, 
 
 
 def _unrolled(node: Node, gates: Expr, function: int, at: _Rnn, asymmetric: bool, backwards: bool) -> Expr:
-    """Return all steps of a layer with a function that cells do not have."""
+    """Return all steps of a layer with an activation that cell operators do not support."""
     steps, batch, units = shape_of(gates)
     hidden, found = node.expr(at.hidden), {}
     for step in sorted(range(steps), reverse=backwards):
@@ -208,10 +208,10 @@ def _svdf(node: Node) -> Expr:
     data, feature_weights, time_weights = node.expr(0), node.value(1), node.value(2)
     rank, batch = options.Rank(), shape_of(data)[0]
     if feature_weights.ndim != 2 or time_weights.ndim != 2 or shape_of(data)[1:] != feature_weights.shape[1:]:
-        raise ModelError(f"weights {feature_weights.shape} and {time_weights.shape} on data of shape {shape_of(data)}")
+        raise ModelError(f"weights {feature_weights.shape} and {time_weights.shape} do not fit data {shape_of(data)}")
     filters, memory = time_weights.shape
     if filters != feature_weights.shape[0] or shape_of(node.expr(4)) != (batch, filters * memory):
-        raise ModelError(f"a state of shape {shape_of(node.expr(4))} for {filters} filters of {memory} steps")
+        raise ModelError(f"a state of shape {shape_of(node.expr(4))} does not fit {filters} filters of {memory} steps")
     is_integer = node.input(0).dtype == "int8"
     asymmetric = bool(options.AsymmetricQuantizeInputs())
     feature = _integer_feature(node) if is_integer else _product(node, data, 1, asymmetric)
@@ -231,13 +231,13 @@ def _svdf(node: Node) -> Expr:
         sums = node.call("nn.bias_add", sums, node.expr(3), axis=1)
     if not is_integer:
         return activated(node, sums, options.FusedActivationFunction(), tanh=True)
-    # the reference leaves the fused activation to the range of the result
+    # the reference implements the fused activation by the range of the result
     scale = node.scale(node.input(4)) * node.scale(node.input(2)) / node.scale(node.output())
     return rescaled_sums(node, sums, scale, node.output().dtype, node.zero_point(node.output()))
 
 
 def _integer_feature(node: Node) -> Expr:
-    """Return the product of the data and the feature weights as codes of the state."""
+    """Return the product of data and feature weights as codes of the state."""
     weight, units = node.input(1), node.value(1).shape[0]
     (data_scale, data_zero), (weight_scale, weight_zero) = (node.quantization(node.input(index)) for index in (0, 1))
     sums = node.call(
@@ -249,6 +249,6 @@ def _integer_feature(node: Node) -> Expr:
         node.refuse(f"SVDF of int8 with a state of type {state.type_name} is not supported", "Use int16 or int8")
     scale = node.scale(node.input(0)) * node.scale(weight) / node.scale(state)
     feature = rescaled_sums(node, sums, scale, state.dtype)
-    # the reference limits it before it adds the zero point of the state
+    # the reference clamps before it adds the zero point of the state
     zero = node.zero_point(state)
     return node.call("add", feature, const(zero, state.dtype)) if zero else feature

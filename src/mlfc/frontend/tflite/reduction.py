@@ -51,7 +51,7 @@ def _axes(node: Node) -> tuple[int, ...]:
     axes = node.integers(1)
     rank = len(node.shape(0))
     if any(not -rank <= axis < rank for axis in axes):
-        raise ModelError(f"axes {axes} of a tensor of {rank} dimensions")
+        raise ModelError(f"axes {axes} are out of range for a tensor of {rank} dimensions")
     return normalized_axes(node.record.code, axes, rank)
 
 
@@ -77,7 +77,7 @@ def _sum(node: Node) -> Expr:
             f"LiteRT's reference kernel reads {source.type_name} codes as unsigned bytes",
             "Import it with --numerics tflm, or keep SUM in float32",
         )
-    # the sum of codes is exact; what is left is one change of scale
+    # the sum of codes is exact, and is requantized once
     count = prod(node.shape(0)[axis] for axis in _axes(node))
     wide = _reduced(node, "sum", node.call("cast", node.expr(0), dtype="int32"))
     scale, _ = node.quantization(source)
@@ -124,7 +124,7 @@ def _l2_normalization(node: Node) -> Expr:
 def _local_response_normalization(node: Node) -> Expr:
     options, rank = node.options("LocalResponseNormalizationOptions"), len(node.shape(0))
     size = 2 * options.Radius() + 1
-    # Relay divides alpha by the size of the window, TFLite does not
+    # Relay divides alpha by the window size, TFLite does not
     return node.call(
         "nn.lrn", node.expr(0), size=size, axis=rank - 1, bias=float(options.Bias()),
         alpha=float(options.Alpha()) * size, beta=float(options.Beta()),
@@ -132,10 +132,10 @@ def _local_response_normalization(node: Node) -> Expr:
 
 
 def _target(node: Node, kind: str) -> tuple[tuple[int, ...], bool, bool]:
-    """Return height and width, and whether corners are aligned and pixels have their centers at halves."""
+    """Return height and width, whether corners are aligned, and whether pixel centres are at halves."""
     options, size = node.options(kind), node.integers(1)
     if len(size) != 2 or min(size) < 1 or len(node.shape(0)) != 4:
-        raise ModelError(f"resizing {node.shape(0)} to {size}")
+        raise ModelError(f"cannot resize {node.shape(0)} to {size}")
     return tuple(size), bool(options.AlignCorners()), bool(options.HalfPixelCenters())
 
 
@@ -164,12 +164,12 @@ def _resize_nearest(node: Node) -> Expr:
 
 
 def _nearest(extent: int, count: int, align: bool, half: bool) -> npt.NDArray[np.int32]:
-    """Return which of `extent` samples each of `count` takes, in the reference's float32 arithmetic."""
+    """Return the source index of each of `count` samples, in the reference's float32 arithmetic."""
     scale = np.float32(extent) / np.float32(count)
     if align and count > 1:
         scale = np.float32(extent - 1) / np.float32(count - 1)
     places = (np.arange(count, dtype=np.float32) + np.float32(0.5 if half else 0.0)) * scale
-    # rounded as C's round does, away from zero at halves; places are never negative
+    # rounded half away from zero, like C's round; positions are nonnegative
     nearest = np.floor(places + np.float32(0.5)) if align else np.floor(places)
     limited: npt.NDArray[np.int32] = np.minimum(nearest, extent - 1).astype(np.int32)
     return limited

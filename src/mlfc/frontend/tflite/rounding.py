@@ -1,4 +1,4 @@
-"""Integer arithmetic that gives what a reference computes in float64, where it rounds products of sums and scales."""
+"""Fixed-point multipliers that reproduce a reference's float64 rounding of products of sums and scales."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ import numpy.typing as npt
 
 from mlfc.support.fixed_point import quantize_multiplier
 
-_MULTIPLIERS = (0, 1, -1)  # the nearest one first
-_AT_ONCE = 1 << 18  # ties
+_MULTIPLIERS = (0, 1, -1)  # offsets to try, nearest first
+_AT_ONCE = 1 << 18  # number of ties to process at once
 
 
 def as_fixed_point(ratios: npt.NDArray[np.float64], largest_sum: int, most: int) -> npt.NDArray[np.float64] | None:
-    """Return ratios whose multipliers of 31 bits round every sum as float64 does with the given ones; None without any.
+    """Return ratios whose 31-bit multipliers round every sum as float64 does with the given ones; None if impossible.
 
-    Both round once, ties away from zero. A multiplier has an error of half its last bit, so that a large sum beside a
-    tie may go to the other side; the multipliers next to it have other errors.
+    Both round once, ties away from zero. A multiplier has an error of half its last bit, so that a large sum close to a
+    tie may be rounded to the other side; neighbouring multipliers have different errors.
 
-    `largest_sum`: the magnitude that no sum exceeds. `most`: a magnitude of results at which all of them saturate.
+    `largest_sum` is an upper bound of the magnitude of sums. `most` is a magnitude at which all results saturate.
     """
     found = ratios.copy()
     per_step = max(1, _AT_ONCE // max(most, 1))
@@ -49,7 +49,7 @@ def _multiplied(ratios: npt.NDArray[np.float64], largest_sum: int, most: int) ->
 
 
 def _beside_ties(ratios: npt.NDArray[np.float64], largest_sum: int, most: int) -> npt.NDArray[np.int64]:
-    """Return the sums at which rules that round the same product can differ: the two on each side of every tie."""
+    """Return the sums at which the roundings can differ: the two on each side of every tie."""
     ties = np.floor((np.arange(most) + 0.5) / ratios[:, None])
     beside = np.minimum(ties[:, :, None] + np.arange(-1, 3), largest_sum)
     return np.maximum(beside, 0).astype(np.int64).reshape(len(ratios), -1)

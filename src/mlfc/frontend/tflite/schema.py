@@ -1,6 +1,6 @@
-"""Reading a TFLite file into plain data inside `guarded`: flatbuffers does not check offsets against the file.
+"""Parser of TFLite files. It runs inside `guarded`, because flatbuffers does not check offsets against the file size.
 
-Indices are in range, shapes without negative extents and constants of exactly the right number of bytes.
+In the result, indices are in range, shapes are nonnegative, and constants have exactly the expected number of bytes.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from mlfc.support.dims import UndecidedError
 
 IDENTIFIER = b"TFL3"
 CONTROL_FLOW = frozenset(("WHILE", "IF", "CALL"))
-_INT2, _UINT4 = 19, 20  # of newer schemas
+_INT2, _UINT4 = 19, 20  # defined in newer schemas
 _DTYPES = {
     tflite.TensorType.FLOAT32: "float32", tflite.TensorType.FLOAT16: "float16", tflite.TensorType.INT32: "int32",
     tflite.TensorType.UINT8: "uint8", tflite.TensorType.INT64: "int64", tflite.TensorType.BOOL: "bool",
@@ -34,10 +34,10 @@ _CODE_NAMES = {
     value: name for name, value in vars(tflite.BuiltinOperator).items() if isinstance(value, int) and name.isupper()
 }
 _TYPE_NAMES = {value: name for name, value in vars(tflite.TensorType).items() if isinstance(value, int)}
-# what flatbuffers, numpy and struct raise when a file lies about an offset or a length
+# exceptions that flatbuffers, numpy and struct raise for invalid offsets and lengths
 _LIES = (struct.error, IndexError, ValueError, TypeError, OverflowError, AttributeError, KeyError, MemoryError)
 _MAX_RANK = 8
-_DENSE, _COMPRESSED = 0, 1  # levels of sparse tensors
+_DENSE, _COMPRESSED = 0, 1  # kinds of levels of sparse tensors
 _VECTORS = {1: tflite.Int32Vector, 2: tflite.Uint16Vector, 3: tflite.Uint8Vector}
 _POSITION_BYTES = 8
 _MAX_BYTES = 1 << 32
@@ -45,7 +45,7 @@ _MAX_BYTES = 1 << 32
 
 @dataclass(frozen=True, eq=False)
 class TensorQuantization:
-    """Scales (float32) and zero points (int64), one of each or one for each index of `axis`."""
+    """Scales (float32) and zero points (int64), per tensor or per index of `axis`."""
 
     scales: npt.NDArray[Any]
     zero_points: npt.NDArray[Any]
@@ -54,33 +54,33 @@ class TensorQuantization:
 
 @dataclass(frozen=True, eq=False)
 class TfliteTensor:
-    """A tensor of the file; `data` is its value if it is a constant. A dtype outside mlfc's is ``""``."""
+    """A tensor of the file; `data` is its value if it is a constant. The dtype is ``""`` if it is unsupported."""
 
     index: int
     name: str
     shape: tuple[int, ...]
-    open_axes: frozenset[int]  # whose extents in the shape are examples
+    open_axes: frozenset[int]  # dynamic axes; their sizes in the shape are examples
     dtype: str
     type_name: str
     data: npt.NDArray[Any] | None
     quantization: TensorQuantization | None
-    is_variable: bool = False  # operators write it, and it keeps its value between runs
+    is_variable: bool = False  # written by operators; its value persists between runs
 
 
 @dataclass(frozen=True, eq=False)
 class OperatorRecord:
-    """An operator of the file; an absent optional input is -1."""
+    """An operator of the file; an omitted optional input is -1."""
 
     index: int
     code: str
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
     table: Any
-    intermediates: tuple[int, ...] = ()  # tensors that tell scales of what the operator keeps to itself
+    intermediates: tuple[int, ...] = ()  # tensors with the scales of internal values
     custom: bytes = b""  # options of a custom operator
 
     def options(self, kind: str) -> Any:
-        """Return the options as the table class `kind`; an operator without options gets None."""
+        """Return the options as the table class `kind`; None if the operator has no options."""
         if self.table is None:
             return None
         options = getattr(tflite, kind)()
@@ -90,7 +90,7 @@ class OperatorRecord:
 
 @dataclass(frozen=True, eq=False)
 class SchemaSubgraph:
-    """Tensors and operators; the indices of operators are of these tensors."""
+    """Tensors and operators of a subgraph; indices refer to its own tensors."""
 
     tensors: tuple[TfliteTensor, ...]
     operators: tuple[OperatorRecord, ...]
@@ -100,15 +100,15 @@ class SchemaSubgraph:
 
 @dataclass(frozen=True, eq=False)
 class ModelFile(SchemaSubgraph):
-    """The subgraph of a file that runs, and those that run once before it."""
+    """The main subgraph of a file, those that run once before it, and those that control flow runs."""
 
     once: tuple[SchemaSubgraph, ...] = ()
-    branches: Mapping[int, SchemaSubgraph] = field(default_factory=dict)  # that IF and WHILE run, by their numbers
+    branches: Mapping[int, SchemaSubgraph] = field(default_factory=dict)  # run by IF and WHILE, by subgraph number
 
 
 @contextmanager
 def guarded(place: str) -> Iterator[None]:
-    """Turn what a damaged file makes its readers raise into a ModelError that names the place."""
+    """Convert exceptions that a damaged file causes into a ModelError that names the place."""
     try:
         yield
     except MlfcError as error:
@@ -117,7 +117,7 @@ def guarded(place: str) -> Iterator[None]:
         raise
     except UndecidedError as error:
         raise UnsupportedError(
-            str(error), place=place, next_step="Give the dimension bounds that decide it: --shape NAME=n:4..64,..."
+            str(error), place=place, next_step="Specify bounds that decide it: --shape NAME=n:4..64,..."
         ) from None
     except _LIES as error:
         raise ModelError(
@@ -131,11 +131,10 @@ def read_model(data: bytes, signature: str | None = None) -> ModelFile:
     """Read the contents of a .tflite file: the subgraph of a signature, or the first.
 
     Raises ModelError if it is not a TFLite model or is damaged, with the part as its place; UnsupportedError if it has
-    subgraphs that are not for variables' first values, and that no operator of control flow calls;
-    OptionError for an unknown signature.
+    subgraphs that neither initialize variables nor are called by control flow; OptionError for an unknown signature.
     """
     if len(data) < 8 or data[4:8] != IDENTIFIER:
-        found = data[4:8].decode("ascii", "replace") if len(data) >= 8 else f"{len(data)} bytes in all"
+        found = data[4:8].decode("ascii", "replace") if len(data) >= 8 else f"{len(data)} bytes in total"
         raise ModelError(
             f"expected a TFLite model (identifier TFL3 at byte 4), got {found!r}", next_step="Use a .tflite file"
         )
@@ -153,11 +152,11 @@ def read_model(data: bytes, signature: str | None = None) -> ModelFile:
     main = _subgraph(model, number, codes, data)
     if not main.outputs or -1 in (*main.inputs, *main.outputs) or len(set(main.inputs)) != len(main.inputs):
         raise ModelError(
-            "the model needs outputs, and inputs that are different tensors", place="inputs and outputs of the model"
+            "the model must have outputs, and inputs that are distinct tensors", place="inputs and outputs of the model"
         )
     called = _called_once(main, number, count)
     branches = _branches(model, main, number, codes, data)
-    # what calls the others is refused by its place
+    # the operator that calls the others is refused with its own place
     is_whole = signature is not None or any(record.code in CONTROL_FLOW for record in main.operators)
     if count > 1 + len({*called, *branches}) and not is_whole:
         if signatures:
@@ -190,7 +189,7 @@ _BRANCHES = {
 
 
 def _branches(model: Any, main: SchemaSubgraph, own: int, codes: list[str], data: bytes) -> dict[int, SchemaSubgraph]:
-    """Return the subgraphs that operators of control flow run, and those that these run."""
+    """Return the subgraphs that control flow operators run, directly or indirectly."""
     found: dict[int, SchemaSubgraph] = {}
     waiting = [main]
     while waiting:
@@ -207,7 +206,7 @@ def _branches(model: Any, main: SchemaSubgraph, own: int, codes: list[str], data
 
 
 def _called_once(main: SchemaSubgraph, own: int, count: int) -> list[int]:
-    """Return the subgraphs, each once, that run before the first inference."""
+    """Return the subgraphs that run once before the first inference."""
     found: dict[int, None] = {}
     for record in main.operators:
         if record.code == "CALL_ONCE":
@@ -221,11 +220,11 @@ def _called_once(main: SchemaSubgraph, own: int, count: int) -> list[int]:
 
 def _check_called(number: int, own: int, count: int) -> None:
     if number == own or not 0 <= number < count:
-        raise ModelError(f"it runs subgraph {number}, which is the model itself or not among its {count}")
+        raise ModelError(f"it runs subgraph {number}, which is the main subgraph or out of range for {count} subgraphs")
 
 
 def _signatures(model: Any, count: int, data: bytes) -> dict[str, int]:
-    """Return the subgraph of each signature."""
+    """Return the subgraph number of each signature."""
     found = {}
     for index in range(_count("signatures", model.SignatureDefsLength(), data)):
         entry = model.SignatureDefs(index)
@@ -236,14 +235,14 @@ def _signatures(model: Any, count: int, data: bytes) -> dict[str, int]:
 
 
 def _count(what: str, count: int, data: bytes) -> int:
-    """Return `count` if that many references of four bytes can be in the file at all."""
+    """Return `count`, checked against the file size: each reference has four bytes."""
     if not 0 <= count * 4 <= len(data):
-        raise ModelError(f"the file says it has {count} {what}, but it is {len(data)} bytes long")
+        raise ModelError(f"the file declares {count} {what}, but it has only {len(data)} bytes")
     return count
 
 
 def _code(entry: Any) -> str:
-    # old files keep the number in a byte, newer ones in an int32 beside it
+    # old files have the number in a byte, newer ones in an additional int32
     number = max(entry.BuiltinCode(), entry.DeprecatedBuiltinCode())
     if number == tflite.BuiltinOperator.CUSTOM:
         custom: bytes | None = entry.CustomCode()
@@ -252,7 +251,7 @@ def _code(entry: Any) -> str:
 
 
 def _indices(record: Any, kind: str, limit: int, data: bytes, of: str = "an operator") -> tuple[int, ...]:
-    """Return the tensor indices of an operator or subgraph; flatbuffers gives the number 0 for an absent vector."""
+    """Return the tensor indices of an operator or subgraph; flatbuffers returns 0 for a missing vector."""
     count = _count(f"{kind.lower()} of {of}", getattr(record, f"{kind}Length")(), data)
     array = getattr(record, f"{kind}AsNumpy")()
     if count == 0 or not isinstance(array, np.ndarray):
@@ -307,7 +306,7 @@ def _tensor(model: Any, graph: Any, index: int, data: bytes) -> TfliteTensor:
 
 def _value(model: Any, record: Any, shape: tuple[int, ...], dtype: str, data: bytes) -> npt.NDArray[Any] | None:
     number = record.Buffer()
-    if number == 0:  # by convention the empty buffer of all tensors without a value
+    if number == 0:  # buffer 0 is empty by convention, for all tensors without a value
         return None
     if number >= _count("buffers", model.BuffersLength(), data):
         raise ModelError(f"unknown buffer {number}; the file has {model.BuffersLength()}")
@@ -319,18 +318,18 @@ def _value(model: Any, record: Any, shape: tuple[int, ...], dtype: str, data: by
         return np.zeros(shape, dtypes.to_numpy(dtype))
     if record.Sparsity() is not None:
         return _dense_value(record.Sparsity(), contents, shape, dtype)
-    expected = -(-prod(shape) * dtypes.bits(dtype) // 8)  # elements of less than a byte are packed
+    expected = -(-prod(shape) * dtypes.bits(dtype) // 8)  # sub-byte elements are packed
     if len(contents) != expected:
         raise ModelError(f"a {dtype} tensor of shape {shape} has {expected} bytes, its buffer {len(contents)}")
     if dtypes.is_narrow(dtype):
         return dtypes.unpacked(np.frombuffer(contents, np.uint8), shape, dtype)
     value = np.frombuffer(contents, dtypes.to_numpy(dtype).newbyteorder("<")).reshape(shape)
-    # a byte of a damaged file may be neither 0 nor 1, which C would not take for a bool
+    # a damaged file may contain bytes other than 0 and 1, which are invalid bools in C
     return value.view(np.uint8) != 0 if dtype == "bool" else value.astype(dtypes.to_numpy(dtype), copy=False)
 
 
 def _contents(buffer: Any, data: bytes) -> bytes | None:
-    """Return the bytes of a buffer, which lie in its table or (in large files) behind the flatbuffer."""
+    """Return the bytes of a buffer, which are in its table or (in large files) after the flatbuffer."""
     offset, size = buffer.Offset(), buffer.Size()
     if offset > 1:
         if offset + size > len(data):
@@ -339,7 +338,7 @@ def _contents(buffer: Any, data: bytes) -> bytes | None:
     if buffer.DataLength() == 0:
         return None
     if buffer.DataLength() > len(data):
-        raise ModelError(f"a buffer says it has {buffer.DataLength()} bytes, the file has {len(data)}")
+        raise ModelError(f"a buffer declares {buffer.DataLength()} bytes, but the file has {len(data)}")
     return bytes(buffer.DataAsNumpy())
 
 
@@ -365,12 +364,12 @@ def _quantization(record: Any, shape: tuple[int, ...], data: bytes) -> TensorQua
 
 
 def _dense_value(record: Any, contents: bytes, shape: tuple[int, ...], dtype: str) -> npt.NDArray[Any]:
-    """Return the dense value of a tensor whose buffer holds only the elements that SparsityParameters tell.
+    """Return the dense value of a tensor whose buffer has only the elements selected by SparsityParameters.
 
-    A sparse tensor is a tree: its levels are the dimensions in some order, then the dimensions of blocks, if it has
-    any. A dense level has every index below each node; a compressed one lists those that are there. The leaves are the
-    values, in order (TFLite's schema). Raises ModelError if the parameters contradict the shape, themselves or the
-    buffer; LimitError if the tensor is out of proportion to the file.
+    A sparse tensor is a tree: its levels are the dimensions in some order, then the dimensions of blocks, if any. A
+    dense level has all indices below each node, a compressed one lists the existing ones. The leaves are the values, in
+    order (TFLite's schema). Raises ModelError if the parameters contradict the shape, each other or the buffer;
+    LimitError if the tensor is out of proportion to the file size.
     """
     if dtype == "bool":
         raise UnsupportedError("a sparse tensor of bool is not supported", next_step="Export dense weights")
@@ -390,7 +389,7 @@ def _dense_value(record: Any, contents: bytes, shape: tuple[int, ...], dtype: st
 
 
 def _levels(record: Any, shape: tuple[int, ...]) -> list[tuple[int, int]]:
-    """Return for each level how many indices it has and how many elements apart two of them are."""
+    """Return the number of indices and the element stride of each level."""
     rank, count = len(shape), record.DimMetadataLength()
     order = _short_vector(record.TraversalOrderAsNumpy(), record.TraversalOrderLength())
     blocked = _short_vector(record.BlockMapAsNumpy(), record.BlockMapLength())
@@ -415,7 +414,7 @@ def _levels(record: Any, shape: tuple[int, ...]) -> list[tuple[int, int]]:
 
 
 def _children(metadata: Any, places: npt.NDArray[Any], extent: int, stride: int) -> npt.NDArray[Any]:
-    """Return where the nodes below those at `places` begin, in order."""
+    """Return the start offsets of the children of the nodes at `places`, in order."""
     if metadata.Format() == _DENSE:
         if metadata.DenseSize() != extent:
             raise ModelError(f"a dense level of {extent} has the size {metadata.DenseSize()}")
@@ -442,7 +441,7 @@ def _vector(kind: int, table: Any) -> npt.NDArray[Any]:
     vector = _VECTORS[kind]()
     vector.Init(table.Bytes, table.Pos)
     if vector.ValuesLength() > len(table.Bytes):
-        raise ModelError(f"a vector says it has {vector.ValuesLength()} values, the file has {len(table.Bytes)} bytes")
+        raise ModelError(f"a vector declares {vector.ValuesLength()} values, but the file has {len(table.Bytes)} bytes")
     if not vector.ValuesLength():
         return np.zeros(0, np.int64)
     values: npt.NDArray[Any] = np.asarray(vector.ValuesAsNumpy(), np.int64)
@@ -450,7 +449,7 @@ def _vector(kind: int, table: Any) -> npt.NDArray[Any]:
 
 
 def _short_vector(array: Any, count: int) -> list[int]:
-    """Return a short vector's values; flatbuffers gives the number 0 in place of an absent one."""
+    """Return a short vector's values; flatbuffers returns 0 for a missing one."""
     if not 0 <= count <= 2 * _MAX_RANK:
         raise ModelError(f"a sparse tensor has {count} levels")
     return [int(value) for value in array] if count else []

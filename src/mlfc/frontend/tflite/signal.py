@@ -1,6 +1,6 @@
-"""TFLite Micro's custom operators of audio front ends. What one keeps in memory of its own is a state of the model.
+"""TFLite Micro's custom operators for audio front ends. Their internal memory becomes states of the model.
 
-Where TFLite Micro says that a result is not valid yet and leaves its memory as it was, the result here is of zeros.
+When TFLite Micro reports a result as not yet valid and leaves its memory unchanged, the result here is zeros.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from mlfc.relay import ir
 from mlfc.relay.ir import Expr, TensorType, const
 from mlfc.support import cost
 
-_LEAST_RFFT = 4  # numbers that `signal.rfft` transforms
+_LEAST_RFFT = 4  # the shortest transform that `signal.rfft` supports
 
 
 def _rows(node: Node, data: Expr, rank: int) -> Expr:
-    """Return data with all but the last `rank` dimensions as one."""
+    """Flatten all but the last `rank` dimensions into one."""
     shape = ir.tensor_type(data).shape
     if len(shape) < rank:
-        raise ModelError(f"data of shape {shape}")
+        raise ModelError(f"data of shape {shape} have too few dimensions")
     return node.call("reshape", data, newshape=(prod(shape[: len(shape) - rank]), *shape[len(shape) - rank :]))
 
 
@@ -38,7 +38,7 @@ def _window(node: Node) -> Expr:
     _int16(node)
     weights = node.expr(1)
     if ir.tensor_type(weights) != TensorType(node.shape(0)[-1:], "int16"):
-        raise ModelError(f"weights {weights.type} on data of shape {node.shape(0)}")
+        raise ModelError(f"weights {weights.type} do not fit data of shape {node.shape(0)}")
     wide, weights = (node.call("cast", x, dtype="int32") for x in (node.expr(0), weights))
     shifted = node.call("right_shift", node.call("multiply", wide, weights), const(option(node, "shift", 0, 31)))
     return node.call("cast", node.call("clip", shifted, a_min=-32768.0, a_max=32767.0), dtype="int16")
@@ -57,7 +57,7 @@ def _auto_scale(node: Node) -> list[Expr]:
 def _rfft(node: Node) -> Expr:
     length, shape = option(node, "fft_length", 4), node.shape(0)
     if not shape or not 0 < shape[-1] <= length:
-        raise ModelError(f"data of shape {shape} for transforms of {length} numbers")
+        raise ModelError(f"data of shape {shape} do not fit transforms of {length} numbers")
     data = node.expr(0)
     if shape[-1] < length:
         around = (*((0, 0) for _ in shape[1:]), (0, length - shape[-1]))
@@ -68,12 +68,12 @@ def _rfft(node: Node) -> Expr:
 @converts("CUSTOM SignalIrfft")
 def _irfft(node: Node) -> Expr:
     if node.shape(0)[-1:] != (option(node, "fft_length", 4) + 2,):
-        raise ModelError(f"a spectrum of shape {node.shape(0)} for transforms of {option(node, 'fft_length')} numbers")
+        raise ModelError(f"a spectrum {node.shape(0)} does not fit transforms of {option(node, 'fft_length')} numbers")
     return node.call("signal.irfft", node.expr(0))
 
 
 def _sized(node: Node, data: Expr, axis: int, length: int) -> Expr:
-    """Return data cut, or extended by zeros, to a length along an axis."""
+    """Return data cropped, or padded with zeros, to a length along an axis."""
     shape = ir.tensor_type(data).shape
     if shape[axis] > length:
         return node.cut(data, 0, length, axis)
@@ -82,7 +82,7 @@ def _sized(node: Node, data: Expr, axis: int, length: int) -> Expr:
 
 
 def _multiplied(node: Node, data: Expr, turns: npt.NDArray[np.complex128], *, is_real: bool) -> Expr:
-    """Return the products of rows of real or complex numbers with a matrix; parts alternate along the last axis."""
+    """Return products of rows of real or complex numbers with a matrix; the last axis has alternating parts."""
     blocks = np.array([[turns.real, -turns.imag], [turns.imag, turns.real]])[:, : 2 - is_real]
     table = blocks.transpose(2, 0, 3, 1).reshape(2 * len(turns), -1)
     cost.require("constants", 4 * table.size, node.label)
@@ -94,7 +94,7 @@ def _multiplied(node: Node, data: Expr, turns: npt.NDArray[np.complex128], *, is
 
 @converts("RFFT2D")
 def _rfft2d(node: Node) -> Expr:
-    """Convert RFFT2D; a complex tensor has an axis of two more here, for real and imaginary parts."""
+    """Convert RFFT2D; a complex tensor has an additional axis of size 2 for real and imaginary parts."""
     lengths, rank = node.integers(1), len(node.shape(0))
     is_power = all(length > 0 and not length & (length - 1) for length in lengths)
     if len(lengths) != 2 or rank < 2 or not is_power or lengths[1] < 2:
@@ -127,7 +127,7 @@ def _part(node: Node) -> Expr:
     real, imaginary = (node.call("squeeze", node.cut(data, k, k + 1, axis), axis=(axis,)) for k in (0, 1))
     if node.record.code != "COMPLEX_ABS":
         return real if node.record.code == "REAL" else imaginary
-    # the ratio to the larger part does not overflow
+    # dividing by the larger part avoids overflow
     real, imaginary = node.call("abs", real), node.call("abs", imaginary)
     most, least = node.call("maximum", real, imaginary), node.call("minimum", real, imaginary)
     ratio = node.call("where", node.call("equal", most, least), const(1.0), node.call("divide", least, most))
@@ -137,10 +137,10 @@ def _part(node: Node) -> Expr:
 
 @converts("CUSTOM SignalEnergy")
 def _energy(node: Node) -> Expr:
-    """Convert SignalEnergy; outside of its indices, where TFLite Micro writes nothing, the energy is 0."""
+    """Convert SignalEnergy; outside its index range, where TFLite Micro writes nothing, the energy is 0."""
     _int16(node)
     if len(node.shape(0)) != 1 or node.shape(0)[0] % 2:
-        raise ModelError(f"a spectrum of shape {node.shape(0)}")
+        raise ModelError(f"expected a spectrum of one dimension and even length, got shape {node.shape(0)}")
     count = node.shape(0)[0] // 2
     first, last = option(node, "start_index", 0, count), option(node, "end_index", 0, count)
     pairs = node.call("reshape", node.call("cast", node.expr(0), dtype="int32"), newshape=(count, 2))
@@ -150,7 +150,7 @@ def _energy(node: Node) -> Expr:
     if (first, last) == (0, count):
         return energy
     if first >= last:
-        raise ModelError(f"energies from {first} to {last}")
+        raise ModelError(f"invalid range of energies: start_index {first}, end_index {last}")
     inside = node.cut(energy, first, last)
     return node.call("nn.pad", inside, const(0, "uint32"), pad_width=((first, count - last),))
 
@@ -160,13 +160,11 @@ def _filter_bank(node: Node) -> Expr:
     channels = option(node, "num_channels", 1)
     weights, unweights, starts, weight_starts, widths = (node.integers(position) for position in range(1, 6))
     if len(weights) != len(unweights) or min(len(starts), len(weight_starts), len(widths)) <= channels:
-        raise ModelError(f"its tables do not hold {channels + 1} bands")
+        raise ModelError(f"its tables have fewer than {channels + 1} bands")
     bands = list(zip(starts, weight_starts, widths, strict=False))[: channels + 1]
     for start, place, width in bands:
         if min(start, place, width) < 0 or start + width > node.shape(0)[0] or place + width > len(weights):
-            raise ModelError(
-                f"a band of {width} bins from {start} on, with weights from {place} on, is not in its data"
-            )
+            raise ModelError(f"a band of {width} bins from {start} on, with weights from {place} on, is out of range")
     tables = [weights, unweights, *([band[k] for band in bands] for k in range(3))]
     return node.call("signal.filter_bank", node.expr(0), *(const(np.array(table), "int16") for table in tables))
 
@@ -184,16 +182,16 @@ def _log(node: Node) -> Expr:
 
 @converts("CUSTOM SignalFilterBankSpectralSubtraction")
 def _spectral_subtraction(node: Node) -> list[Expr]:
-    """Convert SignalFilterBankSpectralSubtraction: what is left above an estimate of the noise, and the estimate."""
+    """Convert SignalFilterBankSpectralSubtraction: return the excess over a noise estimate, and the estimate."""
     data, kind = node.expr(0), ir.tensor_type(node.expr(0))
     channels = option(node, "num_channels", 1)
     if kind != TensorType((channels,), "uint32"):
-        raise ModelError(f"{channels} channels of data {kind}")
+        raise ModelError(f"expected uint32 data of {channels} channels, got {kind}")
     extra, bits = option(node, "smoothing_bits", 0, 31), option(node, "spectral_subtraction_bits", 0, 63)
     cost.require("constants", 16 * channels, node.label)
 
     def by_turns(name: str) -> Expr:
-        """Return a factor of even channels and, of odd ones, the other."""
+        """Return a factor per channel, for even channels `name`, for odd ones the alternate option."""
         even, odd = (option(node, title, 0) for title in (name, f"alternate_{name}"))
         return const(np.where(np.arange(channels) % 2, odd, even), "uint64")
 
@@ -224,7 +222,7 @@ def _gain_control(node: Node) -> Expr:
 
 
 def _with_kept(node: Node, data: Expr, kept: int) -> Expr:
-    """Return rows of samples behind the last `kept` ones of earlier runs, and keep their own last ones."""
+    """Return rows of samples with the last `kept` samples of earlier runs prepended; store their own last ones."""
     rows, count = ir.tensor_type(data).shape
     if kept == 0:
         return data
@@ -238,7 +236,7 @@ def _with_kept(node: Node, data: Expr, kept: int) -> Expr:
 
 @converts("CUSTOM SignalFramer")
 def _framer(node: Node) -> list[Expr]:
-    """Convert SignalFramer: overlapping frames, and whether all of them hold samples that were there."""
+    """Convert SignalFramer: return overlapping frames, and whether all of them contain only actual samples."""
     _int16(node)
     size, step = option(node, "frame_size", 1), option(node, "frame_step", 1)
     prefills, data = bool(option(node, "prefill")), _rows(node, node.expr(0), 1)
@@ -271,17 +269,19 @@ def _delay(node: Node) -> Expr:
 
 @converts("CUSTOM SignalStacker")
 def _stacker(node: Node) -> list[Expr]:
-    """Convert SignalStacker: the last frames of channels side by side, every so many frames."""
+    """Convert SignalStacker: stack the last frames of channels, every `stacker_step` frames."""
     _int16(node)
     channels, step = option(node, "num_channels", 1), option(node, "stacker_step", 1)
     left, right = option(node, "stacker_left_context", 0), option(node, "stacker_right_context", 0)
     frames = left + right + 1
     if node.shape(0) != (channels,) or step > frames:
-        raise ModelError(f"data of shape {node.shape(0)} in stacks of {frames} frames of {channels} every {step}")
+        raise ModelError(
+            f"data of shape {node.shape(0)} does not fit stacks of {frames} frames of {channels} every {step}"
+        )
     data, whole = node.expr(0), frames * channels
     cost.require("constants", 2 * whole, node.label)
     held = node.variables.of_operator(f"{node.output().name}/frames", TensorType((whole,), "int16"))
-    # how many frames wait; -1 before the first one, which is repeated in place of those left of it
+    # number of waiting frames; -1 before the first one, which is repeated for the missing left context
     waits = node.variables.of_operator(f"{node.output().name}/waiting", TensorType((), "int32"), np.array(-1, np.int32))
     is_first = node.call("less", waits, const(0))
     moved = data if frames == 1 else node.joined((node.cut(held, channels, whole), data), 0)
@@ -310,24 +310,24 @@ def _overlap_add(node: Node) -> Expr:
     return node.call("reshape", ready, newshape=(*node.shape(0)[:-2], count * step))
 
 
-_EVERY_RUN = (5, 13, 25)  # slots of those buffers without options that TFLite Micro fills in every run
+_EVERY_RUN = (5, 13, 25)  # sizes of buffers without options that TFLite Micro fills in every run
 
 
 @converts("CUSTOM CIRCULAR_BUFFER")
 def _circular_buffer(node: Node) -> Expr:
-    """Convert CIRCULAR_BUFFER, which puts a slice behind the last ones; its output tensor is mostly a variable."""
+    """Convert CIRCULAR_BUFFER, which appends a slice to the last ones; its output is usually a variable tensor."""
     output, data = node.output(), node.expr(0)
     shape = node.shape(0)
     if node.input(0).dtype != "int8" or len(output.shape) != len(shape) or len(shape) != 4:
-        raise ModelError(f"{node.input(0).type_name} of shape {shape} in a buffer of shape {output.shape}")
+        raise ModelError(f"{node.input(0).type_name} of shape {shape} does not fit a buffer of shape {output.shape}")
     slots = output.shape[1]
     if shape != (output.shape[0], 1, *output.shape[2:]) or slots < 1:
-        raise ModelError(f"a slice of shape {shape} in a buffer of shape {output.shape}")
+        raise ModelError(f"a slice of shape {shape} does not fit a buffer of shape {output.shape}")
     cycles = option(node, "cycles_max", default=0) if node.record.custom else 0
     if cycles > 1 or (cycles < 1 and slots not in _EVERY_RUN):
         node.refuse(
-            "a buffer that ends most runs before the operators behind it is not supported",
-            "Split the model behind it, and run the second part less often",
+            "a buffer after which most runs stop is not supported",
+            "Split the model after it, and run the second part less often",
         )
     held, initial = node.exprs.get(output.index), None
     is_own = held is None

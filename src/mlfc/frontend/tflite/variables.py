@@ -1,6 +1,6 @@
 """Variables of TFLite: resources that operators read and assign, and tensors that operators write.
 
-Each becomes a state, if a run reads what an earlier one left; one that is never assigned is a constant.
+A variable becomes a state if a run reads the value from an earlier run; one that is never assigned is a constant.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ OPERATORS = frozenset((HANDLE, READ, ASSIGN, CALL_ONCE))
 
 @dataclass(eq=False)
 class Variable:
-    """What may be kept between runs."""
+    """A value that may persist between runs."""
 
     name: str
-    kind: TensorType | None = None  # None where nothing was assigned before the first run
+    kind: TensorType | None = None  # None if it is not assigned before the first run
     initial: npt.NDArray[Any] | None = None  # None for zeros
-    is_assigned: bool = False  # by operators that run each time
+    is_assigned: bool = False  # in every run
     begin: Var | None = None  # its value before a run, if a run reads it
-    current: Expr | None = None  # its value so far in a run
-    facts: TfliteTensor | None = None  # the tensor as which it is read first
-    last: str = ""  # the name of the tensor that was assigned last
+    current: Expr | None = None  # its current value during a run
+    facts: TfliteTensor | None = None  # the tensor as which it is first read
+    last: str = ""  # name of the tensor assigned last
 
 
 @dataclass(eq=False)
 class Variables:
-    """The variables of a model, by what tells them apart: names of resources, or indices of tensors."""
+    """The variables of a model, by resource name or tensor index."""
 
     found: dict[object, Variable] = field(default_factory=dict)
     handles: dict[int, object] = field(default_factory=dict)  # of the main subgraph's tensors
@@ -47,9 +47,9 @@ class Variables:
 
     @classmethod
     def of(cls, main: SchemaSubgraph, once: Iterable[SchemaSubgraph], taken: Iterable[str]) -> Variables:
-        """Look at the operators of a model; raise ModelError or UnsupportedError for variables that cannot be kept.
+        """Collect the variables of a model; raise ModelError or UnsupportedError for those that cannot become states.
 
-        `taken`: the names of inputs.
+        `taken` are the names of inputs.
         """
         variables = cls(_taken=set(taken))
         variables.handles = variables._declare(main.operators)
@@ -76,7 +76,7 @@ class Variables:
             self._taken.add(self.found[key].name)
 
     def _declare(self, operators: Iterable[OperatorRecord]) -> dict[int, object]:
-        """Return what tells the variables of handles apart, by the tensors of the handles."""
+        """Return the resource keys of variables by the tensor index of their handles."""
         handles: dict[int, object] = {}
         for record in operators:
             if record.code != HANDLE:
@@ -97,11 +97,11 @@ class Variables:
         """Return the variable that an operator reads or assigns; `handles` are those of another subgraph."""
         key = (self.handles if handles is None else handles).get(record.inputs[0]) if record.inputs else None
         if key is None:
-            raise ModelError("its first input is no variable's handle")
+            raise ModelError("its first input is not the handle of a variable")
         return self.found[key]
 
     def _run_once(self, graph: SchemaSubgraph) -> None:
-        """Take the first values from a subgraph that assigns constants."""
+        """Read initial values from a subgraph that assigns constants."""
         handles = self._declare(graph.operators)
         for record in graph.operators:
             with guarded(f"operator {record.index} ({record.code}) of a subgraph that runs once"):
@@ -109,7 +109,7 @@ class Variables:
                     continue
                 if record.code != ASSIGN or len(record.inputs) != 2 or record.inputs[1] < 0:
                     raise UnsupportedError(
-                        f"{record.code} is not supported there", next_step="Begin with constants in the variables"
+                        f"{record.code} is not supported there", next_step="Initialize the variables with constants"
                     )
                 tensor = graph.tensors[record.inputs[1]]
                 if tensor.data is None:
@@ -119,7 +119,7 @@ class Variables:
                 variable.kind = TensorType(tensor.data.shape, dtypes.from_numpy(tensor.data.dtype))
 
     def read(self, record: OperatorRecord, tensors: tuple[TfliteTensor, ...]) -> Expr:
-        """Return the value of a variable as an operator reads it."""
+        """Return the value of a variable for an operator that reads it."""
         if len(record.outputs) != 1:
             raise ModelError("expected one output")
         variable, tensor = self.of_handle(record), tensors[record.outputs[0]]
@@ -127,7 +127,7 @@ class Variables:
         return self.value(variable, TensorType(tensor.shape, tensor.dtype))
 
     def value(self, variable: Variable, kind: TensorType) -> Expr:
-        """Return the value of a variable so far; ModelError if it is of another type, or none yet."""
+        """Return the current value of a variable; raise ModelError if it has another type, or no value."""
         if variable.current is None:
             if variable.kind is None:
                 raise ModelError(f"variable '{variable.name}' is read before anything is assigned to it")
@@ -139,23 +139,23 @@ class Variables:
                 variable.current = Constant(variable.initial, variable.name)
         found = tensor_type(variable.current)
         if found != kind:
-            raise ModelError(f"variable '{variable.name}' holds {found}, and is read as {kind}")
+            raise ModelError(f"variable '{variable.name}' has type {found}, but is read as {kind}")
         return variable.current
 
     def assign(self, variable: Variable, value: Expr, name: str = "") -> None:
-        """Give a variable another value, that of the tensor `name` if it has one."""
+        """Assign a new value to a variable; `name` is the tensor's name, if any."""
         known = variable.current.type if variable.current is not None else variable.kind
         if known is not None and known != value.type:
-            raise ModelError(f"variable '{variable.name}' holds {known}, and is assigned {value.type}")
+            raise ModelError(f"variable '{variable.name}' has type {known}, but is assigned {value.type}")
         variable.current, variable.last = value, name
 
     def tensors(self) -> dict[int, Expr]:
-        """Return the values before a run of the tensors that operators write, by their indices."""
+        """Return the values before a run of the tensors that operators write, by index."""
         found = {key: item for key, item in self.found.items() if isinstance(key, int)}
         return {index: self.value(item, item.kind) for index, item in found.items() if item.kind is not None}
 
     def of_operator(self, name: str, kind: TensorType, initial: npt.NDArray[Any] | None = None) -> Expr:
-        """Return what an operator kept to itself in the last run; `initial` is the first value, zeros if None."""
+        """Return the internal state of an operator from the last run; `initial` is its first value, zeros if None."""
         variable = Variable(unique_name(name, self._taken), kind, initial, is_assigned=True)
         self._taken.add(variable.name)
         value = self.value(variable, kind)
@@ -163,16 +163,16 @@ class Variables:
         return value
 
     def keep(self, key: object, value: Expr) -> None:
-        """Assign the variable of a tensor, by its index, or what an operator keeps to itself, by its value so far."""
+        """Assign a variable tensor, by its index, or an operator's internal state, by its current value."""
         variable = self.found.get(key)
         if variable is None:
             raise ModelError("the operator writes a tensor that is not marked as a variable")
         self.assign(variable, value)
 
     def states(self, outputs: Iterable[str]) -> list[tuple[Var, State, Expr]]:
-        """Return of each state its parameter, its names and first value, and its last value.
+        """Return the parameter, the `State` and the final value of each state.
 
-        `outputs`: the names of the model's outputs.
+        `outputs` are the names of the model's outputs.
         """
         results, found = set(outputs), []
         for variable in self.found.values():
@@ -187,7 +187,7 @@ class Variables:
 
 
 def _zero(tensor: TfliteTensor, kind: TensorType) -> npt.NDArray[Any] | None:
-    """Return what a variable tensor begins with, which stands for zero; None where that is zeros."""
+    """Return the initial codes of a variable tensor, which represent zero; None if they are zeros."""
     known = tensor.quantization
     point = int(known.zero_points[0]) if known is not None and kind.dtype == "int8" else 0
     if point == 0:

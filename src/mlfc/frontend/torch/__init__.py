@@ -1,6 +1,7 @@
-"""The PyTorch frontend: PyTorch's exporter writes what torch.export captured as ONNX in memory.
+"""PyTorch frontend: torch.export captures a model, and PyTorch's exporter converts it to ONNX in memory.
 
-It knows over six hundred ATen operators, keeps layers such as LSTM whole, and notes the line that each node comes from.
+The exporter supports over six hundred ATen operators, preserves layers such as LSTM, and records the source line of
+each node.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ __all__ = ["Captured", "is_torch_model"]
 
 
 def is_torch_model(model: Any) -> bool:
-    """Tell whether an object is one of PyTorch's: a module, an exported program, or an ONNX program."""
-    torch = sys.modules.get("torch")  # it is imported if such an object exists
+    """Return whether an object is a PyTorch module, an exported program, or an ONNX program."""
+    torch = sys.modules.get("torch")  # already imported if such an object exists
     if torch is None or not hasattr(torch, "export"):
         return False
     return isinstance(model, (torch.nn.Module, torch.export.ExportedProgram, torch.onnx.ONNXProgram))
@@ -27,8 +28,8 @@ def is_torch_model(model: Any) -> bool:
 class Captured:
     """A captured PyTorch model."""
 
-    data: bytes  # an ONNX model
-    name: str  # the module's class
+    data: bytes  # a serialized ONNX model
+    name: str  # the module's class name
     states: Mapping[str, str] = field(default_factory=dict)  # buffers that `forward` writes, and their next values
-    state_init: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict)  # those that do not begin with zeros
-    shapes: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)  # of inputs with open dimensions
+    state_init: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict)  # initial values other than zeros
+    shapes: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)  # of inputs with dynamic dimensions

@@ -1,4 +1,4 @@
-"""A PyTorch module in, the bytes of an ONNX model out, with the module's own names."""
+"""Capture of PyTorch modules as serialized ONNX models, with the module's own names."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-import onnxscript  # noqa: F401  (PyTorch's exporter requires it: one that is not installed is found here)
+import onnxscript  # noqa: F401  (PyTorch's exporter requires it: a missing package is reported here)
 import torch
 from torch._decomp.decompositions import lstm_impl
 from torch.nn import functional as F  # noqa: N812  (its usual name)
@@ -22,30 +22,30 @@ from mlfc.frontend.torch import Captured, naming
 from mlfc.frontend.torch.dynamic_shapes import by_argument, input_shapes, program_shapes, traced_shapes
 from mlfc.frontend.torch.refusal import check_effects, check_outputs, not_convertible, not_exportable
 
-# the first opset with an operator for attention, which keeps its parts together
+# the first opset with an attention operator, which keeps its parts together
 OPSET = 23
-# protobuf's limit of 2 GiB, less what the rest of a graph may take
+# protobuf's limit of 2 GiB, minus space for the rest of the graph
 _WEIGHTS_LIMIT = (1 << 31) - (1 << 24)
 
 
 def capture(model: Any, example_inputs: Any = None, dynamic_shapes: Any = None) -> Captured:
-    """Capture a module as it infers; leave it as it was.
+    """Capture a module in inference mode, without modifying it.
 
     Parameters
     ----------
     model : torch.nn.Module, torch.export.ExportedProgram or torch.onnx.ONNXProgram
     example_inputs : tuple, mapping, Tensor or ndarray, optional
-        What `forward` takes, for a module only: by position, by name, or one tensor. Their shapes and dtypes become
-        those of the compiled model; what is no tensor becomes a constant.
+        Arguments of `forward`, only for a module: by position, by name, or a single tensor. Their shapes and dtypes
+        become those of the compiled model; arguments that are not tensors become constants.
     dynamic_shapes : tuple or mapping, optional
-        Dimensions that stay open, for a module only, as `torch.export.export` takes them.
+        Dynamic dimensions, only for a module, in the format of `torch.export.export`.
 
     Raises
     ------
     UnsupportedError
-        For what PyTorch cannot export, with the module and the line that stand in the way.
+        For a model that PyTorch cannot export, with the module and the line that prevent it.
     OptionError
-        For a module without example inputs, or with some of another kind.
+        For a module without example inputs, or with example inputs of another type.
     """
     if isinstance(model, torch.nn.Module):
         return _module(model, *_arguments(model, example_inputs), dynamic_shapes)
@@ -53,7 +53,7 @@ def capture(model: Any, example_inputs: Any = None, dynamic_shapes: Any = None) 
         option = "example_inputs" if example_inputs is not None else "dynamic_shapes"
         raise OptionError(
             f"option {option} requires a torch.nn.Module, got {type(model).__name__}",
-            next_step=f"Remove {option}: the program has inputs of its own",
+            next_step=f"Remove {option}: the program defines its inputs",
         )
     if isinstance(model, torch.onnx.ONNXProgram):
         if model.exported_program is not None:
@@ -79,12 +79,12 @@ def _module(
         check_effects(program.exported_program, "forward", may_write_buffers=True)
         if not buffers:
             return Captured(_serialized(_named(program, exported)), name, shapes=shapes)
-        # ONNX has no buffers that are written, and the exporter leaves out what becomes of them
+        # ONNX has no mutable buffers, and the exporter drops the new values
         state = {key: module.get_buffer(key).detach().clone() for key in buffers}
         initial = {key: value.cpu().numpy() for key, value in state.items()}
         explicit = _ExplicitState(module)
         said = None
-        if shapes:  # arguments by name come last
+        if shapes:  # keyword arguments come last
             own = {key: spec for key, (_, spec) in arguments.items()}
             said = (tuple(own.values())[: len(args)], {key: own[key] for key in kwargs}, dict.fromkeys(state))
         exported_again = _exported(explicit, (args, kwargs, {**state}), {}, module, said)
@@ -97,7 +97,7 @@ def _module(
 
 
 class _ExplicitState(torch.nn.Module):  # type: ignore[misc]  # mypy does not follow imports of torch
-    """A module whose buffers are passed in and out."""
+    """A module with its buffers as additional inputs and outputs."""
 
     def __init__(self, module: torch.nn.Module) -> None:
         super().__init__()
@@ -110,7 +110,7 @@ class _ExplicitState(torch.nn.Module):  # type: ignore[misc]  # mypy does not fo
 
 
 def _arguments(module: torch.nn.Module, example_inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Return the positional and the named arguments of `forward`."""
+    """Return the positional and the keyword arguments of `forward`."""
     if example_inputs is None:
         raise OptionError(
             f"the torch module {type(module).__name__} requires example inputs, which fix its shapes and dtypes",
@@ -134,7 +134,7 @@ def _tensor(value: Any) -> Any:
 
 @contextmanager
 def _inferring(module: torch.nn.Module) -> Iterator[None]:
-    """Put a module that is in training mode into inference mode meanwhile; parts of another are as users want them."""
+    """Switch a module in training mode to inference mode temporarily; modes of other modules are left to the user."""
     modes = {part: part.training for part in module.modules()} if module.training else {}
     if modes:
         module.eval()
@@ -148,7 +148,7 @@ def _inferring(module: torch.nn.Module) -> Iterator[None]:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Hold back what PyTorch writes to standard error meanwhile: deprecations, and details of what it then raises."""
+    """Suppress PyTorch's output to standard error: deprecations, and details of errors that it raises anyway."""
     loggers = [log for name, log in logging.root.manager.loggerDict.items() if name.partition(".")[0] == "torch"]
     handlers = {handler for log in loggers if isinstance(log, logging.Logger) for handler in log.handlers}
     levels = {handler: handler.level for handler in handlers}
@@ -170,11 +170,11 @@ def _exported(
     user: torch.nn.Module,
     dynamic_shapes: Any = None,
 ) -> torch.export.ExportedProgram:
-    """Return what torch.export captures of a module; `user` is the one that the caller knows."""
+    """Return the program that torch.export captures; `user` is the module to name in errors."""
     try:
         with _quiet():
             return torch.export.export(module, args, kwargs, dynamic_shapes=dynamic_shapes)
-    except Exception as error:  # forward is any code
+    except Exception as error:  # forward may run arbitrary code
         raise not_exportable(user, error) from error
 
 
@@ -186,7 +186,7 @@ def _converted(exported: torch.export.ExportedProgram) -> torch.onnx.ONNXProgram
             )
     except MlfcError:
         raise
-    except Exception as error:  # so is the lowering of an operator
+    except Exception as error:  # the lowering of an operator is arbitrary code, too
         raise not_convertible(exported, error) from error
     if program is None or program.exported_program is None:
         raise ModelError("torch.onnx.export returned no program", place="torch", next_step="Install another torch")
@@ -199,7 +199,7 @@ def _named(
     inputs: Sequence[str] = (),
     states: Sequence[str] = (),
 ) -> torch.onnx.ONNXProgram:
-    """Name a program as its user does, and simplify it: without that, ``chunk`` leaves sequences of tensors."""
+    """Restore the user's names in a program, and simplify it; otherwise ``chunk`` leaves sequences of tensors."""
     graph = program.model.graph
     for value, title in zip(graph.inputs, inputs, strict=bool(inputs)):
         naming.claim(graph, value, title)
@@ -223,12 +223,12 @@ def _serialized(program: torch.onnx.ONNXProgram) -> bytes:
     return data
 
 
-# Plain operators for what PyTorch's exporter cannot write. ONNX's LSTM has no projection (``proj_size``). Adaptive
-# pooling has no operator in ONNX; a window is the product of its ranges, so each dimension is pooled alone. What
-# torch.compile captures of transformers has fused layers; torch.export captures their parts.
+# Decompositions of operators that PyTorch's exporter cannot convert. ONNX's LSTM has no projection (``proj_size``).
+# ONNX has no adaptive pooling; a window is the product of its ranges, so each dimension is pooled separately.
+# torch.compile captures transformers with fused layers, torch.export captures their parts.
 
 _LAYER = torch.ops.aten.lstm.input
-# with a projection there is one weight more than the input's, the recurrent one and perhaps both biases
+# with a projection there is one weight in addition to the input's, the recurrent one and perhaps both biases
 _PER_LAYER = {True: 5, False: 3}
 _ATEN = torch.ops.aten
 _AVERAGES = (
@@ -240,23 +240,23 @@ _AVERAGES = (
 )
 _MAXIMA = (_ATEN.adaptive_max_pool1d.default, _ATEN.adaptive_max_pool2d.default, _ATEN.adaptive_max_pool3d.default)
 _DIVIDED = (_ATEN.avg_pool2d.default, _ATEN.avg_pool3d.default)
-_DIVISOR_AT = 6  # among the arguments
-# the exporter writes these by formulas that overflow where the operators do not
+_DIVISOR_AT = 6  # position in the arguments
+# the exporter converts these to formulas that overflow where the operators do not
 _OVERFLOWS = (_ATEN.special_erfcx.default, _ATEN.special_log_ndtr.default)
-_INDICES = 1  # of the results of a maximum
+_INDICES = 1  # index in the results of a max pool
 _ENCODER_LAYER = _ATEN._transformer_encoder_layer_fwd.default
 _ATTENTION = _ATEN._native_multi_head_attention.default
 
 
 def _decomposed(exported: torch.export.ExportedProgram) -> torch.export.ExportedProgram:
-    """Return a program without the layers that follow, which PyTorch's exporter has no form of."""
+    """Return a program in which layers that PyTorch's exporter does not support are decomposed."""
     nodes = [node for node in exported.graph.nodes if node.op == "call_function"]
     for node in nodes:
         if node.target in _OVERFLOWS:
             raise UnsupportedError(
-                f"operator '{node.target}' has no form in ONNX that is right for all numbers",
+                f"operator '{node.target}' has no ONNX equivalent that is correct for all numbers",
                 place=line_in_trace(node.meta.get("stack_trace") or ""),
-                next_step="Replace the operator in forward by others",
+                next_step="Replace the operator in forward with others",
             )
     found: dict[Any, Callable[..., Any]] = {}
     if any(_projects(*node.args) for node in nodes if node.target == _LAYER):
@@ -284,12 +284,12 @@ def _steps(*args: Any) -> Any:
 
 def _maxima(data: torch.Tensor, sizes: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor]:
     values = _pooled(data, sizes, reduce=torch.amax)
-    # the places are not used
+    # the indices are not used
     return values, torch.zeros_like(values, dtype=torch.int64)
 
 
 def _pooled(data: torch.Tensor, sizes: Sequence[int], *, reduce: Callable[..., torch.Tensor]) -> torch.Tensor:
-    """Return the last dimensions in so many windows each: window i of k out of n is from floor(i n / k) to its end.
+    """Return an adaptive pool over the last dimensions: window i of k over n elements starts at floor(i n / k).
 
     As in PyTorch it ends at ceil((i + 1) n / k), so that neighbours overlap unless k divides n.
     """
@@ -314,10 +314,10 @@ def _divided(
     stride: Sequence[int] = (),
     padding: Sequence[int] = (0,),
     ceil_mode: bool = False,
-    counts_padding: bool = True,  # noqa: ARG001  (which changes no sum)
+    counts_padding: bool = True,  # noqa: ARG001  (does not affect sums)
     divisor: int | None = None,
 ) -> Any:
-    """Return averages with another divisor, which the exporter leaves out: of so many elements, times their number."""
+    """Return an average pool with a custom divisor, which the exporter ignores: averages * counts / divisor."""
     if divisor is None:
         return NotImplemented
     sizes = 3 if pool is _DIVIDED[1] else 2
@@ -348,7 +348,7 @@ def _attention(
     average_weights: bool = True,
     mask_type: int | None = None,  # noqa: ARG001  (of the mask)
 ) -> Any:
-    if mask is not None:  # its meaning depends on the kind, and rows that it hides entirely are PyTorch's own affair
+    if mask is not None:  # its meaning depends on the kind, and rows that it masks entirely are specific to PyTorch
         return NotImplemented
     weights, biases = weight.split(width), bias.split(width)
     projected = [

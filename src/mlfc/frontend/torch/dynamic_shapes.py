@@ -1,4 +1,4 @@
-"""Dynamic dimensions of PyTorch modules: ``torch.export.Dim`` becomes a symbol of its name and bounds."""
+"""Dynamic dimensions of PyTorch modules: conversion of ``torch.export.Dim`` to symbols."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _STEP = "Write what torch.export takes: dynamic_shapes=({0: torch.export.Dim('ba
 def by_argument(
     module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], dynamic_shapes: Any
 ) -> dict[str, tuple[Any, Any]]:
-    """Return each argument of `forward` by name, with what the user says of its dimensions."""
+    """Return each argument of `forward` by name, with the user's specification of its dimensions."""
     try:
         given = inspect.signature(module.forward).bind(*args, **kwargs).arguments
     except TypeError as error:
         raise OptionError(f"forward does not take example_inputs: {error}", next_step=_STEP) from None
-    # as PyTorch flattens them: those by name come last, in the order in which they are given
+    # in PyTorch's flattening order: keyword arguments come last, in the order of the call
     order = [*(name for name in given if name not in kwargs), *(name for name in kwargs if name in given)]
     if isinstance(dynamic_shapes, Mapping):
         return {name: (given[name], dynamic_shapes.get(name)) for name in order}
@@ -42,9 +42,9 @@ def by_argument(
 def input_shapes(
     exported: torch.export.ExportedProgram, arguments: Mapping[str, tuple[Any, Any]]
 ) -> dict[str, tuple[Any, ...]]:
-    """Return the shapes of inputs with dynamic dimensions, by the names of the inputs.
+    """Return the shapes of inputs with dynamic dimensions, by input name.
 
-    PyTorch renames dimensions, as in ``s31``; the names are found again by input and axis.
+    PyTorch renames dimensions, as in ``s31``; the original names are recovered by input and axis.
     """
     specs = [spec for value, said in arguments.values() for spec in _of_tensors(value, said)]
     shapes = traced_shapes(exported)
@@ -63,9 +63,9 @@ def input_shapes(
 
 
 def program_shapes(exported: torch.export.ExportedProgram) -> dict[str, tuple[Any, ...]]:
-    """Return the shapes of a program's inputs with dynamic dimensions, by the names of the inputs.
+    """Return the shapes of a program's inputs with dynamic dimensions, by input name.
 
-    Dimensions have the names of `torch.export.Dim` as long as the program knows them; files of programs do not. Others
+    Dimensions have the names of `torch.export.Dim` if the program has them; programs loaded from files do not. Others
     are named after the input and the axis.
     """
     own: dict[Any, str] = {}
@@ -73,7 +73,7 @@ def program_shapes(exported: torch.export.ExportedProgram) -> dict[str, tuple[An
     extents = (extent for value in values if isinstance(value, torch.Tensor) for extent in value.shape)
     dynamic = [extent.node.shape_env for extent in extents if isinstance(extent, torch.SymInt)]
     for environment in {id(item): item for item in dynamic}.values():
-        # no part of torch's interface: where it is gone, names are those of inputs and axes
+        # not a public interface of torch: without it, names are derived from inputs and axes
         places = getattr(environment, "source_to_var", {})
         for source, name in getattr(environment, "source_name_to_debug_name", {}).items():
             if isinstance(name, str) and name.isidentifier():
@@ -87,7 +87,10 @@ def _with_symbols(
     own: Mapping[Any, str],
     dims: Mapping[Any, Any],
 ) -> dict[str, tuple[Any, ...]]:
-    """Return dynamic shapes with symbols of mlfc: names and bounds from `own` and `dims`, else of input and axis."""
+    """Return dynamic shapes with mlfc's symbols.
+
+    Names are from `own` or made of input and axis; bounds are from `dims` or `exported`.
+    """
     titles: dict[Any, str] = {}
     for name, shape in shapes.items():
         for axis, expr in enumerate(shape):
@@ -107,7 +110,7 @@ def _with_symbols(
 
 
 def traced_shapes(exported: torch.export.ExportedProgram) -> dict[str, tuple[Any, ...]]:
-    """Return the shapes of the tensors that `forward` takes; an extent is an integer or an expression of sympy."""
+    """Return the shapes of the tensor arguments of `forward`; a dimension is an integer or a sympy expression."""
     values = {node.name: node.meta.get("val") for node in exported.graph.nodes if node.op == "placeholder"}
     return {
         spec.arg.name: tuple(
@@ -120,7 +123,7 @@ def traced_shapes(exported: torch.export.ExportedProgram) -> dict[str, tuple[Any
 
 
 def _of_tensors(value: Any, spec: Any) -> Iterator[Any]:
-    """Yield what is said of each tensor in an argument, in PyTorch's order."""
+    """Yield the specification of each tensor in an argument, in PyTorch's order."""
     if isinstance(value, torch.Tensor):
         yield spec
     elif isinstance(value, Mapping):
@@ -139,7 +142,7 @@ def _said(spec: Any, axis: int) -> Any:
 
 
 def _bounds(of: Any) -> tuple[int, int]:
-    """Return the bounds of a `torch.export.Dim`, or of a range of torch's; an input has no extent of 0."""
+    """Return the bounds of a `torch.export.Dim` or of a range of torch; input dimensions are at least 1."""
     if of is None:
         return 1, LARGEST
     low, high = (of.min, of.max) if hasattr(of, "min") else (of.lower, of.upper)
@@ -147,7 +150,7 @@ def _bounds(of: Any) -> tuple[int, int]:
 
 
 def _extent(expr: Any, symbols: Mapping[Any, Symbol]) -> Any:
-    """Return an expression of sympy as an extent."""
+    """Convert a sympy expression to a dimension expression."""
     if expr.is_Symbol:
         return symbols[expr].dim
     if expr.is_Integer:

@@ -1,4 +1,4 @@
-"""Names in a program of PyTorch's exporter: of inputs and outputs, weights, and the modules that nodes belong to."""
+"""Names in programs of PyTorch's exporter: of inputs, outputs, weights, and the modules that nodes belong to."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from mlfc.frontend.common import numbered, unique_name
 from mlfc.frontend.python_trace import TRACE, line_in_trace
 
 WRAPPED = "module"
-"""What the user's module is called in the one around it that makes its buffers inputs."""
+"""Name of the user's module inside the wrapper that makes its buffers inputs."""
 _SCOPES = "pkg.torch.onnx.name_scopes"
 
 
 def output_titles(exported: torch.export.ExportedProgram, states: Sequence[str] = ()) -> list[str]:
     """Return names for the tensors that `forward` returns: by key or field, else ``output`` or ``output_0``, ...
 
-    The next values of `states` follow them.
+    The names of the next values of `states` follow.
     """
     signature = exported.graph_signature
     specs = [spec for spec in signature.output_specs if spec.kind == OutputKind.USER_OUTPUT]
@@ -36,7 +36,7 @@ def output_titles(exported: torch.export.ExportedProgram, states: Sequence[str] 
 
 
 def name_weights(graph: onnx_ir.Graph) -> None:
-    """Name the weights as in the module's state_dict, and what is computed from them alone after the first of them."""
+    """Name the weights as in the module's state_dict, and values derived from weights after the first of these."""
     inputs = {value.name for value in graph.inputs}
     origins: dict[int, str] = {}
     for name, value in list(graph.initializers.items()):
@@ -59,7 +59,7 @@ def name_weights(graph: onnx_ir.Graph) -> None:
 
 
 def name_outputs(graph: onnx_ir.Graph, titles: Sequence[str]) -> None:
-    """Name the outputs; one that is an input, a weight or another output becomes a copy with a name of its own."""
+    """Name the outputs; an output that is an input, a weight or another output becomes a copy with its own name."""
     inputs = {value.name for value in graph.inputs}
     seen: set[int] = set()
     free = numbered([unique_name(f"{title}_out", titles) if title in inputs else title for title in titles])
@@ -74,7 +74,7 @@ def name_outputs(graph: onnx_ir.Graph, titles: Sequence[str]) -> None:
 
 
 def claim(graph: onnx_ir.Graph, value: onnx_ir.Value, name: str) -> None:
-    """Give a value a name, and another value that has it already another name."""
+    """Give a value a name, and rename another value with that name."""
     others = {str(other.name): other for other in _values(graph) if other is not value}
     other = others.get(name)
     if other is not None:
@@ -94,14 +94,14 @@ def _values(graph: onnx_ir.Graph) -> Iterator[onnx_ir.Value]:
 
 
 def name_nodes(model: onnx_ir.Model) -> None:
-    """Name each node by its module, as in ``blocks.0.attn/MatMul``, and keep of its notes the line that made it.
+    """Name each node after its module, as in ``blocks.0.attn/MatMul``, and reduce its metadata to the source line.
 
-    The other notes differ from machine to machine: paths of files.
+    Other metadata contain file paths, which differ between machines.
     """
     nodes, names = list(model.graph.all_nodes()), []
     for node in nodes:
         scopes = ast.literal_eval(node.metadata_props.get(_SCOPES, "[]"))
-        # the last scope is the operator's own
+        # the last scope is the operator itself
         module = str(scopes[-2]) if len(scopes) > 1 else ""
         module = "" if module == WRAPPED else module.removeprefix(f"{WRAPPED}.")
         names.append(f"{module}/{node.op_type}" if module else node.op_type)

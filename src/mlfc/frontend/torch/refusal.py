@@ -1,4 +1,4 @@
-"""What PyTorch cannot capture or convert: one error with the module, the line, and what to do."""
+"""Errors for modules that PyTorch cannot capture or convert, with the module, the line, and the next step."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _LONGEST = 300
 _NODE = re.compile(r"translating node %?(\w+)")
 _OPERATOR = re.compile(r"No ONNX function found for <OpOverload\(op='([\w.]+)', overload='(\w+)'\)>")
 _FOR_VALUES = (
-    "Replace branches, loops and shapes in forward that depend on the values of tensors, for example by torch.where"
+    "Replace branches, loops and shapes in forward that depend on the values of tensors, for example with torch.where"
 )
 
 
@@ -31,10 +31,10 @@ def not_exportable(module: torch.nn.Module, error: Exception) -> UnsupportedErro
             next_step="Pass the module that it was scripted or traced from",
         )
     if type(error).__name__ == "GuardOnDataDependentSymNode":
-        cause, step = "forward depends on the values of a tensor, which are known when it runs", _FOR_VALUES
+        cause, step = "forward depends on the values of a tensor, which are only known at run time", _FOR_VALUES
     else:
         cause = _first_line(error)
-        step = "Check that forward takes example_inputs; torch.export.draft_export lists all that stands in the way"
+        step = "Check that forward takes example_inputs; torch.export.draft_export lists all obstacles"
     return UnsupportedError(
         f"torch.export cannot capture the module: {cause}", place=_place_of_error(module, error), next_step=step
     )
@@ -47,18 +47,18 @@ def not_convertible(exported: torch.export.ExportedProgram, error: Exception) ->
     while inner is not None:
         text, innermost, inner = f"{text}\n{inner}", inner, inner.__cause__
     operator, node = _OPERATOR.search(text), _NODE.search(text)
-    cause = f"operator '{operator[1]}.{operator[2]}' has no form in ONNX" if operator else _first_line(str(innermost))
+    cause = f"operator '{operator[1]}.{operator[2]}' is not in ONNX" if operator else _first_line(str(innermost))
     return UnsupportedError(
         f"torch.onnx cannot convert the module: {cause}",
         place=_place_of_node(exported, node[1]) if node else None,
-        next_step="Replace the operator in forward by others"
+        next_step="Replace the operator in forward with others"
         if operator or node
-        else "torch.onnx.export(module, inputs, dynamo=True, report=True) writes what it knows to a file",
+        else "torch.onnx.export(module, inputs, dynamo=True, report=True) writes a report to a file",
     )
 
 
 def check_effects(exported: torch.export.ExportedProgram, what: str, *, may_write_buffers: bool = False) -> None:
-    """Refuse a program that does more than return tensors, which ONNX cannot say."""
+    """Refuse a program with side effects, which ONNX cannot express."""
     signature = exported.graph_signature
     written = next(iter(signature.user_inputs_to_mutate.values()), None)
     if written is not None:
@@ -76,7 +76,7 @@ def check_effects(exported: torch.export.ExportedProgram, what: str, *, may_writ
 
 
 def check_outputs(exported: torch.export.ExportedProgram) -> None:
-    """Refuse a program that returns other things than tensors."""
+    """Refuse a program that returns anything but tensors."""
     for spec in exported.graph_signature.output_specs:
         if spec.kind != OutputKind.USER_OUTPUT:
             continue
@@ -93,13 +93,13 @@ def _first_line(error: Any) -> str:
 
 
 def _place_of_error(root: torch.nn.Module, error: Exception) -> str:
-    """Return the innermost module of the user's, and line, whose forward raised the error."""
+    """Return the innermost module of the user, and the line, whose forward raised the error."""
     names = {id(part): name for name, part in root.named_modules()}
     inside: str | None = None
     frames = []
     for frame, line in traceback.walk_tb(error.__traceback__):
         inside = names.get(id(frame.f_locals.get("self")), inside)
-        if inside is not None:  # what comes before leads to the module, and is not its own
+        if inside is not None:  # earlier frames call the root module
             frames.append((frame.f_code.co_filename, line))
     return _place(type(root).__name__, inside or "", innermost_line(frames))
 
@@ -109,7 +109,7 @@ def _place_of_node(exported: torch.export.ExportedProgram, name: str) -> str | N
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             graph = exported.run_decompositions().graph
-    except Exception:  # the error that is being reported is the one that counts
+    except Exception:  # report the original error, not this one
         return None
     node = next((item for item in graph.nodes if item.name == name), None)
     modules = [path for path, _ in (node.meta.get("nn_module_stack") or {}).values()] if node is not None else []

@@ -120,6 +120,6 @@ def _warnings(archive: Archive, made: Mapping[str, Data]) -> Iterator[str]:
         for path in module.files.sources:
             if path.endswith(".c") and _ONE_BYTE_COUNT.search(archive.tar.view(path)):
                 yield (
-                    f"{path}: stores its function count in one byte, as TVM 0.8 did; the C runtime of later releases reads "
-                    "two, so the file needs the C runtime of TVM 0.8"
+                    f"{path}: stores its function count in one byte, as TVM 0.8 did; the C runtime of later releases "
+                    "reads two, so the file needs the C runtime of TVM 0.8"
                 )

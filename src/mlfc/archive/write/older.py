@@ -86,7 +86,7 @@ def _flat(document: Mapping[str, Any], version: int, form: str) -> Document:
             kind = target.partition(" ")[0]
             device = str(_DEVICES.get(kind, ""))
             if not device or device in by_device:
-                cause = f"version 5 names targets by device, and '{kind}' has no name"
+                cause = f"version 5 names targets by device, and '{kind}' has no distinct device"
                 raise OptionError(cause, next_step="Write version 6 or 7")
             by_device[device] = target
         flat["target"] = by_device

@@ -102,7 +102,7 @@ def test_the_command_line_names_it(models: Path, monkeypatch: pytest.MonkeyPatch
     message = str(result.exception)
     assert f"(CONV_2D #{FAULTY})" in message
     assert re.search(r"the first operator that differs is .*: by \d+ in element \d+, where 0 is allowed", message)
-    assert "The same C is right on this machine" in message
+    assert "The same C is correct on this machine" in message
     assert result.stdout.count("DIFFERS on the board") >= 1
 
 

@@ -115,7 +115,7 @@ def test_a_loop_carries_its_values_through_all_calls_of_a_turn(tmp_path: Path) -
     document = json.loads(members(path)["metadata.json"])
     document["modules"]["net"]["mlfc"] = wrong
     changed = rewritten(path, {"metadata.json": json.dumps(document).encode()}, tmp_path / "wrong.tar")
-    assert any("while both are needed" in problem for problem in archive.validate(changed))
+    assert any("while both are live" in problem for problem in archive.validate(changed))
 
 
 def test_archive_of_llvm_code_runs_any_batch(tmp_path: Path) -> None:

@@ -140,7 +140,7 @@ def test_generators_are_found_by_name() -> None:
 @pytest.mark.parametrize(
     ("key", "name", "cause"),
     [
-        ("cmsis_nn", "cmsis_nn", "there is a generator 'cmsis_nn' already"),
+        ("cmsis_nn", "cmsis_nn", "generator 'cmsis_nn' is already registered"),
         ("one", "other", "'other' is added as 'one'"),
         ("../up", "../up", "cannot have the name"),
         ("a,b", "a,b", "cannot have the name"),

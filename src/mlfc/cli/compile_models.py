@@ -163,7 +163,7 @@ def _print_lent(factories: Sequence[Factory], ram: int) -> None:
     total = sum(item.code.sizes.workspace for item in factories) + nbytes
     if lent and total > ram:
         typer.echo(
-            f"inputs and outputs, {nbytes:,} bytes, belong to the caller and are not part of --ram: {total:,} bytes in total; "
+            f"inputs and outputs, {nbytes:,} bytes, belong to the caller, not to --ram: {total:,} bytes in total; "
             "--workspace-io puts them into the workspace"
         )
 

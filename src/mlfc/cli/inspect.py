@@ -200,7 +200,7 @@ def _print_vm(vm: Mapping[str, Any]) -> None:
         rows = [
             (item["name"], item["low"], "no bound" if item["high"] is None else item["high"]) for item in vm["symbols"]
         ]
-        print_table("open extents", ("name", "from", "to"), rows)
+        print_table("dynamic dimensions", ("name", "from", "to"), rows)
     if vm["containers"]:
         containers = [
             (item["binding"], item["name"], f"{item['kind']} of {describe_tensor(item)}", ", ".join(item["tensors"]))

@@ -53,7 +53,7 @@ def tune(
     ] = None,
     as_json: bool = False,
 ) -> None:
-    """Search faster kernel configurations by measurement.
+    """Search for faster kernel configurations by measurement.
 
     Writes the log that compile --tuned reads. Kernels that differ only in their weights are measured once. Every
     candidate's results are compared bit for bit with those of the default, and a candidate wins only if it is clearly

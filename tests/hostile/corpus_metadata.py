@@ -75,7 +75,7 @@ LIES: dict[str, tuple[str, Any, str]] = {
     "lie_shape_larger_than_the_size": (f"{_OURS}/inputs/0/shape", [1, 8, 8, 2], "do not give the size|input"),
     "lie_shape_beyond_memory": (f"{_OURS}/inputs/0/shape", [2**31 - 1] * 8, "do not give the size|input"),
     "lie_negative_extent": (f"{_OURS}/inputs/0/shape", [1, -8, -8, 1], "less than 0"),
-    "lie_extent_of_text": (f"{_OURS}/inputs/0/shape", ["64"], "expected a fixed extent"),
+    "lie_extent_of_text": (f"{_OURS}/inputs/0/shape", ["64"], "expected a static dimension"),
     "lie_too_many_extents": (f"{_OURS}/inputs/0/shape", [1] * 1000, "too long"),
     "lie_unknown_dtype": (f"{_OURS}/inputs/0/dtype", "complex64", "expected"),
     "lie_input_of_another_name": (f"{_OURS}/inputs/0/name", "picture", "names"),

@@ -93,7 +93,7 @@ BROKEN = {
     "empty": (b"", "the size of a document needs 4 bytes"),
     "a_size_beyond_the_end": (b"\xff\0\0\0\0", "a document of 255 bytes where"),
     "a_negative_size": (b"\xff\xff\xff\xff\0", "a document of -1 bytes"),
-    "a_size_too_small": (b"\x05\0\0\0\x0ak\0\0", "says 5 bytes but has 8"),
+    "a_size_too_small": (b"\x05\0\0\0\x0ak\0\0", "declares 5 bytes but has 8"),
     "bytes_behind": (b"\x05\0\0\0\0\0", "1 bytes follow"),
     "an_unknown_type": (element(0x13, bytes(16)), "unsupported element type 0x13"),
     "a_key_twice": (b"\x0b\0\0\0\x0ak\0\x0ak\0\0", "the key 'k' is duplicated"),

@@ -257,7 +257,7 @@ def test_a_budget_says_what_it_counts_and_what_is_over(folder: Path, tmp_path: P
     assert module["peak"]["nodes"][0] in result.stderr
     tight = succeeded("compile", DIGITS, "--ram", workspace, cwd=tmp_path)
     assert f"{memory['io_bytes']:,} bytes, belong to the caller" in tight
-    assert f"{workspace + memory['io_bytes']:,} bytes in all" in tight
+    assert f"{workspace + memory['io_bytes']:,} bytes in total" in tight
     flash = memory["constants_bytes"]
     result = mlfc("compile", DIGITS, "--flash", flash - 7, cwd=tmp_path)
     assert f"{flash:,} bytes of constants exceed the budget of {flash - 7:,} by 7 bytes" in result.stderr

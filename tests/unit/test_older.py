@@ -156,7 +156,7 @@ def test_several_modules_are_refused(tmp_path: Path, name: str) -> None:
     ("targets", "fields", "message"),
     [
         (["c", "llvm"], {"format_version": 5}, "'llvm' has no distinct device"),
-        (["unheard"], {"format_version": 5}, "'unheard' has none"),
+        (["unheard"], {"format_version": 5}, "'unheard' has no distinct device"),
         (["c", "opencl"], {"rfc": True}, "supports one target, got 2"),
     ],
 )

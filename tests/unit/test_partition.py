@@ -133,7 +133,7 @@ def test_generators_are_found_by_name() -> None:
         find_generators(["cmsis_nn", "cmsis_nn"])
     with pytest.raises(OptionError, match="known: 'cmsis_nn', 'onnxruntime'"):
         find_generators(["vela"])
-    with pytest.raises(OptionError, match=r"Give \['cmsis_nn'\]"):
+    with pytest.raises(OptionError, match=r"Pass \['cmsis_nn'\]"):
         find_generators("cmsis_nn")
 
 

@@ -144,7 +144,7 @@ def _only(modules: Mapping[str, Any], wanted: str | None = None) -> str:
     raise OptionError(
         f"expected one module, got {len(modules)}" if wanted is None else unknown("module", wanted, modules),
         place="--module",
-        next_step=f"Choose one of: {', '.join(modules)}",
+        next_step=f"Name one of: {', '.join(modules)}",
     )
 
 

@@ -159,7 +159,7 @@ def flash(folder: Folder, *, option: list[str] | None = None) -> None:
 
     record = known_record(folder)
     if record is not None and not (folder / record.firmware).exists():
-        raise OptionError(f"{folder} has not been built", next_step=f"Build it: mlfc project build {folder}")
+        raise OptionError(f"Could not find a build in {folder}", next_step=f"Build it: mlfc project build {folder}")
     with stage(f"flashing {folder}"), GeneratedProject(folder, parse_options(option or ())) as project:
         project.flash()
     nothing = record is not None and "flash" not in record.document["steps"]

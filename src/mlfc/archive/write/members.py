@@ -215,7 +215,7 @@ def check_tree(paths: Iterable[str]) -> None:
 
 def _clash(path: str, other: str) -> OptionError:
     return OptionError(
-        f"{path} and {other} are the same name on some file systems",
+        f"the archive would contain both {path} and {other}, which clash on some file systems",
         next_step="Give the module or the kind of device another name",
     )
 

@@ -210,7 +210,7 @@ def files_one_changed() -> bytes:
     return _files({_LIB1: compiled_files()[_LIB1][:-1] + b" "}, listed=False)
 
 
-@fault("says .* bytes, but it has", refused=False)
+@fault("declares .* bytes, but it has", refused=False)
 def files_one_longer() -> bytes:
     return _files({_LIB1: compiled_files()[_LIB1] + b" "}, listed=False)
 

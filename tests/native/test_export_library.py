@@ -426,7 +426,7 @@ def test_the_same_bytes_are_mapped_once(executor: str, libraries: dict[str, Path
 @pytest.mark.parametrize(
     ("name", "options", "error", "expected"),
     [
-        ("model.onnx", {}, OptionError, r"model\.onnx: files with the suffix '\.onnx' are not libraries\. Give a name"),
+        ("model.onnx", {}, OptionError, r"model\.onnx: files with the suffix '\.onnx' are not libraries\. Use a name"),
         ("objects.tar.gz", {}, OptionError, r"files with the suffix '\.gz' are not libraries"),
         ("a.so", {"options": "-O1"}, OptionError, r"^options: .*got the string '-O1'\. Pass \['-O1'\]$"),
         ("a.so", {"addons": "x.c"}, OptionError, r"^addons: expected a list of strings"),

@@ -181,7 +181,7 @@ def test_damage_is_found_in_every_version(tmp_path: Path, name: str) -> None:
     path = export(dense_factory(), tmp_path / "a.tar", **FORMS[name])
     source = "codegen/host/src/lib1.c" if name == "rfc" else "codegen/host/src/tiny_lib1.c"
     damaged = rewritten(path, {source: members(path)[f"./{source}"] + b" "}, tmp_path / "b.tar")
-    with pytest.raises(ArchiveError, match=r"lib1\.c: metadata.*\.json says"):
+    with pytest.raises(ArchiveError, match=r"lib1\.c: metadata.*\.json declares"):
         mlfc.migrate(damaged, tmp_path / "c.tar")
     assert not (tmp_path / "c.tar").exists()
     assert any("lib1.c" in fault for fault in validate(damaged))

@@ -258,7 +258,7 @@ def test_a_change_of_what_was_saved_is_seen(tmp_path: Path) -> None:
         model = mlfc.compile(delay_line(), states=states, module_name="line")
         paths.append(model.export(tmp_path / f"line{index}.tar"))
     changes = mlfc.diff(*paths)["modules"]["line"]["interface"]
-    assert [item["what"] for item in changes if item["level"] == "warning"] == ["states that were saved do not fit"]
+    assert [item["what"] for item in changes if item["level"] == "warning"] == ["saved states do not fit"]
 
 
 def test_archives_with_wrong_states_are_found(tmp_path: Path) -> None:

@@ -166,7 +166,7 @@ def _check(target: Path, abi: Sequence[str], lists: Mapping[str, object]) -> Non
         raise OptionError(
             f"files with the suffix '{target.suffix}' are not libraries",
             place=str(target),
-            next_step="Give a name that ends in .so, .dll, .dylib, .wasm, .o, .a or .tar",
+            next_step="Use a name that ends in .so, .dll, .dylib, .wasm, .o, .a or .tar",
         )
     check_writable(target)
     wrong = [abi] if isinstance(abi, str) else sorted(set(abi) - set(ABIS))
@@ -174,7 +174,7 @@ def _check(target: Path, abi: Sequence[str], lists: Mapping[str, object]) -> Non
         raise OptionError(
             f"unknown calling convention '{', '.join(wrong)}'" if wrong else "a library needs a calling convention",
             place="abi",
-            next_step=f"Give a list of some of: {', '.join(ABIS)}",
+            next_step=f"Pass a list of some of: {', '.join(ABIS)}",
         )
     for name, values in lists.items():
         if isinstance(values, str):
@@ -229,7 +229,7 @@ def _check_levels(parts: Sequence[BuildPart], options: Sequence[str]) -> None:
         raise OptionError(
             f"the target's -mcpu={AUTO} is for several processors, and '{chosen[0]}' for one",
             place="options",
-            next_step="Leave one of them out",
+            next_step="Remove one of them",
         )
 
 

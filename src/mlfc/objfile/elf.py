@@ -60,7 +60,7 @@ _LAYOUTS = {
 def _layout_of(data: bytes | memoryview, least: int) -> tuple[_TableFormat, str]:
     """Return layout and byte order of a file of at least `least` bytes; raise ValueError without an ELF header."""
     if len(data) < least or data[:4] != b"\x7fELF" or data[4] not in _LAYOUTS or data[5] not in _ORDERS:
-        raise ValueError("it does not start as one")
+        raise ValueError("it does not start with an ELF header")
     return _LAYOUTS[data[4]], _ORDERS[data[5]]
 
 

@@ -394,7 +394,7 @@ def interface_changes(a: Face, b: Face) -> list[Change]:
     saved, kept = ([(item["offset"], item["dtype"], *item["shape"], item["name"]) for item in each] for each in states)
     if all(states) and saved != kept:
         names = [", ".join(item["name"] for item in group) for group in states]
-        changes.append(Change(WARNING, "states that were saved do not fit", *names))
+        changes.append(Change(WARNING, "saved states do not fit", *names))
     old, new = (
         {name: [(item["dtype"], item["shape"]) for item in listed] for name, listed in functions.items()}
         for functions in (a.module["functions"] or {}, b.module["functions"] or {})

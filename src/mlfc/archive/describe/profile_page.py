@@ -62,7 +62,7 @@ def _facts(profile: Profile, peaks: Peaks | None) -> str:
     operators = sum(item.nanoseconds for item in profile.operators) / 1e6
     told = f"Median of {len(profile.runs)} runs: {median:.4g} ms, of operators {operators:.4g} ms."
     if peaks is None:
-        return f"{told} The machine's peaks are not known."
+        return f"{told} The machine's peaks are unknown."
     threads = f"{peaks.threads} threads" if peaks.threads > 1 else "one thread"
     return (
         f"{told} Measured peaks of {peaks.processor} with {threads}: {peaks.float32 / 1e9:,.0f} G float32 and "

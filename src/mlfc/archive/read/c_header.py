@@ -181,7 +181,7 @@ def c_interface(record: ModuleRecord, header_text: str, relay: str | None, place
         )
     if f"{prefix}_devices" in header.structs:
         raise ArchiveError(
-            f"the module '{record.name}' takes device contexts",
+            f"the module '{record.name}' requires device contexts",
             place=place,
             next_step="Run it as firmware: only its own project can provide them",
         )

@@ -109,7 +109,7 @@ def _check_format(fmt: str, kind: str, place: str) -> None:
     if fmt and kind not in _KINDS_OF_FORMAT.get(fmt, ()):
         known = ", ".join(_KINDS_OF_FORMAT)
         raise ArchiveError(
-            f"expected a file of the format '{fmt}'", place=place, next_step=f"Leave fmt out. Formats: {known}"
+            f"expected a file of the format '{fmt}'", place=place, next_step=f"Omit fmt. Formats: {known}"
         )
 
 
@@ -152,7 +152,7 @@ def model_of_library(root: Any, place: str, devices: Sequence[Device]) -> Any:
         raise ArchiveError(
             f"the library holds a module of the kind '{root.type_key}', not a model",
             place=place,
-            next_step=f"Take its functions with mlfc.load_module({place!r})",
+            next_step=f"Load its functions with mlfc.load_module({place!r})",
         )
     return root.model
 
@@ -163,7 +163,7 @@ def model_of_parts(parts: ModuleParts, devices: Sequence[Device] = ()) -> AotMod
         raise OptionError(
             "the archive holds functions, not a model",
             place=parts.place,
-            next_step=f"Take them with mlfc.load_module({parts.place!r})",
+            next_step=f"Load them with mlfc.load_module({parts.place!r})",
         )
     made = _factory_module(parts, host_library(parts))
     if parts.executable is not None:

@@ -189,7 +189,7 @@ def executable_faults(executable: Executable, record: ModuleRecord) -> Iterator[
         for name, pair in (("arena", arenas), ("work area", areas)):
             ours, theirs = ("no bound of" if count is None else f"{count:,}" for count in pair)
             if ours != theirs:
-                yield f"it has {ours} bytes of {name}, the metadata say {theirs}"
+                yield f"it has {ours} bytes of {name}, the metadata declare {theirs}"
         if (own.arena_bytes or 0) != workspace:
             yield f"it has {own.arena_bytes or 0:,} bytes of arena, mlfc.memory.workspace_bytes is {workspace:,}"
         if own.symbols != tuple(told.symbols):
@@ -216,10 +216,10 @@ def _value_faults(shown: str, value: VmValue, info: TensorInfo) -> Iterator[str]
     if value.name != info.name:
         yield f"{shown} is '{info.name[:80]}' in the metadata"
     if value.dtype != info.dtype:
-        yield f"{shown}: of {value.dtype}, the metadata say {info.dtype}"
+        yield f"{shown}: of {value.dtype}, the metadata declare {info.dtype}"
     pairs = zip(value.extents, info.shape, strict=False)
     # dimensions that the description leaves out are expressions in the metadata
     fits = all(isinstance(theirs, str) if ours is None else ours == theirs for ours, theirs in pairs)
     if not fits or len(value.extents) != len(info.shape):
         said = ", ".join("?" if extent is None else str(extent)[:80] for extent in value.extents)
-        yield f"{shown}: of shape ({said}), the metadata say ({', '.join(str(item)[:80] for item in info.shape)})"
+        yield f"{shown}: of shape ({said}), the metadata declare ({', '.join(str(item)[:80] for item in info.shape)})"

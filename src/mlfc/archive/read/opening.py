@@ -86,10 +86,10 @@ class Archive:
             elif name not in listed:
                 yield f"{name}: the file is not in the list of files of {self.metadata_path}"
             elif self.tar.sizes[name] != listed[name].nbytes:
-                said = f"{self.metadata_path} says {listed[name].nbytes:,} bytes"
+                said = f"{self.metadata_path} declares {listed[name].nbytes:,} bytes"
                 yield f"{name}: {said}, but it has {self.tar.sizes[name]:,}"
             elif sha256_stream(self.tar.open(name)) != listed[name].sha256:
-                yield f"{name}: its content is not what {self.metadata_path} says (SHA-256 differs)"
+                yield f"{name}: its SHA-256 differs from {self.metadata_path}"
 
 
 @contextmanager
@@ -359,7 +359,7 @@ def _details_faults(module: Mapping[str, Any], place: str) -> Iterator[str]:
                 yield f"{place}.mlfc.{kind}[{index}]: shape and dtype do not give the size in main.{kind}"
     total = sum(entry["size"] for kind in _TENSORS for entry in main[kind].values())
     if total != sizes["io_size_bytes"]:
-        yield f"{place}: inputs and outputs have {total} bytes together, io_size_bytes says {sizes['io_size_bytes']}"
+        yield f"{place}: inputs and outputs have {total} bytes together, io_size_bytes is {sizes['io_size_bytes']}"
 
 
 def _size(tensor: Mapping[str, Any], bounds: Mapping[str, int | None]) -> int | None:

@@ -94,7 +94,7 @@ def _header_faults(archive: Archive, name: str, module: ModuleRecord) -> Faults:
     for what, nbytes in said.items():
         macro = f"{prefix.upper()}_{what}_SIZE"
         if (found := header.macros.get(macro)) is not None and found != str(nbytes):
-            yield path, f"{macro} is {found[:40]}, the metadata say {nbytes}"
+            yield path, f"{macro} is {found[:40]}, the metadata declare {nbytes}"
     for kind, tensors in (("inputs", main.inputs), ("outputs", main.outputs)):
         for cause in _tensor_faults(header, prefix, kind, tensors, in_order=module.details is not None):
             yield path, cause
@@ -116,7 +116,7 @@ def _tensor_faults(
     if in_order:
         for macro, size, wanted in zip(macros, sizes, expected, strict=True):
             if size is not None and size != wanted:
-                yield f"{macro} is {size[:40]}, the metadata say {wanted}"
+                yield f"{macro} is {size[:40]}, the metadata declare {wanted}"
     elif None not in sizes and sorted(map(str, sizes)) != sorted(expected):
         yield f"the sizes of {kind} are not those of the metadata: {', '.join(macros)[:200]}"
 
@@ -144,7 +144,7 @@ def _workspace_faults(parsed: ParsedFiles, name: str, module: ModuleRecord) -> F
             yield f"codegen/host/src: {name}", f"no array {array} of {nbytes} bytes is defined"
         for path, size in sizes.items():
             if size != nbytes:
-                yield path, f"the array {array} has {size} bytes, the metadata say {nbytes}"
+                yield path, f"the array {array} has {size} bytes, the metadata declare {nbytes}"
 
 
 def module_tree_faults(parsed: ParsedFiles) -> Faults:
@@ -209,11 +209,11 @@ def _storage_faults(graph: Graph, module: ModuleRecord) -> Iterator[str]:
         return
     for storage in sorted(needed.keys() & listed.keys()):
         if needed[storage] != listed[storage].nbytes:
-            yield f"storage id {storage} needs {needed[storage]} bytes, the metadata say {listed[storage].nbytes}"
+            yield f"storage id {storage} needs {needed[storage]} bytes, the metadata declare {listed[storage].nbytes}"
     bound = {graph.entries[entry].storage_id: name for name, entry in graph.arguments.items()}
     for storage, item in listed.items():
         if item.input_binding != bound.get(storage):
-            yield f"storage id {storage} holds '{bound.get(storage)}', the metadata say '{item.input_binding}'"
+            yield f"storage id {storage} holds '{bound.get(storage)}', the metadata declare '{item.input_binding}'"
 
 
 def _interface_faults(graph: Graph, module: ModuleRecord) -> Iterator[str]:
@@ -235,11 +235,11 @@ def _interface_faults(graph: Graph, module: ModuleRecord) -> Iterator[str]:
 def _entry_faults(graph: Graph, entry: int, tensor: TensorRecord, shown: str) -> Iterator[str]:
     found = graph.entries[entry]
     if found.dtype != tensor.dtype:
-        yield f"{shown}: of {found.dtype}, the metadata say {tensor.dtype}"
+        yield f"{shown}: of {found.dtype}, the metadata declare {tensor.dtype}"
     if found.nbytes != tensor.nbytes:
-        yield f"{shown}: {found.nbytes} bytes, the metadata say {tensor.nbytes}"
+        yield f"{shown}: {found.nbytes} bytes, the metadata declare {tensor.nbytes}"
     if tensor.shape is not None and found.shape != tensor.shape:
-        yield f"{shown}: of shape {found.shape}, the metadata say {tensor.shape}"
+        yield f"{shown}: of shape {found.shape}, the metadata declare {tensor.shape}"
 
 
 def executable_faults(parsed: ParsedFiles) -> Faults:
@@ -293,9 +293,9 @@ def _graph_faults(params: Params, graph: Graph | None, module: ModuleRecord) -> 
                 continue
             entry = graph.entries[graph.arguments[name]]
             if entry.dtype != dtype:
-                yield f"tensor '{name[:80]}' is of {dtype}, the graph says {entry.dtype}"
+                yield f"tensor '{name[:80]}' is of {dtype}, the graph declares {entry.dtype}"
             if entry.shape != array.shape:
-                yield f"tensor '{name[:80]}' is of shape {array.shape}, the graph says {entry.shape}"
+                yield f"tensor '{name[:80]}' is of shape {array.shape}, the graph declares {entry.shape}"
         if name in constants and sha256_of(ArrayContent(array)) != constants[name].sha256:
             yield f"tensor '{name[:80]}' is not the one of the metadata (SHA-256 differs)"
     if graph is not None and module.main:

@@ -123,13 +123,13 @@ def consistency_faults(parsed: ParsedFiles) -> Faults:
 
 def _details_faults(details: ModuleInfo, module: ModuleRecord) -> Iterator[str]:
     if details.executor != module.executor:
-        yield f"mlfc.executor is {details.executor}, executors says {module.executor}"
+        yield f"mlfc.executor is {details.executor}, executors declares {module.executor}"
     if (details.entry is None) != (module.executor != "aot"):
         yield "mlfc.entry must name a function for the AOT executor and be null for other executors"
     if (details.vm is None) != (module.executor != "vm"):
         yield "mlfc.vm must describe modules of the virtual machine, and no others"
     if details.build is not None and details.build.executor != module.executor:
-        yield f"mlfc.build.executor is {details.build.executor}, executors says {module.executor}"
+        yield f"mlfc.build.executor is {details.build.executor}, executors declares {module.executor}"
     known = {function.name for function in module.operator_functions}
     for index, operator in enumerate(details.operators):
         if operator.function not in (*known, COPY):

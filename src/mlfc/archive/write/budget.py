@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from mlfc.factory import Factory
 
 _LARGEST = 5
-_IO_HINT = "Let intermediates take the inputs' place with --workspace-io. "
+_IO_HINT = "Overlap intermediates with the inputs: --workspace-io. "
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,7 +85,7 @@ def check_budget(
             raise OptionError(
                 f"a budget of RAM requires bounds, and module '{factory.module_name}' has {what} without one",
                 place="--ram",
-                next_step=f"Bound them: {option}, or leave --ram out",
+                next_step=f"Bound them: {option}, or omit --ram",
             )
     linked = linked_code(factories, options or ExportOptions())
     modules = [_ModuleRam.of(factory, code, lent) for factory, code in zip(factories, linked.modules, strict=True)]
@@ -99,8 +99,8 @@ def check_budget(
         values = [value for factory in factories for value in factory.program.constants]
         largest = largest_text([NamedBytes(value.name, value.nbytes) for value in values])
         raise BudgetError(
-            f"{constants:,} bytes of constants exceed the budget of {flash:,} by {constants - flash:,} bytes, and the "
-            f"machine code comes on top; {largest}",
+            f"{constants:,} bytes of constants exceed the budget of {flash:,} by {constants - flash:,} bytes, "
+            f"excluding machine code; {largest}",
             next_step="Make these layers smaller, or quantize the model",
         )
 
@@ -122,7 +122,7 @@ def _check_memories(factories: Sequence[Factory]) -> None:
                 raise BudgetError(
                     f"the {kind} of all modules take {sum(parts):,} bytes of '{name}', {sum(parts) - limit:,} more "
                     f"than its {limit:,}: {each}",
-                    next_step="Give each a part of the memory by compiling it with the bytes it may take",
+                    next_step="Compile each with its own limit for the memory",
                 )
 
 

@@ -216,7 +216,7 @@ def check_tree(paths: Iterable[str]) -> None:
 def _clash(path: str, other: str) -> OptionError:
     return OptionError(
         f"the archive would contain both {path} and {other}, which clash on some file systems",
-        next_step="Give the module or the kind of device another name",
+        next_step="Rename the module or the kind of device",
     )
 
 
@@ -253,7 +253,7 @@ def _path(name: str, module: Module, counts: Counter[str]) -> str:
         raise OptionError(
             f"an imported module of the kind '{key}' cannot be stored in an archive",
             place=name,
-            next_step="Export without it, or give its kind save_to_bytes",
+            next_step="Export without it, or implement save_to_bytes for its kind",
         )
     if key == _HOST or not _PART_OF_A_PATH.fullmatch(key) or not _PART_OF_A_PATH.fullmatch(suffix):
         raise OptionError(

@@ -75,7 +75,7 @@ LIES: dict[str, tuple[str, Any, str]] = {
     "lie_shape_larger_than_the_size": (f"{_OURS}/inputs/0/shape", [1, 8, 8, 2], "do not give the size|input"),
     "lie_shape_beyond_memory": (f"{_OURS}/inputs/0/shape", [2**31 - 1] * 8, "do not give the size|input"),
     "lie_negative_extent": (f"{_OURS}/inputs/0/shape", [1, -8, -8, 1], "less than 0"),
-    "lie_extent_of_text": (f"{_OURS}/inputs/0/shape", ["64"], "expected a fixed extent"),
+    "lie_extent_of_text": (f"{_OURS}/inputs/0/shape", ["64"], "expected a static dimension"),
     "lie_too_many_extents": (f"{_OURS}/inputs/0/shape", [1] * 1000, "too long"),
     "lie_unknown_dtype": (f"{_OURS}/inputs/0/dtype", "complex64", "expected"),
     "lie_input_of_another_name": (f"{_OURS}/inputs/0/name", "picture", "names"),
@@ -210,7 +210,7 @@ def files_one_changed() -> bytes:
     return _files({_LIB1: compiled_files()[_LIB1][:-1] + b" "}, listed=False)
 
 
-@fault("says .* bytes, but it has", refused=False)
+@fault("declares .* bytes, but it has", refused=False)
 def files_one_longer() -> bytes:
     return _files({_LIB1: compiled_files()[_LIB1] + b" "}, listed=False)
 

@@ -66,10 +66,10 @@ UNFITTING: dict[str, tuple[bytes, str]] = {
     "params_other_shape": (parameters({b"p0": tensor((2, 2), _DATA)}), r"p0.*shape"),
     "params_other_dtype": (parameters({b"p0": tensor((4,), _DATA, dtype=(0, 32, 1))}), r"p0.*int32"),
     "params_of_no_input": (parameters({b"p0": P0, b"p1": P0}), r"p1.*not an input"),
-    "params_trailing_bytes": (parameters(_ONE) + b"x", r"behind the last tensor"),
+    "params_trailing_bytes": (parameters(_ONE) + b"x", r"after the last tensor"),
     "params_name_twice": (
         parameters({b"p0": P0, b"p1": P0}).replace(b"p1", b"p0"),
-        r"names are there twice",
+        r"duplicate names",
     ),
 }
 

@@ -126,11 +126,11 @@ def test_blobs_that_are_not_what_they_should_be(
 @pytest.mark.parametrize(
     ("body", "headers", "message"),
     [
-        (b"<html>", {"Content_Type": "text/html"}, "the document is none"),
+        (b"<html>", {"Content_Type": "text/html"}, "invalid document"),
         (b"{}", {"Content_Type": MANIFEST}, "neither a manifest nor an index"),
         (b"[" * 100_000, {"Content_Type": MANIFEST}, "nested too deeply"),
         (b"[" + b"1," * 300_000 + b"1]", {"Content_Type": MANIFEST}, "too many values"),
-        (json.dumps(manifest()).encode(), {"Content_Type": INDEX}, "announced as .* the document says"),
+        (json.dumps(manifest()).encode(), {"Content_Type": INDEX}, "expected media type .* the document declares"),
         (
             json.dumps(manifest()).encode(),
             {"Content_Type": MANIFEST, "Docker_Content_Digest": digest_of(b"")},
@@ -153,18 +153,18 @@ def test_manifests_that_are_none(
     [
         (manifest(schemaVersion=1), "neither a manifest nor an index"),
         (manifest(mediaType="application/vnd.docker.distribution.manifest.v2+json"), "expected a manifest or an index"),
-        (manifest(manifests=[]), "cannot be"),
+        (manifest(manifests=[]), "fields of the other type"),
         (manifest(layer(digest="sha256:../../x")), "expected a digest"),
         (manifest(layer(digest=digest_of(TAR).upper())), "expected a digest"),
         (manifest(layer(size=-1)), "expected a number of bytes"),
         (manifest(layer(size=True)), "expected a number of bytes"),
         (manifest(layer(mediaType="")), "expected a media type"),
-        (manifest(layer(annotations={TITLE: 1})), "expected a text"),
-        (manifest(layer(annotations=[])), "annotations are texts"),
+        (manifest(layer(annotations={TITLE: 1})), "expected a string"),
+        (manifest(layer(annotations=[])), "annotations must be strings"),
         (manifest(layer(mediaType="application/vnd.oci.image.layer.v1.tar+gzip")), "got application/vnd.oci.image.lay"),
         (manifest(layer(), layer()), "expected one artifact"),
         (manifest(layers=[layer()] * (MAX_ENTRIES + 1)), "at most 1,000 entries"),
-        (manifest(layer(title="kws.a", mediaType=ARTIFACTS["library"])), "the bytes are something else"),
+        (manifest(layer(title="kws.a", mediaType=ARTIFACTS["library"])), "not of the declared media type"),
         (manifest(layer(b"missing")), "listed, but missing"),
     ],
 )  # fmt: skip
@@ -224,7 +224,7 @@ def test_the_target_decides_which_manifest_is_asked_for(server: Liar) -> None:
     data = server.documents["1"]
     server.publish(index_of(data, b"never read"))
     refused(server, "there are artifacts for 2 targets: 't0', 't1'", OptionError)
-    with pytest.raises(OptionError, match="unknown target 't2'; there are: 't0', 't1'"):
+    with pytest.raises(OptionError, match="unknown target 't2'; available: 't0', 't1'"):
         pull(store_of(server), target="t2")
     assert pull(store_of(server), target="t0")[0].artifact.digest == digest_of(TAR)
     assert not any(digest_of(b"never read") in request.path for request in server.requests)
@@ -235,8 +235,8 @@ def test_the_target_decides_which_manifest_is_asked_for(server: Liar) -> None:
     [
         (401, r"access is denied \(401\): no \[31mway.* docker login"),
         (403, r"access is forbidden \(403\)"),
-        (404, "there is nothing under '1'"),
-        (429, r"takes no more requests for now \(429\)"),
+        (404, "'1' does not exist"),
+        (429, r"limits the rate of requests \(429\)"),
         (500, "answers 500 to GET"),
         (302, "answers 302 to GET"),
     ],
@@ -318,7 +318,7 @@ def test_a_registry_that_never_answers(server: Liar) -> None:
 
     try:
         server.lie(BLOB, 200, silence())
-        refused(server, "neither sends nor takes anything for 0.05 s", timeout=SOON)
+        refused(server, "no data from or to the registry for 0.05 s", timeout=SOON)
     finally:
         released.set()
 
@@ -327,7 +327,7 @@ def test_bytes_that_come_too_slowly(monkeypatch: pytest.MonkeyPatch) -> None:
     moments = iter(range(0, 10_000, 20))
     monkeypatch.setattr(http, "time", SimpleNamespace(monotonic=lambda: next(moments)))
     drops = SimpleNamespace(read1=lambda _size, decode_content: b"x", close=lambda: None)
-    with pytest.raises(RegistryError, match="the answer comes too slowly: 2 bytes in"):
+    with pytest.raises(RegistryError, match="the response is too slow: 2 bytes in"):
         list(http.read_answer(drops, 1000, 30, "here"))
 
 
@@ -340,9 +340,9 @@ def test_tls_is_not_left() -> None:
 @pytest.mark.parametrize(
     ("pages", "message"),
     [
-        ([[]], "the answer is no list"),
-        ([{"tags": "abc"}], "the list of tags is none"),
-        ([{"tags": ["../x"]}], "the list of tags is none"),
+        ([[]], "the response is not a list"),
+        ([{"tags": "abc"}], "the response is not a list of tags"),
+        ([{"tags": ["../x"]}], "the response is not a list of tags"),
         ([{"tags": [f"t{number}" for number in range(10_001)]}], "more than 10,000 tags"),
     ],
 )
@@ -366,7 +366,7 @@ def test_pages_of_tags_end(server: Liar) -> None:
 
 def test_a_full_disk_is_seen_before_and_while_writing(server: Liar) -> None:
     server.publish(manifest(layer(size=(1 << 53) - 1)))
-    refused(server, "find no room", OutputError)
+    refused(server, "more than the free space", OutputError)
     data = tar_of("x", 1 << 20)
     server.blobs[digest_of(data)] = data
     server.publish(manifest(layer(data)))
@@ -382,11 +382,11 @@ def test_a_full_disk_is_seen_before_and_while_writing(server: Liar) -> None:
 @pytest.mark.parametrize(
     ("path", "status", "headers", "message"),
     [
-        ("POST /blobs/uploads/", 202, {}, "without saying where to"),
+        ("POST /blobs/uploads/", 202, {}, "returns no URL for it"),
         ("POST /blobs/uploads/", 202, {"Location": "file:///etc/passwd"}, "the connection fails"),
         ("POST /blobs/uploads/", 403, {}, "forbidden"),
         ("PUT /upload", 500, {}, "answers 500 to PUT"),
-        ("PUT /manifests/1", 201, {"Docker_Content_Digest": digest_of(b"")}, "the registry says sha256:e3b0"),
+        ("PUT /manifests/1", 201, {"Docker_Content_Digest": digest_of(b"")}, "the registry reports sha256:e3b0"),
         ("PUT /manifests/1", 413, {}, "answers 413 to PUT"),
     ],
 )
@@ -456,11 +456,11 @@ def layout(folder: Path, **files: bytes) -> ArtifactStore:
 @pytest.mark.parametrize(
     ("files", "message"),
     [
-        ({"mark": b'{"imageLayoutVersion":"2.0.0"}'}, "does not state version 1"),
-        ({"mark": b"[]"}, "does not state version 1"),
+        ({"mark": b'{"imageLayoutVersion":"2.0.0"}'}, "does not declare version 1"),
+        ({"mark": b"[]"}, "does not declare version 1"),
         ({"mark": b" " * 5000}, "oci-layout exceeds"),
         ({"index": b" " * (MAX_DOCUMENT + 1)}, "index.json exceeds"),
-        ({"index": b"{"}, "index.json: the document is none"),
+        ({"index": b"{"}, "index.json: invalid document"),
         ({"blob": TAR[:-1]}, "expected 10,240 bytes"),
         ({"blob": TAR[:-1] + b"\1"}, "expected bytes with the digest"),
         ({"manifest": b"{}"}, "expected a manifest with the digest"),
@@ -481,6 +481,6 @@ def test_a_folder_with_pipes_and_without_files(tmp_path: Path) -> None:
     with pytest.raises(RegistryError, match="cannot be read"):
         pull(store, Path("bad.tar"))
     (tmp_path / "folder" / "oci-layout").unlink()
-    with pytest.raises(RegistryError, match="no OCI layout"):
+    with pytest.raises(RegistryError, match="not an OCI layout"):
         entries(store)
     assert [*Path().iterdir()] == [Path("good.tar")]

@@ -268,7 +268,7 @@ def test_more_weights_than_onnx_holds_are_refused(monkeypatch: pytest.MonkeyPatc
     ]
     module, params = mlfc.import_model(model(nodes, {"y": 1}, {"w": weights}), byoc=["onnxruntime"])
     monkeypatch.setattr("mlfc.byoc.onnxruntime._MOST_BYTES", weights.nbytes - 1)
-    with pytest.raises(UnsupportedError, match=r"the_GlobalLpPool: .* cannot be handed 576 bytes of weights"):
+    with pytest.raises(UnsupportedError, match=r"the_GlobalLpPool: 576 bytes of weights"):
         mlfc.build(module, "c", params)
 
 

@@ -113,7 +113,7 @@ def test_all_wrong_sets_are_told_at_once() -> None:
     ("arguments", "message"),
     [
         (("quantize", DIGITS / "digits_int8.tflite", "--calibrate", "x.npy"), "quantizing requires an ONNX model"),
-        (("quantize", FLOAT, "--calibrate", "missing"), "there is no such file or folder"),
+        (("quantize", FLOAT, "--calibrate", "missing"), "file or folder not found"),
         (("quantize", FLOAT, "--calibrate", "x.npy"), "its shape is (3,), not (1, 1, 8, 8)"),
         (("quantize", FLOAT, "--calibrate", "."), "x.npy"),
         (("quantize", FLOAT, "--calibrate", "x.npy", "--method", "max"), "unknown method 'max'; "),

@@ -89,7 +89,7 @@ def test_open_extents_are_told_with_their_bounds(high: int | None, tmp_path: Pat
         assert size == archive["memory"][key]
     shown = command("inspect", library)
     assert re.search(r"batch +1 +" + ("no bound" if high is None else "4"), shown)
-    assert ("memory is allocated while it runs" in shown) is (high is None)
+    assert ("memory is allocated at run time" in shown) is (high is None)
 
 
 @pytest.mark.parametrize("suffix", [".a", ".tar"])
@@ -127,7 +127,7 @@ def test_libraries_for_other_systems_are_told_alike(name: str, elsewhere: dict[s
 
 
 def test_objects_of_webassembly_are_not_read(elsewhere: dict[str, Path]) -> None:
-    with pytest.raises(UnsupportedError, match=r"module\.a: objects of WebAssembly are not read here"):
+    with pytest.raises(UnsupportedError, match=r"module\.a: WebAssembly objects are not supported"):
         inspect_library(elsewhere["module.a"])
 
 
@@ -144,7 +144,7 @@ def test_what_holds_no_code_is_refused(tmp_path: Path) -> None:
 def test_libraries_for_several_processors_are_not_read(tmp_path: Path) -> None:
     fat = tmp_path / "fat.dylib"
     fat.write_bytes(struct.pack(">2I5I", 0xCAFE_BABE, 1, 0x0100_0007, 0, 4096, 100, 12) + bytes(5000))
-    with pytest.raises(UnsupportedError, match=r"fat\.dylib: only code for macOS of 64 bits and one processor"):
+    with pytest.raises(UnsupportedError, match=r"fat\.dylib: only 64-bit code for one macOS processor"):
         inspect_library(fat)
 
 

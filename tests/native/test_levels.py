@@ -292,7 +292,7 @@ def test_one_processor_and_several_exclude_each_other(tmp_path: Path) -> None:
     factory = build("c -mcpu=auto")
     with pytest.raises(OptionError, match=r"-mcpu=auto is for several processors, and '-march=native' for one"):
         factory.export_library(tmp_path / "digits.so", options=["-march=native"])
-    with pytest.raises(OptionError, match=r"code for others to build is for one processor.*Compile for 'c'"):
+    with pytest.raises(OptionError, match=r"exported sources require a target with one processor.*Compile for 'c'"):
         mlfc.export_model_library_format(factory, tmp_path / "digits.tar")
     with pytest.raises(OptionError, match=r"has the option -mtriple with -mcpu=auto only"):
         build("c -mtriple=x86_64")

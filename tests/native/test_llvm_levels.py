@@ -237,7 +237,7 @@ def test_what_several_processors_have_not(target: str, message: str) -> None:
 
 def test_archives_have_what_all_processors_run(tmp_path: Path) -> None:
     compiled = mlfc.compile(FLOATS, LINUX, module_name="digits")
-    with pytest.raises(OptionError, match=r"code for others to build is for one processor.*Compile for 'llvm'"):
+    with pytest.raises(OptionError, match=r"exported sources require a target with one processor.*Compile for 'llvm'"):
         mlfc.export_model_library_format(compiled.factory, tmp_path / "digits.tar")
     archive = compiled.export(tmp_path / "digits.tar")
     assert mlfc.inspect(archive)["modules"]["digits"]["target"] == ["llvm -mtriple=x86_64-unknown-linux-gnu"]

@@ -66,7 +66,7 @@ def test_the_command_line_names_extents_that_archives_remember(tmp_path: Path, c
     command("compile", archive, "-o", again)
     assert again.read_bytes() == archive.read_bytes() == wanted.export(tmp_path / "wanted.tar").read_bytes()
     for text in ("batch", "batch=x", "batch=1,batch=2", ""):
-        with pytest.raises(OptionError, match=r"expected values of open dimensions.*batch=8"):
+        with pytest.raises(OptionError, match=r"expected values of dynamic dimensions.*batch=8"):
             command("compile", path, "-o", tmp_path / "no.tar", "--specialize", text)
     with pytest.raises(OptionError, match="MODEL:batch=8"):
         command("compile", f"a={path}", f"b={path}", "-o", tmp_path / "no.tar", "--specialize", "batch=8")

@@ -115,7 +115,7 @@ def test_a_loop_carries_its_values_through_all_calls_of_a_turn(tmp_path: Path) -
     document = json.loads(members(path)["metadata.json"])
     document["modules"]["net"]["mlfc"] = wrong
     changed = rewritten(path, {"metadata.json": json.dumps(document).encode()}, tmp_path / "wrong.tar")
-    assert any("while both are needed" in problem for problem in archive.validate(changed))
+    assert any("while both are live" in problem for problem in archive.validate(changed))
 
 
 def test_archive_of_llvm_code_runs_any_batch(tmp_path: Path) -> None:
@@ -203,7 +203,7 @@ def test_loading_refuses_the_description_of_another_module(tmp_path: Path) -> No
         for name, data in files.items():
             (tmp_path / "member").write_bytes(data)
             tar.add(tmp_path / "member", f"./{name}")
-    with pytest.raises(ArchiveError, match=r"net\.vm.*no bound of bytes of arena|net\.vm.*metadata say"):
+    with pytest.raises(ArchiveError, match=r"net\.vm.*no bound of bytes of arena|net\.vm.*metadata declare"):
         mlfc.load(spoilt)
     assert len(archive.validate(spoilt)) >= 3
 

@@ -301,7 +301,7 @@ def test_numbers_that_are_in_no_tensor_of_a_part_are_a_fault_of_the_generator(op
 
     GENERATORS.add(opened, Generator(opened, entry.table, generate, takes_open=True))
     module, params = mlfc.import_model(open_relus(), byoc=[opened], dynamic=True)
-    with pytest.raises(OptionError, match="'other' needs other, which is in no extent"):
+    with pytest.raises(OptionError, match="'other' needs other, which is not a dimension"):
         mlfc.build(module, "c", params)
 
 

@@ -46,7 +46,7 @@ def test_a_budget_is_required(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "mlfc", "budget", DIGITS], capture_output=True, text=True, cwd=tmp_path, check=False
     )
-    message = "error: expected a budget, got none. Give --ram BYTES, --flash BYTES or both\n"
+    message = "error: expected a budget, got none. Add --ram BYTES, --flash BYTES or both\n"
     assert (done.returncode, done.stderr) == (2, message)
 
 

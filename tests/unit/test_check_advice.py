@@ -285,8 +285,8 @@ def test_the_command_counts_before_and_after(
     Path("detector.onnx").write_bytes(detector())
     assert shown(capsys, problems=3).splitlines() == [
         "detector.onnx: 3 problems; 3 of 5 nodes cannot be compiled",
-        "with --value scales=1 --byoc onnxruntime: no problems are left",
-        "these are examples that fit the model; give the values that you need",
+        "with --value scales=1 --byoc onnxruntime: no problems remain",
+        "these are examples that fit the model; use the values that you need",
     ]
     report = json.loads(shown(capsys, problems=3, as_json=True))
     assert (report["nodes"], report["refused"], report["left"]["problems"]) == (5, 3, [])

@@ -256,12 +256,12 @@ def test_a_budget_says_what_it_counts_and_what_is_over(folder: Path, tmp_path: P
     assert workspace < tiled["stripes"]["workspace_bytes_without"]
     assert module["peak"]["nodes"][0] in result.stderr
     tight = succeeded("compile", DIGITS, "--ram", workspace, cwd=tmp_path)
-    assert f"{memory['io_bytes']:,} bytes, are the caller's" in tight
-    assert f"{workspace + memory['io_bytes']:,} bytes in all" in tight
+    assert f"{memory['io_bytes']:,} bytes, belong to the caller" in tight
+    assert f"{workspace + memory['io_bytes']:,} bytes in total" in tight
     flash = memory["constants_bytes"]
     result = mlfc("compile", DIGITS, "--flash", flash - 7, cwd=tmp_path)
     assert f"{flash:,} bytes of constants exceed the budget of {flash - 7:,} by 7 bytes" in result.stderr
-    assert "machine code comes on top" in result.stderr
+    assert "excluding machine code" in result.stderr
     succeeded("compile", DIGITS, "--ram", ram, "--flash", flash, cwd=tmp_path)
     result = mlfc("compile", f"a={DIGITS}", f"b={DIGITS}", "--ram", 10, "-o", "both.tar", cwd=tmp_path)
     assert "for module 'a'" in result.stderr
@@ -361,12 +361,12 @@ def broken_model(kind: str, folder: Path) -> Path:
 
 
 def test_the_default_output_replaces_earlier_ones_only_and_says_so(tmp_path: Path) -> None:
-    assert "in place of" not in succeeded("compile", DIGITS, cwd=tmp_path)
-    assert "in place of" in succeeded("compile", DIGITS, cwd=tmp_path)
+    assert "replacing the earlier one" not in succeeded("compile", DIGITS, cwd=tmp_path)
+    assert "replacing the earlier one" in succeeded("compile", DIGITS, cwd=tmp_path)
     (tmp_path / "digits.tar").write_bytes(b"my notes")
     result = mlfc("compile", DIGITS, cwd=tmp_path)
     assert (result.returncode, (tmp_path / "digits.tar").read_bytes()) == (2, b"my notes")
-    assert "mlfc did not make it" in result.stderr
+    assert "not created by mlfc" in result.stderr
 
 
 def test_a_processor_is_a_target_and_sizes_have_units(tmp_path: Path) -> None:

@@ -155,9 +155,9 @@ def test_several_modules_are_refused(tmp_path: Path, name: str) -> None:
 @pytest.mark.parametrize(
     ("targets", "fields", "message"),
     [
-        (["c", "llvm"], {"format_version": 5}, "'llvm' has none of its own"),
-        (["unheard"], {"format_version": 5}, "'unheard' has none"),
-        (["c", "opencl"], {"rfc": True}, "holds one target, got 2"),
+        (["c", "llvm"], {"format_version": 5}, "'llvm' has no distinct device"),
+        (["unheard"], {"format_version": 5}, "'unheard' has no distinct device"),
+        (["c", "opencl"], {"rfc": True}, "supports one target, got 2"),
     ],
 )
 def test_targets_that_a_version_cannot_say_are_refused(
@@ -181,7 +181,7 @@ def test_damage_is_found_in_every_version(tmp_path: Path, name: str) -> None:
     path = export(dense_factory(), tmp_path / "a.tar", **FORMS[name])
     source = "codegen/host/src/lib1.c" if name == "rfc" else "codegen/host/src/tiny_lib1.c"
     damaged = rewritten(path, {source: members(path)[f"./{source}"] + b" "}, tmp_path / "b.tar")
-    with pytest.raises(ArchiveError, match=r"lib1\.c: metadata.*\.json says"):
+    with pytest.raises(ArchiveError, match=r"lib1\.c: metadata.*\.json declares"):
         mlfc.migrate(damaged, tmp_path / "c.tar")
     assert not (tmp_path / "c.tar").exists()
     assert any("lib1.c" in fault for fault in validate(damaged))
@@ -190,7 +190,7 @@ def test_damage_is_found_in_every_version(tmp_path: Path, name: str) -> None:
 def test_the_command_tells_what_it_did(tmp_path: Path) -> None:
     export(dense_factory(), tmp_path / "old.model-lib", rfc=True)
     text = succeeded("migrate", "old.model-lib", "-o", "new.tar", cwd=tmp_path)
-    assert text.startswith("old.model-lib: version 1, form of the proposal of 2021; new.tar: version 7\n")
+    assert text.startswith("old.model-lib: version 1, form of the 2021 proposal; new.tar: version 7\n")
     assert re.search(r"^ *relay\.txt +src/tiny\.relay$", text, re.MULTILINE)
     told = json.loads(succeeded("migrate", "old.model-lib", "-o", "again.tar", "--json", cwd=tmp_path))
     assert told["renamed"]["metadata-1.json"] == "metadata.json"

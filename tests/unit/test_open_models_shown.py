@@ -30,8 +30,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_inspect_shows_bounds_and_the_worst_case(folder: Path) -> None:
     shown = succeeded("inspect", "bounded.tar", "--layers", cwd=folder)
-    assert re.search(r"open extents\n\s+name\s+from\s+to\n\s+h\s+8\s+32\n\s+w\s+8\s+32", shown)
-    assert re.search(r"work area, workspace included\s+[1-9]", shown)
+    assert re.search(r"dynamic dimensions\n\s+name\s+from\s+to\n\s+h\s+8\s+32\n\s+w\s+8\s+32", shown)
+    assert re.search(r"work area, including workspace\s+[1-9]", shown)
     assert re.search(r"peak of [1-9][0-9,]+ live bytes: call 1", shown)
     assert "does not record" not in shown
     module = json.loads(succeeded("inspect", "bounded.tar", "--json", cwd=folder))["modules"]["net"]
@@ -44,7 +44,7 @@ def test_inspect_shows_bounds_and_the_worst_case(folder: Path) -> None:
 def test_inspect_claims_no_sizes_that_the_run_decides(folder: Path) -> None:
     shown = succeeded("inspect", "open.tar", "--layers", cwd=folder)
     assert re.search(r"h\s+[0-9]+\s+no bound", shown)
-    assert "memory is allocated while it runs" in shown
+    assert "memory is allocated at run time" in shown
     assert not re.search(r"^\s+(workspace|scratch|io)\s", shown, re.MULTILINE)
     assert "does not record" not in shown
     module = json.loads(succeeded("inspect", "open.tar", "--json", cwd=folder))["modules"]["net"]
@@ -74,13 +74,13 @@ def test_validate_and_migrate_take_them(name: str, folder: Path, tmp_path: Path)
 def test_report_has_bounds_and_readable_shapes(folder: Path, tmp_path: Path) -> None:
     succeeded("report", "bounded.tar", "-o", tmp_path / "bounded.html", cwd=folder)
     page = re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", (tmp_path / "bounded.html").read_text()))
-    assert re.search(r"open extent from to h 8 32 w 8 32", page)
+    assert re.search(r"dynamic dimension from to h 8 32 w 8 32", page)
     assert re.search(r"[0-9,]+ bytes work area", page)
     assert "float32[1, (h + 1) // 2, (w + 1) // 2, 8]" in page
     succeeded("report", "open.tar", "-o", tmp_path / "open.html", cwd=folder)
     page = re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", (tmp_path / "open.html").read_text()))
-    assert re.search(r"open extent from to h [0-9]+ no bound w [0-9]+ no bound", page)
-    assert "allocates its memory when it runs, as its sizes have no bound: h, w" in page
+    assert re.search(r"dynamic dimension from to h [0-9]+ no bound w [0-9]+ no bound", page)
+    assert "allocates its memory at run time, as its sizes have no bound: h, w" in page
     assert not re.search(r"multiply-accumulates [0-9]+ calls", page)
 
 

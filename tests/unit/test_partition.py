@@ -133,14 +133,14 @@ def test_generators_are_found_by_name() -> None:
         find_generators(["cmsis_nn", "cmsis_nn"])
     with pytest.raises(OptionError, match="known: 'cmsis_nn', 'onnxruntime'"):
         find_generators(["vela"])
-    with pytest.raises(OptionError, match=r"Give \['cmsis_nn'\]"):
+    with pytest.raises(OptionError, match=r"Pass \['cmsis_nn'\]"):
         find_generators("cmsis_nn")
 
 
 @pytest.mark.parametrize(
     ("key", "name", "cause"),
     [
-        ("cmsis_nn", "cmsis_nn", "there is a generator 'cmsis_nn' already"),
+        ("cmsis_nn", "cmsis_nn", "generator 'cmsis_nn' is already registered"),
         ("one", "other", "'other' is added as 'one'"),
         ("../up", "../up", "cannot have the name"),
         ("a,b", "a,b", "cannot have the name"),

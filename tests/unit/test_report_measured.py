@@ -174,7 +174,7 @@ def test_without_bounds_the_run_decides_on_storage(tmp_path: Path) -> None:
     mlfc.export_model_library_format(mlfc.build(module, "c", params, executor="vm"), tmp_path / "open.tar")
     with open_archive(tmp_path / "open.tar") as opened:
         page = Page(report_page(opened, "open"))
-    assert any("allocates its memory when it runs, as its sizes have no bound: batch" in word for word in page.words)
+    assert any("allocates its memory at run time, as its sizes have no bound: batch" in word for word in page.words)
     assert "no bound" in page.words
     assert "map" not in page.kinds
 

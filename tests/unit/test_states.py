@@ -215,7 +215,7 @@ def test_commands_run_steps_and_carry_state(tmp_path: Path) -> None:
     result = mlfc_command(
         "run", "cell.tar", "--inputs", "rest.npz", "--state-in", "held.npz", "--outputs", "y.npz", **at
     )
-    assert "2 steps; of the last one:" in result.stdout
+    assert "2 steps; results of the last one:" in result.stdout
     np.testing.assert_allclose(np.load(tmp_path / "y.npz")["y"], expected[1:], atol=1e-6)
     shown = json.loads(mlfc_command("inspect", "cell.tar", "--json", **at).stdout)["modules"]["cell"]
     assert shown["memory"]["state_bytes"] == 4 * WIDTH
@@ -258,15 +258,15 @@ def test_a_change_of_what_was_saved_is_seen(tmp_path: Path) -> None:
         model = mlfc.compile(delay_line(), states=states, module_name="line")
         paths.append(model.export(tmp_path / f"line{index}.tar"))
     changes = mlfc.diff(*paths)["modules"]["line"]["interface"]
-    assert [item["what"] for item in changes if item["level"] == "warning"] == ["states that were saved do not fit"]
+    assert [item["what"] for item in changes if item["level"] == "warning"] == ["saved states do not fit"]
 
 
 def test_archives_with_wrong_states_are_found(tmp_path: Path) -> None:
     model = mlfc.compile(delay_line(), states=DELAYS, module_name="line")
     path = model.export(tmp_path / "line.tar")
     for old, new, message in (
-        ('"offset": 16', '"offset": 8', "overlaps what ends at byte 12"),
-        ('"state_bytes": 28', '"state_bytes": 29', "the states take 28"),
+        ('"offset": 16', '"offset": 8', "overlaps the state that ends at byte 12"),
+        ('"state_bytes": 28', '"state_bytes": 29', "the states have 28"),
         (
             '"next": "d2_next",\n            "offset": 16',
             '"next": "d2_next",\n            "offset": null',

@@ -71,9 +71,9 @@ def test_a_block_that_reaches_too_far_is_named() -> None:
     blocks = [source, output]
     assert reach_fault(blocks, 1, ReachInfo(0, 8)) is None
     assert reach_fault(blocks, 1, ReachInfo(0, 9)) == "starts less than 9 bytes before block 0, into which it reaches"
-    assert reach_fault(blocks, 1, ReachInfo(2, 0)) == "reaches into block 2, which there is not"
+    assert reach_fault(blocks, 1, ReachInfo(2, 0)) == "reaches into block 2, which does not exist"
     blocks[0] = replace(source, last=2)
-    assert "read for the last time" in (reach_fault(blocks, 1, ReachInfo(0, 8)) or "")
+    assert "whose last read" in (reach_fault(blocks, 1, ReachInfo(0, 8)) or "")
 
 
 POOLS = [PoolInfo("fast", 10, 0, 0), PoolInfo("slow", 20, 64, 0)]
@@ -86,9 +86,9 @@ POOLS = [PoolInfo("fast", 10, 0, 0), PoolInfo("slow", 20, 64, 0)]
         (POOLS, 76, 30, None),
         (POOLS[::-1], 2, 30, None),
         ([], 1000, 30, None),
-        (POOLS, 3, 30, "block 0, 'b', does not lie within a pool"),
-        (POOLS, 20, 30, "block 0, 'b', does not lie within a pool"),
-        (POOLS, 77, 30, "block 0, 'b', does not lie within a pool"),
+        (POOLS, 3, 30, "block 0, 'b', is not within one pool"),
+        (POOLS, 20, 30, "block 0, 'b', is not within one pool"),
+        (POOLS, 77, 30, "block 0, 'b', is not within one pool"),
         (POOLS, 2, 31, "the pools have 30 bytes together, the workspace 31"),
         ([replace(POOLS[0], nbytes=65), POOLS[1]], 2, 85, "the pools 'fast' and 'slow' overlap"),
     ],

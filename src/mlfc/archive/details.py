@@ -1,4 +1,4 @@
-"""Makes a module's `ModuleInfo`: what the format has no place for."""
+"""Construction of a module's `ModuleInfo`, which contains facts without a field in the format."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 
 AOT, GRAPH, VM = "aot", "graph", "vm"
 _PEAK_TENSORS = 5
-_MOST_SHAPE = 2_000  # characters: expressions of extents may be long
+_MOST_SHAPE = 2_000  # characters: expressions of dimensions may be long
 
 _hashes: WeakKeyDictionary[Value, str] = WeakKeyDictionary()
 
 
 def module_info(factory: Factory, code: GeneratedCode | None = None) -> ModuleInfo:
-    """Return what running and describing a module takes; `code` is that of a module linked with others."""
+    """Return the details needed to run and describe a module; `code` is its code if it was linked with others."""
     code = code or factory.code
     flow = Dataflow(factory.program)
     given = flow.given_by_calls()
@@ -47,7 +47,7 @@ def module_info(factory: Factory, code: GeneratedCode | None = None) -> ModuleIn
 
 
 def full_module_info(factory: Factory, code: GeneratedCode | None = None) -> ModuleInfo:
-    """Return `module_info` with what checking and comparing takes: the plan, and the constants, each content once."""
+    """Return `module_info` plus the plan and the constants, each content once, for validation and comparison."""
     has_plan = factory.executor == AOT or (factory.executor == VM and bool(factory.plan.live))
     plan = memory.blocks(factory.program, factory.plan) if has_plan else None
     return replace(module_info(factory, code), plan=plan, constants=constants(factory))
@@ -79,14 +79,14 @@ def _peak(factory: Factory, code: GeneratedCode) -> PeakInfo | None:
 
 
 def constants(factory: Factory) -> tuple[ConstantInfo, ...]:
-    """Return what the module's constants are, each content once, in the order of first use."""
+    """Return descriptions of the module's constants, each content once, in the order of first use."""
     is_graph = factory.executor == GRAPH
     named = (
         list(factory.graph_constants.items())
         if is_graph
         else [(item.name, item) for item in factory.unit.used_constants()]
     )
-    # each is hashed once, however often this is asked for, and large ones side by side
+    # each is hashed once per process, and large ones in parallel
     unknown = [value for _, value in named if value not in _hashes]
     _hashes.update(zip(unknown, sha256_of_each([ArrayContent(value.array) for value in unknown]), strict=True))
     found: dict[tuple[str, ...], ConstantInfo] = {}

@@ -1,4 +1,4 @@
-"""From a file to a model that runs, whether or not there is a C compiler."""
+"""Loading of a model for execution, with or without a C compiler."""
 
 from __future__ import annotations
 
@@ -35,17 +35,16 @@ def load(
 ) -> Runnable:
     """Load a model; the C of an archive is compiled once and cached by content.
 
-    Where there is no C compiler, LLVM compiles the source that the archive carries, in this process; the results are
-    the same.
+    Without a C compiler, LLVM compiles the source in the archive in this process; the results are the same.
 
     Parameters
     ----------
     path : path, bytes, bytearray or memoryview
-        An archive that mlfc or TVM wrote, of any version, or a shared library that mlfc made: a file, or what it holds.
+        An archive that mlfc or TVM wrote, of any version, or a shared library that mlfc made: a path, or the contents.
     module : str, optional
-        Which module, where the archive holds several.
+        Name of the module, required if the archive contains several.
     devices : sequence of Device
-        What it is to run on; default the CPU, and the first of each other kind that the model was compiled for.
+        Devices to run on; default: the CPU, and the first of each other kind that the model was compiled for.
 
     Returns
     -------
@@ -55,13 +54,13 @@ def load(
     Raises
     ------
     ArchiveError
-        If the archive is damaged, contradicts itself or holds no model.
+        If the archive is damaged, contradicts itself or does not contain a model.
     OptionError
-        If there is no such module, or several and none is named.
+        If the module does not exist, or `module` is missing and there are several.
     ToolchainError
-        If the C compiler refuses the code, or there is none and the archive has no source.
+        If the C compiler rejects the code, or no compiler is found and the archive has no source.
     RunError, DeviceError
-        If it was not compiled for these devices, or they are not there.
+        If the model was not compiled for these devices, or they are unavailable.
     """
     with required_for(LOADING, IN_MEMORY if isinstance(path, MEMORY) else str(path)):
         if not isinstance(path, MEMORY):
@@ -89,7 +88,7 @@ def _load_file(path: str | os.PathLike[str], module: str | None, devices: Sequen
 
 
 def lacks_compiler(parts: ModuleParts) -> bool:
-    """Tell whether a module is C that nothing here compiles, beside the source that it was made from."""
+    """Return True if a module is C that cannot be compiled here, but its source can be."""
     from mlfc.library.build import has_only_objects
     from mlfc.library.toolchain import has_compiler
 
@@ -97,7 +96,7 @@ def lacks_compiler(parts: ModuleParts) -> bool:
 
 
 def own_factory(path: str | os.PathLike[str], name: str) -> Factory:
-    """Compile a module of an archive again, from the source that it carries."""
+    """Recompile a module of an archive from the source that it contains."""
     from mlfc.archive.write.rebuild import rebuild
 
     return next(item for item in rebuild(path) if item.module_name == name)

@@ -1,4 +1,4 @@
-"""Compiled models as bytes, which need nothing of the compiler."""
+"""Compiled models as bytes, which do not need the compiler."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from mlfc.support.text import Displayed
 
 
 class StoredModel(Displayed, HasModel):
-    """A compiled model without what it was compiled from: what a pickled `CompiledModel` comes back as.
+    """A compiled model without its source: the result of unpickling a `CompiledModel`.
 
     Parameters
     ----------
     name : str
-        Of the module.
+        Name of the module.
     data : bytes
-        A library, or an archive where no compiler could link one.
+        A library, or an archive if no compiler could link one.
 
     Raises
     ------
     MlfcError
-        As `load`.
+        As for `load`.
     """
 
     def __init__(self, name: str, data: bytes) -> None:
@@ -38,7 +38,7 @@ class StoredModel(Displayed, HasModel):
 
     @property
     def model(self) -> Runnable:
-        """The model in this process."""
+        """The model, loaded in this process."""
         return self._model
 
     def _facts(self) -> Mapping[str, object]:

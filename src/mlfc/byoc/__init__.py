@@ -1,4 +1,4 @@
-"""External code generators: what they take of a graph, and the code or modules that they make of it, one file each."""
+"""External code generators: the operators that each one supports, and the code or modules that it produces."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """CMSIS-NN as a generator: C that calls the public functions of ARM's library (4.1 to 7), which the user links.
 
-It rounds twice, as TFLite's reference convolutions and TFLite Micro do. Each call asks whether it needs more memory.
+Requantization rounds twice, as in TFLite's reference convolutions and TFLite Micro. Each call checks whether it needs
+more memory than is available.
 """
 
 from __future__ import annotations
@@ -23,14 +24,14 @@ from mlfc.tir.ir import External
 NAME = "cmsis_nn"
 _DECLARATIONS = ("#include <arm_nnfunctions.h>",)
 _LOWEST, _HIGHEST = -128, 127
-# headroom of the operands of an addition, in bits, as TFLite has it
+# headroom of the operands of an addition, in bits, as in TFLite
 _LEFT_SHIFT = 20
-# channels that the functions for MVE take at a time
+# channels that the MVE functions process at a time
 _MVE_CHANNELS = 124
 
 
 def _value(expr: relay.Expr) -> npt.NDArray[Any]:
-    assert isinstance(expr, Constant)  # the patterns ask for constants
+    assert isinstance(expr, Constant)  # the patterns require constants
     return expr.data
 
 
@@ -51,13 +52,13 @@ def _is_int8(*exprs: relay.Expr) -> bool:
 
 
 def _requantizes(call: Call) -> bool:
-    """Tell whether a ``qnn.requantize`` rounds as the library does."""
+    """Return True if a ``qnn.requantize`` rounds as the library does."""
     plain = _is_number(call.args[2]) and _number(call.args[2]) == 0 and _is_number(call.args[4])
     return plain and _is_number(call.args[3]) and call.attrs["rounding"] == "DOUBLE" and _is_int8(call)
 
 
 def _accepts_linear(calls: Sequence[Call], features: Features) -> bool:
-    """Tell whether a product with its requantization is one of the library's."""
+    """Return True if the library supports this product and its requantization."""
     product = calls[0]
     zeros = all(map(_is_number, product.args[2:4])) and _number(product.args[3]) == 0
     takes = _is_int8(product.args[0], product.args[1]) and zeros
@@ -89,7 +90,7 @@ def _accepts_add(calls: Sequence[Call], features: Features) -> bool:
 
 
 def _limits(subgraph: Subgraph) -> tuple[int, int]:
-    """Return between which numbers the result lies: what a ``clip`` at the end leaves of int8."""
+    """Return the bounds of the result: those of int8, or of a ``clip`` at the end."""
     clips = subgraph.calls("clip")
     if not clips:
         return _LOWEST, _HIGHEST
@@ -110,7 +111,7 @@ def _finished(lines: Sequence[str]) -> External:
 
 
 def _call(function: str, operands: Sequence[str], sizer: str | None = None, nbytes: int = 0) -> list[str]:
-    """Return a call that ends the kernel where the library refuses, or would need more memory than it has."""
+    """Return a call that ends the kernel if the library reports an error or needs more memory than provided."""
     lines = [] if sizer is None else [f"if ({sizer} > {nbytes}) {{", "  return -1;", "}"]
     inside = ",\n    ".join(operands)
     return [*lines, f"if ({function}(\n    {inside}) != ARM_CMSIS_NN_SUCCESS) {{", "  return -1;", "}"]
@@ -119,7 +120,7 @@ def _call(function: str, operands: Sequence[str], sizer: str | None = None, nbyt
 def _linear(
     subgraph: Subgraph, function: str, params: Sequence[str], sizes: Sequence[Sequence[int]], nbytes: int
 ) -> External:
-    """Return the call of a convolution; `sizes` are those of input, filter and output."""
+    """Return the call of a convolution; `sizes` are the shapes of input, filter and output."""
     kind = "cmsis_nn_dw_conv_params" if "depthwise" in function else "cmsis_nn_conv_params"
     filters = sizes[2][3]
     if nbytes:
@@ -132,7 +133,7 @@ def _linear(
     pairs = np.array([quantize_multiplier(float(ratio)) for ratio in ratios], np.int32)
     subgraph.constant("multipliers", np.broadcast_to(pairs[:, 0], (filters,)))
     subgraph.constant("shifts", np.broadcast_to(pairs[:, 1], (filters,)))
-    # the library's struct has no const, but what it points to is only read
+    # the library's struct lacks const, but its pointers are only read through
     lines.append("const cmsis_nn_per_channel_quant_params scaling = {(int32_t *)${multipliers}, (int32_t *)${shifts}};")
     names = ("input_dims", "filter_dims", "output_dims")
     lines += [_dims(name, size) for name, size in zip(names, sizes, strict=True)]
@@ -176,7 +177,7 @@ def _conv2d(subgraph: Subgraph) -> External:
 
 
 def _dense(subgraph: Subgraph) -> External:
-    """Return a dense layer as the convolution of an image of one pixel, which needs no sums made beforehand."""
+    """Return a dense layer as a convolution of a one-pixel image, which does not need precomputed sums."""
     product = subgraph.call("qnn.dense")
     rows, reduction = _shape(product.args[0])
     units = _shape(product)[1]
@@ -191,12 +192,12 @@ def _dense(subgraph: Subgraph) -> External:
 def _conv_bytes(
     features: Features, kernel: Sequence[int], data: Sequence[int], out: Sequence[int], stride: int, left: int
 ) -> int:
-    """Return how many bytes a convolution may need on any processor of the target's kind."""
+    """Return the maximum bytes that a convolution needs on any processor of the target's kind."""
     columns = kernel[0] * kernel[1] * data[3]
     plain = 2 * (-(-columns // 4) * 4) * 2
     if not features.has("mve"):
         return plain
-    # images of one row have their edges copied out
+    # edges of images with one row are copied
     odd = ((out[2] - 1) * stride + kernel[1] - data[2]) % 2
     right = max(1, -(-(left + odd) // stride)) if left + odd else 0
     row = (kernel[1] + max(left, right if odd else left)) * data[3]

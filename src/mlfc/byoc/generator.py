@@ -1,4 +1,4 @@
-"""What an external code generator is: a table of patterns, and a function that makes code of what they match."""
+"""External code generators: a pattern table, and a function that produces code for matches."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ class Composite:
     Attributes
     ----------
     name : str
-        What it is called, such as ``conv2d``.
+        Its name, for example ``conv2d``.
     pattern : Pattern
     accepts : callable ``(calls, features) -> bool``
-        Whether the generator takes these calls, the last of which gives the result, for such a target.
+        Returns True if the generator supports these calls, the last of which is the result, for a target.
     """
 
     name: str
@@ -43,18 +43,18 @@ class Composite:
 
 @dataclass(eq=False)
 class Subgraph:
-    """A matched part of a graph while a generator makes its code; a kernel as the rest of the compiler sees it.
+    """A matched part of a graph during code generation; the rest of the compiler treats it as a kernel.
 
     Attributes
     ----------
     name : str
-        Of the entry of the pattern table.
+        Name of the entry in the pattern table.
     function : relay.Function
-        What is to be computed.
+        The computation.
     features : Features
-        Of the target.
+        Features of the target.
     inputs : tuple of Buffer
-        One a parameter of the function.
+        One per parameter of the function.
     output : Buffer
     """
 
@@ -68,32 +68,32 @@ class Subgraph:
     extents: dict[str, Extent] = field(default_factory=dict)
 
     def calls(self, *names: str) -> list[relay.Call]:
-        """Return the calls of these operators in order of execution; of all operators without a name."""
+        """Return the calls of these operators in order of execution; of all operators if no name is passed."""
         found = [expr for expr in post_order(self.function.body) if isinstance(expr, relay.Call)]
         return [call for call in found if not names or relay.op_name(call) in names]
 
     def call(self, name: str) -> relay.Call:
-        """Return the one call of an operator."""
+        """Return the only call of an operator."""
         (found,) = self.calls(name)
         return found
 
     def constant(self, name: str, array: npt.NDArray[Any]) -> Buffer:
-        """Add a constant, which the function gets as a pointer; raise OptionError for a name that is none, or taken."""
+        """Add a constant, passed to the function as a pointer; raise OptionError for an invalid or used name."""
         self._check(name)
         buffer = Buffer(name, array.shape, dtypes.from_numpy(array.dtype))
         self.constants.append((buffer, np.ascontiguousarray(array).reshape(array.shape)))
         return buffer
 
     def extent(self, name: str, value: Extent) -> None:
-        """Let ``${name}`` in the text stand for a number, which is an int64: an extent, or what follows from several.
+        """Define ``${name}`` in the text as an int64: a dimension size, or an expression of several.
 
-        Raises OptionError as `constant` does, and for a number that does not follow from those of the part's tensors.
+        Raises OptionError as `constant` does, and for a number that is not determined by the part's shapes.
         """
         self._check(name, value)
         self.extents[name] = value
 
     def scratch(self, name: str, nbytes: Extent) -> Buffer:
-        """Add memory of the workspace that the function has while it runs; raise OptionError as `constant` does."""
+        """Add workspace memory that the function has while it runs; raise OptionError as `constant` does."""
         self._check(name, nbytes)
         buffer = Buffer(name, (nbytes,), "int8", "scratch")
         self.scratch_buffers.append(buffer)
@@ -101,11 +101,11 @@ class Subgraph:
 
     @property
     def buffers(self) -> tuple[Buffer, ...]:
-        """All that the text may name: inputs, output, constants and scratch."""
+        """All buffers that the text may refer to: inputs, output, constants and scratch."""
         return (*self.inputs, self.output, *(buffer for buffer, _ in self.constants), *self.scratch_buffers)
 
     def _check(self, name: str, value: Extent = 0) -> None:
-        """Raise OptionError for a name that is none, or taken, and a number that no tensor's extents determine."""
+        """Raise OptionError for an invalid or used name, and for a number that no tensor's shape determines."""
         place = f"the generator's part '{self.name}'"
         taken = [*(buffer.name for buffer in self.buffers), *self.extents]
         if name in taken or re.fullmatch(Template.idpattern, name, re.ASCII) is None:
@@ -117,7 +117,7 @@ class Subgraph:
         known = symbols_of(extent for buffer in (*self.inputs, self.output) for extent in buffer.shape)
         for symbol in symbols_of([value]):
             if symbol not in known:
-                cause = f"the number '{name}' needs {symbol.name}, which is in no extent of its tensors"
+                cause = f"the number '{name}' needs {symbol.name}, which is not a dimension of its tensors"
                 raise OptionError(cause, place=place, next_step="This is a fault of the generator")
 
 
@@ -130,19 +130,19 @@ class Generator:
     name : str
         Its key, and the folder of its code in archives.
     table : tuple of Composite
-        What it takes, the first that matches before the others.
+        Supported patterns; the first that matches is used.
     generate : callable ``(subgraph) -> External``
-        Makes the code of one match.
+        Produces the code of one match.
     merges : bool
-        Whether neighbouring matches become one subgraph.
+        Merge neighbouring matches into one subgraph.
     always : bool
-        Whether it is asked even if the user did not name it: nothing else can compute what it takes.
+        Use the generator even if the user did not name it: no other one supports its operators.
     module_bytes : callable ``(symbol, payload) -> bytes``, optional
         For results that are runtime modules of the kind `name`: their stored form with one function of that name.
     takes_open : bool
-        Whether parts may have extents that only the run knows. Statements name them by `Subgraph.extent`.
+        Accept parts with dynamic dimensions. Statements refer to them by the names of `Subgraph.extent`.
     supply : str
-        What users must add to build the code, in one sentence; empty for nothing.
+        Requirements for building the code, in one sentence; empty if none.
     """
 
     name: str
@@ -156,12 +156,12 @@ class Generator:
 
 
 class _Generators(Registry[Generator]):
-    """Users fill this table, too: what is wrong with an entry is their fault, and said at once."""
+    """Users add entries too, so an invalid entry raises an error at once."""
 
     def add(self, key: str, entry: Generator) -> Generator:
-        """Add a generator under its name, which is one of a folder in archives."""
+        """Add a generator under its name, which is also the name of a folder in archives."""
         if key in self:
-            raise OptionError(f"there is a generator '{key}' already", next_step="Give yours another name")
+            raise OptionError(f"generator '{key}' is already registered", next_step="Rename yours")
         if key != entry.name:
             raise OptionError(f"the generator '{entry.name}' is added as '{key}'", next_step="Use one name for both")
         if not _NAME.fullmatch(key) or key == "host":
@@ -177,15 +177,15 @@ GENERATORS: Registry[Generator] = _Generators("external code generator", "mlfc.b
 
 
 def find_generators(names: Iterable[str]) -> tuple[Generator, ...]:
-    """Return the generators of these names in their order, and behind them those that are always asked.
+    """Return the generators of these names in their order, followed by those that are always used.
 
     Raises
     ------
     OptionError
-        For a name that is not registered, or given twice.
+        If a name is not registered, or is duplicated.
     """
     if isinstance(names, str):
-        raise OptionError(f"generators are named in a list, and '{names}' is text", next_step=f"Give ['{names}']")
+        raise OptionError(f"expected a list of generators, got the string '{names}'", next_step=f"Pass ['{names}']")
     chosen = list(names)
     if len(set(chosen)) != len(chosen):
         raise OptionError("an external code generator is named twice", place=", ".join(chosen))
@@ -194,19 +194,19 @@ def find_generators(names: Iterable[str]) -> tuple[Generator, ...]:
 
 
 def supply_of(name: str) -> str:
-    """Return what users must add to build the code of a generator; empty for nothing, and if it is not known here."""
+    """Return the requirements for building the code of a generator; empty if it has none or is unknown here."""
     return GENERATORS.get(name).supply if name in GENERATORS else ""
 
 
 def subgraph_of(function: relay.Function, features: Features) -> Subgraph:
-    """Return the subgraph of a function that partitioning made."""
+    """Return the subgraph of a function that partitioning created."""
     inputs = tuple(_buffer(f"input{index}", param) for index, param in enumerate(function.params))
     name = str(function.attrs["Composite"])
     return Subgraph(name, function, features, inputs, _buffer("output", function.body))
 
 
 def generated(generator: Generator, subgraph: Subgraph) -> External:
-    """Let a generator make its code of a subgraph; raise OptionError if that is none."""
+    """Return a generator's code for a subgraph; raise OptionError if its result is invalid."""
     found = generator.generate(subgraph)
     fault = _fault(generator, subgraph, found)
     if fault is not None:
@@ -221,7 +221,7 @@ def generated(generator: Generator, subgraph: Subgraph) -> External:
 
 
 def _fault(generator: Generator, subgraph: Subgraph, found: object) -> str | None:
-    """Return what is wrong with what a generator returned."""
+    """Return the fault in a generator's result, or None."""
     if not isinstance(found, External):
         return f"returned {type(found).__name__}, not External"
     if found.generator != generator.name:
@@ -236,14 +236,14 @@ def _fault(generator: Generator, subgraph: Subgraph, found: object) -> str | Non
     for match in Template.pattern.finditer(found.text):
         name = match["named"] or match["braced"]
         if match["invalid"] is not None:
-            return "has a dollar sign in its text that names nothing; $$ stands for one"
+            return "has a dollar sign without a name in its text; write $$ for a dollar sign"
         if name is not None and name not in known:
             return f"names an unknown buffer or number '{name}' in its text; known: {', '.join(known)}"
     return None
 
 
 def generator_of(function: relay.Function) -> Generator | None:
-    """Return the generator whose subgraph a function is; None for one of the compiler's own groups."""
+    """Return the generator of a function's subgraph; None if the function is a group of the compiler itself."""
     name = function.attrs.get("Compiler")
     if name is None:
         return None
@@ -253,7 +253,7 @@ def generator_of(function: relay.Function) -> Generator | None:
 
 
 def takes_modules(body: relay.Expr) -> bool:
-    """Tell whether a subgraph in a partitioned graph is for a generator that makes runtime modules."""
+    """Return True if a partitioned subgraph is for a generator that produces runtime modules."""
     functions = (expr.op for expr in post_order(body) if isinstance(expr, relay.Call))
     found = (generator_of(function) for function in functions if isinstance(function, relay.Function))
     return any(generator is not None and generator.module_bytes is not None for generator in found)

@@ -1,4 +1,4 @@
-"""The graphs inside of an ONNX node, as ``If`` and ``Loop`` have them: what they read from outside, and how named."""
+"""Subgraphs of ONNX nodes such as ``If`` and ``Loop``: their captured tensors, and renaming."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _INNER = "inner/"
 
 
 def inner_graphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
-    """Yield the graphs that a node has as attributes, but not those within them."""
+    """Yield the graphs that are attributes of a node, without graphs nested in these."""
     for attribute in node.attribute:
         if attribute.type == onnx.AttributeProto.GRAPH:
             yield attribute.g
@@ -18,7 +18,7 @@ def inner_graphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
 
 
 def captured_names(node: onnx.NodeProto) -> Iterator[str]:
-    """Yield the tensors that the graphs of a node read and do not make."""
+    """Yield the tensors that the graphs of a node read but do not define."""
     for graph in inner_graphs(node):
         made = {*_given(graph), *(name for inner in graph.node for name in inner.output)}
         for inner in graph.node:
@@ -29,21 +29,21 @@ def captured_names(node: onnx.NodeProto) -> Iterator[str]:
 
 
 def refers_to_function(node: onnx.NodeProto) -> bool:
-    """Tell whether a node, or one inside of it, has an attribute of the function that it stands in."""
+    """Return True if a node, or one inside it, refers to an attribute of the function that contains it."""
     inside = (inner for graph in inner_graphs(node) for inner in graph.node)
     return any(item.ref_attr_name for item in node.attribute) or any(map(refers_to_function, inside))
 
 
 def isolate(node: onnx.NodeProto, outer: Mapping[str, str]) -> None:
-    """Rename all tensors of the graphs of a node, so that none has a name that is given outside of it.
+    """Rename all tensors of a node's graphs, so that no name is also defined outside the node.
 
-    `outer`: new names of the tensors from outside. Those that the graphs make get a prefix.
+    `outer`: new names of captured tensors. Tensors that the graphs define get a prefix.
     """
     _rename(node, outer, ())
 
 
 def rename_captured(node: onnx.NodeProto, names: Mapping[str, str]) -> None:
-    """Rename what the graphs of an isolated node read from outside, in place."""
+    """Rename the captured tensors of an isolated node in place."""
     _rename(node, names, (), prefix="")
 
 

@@ -1,4 +1,4 @@
-"""ONNX Runtime as a generator: nodes that the compiler has no code for become a runtime module that carries them."""
+"""ONNX Runtime as a generator: nodes that the compiler does not support become a runtime module that contains them."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from mlfc.tir.ir import External
 
 NAME = "onnxruntime"
 _LENGTH = struct.Struct("<Q")
-# of weights: protobuf takes two gibibytes, and the nodes need a little
+# limit for weights: protobuf messages have at most 2 GiB, and the nodes need some of it
 _MOST_BYTES = (1 << 31) - (16 << 20)
 
 
 def node_model(text: str, place: str) -> onnx.ModelProto:
-    """Return the model in the attribute ``model`` of an ``onnx.call``; raise ModelError if it is none."""
+    """Return the model in the attribute ``model`` of an ``onnx.call``; raise ModelError if it is invalid."""
     try:
         model = onnx.ModelProto.FromString(base64.b64decode(text, validate=True))
     except (binascii.Error, DecodeError, ValueError) as error:
@@ -59,12 +59,12 @@ def _generate(subgraph: Subgraph) -> External:
                 constants.append(numpy_helper.from_array(np.asarray(operand.data), names[operand]))
         given = iter(call.args)
         operands = [next(given) if name else None for name in node.input]
-        # behind its inputs the node's model has what the graphs inside of it read
+        # after its inputs the node's model has the tensors that its graphs capture
         outer = model.graph.input[sum(map(bool, node.input)) :]
         rename_captured(node, {item.name: names[operand] for item, operand in zip(outer, given, strict=True)})
         node.input[:] = [names[operand] if operand is not None else "" for operand in operands]
         wanted = int(call.attrs["output"])
-        # all outputs stay, wanted or not: operators have a least number of them
+        # unused outputs stay as well: operators have a minimum number of outputs
         results = [f"value{number}_{index}" if name else "" for index, name in enumerate(node.output)]
         names[call] = results[wanted] = "output" if call is subgraph.function.body else results[wanted]
         node.output[:] = results
@@ -80,15 +80,15 @@ def _check_operands(node: onnx.NodeProto, inputs: Sequence[onnx.ValueInfoProto],
     count, first = len(call.args), sum(map(bool, node.input))
     sound = first <= len(inputs) == count and not {item.name for item in inputs[first:]} & set(node.input)
     if not sound or not 0 <= call.attrs["output"] < len(node.output):
-        raise ModelError("the ONNX node of an onnx.call does not have its operands", place=place)
+        raise ModelError("the operands of an onnx.call do not match its ONNX node", place=place)
 
 
 def _check_size(constants: Iterable[relay.Constant], place: str) -> None:
-    """Raise UnsupportedError for more weights than a file of protobuf holds."""
+    """Raise UnsupportedError for weights that exceed the size of a protobuf file."""
     nbytes = sum(item.data.nbytes for item in dict.fromkeys(constants))
     if nbytes > _MOST_BYTES:
         raise UnsupportedError(
-            f"ONNX Runtime cannot be handed {nbytes:,} bytes of weights: ONNX models have no more than {_MOST_BYTES:,}",
+            f"{nbytes:,} bytes of weights for ONNX Runtime exceed the limit of {_MOST_BYTES:,} for ONNX models",
             place=place,
             next_step="Pass them as inputs, or split the model",
         )
@@ -103,13 +103,13 @@ def _add_opsets(opsets: dict[str, int], model: onnx.ModelProto, place: str) -> N
 
 
 def ir_version(opsets: Mapping[str, int]) -> int:
-    """Return the oldest version of ONNX's file format that has these opsets, so that older runtimes take the model."""
+    """Return the oldest version of ONNX's file format with these opsets, so that older runtimes accept the model."""
     known = [helper.make_opsetid("", version) for domain, version in opsets.items() if not domain]
     return int(helper.find_min_ir_version_for(known, ignore_unknown=True)) if known else 8
 
 
 def onnx_shape(shape: Shape) -> list[int | None]:
-    """Return a shape as ONNX has it: what only the run knows has no value."""
+    """Return a shape for ONNX; dynamic dimensions are None."""
     return [extent if isinstance(extent, int) else None for extent in shape]
 
 
@@ -120,7 +120,7 @@ def _typed(name: str, expr: relay.Expr) -> onnx.ValueInfoProto:
 
 
 def _module_bytes(symbol: str, payload: bytes) -> bytes:
-    """Return the stored form of a module of the kind ``onnxruntime``; see `runtime.onnxruntime_module`."""
+    """Return the serialized module of kind ``onnxruntime``; see `runtime.onnxruntime_module`."""
     return b"".join(_LENGTH.pack(len(part)) + part for part in (symbol.encode(), payload))
 
 

@@ -1,6 +1,6 @@
-"""Patterns of operator calls in a generator's table, which name the last call first.
+"""Patterns of operator calls in a generator's table, written from the last call inwards.
 
-``op("clip", op("qnn.requantize", op("qnn.conv2d", anything(), constant(), ...)))`` ends in the ``clip``.
+``op("clip", op("qnn.requantize", op("qnn.conv2d", anything(), constant(), ...)))`` matches a ``clip`` and its operands.
 """
 
 from __future__ import annotations
@@ -11,30 +11,30 @@ from typing import TypeAlias
 from mlfc.relay.ir import Call, Constant, Expr, Tuple, op_name
 
 Pattern: TypeAlias = Callable[[Expr], tuple[Call, ...] | None]
-"""Returns the calls that it covers in an expression, what is read before what reads it; None if it does not fit."""
+"""Function that returns the calls that it matches in an expression, operands first; None if it does not match."""
 
 
 def anything() -> Pattern:
-    """Return the pattern of any expression, which stays outside."""
+    """Return a pattern that matches any expression and leaves it outside the subgraph."""
     return lambda _: ()
 
 
 def constant() -> Pattern:
-    """Return the pattern of a tensor whose value is known."""
+    """Return a pattern that matches a constant tensor."""
     return lambda expr: () if isinstance(expr, Constant) else None
 
 
 def op(name: str | tuple[str, ...], *args: Pattern, where: Callable[[Call], bool] | None = None) -> Pattern:
-    """Return the pattern of a call.
+    """Return a pattern that matches a call.
 
     Parameters
     ----------
     name : str or tuple of str
-        Of the operator; one of several.
+        Name of the operator, or alternatives.
     *args : Pattern
-        Of its arguments, those of tuples one by one; none leaves them open.
+        Patterns of its arguments, with those of tuples one by one; without any, all arguments match.
     where : callable, optional
-        What else must hold of the call.
+        Additional condition on the call.
     """
     names = (name,) if isinstance(name, str) else name
 
@@ -56,7 +56,7 @@ def op(name: str | tuple[str, ...], *args: Pattern, where: Callable[[Call], bool
 
 
 def maybe(name: str, inner: Pattern, *, where: Callable[[Call], bool] | None = None) -> Pattern:
-    """Return the pattern of `inner`, with or without an operator of one input behind it."""
+    """Return a pattern that matches `inner`, optionally followed by an operator with one input."""
     outer = op(name, where=where)
 
     def match(expr: Expr) -> tuple[Call, ...] | None:

@@ -1,1 +1,1 @@
-"""The command line: one thin file a command, which parses, calls the library and prints."""
+"""Command line: one small module per command, which parses options, calls the library and prints."""

@@ -21,8 +21,8 @@ def validate(
 ) -> None:
     """List every fault of an archive.
 
-    Layout, schema, hashes, memory plan, functions and sizes in the code, graph, parameters, Relay text, modules of
-    other devices. Nothing of the archive runs.
+    Checks layout, schema, hashes, memory plan, functions and sizes in the code, graph, parameters, Relay text, and
+    modules of other devices. No code of the archive runs.
     """
     from mlfc.archive.validate.validate import find_faults
 
@@ -38,11 +38,14 @@ def validate(
 
 
 def migrate(
-    old: Annotated[Path, typer.Argument(help="An archive of any version, or of the form of the proposal of 2021.")],
+    old: Annotated[Path, typer.Argument(help="An archive of any version, or in the form of the 2021 proposal.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="The archive of version 7 to write.")],
     as_json: bool = False,
 ) -> None:
-    """Bring an archive of any version to version 7, with every file that it has."""
+    """Convert an archive of any version to version 7.
+
+    All of its files are kept.
+    """
     from mlfc import archive
     from mlfc.archive.read.model import RFC
 
@@ -52,9 +55,9 @@ def migrate(
         head = {"output": str(done.path), "version": done.version, "form": done.form}
         print_json({**head, "renamed": dict(done.renamed), "warnings": list(done.warnings)})
         return
-    form = ", form of the proposal of 2021" if done.form == RFC else ""
+    form = ", form of the 2021 proposal" if done.form == RFC else ""
     typer.echo(f"{old}: version {done.version}{form}; {done.path}: version 7")
     if done.renamed:
-        print_table("files that moved", ("from", "to"), list(done.renamed.items()))
+        print_table("moved files", ("from", "to"), list(done.renamed.items()))
     for warning in done.warnings:
         typer.echo(f"warning: {warning}", err=True)

@@ -1,4 +1,4 @@
-"""The artifacts that commands accept: archives, libraries, and models, which are compiled first."""
+"""Artifacts that commands accept: archives, libraries, and models, which are compiled first."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ if TYPE_CHECKING:
 
 
 def is_compiled(artifact: Path, module: str | None, given: Inputs, *, takes_shapes: bool = False) -> bool:
-    """Tell an archive or library from a model, and refuse options of the other kind.
+    """Return True for an archive or library, False for a model; reject options of the other kind.
 
-    With `takes_shapes`, shapes may say how large the open extents of a compiled model are.
+    With `takes_shapes`, shapes may set the dynamic dimensions of a compiled model.
     """
     from mlfc.archive.read.load import artifact_kind
 
     if artifact_kind(artifact) != "model":
         (replace(given, shape=None) if takes_shapes else given).refuse(
-            "requires a model; the inputs of an archive are fixed"
+            "requires a model; the inputs of an archive are static"
         )
         return True
     if module is not None:
@@ -62,12 +62,12 @@ def compiled_model(
 
 @contextmanager
 def archive_of(artifact: Path, given: Inputs, target: str) -> Iterator[Path]:
-    """Yield an archive as it is, or that of a model, which is compiled for the time of the context."""
+    """Yield an archive as it is, or that of a model, which is compiled into a temporary file."""
     from mlfc.archive import export_model_library_format
     from mlfc.archive.read.load import artifact_kind
 
     if artifact_kind(artifact) != "model":
-        given.refuse("requires a model; the inputs of an archive are fixed")
+        given.refuse("requires a model; the inputs of an archive are static")
         yield artifact
         return
     with TemporaryFolder() as folder:
@@ -80,7 +80,7 @@ def archive_of(artifact: Path, given: Inputs, target: str) -> Iterator[Path]:
 def input_sizes(
     compiled: object, artifact: Path, fixed: Inputs
 ) -> tuple[Mapping[str, tuple[int, int]] | None, Sequence[str]]:
-    """Return the bounds of a model's open extents, and what the user says of the shapes of its inputs."""
+    """Return the bounds of a model's dynamic dimensions, and the input shapes from the user."""
     extents = getattr(compiled, "extents", None)
     if not extents and not getattr(compiled, "has_containers", False):
         is_compiled(artifact, None, fixed)
@@ -88,7 +88,7 @@ def input_sizes(
 
 
 def core_warnings(artifact: Path, board: Board, named: str, module: str | None) -> dict[str, list[str]]:
-    """Warn of an archive made for another core than that of a board, `named` by the user; return the entry for JSON."""
+    """Warn of an archive compiled for another core than the board's, `named` by the user; return the entry for JSON."""
     from mlfc.archive.read.load import artifact_kind
     from mlfc.micro.board.object_code import archive_mismatches
 
@@ -109,10 +109,10 @@ def given_inputs(
     shapes: Sequence[str] = (),
     elements: Mapping[str, Sequence[int | None]] | None = None,
 ) -> Mapping[str, Any]:
-    """Return the inputs of a model: from a file, or made up.
+    """Return the inputs of a model: from a file, or generated.
 
-    `extents` are the bounds of open ones: what is made up has what `shapes` say, or 1 for a batch and 16 for others, as
-    far as these allow. `elements` are the extents of tensors in sequences and optionals, as far as they are known.
+    `extents` are the bounds of dynamic dimensions: generated inputs use the sizes in `shapes`, or within the bounds 1
+    for a batch and 16 for others. `elements` are the known dimension sizes of tensors in sequences and optionals.
     """
     from mlfc.frontend.shapes import parse_shapes
     from mlfc.runtime.tensor.arrays import fill as filled
@@ -125,18 +125,18 @@ def given_inputs(
     declared = _declared_sizes(infos, extents or {}, shapes)
     if made_up := {name: value for name, value in chosen.items() if name not in declared}:
         shown = ", ".join(f"{name}={value}" for name, value in made_up.items())
-        typer.echo(printable(f"open dimensions of the inputs that were made up: {shown}"), err=True)
+        typer.echo(printable(f"dynamic dimensions of the generated inputs: {shown}"), err=True)
     stated, made = parse_shapes(shapes), list[TensorInfo]()
     for info in infos:
-        if isinstance(info, ContainerInfo):  # its tensors have the extents that the user gives, or that are known
+        if isinstance(info, ContainerInfo):  # its tensors have dimension sizes from the user or from the model
             sizes = stated.get(info.name, (elements or {}).get(info.name, ())) or info.shape
             made.append(replace(info, shape=tuple(item if isinstance(item, int) else "?" for item in sizes)))
             continue
         made.append(info.at({**chosen, **declared}))
         if not made[-1].is_static:
             raise OptionError(
-                f"extents of the input {made[-1]} follow from others in a way that its name does not tell",
-                next_step=f"Give its shape: --shape {info.name}=..., or give the inputs: --inputs FILE.npz",
+                f"dimension sizes of the input {made[-1]} cannot be derived from others",
+                next_step=f"Set its shape: --shape {info.name}=..., or pass the inputs: --inputs FILE.npz",
             )
     return filled(made, fill, seed)
 
@@ -144,7 +144,7 @@ def given_inputs(
 def _declared_sizes(
     infos: Sequence[TensorInfo], extents: Mapping[str, tuple[int, int]], shapes: Sequence[str]
 ) -> dict[str, int]:
-    """Return the values of open extents of inputs that follow from shapes."""
+    """Return the values of inputs' dynamic dimensions that follow from shapes."""
     from mlfc.frontend.shapes import parse_shapes
 
     by_name = {info.name: info for info in infos}

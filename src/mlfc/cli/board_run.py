@@ -27,14 +27,14 @@ _VERIFY = "mlfc verify MODEL --layers"
 
 
 def run_elsewhere(artifact: Path, options: RunOptions, fixed: Inputs) -> None:
-    """Run as firmware, or a graph whose operators run on a device; or check test vectors."""
+    """Run as firmware, or a graph with its operators on a device; or check test vectors."""
     board = chosen_board(options.board_name, options.trust_board)
-    assert board is not None  # it has a name
+    assert board is not None  # has a name
     warnings = core_warnings(artifact, board, options.board_name, options.module)
     if options.selftest:
         if options.inputs or options.outputs or options.repeat is not None or options.is_profiled or fixed != Inputs():
             raise OptionError(
-                "option --selftest uses the archive's own inputs and outputs",
+                "option --selftest uses the inputs and outputs in the archive",
                 place="--selftest",
                 next_step="Remove --inputs, --outputs, --repeat, --profile, --shape, --value, --state and --state-init",
             )
@@ -45,7 +45,7 @@ def run_elsewhere(artifact: Path, options: RunOptions, fixed: Inputs) -> None:
         _run_driven(artifact, board, options, fixed, warnings)
         return
     if options.repeat is not None:
-        raise OptionError("option --repeat has no effect under an emulator: every run takes the same instructions")
+        raise OptionError("option --repeat has no effect under an emulator: every run executes the same instructions")
     from mlfc.micro.run.emulator import emulated_archive, emulated_factory
 
     with stage(f"building firmware of {artifact} for {board.name}"):
@@ -75,7 +75,7 @@ def run_firmware(
     memory: Callable[[], tuple[MemoryTable, MemoryTable]] | None = None,
     warnings: Mapping[str, list[str]] | None = None,
 ) -> None:
-    """Run firmware once and print what it computed and took; `memory` tells what it takes of the board's regions.
+    """Run firmware once and print its results and costs; `memory` maps usage of the board's memory regions.
 
     `warnings` are added to JSON.
     """
@@ -111,7 +111,7 @@ def run_firmware(
     print_outputs(tensors)
     names = {"startup_instructions": "to start up", "flash_bytes": "flash bytes", "ram_bytes": "RAM bytes",
              "stack_bytes": "of these stack"}  # fmt: skip
-    # a core takes a cycle for most instructions, more for some, and waits for memories
+    # cores take a cycle for most instructions, more for some, and wait for memories
     time = {} if milliseconds is None or not clock else {f"ms at {clock / 1e6:g} MHz": float(f"{milliseconds:.3g}")}
     shown = {names.get(name, name): value for name, value in {**counts, **time, **sizes}.items() if value is not None}
     print_table("firmware", tuple(shown), [tuple(shown.values())])
@@ -122,7 +122,7 @@ def run_firmware(
 
 
 def _check_vectors(artifact: Path, board: Board, options: RunOptions, warnings: Mapping[str, list[str]]) -> None:
-    """Check an archive's test vectors on a board; raise BudgetError where an output differs."""
+    """Check an archive's test vectors on a board; raise BudgetError if an output differs."""
     from mlfc.micro.run.firmware_run import traces
     from mlfc.micro.run.project_run import run_selftest
 
@@ -134,11 +134,11 @@ def _check_vectors(artifact: Path, board: Board, options: RunOptions, warnings: 
         typer.echo("\n".join(run.lines))
     if not run.passed:
         verify = "mlfc verify MODEL --layers"
-        search = f'See whether the same C is right on this machine: {verify} --target "{board.target}"'
+        search = f'Check whether the same C is correct on this machine: {verify} --target "{board.target}"'
         if traces(board):
-            search = f"Look for the operator with: {verify} --board {options.board_name}"
+            search = f"Find the operator with: {verify} --board {options.board_name}"
         raise BudgetError(
-            "the board's results differ from those of the machine that made the test vectors",
+            "the board's results differ from the test vectors",
             place=f"{artifact} on {board.name}",
             next_step=search,
         )
@@ -147,7 +147,7 @@ def _check_vectors(artifact: Path, board: Board, options: RunOptions, warnings: 
 def _run_driven(
     artifact: Path, board: Board, options: RunOptions, inputs: Inputs, warnings: Mapping[str, list[str]]
 ) -> None:
-    """Run a graph on this machine with every operator on a device, and print what came out."""
+    """Run a graph on this machine with every operator on a device, and print the results."""
     from mlfc.micro.firmware.graph_source import graph_of_archive, graph_of_factory
     from mlfc.micro.run.project_run import driven_model
     from mlfc.runtime.tensor.npz import write_npz
@@ -180,7 +180,7 @@ def _run_driven(
         if not options.as_json:
             print_profile(measured.operators, options.top)
     elif measured is not None:
-        # an emulated instruction takes a nanosecond
+        # an emulated instruction counts as a nanosecond
         counts = [round(item.nanoseconds) for item in measured.operators]
         document["operators"] = instruction_rows(measured.operators, counts, options.top)
         if not options.as_json:

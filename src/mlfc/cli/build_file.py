@@ -1,4 +1,4 @@
-"""``--config build.toml``: the options of a command from a file; those on the command line win."""
+"""``--config build.toml``: options of a command from a file; the command line takes precedence."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _FOUND = {bool: "true or false", int: "an integer", float: "a number", str: "a s
 
 
 def read_options(ctx: typer.Context, path: Path | None) -> Path | None:
-    """Make the options of a TOML file the defaults of a command; the callback of ``--config``.
+    """Set the defaults of a command from the options of a TOML file; the callback of ``--config``.
 
     `ctx`: the command's, before its other options are read.
     `path`: the file; paths in it are relative to its folder.
 
-    Raises OptionError or ProblemsError for a file that cannot be read, and for all unknown options and wrong values at
-    once.
+    Raises OptionError or ProblemsError for a file that cannot be read, and for all unknown options and wrong values
+    together.
     """
     if path is None:
         return None
@@ -63,13 +63,13 @@ def read_options(ctx: typer.Context, path: Path | None) -> Path | None:
 
 
 def _place(path: Path, text: str, key: str) -> str:
-    """Return the file and, where the key begins a line as it does outside tables, the number of that line."""
+    """Return the file and, if the key starts a line, as outside tables, the line number."""
     start = re.search(rf"""^[ \t]*\[*["']?{re.escape(key)}["']?[ \t]*[=.\]]""", text, re.MULTILINE)
     return str(path) if start is None else f"{path}:{text.count(chr(10), 0, start.start()) + 1}"
 
 
 def _kind(hint: Any) -> Any:
-    """Return the type of an option's value without what says that it may be left out."""
+    """Return the type of an option's value without ``None``."""
     kinds = get_args(hint)
     inner = next((item for item in kinds if item is not type(None)), hint) if type(None) in kinds else hint
     return get_origin(inner) or inner

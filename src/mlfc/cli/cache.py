@@ -11,7 +11,7 @@ from mlfc.cli.tables import print_json, print_table
 
 
 def info(as_json: bool = False) -> None:
-    """Show what is kept of earlier builds, where, and how large it may grow."""
+    """Show location, size and limit of the build cache."""
     from mlfc.library.cache import cache_contents, cache_folder, cache_limit
 
     folder, limit = cache_folder(), cache_limit()
@@ -22,14 +22,17 @@ def info(as_json: bool = False) -> None:
         return
     print_table(str(folder), ("", "files", "bytes"), [(part.name, part.files, part.nbytes) for part in found])
     typer.echo(
-        f"Beyond {limit:,} bytes the least recently used built files go. MLFC_CACHE_LIMIT=500M sets another limit."
+        f"Beyond {limit:,} bytes the least recently used built files are removed. Change it with MLFC_CACHE_LIMIT=500M."
     )
 
 
 def clean(
-    keep: Annotated[int, size_option("Keep the most recently used built files, up to so many bytes.")] = 0,
+    keep: Annotated[int, size_option("Keep the most recently used built files, up to this size.")] = 0,
 ) -> None:
-    """Remove what is kept of earlier builds; it is built again when needed."""
+    """Remove cached builds.
+
+    They are built again when needed.
+    """
     from mlfc.library.cache import clean_cache
 
     removed = clean_cache(keep)

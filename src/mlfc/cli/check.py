@@ -35,10 +35,11 @@ def check(
     limit_factor: float = 1.0,
     as_json: bool = False,
 ) -> None:
-    """List all that mlfc cannot compile in a model, what would let it compile, and which dimensions stay open.
+    """List the unsupported parts of a model.
 
-    The options that problems name are tried together, and what they leave is counted. What they give inputs are
-    examples that fit the model: only you know what is right.
+    Also lists options that fix the problems, and dynamic dimensions. These options are tried together, and the
+    remaining problems are counted. Suggested input values are examples that fit the model: only you know the right
+    ones.
     """
     from mlfc.byoc import find_generators
     from mlfc.problems import examine_model
@@ -58,22 +59,22 @@ def check(
 
 
 def _summary(model: Path, found: Examination) -> list[str]:
-    """Return the lines that count the nodes, before and after the remedies."""
+    """Return the lines with the number of problem nodes, before and after the remedies."""
     if not found.problems:
         lines = [f"{model}: no problems found"]
         if found.open_dimensions:
-            lines.append(f"open dimensions: {'; '.join(map(str, found.open_dimensions))}")
+            lines.append(f"dynamic dimensions: {'; '.join(map(str, found.open_dimensions))}")
         if found.bounding:
             lines.append(f"a microcontroller needs bounds of them, for example: {' '.join(found.bounding)}")
         return lines
     lines = [f"{model}: {_nodes(found)}"] if found.nodes else []
     if found.remedies:
         options = " ".join(f"{item.option} {shlex.quote(item.argument)}" for item in found.remedies)
-        left = _nodes(found.left) if found.left.problems else "no problems are left"
+        left = _nodes(found.left) if found.left.problems else "no problems remain"
         lines.append(f"with {options}: {left}")
     if any(item.is_example for item in found.remedies):
         fitting = "" if found.left.problems else " that fit the model"
-        lines.append(f"these are examples{fitting}; give the values that you need")
+        lines.append(f"these are examples{fitting}; use the values that you need")
     return lines
 
 

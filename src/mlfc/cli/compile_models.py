@@ -64,7 +64,7 @@ def compile_models(
         list[str] | None,
         typer.Argument(
             metavar="MODEL",
-            help="Model files; NAME=FILE names a module. Or one archive, which is compiled again from its own source.",
+            help="Model files; NAME=FILE names a module. Or one archive, which is recompiled from its own source.",
         ),
     ] = None,
     *,
@@ -91,7 +91,7 @@ def compile_models(
 ) -> None:
     """Compile models to an archive, C, objects or a library.
 
-    With several models, --shape, --value, --state and --specialize start with the name of one: MODEL:NAME=1,3,224,224.
+    With several models, --shape, --value, --state and --specialize start with a model's name: MODEL:NAME=1,3,224,224.
     """
     from mlfc.archive.describe.inspect_library import inspect_library
     from mlfc.archive.read.load import artifact_kind
@@ -107,8 +107,8 @@ def compile_models(
             next_step="Add --matrix FILE.toml, or leave it out",
         )
     if not models:
-        raise OptionError("expected a model", place="MODEL", next_step="Name a file: mlfc compile model.onnx")
-    del config  # its callback has made the file's options the defaults
+        raise OptionError("expected a model", place="MODEL", next_step="Pass a file: mlfc compile model.onnx")
+    del config  # its callback has set the defaults from the file
     on_board = board.chosen(target)
     named, archives = _named(models, module_name)
     form = compile_options.form_of(emit, output)
@@ -119,7 +119,7 @@ def compile_models(
     if form not in ("c", "o"):
         check_writable(place)
     if (replaces := output is None and place.is_file()) and form in ("mlf", "so") and artifact_kind(place) == "model":
-        raise OptionError("exists, and mlfc did not make it", place=str(place), next_step="Name another file with -o")
+        raise OptionError("exists, not created by mlfc", place=str(place), next_step="Name another file with -o")
     placing = placement.arguments(on_board)
     chosen, limit = target if on_board is None else on_board.target, ram
     if on_board is not None and ram is None and on_board.memories:
@@ -127,7 +127,7 @@ def compile_models(
     if chosen is None and not archives:
         chosen = library.target(form)
     if ram is None and placing.get("pools"):
-        limit = None  # pools have limits of their own
+        limit = None  # pools have separate limits
     choices = {"target": chosen, "ram": limit, "parallel": library.parallel}
     if archives:
         factories = compile_options.compile_archive(
@@ -150,26 +150,26 @@ def compile_models(
     levels: dict[str, int] = {}
     if any(factory.code.levels for factory in factories) and place.is_file():
         levels = inspect_library(place)["library"]["levels"]
-    written = f"{place}, in place of the earlier one" if replaces and not as_json else f"{place}"
+    written = f"{place}, replacing the earlier one" if replaces and not as_json else f"{place}"
     _report(factories, written, table, levels, as_json)
     if ram is not None and on_board is None and not as_json:
         _print_lent(factories, ram)
 
 
 def _print_lent(factories: Sequence[Factory], ram: int) -> None:
-    """Say what comes on top of modules that keep within a budget: what their callers have to have."""
+    """Print the memory that callers provide in addition to modules within a budget."""
     lent = [item for item in factories if item.executor == "aot" and not item.memory_options.workspace_io]
     nbytes = sum(item.code.sizes.io for item in lent)
     total = sum(item.code.sizes.workspace for item in factories) + nbytes
     if lent and total > ram:
         typer.echo(
-            f"inputs and outputs, {nbytes:,} bytes, are the caller's and come on top of --ram: {total:,} bytes in all; "
+            f"inputs and outputs, {nbytes:,} bytes, belong to the caller, not to --ram: {total:,} bytes in total; "
             "--workspace-io puts them into the workspace"
         )
 
 
 def _named(models: Sequence[str], module_name: str | None) -> tuple[dict[str, Path], list[Path]]:
-    """Return the files by module name, and the archives among them: one alone, or none."""
+    """Return the files by module name, and the archives among them: either one or none."""
     from mlfc.archive.read.load import artifact_kind
     from mlfc.support.c_names import module_name as checked_name
 
@@ -177,9 +177,9 @@ def _named(models: Sequence[str], module_name: str | None) -> tuple[dict[str, Pa
     if module_name is not None:
         if len(named) != 1:
             raise OptionError(
-                "option --module-name requires a single model", next_step="Write NAME=FILE for each of several"
+                "option --module-name requires a single model", next_step="Write NAME=FILE for each model"
             )
-        # the name that the code gets is the name of the file: "../x" names no folder
+        # the name of the code is also the name of the file: "../x" must not be one
         named = {checked_name(module_name): next(iter(named.values()))}
     archives = [path for path in named.values() if path.is_file() and artifact_kind(path) == "archive"]
     if archives and (len(named) > 1 or module_name is not None):
@@ -258,7 +258,7 @@ def _report(
 def _write_library(
     factories: Sequence[Factory], place: Path, emit: str, options: ExportOptions, linking: Mapping[str, Any]
 ) -> None:
-    """Write a library of modules and, if C can call them by structures of pointers, the header beside it."""
+    """Write a library of modules and, if C can call them through structs of pointers, its header."""
     from mlfc.factory import library_root
     from mlfc.library.export import export_library
     from mlfc.support.atomic import write_bytes
@@ -281,14 +281,14 @@ def _write_library(
 
 
 def _bounded(details: ModuleInfo, nbytes: int) -> int | None:
-    """Return the bytes of a memory, None where open extents have no bound."""
+    """Return the bytes of a memory; None if dynamic dimensions are unbounded."""
     return None if details.vm is not None and details.vm.arena_bytes is None else nbytes
 
 
 def compile_rows(
     matrix: Path, output: Path | None, scheduler: str | None, as_json: bool, context: typer.Context
 ) -> None:
-    """Compile the rows of a matrix file, print what was made, and raise ProblemsError for the rows that failed."""
+    """Compile the rows of a matrix file, print the results, and raise ProblemsError for the rows that failed."""
     from mlfc.matrix.compile_matrix import board_memory, compile_matrix, memory_of
 
     given = [
@@ -299,16 +299,14 @@ def compile_rows(
         and getattr(context.get_parameter_source(param.name), "name", "") == "COMMANDLINE"
         and context.params.get(param.name)
     ]
-    if given:  # rows have options of their own
+    if given:  # rows have their own options
         raise OptionError(
             f"option --matrix excludes {', '.join(given)}",
             place="--matrix",
-            next_step="Write models and options into the matrix",
+            next_step="Move models and options to the matrix file",
         )
     if output is None:
-        raise OptionError(
-            "option --matrix requires -o", place="-o", next_step="Name a folder or an archive: -o all.tar"
-        )
+        raise OptionError("option --matrix requires -o", place="-o", next_step="Add a folder or an archive: -o all.tar")
     made = compile_matrix(matrix, output, scheduler=scheduler, progress=True)
     if as_json:
         print_json({"output": str(output), "rows": list(made.entries)})

@@ -1,4 +1,4 @@
-"""From the options of ``mlfc compile`` to those of `build`, `ExportOptions` and `export_library`."""
+"""Conversion of the options of ``mlfc compile`` to those of `build`, `ExportOptions` and `export_library`."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ _IMPORTED = "has no effect on an archive, which is imported already"
 
 
 def form_of(emit: str | None, output: Path | None) -> str:
-    """Return the form to emit: the one that was asked for, else the one that the output's name says.
+    """Return the form to emit: `emit` if given, else the form implied by the output's suffix.
 
-    Raises OptionError for a form that does not exist, and for an archive under the name of a library or an object.
+    Raises OptionError for an unknown form, and for an archive with the suffix of a library or an object.
     """
     if emit is not None and emit not in EMITS:
         raise OptionError(unknown("form", emit, EMITS), place="--emit")
@@ -44,7 +44,7 @@ def form_of(emit: str | None, output: Path | None) -> str:
 
 @dataclass(frozen=True)
 class LibraryOptions:
-    """Options of libraries; None for what the user did not give."""
+    """Options of libraries; None for those that the user did not set."""
 
     abi: str | None = None
     triple: str | None = None
@@ -54,13 +54,13 @@ class LibraryOptions:
     def arguments(self, emit: str, board: str | None) -> dict[str, Any]:
         """Return the options of `mlfc.library.export.export_library`.
 
-        Raises OptionError where they are given and no library is made, and for libraries for boards.
+        Raises OptionError if they are set without a library, and for libraries for boards.
         """
         if board is not None and emit in LIBRARIES:
             raise OptionError(
                 f"a library requires an operating system; board '{board}' has none",
                 place=f"--emit {emit}",
-                next_step="Make objects with --emit o, an archive with --emit mlf, or firmware with mlfc project"
+                next_step="Create objects with --emit o, an archive with --emit mlf, or firmware with mlfc project"
                 " create",
             )
         abi = self.abi and tuple(self.abi.split(","))
@@ -73,9 +73,9 @@ class LibraryOptions:
         return asked
 
     def target(self, emit: str) -> str | None:
-        """Return the target that a library has by default: every processor of its machine; None for other forms.
+        """Return the default target of a library: every processor of its machine; None for other forms.
 
-        A compiler that the user names builds for a machine of its own choice, hence for what all of it have.
+        Also None with the user's own compiler, whose machine is unknown: code then uses only common features.
         """
         if emit not in LIBRARIES or self.cc is not None:
             return None
@@ -86,7 +86,7 @@ class LibraryOptions:
 
     @property
     def suffix(self) -> str:
-        """The suffix of shared libraries for the machine, default this one."""
+        """Suffix of shared libraries for the machine, by default this one."""
         from mlfc.support.platforms import parse_platform
 
         return ".so" if self.triple is None else parse_platform(self.triple).suffix
@@ -102,9 +102,9 @@ def export_options(
     """Return the options of an export.
 
     `archived`: those of archives. `forms`: of parameters. `sharing`: those of several modules together.
-    `archive`: the archive to compile again; its own options are the defaults.
+    `archive`: the archive to recompile; its own options are the defaults.
 
-    Raises OptionError for options of archives where something else is made.
+    Raises OptionError for options of archives if the output is not an archive.
     """
     from mlfc.archive.write.options import ExportOptions
     from mlfc.archive.write.rebuild import recorded_options
@@ -124,7 +124,7 @@ def export_options(
 
 @dataclass(frozen=True)
 class PlacementOptions:
-    """Options about memory; None for what the user did not give.
+    """Options about memory; None for those that the user did not set.
 
     `pool`, `constants`, `load_constants`: ``NAME`` or ``NAME=BYTES``: of the workspace, of constants in sections, of
     constants that the caller loads.
@@ -133,12 +133,12 @@ class PlacementOptions:
     workspace_io: bool | None = None
     external_workspace: bool | None = None
     pool: list[str] | None = None
-    board_pools: bool = False  # spread the workspace over the board's memories
+    board_pools: bool = False  # distribute the workspace over the board's memories
     constants: list[str] | None = None
     load_constants: list[str] | None = None
 
     def arguments(self, board: Board | None = None) -> dict[str, Any]:
-        """Return the options of `build` that the user gave; OptionError or ProblemsError for all faults at once."""
+        """Return the options of `build` that the user set; raise OptionError or ProblemsError for all faults."""
         from mlfc.memory import ConstantPool, MemoryOptions, Pool
         from mlfc.micro.board.board import board_pools
 
@@ -146,7 +146,7 @@ class PlacementOptions:
         wanted = [Pool(name, nbytes) for name, nbytes in _sized(self.pool, "--pool", problems)]
         if self.board_pools and board is None:
             cause = "option --board-pools requires --board"
-            problems.append(OptionError(cause, place="--board-pools", next_step="Name one with --board"))
+            problems.append(OptionError(cause, place="--board-pools", next_step="Add --board NAME"))
         if self.board_pools and wanted:
             problems.append(
                 OptionError(
@@ -172,7 +172,7 @@ class PlacementOptions:
 
 
 def _sized(texts: Sequence[str] | None, flag: str, problems: list[MlfcError]) -> list[tuple[str, int | None]]:
-    """Return names and sizes; add an OptionError to `problems` for each text of another form."""
+    """Return names and sizes; add an OptionError to `problems` for each invalid text."""
     found = []
     for text in texts or ():
         match = _SIZED.fullmatch(text)
@@ -190,7 +190,7 @@ def compile_archive(
     specialize: Sequence[str] | None,
     changes: Mapping[str, Any],
 ) -> list[Factory]:
-    """Compile every module of an archive again; options that the user did not give are as they were.
+    """Recompile every module of an archive; options that the user did not set keep their recorded values.
 
     `changes`: other options of `build`.
     """
@@ -218,7 +218,7 @@ def compile_files(
     """Compile model files by module name.
 
     `by_name`: executors and specializations, which may name a module.
-    `placing`: options of `build` about memory, which modules for the graph executor beside others do not have.
+    `placing`: options of `build` about memory, which do not apply to modules for the graph executor beside others.
     `common`: others.
     """
     from mlfc.compiler import build_module
@@ -244,9 +244,9 @@ def compile_files(
 
 
 def parse_extents(texts: Sequence[str], names: Sequence[str] | None) -> dict[str, list[dict[str, int]]]:
-    """Return values of open dimensions by module name, from texts like ``batch=8,width=224``.
+    """Return values of dynamic dimensions by module name, from texts like ``batch=8,width=224``.
 
-    Of several modules, the name is in front: ``kws:batch=8``; under the name ``""`` where `names` is None.
+    With several modules, the name is a prefix: ``kws:batch=8``; under the name ``""`` if `names` is None.
     """
     chosen: dict[str, list[dict[str, int]]] = {name: [] for name in names or ("",)}
     for text in texts:
@@ -263,7 +263,7 @@ def parse_extents(texts: Sequence[str], names: Sequence[str] | None) -> dict[str
         if not values or only not in chosen or (len(chosen) > 1 and not colon):
             form = "MODEL:batch=8" if len(chosen) > 1 else "batch=8 or batch=8,width=224"
             raise OptionError(
-                f"expected values of open dimensions, got '{text}'", place="--specialize", next_step=f"Write {form}"
+                f"expected values of dynamic dimensions, got '{text}'", place="--specialize", next_step=f"Write {form}"
             )
         chosen[only].append(values)
     return chosen
@@ -272,7 +272,7 @@ def parse_extents(texts: Sequence[str], names: Sequence[str] | None) -> dict[str
 def parse_executors(texts: Sequence[str], names: Sequence[str] | None) -> dict[str, str]:
     """Return executors by module name from texts like ``graph`` (under the name ``""``) and ``kws=graph``.
 
-    Raises OptionError if a name is not one of `names`, or something is said twice.
+    Raises OptionError if a name is not in `names`, or is duplicated.
     """
     chosen: dict[str, str] = {}
     for text in texts:

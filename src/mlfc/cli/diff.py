@@ -43,19 +43,22 @@ def diff(
     ] = None,
     compile_code: bool = False,
     ram: Annotated[
-        int | None, size_option("Fail if workspace, inputs, outputs and state of the second exceed so many bytes.")
+        int | None, size_option("Fail if workspace, inputs, outputs and state of the second exceed this size.")
     ] = None,
-    flash: Annotated[int | None, size_option("Fail if the constants of the second exceed so many bytes.")] = None,
+    flash: Annotated[int | None, size_option("Fail if the constants of the second exceed this size.")] = None,
     as_json: bool = False,
 ) -> None:
-    """Compare two archives. Exit status 1: a C caller of the first breaks with the second, or it exceeds a budget."""
+    """Compare two archives.
+
+    Exit status 1: a C caller of the first breaks with the second, or the second exceeds a budget.
+    """
     from mlfc import archive
 
     modules: dict[str, str] = {}
     for text in module or ():
         first, colon, second = text.partition(":")
         if not (first and colon and second) or first in modules:
-            raise OptionError(f"expected A:B, got '{text}'", place="--module", next_step="Name each module A once")
+            raise OptionError(f"expected A:B, got '{text}'", place="--module", next_step="Use each module A once")
         modules[first] = second
     with stage(f"comparing {a} and {b}"):
         found = archive.diff(a, b, modules=modules, compile_code=compile_code, ram=ram, flash=flash)
@@ -78,7 +81,7 @@ def _print(found: Mapping[str, Any]) -> None:
     for sign, key in _GONE_AND_NEW:
         for name in found[f"modules_{key}"]:
             typer.echo(f"{sign} module {name}")
-    # the worst first
+    # the most severe first
     levels = list(_SIGNS)
     worst = {
         name: min((levels.index(change["level"]) for change in module["interface"]), default=9)
@@ -103,7 +106,7 @@ def _print_module(name: str, module: Mapping[str, Any]) -> None:
         rows = [
             (_SIGNS[item["level"]], item["what"], _cell(item["a"]), _cell(item["b"])) for item in module["interface"]
         ]
-        title = "interface (!! breaks callers, ! may surprise them)"
+        title = "interface (!! breaks callers, ! may affect them)"
         print_table(title, ("", "what", "A", "B"), list(map(_coloured, rows)))
     _print_sizes("memory: bytes", module["memory"])
     operators, weights = module["operators"], module["weights"]
@@ -144,13 +147,13 @@ def _cell(value: object) -> object:
 
 
 def _coloured(row: Sequence[object]) -> tuple[object, ...]:
-    """Return a row whose sign has its colour."""
+    """Return a row with the colour of its sign."""
     sign = row[0]
     return (Styled(sign, _STYLES[sign]), *row[1:]) if isinstance(sign, str) and sign in _STYLES else tuple(row)
 
 
 def _print_limited(title: str, columns: Sequence[str], rows: Sequence[tuple[object, ...]]) -> None:
-    """Print a table of the first rows; nothing where there are none."""
+    """Print a table of the first rows, if any."""
     if rows:
         print_table(title, columns, list(map(_coloured, rows[:_ROWS])))
     if len(rows) > _ROWS:
@@ -160,21 +163,20 @@ def _print_limited(title: str, columns: Sequence[str], rows: Sequence[tuple[obje
 def budget(
     artifacts: Annotated[list[Path], typer.Argument(metavar="ARTIFACT...", help="Models, or archives.")],
     *,
-    target: Annotated[str, typer.Option(help="Of models: what they are compiled for.")] = "c",
-    ram: Annotated[
-        int | None, size_option("What workspace, inputs, outputs and state of each may take together.")
-    ] = None,
-    flash: Annotated[int | None, size_option("What the constants of each may take.")] = None,
+    target: Annotated[str, typer.Option(help="Target of models.")] = "c",
+    ram: Annotated[int | None, size_option("Limit for workspace, inputs, outputs and state of each artifact.")] = None,
+    flash: Annotated[int | None, size_option("Limit for the constants of each artifact.")] = None,
     as_json: bool = False,
 ) -> None:
-    """Check that models stay within a budget. Exit status 1: one exceeds it.
+    """Check that models stay within a budget.
 
-    Nothing is changed to meet it, as mlfc compile --ram does. The hook mlfc-budget of pre-commit runs this.
+    Exit status 1: a model exceeds it. Unlike mlfc compile --ram, this does not change a model to meet the budget. The
+    pre-commit hook mlfc-budget runs this command.
     """
     from mlfc import archive
 
     if ram is None and flash is None:
-        raise OptionError("expected a budget, got none", next_step="Give --ram BYTES, --flash BYTES or both")
+        raise OptionError("expected a budget, got none", next_step="Add --ram BYTES, --flash BYTES or both")
     found: dict[str, dict[str, list[int]]] = {}
     for path in artifacts:
         with archive_of(path, Inputs(), target) as made:
@@ -197,7 +199,7 @@ def budget(
 
 
 def _excess(sizes: Mapping[str, Sequence[int]]) -> list[str]:
-    """Return a sentence for each size of a budget that exceeds its limit."""
+    """Return a sentence for each size that exceeds its limit."""
     return [
         f"{_BUDGET[key]}: {size:,} bytes exceed the budget of {limit:,} by {size - limit:,}"
         for key, (size, limit) in sizes.items()

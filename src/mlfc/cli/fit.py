@@ -25,7 +25,7 @@ EXAMPLES = (
 _TIGHT, _FULL = 90, 100  # percent of a memory: from the first on, the program around a model may not fit
 _COLUMNS = ("board", "fits", "RAM", "RAM %", "flash", "flash %", "stack")
 _COUNTED = ("instructions", "MHz", "ms")
-# the first that a narrow terminal leaves out
+# in the order in which narrow terminals drop them
 _OPTIONAL = ("stack", "MHz", "instructions", "flash", "RAM", "with")
 _STYLES = {True: "green", None: "yellow", False: "red"}
 
@@ -35,23 +35,25 @@ def fit(
     *,
     board: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME", help="Only this board of mlfc boards, or a .toml file; repeatable."),
+        typer.Option(metavar="NAME", help="Only this board of `mlfc boards`, or a .toml file; repeatable."),
     ] = None,
     trust_board: bool = False,
     emulate: Annotated[
         bool,
         typer.Option(
-            "--emulate", help="Count the instructions of an inference on each core, under an emulator, for the time."
+            "--emulate",
+            help="Count the instructions of an inference on each core in an emulator, to estimate its time.",
         ),
     ] = False,
     fixed: Inputs,
     limit_factor: float = 1.0,
     as_json: bool = False,
 ) -> None:
-    """Show which boards a model fits, and the options of mlfc compile with which it does.
+    """Show the boards that a model fits.
 
-    The model is compiled for each kind of core, with the compiler of each board where that is there. Where RAM is
-    short, inputs move into the workspace, then layers are tiled by rows; where flash is short, code is made smaller.
+    Also shows the options of mlfc compile with which it fits. The model is compiled for each kind of core, with the
+    compiler of each board if installed. If RAM is short, inputs move into the workspace, then layers are tiled by rows;
+    if flash is short, code is optimized for size.
     """
     from mlfc.archive.read.load import artifact_kind
     from mlfc.frontend import import_for_run
@@ -61,9 +63,9 @@ def fit(
 
     if artifact_kind(model) != "model":
         raise OptionError(
-            "expected a model file, got what is compiled for one target",
+            "expected a model file, got an artifact compiled for one target",
             place=str(model),
-            next_step="Show what it takes of one board with: mlfc inspect ARCHIVE --board NAME",
+            next_step="Show its memory on one board with: mlfc inspect ARCHIVE --board NAME",
         )
     chosen = [one for name in board or () if (one := chosen_board(name, trust_board)) is not None]
     if trust_board and not chosen:
@@ -88,7 +90,7 @@ def _print(model: Path, found: BudgetTable, *, emulate: bool) -> None:
     fitting = sum(bool(row.fits) for row in found.rows)
     unsure = sum(row.fits is None for row in found.rows)
     title = f"{model.name} fits {fitting} of {len(found.rows)} boards" + (f", and maybe {unsure}" if unsure else "")
-    notes: dict[str, list[str]] = {}  # what is to be said of boards, with their names
+    notes: dict[str, list[str]] = {}  # remarks, with the names of their boards
     rows = []
     for row in found.rows:
         style = "yellow" if row.fits and 100 * row.fullness > _TIGHT else _STYLES[row.fits]
@@ -108,6 +110,6 @@ def _print(model: Path, found: BudgetTable, *, emulate: bool) -> None:
     for text, names in notes.items():
         typer.echo(printable(f"{', '.join(names)}: {text}"))
     if found.advice:
-        typer.echo("What would make it fit more:")
+        typer.echo("Changes that would make it fit more boards:")
     for item in found.advice:
         typer.echo(printable(f"  {item}"))

@@ -57,9 +57,10 @@ def inspect(
     fixed: Inputs,
     as_json: bool = False,
 ) -> None:
-    """Show inputs, outputs, memory by pool and by layer, operators, weights and files; of a library its module tree.
+    """Show interface, memory, operators, weights and files.
 
-    A model is compiled first, in memory: what is shown is the archive that `mlfc compile` would write.
+    Memory is listed by pool and by layer; for a library its module tree is shown. A model is compiled first, in memory:
+    the output describes the archive that `mlfc compile` would write.
     """
     from mlfc import archive
     from mlfc.archive.describe.memory_map import memory_picture
@@ -71,12 +72,12 @@ def inspect(
     on_board = BoardOptions(board, trust_board).chosen(target)
     if on_board is not None:
         if has_views:
-            raise OptionError("option --board excludes the other views", next_step="Leave out the other options")
+            raise OptionError("option --board excludes the other views", next_step="Remove the other options")
         _show_board_memory(artifact, on_board, str(board), module, fixed, as_json)
         return
     kind = artifact_kind(artifact)
     if kind != "model":
-        fixed.refuse("requires a model; the inputs of what is compiled are fixed")
+        fixed.refuse("requires a model; the inputs of compiled artifacts are static")
         if target is not None:
             raise OptionError("option --target requires a model", place=str(artifact), next_step="Remove --target")
     if kind in ("library", "objects"):
@@ -84,7 +85,7 @@ def inspect(
             raise OptionError(
                 "a library has no details of layers, weights and files",
                 place=str(artifact),
-                next_step="Inspect the archive, or leave out the other options",
+                next_step="Inspect the archive, or remove the other options",
             )
         _show_library(artifact, as_json)
         return
@@ -114,7 +115,7 @@ def inspect(
 def _show_board_memory(
     artifact: Path, board: Board, named: str, module: str | None, inputs: Inputs, as_json: bool
 ) -> None:
-    """Print the table, and raise BudgetError where the board has less."""
+    """Print the table; raise BudgetError if the board has less memory."""
     from mlfc.micro.firmware.planned_memory import check_fit
 
     warnings = core_warnings(artifact, board, named, module)
@@ -179,7 +180,7 @@ def _print_module(name: str, module: dict[str, Any]) -> None:
     if module["workspace_io"]:
         memory.append(("of these in the workspace: io", module["memory"]["io_bytes"]))
     if module["vm"] and module["vm"]["work_bytes"] is not None:
-        memory.insert(0, ("work area, workspace included", module["vm"]["work_bytes"]))
+        memory.insert(0, ("work area, including workspace", module["vm"]["work_bytes"]))
     for kind, pools in (("workspace", module["pools"]), ("constants", module["constant_pools"])):
         memory += [(f"{kind} in {pool['name']}", pool["bytes"]) for pool in pools or ()]
     if memory:
@@ -199,14 +200,14 @@ def _print_vm(vm: Mapping[str, Any]) -> None:
         rows = [
             (item["name"], item["low"], "no bound" if item["high"] is None else item["high"]) for item in vm["symbols"]
         ]
-        print_table("open extents", ("name", "from", "to"), rows)
+        print_table("dynamic dimensions", ("name", "from", "to"), rows)
     if vm["containers"]:
         containers = [
             (item["binding"], item["name"], f"{item['kind']} of {describe_tensor(item)}", ", ".join(item["tensors"]))
             for item in vm["containers"]
         ]
         print_table("sequences and optionals", ("", "name", "type", "tensors"), containers)
-    allocating = "" if vm["arena_bytes"] is not None else "; memory is allocated while it runs"
+    allocating = "" if vm["arena_bytes"] is not None else "; memory is allocated at run time"
     typer.echo(f"  {vm['kernels']:,} kernels{allocating}")
 
 
@@ -254,7 +255,7 @@ def _print_weights(constants: list[dict[str, Any]]) -> None:
 
 
 def _print_rest(module: dict[str, Any], *, layers: bool, weights: bool) -> None:
-    """Name the options that show more, and what the archive does not record."""
+    """Print the options that show more, and the facts that the archive does not record."""
     operators, constants = module["operators"], module["constants"]
     macs = [operator["macs"] for operator in operators]
     more = []
@@ -288,7 +289,7 @@ def _print_shared(shared: Mapping[str, Any] | None) -> None:
 
 
 def _show_library(path: Path, as_json: bool) -> None:
-    """Print what a shared library carries."""
+    """Print the contents of a library."""
     from mlfc.archive.describe.inspect_library import inspect_library
 
     found = inspect_library(path)

@@ -25,7 +25,10 @@ _OF_THE_FILE = ("text", "trusted")
 
 
 def devices(as_json: bool = False) -> None:
-    """List the devices that models can run on here, and what would make those of other kinds appear."""
+    """List the devices that models can run on here.
+
+    Also shows the requirements of other kinds of devices.
+    """
     from mlfc.errors import DeviceError
     from mlfc.runtime.devices.device import devices_of, known_kinds
 
@@ -71,9 +74,9 @@ def operators(as_json: bool = False) -> None:
 
 
 def targets(as_json: bool = False) -> None:
-    """List what --target takes: kinds, with their options, and processors.
+    """List the targets and processors for --target.
 
-    The kind llvm also knows every other processor that LLVM has.
+    The kind llvm supports every other processor of LLVM as well.
     """
     from mlfc.target.features import CPUS
     from mlfc.target.target import KINDS
@@ -93,16 +96,19 @@ def targets(as_json: bool = False) -> None:
 
 def boards(
     name: Annotated[
-        str | None, typer.Argument(metavar="NAME", help="All of one board, or of a file of your own")
+        str | None, typer.Argument(metavar="NAME", help="Details of one board, or of your own board file")
     ] = None,
     as_json: bool = False,
 ) -> None:
-    """List the boards for --board. The path of a file of the same form (.toml) names a board of your own."""
+    """List the boards for --board.
+
+    For a board of your own, --board accepts the path of a .toml file.
+    """
     from mlfc.micro.board.board import boards as all_boards
     from mlfc.micro.board.board import find_board
 
     if name is not None:
-        # shown, not run
+        # displayed, not executed
         _print_one(find_board(name, trust=True), as_json)
         return
     found = [all_boards().get(item) for item in all_boards()]
@@ -127,7 +133,7 @@ def _document(board: Board) -> dict[str, Any]:
 
 
 def _size(nbytes: int) -> str:
-    """Return bytes in short, in KiB or MiB where that is exact."""
+    """Return bytes as text, in KiB or MiB if exact."""
     for unit, size in (("M", 1 << 20), ("K", 1 << 10)):
         if nbytes % size == 0:
             return f"{nbytes // size}{unit}"

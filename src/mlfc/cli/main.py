@@ -42,7 +42,7 @@ from mlfc.support.text import printable, shortened
 app = typer.Typer(
     name="mlfc",
     help="Compile trained ONNX and TFLite models to portable C in Model Library Format archives, and run them.",
-    epilog="Exit status: 0 success, 1 a comparison or budget failed, 2 a fault of the input or of its use.",
+    epilog="Exit status: 0 success, 1 a comparison or budget failed, 2 an invalid input or option.",
     no_args_is_help=True,
     add_completion=True,
     rich_markup_mode=None,
@@ -70,16 +70,20 @@ COMMANDS = (
     ("boards", listings.boards, listings.BOARDS_EXAMPLES),
 )
 GROUPS = (
-    ("cache", "Show and clean what is kept of earlier builds.", cache.COMMANDS),
-    ("project", "Make, build, flash and run firmware projects (microTVM's Project API).", project.COMMANDS),
+    ("cache", "Show and clean the cache of built libraries.", cache.COMMANDS),
+    (
+        "project",
+        "Create, build, flash and run firmware projects. They implement microTVM's Project API.",
+        project.COMMANDS,
+    ),
 )
 _TRACEBACK = "MLFC_TRACEBACK"
-_SIGPIPE = 13  # Windows has no signal of this name
+_SIGPIPE = 13  # Windows does not define this signal
 
 
 def _add(to: typer.Typer, commands: Iterable[tuple[str, Callable[..., None], tuple[str, ...]]]) -> None:
     for name, function, examples in commands:
-        # the backspace tells the help printer to keep the lines apart
+        # the backspace makes the help printer keep the lines apart
         epilog = "\n".join(("\b", "Examples:", *(f"  {line}" for line in examples)))
         to.command(name, cls=GroupedCommand, epilog=epilog)(with_options(function))
 
@@ -110,28 +114,28 @@ def _options(
         False, "--cmake-dir", callback=_show_cmake_folder, is_eager=True, help="Show where CMake finds mlfc."
     ),
 ) -> None:
-    """Options of the program itself; typer takes the help text from the app."""
+    """Options of the program itself; typer uses the help text of the app."""
 
 
 def _terminate(signum: int, _frame: FrameType | None) -> None:
-    # leaves through the finally blocks, which remove temporary files and end what was started
+    # unwinds through the finally blocks, which remove temporary files and end child processes
     sys.exit(128 + signum)
 
 
 def _interrupt(signum: int, frame: FrameType | None) -> None:
-    signal.signal(signum, signal.SIG_DFL)  # whoever asks twice does not want to wait
+    signal.signal(signum, signal.SIG_DFL)  # a second interrupt ends the process at once
     with suppress(OSError):
         os.write(2, b"interrupted\n")
     _terminate(signum, frame)
 
 
 def run() -> None:
-    """Run the program and leave with its exit status."""
+    """Run the program and exit with its status."""
     if signal.getsignal(signal.SIGINT) != signal.SIG_IGN:
         signal.signal(signal.SIGINT, _interrupt)
     for name in ("SIGTERM", "SIGHUP"):
         number = getattr(signal, name, None)  # Windows has no SIGHUP
-        # who starts us by nohup wants it passed over
+        # nohup ignores the signal, which must be preserved
         if number is not None and signal.getsignal(number) == signal.SIG_DFL:
             signal.signal(number, _terminate)
     show = partial(typer.echo, err=True)
@@ -141,13 +145,13 @@ def run() -> None:
         app()
     except MlfcError as error:
         _fail(str(error), error.exit_status, error)
-    except OSError as error:  # a name that no file system takes, a full disk: the machine refuses, not a bug
-        if error.filename is None:  # files that somebody named are written by what names them
+    except OSError as error:  # an invalid file name, a full disk: a failure of the machine, not a bug
+        if error.filename is None:  # files named by users are reported by their writers
             _fail(str(temporary_error(error)), 2, error)
         _fail(f"{shortened(str(error.filename), 100)}: {error.strerror or error}", 2, error)
     except MemoryError as error:
-        _fail("there is not enough memory for this", 2, error)
-    except Exception as error:  # nothing but our own errors should get here: what does is a bug
+        _fail("out of memory", 2, error)
+    except Exception as error:  # only our own errors are expected here: any other is a bug
         bug = InternalError(f"{type(error).__name__}: {error}")
         _fail(f"{bug}. Set {_TRACEBACK}=1 to see where", bug.exit_status, error)
 
@@ -160,16 +164,16 @@ def _fail(message: str, status: int, error: BaseException) -> None:
 
 
 def prepare_streams() -> None:
-    """Make the standard streams fit for output; raise OutputError if standard output is closed.
+    """Prepare the standard streams for output; raise OutputError if standard output is closed.
 
-    Later writes to standard output raise OutputError where they fail. If its reader went away, as head does, the
-    program ends without a word, with the status that the signal for it would give.
+    Later writes to standard output raise OutputError on failure. If its reader has exited, as head does, the program
+    ends silently with the status of the corresponding signal.
     """
     for number in (0, 1, 2):
         try:
             os.fstat(number)
         except OSError:
-            # the next file that is opened would take the place, and get what is meant for a person
+            # the next file to be opened would get this number, and the output meant for users
             os.open(os.devnull, os.O_RDWR)
     output = sys.stdout
     if output is None:
@@ -183,7 +187,7 @@ def prepare_streams() -> None:
 
 
 def _discard_output() -> None:
-    """Drop what standard output has not taken, so that flushing it at exit does not fail once more."""
+    """Discard buffered standard output, so that flushing it at exit does not fail again."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 1)
     os.close(nowhere)

@@ -1,4 +1,4 @@
-"""Printing what a model takes of a board's memory."""
+"""Printing of a model's use of a board's memory."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _COLUMNS = ("region", "what", "bytes", "how it is known")
 
 
 def print_memory(table: MemoryTable) -> None:
-    """Print the table, region by region; of each that is used, what is left."""
+    """Print the table by region, with the free bytes of each region that is used."""
     rows: list[Sequence[object]] = []
     for region in table.regions:
         lines = [row for row in table.rows_of(region.name) if row.nbytes != 0 or row.note]
@@ -39,7 +39,7 @@ def print_memory(table: MemoryTable) -> None:
             rest = ("over", region.over) if region.over else ("free", region.free)
             rows.append((region.name, *(Styled(cell, "red" if region.over else "green") for cell in rest), ""))
     rows += [(row.region, row.what, row.nbytes, row.note) for row in table.rows_of(None)]
-    when = "as it was linked" if table.is_built else "before the build"
+    when = "as linked" if table.is_built else "before the build"
     print_table(f"memory of {table.board}, {when}", _COLUMNS, rows)
     if table.folded:
         names = ", ".join(name for name, _ in table.folded)
@@ -50,7 +50,7 @@ def print_memory(table: MemoryTable) -> None:
 
 
 def print_linked(before: MemoryTable, after: MemoryTable) -> None:
-    """Print what a program takes as it was linked, and what of the promises before the build it does not keep."""
+    """Print the memory of the linked program, and differences from the values promised before the build."""
     from mlfc.micro.memory.memory_table import PROMISED, differences
 
     print_memory(after)
@@ -58,11 +58,11 @@ def print_linked(before: MemoryTable, after: MemoryTable) -> None:
     for item in broken:
         typer.echo(printable(f"  {item}"))
     if not broken:
-        typer.echo(f"  {', '.join(PROMISED)}: as they were promised before the build")
+        typer.echo(f"  {', '.join(PROMISED)}: as promised before the build")
 
 
 def memory_json(before: MemoryTable, after: MemoryTable) -> dict[str, Any]:
-    """Return both tables and what differs between them, as an object of JSON."""
+    """Return both tables and their differences as a JSON object."""
     from mlfc.micro.memory.memory_table import differences
 
     broken = [
@@ -73,7 +73,7 @@ def memory_json(before: MemoryTable, after: MemoryTable) -> dict[str, Any]:
 
 
 def planned_memory(artifact: Path, board: Board, module: str | None, inputs: Inputs) -> tuple[MemoryTable, ModuleInfo]:
-    """Return what a module of an archive, or a model that is compiled for the board, will take, and its details."""
+    """Return the planned memory of an archive's module, or of a model compiled for the board, and its details."""
     from mlfc.archive.details import full_module_info
     from mlfc.archive.read.module_parts import read_parts
     from mlfc.micro.board.object_code import check_objects
@@ -103,9 +103,9 @@ def _measured(name: str, code: Mapping[str, Data], details: ModuleInfo, board: B
 def fitting_memory(
     factories: Sequence[Factory], board: Board | None, ram: int | None, flash: int | None, options: ExportOptions
 ) -> MemoryTable | None:
-    """Raise BudgetError where compiled modules take more than is allowed, or than a board has.
+    """Raise BudgetError if compiled modules exceed a limit, or the board's memory.
 
-    `ram`, `flash`: bytes that may be used; None for all that the board has.
+    `ram`, `flash`: limits in bytes; None for everything that the board has.
 
     Returns the table of a single module; None for several, whose plans alone are compared with the board's default
     regions.
@@ -122,14 +122,14 @@ def fitting_memory(
     if board is not None and board.memories and len(factories) > 1:
         ram = board.ram.nbytes if ram is None else ram
         flash = board.flash.nbytes if flash is None else flash
-    # without a board, what callers keep their inputs and outputs in is theirs to budget
+    # without a board, memory for callers' inputs and outputs is not part of the budget
     check_budget(factories, ram=ram, flash=flash, options=options, lent=board is not None)
     if board is None or len(factories) > 1:
         return None
     places = {region_name(board, "ram"): ram, region_name(board, "flash"): flash}
     limits = {place: limit for place, limit in places.items() if place and limit is not None}
     factory, details = factories[0], full_module_info(factories[0])
-    # what the plan alone makes too large need not be compiled
+    # if the plan alone exceeds a limit, compiling is unnecessary
     check_fit(plan_table(details, board), details, limits)
     table = _measured(factory.module_name, factory.code.built_files, details, board)
     check_fit(table, details, limits)

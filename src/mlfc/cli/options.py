@@ -1,4 +1,4 @@
-"""The options of all commands, declared once, and the parsing of those with a form of their own."""
+"""Options of all commands, declared once, and parsers for option values with their own syntax."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from mlfc.micro.board.board import Board
     from mlfc.support.arrays import Array
 
-OF_ITS_ARCHIVE = "Of a model: what it is compiled for. Default: c, as of the archive that mlfc compile writes."
+OF_ITS_ARCHIVE = "Target of a model. Default: c, as for the archives of mlfc compile."
 _FEW = 30
 _ZEROS = "zeros"
 
@@ -34,14 +34,14 @@ def _option(text: str = "", metavar: str | None = None, flags: str = "", panel: 
 
 
 def _board_names(incomplete: str) -> list[str]:
-    """Complete a board's name; shells ask for it."""
+    """Complete a board's name for shells."""
     from mlfc.micro.board.board import boards
 
     return [name for name in boards() if name.startswith(incomplete.lower())]
 
 
 def _target_names(incomplete: str) -> list[str]:
-    """Complete a target: a kind, or a processor, which alone means C for it."""
+    """Complete a target for shells: a kind, or a processor, which alone stands for C on it."""
     from mlfc.target.features import CPUS
     from mlfc.target.target import KINDS
 
@@ -58,24 +58,27 @@ _KINDS: dict[str, Any] = {
     "bool": bool, "int": int, "float": float, "str": str, "Log": Path, "str | os.PathLike[str]": Path,
     "Sequence[str]": list[str],
 }  # fmt: skip
-# By parameter, whose name is the flag unless flags are given. Without a text, that of `CompileOptions` is shown. A
-# command whose option means something else annotates its own parameter.
+# By parameter; its name is the flag unless flags are given. Without a text, that of `CompileOptions` is shown. Commands
+# whose option has another meaning annotate their own parameter.
 OPTIONS = {
     "abi": _library(
-        "How others call a library's functions: TVM's packed functions, those of tvm-ffi, or both (default).",
+        "Calling conventions of a library: TVM's packed functions, those of tvm-ffi, or both (default).",
         "classic,ffi",
     ),
     "as_json": _option("Print JSON.", flags="--json"),
     "board": _option(
         "A board of mlfc boards, or a .toml file that describes one.", "NAME", autocompletion=_board_names
     ),
-    "board_pools": _memory("Spread the workspace over the board's memories."),
+    "board_pools": _memory("Distribute the workspace over the board's memories."),
     "budget": _option(metavar="SECONDS"),
     "byoc": _code(metavar="NAME"),
-    "cc": _library("The C compiler of a library. Default: $CC, or what is on the PATH.", "COMMAND"),
+    "cc": _library("The C compiler of a library. Default: $CC, or a compiler on the PATH.", "COMMAND"),
     "compile_code": _option("Compile the code of both for this machine and compare its size.", flags="--compile"),
     "config": _option(
-        "Options from a TOML file: ram = 65536; the command line wins.", "FILE", callback=read_options, is_eager=True
+        "Options from a TOML file: ram = 65536; the command line takes precedence.",
+        "FILE",
+        callback=read_options,
+        is_eager=True,
     ),
     "constants": _memory(
         "A memory for constants, by a section of its name; repeatable, the fastest first.", "NAME[=BYTES]"
@@ -96,13 +99,13 @@ OPTIONS = {
     "external_workspace": _memory(flags="--external-workspace/--static-workspace"),
     "files": _option("Each file of the archive."),
     "fill": _option("Without --inputs: random, zeros or ones."),
-    "flash": _size("Fail if the constants, with --board also the model's code, exceed so many bytes."),
+    "flash": _size("Fail if the constants, with --board also the model's code, exceed this size."),
     "force": _option("Overwrite existing files.", flags="--force -f"),
     "format_version": _archive(),
     "host_driven": _option("Run the graph on this machine and every operator on the board."),
     "inputs": _option(
         ".npz with the inputs by name, or arr_0, arr_1, ... by position. Of a model with state, several sets along a"
-        " leading axis are steps."
+        " leading axis are consecutive steps."
     ),
     "layers": _option("Each operator: live memory, bytes moved, MACs."),
     "limit_factor": _code(metavar="N"),
@@ -116,8 +119,10 @@ OPTIONS = {
         panel="Matrix",
     ),
     "memory": _option("With --board: bytes that the linked firmware uses in each region."),
-    "memory_limit": _size("Of a run of the virtual machine: bytes at one time. Default: none."),
-    "turn_limit": _option("Of a run of the virtual machine: turns of loops, and calls. Default: 100,000,000.", "N"),
+    "memory_limit": _size("Maximum memory of a run of the virtual machine. Default: none."),
+    "turn_limit": _option(
+        "Maximum loop iterations and calls of a run of the virtual machine. Default: 100,000,000.", "N"
+    ),
     "module": _option("The module, if there are several.", "NAME"),
     "module_name": _option("Default: from the file name."),
     "numerics": _option(),
@@ -135,7 +140,7 @@ OPTIONS = {
     "profile_html": _option("Write the profile as one page: a picture by stages, and a table.", "FILE.html"),
     "trace": _option("Write every call of an operator, for Perfetto or chrome://tracing.", "FILE.json"),
     "ram": _size(
-        "Tile layers by rows to keep workspace, inputs and outputs within so many bytes; fail if the workspace,"
+        "Tile layers by rows to keep workspace, inputs and outputs within this size; fail if the workspace,"
         " with --board everything in RAM, exceeds them."
     ),
     "rfc": _archive(flags="--rfc/--tvm"),
@@ -156,18 +161,18 @@ OPTIONS = {
     "source_params": _archive(flags="--source-params/--no-source-params"),
     "parallel": _library(flags="--parallel/--no-parallel"),
     "specialize": _code(
-        "Specialized code for values of dynamic dimensions, which is faster and gives the same bits; repeatable.",
+        "Specialized code for values of dynamic dimensions, which is faster and produces the same bits; repeatable.",
         "batch=8[,...]",
     ),
     "state": _memory(
         "Keep an input: the output after = is its value in the next run, and neither is passed; repeatable.",
         "NAME=OUTPUT",
     ),
-    "state_in": _option("Begin with the state in this .npz file.", "FILE"),
+    "state_in": _option("Start with the state in this .npz file.", "FILE"),
     "state_out": _option("Write the state after the last run to this .npz file.", "FILE"),
     "state_init": _memory(
-        "What state begins with: zeros, or a .npz file with arrays by the names of inputs or variables. Default: as the"
-        " model says, else zeros.",
+        "Initial state: zeros, or a .npz file with arrays by the names of inputs or variables. Default: as the"
+        " model specifies, else zeros.",
         "zeros|FILE",
     ),
     "signature": _code(metavar="NAME"),
@@ -186,9 +191,9 @@ OPTIONS = {
     "template": _option("A template of mlfc project list.", "NAME"),
     "tensors": _option("With --host-driven: write every operator's output to this .npz file."),
     "test_vectors": _archive(),
-    "timeout": _option("Stop firmware that has not ended after so many seconds."),
+    "timeout": _option("Stop firmware that has not ended after this many seconds."),
     "threads": _option(
-        "Threads that a kernel of a model or library runs on at most. Default: TVM_NUM_THREADS, else the cores of a"
+        "Maximum threads of a kernel of a model or library. Default: TVM_NUM_THREADS, else the cores of a"
         " socket that the process may use; small models run on one.",
         "N",
     ),
@@ -206,21 +211,21 @@ OPTIONS = {
 
 
 def size_option(text: str) -> Any:
-    """Return typer's declaration of an option of one command that is a number of bytes."""
+    """Return typer's declaration of a command's own option with a size in bytes."""
     return typer.Option(metavar="BYTES", parser=byte_count, help=text)
 
 
 def target_option(text: str) -> Any:
-    """Return typer's declaration of an option of one command that is a target."""
+    """Return typer's declaration of a command's own target option."""
     return typer.Option(help=text, autocompletion=_target_names)
 
 
 @dataclass(frozen=True)
 class Fields:
-    """Annotates a parameter of a command: options of a class that the command has, with their documentation.
+    """Annotation of a command's parameter for options of a class, with their documentation.
 
-    The command gets a mapping of those that have a value. With `optional`, this is none that the user did not give.
-    `panel` is the group in the help of options that have none of their own.
+    The parameter's value is a mapping of the options with a value; if `optional`, only of those that the user set.
+    `panel` is the help group of options without a group.
     """
 
     kind: type[Any]
@@ -241,10 +246,10 @@ class Fields:
 
 
 def with_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Declare a command's parameters to typer by `OPTIONS`, except those with a declaration of their own.
+    """Declare a command's parameters to typer from `OPTIONS`, except those with their own declaration.
 
-    A parameter whose type is a dataclass stands for its fields: each is an option of the command. So does one that is
-    annotated with `Fields`.
+    A parameter whose type is a dataclass is replaced by its fields: each is an option of the command. A parameter
+    annotated with `Fields` is replaced in the same way.
     """
     hints = get_type_hints(command, include_extras=True)
     groups: dict[str, tuple[Callable[..., Any], list[inspect.Parameter]]] = {}
@@ -277,7 +282,7 @@ def with_options(command: Callable[..., None]) -> Callable[..., None]:
 def _declared(param: inspect.Parameter, doc: str = "", panel: str | None = None) -> inspect.Parameter:
     """Return a parameter with typer's declaration of the option, unless it has one.
 
-    `doc` is its documentation, `panel` its group in the help unless it declares one.
+    `doc` is its documentation, `panel` its help group unless it declares one.
     """
     if get_origin(param.annotation) is Annotated or not (doc or param.name in OPTIONS):
         return param
@@ -313,13 +318,13 @@ class GroupedCommand(TyperCommand):
 
 @dataclass(frozen=True)
 class BoardOptions:
-    """The board that a command is about, if it is about one."""
+    """Board of a command, if given."""
 
     board: str | None = None
     trust_board: bool = False
 
     def chosen(self, target: str | None = None) -> Board | None:
-        """Return the board; None without one. Raise OptionError if the user names a target, too."""
+        """Return the board, or None; raise OptionError if the user sets a target as well."""
         found = chosen_board(self.board, self.trust_board)
         if found is not None and target is not None:
             raise OptionError(
@@ -331,7 +336,7 @@ class BoardOptions:
 
 
 def chosen_board(name: str | None, trust: bool) -> Board | None:
-    """Return the board that --board names; None without one."""
+    """Return the board of --board, or None."""
     if name is None:
         if trust:
             raise OptionError("option --trust-board requires --board", next_step="Add --board FILE.toml")
@@ -352,11 +357,11 @@ class Inputs:
     signature: str | None = None
 
     def options(self, target: str | None = None, **more: Any) -> CompileOptions:
-        """Return the options of importing and building a model, with `more`; None is what the user did not give."""
+        """Return the options of importing and building a model, with `more`; None stands for an option not set."""
         return CompileOptions(target or PORTABLE, **self.keywords(), **given_options(more))
 
     def keywords(self) -> dict[str, Any]:
-        """Return these options of `import_model`; OptionError for text that cannot be parsed."""
+        """Return these options of `import_model`; raise OptionError for text that cannot be parsed."""
         from mlfc.frontend.shapes import parse_shapes
         from mlfc.runtime.tensor.npz import read_any_npz
 
@@ -369,7 +374,7 @@ class Inputs:
         }
 
     def with_shapes_of(self, path: Path) -> Inputs | None:
-        """Return the same with the shapes of a file's arrays, by their names; None where it has none to add."""
+        """Return a copy with the shapes of a file's arrays, by their names; None if it has none to add."""
         from mlfc.runtime.tensor.npz import read_any_npz
 
         said = {text.rpartition("=")[0] for text in self.shape or ()}
@@ -380,15 +385,15 @@ class Inputs:
         return replace(self, shape=[*(self.shape or ()), *added]) if added else None
 
     def refuse(self, reason: str, next_step: str | None = None) -> None:
-        """Raise OptionError that gives the `reason`, if anything is said."""
+        """Raise OptionError with the `reason` if any option is set."""
         for item in fields(self):
             if getattr(self, item.name):
                 raise OptionError(f"option --{item.name.replace('_', '-')} {reason}", next_step=next_step)
 
     def by_model(self, models: Sequence[str]) -> dict[str, Inputs]:
-        """Return those of each of several models, from texts like ``kws:input=1,49,10,1``.
+        """Return the options of each of several models, from texts like ``kws:input=1,49,10,1``.
 
-        One model takes the texts without its name in front: names of inputs may hold colons.
+        With one model texts have no prefix, as names of inputs may contain colons.
         """
         if len(models) == 1:
             return {models[0]: self}
@@ -407,7 +412,7 @@ class Inputs:
 
 
 def _named_texts(texts: Sequence[str], form: str, flag: str, what: str) -> Iterator[tuple[str, str]]:
-    """Yield names and what follows them in texts like ``NAME=TEXT``; OptionError for others and for a second one."""
+    """Yield names and values of texts like ``NAME=TEXT``; raise OptionError for others and for duplicates."""
     seen: set[str] = set()
     for text in texts:
         name, _, rest = text.rpartition("=")
@@ -453,7 +458,7 @@ def _numbers(given: str, text: str) -> Array:
 
 
 def _by_model(texts: Sequence[str], models: Sequence[str], flag: str, example: str) -> dict[str, list[str]]:
-    """Return the texts for each of several models, without its name in front."""
+    """Return the texts for each of several models, without the prefix."""
     given: dict[str, list[str]] = {name: [] for name in models}
     for text in texts:
         name, _, rest = text.partition(":")
@@ -487,5 +492,5 @@ def parse_models(texts: Sequence[str]) -> dict[str, Path]:
 
 
 def given_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options that the user gave."""
+    """Return the options that the user set."""
     return {name: value for name, value in options.items() if value is not None}

@@ -1,4 +1,4 @@
-"""``mlfc project``: firmware projects, made, built, flashed and run."""
+"""``mlfc project``: creating, building, flashing and running firmware projects."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _LIST_OPTIONS = typer.Option(
 
 def create(
     model: Annotated[Path, typer.Argument(help="An archive; a model is compiled for the board first.")],
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Where the project is made.")],
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder to create.")],
     *,
     template: str,
     board: str | None = None,
@@ -51,7 +51,7 @@ def create(
     list_options: Annotated[bool, _LIST_OPTIONS] = False,  # noqa: ARG001  (its callback leaves)
     as_json: bool = False,
 ) -> None:
-    """Make a firmware project: a folder that builds without mlfc."""
+    """Create a firmware project that builds without mlfc."""
     from mlfc.micro.project.generate import generate_project
     from mlfc.micro.project.options import parse_options
     from mlfc.micro.project.record import read_record
@@ -75,12 +75,12 @@ def create(
 
 def package(
     model: Annotated[Path, typer.Argument(help="An archive; a model is compiled for the board first.")],
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Where the packages are made.")],
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder for the packages.")],
     *,
     board: str,
-    version: Annotated[str, typer.Option(metavar="1.2.3", help="Of the packages.")],
-    author: Annotated[str, typer.Option(metavar="NAME", help="Who maintains them; the vendor of a CMSIS pack.")],
-    url: Annotated[str, typer.Option(metavar="URL", help="Where they are at home.")],
+    version: Annotated[str, typer.Option(metavar="1.2.3", help="Version of the packages.")],
+    author: Annotated[str, typer.Option(metavar="NAME", help="Maintainer of the packages; vendor of a CMSIS pack.")],
+    url: Annotated[str, typer.Option(metavar="URL", help="Home page of the packages.")],
     form: Annotated[
         list[str] | None,
         typer.Option(
@@ -89,16 +89,19 @@ def package(
         ),
     ] = None,
     license_name: Annotated[
-        str, typer.Option("--license", metavar="SPDX", help="Of the model and its code, such as Apache-2.0.")
+        str, typer.Option("--license", metavar="SPDX", help="Licence of the model and its code, such as Apache-2.0.")
     ] = "0BSD",
     license_file: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="The text of another licence than the default.")
+        Path | None, typer.Option(metavar="FILE", help="The text of a licence other than the default.")
     ] = None,
     module: str | None = None,
     trust_board: bool = False,
     as_json: bool = False,
 ) -> None:
-    """Make packages of a model that are ready to publish: for Arduino, Zephyr, ESP-IDF and CMSIS."""
+    """Create packages of a model that are ready to publish.
+
+    Supports Arduino, Zephyr, ESP-IDF and CMSIS.
+    """
     from mlfc.micro.project.publishing import Details, make_packages
 
     text = None if license_file is None else license_file.read_text(encoding="utf-8")
@@ -141,12 +144,15 @@ def build(folder: Folder, *, option: list[str] | None = None, force: bool = Fals
             else:
                 print_memory(linked)
     if project and tables:
-        # the linker knows nothing of the stack that calls take
+        # the linker does not know the stack use of calls
         check_fit(tables[1], project.details)
 
 
 def flash(folder: Folder, *, option: list[str] | None = None) -> None:
-    """Write a project's firmware to the board, by the board's flash tool."""
+    """Write a project's firmware to the board.
+
+    Uses the board's flash tool.
+    """
     from mlfc.micro.project.options import parse_options
     from mlfc.micro.project_api import GeneratedProject
     from mlfc.micro.run.project_run import known_record
@@ -172,7 +178,7 @@ def run_project(
     option: list[str] | None = None,
     as_json: bool = False,
 ) -> None:
-    """Run a project's firmware, as far as it runs here or on a board that is connected."""
+    """Run a project's firmware, in an emulator or on a board."""
     from mlfc.micro.project.options import parse_options
     from mlfc.micro.run.project_run import built_project, driven_project
     from mlfc.runtime.tensor.npz import write_npz
@@ -204,16 +210,16 @@ def run_project(
         firmware = project.firmware(timeout)
         run_firmware(firmware, given(firmware.inputs, firmware.extents), outputs, top, as_json)
     else:
-        why = "a self-test has inputs and outputs of its own"
+        why = "a self-test has its own inputs and outputs"
         if not project.is_bare_metal:
-            why = f"firmware of the template {project.record.template} has inputs of its own, and prints"
+            why = f"firmware of the template {project.record.template} has its own inputs, and prints"
         if inputs or outputs:
             raise OptionError(why, next_step="Remove --inputs and --outputs")
         _run_alone(project, options, timeout, as_json)
 
 
 def _run_alone(project: BuiltProject, options: Mapping[str, Any], timeout: float, as_json: bool) -> None:
-    """Run firmware with inputs of its own, show what it prints, and raise BudgetError if it failed."""
+    """Run firmware with its own inputs, show its output, and raise BudgetError if it failed."""
     from mlfc.micro.run.project_run import console, run_built
 
     if project.is_bare_metal:
@@ -233,7 +239,7 @@ def _run_alone(project: BuiltProject, options: Mapping[str, Any], timeout: float
         print_json(document)
     if not passed:
         raise BudgetError(
-            "the firmware's results differ from those of the machine that made the test vectors",
+            "the firmware's results differ from the test vectors",
             place=str(project.folder),
         )
 

@@ -50,7 +50,7 @@ class RegistryOptions:
         bool, typer.Option("--plain-http", help="Use HTTP without TLS, as for registries of this machine.")
     ] = False
     timeout: Annotated[
-        float, typer.Option(metavar="SECONDS", min=0.01, help="Give up after so long without a byte of the registry.")
+        float, typer.Option(metavar="SECONDS", min=0.01, help="Give up after this time without data from the registry.")
     ] = 30.0
 
     def store(self, reference: str) -> ArtifactStore:
@@ -69,7 +69,7 @@ def push(
         ),
     ],
     reference: _Reference,
-    add: Annotated[bool, typer.Option("--add", help="Keep what the tag has for other targets.")] = False,
+    add: Annotated[bool, typer.Option("--add", help="Keep the tag's artifacts for other targets.")] = False,
     annotation: Annotated[
         list[str] | None, typer.Option(metavar="KEY=VALUE", help="An annotation of the artifacts; repeatable.")
     ] = None,
@@ -80,10 +80,10 @@ def push(
     registry: RegistryOptions,
     as_json: bool = False,
 ) -> None:
-    """Push artifacts to an OCI registry, or to a folder with OCI's image layout.
+    """Push artifacts to an OCI registry or image layout.
 
-    All artifacts of a tag are in one index, each under the name of its target. A signature beside an artifact (kws.tar
-    and kws.tar.sig) goes with it. The tag names nothing before everything is there.
+    An image layout is a folder. All artifacts of a tag are in one index, each under the name of its target. A signature
+    beside an artifact (kws.tar and kws.tar.sig) is pushed with it. The tag changes only after the push is complete.
     """
     from mlfc.publish.push import push as pushed_to
 
@@ -112,16 +112,17 @@ def pull(
         Path | None, typer.Option("--output", "-o", metavar="FILE", help="Default: the name it was pushed with.")
     ] = None,
     target: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Which one, if there are several: its target, or a word of it.")
+        str | None, typer.Option(metavar="NAME", help="Target, or a word of it, if there are several.")
     ] = None,
-    force: Annotated[bool, typer.Option("--force", "-f", help="Without -o: replace a file of this name.")] = False,
+    force: Annotated[bool, typer.Option("--force", "-f", help="Without -o: replace an existing file.")] = False,
     *,
     registry: RegistryOptions,
     as_json: bool = False,
 ) -> None:
-    """Pull an artifact from an OCI registry or folder, with its signature beside it (FILE.sig), if it has one.
+    """Pull an artifact from an OCI registry or image layout.
 
-    Sizes and digests are checked before the file has its name. Whose artifact it is, verify-signature finds out.
+    Its signature, if it has one, is stored beside it (FILE.sig). Sizes and digests are checked before the file gets its
+    name. To check the signer, use verify-signature.
     """
     from mlfc.publish.pull import pull as pulled_from
 
@@ -146,13 +147,13 @@ def list_artifacts(
     registry: RegistryOptions,
     as_json: bool = False,
 ) -> None:
-    """List the tags of a repository or folder, or the artifacts under one of them."""
+    """List the tags of a repository, or artifacts of a tag."""
     from mlfc.publish.pull import entries, read_entry
 
     store = registry.store(reference)
     place = store.reference
     if place.tag is None and place.digest is None:
-        # those that hold what is attached to a manifest, in registries without a list of that
+        # fallback tags for manifests attached to another one, in registries without a list of these
         tags = [tag for tag in store.tags() if not re.fullmatch(r"sha256-[0-9a-f]{64}", tag)]
         if as_json:
             print_json({"reference": str(place), "tags": tags})
@@ -186,11 +187,14 @@ def sign(
         str | None, typer.Option(metavar="TOKEN", help="For sigstore: a token of an OpenID provider.")
     ] = None,
 ) -> None:
-    """Sign an artifact, in the form of OpenSSF Model Signing; push takes the signature along."""
+    """Sign an artifact in the OpenSSF Model Signing format.
+
+    push includes the signature.
+    """
     from mlfc.publish.signing import sign as sign_file
 
     if key is not None and identity_token is not None:
-        raise OptionError("option --identity-token excludes --key", next_step="Leave one of them out")
+        raise OptionError("option --identity-token excludes --key", next_step="Remove one of them")
     made = sign_file(artifact, key, output, token=identity_token)
     typer.echo(printable(f"{made}: signature of {artifact}"))
 
@@ -200,21 +204,22 @@ def verify_signature(
     key: Annotated[Path | None, typer.Option(metavar="FILE", help="The public key as PEM.")] = None,
     signature: Annotated[Path | None, typer.Option(metavar="FILE", help="Default: ARTIFACT.sig.")] = None,
     identity: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Signed by sigstore: who has to have signed it.")
+        str | None, typer.Option(metavar="NAME", help="With sigstore: the identity of the signer.")
     ] = None,
     issuer: Annotated[
-        str | None, typer.Option(metavar="URL", help="Signed by sigstore: who vouches for the identity.")
+        str | None, typer.Option(metavar="URL", help="With sigstore: the issuer of the identity.")
     ] = None,
 ) -> None:
-    """Check that an artifact is what the owner of a key has signed; exit status 2 if not.
+    """Verify the signature of an artifact.
 
-    With --identity and --issuer instead of a key, that this identity has signed it by sigstore.
+    With --key, it must be signed with that key; with --identity and --issuer, by that identity at sigstore. The exit
+    status is 2 if the verification fails.
     """
     from mlfc.publish.signing import verify_signature as verify_file
 
     if (key is None) == (identity is None) or (identity is None) != (issuer is None):
         raise OptionError(
-            "expected --key, or --identity and --issuer", next_step="Name the public key: --key PUBLIC.pem"
+            "expected --key, or --identity and --issuer", next_step="Add the public key: --key PUBLIC.pem"
         )
     verify_file(artifact, key, signature, identity=identity, issuer=issuer)
     typer.echo(printable(f"{artifact}: signed by {key or identity}"))
@@ -222,21 +227,21 @@ def verify_signature(
 
 def sbom(
     artifact: Annotated[
-        str, typer.Argument(help="An archive, or a library in any form; or a reference, for what is attached there.")
+        str, typer.Argument(help="An archive, or a library in any form; or a reference, for the attached one.")
     ],
     output: Annotated[
         Path | None, typer.Option("--output", "-o", metavar="FILE", help="Default: standard output.")
     ] = None,
     target: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Of a reference: which artifact, if there are several.")
+        str | None, typer.Option(metavar="NAME", help="With a reference: target, if there are several artifacts.")
     ] = None,
     *,
     registry: RegistryOptions,
 ) -> None:
-    """Write the bill of materials of an artifact, CycloneDX 1.6 as JSON; push attaches it.
+    """Write the bill of materials of an artifact.
 
-    It lists the compiler, each model with the hash of its source, the files of the C runtime with their licences, and
-    external code generators.
+    The format is CycloneDX 1.6 as JSON; push attaches it. It lists the compiler, each model with the hash of its
+    source, the files of the C runtime with their licences, and external code generators.
     """
     from mlfc.support.atomic import write_bytes
 
@@ -257,7 +262,7 @@ def sbom(
 
 
 def _named(text: str) -> tuple[str, Path]:
-    """Return the name of a target, empty without one, and the file, of a text like ``phone=kws.so``."""
+    """Return the target name, empty without one, and the file, of a text like ``phone=kws.so``."""
     name, equals, path = text.partition("=")
     # a file may be called a=b.tar
     return (name, Path(path)) if equals and not Path(text).exists() else ("", Path(text))

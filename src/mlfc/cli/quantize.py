@@ -37,12 +37,10 @@ def quantize(
     ],
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Default: <name>_int8.onnx.")] = None,
     shape: list[str] | None = None,
-    samples: Annotated[int, typer.Option(help="Take at most so many sets of inputs.", metavar="N")] = 100,
-    method: Annotated[
-        str, typer.Option(help="How ranges follow from the data: minmax, entropy or percentile.")
-    ] = "minmax",
+    samples: Annotated[int, typer.Option(help="Maximum number of input sets.", metavar="N")] = 100,
+    method: Annotated[str, typer.Option(help="Calibration method: minmax, entropy or percentile.")] = "minmax",
     activations: Annotated[
-        str, typer.Option(help="int8, uint8, or int16, which takes twice the memory and loses less.")
+        str, typer.Option(help="int8, uint8, or int16, which needs twice the memory and is more accurate.")
     ] = "int8",
     per_channel: Annotated[
         bool, typer.Option("--per-channel/--per-tensor", help="A scale for each channel of weights, or one for all.")
@@ -52,27 +50,30 @@ def quantize(
     ] = None,
     labels: Annotated[
         Path | None,
-        typer.Option(help="The class of each set of inputs, .npy or one a line: counts how many are right."),
+        typer.Option(help="The class of each input set, .npy or one per line, to measure accuracy."),
     ] = None,
     mean: Annotated[
-        str | None, typer.Option(metavar="R,G,B", help="Of images: what is subtracted from pixels of 0 to 1.")
+        str | None, typer.Option(metavar="R,G,B", help="Of images: mean, subtracted from pixel values of 0 to 1.")
     ] = None,
-    std: Annotated[str | None, typer.Option(metavar="R,G,B", help="Of images: what they are divided by then.")] = None,
+    std: Annotated[
+        str | None, typer.Option(metavar="R,G,B", help="Of images: standard deviation, the divisor after that.")
+    ] = None,
     as_json: bool = False,
 ) -> None:
-    """Make an int8 model of a float one, with typical inputs, and show what each layer loses.
+    """Quantize a float32 ONNX model to int8.
 
-    ONNX Runtime's quantizer chooses the ranges. The result is an ONNX model that compiles like any other.
+    Requires typical inputs, and shows the error of each layer. ONNX Runtime's quantizer chooses the ranges. The result
+    is an ONNX model that compiles like any other.
     """
     from mlfc.quantize.calibration import ImageScaling
     from mlfc.quantize.quantize import quantize as quantized
 
     if not calibrate.exists():
-        raise OptionError("there is no such file or folder", place=f"--calibrate {calibrate}")
+        raise OptionError("file or folder not found", place=f"--calibrate {calibrate}")
     scaling = ImageScaling(_numbers("--mean", mean, (0.0,)), _numbers("--std", std, (1.0,)))
     target = output or Path(f"{model.stem}_{'int16' if activations == 'int16' else 'int8'}.onnx")
     if output is None and target.exists():
-        raise OptionError(f"{target} exists", place="--output", next_step="Name the file to write: -o FILE.onnx")
+        raise OptionError(f"{target} exists", place="--output", next_step="Choose another file: -o FILE.onnx")
     found = quantized(
         model,
         calibrate,
@@ -109,12 +110,12 @@ def _report(found: QuantizedModel, as_json: bool) -> None:
     print_table("outputs", columns, [_row(item) for item in found.outputs])
     worst = sorted(found.layers, key=lambda item: item.noise_db)[:_WORST]
     print_table(
-        f"what the layers lose, the most first ({len(worst)} of {len(found.layers)})", columns, list(map(_row, worst))
+        f"error of each layer, the largest first ({len(worst)} of {len(found.layers)})", columns, list(map(_row, worst))
     )
     if accuracy is not None:
         typer.echo(
-            f"right: {accuracy.compiled} of {accuracy.samples}, {accuracy.reference} before; "
-            f"the same answer: {accuracy.agreeing}"
+            f"right: {accuracy.compiled} of {accuracy.samples}, {accuracy.reference} before quantization; "
+            f"same answer: {accuracy.agreeing}"
         )
     change = f"{found.bytes_before:,} -> {found.bytes_after:,} bytes"
     typer.echo(printable(f"{found.path}: {change}, {found.samples} sets of inputs. Next: mlfc compile {found.path}"))

@@ -48,7 +48,7 @@ def report(
     profile: Annotated[
         bool,
         typer.Option(
-            "--profile", help="Run it on made-up inputs: the time of each call, or with --board its instructions."
+            "--profile", help="Run it on generated inputs: the time of each call, or with --board its instructions."
         ),
     ] = False,
     verify: Annotated[
@@ -57,10 +57,11 @@ def report(
     board: BoardOptions,
     fixed: Inputs,
 ) -> None:
-    """Write a page that shows the graph, memory, operators with their C, boards, and where a model is from.
+    """Write an HTML report of a model, archive or library.
 
-    The page needs no network. Nothing of the artifact is run but by --profile and --verify. Fails with status 1 if
-    --verify finds a difference; the page is written nevertheless. Two models or archives are compared.
+    It shows the graph, memory, operators with their C, boards, and the model's origin, and needs no network. The
+    artifact is only run for --profile and --verify. The exit status is 1 if --verify finds a difference; the report is
+    written nevertheless. Two models or archives are compared.
     """
     from mlfc.archive.describe.measured import ModuleMeasurements, TensorDifference
     from mlfc.archive.describe.report_page import library_page, report_page
@@ -78,7 +79,7 @@ def report(
             raise OptionError(
                 f"option --{option} requires a model, got {'an' if kind[0] == 'a' else 'a'} {kind}",
                 place=f"--{option}",
-                next_step="Give the model that it was compiled from",
+                next_step="Pass the model that it was compiled from",
             )
     path = output or Path(f"{artifact.name.partition('.')[0]}.html")
     found = None
@@ -86,11 +87,11 @@ def report(
         if profile or verify:
             raise OptionError(
                 "options --profile and --verify require one artifact, got two",
-                next_step="Write a page of each, or remove the options",
+                next_step="Write a report of each, or remove the options",
             )
         page = _compared_page((artifact, other), fixed, chosen)
     elif kind in ("library", "objects"):
-        fixed.refuse("requires a model; the inputs of a library are fixed")
+        fixed.refuse("requires a model; the inputs of a library are static")
         if profile:
             raise OptionError(
                 "option --profile requires a model or an archive, got a library",
@@ -105,7 +106,9 @@ def report(
             with open_archive(archive) as opened:
                 names = list(opened.record.modules)
             costs = {name: costs_of(archive, name, on_board) if profile else None for name in names}
-            items = (*found.layers, *found.groups, *found.outputs) if found else ()  # outputs of the code that ships
+            items = (
+                (*found.layers, *found.groups, *found.outputs) if found else ()
+            )  # the outputs of the unmodified code
             differences = {
                 item.tensor: TensorDifference(item.tensor, item.largest, item.tolerance, item.is_within, verdict(item))
                 for item in items
@@ -130,7 +133,7 @@ def _compared_page(artifacts: tuple[Path, Path], inputs: Inputs, target: str) ->
             kind = artifact_kind(artifact)
             if kind not in ("archive", "model"):
                 raise OptionError("expected a model or an archive to compare, got a library", place=str(artifact))
-            # shapes and values are those of a model beside an archive
+            # shapes and values apply to a model beside an archive
             own = inputs if kind == "model" else Inputs()
             archives.append(stack.enter_context(archive_of(artifact, own, target)))
         names = artifacts[0].name, artifacts[1].name
@@ -139,7 +142,7 @@ def _compared_page(artifacts: tuple[Path, Path], inputs: Inputs, target: str) ->
 
 
 def _budget(model: Path, inputs: Inputs) -> Mapping[str, Any]:
-    """Return which boards the model fits, or why it cannot be compiled for any."""
+    """Return the boards that the model fits, or the reason why it cannot be compiled for any."""
     from mlfc.frontend import import_for_run
     from mlfc.micro.board.board import boards
     from mlfc.micro.fit.boards import board_budgets
@@ -149,7 +152,7 @@ def _budget(model: Path, inputs: Inputs) -> Mapping[str, Any]:
     with bar(f"fitting {model.name}") as say:
         try:
             mod, params = import_for_run(model, options)
-        except MlfcError as error:  # hosts run what a board cannot: open dimensions, sequences
+        except MlfcError as error:  # hosts support more than boards: dynamic dimensions, sequences
             return {"refusal": str(error)}
         return board_budgets(mod, params, name=module_name(model.name.partition(".")[0]), progress=say).as_json()
 
@@ -158,7 +161,7 @@ _RUNS = 20
 
 
 def costs_of(archive: Path, module: str, board: Board | None) -> Costs:
-    """Run a module of an archive on made-up inputs, here or under a board's emulator; return what its calls took."""
+    """Run a module of an archive on generated inputs, here or in a board's emulator; return the costs of its calls."""
     from mlfc.archive.describe.measured import INSTRUCTIONS, MICROSECONDS, Costs
     from mlfc.archive.describe.profile import load_profiled
     from mlfc.micro.run.emulator import emulated_archive

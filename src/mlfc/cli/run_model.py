@@ -45,7 +45,7 @@ EXAMPLES = (
 
 @dataclass(frozen=True)
 class RunOptions:
-    """Options of all kinds of run."""
+    """Options of all kinds of runs."""
 
     inputs: Path | None = None
     outputs: Path | None = None
@@ -54,7 +54,7 @@ class RunOptions:
     module: str | None = None
     repeat: Annotated[
         int | None,
-        typer.Option(help=f"Run so many times and show how long it took. Default: 1, with --profile {_PROFILED_RUNS}."),
+        typer.Option(help=f"Number of runs; shows their time. Default: 1, with --profile {_PROFILED_RUNS}."),
     ] = None
     profile: bool = False
     profile_html: Path | None = None
@@ -78,12 +78,12 @@ class RunOptions:
 
     @property
     def is_elsewhere(self) -> bool:
-        """True for runs as firmware, under an emulator or on a device, instead of in this process."""
+        """True for runs as firmware, in an emulator or on a device, instead of in this process."""
         return self.board is not None or self.host_driven or self.selftest
 
     @property
     def board_name(self) -> str:
-        """The board for the user."""
+        """Name of the board, for messages."""
         return self.board or THIS_MACHINE
 
     @property
@@ -93,12 +93,12 @@ class RunOptions:
 
     @property
     def runs(self) -> int:
-        """The number of runs."""
+        """Number of runs."""
         return self.repeat if self.repeat is not None else _PROFILED_RUNS if self.is_profiled else 1
 
     @property
     def limits(self) -> dict[str, int]:
-        """The limits that the user sets."""
+        """Limits that the user set."""
         return given_options({"memory_limit": self.memory_limit, "turn_limit": self.turn_limit})
 
     @property
@@ -111,7 +111,7 @@ class RunOptions:
         return given_inputs(self.inputs, self.fill, self.seed, *arguments)
 
     def devices(self) -> tuple[Device, ...]:
-        """Return the device that the user names, if there is one."""
+        """Return the device that the user selected, if any."""
         if self.device is None:
             return ()
         from mlfc.runtime.devices.device import device
@@ -123,7 +123,7 @@ class RunOptions:
         return (device(kind, int(index or 0)),)
 
     def check(self) -> None:
-        """Raise OptionError for options that the kind of run excludes, and numbers out of range."""
+        """Raise OptionError for options that this kind of run excludes, and for numbers out of range."""
         if (self.profile_html or self.trace) and self.is_elsewhere:
             raise OptionError(
                 "options --profile-html and --trace require a run on this machine",
@@ -141,10 +141,10 @@ class RunOptions:
             raise OptionError("options --port and --tensors require --host-driven", next_step="Add --host-driven")
         if self.device is not None and self.is_elsewhere:
             cause = "option --device excludes --board, --host-driven and --selftest"
-            raise OptionError(cause, place="--device", next_step="Leave it out")
+            raise OptionError(cause, place="--device", next_step="Remove it")
 
     def check_run(self) -> None:
-        """Raise OptionError for what only some runs have, and files that cannot be written; not for self-tests."""
+        """Raise OptionError for options of some runs only, and for files that cannot be written; not for self-tests."""
         from mlfc.support.atomic import check_writable
 
         if self.memory and (self.board is None or self.is_profiled):
@@ -160,7 +160,7 @@ class RunOptions:
             )
         if self.limits and self.is_elsewhere:
             raise OptionError(
-                "options --memory-limit and --turn-limit require a run on this machine", next_step="Leave them out"
+                "options --memory-limit and --turn-limit require a run on this machine", next_step="Remove them"
             )
 
 
@@ -175,7 +175,10 @@ def run_model(
     options: RunOptions,
     fixed: Inputs,
 ) -> None:
-    """Run a compiled model on this machine, or as firmware under the emulator of a board."""
+    """Run a model on this machine, or as firmware.
+
+    Firmware runs in the emulator of a board.
+    """
     from mlfc.archive.read.load import artifact_kind
     from mlfc.runtime.threads import set_num_threads
 
@@ -183,7 +186,7 @@ def run_model(
         raise OptionError(
             "option --tuned requires a model",
             place="--tuned",
-            next_step="Compile the model with --tuned, or leave it out",
+            next_step="Compile the model with --tuned, or remove it",
         )
     if options.threads is not None:
         if options.is_elsewhere:
@@ -233,7 +236,7 @@ def _run_here(artifact: Path, options: RunOptions, fixed: Inputs, devices: Seque
         if path is not None and not len(compiled.state):
             raise OptionError(
                 f"option {flag} requires a model with state",
-                next_step="Compile it with --state INPUT=OUTPUT, or leave it out",
+                next_step="Compile it with --state INPUT=OUTPUT, or remove it",
             )
     if options.state_in is not None:
         compiled.state.update(read_npz(options.state_in, compiled.state.infos))
@@ -248,7 +251,7 @@ def _run_here(artifact: Path, options: RunOptions, fixed: Inputs, devices: Seque
 
 
 def _limit(model: Runnable, limits: Mapping[str, int]) -> None:
-    """Limit the runs of a model in the virtual machine, where limits are given."""
+    """Limit the runs of a model in the virtual machine, if limits are set."""
     from mlfc.runtime.executors.vm.vm_model import VmModel
 
     if not limits:
@@ -256,7 +259,7 @@ def _limit(model: Runnable, limits: Mapping[str, int]) -> None:
     if not isinstance(model, VmModel):
         raise OptionError(
             "options --memory-limit and --turn-limit require a model for the virtual machine",
-            next_step="Leave them out: other code takes the memory and the time that inspect shows",
+            next_step="Remove them: other code uses the memory and the time that inspect shows",
         )
     model.set_limits(**limits)
 
@@ -264,7 +267,7 @@ def _limit(model: Runnable, limits: Mapping[str, int]) -> None:
 def _steps(
     compiled: Runnable, inputs: Path, runs: int, artifact: Path
 ) -> tuple[Mapping[str, Array], tuple[float, ...]]:
-    """Run a model with state on every set of inputs in a file, in order; outputs have the steps as their first axis."""
+    """Run a model with state on every set of inputs in a file, in order; the first axis of outputs are the steps."""
     import numpy as np
 
     from mlfc.verify.inputs import read_sets
@@ -296,7 +299,7 @@ def _timed(
 
 
 def _target(devices: Sequence[Device]) -> str:
-    """Return the target of a model that is to run on these devices, and nowhere else."""
+    """Return the target of a model that runs on exactly these devices."""
     from mlfc.target.defaults import this_processor
 
     kinds = [device.kind for device in devices if device.kind != "cpu"]
@@ -306,9 +309,9 @@ def _target(devices: Sequence[Device]) -> str:
 def _load(
     artifact: Path, options: RunOptions, fixed: Inputs, devices: Sequence[Device]
 ) -> tuple[Runnable, Mapping[str, Sequence[int | None]]]:
-    """Return what is to run, and what is known of the extents of tensors in its sequences and optionals.
+    """Return the loaded model, and the known dimension sizes of tensors in its sequences and optionals.
 
-    A model whose open shapes cannot be compiled gets those of the inputs in a file.
+    A model whose dynamic dimensions cannot be compiled gets the shapes of the inputs in a file.
     """
     from mlfc.archive.loading import load
     from mlfc.archive.read.load import load_factory
@@ -368,7 +371,7 @@ def _report(
         print_json(document)
         return
     if steps:
-        typer.echo(f"{steps.pop()} steps; of the last one:")
+        typer.echo(f"{steps.pop()} steps; results of the last one:")
     print_outputs(tensors)
     if operators is not None:
         print_profile(operators[0], options.top, operators[1])

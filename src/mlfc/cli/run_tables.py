@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from mlfc.support.arrays import Array
     from mlfc.support.module_info import OperatorInfo
 
-# in the order in which narrow terminals lose them: names and times stay
+# columns in the order in which narrow terminals drop them: names and times stay
 _LOST = ("function", "GB/s", "GMAC/s", "bytes", "MACs", "balance %")
 _LEAST_NAME, _NAME = 24, 64
 _COUNTS = ("#", "function", "nodes", "MACs", "instructions", "share %", "per MAC")
@@ -31,7 +31,7 @@ def summaries(infos: Sequence[TensorInfo], results: Mapping[str, Array], top: in
 
 
 def print_outputs(tensors: Sequence[dict[str, Any]]) -> None:
-    """Print what `summaries` returned."""
+    """Print the result of `summaries`."""
     print_table(
         "outputs",
         ("name", "type", "smallest", "largest", "mean"),
@@ -47,7 +47,7 @@ def _summary(info: TensorInfo, array: Array, top: int) -> dict[str, Any]:
     import numpy as np
 
     values = array.astype(np.float64).ravel()
-    # stable: of equal values the first comes first
+    # stable: equal values keep their order
     order = np.argsort(-values, kind="stable")[:top]
     scale, zero = info.scale, info.zero_point or 0
     return {
@@ -69,17 +69,17 @@ def _summary(info: TensorInfo, array: Array, top: int) -> dict[str, Any]:
 
 
 def as_rows(operators: Sequence[OperatorTime], top: int, peaks: Peaks | None = None) -> list[dict[str, Any]]:
-    """Return the slowest `top` operators for JSON, all of them where `top` is 0; the slowest comes first."""
+    """Return the slowest `top` operators for JSON, the slowest first; all of them if `top` is 0."""
     from mlfc.archive.describe.profile_page import operator_row
 
     return [operator_row(item, peaks) for item in _slowest(operators, top)]
 
 
 def print_profile(operators: Sequence[OperatorTime], top: int, peaks: Peaks | None = None) -> None:
-    """Print the slowest `top` operators, all of them where `top` is 0; the slowest comes first."""
+    """Print the slowest `top` operators, the slowest first; all of them if `top` is 0."""
     shown = _slowest(operators, top)
     total = sum(item.nanoseconds for item in operators) / 1e3
-    title = f"operators: {len(operators)} take {total:.6g} us together"
+    title = f"operators: {len(operators)} take {total:.6g} us in total"
     if len(shown) < len(operators):
         title += f"; the slowest {len(shown)} take {sum(item.share for item in shown):.1%}"
     rows = [_cells(item, None if peaks is None else peaks.limit(item)) for item in shown]
@@ -102,7 +102,7 @@ def print_profile(operators: Sequence[OperatorTime], top: int, peaks: Peaks | No
 
 
 def _room(columns: Sequence[str], rows: Sequence[Mapping[str, object]], width: int) -> int:
-    """Return how wide a column of names may be if a table of all columns is to be so wide."""
+    """Return the width of columns of names in a table of all columns with a given width."""
     names = [name for name in columns if name in ("function", "nodes")]
     others = (max(len(name), *(len(cell_text(row[name])) for row in rows)) + 3 for name in columns if name not in names)
     return (width - 1 - sum(others)) // max(1, len(names)) - 3
@@ -166,7 +166,7 @@ def print_instructions(rows: Sequence[Mapping[str, Any]], count: int) -> None:
 
 
 def known_peaks(devices: Sequence[Device]) -> Peaks | None:
-    """Return what this machine can do at most; None for a device, and without a C compiler to measure it."""
+    """Return this machine's peak performance; None for a device, or without a C compiler to measure it."""
     from mlfc.library.peaks import machine_peaks
     from mlfc.runtime.threads import get_num_threads, pool_function
 
@@ -174,15 +174,15 @@ def known_peaks(devices: Sequence[Device]) -> Peaks | None:
         return None
     with stage("measuring this machine, once"):
         try:
-            # without a pool, no code that is loaded shares its work
+            # without a pool, no loaded code distributes its work
             return machine_peaks(1 if pool_function() is None else get_num_threads())
         except ToolchainError as error:
-            typer.echo(f"shares of the machine's peak are not known: {error}", err=True)
+            typer.echo(f"shares of the machine's peak are unknown: {error}", err=True)
             return None
 
 
 def write_profile(page: Path | None, trace: Path | None, model: str, profile: Profile, peaks: Peaks | None) -> None:
-    """Write the files that a user wants of a profile."""
+    """Write the profile files that the user requested."""
     from mlfc.archive.describe.profile_page import profile_page, trace_text
     from mlfc.support.atomic import atomic_file
 

@@ -15,13 +15,13 @@ from mlfc.support.text import printable, shortened
 
 _COPY = "__copy"
 _SHOWN = 5
-_WIDEST, _LONGEST = 64, 400  # characters of a column where there is no terminal, and of a text
-_BORDER = 3  # columns beside a cell
-_LEAST, _LEAST_NAME, _SHORTEST_NAME = 14, 24, 8  # columns of texts, of names, and of names that people type
+_WIDEST, _LONGEST = 64, 400  # characters of a column without a terminal, and of a text
+_BORDER = 3  # columns around a cell
+_LEAST, _LEAST_NAME, _SHORTEST_NAME = 14, 24, 8  # columns of texts, of names, and of names that users type
 
 
 def print_json(value: Any) -> None:
-    """Print a value as indented JSON; infinities and NaN, which JSON does not have, become strings."""
+    """Print a value as indented JSON; infinities and NaN, which JSON lacks, become strings."""
     typer.echo(json.dumps(_finite(value), indent=2, allow_nan=False))
 
 
@@ -33,15 +33,15 @@ def _finite(value: Any) -> Any:
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
-LEVELS_TITLE = "kernels for levels of processors, of which one is chosen on loading"
+LEVELS_TITLE = "kernels for processor levels, of which one is selected on loading"
 
 
 @dataclass(frozen=True)
 class Styled:
-    """A cell with a colour, which terminals show."""
+    """A cell with a colour, shown on terminals."""
 
     value: object
-    style: str  # in rich's words: "green"
+    style: str  # in rich's notation: "green"
 
 
 def print_table(
@@ -52,11 +52,11 @@ def print_table(
     names: bool = False,
     optional: Sequence[str] = (),
 ) -> None:
-    """Print rows; columns of numbers are aligned right.
+    """Print rows; columns of numbers are right-aligned.
 
-    `names`: the first column has names that people type. They are never broken.
-    Where the terminal is too narrow for names, what is in their middle is left out, and different ones stay different.
-    `optional`: columns to leave out, the first one first, where the terminal is too narrow.
+    `names`: the first column contains names that users type. They are never broken.
+    If the terminal is too narrow for names, their middle is omitted, and different ones stay different.
+    `optional`: columns to drop in this order if the terminal is too narrow.
     """
     texts = [[cell_text(cell) for cell in row] for row in rows]
     values = [[cell.value if isinstance(cell, Styled) else cell for cell in row] for row in rows]
@@ -66,7 +66,7 @@ def print_table(
         styles = [[cell.style if isinstance(cell, Styled) else "" for cell in row] for row in rows]
         _print_rich(_one_line(title), _Shown(list(columns), texts, numeric, styles), names=names, optional=optional)
         return
-    # elsewhere nothing is shortened: what is longer than others goes beyond its column
+    # without a terminal texts are not shortened: longer ones exceed their column
     widths = [min(_WIDEST, max(map(len, column))) for column in zip(columns, *texts, strict=True)]
     typer.echo(_one_line(title))
     for line in (columns, *texts):
@@ -90,7 +90,7 @@ def print_line(text: str, style: str) -> None:
 
 @dataclass
 class _Shown:
-    """What a table shows: its columns, and the texts of its rows with their styles."""
+    """Contents of a table: its columns, and the texts of its rows with their styles."""
 
     columns: list[str]
     texts: list[list[str]]
@@ -99,13 +99,13 @@ class _Shown:
 
     @property
     def widths(self) -> list[int]:
-        """What each column takes, without its border."""
+        """Width of each column, without its border."""
         return [max(map(len, column)) for column in zip(self.columns, *self.texts, strict=True)]
 
     def needs(self, names: bool) -> list[int]:
-        """Return what each column takes at least: numbers and words are not broken, long words become shorter.
+        """Return the minimum width of each column: numbers and words are not broken, long words are shortened.
 
-        Nor are the names of the first column, if `names` says that people type them.
+        With `names`, the first column is not broken either, as users type its names.
         """
         needed = []
         for index, (width, right) in enumerate(zip(self.widths, self.numeric, strict=True)):
@@ -115,9 +115,9 @@ class _Shown:
         return needed
 
     def fit(self, room: int, names: bool) -> list[int]:
-        """Return widths that are at most `room` together, if that can be, after shortening names to them.
+        """Return widths with a total of at most `room`, if possible, and shorten names to them.
 
-        Texts give room first, then names, the widest first; what people type comes last.
+        Texts shrink first, then names, the widest first; names that users type shrink last.
         """
         widths, needed = self.widths, self.needs(names)
         for first, lowest in ((False, needed), (True, needed), (True, [_SHORTEST_NAME] * len(needed))):
@@ -136,7 +136,7 @@ class _Shown:
         return max((len(word) for row in self.texts for word in row[index].split()), default=0)
 
     def drop(self, name: str) -> None:
-        """Leave a column out."""
+        """Remove a column."""
         place = self.columns.index(name)
         del self.columns[place], self.numeric[place]
         for row in (*self.texts, *self.styles):
@@ -153,7 +153,7 @@ def _print_rich(title: str, shown: _Shown, *, names: bool, optional: Sequence[st
         if _room(shown, console.width) < sum(shown.needs(names)) and name in shown.columns:
             shown.drop(name)
     if len(shown.texts) == 1 and _room(shown, console.width) < sum(shown.needs(names)):
-        # a single row as a row for each of its columns
+        # a single row becomes a row for each of its columns
         pairs = [[name, text] for name, text in zip(shown.columns, shown.texts[0], strict=True)]
         styles = [["", style] for style in shown.styles[0]]
         shown, names = _Shown(["", ""], pairs, [False, all(shown.numeric)], styles), False
@@ -164,27 +164,27 @@ def _print_rich(title: str, shown: _Shown, *, names: bool, optional: Sequence[st
         justify: Literal["left", "right"] = "right" if right else "left"
         table.add_column(name, justify=justify, overflow="fold", no_wrap=keeps, width=widths[index])
     for row, styled in zip(shown.texts, shown.styles, strict=True):
-        # names of a model are no markup
+        # names of a model are not markup
         table.add_row(*map(Text, row, styled))
     console.print(Text(title, style="italic"))
     console.print(table)
 
 
 def _room(shown: _Shown, width: int) -> int:
-    """Return what is left for texts of a table beside its borders."""
+    """Return the width left for texts of a table inside its borders."""
     return width - 1 - _BORDER * len(shown.columns)
 
 
 def bar(part: int, whole: int, width: int = 20) -> str:
-    """Return a bar whose length says how much of `whole` is `part`; something, however small, is never nothing."""
+    """Return a bar whose length is the ratio of `part` to `whole`; positive ratios are never empty."""
     filled = min(width, -(-part * width // whole)) if whole > 0 else 0
-    # other programs that read the output, and some terminals, may take ASCII only
+    # programs that read the output, and some terminals, may support ASCII only
     wide = sys.stdout.isatty() and (sys.stdout.encoding or "").lower().startswith("utf")
     return ("\N{FULL BLOCK}" if wide else "#") * filled
 
 
 def terminal_width() -> int | None:
-    """Return the columns of the terminal that tables are printed to; None where they go elsewhere."""
+    """Return the width of the terminal that tables are printed to; None without a terminal."""
     if not sys.stdout.isatty():
         return None
     from rich.console import Console
@@ -193,10 +193,10 @@ def terminal_width() -> int | None:
 
 
 def distinct(names: Sequence[str], width: int) -> list[str]:
-    """Return names of at most so many characters; different names stay different.
+    """Return names of at most `width` characters; different names stay different.
 
-    What all begin with up to a ``/`` or ``_`` is left out where names are too long, then what is in the middle; what is
-    still the same gets a number.
+    In names that are too long, the common prefix up to a ``/`` or ``_`` is omitted, then the middle; names that are
+    still equal get a number.
     """
     if len({*names}) > 1 and max(map(len, names)) > width:
         first, last = min(names), max(names)
@@ -216,7 +216,7 @@ def distinct(names: Sequence[str], width: int) -> list[str]:
 
 
 def cell_text(cell: object) -> str:
-    """Return what a table shows of a value."""
+    """Return the text of a table cell."""
     if isinstance(cell, Styled):
         return cell_text(cell.value)
     if cell is None:
@@ -227,18 +227,18 @@ def cell_text(cell: object) -> str:
 
 
 def _one_line(text: str) -> str:
-    """Return text without line breaks: what follows one in a name would look like a row of ours."""
+    """Return text without line breaks, which would look like another row."""
     return printable(text).replace("\n", "\\n")
 
 
 def describe_tensor(tensor: dict[str, Any]) -> str:
-    """Return a tensor's dtype and shape in short, from an entry of `inspect`."""
+    """Return a tensor's dtype and shape as short text, from an entry of `inspect`."""
     shape = tensor["shape"]
     return f"{tensor['dtype']}[{'?' if shape is None else ', '.join(map(str, shape))}]"
 
 
 def device_line(operators: Sequence[Mapping[str, Any]], wanted: str | None = None) -> str | None:
-    """Return how many operators run on a device and which do not; None for a host-only model.
+    """Return the number of operators on a device and those on the host; None for a host-only model.
 
     `operators` have ``function``, ``nodes`` and, in models for devices, ``device``, and include the copies; `wanted` is
     the kind of device that the model was compiled for, even if no operator runs there.
@@ -261,7 +261,7 @@ def device_line(operators: Sequence[Mapping[str, Any]], wanted: str | None = Non
 
 
 def tiling_line(tiling: Mapping[str, Any], calls: int) -> str:
-    """Return the line for a module's ``tiling``, whose operators are called so often."""
+    """Return the line for a module's ``tiling``; `calls` is the number of calls of its operators."""
     nodes = tiling["nodes"]
     first, last = (shortened(", ".join(names[:1])) for names in (nodes[0], nodes[-1]))
     layers = f"{len(nodes)} layers, {first} to {last}, run" if len(nodes) > 1 else f"the layer {first} runs"

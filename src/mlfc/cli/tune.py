@@ -34,7 +34,9 @@ def tune(
     output: Annotated[
         Path,
         typer.Option(
-            "--output", "-o", help="The log, JSON lines. An existing one goes on: nothing in it is measured again."
+            "--output",
+            "-o",
+            help="The log, JSON lines. An existing log is continued: its entries are not measured again.",
         ),
     ] = Path("tune.jsonl"),
     target: Annotated[
@@ -51,11 +53,11 @@ def tune(
     ] = None,
     as_json: bool = False,
 ) -> None:
-    """Search kernel configurations by measuring, and write the log that compile --tuned reads.
+    """Search for faster kernel configurations by measurement.
 
-    Kernels that are equal but for their weights are measured once. Every candidate's results are compared with those of
-    the default to the bit, and one wins only if it is clearly faster. The search may be interrupted, and goes on where
-    it was.
+    Writes the log that compile --tuned reads. Kernels that differ only in their weights are measured once. Every
+    candidate's results are compared bit for bit with those of the default, and a candidate wins only if it is clearly
+    faster. An interrupted search can be continued.
     """
     from mlfc.support.atomic import check_writable, write_bytes
     from mlfc.tuning.log import page
@@ -100,9 +102,9 @@ def _report(found: TuningResult, as_json: bool) -> None:
     else:
         typer.echo(printable(f"{found.log}: the default is best for all of {len(found.kernels)} kernels"))
     typer.echo(
-        f"{found.trials} candidates measured, {found.known} known; these kernels take {found.ratio:.3f} times as long"
+        f"{found.trials} candidates measured, {found.known} known; relative time of these kernels: {found.ratio:.3f}"
     )
     if found.model_ratio is not None:
-        typer.echo(f"the whole model takes {found.model_ratio:.3f} times as long")
+        typer.echo(f"relative time of the whole model: {found.model_ratio:.3f}")
     if not found.is_complete:
-        typer.echo("the budget ended the search; the same command goes on with it")
+        typer.echo("the search reached its budget; the same command continues it")

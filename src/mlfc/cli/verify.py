@@ -36,7 +36,7 @@ _OPTIONAL = ("dtype", "SNR dB", "cosine")
 
 def verify(
     model: Annotated[Path, typer.Argument(help="The original TFLite or ONNX file.")],
-    artifact: Annotated[Path | None, typer.Argument(help="What it was compiled to; compiled here if left out.")] = None,
+    artifact: Annotated[Path | None, typer.Argument(help="Its compiled form; by default it is compiled here.")] = None,
     *,
     inputs: Annotated[
         Path | None,
@@ -48,14 +48,16 @@ def verify(
     settings: Annotated[dict[str, Any], Fields(VerifyOptions, ("labels", "samples", "seed", "rtol", "atol"))],
     layers: Annotated[
         bool,
-        typer.Option("--layers", help="Compare every layer, too; name the first layer or fused group that differs."),
+        typer.Option(
+            "--layers", help="Compare every layer as well; report the first layer or fused group that differs."
+        ),
     ] = False,
     module: str | None = None,
     target: Annotated[
         str | None,
         target_option(
-            "Compile for: c, 'c -mcpu=native', ... Default: c, as of the archive that mlfc compile writes; to check a"
-            " library, name its file."
+            "Compile for: c, 'c -mcpu=native', ... Default: c, as for the archives of mlfc compile; to check a"
+            " library, pass its file."
         ),
     ] = None,
     board: BoardOptions,
@@ -65,13 +67,13 @@ def verify(
 ) -> None:
     """Compare with LiteRT (TFLite) or ONNX Runtime (ONNX).
 
-    Both run on the same inputs. Fails with status 1 where labels and other integers differ, or floats differ by more
-    than 1e-5 of the tensor's largest value, unless the model in float64 shows that this is rounding: then the reference
-    is as far from it, and a change in the last bits of the weights moves the reference as much. Labels may differ where
-    their scores tie.
+    Both run on the same inputs. The exit status is 1 if labels and other integers differ, or if floats differ by more
+    than 1e-5 of the tensor's largest value, unless the model in float64 shows that the difference is due to rounding:
+    the reference is then as far from the float64 result, and a change in the last bits of the weights changes the
+    reference as much. Labels may differ if their scores tie.
 
-    With --numerics tflm the reference is LiteRT nevertheless. TensorFlow Lite Micro rounds fully connected layers in
-    another way, so these may differ, and what follows from them too; that counts as different like anything else.
+    With --numerics tflm the reference is still LiteRT. TensorFlow Lite Micro rounds fully connected layers differently,
+    so these and subsequent layers may differ; this counts as a difference like any other.
     """
     from mlfc.target.defaults import PORTABLE
     from mlfc.verify.compare import verify_model
@@ -103,7 +105,7 @@ def verify(
 
 
 def require_equal(result: Comparison, model: Path, numerics: str = "litert") -> None:
-    """Raise BudgetError if a model differs from its reference, with where it begins to."""
+    """Raise BudgetError if a model differs from its reference, with the position of the first difference."""
     from mlfc.verify.inputs import why
 
     first = result.first_differing
@@ -115,8 +117,8 @@ def require_equal(result: Comparison, model: Path, numerics: str = "litert") -> 
     size = (
         f"{first.lone_nans:,} elements are NaN on one side only"
         if first.lone_nans
-        else f"by {first.largest:.6g} in element {first.element}, where {first.tolerance:.6g} is allowed, and in "
-        f"{first.elements:,} elements at all"
+        else f"by {first.largest:.6g} in element {first.element}, tolerance {first.tolerance:.6g}, and in "
+        f"{first.elements:,} elements in total"
     )
     cause = (
         f"the first {kind} that differs is {shortened(first.nodes[0] if first.nodes else first.tensor)}: {size}, with "
@@ -124,19 +126,19 @@ def require_equal(result: Comparison, model: Path, numerics: str = "litert") -> 
     reason = why(first.sample)
     cause += f"the inputs '{first.sample}'" + (f" ({reason})" if reason else "")
     cause += f"; {first.note}" if first.note else ""
-    hints = [] if result.layers else ["Look for the layer with --layers"]
+    hints = [] if result.layers else ["Find the layer with --layers"]
     if first.is_unlike_host:
-        hints.append("The same C is right on this machine: look at the board's compiler, flags, memory and flash")
+        hints.append("The same C is correct on this machine: check the board's compiler, flags, memory and flash")
     elif first in result.groups:
         hints.append(
-            "Every layer by itself is right: it is the fused code. Compile with another compiler (CC), or report it"
+            "Every layer by itself is correct, but the fused code is not. Use another compiler (CC), or report it"
         )
     elif result.layers and first in result.outputs and not first.nodes:
-        hints.append("Every layer by itself is right, and so is every fused group: look at what they share, the memory")
+        hints.append("Every layer and every fused group by itself is correct: check the memory that they share")
     elif first.nodes:
-        hints.append("The same C gives this on this machine, too: it is not the board")
+        hints.append("The same C has the same result on this machine, so the board is not the cause")
     if numerics == "tflm":
-        hints.append("TensorFlow Lite Micro's rounding, which --numerics tflm asked for, is not LiteRT's")
+        hints.append("The rounding of TensorFlow Lite Micro (--numerics tflm) differs from LiteRT's")
     raise BudgetError(cause, place=str(model), next_step=". ".join(hints) or None)
 
 
@@ -161,26 +163,28 @@ def _report(result: Comparison, as_json: bool, warnings: Mapping[str, list[str]]
     ]
     if judged:
         columns = ("tensor", "inputs", "compiled", result.reference, f"{result.reference}'s own rounding")
-        print_table("distance from the model in float64, where more than allowed", columns, judged)
+        print_table("distance from the model in float64, where it exceeds the tolerance", columns, judged)
     for item in (*result.outputs, *result.layers):
         if item.note and item.is_within:
             typer.echo(f"{shortened(item.tensor)}: {item.note}")
     if result.refused:
-        typer.echo(f"{result.reference} refused {result.refused} more sets of made-up inputs; give others by --inputs")
+        typer.echo(
+            f"{result.reference} rejected {result.refused} more sets of generated inputs; pass others with --inputs"
+        )
     if result.unseen:
         names = ", ".join(map(shortened, result.unseen[:_NAMED]))
         more = f" and {len(result.unseen) - _NAMED} more" if len(result.unseen) > _NAMED else ""
-        typer.echo(f"compared by their results alone, not layer by layer: branches and loops of {names}{more}")
+        typer.echo(f"compared only by results, not layer by layer: branches and loops of {names}{more}")
     if result.accuracy is not None:
         accuracy = result.accuracy
         typer.echo(
             f"accuracy of {shortened(accuracy.output)}: {accuracy.compiled:,} of {accuracy.samples:,} right, "
-            f"{result.reference} {accuracy.reference:,}; the same answer in {accuracy.agreeing:,}"
+            f"{result.reference} {accuracy.reference:,}; same answer in {accuracy.agreeing:,}"
         )
 
 
 def verdict(item: Difference) -> str:
-    """Return whether a tensor is equal to its reference, in words."""
+    """Return the comparison result of a tensor as text."""
     if not item.is_within:
         return "DIFFERS on the board" if item.is_unlike_host else "DIFFERS"
     reason = {"rounding": " but for rounding", "tie": " but for labels that tie"}.get(item.excuse, "")

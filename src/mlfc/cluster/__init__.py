@@ -1,4 +1,4 @@
-"""Where builds and measurements run: on this machine, or on the workers of a dask cluster."""
+"""Execution of builds and measurements on this machine or on the workers of a dask cluster."""
 
 from __future__ import annotations
 

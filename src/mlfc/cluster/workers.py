@@ -1,6 +1,6 @@
-"""Jobs and who runs them. A job is a function of a module with plain data as arguments and result.
+"""Jobs and the workers that run them. A job is a module-level function with plain data as arguments and result.
 
-What takes long in a job is the work of other processes (compilers, emulators, `mlfc`), so local jobs are threads.
+The long work of a job happens in other processes (compilers, emulators, `mlfc`), so local jobs are threads.
 """
 
 from __future__ import annotations
@@ -22,41 +22,41 @@ if TYPE_CHECKING:
     from distributed import Client
 
 BUILD, MEASURE = "BUILD", "MEASURE"
-"""Tags of workers: dask's abstract resources of these names. A measuring worker does one thing at a time."""
-_SECONDS = 10.0  # to reach a scheduler
-_POLL = 0.5  # between looks for workers that are gone
+"""Tags of workers: dask resources of these names. A measuring worker runs one job at a time."""
+_SECONDS = 10.0  # timeout for connecting to a scheduler
+_POLL = 0.5  # between checks for lost workers
 _MOST_DEATHS = 3
 _INSTALL = "Run: pip install 'mlfc[cluster]'"
 
 
 @dataclass(frozen=True)
 class JobOutcome:
-    """The end of a job: what its function returned, or the error that it raised."""
+    """Outcome of a job: the result of its function, or the error that it raised."""
 
-    index: int  # the job's place among the arguments
+    index: int  # index of the job's arguments
     value: Any = None
     error: MlfcError | None = None
 
 
 Workers: TypeAlias = "LocalWorkers | DaskWorkers"
-"""Who runs jobs."""
+"""A set of workers."""
 
 
 class LocalWorkers:
-    """Runs jobs on this machine: some builds at once, one measurement."""
+    """Workers on this machine: several concurrent builds, one measurement."""
 
     def __init__(self, builders: int | None = None) -> None:
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
         self._builders = builders or cores or 2
 
     def count(self, tag: str) -> int:
-        """Return how many jobs of a tag run at once."""
+        """Return the maximum number of concurrent jobs with a tag."""
         return self._builders if tag == BUILD else 1
 
     def run(self, tag: str, function: Callable[..., Any], jobs: Sequence[tuple[Any, ...]]) -> Iterator[JobOutcome]:
-        """Run a function for each tuple of arguments; yield how the jobs end, each once, as they end.
+        """Run a function for each tuple of arguments; yield the outcome of each job on completion.
 
-        Errors of mlfc are outcomes; whatever else a job raises is raised here.
+        Errors of mlfc are outcomes; any other exception is raised here.
         """
         with ThreadPoolExecutor(self.count(tag)) as pool:
             waiting: dict[Future[Any], int] = {pool.submit(function, *job): index for index, job in enumerate(jobs)}
@@ -71,7 +71,7 @@ class LocalWorkers:
 
 
 def outcome_of(index: int, future: Any) -> JobOutcome:
-    """Return how a finished job ended; raise what is no error of mlfc."""
+    """Return the outcome of a finished job; raise any exception that is not an error of mlfc."""
     try:
         return JobOutcome(index, future.result())
     except MlfcError as error:
@@ -83,13 +83,13 @@ def _refused(cause: str, next_step: str) -> OptionError:
 
 
 def version_here() -> str:
-    """Return the version of mlfc where this runs."""
+    """Return the version of mlfc in this process."""
     return __version__
 
 
 @contextmanager
 def dask_workers(address: str, tags: Sequence[str]) -> Iterator[DaskWorkers]:
-    """Yield the workers of the cluster whose scheduler has an address; errors are those of `opened_workers`."""
+    """Yield the workers of the cluster with this scheduler address; errors are those of `opened_workers`."""
     if not re.fullmatch(r"(tcp|tls|ucx|ws|wss)://[^\s/]+:[0-9]{1,5}", address):
         raise _refused(f"expected an address, got '{address[:100]}'", "Write tcp://HOST:8786")
     try:
@@ -112,14 +112,14 @@ def dask_workers(address: str, tags: Sequence[str]) -> Iterator[DaskWorkers]:
 
 
 def _check_versions(client: Client) -> None:
-    """Raise OptionError where scheduler or workers have other versions of what jobs are sent with, or of mlfc."""
+    """Raise OptionError if scheduler or workers have other versions of mlfc or of packages that transfer jobs."""
     try:
         client.get_versions(check=True)
         found = client.run(version_here)
     except ValueError as error:
         text = " ".join(str(error).split())
         raise _refused(f"versions differ: {text[:400]}", "Install the same packages on all machines") from error
-    except Exception as error:  # what a worker raises on unpickling is its own
+    except Exception as error:  # any exception that a worker raises while unpickling
         raise _refused(
             f"a worker cannot run jobs of mlfc: {str(error)[:200]}", f"Install mlfc {__version__} on the workers"
         ) from error
@@ -134,30 +134,30 @@ def _check_versions(client: Client) -> None:
 class DaskWorkers:
     """The workers of a cluster.
 
-    Each job is given to one worker, which gets the next one when its result has been fetched: so a worker that dies
-    takes no result with it, and only what it was doing is done again.
+    A worker gets the next job only after the result of its last one was fetched: a worker that dies loses only the job
+    that it was running, which is repeated.
     """
 
     def __init__(self, client: Client) -> None:
         self._client = client
 
     def count(self, tag: str) -> int:
-        """Return how many jobs of a tag run at once."""
+        """Return the maximum number of concurrent jobs with a tag."""
         return sum(self._slots(tag).values())
 
     def _slots(self, tag: str) -> dict[str, int]:
-        """Return how many jobs of a tag each worker takes, by address."""
+        """Return the number of concurrent jobs with a tag that each worker runs, by address."""
         workers = self._client.scheduler_info(n_workers=-1)["workers"]
         found = {address: int(worker.get("resources", {}).get(tag, 0)) for address, worker in workers.items()}
         return {address: count for address, count in sorted(found.items()) if count}
 
     def run(self, tag: str, function: Callable[..., Any], jobs: Sequence[tuple[Any, ...]]) -> Iterator[JobOutcome]:
-        """Run a function for each tuple of arguments; yield how the jobs end."""
+        """Run a function for each tuple of arguments; yield the outcomes of the jobs."""
         from distributed import KilledWorker
 
         left = deque(range(len(jobs)))
-        running: dict[Any, tuple[int, str]] = {}  # the number of each job, and its worker
-        deaths: Counter[int] = Counter()  # of workers that had the job
+        running: dict[Any, tuple[int, str]] = {}  # index of each job, and its worker
+        deaths: Counter[int] = Counter()  # number of workers that died while running the job
         try:
             while left or running:
                 slots = self._slots(tag)
@@ -168,28 +168,28 @@ class DaskWorkers:
                     if deaths[index] < _MOST_DEATHS:
                         left.appendleft(index)
                     else:
-                        reason = f"{_MOST_DEATHS} workers died while they ran it, the last one at {address}"
+                        reason = f"{_MOST_DEATHS} workers died while running it, the last one at {address}"
                         yield JobOutcome(index, error=RunError(reason))
                 taken = Counter(address for _, address in running.values())
-                # the workers that can take another job, each as often as it can
+                # free slots, each as its worker's address
                 for address in [name for name, count in slots.items() for _ in range(count - taken[name])]:
                     if left:
                         index = left.popleft()
-                        # a key of its own: dask would take equal keys of other sessions for the same job
+                        # a unique key: dask would treat equal keys of other sessions as the same job
                         options = {"resources": {tag: 1}, "workers": [address], "pure": False}
                         running[self._client.submit(function, *jobs[index], **options)] = index, address
                 for future in self._finished(running):
                     index, _ = running.pop(future)
                     try:
                         yield outcome_of(index, future)
-                    except KilledWorker as error:  # of a worker that came back at its address each time
-                        died = RunError("its worker died again and again", place=str(error)[:200])
+                    except KilledWorker as error:  # from a worker that came back at its address each time
+                        died = RunError("its worker died repeatedly", place=str(error)[:200])
                         yield JobOutcome(index, error=died)
         finally:
             self._client.cancel(list(running))
 
     def _finished(self, running: Mapping[Any, tuple[int, str]]) -> list[Any]:
-        """Wait a little for jobs to end and return those that have; without any, wait for workers."""
+        """Wait briefly for jobs and return the finished ones; if no job is running, wait for workers."""
         from distributed import wait
 
         if not running:
@@ -205,9 +205,9 @@ class DaskWorkers:
 
 @contextmanager
 def opened_workers(scheduler: str | None, *tags: str) -> Iterator[Workers]:
-    """Yield the workers of a cluster, all of `tags` among them, or those of this machine if `scheduler` is None.
+    """Yield the workers of a cluster, including all of `tags`, or those of this machine if `scheduler` is None.
 
-    Raises OptionError if the scheduler is no address, is not reached, runs other versions, or has no worker of a tag.
+    Raises OptionError if the scheduler is invalid or unreachable, its versions differ, or a tag has no worker.
     """
     if scheduler is None:
         yield LocalWorkers()

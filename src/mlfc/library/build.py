@@ -1,4 +1,4 @@
-"""What libraries are built from: code that fits the machine, the runtime that it calls, and blobs of modules."""
+"""Parts of libraries: code that fits the machine, the runtime that it calls, and blobs of modules."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from mlfc.support.tar import open_tar
 from mlfc.target.features import AUTO, Level
 
 Beside: TypeAlias = Callable[[Sequence[str], Mapping[str, Data]], Mapping[str, Data]]
-"""Returns the files beside code in exported libraries, from calling conventions and the code."""
+"""Function that returns the files beside code in exported libraries, given calling conventions and the code."""
 PARALLEL = tuple(HEADERS)
-"""The functions by which code shares work among threads."""
-# the configuration of libraries comes before that of whole programs
+"""Functions through which code distributes work over threads."""
+# the configuration of libraries takes precedence over that of whole programs
 _RUNTIME_INCLUDES = (f"{RUNTIME}/include", f"{RUNTIME}/library")
 _PARALLEL_INCLUDES = (f"{RUNTIME}/parallel",)
 _PARALLEL_HEADERS = tuple(f"<{header}>".encode() for header in HEADERS.values())
 _PARALLEL_SYMBOLS = tuple(f"{name}\0".encode() for name in PARALLEL)
-# names of symbols begin behind the zero of the name before, on some systems with an underscore; one that ends another
-# name, such as that of a variable for the function, is not written again
+# symbol names start after the zero of the previous name, on some systems with an underscore; a name that ends another
+# one, as the name of a function may end that of a variable, shares its bytes
 _RUNTIME_SYMBOLS = (b"\0TVM", b"\0_TVM", b"\0__TVM", b"\0___TVM")
 _LONGEST_MARK = 32
 _CPP = (".cc", ".cpp")
@@ -54,7 +54,7 @@ def build_library(
     `files` are those of archives under ``codegen/host``: ``src/...``, ``include/...`` and ``lib/....o``. Objects for
     this machine are linked as they are; else the C is compiled. Code that includes the C runtime's headers is built
     with mlfc's runtime. `digests` holds the verified SHA-256 of files. `own_flags` are as for `compile_cached`. Raises
-    ToolchainError if there is no code for this machine, no compiler, or it rejects the code.
+    ToolchainError if no code is for this machine, or no compiler is found, or it rejects the code.
     """
     chosen = fitting_code(files)
     folders = sorted({str(PurePosixPath(name).parent) for name in chosen})
@@ -67,14 +67,14 @@ def build_library(
 class BuildPart:
     """Files that are compiled in the same way."""
 
-    files: Mapping[str, Data]  # sources, their includes, and objects, by path; the paths of several parts differ
-    includes: tuple[str, ...]  # folders, of this part's files and others', to search for headers
-    cpu: str = "generic"  # the processor that they are for
-    levels: Mapping[str, Level] = field(default_factory=dict)  # by path, the processors of files that are not for all
+    files: Mapping[str, Data]  # sources, their includes, and objects, by path; paths of different parts differ
+    includes: tuple[str, ...]  # folders with headers, of this part's files and those of others
+    cpu: str = "generic"  # the target processor
+    levels: Mapping[str, Level] = field(default_factory=dict)  # processor levels of files that not all processors run
 
 
 def runtime_code(code: Iterable[Mapping[str, Data]]) -> BuildPart:
-    """Return the runtime that code needs, in a folder of its own: for packed functions, for dynamic models."""
+    """Return the runtime that code needs, in a separate folder: for packed functions, for dynamic models."""
     needed: dict[str, bytes] = {}
     includes: tuple[str, ...] = ()
     for files in code:
@@ -90,16 +90,16 @@ def runtime_code(code: Iterable[Mapping[str, Data]]) -> BuildPart:
 
 
 def mentions_parallel(files: Mapping[str, Data]) -> bool:
-    """Tell whether code shares work among threads."""
+    """Return True if code distributes work over threads."""
     return _mentions(files, _PARALLEL_HEADERS, _PARALLEL_SYMBOLS)
 
 
 def fitting_code(files: Mapping[str, Data], machine: Platform | None = None) -> dict[str, Data]:
     """Return the files to build for a machine: matching objects and the files without objects, else the C.
 
-    Raises ToolchainError if there is neither, or C++ without objects.
+    Raises ToolchainError if no file fits, or for C++ without objects.
     """
-    # a pool of threads takes the place of what an application may hand in
+    # a thread pool replaces the function that an application may pass in
     files = {name: data for name, data in files.items() if PurePosixPath(name).name != SOURCE}
     objects = {name: data for name, data in files.items() if name.endswith(OBJECT_SUFFIX)}
     rest = {name: data for name, data in files.items() if name not in objects}
@@ -115,14 +115,14 @@ def fitting_code(files: Mapping[str, Data], machine: Platform | None = None) -> 
     lacking = sorted(name for name in reasons if PurePosixPath(name).stem not in sources)
     if lacking:
         raise ToolchainError(
-            f"this object cannot be linked: {reasons[lacking[0]]}, and it comes without C to compile instead",
+            f"this object cannot be linked: {reasons[lacking[0]]}, and it has no C source to compile instead",
             place=lacking[0],
             next_step="Load it on the machine that it was compiled for, or compile the model again for this one",
         )
     for name in sorted(rest):
         if PurePosixPath(name).suffix in _CPP:
             raise ToolchainError(
-                "C++ is not compiled here, only C",
+                "only C can be compiled here, not C++",
                 place=name,
                 next_step="Compile it, and put its object into the archive under codegen/host/lib",
             )
@@ -130,13 +130,13 @@ def fitting_code(files: Mapping[str, Data], machine: Platform | None = None) -> 
 
 
 def has_only_objects(files: Mapping[str, Data]) -> bool:
-    """Tell whether code consists of objects without sources."""
+    """Return True if code consists of objects without sources."""
     suffixes = {PurePosixPath(name).suffix for name in files if PurePosixPath(name).name != SOURCE}
     return OBJECT_SUFFIX in suffixes and suffixes.isdisjoint((*SOURCES, *_CPP))
 
 
 def needs_runtime(files: Mapping[str, Data]) -> bool:
-    """Tell whether code calls the C runtime: sources include its headers, objects name its functions."""
+    """Return True if code calls the C runtime: sources include its headers, objects refer to its functions."""
     return _mentions(files, [b"tvm/runtime/"], _RUNTIME_SYMBOLS)
 
 
@@ -145,7 +145,7 @@ def _mentions(files: Mapping[str, Data], in_texts: Sequence[bytes], in_objects: 
         suffix = PurePosixPath(name).suffix
         marks = in_texts if suffix in _TEXTS else in_objects if suffix == OBJECT_SUFFIX else ()
         end = b""
-        for chunk in chunks_of(data) if marks else ():  # perhaps weights of a gigabyte
+        for chunk in chunks_of(data) if marks else ():  # may be gigabytes of weights
             piece = end + bytes(chunk)
             if any(mark in piece for mark in marks):
                 return True
@@ -155,7 +155,7 @@ def _mentions(files: Mapping[str, Data], in_texts: Sequence[bytes], in_objects: 
 
 @cache
 def runtime_files() -> Mapping[str, bytes]:
-    """Return the C runtime's headers and common part, by path, with which code with packed functions is built."""
+    """Return the C runtime's headers and common part by path, for building code with packed functions."""
     return crt_files("include", "src/runtime/crt/common", "host", "library")
 
 
@@ -164,7 +164,7 @@ def parts_of(
 ) -> list[BuildPart]:
     """Return the parts of a library for `machine`, default this one, in the order in which TVM numbers their files.
 
-    `is_native` asks for code for this very processor, and without `has_levels` there are no files for some alone.
+    `is_native` requests code for exactly this processor; without `has_levels`, no files are for some processors only.
     Raises ToolchainError if a module has no code for the machine.
     """
     code = []
@@ -181,23 +181,23 @@ def parts_of(
     headers = {name: data for name, data in runtime.files.items() if name.endswith(".h")}
     parts = []
     for index, (module, own) in enumerate(zip(tree.code, code, strict=True)):
-        # modules may have files of one name, which are then side by side
+        # modules may have files of the same name, so each has its own folder
         placed = {f"module{index}/{name}": data for name, data in own.items()}
         folders = sorted({str(PurePosixPath(name).parent) for name in placed})
         cpu, known = getattr(module, "cpu", "generic"), getattr(module, "levels", {})
         levels = {f"module{index}/{name}": level for name, level in known.items() if name in own}
         parts.append(BuildPart(placed | headers, (*folders, *runtime.includes), cpu, levels))
     if runtime.files:
-        # for all processors, where a module is
+        # for all processors, if a module is
         common = AUTO if any(part.cpu == AUTO for part in parts) else "generic"
         parts.append(BuildPart(runtime.files, runtime.includes, common))
     return parts
 
 
 def write_blob(tree: PackedTree, folder: Path, machine: Platform | None) -> Path:
-    """Write a tree's blob and return its place: as an object, or C where the machine is unknown or has no objects."""
+    """Write a tree's blob and return its path: as an object, or as C if the machine is unknown or unsupported."""
     content: Data
-    # the names of TVM's exporter
+    # the file names of TVM's exporter
     place = folder / f"{_NAMES[tree.symbol]}{OBJECT_SUFFIX}"
     if machine is None or machine.system == "wasi":
         place, content = place.with_suffix(".c"), blob_source(tree.content, tree.symbol)
@@ -222,13 +222,13 @@ def linked_library(path: str | os.PathLike[str]) -> Path:
             others = [name for name in tar.sizes if PurePosixPath(name).suffix not in _LINKED]
             if others:
                 raise ArchiveError(
-                    "this is neither an object nor C, in a tar of objects",
+                    "the tar contains a file that is neither an object nor C",
                     place=f"{path}: {others[0]}",
                     next_step="Link all of its files to a shared library with the compiler they are for, and load that",
                 )
             files = {name: tar.view(name) for name in tar.sizes}
-    # objects come with the runtime that they call, or are given its functions where they are loaded; C that includes
-    # TVM's headers was exported by TVM, which has both elsewhere
+    # objects contain the runtime that they call, or get its functions when loaded; C that includes TVM's headers
+    # was exported by TVM, which provides the runtime and its headers separately
     code = fitting_code(files)
     sources = {name: data for name, data in code.items() if PurePosixPath(name).suffix in SOURCES}
     return build_library(files) if runtime_code([sources]).files else compile_cached(code, (NATIVE,))

@@ -1,7 +1,7 @@
-"""The cache of built libraries, whose content is run: used only where nobody else could have written it.
+"""Cache of built libraries. Their code is executed, so it is used only if no other user could have written it.
 
-The name of an entry holds the SHA-256 of its content, so processes that build the same at once do not conflict. A
-damaged entry counts as missing. Beyond a limit, those that were used least recently are removed.
+The name of an entry contains the SHA-256 of its content, so concurrent builds of the same library do not conflict. A
+damaged entry counts as missing. Beyond a size limit, the least recently used entries are removed.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _warned: set[str] = set()
 
 @dataclass(frozen=True)
 class CachePart:
-    """So many files of one kind, or that were removed."""
+    """Number and size of files of one kind, or of removed files."""
 
     name: str
     files: int
@@ -39,39 +39,39 @@ class CachePart:
 
 
 def cache_limit() -> int:
-    """Return the most bytes of built files that stay: ``$MLFC_CACHE_LIMIT`` or 1 GiB; raise OptionError for others."""
+    """Return the maximum bytes of built files: ``$MLFC_CACHE_LIMIT`` or 1 GiB; raise OptionError if it is invalid."""
     try:
         return byte_count(os.environ.get(_LIMIT) or _USUAL_LIMIT)
     except OptionError as error:
-        raise OptionError(error.cause, place=_LIMIT, next_step=f"Set {_LIMIT} to bytes, or to nothing") from None
+        raise OptionError(error.cause, place=_LIMIT, next_step=f"Set {_LIMIT} to bytes, or unset it") from None
 
 
 def cache_folder() -> Path:
     """Return the folder of built files: ``$XDG_CACHE_HOME/mlfc`` or ``~/.cache/mlfc``.
 
-    If it is not writable, or others can write it, a private folder that lives as long as the process.
+    If it is not writable, or other users can write to it, a private folder for the lifetime of the process.
     """
     folder = _trusted_folder()
     return folder if folder is not None and os.access(folder, os.W_OK) else private_folder()
 
 
 def find_entry(key: str, suffix: str) -> Path | None:
-    """Return an intact entry of the cache by the hash of what it is made from; None if there is none."""
+    """Return an intact cache entry by the hash of its inputs, or None."""
     for folder in (_trusted_folder(), existing_private_folder()):
         for path in sorted(folder.glob(f"{key}-*{suffix}")) if folder is not None else ():
-            # a file of this user alone with the content that its name promises
+            # owned and writable by this user only, with the content that its name declares
             with suppress(OSError):
                 state = path.lstat()
                 is_own = stat.S_ISREG(state.st_mode) and _fault_of(state) is None
                 if is_own and sha256_of(FileContent(path)) == path.name[len(key) + 1 : -len(suffix)]:
-                    with suppress(OSError):  # a folder that may only be read
+                    with suppress(OSError):  # a read-only folder
                         os.utime(path)
                     return path
     return None
 
 
 def store_entry(key: str, suffix: str, content: Data) -> Path:
-    """Return a new entry, in a private folder if the cache is not writable; raise OutputError if that fails too."""
+    """Store an entry and return it, in a private folder if the cache is not writable; raise OutputError on failure."""
     name = f"{key}-{sha256_of(content)}{suffix}"
     limit = cache_limit()
     try:
@@ -83,16 +83,16 @@ def store_entry(key: str, suffix: str, content: Data) -> Path:
 
 
 def cache_contents() -> list[CachePart]:
-    """Return what the cache holds: built files, and the zig compiler's own cache."""
+    """Return the cache's contents: built files, and the zig compiler's own cache."""
     folder = cache_folder()
     sizes = [state.st_size for _, state in _entries(folder)]
     return [CachePart("built files", len(sizes), sum(sizes)), _contents(folder / _ZIG, "the compiler zig's own")]
 
 
 def clean_cache(keep: int = 0) -> CachePart:
-    """Remove the cache and return what was removed; with `keep` all but the newest built files up to so many bytes.
+    """Remove the cache, or all but the newest `keep` bytes of built files; return the removed files.
 
-    Files that other programs put into the folder stay. A process that uses a removed library goes on doing so.
+    Files of other programs stay. A process that uses a removed library is not affected.
     """
     folder = cache_folder()
     removed = _remove_entries(folder, keep)
@@ -106,7 +106,7 @@ def clean_cache(keep: int = 0) -> CachePart:
 
 
 def _entries(folder: Path) -> list[tuple[Path, os.stat_result]]:
-    """Return the entries of a folder, those used last first."""
+    """Return the entries of a folder, most recently used first."""
     found = []
     for path in folder.iterdir():
         with suppress(OSError):  # another process may remove it
@@ -117,7 +117,7 @@ def _entries(folder: Path) -> list[tuple[Path, os.stat_result]]:
 
 
 def _remove_entries(folder: Path, keep: int, spare: Path | None = None) -> CachePart:
-    """Remove the least recently used entries, so that at most `keep` bytes stay; never the one to `spare`."""
+    """Remove the least recently used entries until at most `keep` bytes stay; never the one to `spare`."""
     kept = files = nbytes = 0
     for path, state in _entries(folder):
         kept += state.st_size
@@ -145,10 +145,10 @@ def _store(path: Path, content: Data) -> Path:
 
 
 def _trusted_folder() -> Path | None:
-    """Return the folder of the cache, made if necessary; None if there is none, or others can write it."""
+    """Return the cache folder, created if necessary; None if it is unusable or other users can write to it."""
     given = os.environ.get("XDG_CACHE_HOME", "")
     try:
-        # the specification of these folders wants a path that is not absolute to be passed over
+        # the XDG specification requires relative paths to be ignored
         base = Path(given) if os.path.isabs(given) else Path.home() / ".cache"  # noqa: PTH117  (of a text)
         folder = base / "mlfc"
         for missing in [path for path in (*reversed(folder.parents), folder) if not path.exists()]:
@@ -157,7 +157,7 @@ def _trusted_folder() -> Path | None:
         if not folder.is_dir():
             return None
         fault = _fault_of_folder(folder)
-    except (OSError, RuntimeError):  # RuntimeError: there is no home
+    except (OSError, RuntimeError):  # RuntimeError: no home folder
         return None
     if fault is None:
         return folder
@@ -165,7 +165,7 @@ def _trusted_folder() -> Path | None:
     if text not in _warned:
         _warned.add(text)
         warnings.warn(
-            f"{text}. What is built lasts as long as this process. "
+            f"{text}. Built libraries are kept until this process ends. "
             "Set XDG_CACHE_HOME to a folder that only you may write",
             stacklevel=2,
         )
@@ -173,13 +173,13 @@ def _trusted_folder() -> Path | None:
 
 
 def _fault_of_folder(folder: Path) -> str | None:
-    """Return why somebody else could have written what a folder holds; None if nobody could."""
+    """Return the reason why other users could have written the content of a folder, or None."""
     fault = _fault_of(folder.stat())
     if fault is not None:
         return f"{folder} {fault}"
     for parent in folder.parents:
         state = parent.stat()
-        # in a folder with the sticky bit, as for temporary files, nobody can take what is another's away
+        # in a folder with the sticky bit, as for temporary files, users cannot replace files of others
         if not (state.st_mode & stat.S_ISVTX and state.st_uid == 0):
             fault = _fault_of(state, or_root=True)
             if fault is not None:
@@ -188,7 +188,7 @@ def _fault_of_folder(folder: Path) -> str | None:
 
 
 def _fault_of(state: os.stat_result, *, or_root: bool = False) -> str | None:
-    if not hasattr(os, "geteuid"):  # Windows, where the folders of users are theirs
+    if not hasattr(os, "geteuid"):  # Windows, where users own their folders
         return None
     if state.st_uid != os.geteuid() and not (or_root and state.st_uid == 0):
         return f"belongs to another user, number {state.st_uid}"

@@ -27,14 +27,14 @@ _FILE = "src/mlfc_description.c"
 
 
 def device_module(code: DeviceCode, target: Target) -> Module:
-    """Return the module of a device's kernels, compiled ahead of time if the kind of device has a compiler here."""
+    """Return the module of a device's kernels, compiled ahead of time if a compiler for the device is available."""
     found = device_module_class(code.kind)
     form, data = found.compiled(code.source, DIALECTS.get(code.kind).suffix, target.options)
     return found(form, function_table(code), data)
 
 
 def function_table(code: DeviceCode) -> Mapping[str, FunctionInfo]:
-    """Return how each kernel is called: handles of tensors, then open extents, then those of the launch."""
+    """Return the signature of each kernel: tensor handles, dynamic dimensions, then launch parameters."""
     return {
         kernel.name: FunctionInfo(
             kernel.name,
@@ -48,7 +48,7 @@ def function_table(code: DeviceCode) -> Mapping[str, FunctionInfo]:
 def beside_code(
     units: Sequence[Unit], codes: Callable[[], Sequence[GeneratedCode]], descriptions: Mapping[str, ModuleInterface]
 ) -> Beside:
-    """Return what `HostLibrary` asks for files beside the code of modules, which `codes` returns when it is asked.
+    """Return the `beside` function of `HostLibrary` for modules whose code `codes` returns when called.
 
     `descriptions` are by module name.
     """
@@ -61,7 +61,7 @@ def beside_code(
 
 def _description(modules: Mapping[str, ModuleInterface]) -> bytes:
     text = json.dumps({"modules": {name: item.to_json() for name, item in modules.items()}}, sort_keys=True).encode()
-    # numbers, because C promises string literals of no more than 4,095 characters
+    # numbers, as C guarantees only 4,095 characters in string literals
     numbers = ",".join(map(str, (*text, 0)))
     return (
         f"extern const char {DESCRIPTION_SYMBOL}[{len(text) + 1}];\n"
@@ -70,7 +70,7 @@ def _description(modules: Mapping[str, ModuleInterface]) -> bytes:
 
 
 def parallel_files(units: Sequence[Unit]) -> dict[str, bytes]:
-    """Return the function that kernels call, its header, and the size of a thread's scratch; nothing if none do."""
+    """Return the parallel function that kernels call, its header, and the scratch size per thread; empty if unused."""
     shared = [unit for unit in units if unit.parallel == PARALLEL_FOR]
     if not shared:
         return {}

@@ -1,4 +1,4 @@
-"""`export_library`: a tree of modules as one file of machine code, with the data of its other members in it."""
+"""`export_library`: a tree of modules as one machine code file, which includes the data of its other members."""
 
 from __future__ import annotations
 
@@ -50,13 +50,13 @@ from mlfc.support.temporary import TemporaryFolder
 from mlfc.target.features import AUTO, LEVELS, LIBRARY_CPUS, Level
 
 ABIS = ("classic", "ffi")
-"""The calling conventions that functions of libraries may have."""
+"""Calling conventions that functions of libraries may have."""
 
-# what users have beside libraries
+# files that users keep beside libraries
 _MODELS, _TABLES = (".onnx", ".tflite", ".relay", ".mlf"), (".params", ".json", ".npz", ".npy", ".toml", ".txt", ".md")
 _TEXTS, _PACKED = (".c", ".h", ".cc", ".cpp", ".py"), (".gz", ".tgz", ".xz", ".zip")
 _NO_LIBRARIES = frozenset((*_MODELS, *_TABLES, *_TEXTS, *_PACKED))
-# what a library's description says as well
+# attributes that a library's description contains as well
 _AHEAD_OF_TIME = (AOT, METADATA, SET)
 Build: TypeAlias = Callable[..., Any]
 PathLike: TypeAlias = "str | os.PathLike[str]"
@@ -81,24 +81,24 @@ def export_library(
     Parameters
     ----------
     root : Module
-        What loading the file gives back. Members that are code are compiled and linked, the others stored in it.
+        Result of loading the file. Members that are code are compiled and linked, the others stored in it.
     path : path
         ``.tar``: a tar of objects; ``.a``: a static library; ``.o``: one object; anything else a shared library.
     fcompile : callable, optional
-        Links instead: ``fcompile(file, files, options=[...])``, on C and objects. Its attribute ``object_format`` is
-        the suffix of objects, and ``get_target_triple()`` says for which machine it links.
+        Custom linker: ``fcompile(file, files, options=[...])``, with C and objects. Its attribute ``object_format`` is
+        the suffix of objects, and ``get_target_triple()`` returns the machine that it links for.
     addons : sequence of path
-        More sources, objects and libraries to link.
+        Additional sources, objects and libraries to link.
     workspace_dir : path, optional
-        A folder for sources and objects, which stay there; default one that vanishes.
+        A folder for sources and objects, which are kept; default: a temporary one.
     cc : str, optional
-        The compiler's command: ``"aarch64-linux-gnu-gcc"``. Default: ``$CC`` or what is on the PATH.
+        The compiler's command: ``"aarch64-linux-gnu-gcc"``. Default: ``$CC`` or a compiler on the PATH.
     options : sequence of str
-        More flags for compiler and linker. With none about the processor, a library for this machine uses all that its
-        processor has, one for another machine what all of the kind have; a target's ``-mcpu`` counts for both. With
-        ``-mcpu=auto`` a library has kernels for several levels of processors, and flags about them are refused.
+        Additional flags for compiler and linker. By default, a library for this machine uses all features of its
+        processor, and one for another machine those of all processors of its kind; a target's ``-mcpu`` overrides both.
+        With ``-mcpu=auto`` a library has kernels for several processor levels, and processor flags are rejected.
     target_triple : str, optional
-        The machine, in the words of LLVM, Debian or zig: ``aarch64-linux-gnu``. Without `cc` the ziglang wheel
+        The machine in the notation of LLVM, Debian or zig: ``aarch64-linux-gnu``. Without `cc` the ziglang wheel
         compiles.
     abi : sequence of str
         Calling conventions of its functions: ``classic``, ``ffi``.
@@ -111,11 +111,11 @@ def export_library(
     Raises
     ------
     OptionError
-        If modules can neither be linked nor stored: all of them are named.
+        If modules can neither be linked nor stored; the error names all of them.
     ToolchainError
-        If there is no compiler, or it refuses the code.
+        If no compiler is found, or it rejects the code.
     OutputError
-        If the place cannot be written.
+        If `path` cannot be written.
     """
     target = Path(path)
     _check(target, abi, {"addons": addons, "options": options})
@@ -140,7 +140,7 @@ def export_library(
 
 
 def cached_library(root: Module) -> Path:
-    """Return what `export_library` writes for this machine by default, if possible from the cache; raise as it does."""
+    """Return the result of `export_library` for this machine with default options, cached; raise the same errors."""
     compiler = find_compiler()
     trees = _trees(root, ABIS)
     machine = compiler.platform()
@@ -161,12 +161,12 @@ def cached_library(root: Module) -> Path:
 
 
 def _check(target: Path, abi: Sequence[str], lists: Mapping[str, object]) -> None:
-    """Raise OptionError for the name of another kind of file, which could be the model itself, or wrong arguments."""
+    """Raise OptionError for invalid arguments, or a suffix of other files, which could be the model itself."""
     if target.suffix.lower() in _NO_LIBRARIES:
         raise OptionError(
             f"files with the suffix '{target.suffix}' are not libraries",
             place=str(target),
-            next_step="Give a name that ends in .so, .dll, .dylib, .wasm, .o, .a or .tar",
+            next_step="Use a name that ends in .so, .dll, .dylib, .wasm, .o, .a or .tar",
         )
     check_writable(target)
     wrong = [abi] if isinstance(abi, str) else sorted(set(abi) - set(ABIS))
@@ -174,11 +174,13 @@ def _check(target: Path, abi: Sequence[str], lists: Mapping[str, object]) -> Non
         raise OptionError(
             f"unknown calling convention '{', '.join(wrong)}'" if wrong else "a library needs a calling convention",
             place="abi",
-            next_step=f"Give a list of some of: {', '.join(ABIS)}",
+            next_step=f"Pass a list of some of: {', '.join(ABIS)}",
         )
     for name, values in lists.items():
         if isinstance(values, str):
-            raise OptionError(f"'{values}' is a text, not a list of texts", place=name, next_step=f"Give ['{values}']")
+            raise OptionError(
+                f"expected a list of strings, got the string '{values}'", place=name, next_step=f"Pass ['{values}']"
+            )
 
 
 def _check_name(target: Path, machine: Platform) -> None:
@@ -192,14 +194,14 @@ def _check_name(target: Path, machine: Platform) -> None:
 
 
 def _trees(root: Module, abi: Sequence[str]) -> list[PackedTree]:
-    """Return the whole tree and, for readers of tvm-ffi, the tree from the code on.
+    """Return the whole tree and, for readers of tvm-ffi, the subtree that starts at the code.
 
-    These readers know no factories, so modules above the code would keep them from loading the library at all.
-    Everything else in the library is found through the first tree, whichever conventions its functions have.
+    These readers do not support factories, so modules above the code would prevent them from loading the library.
+    Everything else in the library is found through the first tree, regardless of calling conventions.
     """
     whole = pack(root, "classic")
     if "classic" not in abi and all(module is None or module.type_key in _AHEAD_OF_TIME for module in whole.modules):
-        # a factory of code that has no function for those who read the blob would be one that they cannot use
+        # a factory whose code has no functions for readers of the blob would be useless to them
         return [replace(whole, content=b"", modules=(None,), children=((),))]
     if "ffi" in abi and len(whole.code) == 1:
         return [whole, pack(whole.code[0], "ffi")]
@@ -221,13 +223,13 @@ def _folder(given: PathLike | None) -> Iterator[Path]:
 
 
 def _check_levels(parts: Sequence[BuildPart], options: Sequence[str]) -> None:
-    """Raise OptionError if the user chooses one processor for code that chooses among several."""
+    """Raise OptionError if the user selects one processor for code with several processor levels."""
     chosen = [option for option in options if option.startswith(_CHOICES)]
     if chosen and any(part.cpu == AUTO for part in parts):
         raise OptionError(
             f"the target's -mcpu={AUTO} is for several processors, and '{chosen[0]}' for one",
             place="options",
-            next_step="Leave one of them out",
+            next_step="Remove one of them",
         )
 
 
@@ -240,7 +242,7 @@ def _objects(
     addons: Sequence[PathLike],
 ) -> list[Path]:
     """Return the objects to link, in order: the user's, code as ``lib0.o``, ``lib1.o``, ... in a folder, blobs."""
-    common = AUTO if any(part.cpu == AUTO for part in parts) else "generic"  # the processor of what is not a module's
+    common = AUTO if any(part.cpu == AUTO for part in parts) else "generic"  # of objects outside of modules
 
     def built(part: BuildPart) -> list[Path]:
         usual = processor_flags(compiler, part.cpu, options)
@@ -317,10 +319,10 @@ def _link_by(
     try:
         fcompile(str(built), linked, options=[*options, *(f"-I{name}" for name in includes)])
     except OSError as error:
-        raise ToolchainError(f"the linker given as fcompile does not start: {error}", place=str(built)) from error
+        raise ToolchainError(f"the linker passed as fcompile does not start: {error}", place=str(built)) from error
     if not built.is_file():
         raise ToolchainError(
-            "the linker given as fcompile has written nothing",
+            "the linker passed as fcompile did not write a file",
             place=built.name,
             next_step="It must write the file that is its first argument",
         )
@@ -335,10 +337,10 @@ def _constants(parts: Sequence[BuildPart], trees: Sequence[PackedTree]) -> list[
 
 
 def processor_flags(compiler: Compiler, cpu: str, options: Sequence[str]) -> tuple[str, ...]:
-    """Return the flags that select a library's processor: what the user's `options` select, else `cpu`, the target's.
+    """Return the flags that select a library's processor: that of the user's `options`, else `cpu`, the target's.
 
-    A `cpu` that the library's machine cannot have is ignored. By default, code for this machine uses every feature of
-    its processor, and other code what all of the kind have.
+    A `cpu` that the library's machine does not support is ignored. By default, code for this machine uses every feature
+    of its processor, and other code those that all processors of its kind have.
     """
     if any(option.startswith(_CHOICES) for option in options):
         return ()
@@ -362,7 +364,7 @@ def level_flags(compiler: Compiler, level: Level) -> tuple[str, ...]:
     """Return the flags for processors of a level."""
     machine = compiler.platform()
     known = LEVELS.get(machine.arch).levels if machine.arch in LEVELS else ()
-    if level not in known:  # the file is empty there
+    if level not in known:  # the file is empty in this case
         return ()
     return (*((f"-mcpu={level.zig}",) if compiler.is_zig else level.flags), *level.both)
 
@@ -373,16 +375,16 @@ _C_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 def link(
     objects: Sequence[Path], target: Path, flags: Sequence[str], compiler: Compiler, constants: Sequence[ArrayContent]
 ) -> None:
-    """Make the kind of file that the target's suffix asks for, by default a shared library."""
+    """Create a file of the kind implied by the target's suffix, by default a shared library."""
     suffix = target.suffix.lower()
     folder = objects[0].parent  # of the objects, which are all ours
     if suffix == ".tar":
         seconds = source_date()
         with atomic_file(target) as file, gzip.GzipFile("", "wb", 6, file, seconds) as packed:
-            # under their bare names, the same bytes each time
+            # under their file names, which makes the bytes reproducible
             write_tar(cast("BinaryIO", packed), {path.name: FileContent(path) for path in objects}, seconds)
     elif suffix == ".a":
-        # D: no times and no owners, so the same objects give the same bytes
+        # D: no times or owners, so equal objects produce equal bytes
         run_tool([*_archiver(compiler), "rcsD", "linked.a", *(path.name for path in objects)], folder)
         place_binary(folder / "linked.a", target, executable=False)
     elif suffix == ".o":
@@ -390,11 +392,11 @@ def link(
         run_tool([*compiler.command, "-r", "-nostdlib", *flags, "-o", str(built), *map(str, objects)], folder)
         place_binary(built, target, executable=False)
     else:
-        # the name of a library for Windows or macOS goes into it
+        # libraries for Windows and macOS contain their own name
         name = target.name if target.suffix else f"{target.name}{compiler.platform().suffix}"
         linked = list(objects)
         if compiler.system == "windows":
-            # linkers for it export only what is marked in the code as soon as anything is marked
+            # with a single marked symbol in the code, linkers for Windows export only marked ones
             names = sorted({name for path in objects for name in _defined(path.read_bytes())})
             linked.append(folder / "exports.def")
             linked[-1].write_text("".join(["EXPORTS\n", *(f"  {name}\n" for name in names)]), encoding="ascii")
@@ -404,7 +406,7 @@ def link(
 
 
 def _archiver(compiler: Compiler) -> list[str]:
-    """Return the archiver: of ``$AR``, else ``ar`` for this machine's objects, else that of the ziglang wheel."""
+    """Return the archiver: ``$AR``, else ``ar`` for this machine's objects, else that of the ziglang wheel."""
     chosen = os.environ.get("AR", "").strip()
     if chosen:
         return shlex.split(chosen)
@@ -421,7 +423,7 @@ def _archiver(compiler: Compiler) -> list[str]:
 
 
 def _defined(data: bytes) -> Iterator[str]:
-    """Yield the C symbols that an object for Windows defines for others; nothing for other files."""
+    """Yield the C symbols that a Windows object exports; none for other files."""
     head = read_head(data)
     if head is not None and (head.kind, head.system) == (OBJECT, "windows"):
         yield from (item.name for item in exports(memoryview(data)) if _C_NAME.fullmatch(item.name))

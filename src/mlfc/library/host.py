@@ -1,4 +1,4 @@
-"""Code of a module, ready to run on this machine."""
+"""Code of a module for this machine."""
 
 from __future__ import annotations
 
@@ -25,13 +25,14 @@ from mlfc.target.features import Level, flagged_level, level_here, levels_of_hos
 
 
 class HostLibrary(Module):
-    """C of a module, which becomes a library of this machine, cached by content, when a function is first used.
+    """C of a module, compiled to a library for this machine when a function is first used, and cached by content.
 
     `files`, which may be a function that is called when they are needed, `digests` and `flags` are as for
     `build_library`, `cpu` as in target strings. `params` are constants that the code takes: `linked_params`.
     `beside` returns files for exported libraries, which replace files of the code with the same path. `native` returns
-    the files for this very processor, where C compilers cannot make them of `files`, which run on all of its kind.
-    `levels` are by path the processors of files that are not for all; `at_level` returns the files for one level alone.
+    files for exactly this processor, if C compilers cannot derive them from `files`, which run on all of its kind.
+    `levels` are by path the processor levels of files that do not run on all processors; `at_level` returns the files
+    for one level only.
     """
 
     type_key = "c"
@@ -66,21 +67,21 @@ class HostLibrary(Module):
         self._loaded: LibraryModule | None = None
 
     @cached_property
-    def files(self) -> Mapping[str, Data]:  # type: ignore[override]  # made when it is first asked for
-        """The files of the code, for all processors that it is for."""
+    def files(self) -> Mapping[str, Data]:  # type: ignore[override]  # created on first access
+        """Files of the code, for all of its processors."""
         return self._files() if callable(self._files) else self._files
 
     def get_source(self) -> str:
-        """Return all C files as one text, in the order of their names."""
+        """Return all C files as one text, in name order."""
         files = sorted(name for name in self.files if PurePosixPath(name).suffix == ".c")
         return "\n".join(to_bytes(self.files[name]).decode() for name in files)
 
     def files_at(self, level: str | None) -> Mapping[str, Data]:
-        """Return the files for processors of one level alone, of None for all processors."""
+        """Return the files for one processor level only; for None those for all processors."""
         return self.files if self._at_level is None else self._at_level(level)
 
     def files_here(self) -> Mapping[str, Data]:
-        """Return the files whose code uses every feature of this very processor."""
+        """Return the files whose code uses every feature of this processor."""
         return self.files if self._native is None else self._native()
 
     def library_files(self, abi: Sequence[str], files: Mapping[str, Data]) -> Mapping[str, Data]:
@@ -88,7 +89,7 @@ class HostLibrary(Module):
         return {} if self._beside is None else self._beside(abi, files)
 
     def export_library(self, path: str | os.PathLike[str], *arguments: Any, **options: Any) -> Path:
-        """Write the code and what it imports as a library; as `mlfc.library.export.export_library`."""
+        """Write the code and its imports as a library; as `mlfc.library.export.export_library`."""
         return export_library(self, path, *arguments, **options)
 
     def linked_params(self) -> Mapping[str, Array]:
@@ -97,18 +98,18 @@ class HostLibrary(Module):
 
     @property
     def path(self) -> Path:
-        """The library, built if it is not in the cache."""
+        """Path of the library, built if it is not in the cache."""
         return self.built()
 
     def built(self, beside: Mapping[str, Data] | None = None, more_flags: Sequence[str] = ()) -> Path:
-        """Return the library with the files `beside`, compiled with further flags, from the cache if it is there."""
+        """Return the library with the files `beside`, compiled with further flags, from the cache if possible."""
         flags = self._flags
         own: dict[str, Sequence[str]] = {}
         known = levels_of_host()
         if self.levels and known is None:
             files = self.files_at(None)
         elif self.levels and known is not None:
-            # for this processor alone, which takes less time to print and compile
+            # this processor only, as generating and compiling it is faster
             level, is_native = level_here(known)
             files = self.files_at(level.name)
             if known.chosen(level.name) is not None:  # kernels that lower levels serve are compiled for these
@@ -129,12 +130,12 @@ class HostLibrary(Module):
         return [module for module in self.imported_modules if isinstance(module, ExternalCode)]
 
     def _external_files(self) -> dict[str, Data]:
-        """Return the code of external generators, which is built with this one."""
+        """Return the code of external generators, which is built together with this module."""
         return {path: data for module in self._external() for path, data in module.files.items()}
 
     @contextmanager
     def _told_what_it_needs(self) -> Iterator[None]:
-        """Add what the code of external generators needs to errors of building."""
+        """Add the requirements of external generators' code to build errors."""
         try:
             yield
         except ToolchainError as error:
@@ -144,18 +145,18 @@ class HostLibrary(Module):
             raise
 
     def executable(self) -> str | NativeCode:
-        """Return what runs the code's model: a library's path, or code in this process."""
+        """Return the executable code of the model: a library's path, or code in this process."""
         return str(self.path)
 
     def loaded(self) -> LibraryModule:
-        """Return the library, built and loaded; raise ToolchainError as `build_library`."""
+        """Return the library, built and loaded; raise ToolchainError as for `build_library`."""
         with self._lock:
             if self._loaded is None:
                 self._loaded = LibraryModule(self.path, self)
             return self._loaded
 
     def address(self, symbol: str) -> int | None:
-        """Return where a symbol of the code is in this process, None if it has none of that name."""
+        """Return the address of a symbol of the code in this process, or None."""
         return self.loaded().address(symbol)
 
     def find_function(self, name: str) -> Function | None:

@@ -1,4 +1,4 @@
-"""Objects of a module that LLVM compiled, linked into this process with no compiler and no linker of the system."""
+"""Objects compiled by LLVM, linked into this process without a compiler or system linker."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def traced_code(unit: Unit) -> LinkedObjects:
     Raises ToolchainError if the unit is for another machine, or code cannot read a clock here.
     """
     if not hasattr(time, "CLOCK_MONOTONIC"):
-        raise ToolchainError("compiled code has no clock to read on this system", next_step="Use the target 'c'")
+        raise ToolchainError("compiled code cannot read a clock on this system", next_step="Use the target 'c'")
     chosen = unit.at_level(_level_here()) if unit.levels else native_unit(unit) or unit
     machine = machine_of(chosen.target, chosen.only_level)
     record = compile_object(
@@ -73,19 +73,19 @@ def _text(name: str) -> str:
 
 
 def _level_here() -> str | None:
-    """Return the level for whose processors alone the code in this process is; None where there are none."""
+    """Return the processor level that the code in this process is compiled for; None without levels."""
     levels = levels_of_host()
     return None if levels is None else level_here(levels)[0].name
 
 
 class LlvmLibrary(HostLibrary):
-    """A module as LLVM's objects, linked into this process when a function is first used; as `HostLibrary`."""
+    """A module of LLVM objects, linked into this process when a function is first used; otherwise as `HostLibrary`."""
 
     type_key = "llvm"
     format = "o"
 
     def get_source(self, fmt: str = "ll") -> str:
-        """Return the code as text: ``ll``, LLVM's language before optimization, or ``asm``, the assembly after it."""
+        """Return the code as text: ``ll``, LLVM IR before optimization, or ``asm``, the assembly after it."""
         if fmt not in _SOURCES:
             raise OptionError(f"unknown source '{fmt}'", next_step=f"Use {' or '.join(_SOURCES)}")
         objects = (data for _, data in sorted(self.files.items()) if isinstance(data, CompiledObject))
@@ -103,7 +103,7 @@ class LlvmLibrary(HostLibrary):
                     objects |= {f"external/{path.name}": path.read_bytes() for path in built}
             linked = LinkedObjects(objects)
         if any(isinstance(module, DeviceModule) for module in self.imported_modules):
-            fill_context(linked.address, self, linked)  # code that launches kernels looks for them
+            fill_context(linked.address, self, linked)  # code that launches kernels looks them up
         return linked
 
     def executable(self) -> LinkedObjects:
@@ -111,7 +111,7 @@ class LlvmLibrary(HostLibrary):
         return self.linked
 
     def address(self, symbol: str) -> int | None:
-        """Return where a symbol of the code is in this process, None if it has none of that name."""
+        """Return the address of a symbol of the code in this process, or None."""
         return self.linked.address(symbol)
 
     def find_function(self, name: str) -> Function | None:
@@ -121,16 +121,16 @@ class LlvmLibrary(HostLibrary):
 
 
 _ALIGNMENT = 64
-# constants that do not begin at a multiple of 64 are copied for speed, unless that took too much memory
+# constants that are not aligned to 64 bytes are copied for speed, unless they are too large
 _LARGEST_COPY = 16 << 20
-# of smaller objects a copy is no matter
+# copies of objects smaller than this are cheap
 _LEAST_VIEWED = 1 << 20
 _RELOCATIONS = (4, 9)
 _WITHOUT_BYTES = (0, NO_BITS)
-# how far references inside an object reach on machines of 64 bits; on others, everywhere
+# distance that references inside an object can span on 64-bit machines; unlimited on others
 _REACH = 2 << 30
 _numbers = itertools.count()
-# LLVM's linker takes one caller at a time, and a child process can use it if no thread was in it at the fork
+# LLVM's linker supports one caller at a time, and a child process can use it if no thread was in it at the fork
 _guard = threading.Lock()
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(before=_guard.acquire, after_in_parent=_guard.release, after_in_child=_guard.release)
@@ -140,7 +140,7 @@ class LinkedObjects:
     """The ``.o`` files for this machine among `files`, linked into this process; raises ToolchainError on failure."""
 
     def __init__(self, files: Mapping[str, Data]) -> None:
-        self.place = f"mlfc_{next(_numbers)}"  # in messages
+        self.place = f"mlfc_{next(_numbers)}"  # for messages
         self._memory: list[npt.NDArray[np.uint8]] = []
         self._found: dict[str, Any] = {}
         builder = llvm.JITLibraryBuilder()
@@ -169,7 +169,7 @@ class LinkedObjects:
                 raise _failure(error, self.place) from error
 
     def address(self, symbol: str) -> int | None:
-        """Return where a symbol is, or None; the first request raises ToolchainError if objects cannot be linked."""
+        """Return the address of a symbol, or None; the first call raises ToolchainError if objects cannot be linked."""
         if not symbol or "\0" in symbol:
             return None
         with _guard:
@@ -184,7 +184,7 @@ class LinkedObjects:
         return None if tracker is None else int(tracker[symbol])
 
     def _place(self, memory: npt.NDArray[np.uint8]) -> int:
-        """Return the address of a constant, which in most cases stays where it is."""
+        """Return the address of a constant, which in most cases is not moved."""
         if memory.ctypes.data % _ALIGNMENT and memory.nbytes <= _LARGEST_COPY:
             constant, memory = memory, aligned(memory.nbytes, alignment=_ALIGNMENT)
             memory[:] = constant
@@ -193,7 +193,7 @@ class LinkedObjects:
 
 
 def _constants(data: Data) -> Mapping[str, npt.NDArray[np.uint8]] | None:
-    """Return the data under each symbol of an object of constants alone, perhaps mapped; None for others."""
+    """Return the data under each symbol of an object with only constants, possibly mapped; None for others."""
     if isinstance(data, ConstantsObject):
         return {piece.symbol: _joined(piece.data) for piece in data.pieces}
     if not isinstance(data, memoryview) or data.nbytes < _LEAST_VIEWED:
@@ -258,15 +258,15 @@ def _linker() -> Any:
     mathematics = ctypes.util.find_library("m")
     if mathematics:
         llvm.load_library_permanently(mathematics)
-    # the older linker places each section by itself, and ends the process if two are more than 2 GiB apart;
-    # for Windows it is still the one that LLVM takes by itself
+    # the older linker places each section separately, and ends the process if two are more than 2 GiB apart;
+    # it is still LLVM's default on Windows
     newer = sys.maxsize > _REACH and sys.platform != "win32"
     return llvm.create_lljit_compiler(suppress_errors=True, use_jit_link=newer)
 
 
 @cache
 def _bring_pool() -> None:
-    """Build the pool of threads for code in this process if no library brought one, and a compiler is there."""
+    """Build the thread pool for code in this process if no library has one, and a compiler is available."""
     if pool_function() is not None:
         return
     try:

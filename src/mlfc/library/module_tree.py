@@ -1,6 +1,6 @@
-"""Module trees for libraries: numbered and merged as TVM does it, and written as blobs of three generations.
+"""Module trees for libraries: numbered and merged as in TVM, and written as blobs of three generations.
 
-All modules that become code of the library share one number, under which the blob has a mere placeholder.
+All modules that become code of the library share one number, for which the blob contains only a placeholder.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from mlfc.support.stream import encode_numbers, encode_string, encode_u64, sized
 
 @dataclass(frozen=True, eq=False)
 class PackedTree:
-    """A tree, ready to be put into a library under a symbol."""
+    """A tree, ready to be embedded in a library under a symbol."""
 
     symbol: str
-    content: Data  # the blob, from its size on; large parts stay in the modules
+    content: Data  # the blob, including its size prefix; large parts stay in the modules
     # the modules that become code of the library, in the order in which TVM numbers their files
     code: tuple[Module, ...]
     modules: tuple[Module | None, ...]  # by number, the root first; None for the library
-    children: tuple[tuple[int, ...], ...]  # the numbers that each of `modules` imports, rising
+    children: tuple[tuple[int, ...], ...]  # the numbers that each of `modules` imports, ascending
 
     @property
     def is_needed(self) -> bool:
-        """Whether the library needs the blob: code alone is found without one."""
+        """True if the library needs the blob: code alone is found without one."""
         return self.modules != (None,)
 
 
@@ -39,10 +39,10 @@ _Children: TypeAlias = "tuple[tuple[int, ...], ...]"
 
 
 def pack(root: Module, abi: str = "classic") -> PackedTree:
-    """Return a tree as a library carries it; `abi` is a key of `mlfc.runtime.modules.blob.SYMBOLS`.
+    """Return a tree for embedding in a library; `abi` is a key of `mlfc.runtime.modules.blob.SYMBOLS`.
 
-    Raises OptionError if modules can neither be stored nor become code, naming all of them; or if code imports a module
-    that imports code: as one library they would import each other.
+    Raises OptionError, naming all modules that can neither be stored nor become code; or if code imports a module that
+    imports code: within one library they would import each other.
     """
     if abi not in SYMBOLS:
         raise OptionError(unknown("generation of blobs", abi, SYMBOLS))
@@ -55,7 +55,7 @@ def pack(root: Module, abi: str = "classic") -> PackedTree:
     if wrong:
         raise OptionError(
             f"{len(wrong)} of the modules can neither be stored nor linked into a library, by kind: {', '.join(wrong)}",
-            next_step="Export the code that they were made of",
+            next_step="Export the code that they were compiled from",
         )
     groups, children = _in_order(*_numbered(root))
     modules = tuple(None if group[0].is_dso_exportable else group[0] for group in groups)
@@ -67,7 +67,7 @@ def pack(root: Module, abi: str = "classic") -> PackedTree:
 
 
 def _exported(root: Module) -> list[Module]:
-    """Return all modules in the order in which TVM's exporter meets them: the root, then the last import first."""
+    """Return all modules in the order of TVM's exporter: the root, then the last import first."""
     found, seen, stack = [], {id(root)}, [root]
     while stack:
         module = stack.pop()
@@ -80,7 +80,7 @@ def _exported(root: Module) -> list[Module]:
 
 
 def _numbered(root: Module) -> tuple[_Groups, _Children]:
-    """Return modules by TVM's numbers, and their imports: from the root on; one for all code; then its imports."""
+    """Return modules by TVM's numbers, and their imports: the root, one entry for all code, then its imports."""
     groups: list[list[Module]] = []
     numbers: dict[int, int] = {}
     code: list[Module] = []
@@ -114,7 +114,7 @@ def _numbered(root: Module) -> tuple[_Groups, _Children]:
 def _in_order(groups: _Groups, imports: _Children) -> tuple[_Groups, _Children]:
     """Return the modules so that importers precede their imports, as loaders require.
 
-    TVM's numbers are kept if they comply; a module imported on two ways may break them, and TVM rejects such a tree.
+    TVM's numbers are kept if they comply; a module imported along two paths may violate this, and TVM rejects the tree.
     """
     if all(child > index for index, children in enumerate(imports) for child in children):
         return groups, imports
@@ -134,7 +134,7 @@ def _in_order(groups: _Groups, imports: _Children) -> tuple[_Groups, _Children]:
         left = sorted({groups[index][0].type_key for index in {*range(len(waiting))} - {*order}})
         raise OptionError(
             f"the modules cannot become one library: code in it would import itself through {', '.join(left)}",
-            next_step="Let code import other modules, but not those other modules import code",
+            next_step="Code may import other modules, but these must not import code",
         )
     place = {index: number for number, index in enumerate(order)}
     renumbered = tuple(tuple(sorted(place[child] for child in imports[index])) for index in order)
@@ -164,7 +164,7 @@ def _ffi_stream(modules: Sequence[Module | None], children: Sequence[Sequence[in
 
 
 def _rows(children: Sequence[Sequence[int]]) -> bytes:
-    """Return a tree in compressed sparse rows."""
+    """Return a tree in compressed sparse row form."""
     pointers = [0]
     for row in children:
         pointers.append(pointers[-1] + len(row))

@@ -1,4 +1,4 @@
-; What a module that was compiled to be traced calls: times every operator of a run, or shows its output to a function.
+; Called by modules compiled for tracing: times every operator of a run, or passes its output to a function.
 ; The same as operator_record.c of the runtime, for machines without a C compiler. SPDX-License-Identifier: 0BSD
 
 %timespec = type { i64, i64 }

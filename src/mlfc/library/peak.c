@@ -1,4 +1,4 @@
-/* What one core can do at most: multiply-accumulates in chains that stay in registers, and bytes that are read in order.
+/* Peak throughput of one core: multiply-accumulate chains in registers, and sequential reads.
  * `*_macs` return the multiply-accumulates of a step, 0 where the processor has no instruction for them. */
 #include <stdint.h>
 
@@ -82,11 +82,11 @@ int64_t peak_int8_macs(void) { return 0; }
 void peak_int8(int64_t steps) { (void)steps; }
 #endif
 
-/* Products of tiles of bytes, if the system lets this program have them: four sums, as kernels have. */
+/* Products of byte tiles, if the operating system permits them: four accumulators, as in kernels. */
 #if defined(__AMX_INT8__) || defined(__AMXINT8__)
 #include <immintrin.h>
 
-/* what chooses among levels of processors: `mlf_tiles_permitted` */
+/* as in the selection of processor levels: `mlf_tiles_permitted` */
 #include "levels.h"
 
 int64_t peak_tiles_macs(void) {
@@ -112,7 +112,7 @@ int64_t peak_tiles_macs(void) { return 0; }
 void peak_tiles(int64_t steps) { (void)steps; }
 #endif
 
-/* Reads so many blocks of 8 vectors, over and over. */
+/* Reads blocks of 8 vectors repeatedly. */
 int64_t peak_block_bytes(void) { return BYTES * 8; }
 
 void peak_read(const void* memory, int64_t blocks, int64_t rounds) {

@@ -1,4 +1,4 @@
-"""What this machine can do at most, and how near an operator comes to that."""
+"""Peak performance of this machine, and the performance of operators relative to it."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ COMPUTE, MEMORY = "compute", "memory"
 _SIZES = tuple(1 << power for power in range(14, 27))
 _SUFFIX = ".json"
 _TRIES = 7
-_SECONDS = 3e-3  # of one measurement, long enough to get two threads going
+_SECONDS = 3e-3  # of one measurement, long enough for two threads to start
 _BYTE_DTYPES = ("int8", "uint8")
-# multiply-accumulates for one of float32, in the same registers
+# multiply-accumulates per float32 one, in the same registers
 _DENSITY = {"float64": 0.5, "int64": 0.5, "int16": 2.0, "uint16": 2.0}
 
 
@@ -41,36 +41,36 @@ _DENSITY = {"float64": 0.5, "int64": 0.5, "int16": 2.0, "uint16": 2.0}
 class Roofline:
     """Performance of an operator relative to the machine."""
 
-    bound: str  # what would take longer at the peak: ``compute`` (multiply-accumulates) or ``memory`` (bytes)
-    compute: float | None  # shares of the machine's peak; None without multiply-accumulates or known bytes
+    bound: str  # the limit that takes longer at peak rate: ``compute`` (multiply-accumulates) or ``memory`` (bytes)
+    compute: float | None  # fractions of the machine's peak; None without multiply-accumulates or known bytes
     memory: float | None
 
     @property
     def share(self) -> float:
-        """The share of the peak that is its bound."""
+        """Fraction of the peak that is its bound."""
         return (self.compute if self.bound == COMPUTE else self.memory) or 0.0
 
 
 @dataclass(frozen=True)
 class Peaks:
-    """The most that a number of threads reach together, in multiply-accumulates and bytes a second."""
+    """Maximum total throughput of a number of threads, in multiply-accumulates and bytes per second."""
 
     processor: str
     threads: int
     float32: float
-    int8: float  # the most that any instructions reach: tiles where the processor and its system have them
-    bandwidth: tuple[tuple[int, float], ...]  # by the size of the memory that is read again and again, ascending
+    int8: float  # maximum of any instructions: tiles if the processor and operating system support them
+    bandwidth: tuple[tuple[int, float], ...]  # by the size of the working set, ascending
 
     def compute(self, dtype: str) -> float:
-        """Return the multiply-accumulates a second of a dtype."""
+        """Return the multiply-accumulates per second of a dtype."""
         return self.int8 if dtype in _BYTE_DTYPES else self.float32 * _DENSITY.get(dtype, 1.0)
 
     def memory(self, nbytes: int) -> float:
-        """Return the bytes a second of work on so many bytes."""
+        """Return the bytes per second for a working set of `nbytes`."""
         return next((rate for size, rate in self.bandwidth if nbytes <= size), self.bandwidth[-1][1])
 
     def limit(self, item: OperatorTime) -> Roofline | None:
-        """Compare an operator with the machine; None for one without a time, or of which nothing else is known."""
+        """Compare an operator with the machine; None if its time or its work is unknown."""
         if item.nanoseconds <= 0:
             return None
         seconds = item.nanoseconds * 1e-9
@@ -87,7 +87,7 @@ class Peaks:
 
 
 def machine_peaks(threads: int = 1) -> Peaks:
-    """Return this machine's peaks, measured once in a second and cached; raise ToolchainError without a C compiler."""
+    """Return this machine's peaks, measured in one second and cached; raise ToolchainError without a C compiler."""
     processor = cpu().name
     key = hashlib.sha256(f"{processor}\0{native_cpu()}\0{__version__}\0{threads}".encode()).hexdigest()[:40]
     found = find_entry(f"machine-{key}", _SUFFIX)
@@ -102,7 +102,7 @@ def machine_peaks(threads: int = 1) -> Peaks:
 
 
 def measured_peaks(processor: str, threads: int) -> Peaks:
-    """Measure what so many threads reach together: the best of several tries."""
+    """Measure the total throughput of `threads` threads: the best of several tries."""
     source = files("mlfc.library").joinpath("peak.c").read_bytes()
     arch = host_arch()
     choice = LEVELS.get(arch).choice if arch in LEVELS else ()
@@ -114,7 +114,7 @@ def measured_peaks(processor: str, threads: int) -> Peaks:
         rate = partial(_rate, pool, threads)
         float32 = rate(library.peak_float32_macs(), lambda _, steps: library.peak_float32(steps))
         byte_macs = library.peak_int8_macs()
-        # without a product of bytes, int8 work runs on the 16-bit multiply-add
+        # without a byte product, int8 work uses the 16-bit multiply-add
         int8 = rate(byte_macs, lambda _, steps: library.peak_int8(steps)) if byte_macs else 2 * float32
         tile_macs = library.peak_tiles_macs()
         if tile_macs:
@@ -134,7 +134,7 @@ def measured_peaks(processor: str, threads: int) -> Peaks:
 
 
 def _rate(pool: ThreadPoolExecutor, threads: int, amount: int, run: Callable[[int, ctypes.c_int64], object]) -> float:
-    """Return the most a second of something of which a thread does `amount` in each step of `run`."""
+    """Return the maximum rate per second if a thread does `amount` work in each step of `run`."""
 
     def timed(thread: int, steps: int) -> float:
         start = _clock()
@@ -151,5 +151,5 @@ def _rate(pool: ThreadPoolExecutor, threads: int, amount: int, run: Callable[[in
     return max(sum(steps * amount / passed for passed in together(steps)) for _ in range(_TRIES))
 
 
-# a thread's own time, so that other work on the machine does not count, unless its clock is too coarse
+# a thread's own time, unaffected by other load on the machine, unless its clock is too coarse
 _clock = time.thread_time if time.get_clock_info("thread_time").resolution < 1e-5 else time.perf_counter

@@ -1,4 +1,4 @@
-"""Finding a C compiler and building shared libraries with it, once for each content."""
+"""Detection of a C compiler, and builds of shared libraries that are cached by content."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ from mlfc.support.text import first_lines
 
 _JOBS = 2
 SOURCES = (".c", ".S")
-"""Suffixes of what is compiled."""
+"""Suffixes of files to compile."""
 OBJECT_SUFFIX = ".o"
 RUNTIME = "runtime"
 """The folder of the C runtime among the files of a library."""
-_GCC = "Free Software Foundation"  # in gcc's --version, whatever its name
-_ZIG = ("-m", "ziglang", "cc")  # behind the Python that has the wheel
+_GCC = "Free Software Foundation"  # in gcc's --version, even if the command has another name
+_ZIG = ("-m", "ziglang", "cc")  # after the Python interpreter that has the wheel
 _INSTALL_ZIG = 'pip install "mlfc[cross]"'
-# what makes a library of objects, by system: on Linux it calls its own runtime, even where the process has one with
-# the same symbols; on macOS functions of tvm-ffi may be missing until it is loaded; callers of wasm allocate in it
+# linker flags for a library of objects, by system: on Linux it calls its own runtime, even if the process has one with
+# the same symbols; on macOS functions of tvm-ffi may be undefined until it is loaded; callers of wasm allocate in it
 _SHARED = {
     "linux": ("-shared", "-Wl,-Bsymbolic"),
     "windows": ("-shared",),
@@ -48,7 +48,7 @@ FLAGS = (
     "-std=c99",
     "-O3",
     "-fPIC",
-    # nobody reads errno or floating-point flags: square roots and rounding become instructions, selects vectorize
+    # errno and floating-point flags are never read: square roots and rounding become instructions, selects vectorize
     "-fno-math-errno",
     "-fno-trapping-math",
     "-fvisibility=default",
@@ -56,12 +56,12 @@ FLAGS = (
     "-DMLFC_LIBRARY",
 )
 NATIVE = "-mcpu=native" if host_arch() == "aarch64" else "-march=native"
-"""For libraries that run where they are built."""
+"""Flag for libraries that run on the machine that builds them."""
 
 
 @dataclass(frozen=True)
 class Compiler:
-    """A C compiler: how it is called, and its own description."""
+    """A C compiler: its command, and its self-description."""
 
     command: tuple[str, ...]
     version: str
@@ -69,27 +69,27 @@ class Compiler:
 
     @property
     def is_zig(self) -> bool:
-        """Whether it comes from the ziglang wheel."""
+        """True for the ziglang wheel."""
         return self.command[1 : 1 + len(_ZIG)] == _ZIG
 
     @property
     def flags(self) -> tuple[str, ...]:
-        """`FLAGS`, and fused multiply-adds: twice the speed and a smaller error, but -std=c99 alone turns them off.
+        """`FLAGS` and fused multiply-adds: twice as fast and more accurate, but -std=c99 alone disables them.
 
-        Modules that need every product rounded forbid them by a pragma. Clang obeys it only with ``on``, which means
-        off to gcc; gcc obeys it with ``fast`` too. Tuned for some of AMD's processors, gcc would leave sums carried
-        through a loop unfused: results would depend on where code was compiled.
+        Modules that need every product rounded disable them by a pragma. Clang obeys it only with ``on``, which means
+        off to gcc; gcc obeys it with ``fast`` too. When tuned for some AMD processors, gcc would leave sums carried
+        through a loop unfused, and results would depend on the machine that compiles.
         """
-        # WebAssembly's modules are placed by whoever instantiates them
+        # the host places WebAssembly modules in memory
         plain = [flag for flag in FLAGS if flag != "-fPIC" or self.system != "wasi"]
-        # zig adds information for debuggers, with the names of folders, unless told not to
+        # zig adds debug information with folder names by default
         debug = ("-g0",) if self.is_zig else ()
         everywhere = ("--param=avoid-fma-max-bits=0",) if _GCC in self.version else ()
         return (*plain, *debug, f"-ffp-contract={'on' if 'clang' in self.version else 'fast'}", *everywhere)
 
     @property
     def system(self) -> str:
-        """The target system, in `Platform`'s words."""
+        """The target system, by its name in `Platform`."""
         if self.target is not None:
             return self.target.system
         return {"win32": "windows", "darwin": "macos"}.get(sys.platform, "linux")
@@ -100,22 +100,22 @@ class Compiler:
 
 
 def find_compiler() -> Compiler:
-    """Return the C compiler: of ``$CC``, else ``cc``, ``gcc`` or ``clang`` on the PATH, else of the ziglang wheel.
+    """Return the C compiler: ``$CC``, else ``cc``, ``gcc`` or ``clang`` on the PATH, else the ziglang wheel.
 
-    Raises ToolchainError if there is none, or the one of ``$CC`` does not run.
+    Raises ToolchainError if none is found, or the one in ``$CC`` does not run.
     """
     return _find(os.environ.get("CC", "").strip(), os.environ.get("PATH", ""))
 
 
 def has_compiler() -> bool:
-    """Tell whether `find_compiler` finds one; raise ToolchainError if the one of ``$CC`` does not run."""
+    """Return True if `find_compiler` finds one; raise ToolchainError if the one in ``$CC`` does not run."""
     return bool(os.environ.get("CC", "").strip()) or _first_compiler(os.environ.get("PATH", "")) is not None
 
 
 def _split(text: str) -> tuple[str, ...]:
     try:
         return tuple(shlex.split(text))
-    except ValueError:  # a quotation mark without its other half
+    except ValueError:  # an unmatched quotation mark
         return (text,)
 
 
@@ -152,19 +152,19 @@ def _first_compiler(path: str) -> Compiler | None:
 
 
 def cross_compiler(target: Platform) -> Compiler:
-    """Return the ziglang wheel's compiler for another machine; raise ToolchainError if there is none that runs."""
+    """Return the ziglang wheel's compiler for another machine; raise ToolchainError if none runs."""
     command = (sys.executable, *_ZIG)
     version = _zig_version(command) if has_zig() else None
     if version is None:
         raise ToolchainError(
             f"no compiler for {target} found: the ziglang package, which builds for all machines, is not installed",
-            next_step=f"Run: {_INSTALL_ZIG}. Or name a compiler of yours: cc='aarch64-linux-gnu-gcc'",
+            next_step=f"Run: {_INSTALL_ZIG}. Or pass your own compiler: cc='aarch64-linux-gnu-gcc'",
         )
     return Compiler((*command, "-target", target.triple), version, target)
 
 
 def has_zig() -> bool:
-    """Tell whether the ziglang wheel is installed."""
+    """Return True if the ziglang wheel is installed."""
     return importlib.util.find_spec("ziglang") is not None
 
 
@@ -183,14 +183,14 @@ def _own_platform(command: tuple[str, ...]) -> Platform:
         return parse_platform(_answer(command, "-dumpmachine") or "")
     except OptionError as error:
         raise ToolchainError(
-            "the compiler does not say which machine it builds for",
+            "the compiler does not report its target machine",
             place=shlex.join(command),
-            next_step="Name the machine: target_triple='aarch64-linux-gnu'",
+            next_step="Pass the machine: target_triple='aarch64-linux-gnu'",
         ) from error
 
 
 def _environment(command: Sequence[str]) -> dict[str, str]:
-    """Return the environment of a compiler: with the writable folder of temporary files."""
+    """Return the environment of a compiler, with a writable folder for temporary files."""
     found = {**os.environ, "TMPDIR": tempfile.gettempdir()}
     try:
         source_date()
@@ -203,8 +203,8 @@ def _environment(command: Sequence[str]) -> dict[str, str]:
 
 
 def _version(command: tuple[str, ...]) -> str | None:
-    """Return a compiler's description of itself, None if it does not run."""
-    # a plain program is asked once, until its file changes: that takes as long as all else of loading from the cache
+    """Return a compiler's description of itself; None if it does not run."""
+    # a compiler is run once until its file changes, as that takes as long as the rest of loading from the cache
     key = None
     if len(command) == 1:
         with suppress(OSError):
@@ -227,7 +227,7 @@ _zig_version = cache(_version)
 
 
 def _answer(command: tuple[str, ...], question: str) -> str | None:
-    """Return what a compiler prints for an option; None if it fails."""
+    """Return the output of a compiler for an option; None if it fails."""
     import subprocess
 
     try:
@@ -251,11 +251,11 @@ def compile_cached(
     """Return a shared library of `files` from the cache, built first if necessary.
 
     `files` are by relative path: ``.c`` and ``.S`` files are compiled, ``.o`` files linked. `includes` are folders of
-    `files` to search for headers, by default all; `own_flags` are those of single files, behind `flags`. Raises
+    `files` to search for headers, by default all; `own_flags` are those of single files, after `flags`. Raises
     ToolchainError with the compiler's first lines.
 
     The key is a hash of the files (`digests` has known SHA-256s), the compiler, the flags and the processor. Processes
-    may race: each builds in a folder of its own, and the last rename wins with the same content.
+    may race: each builds in a private folder, and the last rename wins with the same content.
     """
     compiler = find_compiler()
     settings = (*compiler.command, compiler.version, *compiler.flags, *flags, *(includes or ()), processor_here())
@@ -271,7 +271,7 @@ def compile_cached(
 
 
 def cache_key(files: Mapping[str, Data], settings: Sequence[str], digests: Mapping[str, str]) -> str:
-    """Return the hash of what something is built from: files, whose SHA-256 may be known, and settings."""
+    """Return the hash of a build's inputs: files, whose SHA-256 may be known, and settings."""
     digest = hashlib.sha256()
     for part in settings:
         digest.update(part.encode() + b"\0")
@@ -282,7 +282,7 @@ def cache_key(files: Mapping[str, Data], settings: Sequence[str], digests: Mappi
 
 @cache
 def processor_here() -> str:
-    """Return what distinguishes processors: a cache in a shared home must not mix their code."""
+    """Return an identifier of this processor: a cache in a shared home must not mix code for different ones."""
     with suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines():
             if line.startswith(("flags", "Features")):
@@ -292,7 +292,7 @@ def processor_here() -> str:
 
 @contextmanager
 def scratch(folder: str | os.PathLike[str] | None = None) -> Iterator[None]:
-    """Name the folder, by default that of temporary files, when writing to it fails."""
+    """Name the folder, by default that of temporary files, in errors of writing to it."""
     try:
         yield
     except OSError as error:
@@ -303,7 +303,7 @@ def scratch(folder: str | os.PathLike[str] | None = None) -> Iterator[None]:
 def link_shared(
     objects: Sequence[Path], library: Path, flags: Sequence[str] = (), compiler: Compiler | None = None
 ) -> Path:
-    """Link objects to the shared library `library`, whose folder nobody else uses; return it."""
+    """Link objects to the shared library `library`, whose folder is private; return it."""
     chosen = compiler or find_compiler()
     # zig compiles its runtime when it first links for a system: -O2 makes it small, in half the time
     shared = (*_SHARED[chosen.system], *(("-s", "-O2") if chosen.is_zig else ()))
@@ -313,7 +313,7 @@ def link_shared(
 
 
 def place_binary(built: Path, target: Path, *, executable: bool = True) -> None:
-    """Copy a built file to `target`, which appears whole or not at all, if new executable."""
+    """Copy a built file to `target` atomically; a new file is `executable` if requested."""
     with atomic_file(target, executable=executable) as file, built.open("rb") as source:
         shutil.copyfileobj(source, file, 1 << 20)
 
@@ -329,8 +329,8 @@ def compile_objects(
 ) -> list[Path]:
     """Write `files` under `folder`, compile each source, two at a time, and return all objects, compiled first.
 
-    `own_flags` are those of single files, behind `flags`. The runtime is compiled with ``-O1``, in half the time of
-    ``-O3``: runs spend their time in kernels.
+    `own_flags` are those of single files, after `flags`. The runtime is compiled with ``-O1``, in half the time of
+    ``-O3``: execution time is spent in kernels.
     """
     chosen = compiler or find_compiler()
     for name, data in files.items():
@@ -347,7 +347,7 @@ def compile_objects(
         run_tool([*chosen.command, *chosen.flags, *flags, *own, *found, "-c", name, "-o", target], folder)
         return folder / target
 
-    # importing it takes longer than loading what is in the cache
+    # importing it takes longer than loading a library from the cache
     from concurrent.futures import ThreadPoolExecutor
 
     with ThreadPoolExecutor(_JOBS) as pool:

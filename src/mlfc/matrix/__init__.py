@@ -1,1 +1,1 @@
-"""Compiling sets of models, targets and options into one folder or archive, with an index."""
+"""Compilation of sets of models, targets and options into one folder or archive, with an index."""

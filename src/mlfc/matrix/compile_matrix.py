@@ -1,4 +1,4 @@
-"""Compiling all rows of a matrix, here or on a cluster. One that fails does not stop the others."""
+"""Compilation of all rows of a matrix, on this machine or on a cluster. Rows that fail do not stop the others."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def job_of(row: MatrixRow) -> tuple[str, str, Files, str]:
         key: [sent(item) for item in value] if isinstance(value, list) else sent(value)
         for key, value in row.options.items()
     }
-    # the texts of JSON are those of TOML
+    # JSON strings are valid TOML
     lines = [f"{json.dumps(key)} = {json.dumps(value)}" for key, value in options.items()]
     files[_CONFIG] = "\n".join((*lines, "")).encode()
     suffix = _SUFFIXES.get(str(row.options.get("emit")), ".model-lib" if row.options.get("rfc") is True else ".tar")
@@ -75,11 +75,10 @@ def job_of(row: MatrixRow) -> tuple[str, str, Files, str]:
 
 
 def compile_row(model: str, output: str, files: Files, name: str) -> tuple[dict[str, Any], Files]:
-    """Compile a row with ``mlfc compile`` in a process of its own, which may die without harm to others.
+    """Compile a row with ``mlfc compile`` in a separate process, so that a crash does not affect other rows.
 
-    `model`: NAME=FILE. `output`: the name of what is made, a file or a folder. `files`: all that the options name.
-    Returns what ``mlfc compile --json`` says of it, and the files. Raises RunError with what the process said where it
-    fails.
+    `model`: NAME=FILE. `output`: the name of the file or folder to create. `files`: all files that the options name.
+    Returns the report of ``mlfc compile --json``, and the files. Raises RunError with the error output of the process.
     """
     with TemporaryFolder() as folder:
         for path, data in files.items():
@@ -106,7 +105,7 @@ def compile_row(model: str, output: str, files: Files, name: str) -> tuple[dict[
 
 @dataclass(frozen=True, repr=False)
 class MatrixResult(Displayed):
-    """What was made of a matrix."""
+    """Result of compiling a matrix."""
 
     output: Path
     entries: tuple[Mapping[str, Any], ...]  # of ``index.json``, in the order of the matrix
@@ -130,11 +129,11 @@ def compile_matrix(
     matrix : path
         A TOML file with the tables ``models``, ``targets`` and ``options``.
     output : path
-        A folder for what is made and its index, or a ``.tar``.
+        Folder or ``.tar`` for the compiled rows and the index.
     scheduler : str, optional
         The address of a dask scheduler, whose workers with the resource ``BUILD`` compile; default: this machine.
     progress : callable or bool, optional
-        Called with the number of rows that are done, of all, and the name of the last one. True: a bar, on a terminal
+        Called with the number of finished rows, of all rows, and the name of the last one. True: a bar, on a terminal
         or in a notebook.
 
     Returns
@@ -144,8 +143,8 @@ def compile_matrix(
     Raises
     ------
     MlfcError
-        For a matrix file that is wrong, an output that cannot be written, and a scheduler that does not answer. Rows
-        that fail are in the result.
+        If the matrix file is invalid, the output cannot be written, or the scheduler does not answer. Errors of rows
+        are in the result.
 
     Examples
     --------
@@ -157,7 +156,9 @@ def compile_matrix(
     if place.suffix == _ARCHIVE:
         check_writable(place)
     elif place.exists() and not place.is_dir():
-        raise OutputError("there is a file of this name", place=str(place), next_step="Name a folder, or a .tar")
+        raise OutputError(
+            "expected a folder or a .tar, got a file", place=str(place), next_step="Choose another output"
+        )
     reporting = reported(progress, partial(bar, f"compiling {Path(matrix).name}"))
     with (
         reporting as report,
@@ -227,14 +228,14 @@ def index_entry(
 
 
 def memory_of(item: Mapping[str, Any]) -> list[int | None]:
-    """Return the bytes of workspace, constants, and inputs and outputs; None where there is no such number."""
+    """Return the bytes of workspace, constants, and inputs and outputs; None for unknown ones."""
     modules = item.get("modules", {}).values()
     memories = [module.get("memory", {}) for module in modules]
     return [sum(memory.get(name) or 0 for memory in memories) if memories else None for name in _MEMORY]
 
 
 def board_memory(item: Mapping[str, Any]) -> list[int | None]:
-    """Return the bytes of RAM and flash on a board; None without one."""
+    """Return the bytes of RAM and flash on a board; None without a board."""
     regions = (item.get("board") or {}).get("regions", [])
     kinds = {region["kind"] for region in regions}
     return [
@@ -244,7 +245,7 @@ def board_memory(item: Mapping[str, Any]) -> list[int | None]:
 
 
 def index_html(entries: Sequence[Mapping[str, Any]]) -> str:
-    """Return the index for people."""
+    """Return the index as an HTML page."""
     failed = sum(item["status"] != "ok" for item in entries)
     lines = [
         "<!DOCTYPE html>",

@@ -1,4 +1,4 @@
-"""A matrix file: TOML tables of models, targets and options, of which every combination is a row."""
+"""Matrix files: TOML tables of models, targets and options, where every combination is a row."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _TABLES = ("models", "targets", "options", "exclude")
 _KINDS = ("model", "target", "option")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 _MODEL_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
-# what the matrix decides itself
+# options that the matrix sets itself
 _OWN = ("output", "config", "matrix", "scheduler", "json", "as_json", "module_name")
 
 
@@ -29,16 +29,16 @@ class MatrixRow:
     option: str
     path: Path  # of the model
     options: Mapping[str, Any]
-    folder: Path  # that files in options are relative to
+    folder: Path  # base folder of files in options
 
     @property
     def name(self) -> str:
-        """What its files and its line in the index are called."""
+        """Name of its files and of its line in the index."""
         return "-".join(filter(None, (self.model, self.target, self.option)))
 
 
 def read_rows(path: Path) -> list[MatrixRow]:
-    """Return the rows of a matrix file; raise OptionError or ProblemsError for all that is wrong with it."""
+    """Return the rows of a matrix file; raise OptionError or ProblemsError for all faults in it."""
     tables = parse_toml(read_toml(path), str(path))
     problems: list[MlfcError] = []
     models = _entries(path, tables, "models", problems)
@@ -64,12 +64,12 @@ def read_rows(path: Path) -> list[MatrixRow]:
     if not rows:
         raise OptionError("the matrix has no rows: all are excluded", place=str(path))
     if len({row.name for row in rows}) < len(rows):
-        raise OptionError("two rows have one name", place=str(path), next_step="Use no - in names")
+        raise OptionError("two rows have the same name", place=str(path), next_step="Use no - in names")
     return rows
 
 
 def _entries(path: Path, tables: Mapping[str, Any], kind: str, problems: list[MlfcError]) -> dict[str, dict[str, Any]]:
-    """Return the entries of a table by name; what is wrong is added to `problems`."""
+    """Return the entries of a table by name; append faults to `problems`."""
     if kind == "models":
         problems += [OptionError(unknown("table", key, _TABLES), place=str(path)) for key in set(tables) - set(_TABLES)]
     table = tables.get(kind, {})
@@ -99,7 +99,7 @@ def _faults(kind: str, name: str, entry: object, place: str) -> Iterator[MlfcErr
     for key, value in entry.items():
         is_texts = isinstance(value, list) and all(isinstance(item, str) for item in value)
         if key.replace("-", "_") in _OWN:
-            yield OptionError(f"the option '{key}' is the matrix's own", place=place, next_step="Remove it")
+            yield OptionError(f"option '{key}' is set by the matrix", place=place, next_step="Remove it")
         elif not (is_texts or isinstance(value, (str, int, float, bool))):
             yield OptionError(f"expected a string, a number, true, false or strings for '{key}'", place=place)
 

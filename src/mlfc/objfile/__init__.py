@@ -1,1 +1,1 @@
-"""Object files, libraries and static archives of every system: one place that reads and writes their formats."""
+"""Readers and writers of object files, libraries and static archives in all formats."""

@@ -1,8 +1,8 @@
-"""The digest that shared libraries of mlfc carry of themselves: SHA-256 of everything the system's loader trusts.
+"""Embedded digest of mlfc's shared libraries: SHA-256 of everything that the system's loader trusts.
 
-It covers the header and the segments placed in memory: tables, code, descriptions. Large arrays of constants are left
-out, so loading takes no longer with them: numbers in a model cannot make its code leave its memory. Section tables,
-which no loader reads, are left out too, so a stripped library stays sound.
+It covers the header and the segments placed in memory: tables, code, descriptions. Large constant arrays are left
+out, so they do not slow down loading: numbers in a model cannot make its code access other memory. Section tables,
+which loaders do not read, are left out too, so stripped libraries stay valid.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from mlfc.support.content import ArrayContent, Data, Joined
 from mlfc.support.former_name import former
 
 SYMBOL = "mlfc_digest"
-"""The variable of a library, `mlfc_digest` of the C runtime's ``mlfc_abi.h``."""
+"""Name of the library's variable, `mlfc_digest` of the C runtime's ``mlfc_abi.h``."""
 MAX_RANGES = 64
-"""So many ranges of constants can be left out."""
+"""Maximum number of constant ranges that can be left out."""
 
 _MARKS = ("mlfc digest", former("mlfc digest"))
 _HEAD = struct.Struct("<16sII32s")
@@ -33,13 +33,13 @@ _NBYTES = _HEAD.size + MAX_RANGES * _RANGE.size
 _DIGEST_AT = 24
 _NONE, _SHA256 = 0, 1
 Range = tuple[int, int]
-# hashing less takes no time
+# hashing smaller arrays is fast
 _LEAST_BYTES = 1 << 16
 _START = 1 << 12
 
 
 def check_digest(image: ElfImage) -> bool:
-    """Tell whether a library carries a digest; raise ValueError if the digest does not match the library."""
+    """Return True if a library contains a digest; raise ValueError if the digest does not match the library."""
     record = _read_record(image)
     if record is None or record[1] == _NONE:
         return False
@@ -52,7 +52,7 @@ def check_digest(image: ElfImage) -> bool:
 
 
 def write_digest(data: memoryview, left_out: Sequence[Range]) -> bool:
-    """Write the digest of a library into it; return False if it has no room for one.
+    """Write the digest of a library into it; return False if it has no space for one.
 
     All other bytes of `data`, the whole file, are final. `left_out` has at most `MAX_RANGES` ranges of constants.
     """
@@ -85,9 +85,9 @@ def _read_record(image: ElfImage) -> tuple[int, int, bytes, tuple[Range, ...]] |
 
 
 def _digest_of(image: ElfImage, offset: int, left_out: Iterable[Range]) -> bytes:
-    """Return the digest of a library whose record is at an offset of its file."""
+    """Return the digest of a library whose record is at `offset` in the file."""
     placed = [(load.offset, load.offset + load.nbytes) for load in image.loads]
-    # where the header has the section table's offset, and its entries' size, number and names
+    # header fields: offset of the section table; size and number of its entries, and index of names
     sections = ((40, 48), (58, 64)) if image.word == 8 else ((32, 36), (46, 52))
     holes = [(offset + _DIGEST_AT, offset + _HEAD.size), *sections, *left_out]
     digest = hashlib.sha256()
@@ -97,7 +97,7 @@ def _digest_of(image: ElfImage, offset: int, left_out: Iterable[Range]) -> bytes
 
 
 def _merged(ranges: Iterable[Range]) -> list[Range]:
-    """Return what ranges cover together, in order."""
+    """Return the union of ranges, in order."""
     found: list[Range] = []
     for start, end in sorted(ranges):
         if found and start <= found[-1][1]:
@@ -108,7 +108,7 @@ def _merged(ranges: Iterable[Range]) -> list[Range]:
 
 
 def _without(ranges: Iterable[Range], holes: Sequence[Range]) -> Iterator[Range]:
-    """Yield what is left of ranges without holes; both are sorted and disjoint."""
+    """Yield the parts of ranges outside the holes; both are sorted and disjoint."""
     for start, end in ranges:
         at = start
         for first, last in holes:
@@ -119,9 +119,9 @@ def _without(ranges: Iterable[Range], holes: Sequence[Range]) -> Iterator[Range]
 
 
 def constants_in(data: Data) -> Iterator[ArrayContent]:
-    """Yield the arrays in data that a digest may leave out: whatever their numbers are, code stays in its memory.
+    """Yield the arrays in data that a digest may leave out, as their values cannot make code access other memory.
 
-    Others of integers are hashed: they may be indices, or amounts of shifts.
+    Other integer arrays are hashed: they may be indices or shift amounts.
     """
     if isinstance(data, ArrayContent):
         dtype = data.array.dtype
@@ -130,7 +130,7 @@ def constants_in(data: Data) -> Iterator[ArrayContent]:
     elif isinstance(data, Joined):
         for part in data.parts:
             yield from constants_in(part)
-    else:  # objects of constants beside LLVM's code
+    else:  # constant objects beside LLVM's code
         for piece in getattr(data, "pieces", ()):
             yield from constants_in(piece.data)
 
@@ -143,13 +143,13 @@ def add_digest(path: Path, constants: Sequence[ArrayContent]) -> None:
             return
         mapped = mmap.mmap(file.fileno(), 0)
         largest = sorted(range(len(constants)), key=lambda index: -constants[index].nbytes)[:MAX_RANGES]
-        # linkers keep their order, so each is looked for behind the one before
+        # linkers preserve their order, so each search starts after the previous match
         write_digest(memoryview(mapped), list(_places(mapped, [constants[index] for index in sorted(largest)])))
         mapped.flush()
 
 
 def _places(mapped: mmap.mmap, constants: Iterable[ArrayContent]) -> Iterator[Range]:
-    """Yield where in a file constants are, of those that are found."""
+    """Yield the positions in a file of those constants that are found."""
     end = 0
     for item in constants:
         start = bytes(next(iter(item.chunks()))[:_START])

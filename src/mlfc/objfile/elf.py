@@ -1,6 +1,6 @@
-"""ELF files: their sections and symbols, and shared libraries as the system's loader will see them.
+"""ELF files: sections and symbols, and shared libraries as the system's loader sees them.
 
-No package reads them: loading a module must not wait for an import. Files are untrusted; faults are ValueErrors.
+No package is used: loading a module must not wait for an import. Files are untrusted; faults are ValueErrors.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ MAX_SYMBOLS = 1_000_000
 _MAX_NAME = 4096
 _MAX_TEXT = 32 << 20
 NOTYPE, OBJECT, FUNCTION = 0, 1, 2
-"""Kinds of symbols."""
+"""Types of symbols."""
 _SYMBOL_SECTIONS, _DYNAMIC_SYMBOL_SECTIONS = 2, 11
 NO_BITS = 8
-"""The kind of a section without bytes in the file."""
+"""Type of a section without bytes in the file."""
 WRITABLE, ALLOCATED, EXECUTABLE = 1, 2, 4
-"""Flags of sections: memory holds those that are allocated."""
+"""Flags of sections: allocated ones are in memory."""
 LOAD, DYNAMIC = 1, 2
-"""Kinds of segments."""
+"""Types of segments."""
 HASH, STRTAB, SYMTAB, STRSZ, GNU_HASH = 4, 5, 6, 10, 0x6FFF_FEF5
 """Tags of the dynamic table."""
 _READ = 4
@@ -32,14 +32,16 @@ _LONGEST_NAME = 64
 
 @dataclass(frozen=True)
 class _TableFormat:
-    """How one class of ELF files writes its tables: 32 or 64 bits."""
+    """Table layout of an ELF class, 32 or 64 bits."""
 
     word: int  # bytes of an address
-    segments: tuple[str, int, int]  # in the header: form and place of the table's offset, place of size and count
+    segments: tuple[
+        str, int, int
+    ]  # in the header: format and position of the table's offset, position of entry size and count
     sections: tuple[str, int, int]
     section: str
     segment: str
-    segment_fields: tuple[int, ...]  # kind, flags, offset, address, bytes in the file, in memory
+    segment_fields: tuple[int, ...]  # type, flags, offset, address, bytes in the file, in memory
     entry: str
     symbol: str
     symbol_fields: tuple[int, ...]  # name, value, size, info, section
@@ -56,17 +58,17 @@ _LAYOUTS = {
 
 
 def _layout_of(data: bytes | memoryview, least: int) -> tuple[_TableFormat, str]:
-    """Return layout and byte order of a file of at least some bytes; raise ValueError if it does not start as ELF."""
+    """Return layout and byte order of a file of at least `least` bytes; raise ValueError without an ELF header."""
     if len(data) < least or data[:4] != b"\x7fELF" or data[4] not in _LAYOUTS or data[5] not in _ORDERS:
-        raise ValueError("it does not start as one")
+        raise ValueError("it does not start with an ELF header")
     return _LAYOUTS[data[4]], _ORDERS[data[5]]
 
 
 @dataclass(frozen=True)
 class Section:
-    """A section header, in ELF's numbers."""
+    """A section header with ELF's field values."""
 
-    name: int  # where its name begins among the names of sections
+    name: int  # offset in the string table of section names
     kind: int
     flags: int
     address: int
@@ -80,12 +82,12 @@ class ElfObject:
     """An ELF file."""
 
     layout: _TableFormat
-    order: str  # byte order, as in `struct` formats
+    order: str  # byte order in `struct` notation
     sections: tuple[Section, ...]
 
 
 def read_elf(data: bytes | memoryview) -> ElfObject:
-    """Return the sections of an ELF file; raise ValueError if it is none, or its section table is cut off."""
+    """Return the sections of an ELF file; raise ValueError if it is not one, or its section table is truncated."""
     form, order = _layout_of(data, 6)
     pattern, place, sizes = form.sections
     layout = struct.Struct(order + form.section)
@@ -101,7 +103,7 @@ def read_elf(data: bytes | memoryview) -> ElfObject:
 
 
 def section_sizes(data: bytes | memoryview) -> dict[str, int]:
-    """Return the bytes of an ELF file's sections by name, of one name together; raise ValueError for other files."""
+    """Return the total bytes of an ELF file's sections by name; raise ValueError for other files."""
     read = read_elf(data)
     try:
         (names,) = struct.unpack_from(f"{read.order}H", data, read.layout.sections[2] + 4)
@@ -119,7 +121,7 @@ def section_sizes(data: bytes | memoryview) -> dict[str, int]:
 
 
 def read_bytes(data: bytes | memoryview, address: int, nbytes: int) -> bytes:
-    """Return initial bytes of a linked program's memory; raise ValueError where the file does not have them."""
+    """Return initial bytes of a linked program's memory; raise ValueError if the file lacks them."""
     view = memoryview(data)
     for section in read_elf(view).sections:
         start = address - section.address
@@ -132,7 +134,7 @@ def read_bytes(data: bytes | memoryview, address: int, nbytes: int) -> bytes:
 
 @dataclass(frozen=True)
 class ElfSymbol:
-    """A symbol that the file defines, in ELF's numbers; `section` is the index of its section."""
+    """A symbol that the file defines, with ELF's field values; `section` is its section's index."""
 
     name: str
     value: int
@@ -169,7 +171,7 @@ def read_symbols(data: bytes | memoryview, *, dynamic: bool = False) -> Iterator
         end = text.find(b"\0", start, start + _MAX_NAME)
         if end < 0:
             raise ValueError("a name that does not end")
-        # names may overlap, so a small table could ask for a lot of memory
+        # names may overlap, so a small table could require a lot of memory
         room -= end - start
         if room < 0:
             raise ValueError(f"names of more than {_MAX_TEXT:,} bytes")
@@ -178,13 +180,13 @@ def read_symbols(data: bytes | memoryview, *, dynamic: bool = False) -> Iterator
 
 def _content(section: Section, data: memoryview) -> memoryview:
     if section.offset + section.nbytes > len(data):
-        raise ValueError(f"a table at byte {section.offset} that the file does not hold")
+        raise ValueError(f"a table at byte {section.offset} that is not in the file")
     return data[section.offset : section.offset + section.nbytes]
 
 
 @dataclass(frozen=True)
 class ElfSegment:
-    """A part of the file that means something to the loader, in ELF's numbers."""
+    """A segment with ELF's field values."""
 
     kind: int
     flags: int
@@ -197,8 +199,8 @@ class ElfSegment:
 class ElfImage:
     """A shared library, from the bytes of its whole file.
 
-    `segments` are all, `loads` those placed in memory, whose bytes are in the file. `headers` are the ranges of the
-    file's header and the segment table, `word` the bytes of an address, `dynamic` the loader's table by tag.
+    `segments` are all segments, `loads` those placed in memory, whose bytes are in the file. `headers`: the ranges of
+    the ELF header and the segment table, `word` is the bytes of an address, `dynamic` the dynamic table by tag.
     """
 
     def __init__(self, data: memoryview) -> None:
@@ -245,7 +247,7 @@ class ElfImage:
         raise ValueError(f"{what} is not in the file")
 
     def offset(self, address: int, what: str) -> int:
-        """Return where in the file an address is."""
+        """Return the offset in the file of an address."""
         return self._span(address, what)[0]
 
     def rest(self, address: int, what: str) -> memoryview:
@@ -260,7 +262,7 @@ class ElfImage:
         return found
 
     def find(self, name: str) -> tuple[int, int] | None:
-        """Return address and size of a symbol that the library defines for others; None if there is none."""
+        """Return address and size of a symbol that the library exports, or None."""
         layout = struct.Struct(self.order + self._layout.symbol)
         symbols = self.rest(self.dynamic.get(SYMTAB, 0), "its table of symbols")
         names = self.content(self.dynamic.get(STRTAB, 0), self.dynamic.get(STRSZ, 0), "the text of its names")
@@ -271,7 +273,7 @@ class ElfImage:
             candidates = self._classic_candidates(name.encode())
         else:
             raise ValueError("it has no hash table of its symbols")
-        for number in candidates:  # as the loader looks for them
+        for number in candidates:  # same order as the loader
             if (number + 1) * layout.size > len(symbols):
                 raise ValueError("its table of symbols is cut off")
             fields = layout.unpack_from(symbols, number * layout.size)
@@ -296,7 +298,7 @@ class ElfImage:
             return
         if number < first:
             raise ValueError(f"{_HASH_TABLE} is broken")
-        while True:  # to the end of the file at most
+        while True:  # bounded by the end of the file
             (found,) = self._numbers(start + 4 * (buckets + number - first), 1)
             if found | 1 == key | 1:
                 yield number
@@ -310,7 +312,7 @@ class ElfImage:
             key = (key << 4) + byte
             key = (key ^ (key >> 24 & 0xF0)) & 0xFFF_FFFF
         start = self.dynamic[HASH]
-        # s390x alone has entries of 64 bits, which are read as no buckets
+        # s390x alone has 64-bit entries, which are read as an empty table
         buckets, chains = self._numbers(start, 2)
         if not buckets:
             raise ValueError(f"{_HASH_TABLE} is broken")

@@ -1,4 +1,4 @@
-"""What a file of machine code defines for others, in any format. The file is untrusted.
+"""Exported symbols of machine code files of any format. The files are untrusted.
 
 Source of WebAssembly's format: its core specification, chapter "Binary Format".
 """
@@ -19,33 +19,33 @@ from mlfc.support.text import with_article
 _MAX_SYMBOLS, _MAX_NAME, _MAX_TEXT = 1_000_000, 4096, 32 << 20
 _NOTHING = memoryview(b"")
 _Found: TypeAlias = Iterator[tuple[str, memoryview | None]]
-"""Names, with None for a function, for a variable the rest of its section."""
+"""Names, with the rest of the section for a variable, and None for a function."""
 
 
 @dataclass(frozen=True)
 class Export:
-    """A function or variable."""
+    """An exported function or variable."""
 
     name: str  # as in C
     is_function: bool
-    content: memoryview  # the file from the variable to its end, or that of its section; empty for functions
+    content: memoryview  # from the variable to the end of the file or of its section; empty for functions
 
 
 def exports(code: memoryview) -> Iterator[Export]:
-    """Yield what a file defines for others; raise ValueError if it is broken, UnsupportedError for other formats."""
+    """Yield the exports of a file; raise ValueError if it is invalid, UnsupportedError for other formats."""
     head = read_head(code[:HEAD])
     if head is None:
         raise ValueError("it is not known machine code")
     reader = _READERS.get((head.system, head.kind), _elf_exports if head.system == "linux" else None)
     if reader is None:
         raise UnsupportedError(
-            f"{with_article(head.kind)} for {head.system} is not read here",
+            f"{with_article(head.kind)} for {head.system} is not supported",
             next_step="Inspect the archive of the model",
         )
     room = _MAX_TEXT
     try:
         for name, content in reader(code):
-            # names may overlap, so a small table could ask for a lot of memory
+            # names may overlap, so a small table could require a lot of memory
             room -= len(name)
             if room < 0:
                 raise ValueError(f"names of more than {_MAX_TEXT:,} letters")
@@ -67,7 +67,7 @@ def _name_at(data: memoryview | bytes, start: int = 0) -> str:
 
 
 def _elf_exports(code: memoryview) -> _Found:
-    """Yield the exports of a library; of objects and other files all global symbols."""
+    """Yield the exports of a library, or all global symbols of objects and other files."""
     elf = read_elf(code)
     head = read_head(code[:HEAD])
     for symbol in read_symbols(code, dynamic=head is not None and head.kind == LIBRARY):
@@ -75,7 +75,7 @@ def _elf_exports(code: memoryview) -> _Found:
         if symbol.is_local:
             continue
         if symbol.kind == FUNCTION:
-            yield symbol.name, None  # the names of functions are all that is wanted of them
+            yield symbol.name, None  # only the names of functions are needed
         elif section is None or section.kind == NO_BITS:
             yield symbol.name, _NOTHING
         else:
@@ -85,21 +85,21 @@ def _elf_exports(code: memoryview) -> _Found:
             yield symbol.name, code[section.offset + start : section.offset + start + symbol.nbytes]
 
 
-# Windows loads no library of more sections; the places of names are numbers of 16 bits
+# Windows does not load libraries with more sections; indices of names are 16-bit numbers
 _MAX_SECTIONS, _MAX_EXPORTS = 96, 1 << 16
 _PE_HEADER_AT = 0x3C
-# behind the mark: machine, sections, time, symbols and their number, bytes of the optional header, traits
+# after the signature: machine, sections, time, symbol table and count, bytes of the optional header, characteristics
 _PE_HEADER = struct.Struct("<4sHHIIIHH")
-# by the optional header's mark: where in it the data directories start, with that of exports first
+# by the optional header's magic number: offset of the data directories, the first of which is that of exports
 _DIRECTORIES = {0x10B: 96, 0x20B: 112}
-# name, bytes in memory, address, bytes in the file, place in the file, and what says whether it is code
+# name, bytes in memory, address, bytes in the file, offset in the file, and characteristics, such as code
 _PE_SECTION = struct.Struct("<8sIIII12xI")
 _EXECUTE = 0x2000_0000
-# numbers of functions and of names; tables of functions, of names, of the places of named functions
+# counts of functions and of names; tables of functions, of names, of the indices of named functions
 _PE_EXPORTS = struct.Struct("<20xIIIII")
-# of an object: machine, sections, time, place and number of symbols
+# of an object: machine, sections, time, offset and count of symbols
 _COFF_HEADER = struct.Struct("<HHIIIHH")
-# name, value, section, type, storage class, entries that follow and belong to it
+# name, value, section, type, storage class, number of auxiliary entries
 _COFF_SYMBOL = struct.Struct("<8sIhHBB")
 _COFF_EXTERNAL = 2
 
@@ -116,7 +116,7 @@ def _pe_exports(data: memoryview) -> _Found:
     sections = [_PE_SECTION.unpack_from(data, start + optional + index * _PE_SECTION.size) for index in range(count)]
 
     def rest(address: int) -> tuple[memoryview, int]:
-        """Return the file from an address of the loaded library to the end of the section, and its traits."""
+        """Return the file from an address of the loaded library to the end of the section, and its characteristics."""
         for _, memory, start, nbytes, at, traits in sections:
             if start <= address < start + max(memory, nbytes):
                 return data[min(at + address - start, at + nbytes) : at + nbytes], traits
@@ -133,7 +133,7 @@ def _pe_exports(data: memoryview) -> _Found:
         (place,) = struct.unpack_from("<H", places, 2 * index)
         (address,) = struct.unpack_from("<I", functions, 4 * place)
         name = _name_at(rest(name_at)[0])
-        if not table <= address < table + nbytes:  # else it names a symbol of another library
+        if not table <= address < table + nbytes:  # otherwise it forwards to a symbol of another library
             content, traits = rest(address)
             yield name, None if traits & _EXECUTE else content
 
@@ -150,7 +150,7 @@ def _coff_exports(data: memoryview) -> _Found:
             continue
         if section > sections:
             raise ValueError("a symbol is in no section")
-        # a longer name is in the string table
+        # longer names are in the string table
         is_long = name.startswith(bytes(4))
         text = _name_at(data, strings + int.from_bytes(name[4:], "little")) if is_long else _name_at(name + b"\0")
         *_, nbytes, at, traits = _PE_SECTION.unpack_from(data, first + (section - 1) * _PE_SECTION.size)
@@ -162,12 +162,12 @@ _MACHO_HEADER_BYTES = 32
 _COMMAND = struct.Struct("<II")
 _SEGMENT, _SYMTAB = 0x19, 2
 _SEGMENT_BYTES, _SECTIONS_AT = 72, 64
-# address, bytes, place in the file, and what says whether it is code or only zeros
+# address, bytes, offset in the file, and flags for code or zeros only
 _MACHO_SECTION = struct.Struct("<32xQQI12xI12x")
 _CODE, _KIND, _ZEROS = 0x8000_0400, 0xFF, (1, 12)
-# the tables of symbols and of names
+# symbol table and string table
 _MACHO_TABLES = struct.Struct("<8xIIII")
-# name, kind, section, and address
+# name, type, section, and address
 _MACHO_SYMBOL = struct.Struct("<IBB2xQ")
 _MACHO_EXTERNAL, _TYPE, _IN_SECTION, _DEBUG = 0x01, 0x0E, 0x0E, 0xE0
 
@@ -175,8 +175,8 @@ _MACHO_EXTERNAL, _TYPE, _IN_SECTION, _DEBUG = 0x01, 0x0E, 0x0E, 0xE0
 def _macho_exports(data: memoryview) -> _Found:
     if data[:4] != _MACHO:
         raise UnsupportedError(
-            "only code for macOS of 64 bits and one processor is read here",
-            next_step="Give the library of one processor",
+            "only 64-bit code for one macOS processor is supported",
+            next_step="Extract the library of one processor",
         )
     sections: list[tuple[int, ...]] = []
     tables: list[tuple[int, ...]] = []
@@ -228,14 +228,14 @@ def _wasm_exports(data: memoryview) -> _Found:
         kind = reader.byte()
         sections[kind] = _WasmReader(reader.take(reader.number()))
     if _EXPORTS not in sections:
-        raise UnsupportedError("objects of WebAssembly are not read here", next_step="Give the .wasm that is linked")
+        raise UnsupportedError("WebAssembly objects are not supported", next_step="Pass the linked .wasm")
     imports, variables, contents = (
         sections.get(kind) or _WasmReader(memoryview(b"\0")) for kind in (_IMPORTS, _GLOBALS, _DATA)
     )
     imported = _imported_globals(imports)
     addresses = []
     for _ in range(variables.count()):
-        variables.take(2)  # its type, and whether it changes
+        variables.take(2)  # its type and mutability
         addresses.append(variables.address())
     segments = sorted(_segments(contents), key=lambda segment: segment[0])
     starts = [start for start, _ in segments]
@@ -266,7 +266,7 @@ class _WasmReader:
         return self.take(1)[0]
 
     def number(self, *, signed: bool = False) -> int:
-        """Return a number of 32 bits, seven of them a byte, the lowest first."""
+        """Return a LEB128 number of 32 bits: seven bits per byte, the lowest first."""
         value = 0
         for index in range(_WORD_BYTES):
             byte = self.byte()
@@ -289,7 +289,7 @@ class _WasmReader:
         return bytes(self.take(nbytes)).decode("utf-8", "replace")
 
     def address(self) -> int:
-        """Return the value of a constant expression; one that is no number is of nothing in memory."""
+        """Return the value of a constant expression; raise ValueError unless it is an ``i32.const``."""
         value = self.number(signed=True) if self.byte() == _I32_CONST else None
         if value is None or self.byte() != _END:
             raise ValueError("an address that is not constant")

@@ -1,4 +1,4 @@
-"""Recognizing objects and libraries by their first bytes, and reading static libraries. The bytes are untrusted."""
+"""Recognition of objects and libraries by their first bytes, and reading of static libraries. Bytes are untrusted."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from mlfc.support.platforms import Platform, this_platform
 from mlfc.support.text import with_article
 
 HEAD = 4096
-"""How many of a file's first bytes identify it."""
+"""Number of first bytes of a file that identify it."""
 
 STATIC_MARK = b"!<arch>\n"
-"""The start of static libraries (``.a``): the archives of Unix's ar(1), whose form all systems share."""
+"""The start of static libraries (``.a``): Unix ar(1) archives, a format that all systems share."""
 _MEMBER_HEADER = 60
 _NAME, _SIZE, _END = slice(0, 16), slice(48, 58), slice(58, 60)
-# the tables of symbols and of long names of GNU, BSD and Microsoft
+# symbol tables and tables of long names of GNU, BSD and Microsoft
 _MEMBER_TABLES = ("/", "//", "/SYM64/", "__.SYMDEF", "__.SYMDEF SORTED")
 _BSD_NAME = "#1/"
 
@@ -27,7 +27,7 @@ _ELF_KINDS = {1: OBJECT, 2: PROGRAM, 3: LIBRARY}
 
 @dataclass(frozen=True)
 class ElfMachine:
-    """The machine in an ELF header; `order` as in `struct` formats."""
+    """The machine in an ELF header; `order` is in `struct` notation."""
 
     number: int
     bits: int
@@ -40,10 +40,10 @@ ELF_MACHINES = {
     "x86": ElfMachine(3, 32),
     "aarch64": ElfMachine(183, 64),
     "aarch64_be": ElfMachine(183, 64, ">"),
-    # the version of Arm's procedure call standard
+    # version of Arm's procedure call standard
     "arm": ElfMachine(40, 32, "<", 0x0500_0000),
     "armeb": ElfMachine(40, 32, ">", 0x0500_0000),
-    # compressed instructions, and doubles passed in registers
+    # compressed instructions, doubles passed in registers
     "riscv64": ElfMachine(243, 64, "<", 5),
     "riscv32": ElfMachine(243, 32, "<", 1),
     "powerpc64le": ElfMachine(21, 64, "<", 2),
@@ -68,26 +68,26 @@ _MACHO_ARCHES = {7: "x86", 12: "arm"} | {number: arch for arch, (number, _) in M
 _MACHO_KINDS = {1: OBJECT, 2: PROGRAM, 6: LIBRARY, 8: LIBRARY}
 _MACHO, _MACHO_32, _FAT = b"\xcf\xfa\xed\xfe", b"\xce\xfa\xed\xfe", b"\xca\xfe\xba\xbe"
 _DLL = 0x2000
-# of a COFF object: machine, sections, time, place and number of symbols, bytes of an optional header
+# of a COFF object: machine, sections, time, offset and count of symbols, bytes of an optional header
 _COFF_HEAD = struct.Struct("<HHIIIH")
-# more would be a class file of Java, which starts with the same four bytes
+# with more it is a Java class file, which starts with the same four bytes
 _MAX_FAT = 16
 
 
 @dataclass(frozen=True)
 class BinaryHead:
-    """What a file of machine code is."""
+    """Kind and platform of a machine code file."""
 
-    kind: str  # an object of WebAssembly counts as a library
-    system: str  # in `Platform`'s words, ``linux`` for every system with ELF
-    arches: tuple[str, ...]  # in `Platform`'s words; several for a universal binary, none for an archive
+    kind: str  # a WebAssembly object counts as a library
+    system: str  # a name of `Platform`; ``linux`` for every system with ELF
+    arches: tuple[str, ...]  # names of `Platform`; several for a universal binary, none for an archive
 
 
 def read_head(data: bytes | memoryview) -> BinaryHead | None:
-    """Return what a file is by its first `HEAD` bytes, or all of it; None if it is not known machine code."""
+    """Return the kind of a file from its first `HEAD` bytes, or all of it; None if it is not known machine code."""
     try:
         return _read(bytes(data[:HEAD]))
-    except struct.error:  # it is too short
+    except struct.error:  # too short
         return None
 
 
@@ -148,7 +148,7 @@ def _universal(head: bytes) -> BinaryHead | None:
 
 
 def _coff(head: bytes) -> BinaryHead | None:
-    """Read an object for Windows, which starts with no mark: the rest of its header must make sense."""
+    """Read a Windows object, which has no magic number: the rest of its header must be plausible."""
     machine, sections, _, symbols, _, optional = _COFF_HEAD.unpack_from(head)
     if machine not in _COFF_ARCHES or not 0 < sections < 0x8000 or optional or not symbols:
         return None
@@ -156,7 +156,7 @@ def _coff(head: bytes) -> BinaryHead | None:
 
 
 def misfit(data: bytes | memoryview, kind: str, machine: Platform | None = None) -> str | None:
-    """Return why a file is not the ``library`` or ``object`` needed; None if it is.
+    """Return the reason why a file is not the required ``library`` or ``object``, or None.
 
     `data` is the file's first `HEAD` bytes, or all of it; `machine` is this one by default.
     """
@@ -164,7 +164,7 @@ def misfit(data: bytes | memoryview, kind: str, machine: Platform | None = None)
     wanted = machine or this_platform()
     if head is None:
         return f"it is not {with_article(kind)}"
-    # objects of WebAssembly start as modules do: they differ only after the code
+    # WebAssembly objects start like modules: they differ only after the code
     if head.kind != kind and (head.system != "wasi" or kind not in (LIBRARY, OBJECT)):
         return f"it is {with_article(head.kind)}, not {with_article(kind)}"
     if head.system != wanted.system or wanted.arch not in head.arches:
@@ -186,7 +186,7 @@ def static_members(data: memoryview) -> Iterator[memoryview]:
             raise ValueError(f"the file at byte {at} is cut off")
         at = end + end % 2
         name = header[_NAME].decode("latin-1").rstrip()
-        if name.startswith(_BSD_NAME):  # the name is the first bytes of the file
+        if name.startswith(_BSD_NAME):  # the first bytes of the file are the name
             length = name.removeprefix(_BSD_NAME)
             if not length.isdigit() or int(length) > end - start:
                 raise ValueError(f"the file at byte {start - _MEMBER_HEADER} has a name that is cut off")

@@ -1,4 +1,4 @@
-"""Data as object files, written without a compiler, or as C; hundreds of megabytes are never joined in memory."""
+"""Data as object files, written without a compiler, or as C; the data are never copied into one buffer."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from mlfc.support.content import Content, Data, Joined, chunks_of, nbytes_of
 from mlfc.support.platforms import arch_named
 
 ALIGNMENT = 64
-"""Bytes; each piece starts at a multiple of it, in the file's section and so in memory."""
+"""Alignment of each piece in bytes, in the file's section and in memory."""
 RODATA = ".rodata"
-"""ELF's section of what is only read; other formats have their own for it."""
+"""ELF's section for read-only data; other formats have their own."""
 _SMALLER = "Leave the parameters out of the library"
 
 
 _X32 = ElfMachine(62, 32)
-# what only triples of bare machines say, beside the names that libraries are made for
+# architectures of bare-metal triples, in addition to those that libraries are built for
 _OTHER_ARCHES = (
     (r"(aarch64|arm64)_?be", "aarch64_be"),
     (r"(arm|thumb)(eb.*|.*eb)", "armeb"),
@@ -49,7 +49,7 @@ class DataPiece:
 
 @dataclass(frozen=True, eq=False)
 class _DataSection:
-    """Pieces one behind the other, with zeros between them."""
+    """Consecutive pieces, with zeros between them."""
 
     name: str
     blocks: Sequence[tuple[DataPiece, int]]  # with offsets
@@ -68,7 +68,7 @@ def _laid_out(name: str, pieces: Iterable[DataPiece]) -> _DataSection:
 
 
 def _string_table(names: Sequence[str], start: bytes) -> tuple[bytes, list[int]]:
-    """Return a table of strings that end with NUL, behind `start`, and the offset of each in it."""
+    """Return a table of NUL-terminated strings after `start`, and the offset of each in it."""
     table, offsets = bytearray(start), []
     for name in names:
         offsets.append(len(table))
@@ -77,10 +77,10 @@ def _string_table(names: Sequence[str], start: bytes) -> tuple[bytes, list[int]]
 
 
 def object_with_data(contents: Mapping[str, Data], triple: str, *, hidden: bool = False) -> Content:
-    """Return an object file with read-only data under C symbols, each at a multiple of 64 bytes.
+    """Return an object file with read-only data under C symbols, each aligned to 64 bytes.
 
-    The machine is `triple`, as LLVM, Debian or zig name it: COFF for Windows, Mach-O for Apple's systems, else ELF.
-    With `hidden`, only the library that the object becomes part of sees the symbols.
+    `triple` is the machine in the notation of LLVM, Debian or zig: COFF for Windows, Mach-O for Apple, else ELF.
+    With `hidden`, symbols are visible only within the library that the object is linked into.
     Raises OptionError if a symbol is not a C name, or objects for the machine are not supported.
     """
     for symbol in contents:
@@ -98,7 +98,7 @@ def object_with_data(contents: Mapping[str, Data], triple: str, *, hidden: bool 
         return macho_object(pieces, MACHO_MACHINES[arch], hidden=hidden)
     if arch not in ELF_MACHINES or is_windows or is_apple:
         raise OptionError(
-            f"objects for the machine '{triple[:80]}' are not written here",
+            f"unsupported machine for objects: '{triple[:80]}'",
             next_step=f"Compile the data as C, or use one of these: {', '.join(ELF_MACHINES)}",
         )
     machine = _X32 if arch == "x86_64" and words[-1] == "gnux32" else ELF_MACHINES[arch]
@@ -106,7 +106,7 @@ def object_with_data(contents: Mapping[str, Data], triple: str, *, hidden: bool 
 
 
 def object_like(head: bytes, form: str, pieces: Sequence[DataPiece]) -> Joined | None:
-    """Return an object with hidden data for the machine in another object's first bytes, which are trusted.
+    """Return an object with hidden data for the machine of another object, given by its first bytes, which are trusted.
 
     `form` is LLVM's name of the format; None for other formats than ``ELF``, ``COFF`` and ``MachO``.
     """
@@ -120,29 +120,27 @@ def object_like(head: bytes, form: str, pieces: Sequence[DataPiece]) -> Joined |
 _COFF_HEADER, _COFF_SECTION, _COFF_SYMBOL = map(struct.Struct, ("<HHIIIHH", "<8sIIIIIIHHI", "<8sIhHBB"))
 _SHORT_NAME = 8
 _EXTERNAL = 2
-# initialized data that is read, at a multiple of 64 bytes
+# initialized data, readable, aligned to 64 bytes
 _COFF_RODATA = 0x0000_0040 | 0x4000_0000 | 0x0070_0000
-# words for the linker, which are not part of what it makes
+# linker directives, which are removed from the linked image
 _DIRECTIVES = 0x0000_0200 | 0x0000_0800 | 0x0010_0000
 _LIMIT = 1 << 31
 
 
 def coff_object(pieces: Sequence[DataPiece], machine: int, *, hidden: bool) -> Joined:
-    """Return a COFF file of data; the library exports it unless `hidden`; raise OptionError if that cannot hold it."""
+    """Return a COFF file of data, exported unless `hidden`; raise OptionError if the data are too large."""
     section = _laid_out(".rdata", pieces)
     nbytes = section.content.nbytes
     if nbytes > _LIMIT:
-        raise OptionError(
-            f"{nbytes:,} bytes do not fit a library for Windows, which has two gigabytes at most", next_step=_SMALLER
-        )
+        raise OptionError(f"{nbytes:,} bytes exceed the maximum of 2 GiB of a library for Windows", next_step=_SMALLER)
     directives = b"" if hidden else "".join(f" -export:{piece.symbol},data" for piece in pieces).encode("ascii")
     start = _COFF_HEADER.size + 2 * _COFF_SECTION.size
     end = start + nbytes
-    # C names have an underscore before them on x86 alone
+    # C names have an underscore prefix on x86 only
     prefix = "_" if machine == COFF_MACHINES["x86"] else ""
     names = [prefix + piece.symbol for piece in pieces]
     long_names = [name for name in names if len(name) > _SHORT_NAME]
-    table, offsets = _string_table(long_names, bytes(4))  # the place of its size
+    table, offsets = _string_table(long_names, bytes(4))  # room for its size
     place = dict(zip(long_names, offsets, strict=True))
     symbols = bytearray()
     for name, (_, offset) in zip(names, section.blocks, strict=True):
@@ -159,11 +157,11 @@ _RELOCATABLE = 1
 _PROGBITS, _SYMTAB, _STRTAB = 1, 2, 3
 _ALLOCATED, _X86_64_LARGE = 2, 0x1000_0000
 _GLOBAL_OBJECT, _HIDDEN = 0x11, 2
-# code reaches two gigabytes around itself; large data that only loaders look for is placed beyond that
+# code addresses reach two gigabytes; large data that only loaders look up is placed beyond that
 _LARGE = 16 << 20
 _LARGE_RODATA = ".lrodata"
-# linkers take it that code without this section wants to run what lies on the stack; where there is no system to forbid
-# that, code does not have it, and linkers warn where only some of it does
+# linkers assume that code without this section needs an executable stack; bare-metal code lacks it, and linkers warn if
+# only some objects have it
 _STACK_NOTE = ".note.GNU-stack"
 
 
@@ -190,15 +188,15 @@ def elf_machine_of(head: bytes) -> ElfMachine:
 
 
 def elf_object(pieces: Sequence[DataPiece], machine: ElfMachine, *, hidden: bool, stack_note: bool) -> Joined:
-    """Return a relocatable ELF file with read-only data; neighbours of one section share it.
+    """Return a relocatable ELF file with read-only data; adjacent pieces of one section share it.
 
-    With `hidden`, only code linked with the object sees the symbols; without, only loaders look for them. `stack_note`
-    marks the stack as not executable. Raises OptionError if the data exceeds a 32-bit file.
+    With `hidden`, only code linked with the object sees the symbols; otherwise only loaders look them up. `stack_note`
+    marks the stack as not executable. Raises OptionError if the data exceed a 32-bit file.
     """
     sections = [_laid_out(name, group) for name, group in groupby(pieces, key=lambda piece: piece.section)]
     total = sum(section.content.nbytes for section in sections)
     if machine.bits == 32 and total > _LIMIT:
-        raise OptionError(f"{total:,} bytes do not fit an object for a machine of 32 bits", next_step=_SMALLER)
+        raise OptionError(f"{total:,} bytes exceed the size of an object for a 32-bit machine", next_step=_SMALLER)
     rows = []
     for section in sections:
         name, flags = section.name, _ALLOCATED
@@ -215,14 +213,14 @@ def elf_object(pieces: Sequence[DataPiece], machine: ElfMachine, *, hidden: bool
     for (piece, offset, number), name_at in zip(placed, offsets, strict=True):
         kind, place = (_GLOBAL_OBJECT, _HIDDEN if hidden else 0, number), (offset, nbytes_of(piece.data))
         symbols += layout.pack(name_at, *kind, *place) if wide else layout.pack(name_at, *place, *kind)
-    # the table of names comes next; rows count from one, and of the symbols the first is none
+    # the string table is next; rows count from one, and the first symbol is null
     rows.append(_SectionRow(".symtab", _SYMTAB, bytes(symbols), 0, machine.bits // 8, len(rows) + 2, 1, layout.size))
     rows.append(_SectionRow(".strtab", _STRTAB, strings))
     return _elf_file(rows, machine)
 
 
 def _elf_file(rows: Sequence[_SectionRow], machine: ElfMachine) -> Joined:
-    """Return the header, the sections, and the table of them."""
+    """Return the header, the sections, and the section table."""
     wide = machine.bits == 64
     names, offsets = _string_table([*(row.name for row in rows), ".shstrtab"], b"\0")
     layout = struct.Struct(machine.order + ("IIQQQQIIQQ" if wide else "IIIIIIIIII"))
@@ -262,7 +260,7 @@ def macho_object(pieces: Sequence[DataPiece], machine: tuple[int, ...], *, hidde
     start += -start % ALIGNMENT
     nbytes = section.content.nbytes
     gap = -(start + nbytes) % 8
-    # C names have an underscore before them, and tables of symbols are sorted by name
+    # C names have an underscore prefix, and symbol tables are sorted by name
     blocks = sorted(section.blocks, key=lambda block: block[0].symbol)
     strings, offsets = _string_table([f"_{piece.symbol}" for piece, _ in blocks], b"\0")
     strings += bytes(-len(strings) % 8)
@@ -290,14 +288,14 @@ _NUMBERS = [f"{value:3d}," for value in range(256)]
 
 
 def blob_source(content: Data, symbol: str) -> Content:
-    """Return C, valid as C++, that defines data under a symbol, for machines without objects here."""
+    """Return C, also valid as C++, that defines data under a symbol, for machines without object support."""
     _check(symbol)
     return _BlobSource(content, symbol)
 
 
 @dataclass(frozen=True, eq=False)
 class _BlobSource:
-    """The C of some data; every byte takes four characters, so that its size is known before it is made."""
+    """The C of some data; every byte has four characters, so that its size is known in advance."""
 
     content: Data
     symbol: str
@@ -310,7 +308,7 @@ class _BlobSource:
 
     @cached_property
     def _texts(self) -> list[bytes]:
-        """The text before the data and after it."""
+        """Text before and after the data."""
         text = Path(__file__).with_name("blob_source.c.in").read_text(encoding="ascii")
         values = {"SYMBOL": self.symbol, "NBYTES": nbytes_of(self.content), "ALIGNMENT": ALIGNMENT}
         for name, value in values.items():

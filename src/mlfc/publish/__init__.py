@@ -1,1 +1,1 @@
-"""Artifacts travel: OCI registries and layouts, signatures, bills of materials. A file here needs no other's extra."""
+"""Distribution of artifacts: OCI registries and layouts, signatures, SBOMs. No module needs another's extra."""

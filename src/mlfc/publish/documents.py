@@ -1,4 +1,4 @@
-"""The documents of OCI registries: descriptors, manifests and indexes, written as bytes and read with suspicion.
+"""Documents of OCI registries: descriptors, manifests and indexes, serialized as bytes and parsed as untrusted.
 
 `docs/reference/media-types.md` describes them.
 """
@@ -38,7 +38,7 @@ TARGET = "vnd.mlfc.target"
 KIND = "vnd.mlfc.kind"
 
 MAX_DOCUMENT = 4 << 20
-"""Bytes of a manifest or an index: registries need not take larger ones."""
+"""Maximum bytes of a manifest or an index: registries may reject larger ones."""
 MAX_ENTRIES = 1000
 _MAX_SIZE = (1 << 53) - 1
 _MAX_TEXT = 4096
@@ -46,13 +46,13 @@ EMPTY_CONTENT = b"{}"
 
 
 def digest_of(data: bytes) -> str:
-    """Return the digest of bytes as registries write it."""
+    """Return the digest of bytes in the notation of registries."""
     return f"sha256:{sha256(data).hexdigest()}"
 
 
 @dataclass(frozen=True)
 class Descriptor:
-    """What a document says of some bytes elsewhere: their kind, digest and number."""
+    """Description of bytes stored elsewhere: media type, digest and size."""
 
     media_type: str
     digest: str
@@ -61,7 +61,7 @@ class Descriptor:
     annotations: Mapping[str, str] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the descriptor as it is in documents."""
+        """Return the descriptor's JSON object in documents."""
         found: dict[str, Any] = {"mediaType": self.media_type, "digest": self.digest, "size": self.size}
         if self.artifact_type:
             found["artifactType"] = self.artifact_type
@@ -71,7 +71,7 @@ class Descriptor:
 
     @classmethod
     def of(cls, media_type: str, data: bytes, **more: Any) -> Descriptor:
-        """Return the descriptor of bytes at hand."""
+        """Return the descriptor of these bytes."""
         return cls(media_type, digest_of(data), len(data), **more)
 
 
@@ -90,11 +90,11 @@ class Document:
 
     @property
     def digest(self) -> str:
-        """The digest of the bytes."""
+        """Digest of the bytes."""
         return digest_of(self.data)
 
     def described(self, annotations: Mapping[str, str] | None = None) -> Descriptor:
-        """Return the descriptor by which others name the document."""
+        """Return a descriptor of the document."""
         return Descriptor(self.media_type, self.digest, len(self.data), self.artifact_type, annotations or {})
 
 
@@ -110,11 +110,11 @@ class Published:
 
     @property
     def title(self) -> str:
-        """The artifact's name, as its publisher chose it."""
+        """File name of the artifact, chosen by its publisher."""
         return self.artifact.annotations.get(TITLE, "")
 
     def to_json(self) -> dict[str, Any]:
-        """Return what lists of artifacts show."""
+        """Return the artifact's entry in lists of artifacts."""
         return {
             "target": self.target,
             "kind": self.kind,
@@ -132,7 +132,7 @@ def manifest(
     annotations: Mapping[str, str],
     subject: Descriptor | None = None,
 ) -> Document:
-    """Return a manifest: the same facts give the same bytes."""
+    """Return a manifest; equal arguments produce equal bytes."""
     parts: dict[str, Any] = {"config": config.to_json(), "layers": [item.to_json() for item in layers]}
     if subject is not None:
         parts["subject"] = Descriptor(subject.media_type, subject.digest, subject.size).to_json()
@@ -157,23 +157,23 @@ def _written(
 
 
 def parse_document(data: bytes, place: str, media_type: str | None = None) -> Document:
-    """Return the manifest or index in some bytes, `media_type` if it was announced as such.
+    """Return the manifest or index encoded in bytes, which must be of `media_type` if given.
 
-    Raises RegistryError for anything else, and for what it says of other bytes in a form that nobody should trust.
+    Raises RegistryError for anything else, and for descriptors with invalid digests, sizes or media types.
     """
     if len(data) > MAX_DOCUMENT:
         raise _fault(place, f"the document exceeds {MAX_DOCUMENT:,} bytes")
     try:
         value = parse_json(data, place)
     except ArchiveError as error:
-        raise _fault(place, f"the document is none: {error.cause}") from None
+        raise _fault(place, f"invalid document: {error.cause}") from None
     if not isinstance(value, dict) or value.get("schemaVersion") != 2:
         raise _fault(place, "the document is neither a manifest nor an index of OCI")
     stated = value.get("mediaType", media_type)
     if stated not in (MANIFEST, INDEX):
         raise _fault(place, f"expected a manifest or an index of OCI, got '{_shown(stated)}'")
     if media_type is not None and media_type != stated:
-        raise _fault(place, f"announced as '{_shown(media_type)}', the document says it is '{stated}'")
+        raise _fault(place, f"expected media type '{_shown(media_type)}', the document declares '{stated}'")
     items: dict[str, tuple[Descriptor, ...]] = {}
     for key in ("layers", "manifests"):
         listed = value.get(key, [])
@@ -181,7 +181,7 @@ def parse_document(data: bytes, place: str, media_type: str | None = None) -> Do
             raise _fault(place, f"expected at most {MAX_ENTRIES:,} entries of '{key}'")
         items[key] = tuple(_descriptor(item, key, place) for item in listed)
     if (stated == MANIFEST) == ("manifests" in value) or (stated == INDEX and ("layers" in value)):
-        raise _fault(place, f"a document cannot be '{stated}' and have what the other kind has")
+        raise _fault(place, f"a document of type '{stated}' has fields of the other type")
     return Document(
         data,
         stated,
@@ -212,13 +212,13 @@ def _annotations(value: Any, place: str) -> dict[str, str]:
     if value is None:
         return {}
     if not isinstance(value, dict) or len(value) > MAX_ENTRIES:
-        raise _fault(place, "annotations are texts by name")
+        raise _fault(place, "annotations must be strings by name")
     return {key: _text(item, key, place) or "" for key, item in value.items()}
 
 
 def _text(value: Any, key: str, place: str) -> str | None:
     if value is not None and (not isinstance(value, str) or len(value) > _MAX_TEXT):
-        raise _fault(place, f"expected a text of at most {_MAX_TEXT:,} characters as '{_shown(key)}'")
+        raise _fault(place, f"expected a string of at most {_MAX_TEXT:,} characters as '{_shown(key)}'")
     return value
 
 

@@ -1,6 +1,6 @@
-"""Requests to registries with bounds: seconds without a byte, bytes of an answer, redirections, and where these lead.
+"""Requests to registries with limits: seconds without data, bytes of a response, redirections, and their targets.
 
-The `requests` sessions of the client library have none of them.
+The client library's `requests` sessions have no limits.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from mlfc.support.version import __version__
 
 _PIECE = 1 << 20
 _MAX_REDIRECTS = 5
-# a body may come slowly, but not so slowly that a megabyte takes more than a quarter of an hour
+# a body may be slow, but a megabyte may not take more than a quarter of an hour
 _SLOWEST = 1024
 
 
 class _Adapter(HTTPAdapter):  # type: ignore[misc]  # the package has no types
-    """Sends requests with a timeout, and reads answers that nobody streams up to the size of a document."""
+    """Adapter that adds a timeout to requests, and limits responses that are not streamed to the size of a document."""
 
     def __init__(self, timeout: float) -> None:
         super().__init__()
@@ -45,25 +45,25 @@ class _Adapter(HTTPAdapter):  # type: ignore[misc]  # the package has no types
 
 
 class _NoPlainHttp(HTTPAdapter):  # type: ignore[misc]  # as above
-    """Refuses what would leave the protection of TLS: a redirection, an upload, a place for tokens."""
+    """Adapter that rejects requests without TLS: a redirection, an upload URL, a token server."""
 
     def send(self, request: Any, *_args: Any, **_settings: Any) -> Any:
         raise RegistryError(
-            "the registry leads from https to plain http, where anybody could read along",
+            "the registry redirects from https to plain http, which is not encrypted",
             place=shortened(request.url, 100),
             next_step="Ask its administrator",
         )
 
 
 def bounded_session(timeout: float, *, plain_http: bool, is_local: bool) -> Any:
-    """Return a session of `requests`, which is given to the client library."""
+    """Return a `requests` session for the client library."""
     session = requests.Session()
     session.mount("https://", _Adapter(timeout))
     session.mount("http://", _Adapter(timeout) if plain_http else _NoPlainHttp())
     session.max_redirects = _MAX_REDIRECTS
-    # sizes and digests are of what is stored, not of what a server made of it on the way
+    # sizes and digests are of stored bytes, without a server's compression
     session.headers.update({"Accept-Encoding": "identity", "User-Agent": f"mlfc/{__version__}"})
-    # whoever gives a header means it: a line of .netrc would replace it
+    # headers of requests must not be replaced by a line of .netrc
     session.auth = lambda request: request
     # proxies are for other machines
     session.trust_env = not is_local
@@ -71,7 +71,7 @@ def bounded_session(timeout: float, *, plain_http: bool, is_local: bool) -> Any:
 
 
 def read_answer(raw: Any, limit: int, timeout: float, place: str) -> Iterator[bytes]:
-    """Yield the bytes of an answer as they come; raise RegistryError beyond the limit, or if they come too slowly."""
+    """Yield the bytes of a response as they arrive; raise RegistryError if they are too many or too slow."""
     found, begin = 0, time.monotonic()
     while piece := raw.read1(min(_PIECE, limit - found + 1), decode_content=False):
         found += len(piece)
@@ -86,7 +86,7 @@ def read_answer(raw: Any, limit: int, timeout: float, place: str) -> Iterator[by
         if time.monotonic() - begin > timeout + found / _SLOWEST:
             raw.close()
             raise RegistryError(
-                f"the answer comes too slowly: {found:,} bytes in {time.monotonic() - begin:.0f} s",
+                f"the response is too slow: {found:,} bytes in {time.monotonic() - begin:.0f} s",
                 place=shortened(place, 100),
                 next_step="Try again later, or raise --timeout",
             )
@@ -94,13 +94,13 @@ def read_answer(raw: Any, limit: int, timeout: float, place: str) -> Iterator[by
 
 @contextmanager
 def explained(place: str, timeout: float) -> Iterator[None]:
-    """Turn what the packages raise into one RegistryError."""
+    """Convert exceptions of the packages to one RegistryError."""
     try:
         yield
     except (requests.RequestException, urllib3.exceptions.HTTPError) as error:
         kind: type[RegistryError] = RegistryError
         if isinstance(error, (requests.Timeout, urllib3.exceptions.TimeoutError)):
-            cause = f"the registry neither sends nor takes anything for {timeout:g} s"
+            cause = f"no data from or to the registry for {timeout:g} s"
             step = "Check the network and the host's name, or raise --timeout"
         elif isinstance(error, requests.exceptions.SSLError):
             cause = f"the TLS connection fails: {_reason(error)}"
@@ -114,7 +114,7 @@ def explained(place: str, timeout: float) -> Iterator[None]:
         else:
             cause = f"the connection fails: {_reason(error)}"
             step = "Check the network and the host's name, and try again"
-            # refused, cut or reset, unlike a connection to a host that nobody knows
+            # refused, cut or reset, unlike a connection to an unknown host
             passing = (requests.ConnectionError, requests.exceptions.ChunkedEncodingError)
             if isinstance(error, (*passing, urllib3.exceptions.ProtocolError)):
                 kind = RegistryError if "NameResolutionError" in repr(error) else TransientError
@@ -122,7 +122,7 @@ def explained(place: str, timeout: float) -> Iterator[None]:
 
 
 def _reason(error: BaseException) -> str:
-    """Return the innermost reason in words."""
+    """Return the innermost reason as text."""
     inner: Any = error
     while True:
         reason = getattr(inner, "reason", None)

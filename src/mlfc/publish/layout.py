@@ -23,14 +23,14 @@ _PIECE = 1 << 20
 
 
 class LayoutStore:
-    """A folder with OCI's image layout. What was pushed to it stays until somebody removes it."""
+    """A folder with OCI's image layout. Pushed artifacts stay until a user removes them."""
 
     def __init__(self, reference: ArtifactReference) -> None:
         self.reference = reference
         self._folder = Path(reference.name)
 
     def document(self, wanted: str) -> oci.Document | None:
-        """Return the manifest or index of a tag or digest; None where there is none."""
+        """Return the manifest or index of a tag or digest, or None."""
         place = str(self.reference)
         entries = self._entries()
         if DIGEST.fullmatch(wanted):
@@ -42,7 +42,7 @@ class LayoutStore:
         return None if described is None else read_document(self, described)
 
     def put_document(self, name: str, document: oci.Document) -> None:
-        """Keep a manifest or index under a tag, or under its digest."""
+        """Store a manifest or index under a tag, or under its digest."""
         self.put_blob(document.described(), document.data)
         if DIGEST.fullmatch(name):
             return
@@ -60,7 +60,7 @@ class LayoutStore:
             raise self._fault(f"the blob {blob.digest} cannot be read: {error.strerror}") from error
 
     def put_blob(self, blob: oci.Descriptor, data: Data) -> None:
-        """Keep a blob, unless it is there."""
+        """Store a blob unless it exists."""
         try:
             (self._folder / _BLOBS).mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -68,7 +68,7 @@ class LayoutStore:
         if not (self._folder / _MARK).exists():
             write_bytes(self._folder / _MARK, _VERSION)
         path = self._blob(blob.digest)
-        # what is there was checked as it was written; a file that was cut since then is written again
+        # existing blobs were checked when they were written; one that was truncated since is written again
         with suppress(OSError):
             if path.stat().st_size == blob.size:
                 return
@@ -77,13 +77,13 @@ class LayoutStore:
                 file.write(piece)
 
     def tags(self) -> list[str]:
-        """Return the tags in order."""
+        """Return the sorted tags."""
         if not self._folder.exists():
             raise self._fault("the folder is missing")
         return sorted({item.annotations[oci.REF_NAME] for item in self._entries() if oci.REF_NAME in item.annotations})
 
     def attach(self, document: oci.Document) -> None:
-        """Keep a manifest that has a subject, in the list of all, without a tag."""
+        """Store a manifest that has a subject in the list of manifests, without a tag."""
         self.put_blob(document.described(), document.data)
         with self._locked():
             others = [item for item in self._entries() if item.digest != document.digest]
@@ -104,10 +104,10 @@ class LayoutStore:
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
-        """Let one process at a time change the list of documents."""
+        """Lock the list of documents against other processes."""
         try:
             import fcntl
-        except ImportError:  # Windows: whoever pushes there at once may lose a tag
+        except ImportError:  # Windows: concurrent pushes may lose a tag
             yield
             return
         folder = os.open(self._folder, os.O_RDONLY)
@@ -119,12 +119,12 @@ class LayoutStore:
             os.close(folder)
 
     def _entries(self) -> tuple[oci.Descriptor, ...]:
-        """Return what the list of documents has; nothing in a folder that is empty or missing."""
+        """Return the entries of the list of documents; none in a folder that is empty or missing."""
         mark = self._read(self._folder / _MARK, _MAX_MARK)
         if mark is None:
             with suppress(OSError):
                 if any(self._folder.iterdir()):
-                    raise self._fault("the folder is no OCI layout: it has no file 'oci-layout'")
+                    raise self._fault("the folder is not an OCI layout: the file 'oci-layout' is missing")
             return ()
         with suppress(ArchiveError):
             value = parse_json(mark, "")
@@ -132,7 +132,7 @@ class LayoutStore:
                 data = self._read(self._folder / _INDEX, oci.MAX_DOCUMENT)
                 place = f"{self.reference.repository}: {_INDEX}"
                 return () if data is None else oci.parse_document(data, place, oci.INDEX).manifests
-        raise self._fault("the file 'oci-layout' does not state version 1 of the layout")
+        raise self._fault("the file 'oci-layout' does not declare version 1 of the layout")
 
     def _write_index(self, entries: Sequence[oci.Descriptor]) -> None:
         if len(entries) > oci.MAX_ENTRIES:
@@ -143,7 +143,7 @@ class LayoutStore:
         )
 
     def _read(self, path: Path, limit: int) -> bytes | None:
-        """Return the bytes of a small file; None where it is missing."""
+        """Return the bytes of a small file; None if it is missing."""
         try:
             return read_small(path, limit, self._fault, path.name)
         except RegistryError as error:

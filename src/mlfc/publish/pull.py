@@ -1,4 +1,4 @@
-"""Pulling: the artifact for one target, checked before it has a name."""
+"""Pulling: the artifact for one target, verified before it gets its file name."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from mlfc.support.text import shortened
 
 MAX_BILL = 16 << 20
 _KIND_OF = {media_type: kind for kind, media_type in oci.ARTIFACTS.items()}
-# a title is a name in the current folder, and nothing that a shell, a build, Python or the loader reads by itself: not
-# .so, .dll and .dylib, which `import` and the search for libraries find there
+# a title is a file name in the current folder. Suffixes that a shell, a build, Python or the loader reads by itself are
+# excluded, such as .so, .dll and .dylib, which `import` and the search for libraries find there
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,127}\.(tar|tar\.gz|tgz|tar\.xz|wasm|a|o|lib)")
 _TARS = ("tar", "tar.gz", "tgz", "tar.xz")
 _SUFFIXES = {"archive": _TARS, "library": ("a", "lib", "wasm"), "objects": ("o", *_TARS)}
@@ -30,10 +30,10 @@ _SUFFIXES = {"archive": _TARS, "library": ("a", "lib", "wasm"), "objects": ("o",
 
 @dataclass(frozen=True)
 class IndexEntry:
-    """What an index says of an artifact."""
+    """An index's entry for an artifact."""
 
     manifest: oci.Descriptor
-    document: oci.Document | None = None  # the manifest itself, where it is known
+    document: oci.Document | None = None  # the manifest itself, if it was read
 
     @property
     def target(self) -> str:
@@ -42,7 +42,7 @@ class IndexEntry:
 
 
 def entries(store: ArtifactStore) -> list[IndexEntry]:
-    """Return what there is under the tag or digest of a store's reference."""
+    """Return the entries under the tag or digest of a store's reference."""
     found = required_document(store, store.reference.wanted)
     if found.media_type == oci.MANIFEST:
         return [IndexEntry(found.described(found.annotations), found)]
@@ -55,7 +55,7 @@ def entries(store: ArtifactStore) -> list[IndexEntry]:
 
 
 def read_entry(store: ArtifactStore, entry: IndexEntry) -> oci.Published:
-    """Return an artifact with what its manifest says; RegistryError if it is none of mlfc."""
+    """Return an artifact with the content of its manifest; raise RegistryError if it is not an artifact of mlfc."""
     document = entry.document or read_document(store, entry.manifest)
     artifacts = [layer for layer in document.layers if layer.media_type in _KIND_OF]
     signatures = [layer for layer in document.layers if layer.media_type == oci.SIGNATURE]
@@ -68,9 +68,9 @@ def read_entry(store: ArtifactStore, entry: IndexEntry) -> oci.Published:
 
 
 def choose(found: list[IndexEntry], target: str | None, place: str) -> IndexEntry:
-    """Return the entry for a target, or the only one; OptionError that lists the targets otherwise.
+    """Return the entry for a target, or the only one; otherwise raise OptionError with a list of the targets.
 
-    A target is named in full, or by what tells it from the others: ``cortex-m4`` for ``c -mcpu=cortex-m4``.
+    A target is given in full, or by a part that identifies it: ``cortex-m4`` for ``c -mcpu=cortex-m4``.
     """
     targets = [item.target for item in found]
     if target is None:
@@ -83,39 +83,39 @@ def choose(found: list[IndexEntry], target: str | None, place: str) -> IndexEntr
         item for item in found if wanted in re.split(r"[ =,]+", item.target)
     ]
     if not fitting:
-        raise OptionError(f"unknown target '{shortened(wanted)}'; there are: {_listed(targets)}", place=place)
+        raise OptionError(f"unknown target '{shortened(wanted)}'; available: {_listed(targets)}", place=place)
     if len(fitting) > 1:
-        cause = f"'{wanted}' fits several targets: {_listed([item.target for item in fitting])}"
-        raise OptionError(cause, place=place, next_step="Name one in full")
+        cause = f"'{wanted}' matches several targets: {_listed([item.target for item in fitting])}"
+        raise OptionError(cause, place=place, next_step="Give one in full")
     return fitting[0]
 
 
 def pull(
     store: ArtifactStore, output: Path | None = None, target: str | None = None, *, force: bool = False
 ) -> tuple[oci.Published, Path, Path | None]:
-    """Fetch an artifact, and its signature beside it (``kws.tar.sig``) where it has one.
+    """Fetch an artifact, and its signature (``kws.tar.sig``) if it has one.
 
     Parameters
     ----------
     store : Store
-        Of a registry or a folder.
+        Store of a registry or a folder.
     output : path, optional
-        Default: the name under which it was pushed, in the current folder, if there is no other file of this name.
-        Shared libraries have no default: Python imports, and loaders find, files with such names.
+        Default: the name under which it was pushed, in the current folder, unless that file exists.
+        Required for shared libraries, because Python imports, and loaders find, files with such names.
     target : str, optional
-        Which artifact, where there are several.
+        Target of the artifact, required if there are several.
     force : bool
-        Without `output`: replace a file of this name.
+        Without `output`: replace an existing file.
 
     Returns
     -------
     Published, path, path or None
-        The artifact, its file, and the signature's. Whose signature it is, `verify_signature` finds out.
+        The artifact, its file, and the signature's. `verify_signature` checks the signer.
 
     Raises
     ------
     RegistryError
-        If the registry does not answer, denies access, or sends something else than it says. Nothing is written.
+        If the registry does not answer, denies access, or sends unexpected data. No file is written.
     OptionError
         If there are several artifacts, or none for the target.
     OutputError
@@ -127,8 +127,8 @@ def pull(
     size, free = chosen.artifact.size, None
     with suppress(OSError):
         free = shutil.disk_usage(file.parent).free
-    if free is not None and size > free:  # known before anything is fetched
-        cause = f"the artifact has {size:,} bytes, of which {size - free:,} find no room"
+    if free is not None and size > free:  # checked before the download
+        cause = f"the artifact has {size:,} bytes, {size - free:,} more than the free space"
         raise OutputError(cause, place=str(file), next_step="Free some space or choose another place")
     beside, signature = None, b""
     if chosen.signature is not None and (not file.exists() or file.is_file()):
@@ -157,7 +157,7 @@ def _default_output(chosen: oci.Published, force: bool, place: str) -> Path:
         is_same = file.is_file() and f"sha256:{sha256_of(FileContent(file))}" == chosen.artifact.digest
         if not (is_same or force):
             raise OutputError(
-                "a file of this name exists", place=str(file), next_step="Name another one: -o FILE, or add --force"
+                "a file of this name exists", place=str(file), next_step="Choose another one: -o FILE, or add --force"
             )
     return file
 
@@ -167,19 +167,19 @@ def _small(store: ArtifactStore, blob: oci.Descriptor) -> bytes:
 
 
 def _fetch(store: ArtifactStore, chosen: oci.Published, part: BinaryIO) -> None:
-    """Write the bytes of an artifact; raise RegistryError if they are not, or are no artifact of its kind."""
+    """Write the bytes of an artifact; raise RegistryError if they do not match, or are not an artifact of its kind."""
     blob, place = chosen.artifact, str(store.reference)
     start = b""
     for piece in checked(store.pieces(blob), blob, place):
         start += piece[: HEAD - len(start)]
         part.write(piece)
     if not may_be(chosen.kind, start):
-        cause = f"announced as '{blob.media_type}', the bytes are something else"
-        raise RegistryError(cause, place=place, next_step="Nothing was written. Ask whoever pushed it")
+        cause = f"the bytes are not of the declared media type '{blob.media_type}'"
+        raise RegistryError(cause, place=place, next_step="Nothing was written. Ask its publisher")
 
 
 def attached_bill(store: ArtifactStore, target: str | None = None) -> bytes:
-    """Return the bill of materials that is attached to an artifact; RegistryError where there is none."""
+    """Return the bill of materials that is attached to an artifact; raise RegistryError if it is missing."""
     place = str(store.reference)
     entry = choose(entries(store), target, place)
     for item in store.attached(entry.manifest):
@@ -188,7 +188,7 @@ def attached_bill(store: ArtifactStore, target: str | None = None) -> bytes:
             if len(layers) == 1 and layers[0].media_type == oci.BILL_OF_MATERIALS and layers[0].size <= MAX_BILL:
                 return _small(store, layers[0])
     raise RegistryError(
-        "the artifact has no bill of materials", place=place, next_step="Pull it, and make one: mlfc sbom ARTIFACT"
+        "the artifact has no bill of materials", place=place, next_step="Pull it, then create one: mlfc sbom ARTIFACT"
     )
 
 

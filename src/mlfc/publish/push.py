@@ -27,43 +27,43 @@ def push(
     add: bool = False,
     sbom: bool = True,
 ) -> tuple[oci.Document, list[oci.Published]]:
-    """Put artifacts under the tag of a store's reference; nothing is under it before everything is there.
+    """Push artifacts to the tag of a store's reference; the tag changes only after the push is complete.
 
     Parameters
     ----------
     store : Store
-        Of a registry or a folder.
+        Store of a registry or a folder.
     artifacts : sequence of (str, path)
-        The names of their targets, empty for those that the artifacts state, and the files. A signature beside an
-        artifact (``kws.tar.sig``) goes with it.
+        Target names, empty for those that the artifacts declare, and files. A signature beside an artifact
+        (``kws.tar.sig``) is pushed with it.
     annotations : mapping of str to str, optional
-        More annotations of each artifact, such as ``org.opencontainers.image.source``.
+        Additional annotations of each artifact, such as ``org.opencontainers.image.source``.
     add : bool
-        Keep what the tag has for other targets; default: the tag has these artifacts and no others.
+        Keep the tag's artifacts for other targets; default: replace them.
     sbom : bool
-        Attach a bill of materials to each.
+        Attach a bill of materials to each artifact.
 
     Returns
     -------
     Document, list of Published
-        The index that the tag names, and the artifacts in it.
+        The index that the tag refers to, and the artifacts in it.
 
     Raises
     ------
     OptionError
-        If two artifacts are for one target, or an annotation has no valid name.
+        If two artifacts are for the same target, or the name of an annotation is invalid.
     ArchiveError, SignatureError
-        If one is no artifact, or its signature is another one's.
+        If a file is not an artifact, or its signature is that of another one.
     RegistryError
-        If the registry does not take them.
+        If the registry rejects them.
     """
     reference = store.reference
     if reference.digest:
-        raise OptionError("a digest follows from the bytes", place=str(reference), next_step="Push to a tag")
+        raise OptionError("cannot push to a digest", place=str(reference), next_step="Push to a tag")
     for key in annotations or ():
         if not _KEY.fullmatch(key) or key in (oci.TITLE, oci.CREATED, oci.TARGET, oci.KIND):
             raise OptionError(
-                f"'{key}' is not an annotation that may be set",
+                f"the annotation '{key}' cannot be set",
                 place="--annotation",
                 next_step="Names are like org.opencontainers.image.source",
             )
@@ -81,7 +81,7 @@ def push(
 
 
 def _named(artifacts: Sequence[tuple[str, Path]]) -> dict[str, ArtifactSubject]:
-    """Return the artifacts by the names of their targets; OptionError where two have one."""
+    """Return the artifacts by target name; raise OptionError for duplicates."""
     named: dict[str, ArtifactSubject] = {}
     for name, path in artifacts:
         subject = read_subject(path)
@@ -92,7 +92,7 @@ def _named(artifacts: Sequence[tuple[str, Path]]) -> dict[str, ArtifactSubject]:
                 next_step=f"Name one of them: NAME={subject.path}",
             )
         if len(target) > _LONGEST_TARGET or not target.isprintable():
-            raise OptionError(f"the name of the target of {subject.path} is too long, or not printable")
+            raise OptionError(f"the target name of {subject.path} is too long, or not printable")
         named[target] = subject
     return named
 
@@ -100,7 +100,7 @@ def _named(artifacts: Sequence[tuple[str, Path]]) -> dict[str, ArtifactSubject]:
 def _push_one(
     store: ArtifactStore, target: str, subject: ArtifactSubject, signature: bytes | None, annotations: Mapping[str, str]
 ) -> oci.Document:
-    """Push an artifact and its manifest, by digests alone."""
+    """Push an artifact and its manifest, without a tag."""
     title = subject.path.name
     layer = oci.Descriptor(oci.ARTIFACTS[subject.kind], subject.digest, subject.size, annotations={oci.TITLE: title})
     store.put_blob(layer, FileContent(subject.path))
@@ -130,7 +130,7 @@ def _attach_bill(store: ArtifactStore, document: oci.Document, subject: Artifact
 
 
 def _put_index(store: ArtifactStore, done: Sequence[oci.Published], add: bool) -> oci.Document:
-    """Let the tag name what was pushed, with `add` beside what it has for other targets."""
+    """Point the tag to the pushed artifacts; with `add` keep its artifacts for other targets."""
     tag = store.reference.wanted
     ours = {item.target: item.manifest for item in done}
     for _ in range(_ATTEMPTS):
@@ -141,7 +141,7 @@ def _put_index(store: ArtifactStore, done: Sequence[oci.Published], add: bool) -
             or not all(item.media_type == oci.MANIFEST and item.annotations.get(oci.TARGET) for item in others)
         ):
             raise RegistryError(
-                "the tag has something else than artifacts of mlfc",
+                "the tag contains documents that are not artifacts of mlfc",
                 place=str(store.reference),
                 next_step="Choose another tag, or leave out --add to replace it",
             )
@@ -154,7 +154,7 @@ def _put_index(store: ArtifactStore, done: Sequence[oci.Published], add: bool) -
         store.put_document(tag, made)
         if not add:
             return made
-        # registries have no compare-and-swap: what another push wrote meanwhile is seen here, and joined with ours
+        # registries have no compare-and-swap: a concurrent push is detected here, and merged with this one
         seen = required_document(store, tag)
         if {item.digest for item in seen.manifests} >= {item.digest for item in made.manifests}:
             return seen

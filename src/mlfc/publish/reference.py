@@ -1,4 +1,4 @@
-"""Where artifacts are kept: ``oci://host/name:tag`` in a registry, ``oci-layout:folder:tag`` in a folder."""
+"""References to artifacts: ``oci://host/name:tag`` in a registry, ``oci-layout:folder:tag`` in a folder."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from mlfc.errors import OptionError
 from mlfc.support.text import shortened
 
 _REGISTRY, _LAYOUT = "oci://", "oci-layout:"
-# as OCI's distribution specification writes names, tags and digests; other characters never reach a URL or a path
+# from OCI's distribution specification; other characters never reach a URL or a path
 _HOST = re.compile(r"(?:[A-Za-z0-9][A-Za-z0-9.-]{0,252}|\[[0-9A-Fa-f:]{2,45}\])(?::[0-9]{1,5})?")
 _PART = r"[a-z0-9]+(?:(?:\.|_|__|-{1,8})[a-z0-9]+)*"
 _NAME = re.compile(rf"{_PART}(?:/{_PART})*")
@@ -23,16 +23,16 @@ _EXAMPLE = "Write oci://HOST/NAME:TAG, or oci-layout:FOLDER:TAG for a folder"
 
 @dataclass(frozen=True)
 class ArtifactReference:
-    """A place for artifacts, and which of those there.
+    """A reference to artifacts in a registry or folder.
 
     Attributes
     ----------
     host : str
-        Of a registry, with a port where one is given; empty for a folder.
+        Host of the registry, with the port if given; empty for a folder.
     name : str
         The repository, or the path of the folder.
     tag, digest : str or None
-        As given. A digest says which bytes are meant, whatever the tag.
+        As given. A digest identifies the bytes, regardless of the tag.
     """
 
     host: str
@@ -42,17 +42,17 @@ class ArtifactReference:
 
     @property
     def repository(self) -> str:
-        """The place without tag and digest, as users write it."""
+        """The registry or folder without tag and digest, in the notation of users."""
         return f"{_REGISTRY}{self.host}/{self.name}" if self.host else f"{_LAYOUT}{self.name}"
 
     @property
     def wanted(self) -> str:
-        """What to ask for: the digest, the tag, or the tag that everybody means without one."""
+        """The digest, the tag, or the default tag."""
         return self.digest or self.tag or _DEFAULT_TAG
 
     @property
     def is_local(self) -> bool:
-        """Whether the registry is on this machine, where plain HTTP is usual."""
+        """True if the registry is on this machine, where plain HTTP is usual."""
         name = re.sub(r":[0-9]+$", "", self.host).strip("[]").lower()
         try:
             return name == "localhost" or ipaddress.ip_address(name).is_loopback
@@ -64,12 +64,12 @@ class ArtifactReference:
 
 
 def is_tag(text: str) -> bool:
-    """Tell whether a text can be a tag."""
+    """Return True if a text is a valid tag."""
     return _TAG.fullmatch(text) is not None
 
 
 def parse_reference(text: str) -> ArtifactReference:
-    """Return what a text like ``oci://host/name:tag`` names; raise OptionError for any other."""
+    """Return the reference parsed from a text like ``oci://host/name:tag``; raise OptionError for an invalid one."""
     shown = shortened(text, 100)
     if text.startswith(_LAYOUT):
         name, tag, digest = _divided(text.removeprefix(_LAYOUT).removeprefix("//"))
@@ -87,10 +87,10 @@ def parse_reference(text: str) -> ArtifactReference:
 
 
 def _divided(text: str) -> tuple[str, str | None, str]:
-    """Return the name, the tag and the digest of what follows the scheme and the host."""
+    """Return name, tag and digest from the part after the scheme and the host."""
     text, _, digest = text.partition("@")
     name, colon, tag = text.rpartition(":")
-    # what follows the colon of a Windows drive is a path
+    # after the colon of a Windows drive is a path
     if not colon or "/" in tag or "\\" in tag:
         return text, None, digest
     return name, tag, digest

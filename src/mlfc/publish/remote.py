@@ -1,8 +1,8 @@
-"""A registry that speaks OCI's distribution protocol.
+"""A registry that implements OCI's distribution protocol.
 
-The client library `oras` knows who may log in where: the files and programs with credentials, and the exchange for
-tokens. Its transfers are not used: they trust sizes, digests, titles and redirections, wait without end between
-tries, and hold uploads in memory.
+The client library `oras` provides the login: credential files and helpers, and the token exchange. Its transfers are
+not used: they trust sizes, digests, titles and redirections, wait without limit between attempts, and keep uploads in
+memory.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from mlfc.support.json_text import parse_json
 from mlfc.support.text import shortened
 
 TIMEOUT = 30.0
-"""Seconds in which a registry has to send or take something."""
+"""Maximum seconds without data from or to the registry."""
 _MAX_PAGES = 100
 _MAX_TAGS = 10_000
 _SHOWN_TEXT = 200
@@ -34,7 +34,7 @@ _ATTEMPTS = 3
 
 
 class _RequestBody:
-    """Data that is sent again from its beginning, where a registry asks for a token first."""
+    """A request body that is sent again from its start if the registry first requires a token."""
 
     def __init__(self, data: Data) -> None:
         self._data = data
@@ -65,21 +65,21 @@ class RemoteStore:
         self._timeout = timeout
         self._tried = Retries(wait)
         plain = plain_http or reference.is_local
-        # the one registry whose name is not its address
+        # the only registry whose name is not its address
         is_docker_hub = reference.host in ("docker.io", "index.docker.io")
         host = "registry-1.docker.io" if is_docker_hub else reference.host
         name = f"library/{reference.name}" if is_docker_hub and "/" not in reference.name else reference.name
         self._root = f"{'http' if plain else 'https'}://{host}/v2/{name}"
         self._session = bounded_session(timeout, plain_http=plain, is_local=reference.is_local)
-        # it prints what becomes an error of ours, or none
+        # it would print errors that are raised here, or ignored
         oras.logger.logger.set_level(logging.CRITICAL)
         self._container = oras.container.Container(f"{reference.host}/{reference.name}")
         self._container.registry = reference.host
         self._backends = {kind: self._login(oras.auth, kind, plain) for kind in ("token", "basic")}
-        self._accepted: dict[str, str] = {}  # the header that the registry let pass
+        self._accepted: dict[str, str] = {}  # the Authorization header that the registry accepted
 
     def _login(self, auth: Any, kind: str, plain: bool) -> Any:
-        """Return what logs in, by tokens or by name and password, with the credentials for the host, if any."""
+        """Return the login, by tokens or by name and password, with the credentials for the host, if any."""
         backend = auth.get_auth_backend(kind, self._session, insecure=plain)
         folder = os.environ.get("DOCKER_CONFIG")
         config = Path(folder, "config.json") if folder else None
@@ -94,7 +94,7 @@ class RemoteStore:
         return backend
 
     def document(self, wanted: str) -> Document | None:
-        """Return the manifest or index of a tag or digest; None where there is none."""
+        """Return the manifest or index of a tag or digest, or None."""
         answer = self._ask("GET", f"/manifests/{wanted}", {"Accept": f"{INDEX}, {MANIFEST}"}, missing=True)
         if answer is None:
             return None
@@ -107,15 +107,15 @@ class RemoteStore:
         return parse_document(data, str(self.reference), media_type or None)
 
     def put_document(self, name: str, document: Document) -> Any:
-        """Keep a manifest or index under a tag, or under its digest; return the registry's answer."""
+        """Store a manifest or index under a tag, or under its digest; return the registry's response."""
         answer = self._ask("PUT", f"/manifests/{name}", {"Content-Type": document.media_type}, document.data)
         stated = answer.headers.get("Docker-Content-Digest")
         if stated and stated != document.digest:
-            raise self._fault(f"expected that {document.digest} is stored, the registry says {stated}")
+            raise self._fault(f"expected the stored digest {document.digest}, the registry reports {stated}")
         return answer
 
     def pieces(self, blob: Descriptor) -> Iterator[bytes]:
-        """Yield the bytes of a blob as they come; where the connection ends, go on from there."""
+        """Yield the bytes of a blob as they arrive; after a lost connection, resume at the next byte."""
         found = 0
         for tried in count():
             try:
@@ -124,7 +124,7 @@ class RemoteStore:
                     yield piece
                 return
             except TransientError as error:
-                if found >= blob.size:  # it ended behind the last byte
+                if found >= blob.size:  # the connection was lost after the last byte
                     return
                 self._tried.pause(tried, error)
 
@@ -136,7 +136,7 @@ class RemoteStore:
         if answer is None:
             raise self._fault(f"the blob {blob.digest} is listed, but missing")
         with explained(str(self.reference), self._timeout), answer:
-            # a registry that knows no ranges begins with the first byte
+            # a registry without range support starts at the first byte
             passed = start if answer.status_code != 206 else 0
             expected = blob.size - start + passed
             length = answer.headers.get("Content-Length", "")
@@ -150,7 +150,7 @@ class RemoteStore:
                 passed = max(0, passed - len(piece))
 
     def put_blob(self, blob: Descriptor, data: Data) -> None:
-        """Keep a blob, unless it is there; an upload that is interrupted begins anew."""
+        """Store a blob unless it exists; an interrupted upload starts again."""
         self._tried(lambda: self._put_blob(blob, data))
 
     def _put_blob(self, blob: Descriptor, data: Data) -> None:
@@ -160,30 +160,30 @@ class RemoteStore:
         begun = self._ask_once("POST", "/blobs/uploads/", {"Content-Length": "0"})
         place = begun.headers.get("Location")
         if not place:
-            raise self._fault("the registry accepts an upload without saying where to")
+            raise self._fault("the registry accepts an upload but returns no URL for it")
         url = urljoin(begun.url, place)
         url += f"{'&' if urlsplit(url).query else '?'}{urlencode({'digest': blob.digest})}"
         self._ask_once("PUT", url, {"Content-Type": "application/octet-stream"}, _RequestBody(data))
 
     def tags(self) -> list[str]:
-        """Return the tags in order."""
+        """Return the sorted tags."""
         found: set[str] = set()
         for page, _ in self._pages("/tags/list"):
             names = page.get("tags") or []
             if not isinstance(names, list) or not all(isinstance(name, str) and is_tag(name) for name in names):
-                raise self._fault("the list of tags is none")
+                raise self._fault("the response is not a list of tags")
             if len(found) + len(names) > _MAX_TAGS:
                 raise self._fault(f"there are more than {_MAX_TAGS:,} tags")
             found.update(names)
         return sorted(found)
 
     def attach(self, document: Document) -> None:
-        """Keep a manifest that has a subject; where the registry keeps no list of these, in the tag for that."""
+        """Store a manifest that has a subject; if the registry has no list of referrers, in the fallback tag."""
         answer = self.put_document(document.digest, document)
-        assert document.subject is not None  # callers attach what has one
+        assert document.subject is not None  # callers attach manifests with a subject
         if answer.headers.get("OCI-Subject") == document.subject.digest:
             return
-        # without a compare-and-swap a push beside this one may win: look, and do it again
+        # without a compare-and-swap a concurrent push may win: check, and repeat
         for _ in range(_ATTEMPTS):
             others = self._listed_in_tag(document.subject)
             if any(item.digest == document.digest for item in others):
@@ -202,7 +202,7 @@ class RemoteStore:
         return list(found.manifests) if found else []
 
     def _pages(self, path: str, *, missing: bool = False) -> Iterator[tuple[dict[str, Any], bytes]]:
-        """Yield the objects of a list that comes in pages, and their bytes."""
+        """Yield the objects of a paginated list, and their bytes."""
         place = str(self.reference)
         seen: set[str] = set()
         url = path
@@ -214,9 +214,9 @@ class RemoteStore:
             try:
                 value = parse_json(answer.content, place)
             except ArchiveError as error:
-                raise self._fault(f"the answer is no list: {error.cause}") from None
+                raise self._fault(f"the response is not a list: {error.cause}") from None
             if not isinstance(value, dict):
-                raise self._fault("the answer is no list")
+                raise self._fault("the response is not a list")
             yield value, answer.content
             following = answer.links.get("next", {}).get("url")
             if not following:
@@ -224,7 +224,7 @@ class RemoteStore:
             url = urljoin(answer.url, following)
 
     def _ask(self, *request: Any, missing: bool = False) -> Any:
-        """As `_ask_once`, and again where the failure may pass: what is asked so may be asked twice."""
+        """Send a request as `_ask_once`, and again after transient failures: requests must be idempotent."""
         return self._tried(lambda: self._ask_once(*request, missing=missing))
 
     def _ask_once(
@@ -237,10 +237,10 @@ class RemoteStore:
         stream: bool = False,
         missing: bool = False,
     ) -> Any:
-        """Send a request, with a token where the registry asks for one, and return the answer.
+        """Send a request, with a token if the registry requires one, and return the response.
 
-        A `path` may be a whole URL that the registry gave; credentials go to the registry alone. None stands for
-        an answer that there is no such thing, where that may be `missing`; other failures raise RegistryError.
+        A `path` may be a complete URL from the registry; credentials are sent only to the registry. None is returned
+        if the resource does not exist and may be `missing`; other failures raise RegistryError.
         """
         from mlfc.publish.http import explained
 
@@ -262,18 +262,18 @@ class RemoteStore:
         return answer
 
     def _credentials(self, answer: Any) -> dict[str, str]:
-        """Return the header that the answer asks for; nothing where there are no credentials for it."""
+        """Return the header that the response requires; empty without credentials for the host."""
         challenge = answer.headers.get("Www-Authenticate", "")
         backend = self._backends["basic" if challenge.lower().startswith("basic") else "token"]
         try:
             found, changed = backend.authenticate_request(answer, {}, refresh=True)
         except (AttributeError, KeyError, TypeError, ValueError):
-            # the package's ways to say that there are none, or that the answer of the token's server is no token
+            # the package's errors for missing credentials, and for a response of the token server without a token
             return {}
         return {str(key): str(value) for key, value in found.items()} if changed else {}
 
     def _refusal(self, answer: Any) -> RegistryError:
-        """Return the error for an answer that is none."""
+        """Return the error for an unsuccessful response."""
         status = answer.status_code
         try:
             first = parse_json(answer.content[:MAX_DOCUMENT], "")["errors"][0]
@@ -285,12 +285,12 @@ class RemoteStore:
         if status == 401:
             return self._fault(f"access is denied (401){text}", f"Log in: docker login {host}")
         if status == 403:
-            return self._fault(f"access is forbidden (403){text}", f"Ask for the right, or log in: docker login {host}")
+            return self._fault(f"access is forbidden (403){text}", f"Request access, or log in: docker login {host}")
         if status == 404:
-            return self._fault(f"the registry knows no such repository (404){text}", "Check the name")
+            return self._fault(f"the repository does not exist (404){text}", "Check the name")
         cause = f"the registry answers {status} to {answer.request.method}{text}"
         if status == 429:
-            cause = f"the registry takes no more requests for now (429){text}"
+            cause = f"the registry limits the rate of requests (429){text}"
         if status not in TRANSIENT:
             return self._fault(cause, "Try again later")
         error = TransientError(cause, place=str(self.reference), next_step="Try again later")
@@ -304,7 +304,7 @@ class RemoteStore:
 
 
 def _tag_of(subject: Descriptor) -> str:
-    """Return the tag that lists what is attached to a manifest, where a registry has no other list."""
+    """Return the fallback tag for manifests that are attached to a manifest, if a registry does not list them."""
     return subject.digest.replace(":", "-")
 
 
@@ -315,7 +315,7 @@ def open_store(
     timeout: float = TIMEOUT,
     wait: Callable[[float], object] = time.sleep,
 ) -> ArtifactStore:
-    """Return the store that a reference names; RegistryError where a package for it is missing.
+    """Return the store of a reference; raise RegistryError if a package for it is missing.
 
     Parameters
     ----------
@@ -324,7 +324,7 @@ def open_store(
         Allow requests without TLS to other machines.
     timeout : float
     wait : callable
-        Waits for some seconds, before something is tried again.
+        Function that waits for some seconds before a retry.
     """
     if not reference.host:
         from mlfc.publish.layout import LayoutStore

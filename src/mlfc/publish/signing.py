@@ -1,4 +1,4 @@
-"""Signatures of artifacts in the OpenSSF Model Signing format, by key pairs or, online, by sigstore."""
+"""Signatures of artifacts in the OpenSSF Model Signing format, with key pairs or, online, with sigstore."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PASSWORD = "MLFC_KEY_PASSWORD"  # noqa: S105  # the name of a variable
 MAX_SIGNATURE = 4 << 20
 _MAX_KEY = 64 << 10
 _SHOWN = 200
-_MISMATCH = "Signature mismatch"  # as the package begins, which goes on with digests in bytes
+_MISMATCH = "Signature mismatch"  # start of the package's message, which continues with digests as bytes
 
 
 def sign(artifact: Path, key: Path | None, output: Path | None = None, *, token: str | None = None) -> Path:
@@ -36,17 +36,17 @@ def sign(artifact: Path, key: Path | None, output: Path | None = None, *, token:
     artifact : path
         Any file.
     key : path or None
-        An elliptic private key (P-256, P-384 or P-521) as PEM; encrypted ones take the password of the environment's
-        ``MLFC_KEY_PASSWORD``. Without one sigstore is asked for a key that counts for minutes, and records its use.
+        An elliptic private key (P-256, P-384 or P-521) as PEM; the password of encrypted ones is in the environment
+        variable ``MLFC_KEY_PASSWORD``. None: a key of sigstore, which is valid for minutes and whose use is recorded.
     output : path, optional
         Default: the artifact's name and ``.sig``.
     token : str, optional
-        Of an OpenID provider, for sigstore; default: those of CI services, else the browser asks.
+        OpenID token for sigstore; default: that of the CI service, else a login in the browser.
 
     Raises
     ------
     SignatureError
-        If a package or the key is missing, or sigstore refuses.
+        If a package or the key is missing, or sigstore rejects the request.
     """
     _require_file(artifact)
     target = output or artifact.with_name(artifact.name + SUFFIX)
@@ -81,7 +81,7 @@ def verify_signature(
     identity: str | None = None,
     issuer: str | None = None,
 ) -> None:
-    """Check that an artifact is what the owner of a key, or of an identity that sigstore vouches for, has signed.
+    """Verify that an artifact was signed with a key, or by an identity that sigstore certifies.
 
     Parameters
     ----------
@@ -91,18 +91,18 @@ def verify_signature(
     signature : path, optional
         Default: the artifact's name and ``.sig``.
     identity, issuer : str, optional
-        Instead of a key: who signed by sigstore, and which OpenID provider vouches for them.
+        Instead of a key: the signer's identity at sigstore, and the OpenID provider that certifies it.
 
     Raises
     ------
     SignatureError
-        If it is not, or cannot be checked.
+        If the signature is invalid, or cannot be verified.
     """
     _require_file(artifact)
     given = signature or artifact.with_name(artifact.name + SUFFIX)
     data = _read(given, MAX_SIGNATURE, "the signature")
     _check_form(data, given)
-    with _explained(artifact, "the signature does not fit", "Do not use it; get artifact and key from their author"):
+    with _explained(artifact, "the signature does not match", "Do not use it; get artifact and key from their author"):
         from model_signing import verifying
 
         config = verifying.Config()
@@ -120,9 +120,9 @@ def verify_signature(
 
 
 def read_signature(subject: ArtifactSubject) -> bytes | None:
-    """Return the signature beside an artifact; None where there is none.
+    """Return the signature beside an artifact, or None.
 
-    Raises SignatureError if it is of another artifact. Whose signature it is, only `verify_signature` finds out.
+    Raises SignatureError if it is of another artifact. Only `verify_signature` checks the signer.
     """
     path = subject.path.with_name(subject.path.name + SUFFIX)
     if not path.exists():
@@ -131,7 +131,7 @@ def read_signature(subject: ArtifactSubject) -> bytes | None:
     signed = _check_form(data, path)
     if signed != {("sha256", subject.digest.removeprefix("sha256:"))}:
         raise SignatureError(
-            f"the signature is not of {subject.path.name} as it is now",
+            f"the signature does not match the content of {subject.path.name}",
             place=str(path),
             next_step=f"Sign it again, or remove {path.name}",
         )
@@ -139,7 +139,7 @@ def read_signature(subject: ArtifactSubject) -> bytes | None:
 
 
 def _check_form(data: bytes, path: Path) -> set[tuple[str, str]]:
-    """Return algorithms and digests of what a signature signs; raise SignatureError if it is none."""
+    """Return algorithms and digests in a signature; raise SignatureError if it is invalid."""
     try:
         envelope: Any = parse_json(data, str(path))["dsseEnvelope"]
         payload: Any = parse_json(base64.b64decode(envelope["payload"], validate=True), str(path))
@@ -147,13 +147,13 @@ def _check_form(data: bytes, path: Path) -> set[tuple[str, str]]:
         return {(str(item["algorithm"]), str(item["digest"])) for item in resources}
     except (ArchiveError, KeyError, TypeError, ValueError, binascii.Error):
         raise SignatureError(
-            "this is no signature of the Model Signing format", place=str(path), next_step="Sign the artifact again"
+            "this is not a signature in the Model Signing format", place=str(path), next_step="Sign the artifact again"
         ) from None
 
 
 @contextmanager
 def _explained(artifact: Path, cause: str, next_step: str) -> Iterator[None]:
-    """Turn what the package raises into SignatureError."""
+    """Convert exceptions of the package to SignatureError."""
     try:
         yield
     except SignatureError:
@@ -162,7 +162,7 @@ def _explained(artifact: Path, cause: str, next_step: str) -> Iterator[None]:
         raise SignatureError(
             f"the package {error.name} is missing", place=str(artifact), next_step='Run: pip install "mlfc[signing]"'
         ) from error
-    except Exception as error:  # it has no class of its own, and its own packages raise dozens
+    except Exception as error:  # it does not define an exception, and its dependencies raise dozens
         reason = shortened(" ".join(str(error).split()) or type(error).__name__, _SHOWN)
         if reason.startswith(_MISMATCH):
             reason = "it is of another artifact, or this one was changed"

@@ -1,4 +1,4 @@
-"""What a registry and a folder in its place can do, and the checks that neither of them escapes."""
+"""Common interface of registries and layout folders, and the checks that apply to both."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
 
 ArtifactStore: TypeAlias = "LayoutStore | RemoteStore"
-"""Stores of artifacts. Results of `document` and `pieces` are not checked yet."""
+"""Stores of artifacts. Results of `document` and `pieces` are not verified yet."""
 
 
 def checked(pieces: Iterable[bytes], blob: Descriptor, place: str) -> Iterator[bytes]:
-    """Yield the bytes of a blob; raise RegistryError as soon as there are too many, and if they are not the blob's."""
+    """Yield the bytes of a blob; raise RegistryError as soon as there are too many, or if the digest does not match."""
     found, digest = 0, sha256()
     for piece in pieces:
         found += len(piece)
@@ -34,7 +34,7 @@ def checked(pieces: Iterable[bytes], blob: Descriptor, place: str) -> Iterator[b
 
 
 def read_document(store: ArtifactStore, described: Descriptor) -> Document:
-    """Return a manifest or index by its descriptor; raise RegistryError if it is not what that says."""
+    """Return a manifest or index by its descriptor; raise RegistryError if it does not match the descriptor."""
     place = str(store.reference)
     if described.size > MAX_DOCUMENT:
         raise _lie(place, f"the manifest {described.digest} exceeds {MAX_DOCUMENT:,} bytes")
@@ -51,13 +51,13 @@ def read_document(store: ArtifactStore, described: Descriptor) -> Document:
 
 
 def required_document(store: ArtifactStore, wanted: str) -> Document:
-    """Return the manifest or index of a tag or digest; raise RegistryError where there is none."""
+    """Return the manifest or index of a tag or digest; raise RegistryError if it does not exist."""
     found = store.document(wanted)
     if found is None:
         raise RegistryError(
-            f"there is nothing under '{wanted}'",
+            f"'{wanted}' does not exist",
             place=store.reference.repository,
-            next_step=f"List what there is: mlfc list {store.reference.repository}",
+            next_step=f"List the tags: mlfc list {store.reference.repository}",
         )
     return found
 

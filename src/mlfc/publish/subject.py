@@ -1,4 +1,4 @@
-"""What is published of an artifact besides its bytes: its kind, what it was compiled for, and its interface."""
+"""Published metadata of an artifact: its kind, its target, and its interface."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from mlfc.support.version import __version__
 
 _PUBLIC = ("executor", "target", "inputs", "outputs", "states", "memory", "levels", "source")
 _DATE = re.compile(r"([0-9]{4}-[0-9]{2}-[0-9]{2}) ([0-9]{2}:[0-9]{2}:[0-9]{2})Z")
-# of files under these only, as an archive may claim anything
+# only for files with these licences, as an archive may claim any
 _LICENSES = frozenset({"0BSD", "Apache-2.0", "BSD-2-Clause", "BSD-3-Clause", "MIT"})
 _SPDX = re.compile(rb"SPDX-License-Identifier: ([A-Za-z0-9.+-]+)")
 _HEAD = 4096
@@ -32,23 +32,23 @@ _NAMESPACE = uuid.UUID("5f3a0f5e-6a0e-5b0c-9d5c-6d1f0b8f4d11")
 
 @dataclass(frozen=True)
 class ArtifactSubject:
-    """An artifact and what it says of itself."""
+    """An artifact and its description of itself."""
 
     path: Path
     kind: str  # archive, library or objects
-    description: Mapping[str, Any]  # as `mlfc inspect --json` prints it
+    description: Mapping[str, Any]  # output of `mlfc inspect --json`
     digest: str
     size: int
 
     modules: Mapping[str, Any]  # the description of each module, by name
-    target: str  # what it was compiled for: the targets of an archive, the machine of a library
-    writer: str | None  # the program that made it, with its version; None where it does not say
-    # when it was made, in UTC; None where an archive does not say. Nothing depends on the moment of a push, so the same
-    # artifact gives the same documents
+    target: str  # the targets of an archive, the machine of a library
+    writer: str | None  # the program that created it, with its version; None if not recorded
+    # creation time in UTC; None if an archive does not record it. Independent of the time of a push, so the same
+    # artifact produces the same documents
     created: str | None
 
     def config(self) -> bytes:
-        """Return the interface as JSON, which may be read without the artifact."""
+        """Return the interface as JSON, which can be read without the artifact."""
         modules = {
             name: {key: module[key] for key in _PUBLIC if module.get(key) is not None}
             for name, module in self.modules.items()
@@ -60,7 +60,7 @@ class ArtifactSubject:
 
 
 def read_subject(path: str | os.PathLike[str]) -> ArtifactSubject:
-    """Return an artifact: an archive of any version, or a library in any form; ArchiveError for anything else."""
+    """Read an artifact: an archive of any version, or a library of any form; raise ArchiveError for anything else."""
     kind = artifact_kind(path)
     if kind == "model":
         raise ArchiveError(
@@ -84,10 +84,10 @@ def read_subject(path: str | os.PathLike[str]) -> ArtifactSubject:
 
 
 def bill_of_materials(subject: ArtifactSubject) -> bytes:
-    """Return the bill of materials of an artifact as JSON; the same artifact gives the same bytes.
+    """Return the bill of materials of an artifact as JSON; the same artifact produces the same bytes.
 
-    Its components are the program that made it, each model with the hash of its source, the C runtime with the licence
-    and hash of each file, and external code generators.
+    Its components are the program that created it, each model with the hash of its source, the C runtime with the
+    licence and hash of each file, and external code generators.
     """
     digest = subject.digest.removeprefix("sha256:")
     facts = [{"name": "mlfc:kind", "value": subject.kind}, {"name": "mlfc:target", "value": subject.target}]
@@ -104,7 +104,7 @@ def bill_of_materials(subject: ArtifactSubject) -> bytes:
         title = str(source.get("name") or name)
         components.append(_component("machine-learning-model", f"model/{name}", title, hashes=hashes, properties=form))
     components += _runtime(subject)
-    # what the code of external generators calls, of which the artifact does not state the version
+    # dependencies of external generators' code, whose versions the artifact does not record
     modules = (module.get("build") or {} for module in subject.modules.values())
     for name in sorted({str(item) for build in modules for item in build.get("byoc") or ()}):
         components.append(_component("library", f"generator/{name}", name))

@@ -1,1 +1,1 @@
-"""What differs between two archives."""
+"""Comparison of two archives."""

@@ -1,4 +1,4 @@
-"""Two archives as one page: what differs, operator by operator, and their pictures side by side."""
+"""HTML page that compares two archives operator by operator, with their pictures side by side."""
 
 from __future__ import annotations
 
@@ -19,19 +19,20 @@ from mlfc.archive.read.opening import Archive, open_archive
 from mlfc.errors import ArchiveError
 
 _SIDES = ("A", "B")
-_MAP = 560  # pixels across, of which two are side by side
+_MAP = 560  # pixels per memory map; two are side by side
 _SAME, _CHANGED = "same", "changed"
 _ONLY = ("only in A", "only in B")
-_NAMED = {"function"}  # has the module's name in it, so it always differs
-# classes of the style for cells, and for nodes of graphs
+_NAMED = {"function"}  # contains the module's name, so it always differs
+# CSS classes of cells, and of graph nodes
 _KINDS = {_SAME: "", _CHANGED: "unsure", _ONLY[0]: "bad", _ONLY[1]: "good"}
 _MARKS = {_SAME: "", _CHANGED: _CHANGED, _ONLY[0]: "removed", _ONLY[1]: "added"}
 
 
 def compare_page(a: str | os.PathLike[str], b: str | os.PathLike[str], titles: tuple[str, str]) -> str:
-    """Return the page of two archives, before and after; all names may be hostile.
+    """Return the HTML page that compares two archives; all names may be hostile.
 
-    If each has one module, these are compared, whatever their names. `titles`: what the archives are of.
+    If each archive has exactly one module, these are compared even if their names differ. `titles`: titles of the two
+    archives.
     Raises ArchiveError if one is not an archive.
     """
     with open_archive(a) as first, open_archive(b) as second:
@@ -51,7 +52,7 @@ def compare_page(a: str | os.PathLike[str], b: str | os.PathLike[str], titles: t
 
 
 def _whole(found: Mapping[str, Any], titles: tuple[str, str]) -> Iterator[str]:
-    """Yield what is true of the whole archives."""
+    """Yield the comparison of the archives as a whole."""
     breaks = "a caller of A breaks with B" if found["breaks"] else "a caller of A works with B"
     verdict = "nothing changed" if found["equal"] else breaks
     kind = "bad" if found["breaks"] else "good"
@@ -64,7 +65,7 @@ def _whole(found: Mapping[str, Any], titles: tuple[str, str]) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class _Pair:
-    """A module of both archives."""
+    """A module that is in both archives."""
 
     archives: tuple[Archive, Archive]
     names: tuple[str, str]
@@ -146,7 +147,7 @@ def _operators(matched: Sequence[Matched] | None) -> Iterator[str]:
 
 
 def _status(item: Matched) -> str:
-    """Return what became of an operator."""
+    """Return the status of an operator."""
     if None in item.places:
         return _ONLY[item.places[0] is None]
     return _CHANGED if item.changes.keys() - _NAMED else _SAME

@@ -24,9 +24,9 @@ _FACTS = ("executor", "target", "source", "build", "exported", "vm", "facts")
 _OPERATOR_FACTS = ("function", "macs", "bytes", "workspace_bytes", "live_bytes")
 _CHUNK = 1 << 20
 _LONGEST_NAME = 64
-# many times what there are: a file with more is no generated code
+# far more than exist: a file with more is not generated code
 _MAX_CALLS = 1_000
-# what generated code takes from TVM's runtime; its own functions begin with tvmgen_ in lower case
+# functions of TVM's runtime that generated code calls; its own functions start with tvmgen_ in lower case
 _RUNTIME_CALL = re.compile(rb"\b(TVM(?:Backend|API|Func|Platform)[A-Za-z]{1,40})\s*\(")
 BREAK: Final = "break"
 WARNING: Final = "warning"
@@ -46,18 +46,18 @@ def diff(
     ram: int | None = None,
     flash: int | None = None,
 ) -> dict[str, Any]:
-    """Compare two archives of any versions, whoever wrote them.
+    """Compare two archives of any version and from any writer.
 
     Parameters
     ----------
     a, b : path
         Before and after.
     modules : mapping of str to str, optional
-        For modules of `a` the name in `b`, where it differs.
+        Names in `b` of modules of `a` that are named differently there.
     compile_code : bool
         Compile the code of both for this machine and compare the sizes of the objects.
     ram, flash : int, optional
-        Bytes that workspace, inputs, outputs and state of `b` may take, and its constants.
+        Limits in bytes: RAM for workspace, inputs, outputs and state of `b`, flash for its constants.
 
     Returns
     -------
@@ -65,16 +65,16 @@ def diff(
         ``equal``; ``breaks``, whether a C caller of `a` breaks with `b`; ``facts`` of the whole archives; ``totals``
         in bytes; ``modules`` by the name in `a`, each with ``interface``, ``memory``, ``operators``, ``weights``,
         ``facts``; ``modules_removed``, ``modules_added``; and ``files`` removed, added and changed.
-        Values are pairs: of `a` and of `b`. With `ram` or `flash` also ``budget``: of each what `b` has and may have.
+        Values are pairs (`a`, `b`). With `ram` or `flash` also ``budget``: used and allowed bytes of `b` for each.
 
     Raises
     ------
     ArchiveError
-        If one is not an archive.
+        If `a` or `b` is not an archive.
     OptionError
-        If `modules` names a module that is not there, or `b` does not say what it takes of what is limited.
+        If `modules` names an unknown module, or `b` does not record the size that is limited.
     ToolchainError
-        If the code of one does not compile.
+        If the code of `a` or `b` does not compile.
     """
     with open_archive(a) as first, open_archive(b) as second:
         pairs = _pairs(first, second, modules or {})
@@ -113,14 +113,14 @@ def diff(
         if limit is not None:
             size = totals[1][key]
             if size is None:
-                cause = f"the archive does not say its {key.removesuffix('_bytes')}"
+                cause = f"the archive does not record its {key.removesuffix('_bytes')}"
                 raise OptionError(cause, place=str(b), next_step="Compile the model again")
             budget[key] = [size, limit]
     return {"a": str(a), "b": str(b), "equal": not any(changed), **result, **({"budget": budget} if budget else {})}
 
 
 def _pairs(a: Archive, b: Archive, names: Mapping[str, str]) -> dict[str, str]:
-    """Return for each module of `a` that has a counterpart its name in `b`."""
+    """Return the name in `b` of each module of `a` that has a counterpart."""
     for archive, given in ((a, names), (b, names.values())):
         for name in given:
             if name not in archive.record.modules:
@@ -172,13 +172,13 @@ def _face(
 
 
 def _workspace_partners(described: Mapping[str, Any]) -> frozenset[str]:
-    """Return the modules that have one workspace together."""
+    """Return the modules that share one workspace."""
     shared = described["shared"] or {}
     return frozenset(shared["workspace_modules"]) if shared.get("workspace_bytes") else frozenset()
 
 
 def _runtime_calls(archive: Archive) -> dict[str, frozenset[str]]:
-    """Return by source file the functions of TVM's runtime that it calls, found by their names."""
+    """Return the functions of TVM's runtime that each source file calls, found by name."""
     calls: dict[str, frozenset[str]] = {}
     for path in sorted({path for module in archive.record.modules.values() for path in module.files.sources}):
         found, rest = set[bytes](), b""
@@ -192,12 +192,12 @@ def _runtime_calls(archive: Archive) -> dict[str, frozenset[str]]:
 
 
 def _different(a: Mapping[str, Any], b: Mapping[str, Any]) -> dict[str, list[Any]]:
-    """Return the pairs of values that differ, by key; a key that one lacks is None there."""
+    """Return the pairs of values that differ, by key; a missing key counts as None."""
     return {key: [a.get(key), b.get(key)] for key in dict.fromkeys((*a, *b)) if a.get(key) != b.get(key)}
 
 
 def _facts(a: Mapping[str, Any], b: Mapping[str, Any], keys: Iterable[str]) -> dict[str, list[Any]]:
-    """Return the facts that differ, those within an object one by one."""
+    """Return the facts that differ; objects are compared key by key."""
     found: dict[str, list[Any]] = {}
     for key in keys:
         if isinstance(a[key] or b[key], dict):
@@ -215,7 +215,7 @@ def _facts(a: Mapping[str, Any], b: Mapping[str, Any], keys: Iterable[str]) -> d
 
 
 def _totals(described: Mapping[str, Any]) -> dict[str, int | None]:
-    """Return RAM and constants of a whole archive: what modules share counts once."""
+    """Return RAM and constant bytes of a whole archive; what modules share counts once."""
     together = _workspace_partners(described)
     ram: int | None = described["shared"]["workspace_bytes"] if together else 0
     for name, module in described["modules"].items():
@@ -230,7 +230,7 @@ def _totals(described: Mapping[str, Any]) -> dict[str, int | None]:
 
 
 def _constants(described: Mapping[str, Any]) -> int | None:
-    """Return the bytes of constants of a whole archive, those that modules share once; None where one tells nothing."""
+    """Return the constant bytes of a whole archive, shared ones counted once; None if a module does not record them."""
     modules, shared = described["modules"].values(), described["shared"] or {}
     sizes: list[Any] = [module["memory"]["constants_bytes"] for module in modules]
     if shared.get("constants_bytes") and None not in sizes:
@@ -241,19 +241,19 @@ def _constants(described: Mapping[str, Any]) -> int | None:
 
 @dataclass(frozen=True)
 class Matched:
-    """An operator of both archives, or of one of them."""
+    """An operator of one or both archives."""
 
-    name: str  # of its nodes, else of its function
-    places: tuple[int | None, int | None]  # its position in each
-    operators: tuple[Mapping[str, Any] | None, Mapping[str, Any] | None]  # what `describe` returns for it
-    changes: Mapping[str, list[Any]]  # the pairs of what both have and that differs
+    name: str  # names of its nodes, else of its function
+    places: tuple[int | None, int | None]  # its index in each
+    operators: tuple[Mapping[str, Any] | None, Mapping[str, Any] | None]  # results of `describe`
+    changes: Mapping[str, list[Any]]  # pairs of values that both have and that differ
 
 
 def matched_operators(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[Matched] | None:
     """Match the operators of two described modules by the model's nodes, else by their functions.
 
-    Those of `a` come first. Returns None where one archive lists calls and the other functions or nothing, or only one
-    names the nodes: then there is nothing to match by.
+    Operators of `a` come first. Returns None if operators cannot be matched: one archive lists calls and the other
+    functions or nothing, or only one names the nodes.
     """
     old, new = a["operators"], b["operators"]
     told = [bool(group) and all(operator["nodes"] is not None for operator in group) for group in (old, new)]
@@ -267,7 +267,7 @@ def matched_operators(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[Matche
             found.append(Matched(name[0], (place, None), (old[place], None), {}))
             continue
         pairs = {key: [old[place][key], new[other][key]] for key in _OPERATOR_FACTS}
-        # what one archive does not say has not changed
+        # a value that one archive does not record has not changed
         known = {key: pair for key, pair in pairs.items() if pair[0] != pair[1] and None not in pair}
         found.append(Matched(name[0], (place, other), (old[place], new[other]), known))
     added = ((name, place) for name, place in after.items() if name not in before)
@@ -275,7 +275,7 @@ def matched_operators(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[Matche
 
 
 def _places(operators: list[dict[str, Any]], *, by_nodes: bool) -> dict[tuple[str, int], int]:
-    """Return the positions of operators by name and how many of that name came before."""
+    """Return the index of each operator, by name and number of earlier operators of that name."""
     seen: Counter[str] = Counter()
     named = {}
     for place, operator in enumerate(operators):
@@ -286,7 +286,7 @@ def _places(operators: list[dict[str, Any]], *, by_nodes: bool) -> dict[tuple[st
 
 
 def _operator_changes(a: Mapping[str, Any], b: Mapping[str, Any]) -> dict[str, list[Any]]:
-    """Return operators removed, added and changed; if they cannot be matched, ``count`` has differing numbers."""
+    """Return operators removed, added and changed; if they cannot be matched, only ``count``, if it differs."""
     result: dict[str, list[Any]] = {"removed": [], "added": [], "changed": [], "count": []}
     matched = matched_operators(a, b)
     if matched is None:
@@ -323,7 +323,7 @@ def _weight_changes(a: list[dict[str, Any]] | None, b: list[dict[str, Any]] | No
 
 
 def _by_weight(weights: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Return weights by the names that the compiler gave them; graph executors know them by numbers."""
+    """Return weights by the names that the compiler assigned; graph executors number them."""
     sources = [item.get("source") for item in weights]
     told = None not in sources and len(set(sources)) == len(sources)
     seen: Counter[str] = Counter()
@@ -341,27 +341,27 @@ def _content(weight: Mapping[str, Any]) -> tuple[str, str, tuple[int, ...]]:
 
 @dataclass(frozen=True)
 class Change:
-    """Something that differs; `a` and `b` are the values before and after, where they are short."""
+    """A difference; `a` and `b` are the values before and after, if short."""
 
     level: str  # `BREAK`, `WARNING` or `NOTE`
-    what: str  # in words
+    what: str  # description
     a: object = None
     b: object = None
 
 
 @dataclass(frozen=True)
 class Face:
-    """A module as a C caller sees it."""
+    """A module as seen by a C caller."""
 
-    prefix: str  # what its symbols begin with
+    prefix: str  # prefix of its symbols
     header: Header | None
     calls: frozenset[str]  # functions of TVM's C runtime that its code calls: the caller must link them
-    shares: frozenset[str]  # other modules that work in the same memory: no two may run at the same time
-    module: Mapping[str, Any]  # of `inspect`
+    shares: frozenset[str]  # other modules that use the same memory: no two may run at the same time
+    module: Mapping[str, Any]  # from `inspect`
 
 
 def interface_changes(a: Face, b: Face) -> list[Change]:
-    """Return what changes for a caller of `a` that gets `b`, the worst first."""
+    """Return the changes that a caller of `a` sees with `b`, the most severe first."""
     changes: list[Change] = []
     header = b.header
     if a.prefix != b.prefix:
@@ -380,7 +380,7 @@ def interface_changes(a: Face, b: Face) -> list[Change]:
         macro_change = partial(_macro_change, a, "TVMBackendAllocWorkspace" in b.calls)
         changes += _named_changes("macro {}", a.header.macros, header.macros, macro_change)
     if b.calls - a.calls:
-        # who runs graphs, or code that calls some of it, links that runtime already
+        # a caller that runs graphs, or whose code already calls some of it, links that runtime already
         linked = bool(a.calls) or a.module["executor"] == "graph"
         called = [", ".join(sorted(calls)) or None for calls in (a.calls, b.calls - a.calls)]
         changes.append(Change(NOTE if linked else BREAK, "the code calls TVM's C runtime", *called))
@@ -389,12 +389,12 @@ def interface_changes(a: Face, b: Face) -> list[Change]:
         changes.append(Change(WARNING if b.shares - a.shares else NOTE, "may not run at the same time as", *partners))
     changes += _tensor_changes(a, b, fields_say_names=bool(a.header and header))
     changes += _bound_changes(a.module["vm"], b.module["vm"])
-    # states that a caller saved may be others, or elsewhere among the bytes
+    # saved states may have changed, or have moved within the state buffer
     states = [face.module["states"] for face in (a, b)]
     saved, kept = ([(item["offset"], item["dtype"], *item["shape"], item["name"]) for item in each] for each in states)
     if all(states) and saved != kept:
         names = [", ".join(item["name"] for item in group) for group in states]
-        changes.append(Change(WARNING, "states that were saved do not fit", *names))
+        changes.append(Change(WARNING, "saved states do not fit", *names))
     old, new = (
         {name: [(item["dtype"], item["shape"]) for item in listed] for name, listed in functions.items()}
         for functions in (a.module["functions"] or {}, b.module["functions"] or {})
@@ -404,12 +404,12 @@ def interface_changes(a: Face, b: Face) -> list[Change]:
 
 
 def bounds_text(low: int, high: int | None) -> str:
-    """Return bounds of an open extent as options have them: ``1..32``, or ``1..`` without an upper one."""
+    """Return bounds of a dynamic dimension in option syntax: ``1..32``, or ``1..`` without an upper bound."""
     return f"{low}..{'' if high is None else high}"
 
 
 def _bound_changes(a: Mapping[str, Any] | None, b: Mapping[str, Any] | None) -> Iterator[Change]:
-    """Yield which open extents take other values; those that are gone are in the shapes of tensors."""
+    """Yield the dynamic dimensions whose bounds changed; removed ones appear in the shapes of tensors."""
     old, new = ({item["name"]: (item["low"], item["high"]) for item in (vm or {}).get("symbols", ())} for vm in (a, b))
     for name, before in old.items():
         after = new.get(name, before)
@@ -428,7 +428,7 @@ def _named_changes(
     gone: str = BREAK,
     added: str = NOTE,
 ) -> Iterator[Change]:
-    """Yield what is gone, what differs as `changed` finds it, and what is new; `kind` is such as ``struct {}``."""
+    """Yield removed items, differences found by `changed`, and added items; `kind` is for example ``struct {}``."""
     for name, item in a.items():
         if name not in b:
             yield Change(gone, f"{kind.format(name)} is gone")
@@ -463,17 +463,17 @@ def _macro_change(caller: Face, allocates: bool, name: str, value: str, other: s
     elif name == workspace and not allocates:
         yield Change(NOTE, name, value, other)
     elif name == workspace or name.endswith(_POOL_SIZES):
-        # memory that the caller gives: more than enough does no harm
+        # memory that the caller provides: more than needed is harmless
         yield Change(BREAK if _grows(value, other) else NOTE, name, value, other)
     elif caller.module["vm"] and name.endswith("_SIZE"):
-        # the most bytes of a tensor: a caller that knows a smaller limit keeps it
+        # maximum bytes of a tensor: a caller that respects a smaller limit still does
         yield Change(NOTE if _grows(value, other) else BREAK, name, value, other)
     else:
         yield Change(BREAK, name, value, other)
 
 
 def _grows(a: str, b: str) -> bool:
-    # what is not a plain number cannot be told to be small enough
+    # a value that is not a plain number may be larger
     return not (a.isdecimal() and b.isdecimal() and len(a) < 20 and len(b) < 20 and int(b) <= int(a))
 
 
@@ -495,10 +495,10 @@ def _one_tensor(kind: str, name: str, a: Mapping[str, Any], b: Mapping[str, Any]
     if both("dtype"):
         yield Change(BREAK, f"{where}: dtype", a["dtype"], b["dtype"])
     is_open = any(isinstance(extent, str) for tensor in (a, b) for extent in tensor["shape"] or ())
-    if both("bytes") and not is_open:  # of open extents the bounds say it
+    if both("bytes") and not is_open:  # bounds of dynamic dimensions cover this
         yield Change(BREAK, f"{where}: bytes", a["bytes"], b["bytes"])
     if both("shape"):
-        # extents of one move no element
+        # dimensions of size 1 do not move elements
         same = [size for size in a["shape"] if size != 1] == [size for size in b["shape"] if size != 1]
         yield Change(NOTE if same else BREAK, f"{where}: shape", a["shape"], b["shape"])
     for key in ("scale", "zero_point"):

@@ -1,1 +1,1 @@
-"""What an archive or library contains: tables, pictures and profiles."""
+"""Descriptions of archives and libraries: tables, pictures and profiles."""

@@ -1,4 +1,4 @@
-"""A module's graph for a page: its nodes and their places, nodes of the original model, and the C of operators."""
+"""Data of a module's graph view: nodes and their positions, nodes of the original model, and the C of operators."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from mlfc.relay.visitor import children, post_order
 from mlfc.support.text import printable, shortened
 
 MOST_NODES = 20_000
-"""Of a graph that is drawn."""
-_MOST_PARTS = 200  # of a call: source nodes
+"""Maximum number of nodes of a drawn graph."""
+_MOST_PARTS = 200  # maximum source nodes of a call
 _NAME = 200
-_NEAR = 48  # columns on either side that are tried before a new one
+_NEAR = 48  # columns tried on either side before a new one is opened
 _KEYS = "Arrows go from node to node, Enter shows one, Space unfolds it, + and - zoom, 0 shows the whole graph."
 _BUTTONS = (
     ("+", "zoom in", "+"),
@@ -32,8 +32,8 @@ _BUTTONS = (
 )
 _EXACT, _ROUNDED = "exact", "correctly rounded"
 MOST_CHARACTERS = 4 << 20
-"""Of the C of a module's kernels together: pages of more are slow to show."""
-_MOST_BYTES = 256 << 20  # of a file of C
+"""Maximum characters of a module's kernel C in total: larger pages are slow to display."""
+_MOST_BYTES = 256 << 20  # maximum size of a C file
 _HEAD = re.compile(r"[A-Za-z_][\w \t*]*?\b([A-Za-z_]\w*)\(")
 
 
@@ -45,11 +45,11 @@ def graph_picture(
     marks: Mapping[int, str] | None = None,
     prefix: str = "",
 ) -> str | None:
-    """Return the picture of a described module's graph as HTML, hidden where there is no script; None without edges.
+    """Return the graph of a described module as HTML, hidden without JavaScript; None if it has no edges.
 
-    `module`: as `describe` returns it. `sources`: the nodes of the original model, into which calls unfold.
-    `facts`: what is known of a call beyond what the module says, each a title and a text.
-    `marks`: classes of the style for calls. `prefix`: of the module's name in the anchors of the C.
+    `module`: as returned by `describe`. `sources`: nodes of the original model, into which calls unfold.
+    `facts`: additional facts about each call, as (title, text) pairs.
+    `marks`: CSS classes of calls. `prefix`: of the module's name in the anchors of the C.
     """
     operators = module["operators"] or ()
     if not operators or operators[0]["reads"] is None:
@@ -57,7 +57,7 @@ def graph_picture(
     nodes = graph_nodes(module, sources, facts or {}, marks or {})
     if len(nodes) > MOST_NODES:
         return f"<p>The graph has {len(nodes):,} nodes; more than {MOST_NODES:,} are not drawn.</p>"
-    # the anchors of the C, as `report_page` makes them
+    # anchors of the C, as in `report_page`
     data = {"anchor": f"{printable(prefix + name)}.".replace(" ", "_"), "nodes": nodes}
     text = json.dumps(data, separators=(",", ":"), ensure_ascii=False).replace("<", "\\u003c")
     buttons = "".join(
@@ -78,7 +78,7 @@ def graph_nodes(
     facts: Mapping[int, Sequence[tuple[str, str]]],
     marks: Mapping[int, str],
 ) -> list[dict[str, Any]]:
-    """Return the nodes with their places: inputs and states, calls in order, then what the model gives."""
+    """Return the nodes with their positions: inputs and states, calls in order, then the model's outputs."""
     given = [*module["inputs"], *(module["states"] or ())]
     results = [*module["outputs"], *({**state, "name": state["next"]} for state in module["states"] or ())]
     operators = module["operators"]
@@ -151,7 +151,7 @@ def _call(
 
 
 def result_type(call: Mapping[str, Any], sources: Mapping[str, SourceNode]) -> str:
-    """Return what a call gives; what the run decides has the name that the model gives it, else a question mark."""
+    """Return the type of a call's result; sizes known only at run time show the model's name for them, else "?"."""
     if not call["types"]:
         return ""
     if call.get("shapes"):
@@ -173,28 +173,28 @@ def _text(text: str) -> str:
 
 @dataclass(frozen=True)
 class GraphLayout:
-    """The place of each node."""
+    """Position of each node."""
 
     layers: tuple[int, ...]
     columns: tuple[int, ...]
-    # the column in which what a node gives goes down to nodes beyond the next layer; None where none is there
+    # column of a node's edge to readers beyond the next layer; None without such readers
     lanes: tuple[int | None, ...]
 
 
 def layered(reads: Sequence[Iterable[int]]) -> GraphLayout:
-    """Return the places of nodes that read what other ones give; the time is linear in nodes and edges.
+    """Return a layered layout of nodes; the time is linear in nodes and edges.
 
-    `reads`: by node the nodes that it reads, in an order in which all but loops go forwards. What goes backwards, or
-    from a node to itself, has no influence on places.
-    A chain is a column. Where it forks, the longest branch goes on in it, and others take the nearest free column. A
-    tensor that is read further down has one lane, however many read it, so as many lanes are side by side as tensors
-    are waiting.
+    `reads`: for each node the nodes that it reads, in an order in which all edges but those of loops go forwards.
+    Backward edges, and edges from a node to itself, do not affect positions.
+    A chain is a column. At a fork, the longest branch continues the column, and others take the nearest free column. A
+    tensor that is read further down has one lane, regardless of its number of readers, so the number of parallel lanes
+    is the number of pending tensors.
     """
     return _Placing([sorted({source for source in given if source < node}) for node, given in enumerate(reads)]).done()
 
 
 class _Placing:
-    """Layers from top to bottom, then columns layer by layer."""
+    """Layout in progress: layers from top to bottom, then columns layer by layer."""
 
     def __init__(self, sources: Sequence[Sequence[int]]) -> None:
         self._sources = sources
@@ -202,24 +202,24 @@ class _Placing:
         for node, given in enumerate(sources):
             for source in given:
                 self._readers[source].append(node)
-        layers = self._layers = list[int]()  # the longest way from the top
+        layers = self._layers = list[int]()  # longest path from the top
         for given in sources:
             layers.append(1 + max((layers[source] for source in given), default=-1))
         for node, given in enumerate(sources):
-            if not given and self._readers[node]:  # what reads nothing is right above its first reader
+            if not given and self._readers[node]:  # a node that reads nothing is right above its first reader
                 layers[node] = min(layers[reader] for reader in self._readers[node]) - 1
-        self._below = [0] * len(layers)  # how many layers are below a node on the longest way down
+        self._below = [0] * len(layers)  # number of layers below a node on the longest path down
         for node in sorted(range(len(layers)), key=lambda node: -layers[node]):
             self._below[node] = max((1 + self._below[reader] for reader in self._readers[node]), default=0)
         self._columns = [0] * len(layers)
         self._lanes: list[int | None] = [None] * len(layers)
-        self._free: list[int] = []  # by column the first layer at which it is free
+        self._free: list[int] = []  # for each column the first layer at which it is free
 
     def done(self) -> GraphLayout:
         members: list[list[int]] = [[] for _ in range(1 + max(self._layers, default=-1))]
         for node, layer in enumerate(self._layers):
             members[layer].append(node)
-        heirs: dict[int, int] = {}  # by node the one above it whose column it goes on with
+        heirs: dict[int, int] = {}  # for each node the one above whose column it continues
         for layer, nodes in enumerate(members):
             for node in sorted(nodes, key=lambda node: self._wish(node, heirs)):
                 self._columns[node] = self._take(self._wish(node, heirs)[1], layer, layer + 1, frozenset())
@@ -236,14 +236,14 @@ class _Placing:
         return GraphLayout(tuple(self._layers), tuple(self._columns), tuple(self._lanes))
 
     def _wish(self, node: int, heirs: dict[int, int]) -> tuple[int, int, int]:
-        """Return who chooses first, which column a node wants, and its own place."""
+        """Return the sort key of a node, its preferred column, and its index."""
         if node in heirs:
             return 0, self._columns[heirs[node]], node
         ways = ((self._lanes[source], self._columns[source]) for source in self._sources[node])
         return 1, min((column if lane is None else lane for lane, column in ways), default=0), node
 
     def _take(self, wished: int, first: int, end: int, reserved: frozenset[int]) -> int:
-        """Return the free column that is nearest, and occupy it from one layer on, up to before another one."""
+        """Occupy the nearest free column from layer `first` up to before layer `end`, and return it."""
         near = (column for step in range(_NEAR) for column in ((wished + step, wished - step) if step else (wished,)))
         for column in near:
             if 0 <= column < len(self._free) and self._free[column] <= first and column not in reserved:
@@ -259,19 +259,19 @@ class _Placing:
 class SourceNode:
     """A node of the original model."""
 
-    operators: tuple[str, ...]  # of Relay, in order
-    type: str  # of what it gives
-    reads: tuple[str, ...]  # other nodes
-    tensors: tuple[str, ...] = ()  # of the original model
+    operators: tuple[str, ...]  # Relay operators, in order
+    type: str  # of its result
+    reads: tuple[str, ...]  # names of other nodes
+    tensors: tuple[str, ...] = ()  # names in the original model
 
 
 _UNKNOWN = SourceNode((), "", ())
 
 
 def source_nodes(archive: Archive, module: str) -> dict[str, SourceNode]:
-    """Return the nodes of the original model by name, as the archive's Relay text has them.
+    """Return the nodes of the original model by name, as recorded in the archive's Relay text.
 
-    Archives without that text, or with one that is not read, have none.
+    The result is empty if the archive has no Relay text, or none that can be parsed.
     """
     try:
         source, _ = read_source(archive, module)
@@ -300,7 +300,7 @@ def source_nodes(archive: Archive, module: str) -> dict[str, SourceNode]:
 
 
 def _nodes(expr: Expr) -> Iterator[str]:
-    """Yield the nodes that compute what a tuple or a call gives."""
+    """Yield the nodes that compute a tuple's or call's values."""
     remaining = [expr]
     while remaining:
         item = remaining.pop()
@@ -311,9 +311,9 @@ def _nodes(expr: Expr) -> Iterator[str]:
 
 
 def contract_of(operators: Sequence[str], *, integers: bool) -> str | None:
-    """Return the numeric contract of fused operators: those that are not exact, by operator; None if unknown.
+    """Return the numeric contract of fused operators: the inexact ones, by operator; None if unknown.
 
-    `integers`: they compute with integers, of which sums and products are exact.
+    `integers`: they compute with integers, whose sums and products are exact.
     """
     if not operators:
         return None
@@ -326,12 +326,12 @@ def contract_of(operators: Sequence[str], *, integers: bool) -> str | None:
 
 
 def short_operators(operators: Sequence[str]) -> str:
-    """Return operators as titles have them: without the names of dialects."""
+    """Return operators for titles, without dialect names."""
     return ", ".join(name.rpartition(".")[2] for name in dict.fromkeys(operators))
 
 
 def main_operators(operators: Sequence[str]) -> str:
-    """Return operators as `short_operators`, without those that come with others: bias, and what rounds and limits."""
+    """Return `short_operators` without operators that accompany others: bias, rounding and clipping."""
     main = [name for name in operators if not OPERATORS.get(name).traits & Trait.CLOSING]
     return short_operators(main or operators)
 
@@ -339,7 +339,7 @@ def main_operators(operators: Sequence[str]) -> str:
 def kernel_sources(archive: Archive, module: str, functions: Iterable[str]) -> dict[str, str]:
     """Return the definitions of functions by name, with the comments before them.
 
-    What has no C source in the archive is not there, nor are functions beyond `MOST_CHARACTERS`.
+    Functions without C source in the archive are left out, as are those beyond `MOST_CHARACTERS`.
     """
     wanted, found, left = set(functions), dict[str, str](), MOST_CHARACTERS
     for path in archive.record.modules[module].files.sources:
@@ -352,7 +352,7 @@ def kernel_sources(archive: Archive, module: str, functions: Iterable[str]) -> d
 
 
 def _definitions(lines: list[str], wanted: set[str]) -> Iterable[tuple[str, str]]:
-    """Yield names and texts; a definition goes from its head to the first brace at the start of a line."""
+    """Yield names and texts; a definition goes from its signature to the first brace at the start of a line."""
     start = comment = 0
     name = ""
     for index, line in enumerate(lines):
@@ -361,7 +361,7 @@ def _definitions(lines: list[str], wanted: set[str]) -> Iterable[tuple[str, str]
                 yield name, "\n".join(lines[start : index + 1])
                 name = ""
             elif line.endswith(";") and not line.startswith((" ", "\t")):
-                name = ""  # the end of a prototype
+                name = ""  # end of a prototype
             if not name:
                 comment = index + 1
             continue

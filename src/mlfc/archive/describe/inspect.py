@@ -1,6 +1,6 @@
 """Description of an archive: its modules, their operators, and the tensors that are live during each call.
 
-Storages of graphs have no addresses, so they are laid one after the other.
+Storages of the graph executor have no addresses, so they are laid out one after the other.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ _PARAMS = ".params"
 _UNBOUNDED = ("workspace_bytes", "io_bytes", "workspace_lower_bound_bytes")
 Calls: TypeAlias = list[dict[str, Any]]
 MAX_LISTED = 200_000
-"""Tensors of all calls together; larger models show only sums."""
+"""Maximum number of tensors over all calls; larger models show only sums."""
 
 
 def inspect(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Describe an archive of any version, whoever wrote it. Nothing of it is run.
+    """Describe an archive of any version and from any writer. No code of it is executed.
 
     Returns
     -------
@@ -42,7 +42,7 @@ def inspect(path: str | os.PathLike[str]) -> dict[str, Any]:
         ``executor``, ``target``, ``inputs``, ``outputs``, ``states``, ``memory``, ``operators``, ``peak``,
         ``constants``, ``storages``, ``functions``, ``module_tree``, ``workspace_io``, ``pools``, ``stripes``,
         ``constant_pools``, ``vm``, ``build``, ``source``, ``exported``, ``facts`` by title, and ``untold``, a list of
-        what the archive does not say; such facts are None.
+        the facts that the archive does not record; these are None.
 
     Raises
     ------
@@ -54,7 +54,7 @@ def inspect(path: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def describe(archive: Archive) -> dict[str, Any]:
-    """Return what `inspect` says of an open archive."""
+    """Return the result of `inspect` for an open archive."""
     record = archive.record
     writer = f"mlfc {record.details.version}" if record.details else None
     needed = [item for module in record.modules.values() for item in module.external_dependencies]
@@ -119,7 +119,7 @@ def _module(archive: Archive, module: ModuleRecord) -> dict[str, Any]:
 
 
 def described_vm(executable: Executable, info: VmInfo) -> dict[str, Any]:
-    """Return dynamic dimensions, memory, and which inputs and outputs are sequences and optionals, of which tensors."""
+    """Return dynamic dimensions, memory, and which inputs and outputs are sequences or optionals of which tensors."""
     containers = [
         {
             "binding": binding,
@@ -137,9 +137,9 @@ def described_vm(executable: Executable, info: VmInfo) -> dict[str, Any]:
 
 
 def unknown_memory(memory: Mapping[str, int | None], arena_bytes: int | None) -> dict[str, None]:
-    """Return what has no size of a module's memory, which holds 0 there: its arena has none if an extent has no bound.
+    """Return the unknown entries of a module's memory, which are 0 there: the arena if a dimension is unbounded.
 
-    Older versions computed no lower bound of what the virtual machine needs.
+    Older versions computed no lower bound of the virtual machine's memory.
     """
     if arena_bytes is None:
         return dict.fromkeys(_UNBOUNDED)
@@ -152,13 +152,13 @@ def _tensors(module: ModuleRecord, kind: str, graph: GraphMemorySummary | None) 
     if module.details:
         sizes = {tensor.name: tensor.nbytes for tensor in listed}
         infos = module.details.inputs if kind == "inputs" else module.details.outputs
-        # of open extents without a bound the metadata say 0
+        # metadata hold 0 for dynamic dimensions without a bound
         return [{**info.to_json(), "bytes": sizes.get(info.name) or (0 if info.is_static else None)} for info in infos]
     found = []
     for tensor in listed:
         shape, known = tensor.shape, None
         if graph is not None:
-            # metadata name the outputs in alphabetical order, the graph has them in the model's and without names
+            # metadata list the outputs alphabetically, the graph in the model's order and without names
             result = graph.results[0] if len(listed) == len(graph.results) == 1 else None
             known = graph.arguments.get(tensor.name) if kind == "inputs" else result
         if shape is None and known and known[0] == tensor.dtype:
@@ -177,7 +177,7 @@ def _memory(module: ModuleRecord, graph: GraphMemorySummary | None, operators: C
         "workspace_bytes": sum(main.workspace_bytes for main in module.main),
         "workspace_lower_bound_bytes": module.details.memory.workspace_lower_bound_bytes if module.details else None,
         "constants_bytes": sum(main.constants_bytes for main in module.main),
-        # TVM counts intermediates of AOT models among the inputs and outputs; the tensors' own sizes are right
+        # TVM counts intermediates of AOT models as inputs and outputs; the tensors' own sizes are right
         "io_bytes": sum(tensors) if tensors else sum(main.io_bytes for main in module.main),
     }
     if module.details and module.details.vm:
@@ -191,7 +191,7 @@ def _memory(module: ModuleRecord, graph: GraphMemorySummary | None, operators: C
 
 
 def _constants(archive: Archive, module: ModuleRecord) -> list[dict[str, Any]] | None:
-    """Return the module's weights, the largest first; None where they are only in the C."""
+    """Return the module's weights, the largest first; None if they are only in the C."""
     told = module.details and module.details.constants
     listed = [constant.to_json() for constant in told or ()]
     if told is None:
@@ -210,11 +210,11 @@ def _constants(archive: Archive, module: ModuleRecord) -> list[dict[str, Any]] |
 
 
 def _untold(module: Mapping[str, Any]) -> list[str]:
-    """Return what the archive does not say, in words that complete a sentence."""
+    """Return the facts that the archive does not record, as phrases that complete a sentence."""
     tensors, operators = [*module["inputs"], *module["outputs"]], module["operators"]
     if module["functions"] is not None:
         return []
-    # without bounds, the run decides them
+    # lifetimes of unbounded dimensions are known only at run time
     is_open = bool(module["vm"]) and module["vm"]["arena_bytes"] is None
     facts = {
         "inputs and outputs": bool(tensors),
@@ -228,13 +228,13 @@ def _untold(module: Mapping[str, Any]) -> list[str]:
 
 
 def module_operators(module: ModuleRecord, graph: GraphMemorySummary | None, place: str) -> list[dict[str, Any]]:
-    """Return the module's operators in the order of their calls, as far as its archive knows it.
+    """Return the module's operators in the order of their calls, as far as the archive records them.
 
     Returns ``function``, ``nodes``, ``workspace_bytes`` (its scratch), ``macs``, ``bytes`` (read and written),
-    ``intensity`` (MACs a byte), ``types`` (of what it reads, then of what it writes), ``live_bytes`` and ``tensors``
-    (``name``, ``bytes``, ``offset``, of the graph executor ``storage_id``, and ``pool`` where there are several), the
+    ``intensity`` (MACs per byte), ``types`` (of its inputs, then of its outputs), ``live_bytes`` and ``tensors``
+    (``name``, ``bytes``, ``offset``, ``storage_id`` for the graph executor, and ``pool`` if it has several), the
     largest first; ``reads``, the positions of the calls whose results it reads, with -1 - k for input k, and
-    ``outputs``, the positions of those that it computes, as metadata have them. What the archive does not say is None.
+    ``outputs``, the positions of outputs that it computes, as in the metadata. Facts that are not recorded are None.
     """
     operators = _connected(_listed(module, graph), module, graph)
     blocks = _blocks(module, graph, len(operators), place)
@@ -247,14 +247,14 @@ def module_operators(module: ModuleRecord, graph: GraphMemorySummary | None, pla
         tensors = None if live is None else [_tensor(block, pools, graph) for block in live[index]]
         live_bytes = operator.get("live_bytes")
         if graph is not None and live is not None and tensors is not None:
-            # the graph executor takes scratch from elsewhere than storages
+            # the graph executor does not allocate scratch in storages
             scratch = operator["workspace_bytes"]
             live_bytes = None if scratch is None else span_bytes(live[index]) + scratch
             tensors += [{"name": SCRATCH_NAME, "bytes": scratch, "offset": None}] if scratch else []
             tensors.sort(key=lambda item: -item["bytes"])
         macs, nbytes = operator["macs"], operator.get("bytes")
         if operator.get("run_macs") is not None and not is_bounded:
-            macs = None  # those of a run, which inputs without a bound decide
+            macs = None  # known only at run time, as inputs are unbounded
         types = operator.get("shapes") or operator.get("tensors") or None
         if types is None and graph and len(graph.calls) == len(operators):
             types = list(graph.calls[index].types)
@@ -265,7 +265,7 @@ def module_operators(module: ModuleRecord, graph: GraphMemorySummary | None, pla
 
 
 def module_peak(module: ModuleRecord, operators: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
-    """Return the call during which most bytes are live: ``call``, its index, and what `module_operators` says of it."""
+    """Return the call with most live bytes: its index as ``call``, and its entry of `module_operators`."""
     known = [(operator["live_bytes"], -index) for index, operator in enumerate(operators) if operator["live_bytes"]]
     told = module.details.peak.to_json() if module.details and module.details.peak else None
     if not known:
@@ -294,7 +294,7 @@ def _listed(module: ModuleRecord, graph: GraphMemorySummary | None) -> list[dict
 
 
 def _connected(calls: Calls, module: ModuleRecord, graph: GraphMemorySummary | None) -> Calls:
-    """Return calls with ``reads`` and ``outputs``: as told, else as the graph connects them."""
+    """Return calls with ``reads`` and ``outputs``: as recorded, else from the graph's edges."""
     if any(operator.get("reads") for operator in calls):
         return [{**item, **{key: list(item.get(key, ())) for key in ("reads", "outputs")}} for item in calls]
     if graph is None or len(graph.calls) != len(calls):
@@ -336,30 +336,30 @@ def _tensor(block: BlockInfo, pools: Sequence[PoolInfo], graph: GraphMemorySumma
 
 @dataclass(frozen=True)
 class GraphCall:
-    """A call of the graph executor: the node's name, its function, and the bytes that it reads and writes."""
+    """A call of the graph executor: node name, function, and bytes read and written."""
 
     name: str
     function: str
     nbytes: int
-    reads: tuple[int | str, ...]  # the calls that compute what it reads, and the names of arguments
-    outputs: tuple[int, ...]  # the positions of the graph's results that it computes
-    types: tuple[str, ...]  # of what it reads, then of what it writes
+    reads: tuple[int | str, ...]  # the calls that compute its operands, and names of arguments
+    outputs: tuple[int, ...]  # the indices of the graph's results that it computes
+    types: tuple[str, ...]  # of its inputs, then of its outputs
 
 
 @dataclass(frozen=True)
 class GraphMemorySummary:
     """Memory use of a graph."""
 
-    calls: tuple[GraphCall, ...]  # in order; views, which run no code, are left out
-    blocks: tuple[BlockInfo, ...]  # what the calls write
+    calls: tuple[GraphCall, ...]  # in order; views, which execute no code, are left out
+    blocks: tuple[BlockInfo, ...]  # written by calls
     storage_ids: Mapping[BlockInfo, int]
-    storage_bytes: int  # of all storages that calls write, each as large as the largest tensor in it
+    storage_bytes: int  # of all storages that calls write, each as large as its largest tensor
     arguments: Mapping[str, tuple[str, tuple[int, ...]]]  # dtype and shape of each input and parameter
     results: tuple[tuple[str, tuple[int, ...]], ...]  # dtype and shape of each output
 
 
 def live_during(blocks: Sequence[BlockInfo], num_calls: int) -> list[list[BlockInfo]] | None:
-    """Return the blocks that are live in each call, largest first; None where they are too many to list."""
+    """Return the blocks that are live in each call, largest first; None if they are too many to list."""
     if sum(block.last - block.first + 1 for block in blocks) > MAX_LISTED:
         return None
     present: list[list[BlockInfo]] = [[] for _ in range(num_calls)]
@@ -370,7 +370,7 @@ def live_during(blocks: Sequence[BlockInfo], num_calls: int) -> list[list[BlockI
 
 
 def span_bytes(blocks: Sequence[BlockInfo]) -> int:
-    """Return how many bytes blocks cover; where one takes another's place, in whole or in part, bytes count once."""
+    """Return the number of bytes that blocks cover; overlapping bytes count once."""
     covered, end = 0, 0
     for block in sorted(blocks, key=lambda block: block.offset):
         covered += max(0, block.offset + block.nbytes - max(block.offset, end))
@@ -398,7 +398,7 @@ def graph_memory(graph: Graph) -> GraphMemorySummary:
             calls.append(GraphCall(node.name, node.function, touched, reads, outputs, types))
         else:  # a view
             sources.update(dict.fromkeys(node.outputs, sources[node.inputs[0]]))
-        # a view before the first call belongs to it
+        # a view before the first call counts for that call
         now = max(0, len(calls) - 1)
         for index in node.outputs:
             first[index], names[index] = now, node.name

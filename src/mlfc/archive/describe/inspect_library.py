@@ -1,4 +1,4 @@
-"""What a library says of itself, read from its file: nothing of it is loaded or run."""
+"""Description of a library, read from its file without loading it or running its code."""
 
 from __future__ import annotations
 
@@ -38,16 +38,16 @@ _KEPT = ("executor", "entry", "inputs", "outputs", "states", "memory", "levels")
 
 
 def inspect_library(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Describe a library of code, for whatever machine it is.
+    """Describe a library of code for any machine.
 
-    The path is of a shared or static library, an object, or a tar of objects. Returns ``library``: ``form``,
+    The path is a shared or static library, an object, or a tar of objects. Returns ``library``: ``form``,
     ``machine``, ``interface`` (the version of mlfc's), ``functions`` by calling convention, and ``trees`` by generation
-    of the blob: a list of ``type_key``, ``bytes`` and ``imports``, the root first. ``modules``: by name what mlfc wrote
-    of each, and ``vm``, as of archives. ``files``: the library. ``levels`` of the library are the bytes of kernels for
-    each level of processors, by name, where it has several and is of ELF.
+    of the blob: a list of ``type_key``, ``bytes`` and ``imports``, the root first. ``modules``: mlfc's description of
+    each module by name, and ``vm``, as for archives. ``files``: the library. ``levels``, in ``library``: bytes of
+    kernels for each processor level by name, for ELF libraries with several.
 
-    Raises ArchiveError if it is no library, or what it carries breaks its format.
-    Raises UnsupportedError if it is of a format that is not read.
+    Raises ArchiveError if it is not a library, or its content breaks its format.
+    Raises UnsupportedError for an unsupported format.
     """
     place = str(path)
     with open_plain(path) as file, _mapped(file.fileno(), place) as view:
@@ -71,7 +71,7 @@ def inspect_library(path: str | os.PathLike[str]) -> dict[str, Any]:
             levels = _levels(codes)
             version = symbols[VERSION_SYMBOL].content[:_VERSION_BYTES] if VERSION_SYMBOL in symbols else b""
         except ValueError as error:
-            cause = f"this is not a sound library: {error}"
+            cause = f"the library is damaged: {error}"
             raise ArchiveError(cause, place=place, next_step="Export it again") from error
         except UnsupportedError as error:
             error.place = place
@@ -105,7 +105,7 @@ def _mapped(descriptor: int, place: str) -> Iterator[memoryview]:
 
 
 def _codes(path: str | os.PathLike[str], view: memoryview) -> tuple[str, list[memoryview]]:
-    """Return what form of a library a file has, and the files of machine code in it."""
+    """Return a file's library form, and the machine code files in it."""
     head = read_head(view[:HEAD])
     if head is None:
         with open_tar(path) as tar:
@@ -120,7 +120,7 @@ def _module(interface: ModuleInterface, vm: dict[str, Any] | None) -> dict[str, 
     found = {**{key: told.get(key, []) for key in _KEPT}, "vm": vm, "facts": dict(titled(interface))}
     if vm is not None:
         if interface.vm is not None and interface.vm.input_bytes is not None:
-            vm["input_bytes"] = interface.vm.input_bytes  # which the description does not have
+            vm["input_bytes"] = interface.vm.input_bytes  # missing in the description
         found["memory"] = {**found["memory"], **unknown_memory(found["memory"], vm["arena_bytes"])}
     return found
 
@@ -135,7 +135,7 @@ def _description(symbols: Mapping[str, Export], place: str) -> Mapping[str, Modu
 
 
 def _levels(codes: Sequence[memoryview]) -> dict[str, int]:
-    """Return the bytes of the kernels for each level of processors, by name, the lowest first."""
+    """Return the bytes of the kernels for each processor level by name, the lowest first."""
     found: dict[str, int] = {}
     for code in codes:
         if bytes(code[:4]) == b"\x7fELF":

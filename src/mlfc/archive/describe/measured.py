@@ -15,11 +15,11 @@ from mlfc.support.text import shortened
 MICROSECONDS, INSTRUCTIONS = "us", "instructions"
 MOST_BARS = 4_000
 _WIDTH, _LEFT, _RIGHT = 1100, 80, 20
-_BARS, _ROOF = 200, 380  # heights of both pictures, without what is around
+_BARS, _ROOF = 200, 380  # heights of both pictures, without margins
 _TOP, _BOTTOM = 30, 46
-_LABELLED = 8  # points of the roofline, those that took most
-_NEAR = 24  # places that are closer share a label
-_STEPS = (1, 2, 5)  # of a power of ten, which axes show
+_LABELLED = 8  # points of the roofline with a label: the slowest
+_NEAR = 24  # points that are closer share a label
+_STEPS = (1, 2, 5)  # multiples of a power of ten with grid lines
 _NAME = 60
 
 
@@ -27,15 +27,15 @@ _NAME = 60
 class Costs:
     """Cost of each call of a module, in the order of its operators."""
 
-    where: str  # what ran it, for people: this machine's processor, or a board
+    where: str  # the processor or board that ran it, for display
     unit: str  # MICROSECONDS or INSTRUCTIONS
     calls: tuple[float, ...]
-    operators: tuple[OperatorTime, ...] = ()  # of this machine, with whose peaks they are compared
+    operators: tuple[OperatorTime, ...] = ()  # of this machine, with the peaks for comparison
     peaks: Peaks | None = None  # of this machine
 
     @property
     def total(self) -> float:
-        """What all calls took together."""
+        """Total cost of all calls."""
         return sum(self.calls)
 
     def text(self, cost: float) -> str:
@@ -49,7 +49,7 @@ class Costs:
 
 @dataclass(frozen=True)
 class TensorDifference:
-    """How far a tensor of the model is from its reference."""
+    """Difference of a tensor of the model from its reference."""
 
     tensor: str
     largest: float
@@ -58,20 +58,20 @@ class TensorDifference:
     verdict: str
 
     def badness(self) -> tuple[bool, float, float]:
-        """Return what sorts differences: those beyond what is allowed last, then by their part of that."""
+        """Return a sort key: differences beyond the tolerance last, then by their ratio to it."""
         return not self.is_within, self.largest / self.allowed if self.allowed else self.largest, self.largest
 
 
 @dataclass(frozen=True)
 class ModuleMeasurements:
-    """What was measured of a page's module; parts that were not are None."""
+    """Measurements of a page's module; parts that were not measured are None."""
 
     costs: Costs | None = None
     reference: str = ""
     differences: Mapping[str, TensorDifference] = field(default_factory=dict)  # by tensor
 
     def difference(self, tensors: Sequence[str]) -> TensorDifference | None:
-        """Return the worst difference among tensors: one beyond what is allowed, else the largest part of that."""
+        """Return the worst difference among tensors: one beyond the tolerance, else the largest ratio to it."""
         known = [self.differences[name] for name in tensors if name in self.differences]
         return max(known, key=TensorDifference.badness) if known else None
 
@@ -119,8 +119,8 @@ class _Point:
 
     index: int
     name: str
-    intensity: float  # multiply-accumulates a byte
-    speed: float  # multiply-accumulates a second or an instruction
+    intensity: float  # multiply-accumulates per byte
+    speed: float  # multiply-accumulates per second or per instruction
     cost: float
 
     def size(self, total: float) -> float:
@@ -128,9 +128,9 @@ class _Point:
 
 
 def roofline(operators: Sequence[Mapping[str, Any]], costs: Costs) -> str | None:
-    """Return an SVG of calls by multiply-accumulates a byte and their speed, below the limits where these are known.
+    """Return an SVG of calls by multiply-accumulates per byte and speed, below the machine's limits if known.
 
-    None if no call has multiply-accumulates.
+    Returns None if no call has multiply-accumulates.
     """
     points = list(_points(operators, costs))
     if not points:
@@ -164,8 +164,8 @@ def roofline(operators: Sequence[Mapping[str, Any]], costs: Costs) -> str | None
 
 
 def _points(operators: Sequence[Mapping[str, Any]], costs: Costs) -> Iterator[_Point]:
-    """Yield calls with multiply-accumulates: what a run of open extents did, else what the archive says."""
-    unit = 1.0 if costs.unit == INSTRUCTIONS else 1e-3  # of a microsecond: billions a second
+    """Yield calls with multiply-accumulates: those measured with dynamic dimensions, else those in the archive."""
+    unit = 1.0 if costs.unit == INSTRUCTIONS else 1e-3  # calls per microsecond to billions per second
     for index, (call, cost) in enumerate(zip(operators, costs.calls, strict=True)):
         macs, nbytes = call["macs"], call["bytes"]
         if costs.operators:
@@ -176,7 +176,7 @@ def _points(operators: Sequence[Mapping[str, Any]], costs: Costs) -> Iterator[_P
 
 @dataclass(frozen=True)
 class _Roof:
-    """A limit: of speed, or of bytes a second where `is_bandwidth`, both in billions."""
+    """A limit in billions per second: of operations, or of bytes if `is_bandwidth`."""
 
     name: str
     value: float
@@ -197,7 +197,7 @@ def _roofs(costs: Costs) -> list[_Roof]:
 
 @dataclass(frozen=True)
 class _LogAxes:
-    """Powers of ten on both axes, from and to."""
+    """Two logarithmic axes, each with the exponents of its first and last power of ten."""
 
     x: tuple[float, float]
     y: tuple[float, float]
@@ -220,7 +220,7 @@ class _LogAxes:
         yield f'<text x="{_LEFT}" y="16">{speed}</text>'
 
     def roof(self, roof: _Roof) -> Iterator[str]:
-        """Yield a line and its name: level for compute, rising for bandwidth, up to the frame's top."""
+        """Yield a roof's line and name: horizontal for compute, rising for bandwidth, up to the top of the frame."""
         low, high = 10 ** self.x[0], 10 ** self.x[1]
         top = 10 ** self.y[1]
         first = max(low, 10 ** self.y[0] / roof.value) if roof.is_bandwidth else low
@@ -239,7 +239,7 @@ class _LogAxes:
 
 
 def _ticks(low: float, high: float) -> Iterator[float]:
-    """Yield the round values between powers of ten."""
+    """Yield the round values between two powers of ten."""
     for power in range(math.floor(low), math.floor(high) + 1):
         for step in _STEPS:
             if low <= math.log10(step) + power <= high:

@@ -20,7 +20,7 @@ _LEFT, _TOP, _BOTTOM, _RIGHT = 80, 56, 40, 16
 _WIDTH = 1200
 _HEIGHT = 480
 _CALL_WIDTH = (2.0, 96.0)
-_CHARACTER = 6.2  # width of one at this font size, near enough to know what fits
+_CHARACTER = 6.2  # approximate character width at this font size, for what fits
 _COLOURS = ("#4e79a7", "#f28e2b", "#59a14f", "#b07aa1", "#76b7b2", "#edc948", "#9c755f", "#ff9da7")
 _SCRATCH_COLOUR = "#bab0ac"
 _PEAK_COLOUR = "#c00"
@@ -28,13 +28,13 @@ _PEAK_COLOUR = "#c00"
 
 @dataclass(frozen=True, repr=False)
 class MemoryMap(Displayed):
-    """What a module's memory is for, and which tensors are where during which call.
+    """Memory of a module: its purpose, and the tensors that are live in each call.
 
     Attributes
     ----------
     name : str
     described : mapping
-        What `mlfc.inspect` says of the module: ``memory``, ``operators``, ``peak``, ...
+        Result of `mlfc.inspect` for the module: ``memory``, ``operators``, ``peak``, ...
     """
 
     name: str
@@ -57,7 +57,7 @@ class MemoryMap(Displayed):
             return table
 
     def svg(self) -> str:
-        """Return the picture: a rectangle for each tensor; raise ArchiveError if its lifetimes are not known."""
+        """Return the picture: a rectangle for each tensor; raise ArchiveError if lifetimes are unknown."""
         return memory_picture(self.described, self.name)
 
     def save(self, path: str | os.PathLike[str]) -> Path:
@@ -67,21 +67,21 @@ class MemoryMap(Displayed):
 
 
 def memory_map(path: str | os.PathLike[str], module: str | None = None) -> MemoryMap:
-    """Return the memory of a module of an archive. Nothing of it is run.
+    """Return the memory of a module of an archive. No code of it is executed.
 
     Parameters
     ----------
     path : path
         An archive of any version.
     module : str, optional
-        Which module, where the archive holds several.
+        Name of the module, required if the archive contains several.
 
     Raises
     ------
     ArchiveError
-        As `inspect`.
+        As for `inspect`.
     OptionError
-        If there is no such module, or several and none is named.
+        If the module does not exist, or `module` is missing and there are several.
 
     Examples
     --------
@@ -93,16 +93,16 @@ def memory_map(path: str | os.PathLike[str], module: str | None = None) -> Memor
 
 
 def memory_picture(module: Mapping[str, Any], name: str, width: int = _WIDTH) -> str:
-    """Return the SVG of one module's memory; ArchiveError if the archive does not say which tensors live when.
+    """Return the SVG of one module's memory; raise ArchiveError if the archive does not record tensor lifetimes.
 
-    Many calls make it wider than asked for.
+    With many calls it is wider than `width`.
     """
     operators = module["operators"]
     vm = module.get("vm")
     if vm and vm["arena_bytes"] is None:
         open_extents = ", ".join(item["name"] for item in vm["symbols"] if item["high"] is None)
         raise ArchiveError(
-            f"module '{name}' allocates its memory when it runs, as its sizes have no bound: {open_extents or 'lists'}",
+            f"module '{name}' allocates its memory at run time, as its sizes have no bound: {open_extents or 'lists'}",
             next_step="Compile it with bounds, for example: --shape INPUT=batch:1..8,3",
         )
     if not operators or any(operator["tensors"] is None for operator in operators):
@@ -134,7 +134,7 @@ def memory_picture(module: Mapping[str, Any], name: str, width: int = _WIDTH) ->
 
 @dataclass(frozen=True)
 class _PlotArea:
-    """From calls and bytes to places: time to the right, addresses upwards."""
+    """Coordinates of calls and bytes: time to the right, addresses upwards."""
 
     across: float
     scale: float
@@ -158,7 +158,7 @@ class _Rectangle:
 
 
 def _rectangles(operators: list[dict[str, Any]]) -> list[_Rectangle]:
-    """Return the blocks of all calls, each once, by time and place. Where scratch has no address it lies on top."""
+    """Return the blocks of all calls, each once, by time and position. Scratch without an address is on top."""
     above = max((item["offset"] + item["bytes"] for call in operators for item in call["tensors"]
                  if item["offset"] is not None), default=0)  # fmt: skip
     open_blocks: dict[tuple[str, int, int], int] = {}
@@ -192,7 +192,7 @@ def _axes(frame: _PlotArea, top: int, num_calls: int) -> Iterator[str]:
 
 
 def _pools(frame: _PlotArea, pools: Sequence[Mapping[str, Any]], num_calls: int) -> Iterator[str]:
-    """Yield where each of several memories begins, and its name."""
+    """Yield the start of each of several memory pools, and its name."""
     right = _number(frame.x(num_calls))
     for pool in pools if len(pools) > 1 else ():
         y = _number(frame.y(pool["base"]))
@@ -202,7 +202,7 @@ def _pools(frame: _PlotArea, pools: Sequence[Mapping[str, Any]], num_calls: int)
 
 
 def _marked(frame: _PlotArea, peak: Mapping[str, Any], room: int) -> Iterator[str]:
-    """Yield the outline of the call with most live bytes, and what it is."""
+    """Yield the outline of the call with most live bytes, and its label."""
     x, width = _number(frame.x(peak["call"])), _number(frame.across)
     told = f"peak of {peak['live_bytes']:,} live bytes in call {peak['call']}: {_label(peak)}"
     yield (
@@ -236,5 +236,5 @@ def _number(value: float) -> str:
 
 
 def _text(text: str) -> str:
-    """Return text for XML, which has no place for control characters and halves of surrogate pairs."""
+    """Return text for XML, without control characters and unpaired surrogates, which XML forbids."""
     return escape("".join(char if char.isprintable() else "?" for char in text))

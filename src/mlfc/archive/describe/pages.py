@@ -1,4 +1,4 @@
-"""Pages of HTML that need no network: templates, tables that a click on a heading sorts, and parts of several pages."""
+"""HTML pages that need no network: templates, tables that are sorted by a click on a heading, and shared parts."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from typing import Any
 
 from mlfc.support.text import printable, shortened
 
-_SHORT = 28  # characters of text that stay on one line
-_LONG, _LONG_TEXT, _LONGEST = 120, 500, 2_000  # of names and texts in tables, and where they are pointed at
+_SHORT = 28  # maximum characters of text on one line
+_LONG, _LONG_TEXT, _LONGEST = 120, 500, 2_000  # of names and texts in tables, and in tooltips
 CALL_NUMBERS = (
     ("MACs", "macs"), ("bytes moved", "bytes"), ("live bytes", "live_bytes"), ("scratch", "workspace_bytes"),
 )  # fmt: skip
-"""Titles of the numbers of a call, and their keys in what `describe` returns."""
+"""Titles of the numbers of a call, and their keys in the result of `describe`."""
 
 
 def filled_page(name: str, **parts: str) -> str:
-    """Return a template of this package with its parts, which are HTML, and the style and script of all pages."""
+    """Return a template of this package filled with HTML parts, and with the style and script of all pages."""
     shared = {"style": script("page.css"), "script": script("sorting.js")}
     return Template(script(name)).substitute(shared, **parts)
 
@@ -31,23 +31,23 @@ def script(name: str) -> str:
 
 
 def html_of(text: object) -> str:
-    """Return text as HTML: of a model or an archive, so maybe hostile."""
+    """Return text escaped for HTML; text of a model or an archive may be hostile."""
     return escape(printable(str(text)))
 
 
 @dataclass(frozen=True)
 class Cell:
-    """What a table shows: text, by default of the value that it is sorted by; `html` is shown instead of text."""
+    """A table cell: text, by default of the value that it is sorted by, or `html` instead."""
 
     value: object
     text: str | None = None
     html: str | None = None
-    share: float | None = None  # of the largest of the column: how far its bar goes
-    kind: str = ""  # a class of the style
+    share: float | None = None  # of the largest in the column: length of its bar
+    kind: str = ""  # a CSS class
 
 
 def name_cell(name: str, shown: str | None = None) -> Cell:
-    """Return the cell of a name, or of what is `shown` of it; the middle of a long one shows when it is pointed at."""
+    """Return the cell of a name, displayed as `shown` if given; a long one shows its middle in a tooltip only."""
     text = name if shown is None else shown
     return Cell(name, html=_pointed_at(name, text, _LONG)) if len(text) > _LONG else Cell(name, text)
 
@@ -57,7 +57,7 @@ def _pointed_at(name: str, text: str, room: int) -> str:
 
 
 def number(value: float | None, largest: float | None = None, text: str | None = None, kind: str = "") -> Cell:
-    """Return the cell of a number, with a bar if `largest` is given; an empty one, sorted first, for None."""
+    """Return the cell of a number, with a bar if `largest` is given; for None an empty one that is sorted first."""
     if value is None:
         return Cell(-1, "")
     shown = text if text is not None else f"{value:,}" if isinstance(value, int) else f"{value:,.4g}"
@@ -65,7 +65,7 @@ def number(value: float | None, largest: float | None = None, text: str | None =
 
 
 def sortable(columns: Sequence[str], names: Iterable[str], rows: Iterable[Sequence[Any]]) -> str:
-    """Return a table; the columns in `names` hold text. Rows hold cells, or text and numbers that become cells."""
+    """Return a table; the columns in `names` contain text. Rows contain cells, or text and numbers to make cells of."""
     texts = {columns.index(name) for name in names}
     head = "".join(f"<th{_class(index in texts)}>{html_of(column)}</th>" for index, column in enumerate(columns))
     body = "\n".join(
@@ -92,10 +92,10 @@ def _cell(value: Any, is_text: bool) -> str:
 
 
 def memory_title(key: str) -> str:
-    """Return what memory is called, from its key in what `describe` returns."""
+    """Return the title of a kind of memory from its key in the result of `describe`."""
     return "inputs and outputs" if key == "io_bytes" else key.removesuffix("_bytes").replace("_", " ")
 
 
 def known(value: object) -> int:
-    """Return a number; 0 for what is not known or depends on the run."""
+    """Return a number; 0 if it is unknown or known only at run time."""
     return value if isinstance(value, int) else 0

@@ -1,4 +1,4 @@
-"""From archives and compiled modules to something that runs and times every operator."""
+"""Loading of archives and compiled modules for profiling, with timers for every operator."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ def load_profiled(
     ----------
     path : path
         An archive or library with a model for the graph executor or the virtual machine, which time their operators
-        themselves, or an archive that
-        mlfc compiled ahead of time: its C is compiled once more, with the hook for tracing turned on; objects have
-        none, so the archive's own source is. A library has lost both, so there is nothing to turn on.
+        themselves, or an archive that mlfc compiled ahead of time: its C is compiled once more with the tracing hook
+        enabled. Objects lack the hook, so an archive of objects is compiled again from its own source. A library has
+        neither, so it cannot be profiled.
     module : str, optional
-        Which module, where the archive holds several.
+        Name of the module, required if the archive contains several.
     devices : sequence of Device
         As for `mlfc.load`.
 
@@ -95,7 +95,7 @@ def load_profiled(
 
 
 def _vm_of_library(root: Module) -> ProfiledVm:
-    """Return the model with what the library says of its operators, if it does."""
+    """Return the model, with the library's description of its operators if it has one."""
     found = next(item for item in root.walk() if isinstance(item, VmModule))
     described = (item.description() for item in root.walk() if isinstance(item, LibraryModule))
     known = next((modules[found.name] for modules in described if found.name in modules), None)
@@ -105,7 +105,7 @@ def _vm_of_library(root: Module) -> ProfiledVm:
 def profiled_factory(
     factory: Factory, devices: Sequence[Device] = (), flags: Sequence[str] = ()
 ) -> ProfiledModule | GraphModule | ProfiledVm:
-    """Return the module that `build` made, ready to be profiled here; `flags` are further ones for the C compiler."""
+    """Return the module that `build` produced, ready for profiling; `flags` are additional C compiler flags."""
     from mlfc.archive.details import module_info
     from mlfc.archive.read.load import load_factory
     from mlfc.compiler import runnable_here
@@ -117,7 +117,7 @@ def profiled_factory(
     if isinstance(model, GraphModule):
         return model
     details = module_info(factory)
-    # kernels that share their work, if that was asked for
+    # optionally with kernels that share their work
     code = factory.host_code.files
     loaded = loaded_pools(details, code)
     if factory.host_unit.target.kind == "llvm":
@@ -128,7 +128,7 @@ def profiled_factory(
 
 
 def _library(code: HostLibrary, flags: Sequence[str] = ()) -> Path:
-    """Return the library of code that tells timers of every operator."""
+    """Return the library of code with timers for every operator."""
     files = {"trace/operator_record.c": record_file()}
     files.update({f"trace/{name}": data for name, data in trace_headers().items()})
     return code.built(files, (*TRACE_FLAGS, *flags))

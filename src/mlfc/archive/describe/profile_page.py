@@ -1,4 +1,4 @@
-"""A profile as one page of HTML, as JSON, and as a trace that Chrome and Perfetto show."""
+"""Profile output: an HTML page, JSON, and a trace for Chrome and Perfetto."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from mlfc.runtime.executors.profile import OperatorTime, Profile
 from mlfc.support.text import printable, shortened
 
 MOST_ROWS = 2_000
-"""Of the table, the slowest operators; pages of more are slow to show."""
+"""Rows of the table: the slowest operators; larger pages are slow to display."""
 _WIDTH, _ROW = 1200.0, 22
 _THINNEST = 1.0
-_CHARACTER = 6.2  # width of one at this font size, near enough to know what fits
-_NAME = 300  # characters of names where they are pointed at
+_CHARACTER = 6.2  # approximate character width at this font size, for what fits
+_NAME = 300  # maximum characters of names in tooltips
 _NO_PEAK = "#bbb"
 _REST = "#ddd"
-_DEPTH = 4  # of stages within stages
-_WORDS = 32  # of a name that count
+_DEPTH = 4  # maximum depth of nested stages
+_WORDS = 32  # maximum words of a name that are used
 _PATH = re.compile(r"[^/.]*[/.]+|[^/.]+")
 _UNDERSCORED = re.compile(r"[^/._]*[/.]+|[^/._]*_+(?:\d+(?:_+|(?=[/.]|$)))*|[^/._]+")
 _COLUMNS = (
@@ -62,7 +62,7 @@ def _facts(profile: Profile, peaks: Peaks | None) -> str:
     operators = sum(item.nanoseconds for item in profile.operators) / 1e6
     told = f"Median of {len(profile.runs)} runs: {median:.4g} ms, of operators {operators:.4g} ms."
     if peaks is None:
-        return f"{told} The machine's peaks are not known."
+        return f"{told} The machine's peaks are unknown."
     threads = f"{peaks.threads} threads" if peaks.threads > 1 else "one thread"
     return (
         f"{told} Measured peaks of {peaks.processor} with {threads}: {peaks.float32 / 1e9:,.0f} G float32 and "
@@ -100,7 +100,7 @@ def _formatted(value: float | None, form: str) -> Cell:
 
 @dataclass
 class Stage:
-    """A part of a model, and what it took."""
+    """A part of a model, and its time."""
 
     name: str
     nanoseconds: float = 0.0
@@ -108,14 +108,14 @@ class Stage:
     operators: list[OperatorTime] = field(default_factory=list)
 
     def all_operators(self) -> list[OperatorTime]:
-        """Return the operators of it and of all its parts."""
+        """Return the operators of this stage and of all its parts."""
         return [*self.operators, *(item for part in self.parts.values() for item in part.all_operators())]
 
 
 def stages(model: str, operators: Sequence[OperatorTime]) -> Stage:
-    """Return the tree of a model's operators by names; parts are in the order of their first operators."""
+    """Return the tree of a model's operators by name; parts are in the order of their first operators."""
     root = Stage(model)
-    # the first node's name: converters join those of fused ones, and importers add the kind of operator
+    # the first node's name: converters join names of fused nodes, and importers append the operator's type
     names = [(*item.nodes, item.function)[0].partition(";")[0].partition(" (")[0] for item in operators]
     pattern = _PATH if sum("/" in name or "." in name for name in names) * 2 > len(names) else _UNDERSCORED
     for item, name in zip(operators, names, strict=True):
@@ -127,13 +127,13 @@ def stages(model: str, operators: Sequence[OperatorTime]) -> Stage:
             at.nanoseconds += item.nanoseconds
         at.operators.append(item)
     whole = root
-    while len(whole.parts) == 1 and not whole.operators:  # what all names begin with says nothing
+    while len(whole.parts) == 1 and not whole.operators:  # a prefix common to all names carries no information
         (whole,) = whole.parts.values()
     return _joined(Stage(model, root.nanoseconds, whole.parts, whole.operators), 0)
 
 
 def _joined(stage: Stage, depth: int) -> Stage:
-    """Join stages of one part with it, and leave out those that are too deep or stand for one operator."""
+    """Join a stage with its only part, and leave out stages that are too deep or stand for one operator."""
     parts: dict[str, Stage] = {}
     operators = list(stage.operators)
     for key, whole in stage.parts.items():
@@ -151,7 +151,7 @@ def _joined(stage: Stage, depth: int) -> Stage:
 
 
 def _parts(stage: Stage, x: float, width: float, level: int, peaks: Peaks | None) -> Iterator[tuple[int, str]]:
-    """Yield a stage and what is below it: a rectangle each, but one for all that is too thin to see."""
+    """Yield a rectangle for a stage and each one below it, but one for all that are too thin to see."""
     told = f"{stage.name}: {stage.nanoseconds / 1e3:,.2f} us"
     limits = [(item.nanoseconds, peaks.limit(item)) for item in stage.all_operators()] if peaks is not None else []
     known = sum(spent for spent, limit in limits if limit is not None)
@@ -159,7 +159,7 @@ def _parts(stage: Stage, x: float, width: float, level: int, peaks: Peaks | None
     yield level, _rectangle(x, width, level, _colour(gained / known if known else None), stage.name, told)
     total = stage.nanoseconds or 1.0
     parts: list[Stage | OperatorTime] = [*stage.parts.values(), *stage.operators]
-    # by the place of the first operator
+    # by the position of the first operator
     places = ([item] if isinstance(item, OperatorTime) else item.all_operators() for item in parts)
     order = [min(one.index for one in listed) for listed in places]
     inside = [parts[place] for place in sorted(range(len(parts)), key=order.__getitem__)]
@@ -203,12 +203,12 @@ def _text(text: str) -> str:
 
 
 def operator_name(item: OperatorTime) -> str:
-    """Return what people call an operator: its nodes of the original model, else its function."""
+    """Return an operator's display name: its nodes of the original model, else its function."""
     return ", ".join(item.nodes) or item.function
 
 
 def operator_row(item: OperatorTime, peaks: Peaks | None) -> dict[str, Any]:
-    """Return a JSON object of an operator; without peaks it lacks what compares it with the machine."""
+    """Return an operator as a JSON object; without peaks it lacks the comparison with the machine."""
     limit = None if peaks is None else peaks.limit(item)
     return {
         "index": item.index,
@@ -233,7 +233,7 @@ def operator_row(item: OperatorTime, peaks: Peaks | None) -> dict[str, Any]:
 def trace_text(name: str, profile: Profile, peaks: Peaks | None) -> str:
     """Return a profile in the trace-event format: a track for each thread, an event for each call of an operator.
 
-    Times are in microseconds from the first operator on; events of a run are inside one of the whole run.
+    Times are in microseconds since the first operator; events of a run are nested in one for the whole run.
     """
     timeline = profile.timeline
     left_out = 0 if timeline is None else timeline.left_out

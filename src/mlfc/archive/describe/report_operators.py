@@ -1,4 +1,4 @@
-"""The operators of a module on its page: a table, which has the graph for those without pictures, and their costs."""
+"""Operators of a module for its page: a table, which also lists the graph's edges, and cost pictures."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from mlfc.support.dtypes import is_integer
 from mlfc.support.text import shortened
 
 MOST_ROWS = 2_000
-"""Of a table; pages of more are slow to show. Operators are those with the most multiply-accumulates."""
+"""Rows of a table: the operators with the most multiply-accumulates; larger pages are slow to display."""
 _TEXTS = {"operator", "function", "reads", "gives", "bound", "verdict", "contract"}
 _NAMES = 3  # of the nodes of an operator
 _INPUT = 28  # characters of a name
@@ -26,15 +26,15 @@ class OperatorTable:
     """A module's calls."""
 
     module: str
-    operators: Sequence[Mapping[str, Any]]  # as `module_operators` returns them
-    inputs: Sequence[str]  # names of the model's inputs, and of states behind them
-    sources: Mapping[str, SourceNode]  # of the model that it was compiled from
-    kernels: Mapping[str, str]  # the C of functions
+    operators: Sequence[Mapping[str, Any]]  # as returned by `module_operators`
+    inputs: Sequence[str]  # names of the model's inputs, then of states
+    sources: Mapping[str, SourceNode]  # nodes of the original model
+    kernels: Mapping[str, str]  # the C of functions by name
     measured: ModuleMeasurements
 
     @property
     def costs(self) -> Costs | None:
-        """What the calls took, if that was measured of just these."""
+        """Measured costs of the calls, if there is one for each call."""
         costs = self.measured.costs
         return costs if costs is not None and len(costs.calls) == len(self.operators) else None
 
@@ -82,7 +82,7 @@ class OperatorTable:
             yield "contract", contracts
 
     def pictures(self) -> Iterator[str]:
-        """Yield what calls took, as pictures."""
+        """Yield pictures of the calls' costs."""
         costs = self.costs
         if costs is None:
             return
@@ -94,14 +94,14 @@ class OperatorTable:
         if (picture := measured.roofline(self.operators, costs)) is not None:
             yield f"<h2>{'Roofline' if costs.peaks else 'Speed'}</h2>"
             yield f'<div class="map chart">{picture}</div>'
-            limits = "" if costs.peaks else " Nothing here knows the limits of this board."
+            limits = "" if costs.peaks else " The peaks of this board are unknown."
             yield (
                 "<p>A point is a call: how many multiply-accumulates (MACs) it does for each byte that it moves, and"
                 f" how fast. Those that took most are large and have their number.{limits}</p>"
             )
 
     def facts(self) -> dict[int, list[tuple[str, str]]]:
-        """Return what was measured of calls, and their contracts, as pairs of a title and a text."""
+        """Return measurements of calls, and their contracts, as (title, text) pairs."""
         found: dict[int, list[tuple[str, str]]] = {}
         costs = self.costs
         for index in range(len(self.operators)):
@@ -119,12 +119,12 @@ class OperatorTable:
         return self.measured.difference([tensor for source in sources for tensor in source.tensors])
 
     def marks(self) -> dict[int, str]:
-        """Return the calls that differ from their reference, with a class of the style."""
+        """Return the CSS class of each call that differs from its reference."""
         found = {index: self.difference(index) for index in range(len(self.operators))}
         return {index: "removed" for index, item in found.items() if item is not None and not item.is_within}
 
     def contract(self, index: int) -> str | None:
-        """Return the numeric contract of a call; None if its operators are not known."""
+        """Return the numeric contract of a call; None if its operators are unknown."""
         types = self.operators[index]["types"] or ("",)
         ends = (text.partition("[")[0] for text in (types[0], types[-1]))
         return contract_of(kernel_operators(self.operators[index]["function"]), integers=all(map(is_integer, ends)))
@@ -154,12 +154,12 @@ class OperatorTable:
 
 
 def anchor(module: str, function: str) -> str:
-    """Return the id of a function's C on the page."""
+    """Return the HTML id of a function's C on the page."""
     return html_of(f"{module}.{function}").replace(" ", "_")
 
 
 def amount(value: object, largest: int | None = None) -> Cell:
-    """Return the cell of a number, or of the expression of one that depends on the run."""
+    """Return the cell of a number, or of an expression if the number is known only at run time."""
     return number(value, largest) if isinstance(value, int) or value is None else Cell(str(value))
 
 

@@ -1,4 +1,4 @@
-"""A compiled model or a library as one page: what it takes, its memory, its operators with their C, and the boards."""
+"""HTML page of a compiled model or a library: interface, memory, operators with their C, and boards."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from mlfc.support import dtypes
 from mlfc.support.text import shortened
 
 MOST_DRAWN = 4_000
-"""Calls of which the memory is drawn."""
+"""Maximum calls whose memory is drawn."""
 _NAME = 200
 _FULL, _TIGHT = 100, 90  # percent of a memory
 _UNKNOWN = "unknown before the run"
-_UNBOUNDED = 1 << 62  # how extents without a bound are sorted
+_UNBOUNDED = 1 << 62  # sort key of dimensions without a bound
 _MOST_FUNCTIONS = 2_000
 _CONVENTIONS = {"c": "C interface", "classic": "packed functions of TVM", "ffi": "functions of tvm-ffi"}
 
@@ -35,10 +35,10 @@ def report_page(
     budget: Mapping[str, Any] | None = None,
     measured: Mapping[str, ModuleMeasurements] | None = None,
 ) -> str:
-    """Return the page of an open archive; all names may be hostile.
+    """Return the HTML page of an open archive; all names may be hostile.
 
-    `title`: the name of the model or the archive. `measured`: by module, what was measured of its calls.
-    `budget`: what the model takes of boards: `BudgetTable.as_json`; or why no board can have it, as ``refusal``.
+    `title`: the name of the model or the archive. `measured`: measurements of each module's calls, by name.
+    `budget`: memory use on boards, `BudgetTable.as_json`; or the reason why no board can run it, as ``refusal``.
     """
     found = describe(archive)
     modules = found["modules"]
@@ -112,7 +112,7 @@ def _module_cards(module: Mapping[str, Any], measured: ModuleMeasurements) -> st
 
 
 def _cards(facts: Mapping[str, object], *more: str) -> str:
-    """Return the boxes on top of a page, for facts that are known, and `more` boxes as HTML."""
+    """Return the boxes at the top of a page, for facts that are known, and `more` boxes as HTML."""
     boxes = [f"<div><b>{html_of(fact)}</b>{html_of(name)}</div>" for name, fact in facts.items() if fact is not None]
     return f'<div class="cards">{"".join([*boxes, *more])}</div>'
 
@@ -124,12 +124,12 @@ def _fact_list(facts: Mapping[str, object]) -> str:
 
 
 def _byte_text(count: int | None) -> str | None:
-    """Return a number of bytes in words; None if it is not known."""
+    """Return a number of bytes as text; None if unknown."""
     return None if count is None else f"{count:,} bytes"
 
 
 def _shape_text(extents: Sequence[object] | None) -> str:
-    """Return a shape as Python writes tuples."""
+    """Return a shape in the syntax of Python's tuples."""
     return "" if extents is None else f"({', '.join(map(str, extents))})"
 
 
@@ -155,13 +155,13 @@ def _tensor_table(module: Mapping[str, Any]) -> str:
 
 
 def _open_extents(vm: Mapping[str, Any]) -> Iterator[str]:
-    """Yield what a module of the virtual machine leaves to the run, and what it takes at most."""
+    """Yield the dynamic dimensions of a module of the virtual machine, and its maximum memory."""
     if vm["symbols"]:
-        yield "<h2>Open extents</h2>"
+        yield "<h2>Dynamic dimensions</h2>"
         unbounded = Cell(_UNBOUNDED, "no bound")
         highs = [unbounded if item["high"] is None else item["high"] for item in vm["symbols"]]
         rows = [(item["name"], item["low"], high) for item, high in zip(vm["symbols"], highs, strict=True)]
-        yield sortable(("open extent", "from", "to"), ("open extent",), rows)
+        yield sortable(("dynamic dimension", "from", "to"), ("dynamic dimension",), rows)
     yield "<h2>Virtual machine</h2>"
     yield _fact_list(
         {
@@ -258,7 +258,7 @@ def _board(row: Mapping[str, Any]) -> tuple[object, ...]:
 
 
 def _shared(shared: Mapping[str, Any] | None) -> Iterator[str]:
-    """Yield what several modules have together; nothing where that is nothing."""
+    """Yield resources that modules share; nothing if they share none."""
     if not shared:
         return
     told = {
@@ -289,10 +289,10 @@ def _origin(found: Mapping[str, Any]) -> Iterator[str]:
 
 
 def library_page(path: str | os.PathLike[str], title: str) -> str:
-    """Return the page of a shared or static library, an object or a tar of objects; all names may be hostile.
+    """Return the HTML page of a shared or static library, an object or a tar of objects; all names may be hostile.
 
-    Raises ArchiveError if it is no library, or what it carries breaks its format; UnsupportedError if it is of a format
-    that is not read.
+    Raises ArchiveError if it is not a library, or its content breaks its format; UnsupportedError for an unsupported
+    format.
     """
     found = inspect_library(path)
     library = found["library"]
@@ -327,7 +327,7 @@ def _library_module(module: Mapping[str, Any]) -> Iterator[str]:
     yield "<h3>Inputs and outputs</h3>"
     tensors = {kind: [dict(tensor) for tensor in module[kind]] for kind in ("inputs", "outputs", "states")}
     for tensor in (tensor for listed in tensors.values() for tensor in listed):
-        if all(isinstance(extent, int) for extent in tensor["shape"]):  # the run decides none of its extents
+        if all(isinstance(extent, int) for extent in tensor["shape"]):  # a fully static shape
             tensor["bytes"] = prod(tensor["shape"]) * dtypes.nbytes(tensor["dtype"])
     yield _tensor_table({**module, **tensors})
     if module["vm"] is not None:
@@ -335,7 +335,7 @@ def _library_module(module: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _library_code(library: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the levels of processors that a library has kernels for, its functions, and its module trees."""
+    """Yield the processor levels that a library has kernels for, its functions, and its module trees."""
     if levels := library["levels"]:
         yield "<h2>Levels of processors, of which one is chosen on loading</h2>"
         most = max(levels.values())

@@ -1,4 +1,4 @@
-"""The part of BSON that parameter files need: https://bsonspec.org, version 1.1; data are neither copied nor joined."""
+"""Subset of BSON (https://bsonspec.org, version 1.1) for parameter files; data are neither copied nor joined."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ _FLOAT = struct.Struct("<d")
 _BYTE = struct.Struct("<B")
 _BINARY_HEADER = struct.Struct("<iB")
 MAX_BYTES = (1 << 31) - 1
-# bounds for what nobody has checked: a list in a list in ... ends in Python's own limit, each element costs memory
+# limits for untrusted documents: deep nesting reaches Python's recursion limit, and each element costs memory
 MAX_DEPTH = 16
 MAX_KEY = 1024
 MAX_ELEMENTS = 1_000_000
 
 
 def encode(document: Mapping[str, Any]) -> Content:
-    """Return a document's bytes.
+    """Return the bytes of a document.
 
-    `document`: of str, int, float, bool, None, `Data` (binary), and mappings and sequences of these. Keys hold no
+    `document`: of str, int, float, bool, None, `Data` (binary), and mappings and sequences of these. Keys contain no
     zero character.
-    Raises OptionError if it has more bytes than BSON can count.
+    Raises OptionError if it exceeds BSON's maximum size.
     """
     parts = _document(document.items())
     if sum(map(nbytes_of, parts)) > MAX_BYTES:
@@ -43,10 +43,10 @@ def _document(items: Iterable[tuple[str, Any]]) -> list[Data]:
     parts: list[Data] = []
     for key, value in items:
         if "\0" in key:
-            raise InternalError("a key of BSON with a zero character")
+            raise InternalError("a BSON key contains a zero character")
         kind, body = _element(value)
         parts += [bytes((kind,)) + key.encode() + b"\0", *body]
-    # a document too large for this count is refused as a whole
+    # a document that is too large for this field is rejected as a whole
     size = min(sum(map(nbytes_of, parts)) + 5, MAX_BYTES)
     return [_INT.pack(size), *parts, b"\0"]
 
@@ -72,9 +72,9 @@ def _element(value: Any) -> tuple[int, Sequence[Data]]:
 
 
 def decode(data: bytes | memoryview, place: str) -> dict[str, Any]:
-    """Return the document that `data` holds; binary data are read-only views of it.
+    """Return the document that `data` encodes; binary data are read-only views of it.
 
-    Raises ArchiveError, naming the byte at which it is not BSON, or of a type that is not read here.
+    Raises ArchiveError, naming the first byte that is not BSON or starts an unsupported type.
     """
     reader = _BsonReader(memoryview(data), place)
     document = reader.document(0)
@@ -84,7 +84,7 @@ def decode(data: bytes | memoryview, place: str) -> dict[str, Any]:
 
 
 class _BsonReader:
-    """Reads one document; `take` stands at the next byte."""
+    """Reader of one document; `take` is positioned at the next byte."""
 
     def __init__(self, data: memoryview, place: str) -> None:
         self.take = Cursor(data, 0, place)
@@ -106,13 +106,13 @@ class _BsonReader:
                 raise self.take.fault(f"a key does not end within {MAX_KEY} bytes", at)
             key = self._text(length + 1, at)
             if key in result:
-                raise self.take.fault(f"the key '{key}' is there twice", at)
+                raise self.take.fault(f"the key '{key}' is duplicated", at)
             result[key] = self._value(kind, depth)
             self._elements += 1
             if self._elements > MAX_ELEMENTS:
                 raise self.take.fault(f"the document has more than {MAX_ELEMENTS:,} elements", at)
         if self.take.offset - start != size:
-            raise self.take.fault(f"a document says {size} bytes but has {self.take.offset - start}", start)
+            raise self.take.fault(f"a document declares {size} bytes but has {self.take.offset - start}", start)
         return result
 
     def _value(self, kind: int, depth: int) -> Any:
@@ -141,7 +141,7 @@ class _BsonReader:
             return None
         numbers = {_INT32: _INT, _INT64: _LONG, _DOUBLE: _FLOAT}
         if kind not in numbers:
-            raise self.take.fault(f"an element of type {kind:#04x} is not read here", at)
+            raise self.take.fault(f"unsupported element type {kind:#04x}", at)
         return self.take.unpack(numbers[kind], "a number")[0]
 
     def _byte(self, what: str) -> int:
@@ -149,7 +149,7 @@ class _BsonReader:
         return value
 
     def _text(self, size: int, at: int) -> str:
-        """Take a string of `size` bytes with its zero behind."""
+        """Read a string of `size` bytes including its terminating zero."""
         if size < 1:
             raise self.take.fault(f"a string of {size} bytes", at)
         raw = bytes(self.take.bytes(size, "a string"))

@@ -1,4 +1,4 @@
-"""C interface of a module, read from its flat header without a compiler; shapes are from Relay text."""
+"""C interface of a module, parsed from its flat header without a compiler; shapes are from Relay text."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from mlfc.errors import ArchiveError
 from mlfc.support.module_info import MemoryInfo, ModuleInterface, PoolInfo
 from mlfc.support.tensor_info import TensorInfo
 
-MAX_HEADER_BYTES = 4 << 20  # constants for pools of the caller's own are macros, byte by byte
+MAX_HEADER_BYTES = 4 << 20  # constants of pools that the caller owns are macros, byte by byte
 _LONGEST = 1 << 20  # a struct of ten thousand tensors
 
 _TOKEN = re.compile(r"[A-Za-z_]\w*|[^\s\w]|\w+")
@@ -34,7 +34,7 @@ class StructField:
 
 @dataclass(frozen=True)
 class Prototype:
-    """A declared function: the types of its result and parameters. Names of parameters mean nothing to a caller."""
+    """A declared function: the types of its result and parameters. Parameter names do not matter to callers."""
 
     result: str
     parameters: tuple[str, ...]
@@ -45,11 +45,11 @@ class Prototype:
 
 @dataclass
 class Header:
-    """The declarations of one header, each by name, in the order of the text."""
+    """The declarations of one header, each by name, in source order."""
 
     structs: dict[str, tuple[StructField, ...]] = field(default_factory=dict)
     functions: dict[str, Prototype] = field(default_factory=dict)
-    # with single spaces; the include guard, which has no value, is left out
+    # single-spaced; without the include guard, which has no value
     macros: dict[str, str] = field(default_factory=dict)
 
     def renamed(self, old: str, new: str) -> Header:
@@ -73,7 +73,7 @@ class Header:
 
 
 def parse_header(text: str) -> Header:
-    """Return the declarations of a header's text; what is not understood is left out, never an error."""
+    """Return the declarations of a header's text; unrecognized ones are skipped without an error."""
     header = Header()
     lines = []
     for line in _lines_for_c("".join(_without_comments(text)).replace("\\\n", " ")):
@@ -91,7 +91,7 @@ def parse_header(text: str) -> Header:
 
 
 def _without_comments(text: str) -> Iterator[str]:
-    """Yield the text between comments. `find` keeps it linear where a pattern would search to the end each time."""
+    """Yield the text between comments. `find` is linear; a regular expression would search to the end each time."""
     at = 0
     block, line = text.find("/*"), text.find("//")
     while block >= 0 or line >= 0:
@@ -108,7 +108,7 @@ def _without_comments(text: str) -> Iterator[str]:
 
 
 def _lines_for_c(text: str) -> Iterator[str]:
-    """Yield the lines that a C compiler sees: not those between ``#ifdef __cplusplus`` and its end."""
+    """Yield the lines visible to a C compiler, without those between ``#ifdef __cplusplus`` and its end."""
     hidden = 0
     for line in StringIO(text):
         directive = _DIRECTIVE.match(line) if "#" in line else None
@@ -122,7 +122,7 @@ def _lines_for_c(text: str) -> Iterator[str]:
 
 
 def _statements(text: str) -> Iterator[tuple[str, str | None]]:
-    """Yield each statement: the text before its braces or semicolon, and what is between braces."""
+    """Yield each statement: the text before its braces or semicolon, and the text between braces."""
     start, opened, depth = 0, 0, 0
     head: str | None = None
     for mark in _BOUNDARY.finditer(text):
@@ -160,7 +160,7 @@ def _declare(header: Header, statement: str, body: str | None) -> None:
 
 def _field(text: str) -> StructField:
     tokens = _TOKEN.findall(text)
-    # a parameter may have a type alone
+    # a parameter may be an unnamed type
     if len(tokens) > 1 and (tokens[-1][0].isalpha() or tokens[-1][0] == "_") and tokens[-2] != "struct":
         return StructField(" ".join(tokens[:-1]), tokens[-1])
     return StructField(" ".join(tokens), "")
@@ -169,8 +169,8 @@ def _field(text: str) -> StructField:
 def c_interface(record: ModuleRecord, header_text: str, relay: str | None, place: str) -> ModuleInterface:
     """Return the description of a module's C entry for `AotModule`.
 
-    Raises ArchiveError if the header declares no entry, or one that wants what only firmware can give it; or if the
-    size of a tensor is nowhere to be found.
+    Raises ArchiveError if the header declares no entry, if the entry requires resources that only firmware has, or if
+    the size of a tensor is unknown.
     """
     header = parse_header(header_text)
     prefix = f"tvmgen_{record.name.lower()}"
@@ -181,7 +181,7 @@ def c_interface(record: ModuleRecord, header_text: str, relay: str | None, place
         )
     if f"{prefix}_devices" in header.structs:
         raise ArchiveError(
-            f"the module '{record.name}' takes device contexts",
+            f"the module '{record.name}' requires device contexts",
             place=place,
             next_step="Run it as firmware: only its own project can provide them",
         )
@@ -204,12 +204,12 @@ def c_interface(record: ModuleRecord, header_text: str, relay: str | None, place
 def relay_inputs(text: str) -> dict[str, tuple[tuple[int, ...], str]]:
     """Return shape and dtype of each parameter of ``main`` in Relay text, by its name as a C identifier.
 
-    Nothing is returned of a text that has no such function: this looks for facts, it does not check.
+    The result is empty if the text has no such function: the text is not validated.
     """
     start = text.find(_SIGNATURE)
     if start < 0:
         return {}
-    # comments may hold any character, braces too, so they go first; the signature of a function is its first line
+    # comments may contain any character, even braces, so they are removed first; signatures have one line
     end = text.find("\n", start)
     signature = _COMMENT.sub("", text[start : end if end >= 0 else len(text)]).partition("{")[0]
     found = {}
@@ -220,7 +220,7 @@ def relay_inputs(text: str) -> dict[str, tuple[tuple[int, ...], str]]:
 
 
 def graph_outputs(outputs: Sequence[TensorRecord], known: Sequence[TensorInfo]) -> tuple[TensorInfo, ...]:
-    """Return the outputs `known` of a graph under the names of the metadata, where sizes tell which is which."""
+    """Return the outputs `known` of a graph under the metadata's names, if sizes identify them."""
     left = {tensor.name: (tensor.dtype, tensor.nbytes) for tensor in outputs}
     kinds = [(info.dtype, info.nbytes) for info in known]
     if sorted(left.values()) != sorted(kinds) or len(set(kinds)) != len(kinds):
@@ -242,7 +242,7 @@ def _tensors(
         tensor, relay = by_field.get(_identifier(entry.name)), shapes.get(_identifier(entry.name))
         if tensor is None and relay is None:
             raise ArchiveError(
-                f"neither the metadata nor the Relay text say how large '{entry.name}' is",
+                f"neither the metadata nor the Relay text contain the size of '{entry.name}'",
                 place=place,
                 next_step="Compile the model again with mlfc",
             )
@@ -256,14 +256,14 @@ def _tensors(
 
 
 def _pools(header: Header, prefix: str, place: str) -> tuple[PoolInfo, ...]:
-    """Return each pool that the caller passes in, in the order of the struct."""
+    """Return each pool that the caller provides, in the order of the struct."""
     pools = []
     for entry in header.structs.get(f"{prefix}_workspace_pools", ()):
         macro = f"{prefix}_{entry.name}_WORKSPACE_POOL_SIZE".upper()
         text = header.macros.get(macro, "").strip("()uUlL ")
         if not text.isdecimal() or len(text) > 15:
             raise ArchiveError(
-                f"the header does not say the size of the pool '{entry.name}', or it holds constants",
+                f"pool '{entry.name}' contains constants, or the header does not declare its size",
                 place=place,
                 next_step="Run it as firmware, which provides the pool",
             )

@@ -1,4 +1,4 @@
-"""Where things lie in a Model Library Format archive, in every version and form."""
+"""Paths within a Model Library Format archive, for every version and form."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ CODE: Final = "codegen/host"
 SOURCES: Final = "codegen/host/src"
 OBJECTS: Final = "codegen/host/lib"
 HEADERS: Final = "codegen/host/include"
-# the table of the functions of several graph modules, which refers to the code of all
+# the function tables of several graph modules, which refer to the code of all modules
 REGISTRIES: Final = tuple(
     name(path)
     for name in (str, former)
     for path in ("codegen/host/src/mlfc_shared_registry.c", "codegen/host/lib/mlfc_shared_registry.o")
 )
 
-# a name becomes part of file names, so it may hold nothing that a path gives a meaning to
+# a module name becomes part of file names, so characters that are special in paths are excluded
 MODULE_NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
 _LIBRARY = re.compile(r"_lib[0-9]+\.")
 _DEVICE_MODULE = re.compile(r"_mod[0-9]+\.")
@@ -33,26 +33,26 @@ _LONGEST_MODULE_NAME = 128
 _LONGEST_MARK = 16
 _TIR = re.compile(r"src/tir-[0-9]{1,4}\.txt")
 _PARAMS_FORMS = (".params", ".json", ".bson")
-# of modules and the files of code that all of them have: a file is listed for each
+# upper bound of modules times shared code files, as each file is listed for each module
 MAX_SHARED: Final = 100_000
 _RFC_METADATA = re.compile(r"metadata-(0|[1-9][0-9]{0,3})\.json")
 
 
 @dataclass(frozen=True)
 class ArchiveLayout:
-    """The places that differ between versions; ``{module}`` stands for the module's name."""
+    """Paths that differ between versions; ``{module}`` is replaced by the module's name."""
 
     metadata: str
-    code: str  # what names of code files begin with: a number and an extension follow
-    relay: str | None  # a file, as the next two; None where the style has none
+    code: str  # prefix of code files, followed by a number and an extension
+    relay: str | None  # a file, as are the next two; None if the style has none
     graph: str | None
     params: str | None
     vm: str | None = None
-    runtime: str = "runtime"  # the folder of the C runtime
+    runtime: str = "runtime"  # folder of the C runtime
 
 
 _VM_PATH = "executor-config/vm/{module}.vm"
-# each version as what changed since the one before
+# each version as changes to the one before
 _1 = ArchiveLayout(METADATA, "lib", "relay.txt", "runtime-config/graph/graph.json", "parameters/{module}.params")
 _3 = replace(_1, code="{module}_lib")
 _4 = replace(_3, relay="src/relay.txt")
@@ -64,17 +64,17 @@ OPERATOR_VERSIONS: Final = (4, 5, 6, 7)
 
 
 def layout_of(version: int, form: str = TVM, style: str = FULL_MODEL) -> ArchiveLayout:
-    """Return the places of an archive of version 1 to 7."""
+    """Return the layout of an archive of version 1 to 7."""
     if form == RFC:
         return replace(_1, metadata=f"metadata-{version}.json", runtime="crt")
     return _OPERATOR if style == OPERATOR else _FULL_MODEL[version]
 
 
 def find_metadata(paths: Iterable[str]) -> tuple[str, str] | None:
-    """Return the path of the metadata among these files and the form of archive that it tells; None without any.
+    """Return the path of the metadata among these files, and the form of archive that it implies; None if missing.
 
-    The proposal numbers the file by version, so that an archive may serve readers of several ages: the highest that
-    we know counts.
+    The proposal numbers the file by version, so that an archive may serve readers of different versions: the highest
+    supported version is used.
     """
     numbers = []
     for path in paths:
@@ -98,7 +98,7 @@ def params_path(module: str) -> str:
 
 
 def source_params_path(module: str) -> str:
-    """Return the path of the model's own weights under their own names."""
+    """Return the path of the model's own weights under their original names."""
     return f"src/{module}.params"
 
 
@@ -108,15 +108,15 @@ def graph_path(module: str) -> str:
 
 
 def vm_path(module: str) -> str:
-    """Return the path of the description of a dynamic model, JSON as the graphs beside it."""
+    """Return the path of the description of a dynamic model, a JSON file beside the graphs."""
     return _VM_PATH.format(module=module)
 
 
 def moved(path: str, module: str, old: ArchiveLayout, new: ArchiveLayout) -> str:
-    """Return where a file of an archive of one module lies in another layout; the same path where both agree.
+    """Return the path in layout `new` of a file in layout `old` of an archive of one module.
 
-    Code files are renamed with all that their names begin: a ``.S`` file finds its constants under its own name and
-    ``.bin``. Headers stay, for code includes them by name.
+    Code files are renamed with everything that shares their stem: a ``.S`` file finds its constants under its own stem
+    and ``.bin``. Headers keep their names, as code includes them by name.
     """
     for ours, theirs in ((old.relay, new.relay), (old.graph, new.graph), (old.params, new.params)):
         if ours is not None and theirs is not None and path == ours.format(module=module):
@@ -132,11 +132,11 @@ def moved(path: str, module: str, old: ArchiveLayout, new: ArchiveLayout) -> str
 
 
 def files_of_modules(modules: Collection[str], paths: Iterable[str], layout: ArchiveLayout) -> dict[str, ModuleFiles]:
-    """Return which files of an archive belong to each module, by its name.
+    """Return the files of an archive that belong to each module, by module name.
 
-    Code that bears the name of one module is this module's, code that bears no module's name is everyone's.
+    Code with the name of one module belongs to that module, code with no module's name to all modules.
 
-    Raises ArchiveError if so many modules have so much code in common that listing it for each would take long.
+    Raises ArchiveError if listing the shared code for each module would take too long.
     """
     known = sorted(paths)
     present, names = set(known), set(modules)
@@ -155,8 +155,8 @@ def files_of_modules(modules: Collection[str], paths: Iterable[str], layout: Arc
     shared = sum(len(item.shared) for item in owned.values())
     if shared * len(names) > MAX_SHARED:
         raise ArchiveError(
-            f"{len(names):,} modules have {shared:,} files of code in common; modules times files may be "
-            f"{MAX_SHARED:,} at most"
+            f"{len(names):,} modules have {shared:,} files of code in common; the limit for modules times files is "
+            f"{MAX_SHARED:,} "
         )
     tir = tuple(path for path in known if _TIR.fullmatch(path))
     single = {"graph": layout.graph, "vm": layout.vm, "relay": layout.relay}
@@ -177,26 +177,26 @@ def header_path(module: str) -> str:
 
 
 class _Owned:
-    """Files of one kind by the module that they belong to; what bears the names of two is nobody's."""
+    """Files of one kind by owning module; a file with the names of two modules belongs to neither."""
 
     def __init__(self) -> None:
         self.shared: list[str] = []
         self._own: dict[str, list[str]] = {}
 
     def add(self, path: str, bearers: set[str]) -> None:
-        """Add a file that bears the names of these modules."""
+        """Add a file with the names of these modules."""
         if not bearers:
             self.shared.append(path)
         elif len(bearers) == 1:
             self._own.setdefault(next(iter(bearers)), []).append(path)
 
     def of(self, module: str) -> tuple[str, ...]:
-        """Return the module's files and those of everyone, sorted."""
+        """Return the module's files and shared ones, sorted."""
         return tuple(sorted((*self.shared, *self._own.get(module, ()))))
 
 
 def _bearers(path: str, modules: set[str], mark: re.Pattern[str]) -> set[str]:
-    """Return the modules whose name, the mark and a number begin the file's name."""
+    """Return the modules for which the file's name starts with their name, the mark and a number."""
     name = path.rpartition("/")[2]
     found = {name[: match.start()] for match in mark.finditer(name, 0, _LONGEST_MODULE_NAME + _LONGEST_MARK)}
     return found & modules

@@ -1,4 +1,4 @@
-"""From archives, libraries and compiled modules to something that runs: only for files that you trust to run."""
+"""Loading of archives, libraries and compiled modules for execution. Only for trusted files: their code runs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from mlfc.runtime.modules.runnable import Runnable
 
 _COMPRESSED = (b"\x1f\x8b", b"\xfd7zXZ\x00")
-# by the suffixes that TVM's loader knows
+# by the suffixes that TVM's loader supports
 _KINDS_OF_FORMAT = {
     **dict.fromkeys(("so", "dll", "dylib", "dso"), ("library",)),
     "o": ("objects",),
@@ -39,37 +39,37 @@ _KINDS_OF_FORMAT = {
 LOADING = "loading this file"
 MEMORY = (bytes, bytearray, memoryview)
 IN_MEMORY = "bytes"
-"""What messages call an artifact that is not in a file."""
+"""Name in messages of an artifact that is not in a file."""
 _TAR_MAGIC = slice(257, 262)
 
 
 def load_module(
     source: str | os.PathLike[str] | bytes | bytearray | memoryview, module: str | None = None, *, fmt: str = ""
 ) -> Any:
-    """Load a module of an archive, of a shared library or of objects, told apart by content.
+    """Load a module of an archive, of a shared library or of objects, which are distinguished by content.
 
     Parameters
     ----------
     source : path, bytes, bytearray or memoryview
-        A file, or what it holds.
+        A path, or the contents.
     module : str, optional
-        Which module, where there are several.
+        Name of the module, required if there are several.
     fmt : str
-        What the file is said to be by its suffix, as TVM's loader takes it: ``so``, ``o``, ``tar``. It is refused if
-        the content is something else.
+        Expected format, by suffix as for TVM's loader: ``so``, ``o``, ``tar``. The file is rejected if its content
+        is of another format.
 
     Returns
     -------
     Module
-        The root of the tree that a library carries: for one that `Factory.export_library` wrote its `FactoryModule`,
-        for one without a tree the `SharedLibrary` itself. A `FactoryModule` of an archive with a model, and the
-        `HostLibrary` of an archive of single functions. Factories unpack as ``(graph_json, lib, params)``, make
-        executors, and run like what `load` gives.
+        The root of a library's module tree: the `FactoryModule` if `Factory.export_library` wrote the library, the
+        `SharedLibrary` itself if it has no tree. For an archive with a model a `FactoryModule`, for an archive of
+        single functions the `HostLibrary`. Factories unpack as ``(graph_json, lib, params)``, create executors,
+        and run like the result of `load`.
 
     Raises
     ------
     ArchiveError
-        If it is none of these; as `load` otherwise.
+        If the source is none of these; otherwise as for `load`.
     """
     with required_for(LOADING, IN_MEMORY if isinstance(source, MEMORY) else str(source)):
         if isinstance(source, MEMORY):
@@ -109,7 +109,7 @@ def _check_format(fmt: str, kind: str, place: str) -> None:
     if fmt and kind not in _KINDS_OF_FORMAT.get(fmt, ()):
         known = ", ".join(_KINDS_OF_FORMAT)
         raise ArchiveError(
-            f"this is not of the format '{fmt}'", place=place, next_step=f"Leave fmt out. Formats: {known}"
+            f"expected a file of the format '{fmt}'", place=place, next_step=f"Omit fmt. Formats: {known}"
         )
 
 
@@ -127,7 +127,7 @@ def _module_of_bytes(data: memoryview, module: str | None, fmt: str) -> Any:
 
 @contextmanager
 def file_of(data: bytes | bytearray | memoryview) -> Iterator[Path]:
-    """Yield a file with some bytes for the time of the context; errors then call it so."""
+    """Yield a temporary file with these bytes; errors name it `IN_MEMORY`."""
     with TemporaryFolder() as folder:
         path = Path(folder) / "module"
         path.write_bytes(data)
@@ -152,22 +152,22 @@ def model_of_library(root: Any, place: str, devices: Sequence[Device]) -> Any:
         raise ArchiveError(
             f"the library holds a module of the kind '{root.type_key}', not a model",
             place=place,
-            next_step=f"Take its functions with mlfc.load_module({place!r})",
+            next_step=f"Load its functions with mlfc.load_module({place!r})",
         )
     return root.model
 
 
 def model_of_parts(parts: ModuleParts, devices: Sequence[Device] = ()) -> AotModule | GraphModule | VmModel:
-    """Return the model of an archive; raise OptionError if it has none, ToolchainError as `build_library`."""
+    """Return the model of an archive; raise OptionError if it has none, or ToolchainError as for `build_library`."""
     if parts.executor is None:
         raise OptionError(
             "the archive holds functions, not a model",
             place=parts.place,
-            next_step=f"Take them with mlfc.load_module({parts.place!r})",
+            next_step=f"Load them with mlfc.load_module({parts.place!r})",
         )
     made = _factory_module(parts, host_library(parts))
     if parts.executable is not None:
-        return made.model  # type: ignore[return-value]  # as the next: what was made of these parts
+        return made.model  # type: ignore[return-value]  # as the next: the type matches these parts
     return made.model_on(devices)  # type: ignore[return-value,union-attr]
 
 
@@ -190,14 +190,14 @@ def _factory_module(parts: ModuleParts, lib: HostLibrary) -> FactoryModule | VmM
 
 
 def load_factory(factory: Factory, devices: Sequence[Device] = ()) -> Runnable:
-    """Return the module that `build` made, ready to run in this process, by LLVM where C has no compiler."""
+    """Return the module that `build` produced, loaded in this process, compiled by LLVM if no C compiler is found."""
     from mlfc.archive.details import module_info
     from mlfc.compiler import runnable_here
 
     factory = runnable_here(factory)
     if factory.executor == "vm":
         made: Any = factory.runtime
-        return made.model_with(made)  # type: ignore[no-any-return]  # a VmModule; each model has states of its own
+        return made.model_with(made)  # type: ignore[no-any-return]  # a VmModule; each model has separate states
     details = module_info(factory)
     if not factory.graph_json:
         return AotModule(factory.lib.executable(), details, loaded_pools(details, factory.code.files))
@@ -240,7 +240,7 @@ def _model(parts: ModuleParts, lib: HostLibrary, devices: Sequence[Device]) -> A
 
 
 def load_graph(parts: ModuleParts, lib: Module, devices: Device | Sequence[Device] = ()) -> GraphModule:
-    """Return the model of an archive for the graph executor, which runs the functions of `lib` where that is."""
+    """Return the model of an archive for the graph executor, which calls the functions of `lib`."""
     from mlfc.runtime.executors.graph_executor import GraphExecutor
     from mlfc.runtime.executors.graph_json import parse_graph
     from mlfc.runtime.executors.graph_module import GraphModule
@@ -256,7 +256,7 @@ def load_graph(parts: ModuleParts, lib: Module, devices: Device | Sequence[Devic
 
 
 def kind_of_artifact(source: str | os.PathLike[str] | bytes | bytearray | memoryview) -> str:
-    """Tell what a file, or what it holds, is; as `artifact_kind`."""
+    """Return the kind of a file or of its contents, as `artifact_kind`."""
     if not isinstance(source, MEMORY):
         return artifact_kind(source)
     start = bytes(source[:HEAD])
@@ -264,7 +264,7 @@ def kind_of_artifact(source: str | os.PathLike[str] | bytes | bytearray | memory
 
 
 def artifact_kind(path: str | os.PathLike[str]) -> str:
-    """Tell by content whether a file is an ``archive``, a ``library``, ``objects``, or anything else: a ``model``."""
+    """Return a file's kind by content: ``archive``, ``library``, ``objects``, or for anything else ``model``."""
     try:
         with open_plain(path) as file:
             start = file.read(HEAD)
@@ -275,13 +275,13 @@ def artifact_kind(path: str | os.PathLike[str]) -> str:
         return _kind_of_code(start) or "model"
     from mlfc.library.toolchain import OBJECT_SUFFIX, SOURCES
 
-    # files of archives lie in folders, but for metadata
+    # files of archives are in folders, except metadata
     name = first_file(path) or ""
     return "objects" if "/" not in name and name.endswith((OBJECT_SUFFIX, *SOURCES)) else "archive"
 
 
 def may_be(kind: str, start: bytes) -> bool:
-    """Tell whether a file that starts with these `HEAD` bytes may be of a kind as `artifact_kind` says it."""
+    """Return True if a file that starts with these `HEAD` bytes may be of a kind returned by `artifact_kind`."""
     return (kind in ("archive", "objects") and _is_tar(start)) or kind == _kind_of_code(start)
 
 
@@ -290,9 +290,9 @@ def _is_tar(start: bytes) -> bool:
 
 
 def _kind_of_code(start: bytes) -> str | None:
-    """Return ``objects`` or ``library`` for the start of a file of machine code, else None."""
+    """Return ``objects`` or ``library`` for the start of a machine code file, else None."""
     head = read_head(start)
     if head is None:
-        # damaged ones are told apart from models all the same
+        # even damaged ones are not models
         return "library" if start.startswith((b"\x7fELF", b"MZ")) else None
     return "objects" if head.kind == OBJECT else "library"

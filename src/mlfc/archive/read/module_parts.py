@@ -1,4 +1,4 @@
-"""What running a module of an archive takes, read and checked."""
+"""Parts of an archive's module that are needed to run it, read and checked."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ class ModuleParts:
 
     place: str  # the archive, for messages
     record: ModuleRecord
-    # sources, headers and objects of the module, by path under ``codegen/host``; what external generators wrote under
+    # sources, headers and objects of the module by path under ``codegen/host``; output of external generators under
     # ``external/``
     code: Mapping[str, Data]
-    digests: Mapping[str, str]  # the checked SHA-256 of `code`, where the archive lists them
+    digests: Mapping[str, str]  # the checked SHA-256 of `code`, if the archive lists them
     graph_json: str  # empty for other executors
     executable: bytes | None  # the description of a dynamic model
-    params: Mapping[str, Array]  # what the executor loads; where possible these lie in the archive's file
-    imports: tuple[Module, ...]  # modules of other kinds, with what they import themselves
+    params: Mapping[str, Array]  # loaded by the executor; mapped from the archive's file if possible
+    imports: tuple[Module, ...]  # modules of other kinds, with their imports
     header: str | None  # the text of the module's C interface
-    relay: str | None  # the model's Relay text; None where mlfc's own details say all that is needed
+    relay: str | None  # the model's Relay text; None if mlfc's own details suffice
 
     @property
     def executor(self) -> str | None:
@@ -53,9 +53,9 @@ class ModuleParts:
 def read_parts(path: str | os.PathLike[str], module: str | None = None) -> ModuleParts:
     """Read one module of an archive.
 
-    `module` names one where the archive holds several.
-    Raises ArchiveError if the archive is damaged, contradicts itself, or lacks what running the module takes.
-    Raises OptionError if there is no such module, or several and none is named.
+    `module` is required if the archive contains several.
+    Raises ArchiveError if the archive is damaged, contradicts itself, or lacks a part needed to run the module.
+    Raises OptionError if the module does not exist, or `module` is missing and there are several.
     """
     with open_archive(path) as archive:
         name = pick_module(archive.record.modules, module, archive.path)
@@ -67,7 +67,7 @@ def read_parts(path: str | os.PathLike[str], module: str | None = None) -> Modul
         digests: dict[str, str] = {}
         for member in (*files.sources, *files.headers, *files.objects):
             if member in REGISTRIES:
-                # a library of this machine finds its functions by symbol, and this refers to modules that are not here
+                # on this machine a library finds functions by symbol; this file refers to modules that are not loaded
                 continue
             short = member.removeprefix(f"{CODE}/")
             code[short] = archive.tar.view(member)
@@ -104,11 +104,11 @@ def read_parts(path: str | os.PathLike[str], module: str | None = None) -> Modul
 
 
 def _lacking(record: ModuleRecord) -> Iterator[str]:
-    """Yield what a module needs for running and the archive lacks."""
+    """Yield the parts that a module needs to run and the archive lacks."""
     if not record.files.sources and not record.files.objects:
-        yield f"{CODE}: there is no code of the module '{record.name}'"
+        yield f"{CODE}: module '{record.name}' has no code"
     if record.executor == "graph" and record.files.graph is None:
-        yield f"there is no graph of the module '{record.name}'"
+        yield f"module '{record.name}' has no graph"
     if record.executor == "vm" and record.files.vm is None:
         yield f"{vm_path(record.name)}: the file is missing"
     if record.details is not None and record.executor == "aot" and _header(record) is None:
@@ -130,7 +130,7 @@ def _text(archive: Archive, path: str | None, limit: int) -> str | None:
 
 
 def _imports(archive: Archive, record: ModuleRecord) -> tuple[Module, ...]:
-    """Return the modules that the code imports, as the import tree in the details says."""
+    """Return the modules that the code imports, from the import tree in the details."""
     tree = record.details.module_tree if record.details else ()
     if len(tree) < 2:
         return ()
@@ -141,9 +141,9 @@ def _imports(archive: Archive, record: ModuleRecord) -> tuple[Module, ...]:
         place = f"{archive.path}: modules.{record.name}.mlfc.module_tree[{index}]"
         parent, files = entry.parent, entry.files
         if not isinstance(parent, int) or not 0 <= parent < index:
-            raise ArchiveError("a module's parent must stand before it", place=place, next_step=_AGAIN)
+            raise ArchiveError("a module's parent must precede it", place=place, next_step=_AGAIN)
         if len(files) != 1 or files[0] not in record.files.devices:
-            raise ArchiveError("a module has one file under codegen/<its kind>", place=place, next_step=_AGAIN)
+            raise ArchiveError("a module must have one file under codegen/<its kind>", place=place, next_step=_AGAIN)
         if files[0] not in by_file:
             by_file[files[0]] = _device_module(archive, entry.type_key, PurePosixPath(files[0]))
         loaded[index] = module = by_file[files[0]]
@@ -163,21 +163,21 @@ def _device_module(archive: Archive, type_key: str, path: PurePosixPath) -> Modu
     try:
         return load_part(type_key, bytes(archive.tar.view(str(path))), path.suffix.removeprefix("."), path.stem)
     except ArchiveError as error:
-        # a loader knows the bytes alone, not where they come from
+        # loaders receive bytes without their origin
         place = f"{archive.path}: {path}: {error.place}"
         raise ArchiveError(error.cause, place=place, next_step=error.next_step) from error
 
 
 def executable_of(archive: Archive, path: str) -> tuple[bytes, Executable]:
-    """Return a member as it is, and the description that it holds; raise ArchiveError unless it is one."""
+    """Return a member's bytes and the description parsed from them; raise ArchiveError if they are not one."""
     data = archive.tar.read(path, MAX_BYTES)
     return data, decode(data, place=f"{archive.path}: {path}")
 
 
 def executable_faults(executable: Executable, record: ModuleRecord) -> Iterator[str]:
-    """Yield each place where the metadata of a module contradict its description."""
+    """Yield each contradiction between a module's metadata and its description."""
     if executable.name != record.name:
-        yield f"this describes the module '{executable.name[:80]}', not of '{record.name}'"
+        yield f"this describes module '{executable.name[:80]}'; expected '{record.name}'"
     details = record.details
     if details is None:
         return
@@ -189,11 +189,11 @@ def executable_faults(executable: Executable, record: ModuleRecord) -> Iterator[
         for name, pair in (("arena", arenas), ("work area", areas)):
             ours, theirs = ("no bound of" if count is None else f"{count:,}" for count in pair)
             if ours != theirs:
-                yield f"it has {ours} bytes of {name}, the metadata say {theirs}"
+                yield f"it has {ours} bytes of {name}, the metadata declare {theirs}"
         if (own.arena_bytes or 0) != workspace:
             yield f"it has {own.arena_bytes or 0:,} bytes of arena, mlfc.memory.workspace_bytes is {workspace:,}"
         if own.symbols != tuple(told.symbols):
-            yield "its open extents and their bounds are not those of the metadata"
+            yield "its dynamic dimensions or their bounds differ from those in the metadata"
     for kind, values, infos in (
         ("input", executable.inputs, details.inputs),
         ("output", executable.outputs, details.outputs),
@@ -207,7 +207,7 @@ def executable_faults(executable: Executable, record: ModuleRecord) -> Iterator[
     offsets = [state.offset for state in details.states]
     *placed, end = state_offsets(executable)
     if len(placed) == len(offsets) and offsets != placed:
-        yield "its states are not at the bytes that the metadata say"
+        yield "the offsets of its states differ from those in the metadata"
     if details.memory.state_bytes != end:
         yield f"it has {end:,} bytes of state, mlfc.memory.state_bytes is {details.memory.state_bytes:,}"
 
@@ -216,10 +216,10 @@ def _value_faults(shown: str, value: VmValue, info: TensorInfo) -> Iterator[str]
     if value.name != info.name:
         yield f"{shown} is '{info.name[:80]}' in the metadata"
     if value.dtype != info.dtype:
-        yield f"{shown}: of {value.dtype}, the metadata say {info.dtype}"
+        yield f"{shown}: of {value.dtype}, the metadata declare {info.dtype}"
     pairs = zip(value.extents, info.shape, strict=False)
-    # where the description has no extent, the metadata have an expression
+    # dimensions that the description leaves out are expressions in the metadata
     fits = all(isinstance(theirs, str) if ours is None else ours == theirs for ours, theirs in pairs)
     if not fits or len(value.extents) != len(info.shape):
         said = ", ".join("?" if extent is None else str(extent)[:80] for extent in value.extents)
-        yield f"{shown}: of shape ({said}), the metadata say ({', '.join(str(item)[:80] for item in info.shape)})"
+        yield f"{shown}: of shape ({said}), the metadata declare ({', '.join(str(item)[:80] for item in info.shape)})"

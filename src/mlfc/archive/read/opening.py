@@ -1,7 +1,7 @@
-"""Opening an archive of any version: its metadata checked and made into records, its members at hand.
+"""Opening of archives of any version: metadata are validated and converted to records, members stay readable.
 
 Older documents describe one module in a flat object, whose ``mlfc`` is the module's own, with the archive's inside it
-as ``archive`` and, where the version has no place for them, ``memory.functions`` as ``functions``.
+as ``archive`` and, if the version has no field for them, ``memory.functions`` as ``functions``.
 """
 
 from __future__ import annotations
@@ -53,7 +53,6 @@ _AGAIN = "Export the archive again"
 _OBJECT = ".o"
 Document = dict[str, Any]
 _RENAMED = {"runtimes": "executors", "export_datetime_utc": "export_datetime"}
-# time.strptime would import locales for as long as all the rest takes
 MAX_MODULES = 1_000
 _SIZES = ("workspace", "constants", "io")
 _TENSORS = ("inputs", "outputs")
@@ -62,22 +61,22 @@ _TIME = re.compile(r"(\d{4})-(\d\d)-(\d\d) (\d\d):(\d\d):(\d\d)Z")
 
 @dataclass(frozen=True)
 class Archive:
-    """An open archive whose metadata fit their schema and do not contradict themselves."""
+    """An open archive whose metadata match their schema and are consistent."""
 
     tar: TarReader
-    metadata_path: str  # of the member with the metadata
+    metadata_path: str  # path of the member with the metadata
     document: Mapping[str, Any]  # the metadata as they are in the archive
-    metadata: Mapping[str, Any]  # the same in the shape of version 7
+    metadata: Mapping[str, Any]  # the same, converted to version 7
     layout: ArchiveLayout
     record: ArchiveRecord
 
     @property
     def path(self) -> str:
-        """Where the archive lies, for messages."""
+        """The archive's path, for messages."""
         return self.tar.path
 
     def file_faults(self) -> Iterator[str]:
-        """Yield how the members differ from the list of them in the metadata; nothing where there is no list."""
+        """Yield differences between the members and the metadata's list of files; none without a list."""
         listed = self.record.manifest
         if listed is None:
             return
@@ -87,15 +86,15 @@ class Archive:
             elif name not in listed:
                 yield f"{name}: the file is not in the list of files of {self.metadata_path}"
             elif self.tar.sizes[name] != listed[name].nbytes:
-                said = f"{self.metadata_path} says {listed[name].nbytes:,} bytes"
+                said = f"{self.metadata_path} declares {listed[name].nbytes:,} bytes"
                 yield f"{name}: {said}, but it has {self.tar.sizes[name]:,}"
             elif sha256_stream(self.tar.open(name)) != listed[name].sha256:
-                yield f"{name}: its content is not what {self.metadata_path} says (SHA-256 differs)"
+                yield f"{name}: its SHA-256 differs from {self.metadata_path}"
 
 
 @contextmanager
 def open_archive(path: str | os.PathLike[str]) -> Iterator[Archive]:
-    """Open an archive of any version, style and form; ArchiveError names the first fault of what is none."""
+    """Open an archive of any version, style and form; raise ArchiveError for the first fault."""
     with open_tar(path) as tar:
         yield read_archive(tar)
 
@@ -116,7 +115,7 @@ def read_archive(tar: TarReader) -> Archive:
 
 
 def metadata_faults(tar: TarReader) -> Iterator[str]:
-    """Yield every fault of the metadata in an open tar; nothing for what `read_archive` takes."""
+    """Yield every fault of the metadata in an open tar, none if `read_archive` accepts it."""
     try:
         name, form, document = _document(tar)
     except ArchiveError as error:
@@ -127,7 +126,7 @@ def metadata_faults(tar: TarReader) -> Iterator[str]:
 
 
 def _document(tar: TarReader) -> tuple[str, str, dict[str, Any]]:
-    """Return the path of the metadata, the form that it tells, and the document, if its version is known."""
+    """Return the metadata's path, the form that the path implies, and the document, if its version is supported."""
     found = find_metadata(tar.sizes)
     if found is None:
         raise ArchiveError(
@@ -150,12 +149,12 @@ def _document_faults(document: dict[str, Any], name: str, form: str) -> Iterator
     if form == RFC and name != layout_of(document["version"], RFC).metadata:
         yield f"$.version: {document['version']} is not the one in the file's name"
     if sound:
-        # a document that breaks its schema may lack what these look at
+        # module checks require a document that matches its schema
         yield from module_faults(upgraded(document))
 
 
 def _parsed(data: bytes, form: str, place: str) -> dict[str, Any]:
-    """Return the document of an archive's metadata; ArchiveError unless it is an object of a version that we know."""
+    """Return the document of an archive's metadata; raise ArchiveError unless it is an object of a known version."""
     document = parse_json(data, place)
     if not isinstance(document, dict):
         raise ArchiveError("it must hold a JSON object", place=place, next_step=_AGAIN)
@@ -210,7 +209,7 @@ def _module(module: Mapping[str, Any], files: ModuleFiles) -> ModuleRecord:
         executors=tuple(module["executors"]),
         targets=tuple(target.strip() for target in module["target"]),
         export_datetime=module["export_datetime"],
-        # the details are of the host's entry, the first
+        # the details belong to the first entry, the host's
         main=tuple(
             MainMemory(
                 device=entry["device"],
@@ -231,7 +230,7 @@ def _module(module: Mapping[str, Any], files: ModuleFiles) -> ModuleRecord:
 
 
 def _tensors(sizes: Mapping[str, Any], details: Iterable[TensorInfo] | None) -> tuple[TensorRecord, ...]:
-    """Return the tensors in the order of the C structs where the archive says it, else by name."""
+    """Return the tensors in the order of the C structs if the archive records it, else by name."""
     if details is None:
         return tuple(TensorRecord(name, sizes[name]["dtype"], sizes[name]["size"]) for name in sorted(sizes))
     known = (tensor for tensor in details if tensor.name in sizes)
@@ -253,12 +252,12 @@ def _buffer(entry: Mapping[str, Any]) -> OperatorBuffer:
 
 
 def is_operator_style(document: Mapping[str, Any]) -> bool:
-    """Tell the flat style of single operators, which version 7 has too."""
+    """Return True for the flat style of single operators, which version 7 has too."""
     return document.get("style") == OPERATOR
 
 
 def upgraded(document: Mapping[str, Any]) -> Document:
-    """Return a document of version 7 that says the same as one of any version and form that fits its schema."""
+    """Return the equivalent version 7 document of one of any version and form that matches its schema."""
     if "modules" in document:
         return dict(document)
     module = {key: value for key, value in document.items() if key not in _RENAMED and key != "version"}
@@ -273,7 +272,7 @@ def upgraded(document: Mapping[str, Any]) -> Document:
     module["memory"] = {"functions": {"main": [], "operator_functions": []}}
     if isinstance(memory, Mapping):
         module["memory"] |= memory
-    elif memory:  # version 1 lists the graph executor's blocks and no more
+    elif memory:  # version 1 lists only the graph executor's blocks
         module["memory"] = {"sids": memory, **module["memory"]}
     result: Document = {"version": VERSION, "modules": {document["model_name"]: module}}
     if "mlfc" in document:
@@ -287,12 +286,12 @@ def upgraded(document: Mapping[str, Any]) -> Document:
 
 
 def module_faults(document: Mapping[str, Any]) -> Iterator[str]:
-    """Yield ``path: what is wrong`` for each contradiction in what `upgraded` returns."""
+    """Yield ``path: what is wrong`` for each contradiction in a result of `upgraded`."""
     if is_operator_style(document):
         yield from _time_faults(document, "$")
         for name, buffers in document["memory"].items():
             for index, buffer in enumerate(buffers):
-                # bits of small elements of any writer's dtype are packed, but for bool
+                # narrow elements of any writer's dtype are packed, except bool
                 digits = buffer["dtype"].lstrip("abcdefghijklmnopqrstuvwxyz")
                 expected = (prod(buffer["shape"]) * (int(digits) if digits else 8) + 7) // 8
                 if expected != buffer["size_bytes"]:
@@ -307,7 +306,7 @@ def module_faults(document: Mapping[str, Any]) -> Iterator[str]:
     for name, module in document["modules"].items():
         place = f"$.modules.{name[:80]}"
         if not MODULE_NAME.fullmatch(name):
-            yield f"{place}: no module may have this name"
+            yield f"{place}: invalid module name"
         if module["model_name"] != name:
             yield f"{place}.model_name: expected '{name}', found '{module['model_name'][:80]}'"
         yield from _time_faults(module, place)
@@ -316,8 +315,8 @@ def module_faults(document: Mapping[str, Any]) -> Iterator[str]:
 
 
 def export_seconds(text: str) -> int:
-    """Return the seconds since 1970 of a time as the format writes it; raise ValueError where there is no such time."""
-    match = _TIME.fullmatch(text)
+    """Return the seconds since 1970 of a time in the format's notation; raise ValueError if it is not a valid time."""
+    match = _TIME.fullmatch(text)  # time.strptime would import locales, which takes as long as everything else
     if match is None:
         raise ValueError(f"{text} is not a time")
     year, month, day, hour, minute, second = map(int, match.groups())
@@ -342,16 +341,16 @@ def _details_faults(module: Mapping[str, Any], place: str) -> Iterator[str]:
         ours, theirs = details["memory"][f"{key}_bytes"], sizes[f"{key}_size_bytes"]
         if ours != theirs:
             yield f"{place}.mlfc.memory.{key}_bytes: {ours} is not {key}_size_bytes of main, {theirs}"
-    if details.get("vm") is None:  # only the virtual machine leaves extents open
+    if details.get("vm") is None:  # only the virtual machine has dynamic dimensions
         for kind in (*_TENSORS, "states"):
             for index, tensor in enumerate(details.get(kind, ())):
                 for extent in (extent for extent in tensor["shape"] if not isinstance(extent, int)):
-                    yield f"{place}.mlfc.{kind}[{index}]: expected a fixed extent, got '{extent[:80]}'"
+                    yield f"{place}.mlfc.{kind}[{index}]: expected a static dimension, got '{extent[:80]}'"
     bounds = {symbol["name"]: symbol["high"] for symbol in (details.get("vm") or {}).get("symbols", ())}
     for kind in _TENSORS:
         names = [tensor["name"] for tensor in details[kind]]
         if len(set(names)) != len(names) or set(names) != set(main[kind]):
-            yield f"{place}.mlfc.{kind}: the names are not those of main.{kind}"
+            yield f"{place}.mlfc.{kind}: the names differ from those in main.{kind}"
             continue
         for index, tensor in enumerate(details[kind]):
             listed = main[kind][tensor["name"]]
@@ -360,11 +359,11 @@ def _details_faults(module: Mapping[str, Any], place: str) -> Iterator[str]:
                 yield f"{place}.mlfc.{kind}[{index}]: shape and dtype do not give the size in main.{kind}"
     total = sum(entry["size"] for kind in _TENSORS for entry in main[kind].values())
     if total != sizes["io_size_bytes"]:
-        yield f"{place}: inputs and outputs have {total} bytes together, io_size_bytes says {sizes['io_size_bytes']}"
+        yield f"{place}: inputs and outputs have {total} bytes together, io_size_bytes is {sizes['io_size_bytes']}"
 
 
 def _size(tensor: Mapping[str, Any], bounds: Mapping[str, int | None]) -> int | None:
-    """Return the bytes of a tensor with its open extents at their bounds: 0 without a bound, None for expressions."""
+    """Return a tensor's bytes with dynamic dimensions at their bounds: 0 without a bound, None for expressions."""
     size = dtypes.nbytes(tensor["dtype"])
     has_bounds = True
     for extent in tensor["shape"]:

@@ -1,7 +1,7 @@
-"""Parameters in the forms that the proposal of 2021 names beside TVM's own: JSON, with base64, and BSON.
+"""Parameters in the two further forms of the 2021 proposal, beside TVM's own: JSON, with base64, and BSON.
 
-Both hold ``format``, ``version`` and in ``params`` one object a tensor with ``name``, ``dtype``, ``shape`` and
-``data``, the elements row by row and little-endian.
+Both contain ``format``, ``version`` and in ``params`` one object per tensor with ``name``, ``dtype``, ``shape`` and
+``data``, the elements in row-major order and little-endian.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from mlfc.support.text import shortened
 
 FORMAT = "mlfc-params"
 VERSION = 1
-# JSON is read as a whole and held several times over meanwhile
+# JSON is parsed as a whole and needs several times its size in memory
 MAX_JSON = 64 << 20
 Params = Mapping[str, npt.NDArray[Any]]
 _AGAIN = "Export the archive again"
 
 
 def params_json(params: Params) -> Content:
-    """Return parameters as JSON, one tensor a line, sorted by name; OptionError if too large to be read back."""
+    """Return parameters as JSON, one tensor per line, sorted by name; raise OptionError if too large to read back."""
     parts: list[Data] = [f'{{"format": "{FORMAT}", "version": {VERSION}, "params": ['.encode()]
     for index, name in enumerate(sorted(params)):
         head = json.dumps({"name": name, **_kind(params[name])}, ensure_ascii=False)[:-1]
@@ -63,7 +63,7 @@ WRITERS: Mapping[str, Callable[[Params], Content]] = {
     "json": params_json,
     "bson": params_bson,
 }
-"""How each form of `options.PARAMS_FORMS` is written; it is the ending of the file too."""
+"""Writer of each form in `options.PARAMS_FORMS`; the form is also the file's extension."""
 
 
 def load_json(data: bytes | memoryview, *, place: str = "parameters") -> dict[str, npt.NDArray[Any]]:
@@ -83,7 +83,7 @@ def load_bson(data: bytes | memoryview, *, place: str = "parameters") -> dict[st
 
 
 def read_params(tar: TarReader, path: str) -> dict[str, npt.NDArray[Any]]:
-    """Return the parameters in a member of an archive, in the form that its ending tells."""
+    """Return the parameters in a member of an archive, in the form given by its extension."""
     readers = {".json": load_json, ".bson": load_bson}
     return readers.get(PurePosixPath(path).suffix, load_params)(tar.view(path), place=f"{tar.path}: {path}")
 
@@ -96,7 +96,7 @@ class Base64:
 
     @property
     def nbytes(self) -> int:
-        """How many bytes there are."""
+        """Size of the text in bytes."""
         return -(-nbytes_of(self.data) // 3) * 4
 
     def chunks(self) -> Iterator[bytes]:
@@ -104,7 +104,7 @@ class Base64:
         rest = b""
         for chunk in chunks_of(self.data):
             piece = rest + bytes(chunk)
-            # three bytes make four characters: what is over waits for the next piece
+            # three bytes become four characters; the remainder is kept for the next piece
             whole = len(piece) // 3 * 3
             rest = piece[whole:]
             yield base64.b64encode(piece[:whole])
@@ -116,7 +116,7 @@ def _kind(array: npt.NDArray[Any]) -> dict[str, Any]:
 
 
 def _from_base64(value: object) -> bytes | None:
-    with suppress(ValueError):  # binascii's among them
+    with suppress(ValueError):  # including binascii's errors
         return base64.b64decode(value, validate=True) if isinstance(value, str) else None
     return None
 
@@ -125,14 +125,12 @@ def _params(
     document: object, data_of: Callable[[object], bytes | memoryview | None], place: str
 ) -> dict[str, npt.NDArray[Any]]:
     if not isinstance(document, dict) or document.get("format") != FORMAT or "params" not in document:
-        raise ArchiveError(f"it does not say that it is of the format {FORMAT}", place=place, next_step=_AGAIN)
+        raise ArchiveError(f"it does not declare the format {FORMAT}", place=place, next_step=_AGAIN)
     if document.get("version") != VERSION:
-        raise ArchiveError(
-            f"it is of another version of {FORMAT} than {VERSION}", place=place, next_step="Use the .params file"
-        )
+        raise ArchiveError(f"expected {FORMAT} of version {VERSION}", place=place, next_step="Use the .params file")
     tensors = document["params"]
     if not isinstance(tensors, list) or document.keys() != {"format", "version", "params"}:
-        raise ArchiveError("params is not a list, or other keys are there", place=place, next_step=_AGAIN)
+        raise ArchiveError("params is not a list, or there are unknown keys", place=place, next_step=_AGAIN)
     params: dict[str, npt.NDArray[Any]] = {}
     for index, tensor in enumerate(tensors):
         where = f"{place}, tensor {index}"
@@ -148,10 +146,10 @@ def _params(
 def _array(tensor: Mapping[str, Any], data: bytes | memoryview | None, place: str) -> npt.NDArray[Any]:
     dtype, shape = tensor["dtype"], tensor["shape"]
     if dtype not in dtypes.SCALARS:
-        raise ArchiveError("its dtype is not known", place=place, next_step=f"Known: {', '.join(dtypes.SCALARS)}")
+        raise ArchiveError("its dtype is unknown", place=place, next_step=f"Known: {', '.join(dtypes.SCALARS)}")
     is_shape = isinstance(shape, list) and len(shape) <= MAX_DIMENSIONS
     is_shape = is_shape and all(type(extent) is int and extent >= 0 for extent in shape)
-    # an extent of zero must not hide others that no array could have
+    # a dimension of zero must not hide others that no array could have
     if not is_shape or prod(max(extent, 1) for extent in shape) > 1 << 48:
         raise ArchiveError("its shape is not one that a tensor can have", place=place, next_step=_AGAIN)
     if data is None:

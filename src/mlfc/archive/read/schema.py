@@ -1,6 +1,6 @@
-"""Checks JSON values against our schemas, the one place that says what metadata and boards look like.
+"""Validation of JSON values against our schemas, the single definition of metadata and board files.
 
-fastjsonschema, which compiles a schema, decides whether a large document is good, as reading an archive waits for it;
+fastjsonschema, which compiles a schema, accepts or rejects large documents, as reading an archive must be fast;
 jsonschema, slower and slow to import, lists the faults one by one.
 """
 
@@ -26,8 +26,8 @@ Schema = Mapping[str, Any]
 
 @cache
 def load_schema(name: str) -> Schema:
-    """Return a schema that comes with the package, by its file's name without the ending, as ``metadata-7``."""
-    # importlib.resources would take longer to import than all of this takes
+    """Return a schema of the package by its file name without the extension, for example ``metadata-7``."""
+    # importing importlib.resources would take longer than this
     text = (Path(mlfc.schema.__file__).parent / f"{name}.json").read_text(encoding="utf-8")
     schema: Schema = json.loads(text)
     return schema
@@ -46,7 +46,7 @@ def faults(name: str, value: object) -> Iterator[str]:
     except RecursionError:
         yield "$: it is nested too deeply"
     else:
-        if not found:  # whatever the two disagree about is not good
+        if not found:  # if the two disagree, the value is rejected
             yield f"$: it does not match the schema {name}"
 
 
@@ -57,11 +57,11 @@ def _expanded(name: str) -> Schema:
 
 
 def _expand(part: Any, root: Schema) -> Any:
-    """Return a schema without references, which would be followed for every value."""
+    """Return a schema with references resolved; otherwise they would be followed for every value."""
     if isinstance(part, list):
         return [_expand(item, root) for item in part]
     if isinstance(part, str):
-        # what else ends so is not of a pattern
+        # other strings with this ending are not patterns
         return _end_of_text(part)
     if not isinstance(part, Mapping):
         return part
@@ -77,12 +77,12 @@ def _expand(part: Any, root: Schema) -> Any:
 
 
 def _end_of_text(pattern: str) -> str:
-    # Python's $ allows a line break behind it, JSON Schema's does not
+    # Python's $ also matches before a trailing line break, JSON Schema's does not
     return pattern.removesuffix("$") + r"\Z" if pattern.endswith("$") else pattern
 
 
 def _compiled(schema: Schema) -> Callable[[object], bool]:
-    # of this draft alone 1.0 is no integer
+    # this draft alone does not treat 1.0 as an integer
     definition = {**schema, "$schema": "http://json-schema.org/draft-04/schema#"}
     check = fastjsonschema.compile(definition, use_default=False, use_formats=False, detailed_exceptions=False)
 
@@ -103,7 +103,7 @@ def _is_good(name: str) -> Callable[[object], bool]:
 
 @cache
 def _lister(name: str) -> Callable[[object], Iterator[ValidationError]]:
-    """Return what yields the faults of a value one by one; what is many and good is left to compiled checks."""
+    """Return the function that lists a value's faults; long valid parts are left to compiled checks."""
     from jsonschema import Draft4Validator, ValidationError
     from jsonschema.validators import extend
 
@@ -136,10 +136,10 @@ def _lister(name: str) -> Callable[[object], Iterator[ValidationError]]:
 
 
 def _text(error: ValidationError) -> str:
-    """Return what is wrong."""
+    """Return the description of a fault."""
     rule, limit, value = error.validator, error.validator_value, error.instance
     if rule == "required":
-        # each key is reported by itself, with the list of all
+        # each key is reported separately, with the list of all
         return f"the key {error.message.removesuffix(' is a required property')} is missing"
     if rule in ("type", "enum"):
         allowed = [limit] if isinstance(limit, str) else limit if rule == "type" else map(_shown, limit)
@@ -153,7 +153,7 @@ def _text(error: ValidationError) -> str:
     if rule in ("minItems", "maxItems"):
         return f"a list of {len(value)} items is too {'short' if rule == 'minItems' else 'long'}"
     if rule == "anyOf":
-        # of the alternatives the one of the value's own type says what is wrong with it
+        # report the fault of the alternative that has the value's type
         found = [item for item in error.context or () if item.validator != "type"]
         if found:
             return _text(found[0])

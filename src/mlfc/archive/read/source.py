@@ -1,4 +1,4 @@
-"""What an archive carries of the model itself: Relay text and weights, enough to compile it again for any target."""
+"""Source of the model in an archive: Relay text and weights, enough to compile it again for any target."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from mlfc.support.params import load_params, params_content
 if TYPE_CHECKING:
     from mlfc.factory import Factory
 
-# constants up to this many bytes together travel in the text, which other tools of Relay then read on its own; the
-# scales of MobileNetV2's channels take 273 KB
+# up to this many bytes of constants are in the text, which other Relay tools can then read without the weights; the
+# scales of MobileNetV2's channels need 273 KB
 _SECTION_LIMIT = 1 << 20
 _AGAIN = "Export the archive again"
 
@@ -29,9 +29,9 @@ _AGAIN = "Export the archive again"
 def source_files(factory: Factory, *, params: bool = True) -> dict[str, Data]:
     """Return a module's source by path in the archive.
 
-    `params` adds the weights, under the names that the model gives them, and what states begin with, if not zeros.
-    Large tensor constants are kept among them, as ``meta[relay.Constant][0]`` and so on, which is what the text calls
-    them. Without weights, the text holds all constants in its metadata section.
+    `params` adds the weights, under their names in the model, and the initial values of states that are not zero.
+    Large tensor constants are stored among them as ``meta[relay.Constant][0]`` and so on, as the text refers to
+    them. Without weights, the text contains all constants in its metadata section.
     """
     main = factory.module.main
     values = factory.source_params
@@ -52,8 +52,8 @@ def source_files(factory: Factory, *, params: bool = True) -> dict[str, Data]:
 def read_source(archive: Archive, module: str) -> tuple[IRModule, dict[str, npt.NDArray[Any]]]:
     """Return a module of an archive as it was imported, and its weights.
 
-    The module has the original names; where alignment allows it, the weights lie in a map of the archive.
-    Raises ArchiveError if the archive lacks a part of the source, or a part is not what the list of files says.
+    The module has the original names; where alignment allows it, the weights are mapped from the archive.
+    Raises ArchiveError if a part of the source is missing, or its digest differs from the list of files.
     Raises TextError if the text is damaged.
     """
     record, files = archive.record.modules[module], archive.record.modules[module].files

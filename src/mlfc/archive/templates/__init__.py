@@ -1,4 +1,4 @@
-"""What an archive carries beside the model's own code: how to build it, a demo that checks it, a description."""
+"""Files of an archive beside the model's code: build files, a demo that checks the model, and a description."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ if TYPE_CHECKING:
 
 
 def text_of(name: str) -> str:
-    """Return a file of this folder as it is."""
+    """Return the content of a file in this folder."""
     return resources.files(__package__).joinpath(name).read_text(encoding="utf-8")
 
 
 def render(name: str, **values: Any) -> str:
-    """Return the text of the template ``<name>.jinja`` with these values in it."""
+    """Return the template ``<name>.jinja`` rendered with these values."""
     return environment("mlfc.archive").get_template(f"{name}.jinja").render(**values)
 
 
 @cache
 def environment(package: str) -> Environment:
-    """Return what fills in the templates in the folder ``templates`` of a package."""
+    """Return the Jinja environment for the folder ``templates`` of a package."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
-    environment = Environment(  # noqa: S701  (C, Markdown and build files, no HTML)
+    environment = Environment(  # noqa: S701  (C, Markdown and build files, not HTML)
         loader=PackageLoader(package, "templates"),
         undefined=StrictUndefined,
         trim_blocks=True,
@@ -44,6 +44,6 @@ def environment(package: str) -> Environment:
 
 
 def _plain(name: str) -> str:
-    """Return a name of any characters as text that Markdown gives no meaning to."""
+    """Return a name of any characters as text without Markdown syntax."""
     shown = "".join(char if char.isprintable() else "?" for char in name[:200])
     return "".join(f"\\{char}" if char in "\\`*_{}[]<>()#+-!|~&" else char for char in shown)

@@ -24,7 +24,7 @@ from mlfc.support.version import __version__
 FOLDER = "demo"
 _SOURCES = (".c", ".S")
 _OBJECT = ".o"
-# names that CMake keeps for targets of its own
+# target names that CMake reserves
 _RESERVED = {"all", "clean", "depend", "edit_cache", "help", "install", "package", "rebuild_cache", "test"}
 _RUNTIME_PARTS = ("common", "graph_executor", "memory")
 _OBJECTS = "build"
@@ -50,48 +50,48 @@ _PER_LINE = 16
 
 @dataclass(frozen=True)
 class BuildPlan:
-    """What is compiled, by path in the archive."""
+    """Files to compile, by path in the archive."""
 
     name: str  # of the library
-    # sources of the modules, their objects where LLVM or an external generator made some, and sources of the runtime
-    # where they need it
+    # sources of the modules, their objects from LLVM or an external generator, and sources of the runtime
+    # if the modules need it
     library: tuple[str, ...]
-    demo: tuple[str, ...]  # sources of the demo, and of a platform for the runtime on the host
+    demo: tuple[str, ...]  # sources of the demo, and of a runtime platform for the host
     headers: tuple[str, ...]  # generated headers
-    binaries: tuple[str, ...]  # what sources include beside headers
-    includes: tuple[str, ...]  # folders that are searched for headers
-    runtime: str | None  # the folder of the C runtime; None for modules that need none
-    # of all that is compiled. Members of archives have old times, so make would take objects of what was extracted
-    # here before for new ones: those of another content lie in another folder.
+    binaries: tuple[str, ...]  # included by sources, but not headers
+    includes: tuple[str, ...]  # folders to search for headers
+    runtime: str | None  # the folder of the C runtime; None for modules that do not need it
+    # of all compiled files. Members of archives have old times, so make would treat objects of a previous extraction to
+    # this folder as up to date: the objects of different content are in different folders.
     digest: str
 
     @property
     def folder(self) -> str:
-        """Where make puts objects."""
+        """Folder of the Makefile's objects."""
         return f"{_OBJECTS}/{self.digest[:_SHOWN_DIGITS]}"
 
     @property
     def has_vectors(self) -> bool:
-        """Whether the demo has test vectors."""
+        """True if the demo has test vectors."""
         return any(path.endswith(VECTORS) for path in self.demo)
 
     @property
     def has_sources(self) -> bool:
-        """Whether the library is not made of objects alone, of which CMake cannot tell the language."""
+        """True if the library has sources: CMake cannot infer the language of objects alone."""
         return any(path.endswith(_SOURCES) for path in self.library)
 
     @property
     def has_assembly(self) -> bool:
-        """Whether the library has sources for the assembler."""
+        """True if the library has assembler sources."""
         return any(path.endswith(".S") for path in self.library)
 
     def object_of(self, path: str) -> str:
-        """Return the object of a source, named after its folder too, so that no two names meet."""
+        """Return the object of a source, named after its folder too, so that names are unique."""
         return f"{self.folder}/{'_'.join(PurePosixPath(path).parent.parts)}_{PurePosixPath(path).stem}.o"
 
 
 def build_plan(name: str, paths: Iterable[str], runtime: str | None, digest: str) -> BuildPlan:
-    """Sort an archive's files into what a library and a demo are made of.
+    """Sort an archive's files into those of the library and those of the demo.
 
     `runtime`: the folder of the C runtime, for modules that call it.
     """
@@ -110,7 +110,7 @@ def build_plan(name: str, paths: Iterable[str], runtime: str | None, digest: str
         sources(demo),
         tuple(path for path in ordered if path.startswith((f"{HEADERS}/", f"{FOLDER}/")) and path.endswith(".h")),
         tuple(path for path in ordered if path.startswith(f"{CODE}/") and path.endswith(".bin")),
-        # code that traces needs one header of the runtime, whether or not it needs the runtime
+        # tracing code needs one header of the runtime, even if it does not need the runtime
         (HEADERS, *sorted({str(PurePosixPath(path).parent) for path in ordered if path.endswith(f"/{TRACE_HEADER}")})),
         runtime,
         digest,
@@ -123,7 +123,7 @@ def makefile(plan: BuildPlan) -> str:
 
 
 def cmake_target(name: str) -> str:
-    """Return the name of a library's target for CMake, which keeps some for targets of its own."""
+    """Return the CMake target name of a library, different from CMake's reserved names."""
     return f"{name}_model" if name in _RESERVED else name
 
 
@@ -133,7 +133,7 @@ def cmake_lists(plan: BuildPlan) -> str:
 
 
 def readme(subjects: Sequence[TemplateSubject], paths: Iterable[str], library: str | None, date: str) -> str:
-    """Return the text of README.md; `paths` are the other members, `library` is what the Makefile makes, if any."""
+    """Return the text of README.md; `paths` are the other members, `library` is built by the Makefile, if any."""
     known = list(paths)
     return render(
         "README.md",
@@ -152,7 +152,7 @@ def readme(subjects: Sequence[TemplateSubject], paths: Iterable[str], library: s
 
 
 def _folders(paths: Sequence[str]) -> Iterable[tuple[str, str]]:
-    """Yield the folders that there are, with their descriptions; a file is in the first that has it."""
+    """Yield the folders in the archive with their descriptions; a file belongs to the first folder that matches."""
     taken: set[str] = set()
     for folder, what in _FILES:
         found = [path for path in paths if path not in taken and path.startswith(f"{folder}/")]
@@ -176,7 +176,7 @@ def demo_files(subjects: Sequence[TemplateSubject]) -> dict[str, bytes]:
     for name, needed in (("graph_runner", graphs), ("pool_loader", loads_pools)):
         if needed:
             files.update({f"{name}{suffix}": text_of(f"{name}{suffix}").encode() for suffix in (".c", ".h")})
-    # inputs of modules, and the outputs that their code gave when the archive was made
+    # inputs of modules, and the outputs that their code computed during the export
     for item in (item for item in subjects if item.vectors):
         for name, template in zip(vector_names(item.name), ("vectors.h", "vectors.c"), strict=True):
             files[name] = render(template, item=item, licence=LICENCE, rows=_rows).encode()
@@ -184,7 +184,7 @@ def demo_files(subjects: Sequence[TemplateSubject]) -> dict[str, bytes]:
 
 
 def check_files() -> dict[str, bytes]:
-    """Return the C that compares tensors, by name; it writes through a function of the program's."""
+    """Return the C that compares tensors, by name; it prints through a function of the program."""
     names = ("tensor_check.c", "tensor_check.h", "tensor_text.c", "tensor_text.h")
     return {name: text_of(name).encode() for name in names}
 
@@ -192,7 +192,7 @@ def check_files() -> dict[str, bytes]:
 def module_function(item: TemplateSubject, *, checked: bool, embedded: bool = False) -> str:
     """Return the C function ``demo_<module>``, which runs a module on its test vectors, or on zeros unless `checked`.
 
-    In an `embedded` program, without files, what it would read from them is in its code.
+    In an `embedded` program, which has no files, their contents are part of the code.
     """
     given = given_pools(item) if item.is_aot and embedded else ()
     values: dict[str, Any] = {"given": given, "checked": checked, "embedded": embedded, "default_pool": DEFAULT_POOL}
@@ -205,12 +205,12 @@ def vector_names(module: str) -> tuple[str, str]:
 
 
 def vector_paths(module: str) -> tuple[str, ...]:
-    """Return where the test vectors of a module lie in an archive, if it has any."""
+    """Return the paths of a module's test vectors in an archive; empty if it has none."""
     return tuple(f"{FOLDER}/{name}" for name in vector_names(module))
 
 
 def _rows(array: npt.NDArray[Any], dtype: str) -> list[str]:
-    """Return the elements as literals of C, those of narrow dtypes and half floats as their bits."""
+    """Return the elements as C literals; narrow dtypes and half floats as their bits."""
     flat = np.ascontiguousarray(array).reshape(-1)
     if dtypes.is_narrow(dtype) or dtype in HALF_FLOATS:
         flat = flat.view(np.uint8 if dtypes.is_narrow(dtype) else np.uint16)

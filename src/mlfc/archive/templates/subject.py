@@ -1,4 +1,4 @@
-"""What the templates say of a module, and the memories that a program hands to it."""
+"""Template data of a module, and the memory pools that a program passes to it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Arrays = Mapping[str, npt.NDArray[Any]]
 
 @dataclass(frozen=True)
 class Vector:
-    """Inputs of a module by name, and the outputs that its code gives for them."""
+    """Inputs of a module by name, and the outputs that its code computes from them."""
 
     inputs: Arrays
     outputs: Arrays
@@ -42,22 +42,22 @@ class Vector:
 class DemoTensor:
     """An input or output."""
 
-    name: str  # the model's own, of any characters
-    field: str  # in the structs of the C interface
+    name: str  # the model's own, with any characters
+    field: str  # name in the structs of the C interface
     shape: tuple[int | str, ...]
     dtype: str
     scale: float | None
     zero_point: int | None
-    most: int | None = None  # elements, where extents are open and bounded
+    most: int | None = None  # maximum elements, if dimensions are dynamic and bounded
 
     @property
     def count(self) -> int:
-        """Number of elements; of open extents the most."""
+        """Number of elements, the maximum for dynamic dimensions."""
         return prod(extent for extent in self.shape if isinstance(extent, int)) if self.most is None else self.most
 
     @property
     def c_type(self) -> str:
-        """C's type of an element."""
+        """C type of an element."""
         return scalar_type(self.dtype)
 
     @property
@@ -67,12 +67,12 @@ class DemoTensor:
 
     @property
     def kind(self) -> str:
-        """What `tensor_check.h` calls the elements; those of narrow dtypes are their bits."""
+        """Name of the element type in `tensor_check.h`; for narrow dtypes that of their bits."""
         return f"TENSOR_{dtypes.stored(self.dtype).upper()}"
 
     @property
     def c_length(self) -> int:
-        """Elements of an array for it: C has no arrays of no elements."""
+        """Length of its C array, which cannot be 0."""
         return max(1, self.count)
 
 
@@ -85,100 +85,100 @@ class TemplateSubject:
     details: ModuleInterface
     inputs: tuple[DemoTensor, ...]
     outputs: tuple[DemoTensor, ...]
-    workspace_peers: tuple[str, ...]  # modules that work in the same memory
-    graph_path: str  # in the archive, as the next
+    workspace_peers: tuple[str, ...]  # modules that share its workspace
+    graph_path: str  # in the archive, as is the next
     params_path: str
-    params: tuple[str, ...]  # the names in its parameter file; none of AOT modules
-    generators: tuple[str, ...] = ()  # external generators that wrote C or objects of it
+    params: tuple[str, ...]  # names in its parameter file; empty for AOT modules
+    generators: tuple[str, ...] = ()  # external generators that produced C or objects for it
     modules: tuple[str, ...] = ()  # kinds of the runtime modules that run parts of it
     vectors: tuple[Vector, ...] = ()
-    info: ModuleInfo | None = None  # of a module that was just compiled, what else is known of it
-    # of the virtual machine: for each run of a demo without test vectors, the shapes of the inputs
+    info: ModuleInfo | None = None  # of a newly compiled module: further details
+    # virtual machine only: the input shapes of each run of a demo without test vectors
     cases: tuple[tuple[tuple[int, ...], ...], ...] = ()
 
     @property
     def is_aot(self) -> bool:
-        """Whether it has the C interface of code that is compiled ahead of time."""
+        """True if it has the C interface of ahead-of-time compiled code."""
         return self.details.executor == AOT
 
     @property
     def is_graph(self) -> bool:
-        """Whether it is for the graph executor."""
+        """True if it is for the graph executor."""
         return self.details.executor == GRAPH
 
     @property
     def is_vm(self) -> bool:
-        """Whether it is for the virtual machine."""
+        """True if it is for the virtual machine."""
         return self.details.executor == VM
 
     @property
     def unbounded_symbols(self) -> tuple[str, ...]:
-        """The open extents without a bound."""
+        """Dynamic dimensions without an upper bound."""
         symbols = self.details.vm.symbols if self.details.vm else ()
         return tuple(symbol.name for symbol in symbols if symbol.high is None)
 
     @property
     def bounding_option(self) -> str:
-        """An option of `mlfc compile` that bounds an input."""
+        """Option of `mlfc compile` that bounds an input."""
         return bounding_option(self.details.inputs, self.details.vm.symbols if self.details.vm else ())
 
     @property
     def device(self) -> str | None:
-        """The kind of device that runs operators of it, if one does."""
+        """Kind of the device that runs operators of it, or None."""
         kinds = (call.device for call in self.info.operators) if self.info else ()
         return next((kind for kind in kinds if kind not in (None, "cpu")), None)
 
     @property
     def is_program(self) -> bool:
-        """Whether the C and the C runtime alone run it: without a device, and without modules of another runtime."""
+        """True if C and the C runtime suffice to run it: it uses neither devices nor modules of another runtime."""
         is_bounded = self.details.vm is None or self.details.vm.work_bytes is not None
         return self.device is None and not self.modules and is_bounded
 
     @property
     def maps_tensors(self) -> bool:
-        """Whether inputs and outputs lie in the workspace."""
+        """True if inputs and outputs are in the workspace."""
         return self.details.workspace_io
 
     @property
     def pools(self) -> tuple[str, ...]:
-        """The memories of the workspace."""
+        """Memory pools of the workspace."""
         default = (DEFAULT_POOL,) if self.details.memory.workspace_bytes else ()
         return tuple(pool.name for pool in self.details.pools) or default
 
     @property
     def passed_pools(self) -> tuple[str, ...]:
-        """The memories of the workspace and of states that the caller passes in."""
+        """Memory pools of the workspace and of states that the caller passes in."""
         if not self.details.external_workspace:
             return ()
         return (*self.pools, STATE_FIELD) if self.keeps_state else self.pools
 
     @property
     def keeps_state(self) -> bool:
-        """Whether it keeps tensors from one run to the next."""
+        """True if it keeps tensors from one run to the next."""
         return bool(self.details.states)
 
     def reset_call(self, pools: str) -> str:
-        """Return the call that resets its states; `pools` is the address of the caller's memories."""
+        """Return the call that resets its states; `pools` is the address of the caller's pools."""
         return f"{self.prefix}_state_reset({pools if self.details.external_workspace else ''})"
 
     @property
     def loaded(self) -> Mapping[str, str]:
-        """The memories that the caller loads with constants, and the files that hold these."""
+        """Memory pools that the caller loads with constants, and the files with these."""
         pools = self.details.constant_pools
         return {pool.name: f"{CODE}/{pool.file}" for pool in pools if pool.file}
 
     @property
     def caller_pools(self) -> tuple[str, ...]:
-        """The memories that the caller passes in: of the workspace, and loaded with constants."""
+        """Memory pools that the caller passes in: of the workspace, and loaded with constants."""
         return (*self.passed_pools, *self.loaded)
 
     @property
     def reads_files(self) -> bool:
-        """Whether running it takes files of the archive."""
+        """True if running it requires files of the archive."""
         return self.is_graph or bool(self.loaded)
 
     def pool_size(self, pool: str) -> str:
-        """Return the macro with the bytes of a memory that the caller passes in."""
+        """Return the macro with the size in bytes of a pool that the caller passes in."""
         if pool == STATE_FIELD and pool in self.passed_pools:
             return f"{self.prefix.upper()}_STATE_SIZE"
         kind = "CONSTANT" if pool in self.loaded else "WORKSPACE"
@@ -186,7 +186,7 @@ class TemplateSubject:
 
     @property
     def prefix(self) -> str:
-        """What its symbols start with."""
+        """Prefix of its symbols."""
         return f"tvmgen_{self.name}"
 
 
@@ -204,7 +204,7 @@ def subject(
         elements = None if item.is_static else most(prod(known.value.shape))
         return DemoTensor(item.name, known.field, item.shape, item.dtype, item.scale, item.zero_point, elements)
 
-    # the shapes of inputs with all open extents the least, and with all the largest, where that differs
+    # the input shapes with all dynamic dimensions at their minimum and, if different, at their maximum
     symbols = symbols_of(extent for value in factory.program.inputs for extent in value.shape)
     extremes = [{item: item.low for item in symbols}, {item: item.high for item in symbols}]
     return TemplateSubject(
@@ -226,12 +226,12 @@ def subject(
 
 
 def shapes_at(inputs: Sequence[Value], sizes: Mapping[Symbol, int]) -> tuple[tuple[int, ...], ...]:
-    """Return the shapes of inputs where their open extents have these values."""
+    """Return the shapes of inputs for these values of their dynamic dimensions."""
     return tuple(tuple(int(substituted(extent, sizes)) for extent in value.shape) for value in inputs)
 
 
 def described_subject(name: str, details: ModuleInterface) -> TemplateSubject:
-    """Describe a module of an archive for the AOT executor or the virtual machine as far as calling it takes."""
+    """Describe an archive's module for the AOT executor or the virtual machine, with what is needed to call it."""
     described = (*details.inputs, *details.outputs)
     tensors = tuple(
         DemoTensor(item.name, field, item.shape, item.dtype, item.scale, item.zero_point)
@@ -243,17 +243,17 @@ def described_subject(name: str, details: ModuleInterface) -> TemplateSubject:
 
 @dataclass(frozen=True)
 class GivenPool:
-    """An array that a program hands to a module."""
+    """An array that a program passes to a module."""
 
-    name: str  # of the memory
+    name: str  # of the pool
     array: str
     size: str  # the macro with its bytes
     section: str
-    data: str | None  # the macro with what it holds; None for memory to work in
+    data: str | None  # the macro with its contents; None for a workspace
 
     @property
     def definition(self) -> list[str]:
-        """The lines that define it; what an attribute says of the section only ELF has a place for."""
+        """C lines that define it; the section attribute only applies to ELF."""
         kind, value = ("const uint8_t", f" = {{{self.data}}}") if self.data else ("uint8_t", "")
         return [
             "#if defined(__ELF__)",
@@ -264,7 +264,7 @@ class GivenPool:
 
 
 def given_pools(subject: TemplateSubject) -> tuple[GivenPool, ...]:
-    """Return the memories of a module in the order of their struct; OptionError for constants too large for a macro."""
+    """Return the pools of a module in struct order; raise OptionError for constants too large for a macro."""
     pools = [
         GivenPool(
             name,

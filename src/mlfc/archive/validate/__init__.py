@@ -1,1 +1,1 @@
-"""Every fault of an archive."""
+"""Validation of archives, reporting every fault."""

@@ -37,7 +37,7 @@ _VERSION_LINE = "#[version"
 
 
 def code_faults(parsed: ParsedFiles) -> Faults:
-    """Yield missing and doubled functions, and sizes in C that are not those of the metadata."""
+    """Yield missing and duplicate functions, and sizes in C that differ from the metadata."""
     archive = parsed.archive
     defined = set[str]().union(*parsed.objects.values(), *(symbols.functions for symbols in parsed.c_code.values()))
     for path, error in parsed.errors.items():
@@ -60,12 +60,12 @@ def code_faults(parsed: ParsedFiles) -> Faults:
 
 
 def _called(parsed: ParsedFiles) -> Iterator[tuple[str, str]]:
-    """Yield each function that must be there, behind a place that says so."""
+    """Yield the place that requires a function, and the function."""
     archive = parsed.archive
     for name, module in archive.record.modules.items():
         place = f"{archive.metadata_path}: {name}"
         if module.executor == "vm" and module.files.objects:
-            continue  # its functions are found by a table, and no others see them
+            continue  # its functions are found through a table and are otherwise hidden
         functions = [function.name for function in module.operator_functions] + list(module.operators)
         if module.details is not None:
             functions += [operator.function for operator in module.details.operators]
@@ -94,7 +94,7 @@ def _header_faults(archive: Archive, name: str, module: ModuleRecord) -> Faults:
     for what, nbytes in said.items():
         macro = f"{prefix.upper()}_{what}_SIZE"
         if (found := header.macros.get(macro)) is not None and found != str(nbytes):
-            yield path, f"{macro} is {found[:40]}, the metadata say {nbytes}"
+            yield path, f"{macro} is {found[:40]}, the metadata declare {nbytes}"
     for kind, tensors in (("inputs", main.inputs), ("outputs", main.outputs)):
         for cause in _tensor_faults(header, prefix, kind, tensors, in_order=module.details is not None):
             yield path, cause
@@ -103,7 +103,7 @@ def _header_faults(archive: Archive, name: str, module: ModuleRecord) -> Faults:
 def _tensor_faults(
     header: Header, prefix: str, kind: str, tensors: tuple[TensorRecord, ...], *, in_order: bool
 ) -> Iterator[str]:
-    """Yield how a struct of pointers and the macros of sizes beside it differ from the tensors of the metadata."""
+    """Yield differences of a struct of pointers and its size macros from the tensors of the metadata."""
     fields = header.structs.get(f"{prefix}_{kind}")
     if fields is None or not tensors:
         return
@@ -116,13 +116,13 @@ def _tensor_faults(
     if in_order:
         for macro, size, wanted in zip(macros, sizes, expected, strict=True):
             if size is not None and size != wanted:
-                yield f"{macro} is {size[:40]}, the metadata say {wanted}"
+                yield f"{macro} is {size[:40]}, the metadata declare {wanted}"
     elif None not in sizes and sorted(map(str, sizes)) != sorted(expected):
         yield f"the sizes of {kind} are not those of the metadata: {', '.join(macros)[:200]}"
 
 
 def _workspace_faults(parsed: ParsedFiles, name: str, module: ModuleRecord) -> Faults:
-    """Yield a static workspace of another size than the metadata say; TVM's archives have none that could differ."""
+    """Yield static workspaces whose size differs from the metadata; TVM's archives have none that could differ."""
     details = module.details
     if details is None or module.executor != "aot" or details.external_workspace or module.files.objects:
         return
@@ -144,11 +144,11 @@ def _workspace_faults(parsed: ParsedFiles, name: str, module: ModuleRecord) -> F
             yield f"codegen/host/src: {name}", f"no array {array} of {nbytes} bytes is defined"
         for path, size in sizes.items():
             if size != nbytes:
-                yield path, f"the array {array} has {size} bytes, the metadata say {nbytes}"
+                yield path, f"the array {array} has {size} bytes, the metadata declare {nbytes}"
 
 
 def module_tree_faults(parsed: ParsedFiles) -> Faults:
-    """Yield entries of import trees that are wrong, and files of devices that belong to none."""
+    """Yield wrong entries of import trees, and device files that are in no tree."""
     archive = parsed.archive
     claimed: set[str] = set()
     for name, module in archive.record.modules.items():
@@ -172,7 +172,7 @@ def _tree_faults(index: int, entry: ImportedModule, present: Mapping[str, int]) 
     parent = entry.parent
     if index == 0 and parent is not None:
         yield f"the first entry is the root; its parent must be null, not {parent}"
-    # parents stand before their children, so there can be no cycle
+    # parents precede their children, so cycles are impossible
     if index > 0 and not (parent is not None and 0 <= parent < index):
         yield f"its parent must be an entry before it, not {parent}"
     for path in entry.files:
@@ -183,7 +183,7 @@ def _tree_faults(index: int, entry: ImportedModule, present: Mapping[str, int]) 
 
 
 def graph_faults(parsed: ParsedFiles) -> Faults:
-    """Yield what is wrong with the graph of each module, and where it contradicts what is beside it."""
+    """Yield faults of each module's graph, and contradictions with other files."""
     for module in parsed.archive.record.modules.values():
         path = module.files.graph
         if path is None:
@@ -205,19 +205,19 @@ def _storage_faults(graph: Graph, module: ModuleRecord) -> Iterator[str]:
     for storage in sorted(listed.keys() - needed.keys()):
         yield f"storage id {storage} of the metadata is in no tensor of the graph"
     if module.details is None:
-        # TVM takes sizes and inputs from other tensors wherever ids are not in the order of the entries
+        # TVM takes sizes and inputs from other tensors if ids are not in the order of the entries
         return
     for storage in sorted(needed.keys() & listed.keys()):
         if needed[storage] != listed[storage].nbytes:
-            yield f"storage id {storage} needs {needed[storage]} bytes, the metadata say {listed[storage].nbytes}"
+            yield f"storage id {storage} needs {needed[storage]} bytes, the metadata declare {listed[storage].nbytes}"
     bound = {graph.entries[entry].storage_id: name for name, entry in graph.arguments.items()}
     for storage, item in listed.items():
         if item.input_binding != bound.get(storage):
-            yield f"storage id {storage} holds '{bound.get(storage)}', the metadata say '{item.input_binding}'"
+            yield f"storage id {storage} holds '{bound.get(storage)}', the metadata declare '{item.input_binding}'"
 
 
 def _interface_faults(graph: Graph, module: ModuleRecord) -> Iterator[str]:
-    """Yield inputs and outputs that differ from those of the metadata."""
+    """Yield inputs and outputs that differ from the metadata."""
     names = input_names([tensor.name for tensor in module.inputs])
     for tensor, name in zip(module.inputs, names, strict=True):
         entry = graph.arguments.get(tensor.name, graph.arguments.get(name))
@@ -235,15 +235,15 @@ def _interface_faults(graph: Graph, module: ModuleRecord) -> Iterator[str]:
 def _entry_faults(graph: Graph, entry: int, tensor: TensorRecord, shown: str) -> Iterator[str]:
     found = graph.entries[entry]
     if found.dtype != tensor.dtype:
-        yield f"{shown}: of {found.dtype}, the metadata say {tensor.dtype}"
+        yield f"{shown}: of {found.dtype}, the metadata declare {tensor.dtype}"
     if found.nbytes != tensor.nbytes:
-        yield f"{shown}: {found.nbytes} bytes, the metadata say {tensor.nbytes}"
+        yield f"{shown}: {found.nbytes} bytes, the metadata declare {tensor.nbytes}"
     if tensor.shape is not None and found.shape != tensor.shape:
-        yield f"{shown}: of shape {found.shape}, the metadata say {tensor.shape}"
+        yield f"{shown}: of shape {found.shape}, the metadata declare {tensor.shape}"
 
 
 def executable_faults(parsed: ParsedFiles) -> Faults:
-    """Yield the faults in the description of each dynamic model, and where it contradicts the metadata."""
+    """Yield the faults in the description of each dynamic model, and contradictions with the metadata."""
     archive = parsed.archive
     for module in archive.record.modules.values():
         path = module.files.vm
@@ -258,7 +258,7 @@ def executable_faults(parsed: ParsedFiles) -> Faults:
 
 
 def params_faults(parsed: ParsedFiles) -> Faults:
-    """Yield what is wrong with the parameters of each module, in each form that is there."""
+    """Yield faults in the parameters of each module, in each form in the archive."""
     archive = parsed.archive
     for module in archive.record.modules.values():
         graph = parsed.graphs.get(module.files.graph or "")
@@ -272,18 +272,18 @@ def params_faults(parsed: ParsedFiles) -> Faults:
             except ArchiveError as error:
                 yield told_by(error, path)
                 continue
-            if path.endswith(".params"):  # what TVM's readers pass over in silence
+            if path.endswith(".params"):  # faults that TVM's readers ignore silently
                 (count,) = struct.unpack_from("<Q", archive.tar.view(path), _COUNT_AT)
                 if count != len(params):
-                    yield path, f"names are there twice: {count} tensors have {len(params)} names"
+                    yield path, f"duplicate names: {count} tensors have {len(params)} names"
                 elif behind := archive.tar.sizes[path] - params_content(params).nbytes:
-                    yield path, f"{behind} bytes behind the last tensor"
+                    yield path, f"{behind} bytes after the last tensor"
             if path != module.files.source_params:
                 yield from ((path, cause) for cause in _graph_faults(params, graph, module))
 
 
 def _graph_faults(params: Params, graph: Graph | None, module: ModuleRecord) -> Iterator[str]:
-    """Yield tensors that are not those of the graph and of the metadata."""
+    """Yield tensors that differ from those of the graph or of the metadata."""
     constants = {item.name: item for item in (module.details and module.details.constants) or ()}
     for name, array in params.items():
         dtype = dtypes.from_numpy(array.dtype)
@@ -293,25 +293,25 @@ def _graph_faults(params: Params, graph: Graph | None, module: ModuleRecord) -> 
                 continue
             entry = graph.entries[graph.arguments[name]]
             if entry.dtype != dtype:
-                yield f"tensor '{name[:80]}' is of {dtype}, the graph says {entry.dtype}"
+                yield f"tensor '{name[:80]}' is of {dtype}, the graph declares {entry.dtype}"
             if entry.shape != array.shape:
-                yield f"tensor '{name[:80]}' is of shape {array.shape}, the graph says {entry.shape}"
+                yield f"tensor '{name[:80]}' is of shape {array.shape}, the graph declares {entry.shape}"
         if name in constants and sha256_of(ArrayContent(array)) != constants[name].sha256:
             yield f"tensor '{name[:80]}' is not the one of the metadata (SHA-256 differs)"
     if graph is not None and module.main:
         listed = [[tensor.name for tensor in main.inputs] for main in module.main]
         inputs = {name for names in listed for name in (*names, *input_names(names))}
-        # archives of before 0.11 do not list their inputs
+        # archives written before 0.11 do not list their inputs
         if inputs:
             for name in graph.arguments.keys() - params.keys() - inputs:
-                yield f"no tensor for '{name[:80]}', which the graph takes and the metadata do not list as an input"
+                yield f"no tensor for '{name[:80]}', which is an input of the graph but not of the metadata"
 
 
 def relay_faults(parsed: ParsedFiles) -> Faults:
     """Yield texts that do not parse.
 
-    TVM's archives hold ``str(module)``, which TVM's own parser does not take: it has no line with a version, and the
-    values of its constants are nowhere. Such a text must be text, and no more can be asked of it.
+    TVM's archives contain ``str(module)``, which TVM's own parser rejects: it lacks the version line and the values of
+    constants. Such a text is only checked to be UTF-8.
     """
     archive = parsed.archive
     for name, module in archive.record.modules.items():

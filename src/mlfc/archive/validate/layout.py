@@ -27,20 +27,20 @@ _RUNTIME_URL = "mlf_path"
 
 
 def layout_faults(parsed: ParsedFiles) -> Faults:
-    """Yield what is missing and what should not be there."""
+    """Yield missing files and files that must not exist."""
     archive = parsed.archive
     present, owners = sorted(archive.tar.sizes), dict[str, str]()
     if archive.record.style == FULL_MODEL:
         yield from _stray_files(archive)
-        for name in archive.record.modules:  # headers have names in lower case
+        for name in archive.record.modules:  # header names are in lower case
             owner = owners.setdefault(header_path(name), name)
             if owner != name:
-                yield header_path(name), f"the modules '{owner}' and '{name}' have one header"
+                yield header_path(name), f"modules '{owner}' and '{name}' have the same header"
     else:
         if archive.record.form != RFC and not any(re.fullmatch(r"src/tir-[0-9]+\.txt", path) for path in present):
             yield "src/tir-1.txt", "the file is missing"
         strays = (path for path in archive.tar.sizes if path.partition("/")[0] in (_PARAMETERS, *_GRAPHS))
-        yield from ((path, "archives of operator style have no such file") for path in strays)
+        yield from ((path, "archives of operator style must not contain this file") for path in strays)
     for name, module in archive.record.modules.items():
         yield from ((path, "the file is missing") for path in _missing(archive, name, module, present))
 
@@ -51,7 +51,7 @@ def _missing(archive: Archive, name: str, module: ModuleRecord, present: Sequenc
     if not files.sources and not files.objects:
         yield f"{stem}0.c"
     elif module.executor == "aot" and module.details is not None and not files.objects:
-        # what compiling it through its C interface takes
+        # required to compile it through its C interface
         if header_path(name) not in archive.tar.sizes:
             yield header_path(name)
         if not any(re.match(rf"{re.escape(stem)}[0-9]+\.", path) for path in files.sources):
@@ -63,12 +63,12 @@ def _missing(archive: Archive, name: str, module: ModuleRecord, present: Sequenc
             yield place.format(module=name)
     if module.details is None:
         return
-    # what metadata of ours promise beyond the format: the C runtime, test vectors
+    # files that our metadata imply beyond the format: the C runtime, test vectors
     for dependency in module.external_dependencies:
         url = dependency.get("url")
         if dependency.get("url_type") == _RUNTIME_URL and isinstance(url, str):
             folder = f"{PurePosixPath(url)}/"
-            # of sorted paths, those that begin with the folder stand together
+            # in sorted paths, those that start with the folder are contiguous
             at = bisect_left(present, folder)
             if not any(path.startswith(folder) for path in present[at : at + 1]):
                 yield folder
@@ -77,7 +77,7 @@ def _missing(archive: Archive, name: str, module: ModuleRecord, present: Sequenc
 
 
 def _stray_files(archive: Archive) -> Faults:
-    """Yield files in the modules' folders that no module claims: a reader of another version would take them."""
+    """Yield files in the modules' folders that no module lists: readers of another version would use them."""
     records = archive.record.modules.values()
     known = {path for module in records for path in (module.files.graph, module.files.vm, module.files.params) if path}
     stems = {path.removesuffix(PurePosixPath(path).suffix) for path in known}
@@ -85,7 +85,7 @@ def _stray_files(archive: Archive) -> Faults:
     for path in archive.tar.sizes:
         if path.partition("/")[0] not in folders or path in known:
             continue
-        # parameters may be there in several forms
+        # parameters may be in several forms
         if not (path.startswith(f"{_PARAMETERS}/") and path.removesuffix(PurePosixPath(path).suffix) in stems):
             yield path, "no module of the metadata has this file"
     kinds = {"aot": "of the AOT executor", "vm": "of the virtual machine"}
@@ -118,18 +118,18 @@ def consistency_faults(parsed: ParsedFiles) -> Faults:
         elif shared and any(main.workspace_bytes > shared.workspace_bytes for main in known.main):
             yield place, f"workspace_bytes: {shared.workspace_bytes} is less than module '{name}' needs"
     for name in _twice(shared.workspace_modules if shared else ()):
-        yield place, f"workspace_modules: '{name}' is there twice"
+        yield place, f"workspace_modules: '{name}' is listed twice"
 
 
 def _details_faults(details: ModuleInfo, module: ModuleRecord) -> Iterator[str]:
     if details.executor != module.executor:
-        yield f"mlfc.executor is {details.executor}, executors says {module.executor}"
+        yield f"mlfc.executor is {details.executor}, executors declares {module.executor}"
     if (details.entry is None) != (module.executor != "aot"):
         yield "mlfc.entry must name a function for the AOT executor and be null for other executors"
     if (details.vm is None) != (module.executor != "vm"):
         yield "mlfc.vm must describe modules of the virtual machine, and no others"
     if details.build is not None and details.build.executor != module.executor:
-        yield f"mlfc.build.executor is {details.build.executor}, executors says {module.executor}"
+        yield f"mlfc.build.executor is {details.build.executor}, executors declares {module.executor}"
     known = {function.name for function in module.operator_functions}
     for index, operator in enumerate(details.operators):
         if operator.function not in (*known, COPY):
@@ -145,9 +145,9 @@ def _details_faults(details: ModuleInfo, module: ModuleRecord) -> Iterator[str]:
                 yield f"mlfc.operators[{index}].outputs: there are {results} outputs, not {place + 1}"
     yield from _memory_faults(details)
     for name in _twice(info.name for info in (*details.inputs, *details.states)):
-        yield f"mlfc.states: '{name}' is there twice, or an input, too"
+        yield f"mlfc.states: '{name}' is listed twice, or is also an input"
     total = 0
-    if details.executor == "graph":  # arguments, which are nowhere in the memory of states
+    if details.executor == "graph":  # its states are arguments and have no offset in the state memory
         total = sum(info.nbytes for info in details.states)
     else:
         placed = [(info.offset, info) for info in details.states if info.offset is not None]
@@ -155,16 +155,16 @@ def _details_faults(details: ModuleInfo, module: ModuleRecord) -> Iterator[str]:
             yield "mlfc.states: a state has no offset"
         for offset, info in sorted(placed, key=lambda item: item[0]):
             if offset < total:
-                yield f"mlfc.states: '{info.name}' at byte {offset} overlaps what ends at byte {total}"
+                yield f"mlfc.states: '{info.name}' at byte {offset} overlaps the state that ends at byte {total}"
             total = offset + info.nbytes
     if details.memory.state_bytes != total:
-        yield f"mlfc.memory.state_bytes: {details.memory.state_bytes}, but the states take {total}"
+        yield f"mlfc.memory.state_bytes: {details.memory.state_bytes}, but the states have {total} bytes"
     for index, constant in enumerate(details.constants or ()):
         size = prod(constant.shape) * dtypes.nbytes(constant.dtype)
         if size != constant.nbytes:
             yield f"mlfc.constants[{index}].bytes: {constant.nbytes}, but shape and dtype give {size}"
     for constant in _twice(constant.name for constant in details.constants or ()):
-        yield f"mlfc.constants: the name '{constant}' is there twice"
+        yield f"mlfc.constants: the name '{constant}' is listed twice"
 
 
 def _memory_faults(details: ModuleInfo) -> Iterator[str]:
@@ -187,7 +187,7 @@ def _twice(names: Iterable[Any]) -> Iterator[Any]:
 
 
 def plan_faults(parsed: ParsedFiles) -> Faults:
-    """Yield blocks that cannot be where the plan of a module puts them."""
+    """Yield blocks that contradict each other or the memory at their planned offsets."""
     archive = parsed.archive
     for name, module in archive.record.modules.items():
         details = module.details
@@ -201,7 +201,7 @@ def plan_faults(parsed: ParsedFiles) -> Faults:
 
 
 def _single_faults(blocks: Sequence[BlockInfo], calls: int, size: int) -> Iterator[tuple[int, str]]:
-    """Yield the number of a block and what is wrong with it by itself."""
+    """Yield the index of each block that is wrong by itself, and the fault."""
     for index, block in enumerate(blocks):
         shown, reused = _shown(block, index), block.reuses
         if not 0 <= block.first <= block.last < calls:
@@ -209,7 +209,7 @@ def _single_faults(blocks: Sequence[BlockInfo], calls: int, size: int) -> Iterat
         elif block.offset + block.nbytes > size:
             yield index, f"{shown} ends at byte {block.offset + block.nbytes} of a workspace of {size}"
         elif reused is not None and not (0 <= reused < len(blocks) and reused != index):
-            yield index, f"{shown} takes the place of block {reused}, which there is not"
+            yield index, f"{shown} reuses block {reused}, which does not exist"
         else:
             for entry in block.reaches:
                 cause = reach_fault(blocks, index, entry)
@@ -218,20 +218,20 @@ def _single_faults(blocks: Sequence[BlockInfo], calls: int, size: int) -> Iterat
 
 
 def reach_fault(blocks: Sequence[BlockInfo], index: int, entry: ReachInfo) -> str | None:
-    """Return what is wrong with a block's claim that it takes bytes of an input; None if nothing is."""
+    """Return the fault in a block's claim to overlap an input; None if it is correct."""
     number, distance = entry.block, entry.distance
     if number >= len(blocks) or number == index:
-        return f"reaches into block {number}, which there is not"
+        return f"reaches into block {number}, which does not exist"
     block, other = blocks[index], blocks[number]
     if other.last != block.first:
-        return f"reaches into block {number}, which is not read for the last time where it is written"
+        return f"reaches into block {number}, whose last read is not in the call that writes it"
     if block.offset + distance > other.offset:
         return f"starts less than {distance} bytes before block {number}, into which it reaches"
     return None
 
 
 def pool_faults(pools: Sequence[PoolInfo], blocks: Sequence[BlockInfo], workspace: int) -> Iterator[str]:
-    """Yield pools that lie over each other or do not add up to the workspace, and blocks that lie in no single pool."""
+    """Yield pools that overlap or do not add up to the workspace, and blocks outside any single pool."""
     if not pools:
         return
     ordered = sorted(pools, key=lambda pool: pool.base)
@@ -246,15 +246,15 @@ def pool_faults(pools: Sequence[PoolInfo], blocks: Sequence[BlockInfo], workspac
         at = bisect_right(bases, block.offset) - 1
         end = ordered[at].base + ordered[at].nbytes if at >= 0 else 0
         if block.nbytes and block.offset + block.nbytes > end:
-            yield f"{_shown(block, index)} does not lie within a pool"
+            yield f"{_shown(block, index)} is not within one pool"
 
 
 def overlaps(blocks: Sequence[BlockInfo], skipped: Mapping[int, str]) -> Iterator[str]:
-    """Yield blocks that share bytes with another one while both are needed, but for the blocks in `skipped`.
+    """Yield blocks that overlap another one while both are live, except the blocks in `skipped`.
 
-    Each call counts as two moments: it reads in the first and writes in the second. A block that takes the place of
-    another one, or bytes of it, begins with the second moment of the call with whose first moment the other one ends,
-    so that in-place work is no exception to anything.
+    Each call has two moments: it reads in the first and writes in the second. A block that reuses another block, or
+    bytes of it, starts with the second moment of the call, the other one ends with the first, so in-place computation
+    needs no special case.
     """
     given_up = {index: _given_up(blocks, block) for index, block in enumerate(blocks) if index not in skipped}
     handed_over = {number for numbers in given_up.values() for number in numbers}
@@ -274,10 +274,10 @@ def overlaps(blocks: Sequence[BlockInfo], skipped: Mapping[int, str]) -> Iterato
         block = blocks[index]
         item = (block.offset, block.offset + block.nbytes, index)
         at = bisect_left(alive, item)
-        # what is alive never overlaps, so if anything is in the way, a neighbour is
+        # live blocks never overlap, so a conflict is always with a neighbour
         for other in alive[max(0, at - 1) : at + 1]:
             if other[0] < item[1] and item[0] < other[1]:
-                yield f"{_shown(block, index)} overlaps {_shown(blocks[other[2]], other[2])} while both are needed"
+                yield f"{_shown(block, index)} overlaps {_shown(blocks[other[2]], other[2])} while both are live"
                 break
         else:
             insort(alive, item)
@@ -285,7 +285,7 @@ def overlaps(blocks: Sequence[BlockInfo], skipped: Mapping[int, str]) -> Iterato
 
 
 def _given_up(blocks: Sequence[BlockInfo], block: BlockInfo) -> list[int]:
-    """Return the blocks that end where this one begins, because it takes their place or bytes of them."""
+    """Return the blocks that end where this one starts, because it reuses them or bytes of them."""
     named = [block.reuses, *(entry.block for entry in block.reaches)]
     return [number for number in named if number is not None and blocks[number].last == block.first]
 

@@ -1,7 +1,7 @@
-"""The parsed files of an archive under validation, and what its C code and objects define.
+"""Parsed files of an archive under validation, and the definitions in its C code and objects.
 
-Of C just enough is read to tell code from comments, strings and declarations, once from start to end. No preprocessor
-runs: of branches that exclude each other both count.
+C is scanned once, just closely enough to distinguish code from comments, strings and declarations. The preprocessor
+does not run: mutually exclusive branches both count.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from mlfc.runtime.modules.loaders import load_from_bytes
 from mlfc.runtime.modules.module import Module
 
 Faults: TypeAlias = Iterator[tuple[str, str]]
-"""Fault of an archive: the file, the place in it, and the cause."""
+"""Fault of an archive: the file and position, and the cause."""
 C_ENDINGS = (".c", ".cc", ".cpp")
 OBJECT_ENDING = ".o"
-_KINDS = (NOTYPE, FUNCTION)  # an assembler may leave the type of a function open
+_KINDS = (NOTYPE, FUNCTION)  # an assembler may leave the type of a function unspecified
 
-# each alternative takes what it begins to the end of the text at worst, so that no text is searched twice
+# an unterminated alternative matches to the end of the text, so no text is scanned twice
 _SKIPPED = (
     rb"""//(?:[^\n\\]|\\.)*"""
     rb"""|/\*.*?(?:\*/|\Z)"""
@@ -43,12 +43,12 @@ _NAME = re.compile(rb"[A-Za-z_]\w*")
 MAX_TOKENS = 500_000
 _TOO_LONG = f"more than {MAX_TOKENS:,} words, signs, comments and strings of C code in the archive"
 _QUOTE = ord('"')
-_LONGEST = 4096  # tokens of one declaration; what is longer is no code that anyone calls
+_LONGEST = 4096  # tokens of one declaration; longer ones are not callable code
 _NUMBER = re.compile(rb"(0[xX][0-9a-fA-F]{1,16}|[1-9][0-9]{0,17}|0)[uUlL]{0,3}")
 
 
 class ParsedFiles:
-    """Files of one archive, parsed when they are first asked for; `errors` has those that could not be, by path."""
+    """Files of one archive, parsed on first use; `errors` contains the files that could not be parsed, by path."""
 
     def __init__(self, archive: Archive) -> None:
         self.archive = archive
@@ -56,7 +56,7 @@ class ParsedFiles:
 
     @cached_property
     def graphs(self) -> dict[str, Graph]:
-        """The sound graphs of modules for the graph executor, by path."""
+        """Valid graphs of modules for the graph executor, by path."""
         graphs: dict[str, Graph] = {}
         for module in self.archive.record.modules.values():
             path = module.files.graph
@@ -70,19 +70,19 @@ class ParsedFiles:
 
     @cached_property
     def imports(self) -> list[Module]:
-        """The sound modules of other kinds, in the order of their files."""
+        """Valid modules of other kinds, in file order."""
         trees = [module.details.module_tree for module in self.archive.record.modules.values() if module.details]
         kinds = {path: entry.type_key for tree in trees for entry in tree[1:] for path in entry.files}
         found = []
         for path, kind in sorted(kinds.items()):
             if path in self.archive.tar.sizes:
-                with suppress(MlfcError):  # module_tree_faults tells it
+                with suppress(MlfcError):  # module_tree_faults reports it
                     found.append(loaded_module(self.archive, kind, path))
         return found
 
     @cached_property
     def c_code(self) -> dict[str, CSymbols]:
-        """What each file of C code defines, by path in sorted order, up to the first that goes beyond the limit."""
+        """Definitions of each C file, by path in sorted order, up to the first file that exceeds the limit."""
         files = [module.files for module in self.archive.record.modules.values()]
         found: dict[str, CSymbols] = {}
         left = MAX_TOKENS
@@ -98,7 +98,7 @@ class ParsedFiles:
 
     @cached_property
     def objects(self) -> dict[str, set[str]]:
-        """The functions that each sound object file defines, by path."""
+        """Functions that each valid object file defines, by path."""
         files = [module.files for module in self.archive.record.modules.values()]
         found: dict[str, set[str]] = {}
         for path in sorted({path for item in files for path in (*item.objects, *item.devices)}):
@@ -111,24 +111,24 @@ class ParsedFiles:
 
 
 def defined_functions(data: bytes | memoryview, place: str) -> set[str]:
-    """Return the names of the functions that an object file defines for others; ArchiveError unless it is sound ELF."""
+    """Return the names of the functions that an object file exports; raise ArchiveError unless it is valid ELF."""
     try:
         return {item.name for item in read_symbols(data) if not item.is_local and item.kind in _KINDS}
     except ValueError as error:
         raise ArchiveError(
-            f"this is not a sound ELF object: {error}", place=place, next_step="Export the archive again"
+            f"the ELF object is damaged: {error}", place=place, next_step="Export the archive again"
         ) from None
 
 
 def loaded_module(archive: Archive, kind: str, path: str) -> Module:
-    """Return a module of an archive by the loader of its kind; kinds without a loader here are kept as they are."""
+    """Return a module of an archive from the loader of its kind; modules without a loader are kept as bytes."""
     return load_from_bytes(kind, bytes(archive.tar.view(path)), PurePosixPath(path).suffix[1:])
 
 
 def told_by(error: MlfcError, place: str) -> tuple[str, str]:
-    """Return place and cause of an error that a reader of the file `place` raised.
+    """Return place and cause of an error raised by a reader of the file `place`.
 
-    The error may name the file, too, behind the path of the archive and before the very spot.
+    The error may name the file as well, between the path of the archive and the position.
     """
     where = error.place or place
     start = where.find(place)
@@ -139,14 +139,14 @@ def told_by(error: MlfcError, place: str) -> tuple[str, str]:
 class CSymbols:
     """Definitions of a C file."""
 
-    functions: dict[str, bool] = field(default_factory=dict)  # by name, whether other files can call it
-    # elements of each array of one dimension whose size is a number
+    functions: dict[str, bool] = field(default_factory=dict)  # by name; True if other files can call it
+    # number of elements of each one-dimensional array of constant size
     arrays: dict[str, int] = field(default_factory=dict)
-    tokens: int = 0  # how many were looked at, which is what reading the file took
+    tokens: int = 0  # number scanned: the cost of reading the file
 
 
 def defined_symbols(code: bytes | memoryview, limit: int = MAX_TOKENS) -> CSymbols:
-    """Return what C or C++ code defines outside of any function; ArchiveError if it has more than `limit` tokens."""
+    """Return the definitions of C or C++ code outside of functions; raise ArchiveError beyond `limit` tokens."""
     found = CSymbols()
     declaration: list[bytes] = []
     position = 0
@@ -164,7 +164,7 @@ def defined_symbols(code: bytes | memoryview, limit: int = MAX_TOKENS) -> CSymbo
                 declaration = []
             elif word == b"{":
                 if declaration[-2:] == [b"extern", b'"']:
-                    # the braces of extern "C" hold declarations like those outside
+                    # the braces of extern "C" contain declarations at file scope
                     declaration = []
                     continue
                 if _note_function(declaration, found):
@@ -197,7 +197,7 @@ def _end_of_braces(code: bytes | memoryview, position: int, found: CSymbols, lim
 
 
 def _note_function(declaration: list[bytes], found: CSymbols) -> bool:
-    """Note a function if these tokens are what stands before its body."""
+    """Record a function if these tokens are the start of a function definition."""
     if declaration[-1:] != [b")"] or b"=" in declaration:
         return False
     depth = 0
@@ -212,13 +212,13 @@ def _note_function(declaration: list[bytes], found: CSymbols) -> bool:
 
 
 def _note_array(declaration: list[bytes], found: CSymbols) -> None:
-    """Note an array if these tokens define one: a name, a number in brackets, perhaps attributes or a value."""
+    """Record an array if these tokens define one: a name, a number in brackets, perhaps attributes or a value."""
     if b"extern" in declaration or b"typedef" in declaration:
         return
     for index in range(1, len(declaration) - 2):
         name, opening, number, closing = declaration[index - 1 : index + 3]
         if opening == b"[" and closing == b"]" and _NAME.fullmatch(name) and (size := _NUMBER.fullmatch(number)):
-            found.arrays.setdefault(name.decode(), int(size[1], 0))  # a form without GNU extensions follows
+            found.arrays.setdefault(name.decode(), int(size[1], 0))  # the form without GNU extensions follows
             return
         if name == b"=":
             return

@@ -1,4 +1,4 @@
-"""Every fault of an archive, not the first alone."""
+"""Validation of an archive that reports all faults, not only the first."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from mlfc.archive.validate.parsed_files import Faults, ParsedFiles
 from mlfc.support.tar import open_tar
 
 MAX_FAULTS = 1000
-"""More would help nobody, and an archive can be made to have any number of them."""
+"""More are not useful, and a malicious archive can have any number."""
 
 
 @dataclass(frozen=True)
 class ArchiveFault:
-    """One thing that is wrong with an archive."""
+    """A fault of an archive."""
 
-    check: str  # what was looked at: ``metadata`` or as in `CHECKS`
-    place: str  # the file, and where in it
+    check: str  # the check that failed: ``metadata`` or a name in `CHECKS`
+    place: str  # the file and the position in it
     cause: str
 
     def __str__(self) -> str:
@@ -48,7 +48,7 @@ CHECKS: tuple[tuple[str, Callable[[ParsedFiles], Faults]], ...] = (
     ("relay", relay_faults),
     ("modules", module_tree_faults),
 )
-"""What is looked at once the metadata fit their schema, in this order."""
+"""Checks that run if the metadata match their schema, in this order."""
 
 
 def _split(text: str) -> tuple[str, str]:
@@ -58,22 +58,22 @@ def _split(text: str) -> tuple[str, str]:
 
 
 def find_faults(path: str | os.PathLike[str]) -> list[ArchiveFault]:
-    """Return every fault of an archive of any version, each with its place; an empty list for a good one.
+    """Return every fault of an archive of any version, each with its place; an empty list for a valid one.
 
-    Nothing of the archive runs, and nothing is written. What TVM's own writer got wrong in every archive (sizes of
-    inputs and outputs together, sizes of storages, local time) is no fault in an archive of TVM's. There are at most
-    `MAX_FAULTS`. Raises ArchiveError if the file is not a tar that can be read at all.
+    No code of the archive runs, and nothing is written. Errors that TVM's own writer makes in every archive (the total
+    size of inputs and outputs, sizes of storages, local time) are not faults in TVM's archives. At most
+    `MAX_FAULTS` are returned. Raises ArchiveError if the file is not a readable tar.
     """
     with open_tar(path) as tar:
         texts = (text.removeprefix(f"{tar.path}: ") for text in metadata_faults(tar))
         found = [ArchiveFault("metadata", *_split(text)) for text in islice(texts, MAX_FAULTS)]
         if found:
-            # nothing else can be compared with metadata that are wrong themselves
+            # inconsistent metadata cannot be compared with anything else
             return found
         parsed = ParsedFiles(read_archive(tar))
         return list(islice((ArchiveFault(name, *told) for name, check in CHECKS for told in check(parsed)), MAX_FAULTS))
 
 
 def validate(path: str | os.PathLike[str]) -> list[str]:
-    """Return every fault of an archive as text, ``place: what is wrong``; as `find_faults` otherwise."""
+    """Return every fault of an archive as text, ``place: what is wrong``; otherwise as `find_faults`."""
     return [str(fault) for fault in find_faults(path)]

@@ -1,4 +1,4 @@
-"""Memory budgets: whether compiled modules fit, and what to look at where they do not."""
+"""Memory budgets: checks that compiled modules fit, with hints if they do not."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ if TYPE_CHECKING:
     from mlfc.factory import Factory
 
 _LARGEST = 5
-_IO_HINT = "Let intermediates take the inputs' place with --workspace-io. "
+_IO_HINT = "Overlap intermediates with the inputs: --workspace-io. "
 
 
 @dataclass(frozen=True, eq=False)
 class _ModuleRam:
-    """What one module needs of RAM, in bytes."""
+    """RAM of one module, in bytes."""
 
     factory: Factory
     code: GeneratedCode
-    workspace: int  # of dynamic models the work area, which has the outputs
+    workspace: int  # of dynamic models the work area, which contains the outputs
     io: int  # inputs and outputs that count, outside the workspace
     loaded: int  # constants that the graph executor loads; those of AOT modules stay in flash
-    state: int  # that of the graph executor is among what it loads
+    state: int  # for the graph executor included in `loaded`
 
     @classmethod
     def of(cls, factory: Factory, code: GeneratedCode, lent: bool) -> _ModuleRam:
-        """Return the needs of a module, with the inputs and outputs that the caller has if `lent`."""
+        """Return the memory needs of a module, including the caller's inputs and outputs if `lent`."""
         executable, sizes = code.executable, code.sizes
         io = sizes.io
         if factory.memory_options.workspace_io or (factory.executor == AOT and not lent):
@@ -49,7 +49,7 @@ class _ModuleRam:
 
     @property
     def ram(self) -> int:
-        """All blocks of an executor, or what counts of workspace, inputs, outputs and state of AOT modules."""
+        """All blocks of an executor, or workspace, inputs, outputs and state of AOT modules."""
         return self.workspace + self.io + self.loaded + self.state
 
 
@@ -61,13 +61,13 @@ def check_budget(
     options: ExportOptions | None = None,
     lent: bool = True,
 ) -> None:
-    """Raise BudgetError if the modules together need more than is allowed, of RAM, of flash or of a memory.
+    """Raise BudgetError if the modules together exceed a limit of RAM, flash or a memory.
 
-    `ram`: bytes for the workspaces, states, inputs and outputs, and for what the graph executor loads. Of modules that
-    share their workspace the largest counts.
-    `flash`: bytes for the constants, those that modules share once. The machine code comes on top: its size is known
-    after a C compiler ran.
-        `lent`: count the inputs and outputs, too, which callers of AOT modules provide.
+    `ram`: bytes for the workspaces, states, inputs and outputs, and for constants that the graph executor loads. Of
+    modules that share their workspace the largest counts.
+    `flash`: bytes for the constants, with shared ones counted once. Machine code is not included, as its size is known
+    only after the C compiler has run.
+    `lent`: also count the inputs and outputs that callers of AOT modules provide.
     """
     for name, limit in (("ram", ram), ("flash", flash)):
         if limit is not None and limit < 0:
@@ -79,13 +79,13 @@ def check_budget(
         executable = factory.code.executable
         if executable is not None and executable.work_bytes is None:
             symbols = [symbol.name for symbol in executable.symbols if symbol.high is None]
-            what = f"open extents ({shortened(', '.join(symbols))})" if symbols else "memory"
+            what = f"dynamic dimensions ({shortened(', '.join(symbols))})" if symbols else "memory"
             interface = factory.interface()
             option = bounding_option(interface.inputs, interface.vm.symbols if interface.vm else ())
             raise OptionError(
                 f"a budget of RAM requires bounds, and module '{factory.module_name}' has {what} without one",
                 place="--ram",
-                next_step=f"Bound them: {option}, or leave --ram out",
+                next_step=f"Bound them: {option}, or omit --ram",
             )
     linked = linked_code(factories, options or ExportOptions())
     modules = [_ModuleRam.of(factory, code, lent) for factory, code in zip(factories, linked.modules, strict=True)]
@@ -99,14 +99,14 @@ def check_budget(
         values = [value for factory in factories for value in factory.program.constants]
         largest = largest_text([NamedBytes(value.name, value.nbytes) for value in values])
         raise BudgetError(
-            f"{constants:,} bytes of constants exceed the budget of {flash:,} by {constants - flash:,} bytes, and the "
-            f"machine code comes on top; {largest}",
+            f"{constants:,} bytes of constants exceed the budget of {flash:,} by {constants - flash:,} bytes, "
+            f"excluding machine code; {largest}",
             next_step="Make these layers smaller, or quantize the model",
         )
 
 
 def _check_memories(factories: Sequence[Factory]) -> None:
-    """Compare what all modules place in a memory with what it may give; `build` has done so for each alone."""
+    """Check the total of all modules in each memory against its size; `build` has checked each module alone."""
     asked = [factory.memory_options for factory in factories]
     placed = [[(span.name, span.nbytes) for span in factory.plan.spans] for factory in factories]
     held = [[(pool.name, item.nbytes) for item, pool in factory.unit.constant_pools.items()] for factory in factories]
@@ -122,7 +122,7 @@ def _check_memories(factories: Sequence[Factory]) -> None:
                 raise BudgetError(
                     f"the {kind} of all modules take {sum(parts):,} bytes of '{name}', {sum(parts) - limit:,} more "
                     f"than its {limit:,}: {each}",
-                    next_step="Give each a part of the memory by compiling it with the bytes it may take",
+                    next_step="Compile each with its own limit for the memory",
                 )
 
 
@@ -141,10 +141,10 @@ def _ram_error(modules: Sequence[_ModuleRam], linked: LinkedCode, used: int, lim
     if heaviest.code.executable is not None:
         return BudgetError(
             f"{cause}: work area {heaviest.workspace:,} with an arena of {sizes.workspace:,}{own}",
-            next_step="Give open extents smaller bounds with --shape, or quantize the model",
+            next_step="Set smaller bounds of dynamic dimensions with --shape, or quantize the model",
         )
     if peak is None:
-        return BudgetError(f"{cause}: there is no workspace, inputs and outputs are {heaviest.io:,}{loaded}")
+        return BudgetError(f"{cause}: the module has no workspace, inputs and outputs are {heaviest.io:,}{loaded}")
     hint = _IO_HINT if heaviest.io and heaviest.factory.executor == "aot" else ""
     return BudgetError(
         f"{cause}: workspace {sizes.workspace:,}{own}{loaded}; {peak_text(peak)}",
@@ -153,7 +153,7 @@ def _ram_error(modules: Sequence[_ModuleRam], linked: LinkedCode, used: int, lim
 
 
 def peak_text(peak: PeakInfo) -> str:
-    """Say of a module's ``peak`` which layer needs most of the workspace, and its largest tensors."""
+    """Return the layer in which a module's ``peak`` occurs, and its largest tensors, as text."""
     busiest = shortened(", ".join(peak.nodes) or peak.function)
     return (
         f"the peak is in {busiest} with {peak.live_bytes:,} live bytes; "
@@ -162,7 +162,7 @@ def peak_text(peak: PeakInfo) -> str:
 
 
 def largest_text(constants: Sequence[NamedBytes | ConstantInfo]) -> str:
-    """Name the largest of constants."""
+    """Return the largest of these constants as text."""
     return f"the largest: {_listed(sorted(constants, key=lambda item: (-item.nbytes, item.name)))}"
 
 

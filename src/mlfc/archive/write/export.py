@@ -1,4 +1,4 @@
-"""Writing a Model Library Format archive, or objects."""
+"""Export of a Model Library Format archive, or of objects."""
 
 from __future__ import annotations
 
@@ -38,19 +38,19 @@ def export_model_library_format(
     include_source_params: bool | None = None,
     **fields: Any,
 ) -> Path:
-    """Write an archive; the same modules give the same bytes.
+    """Write an archive; equal modules and options produce identical bytes.
 
     Parameters
     ----------
     mod : Factory or sequence of Factory
-        What `build` returned; the modules' names must differ.
+        Results of `build`; the modules' names must differ.
     path : path
-        Where to write. A file that is there is replaced once the new one is complete.
+        The archive. An existing file is replaced once the new one is complete.
     options : ExportOptions, optional
     include_source_params : bool, optional
         The older name of the option `source_params`.
     **fields
-        Any attribute of `ExportOptions`, which then counts instead of that of `options`: ``timestamp=0``,
+        Any attribute of `ExportOptions`, which overrides that of `options`: ``timestamp=0``,
         ``test_vectors=3``, ...
 
     Returns
@@ -61,21 +61,21 @@ def export_model_library_format(
     Raises
     ------
     OptionError
-        If something else is given than what `build` returns, two modules have the same name, options contradict
-        each other, or readers would refuse the archive for what it has too much of.
+        If `mod` is not a result of `build`, two modules have the same name, options contradict each other, or the
+        archive exceeds a limit of readers.
     ToolchainError
-        If test vectors are wanted and the code cannot be compiled here; nothing has been written then.
+        If test vectors are requested and the code cannot be compiled here; no file is written in this case.
     OutputError
-        If the place cannot be written.
+        If `path` cannot be written.
     """
     given = list(mod) if isinstance(mod, Sequence) else [mod]
     for item in given:
         if not isinstance(item, Factory):
             raise OptionError(
-                f"an object of the class {type(item).__name__} cannot be exported",
-                next_step="Give what mlfc.build or mlfc.rebuild returned, whole",
+                f"expected the result of mlfc.build or mlfc.rebuild, got {type(item).__name__}",
+                next_step="Pass the complete result of mlfc.build or mlfc.rebuild",
             )
-    # the order of metadata, so that what is compiled again from the archive comes in the same one
+    # the order of metadata, so that recompiling from the archive preserves it
     factories = sorted(given, key=lambda factory: factory.module_name)
     if include_source_params is not None:
         fields.setdefault("source_params", include_source_params)
@@ -90,12 +90,12 @@ def export_model_library_format(
 
 
 def archive_files(factories: Sequence[Factory], options: ExportOptions, seconds: int) -> dict[str, Data]:
-    """Return all members by path, in the version and form of the options, stamped with `seconds` since 1970."""
+    """Return all members by path, in the version and form of the options, with timestamp `seconds` since 1970."""
     members, trees, linked = archive_members(factories, options, seconds)
     document = metadata.archive_metadata(factories, members, trees, linked, options, seconds)
     files, document = convert(members, document, options)
     files = {**files, metadata_path(options): metadata.to_bytes(document)}
-    # our own reader bounds what it takes from anyone
+    # our own reader has limits for untrusted archives
     limits = {path: MAX_GRAPH for path in files if path.endswith(_GRAPHS)} | {metadata_path(options): MAX_METADATA}
     faults = []
     for path, limit in limits.items():
@@ -115,12 +115,12 @@ def archive_files(factories: Sequence[Factory], options: ExportOptions, seconds:
 def object_files(
     factories: Sequence[Factory], options: ExportOptions | None = None, compiler: Compiler | None = None
 ) -> dict[str, Data]:
-    """Return the code of these modules compiled, by the C compiler at hand (``CC``) if none is given, and its headers.
+    """Return the compiled code of these modules, by default by the C compiler ``CC``, and its headers.
 
-    With graphs, parameters and descriptions that executors take, and kernels of devices. The options choose what the
-    modules share. LLVM's code is in objects already.
+    The result includes graphs, parameters and descriptions for executors, and kernels of devices. The options choose
+    what the modules share. LLVM's code is already in objects.
 
-    Raises ToolchainError if there is no C compiler or it refuses the code.
+    Raises ToolchainError if no C compiler is found or it rejects the code.
     """
     code = code_files(factories, options)
     loaded = {path for factory in factories for path in factory.code.loaded.values()}
@@ -139,7 +139,7 @@ def object_files(
 
 
 def _files_beside(factories: Sequence[Factory]) -> dict[str, Data]:
-    """Return what modules need beside their code of the host: graphs and parameters, and kernels of devices."""
+    """Return the files that modules need beside their host code: graphs and parameters, and kernels of devices."""
     files: dict[str, Data] = {}
     for factory in factories:
         files |= executor_files(factory)
@@ -152,7 +152,7 @@ def _files_beside(factories: Sequence[Factory]) -> dict[str, Data]:
 def code_files(factories: Sequence[Factory], options: ExportOptions | None = None) -> dict[str, Data]:
     """Return the generated code of these modules by path: ``src/...``, ``include/...``, ``external/...``.
 
-    The options say what the modules share.
+    The options choose what the modules share.
 
     Raises OptionError if runtime modules of external generators compute a part.
     """
@@ -162,7 +162,7 @@ def code_files(factories: Sequence[Factory], options: ExportOptions | None = Non
         kinds = [part.generator for part in factory.code.external if part.is_module]
         if kinds:
             raise OptionError(
-                f"a part of it is run by a module of the kind '{kinds[0]}', which no code calls by itself",
+                f"a part runs in a module of kind '{kinds[0]}', which generated code alone cannot call",
                 place=factory.module_name,
                 next_step="Make an archive, --emit mlf, or a library, --emit so",
             )
@@ -175,7 +175,7 @@ def _has_dynamic(factories: Sequence[Factory]) -> bool:
 
 
 def source_folder(factories: Sequence[Factory], options: ExportOptions | None = None) -> dict[str, Data]:
-    """Return `code_files`, with the C runtime and what executors take, and kernels of devices.
+    """Return `code_files` with the C runtime, files for executors, and kernels of devices.
 
     Raises OptionError for modules that LLVM compiled.
     """
@@ -183,7 +183,7 @@ def source_folder(factories: Sequence[Factory], options: ExportOptions | None = 
     for path in files:
         if path.endswith(OBJECT_SUFFIX) and not path.startswith("external/"):
             raise OptionError(
-                "modules that LLVM compiled have no C",
+                "modules compiled by LLVM have no C sources",
                 place=path,
                 next_step="Compile for the target 'c', or emit objects: --emit o",
             )

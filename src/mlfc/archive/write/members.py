@@ -1,4 +1,4 @@
-"""The files of an archive: what each module with its imports, and all modules together put into it."""
+"""Files of an archive: those of each module with its imports, and those for all modules together."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _PART_OF_A_PATH = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,63}")
 
 
 def linked_code(factories: Sequence[Factory], options: ExportOptions) -> LinkedCode:
-    """Return the code of all modules; that of a single one is there already."""
+    """Return the linked code of all modules; the code of a single one is already linked."""
     if len(factories) == 1 and not options.system_lib:
         return LinkedCode((factories[0].code,), factories[0].code.files)
     sharing = {"share_workspace": options.share_workspace, "share_weights": options.share_weights}
@@ -52,11 +52,11 @@ def linked_code(factories: Sequence[Factory], options: ExportOptions) -> LinkedC
 
 
 def require_one_processor(factories: Sequence[Factory]) -> None:
-    """Raise OptionError for code that chooses among kernels: whoever builds it chooses its processor."""
+    """Raise OptionError for code that selects kernels at run time: it cannot be built for a chosen processor."""
     for factory in factories:
         if factory.unit.target.mcpu == AUTO:
             raise OptionError(
-                f"code for others to build is for one processor, got the target '{factory.unit.target}'",
+                f"exported sources require a target with one processor, got '{factory.unit.target}'",
                 place=factory.module_name,
                 next_step=f"Compile for '{factory.unit.target.kind}', for all processors, or make a library: --emit so",
             )
@@ -67,7 +67,7 @@ def archive_members(
 ) -> tuple[dict[str, Data], list[tuple[ImportedModule, ...]], LinkedCode]:
     """Return all files but the metadata, by path in version 7, the tree of each module, and the linked code.
 
-    Raises ToolchainError where test vectors are wanted and code does not compile.
+    Raises ToolchainError if test vectors are requested and the code does not compile.
     """
     _check_options(factories, options)
     require_one_processor(factories)
@@ -80,12 +80,12 @@ def archive_members(
         trees.append(tree.entries)
         files.update(tree.files)
         files.update(source_files(factory, params=options.source_params))
-        # the constants of AOT modules are in their code, so what an executor would load is empty
+        # the constants of AOT modules are in their code, so executors load an empty dictionary
         files[layout.params_path(factory.module_name)] = params_content(factory.params)
         files.update(executor_files(factory))
     runtime = layout.layout_of(layout.VERSION).runtime
     for path, data in crt_files().items() if options.runtime else ():
-        # templates lie where microTVM's tools look for them
+        # templates are where microTVM's tools expect them
         files[path if path.startswith(f"{_TEMPLATES}/") else f"{runtime}/{path}"] = data
     files.update(_documents(factories, linked, files, options, timestamp))
     check_tree(files)
@@ -98,14 +98,14 @@ def _check_options(factories: Sequence[Factory], options: ExportOptions) -> None
     others = [factory.module_name for factory in factories if factory.executor == VM]
     if others and (options.rfc or options.format_version != layout.VERSION):
         raise OptionError(
-            f"archives of older versions hold no modules of the virtual machine, got '{others[0]}'",
+            f"archives of older versions cannot contain modules of the virtual machine, got '{others[0]}'",
             place="format version",
             next_step=f"Write version {layout.VERSION}",
         )
     if options.test_vectors and not _are_programs(factories):
         raise OptionError(
             "test vectors are checked by a demo on the C runtime, which has no devices, no modules of other kinds, and "
-            "no memory for open extents without a bound",
+            "no memory for dynamic dimensions without a bound",
             place="test vectors",
             next_step="Export without test vectors; mlfc verify compares the model with its reference",
         )
@@ -122,7 +122,7 @@ def _uses_runtime(factories: Sequence[Factory]) -> bool:
 
 
 def _are_programs(factories: Sequence[Factory]) -> bool:
-    """Tell whether the C and the C runtime alone run these modules, without a heap."""
+    """Return True if C and the C runtime suffice to run these modules, without a heap."""
     return not any(
         factory.code.device
         or any(part.is_module for part in factory.code.external)
@@ -132,7 +132,7 @@ def _are_programs(factories: Sequence[Factory]) -> bool:
 
 
 def executor_files(factory: Factory) -> dict[str, Data]:
-    """Return what an executor loads of a module beside its code: a graph with its parameters, or a description."""
+    """Return a module's files that its executor loads beside code: a graph with its parameters, or a description."""
     name = factory.module_name
     files: dict[str, Data] = {}
     if factory.graph_json:
@@ -155,10 +155,10 @@ def _documents(
     name = bounded("_".join(factory.module_name for factory in factories))
     graphs = any(item.is_graph for item in subjects)
     documents: dict[str, Data] = {}
-    # the C runtime has no devices and no ONNX Runtime, so a demo of what needs one could not run
+    # the C runtime supports neither devices nor ONNX Runtime, so a demo that needs them could not run
     if (options.runtime or not _uses_runtime(factories)) and _are_programs(factories):
         documents.update(demo_files(subjects))
-        digest = sha256()  # of all code, binary constants by theirs, which are known
+        digest = sha256()  # of all code; for binary constants, of their known digests
         for path, data in sorted({**files, **documents}.items()):
             if path.endswith(_CODE):
                 digest.update(f"{path}\0{sha256_of(data)}\0".encode())
@@ -175,7 +175,7 @@ def _documents(
 
 
 def _computed_vectors(factory: Factory, options: ExportOptions) -> tuple[Vector, ...]:
-    """Run the module on as many random inputs as the options ask for; the first are those of `fill` with their seed."""
+    """Run the module on the requested number of random inputs; the first are those of `fill` with their seed."""
     if not options.test_vectors:
         return ()
     from mlfc.archive.read.load import load_factory
@@ -187,7 +187,7 @@ def _computed_vectors(factory: Factory, options: ExportOptions) -> tuple[Vector,
         symbols = symbols_of(extent for value in values for extent in value.shape)
         numbers = np.random.default_rng((options.seed, index))
         sizes = {}
-        for symbol in symbols:  # the least in the first vector, the largest in the second
+        for symbol in symbols:  # minimum sizes in the first vector, maximum in the second
             drawn = int(numbers.integers(symbol.low, symbol.high, endpoint=True))
             sizes[symbol] = (symbol.low, symbol.high, drawn)[min(index, 2)]
         pairs = zip(values, shapes_at(values, sizes), strict=True)
@@ -198,7 +198,7 @@ def _computed_vectors(factory: Factory, options: ExportOptions) -> tuple[Vector,
 
 
 def check_tree(paths: Iterable[str]) -> None:
-    """Raise OptionError for names that clash where case does not count, or that are both a file and a folder."""
+    """Raise OptionError for names that differ only in case, or that are both a file and a folder."""
     seen: dict[str, str] = {}
     folders: dict[str, str] = {}
     for path in sorted(paths):
@@ -215,8 +215,8 @@ def check_tree(paths: Iterable[str]) -> None:
 
 def _clash(path: str, other: str) -> OptionError:
     return OptionError(
-        f"the archive would hold both {path} and {other}, which some file systems take for one",
-        next_step="Give the module or the kind of device another name",
+        f"the archive would contain both {path} and {other}, which clash on some file systems",
+        next_step="Rename the module or the kind of device",
     )
 
 
@@ -224,12 +224,12 @@ def _clash(path: str, other: str) -> OptionError:
 class ImportTree:
     """The modules that a module consists of."""
 
-    entries: tuple[ImportedModule, ...]  # the root, which is the generated code, first
+    entries: tuple[ImportedModule, ...]  # first the root, which is the generated code
     files: Mapping[str, Data]  # of all but the root, by path in the archive
 
 
 def import_tree(name: str, type_key: str, code: Sequence[str], imports: Sequence[Module]) -> ImportTree:
-    """Return what is stored of the imports of a root with the files `code`; OptionError for what cannot be stored."""
+    """Return the storable imports of a root with the files `code`; raise OptionError if one cannot be stored."""
     entries = [ImportedModule(type_key, tuple(sorted(code)), parent=None)]
     files: dict[str, Data] = {}
     counts: Counter[str] = Counter()
@@ -242,7 +242,7 @@ def import_tree(name: str, type_key: str, code: Sequence[str], imports: Sequence
             path = stored[id(module)] = _path(name, module, counts)
             files[path] = module.save_to_bytes()
             waiting += [(child, len(entries)) for child in reversed(module.imported_modules)]
-        # a module that several import is stored once and listed once for each of them
+        # a module imported several times is stored once and listed once for each importer
         entries.append(ImportedModule(module.type_key, (path,), parent))
     return ImportTree(tuple(entries), files)
 
@@ -253,7 +253,7 @@ def _path(name: str, module: Module, counts: Counter[str]) -> str:
         raise OptionError(
             f"an imported module of the kind '{key}' cannot be stored in an archive",
             place=name,
-            next_step="Export without it, or give its kind save_to_bytes",
+            next_step="Export without it, or implement save_to_bytes for its kind",
         )
     if key == _HOST or not _PART_OF_A_PATH.fullmatch(key) or not _PART_OF_A_PATH.fullmatch(suffix):
         raise OptionError(

@@ -1,4 +1,4 @@
-"""``metadata.json``: made from compiled modules and the files of their archive."""
+"""Construction of ``metadata.json`` from compiled modules and the files of their archive."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from mlfc.tir.program import Value
 if TYPE_CHECKING:
     from mlfc.factory import Factory
 
-# the name under which microTVM's tools know the C runtime
+# the C runtime's name in microTVM's tools
 _RUNTIME = {"short_name": "tvm_standalone_crt", "url": "./runtime", "url_type": "mlf_path"}
 
 
@@ -85,7 +85,7 @@ def _module_metadata(
             ram=asked.ram,
             byoc=tuple(factory.module.byoc),
             specialize=tuple(dict(values) for values in factory.specialize),
-            toolchain=None,  # no objects of a C compiler are in the archive
+            toolchain=None,  # the archive contains no objects from a C compiler
             test_vectors=options.test_vectors,
             seed=options.seed,
         ),
@@ -104,7 +104,7 @@ def _module_metadata(
         }
     }
     if factory.graph_json:
-        # one an id: TVM took shapes of entries whose index was the id
+        # one per id: TVM took shapes of entries whose index was the id
         memory["sids"] = [
             {"storage_id": number, "size_bytes": size, **({} if binding is None else {"input_binding": binding})}
             for number, size, binding in factory.storages
@@ -124,7 +124,7 @@ def _module_metadata(
 
 
 def _main(factory: Factory, code: GeneratedCode) -> list[dict[str, Any]]:
-    """Return what the model needs on each kind of device, that of the host first."""
+    """Return the memory needs of the model on each kind of device, the host first."""
     kind = None if code.plan is None or code.graph is None or code.device is None else code.device.kind
     entries = []
     for device in (None, kind) if kind is not None else (None,):
@@ -132,7 +132,7 @@ def _main(factory: Factory, code: GeneratedCode) -> list[dict[str, Any]]:
         workspace, constants, io = code.sizes.workspace, code.sizes.constants, code.sizes.io
         if kind is not None and code.plan is not None and code.graph is not None:
             inputs, outputs = (tuple(item for item in each if item.root.device == device) for each in (inputs, outputs))
-            # the host takes scratch from elsewhere than storages
+            # the host's scratch is not in storages
             workspace = code.plan.bytes_on(kind) if device else workspace - code.plan.bytes_on(kind)
             constants = sum(value.nbytes for value in code.graph.params.values() if value.device == device)
             io = sum(value.nbytes for value in (*inputs, *outputs))
@@ -143,7 +143,7 @@ def _main(factory: Factory, code: GeneratedCode) -> list[dict[str, Any]]:
 
 
 def to_bytes(metadata: Mapping[str, Any]) -> bytes:
-    """Return the document as the format has it: indented by two, keys sorted."""
+    """Return the document in canonical form: indented by two, keys sorted."""
     return json.dumps(metadata, indent=2, sort_keys=True, allow_nan=False).encode()
 
 
@@ -153,5 +153,5 @@ def utc(timestamp: int) -> str:
 
 
 def _sizes(values: Sequence[Value]) -> dict[str, Any]:
-    """Return dtype and bytes of tensors: of open ones the most, or 0 where an extent has no bound."""
+    """Return dtype and bytes of tensors: the maximum for dynamic ones, or 0 if a dimension is unbounded."""
     return {value.name: {"dtype": value.dtype, "size": most(value.nbytes) or 0} for value in values}

@@ -1,4 +1,4 @@
-"""Archives of any version and form brought to version 7."""
+"""Migration of archives of any version and form to version 7."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from mlfc.support.content import Data
 from mlfc.support.params import params_content
 from mlfc.support.tar import source_date, write_tar
 
-# the count of functions is one character, written as C writes it; since 0.9 a zero follows it, before that a name
+# the count of functions is one character, in C syntax; since 0.9 a zero follows, in earlier versions a name
 _ONE_BYTE_COUNT = re.compile(
     rb"TVMFuncRegistry\s+\w+\s*=\s*\{\s*\"(?:\\[0-7]{1,3}|\\x[0-9a-fA-F]{2}|\\[^0-7x]|[^\"\\])[A-Za-z_]"
 )
@@ -29,29 +29,29 @@ _ONE_BYTE_COUNT = re.compile(
 
 @dataclass(frozen=True)
 class Migration:
-    """What a migration did."""
+    """Result of a migration."""
 
-    path: Path  # the archive that was written
-    version: int  # that the old one had
-    form: str  # that the old one had: `model.TVM` or `model.RFC`
-    renamed: Mapping[str, str]  # new paths by old ones, where they differ
-    # what version 7 would have and the old archive does not say, and what its code was written for
+    path: Path  # the new archive
+    version: int  # of the old archive
+    form: str  # of the old archive: `model.TVM` or `model.RFC`
+    renamed: Mapping[str, str]  # new paths by old ones, if different
+    # facts of version 7 that the old archive does not record, and the version that its code requires
     warnings: tuple[str, ...]
 
 
 def migrate(old: str | os.PathLike[str], new: str | os.PathLike[str], timestamp: int | None = None) -> Migration:
     """Write an archive of any version and form as version 7.
 
-    Every file is kept: known ones move to where version 7 has them, all others stay where they are. The metadata are
-    made again, and get a list of all files with their hashes. An archive of version 7 that mlfc wrote comes out
-    the same to the byte.
+    Every file is kept: known ones move to their path in version 7, all others keep theirs. The metadata are
+    regenerated with a list of all files and their hashes. Migrating an archive of version 7 that mlfc wrote
+    reproduces it byte for byte.
 
     Parameters
     ----------
     old, new : path
-        They may be the same.
+        The old and the new archive; may be the same file.
     timestamp : int, optional
-        Seconds since 1970 for the times of the archive's members; default is the export's own time.
+        Seconds since 1970 for the times of the archive's members; default: the time of the export.
 
     Returns
     -------
@@ -60,7 +60,7 @@ def migrate(old: str | os.PathLike[str], new: str | os.PathLike[str], timestamp:
     Raises
     ------
     ArchiveError
-        If the old archive breaks its format, or its files are not what it lists.
+        If the old archive breaks its format, or its files differ from its list.
     OutputError
         If the new one cannot be written.
     """
@@ -71,10 +71,10 @@ def migrate(old: str | os.PathLike[str], new: str | os.PathLike[str], timestamp:
             raise ArchiveError(fault, place=archive.path, next_step="mlfc validate lists every fault")
         for module in archive.record.modules.values():
             if module.files.vm is not None:
-                executable_of(archive, module.files.vm)  # raises for those of versions with bytecode
+                executable_of(archive, module.files.vm)  # raises for versions with bytecode
         tar = archive.tar
         files: dict[str, Data] = {path: tar.view(path) for path in tar.sizes if path != archive.metadata_path}
-        made = {}  # version 7 always has parameters in TVM's form
+        made = {}  # version 7 always contains parameters in TVM's form
         for name, module in archive.record.modules.items():
             if module.files.params not in (None, params_path(name)):
                 made[params_path(name)] = params_content(read_params(archive.tar, module.files.params))
@@ -85,7 +85,7 @@ def migrate(old: str | os.PathLike[str], new: str | os.PathLike[str], timestamp:
             files |= made
             document = with_manifest(files, archive.metadata, manifest_of(archive.metadata))
         times = [export_seconds(module.export_datetime) for module in archive.record.modules.values()]
-        # what is before 1970 no tar can say
+        # tar cannot represent times before 1970
         seconds = max(0, *times) if timestamp is None else source_date(timestamp)
         metadata = json.dumps(document, indent=2, sort_keys=True, allow_nan=False).encode()
         with atomic_file(target) as file:
@@ -107,12 +107,12 @@ def _renamed(archive: Archive, new: ArchiveLayout) -> dict[str, str]:
 
 def _warnings(archive: Archive, made: Mapping[str, Data]) -> Iterator[str]:
     for path in made:
-        yield f"{path}: made from the other form of the parameters"
+        yield f"{path}: converted from the other form of the parameters"
     for name, module in archive.record.modules.items():
         if archive.record.style == FULL_MODEL:
             if not module.main:
                 version = archive.record.version
-                yield f"{name}: version {version} does not say what memory the main function needs; the list is empty"
+                yield f"{name}: version {version} does not record the memory of the main function; the list is empty"
             if module.files.params is None:
                 yield f"{name}: the archive has no parameters; {params_path(name)} is missing"
             if module.executor == "graph" and module.files.graph is None:
@@ -120,6 +120,6 @@ def _warnings(archive: Archive, made: Mapping[str, Data]) -> Iterator[str]:
         for path in module.files.sources:
             if path.endswith(".c") and _ONE_BYTE_COUNT.search(archive.tar.view(path)):
                 yield (
-                    f"{path}: counts its functions in one byte, as TVM 0.8 did; the C runtime of later releases reads "
-                    "two, so the file needs that of its own age"
+                    f"{path}: stores its function count in one byte, as TVM 0.8 did; the C runtime of later releases "
+                    "reads two, so the file needs the C runtime of TVM 0.8"
                 )

@@ -1,4 +1,4 @@
-"""Archives of other layouts: versions 5 and 6, and the form that the proposal of 2021 describes."""
+"""Archives of other layouts: versions 5 and 6, and the form of the 2021 proposal."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ from mlfc.support.version import __version__
 
 RFC_VERSION = 1
 _LAST_WITH_TARGETS_BY_DEVICE = 5
-# DLDeviceType by the first word of a target; that of Hexagon is the one of TVM's that wrote version 5
+# DLDeviceType by the first word of a target; Hexagon's is that of the TVM release that wrote version 5
 _DEVICES = {**TYPE_CODES, "c": 1, "llvm": 1, "hexagon": 14}
 Document = dict[str, Any]
-# texts of ours that say where other files lie
+# our texts that contain paths of other files
 _TEXTS = ("Makefile", "CMakeLists.txt", "README.md", "demo/demo.c")
 _WRITTEN_VERSION = re.compile(rb"(Model Library Format archive \(version )[0-9](?=\))")
-# a path stands alone, behind an option for compilers or behind CMake's folder: it is no end of a longer path
+# a path starts a word, or follows a compiler option or CMake's folder: it does not end a longer path
 _BEFORE, _AFTER = rb"(?:(?<![A-Za-z0-9_./-])|(?<=-I)|(?<=\}/))", rb"(?![A-Za-z0-9_-])"
 
 
 def metadata_path(options: ExportOptions) -> str:
-    """Return the path of the metadata in an archive of the version and form that `options` ask for."""
+    """Return the path of the metadata in an archive of the version and form in `options`."""
     return layout_of(*_version_and_form(options)).metadata
 
 
 def convert(
     files: Mapping[str, Data], document: Mapping[str, Any], options: ExportOptions
 ) -> tuple[dict[str, Data], Document]:
-    """Bring files and metadata of version 7 into the version and form that `options` ask for.
+    """Convert files and metadata of version 7 to the version and form in `options`.
 
-    `files` are all but the metadata, `document` the metadata that mlfc made; those returned are for `metadata_path`.
-    Raises OptionError if the version knows one module and there are several, or cannot say what the module is.
+    `files` are all but the metadata, `document` the metadata from mlfc; the returned metadata are for `metadata_path`.
+    Raises OptionError if the version supports one module and there are several, or cannot represent the module.
     """
     forms = sorted({*options.params_forms} - {"params"})
     made: dict[str, Data] = {}
@@ -77,7 +77,7 @@ def _flat(document: Mapping[str, Any], version: int, form: str) -> Document:
         flat["mlfc"]["functions"] = module["memory"]["functions"]
         flat["memory"] = module["memory"].get("sids", [])
         if len(targets := module["target"]) != 1:
-            cause = f"the RFC layout holds one target, got {len(targets)}"
+            cause = f"the RFC layout supports one target, got {len(targets)}"
             raise OptionError(cause, next_step="Write version 6 or 7")
         flat["target"] = targets[0]
     elif version <= _LAST_WITH_TARGETS_BY_DEVICE:
@@ -86,7 +86,7 @@ def _flat(document: Mapping[str, Any], version: int, form: str) -> Document:
             kind = target.partition(" ")[0]
             device = str(_DEVICES.get(kind, ""))
             if not device or device in by_device:
-                cause = f"version 5 names targets by device, and '{kind}' has none of its own"
+                cause = f"version 5 names targets by device, and '{kind}' has no distinct device"
                 raise OptionError(cause, next_step="Write version 6 or 7")
             by_device[device] = target
         flat["target"] = by_device
@@ -96,10 +96,10 @@ def _flat(document: Mapping[str, Any], version: int, form: str) -> Document:
 def relocated(
     files: Mapping[str, Data], document: Mapping[str, Any], old: ArchiveLayout, new: ArchiveLayout, version: int
 ) -> tuple[dict[str, Data], Document]:
-    """Return files and metadata of an archive of one module with every path as `new` has it.
+    """Return files and metadata of an archive of one module with every path in layout `new`.
 
-    `files` are all but the metadata. `document` is of version 7, full-model style; its list of files is made again.
-    Raises ArchiveError if two files would come to lie in one place.
+    `files` are all but the metadata. `document` is of version 7, full-model style; its list of files is regenerated.
+    Raises ArchiveError if two files would get the same path.
     """
     ((name, module),) = document["modules"].items()
     paths = {path: moved(path, name, old, new) for path in files}
@@ -109,7 +109,7 @@ def relocated(
             raise ArchiveError(
                 f"{taken[target]} and {path} would both become {target}",
                 place=name,
-                next_step="Take one of the two files out of the archive",
+                next_step="Remove one of the two files from the archive",
             )
     result = {paths[path]: data for path, data in files.items()}
     known = {paths[path]: entry for path, entry in manifest_of(document).items() if path in paths}
@@ -122,13 +122,13 @@ def relocated(
 
 
 def manifest_of(document: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the list of files in metadata of version 7; an empty one where there is none."""
+    """Return the list of files in metadata of version 7; empty if missing."""
     files: Mapping[str, Any] = document.get("mlfc", {}).get("files", {})
     return files
 
 
 def with_manifest(files: Mapping[str, Data], document: Mapping[str, Any], known: Mapping[str, Any]) -> Document:
-    """Return the metadata with a list of these files, their sizes and hashes, of which some may be known."""
+    """Return the metadata with a list of these files, their sizes and hashes; hashes in `known` are reused."""
     manifest = {
         path: known[path] if path in known else {"bytes": nbytes_of(data), "sha256": sha256_of(data)}
         for path, data in sorted(files.items())
@@ -147,7 +147,7 @@ def _module(module: Mapping[str, Any], paths: Mapping[str, str], old: ArchiveLay
     details = dict(result.get("mlfc", {}))
     if (tree := details.get("module_tree")) is not None:
         details["module_tree"] = [{**item, "files": [paths.get(path, path) for path in item["files"]]} for item in tree]
-    if (pools := details.get("constant_pools")) is not None:  # their files are named from the folder of the code on
+    if (pools := details.get("constant_pools")) is not None:  # file names are relative to the code folder
         code = {f"{CODE}/{pool['file']}": pool["file"] for pool in pools if pool["file"]}
         code_now = {file: paths.get(path, path).removeprefix(f"{CODE}/") for path, file in code.items()}
         details["constant_pools"] = [{**pool, "file": code_now.get(pool["file"], pool["file"])} for pool in pools]
@@ -157,7 +157,7 @@ def _module(module: Mapping[str, Any], paths: Mapping[str, str], old: ArchiveLay
 def _rewritten(text: bytes, paths: Mapping[str, str], old: ArchiveLayout, new: ArchiveLayout, version: int) -> bytes:
     places = {path.encode(): target.encode() for path, target in paths.items() if path != target}
     here, there = f"{old.runtime}/".encode(), f"{new.runtime}/".encode()
-    # the longest first, so that no path hides one that it begins
+    # longest first, so that a path is not replaced within a longer one
     ordered = sorted(places, key=lambda path: (-len(path), path))
     alternatives = [re.escape(path) + _AFTER for path in ordered] + [re.escape(here)]
     places[here] = there

@@ -1,4 +1,4 @@
-"""What an export may be asked for."""
+"""Export options."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class ExportOptions:
         0, "Random inputs of each module with their outputs, for the demo to check. Default: none."
     )
     seed: int = option(0, "Seed of these inputs. Default: 0.")
-    format_version: int = option(7, "7 (default), or 5 or 6 for older readers, which know one module an archive.")
+    format_version: int = option(7, "7 (default), or 5 or 6 for older readers, which support one module per archive.")
     rfc: bool = option(False, "The layout of the format's first proposal of 2021 instead of TVM's.")
     params_forms: tuple[str, ...] = option(
         ("params",), "The forms of parameters to write: ``params``, which is always written, ``json`` and ``bson``."
@@ -34,7 +34,7 @@ class ExportOptions:
     share_workspace: bool = option(False, "One workspace for several modules that never run together.")
     share_weights: bool = option(False, "Keep equal constants of several modules once.")
     system_lib: bool = option(
-        False, "Put aot modules into the C runtime's table of functions too, for hosts that drive microTVM's projects."
+        False, "Add aot modules to the C runtime's table of functions too, for hosts that drive microTVM's projects."
     )
 
     def __post_init__(self) -> None:
@@ -50,4 +50,4 @@ class ExportOptions:
                 f"parameters cannot be written as {', '.join(unknown)}", next_step=f"Use {', '.join(PARAMS_FORMS)}"
             )
         if self.test_vectors < 0 or self.seed < 0:
-            raise OptionError("the number of test vectors and their seed count from 0")
+            raise OptionError("the number of test vectors and the seed must not be negative")

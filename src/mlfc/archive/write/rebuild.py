@@ -1,4 +1,4 @@
-"""Compiling an archive again from its own source: for the same target, or for another one."""
+"""Recompilation of an archive from its own source, for the same or another target."""
 
 from __future__ import annotations
 
@@ -37,21 +37,21 @@ def rebuild(path: str | os.PathLike[str], target: str | None = None, **changes: 
     target : str, optional
         As for `build`. Default: the recorded target.
     **changes
-        Options of `build` for every module, and ``byoc``; the others, and those that are None, are as they were
-        recorded. Whose rounding integers follow cannot be chosen again: importing the model decided it.
+        Options of `build` for every module, and ``byoc``; others, and those that are None, keep their recorded
+        values. The integer rounding mode cannot be changed, as it was fixed by the import of the model.
 
     Returns
     -------
     list of Factory
-        In the order of the modules' names. Exported with `recorded_options` they give the same archive again, to
-        the byte, if nothing else was asked for.
+        In the order of the modules' names. Exported with `recorded_options` they reproduce the archive byte for byte
+        if no option was changed.
 
     Raises
     ------
     ArchiveError
-        If the archive lacks the source or its module has code that was not compiled from it.
+        If the archive lacks the source, or its module has code that was not compiled from it.
     MlfcError
-        For what cannot be compiled for the target.
+        If the model cannot be compiled for the target.
     """
     check_names("rebuild", changes, _CHANGES)
     chosen = {name: value for name, value in {"target": target, **changes}.items() if value is not None}
@@ -59,12 +59,12 @@ def rebuild(path: str | os.PathLike[str], target: str | None = None, **changes: 
         for fault in archive.file_faults():
             raise ArchiveError(fault, place=archive.path, next_step="Export the archive again")
         if len(archive.record.modules) > 1:
-            chosen.pop("ram", None)  # it is for all of them together
+            chosen.pop("ram", None)  # the limit applies to all modules together
         return [_module(archive, name, chosen) for name in archive.record.modules]
 
 
 def recorded_options(path: str | os.PathLike[str]) -> ExportOptions:
-    """Return the options with which an archive was exported, as far as it tells; its time is not among them."""
+    """Return the recorded export options of an archive, without its time."""
     with open_archive(path) as archive:
         sizes, record = archive.tar.sizes, archive.record
         shared = record.details and record.details.shared
@@ -89,7 +89,7 @@ def _module(archive: Archive, name: str, chosen: Mapping[str, Any]) -> Factory:
     module, params = read_source(archive, name)
     record = archive.record.modules[name]
     if record.details is None:
-        raise InternalError(f"module '{name}' has a source, but was not compiled by mlfc")
+        raise InternalError(f"module '{name}' has a source but was not compiled by mlfc")
     recorded = record.details.build or BuildInfo(
         target=(" ".join(record.targets)),
         executor=record.details.executor,
@@ -122,12 +122,12 @@ def _module(archive: Archive, name: str, chosen: Mapping[str, Any]) -> Factory:
     if "executor" not in chosen and parse_target(options.target).device:
         options = replace(options, executor="graph")
     if options.executor != "aot":
-        # the graph executor has no workspace that could be passed in, or placed
+        # the graph executor has no workspace that could be passed in or placed
         options = replace(options, external_workspace=False, workspace_io=False, pools=(), constants=(), ram=None)
     factory = build_module(replace(module, numerics=recorded.numerics, byoc=byoc), params, options)
-    # compiling again does not make modules that a user imported
+    # recompiling does not recreate modules that a user imported
     stored = Counter(entry.type_key for entry in record.details.module_tree[1:])
-    # kernels of a device are made again, or not needed for another target
+    # kernels of a device are compiled again, or not needed for another target
     kernels = [str(target).partition(" ")[0] for target in archive.record.modules[name].targets]
     others = stored - Counter(module.type_key for module in factory.lib.imported_modules) - Counter(kernels)
     if others:

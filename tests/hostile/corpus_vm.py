@@ -80,11 +80,11 @@ DAMAGED: dict[str, tuple[Callable[[], bytes], str]] = {
         "expected the parts of a sequence or optional",
     ),
     "vm_description_of_another_module": (_changed(name="other"), "describes module 'other'; expected 'net'"),
-    "vm_description_with_a_larger_arena": (_changed(arena_bytes=2**31), "2,147,483,648 bytes of arena"),
+    "vm_description_with_a_larger_arena": (_changed(arena_bytes=2**31), "its arena is 2,147,483,648 bytes"),
 }
 LIES: dict[str, tuple[str, Any, str]] = {
-    "vm_lie_arena": (f"{_VM}/arena_bytes", None, "bytes of arena, the metadata declare no bound"),
-    "vm_lie_work_area": (f"{_VM}/work_bytes", 64, "bytes of work area, the metadata declare 64"),
+    "vm_lie_arena": (f"{_VM}/arena_bytes", None, "bytes, but unbounded in the metadata"),
+    "vm_lie_work_area": (f"{_VM}/work_bytes", 64, "but 64 bytes in the metadata"),
     "vm_lie_least_extent": (f"{_VM}/symbols/0/low", 2, "dynamic dimensions or their bounds"),
     "vm_lie_function": (f"{_NET}/mlfc/operators/0/function", "tvmgen_net_other", "tvmgen_net_other"),
 }

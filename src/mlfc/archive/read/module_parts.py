@@ -187,9 +187,9 @@ def executable_faults(executable: Executable, record: ModuleRecord) -> Iterator[
     else:
         arenas, areas = (own.arena_bytes, told.arena_bytes), (own.work_bytes, told.work_bytes)
         for name, pair in (("arena", arenas), ("work area", areas)):
-            ours, theirs = ("no bound of" if count is None else f"{count:,}" for count in pair)
+            ours, theirs = ("unbounded" if count is None else f"{count:,} bytes" for count in pair)
             if ours != theirs:
-                yield f"it has {ours} bytes of {name}, the metadata declare {theirs}"
+                yield f"the size of its {name} is {ours}, but {theirs} in the metadata"
         if (own.arena_bytes or 0) != workspace:
             yield f"it has {own.arena_bytes or 0:,} bytes of arena, mlfc.memory.workspace_bytes is {workspace:,}"
         if own.symbols != tuple(told.symbols):

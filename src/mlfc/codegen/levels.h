@@ -1,6 +1,4 @@
-/* Text of generated C that chooses among kernels for several levels of processors. `$` is before what code generation
- * fills in.
- */
+/* Text of generated C that selects kernels for several processor levels. Code generation replaces the names after `$`. */
 
 //: choice
 #if $condition

@@ -54,7 +54,7 @@ OF_BITS = frozenset({"bits_of_float", "float_of_bits"})
 
 @dataclass(eq=False)
 class Requirements:
-    """What printed code requires from its file: helpers, vector types, headers."""
+    """Requirements of printed code on its file: helpers, vector types, headers."""
 
     helpers: set[str] = field(default_factory=set)
     vectors: set[str] = field(default_factory=set)
@@ -135,7 +135,7 @@ class ExprPrinter:
     def index(self, buffer: ir.Buffer, indices: tuple[Expr, ...]) -> str:
         """Return the flat element index of `indices` into `buffer`."""
         if bounds(buffer.size)[0] > dtypes.limits("int32")[1]:
-            raise InternalError(f"{buffer.name} has {buffer.size} elements, more than int32 indices reach")
+            raise InternalError(f"{buffer.name} has {buffer.size} elements, which exceeds the range of int32 indices")
         total, outer = Affine({}, 0), ""
         for extent, index in zip(buffer.shape, indices, strict=True):
             if isinstance(extent, Dim) and (outer or total.terms or total.constant):
@@ -201,7 +201,7 @@ class ExprPrinter:
         if isinstance(expr, ir.Var):
             return self.name_of(expr)
         if not isinstance(expr, ir.Load):
-            raise InternalError("C takes a group of four bytes from memory only")
+            raise InternalError("C requires a group of four bytes to be loaded from memory")
         return f"{self.need(GROUP)}({self.address(expr.buffer, expr.indices)})"
 
     def _binary(self, expr: ir.Binary) -> tuple[str, int]:
@@ -270,7 +270,7 @@ class ExprPrinter:
         if dtypes.lanes(expr.condition.dtype) > 1:
             condition = expr.condition
             if not isinstance(condition, ir.Binary) or mask_dtype(condition.a.dtype) != mask_dtype(expr.dtype):
-                raise InternalError("C selects vectors only by a comparison of vectors as wide")
+                raise InternalError("C requires a vector select to compare vectors of the same width")
             return self.helper(f"select:{expr.dtype}", condition, expr.then, expr.otherwise)
         arms = f"{self.expr(expr.then, _LOR)} : {self.expr(expr.otherwise)}"
         return f"{self.expr(expr.condition, _LOR)} ? {arms}", TERNARY

@@ -159,7 +159,7 @@ def check_macros(interface: Interface) -> None:
     pools += [(pool.name, "constant") for pool in interface.constant_pools]
     if interface.states and any(name == STATE_FIELD for name, _ in pools):
         raise OptionError(
-            f"the model keeps state, whose memory has the name '{STATE_FIELD}'",
+            f"the memory name '{STATE_FIELD}' is reserved for the model's state",
             place="pool",
             next_step="Give this memory another name",
         )

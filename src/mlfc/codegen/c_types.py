@@ -85,7 +85,7 @@ def literal(value: float, dtype: str) -> str:
         return f"({text})" if text.startswith("-") else text
     value, (low, high) = int(value), dtypes.limits(dtype)
     if not low <= value <= high:
-        raise InternalError(f"{value} is no {dtype}")
+        raise InternalError(f"{value} is not a value of {dtype}")
     if value == low and dtype in ("int32", "int64"):
         return f"{dtype.upper()}_MIN"
     if dtype == "int64":

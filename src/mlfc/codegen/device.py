@@ -187,7 +187,7 @@ class DeviceExprPrinter(ExprPrinter):
 
     def _select(self, expr: ir.Select) -> tuple[str, int]:
         if dtypes.lanes(expr.condition.dtype) > 1:
-            raise InternalError("kernels of devices have no vectors of conditions")
+            raise InternalError("device kernels do not support vectors of conditions")
         return super()._select(expr)
 
     def _broadcast(self, expr: ir.Broadcast) -> tuple[str, int]:
@@ -210,13 +210,13 @@ class DeviceExprPrinter(ExprPrinter):
     @staticmethod
     def _scalar(expr: Expr) -> None:
         if dtypes.lanes(expr.dtype) > 1:
-            raise InternalError("kernels of devices do no arithmetic on vectors")
+            raise InternalError("device kernels do not support arithmetic on vectors")
 
     def _call(self, expr: ir.Call) -> tuple[str, int]:
         if expr.name == "word":
             elements = expr.args[0]
             if not isinstance(elements, ir.Load):
-                raise InternalError("a word is taken from memory only")
+                raise InternalError("device kernels require a word to be loaded from memory")
             return self.dialect.word.format(address=self.address(elements.buffer, elements.indices)), ATOM
         self._scalar(expr)
         return super()._call(expr)

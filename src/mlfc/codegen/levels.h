@@ -1,4 +1,6 @@
-/* Text of generated C that selects kernels for several processor levels. Code generation replaces the names after `$`. */
+/* Text of generated C that selects kernels for several processor levels. Code generation replaces `$` and the name
+ * after it.
+ */
 
 //: choice
 #if $condition

@@ -116,8 +116,8 @@ def generate_together(
     seen: set[str] = set()
     for unit in units:
         if unit.module in seen or (unit.module == SHARED_MODULE and len(units) > 1):
-            cause = "two modules have the name" if unit.module in seen else "no module of several may have the name"
-            raise OptionError(f"{cause} '{unit.module}'", next_step="Give each a name of its own")
+            cause = "two modules have the name" if unit.module in seen else "the shared code has the name"
+            raise OptionError(f"{cause} '{unit.module}'", next_step="Give each module a unique name")
         seen.add(unit.module)
     has_system_lib = system_lib and any(unit.executor == "aot" for unit in units)
     if len(units) == 1:

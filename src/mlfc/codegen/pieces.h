@@ -1,5 +1,5 @@
 /* Text of generated C that is identical in every file that contains it; the pieces of this file are copied there. Code
- * generation replaces the names after `$`.
+ * generation replaces `$` and the name after it.
  */
 
 //: bits_of_float

@@ -155,7 +155,7 @@ class StatementPrinter(ABC):
         elif isinstance(stmt, ir.Comment):
             self._writer.line(f"/* {comment_text(stmt.text)} */")
         else:
-            raise InternalError(f"this language has no {type(stmt).__name__.lower()}", place=self._place)
+            raise InternalError(f"this language does not support {type(stmt).__name__.lower()}", place=self._place)
 
     @contextmanager
     def _block(self, head: str, tail: str = "}") -> Iterator[None]:
@@ -177,7 +177,7 @@ class StatementPrinter(ABC):
             tail = "}"
             if stmt.until is not None:
                 if id(stmt.var) in self._used:
-                    raise InternalError("a loop that ends by a condition counts nothing", place=self._place)
+                    raise InternalError("a loop that ends by a condition cannot have a counter", place=self._place)
                 head, tail = "do", f"}} while (!({self._exprs.expr(stmt.until)}));"
             with self._block(head, tail):
                 self._stmt(stmt.body)

@@ -103,7 +103,7 @@ def emit(kind: str, ctx: Context, *args: Any) -> None:
             args, taking = wide, _taking(kind, ctx, *wide)
             family, entry = next(taking, (None, None))
     if family is None or entry is None:
-        raise InternalError(f"no template of '{kind}' takes these sizes")
+        raise InternalError(f"no template of '{kind}' accepts these sizes")
 
     def others() -> list[Value]:
         # a device's kernels are launched by its templates, and vectors beat plain loops; transforms change bits

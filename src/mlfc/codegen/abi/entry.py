@@ -28,7 +28,7 @@ def require_no_loaded(pools: Iterable[str], module: str) -> None:
         raise OptionError(
             f"functions on tensors have no argument for constants that the caller loads: {names}",
             place=module,
-            next_step="Compile it without --load-constants",
+            next_step="Compile the module without --load-constants",
         )
 
 

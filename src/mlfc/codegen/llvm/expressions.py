@@ -82,7 +82,7 @@ class ExprEmitter:
     def index(self, buffer: ir.Buffer, indices: tuple[Expr, ...]) -> Value:
         """Return the flat element index, an int32 that does not overflow."""
         if bounds(buffer.size)[0] > dtypes.limits("int32")[1]:
-            raise InternalError(f"{buffer.name} has {buffer.size} elements, more than int32 indices reach")
+            raise InternalError(f"{buffer.name} has {buffer.size} elements, which exceeds the range of int32 indices")
         if is_static(buffer.shape):
             return self._summed(*flat_index(buffer, indices))
         builder, found = self._context.builder, ll.Constant(INT32, 0)
@@ -95,7 +95,7 @@ class ExprEmitter:
 
     def _summed(self, table: ExprTable, total: Affine) -> Value:
         builder = self._context.builder
-        # positive terms come first: then partial sums are no further out of bounds than the whole sum
+        # positive terms come first: then partial sums are out of bounds by at most as much as the whole sum
         terms = sorted(total.terms.items(), key=lambda term: term[1] < 0)
         found = None
         for number, coefficient in terms:

@@ -127,9 +127,7 @@ def _examined(triple: str, cpu: str, features: str, abi: str, found: tuple[tuple
     compiler = _target_machine(triple, cpu, features, abi, 2)
     layout = str(compiler.target_data)
     if layout.startswith("E"):
-        raise OptionError(
-            f"expected a little-endian machine, as packed weights are, got '{triple}'", next_step="Use the target 'c'"
-        )
+        raise OptionError(f"expected a little-endian machine, got '{triple}'", next_step="Use the target 'c'")
     arch = architecture(triple)
     widths = next((entry.widths for entry in map(VECTORS.get, VECTORS) if re.match(entry.machines, arch)), ())
     size = widths[0].nbytes if widths else 16

@@ -35,7 +35,7 @@ def parse(module: ir.Module | str, machine: Machine) -> llvm.ModuleRef:
         parsed = llvm.parse_assembly(str(module), llvm.create_context())
         parsed.verify()
     except RuntimeError as error:
-        raise InternalError(f"LLVM refuses the code of a module: {error}") from error
+        raise InternalError(f"LLVM rejected the code of a module: {error}") from error
     return parsed
 
 

@@ -62,7 +62,7 @@ class StmtEmitter:
         elif isinstance(stmt, ir.Prefetch):
             self._context.prefetch(self._context.address(stmt.buffer, self._exprs.value(stmt.offset)))
         elif not isinstance(stmt, ir.Comment):
-            raise InternalError(f"LLVM code of a host has no '{type(stmt).__name__}'")
+            raise InternalError(f"LLVM code for hosts does not support '{type(stmt).__name__}'")
 
     def _store(self, stmt: ir.Store) -> None:
         context = self._context
@@ -185,7 +185,7 @@ def store_run(context: FunctionContext, exprs: ExprEmitter, stmt: ir.Store) -> N
         return
     loads = [arg for arg in call.args if isinstance(arg, ir.Load)]
     if len(loads) != len(call.args):
-        raise InternalError(f"LLVM code takes the runs of '{call.name}' from memory only")
+        raise InternalError(f"LLVM code requires the operands of '{call.name}' to be loaded from memory")
     numbers = block_intrinsics.counts(call.name, [dtypes.lanes(load.dtype) for load in loads])
     addresses = list(map(exprs.address, loads))
     if call.name.startswith("dots"):

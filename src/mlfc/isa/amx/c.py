@@ -84,7 +84,7 @@ def _store(printer: CPrinter, stmt: ir.Store) -> str | None:
     loads = [operand for operand in operands if isinstance(operand, ir.Load)]
     rows = numbers[0]
     if len(loads) != len(operands) or not isinstance(rows, ir.Const):
-        raise InternalError(f"C takes the operands of '{call.name}' from memory only")
+        raise InternalError(f"C requires the operands of '{call.name}' to be loaded from memory")
     across = dtypes.lanes(loads[0].dtype) // FILTERS
     down = dtypes.lanes(call.dtype) // (int(rows.value) * FILTERS * across)
     addresses = [printer.address(load.buffer, load.indices) for load in loads]

@@ -1,5 +1,5 @@
-/* Products of bytes and of bfloat16 by tiles (AMX) and portably; the pieces of this file are copied into code that calls
- * them.
+/* Products of bytes and of bfloat16 by tiles (AMX) and portably; the pieces of this file are copied into code that
+ * calls them.
  *
  * A kernel configures the tiles once, for all its products, as this takes as long as a dozen of them. It releases them
  * at its end, so that the system need not save them, and other code does not find them in use. Tiles 0 to 3 are sums,

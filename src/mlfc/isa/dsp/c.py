@@ -46,7 +46,7 @@ def _expression(printer: CPrinter, expr: ir.Expr) -> str | None:
         return None
     (elements,) = expr.args
     if not isinstance(elements, ir.Load):
-        raise InternalError("C takes a word from memory only")
+        raise InternalError("C requires a word to be loaded from memory")
     name = printer.need(f"word:{dtypes.element(elements.dtype)}")
     return f"{name}({printer.address(elements.buffer, elements.indices)})"
 

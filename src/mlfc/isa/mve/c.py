@@ -65,7 +65,7 @@ def _block_statement(printer: CPrinter, to: str, call: ir.Call) -> str:
         operands = call.args[: len(call.args) - len(block_intrinsics.COUNTS[name])] if name else call.args
         loads = [arg for arg in operands if isinstance(arg, ir.Load)]
         if len(loads) != len(operands):
-            raise InternalError(f"C takes the runs of '{call.name}' from memory only")
+            raise InternalError(f"C requires the operands of '{call.name}' to be loaded from memory")
         if name:
             numbers = list(map(printer.expr, call.args[len(operands) :]))
         else:
@@ -80,7 +80,7 @@ def _dot(printer: CPrinter, expr: ir.Call) -> str:
     total, *operands = expr.args
     loads = [load for load in operands if isinstance(load, ir.Load)]
     if len(loads) != len(operands):
-        raise InternalError("C takes the operands of '" + expr.name + "' from memory only")
+        raise InternalError("C requires the operands of '" + expr.name + "' to be loaded from memory")
     addresses = [printer.address(load.buffer, load.indices) for load in loads]
     return f"{printer.need(f'{expr.name}:{expr.dtype}')}({', '.join([printer.expr(total), *addresses])})"
 

@@ -1,5 +1,5 @@
-/* Functions on blocks of bytes (mlfc/tir/block_intrinsics.py), as MVE instructions and portably; the pieces of this file
- * are copied into code that calls them.
+/* Functions on blocks of bytes (mlfc/tir/block_intrinsics.py), as MVE instructions and portably; the pieces of this
+ * file are copied into code that calls them.
  *
  * The loops over filters are written in assembler: sums of vmladava are only in even registers, all of which are
  * needed, and with their own register allocation compilers emit more moves than products. They are whole functions
@@ -7,8 +7,8 @@
  * do not fit in registers are on the stack: dots1 chunks, fours, half; dots2 weights, chunks, fours, half.
  *
  * The loops over taps: lane i of register j is channel 4 * i + j, so products of even and odd bytes need not be
- * reordered. The sum of two products fits in 16 bits, as no weight of paired_taps is -128; values are read twice, as all
- * registers are in use.
+ * reordered. The sum of two products fits in 16 bits, as no weight of paired_taps is -128; values are read twice, as
+ * all registers are in use.
  */
 
 //: assembler

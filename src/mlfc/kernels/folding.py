@@ -100,7 +100,7 @@ class Fold:
     step: Callable[[Expr, Expr], Expr]  # (accumulator, element) -> accumulator
     finish: Callable[[Expr], Expr]  # accumulator -> result
     rounds: bool = False  # each step rounds, so long reductions are split into short ones
-    # write code before the elements of a row from a position on are read, if the row is the only axis
+    # writes code, such as a prefetch, before each read of a row's elements from a position on; only for single results
     ahead: Callable[[Expr], None] | None = None
 
 

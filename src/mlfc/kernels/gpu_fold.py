@@ -35,7 +35,7 @@ def fold(ctx: Context, read: Reader, axes: Axes, how: Fold, out: Output) -> None
         _alone(ctx, read, axes, how, out)
         return
     sizes = _sizes(ctx, axes, axes.count if results < _MANY_RESULTS else -(-axes.count // _EACH), WARP)
-    # enough for all groups, while each item still has enough elements to reduce
+    # enough parts to occupy the device with groups, while each item has enough elements to reduce
     groups, each = -(-sizes.across // sizes.width) * sizes.rows, -(-axes.count // sizes.lanes)
     parts = max(1, min(_GROUPS // groups, each // _ALONE)) if 2 * groups <= _GROUPS else 1
     if parts == 1:
@@ -190,7 +190,7 @@ def contest(ctx: Context, read: Reader, axes: Axes, how: Contest, out: Output) -
 
 
 def _meet(ctx: Context, item: _WorkItem, how: Contest, bests: Buffer, places: Buffer) -> None:
-    """Write the comparison of the best elements of neighbouring ranges; the final position is the first element."""
+    """Write the comparison of the best elements of neighbouring ranges; the final position is in the first element."""
     stmts, lanes, apart = ctx.stmts, bests.shape[0], 1
     lane, x = item.lane, item.x
     stmts.barrier()

@@ -18,7 +18,7 @@ from mlfc.tir.ir import Expr
 
 LANES = 16  # 32-bit lanes of the vectors in templates
 FMA_SLOTS = 8  # multiply-adds in flight that hide their latency: 4 cycles on 2 pipes
-MOST_PIXELS = 8  # pixels are often a power of two apart: more of them than cache ways would evict each other
+MOST_PIXELS = 8  # pixels are a power of two apart if channels are: more of them than cache ways evict each other
 SPARE = 2  # registers for a broadcast value, and for the mask of byte products
 VECTORS = (1, 2, 4, 7)  # possible numbers of vectors of output channels per tile
 MEASURED_VECTORS = (1, 2, 3, 4, 5, 6, 7, 8)  # of tiles that are measured

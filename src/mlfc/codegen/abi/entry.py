@@ -221,7 +221,7 @@ class AotEntry:
         module.write_run(writer)
         gate = self._gate(writer)
         if gate != _NO_GATE and not self.unit.workspace_io and not self.code.external_workspace:
-            # the function of the C interface that waits for concurrent calls of the other modules' functions
+            # the variant of the C interface's function that waits for concurrent calls of the functions in this file
             structs = ", ".join(f"struct {module.prefix}_{kind} *{kind}" for kind in ("inputs", "outputs"))
             with writer.block(f"TVM_DLL int32_t {self.code.entry}_in_turn({structs})"):
                 writer.lines(["int32_t status;", f"mlfc_gate_enter({gate});"])

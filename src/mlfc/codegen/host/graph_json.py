@@ -143,7 +143,7 @@ class _GraphBuilder:
 def build_graph(program: Program, function_names: Mapping[str, str], plan: Plan) -> GraphConfig:
     """Return the graph of a program.
 
-    Inputs come first, in the model's order, then states. States are arguments whose storage nodes also write, so they
+    Inputs come first, in the model's order, then states. States are arguments that nodes overwrite in place, so they
     persist between runs in any executor, and loading the parameters resets them. A constant's node precedes its first
     use, as in TVM. A view does not have a node, as operators read its root and have the shape built in, unless its
     dtype differs from the root's: operators and callers check the dtype. A kernel on a device has its scratch as

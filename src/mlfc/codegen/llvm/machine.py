@@ -1,4 +1,4 @@
-"""The target processor of LLVM code, and the features that mlfc must detect itself.
+"""The target processor of LLVM code, and the features for which mlfc itself selects instructions.
 
 They are detected through LLVM: a few functions are compiled for the processor, and the instructions in their assembly
 are inspected. A second table of processors and features, which could fall behind LLVM's, is unnecessary.

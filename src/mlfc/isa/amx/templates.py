@@ -63,8 +63,8 @@ class Walk(NamedTuple):
     """The access pattern of data and weights: the numbers of an intrinsic's operands, in elements.
 
     Row r of tile i starts at ``next * i + pixel * r``. From there, each of `lines` (`pitch` apart) has `taps` (`hop`
-    apart), each of which has ``steps * depth`` groups of `group` elements. Weights are contiguous in this order: ``16 *
-    group * wide`` for each group, the first of which are multiplied.
+    apart), each of which has ``steps * depth`` groups of `group` elements. Weights are contiguous in this order:
+    ``16 * group * wide`` for each group, the first of which are multiplied.
     """
 
     rows: int  # of a tile

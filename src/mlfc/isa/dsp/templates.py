@@ -1,4 +1,4 @@
-"""Kernel templates for the DSP extension, and the pass that adapts other kernels to it.
+"""Kernel templates for the DSP extension, and the pass that adapts finished kernels to it.
 
 `requantize_down` accepts any int32. If its magnitude is below 2**30, the product may be doubled first. Its high word is
 then the rounded result, and the zero point can be added in the last rounding: `requantize_narrow`. Saturation to a

@@ -183,7 +183,7 @@ def test_modules_with_wrong_states_are_not_built() -> None:
 
 
 def test_a_pool_does_not_take_the_name_of_the_memory_of_states() -> None:
-    with pytest.raises(OptionError, match="the model keeps state, whose memory has the name 'state'"):
+    with pytest.raises(OptionError, match="the memory name 'state' is reserved for the model's state"):
         mlfc.compile(gru(), states=GRU_STATES, pools=[mlfc.Pool("state")])
 
 

@@ -1,4 +1,4 @@
-"""Printers of loop-level code, and the files of compiled modules."""
+"""C and LLVM code generation from loop-level IR, and the files of compiled modules."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Printing loop-level functions as C99 (with GNU vectors where the function uses vectors)."""
+"""Code generation from loop-level functions to C99, with GNU vector types where the function uses vectors."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ _PIECES = (
     "rounds_even", "doubles", "independent_loops", "scalar_loops", "rolled_loops", "fences", "wide_vectors",
     "prefetches",
 )  # fmt: skip
-# of so many steps that gcc is asked for the widest vectors; loops of few steps are better off with its own choice
+# their loops are so long that gcc gets a hint to use the widest vectors; short loops do better with its own choice
 _LONG_HELPERS = frozenset({"exp_f32", "exp_below_f32", "tanh_f32", "erf_f32"})
-# not for local names: parameters of every function, and names of the headers that are used
+# not available for local names: parameters of every function, and names from the included headers
 _RESERVED = frozenset(
     {
         _WORKSPACE, vectors.PART, "memcpy", "NAN", "INFINITY", "int8_t", "int16_t", "int32_t", "int64_t", "uint8_t",
@@ -51,7 +51,7 @@ class CFunction:
 
     text: str
     needs: Requirements
-    parts: tuple[str, ...] = ()  # the text of its parallel parts, which is before it
+    parts: tuple[str, ...] = ()  # the text of its parallel parts, which precedes it
 
 
 def print_function(
@@ -63,36 +63,36 @@ def print_function(
     mark: str = "",
     compact: bool = False,
 ) -> CFunction:
-    """Print a function, under the C name `name` if that is not its own.
+    """Print a function, under the C name `name` if that differs from its own.
 
-    `aliased` are positions of inputs that the output may overlap beside those of `PrimFunc.inplace`; see
-    `tir.inplace_overlap`. `parallel` is the function by which it shares its work among threads, if it does, and `mark`
-    a macro before the functions of its parts. A `compact` one has loops of long bodies that compilers keep.
+    `aliased` are the positions of inputs that the output may overlap, in addition to those of `PrimFunc.inplace`; see
+    `tir.inplace_overlap`. `parallel` is the function that distributes its work over threads, if any, and `mark` a macro
+    before the functions of its parts. In a `compact` function, compilers must not unroll loops with long bodies.
     """
     prim = Unroll(keeps_begins=bool(parallel))(prim)
     title = name or sanitize(prim.name)
-    if parallel:  # whose parts are functions of their own
+    if parallel:  # each part becomes a separate function
         return _FunctionPrinter(parallelize(prim, aliased), title, aliased, None, mark, parallel, compact).run()
     unread: set[str] = set()
     while True:
         named = named_extents(prim, unread)
         printer = _FunctionPrinter(bind_names(prim, named), title, aliased, None, mark, "", compact, named)
         printed = printer.run()
-        # what the order of sums in indices leaves nothing of
+        # variables that cancel out when the terms of indices are reordered
         if not (found := {var.name for var, _ in named.values() if not printer.reads(var)}):
             return printed
         unread |= found
 
 
 def print_shared(values: KernelValues, aliased: frozenset[int] = frozenset()) -> CFunction:
-    """Print a function that several kernels share; its last parameter points to the numbers of one of them."""
+    """Print a function that several kernels share; its last parameter points to the constants of one of them."""
     shared = values.shared
     unrolled = replace(shared, prim=Unroll()(shared.prim))
     return _FunctionPrinter(unrolled.prim, values.function, aliased, replace(values, shared=unrolled)).run()
 
 
 def signature(prim: PrimFunc, name: str, aliased: frozenset[int] = frozenset()) -> str:
-    """Return the head of the C function, as a definition and a prototype need it."""
+    """Return the head of the C function, for a definition or a prototype."""
     return _FunctionPrinter(prim, name, aliased).head()
 
 
@@ -142,7 +142,7 @@ class _FunctionPrinter(StatementPrinter):
         with self._writer.block(self.head()):
             if self._values is not None:
                 self._parameters(self._values)
-            # an external generator accesses all
+            # the code of an external generator accesses all buffers
             used = {id(buffer) for buffer in (*self._prim.params, *self._prim.scratch)}
             if self._prim.external is None:
                 used = {id(stmt.buffer) for stmt in walk(self._prim.body) if isinstance(stmt, ir.Store)}
@@ -158,7 +158,7 @@ class _FunctionPrinter(StatementPrinter):
                 place = _WORKSPACE if offset == "0" else f"({_WORKSPACE} + {offset})"
                 self._writer.line(f"{kind} *restrict {self._names.declare(buffer)} = ({kind} *){place};")
             self._stmt(self._prim.body)
-            # what other levels of processors alone need
+            # constants that only the kernels of other processor levels read
             unused = [self._names.get(buffer) for buffer in self._prim.constants if id(buffer) not in used]
             if self._prim.scratch and not any(id(buffer) in used for buffer in self._prim.scratch):
                 unused.append(_WORKSPACE)
@@ -173,14 +173,14 @@ class _FunctionPrinter(StatementPrinter):
         self._writer.line("return 0;")
 
     def _widened(self, text: str) -> str:
-        """Return the text of a function, which asks for the widest vectors if it computes exponentials and the like."""
+        """Return the function's text, marked for the widest vectors if it computes exponentials and the like."""
         if self._needs.helpers.isdisjoint(_LONG_HELPERS):
             return text
         self._needs.wide_vectors = True
         return f"MLF_WIDE {text}"
 
     def reads(self, var: Var) -> bool:
-        """Tell whether the function that was printed reads a variable."""
+        """Return whether the printed function reads a variable."""
         return id(var) in self._read
 
     def _read_name(self, node: Var | ir.Buffer) -> str:
@@ -195,7 +195,7 @@ class _FunctionPrinter(StatementPrinter):
         return [*(self._names.get(buffer) for buffer in self._prim.params), *workspace, *symbols]
 
     def head(self) -> str:
-        """Return the function's head and give the parameters their names."""
+        """Return the function's head and declare the names of the parameters."""
         params = self._pointers(self._prim.params)
         if self._prim.scratch:
             params.append(f"uint8_t *restrict {_WORKSPACE}")
@@ -205,7 +205,7 @@ class _FunctionPrinter(StatementPrinter):
         return f"int32_t {self._name}({', '.join(params)})"
 
     def _pointers(self, buffers: Sequence[ir.Buffer]) -> list[str]:
-        """Return the parameters for buffers; those that overlap no other are ``restrict``."""
+        """Return the parameters for buffers, as ``restrict`` pointers unless they may overlap another buffer."""
         shared = {self._prim.inputs[position] for position in self._aliased}
         aliased = shared | ({self._prim.output} if shared else set())
         return [
@@ -215,7 +215,7 @@ class _FunctionPrinter(StatementPrinter):
         ]
 
     def _parameters(self, values: KernelValues) -> None:
-        """Print the numbers as variables: compilers must assume that stores alias their struct."""
+        """Print the fields as local variables: compilers must assume that stores alias their struct."""
         used = self._used | {
             id(node) for offset in values.shared.scratch_offsets for node in walk_expr(offset) if isinstance(node, Var)
         }
@@ -228,7 +228,7 @@ class _FunctionPrinter(StatementPrinter):
                 self._writer.line(f"const {value_type(var.dtype)} {name} = {place}->{item.name};")
 
     def _offset(self, offset: Dim) -> str:
-        """Print an offset in bytes: what int32 counts are elements."""
+        """Print a byte offset as int64: int32 is only wide enough to count elements."""
         return self._exprs.expr(as_index(offset, "int64"), ATOM)
 
     def _special(self, stmt: Stmt) -> bool:
@@ -255,7 +255,7 @@ class _FunctionPrinter(StatementPrinter):
         return True
 
     def _parallel(self, stmt: ir.Parallel) -> None:
-        """Print a parallel part as a function of its own, and the call that shares its pieces out."""
+        """Print a parallel part as a separate function, and the call that distributes its pieces over threads."""
         part = part_of(self._prim, stmt, f"{self._name}_parallel{len(self._parts)}")
         needs, texts = _PartPrinter(self, part).texts()
         self._needs.merge(needs)
@@ -290,7 +290,7 @@ class _FunctionPrinter(StatementPrinter):
             self._assign(place, value)
 
     def _is_overwritten(self, stmt: ir.Store) -> bool:
-        """Tell whether a store of parts, one after another, may write what a later part still reads."""
+        """Return whether a store of parts, one after another, may overwrite elements that a later part reads."""
         read = {node.buffer for node in walk_expr(stmt.value) if isinstance(node, ir.Load)}
         is_shared = stmt.buffer is self._prim.output and any(self._prim.inputs[at] in read for at in self._prim.inplace)
         return stmt.buffer in read or is_shared
@@ -303,7 +303,7 @@ class _FunctionPrinter(StatementPrinter):
         hints = []
         may_overlap = bool(self._aliased)
         if stmt.kind == "vectorized" and not may_overlap:
-            # gcc keeps no ``restrict`` of scratch apart, so compilers may think that these buffers overlap
+            # gcc does not track ``restrict`` for scratch buffers, so compilers may assume that these overlap
             stored = {item.buffer for item in walk(stmt.body) if isinstance(item, ir.Store)}
             used = stored | {load.buffer for load in loads(stmt.body)}
             scratch = {buffer for buffer in used if buffer.scope == "scratch"}
@@ -338,7 +338,7 @@ class _FunctionPrinter(StatementPrinter):
 
 
 class _PartPrinter(_FunctionPrinter):
-    """Prints a parallel part of a function: what it takes are its parameters, then its first and last piece."""
+    """Prints a parallel part of a function; its parameters are the captured values, then the first and last piece."""
 
     def __init__(self, whole: _FunctionPrinter, part: ParallelPart) -> None:
         prim = replace(whole._prim, body=part.stmt.body)
@@ -349,7 +349,7 @@ class _PartPrinter(_FunctionPrinter):
         self._exprs = ExprPrinter(self._read_name, self._needs, self._ranges)
 
     def texts(self) -> tuple[Requirements, list[str]]:
-        """Return the part and what calls it."""
+        """Return the requirements of the part, and the texts of its struct, its function and its task."""
         part, output = self._part, self._prim.output
         writer, self._writer = self._writer, Writer()
         head = self.head()
@@ -366,7 +366,7 @@ class _PartPrinter(_FunctionPrinter):
         return self._needs, [struct_text(part, names, output), first, task]
 
     def head(self) -> str:
-        """Return the head of the part's function and give the parameters their names."""
+        """Return the head of the part's function and declare the names of the parameters."""
         params = self._pointers(self._part.buffers)
         stmt = self._part.stmt
         for var in (*self._part.variables, stmt.first, stmt.last):
@@ -379,7 +379,7 @@ _NARROW = ("int8", "int16")
 
 @dataclass(frozen=True, eq=False)
 class ValuesField:
-    """A field of the struct: the parameter that it holds, its name, and its dtype, which may be narrower."""
+    """A field of the struct: its parameter, its name, and its dtype, which may be narrower than the parameter's."""
 
     parameter: Parameter
     name: str
@@ -388,7 +388,7 @@ class ValuesField:
 
 @dataclass(frozen=True, eq=False)
 class KernelValues:
-    """The struct of a shared function."""
+    """The struct of per-kernel constants that a shared function reads."""
 
     shared: SharedFunction
     function: str  # its C name
@@ -399,11 +399,11 @@ class KernelValues:
         return f"struct {self.function}_values"
 
     def symbol(self, kernel: str) -> str:
-        """Return the C name of the constant of a kernel of that C name."""
+        """Return the C name of the constant struct of the kernel with the C name `kernel`."""
         return f"{kernel}_values"
 
     def fields(self) -> tuple[ValuesField, ...]:
-        """Return the fields, the widest first, so that nothing is left free between them."""
+        """Return the fields, widest first, so that the struct has no padding between them."""
         parameters = self.shared.parameters
         names = unique(parameter.var.name for parameter in parameters)
         fields = []
@@ -423,7 +423,7 @@ class KernelValues:
         return writer.text()
 
     def definition(self, member: int, kernel: str, comment: Sequence[str]) -> str:
-        """Return the constant of one kernel under a comment."""
+        """Return the struct constant of one kernel, preceded by a comment."""
         writer = Writer()
         writer.lines(list(comment))
         with writer.block(f"static const {self.type_name} {self.symbol(kernel)} =", "};"):

@@ -1,4 +1,4 @@
-"""Printing loop-level expressions as C, with parentheses where C's precedence or compilers' warnings need them."""
+"""Printing of loop-level expressions as C, with parentheses where C's precedence or compiler warnings require them."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ _OPERATORS = {
 }  # fmt: skip
 _ARITHMETIC = frozenset({_ADD, _MUL})
 _COMPARING = frozenset({_LESS, _EQUAL})
-# not sums and products: 4 * (n / 2) is another number than 4 * n / 2, and a + b may overflow where a + (b + c) does not
+# not add and mul: 4 * (n / 2) differs from 4 * n / 2, and a + b may overflow where a + (b + c) does not
 _ASSOCIATIVE = frozenset({"and", "or", "xor", "land", "lor"})
 _PLAIN_UNDER = {
     _ADD: _ARITHMETIC, _MUL: _ARITHMETIC, _LESS: _ARITHMETIC, _EQUAL: _ARITHMETIC,
     _LAND: _ARITHMETIC | _COMPARING, _LOR: _ARITHMETIC | _COMPARING,
 }  # fmt: skip
-"""Which operators need no parentheses under which: where everybody knows the order."""
+"""Operators that need no parentheses inside other operators, by level: those whose precedence is common knowledge."""
 
 _INT = dtypes.limits("int16")
-"""The least range of an int: C computes narrower integers as ints, which overflow on some machines."""
+"""The minimum range of int: C promotes narrower integers to int, which has 16 bits on some machines."""
 
 MATH = frozenset(
     {
@@ -54,7 +54,7 @@ OF_BITS = frozenset({"bits_of_float", "float_of_bits"})
 
 @dataclass(eq=False)
 class Requirements:
-    """What printed code needs from its file: helpers, vector types, headers."""
+    """Requirements of printed code on its file: helpers, vector types, headers."""
 
     helpers: set[str] = field(default_factory=set)
     vectors: set[str] = field(default_factory=set)
@@ -67,22 +67,22 @@ class Requirements:
     wide_vectors: bool = False
     doubles: bool = False
     rounds_even: bool = False
-    parallel: set[str] = field(default_factory=set)  # the functions that share out pieces
+    parallel: set[str] = field(default_factory=set)  # the functions that distribute pieces over threads
 
     def merge(self, other: Requirements) -> None:
-        """Add what `other` needs."""
+        """Add the requirements of `other`."""
         for need in fields(self):
             setattr(self, need.name, getattr(self, need.name) | getattr(other, need.name))
 
 
 @dataclass(eq=False)
 class ExprPrinter:
-    """Prints expressions of one function; of a vector, the printed value is that of the part ``q``."""
+    """Prints the expressions of one function; a vector is printed as its part ``q``."""
 
     name_of: Callable[[ir.Var | ir.Buffer], str]  # the C name of a variable or buffer
     needs: Requirements  # filled while printing
     ranges: Ranges  # known intervals of variables at the printed expression
-    # variables with expressions of open extents, and these
+    # dynamic dimensions that are bound to variables, with their expressions
     named: Mapping[Dim, tuple[ir.Var, Expr]] = field(default_factory=dict, kw_only=True)
     _table: ExprTable = field(default_factory=ExprTable, init=False)
     _noted: set[str] = field(default_factory=set, init=False)
@@ -119,23 +119,23 @@ class ExprPrinter:
             self.needs.vectors.add(dtype)
 
     def need(self, key: str) -> str:
-        """Return the C name of a helper, which the file then has."""
+        """Return the C name of a helper and require its definition."""
         self.needs.helpers.add(key)
         return helper_name(key)
 
     def helper(self, key: str, *args: Expr) -> tuple[str, int]:
-        """Return the call of a helper, which the file then has."""
+        """Return a call of a helper and require its definition."""
         return f"{self.need(key)}({', '.join(map(self.expr, args))})", ATOM
 
     def _own_form(self, expr: Expr) -> tuple[str, int] | None:
-        """Return how an instruction set writes an expression, if one does."""
+        """Return the form of an expression that is specific to an instruction set, if one has any."""
         found = (C_FORMS.get(name).expression(self, expr) for name in C_FORMS)
         return next(((text, ATOM) for text in found if text is not None), None)
 
     def index(self, buffer: ir.Buffer, indices: tuple[Expr, ...]) -> str:
         """Return the flat element index of `indices` into `buffer`."""
         if bounds(buffer.size)[0] > dtypes.limits("int32")[1]:
-            raise InternalError(f"{buffer.name} has {buffer.size} elements, more than int32 indices reach")
+            raise InternalError(f"{buffer.name} has {buffer.size} elements, which exceeds the range of int32 indices")
         total, outer = Affine({}, 0), ""
         for extent, index in zip(buffer.shape, indices, strict=True):
             if isinstance(extent, Dim) and (outer or total.terms or total.constant):
@@ -158,7 +158,7 @@ class ExprPrinter:
         return f"{outer} - {inner[1:]}" if inner.startswith("-") else f"{outer} + {inner}"
 
     def _sum(self, total: Affine) -> str:
-        # positive terms come first, so that hardly any index starts with a minus
+        # positive terms come first, so that few indices start with a minus
         parts = []
         for number, coefficient in total.terms.items():
             size = abs(coefficient)
@@ -175,7 +175,7 @@ class ExprPrinter:
         )
 
     def element(self, buffer: ir.Buffer, indices: tuple[Expr, ...], dtype: str) -> str:
-        """Return the lvalue at `indices`, as `dtype`, which is the buffer's or a vector of it."""
+        """Return the lvalue at `indices` as `dtype`: the buffer's dtype or a vector of it."""
         place = f"{self.name_of(buffer)}[{self.index(buffer, indices)}]"
         if dtypes.lanes(dtype) == 1:
             return place
@@ -201,7 +201,7 @@ class ExprPrinter:
         if isinstance(expr, ir.Var):
             return self.name_of(expr)
         if not isinstance(expr, ir.Load):
-            raise InternalError("C takes a group of four bytes from memory only")
+            raise InternalError("C requires a group of four bytes to be loaded from memory")
         return f"{self.need(GROUP)}({self.address(expr.buffer, expr.indices)})"
 
     def _binary(self, expr: ir.Binary) -> tuple[str, int]:
@@ -218,7 +218,7 @@ class ExprPrinter:
             amount = self._operand(expr.b, _SHIFT, _ADD)
             return f"({kind})((u{kind}){self.expr(expr.a, _UNARY)} << {amount})", _UNARY
         if expr.op == "shl" and expr.dtype == "uint32" and isinstance(expr.a, ir.Const):
-            # the literal alone may be of an int's 16 bits
+            # the literal alone may have an int's 16 bits
             return f"UINT32_C({expr.a.value}) << {self._operand(expr.b, _SHIFT, _ADD)}", _SHIFT
         if expr.op == "eq" and isinstance(expr.b, ir.Const) and expr.b.dtype == "bool" and not expr.b.value:
             return f"!{self.expr(expr.a, _UNARY)}", _UNARY
@@ -240,7 +240,7 @@ class ExprPrinter:
         return text if own >= level and plain else f"({text})"
 
     def wraps(self, expr: Expr) -> bool:
-        """Tell whether an expression is signed arithmetic that may overflow, which C leaves undefined."""
+        """Return whether an expression is signed arithmetic that may overflow, which is undefined behaviour in C."""
         if not isinstance(expr, ir.Binary) or expr.op not in ("add", "sub", "mul"):
             return False
         element = dtypes.element(expr.dtype)
@@ -259,7 +259,7 @@ class ExprPrinter:
         return self.helper(f"{expr.op}:{expr.dtype}", expr.a, expr.b)
 
     def _half_binary(self, expr: ir.Binary, element: str) -> tuple[str, int]:
-        """Compute in float and round once: float has more than twice the digits, so that is the right result."""
+        """Compute in float and round once: float has more than twice the digits, so the result is correctly rounded."""
         wide = ir.Binary(
             expr.op, ir.Cast(expr.a, "float32"), ir.Cast(expr.b, "float32"),
             "bool" if expr.op in ir.COMPARISONS else "float32",
@@ -270,7 +270,7 @@ class ExprPrinter:
         if dtypes.lanes(expr.condition.dtype) > 1:
             condition = expr.condition
             if not isinstance(condition, ir.Binary) or mask_dtype(condition.a.dtype) != mask_dtype(expr.dtype):
-                raise InternalError("C selects vectors only by a comparison of vectors as wide")
+                raise InternalError("C requires a vector select to compare vectors of the same width")
             return self.helper(f"select:{expr.dtype}", condition, expr.then, expr.otherwise)
         arms = f"{self.expr(expr.then, _LOR)} : {self.expr(expr.otherwise)}"
         return f"{self.expr(expr.condition, _LOR)} ? {arms}", TERNARY
@@ -332,5 +332,5 @@ class ExprPrinter:
 
     @property
     def _math_suffix(self) -> str:
-        """The suffix of mathematical functions of float."""
+        """The suffix of math functions on float."""
         return "f"

@@ -18,7 +18,7 @@ INCLUDES = ("#include <tvm/runtime/c_runtime_api.h>", "#include <tvm/runtime/c_b
 
 
 def entry_file(functions: AotFunctions) -> str:
-    """Return the file with the functions that users call, and with the static workspace."""
+    """Return the file with the functions that users call and the static workspace."""
     interface, pools = functions.interface, functions.plan.pools
     writer = Writer()
     writer.lines([f"/* {LICENCE} */", "#include <stddef.h>", f'#include "{interface.header_name}"', ""])
@@ -39,13 +39,13 @@ def entry_file(functions: AotFunctions) -> str:
 
 
 def pool_definition(declared: str, size: int, pool: str = DEFAULT_POOL) -> list[str]:
-    """Return the lines that define an array to work in, such as ``uint8_t pool``, for linker scripts to place."""
+    """Return the lines that define a memory array, such as ``uint8_t pool``, for placement by linker scripts."""
     macro = "MLF_POOL" if pool == DEFAULT_POOL else f"MLF_POOL_{pool.upper()}"
     return [*section_macro(macro, pool_section(pool)), *_aligned_array(declared, size, macro), ""]
 
 
 def _aligned_array(declared: str, size: int, macro: str) -> list[str]:
-    """Return the lines that define an aligned array of bytes: by attributes, or as an array of 64-bit words."""
+    """Return the lines that define an aligned byte array: by attributes, or as an array of 64-bit words."""
     head, name = declared.rsplit("uint8_t ", 1)
     is_static = bool(head)
     words = f"{head}uint64_t {name}{'_words' if is_static else ''}[{-(-size // 8)}];"
@@ -54,7 +54,7 @@ def _aligned_array(declared: str, size: int, macro: str) -> list[str]:
 
 
 def checks() -> str:
-    """Return the function that checks the arguments of packed functions, and the declarations it needs."""
+    """Return the function that checks the arguments of packed functions, with the declarations it needs."""
     return _texts(
         f"""/* bool in newer DLPack: the headers of TVM have no name for it */
 enum {{ {BOOL_CODE.text} = {BOOL_CODE.value} }};
@@ -85,7 +85,7 @@ def _texts(first: str, functions: Sequence[Function]) -> str:
 
 
 def registry_file(names: Sequence[str], licence: str) -> str:
-    """Return the file by which the C runtime finds packed functions: ``TVMSystemLibEntryPoint``."""
+    """Return the file that registers packed functions with the C runtime: ``TVMSystemLibEntryPoint``."""
     writer = Writer()
     writer.lines([f"/* {licence} */", "#include <tvm/runtime/crt/module.h>", ""])
     writer.lines([f"{packed_head(name)};" for name in names])
@@ -94,7 +94,7 @@ def registry_file(names: Sequence[str], licence: str) -> str:
 
 
 def write_registry(writer: Writer, functions: Mapping[str, str]) -> None:
-    """Write the table and ``TVMSystemLibEntryPoint``, of C names by the names under which hosts find functions."""
+    """Write the function table and ``TVMSystemLibEntryPoint``; `functions` maps lookup names to C names."""
     names = list(functions)
     count = ", ".join(f"(char){part}" for part in len(names).to_bytes(2, "little"))
     writer.lines(["", "/* their number in two bytes, the low one first, then their names, each with its zero */"])

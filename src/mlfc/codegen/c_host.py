@@ -1,4 +1,4 @@
-"""Printing host functions as C."""
+"""Printing of host functions as C."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mlfc.tir import host
 from mlfc.tir.host import Expr, Function, Stmt, Type
 
 WIDTH = 120
-"""Columns of functions that are the same in every module; lines of others grow with the names of the model."""
+"""Line width of functions that are identical in all modules; lines of other functions grow with the model's names."""
 
 _LOR, _LAND, _EQUAL, _LESS, _ADD, _MUL, _UNARY, _ATOM = range(2, 10)
 _CHOICE = 1
@@ -19,12 +19,12 @@ _PRECEDENCE = {
     "||": _LOR, "&&": _LAND, "==": _EQUAL, "!=": _EQUAL, "<": _LESS, ">": _LESS, ">=": _LESS,
     "+": _ADD, "-": _ADD, "*": _MUL, "/": _MUL, "%": _MUL,
 }  # fmt: skip
-# in one line of text: where what is broken aligns, and where it may break
+# markers in the text of a line: the column that continuation lines align to, and the points where it may break
 _ALIGN, _BREAK = "\f", "\v"
 
 
 def c_function(function: Function, width: int = 0) -> str:
-    """Return the text of a function; with a width, lines that are longer break where they can."""
+    """Return the text of a function; with a width, break lines that exceed it where possible."""
     writer = Writer()
     if function.comment:
         writer.line(f"/* {function.comment} */")
@@ -43,7 +43,7 @@ def packed_head(name: str) -> str:
 
 
 def head(function: Function, *, named: bool = True) -> str:
-    """Return the head of a function, as definitions have it and prototypes can."""
+    """Return the head of a function, for a definition or (without parameter names) a prototype."""
     if function.parameters is PACKED_PARAMETERS:
         return packed_head(function.name)
     kinds = [item.type.declared(item.name if named else "") for item in function.parameters]
@@ -66,7 +66,7 @@ def struct_definition(struct: Type) -> str:
 
 
 def plain(text: str) -> str:
-    """Return a line without marks of where it may break."""
+    """Return a line without its markers."""
     return text.replace(_ALIGN, "").replace(_BREAK, "")
 
 
@@ -85,7 +85,7 @@ class _Printer:
             self._stmt(stmt)
 
     def broken(self, text: str) -> str:
-        """Return a line, broken where it is too long."""
+        """Return a line, broken if it is too long."""
         width = self._width - self._writer.column
         if not self._width or len(plain(text)) <= width:
             return plain(text)
@@ -167,7 +167,7 @@ def _text(expr: Expr) -> str:
 
 
 def _print(expr: Expr) -> tuple[str, int]:
-    """Return an expression and how tightly its outermost operator binds."""
+    """Return an expression and the precedence of its outermost operator."""
     if isinstance(expr, host.Name):
         return expr.name, _ATOM
     if isinstance(expr, host.Number):
@@ -197,14 +197,14 @@ def _print(expr: Expr) -> tuple[str, int]:
         level = _PRECEDENCE[expr.op]
         if expr.op in host.CONNECTIVES:
             return _ALIGN + f" {expr.op}{_BREAK} ".join(_connected(expr, expr.op)), level
-        # a call may break even where its result is compared
+        # a call may break even if its result is compared
         left = _text(expr.a) if isinstance(expr.a, host.Call) else _within(expr.a, level)
         return f"{left} {expr.op} {_within(expr.b, level + 1)}", level
     raise InternalError(f"C has no form of {type(expr).__name__}")
 
 
 def _connected(expr: Expr, op: str) -> Iterator[str]:
-    """Yield what one connective joins; compilers warn of others within it without parentheses."""
+    """Yield the operands of a chain of one connective; compilers warn of unparenthesized other connectives in it."""
     if isinstance(expr, host.Operation) and expr.op == op:
         yield from _connected(expr.a, op)
         yield from _connected(expr.b, op)

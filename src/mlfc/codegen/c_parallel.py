@@ -1,8 +1,8 @@
-"""Printing the parallel parts of functions in C: each a function of its own, which the threads of a pool call.
+"""Parallel parts of functions in C: each becomes a separate function, which the threads of a pool call.
 
-The kernel packs what its part needs into a struct. A function of `support.parallel_functions` calls the part's task
-with that struct and ranges of pieces; the task unpacks it again, so that the part has pointers as parameters, which
-compilers know apart.
+The kernel packs the values that its part captures into a struct. A function of `support.parallel_functions` calls the
+part's task with that struct and ranges of pieces. The task unpacks the struct, so that the part has ``restrict``
+pointers as parameters.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _MOST_TASKS = 1 << 20
 
 @dataclass(frozen=True, eq=False)
 class ParallelPart:
-    """A parallel part of a function: what it takes."""
+    """A parallel part of a function and the values that it captures."""
 
     name: str
     stmt: ir.Parallel
@@ -39,7 +39,7 @@ class ParallelPart:
 
     @property
     def private_offsets(self) -> dict[Buffer, Extent]:
-        """Where each private buffer is in a thread's own scratch, in bytes."""
+        """The byte offset of each private buffer in a thread's scratch."""
         offsets: dict[Buffer, Extent] = {}
         end: Any = 0
         for buffer in self.stmt.private:
@@ -49,18 +49,18 @@ class ParallelPart:
 
     @property
     def private_bytes(self) -> Extent:
-        """Bytes of a thread's own scratch; a `Dim` where the run decides."""
+        """The size of a thread's scratch in bytes; a `Dim` if it is known only at run time."""
         total: Extent = sum(((buffer.nbytes + 63) // 64 * 64 for buffer in self.stmt.private), 0)
         return total
 
     @property
     def open_offsets(self) -> tuple[tuple[Buffer, Dim], ...]:
-        """The offsets that the run decides."""
+        """The offsets that are known only at run time."""
         return tuple((buffer, at) for buffer, at in self.private_offsets.items() if isinstance(at, Dim))
 
     @property
     def most_tasks(self) -> Expr:
-        """How many threads the part is worth at most."""
+        """The maximum number of threads that the part's work justifies."""
         if isinstance(self.stmt.work, float):
             return const(max(1, min(_MOST_TASKS, int(self.stmt.work / GRAIN))))
         share = binary("mul", self.stmt.work, const(1 / GRAIN, "float32"))
@@ -68,7 +68,7 @@ class ParallelPart:
 
 
 def scratch_bytes(unit: Unit) -> list[Extent]:
-    """Return what each part of a module's kernels needs as a thread's own scratch."""
+    """Return the size of a thread's scratch for each parallel part of a module's kernels."""
     found: list[Extent] = []
     for kernel in unit.kernels_in_code:
         if kernel.device is None:
@@ -79,7 +79,7 @@ def scratch_bytes(unit: Unit) -> list[Extent]:
 
 
 def part_of(prim: PrimFunc, stmt: ir.Parallel, name: str) -> ParallelPart:
-    """Return a part of a function under a name."""
+    """Return a parallel part of a function under the name `name`."""
     used = {buffer for item in walk(stmt.body) for buffer in accessed(item)}
     buffers = tuple(buffer for buffer in (*prim.params, *prim.scratch) if buffer in used)
     symbols = tuple(map(variable, prim.symbols))
@@ -88,7 +88,7 @@ def part_of(prim: PrimFunc, stmt: ir.Parallel, name: str) -> ParallelPart:
 
 
 def struct_text(part: ParallelPart, names: Sequence[str], output: Buffer) -> str:
-    """Return the struct of what a part takes; `names` are those of buffers and then variables."""
+    """Return the struct of the values that a part captures; `names` are those of buffers, then of variables."""
     writer = Writer()
     with writer.block(f"struct {part.name}", "};"):
         for buffer, name in zip(part.buffers, names, strict=False):

@@ -1,4 +1,4 @@
-"""C's names for dtypes, and literals that give back the same bits."""
+"""C types of dtypes, and literals that read back bit for bit."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from mlfc.support import dtypes
 from mlfc.support.text import shortest_digits
 
 HALF_FLOATS = ("float16", "bfloat16")
-"""Stored as their bits in 16-bit integers and computed as float: C99 has no type for them, many processors no code."""
+"""Stored as bits in 16-bit integers and computed as float: C99 lacks types for them, many processors instructions."""
 
 GROUP = "group"
-"""The key of the type of four bytes in memory."""
+"""The key of the helper type for four bytes in memory."""
 
 _SHORT = {"float32": "f32", "float64": "f64", "float16": "f16", "bfloat16": "bf16", "bool": "b8"}
 
@@ -28,7 +28,7 @@ def scalar_type(dtype: str) -> str:
         return f"{element}_t"
     known = {"float32": "float", "float64": "double", "bool": "uint8_t"}
     known.update(dict.fromkeys(HALF_FLOATS, "uint16_t"))
-    known.update(dict.fromkeys(dtypes.NARROW, "uint8_t"))  # in interfaces alone: kernels see bytes
+    known.update(dict.fromkeys(dtypes.NARROW, "uint8_t"))  # only in interfaces: kernels access bytes
     if element not in known:
         raise InternalError(f"C has no type for {dtype}")
     return known[element]
@@ -50,18 +50,18 @@ def value_type(dtype: str) -> str:
 
 @cache
 def part_type(dtype: str) -> str:
-    """Return the C type of a value in an expression: of a vector, one of the parts that it is made of."""
+    """Return the C type of a value in an expression; for a vector, the type of one of its parts."""
     return scalar_type(dtype) if dtypes.lanes(dtype) == 1 else f"mlf_{short_name(dtype)}_part"
 
 
 def helper_name(key: str) -> str:
-    """Return the C name of a helper function: ``mlf_min_f32`` of the key ``min:float32``."""
+    """Return the C name of a helper function, such as ``mlf_min_f32`` for the key ``min:float32``."""
     name, _, dtype = key.partition(":")
     return f"mlf_{name}_{short_name(dtype)}" if dtype else f"mlf_{name}"
 
 
 def mask_dtype(dtype: str) -> str:
-    """Return the dtype that a vector comparison of `dtype` yields in GNU C: signed integers as wide."""
+    """Return the dtype of a vector comparison of `dtype` in GNU C: signed integers of the same width."""
     return dtypes.vector(f"int{dtypes.bits(dtype)}", dtypes.lanes(dtype))
 
 
@@ -85,7 +85,7 @@ def literal(value: float, dtype: str) -> str:
         return f"({text})" if text.startswith("-") else text
     value, (low, high) = int(value), dtypes.limits(dtype)
     if not low <= value <= high:
-        raise InternalError(f"{value} is no {dtype}")
+        raise InternalError(f"{value} is not a value of {dtype}")
     if value == low and dtype in ("int32", "int64"):
         return f"{dtype.upper()}_MIN"
     if dtype == "int64":

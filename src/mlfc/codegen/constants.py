@@ -1,7 +1,7 @@
-"""Constants of a program as C arrays, or, where they are large, as one binary file that an assembler includes.
+"""Constants of a program as C arrays or, if they are large, as one binary file that an assembler includes.
 
-Compilers read C arrays at a few megabytes a second; the binary file costs them nothing. Constants may also have
-sections of their own, or belong to pools that the caller loads.
+Compilers parse C arrays at a few megabytes per second; the binary file adds no compile time. Constants may also be in
+named sections, or in pools that the caller loads.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from mlfc.tir.program import Value
 ALIGNMENT = 64
 BLOB_THRESHOLD = 1 << 20
 LARGEST_MACRO = 512 << 10
-"""Largest pool whose bytes the header has as a macro; larger ones are only in their file."""
+"""The largest pool whose bytes the header contains as a macro; larger ones are only in their file."""
 
 _WORD = 4
 _BYTES = {number: str(number) for number in range(-128, 256)}
@@ -46,7 +46,7 @@ class LoadedPool:
     """Constants that the caller loads into memory and passes a pointer to."""
 
     name: str
-    values: tuple[Value, ...]  # in the order of their addresses, each at a multiple of 64
+    values: tuple[Value, ...]  # in the order of their addresses, which are multiples of 64
 
     @cached_property
     def data(self) -> Data:
@@ -55,12 +55,12 @@ class LoadedPool:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the pool."""
+        """The size of the pool in bytes."""
         return nbytes_of(self.data)
 
     @cached_property
     def offsets(self) -> Mapping[Value, int]:
-        """Where each constant begins."""
+        """The byte offset of each constant in the pool."""
         offsets, end = {}, 0
         for value in self.values:
             offsets[value] = -(-end // POOL_ALIGNMENT) * POOL_ALIGNMENT
@@ -68,7 +68,7 @@ class LoadedPool:
         return offsets
 
     def macros(self, prefix: str) -> list[str]:
-        """Return the header's lines on the pool: its size, and its bytes where they are few enough for a macro."""
+        """Return the header's lines on the pool: its size, and its bytes if they are few enough for a macro."""
         macro = f"{prefix}_{self.name.upper()}_CONSTANT_POOL"
         lines = [f"/*! \\brief Bytes of constants that {self.name} must hold */", f"#define {macro}_SIZE {self.nbytes}"]
         if self.nbytes > LARGEST_MACRO:
@@ -84,22 +84,22 @@ class LoadedPool:
 
 
 def section(pool: str) -> str:
-    """Return the name of the section of a memory's constants, for linker scripts."""
+    """Return the name of the linker section for the constants of a memory."""
     return f".rodata.tvm.{pool}"
 
 
 def section_macro(macro: str, section: str) -> list[str]:
-    """Return the lines that define a macro of attributes: a section for linker scripts, and an alignment."""
+    """Return the lines that define an attribute macro: a section for linker scripts, and an alignment."""
     return Template(PIECES["section"]).substitute(macro=macro, section=section).splitlines()
 
 
 @dataclass(frozen=True, eq=False)
 class SharedConstant:
-    """Bytes that one or several constants of the program share."""
+    """The bytes of one constant, or of several equal constants, of the program."""
 
     symbol: str
     value: Value  # the first of the program's constants with these bytes
-    memory: str | None = None  # the memory whose section it is in; None where the linker puts read-only data
+    memory: str | None = None  # the memory of its section; None for the linker's default section of read-only data
 
     @property
     def data(self) -> np.ndarray[tuple[int, ...], np.dtype[np.generic]]:
@@ -108,28 +108,28 @@ class SharedConstant:
 
 
 def content(value: Value) -> tuple[str, bytes]:
-    """Return a key that is equal for constants with the same bytes."""
+    """Return a key that is equal for constants with equal bytes."""
     data = data_of(value)
     return value.dtype, sha256(np.ascontiguousarray(data).view(np.uint8).data).digest() if value.nbytes else b""
 
 
 class ConstantTable:
-    """The constants of a program, each content once, with their symbols.
+    """The constants of a program, deduplicated by content, and their symbols.
 
     Parameters
     ----------
     values : iterable of Value
         Constants in the order of their addresses.
     module : str
-        Goes into symbols that other files see.
+        Module name, used in external symbols.
     elsewhere : mapping of tuple to str, optional
         C names of constants that another file defines, by `content`.
     external : bool
-        Other files see them all.
+        All constants have external linkage.
     pools : mapping of Value to ConstantPool, optional
-        The memories of constants, where the linker does not choose.
+        The memories of constants that the linker does not place.
     packed : bool
-        C arrays are as close as their elements and word accesses allow.
+        Align C arrays only as much as their elements and word accesses require.
     """
 
     def __init__(
@@ -171,7 +171,7 @@ class ConstantTable:
 
     @cached_property
     def constants(self) -> tuple[SharedConstant, ...]:
-        """Each content once, in order."""
+        """The distinct constants, in order."""
         return tuple(self._by_content.values())
 
     @cached_property
@@ -181,17 +181,17 @@ class ConstantTable:
 
     @property
     def bytes_elsewhere(self) -> int:
-        """Bytes of the constants that another file defines, each once."""
+        """Size in bytes of the distinct constants that another file defines."""
         return sum({symbol: value.nbytes for value, symbol in self._elsewhere.items()}.values())
 
     @property
     def in_blob(self) -> bool:
-        """Whether they are kept in a binary file."""
+        """True if the constants are stored in a binary file."""
         return self.nbytes > BLOB_THRESHOLD
 
     @property
     def uses_math(self) -> bool:
-        """Whether the definitions name INFINITY or NAN, which are macros of math.h."""
+        """True if the definitions use INFINITY or NAN, which are macros of math.h."""
         plain = (item.data for item in self.constants if item.value.dtype in ("float32", "float64"))
         return not self.in_blob and not all(np.isfinite(data).all() for data in plain)
 
@@ -204,12 +204,12 @@ class ConstantTable:
         return bounded(f"tvmgen_{self._module}_{constant.symbol}") if seen else constant.symbol
 
     def defined(self, value: Value) -> SharedConstant | None:
-        """Return this table's definition of a value; None if it is in another file or the caller loads it."""
+        """Return this table's definition of a value, or None if another file defines it or the caller loads it."""
         constant = self._by_value.get(value.root)
         return None if self.loaded_place(value) else constant
 
     def loaded_place(self, value: Value) -> tuple[str, int] | None:
-        """Return the pool that a constant is loaded into, and its offset there; None for one with a symbol."""
+        """Return the pool that a constant is loaded into, and its offset there; None for a constant with a symbol."""
         known = self._by_value.get(value.root)
         for pool in self.loaded if known else ():
             if known and known.value in pool.offsets:
@@ -234,12 +234,12 @@ class ConstantTable:
         return lines
 
     def _definition(self, item: SharedConstant) -> list[str]:
-        """Return the definition of a C array; floats are written so that they read back bit for bit."""
+        """Return the definition of a C array, with floats that read back bit for bit."""
         value, symbol = item.value, self.symbol(item.value)
         head = f"const {scalar_type(value.dtype)} {symbol}[{max(prod(value.shape), 1)}]"
         shape = " x ".join(map(str, value.shape)) or "scalar"
         lines = [f"/* {comment_text(value.name[:200])}: {shape} {value.dtype} */"]
-        # external constants have attributes in a declaration: gcc and clang disagree on their place in definitions
+        # attributes of external constants are on a declaration: gcc and clang accept different positions in definitions
         if self._external:
             lines.append(_declaration(value, symbol))
         alignment = max(_WORD, dtypes.nbytes(value.dtype)) if self.packed else ALIGNMENT
@@ -250,10 +250,10 @@ class ConstantTable:
         return [*lines, "};"]
 
     def assembler(self) -> str:
-        """Return the assembler file that puts the binary file's pieces under their symbols.
+        """Return the assembler file that defines the symbols of the binary file's constants.
 
-        The binary file is the assembler file's name and ``.bin``, beside it: the name comes from the
-        preprocessor, so it is found from any folder in which the compiler runs.
+        The binary file is beside it, under the assembler file's name plus ``.bin``. The preprocessor provides that
+        name, so the compiler finds the file from any working directory.
         """
         lines = [pieces_beside(__file__, "constants.S")["head"], ""]
         offset = 0
@@ -269,11 +269,11 @@ class ConstantTable:
         return "\n".join([*lines, "", pieces_beside(__file__, "constants.S")["tail"], ""])
 
     def blob(self) -> Data:
-        """Return the binary file: little-endian elements, each constant at a multiple of 64 bytes."""
+        """Return the binary file: little-endian elements, each constant aligned to 64 bytes."""
         return aligned_arrays((item.data for item in self.constants), ALIGNMENT)
 
 
-# C has no arrays of no elements
+# C does not have empty arrays
 def _declaration(value: Value, symbol: str) -> str:
     return f"extern const {scalar_type(value.dtype)} {symbol}[{max(prod(value.shape), 1)}] MLF_HIDDEN;"
 
@@ -293,6 +293,6 @@ def _literals(item: SharedConstant) -> Sequence[str]:
     if dtype == "int32" and flat.min() > np.iinfo(np.int32).min:
         return [str(number) if number >= 0 else f"({number})" for number in flat.tolist()]
     if dtype == "float32" and np.isfinite(flat).all():
-        texts = [f"{number:.9g}" for number in flat.tolist()]  # nine digits tell all float32 apart
+        texts = [f"{number:.9g}" for number in flat.tolist()]  # nine digits distinguish all float32 values
         return [f"{text}f" if "." in text or "e" in text else f"{text}.0f" for text in texts]
     return [literal(number, dtype) for number in flat.tolist()]

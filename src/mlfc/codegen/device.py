@@ -1,6 +1,6 @@
-"""Kernels of devices from launches of loop-level functions, and their text in OpenCL C 1.2 or CUDA C++.
+"""Device kernels from the launches of loop-level functions, and their source code in OpenCL C 1.2 or CUDA C++.
 
-Vectors are only moved: loaded, chosen between, filled with one value, stored.
+Vectors support only loads, selects, splats and stores.
 """
 
 from __future__ import annotations
@@ -37,37 +37,37 @@ static inline int32_t mlf_dot4_s8(int32_t sum, int32_t a, int32_t b)""",
     "bits_of_float": "static inline uint32_t mlf_bits_of_float(float x)",
     "float_of_bits": "static inline float mlf_float_of_bits(uint32_t bits)",
 }
-"""Heads of the helpers that are not C's."""
+"""Heads of the helpers that C does not provide."""
 
 
 @dataclass(frozen=True, eq=False)
 class Dialect:
-    """A language of kernels, close to C. Forms with fields in braces are filled in by `str.format`."""
+    """A kernel language close to C. Forms with fields in braces are templates for `str.format`."""
 
     name: str  # the kind of device
-    suffix: str  # of files of source
-    function: str  # in place of C's ``static inline``
-    kernel_head: str  # of name, parameters, extents x, y, z of the group, and their product items
-    parameter_space: str  # before the type of a pointer parameter
-    shared_space: str  # before the type of an array that a group shares
-    private_space: str  # before the type of an array that a work-item has
-    restrict: str  # behind the ``*`` of a pointer to what no other pointer reaches
-    group_place: str  # of axis (0, 1, 2) or letter (x, y, z): the place of the group in the grid
-    item_place: str  # the place of the work-item in its group
+    suffix: str  # of source files
+    function: str  # replaces C's ``static inline``
+    kernel_head: str  # fields: name, parameters, group sizes x, y, z, and their product items
+    parameter_space: str  # precedes the type of a pointer parameter
+    shared_space: str  # precedes the type of an array shared by a group
+    private_space: str  # precedes the type of an array private to a work-item
+    restrict: str  # follows the ``*`` of a pointer without aliases
+    group_place: str  # fields: axis (0, 1, 2) or letter (x, y, z); the index of the group in the grid
+    item_place: str  # the index of the work-item in its group
     barrier: str
     int64: str  # in names of vector types
-    vector_load: str  # of kind, lanes, address
-    vector_store: str  # of kind, lanes, address, value
-    splat: str  # of kind, value, and values: one for each lane
-    word: str  # of address: four bytes as one int32
-    product: str  # of letter (f, d), a, b: one that is not fused with a sum; empty where `separate_products` is enough
-    separate_products: str  # the line that keeps products and sums apart in a file
-    unroll: str  # before a loop to unroll; empty where compilers do so unasked
-    math_suffix: str  # behind the names of functions of float
+    vector_load: str  # fields: kind, lanes, address
+    vector_store: str  # fields: kind, lanes, address, value
+    splat: str  # fields: kind, value, and values: one for each lane
+    word: str  # field: address; four bytes as one int32
+    product: str  # fields: letter (f, d), a, b; an unfused product; empty if `separate_products` suffices
+    separate_products: str  # the line that disables contraction of products and sums in a file
+    unroll: str  # precedes a loop to unroll; empty if compilers unroll it anyway
+    math_suffix: str  # follows the names of float functions
     bodies: Mapping[str, str]  # of `_HELPERS`
     prelude: str  # the file with the first lines
-    doubles: str  # a line before them, where there are doubles
-    shares_prelude: bool  # all kernels are one text with one prelude, instead of a text each
+    doubles: str  # a line before the prelude if the file uses double
+    shares_prelude: bool  # True if all kernels are one text with one prelude, False if each kernel is a separate text
 
     def vector_type(self, dtype: str, lanes: int) -> str:
         """Return the name of a vector type."""
@@ -75,13 +75,13 @@ class Dialect:
         return f"{names.get(dtype, 'ushort')}{lanes}"
 
     def first_lines(self, dtypes: frozenset[str], *, contracts: bool) -> str:
-        """Return the first lines of a file that uses these dtypes, and may fuse products and sums."""
+        """Return the first lines of a file that uses these dtypes; with `contracts`, products and sums may be fused."""
         before = [self.doubles] if self.doubles and "float64" in dtypes else []
         after = [self.separate_products] if self.separate_products and not contracts else []
         return "\n".join([*before, text_beside(__file__, self.prelude), *after])
 
     def helper_texts(self, keys: Iterable[str]) -> list[str]:
-        """Return the texts of helpers and of those they call, callees first."""
+        """Return the definitions of helpers and of those they call, callees first."""
         ordered: dict[str, str] = {}
 
         def visit(key: str) -> None:
@@ -119,7 +119,7 @@ _FORMS: dict[str, tuple[Any, Any]] = {
     "word": ("as_int(vload4(0, {address}))", "*(const int32_t *)({address})"),
     "product": ("", "__{letter}mul_rn({a}, {b})"),
     "separate_products": ("#pragma OPENCL FP_CONTRACT OFF", ""),
-    # OpenCL's compilers for GPUs unroll unasked, and for processors it costs the vectors across work-items
+    # OpenCL compilers for GPUs unroll anyway; on CPUs, unrolling would prevent vectors across work-items
     "unroll": ("", "#pragma unroll"),
     "math_suffix": ("", "f"),
     "prelude": ("opencl_prelude.h", "cuda_prelude.h"),
@@ -137,7 +137,7 @@ _BODIES = {
     "bits_of_float": ("  return as_uint(x);", "  return __float_as_uint(x);"),
     "float_of_bits": ("  return as_float(bits);", "  return __uint_as_float(bits);"),
 }
-"""Of `_HELPERS`."""
+"""Bodies of `_HELPERS` for OpenCL and CUDA."""
 DIALECTS: Registry[Dialect] = Registry("language of devices")
 for _place, _name in enumerate(("opencl", "cuda")):
     _bodies = {key: pair[_place] for key, pair in _BODIES.items()}
@@ -146,10 +146,10 @@ for _place, _name in enumerate(("opencl", "cuda")):
 
 
 MARKER = "// Function: "
-"""Before the name of each kernel in a text of OpenCL: runtimes cut it there."""
+"""Precedes the name of each kernel in OpenCL source; runtimes split the source at this marker."""
 _AXES = "xyz"
 
-# words of the dialects that names of variables must not be, beside C's
+# words of the dialects that, in addition to C's, variables must not have as names
 _RESERVED = frozenset(
     {
         "memcpy", "NAN", "INFINITY", "kernel", "global", "local", "constant", "private", "half", "bool", "char",
@@ -162,10 +162,10 @@ _RESERVED = frozenset(
 
 @dataclass(eq=False)
 class DeviceExprPrinter(ExprPrinter):
-    """Prints expressions of one kernel: as C, except for vectors and the dialect's own names."""
+    """Prints the expressions of one kernel as C, except for vectors and the dialect's names."""
 
     dialect: Dialect
-    contracts: bool  # whether a float product and a sum may become one operation
+    contracts: bool  # whether a float product and a sum may be fused
 
     def vector_type(self, dtype: str) -> str:
         """Return the dialect's name of a vector type."""
@@ -187,7 +187,7 @@ class DeviceExprPrinter(ExprPrinter):
 
     def _select(self, expr: ir.Select) -> tuple[str, int]:
         if dtypes.lanes(expr.condition.dtype) > 1:
-            raise InternalError("kernels of devices have no vectors of conditions")
+            raise InternalError("device kernels do not support vectors of conditions")
         return super()._select(expr)
 
     def _broadcast(self, expr: ir.Broadcast) -> tuple[str, int]:
@@ -210,13 +210,13 @@ class DeviceExprPrinter(ExprPrinter):
     @staticmethod
     def _scalar(expr: Expr) -> None:
         if dtypes.lanes(expr.dtype) > 1:
-            raise InternalError("kernels of devices do no arithmetic on vectors")
+            raise InternalError("device kernels do not support arithmetic on vectors")
 
     def _call(self, expr: ir.Call) -> tuple[str, int]:
         if expr.name == "word":
             elements = expr.args[0]
             if not isinstance(elements, ir.Load):
-                raise InternalError("a word is taken from memory only")
+                raise InternalError("device kernels require a word to be loaded from memory")
             return self.dialect.word.format(address=self.address(elements.buffer, elements.indices)), ATOM
         self._scalar(expr)
         return super()._call(expr)
@@ -228,12 +228,12 @@ class DeviceExprPrinter(ExprPrinter):
 
 @dataclass(frozen=True, eq=False)
 class DeviceKernel:
-    """One kernel."""
+    """A kernel of a device."""
 
     name: str
-    # the used parameters and scratch buffers of the function, in their order: pointers on the device
+    # the used parameters and scratch buffers of the function, in order: device pointers
     arguments: tuple[Buffer, ...]
-    # extents that the run decides and the kernel reads: each is an int32 behind the pointers
+    # dynamic dimensions that the kernel reads: each is an int32 parameter after the pointers
     symbols: tuple[Symbol, ...]
     grid: tuple[Extent, Extent, Extent]  # groups along x, y and z
     block: tuple[int, int, int]  # work-items of a group along x, y and z
@@ -243,7 +243,7 @@ class DeviceKernel:
 
     @property
     def shared_bytes(self) -> int:
-        """Memory that a group's work-items have together."""
+        """The size in bytes of the memory that a group's work-items share."""
         allocated = (stmt.buffer for stmt in walk(self.launch.body) if isinstance(stmt, ir.Allocate))
         return sum(buffer.nbytes for buffer in allocated if buffer.scope == "shared")
 
@@ -268,8 +268,8 @@ def device_kernels(prim: PrimFunc, name: str) -> tuple[DeviceKernel, ...]:
 def device_source(kernels: Sequence[DeviceKernel], dialect: str, *, contracts: bool = True) -> str:
     """Return one text with all kernels.
 
-    In ``opencl`` each kernel is a program by itself behind a line ``// Function: <name>``. With `contracts` a float
-    product and a sum may become one operation (`Program.contracts_floats`).
+    In ``opencl`` each kernel is a separate program after a line ``// Function: <name>``. With `contracts`, a float
+    product and a sum may be fused (`Program.contracts_floats`).
     """
     chosen = DIALECTS.get(dialect)
     printed = [_KernelPrinter(kernel, chosen, contracts).run() for kernel in kernels]

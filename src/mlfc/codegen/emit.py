@@ -1,4 +1,4 @@
-"""From a planned program to the files of a module."""
+"""Code generation of a module's files from a planned program."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ _COMPUTE = "_compute"
 
 @dataclass(frozen=True)
 class CodeSizes:
-    """Bytes that a module needs."""
+    """Sizes in bytes of a module's memory."""
 
-    workspace: int  # for the graph executor, its blocks of intermediates and the largest scratch
+    workspace: int  # for the graph executor, its blocks of intermediate values and the largest scratch
     constants: int  # without padding
     io: int  # inputs and outputs
     shared_constants: int = 0  # the part of `constants` in files that several modules share
@@ -47,7 +47,7 @@ class CodeSizes:
 class DeviceCode:
     """The kernels of a module that run on a device."""
 
-    kind: str  # of device
+    kind: str  # of the device
     kernels: tuple[DeviceKernel, ...]
     source: str  # of all kernels, in the device's language
 
@@ -57,30 +57,30 @@ class GeneratedCode:
     """The files of a module."""
 
     files: Mapping[str, Data]  # by path: ``src/...``, ``include/...`` and ``lib/...``
-    function_names: Mapping[str, str]  # C name of each kernel by its name in the program
+    function_names: Mapping[str, str]  # C name of each kernel, by its name in the program
     sizes: CodeSizes
     external: tuple[ExternalPart, ...] = ()  # the output of external code generators
     header_name: str | None = None  # the file to include; None for the graph executor
     entry: str | None = None  # the function to call; None for the graph executor
     external_workspace: bool = False  # whether the caller passes the workspace in
-    workspace_peers: tuple[str, ...] = ()  # modules that work in the same memory
-    # by pool of constants that the caller loads, the path of the file with its bytes
+    workspace_peers: tuple[str, ...] = ()  # modules that share this workspace
+    # the path of the file with its bytes, by pool of constants that the caller loads
     loaded: Mapping[str, str] = field(default_factory=dict)
     graph: GraphConfig | None = None
-    plan: Plan | None = None  # with the storages of the graph executor
-    device: DeviceCode | None = None  # kernels on a device beside the host
+    plan: Plan | None = None  # including the storages of the graph executor
+    device: DeviceCode | None = None  # kernels that run on a device
     executable: Executable | None = None  # of the virtual machine
-    # by path, the level of processors that a file of C is compiled for, where it is not all of them
+    # the processor level of each C file that is not compiled for all processors, by path
     levels: Mapping[str, Level] = field(default_factory=dict)
 
     @property
     def built_files(self) -> Mapping[str, Data]:
-        """The files to compile and link, those of external generators included."""
+        """The files to compile and link, including those of external generators."""
         written = (part for part in self.external if not part.is_module)
         return {**self.files, **{f"external/{part.name}.{part.suffix}": part.data for part in written}}
 
     def function_of(self, kernel: str) -> str:
-        """Return the C name of a kernel's function, or for copies between devices the executor's word for them."""
+        """Return the C name of a kernel's function; for a copy between devices, the executor's name for it."""
         return COPY if kernel == COPY else self.function_names[kernel]
 
 
@@ -108,7 +108,7 @@ def generate_aot_c(unit: Unit, shared: Shared) -> GeneratedCode:
 
 
 def operators_file(unit: Unit, constants: ConstantTable | None = None, includes: tuple[str, ...] = ()) -> OperatorsFile:
-    """Return the file of a module's operators with what precedes them: the choice of a level, and the constants."""
+    """Return the file of a module's operators, preceded by the selection of a processor level and the constants."""
     operators = OperatorsFile(unit.contracts, includes, levels=unit.levels)
     operators.declarations += level_choice(unit)
     if constants is not None:
@@ -118,7 +118,7 @@ def operators_file(unit: Unit, constants: ConstantTable | None = None, includes:
 
 
 def code_files(unit: Unit, operators: OperatorsFile, constants: ConstantTable | None = None) -> dict[str, Data]:
-    """Return the files of a module's operators, of those of higher levels, and of large constants."""
+    """Return the files of a module's operators, of their variants for higher levels, and of large constants."""
     first, path = banner(str(unit.target)), f"src/{unit.module}_lib"
     return {
         f"{path}1.c": (first + operators.text()).encode(),
@@ -128,13 +128,13 @@ def code_files(unit: Unit, operators: OperatorsFile, constants: ConstantTable | 
 
 
 def level_paths(unit: Unit) -> dict[str, Level]:
-    """Return the level of each file that is not for all processors."""
+    """Return the processor level of each file that is not for all processors."""
     higher = unit.levels.higher if unit.levels else ()
     return {level_path(unit.module, level): level for level in higher}
 
 
 def level_choice(unit: Unit) -> list[str]:
-    """Return the text that chooses a level of processors, if there are several."""
+    """Return the text that selects a processor level, if there are several."""
     return [] if unit.levels is None else [choice(unit.levels, unit.module)]
 
 
@@ -150,7 +150,7 @@ def constant_table(unit: Unit, shared: Shared) -> ConstantTable:
 
 
 def interface_of(unit: Unit, shared: Shared, constants: ConstantTable) -> Interface:
-    """Return the C interface of a module; raise OptionError if two of its macros would have one name."""
+    """Return the C interface of a module; raise OptionError if two of its macros have the same name."""
     plan = unit.plan
     inputs, outputs = tensors(unit.program)
     external = unit.external_workspace and plan.size + plan.state_bytes > 0
@@ -206,7 +206,7 @@ def aot_code(
 
 
 def constant_pools(unit: Unit, code: GeneratedCode) -> tuple[ConstantPoolInfo, ...]:
-    """Return the memories of a module's constants that hold any; `code` is that of the unit."""
+    """Return the non-empty memories of a module's constants; `code` is the code of `unit`."""
     held: dict[str, int] = {}
     for value in unit.used_constants():
         pool = unit.constant_pools[value]
@@ -260,7 +260,7 @@ def launched_kernels(unit: Unit, names: Mapping[str, str]) -> dict[PrimFunc, tup
 
 
 def device_code(unit: Unit, kernels: Sequence[DeviceKernel]) -> DeviceCode | None:
-    """Return the kernels of a unit's device in its language; None without any."""
+    """Return the kernels of a unit's device in its language; None if it has none."""
     kind = unit.device_target.device if unit.device_target else None
     if kind is None or not kernels:
         return None
@@ -288,12 +288,12 @@ def graph_code(
 
 
 def compute_names(names: Mapping[str, str]) -> dict[str, str]:
-    """Return the names of the functions behind packed functions."""
+    """Return the names of the functions that packed functions call."""
     return {kernel: name + _COMPUTE for kernel, name in names.items()}
 
 
 def packed_names(unit: Unit) -> dict[str, str]:
-    """Return the names of packed functions, which the C runtime keeps in a fixed number of bytes."""
+    """Return the names of packed functions, whose length the C runtime limits."""
     longest = MAX_NODE_NAME - len(_COMPUTE) - _HASH
     return {
         kernel: name if len(name) <= longest else c_names.bounded(name, longest)

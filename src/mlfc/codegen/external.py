@@ -1,4 +1,4 @@
-"""The output of external generators: functions in files of their own, objects, and runtime modules."""
+"""The output of external generators: functions in separate files, objects, and runtime modules."""
 
 from __future__ import annotations
 
@@ -20,30 +20,30 @@ class ExternalPart:
     """A part of a module that an external generator made."""
 
     generator: str
-    data: bytes  # a file of code, or the stored form of a runtime module of the kind `generator`
+    data: bytes  # a source file or object, or the serialized runtime module of the kind `generator`
     suffix: str  # ``c``, ``o``, or ``bin`` for a runtime module
-    name: str  # of a file of code, without the suffix
+    name: str  # of the file, without the suffix
 
     @property
     def is_module(self) -> bool:
-        """Whether it is a runtime module."""
+        """True for a runtime module."""
         return self.suffix == _MODULE
 
 
 def external_parts(
     unit: Unit, names: Mapping[str, str], compute_names: Mapping[str, str], first: str
 ) -> tuple[ExternalPart, ...]:
-    """Return the output of external generators for a module: for each its C, its objects, then the runtime modules.
+    """Return the output of external generators for a module: the C and objects of each, then the runtime modules.
 
     Parameters
     ----------
     unit : Unit
     names : mapping of str to str
-        By kernel, the name that executors use.
+        The name that executors use, by kernel.
     compute_names : mapping of str to str
-        By kernel, the C name of the function that computes it.
+        The C name of the function that computes it, by kernel.
     first : str
-        First lines of a file of code.
+        First lines of a source file.
     """
     printed: dict[str, OperatorsFile] = {}
     objects: dict[tuple[str, bytes], None] = {}
@@ -71,7 +71,7 @@ def external_parts(
 
 
 def require_code(unit: Unit) -> None:
-    """Raise OptionError if something of the module is computed by a runtime module, which C cannot call alone."""
+    """Raise OptionError if the module requires a runtime module, which C code cannot call."""
     found = {external.generator: kernel for kernel, external in _externals(unit) if external.module is not None}
     for generator, kernel in found.items():
         nodes = [name for call in unit.program.calls if call.kernel is kernel for name in call.nodes]

@@ -1,5 +1,5 @@
-/* Text of generated C that chooses among kernels for several levels of processors. `$` is before what code generation
- * fills in.
+/* Text of generated C that selects kernels for several processor levels. Code generation replaces `$` and the name
+ * after it.
  */
 
 //: choice

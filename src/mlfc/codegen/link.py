@@ -1,7 +1,7 @@
-"""Several modules built together: common parts are written once.
+"""Linking of several modules: common parts are emitted once.
 
-Kernels that are equal are shared always. Constants and the workspace are on request: shared constants tie the
-modules' files together, and modules that share their workspace must never run at the same time.
+Equal kernels are always shared. Sharing constants and the workspace is optional: shared constants tie the modules'
+files together, and modules that share their workspace must never run at the same time.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ _PREFIX = f"tvmgen_{SHARED_MODULE}"
 
 
 def generate(unit: Unit, shared: Shared = NOTHING_SHARED) -> GeneratedCode:
-    """Print a module in the language of its target, without what `shared` has in files of several modules.
+    """Print a module in the language of its target, without the parts that `shared` puts into common files.
 
-    In C, AOT has ``<module>_lib0.c`` (entry and workspace), ``<module>_lib1.c`` (operators and main function), for
-    large constants ``<module>_lib2.S`` and its binary file, and the header. The graph executor has ``<module>_lib0.c``
-    (table of functions) and ``<module>_lib1.c`` (operators). LLVM's objects are divided alike:
-    ``lib/<module>_lib<n>.o``.
+    In C, AOT has ``<module>_lib0.c`` (entry and workspace), ``<module>_lib1.c`` (operators and main function),
+    ``<module>_lib2.S`` with its binary file (large constants), and the header. The graph executor has
+    ``<module>_lib0.c`` (table of functions) and ``<module>_lib1.c`` (operators). LLVM's objects have the same
+    structure: ``lib/<module>_lib<n>.o``.
     """
     if unit.executor == "aot":
         require_code(unit)
     if unit.target.kind == "llvm":
-        from mlfc.codegen.llvm.code import generate_llvm  # LLVM takes long to load
+        from mlfc.codegen.llvm.code import generate_llvm  # importing LLVM is slow
 
         return generate_llvm(unit, shared)
     printers = {"vm": generate_vm_c, "graph": generate_graph_c, "aot": generate_aot_c}
@@ -54,15 +54,15 @@ class LinkedCode:
     """The code of several modules."""
 
     modules: tuple[GeneratedCode, ...]  # in the order of the units
-    files: Mapping[str, Data]  # of all modules, and what they share
+    files: Mapping[str, Data]  # of all modules, and their shared parts
     functions: tuple[str, ...] = ()  # C names of the kernels that several modules call
-    constants_bytes: int = 0  # of constants that are kept once for several modules
-    workspace_bytes: int = 0  # of the memory that several modules work in
+    constants_bytes: int = 0  # of constants that are stored once for several modules
+    workspace_bytes: int = 0  # of the memory that several modules share
     workspace_modules: tuple[str, ...] = ()  # these modules
 
     @property
     def levels(self) -> Mapping[str, Level]:
-        """The level of processors of each file that is not for all of them."""
+        """The processor level of each file that is not for all processors."""
         return {path: level for code in self.modules for path, level in code.levels.items()}
 
 
@@ -80,7 +80,7 @@ class SharedKernel:
 
 @dataclass(frozen=True, eq=False)
 class SharedParts:
-    """What modules share."""
+    """The parts that modules share."""
 
     kernels: Mapping[str, SharedKernel]  # by the name of the function
     constants: ConstantTable
@@ -92,40 +92,39 @@ class SharedParts:
 def generate_together(
     units: Sequence[Unit], *, share_workspace: bool = False, share_weights: bool = False, system_lib: bool = False
 ) -> LinkedCode:
-    """Print several modules of different names.
+    """Print several modules with distinct names.
 
-    What they share is in ``mlfc_shared_lib<n>.c``: kernels, constants, workspace. The one table of packed functions
-    that several modules of the graph executor need together is ``mlfc_shared_registry.c``: it refers to the code of all
-    of them, so whoever wants one module alone leaves it out. Of modules that LLVM compiles for one target these files
-    are objects.
+    Their shared parts are in ``mlfc_shared_lib<n>.c``: kernels, constants, workspace. Modules of the graph executor
+    share one table of packed functions, ``mlfc_shared_registry.c``. It refers to the code of all of these modules, so
+    omit it to link only one of them. If LLVM compiles all modules for one target, these files are objects.
 
     Parameters
     ----------
     units : sequence of Unit
     share_workspace : bool
-        One array for all modules that do not get their workspace from the caller.
+        Use one array for all modules that do not get their workspace from the caller.
     share_weights : bool
-        Keep equal constants of different modules once.
+        Store equal constants of different modules once.
     system_lib : bool
-        Put modules that are compiled ahead of time into the C runtime's table of functions, too.
+        Also register modules that are compiled ahead of time in the C runtime's table of functions.
 
     Raises
     ------
     OptionError
-        If two modules have one name, or one that is taken.
+        If two modules have the same name, or a name is reserved.
     """
     seen: set[str] = set()
     for unit in units:
         if unit.module in seen or (unit.module == SHARED_MODULE and len(units) > 1):
-            cause = "two modules have the name" if unit.module in seen else "no module of several may have the name"
-            raise OptionError(f"{cause} '{unit.module}'", next_step="Give each a name of its own")
+            cause = "two modules have the name" if unit.module in seen else "the shared code has the name"
+            raise OptionError(f"{cause} '{unit.module}'", next_step="Give each module a unique name")
         seen.add(unit.module)
     has_system_lib = system_lib and any(unit.executor == "aot" for unit in units)
     if len(units) == 1:
         code = generate(units[0])
         return LinkedCode((code,), {**code.files, **(_system_lib(units, [code]) if has_system_lib else {})})
     targets = {str(unit.target): unit.target for unit in units}
-    # the one LLVM target of all units; None if their shared parts are to be C
+    # the one LLVM target of all units; None if their shared parts are C
     target = units[0].target if len(targets) == 1 and units[0].target.kind == LLVM else None
     alike = [unit for unit in units if (target or unit.target.kind != LLVM) and unit.target.levels is None]
     kernels = _shared_kernels(alike)
@@ -133,7 +132,7 @@ def generate_together(
     functions = {key: f"{_PREFIX}_{name}" for key, name in zip(kernels, names, strict=True)}
     table = ConstantTable(_shared_constants(units) if share_weights else [], SHARED_MODULE, external=True)
     symbols = {content(item.value): table.symbol(item.value) for item in table.constants}
-    # those that work in one static array that is not of a memory of their own choice
+    # exclude modules whose workspace is in memories that the user chose or that the caller passes in
     own = (unit.executor != "aot" or unit.plan.spans or unit.external_workspace for unit in units)
     sharing = [
         unit for unit, is_own in zip(units, own, strict=True) if share_workspace and unit.plan.size and not is_own
@@ -146,7 +145,7 @@ def generate_together(
     workspace = f"{_PREFIX}_workspace" if peers else None
     graphs = [unit for unit in units if unit.executor == "graph"]
     shared = Shared(functions, symbols, workspace, peers, registry=len(graphs) > 1 or has_system_lib)
-    # a kernel in C is not code for the processor of another printer, nor for those of several levels
+    # C kernels are not shared with modules of another printer, or with modules for several processor levels
     alone = replace(shared, functions={})
     modules = tuple(generate(unit, shared if unit in alike else alone) for unit in units)
     size = max(unit.plan.size for unit in sharing) if peers else 0
@@ -159,7 +158,7 @@ def generate_together(
     )
     files: dict[str, Data] = {path: data for code in modules for path, data in code.files.items()}
     if target is not None:
-        from mlfc.codegen.llvm.code import shared_objects  # LLVM takes long to load
+        from mlfc.codegen.llvm.code import shared_objects  # importing LLVM is slow
 
         files |= shared_objects(parts, target)
     else:
@@ -191,7 +190,7 @@ def _shared_c(parts: SharedParts, targets: str) -> dict[str, Data]:
 
 
 def _system_lib(units: Sequence[Unit], modules: Sequence[GeneratedCode]) -> dict[str, Data]:
-    """Return the table of functions, in C, and the headers: microTVM's templates do not search their folder."""
+    """Return the C table of functions with the headers it includes: microTVM's templates do not search their folder."""
     pairs = [pair for pair in zip(units, modules, strict=True) if pair[0].executor == "aot"]
     text = system_library([host_module(*pair) for pair in pairs], _packed_functions(units, modules))
     headers = {f"src/{code.header_name}": code.files[f"include/{code.header_name}"] for _, code in pairs}
@@ -199,12 +198,12 @@ def _system_lib(units: Sequence[Unit], modules: Sequence[GeneratedCode]) -> dict
 
 
 def _shared_kernels(units: Sequence[Unit]) -> dict[str, SharedKernel]:
-    """Return the kernels that more than one module has, by key, in the order of first use."""
+    """Return the kernels that occur in more than one module, by key, in the order of first use."""
     found: dict[str, SharedKernel] = {}
     for unit in units:
         keys = {}
         for prim in unit.program.kernels:
-            # code of external generators has files of its own, with the declarations it needs
+            # code of external generators is in separate files, with the declarations it needs
             if prim.device is not None or prim.external is not None:
                 continue
             keys[prim.name] = unit.kernel_key(prim)
@@ -218,14 +217,14 @@ def _shared_kernels(units: Sequence[Unit]) -> dict[str, SharedKernel]:
 
 
 def _shared_constants(units: Sequence[Unit]) -> list[Value]:
-    """Return one value of each content that more than one module has in its code, in the order of first use."""
+    """Return one value for each content that the code of more than one module contains, in the order of first use."""
     users: dict[tuple[str, bytes], set[str]] = {}
     first: dict[tuple[str, bytes], Value] = {}
     for unit in units:
         if unit.executor != "aot":  # the graph executor loads its constants from a file
             continue
         for value in unit.used_constants():
-            if value in unit.constant_pools:  # one module's choice of memory is not another's
+            if value in unit.constant_pools:  # memory choices of one module do not apply to others
                 continue
             key = content(value)
             users.setdefault(key, set()).add(unit.module)

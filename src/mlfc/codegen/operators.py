@@ -1,7 +1,6 @@
-"""The C file of a module's operators, and the choice among kernels for several levels of processors.
+"""The C file of a module's operators, and the dispatch among kernels for several processor levels.
 
-A kernel has a function of its own, shares one with other kernels, or is computed by one of another file. Kernels of a
-device have none.
+A kernel has its own function, shares one with other kernels, or uses one of another file. Device kernels have none.
 """
 
 from __future__ import annotations
@@ -32,14 +31,14 @@ _SHOWN_NODES = 40
 class OperatorsFile:
     """Collects the contents of one C file of kernels."""
 
-    contracts: bool  # whether products and sums of floats may become fused multiply-adds
-    includes: tuple[str, ...] = ()  # lines beside those that the kernels need
+    contracts: bool  # whether products and sums of floats may be fused to multiply-adds
+    includes: tuple[str, ...] = ()  # include lines in addition to those that the kernels need
     needs: Requirements = field(default_factory=Requirements)
     declarations: list[str] = field(default_factory=list)
     functions: list[str] = field(default_factory=list)
-    levels: Levels | None = None  # of processors, with kernels of their own in files of their own
+    levels: Levels | None = None  # processor levels, each with separate kernels in a separate file
     higher: dict[str, OperatorsFile] = field(default_factory=dict)  # these files, by level
-    compact: bool = False  # compilers keep loops of long bodies
+    compact: bool = False  # compilers must not unroll loops with long bodies
 
     def __post_init__(self) -> None:
         self.compact = self.compact or (self.levels is not None and self.levels.levels[0].features.compact)
@@ -57,7 +56,7 @@ class OperatorsFile:
         static: bool,
         parallel: str,
     ) -> None:
-        """Define the kernel `prim` for each level that serves it, and `name`, which calls that of the processor."""
+        """Define the kernel `prim` for each level that has its own version, and the dispatching function `name`."""
         assert self.levels is not None
         own = {level.name: f"{name}_{level.symbol}" for level in served(self.levels, prim)}
         for level, file in self.higher.items():
@@ -83,7 +82,7 @@ class OperatorsFile:
         parallel: str = "",
         mark: str = "",
     ) -> None:
-        """Define the kernel `prim` under the C name `name`; for the rest see `codegen.c.print_function`."""
+        """Define the kernel `prim` under the C name `name`; for other parameters, see `codegen.c.print_function`."""
         printed = print_function(prim, name, aliased, parallel=parallel, mark=mark, compact=self.compact)
         self.needs.merge(printed.needs)
         self.functions += printed.parts
@@ -91,7 +90,7 @@ class OperatorsFile:
         self.functions.append("\n".join([*kernel_comment(prim, calls), text]))
 
     def add_shared(self, values: KernelValues, *, aliased: frozenset[int] = frozenset(), static: bool = False) -> None:
-        """Define the function that several kernels share, and the struct of the numbers in which they differ."""
+        """Define the function that several kernels share, and the struct of the constants in which they differ."""
         function = print_shared(values, aliased)
         self.needs.merge(function.needs)
         head = f"/* {comment_text(values.shared.members[0].name)}: {len(values.shared.members)} kernels in one */"
@@ -99,7 +98,7 @@ class OperatorsFile:
         self.functions += [values.declaration(), f"{head}\n{text}"]
 
     def level_files(self, module: str, first: str) -> dict[str, bytes]:
-        """Return the files of higher levels that have kernels by path, which begin with the lines `first`."""
+        """Return the non-empty files of higher levels by path; each starts with the lines `first`."""
         if self.levels is None:
             return {}
         files = [(level, self.higher[level.name]) for level in self.levels.higher]
@@ -151,8 +150,8 @@ class KernelFunctions:
 
     unit: Unit
     names: Mapping[str, str]  # C name of the function by the kernel's name
-    arguments: Mapping[str, str]  # the variable whose address a shared function gets behind the pointers, by kernel
-    own: Mapping[str, str]  # C name that each kernel would have alone, of the kernels that this module's file defines
+    arguments: Mapping[str, str]  # the variable whose address a shared function gets after the pointers, by kernel
+    own: Mapping[str, str]  # the C name of each kernel that this module's file defines if it is not shared
     families: tuple[KernelValues, ...]
 
     def write(
@@ -164,9 +163,9 @@ class KernelFunctions:
         ----------
         operators : OperatorsFile
         static : bool
-            No other file sees them.
+            The functions have internal linkage.
         after : callable, optional
-            Returns what follows the function of a kernel.
+            Return the text that follows the function of a kernel.
         """
         calls: dict[str, list[KernelCall]] = defaultdict(list)
         for call in self.unit.program.calls:
@@ -196,7 +195,7 @@ class KernelFunctions:
 
 
 def kernel_functions(unit: Unit, shared: Shared, names: Mapping[str, str]) -> KernelFunctions:
-    """Choose the functions of a module's kernels; `names` are for those that get a function of their own."""
+    """Choose the functions of a module's kernels; `names` are for kernels with their own function."""
     found, own, arguments = {}, {}, {}
     alone = []
     for kernel in unit.program.kernels:
@@ -218,7 +217,7 @@ def kernel_functions(unit: Unit, shared: Shared, names: Mapping[str, str]) -> Ke
 
 
 def printed_form(unit: Unit, kernel: PrimFunc) -> PrimFunc:
-    """Return a kernel in the form in which it is printed: loops of one trip are there only to be shared."""
+    """Return a kernel in its printed form: loops of one iteration remain only if the function is shared."""
     if unit.only_level is not None and unit.levels is None:
         return kernel.at(unit.only_level)
     return replace(kernel, body=without_single_trips(kernel.body)) if unit.small else kernel
@@ -231,9 +230,9 @@ _BYTES = ("int8", "uint8")
 
 
 def served(levels: Levels, prim: PrimFunc) -> list[Level]:
-    """Return the levels at which a kernel has a function of its own: the first, and those that serve it.
+    """Return the levels at which a kernel has its own function: the first, and those that benefit it.
 
-    Of levels that are chosen already, the last of these.
+    If the level is already chosen, return only the last of these.
     """
     found = [levels.levels[0]]
     for before, level in pairwise(levels.levels):
@@ -250,12 +249,12 @@ def served(levels: Levels, prim: PrimFunc) -> list[Level]:
 
 
 def placed(level: Level) -> str:
-    """Return the macro ``MLF_OF_LEVEL`` that puts functions into the section of a level, by which they are counted."""
+    """Return the macro ``MLF_OF_LEVEL``, which puts functions into the section of a level, to be counted there."""
     return Template(_TEXTS["section"]).substitute(section=LEVEL_SECTION + level.name)
 
 
 def choice(levels: Levels, module: str) -> str:
-    """Return the text that chooses a level, and the function that names it."""
+    """Return the text that chooses a level, and the function that returns its name."""
     if levels.is_chosen:
         return placed(levels.levels[0])
     here = "\n\n".join(path.read_text(encoding="utf-8").strip("\n") for path in levels.choice)
@@ -272,7 +271,7 @@ def choice(levels: Levels, module: str) -> str:
 def dispatcher(
     prim: PrimFunc, name: str, aliased: frozenset[int], levels: Levels, own: Mapping[str, str], *, static: bool
 ) -> str:
-    """Return the function `name`, which calls that of the chosen level; `own` are their names, by the levels served."""
+    """Return the function `name`, which calls the chosen level's function; `own` are their names by level."""
     writer, passed = Writer(), f"({', '.join(arguments(prim, aliased))})"
     head = signature(prim, name, aliased)
     with writer.block(f"static {head}" if static else head):
@@ -292,6 +291,6 @@ def dispatcher(
 
 
 def guarded(text: str, levels: Levels, level: Level) -> str:
-    """Return the text of a level's file so that it is empty on other machines, but for an include."""
+    """Return the text of a level's file, guarded so that on other machines it contains only an include."""
     condition = f"{levels.condition} && {level.condition}" if level.condition else levels.condition
     return f"#include <stdint.h>\n\n#if {condition}\n\n{text}\n#endif\n"

@@ -1,5 +1,5 @@
-/* Text of generated C that is the same in every file that has it; pieces of this file are copied there. `$` is before
- * what code generation fills in.
+/* Text of generated C that is identical in every file that contains it; the pieces of this file are copied there. Code
+ * generation replaces `$` and the name after it.
  */
 
 //: bits_of_float

@@ -1,7 +1,7 @@
 """Helper functions and vector types of printed code; a file gets only those that it uses.
 
-Helpers avoid what C leaves undefined and branches, so that compilers can vectorize the loops around them. A helper is
-named by a key such as ``min:float32``. Intrinsics with a body are C functions; dialects print the same text.
+Helpers avoid undefined behaviour and branches, so that compilers can vectorize the loops around them. A helper is named
+by a key such as ``min:float32``. Intrinsics with a body are C functions; dialects print the same text.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _DIVISIONS = {
 
 
 class _BodyPrinter(ExprPrinter):
-    """Prints the expressions of a body: large literals as readers of bits write them."""
+    """Prints the expressions of a body, with large literals as powers of two or in hexadecimal."""
 
     def _print(self, expr: Expr) -> tuple[str, int]:
         text = _bits(expr.value, expr.dtype) if isinstance(expr, ir.Const) else ""
@@ -48,7 +48,7 @@ class _BodyPrinter(ExprPrinter):
 
 
 def _bits(value: float, dtype: str) -> str:
-    """Return a literal as a power of two or in hexadecimal digits; nothing where decimal ones are better."""
+    """Return a literal as a power of two or in hexadecimal; empty if decimal is better."""
     if not isinstance(value, int):
         mantissa, exponent = frexp(value)
         text = f"{'-' if value < 0 else ''}0x1p{exponent - 1}{'f' if dtype == 'float32' else ''}"
@@ -66,7 +66,7 @@ def _bits(value: float, dtype: str) -> str:
 def function_source(body: IntrinsicBody, guard: str = "", instruction: str = "") -> tuple[tuple[str, ...], str]:
     """Return the keys of the helpers that an intrinsic's function calls, and its definition.
 
-    Where the macro `guard` is not 0, the C expression `instruction` in the parameters' names replaces the body.
+    If the macro `guard` is not 0, the C expression `instruction` in the parameters' names replaces the body.
     """
     needs, ranges, writer = Requirements(), Ranges(), Writer()
     printer = _BodyPrinter(lambda var: var.name, needs, ranges)
@@ -91,14 +91,14 @@ def function_source(body: IntrinsicBody, guard: str = "", instruction: str = "")
 
 
 def _know(ranges: Ranges, body: IntrinsicBody, var: Var) -> bool:
-    """Learn what the body declares of a variable; tell whether it declares anything."""
+    """Add the range that the body declares for a variable; return whether it declares one."""
     if var in body.known:
         ranges.know(var, body.known[var])
     return var in body.known
 
 
 def _value(printer: ExprPrinter, expr: Expr, room: int) -> str:
-    """Return an expression, a choice that is too long for a line with one line for each arm."""
+    """Return an expression; a select that is too long for a line has one line per arm."""
     text = printer.expr(expr)
     if len(text) <= room or not isinstance(expr, ir.Select):
         return f" {text}"
@@ -151,7 +151,7 @@ def helper_source(key: str) -> tuple[tuple[str, ...], str]:
 
 
 def render(keys: Iterable[str], kinds: Iterable[str]) -> list[str]:
-    """Return the definitions of the helpers `keys`, of their dependencies, and of vector types, `kinds` included."""
+    """Return the definitions of the helpers `keys`, of their dependencies, and of vector types, including `kinds`."""
     ordered: list[str] = []
 
     def visit(key: str) -> None:

@@ -1,4 +1,4 @@
-"""Printing the statements of loop-level functions, in C and its dialects; and which loops stay loops."""
+"""Printing of loop-level statements in C and its dialects, and the choice of loops that compilers must not unroll."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from mlfc.tir.visitor import own_exprs, own_nodes, same_expr, walk, walk_expr
 
 @dataclass(eq=False)
 class Names:
-    """C names of variables and buffers; a name is free again when the C block that declared it closes.
+    """C names of variables and buffers; a name is available again after the C block that declared it.
 
-    `reserved` are names that they must not hide.
+    Local names must not hide those in `reserved`.
     """
 
     reserved: InitVar[Iterable[str]] = ()
@@ -34,7 +34,7 @@ class Names:
         self.blocks = [set(reserved)]
 
     def declare(self, node: Var | Buffer) -> str:
-        """Choose the name of a variable or buffer in the open block."""
+        """Choose the name of a variable or buffer in the current block."""
         base = sanitize(node.name)
         name, count = base, 0
         while any(name in block for block in self.blocks):
@@ -45,12 +45,12 @@ class Names:
         return name
 
     def get(self, node: Var | Buffer) -> str:
-        """Return the name that was chosen."""
+        """Return the chosen name."""
         return self.chosen[id(node)]
 
     @contextmanager
     def block(self) -> Iterator[None]:
-        """Open a block; names that are declared in it end with it."""
+        """Open a block; names declared in it are released at its end."""
         self.blocks.append(set())
         try:
             yield
@@ -59,7 +59,7 @@ class Names:
 
 
 def accumulated(stmt: ir.Store) -> Expr | None:
-    """Return what a store adds to the element it writes, in a dtype that C does not widen; else None."""
+    """Return the value that a store adds to the element it writes, in a dtype that C does not widen; else None."""
     value = stmt.value
     if not isinstance(value, ir.Binary) or value.op != "add" or not isinstance(value.a, ir.Load):
         return None
@@ -70,7 +70,7 @@ def accumulated(stmt: ir.Store) -> Expr | None:
 
 
 def used_vars(body: Stmt) -> set[int]:
-    """Return the ids of variables that are read, leaving out those read only for variables that are not."""
+    """Return the ids of variables that are read, except those read only by unused variables."""
     values: dict[int, Expr] = {}
     pending: list[Expr] = []
     for stmt in walk(body):
@@ -89,16 +89,16 @@ def used_vars(body: Stmt) -> set[int]:
 
 
 class StatementPrinter(ABC):
-    """Prints statements, one scope of names and one of known ranges a block.
+    """Prints statements, with a scope of names and of known ranges per block.
 
     Parameters
     ----------
     body : Stmt
-        All that is going to be printed: variables that nothing in it reads are left out.
+        The complete code to print: variables that it does not read are omitted.
     reserved : frozenset of str
-        Names that local ones must not hide.
+        Names that local names must not hide.
     place : str
-        For messages.
+        Position for error messages.
     """
 
     _exprs: ExprPrinter
@@ -117,7 +117,7 @@ class StatementPrinter(ABC):
 
     @abstractmethod
     def _declare(self, var: Var, value: Expr) -> None:
-        """Print a variable that has a value."""
+        """Print a variable and its initial value."""
 
     @abstractmethod
     def _allocate(self, stmt: ir.Allocate) -> None:
@@ -129,10 +129,10 @@ class StatementPrinter(ABC):
 
     @abstractmethod
     def _special(self, stmt: Stmt) -> bool:
-        """Print a statement that only this language has; tell whether it was one."""
+        """Print a statement that is specific to this language; return whether it was one."""
 
     def _stmt(self, stmt: Stmt) -> None:
-        # first: a fence is a comment, too
+        # first, because a fence is also a comment
         if self._special(stmt):
             return
         if isinstance(stmt, ir.Seq):
@@ -155,7 +155,7 @@ class StatementPrinter(ABC):
         elif isinstance(stmt, ir.Comment):
             self._writer.line(f"/* {comment_text(stmt.text)} */")
         else:
-            raise InternalError(f"this language has no {type(stmt).__name__.lower()}", place=self._place)
+            raise InternalError(f"this language does not support {type(stmt).__name__.lower()}", place=self._place)
 
     @contextmanager
     def _block(self, head: str, tail: str = "}") -> Iterator[None]:
@@ -177,7 +177,7 @@ class StatementPrinter(ABC):
             tail = "}"
             if stmt.until is not None:
                 if id(stmt.var) in self._used:
-                    raise InternalError("a loop that ends by a condition counts nothing", place=self._place)
+                    raise InternalError("a loop that ends by a condition cannot have a counter", place=self._place)
                 head, tail = "do", f"}} while (!({self._exprs.expr(stmt.until)}));"
             with self._block(head, tail):
                 self._stmt(stmt.body)
@@ -195,15 +195,15 @@ class StatementPrinter(ABC):
 
 
 FEWEST = 8
-"""Iterations of a loop over single elements that may have a long body: fewer fill no register."""
+"""Minimum iterations of a scalar loop that is kept rolled if its body is long; fewer do not fill a register."""
 
 
 def keeps_rolled(loop: ir.For) -> bool:
-    """Tell whether a loop should stay a loop: it requantizes in every iteration, or runs over rows of integers.
+    """Return whether compilers must not unroll a loop: each iteration requantizes, or it runs over rows of integers.
 
-    The copies of a long body cost bytes and save next to nothing: unrolled over the pixels of a tile and over registers
-    of channels, as compilers do with -O3, requantizations were half of an integer layer's code. Code of the highest
-    level keeps that: its processors are chosen for speed, and their wide vectors need the fewest instructions.
+    Copies of a long body take space and hardly save time: unrolled over the pixels of a tile and over registers of
+    channels, as compilers do with -O3, requantizations were half of an integer layer's code. At the highest level,
+    loops are still unrolled: its processors are chosen for speed, and their wide vectors need the fewest instructions.
     """
     if not isinstance(loop.extent, ir.Const) or loop.until is not None or loop.kind not in ("serial", "vectorized"):
         return False
@@ -217,7 +217,7 @@ def keeps_rolled(loop: ir.For) -> bool:
             return False
         stmt = stmt.stmts[0] if isinstance(stmt, ir.Seq) else stmt.body
     store = stmt
-    # compilers keep an element in a register to which unrolled loops add
+    # compilers keep an element to which unrolled loops add in a register
     accumulates = any(
         isinstance(node, ir.Load) and node.buffer is store.buffer and all(map(same_expr, node.indices, store.indices))
         for node in walk_expr(store.value)
@@ -225,7 +225,7 @@ def keeps_rolled(loop: ir.For) -> bool:
     if not dtypes.is_integer(dtypes.element(stmt.value.dtype)) or accumulates:
         return False
     is_filled = dtypes.lanes(stmt.value.dtype) > 1 or int(loop.extent.value) >= FEWEST
-    # with loops around those, gcc 12 spells out more than without
+    # with hints on the loops around those, gcc 12 unrolls more than without
     return loops == 1 or (loops == 0 and is_filled and (is_long or _requantizes(stmt)))
 
 

@@ -1,7 +1,8 @@
-"""The C runtime's table of functions where it has modules that are compiled ahead of time: so hosts can drive them.
+"""The C runtime's function table for modules compiled ahead of time, so that microTVM hosts can run them.
 
-microTVM's AOT executor finds ``tvmgen_<module>_run``, on tensors, and ``tvmgen_<module>_get_c_metadata`` there. The C
-interface has a function of the first name, so here both have names of their own in C.
+In the table, microTVM's AOT executor looks up ``tvmgen_<module>_run``, which takes tensors, and
+``tvmgen_<module>_get_c_metadata``. The C interface defines a function of the first name, so both have different C names
+here.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ def described_module(name: str, details: ModuleInterface) -> HostModule:
 def system_library(modules: Sequence[HostModule], functions: Sequence[str] = ()) -> str:
     """Return the file with ``TVMSystemLibEntryPoint``, and packed functions of modules compiled ahead of time.
 
-    `functions` are the packed functions of modules for the graph executor, which have their own names.
+    `functions` are the packed functions of modules for the graph executor, which are registered under their C names.
     """
     writer = Writer()
     writer.line(f"/* {LICENCE} */")
@@ -54,7 +55,7 @@ def system_library(modules: Sequence[HostModule], functions: Sequence[str] = ())
     for module in modules:
         run, metadata = module.functions.values()
         module.write_tables(writer, f"{module.prefix}_", f"{module.prefix}_tables", "struct ", "1")
-        # the packed function hands the addresses of tensors to the one on addresses
+        # the packed function passes the addresses of tensors to the function on addresses
         call, tensors = f"{module.prefix}_on_addresses", (*module.inputs, *module.outputs)
         module.write_run(writer, call)
         body = Body()

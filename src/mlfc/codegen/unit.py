@@ -1,4 +1,4 @@
-"""One module to be printed, and what it may share with other modules."""
+"""One module to print, and the parts that it may share with other modules."""
 
 from __future__ import annotations
 
@@ -19,50 +19,50 @@ from mlfc.tir.work import LEAST_OF_MODEL, as_number, work_of
 
 EXECUTORS = ("aot", "graph", "vm")
 SHARED_MODULE = "mlfc_shared"
-"""In names of files and symbols that belong to several modules."""
+"""Prefix of files and symbols that several modules share."""
 
 
 @dataclass(frozen=True, eq=False)
 class Unit:
-    """One module to be printed."""
+    """One module to print."""
 
     program: Program
-    plan: Plan  # where its intermediates and scratch are
-    module: str  # name in files and symbols, as spelled by `support.c_names.module_name`
+    plan: Plan  # memory of its intermediates and scratch
+    module: str  # name in files and symbols, in the form of `support.c_names.module_name`
     executor: str = "aot"  # one of EXECUTORS
     external_workspace: bool = False  # the caller passes the workspace in, instead of a static array; AOT only
-    # chooses the printer; the host's, where there is a device beside it
+    # selects the printer; the host's target if kernels run on a device
     target: Target = field(default_factory=lambda: parse_target("c"))
     # of inputs and outputs, for the header's comments
     quantization: Mapping[str, Quantization] = field(default_factory=dict)
     workspace_io: bool = False  # inputs and outputs are in the workspace
-    # the memories of constants, where the linker does not choose
+    # the memories of constants that the linker does not place
     constant_pools: Mapping[Value, ConstantPool] = field(default_factory=dict)
-    # fewer bytes before fewer cycles: kernels that differ only in numbers become one function with parameters
+    # prefer small code to fast code: kernels that differ only in constants become one function with parameters
     small: bool = False
-    packed_constants: bool = False  # constants are as close as their elements allow, where no vectors read them
+    packed_constants: bool = False  # align constants only as much as their elements require, unless vectors read them
     device_target: Target | None = None  # of the kernels on a device
-    # of a target with several levels, the one for whose processors alone the code is; None for all of them
+    # if the code is for one processor level of the target, its name; None for all levels
     only_level: str | None = None
     executable: Executable | None = None  # of the virtual machine
-    parallel: str = ""  # the function by which kernels share their work among threads, if they do
+    parallel: str = ""  # the function by which kernels distribute work over threads, if any
 
     @property
     def levels(self) -> Levels | None:
-        """The levels of processors that have kernels in files of their own, if there are any."""
+        """The processor levels that have separate kernels in separate files, if any."""
         levels = self.target.levels
         if levels is None or self.only_level is None:
             return levels
         return None if self.target.kind == "llvm" else levels.chosen(self.only_level)  # no flags, hence no files
 
     def at_level(self, level: str | None) -> Unit:
-        """Return the unit for the processors of one level alone, of None for all, where its target has several."""
+        """Return the unit for the processors of one level only, if its target has several; None for all."""
         levels = self.target.levels
         return self if levels is None else replace(self, only_level=level or levels.levels[0].name)
 
     @property
     def is_worth_threads(self) -> bool:
-        """Whether the module takes so long that threads pay even where each run has to wake them."""
+        """True if the module takes so long that threads pay even if each run has to wake them."""
         features = self.target.features
         if features.is_microcontroller or features.optimize == "size":
             return False
@@ -71,18 +71,18 @@ class Unit:
 
     @property
     def contracts(self) -> bool:
-        """Whether a product and a sum of floats may become one fused multiply-add."""
+        """True if a product and a sum of floats may be fused to a multiply-add."""
         return self.program.contracts_floats
 
     @property
     def kernels_in_code(self) -> tuple[PrimFunc, ...]:
-        """The kernels that code computes, not a runtime module of an external generator."""
+        """The kernels that code computes, not those of an external generator's runtime module."""
         kernels = self.program.kernels
         return tuple(kernel for kernel in kernels if kernel.external is None or kernel.external.module is None)
 
     def aliased_inputs(self, kernel: PrimFunc) -> frozenset[int]:
-        """Return the positions of the inputs that the kernel's output overlaps in some call, by the plan."""
-        if self.executor != "aot":  # their tensors have whole blocks
+        """Return the positions of the inputs that the kernel's output overlaps in some call, according to the plan."""
+        if self.executor != "aot":  # each of their tensors occupies whole blocks
             return frozenset()
         return frozenset(
             position
@@ -93,17 +93,17 @@ class Unit:
         )
 
     def function_names(self) -> dict[str, str]:
-        """Return the names of kernels that have functions of their own, by the kernels' names."""
+        """Return the names of the functions of kernels that have their own, by kernel name."""
         plain = c_names.unique(kernel.name for kernel in self.program.kernels)
         kernels = zip(self.program.kernels, plain, strict=True)
         return {kernel.name: f"tvmgen_{self.module}_{name}" for kernel, name in kernels}
 
     def kernel_key(self, kernel: PrimFunc) -> str:
-        """Return a text that is the same for kernels, of any module, whose C would be."""
+        """Return a key that is equal for kernels, of any module, with equal C code."""
         return f"{self.contracts};{self.parallel};{sorted(self.aliased_inputs(kernel))};{signature(kernel)}"
 
     def used_constants(self) -> list[Value]:
-        """Return the constants that calls pass on, in the order of first use."""
+        """Return the constants that calls use as arguments, in the order of first use."""
         used: dict[Value, None] = {}
         for call in self.program.calls:
             for value in (*call.inputs, *call.constants):
@@ -114,22 +114,22 @@ class Unit:
 
 @dataclass(frozen=True, eq=False)
 class Shared:
-    """What a module finds in the files of `SHARED_MODULE` instead of its own."""
+    """The parts that a module uses from the files of `SHARED_MODULE` instead of defining them."""
 
     functions: Mapping[str, str] = field(default_factory=dict)  # C names of kernels by `Unit.kernel_key`
     # C names of constants by `constants.content`
     constants: Mapping[tuple[str, bytes], str] = field(default_factory=dict)
-    workspace: str | None = None  # C name of the array that several modules work in
-    # by module, the others that work in the same memory
+    workspace: str | None = None  # C name of the array that several modules use as workspace
+    # by module, the others that use the same memory
     workspace_peers: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    registry: bool = False  # whether the table of packed functions is there
+    registry: bool = False  # whether it has the table of packed functions
 
 
 NOTHING_SHARED = Shared()
 
 
 def check_executor(executor: str, target: Target, memory_options: MemoryOptions, *, external_workspace: bool) -> None:
-    """Raise OptionError if the executor does not exist, or cannot run a target's code or take its memory as asked."""
+    """Raise OptionError if the executor is unknown, or does not support the target or the memory options."""
     if executor not in EXECUTORS:
         raise OptionError(unknown("executor", executor, EXECUTORS))
     if target.device and executor not in ("graph", "vm"):

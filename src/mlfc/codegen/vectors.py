@@ -1,9 +1,9 @@
-"""Vector values in C: how many machine vectors hold one, their types, and macros for operators that GNU C lacks.
+"""Vector values in C: the number of machine vectors of each, their types, and macros for operators that GNU C lacks.
 
-Compilers lower a vector wider than the machine's registers badly, but keep arrays of native ones in registers: so the
-lanes are spread over ``MLF_PARTS`` machine vectors, and ``MLF_EACH(q)`` repeats each statement for every part.
-Operations are macros, as how C passes vectors depends on the instruction set. Without GNU C's vectors every lane is a
-part.
+Compilers lower vectors that are wider than the machine's registers badly, but keep arrays of native vectors in
+registers. So the lanes are split into ``MLF_PARTS`` machine vectors, and ``MLF_EACH(q)`` repeats each statement for
+every part. Operations are macros because the convention for passing vectors depends on the instruction set. Without GNU
+C vectors, every lane is a part.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from mlfc.tir import ir
 from mlfc.tir.ir import Expr
 
 PART = "q"
-"""The name that a repeated statement has for the part it works on."""
+"""The name of the current part's index in a repeated statement."""
 
 NARROWEST = 16  # SSE, NEON, VSX
 
 _REFUSAL = '#error "expected a compiler with GNU C vectors, such as gcc or clang"'
 
 BYTES = "mlf_bytes"
-"""The type of four bytes that are the operand of one lane of a sum of products, where lanes are scalars."""
+"""The type of four bytes that are one lane's operand of a sum of products, if lanes are scalars."""
 
 _WRAPPING = {"wrap_add": "+", "wrap_sub": "-", "wrap_mul": "*"}
 _NAMES = frozenset({"splat", "min", "max", "select", "convert", *_WRAPPING})
@@ -39,7 +39,7 @@ GNU = """/* 0 for compilers without GNU C's vectors, for which each lane of a ve
 
 
 def is_key(key: str) -> bool:
-    """Tell whether a helper's key is one of this file's."""
+    """Return whether a helper's key is one of this file's."""
     name, _, dtype = key.partition(":")
     return name in _NAMES and bool(dtype) and dtypes.lanes(dtype) > 1
 
@@ -50,7 +50,7 @@ def macro(key: str) -> str:
 
 
 def _of_scalars(key: str) -> str:
-    """Return the macro or function `key` where a part is one lane."""
+    """Return the macro or function `key` for parts of one lane."""
     name, _, dtype = key.partition(":")
     title, part = helper_name(key), part_type(dtype)
     if name in ("splat", "convert"):
@@ -66,7 +66,7 @@ def _of_scalars(key: str) -> str:
 
 
 def _of_vectors(key: str) -> str:
-    """Return the macro `key` where a part is a vector of GNU C."""
+    """Return the macro `key` for parts that are GNU C vectors."""
     name, _, dtype = key.partition(":")
     if name == "splat":
         return _splat(dtype)
@@ -92,7 +92,7 @@ def _of_vectors(key: str) -> str:
 
 
 def _splat(dtype: str) -> str:
-    """Return the macro that puts a scalar in every lane: x - 0 is x for every x, minus zero included."""
+    """Return the macro that broadcasts a scalar to all lanes: x - 0 equals x for every x, including minus zero."""
     name, part, scalar = helper_name(f"splat:{dtype}"), part_type(dtype), scalar_type(dtype)
     plain = f"#define {name}(x) (({scalar})(x) - ({part}){{0}})"
     if not dtypes.is_float(dtype):
@@ -107,7 +107,7 @@ def _splat(dtype: str) -> str:
             f"  ({part})(mlf_bits - ({part_type(mask)}){{0}}); }})",
         ]
     )
-    # where floats are computed as long doubles (x87), GNU C refuses a float beside a vector of floats
+    # with excess precision (x87), GNU C rejects a float as the operand of a float vector
     excess = "#if defined(__FLT_EVAL_METHOD__) && __FLT_EVAL_METHOD__ != 0"
     return "\n".join([excess, by_bits, "#else", plain, "#endif"])
 
@@ -115,8 +115,8 @@ def _splat(dtype: str) -> str:
 def declarations(vectors: Iterable[str], *, is_portable: bool = True) -> list[str]:
     """Return the declarations of the vector types `vectors`.
 
-    The widest of them decides how many parts there are; the others of the file have as many. If the helpers are not
-    portable, or the vectors have different numbers of lanes, compilers without GNU C's vectors get an error.
+    The widest one determines the number of parts of all vectors of the file. If the helpers are not portable, or the
+    vectors have different numbers of lanes, compilers without GNU C vectors report an error.
     """
     kinds = sorted(set(vectors), key=lambda item: (dtypes.element(item), dtypes.lanes(item)))
     if not kinds:
@@ -144,12 +144,12 @@ def declarations(vectors: Iterable[str], *, is_portable: bool = True) -> list[st
 
 
 def widest(vectors: Iterable[str]) -> int:
-    """Return the bytes of the widest vector."""
+    """Return the size of the widest vector in bytes."""
     return max(map(dtypes.nbytes, vectors))
 
 
 def _parts(size: int, lanes: int) -> list[str]:
-    """Return the macros for the number of parts of a vector, which are `lanes` scalars if that is not 0."""
+    """Return the macros for the number of parts of a vector; unless `lanes` is 0, they are `lanes` scalars."""
     known = {(width.nbytes, width.condition) for name in VECTORS for width in VECTORS.get(name).widths}
     wider = sorted((pair for pair in known if pair[1] and pair[0] <= size), reverse=True)
     counts = [(condition, size // nbytes) for nbytes, condition in wider]
@@ -165,7 +165,7 @@ def _parts(size: int, lanes: int) -> list[str]:
 
 
 def _scalar_typedefs(dtype: str, lanes: int) -> list[str]:
-    """Return the types of a part that is one of `lanes` scalars or four bytes; none where it is neither."""
+    """Return the types of a part that is one of `lanes` scalars or four bytes; empty for other parts."""
     if dtypes.lanes(dtype) == lanes:
         kind = scalar_type(dtype)
     elif dtypes.lanes(dtype) == 4 * lanes and dtypes.nbytes(dtypes.element(dtype)) == 1:
@@ -179,18 +179,18 @@ NARROW = ("int8", "uint8", "int16", "uint16")
 
 
 def widened(expr: ir.Cast, lanes: str) -> ir.Load | None:
-    """Return the narrow elements that a cast takes from memory as int32, or None where it does not."""
+    """Return the load of narrow elements that a cast widens to int32; None for another cast."""
     load = expr.value
     known = expr.dtype == lanes and isinstance(load, ir.Load) and dtypes.element(load.dtype) in NARROW
     return load if known and isinstance(load, ir.Load) else None
 
 
 def narrowed(value: Expr, lanes: str) -> tuple[str, Expr] | None:
-    """Return the helper and the int32 with which a store writes narrow elements, or None where it does not."""
+    """Return the helper and the int32 value with which a store writes narrow elements; None for another store."""
     if not isinstance(value, ir.Cast) or value.value.dtype != lanes or dtypes.element(value.dtype) not in NARROW:
         return None
     least, most = dtypes.limits("int8")
-    # what the upper limit bounds, and some number below
+    # the operand of the upper limit, and of any lower limit
     inner = _operand(value.value, "min", most, most) if dtypes.element(value.dtype) == "int8" else None
     if inner is None or _operand(inner, "max", least, most) is None:
         return f"narrow:{value.dtype}", value.value
@@ -198,7 +198,7 @@ def narrowed(value: Expr, lanes: str) -> tuple[str, Expr] | None:
 
 
 def _operand(value: Expr, op: str, least: int, most: int) -> Expr | None:
-    """Return what is compared with a literal from `least` to `most`; None if `value` is something else."""
+    """Return the operand that is compared with a literal from `least` to `most`; None for another expression."""
     if not isinstance(value, ir.Binary) or value.op != op or not isinstance(value.b, ir.Broadcast):
         return None
     number = value.b.value

@@ -1,4 +1,4 @@
-"""Lines of generated text with indentation, and files of code that are part of it."""
+"""Generated text: lines with indentation, and pieces of code from files."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Writer:
 
     @property
     def column(self) -> int:
-        """Where lines begin."""
+        """The current indentation in columns."""
         return len(self._unit) * self._depth
 
     def line(self, text: str = "") -> None:
@@ -34,7 +34,7 @@ class Writer:
 
     @contextmanager
     def block(self, head: str, tail: str = "}") -> Iterator[None]:
-        """Write ``head {``, indent what follows, and close with `tail`."""
+        """Write ``head {``, indent the block's lines, and close it with `tail`."""
         self.line(f"{head} {{")
         with self.indented():
             yield

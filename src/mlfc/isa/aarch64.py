@@ -1,7 +1,7 @@
-"""Processors of AArch64: NEON and SVE, whose vectors compilers make; dot products are in `mlfc.isa.dot4`.
+"""Processors of AArch64: NEON and SVE, which compilers vectorize for; dot products are in `mlfc.isa.dot4`.
 
-SVE is used with vectors of a size that the compiler knows, which processors of other sizes cannot run. Only 256 bits
-are a level: with 128, SVE does what NEON does. Processors with more than 256 bits lack the levels below.
+SVE is used with a fixed vector size, so the code does not run on processors with another one. Only 256 bits are a
+level: SVE with 128 bits has no advantage over NEON. Processors with more than 256 bits use the lower levels.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ for _name in ("cortex-a53", "cortex-a72", "cortex-a76", "neoverse-n1", "apple-m1
 for _start in ("cortex-a", "neoverse", "apple"):
     LIBRARY_CPUS.add(_start, "aarch64")
 _SVE = "defined(__ARM_FEATURE_SVE_BITS) && __ARM_FEATURE_SVE_BITS == {}"
-_NEVER = "(?!)"  # LLVM's code has vectors of NEON
+_NEVER = "(?!)"  # LLVM code uses NEON vectors
 _WIDER = tuple(VectorWidth(bits // 8, _NEVER, _SVE.format(bits)) for bits in (512, 256))
 VECTORS.add("aarch64", Vectors("aarch64", (*_WIDER, VectorWidth(16, r"\bmul\s+v\d+\.8h"))))
 
-# by instruction sets: what has dot products is at least of Armv8.2, and multiplies matrices of bytes by these
+# by instruction set: processors with dot products have at least Armv8.2, and FEAT_I8MM multiplies matrices of bytes
 _PRODUCTS, _MATRICES = "dotprod", "i8mm"
 _WITH_PRODUCTS = "+v8.2a,+dotprod"  # LLVM's
 _WITH_MATRICES = Features(instruction_sets=(_MATRICES,))
 
 
-# how systems tell that a processor has a level: as in `aarch64_levels.h`, for libraries
-_HWCAP, _HWCAP2 = 16, 26  # of getauxval
-# CRC32, ATOMICS, ASIMDRDM, which come with Armv8.2, and ASIMDDP; I8MM
+# how operating systems report a level: as in `aarch64_levels.h`, for libraries
+_HWCAP, _HWCAP2 = 16, 26  # arguments of getauxval
+# CRC32, ATOMICS, ASIMDRDM, which are part of Armv8.2, and ASIMDDP; I8MM
 _LINUX = {"dotprod": (_HWCAP, 1 << 7 | 1 << 8 | 1 << 12 | 1 << 20), "i8mm": (_HWCAP2, 1 << 13)}
 _HAS_SVE, _PR_SVE_GET_VL = 1 << 22, 51
 _MACOS = {"dotprod": b"hw.optional.arm.FEAT_DotProd", "i8mm": b"hw.optional.arm.FEAT_I8MM"}
@@ -38,7 +38,7 @@ _WINDOWS = {"dotprod": 43, "i8mm": 66}
 
 
 def levels_here() -> set[str]:
-    """Return the names of the levels that the system says the processor has; none where it says nothing."""
+    """Return the names of the levels that the system reports for the processor; empty if it does not report any."""
     try:
         return {"linux": _linux_flags, "darwin": _macos_flags, "win32": _windows_flags}[sys.platform]()
     except (KeyError, OSError, AttributeError):  # another system, or one without these functions
@@ -50,7 +50,7 @@ def _linux_flags() -> set[str]:
     system.getauxval.restype, system.getauxval.argtypes = ctypes.c_ulong, [ctypes.c_ulong]
     found = {name for name, (key, mask) in _LINUX.items() if system.getauxval(key) & mask == mask}
     if system.getauxval(_HWCAP) & _HAS_SVE:
-        # the bytes of a vector that this thread has, and flags above 16 bits
+        # the bytes per vector of this thread; flags start at bit 16
         length = system.prctl(_PR_SVE_GET_VL, *map(ctypes.c_ulong, (0, 0, 0, 0))) & 0xFFFF
         found.add(f"sve{length * 8}")
     return found
@@ -68,14 +68,14 @@ def _macos_flags() -> set[str]:
 
 
 def _windows_flags() -> set[str]:
-    if sys.platform != "win32":  # where type checkers know no WinDLL
+    if sys.platform != "win32":  # type checkers on other systems do not know WinDLL
         return set()
     kernel: Any = ctypes.WinDLL("kernel32")
     return {level for level, number in _WINDOWS.items() if kernel.IsProcessorFeaturePresent(number)}
 
 
 def _extended(name: str, instructions: str, **rest: Any) -> Level:
-    """Return a level above the first: of Armv8.2 with some extensions."""
+    """Return a level above the first: Armv8.2 with some extensions."""
     flags = (f"-march=armv8.2-a+{instructions}",)
     return Level(name, _WITH_MATRICES, flags, f"generic+v8_2a+{instructions}", **rest)
 
@@ -84,7 +84,7 @@ _LEVELS = (
     Level("aarch64", Features(), ("-march=armv8-a",), "generic", llvm=("generic", "")),
     _extended(_PRODUCTS, "dotprod", serves="bytes", llvm=("generic", _WITH_PRODUCTS)),
     _extended(_MATRICES, "dotprod+i8mm", serves="bytes", llvm=("generic", f"{_WITH_PRODUCTS},+i8mm")),
-    # of bytes, processors with SVE multiply as many with NEON; LLVM's code has vectors of NEON
+    # for bytes, SVE processors multiply as many with NEON; LLVM code uses NEON vectors
     _extended(
         "sve256", "dotprod+i8mm+sve", both=("-msve-vector-bits=256",), serves="floats", condition="defined(__linux__)"
     ),

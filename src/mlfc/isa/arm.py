@@ -1,6 +1,6 @@
-"""32-bit ARM: vectors (NEON and MVE), and the count of leading zeros of ARMv5, Cortex-M3 and later.
+"""32-bit ARM: vectors (NEON and MVE), and the instruction of ARMv5, Cortex-M3 and later that counts leading zeros.
 
-LLVM finds instructions for the count by itself.
+LLVM selects that instruction by itself.
 """
 
 from __future__ import annotations
@@ -15,6 +15,6 @@ C_FORMS.add(
     CForm(
         lambda _: None,
         guard="defined(__ARM_FEATURE_CLZ)",
-        instructions={"clz32": "x == 0U ? 32 : (int32_t)__builtin_clz(x)"},  # an int of these cores has 32 bits
+        instructions={"clz32": "x == 0U ? 32 : (int32_t)__builtin_clz(x)"},  # int has 32 bits on these cores
     ),
 )

@@ -1,4 +1,4 @@
-"""Cortex-M cores without extensions that code is written for."""
+"""Cortex-M cores without extensions that kernels use."""
 
 from __future__ import annotations
 

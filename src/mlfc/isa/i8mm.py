@@ -1,7 +1,8 @@
-"""AArch64's products of small matrices of bytes (FEAT_I8MM): two rows of eight times two rows of eight, added to int32.
+"""AArch64's matrix products of bytes (FEAT_I8MM): two rows of eight times two rows of eight, added to int32.
 
-A tile is eight pixels times eight filters. Its pixels' windows are copied first, two side by side by eight bytes of the
-reduction; weights alike, four pairs of filters in a vector. The zero point of the data is folded into the first sums.
+A tile is eight pixels x eight filters. The windows of its pixels are copied first, interleaved in pairs by eight bytes
+of the reduction; weights have the same layout, with four pairs of filters per vector. The zero point of the data is
+folded into the initial sums.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ BYTES, FILTERS, PIXELS = 8, 8, 8
 _SUMS, _ROWS = 2 * FILTERS, 2 * BYTES
 _QUADS = _SUMS // 4
 
-# LLVM multiplies bytes of which only one has a sign by an instruction of the same extension
+# LLVM multiplies bytes of mixed signedness by an instruction of the same extension
 _PROBE = """
 define i32 @mixed(ptr %p, ptr %q) {
   %a = load <16 x i8>, ptr %p, align 1
@@ -50,7 +51,7 @@ for _name in ("cortex-a510", "cortex-a710", "neoverse-n2", "neoverse-v1", "apple
 
 
 def _evaluate(sums: Array, rows: Array, weights: Array) -> Array:
-    """Return the sums: of each four, the products of either row with two rows of weights."""
+    """Return the sums: each four are the products of either row with two rows of weights."""
     a, b = rows.astype(np.int32).reshape(1, 2, 1, BYTES), weights.astype(np.int32).reshape(_QUADS, 1, 2, BYTES)
     added: Array = sums + (a * b).sum(axis=-1, dtype=np.int32).reshape(-1)
     return added
@@ -104,7 +105,7 @@ def _expression(printer: CPrinter, expr: Expr) -> str | None:
     if not isinstance(expr, ir.Call) or expr.name != NAME:
         return None
     sums, rows, weights = expr.args
-    assert isinstance(rows, ir.Load)  # as the template writes it
+    assert isinstance(rows, ir.Load)  # guaranteed by the template
     address = printer.address(rows.buffer, rows.indices)
     return f"{printer.need(NAME)}({printer.expr(sums)}, {address}, {printer.expr(weights)})"
 
@@ -194,7 +195,7 @@ class _Tiles:
         total = np.zeros(size, np.int64)
         total[: conv.filters] = 0 if self.out.bias is None else self.out.bias
         total -= self.weights.data_zero * taps.sum(axis=(0, 1), dtype=np.int64)
-        # each pair of filters twice, as it is added to two pixels
+        # each pair of filters twice, as it is added for two pixels
         start = np.repeat(total.astype(np.int32).reshape(self.blocks, _QUADS, 1, 2), 2, axis=2)
         self.start = self.ctx.constant("start", start.reshape(self.blocks, _SUMS))
         self.count = prod(conv.output)
@@ -202,7 +203,7 @@ class _Tiles:
         self.patch = self.ctx.scratch("patch", (pairs, self.steps, _ROWS), "int8")
 
     def emit(self) -> None:
-        """Write everything."""
+        """Write all loops."""
         stmts = self.ctx.stmts
         with stmts.loop(self.conv.batch, "image") as image:
             if full := self.count // PIXELS:
@@ -218,7 +219,7 @@ class _Tiles:
     def _tile(self, image: Expr, first: Expr, pixels: int) -> None:
         stmts, filters = self.ctx.stmts, self.conv.filters
         with stmts.loop(pixels + pixels % 2, "pixel") as pixel:
-            # the last of an odd number is paired with itself
+            # an odd last pixel is paired with itself
             number = tb.minimum(first + pixel, self.count - 1) if pixels % 2 else first + pixel
             self._fill(image, pixel, self._place(number))
         full, rest = divmod(filters, FILTERS)
@@ -257,7 +258,7 @@ class _Tiles:
         if rest:
             with stmts.loop(rest, "lane") as lane:
                 stmts.store(self.patch, [pair, tap + whole, half + lane], value(lane + whole * BYTES))
-            # zeros, for the rest of the last eight
+            # zeros for the remainder of the last eight
             with stmts.loop(BYTES - rest, "lane") as lane:
                 stmts.store(self.patch, [pair, tap + whole, half + rest + lane], tb.const(0, "int8"))
 

@@ -1,4 +1,4 @@
-"""RISC-V cores without vectors, and LLVM's vectors where triples and features allow them."""
+"""RISC-V cores without vectors, and LLVM's vectors if the triple and features allow them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""WebAssembly, by LLVM alone: its vectors of 128 bits."""
+"""WebAssembly, only through LLVM, with vectors of 128 bits."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ VECTORS.add("x86", Vectors("i386|i686", (_SSE,)))
 
 _VNNI, _AMX = ("-march=x86-64-v4", "-mavx512vnni"), ("-mamx-tile", "-mamx-int8", "-mamx-bf16")
 _ZIG_AMX = "x86_64_v4+avx512vnni+amx_tile+amx_int8+amx_bf16"
-# processors with AVX-512 that lack VNNI are those of 2017 to 2019, which slow down for it
+# processors with AVX-512 but without VNNI, from 2017 to 2019, lower their frequency for it
 _LEVELS = (
     Level("x86-64", _NARROW, ("-march=x86-64",), "x86_64", llvm=("x86-64", "")),
     Level("x86-64-v3", _EIGHT, ("-march=x86-64-v3",), "x86_64_v3", llvm=("x86-64-v3", "")),
@@ -39,7 +39,7 @@ _CHOICE = (_HERE / "amx" / "permission.h", _HERE / "x86_levels.h")
 
 
 def _flags() -> set[str]:
-    """Return Linux's words for what the processor has."""
+    """Return Linux's names of the processor's features."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
         return set(next(line for line in lines if line.startswith("flags")).split())

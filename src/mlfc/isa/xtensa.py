@@ -1,4 +1,4 @@
-"""Xtensa cores, whose instructions for vectors nothing is written for."""
+"""Xtensa cores, without kernels for their vector instructions."""
 
 from __future__ import annotations
 

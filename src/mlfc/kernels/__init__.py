@@ -1,1 +1,1 @@
-"""Kernel templates: the loops of the operators that carry the time, by target family."""
+"""Kernel templates: the loop nests of the time-critical operators, by target family."""

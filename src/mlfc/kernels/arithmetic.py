@@ -1,4 +1,4 @@
-"""How a register tile multiplies: in float32, in int32, or four int8 products at a time."""
+"""Arithmetic of a register tile: in float32, in int32, or by dot products of four int8 values."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ Array = npt.NDArray[Any]
 class Arithmetic:
     """One way to multiply and accumulate."""
 
-    weights: Array  # as `Weights.values`, in the dtype that the tile loads
+    weights: Array  # in the layout of `Weights.values`, in the dtype that the tile loads
     accumulator: str
-    step: int  # reduction elements that one multiply takes from the data and from each channel's weights
-    staged_dtype: str  # of a copy of the data
-    must_stage: bool  # whether the tile reads only such a copy
-    offset: int  # of the tile's data above the data less its zero point; `start` compensates for it
+    step: int  # reduction elements that one multiply reads from the data and from each channel's weights
+    staged_dtype: str  # dtype of a copy of the data
+    must_stage: bool  # whether the tile can only read such a copy
+    offset: int  # value added to the data, relative to the data less its zero point; `start` compensates for it
     pad_value: int
     to_staged: Callable[[Expr], Expr]
     accumulate: Callable[[Expr, Expr, Expr], Expr]
@@ -40,9 +40,9 @@ class Arithmetic:
         return dtypes.vector(self.accumulator, LANES)
 
     def start(self, bias: Array | None) -> Array | None:
-        """Return the start of each filter's accumulator, or None for zero.
+        """Return the initial value of each filter's accumulator, or None for zero.
 
-        Floats start with zero and take their bias last, as the references do: the order decides the last bit.
+        Floats start at zero and add the bias last, like the reference implementations: the order affects the last bit.
         """
         if self.accumulator == "float32":
             return None
@@ -54,7 +54,7 @@ class Arithmetic:
         return start if start.any() else None
 
     def largest(self, bias: Array | None) -> int | None:
-        """Return the largest magnitude of a sum of integers, None where it does not fit into the accumulator."""
+        """Return the largest magnitude of a sum of integers; None if it overflows the accumulator."""
         if self.accumulator != "int32" or self.weights.size == 0:
             return None
         filters = self.weights.shape[-1]
@@ -76,7 +76,7 @@ def add_products(
     vectors: Sequence[Expr],
     accumulate: Callable[[Expr, Expr, Expr], Expr],
 ) -> None:
-    """Write one step of the reduction of a register tile: each value times each vector, added to its sum."""
+    """Write one reduction step of a register tile: add the product of each value and each vector to its sum."""
     factors = [stmts.let("w", vector) for vector in vectors]
     for row, value in enumerate(values):
         factor = stmts.let("x", value)
@@ -86,12 +86,12 @@ def add_products(
 
 
 def scaled_vector(total: Expr, value: Expr, vector: Expr) -> Expr:
-    """Return a sum of floats plus a value times a vector."""
+    """Return the sum `total` plus `value` times a vector of floats."""
     return total + tb.broadcast(value, LANES) * vector
 
 
 def choose(data_dtype: str, weights: Weights, features: Features) -> Arithmetic | None:
-    """Return the arithmetic for these operands, or None where no vector form exists."""
+    """Return the arithmetic for these operands, or None if no vector form exists."""
     if weights.values.dtype == np.float32 and data_dtype in ("float32", *dtypes.HALVES):
         return float32(weights, data_dtype)
     if data_dtype not in ("int8", "uint8", "int16") or weights.values.dtype.kind not in "iu":
@@ -107,13 +107,13 @@ def choose(data_dtype: str, weights: Weights, features: Features) -> Arithmetic 
 
 
 def accepts(ctx: Context, data: Buffer, weights: Weights, out: Output) -> bool:
-    """Tell whether an arithmetic of these operands has the sums of the result."""
+    """Return whether an arithmetic exists for these operands whose sums have the result's dtype."""
     how = choose(data.dtype, weights, ctx.features)
     return how is not None and how.accumulator == out.dtype
 
 
 def float32(weights: Weights, data_dtype: str = "float32") -> Arithmetic:
-    """Return the arithmetic of float32, whatever weights are made of; data of 16 bits is widened where it is copied."""
+    """Return the arithmetic of float32, for weights of any dtype; 16-bit data is widened when it is copied."""
     return Arithmetic(
         weights.values, "float32", 1, "float32", data_dtype != "float32", 0, 0,
         lambda value: tb.cast(value, "float32"), scaled_vector,
@@ -121,7 +121,7 @@ def float32(weights: Weights, data_dtype: str = "float32") -> Arithmetic:
 
 
 def _dot4(data_dtype: str, zero: int, centered: Array) -> Arithmetic:
-    """Multiply unsigned data with signed weights; int8 data becomes unsigned by flipping its top bit."""
+    """Multiply unsigned data by signed weights; flipping the top bit converts int8 data to unsigned."""
     shift = 128 if data_dtype == "int8" else 0
 
     def to_staged(value: Expr) -> Expr:

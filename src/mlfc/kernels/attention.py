@@ -1,7 +1,7 @@
-"""Attention as an operator sees it, and its plain template: one query at a time, over tiles of keys.
+"""Attention as operators pass it to templates, and its plain template: one query at a time, over tiles of keys.
 
-The softmax runs along with the tiles: the largest score, the sum of the exponentials and the mixed values are scaled
-down whenever a larger score comes, so memory holds the scores of one tile only.
+The softmax is computed online: when a tile has a larger score, the sum of exponentials and the accumulated values are
+rescaled. So memory contains the scores of only one tile.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from mlfc.tir.context import Context, Output, Tensor
 from mlfc.tir.ir import Buffer, Const, Expr
 
 FARTHEST = 1 << 29
-"""Largest position and window: sums of a few of them stay within 32 bits, and no tensor has so many rows."""
+"""Largest position and window: sums of a few of them do not overflow 32 bits, and no tensor has so many rows."""
 
 KEYS_AT_ONCE = 4
 PLAIN_TILE = 32
@@ -30,7 +30,7 @@ PLAIN_TILE = 32
 
 @dataclass(frozen=True, eq=False)
 class AttentionOperand:
-    """Queries, keys, values or results by (batch, head, position, element), in the order that memory has."""
+    """Queries, keys, values or results, indexed by (batch, head, position, element) in any memory order."""
 
     order: str  # BHND, BNHD or NBHD
     tensor: Tensor
@@ -52,7 +52,7 @@ def ordered(order: str, batch: Any, head: Any, position: Any, element: Any) -> l
 
 @dataclass(frozen=True, eq=False)
 class Place:
-    """A query: its row of the batch, head and position, as expressions."""
+    """The position of a query: its batch row, head and position, as expressions."""
 
     batch: Expr
     head: Expr
@@ -61,9 +61,9 @@ class Place:
 
 @dataclass(frozen=True)
 class Visible:
-    """The keys from `begin` to before `end`, which some query of a block sees, and those that all of them see.
+    """The keys from `begin` to before `end` that a block's queries attend to, and those that all of them do.
 
-    None stands for no limit but the number of keys.
+    None means that the limit is the number of keys.
     """
 
     begin: Expr | None
@@ -74,7 +74,7 @@ class Visible:
 
 @dataclass(frozen=True, eq=False)
 class FusedAttention:
-    """``softmax(cap(scale * q k^T) + biases, where masks allow) v``, each query by itself."""
+    """``softmax(cap(scale * q k^T) + biases, where masks allow) v``, computed for each query."""
 
     q: AttentionOperand
     k: AttentionOperand
@@ -82,7 +82,7 @@ class FusedAttention:
     out_order: str
     batch: Any
     heads: Any
-    groups: Any  # heads of keys and values, each shared by as many heads of queries
+    groups: Any  # heads of keys and values, each shared by an equal number of query heads
     queries: Any
     keys: Any
     size: int
@@ -90,33 +90,33 @@ class FusedAttention:
     dtype: str  # of the sums
     scale: float
     cap: float  # 0 for none
-    left: int  # how many keys a query sees before its position, -1 for all
-    right: int  # and behind
-    offset: Any  # position of the first query among the keys, to which `offsets` adds one for each row of the batch
+    left: int  # number of keys before its position that a query attends to, -1 for all
+    right: int  # and after
+    offset: Any  # position of the first query among the keys; `offsets` adds a value per batch row
     offsets: Tensor | None
-    lengths: Tensor | None  # keys of each row of the batch
+    lengths: Tensor | None  # number of keys of each batch row
     masks: tuple[
         Tensor, ...
-    ]  # of bool, each broadcast to (batch, heads, queries, keys): whether the query sees the key
+    ]  # bool, each broadcast to (batch, heads, queries, keys): whether the query attends to the key
     biases: tuple[Tensor, ...]
-    sink: Tensor | None  # for each head, the score of a key without a value
-    fill: float | None  # score of a key that a mask hides; None adds minus infinity, which keeps NaN
-    zero_rows: bool  # whether queries that see no key give zeros; else what 0 / 0 is
-    zero_nan: bool  # whether queries whose softmax is NaN give zeros
+    sink: Tensor | None  # for each head, the score of an extra key without a value
+    fill: float | None  # score of a masked key; None adds minus infinity, which propagates NaN
+    zero_rows: bool  # whether queries without visible keys result in zeros instead of 0 / 0
+    zero_nan: bool  # whether queries whose softmax is NaN result in zeros
 
     @property
     def share(self) -> Any:
-        """Heads of queries that share keys."""
+        """The number of query heads that share keys."""
         return self.heads // self.groups
 
     @property
     def is_changed(self) -> bool:
-        """Whether scores are more than scaled products, apart from windows and lengths."""
+        """True if scores are more than scaled products, apart from windows and lengths."""
         return bool(self.cap or self.masks or self.biases)
 
     @property
     def has_window(self) -> bool:
-        """Whether what a query sees depends on its position."""
+        """True if the visible keys of a query depend on its position."""
         return self.left >= 0 or self.right >= 0
 
     def begin(self, head: Expr) -> tuple[Expr, int]:
@@ -133,13 +133,13 @@ class FusedAttention:
         return tb.binary("add", own, self.offset)
 
     def length(self, batch: Expr) -> Expr:
-        """Return how many keys there are."""
+        """Return the number of keys."""
         if self.lengths is None:
             return tb.as_expr(self.keys)
         return tb.clamp(self.lengths(batch), 0, self.keys)
 
     def visible(self, first: Expr, length: Expr, begin: Expr, end: Expr) -> Visible:
-        """Return the keys that the queries from `begin` to before `end` see."""
+        """Return the keys that the queries from `begin` to before `end` attend to."""
         limit = None if self.lengths is None else length
         found: list[Expr | None] = [None, limit, None, limit]
         if self.left >= 0:
@@ -151,7 +151,7 @@ class FusedAttention:
         return Visible(*found)
 
     def in_window(self, position: Expr, key: Expr) -> Expr:
-        """Return whether the window of a query at `position` has a key."""
+        """Return whether the window of a query at `position` contains a key."""
         limits = []
         if self.right >= 0:
             limits.append(tb.binary("le", key, position + self.right))
@@ -160,7 +160,7 @@ class FusedAttention:
         return tb.land(*limits)
 
     def changed(self, ctx: Context, place: Place, key: Expr, score: Expr) -> Expr:
-        """Return a score with the cap, the biases and the masks."""
+        """Return a score after the cap, the biases and the masks."""
         if self.cap:
             score = ctx.transcendental("tanh", score / self.cap) * self.cap
         for bias in self.biases:
@@ -176,7 +176,7 @@ class FusedAttention:
         out.store(at, tb.cast(value, out.dtype))
 
     def inverse(self, total: Expr) -> Expr:
-        """Return the factor of the mixed values; negative if they become zeros."""
+        """Return the factor of the accumulated values; negative if they become zeros."""
         whole, nothing, negative = (tb.const(number, self.dtype) for number in (1.0, 0.0, -1.0))
         whole = whole / total
         if self.zero_rows or self.zero_nan:
@@ -184,17 +184,17 @@ class FusedAttention:
         return tb.select(tb.binary("ne", total, total), negative, whole) if self.zero_nan else whole
 
     def finished(self, mixed: Expr, scale: Expr) -> Expr:
-        """Return an element of the result: the mixed values times what `inverse` returned."""
+        """Return an element of the result: the accumulated values times the factor from `inverse`."""
         value, is_cleared = mixed * scale, self.zero_nan or self.may_hide_all
         return tb.select(tb.binary("lt", scale, 0), tb.const(0.0, self.dtype), value) if is_cleared else value
 
     @property
     def may_hide_all(self) -> bool:
-        """True if masks or biases may hide all keys of a query, which then gives zeros even if its scores are NaN."""
+        """True if masks or biases may hide all keys of a query; its result is then zeros even if its scores are NaN."""
         return self.zero_rows and self.fill is None and bool(self.masks or self.biases)
 
     def settled(self, ctx: Context, place: Place, scale: Expr, room: Buffer, at: Any) -> Expr:
-        """Return the scale of a query, negative where its scores are NaN and all keys are hidden; `room` stores it."""
+        """Return the scale of a query, negative if its scores are NaN and all keys are hidden; `room` stores it."""
         if not self.may_hide_all:
             return scale
         stmts, scale = ctx.stmts, ctx.stmts.let("undecided", scale)
@@ -216,12 +216,12 @@ def _broadcast(mask: Tensor, place: Place, key: Expr) -> Expr:
 
 
 def shifted(top: Expr) -> Expr:
-    """Return what scores are reduced by before their exponential: the largest, unless all are masked so far."""
+    """Return the value to subtract from scores before the exponential: the largest, or 0 while all are masked."""
     return tb.select(tb.binary("eq", top, -inf), tb.const(0.0, top.dtype), top)
 
 
 def tiles(ctx: Context, keys: Extent, limit: int) -> Iterator[tuple[Expr, Extent]]:
-    """Open each kind of tile of keys in turn, those of `limit` keys and the rest; yield a tile's start and extent."""
+    """Open each kind of tile of keys in turn, those of `limit` keys and the remainder; yield its start and extent."""
     whole, rest = divmod(keys, limit)
     if bounds(whole)[1]:
         with ctx.stmts.loop(whole, "tile") as tile:
@@ -233,7 +233,7 @@ def tiles(ctx: Context, keys: Extent, limit: int) -> Iterator[tuple[Expr, Extent
 
 @contextmanager
 def used(ctx: Context, visible: Visible, start: Expr, count: Extent) -> Iterator[Expr]:
-    """Open the condition that a tile has visible keys; yield how many of its keys come before the last of them."""
+    """Open a condition that the tile has visible keys; yield how many of its keys precede the end of those."""
     tests, here = [], ctx.stmts.let("here", tb.as_expr(count))
     if visible.begin is not None:
         tests.append(tb.binary("gt", start + count, visible.begin))
@@ -245,7 +245,7 @@ def used(ctx: Context, visible: Visible, start: Expr, count: Extent) -> Iterator
 
 
 def is_cut(visible: Visible, start: Expr, here: Expr) -> Expr:
-    """Return whether some query of the block does not see some of the keys from `start` on."""
+    """Return whether some query of the block does not attend to all of the keys from `start` on."""
     tests = []
     if visible.begin_of_all is not None:
         tests.append(tb.binary("gt", visible.begin_of_all, start))
@@ -255,9 +255,9 @@ def is_cut(visible: Visible, start: Expr, here: Expr) -> Expr:
 
 
 def rest_loops(ctx: Context, visible: Visible, here: Expr, keys: tuple[Extent, int]) -> Iterator[tuple[Expr, int]]:
-    """Open in turn what a tile of `keys` has beside groups of so many, if it is needed; yield its first key and size.
+    """Open the loops over the keys of a tile beyond whole groups, if any; yield the first key and size of each part.
 
-    `here` of the tile's keys come before the last visible one.
+    `here` is the number of the tile's keys before the end of the visible ones.
     """
     count, at_once = keys
     if isinstance(count, Dim):
@@ -265,7 +265,7 @@ def rest_loops(ctx: Context, visible: Visible, here: Expr, keys: tuple[Extent, i
     else:
         found = ((count - count % at_once, 1, count % at_once),) if count % at_once else ()
     for start, number, size in found:
-        # without masks, all keys come before the last visible one
+        # without masks, all keys are visible
         is_seen = nullcontext() if visible.end is None else ctx.stmts.when(tb.binary("gt", here, start))
         with is_seen, nullcontext() if number == 1 else ctx.stmts.loop(number, "rest"):
             yield tb.as_expr(start), size
@@ -273,7 +273,7 @@ def rest_loops(ctx: Context, visible: Visible, here: Expr, keys: tuple[Extent, i
 
 @template("attention", "plain")
 def attention(ctx: Context, work: FusedAttention, out: Output) -> None:
-    """Write an attention of any sizes and dtype."""
+    """Write an attention of any size and dtype."""
     with serial_loops(ctx, (work.batch, work.heads, work.queries), "row") as (batch, head, query):
         _PlainRow(ctx, work, out, Place(batch, head, query)).emit()
 
@@ -284,7 +284,7 @@ class _PlainRow:
     def __init__(self, ctx: Context, work: FusedAttention, out: Output, place: Place) -> None:
         self.ctx, self.work, self.out, self.place = ctx, work, out, place
         self.group = place.head // work.share
-        memory = ctx.stmts.local if ctx.features.gpu else ctx.scratch  # work-items have their own
+        memory = ctx.stmts.local if ctx.features.gpu else ctx.scratch  # work-items need separate memory
         self.scores = memory("scores", (min(PLAIN_TILE, bounds(work.keys)[1]),), work.dtype)
         self.mixed = memory("mixed", (work.value_size,), work.dtype)
         self.state = ctx.stmts.local("state", (2,), work.dtype)  # the largest score, the sum of the exponentials
@@ -309,7 +309,7 @@ class _PlainRow:
             work.store(self.out, place, c, work.finished(tb.load(self.mixed, [c]), scale))
 
     def _tile(self, start: Expr, begin: Expr, end: Expr) -> None:
-        """Write the work on the keys from `begin` to before `end` of a tile."""
+        """Process the keys from `begin` to before `end` of a tile."""
         stmts, work, place = self.ctx.stmts, self.work, self.place
         top = stmts.filled("top", 1, work.dtype, tb.load(self.state, [0]))
         with stmts.loop(end - begin, "key") as index:
@@ -336,7 +336,7 @@ class _PlainRow:
             self._mix(start, begin, end, c, elements, fade)
 
     def _mix(self, start: Expr, begin: Expr, end: Expr, c: Expr, count: int, fade: Expr) -> None:
-        """Add the values of a tile, `count` elements of each from `c` on."""
+        """Accumulate the values of a tile, `count` elements of each from `c` on."""
         stmts, work = self.ctx.stmts, self.work
         sums = stmts.filled("sums", count, work.dtype)
         with stmts.loop(end - begin, "key") as key:

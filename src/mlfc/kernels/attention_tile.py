@@ -1,7 +1,8 @@
-"""Attention on vectors: of few queries along elements, of many by the register tile, keys times a panel of queries.
+"""Vectorized attention: along elements for few queries, by the register tile (keys x panel of queries) for many.
 
-Scores of many are computed transposed, so each lane is a query: largest scores, sums and exponentials need no other
-lane, and keys and values are read where they are. Queries are turned into panels once, and the result back.
+For many queries, scores are computed transposed, so each lane is a query: maxima, sums and exponentials need no
+cross-lane operations, and keys and values are read in place. Queries are transposed into panels once, and so is the
+result.
 """
 
 from __future__ import annotations
@@ -34,13 +35,13 @@ from mlfc.tir import builder as tb
 from mlfc.tir.context import Context, Output
 from mlfc.tir.ir import Buffer, Expr
 
-ROW_KEYS = 128  # of a tile
-MOST_ROWS = 4  # queries that are computed together
+ROW_KEYS = 128  # keys of a tile
+MOST_ROWS = 4  # maximum number of queries that are computed together
 VECTOR = dtypes.vector("float32", LANES)
 
 
 def accepts_few(_: Context, work: FusedAttention, __: Output) -> bool:
-    """Tell whether keys and values can be read as vectors."""
+    """Return whether keys and values can be read as vectors."""
     parts = (work.q.tensor, work.k.tensor, work.v.tensor)
     in_memory = all(part.buffer is not None and part.dtype == "float32" for part in parts)
     return work.dtype == "float32" and in_memory and min(work.size, work.value_size) >= LANES
@@ -56,7 +57,7 @@ def attention_of_few(ctx: Context, work: FusedAttention, out: Output) -> None:
 
 
 class _QueryRows:
-    """The loops of a few queries that share keys: vectors of elements, keys and values read once for all of them."""
+    """The loops of a few queries that share keys: vectors of elements; keys and values are read once for all."""
 
     def __init__(
         self, ctx: Context, work: FusedAttention, out: Output, group: tuple[Expr, Expr], row: Expr, count: int
@@ -78,7 +79,7 @@ class _QueryRows:
         return Place(self.batch, head, stmts.let("query", row % work.queries))
 
     def emit(self) -> None:
-        """Write everything."""
+        """Write all loops."""
         stmts, work = self.ctx.stmts, self.work
         stmts.refill(self.scores, self.mixed)
         for index, place in enumerate(self.places):
@@ -98,7 +99,7 @@ class _QueryRows:
                 work.store(self.out, place, c, work.finished(tb.load(self.mixed, [index, c]), scale))
 
     def _tile(self, first: Expr, visible: Visible, start: Expr, keys: tuple[Any, Expr]) -> None:
-        """Write the work on the visible ones of a tile's keys."""
+        """Process the visible keys of a tile."""
         stmts = self.ctx.stmts
         count, here = keys
         whole = count // self.keys_at_once
@@ -118,7 +119,7 @@ class _QueryRows:
         self._mix(start, here)
 
     def _scores(self, start: Expr, key: Expr, keys: int) -> None:
-        """Write the scores of `keys` keys from `key` of the tile on."""
+        """Write the scores of `keys` keys, starting at `key` of the tile."""
         stmts, work = self.ctx.stmts, self.work
         steps, rest = divmod(work.size, LANES)
         items = self.count * keys
@@ -153,7 +154,7 @@ class _QueryRows:
                 stmts.store(self.scores, [index, key + column], total * work.scale)
 
     def _change(self, first: Expr, visible: Visible, start: Expr, here: Expr) -> None:
-        """Write the cap, the biases and the masks; windows only where they cut the tile."""
+        """Apply the cap, the biases and the masks; windows only if they cut the tile."""
         stmts, work = self.ctx.stmts, self.work
         for index, place in enumerate(self.places):
             if work.is_changed:
@@ -167,7 +168,7 @@ class _QueryRows:
                     stmts.store(self.scores, [index, key], score)
 
     def _exponentials(self, index: int, count: Any) -> None:
-        """Turn scores of a query into exponentials of what they are below the largest."""
+        """Replace the scores of a query by the exponentials of their differences from the largest."""
         stmts, rows = self.ctx.stmts, PlainRows(self.ctx)
 
         def read(at: Sequence[Any]) -> Expr:
@@ -186,7 +187,7 @@ class _QueryRows:
         stmts.store(self.fade, [index], fade)
 
     def _mix(self, start: Expr, here: Expr) -> None:
-        """Add the values of the tile's keys."""
+        """Accumulate the values of the tile's keys."""
         vectors, rest = divmod(self.work.value_size, LANES)
         for vector, count in tiling.pieces(self.ctx, balanced(vectors, self.vectors), "c"):
             self._mix_vectors(start, here, vector * LANES, count)
@@ -226,8 +227,8 @@ class _QueryRows:
             stmts.store(self.mixed, [row, c + first], total)
 
 
-FEWEST = 8  # queries for which panels of them pay
-KEYS = 64  # about as many keys are a tile: their scores, keys and values stay in the first-level cache
+FEWEST = 8  # minimum number of queries for which panels pay
+KEYS = 64  # approximate number of keys of a tile: their scores, keys and values fit in the first-level cache
 PANELS = 4  # panels that share a tile
 
 
@@ -241,7 +242,7 @@ def _accepts(_: Context, work: FusedAttention, __: Output) -> bool:
 
 @template("attention", "vector", _accepts)
 def attention(ctx: Context, work: FusedAttention, out: Output) -> None:
-    """Write an attention of many queries; where the run decides how many there are, also that of few."""
+    """Write an attention of many queries; if their number is dynamic, also the code for few."""
     if bounds(work.queries)[0] >= FEWEST:
         _of_many(ctx, work, out)
         return
@@ -252,11 +253,11 @@ def attention(ctx: Context, work: FusedAttention, out: Output) -> None:
         of_few(ctx, work, out)
 
 
-template("attention", "vector", accepts_few)(attention_of_few)  # of what that does not take
+template("attention", "vector", accepts_few)(attention_of_few)  # for the cases that the template above rejects
 
 
 def _of_many(ctx: Context, work: FusedAttention, out: Output) -> None:
-    """Write the work of panels, with as many vectors as suit the number of queries."""
+    """Write the loops over panels, with the number of vectors that suits the number of queries."""
     registers = ctx.features.vector_registers
     if isinstance(work.queries, Dim):
         _by_vectors(ctx, work, out, tiling.panel_vectors(registers))
@@ -265,7 +266,7 @@ def _of_many(ctx: Context, work: FusedAttention, out: Output) -> None:
 
 
 def _by_vectors(ctx: Context, work: FusedAttention, out: Output, choices: Sequence[int]) -> None:
-    """Write the work of panels of each number of vectors, the largest one first, and the choice among them."""
+    """Write the loops over panels for each number of vectors, largest first, and the choice among them."""
     *fewer, vectors = choices
     panels = tiling.panel_rows(vectors, ctx.features.vector_registers), vectors
     if not fewer:
@@ -300,7 +301,7 @@ class _Panels:
         self.scores = scratch("scores", min(self.tile, bounds(work.keys)[1]))
 
     def emit(self) -> None:
-        """Write everything."""
+        """Write all loops."""
         stmts, work = self.ctx.stmts, self.work
         with stmts.loop(work.batch, "batch") as batch, stmts.loop(work.heads, "head") as head:
             first, length = stmts.let("first", work.first(batch)), stmts.let("length", work.length(batch))
@@ -319,7 +320,7 @@ class _Panels:
 
     @contextmanager
     def _panels(self, batch: Expr, head: Expr, start: Expr) -> Iterator[tuple[Expr, Place]]:
-        """Open the loop over the panels of a block, the first of which is `start`; yield which, and its first query."""
+        """Open the loop over the panels of a block that begins at panel `start`; yield a panel and its first query."""
         is_even = self.panels % self.block == 0
         count = tb.const(self.block) if is_even else tb.minimum(self.block, self.panels - start)
         with self.ctx.stmts.loop(count, "panel") as panel:
@@ -329,13 +330,13 @@ class _Panels:
         return self.ctx.stmts.loop(self.lanes, "lane", "vectorized")
 
     def _query(self, place: Place, lane: Expr) -> Expr:
-        """Return the query of a lane: those behind the last one repeat it."""
+        """Return the query of a lane; lanes after the last query repeat it."""
         if self.is_whole:
             return place.query + lane
         return tb.minimum(place.query + lane, self.work.queries - 1)
 
     def _begin(self, panel: Expr, place: Place) -> None:
-        """Turn the queries of a panel, scaled, and set its state."""
+        """Transpose and scale the queries of a panel, and initialize its state."""
         stmts, work = self.ctx.stmts, self.work
         with stmts.loop(self.lanes, "lane") as lane:
             query = stmts.let("row", self._query(place, lane))
@@ -350,7 +351,7 @@ class _Panels:
             stmts.store(self.totals, [panel, lane], total)
 
     def _tile(self, panel: Expr, place: Place, first: Expr, visible: Visible, keys: tuple[Expr, Any, Expr]) -> None:
-        """Write the work of a panel on `here` keys of a tile."""
+        """Process `here` keys of a tile for a panel."""
         stmts = self.ctx.stmts
         start, count, here = keys
         whole = count // self.rows
@@ -371,7 +372,7 @@ class _Panels:
         return [tb.load(buffer, [*indices, v * LANES], lanes=LANES) for v in range(self.vectors)]
 
     def _scores(self, panel: Expr, place: Place, start: Expr, key: Expr, rows: int) -> None:
-        """Write the scores of a few keys from `key` of the tile on."""
+        """Write the scores of a few keys, starting at `key` of the tile."""
         stmts, work = self.ctx.stmts, self.work
         group = place.head // work.share
         sums = self._sums(rows)
@@ -383,7 +384,7 @@ class _Panels:
                 stmts.store(self.scores, [key + row, v * LANES], tb.load(sums, [row * self.vectors + v]))
 
     def _change(self, place: Place, first: Expr, visible: Visible, start: Expr, here: Expr) -> None:
-        """Write the cap, the biases and the masks; windows only where they cut the tile."""
+        """Apply the cap, the biases and the masks; windows only if they cut the tile."""
         stmts, work = self.ctx.stmts, self.work
         if work.is_changed:
             with stmts.loop(here, "key") as key, self._each() as lane:
@@ -399,7 +400,7 @@ class _Panels:
                 stmts.store(self.scores, [key, lane], score)
 
     def _exponentials(self, panel: Expr, here: Expr) -> Buffer:
-        """Turn scores into exponentials of what they are below the largest; return the factors of what was before."""
+        """Replace scores by exponentials of their differences from the largest; return factors of the previous sums."""
         stmts = self.ctx.stmts
         best = stmts.local("best", (self.vectors,), VECTOR)
         for v, vector in enumerate(self._vectors(self.tops, panel)):
@@ -432,7 +433,7 @@ class _Panels:
     def _mix(
         self, panel: Expr, place: Place, fade: Buffer, elements: tuple[Expr, int], keys: tuple[Expr, Expr]
     ) -> None:
-        """Add the values of the tile's keys, a few elements of each."""
+        """Accumulate the values of the tile's keys, a few elements of each."""
         stmts, work = self.ctx.stmts, self.work
         group = place.head // work.share
         (c, size), (start, here) = elements, keys
@@ -447,7 +448,7 @@ class _Panels:
                 stmts.store(self.mixed, at, before + tb.load(sums, [row * self.vectors + v]))
 
     def _finish(self, panel: Expr, place: Place) -> None:
-        """Divide by the sums of the exponentials, and turn the result back."""
+        """Divide by the sums of the exponentials, and transpose the result back."""
         stmts, work = self.ctx.stmts, self.work
         scale = stmts.local("scale", (self.lanes,), "float32")
         with self._each() as lane:

@@ -1,6 +1,6 @@
-"""Weights of 2, 4 or 8 bits that stand for real numbers: ``(code - zero point) * scale``, the latter two of a block.
+"""Weights quantized to 2, 4 or 8 bits: ``(code - zero point) * scale``, with a zero point and a scale per block.
 
-Kernels sum up products of the data with the differences, which are exact, and multiply each block's sum by the scale.
+Kernels sum the products of the data and the differences, which are exact, and multiply each block's sum by the scale.
 """
 
 from __future__ import annotations
@@ -21,57 +21,57 @@ from mlfc.tir.ir import Buffer, Const, Expr
 
 Array = npt.NDArray[Any]
 
-LONGEST_BLOCK = 512  # steps of the reduction whose products are added up one after another
+LONGEST_BLOCK = 512  # maximum number of reduction steps whose products are added sequentially
 
 
 @dataclass(frozen=True, eq=False)
 class WeightCodes:
-    """What the codes of weights stand for."""
+    """The quantization parameters of weight codes."""
 
     bits: int  # 2, 4 or 8
     scale: Array  # float32, (blocks, filters)
-    zero: Array  # what is subtracted from the unsigned codes: (blocks, filters), int32 or float32
-    block: int  # steps of the reduction that share a scale; the last block may be shorter
+    zero: Array  # subtracted from the unsigned codes: (blocks, filters), int32 or float32
+    block: int  # reduction steps that share a scale; the last block may be shorter
 
     @property
     def per_byte(self) -> int:
-        """Codes of a byte."""
+        """The number of codes in a byte."""
         return 8 // self.bits
 
     @property
     def per_word(self) -> int:
-        """Codes of 32 bits."""
+        """The number of codes in 32 bits."""
         return 32 // self.bits
 
     @property
     def blocks(self) -> int:
-        """Scales of a filter."""
+        """The number of scales of a filter."""
         return int(self.scale.shape[0])
 
     @property
     def zero_literal(self) -> float | None:
-        """The zero point of all codes, None where they have several."""
+        """The zero point of all codes; None if they differ."""
         first = self.zero.flat[0]
         return float(first) if np.all(self.zero == first) else None
 
     @property
     def signed(self) -> bool:
-        """Whether all zero points are half of the range, so that what is stored may be the differences."""
+        """True if all zero points are half of the range, so that the differences can be stored instead."""
         return self.zero_literal == 1 << (self.bits - 1)
 
     def zero_table(self) -> Array:
-        """Return the zero points in the narrowest dtype that holds them."""
+        """Return the zero points in the narrowest dtype that can represent them."""
         is_byte = self.zero.dtype != np.float32 and self.zero.min() >= 0 and self.zero.max() <= 255
         return self.zero.astype(np.uint8) if is_byte else self.zero
 
 
 def unsigned_codes(values: Array, dtype: str) -> npt.NDArray[np.uint8]:
-    """Return integers of `dtype`, of 8 bits or less, as what they are above the lowest one."""
+    """Return integers of a dtype of at most 8 bits as unsigned offsets from its minimum."""
     return (values.astype(np.int16) - dtypes.limits(dtype)[0]).astype(np.uint8)
 
 
 def pack_codes(codes: Array, bits: int) -> npt.NDArray[np.uint8]:
-    """Return bytes that hold the codes of the last axis, from the lowest bits on; its last byte may be part empty."""
+    """Return the codes of the last axis packed into bytes, lowest bits first; the last byte may be partly unused."""
     per_byte = 8 // bits
     width = [(0, 0)] * (codes.ndim - 1) + [(0, -codes.shape[-1] % per_byte)]
     padded = np.pad(codes.astype(np.uint8), width)
@@ -88,7 +88,7 @@ def unpack_codes(packed: Array, bits: int, extent: int) -> npt.NDArray[np.uint8]
 
 
 def code_at(byte: Expr, which: Expr | int, bits: int) -> Expr:
-    """Return a code of a byte, of one lane or several, as int32; `which` counts from the lowest bits."""
+    """Return a code of a byte, for one lane or several, as int32; `which` counts from the lowest bits."""
     wide, index = tb.cast(byte, "int32"), tb.as_expr(which)
     if bits == 8:
         return wide
@@ -98,9 +98,9 @@ def code_at(byte: Expr, which: Expr | int, bits: int) -> Expr:
 
 
 def pack_words(codes: Array, bits: int, *, signed: bool) -> npt.NDArray[np.int32]:
-    """Return words that hold the codes of the last axis, from the lowest bits on; the last one may be part empty.
+    """Return the codes of the last axis packed into words, lowest bits first; the last word may be partly unused.
 
-    If `signed`, what is held is the code less half of the range.
+    If `signed`, half of the range is subtracted from the codes.
     """
     half = 1 << (bits - 1) if signed else 0
     per_word = 32 // bits
@@ -109,19 +109,19 @@ def pack_words(codes: Array, bits: int, *, signed: bool) -> npt.NDArray[np.int32
 
 
 def code_of_word(word: Expr, which: int, bits: int, *, signed: bool) -> Expr:
-    """Return a code of int32 words, of one lane or several; `which` counts from the lowest bits."""
+    """Return a code of int32 words, for one lane or several; `which` counts from the lowest bits."""
     if signed:
         return word << (32 - bits * (which + 1)) >> (32 - bits)
     return word >> (which * bits) & ((1 << bits) - 1) if which else word & ((1 << bits) - 1)
 
 
 class PackedPanels:
-    """Codes, ordered (panel, steps..., filter of the panel) from 0 on, and their zero points and scales."""
+    """Codes ordered (panel, steps..., filter of the panel), counted from 0, and their zero points and scales."""
 
     def __init__(self, ctx: Context, codes: WeightCodes, ordered: Array) -> None:
         *outer, inner, self._width = ordered.shape
         self._bits, self._per_byte = codes.bits, codes.per_byte
-        # taps keep axes of their own: only so it can be proven that what reads them stays inside
+        # taps are separate axes: only then can accesses be proven to be in bounds
         rows = ordered.reshape(*outer, inner * self._width)
         self._signed = codes.signed and self._width % codes.per_byte == 0
         self._bytes = ctx.constant(
@@ -135,7 +135,7 @@ class PackedPanels:
         self._scales = None if self._scale is not None else self._table(ctx, "scale", codes.scale)
 
     def _table(self, ctx: Context, name: str, values: Array) -> Buffer:
-        """Return a constant of one number a block and filter, ordered (panel, block, filter of the panel)."""
+        """Return a constant with one number per block and filter, ordered (panel, block, filter of the panel)."""
         panels = values.reshape(self.blocks, -1, self._width)
         return ctx.constant(name, np.ascontiguousarray(np.moveaxis(panels, 1, 0)))
 
@@ -149,7 +149,7 @@ class PackedPanels:
             yield first, tb.const(self._size) if whole else tb.minimum(self._size, extent - first)
 
     def weight(self, at: Sequence[Expr]) -> Expr:
-        """Return the code at (panel, steps..., filter) less its zero point, as float32: a weight but for its scale."""
+        """Return the code at (panel, steps..., filter) less its zero point, as float32: the unscaled weight."""
         panel, *taps, position, lane = at
         if self._width % self._per_byte == 0:
             lane = tb.as_expr(lane)
@@ -174,7 +174,7 @@ class PackedPanels:
         return tb.cast(code - tb.cast(zero, "int32"), "float32")
 
     def scale(self, panel: Expr, lane: Expr) -> Expr:
-        """Return the scale of a filter in the open block."""
+        """Return the scale of a filter in the current block."""
         if self._scales is None:
             return tb.const(self._scale or 0.0, "float32")
         return tb.load(self._scales, [panel, self._block, lane])
@@ -185,14 +185,15 @@ _FLOATS = f"float32x{LANES}"
 
 @dataclass(frozen=True, eq=False)
 class PackedVectors:
-    """The constants of a block of channels, ordered (panel, ..., lane), as register tiles read them.
+    """The constants of a block of channels, ordered (panel, ..., lane), for register tiles.
 
-    A word of each lane has codes of successive steps: not a byte, because some compilers widen bytes lane by lane.
+    A word of each lane has the codes of successive steps. Bytes are not used, as some compilers widen them lane by
+    lane.
     """
 
     codes: WeightCodes
     weights: Buffer
-    zeros: Buffer | None  # None where all codes have one zero point
+    zeros: Buffer | None  # None if all codes have one zero point
     scales: Buffer
 
     def load(self, panel: Expr, place: Expr, vector: int) -> Expr:
@@ -200,7 +201,7 @@ class PackedVectors:
         return tb.load(self.weights, [panel, place, vector * LANES], lanes=LANES)
 
     def zero(self, stmts: tb.StmtBuilder, panel: Expr, block: Expr, vector: int) -> Expr:
-        """Return the zero points of a vector of channels in a block of the reduction, by name if they are loaded."""
+        """Return the zero points of a vector of channels in a block of the reduction, bound to a variable if loaded."""
         if self.zeros is None:
             return tb.const(self.codes.zero_literal or 0.0, _FLOATS)
         zero = tb.load(self.zeros, [panel, block, vector * LANES], lanes=LANES)
@@ -211,15 +212,15 @@ class PackedVectors:
         return tb.load(self.scales, [panel, block, vector * LANES], lanes=LANES)
 
     def weight(self, word: Expr, which: int, zero: Expr) -> Expr:
-        """Return codes of loaded words less their zero points, which are weights but for their scales."""
+        """Return codes of loaded words less their zero points: unscaled weights."""
         code = tb.cast(code_of_word(word, which, self.codes.bits, signed=self.codes.signed), "float32")
         return code if self.codes.signed else code - zero
 
 
 class VectorPacking:
-    """How the codes of each run of the reduction, (runs, steps, groups, filters of a group), are cut and packed.
+    """The layout in which codes of each run of the reduction, (runs, steps, groups, filters of a group), are packed.
 
-    Blocks of the reduction that have scales of their own start with a word of their own. So do pieces of long sums.
+    Each block of the reduction with separate scales starts at a word boundary, and so does each piece of a long sum.
     """
 
     def __init__(self, codes: WeightCodes, rows: Array) -> None:
@@ -261,7 +262,7 @@ class VectorPacking:
         return pack_words(codes, self.codes.bits, signed=self.codes.signed)
 
     def _table(self, values: Array, block: PackedBlock) -> Array:
-        """Return one number a block of the reduction and channel, (groups * count, blocks, lanes)."""
+        """Return one number per block of the reduction and channel, (groups * count, blocks, lanes)."""
         groups = self._rows.shape[2]
         by_group = values.reshape(self.codes.blocks, groups, -1)
         tables = [

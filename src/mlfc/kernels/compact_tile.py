@@ -1,7 +1,8 @@
-"""Convolutions in few bytes of code, for levels of processors that are served beside newer ones.
+"""Convolutions with small code, for processor levels below the highest.
 
-Requantization takes dozens of instructions, and a register tile has them once for each kind of tile. Here the tiles of
-a band of rows, all of one size and some of them overlapping, leave their sums in scratch for one loop over the pixels.
+Requantization takes dozens of instructions, and a register tile repeats them for each kind of tile. Here, the tiles of
+a band of rows all have one size and may overlap. They store their sums in scratch, and one loop over the pixels
+requantizes them.
 """
 
 from __future__ import annotations
@@ -26,12 +27,12 @@ from mlfc.tir.context import Context, Output
 from mlfc.tir.ir import Buffer, Expr
 from mlfc.tir.split_stores import MOST_ELEMENTS
 
-MOST_PIXELS = 256  # whose sums are left in scratch: they should stay in the first-level cache beside the weights
-FEWEST_STEPS = 32  # of the sums of floats that are left in scratch: shorter ones take hardly longer than that
+MOST_PIXELS = 256  # maximum number of pixels whose sums are in scratch, to fit in the first-level cache
+FEWEST_STEPS = 32  # minimum length of float sums stored in scratch: shorter ones are hardly slower than that
 
 
 def is_compact(features: Features, conv: Conv, how: Arithmetic) -> bool:
-    """Tell whether a convolution of known sizes is written in few bytes: of bytes, and of floats with one tap."""
+    """Return whether to use small code for a convolution of static shape: of bytes, or of floats with one tap."""
     sizes = (*conv.spatial, conv.channels, conv.filters)
     if not features.compact or not is_static(sizes) or prod(conv.output) == 0:
         return False
@@ -41,13 +42,13 @@ def is_compact(features: Features, conv: Conv, how: Arithmetic) -> bool:
 
 
 def _is_line(conv: Conv, how: Arithmetic) -> bool:
-    """Tell whether the windows of successive pixels follow each other through all rows."""
+    """Return whether the windows of successive pixels are contiguous across all rows."""
     is_plain = conv.strides == (1, 1) and not conv.padded and conv.groups == 1
     return is_plain and prod(conv.kernel) == 1 and conv.channels % how.step == 0
 
 
 class _LineBand(Band):
-    """The copy of a band of rows whose pixels follow each other without anything between: one line of pixels."""
+    """The copy of a band of rows whose pixels are contiguous: one line of pixels."""
 
     def scratch(self) -> Buffer:
         """Return the scratch of the rows."""
@@ -60,7 +61,7 @@ class _LineBand(Band):
 
 
 class CompactConv(TiledConv):
-    """Writes the loops of one convolution over (height, width) of known sizes."""
+    """Writes the loops of one convolution over (height, width) of static shape."""
 
     adds_by_pieces = False
 
@@ -69,7 +70,7 @@ class CompactConv(TiledConv):
         super().__init__(ctx, conv, how, source, out)
         shape = self.part * self.conv.output[1], self.tile.vectors * LANES
         self.totals = ctx.scratch("totals", shape, dtypes.element(how.accumulator))
-        self._at = tb.const(0), tb.const(0)  # of a tile in its part
+        self._at = tb.const(0), tb.const(0)  # offset of a tile in its part
 
     def band_of(self, form: StagedForm, most: int) -> Band:
         """Return the copy of the input of a band of rows."""
@@ -79,18 +80,18 @@ class CompactConv(TiledConv):
     def _measured_tile(
         self, band: Extent, registers: int, allowed: tuple[int, ...] = tiling.VECTORS, *, packing: bool = False
     ) -> Tile:
-        """Return the tiling in whose order weights are packed, or that of the band: of one kind of tile."""
+        """Return the tiling that determines the packing order of weights, or the band's, of one kind of tile."""
         if packing:
             return super()._measured_tile(band, registers, allowed, packing=True)
         width = self.conv.output[1]
-        assert isinstance(band, int)  # `is_compact` has seen to it
+        assert isinstance(band, int)  # guaranteed by `is_compact`
         fitting = (rows for rows in range(band, 1, -1) if band % rows == 0 and rows * width <= MOST_PIXELS)
         self.part = next(fitting, 1)
         held = 2 if self.how.step > 1 else 1
         return tiling.covering(*self._plane_of(self.part), self.conv.group_filters, registers, allowed, held)
 
     def _plane_of(self, band: Extent) -> tuple[Any, Any]:
-        """Return the rows and columns over which tiles go."""
+        """Return the rows and columns that tiles cover."""
         return (1, band * self.conv.output[1]) if self.is_line else (band, self.conv.output[1])
 
     def _orders(self) -> Sequence[Value]:
@@ -99,7 +100,7 @@ class CompactConv(TiledConv):
     def _plane(
         self, band: tuple[Expr, Expr, Expr, Any], block: tuple[PackedBlock, Expr, Buffer, Buffer | None]
     ) -> None:
-        """Write the tiles of one band for one block of channels, and the loops that finish them, by parts of rows."""
+        """Write the tiles of one band for a block of channels, and the loops that requantize them, by parts of rows."""
         image, group, first, rows = band
         stmts, tile = self.ctx.stmts, self.tile
         stmts.refill(self.totals)
@@ -128,7 +129,7 @@ class CompactConv(TiledConv):
         return lambda _, x, tap: self.read(place.image, rows[x], along[x], tap[2])
 
     def finish(self, place: TilePosition, block: PackedBlock, number: Expr, sums: Buffer, together: int = 1) -> None:
-        """Leave the sums of a tile in scratch."""
+        """Store the sums of a tile in scratch."""
         assert together == 1
         del number
         (row, column), width = self._at, self._plane_of(self.part)[1]
@@ -138,7 +139,7 @@ class CompactConv(TiledConv):
             self.ctx.stmts.store(self.totals, where, tb.load(sums, [index]))
 
     def _results(self, part: tuple[Expr, Expr, Expr], block: PackedBlock, number: Expr) -> None:
-        """Hand the sums of a part of a band to the output, in loops of so few elements that they are split by width."""
+        """Pass the sums of a part of a band to the output, in loops so short that they are split by width."""
         stmts, width = self.ctx.stmts, self.conv.output[1]
         image, group, first = part
         channel = group * self.conv.group_filters + number * block.width + block.first
@@ -155,7 +156,7 @@ class CompactConv(TiledConv):
 def convolution(ctx: Context, conv: Conv, data: Buffer, weights: Weights, out: Output) -> None:
     """Write a convolution over one or two dimensions."""
     how = arithmetic.choose(data.dtype, weights, ctx.features)
-    assert how is not None  # `accepts` has seen to it
+    assert how is not None  # guaranteed by `accepts`
     seen, plane = frame_of(len(conv.spatial)), conv.planar()
     tile = CompactConv if is_compact(ctx.features, plane, how) else TiledConv
     tile(ctx, plane, how, (data, seen), out).emit()

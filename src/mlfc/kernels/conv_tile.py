@@ -1,4 +1,4 @@
-"""The register-tile convolution: pixels x output channels of accumulators, the reduction inside.
+"""Register-tile convolution: accumulators for pixels x output channels, with the reduction innermost.
 
 Loops from outside in: image, band of staged rows, group, block of output channels, tile of pixels, reduction. Weights
 of a block are read in the order of their addresses; the input value of a pixel is broadcast to all channels.
@@ -27,29 +27,29 @@ from mlfc.tir import builder as tb
 from mlfc.tir.context import Context, Output
 from mlfc.tir.ir import Buffer, Const, Expr
 
-LARGE_WEIGHTS = 1024 * 1024  # bytes that the second-level cache does not hold beside the data
-SHARED_VECTORS = (1, 2)  # of output channels of a tile then: more of them leave compilers too few registers
-FEWEST_PIXELS = 16  # for which weights are kept in the second-level cache
+LARGE_WEIGHTS = 1024 * 1024  # size in bytes that does not fit in the second-level cache with the data
+SHARED_VECTORS = (1, 2)  # vectors of output channels of a tile in that case: with more, compilers run out of registers
+FEWEST_PIXELS = 16  # minimum number of pixels for keeping weights in the second-level cache
 
-# below this many channels a kernel row of pixels is read as one run, which needs the staged copy
+# below this number of channels, a kernel row of pixels is read as one run, which requires the staged copy
 FEW_CHANNELS = 16
 
 
-LEAST_BYTES = 128 * 1024  # of weights that caches may not hold from one run to the next
-MOST_PART_BYTES = 512 * 1024  # of a part: with the next one, it fits in the second-level cache
-MOST_TILES = 128  # of a part: to more of them the wait of the first hardly matters
+LEAST_BYTES = 128 * 1024  # minimum size of weights that caches may not keep from one run to the next
+MOST_PART_BYTES = 512 * 1024  # maximum size of a part: with the next one, it fits in the second-level cache
+MOST_TILES = 128  # maximum number of tiles per part: with more, the latency of the first hardly matters
 LINE = 64  # bytes
 _WHY = "weights that come next"
 
-# place of a step in the packed weights, in its piece, and its (ky, kx, c)
+# offset of a step in the packed weights and in its piece, and its (ky, kx, c)
 _Step: TypeAlias = "tuple[Expr, Expr, tuple[Expr, Expr, Expr]]"
 
 
 @dataclass(frozen=True, eq=False)
 class TilePosition:
-    """The place of a tile: image, group, first output row and column (the row also within its band), sizes.
+    """The position of a tile: image, group, first output row (also within its band) and column; and its size.
 
-    Results of the first `done` columns are those of another tile.
+    Another tile computes the results of the first `done` columns.
     """
 
     image: Expr
@@ -68,7 +68,7 @@ class TilePosition:
 
 
 class _Pieces:
-    """Totals of long sums, to which the accumulators are added after every piece: in the end they are the results."""
+    """Totals of long sums, to which the accumulators are added after every piece; at the end they are the results."""
 
     def __init__(self, ctx: Context, sums: Buffer, steps: Extent) -> None:
         self._stmts, self._sums = ctx.stmts, sums
@@ -76,7 +76,7 @@ class _Pieces:
         self.totals = self._stmts.filled("totals", sums.size, sums.dtype, begin)
 
     def add(self) -> None:
-        """Write the end of a piece: the accumulators start afresh."""
+        """Write the end of a piece: reset the accumulators."""
         for index in range(self._sums.size):
             total = tb.load(self.totals, [index]) + tb.load(self._sums, [index])
             self._stmts.store(self.totals, [index], total)
@@ -88,22 +88,22 @@ class _WeightPart:
     """A part of the weights (panels, steps, elements) that all tiles read before the next, and a tile's share in it."""
 
     panel: Expr
-    first: Any  # step
+    first: Any  # first step
     steps: int
-    readers: int  # blocks of channels that read a panel, each its own vectors
-    reader: Any  # which of them
+    readers: int  # blocks of channels that read a panel, each different vectors
+    reader: Any  # the index of the current one
     before: Expr  # pixels before those of the tile
     pixels: int
-    all: Any  # pixels, which use the same weights
+    all: Any  # all pixels that use the same weights
     is_row: bool
 
 
 class _WeightStream:
-    """Writes the prefetches of a tile: of weights that come next, into the second-level cache.
+    """Writes the prefetches of a tile: of the next weights, into the second-level cache.
 
-    Weights are read in the order of their addresses, a part of them by all tiles before the next part. The first tile
-    would wait for memory, the others would not use it. So each tile asks for its share of the next part, evenly over
-    its steps: processors have few places for data on its way.
+    Weights are read in the order of their addresses; all tiles read a part of them before the next part. The first tile
+    would wait for memory while the others leave it idle. So each tile prefetches its share of the next part, evenly
+    over its steps: processors can track few outstanding loads.
     """
 
     def __init__(self, ctx: Context, weights: Buffer, part: _WeightPart) -> None:
@@ -114,13 +114,14 @@ class _WeightStream:
         length, at = part.steps * elements, (part.panel * steps + part.first) * elements
         pixels: Any = part.all
         if isinstance(pixels, Dim):
-            # a share of a line or less a step: of two tiles each asks for every second line, and processors read pairs
+            # a share of at most a line per step: of two tiles, each prefetches every second line, and processors fetch
+            # pairs
             pixels = tb.maximum(tb.as_expr(pixels), 1)
             self._each: Any = ctx.stmts.let("each", tb.minimum(elements * part.pixels // pixels + 1, elements))
             self._offsets, last, ahead = [0], weights.size - length, length // pixels + 1
         else:
             tiles = pixels * part.readers  # in pixels
-            self._each = -(-elements * part.pixels // tiles)  # elements to ask for in a step
+            self._each = -(-elements * part.pixels // tiles)  # elements to prefetch per step
             self._offsets = list(range(0, self._each, LINE // dtypes.nbytes(weights.dtype)))
             last, ahead = weights.size - part.steps * self._each, -(-length // tiles)
         done = part.reader * pixels + part.before
@@ -144,21 +145,21 @@ def _is_worthwhile(weights: Buffer, part: _WeightPart) -> bool:
     if nbytes < LEAST_BYTES or part_bytes > min(MOST_PART_BYTES, nbytes // 2):
         return False
     if isinstance(part.all, Dim):
-        return part.is_row  # images mostly have many tiles
+        return part.is_row  # images usually have many tiles
     tiles = part.all * part.readers / part.pixels
-    return bool(1 < tiles <= MOST_TILES)  # one tile reads as fast as memory gives
+    return bool(1 < tiles <= MOST_TILES)  # one tile is limited by memory bandwidth
 
 
 class TiledConv:
-    """Writes the loops of one convolution over (height, width); the output is indexed as the input, `source`."""
+    """Writes the loops of one convolution over (height, width); the output has the indexing of the input, `source`."""
 
     is_measured = True  # whether measurements may choose its parameters
     joins = True  # whether blocks can be computed together
-    can_share_pieces = True  # whether a piece of long sums can be added up for all tiles before the next
-    adds_by_pieces = True  # whether it does, where it pays
+    can_share_pieces = True  # whether a piece of long sums can be computed for all tiles before the next piece
+    adds_by_pieces = True  # whether to do that if it pays
     can_stage = True  # whether the input may be copied
-    packs_once = True  # whether weights are packed here, and read by `PackedBlock.place`
-    panel = 0  # vectors of output channels whose weights are side by side, if not those of a tile
+    packs_once = True  # whether weights are packed at compile time and indexed by `PackedBlock.place`
+    panel = 0  # vectors of output channels whose weights are contiguous, if they differ from a tile's
 
     def __init__(self, ctx: Context, conv: Conv, how: Arithmetic, source: Source, out: Output) -> None:
         self.ctx, self.conv, self.how, self.out = ctx, conv, how, out
@@ -169,14 +170,14 @@ class TiledConv:
         contiguous = conv.groups == 1 and conv.dilation[1] == 1 and conv.kernel[1] > 1
         few = contiguous and conv.channels < FEW_CHANNELS
         must = how.must_stage or conv.padded
-        # a run of a row is added up in other pieces than its taps
+        # a run of a row is divided into other pieces than its taps
         same = self.can_stage and (not contiguous or bounds(conv.kernel[1] * conv.channels)[1] <= PIECE)
         staged = must or bool(ctx.choose("stage", int(few), lambda: [0, 1] if same else [int(few)]))
         self.as_runs = contiguous and staged
         self.steps = conv.kernel[0] * prod(self.run)
         self.long = is_long(how.accumulator, self.steps)
-        # whether one piece of long sums is added up for all tiles before the next, so that caches hold its weights:
-        # every element is added up in the same order as otherwise
+        # whether one piece of long sums is computed for all tiles before the next, so that its weights stay in caches:
+        # every element is summed in the same order as otherwise
         known = not any(isinstance(extent, Dim) for extent in (*conv.output, self.steps, conv.group_filters))
         size = dtypes.nbytes(dtypes.element(how.accumulator))
         is_large = known and self.steps * conv.group_filters * size > LARGE_WEIGHTS
@@ -199,11 +200,11 @@ class TiledConv:
             self.totals = ctx.scratch("totals", shape, dtypes.element(how.accumulator))
 
     def band_of(self, form: StagedForm, most: int) -> Band:
-        """Return the copy of the input of a band of rows, of at most so many bytes."""
+        """Return the copy of the input of a band of rows, of at most `most` bytes."""
         return Band(self.ctx, self.conv, (self.data, self.seen), form, self.how.weights.nbytes, most)
 
     def choose_tile(self, band: Extent) -> Tile:
-        """Return the tiling of a band of rows, which may have the weights of tiles of more registers."""
+        """Return the tiling of a band of rows; its weights may be packed for tiles of more registers."""
         features, allowed = self.ctx.features, self.vectors
         if not self.packs_once or not features.packing_registers:
             return self._measured_tile(band, features.vector_registers, allowed)
@@ -213,7 +214,7 @@ class TiledConv:
     def _measured_tile(
         self, band: Extent, registers: int, allowed: tuple[int, ...] = tiling.VECTORS, *, packing: bool = False
     ) -> Tile:
-        """Return the tiling for so many registers, or a measured one; `packing`: that in whose order weights are."""
+        """Return the tiling for a number of registers, or a measured one; `packing`: the one of the weight order."""
         found = self.fitting_tile(band, registers, allowed)
         width, filters = self.conv.output[1], self.conv.group_filters
         if not self.is_measured or isinstance(band, Dim) or isinstance(width, Dim) or isinstance(filters, Dim):
@@ -231,24 +232,24 @@ class TiledConv:
         return Tile(tiling.balanced(band, tall), tiling.balanced(width, wide), count)
 
     def fitting_tile(self, band: Extent, registers: int, allowed: tuple[int, ...] = tiling.VECTORS) -> Tile:
-        """Return the tiling for so many registers."""
+        """Return the tiling for a number of registers."""
         return tiling.choose(band, self.conv.output[1], self.conv.group_filters, registers, allowed)
 
     def _orders(self) -> Sequence[Value]:
-        """Return whether blocks of channels are outside of pixels, or inside, or pieces of sums between them."""
+        """Return the possible loop orders: blocks of channels outside pixels, or inside, or sum pieces in between."""
         is_dynamic = any(isinstance(split, tiling.DynamicSplit) for split in (self.tile.rows, self.tile.columns))
         if is_dynamic or isinstance(self.conv.group_filters, Dim):
             return ["blocks"]
         return [*dict.fromkeys((self.order, "blocks", "pixels"))]
 
     def _unrolls(self) -> Sequence[Value]:
-        """Return into how many steps of the reduction its innermost loop may be cut."""
+        """Return the possible unroll factors of the innermost reduction loop."""
         steps = self.run[1]
         whole = not self.long and not isinstance(steps, Dim)
         return [1, *(count for count in (2, 4) if whole and steps % count == 0 and steps > count)]
 
     def emit(self) -> None:
-        """Write everything."""
+        """Write all loops."""
         stmts = self.ctx.stmts
         blocks = [
             (block, weights, start)
@@ -262,7 +263,7 @@ class TiledConv:
                 stmts.refill(self.stage.buffer)
                 self.stage.fill(image, first, rows)
             with stmts.loop(self.conv.groups, "group") as group:
-                if self.order == "pixels":  # which are read once, weights for each tile
+                if self.order == "pixels":  # the pixels are read once, the weights for each tile
                     for place in self._tiles((image, group, first, rows)):
                         for block, weights, start in blocks:
                             with stmts.loop(block.count, "block") as number:
@@ -275,7 +276,7 @@ class TiledConv:
 
     @contextmanager
     def _bands(self) -> Iterator[tuple[Expr, Any]]:
-        """Open the loop over bands; yield the first output row of one, and how many it has."""
+        """Open the loop over bands; yield the first output row and the number of rows of a band."""
         stmts, height = self.ctx.stmts, self.conv.output[0]
         if self.stage is None or not self.stage.is_dynamic:
             band = self.stage.rows if self.stage else height
@@ -288,10 +289,10 @@ class TiledConv:
             yield first, stmts.let("here", tb.minimum(band, height - first))
 
     def prepare(self, image: Expr) -> None:
-        """Write the preparation of an image's tiles; constants need none."""
+        """Write the code that prepares an image's tiles; constants need none."""
 
     def read(self, image: Expr, row: Expr, column: Expr, channel: Expr) -> Expr:
-        """Read the input where it is not staged."""
+        """Read the input if it is not staged."""
         return tb.load(self.data, self.seen(image, row, column, channel))
 
     def pack(self, block: PackedBlock) -> tuple[Buffer, Buffer | None]:
@@ -301,7 +302,7 @@ class TiledConv:
         return constant("weights", weights), None if start is None else constant("start", start)
 
     def packed(self, block: PackedBlock) -> tuple[Array, Array | None]:
-        """Return what `pack` makes constants of."""
+        """Return the arrays from which `pack` creates constants."""
         conv, step = self.conv, self.how.step
         reduction = conv.kernel[1] * conv.channels if self.as_runs else conv.group_channels
         rows = self.how.weights.reshape(-1, reduction, conv.groups, conv.group_filters)
@@ -322,7 +323,7 @@ class TiledConv:
         for band_row, tall in tiling.pieces(self.ctx, down, "ty"):
             place = TilePosition(image, group, first + band_row, tb.const(0), band_row, tall, 0)
             if isinstance(columns, tiling.DynamicSplit) and not self._is_row():
-                # tiles may overlap, where blocks of channels are not joined for what is left of a row
+                # tiles may overlap if blocks of channels are not joined for the remainder of a row
                 for part in columns.covering(self.ctx, "tx"):
                     self.write_tile(replace(place, column=part.start, wide=part.size, done=part.done), *block)
                 continue
@@ -336,10 +337,10 @@ class TiledConv:
     def _plane_by_pieces(
         self, band: tuple[Expr, Expr, Expr, Any], block: tuple[PackedBlock, Expr, Buffer, Buffer | None]
     ) -> None:
-        """Write the tiles of one band for one block of channels: one piece of the sums of all tiles after another."""
+        """Write the tiles of one band for one block of channels: each piece of the sums for all tiles, in order."""
         stmts, how, totals = self.ctx.stmts, self.how, self.totals
         packed, number, weights, start = block
-        assert start is None  # only sums of integers start with a bias
+        assert start is None  # only integer sums start with a bias
         vectors = packed.vectors
         stmts.refill(totals)
         with stmts.loop(totals.shape[0], "pixel") as pixel, stmts.loop(vectors * LANES, "c", "vectorized") as c:
@@ -372,14 +373,14 @@ class TiledConv:
                 yield TilePosition(image, group, first + band_row, x, band_row, tall, wide)
 
     def _total(self, place: TilePosition, index: int, vectors: int) -> list[Any]:
-        """Return where the total of an accumulator is."""
+        """Return the indices of the total of an accumulator."""
         y, x = place.pixels[index // vectors]
         pixel = (place.band_row + y) * self.conv.output[1] + (place.column + x)
         return [pixel, index % vectors * LANES]
 
     @contextmanager
     def _large_pieces(self) -> Iterator[tuple[tuple[Expr, int], Callable[[], AbstractContextManager[_Step]]]]:
-        """Open the loops over pieces, which are those of `_steps`; yield the place of one, and what opens its loops."""
+        """Open the loops over the pieces of `_steps`; yield a piece's offset, and a callable that opens its loops."""
         stmts = self.ctx.stmts
         taps, steps = self.run
         by_row = taps * steps <= PIECE
@@ -403,8 +404,8 @@ class TiledConv:
     def _together(self, block: PackedBlock, wide: int) -> int:
         """Return how many blocks are computed together for a piece of `wide` pixels.
 
-        What is left of a row that the run makes long, or all of one that it makes short, has too few sums to hide the
-        latency of adding to them. Convolutions of more rows have few such pieces.
+        The remainder of a dynamically long row, or all of a short one, has too few sums to hide the latency of
+        additions. Convolutions of more rows have few of these pieces.
         """
         is_row = isinstance(self.tile.columns, tiling.DynamicSplit) and self._is_row()
         sums = wide * block.vectors * tiling.parts(self.ctx.features.vector_registers)
@@ -434,7 +435,7 @@ class TiledConv:
         start: Buffer | None,
         together: int = 1,
     ) -> None:
-        """Write the sums of a tile of pixels and a block of channels, or several blocks `together` from `number` on."""
+        """Write the sums of a tile for a block of channels, or for `together` blocks starting at `number`."""
         stmts, how, vectors = self.ctx.stmts, self.how, block.vectors * together
         at = [self.weights_at(block, place.group, number, vector) for vector in range(vectors)]
         sums = stmts.local("sums", (len(place.pixels) * vectors,), how.vector)
@@ -444,7 +445,7 @@ class TiledConv:
         pieces = _Pieces(self.ctx, sums, self.steps) if self.long else None
         read = self.reader(place)
         part = (tb.const(0), self.steps)
-        is_alone = together == 1 and self.packs_once  # what was packed just now is in caches
+        is_alone = together == 1 and self.packs_once  # data that was just packed is in caches
         ahead = self._ahead(place, block, at[0], weights, part) if is_alone else None
         with self._steps(pieces) as (position, tap):
             if ahead:
@@ -456,13 +457,13 @@ class TiledConv:
         self.finish(place, block, number, pieces.totals if pieces else sums, together)
 
     def weights_at(self, block: PackedBlock, group: Expr, number: Expr, vector: int) -> tuple[Any, Any]:
-        """Return the panel of a block's vector, and which of it the vector is."""
+        """Return the panel of a block's vector, and the index of the vector in it."""
         return block.place(group, number, vector)
 
     def _ahead(
         self, place: TilePosition, block: PackedBlock, at: tuple[Any, Any], weights: Buffer, part: tuple[Expr, Any]
     ) -> _WeightStream:
-        """Return what writes the prefetches of a tile that reads so many steps of a panel, from one on."""
+        """Return the writer of prefetches for a tile that reads a number of steps of a panel, starting at one."""
         width, rows = self.conv.output[1], self.stage.rows if self.stage else self.conv.output[0]
         before = place.band_row * width + place.column * place.tall
         readers, reader = 1, 0
@@ -490,14 +491,14 @@ class TiledConv:
 
     @property
     def run(self) -> tuple[int, Any]:
-        """Taps of a kernel row that are loops of their own, and steps of the loop inside them."""
+        """The number of taps of a kernel row with separate loops, and the steps of the loop inside them."""
         taps = 1 if self.as_runs else self.conv.kernel[1]
         run = self.conv.kernel[1] * self.conv.channels if self.as_runs else self.conv.group_channels
         return taps, -(-run // self.how.step)
 
     @contextmanager
     def _steps(self, pieces: _Pieces | None) -> Iterator[tuple[Expr, tuple[Expr, Expr, Expr]]]:
-        """Open the loops over the reduction, in pieces of whole or part rows; yield a step's place and (ky, kx, c)."""
+        """Open the loops over the reduction, in pieces of whole or part rows; yield a step's offset and (ky, kx, c)."""
         stmts = self.ctx.stmts
         taps, steps = self.run
         by_row = pieces is not None and bounds(taps * steps)[1] <= PIECE
@@ -512,7 +513,7 @@ class TiledConv:
                 pieces.add()
 
     def finish(self, place: TilePosition, block: PackedBlock, number: Expr, sums: Buffer, together: int = 1) -> None:
-        """Hand the tile's elements to the output, channel by channel, so that fused operators are vectorized."""
+        """Pass the tile's elements to the output, channel by channel, so that fused operators are vectorized."""
         stmts, vectors, element = self.ctx.stmts, block.vectors * together, dtypes.element(sums.dtype)
         results = stmts.local("results", (len(place.pixels), vectors * LANES), element)
         for index in range(sums.size):
@@ -528,11 +529,11 @@ class TiledConv:
                 self.out.store(at(first + c), value)
 
     def place(self, image: Expr, row: Expr, column: Expr) -> Callable[[Expr], Sequence[Expr]]:
-        """Return the function that gives the indices of the channels of a pixel of the result."""
+        """Return a function that maps a channel to its indices at a pixel of the result."""
         return lambda channel: self.seen(image, row, column, channel)
 
     def finished(self, total: Expr, channel: Expr) -> Expr:
-        """Return the result of an output channel, given its sum."""
-        if self.largest is not None and not self.ctx.small:  # small functions share code, whatever their limits
+        """Return the result of an output channel from its sum."""
+        if self.largest is not None and not self.ctx.small:  # small functions share code even if their limits differ
             total = tb.intrinsic("within", total, tb.const(self.largest))
         return total if self.end is None else total + tb.load(self.end, [channel])

@@ -1,7 +1,7 @@
-"""Depthwise convolution: vectors of channels, a strip of pixels in registers, every input loaded once a row.
+"""Depthwise convolution: vectors of channels, a strip of pixels in registers, every input loaded once per row.
 
 A window of input rows is copied for each block of channels, and stays in the first-level cache. Quantized operands are
-multiplied as float32, which is exact below 2**24 and fastest, or as bytes where a window fits into those of a lane.
+multiplied as float32, which is exact below 2**24 and fastest, or as packed bytes if a window fits in one 32-bit lane.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from mlfc.tir.context import Context, Output
 from mlfc.tir.ir import Buffer, Expr
 
 EXACT_LIMIT = 1 << 24
-# results of 8 bits fill a register of 32 bytes only where a block has 32 channels
+# 8-bit results fill a register of 32 bytes only if a block has 32 channels
 VECTORS = 2
 
 
 @dataclass(frozen=True, eq=False)
 class Strip:
-    """The place of a strip of `size` pixels, and the number of its block of channels among equal ones.
+    """The position of a strip of `size` pixels, and the index of its block of channels among equal ones.
 
-    Results of the first `done` pixels are those of another strip.
+    Another strip computes the results of the first `done` pixels.
     """
 
     image: Expr
@@ -83,7 +83,7 @@ class Depthwise:
         return np.ascontiguousarray(packed.reshape(taps, -1, LANES).transpose(1, 0, 2))
 
     def beginning(self, centered: Array) -> Array | None:
-        """Return the number to add to the sums of each filter, or None."""
+        """Return the initial value of the sums of each filter, or None for zero."""
         filters, dtype = self.conv.filters, dtypes.to_numpy(self.out.dtype)
         start = np.zeros(filters, dtype) if self.out.bias is None else self.out.bias.astype(dtype)
         if self.zero:
@@ -92,7 +92,7 @@ class Depthwise:
         return start if start.any() else None
 
     def emit(self) -> None:
-        """Write everything."""
+        """Write all loops."""
         stmts, conv = self.ctx.stmts, self.conv
         with stmts.loop(conv.batch, "image") as image:
             for block in channel_blocks(conv.filters, self.vectors):
@@ -103,7 +103,7 @@ class Depthwise:
                         self.row(Strip(image, row, tb.const(0), 0, block, number), window)
 
     def window(self, block: PackedBlock) -> Any:
-        """Return the copy that the block reads, or None where it reads the input in place."""
+        """Return the copy that the block reads, or None if it reads the input in place."""
         conv, lanes = self.conv, block.vectors * LANES
         if self.data.dtype == "float32" and not conv.padded and conv.filters == conv.channels and block.width == lanes:
             return None
@@ -140,18 +140,18 @@ class Depthwise:
             self.out.store(self.seen(strip.image, strip.row, strip.column + px, channel), value)
 
     def begin(self, strip: Strip, vector: Expr) -> Expr | int:
-        """Return what the sums of a vector of channels begin with."""
+        """Return the initial value of the sums of a vector of channels."""
         del strip, vector
         return 0
 
     def total(self, value: Expr, channel: Expr) -> Expr:
-        """Return the result of a channel, given its sum."""
+        """Return the result of a channel from its sum."""
         if dtypes.is_integer(self.out.dtype):
             value = tb.cast(tb.intrinsic("within", value, tb.const(EXACT_LIMIT)), self.out.dtype)
         return value if self.start is None else value + tb.load(self.start, [channel])
 
     def panel(self, strip: Strip, vector: Expr) -> Expr:
-        """Return which of the packed vectors of weights are those of a vector of the block."""
+        """Return the index of the packed weights of a vector of the block."""
         found: Expr = strip.number * strip.block.vectors + (vector + strip.block.first // LANES)
         return found
 
@@ -180,21 +180,21 @@ class Depthwise:
 
 
 COMPACT_VECTORS = (2, 3, 4, 1)
-"""Of channels of a block, the best first."""
+"""Vectors of channels of a block, in order of preference."""
 _FITTING = 4  # pixels
 
 
 def is_compact(features: Features, conv: Conv, data: Buffer) -> bool:
-    """Tell whether a depthwise convolution is written in few bytes: of integers of known sizes."""
+    """Return whether to use small code for a depthwise convolution: for integers of static shape."""
     is_known = is_static((*conv.spatial, conv.filters)) and prod(conv.output) > 0
     return features.compact and dtypes.is_integer(data.dtype) and is_known
 
 
 class CompactDepthwise(Depthwise):
-    """Writes the loops of one depthwise convolution of integers of known sizes in few bytes of code.
+    """Writes the loops of one depthwise convolution of integers of static shape with small code.
 
-    As in `CompactConv`, all strips of a row have one size. All blocks have as many channels, if a number of vectors is
-    found for that.
+    As in `CompactConv`, all strips of a row have one size. If possible, the number of vectors is chosen so that all
+    blocks have equally many channels.
     """
 
     def __init__(self, ctx: Context, conv: Conv, data: Buffer, weights: Weights, out: Output) -> None:
@@ -204,30 +204,30 @@ class CompactDepthwise(Depthwise):
         self.pixels = min(range(1, min(self.pixels, width) + 1), key=self._cost)
 
     def _cost(self, pixels: int) -> tuple[int, int]:
-        """Return the relative time of a row in strips of so many pixels, and what to prefer of equals."""
+        """Return the relative time of a row in strips of `pixels` pixels, and a tie-breaker."""
         taps, width = self.conv.kernel[1], self.conv.output[1]
         loads = (pixels - 1) * self.conv.strides[1] + taps
-        missing = max(0, pixels - _FITTING)  # registers, for weights of three taps beside the sums
+        missing = max(0, pixels - _FITTING)  # registers, for weights of three taps in addition to the sums
         return -(-width // pixels) * (pixels * taps + loads + missing), -pixels
 
     def row(self, place: Strip, window: Any) -> None:
-        """Write the strips of a row; the last one leaves alone what the one before has done."""
+        """Write the strips of a row; the last one skips pixels that the one before has computed."""
         width = self.conv.output[1]
         with tiling.covering_pieces(self.ctx, width, self.pixels, "strip") as piece:
             self.strip(replace(place, column=piece.start, size=piece.size, done=piece.done), window)
 
 
 ROWS = 4  # bytes of a lane
-BYTES = dtypes.limits("int8")  # of a factor
+BYTES = dtypes.limits("int8")  # range of a factor
 _WORDS = LANES * ROWS  # bytes of a vector
 
 
 class DepthwiseBytes(Depthwise):
     """Writes the loops of one depthwise convolution by products of four bytes.
 
-    A lane of 32 bits belongs to a channel of an input column. Its bytes are the last four input rows there; for the
-    next row they move down by one and the new byte comes on top. So a window of up to four rows takes one product of
-    four bytes for each of its columns, and each input is moved into its lane once.
+    A lane of 32 bits belongs to a channel of an input column. Its bytes are the last four input rows at that column.
+    For the next row, they shift down by one byte and the new row becomes the top byte. So a window of up to four rows
+    needs one product of four bytes for each of its columns, and each input element is inserted into a lane once.
     """
 
     accumulator = "int32"
@@ -236,15 +236,15 @@ class DepthwiseBytes(Depthwise):
         centered = weights.centered()
         bytes_of = Weights(np.clip(centered, *BYTES).astype(np.int8), weights.data_zero)
         how = arithmetic.choose(data.dtype, bytes_of, ctx.features)
-        assert how is not None  # _accepts has seen to it
+        assert how is not None  # guaranteed by `_accepts`
         self.how = replace(how, weights=centered)
         self.largest = self.how.largest(out.bias)
         super().__init__(ctx, conv, data, weights, out)
 
     def packed(self, centered: Array) -> Array:
-        """Return weights as (vectors of channels, columns of the kernel, bytes): the last row of a window on top.
+        """Return weights as (vectors of channels, kernel columns, bytes); the last row of a window is the top byte.
 
-        What weights of 9 bits are beyond a byte is a second factor of the same data.
+        For weights of 9 bits, the part that exceeds a byte is a second factor of the same data.
         """
         near = np.clip(centered, *BYTES)
         beyond = centered - near
@@ -258,7 +258,7 @@ class DepthwiseBytes(Depthwise):
         return np.ascontiguousarray(packed.reshape(columns, -1, _WORDS).transpose(1, 0, 2))
 
     def beginning(self, centered: Array) -> Array | None:  # noqa: ARG002  (its sums are those of `how`)
-        """Return the number with which the sums of each filter begin, or None."""
+        """Return the initial value of the sums of each filter, or None for zero."""
         return self.how.start(self.out.bias)
 
     def window(self, block: PackedBlock) -> BytesWindow:
@@ -270,7 +270,7 @@ class DepthwiseBytes(Depthwise):
         return 0 if self.start is None else tb.load(self.start, [strip.channel(vector * LANES)], lanes=LANES)
 
     def total(self, value: Expr, channel: Expr) -> Expr:  # noqa: ARG002  (sums begin with what is a channel's own)
-        """Return the result of a channel, given its sum."""
+        """Return the result of a channel from its sum."""
         if self.largest is None or self.ctx.small:
             return value
         return tb.intrinsic("within", value, tb.const(self.largest))
@@ -296,7 +296,7 @@ class DepthwiseBytes(Depthwise):
 
 
 class BytesWindow:
-    """The last four rows of some channels of the input, side by side in the bytes of a lane."""
+    """The last four input rows of some channels, packed into the bytes of lanes."""
 
     def __init__(self, ctx: Context, conv: Conv, source: Source, channels: int, pad_value: int) -> None:
         self.ctx, self.conv, self.source, self.channels, self.pad_value = ctx, conv, source, channels, pad_value
@@ -305,12 +305,12 @@ class BytesWindow:
         self.buffer = ctx.scratch("window", (self.columns * channels * ROWS,), "uint8")
 
     def place(self, column: Expr, vector: Expr) -> Expr:
-        """Return where the lanes of a vector of channels of a column are."""
+        """Return the index of the lanes of a vector of channels of a column."""
         return column * (self.channels * ROWS) + vector * _WORDS
 
     @contextmanager
     def output_rows(self, image: Expr, channels: Channels) -> Iterator[Expr]:
-        """Open the loop over output rows, in which the lanes hold the input rows that each of them needs."""
+        """Open the loop over output rows, in which the lanes contain the input rows that each of them needs."""
         stmts, conv = self.ctx.stmts, self.conv
         fresh = min(conv.strides[0], conv.kernel[0])
         kept = conv.kernel[0] - fresh
@@ -320,7 +320,7 @@ class BytesWindow:
                 self._push(image, row * conv.strides[0] + (index + start) - conv.padding[0][0], channels)
 
         def fill(first: Expr) -> None:
-            with stmts.loop(self.buffer.size, "i", "vectorized") as i:  # columns of the borders stay so
+            with stmts.loop(self.buffer.size, "i", "vectorized") as i:  # border columns keep this value
                 stmts.store(self.buffer, [i], self.pad_value)
             push(kept, "row", first, 0)
 
@@ -336,7 +336,7 @@ class BytesWindow:
             yield row
 
     def _push(self, image: Expr, row: Expr, channels: Channels) -> None:
-        """Push an input row into the lanes; one outside the image is all border."""
+        """Push an input row into the lanes; a row outside the image consists of border values."""
         conv, (data, seen) = self.conv, self.source
         shift = 128 if data.dtype == "int8" else 0
         name = "push_flipped" if shift else "push_byte"
@@ -368,7 +368,7 @@ def _accepts_bytes(ctx: Context, conv: Conv, data: Buffer, weights: Weights, out
         return False
     centered = weights.centered()
     if centered.dtype not in (np.int8, np.int16) or np.abs(centered).max(initial=0) > -2 * BYTES[0] - 2:
-        return False  # less a zero point in uint8's range, uint8 weights are two bytes together
+        return False  # uint8 weights less a zero point in uint8's range span two bytes
     planar = conv.planar()
     is_dynamic = any(isinstance(size, Dim) for size in (planar.filters, *planar.spatial))
     fits = 1 < planar.kernel[0] <= ROWS and planar.dilation[0] == 1
@@ -388,7 +388,7 @@ def _accepts(_: Context, conv: Conv, data: Buffer, weights: Weights, out: Output
         return out.dtype == "float32"
     if not dtypes.is_integer(data.dtype) or out.dtype != "int32":
         return False
-    # the largest magnitude that a sum of quantized products may reach; the zero point is subtracted later
+    # the largest magnitude of a sum of quantized products; the zero point is subtracted later
     centered = np.abs(weights.centered().astype(np.int64))
     sums = centered.reshape(-1, centered.shape[-1]).sum(axis=0)
     return max(map(abs, dtypes.limits(data.dtype))) * int(sums.max(initial=0)) < EXACT_LIMIT

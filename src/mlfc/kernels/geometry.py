@@ -1,4 +1,4 @@
-"""The sizes of convolutions and matrix products for templates: channels last, any number of dimensions."""
+"""The sizes of convolutions and matrix products for templates: channels last, any number of spatial dimensions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from mlfc.tir.ir import Expr
 
 @dataclass(frozen=True)
 class Conv:
-    """Sizes of a convolution; the spatial tuples have one entry a dimension, outermost first."""
+    """Sizes of a convolution; spatial tuples have one entry per dimension, outermost first."""
 
     batch: Any
     spatial: tuple[Any, ...]
@@ -29,7 +29,7 @@ class Conv:
 
     @property
     def extents(self) -> tuple[int, ...]:
-        """Input elements that one window spans, for each spatial dimension."""
+        """The number of input elements that one window spans, for each spatial dimension."""
         return tuple((taps - 1) * step + 1 for taps, step in zip(self.kernel, self.dilation, strict=True))
 
     @property
@@ -42,31 +42,31 @@ class Conv:
 
     @property
     def group_channels(self) -> Any:
-        """Input channels of one group."""
+        """The number of input channels of one group."""
         return self.channels // self.groups
 
     @property
     def group_filters(self) -> Any:
-        """Output channels of one group."""
+        """The number of output channels of one group."""
         return self.filters // self.groups
 
     @property
     def depthwise(self) -> bool:
-        """Whether every input channel is a group of its own."""
+        """True if every input channel is a separate group."""
         return self.groups == self.channels and self.groups > 1
 
     @property
     def padded(self) -> bool:
-        """Whether any window reads outside the input."""
+        """True if any window may read outside the input."""
         return any(map(is_padded, self.padding))
 
     @property
     def macs(self) -> Any:
-        """Multiply-accumulates, padding included."""
+        """The number of multiply-accumulates, including those on padding."""
         return self.batch * prod(self.output) * self.filters * prod(self.kernel) * self.group_channels
 
     def planar(self) -> Conv:
-        """Return the same convolution over (height, width); one of one dimension gets height 1."""
+        """Return the same convolution over (height, width), with height 1 if it has one spatial dimension."""
         if len(self.spatial) != 1:
             return self
         one: tuple[int, ...] = (1,)
@@ -77,7 +77,7 @@ class Conv:
 
 
 def is_padded(pads: Sequence[Extent]) -> bool:
-    """Return whether any padding is not 0, or may not be."""
+    """Return whether any padding may differ from 0."""
     return any(pad != 0 for pad in pads)
 
 
@@ -85,17 +85,17 @@ def is_padded(pads: Sequence[Extent]) -> bool:
 class Product:
     """Sizes of a batch of matrix products ``out[b] = a[b] @ weights[b]``."""
 
-    rows: Any  # the first matrix is rows x reduction, the result rows x columns
+    rows: Any  # the first matrix is (rows, reduction), the result (rows, columns)
     reduction: Any
     columns: Any
-    transpose_a: bool = False  # whether the stored matrix is reduction x rows
-    transpose_b: bool = True  # whether the stored matrix is columns x reduction
+    transpose_a: bool = False  # whether the stored matrix is (reduction, rows)
+    transpose_b: bool = True  # whether the stored matrix is (columns, reduction)
     a_zero: int = 0  # zero points that are subtracted from the elements of quantized operands
     b_zero: int = 0
 
 
 def strip_columns(conv: Conv, pixels: int) -> dict[int, list[tuple[int, int]]]:
-    """Return the columns that a strip reads, counted from its first, and for each which pixels use it by which tap."""
+    """Return the columns that a strip reads, relative to its first, each with the (pixel, tap) pairs that use it."""
     uses: dict[int, list[tuple[int, int]]] = {}
     for pixel, tap in product(range(pixels), range(conv.kernel[1])):
         uses.setdefault(pixel * conv.strides[1] + tap * conv.dilation[1], []).append((pixel, tap))
@@ -127,7 +127,7 @@ def line(batch: Extent, pixels: Extent, channels: Extent, filters: Extent, group
 
 
 def rows_as_pixels(shape: Sequence[Extent], columns: int) -> tuple[Conv, Frame]:
-    """Return a dense layer of data of `shape` as a convolution of one tap over a line of pixels, one for each row."""
+    """Return a dense layer of data of `shape` as a convolution of one tap over a line of pixels, one per row."""
     *leading, reduction = shape
 
     def frame(_image: Any, _y: Any, row: Any, channel: Any) -> Sequence[Expr]:

@@ -1,6 +1,7 @@
-"""Depthwise convolutions on devices: neighbouring work-items take neighbouring channels, each a strip of pixels.
+"""Depthwise convolutions on devices: neighbouring work-items process neighbouring channels, each a strip of pixels.
 
-Such a layer moves more than it computes. What an item loads serves all windows of its strip that reach it.
+Memory bandwidth limits this layer. Each element that an item loads is used for all windows of its strip that contain
+it.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from mlfc.tir.context import Context, Output
 from mlfc.tir.ir import Buffer, Expr
 
 _STRIP = 4  # pixels of an item
-_MOST_TAPS = 64  # that are spelled out
+_MOST_TAPS = 64  # maximum number of taps that are unrolled
 
 
 @template(

@@ -1,6 +1,6 @@
-"""Folds on devices: a result is the work of one work-item, or of several that fold partial results in a tree.
+"""Reductions on devices: one work-item computes a result, or several combine partial results in a tree.
 
-Where there are few results of many elements, several groups make parts of each, which a second launch folds.
+If there are few results of many elements, several groups compute parts of each, which a second launch combines.
 """
 
 from __future__ import annotations
@@ -17,25 +17,25 @@ from mlfc.tir import builder as tb
 from mlfc.tir.context import Context, Output, Reader
 from mlfc.tir.ir import Buffer, Expr
 
-# elements that a work-item folds alone, and where there are enough results to fill a device
+# elements that one work-item reduces alone; the second if there are enough results to occupy a device
 _ALONE, _MANY_ALONE = 32, 256
 _MANY_RESULTS = 1 << 14
-_ITEMS = 128  # of a group whose results take few of them each
-_EACH = 8  # elements of an item where results are many
-_GROUPS = 256  # that a large device should have to do
-_NOWHERE = -1  # the place of the winner where nothing has won
+_ITEMS = 128  # of a group whose results need few items each
+_EACH = 8  # elements of an item if results are many
+_GROUPS = 256  # number of groups that occupies a large device
+_NOWHERE = -1  # the position of the best element before any was found
 
 
 @template("fold", "gpu")
 def fold(ctx: Context, read: Reader, axes: Axes, how: Fold, out: Output) -> None:
-    """Write the fold of what `read` gives over `axes`."""
+    """Write the reduction of the values of `read` over `axes`."""
     results = prod(_kept_shape(axes))
     limit = _MANY_ALONE if axes.tiled is not None and results >= _MANY_RESULTS else _ALONE
     if axes.count <= limit or not results:
         _alone(ctx, read, axes, how, out)
         return
     sizes = _sizes(ctx, axes, axes.count if results < _MANY_RESULTS else -(-axes.count // _EACH), WARP)
-    # so many that there are enough groups, and each item has enough to fold
+    # enough parts to occupy the device with groups, while each item has enough elements to reduce
     groups, each = -(-sizes.across // sizes.width) * sizes.rows, -(-axes.count // sizes.lanes)
     parts = max(1, min(_GROUPS // groups, each // _ALONE)) if 2 * groups <= _GROUPS else 1
     if parts == 1:
@@ -75,16 +75,16 @@ def _alone(ctx: Context, read: Reader, axes: Axes, how: Fold, out: Output) -> No
 
 @dataclass(frozen=True)
 class _GroupSizes:
-    """How results are dealt out to groups."""
+    """The distribution of results over groups."""
 
-    width: int  # results of a group: neighbours in memory, where that leaves elements of one result apart
-    lanes: int  # work-items of each
-    across: int  # results side by side
-    rows: int  # of so many results
+    width: int  # results of a group: neighbours in memory, if elements of one result are not adjacent
+    lanes: int  # work-items of each result
+    across: int  # neighbouring results in a row
+    rows: int  # number of rows
 
 
 def _sizes(ctx: Context, axes: Axes, lanes: int, fewest: int) -> _GroupSizes:
-    """Return how results are dealt out where each has work for so many work-items, but `fewest` if that can be."""
+    """Return the distribution of results that each occupy `lanes` work-items, or at least `fewest` if possible."""
     items, results = ctx.features.group_items, prod(_kept_shape(axes))
     if axes.tiled is None:
         lanes = power_of_two(max(lanes, min(fewest, axes.count)), items)
@@ -98,16 +98,16 @@ def _sizes(ctx: Context, axes: Axes, lanes: int, fewest: int) -> _GroupSizes:
 class _WorkItem:
     """The work of one work-item."""
 
-    # indices of its result along the kept axes; of one that exists, where it would be behind the last
+    # indices of its result along the kept axes; clamped to an existing one after the last result
     kept: dict[int, Expr]
-    x: Expr  # the place of that result in the group
-    lane: Expr  # the place of the item among those that make it
+    x: Expr  # the index of that result in the group
+    lane: Expr  # the index of the item among those of the result
     part: Expr
-    is_result: Expr  # whether the result is one, and not behind the last
+    is_result: Expr  # whether the result exists, rather than being after the last one
 
     @property
     def stores(self) -> Expr:
-        """Whether this item stores the result."""
+        """True if this item stores the result."""
         return tb.land(tb.binary("eq", self.lane, 0), self.is_result)
 
 
@@ -136,7 +136,7 @@ def _together(
     ctx: Context, read: Reader, axes: Axes, how: Fold, sizes: _GroupSizes, parts: int,
     store: Callable[[Expr, dict[int, Expr], Expr], None],
 ) -> None:  # fmt: skip
-    """Write the launch that folds each part; ``store(part, kept, total)`` gets the part's share of a result."""
+    """Write the launch that reduces each part; ``store(part, kept, total)`` receives the part's share of a result."""
     stmts, length = ctx.stmts, -(-axes.count // parts)
     with _items(ctx, axes, sizes, parts) as item:
         total = ctx.stmts.filled("total", 1, how.dtype, how.neutral)
@@ -155,10 +155,10 @@ def _together(
 
 @template("contest", "gpu")
 def contest(ctx: Context, read: Reader, axes: Axes, how: Contest, out: Output) -> None:
-    """Write the search for the position of the element that wins over `axes`.
+    """Write the search for the position of the best element over `axes`.
 
-    Each work-item takes a stretch, and winners of neighbouring stretches meet: so the first or last of equals wins as
-    it does one after another.
+    Each work-item processes a contiguous range, and the best elements of neighbouring ranges are compared. So among
+    equal elements the first or last one is chosen, as in a sequential search.
     """
     if not prod(_kept_shape(axes)):
         return
@@ -190,7 +190,7 @@ def contest(ctx: Context, read: Reader, axes: Axes, how: Contest, out: Output) -
 
 
 def _meet(ctx: Context, item: _WorkItem, how: Contest, bests: Buffer, places: Buffer) -> None:
-    """Write the contest of the winners of neighbouring stretches; the last winner's position comes first."""
+    """Write the comparison of the best elements of neighbouring ranges; the final position is in the first element."""
     stmts, lanes, apart = ctx.stmts, bests.shape[0], 1
     lane, x = item.lane, item.x
     stmts.barrier()

@@ -1,4 +1,4 @@
-"""Common work of the work-items of a group: sharing out a range, folding partial results."""
+"""Common code for the work-items of a group: distribution of a range, tree reduction of partial results."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ WARP = 32
 
 
 def power_of_two(least: Extent, most: int) -> int:
-    """Return the smallest power of two that is not below `least`, but at most `most`, which is one.
+    """Return the smallest power of two that is at least `least`, but at most `most`, which is a power of two.
 
-    Of what the run decides it is that of a usual number.
+    For a dynamic dimension, use its typical value.
     """
     return min(most, 1 << max(0, typical(least) - 1).bit_length())
 
 
 def unraveled(position: Expr, shape: Sequence[int]) -> list[Expr]:
-    """Return the indices of a row-major position, which is inside the shape."""
+    """Return the indices of a row-major position, which must be inside the shape."""
     indices: list[Expr] = []
     outermost = True
     for axis, extent in enumerate(shape):
@@ -36,7 +36,7 @@ def unraveled(position: Expr, shape: Sequence[int]) -> list[Expr]:
 
 @contextmanager
 def shared_out(ctx: Context, count: int, item: Expr, items: int) -> Iterator[Expr]:
-    """Open the loop over every `items`-th element of a range, from `item` on; neighbours take neighbours."""
+    """Open the loop over every `items`-th element of a range, from `item` on; neighbours have adjacent elements."""
     stmts = ctx.stmts
     with stmts.loop(-(-count // items), "turn") as iteration:
         place = stmts.let("place", iteration * items + item)
@@ -45,13 +45,13 @@ def shared_out(ctx: Context, count: int, item: Expr, items: int) -> Iterator[Exp
 
 
 def below(ctx: Context, index: Expr, extent: int, step: int) -> AbstractContextManager[None]:
-    """Let only indices inside a range go on, where it is not cut into whole pieces of `step`."""
+    """Return a condition that the index is inside a range, or no condition if `step` divides the range."""
     return nullcontext() if extent % step == 0 else ctx.stmts.when(tb.binary("lt", index, extent))
 
 
 @contextmanager
 def each_result(ctx: Context, shape: Sequence[int]) -> Iterator[list[Expr]]:
-    """Open a launch of one work-item for each element of `shape`; yield the indices of an item's."""
+    """Open a launch of one work-item for each element of `shape`; yield the indices of the item's element."""
     stmts, results, items = ctx.stmts, prod(shape), ctx.features.group_items
     with stmts.launch((-(-results // items),), (items,)) as ((group,), (item,)):
         number = stmts.let("number", group * items + item)
@@ -60,9 +60,10 @@ def each_result(ctx: Context, shape: Sequence[int]) -> Iterator[list[Expr]]:
 
 
 def fold_in_tree(ctx: Context, partial: Buffer, lane: Expr, rest: Sequence[Expr], step: Callable[..., Expr]) -> None:
-    """Fold a shared buffer over its first axis, whose extent is a power of two; the result is in its first element.
+    """Reduce a shared buffer over its first axis, whose size is a power of two; element 0 receives the result.
 
-    All work-items of the group must get here; `lane` is the place of one along that axis, `rest` those along others.
+    All work-items of the group must execute this; `lane` is an item's index along that axis, `rest` its indices along
+    the others.
     """
     stmts = ctx.stmts
     stmts.barrier()

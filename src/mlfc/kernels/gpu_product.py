@@ -1,7 +1,7 @@
 """Convolutions, dense layers and matrix products on devices, mostly as tiles of one matrix product (implicit GEMM).
 
-Of few rows weights are read once, so all that counts is that they are read side by side: neighbouring work-items take
-neighbouring columns, and the others of the group share out the reduction.
+With few rows, weights are read only once, so only coalesced reads matter: neighbouring work-items process neighbouring
+columns, and the others of the group split the reduction.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from mlfc.tir import builder as tb
 from mlfc.tir.context import Context, Output, Tensor
 from mlfc.tir.ir import Buffer, Expr
 
-_TOP_BITS = -0x7F7F7F80  # of each byte of a word
+_TOP_BITS = -0x7F7F7F80  # the top bit of each byte of a word
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,13 +42,13 @@ class MatrixElements:
 
     data: Buffer
     dtype: str  # of the matrix
-    packed: int = 1  # elements of the tensor, along its last axis, in one of the matrix: 4 bytes of a word, else 1
-    width: int = 1  # elements of the matrix that one load brings
+    packed: int = 1  # elements of the tensor, along its last axis, per matrix element: the 4 bytes of a word, else 1
+    width: int = 1  # matrix elements per load
     zero: int = 0  # subtracted from elements that are not packed
-    blank: int = 0  # the matrix's element where the tensor has none
+    blank: int = 0  # the matrix's element outside the tensor
 
     def read(self, indices: Sequence[Expr]) -> Expr:
-        """Return `width` elements of the matrix from the tensor's element at `indices` on."""
+        """Return `width` elements of the matrix, starting at the tensor's element at `indices`."""
         if self.packed > 1:
             word = tb.intrinsic("word", tb.load(self.data, indices, self.packed), dtype="int32")
             return word ^ _TOP_BITS if self.data.dtype == "uint8" else word
@@ -59,12 +59,12 @@ class MatrixElements:
 
     @property
     def nothing(self) -> Expr:
-        """The value of `read` where there is no element."""
+        """The value of `read` outside the tensor."""
         return tb.const(self.blank, dtypes.vector(self.dtype, self.width))
 
 
 def elements_of(data: Buffer, dtype: str, channels: int, words: bool, zero: int) -> MatrixElements:
-    """Return how a tensor whose last axis is cut into runs of `channels` is read: the widest loads that fit."""
+    """Return the mapping for a tensor whose last axis has runs of `channels`, with the widest loads that fit."""
     if words:
         signed = zero - 128 if data.dtype == "uint8" else zero
         return MatrixElements(data, "int32", packed=4, blank=int(np.full(4, signed, np.int8).view(np.int32)[0]))
@@ -85,11 +85,11 @@ class Patches:
 
     @property
     def depth(self) -> Any:
-        """Elements of the reduction."""
+        """The number of elements of the reduction."""
         return prod(self._conv.kernel) * self._channels
 
     def line(self, layer: Expr, line: Expr) -> Any:
-        """Write where a window starts."""
+        """Write the start of a window."""
         stmts, conv = self._stmts, self._conv
         pixel = stmts.let("pixel", tb.minimum(line, self._rows - 1))
         image, *places = unraveled(pixel, (conv.batch, *conv.output))
@@ -100,7 +100,7 @@ class Patches:
         return stmts.let("image", image), starts, layer
 
     def step(self, step: Expr, depth: int) -> Any:
-        """Write the tap and the first channel of a step, if that is one tap; else return its first element."""
+        """Write the tap and the first channel of a step if it has one tap; otherwise return its first element."""
         if self._channels % depth:
             return step * depth, None, self.depth % depth != 0
         per_tap = self._channels // depth
@@ -133,7 +133,7 @@ class Patches:
 
 
 class Packed:
-    """Weights of (layers, reduction, columns), with zeros up to the sizes of tiles."""
+    """Weights of (layers, reduction, columns), padded with zeros to multiples of the tile sizes."""
 
     along = False
     width = VECTOR
@@ -161,9 +161,9 @@ class Packed:
 
 
 class Matrix:
-    """A matrix that is computed or loaded where it is read, by ``read(line, place)``; `line` gives what that gets.
+    """A matrix that is computed or loaded on access by ``read(line, place)``; `line` returns the first argument.
 
-    `along` is whether elements that follow each other in memory are along the reduction.
+    `along` is whether elements that are adjacent in memory follow each other along the reduction.
     """
 
     def __init__(
@@ -186,7 +186,7 @@ class Matrix:
 
 
 def tensor_rows(ctx: Context, elements: MatrixElements) -> Matrix:
-    """Return a tensor's rows: all its dimensions but the last one count them."""
+    """Return a tensor's rows: all dimensions except the last are flattened."""
     stmts, (*leading, length) = ctx.stmts, elements.data.shape
 
     def indices(_: Expr, line: Expr) -> list[Expr]:
@@ -201,33 +201,33 @@ def tensor_rows(ctx: Context, elements: MatrixElements) -> Matrix:
 
 
 FEW_ROWS = 4
-"""Up to so many rows a product needs no tiles: `few_rows`."""
+"""Maximum number of rows of a product without tiles: `few_rows`."""
 
 
-_COLUMNS = 8  # 32 bytes of weights, which memory delivers at a time
+_COLUMNS = 8  # 32 bytes of weights, the size of a memory transaction
 _MANY_COLUMNS, _WIDE = 1 << 13, 32
 
 
 @dataclass(frozen=True, eq=False)
 class Operands:
-    """A tensor and weights as one matrix product takes them."""
+    """A tensor and weights in the form of one matrix product."""
 
     elements: MatrixElements
     weights: Array  # (layers, reduction, columns) in the dtype of the elements
     how: ProductArithmetic
-    start: Array | None  # what is added to the sums of the columns of all layers
+    start: Array | None  # initial values of the sums of the columns of all layers
 
 
 def plain_sum(dtype: str) -> ProductArithmetic:
-    """Return sums of products in a dtype."""
+    """Return the arithmetic that sums products in a dtype."""
     return ProductArithmetic(dtype, lambda total, a, b: total + a * b)
 
 
 def operands(data: Buffer, weights: Array, raw: Weights, out: Output, channels: int) -> Operands:
-    """Choose how data and weights meet: in words of four bytes, in the sums' dtype else.
+    """Choose the elements of data and weights: words of four bytes, or the dtype of the sums.
 
-    `weights` are centered, (layers, reduction, columns); `raw` has the zero point of the data. `channels` elements of a
-    run along the reduction are side by side in the data.
+    `weights` are centered, (layers, reduction, columns); `raw` has the zero point of the data. In the data, `channels`
+    elements of a run along the reduction are adjacent.
     """
     dtype, bias = accumulator_dtype(out), bias_values(out)
     bytes_ = weights.dtype == np.int8 and data.dtype in ("int8", "uint8") and dtype == "int32"
@@ -260,7 +260,7 @@ def multiply(
     out: Output,
     place: Callable[..., Sequence[Expr]],
 ) -> None:
-    """Write the product of lines and weights; ``place(layer, row, column)`` is that of a result, its channel last."""
+    """Write the product of lines and weights; ``place(layer, row, column)`` returns result indices, channel last."""
     schedule = choose(ctx.features, sizes)
 
     def store(layer: Expr, row: Expr, column: Expr, total: Expr) -> None:
@@ -272,17 +272,17 @@ def multiply(
 
 
 def _are_few(rows: Extent) -> bool:
-    """Tell whether rows are few; those that the run counts may be many."""
+    """Return whether rows are few; a dynamic number of rows is not."""
     return isinstance(rows, int) and 0 < rows <= FEW_ROWS
 
 
 def _may_be_any(count: Extent) -> bool:
-    """Tell whether there is something to compute; where the run decides that, it launches no group for nothing."""
+    """Return whether there may be results; if a dynamic count is 0, no group is launched."""
     return isinstance(count, Dim) or count > 0
 
 
 def is_dense(conv: Conv) -> bool:
-    """Tell whether a convolution of single pixels is a dense layer of few rows."""
+    """Return whether a convolution of single pixels is a dense layer of few rows."""
     single = all(size == 1 for size in (*conv.spatial, *conv.kernel)) and not conv.padded
     return single and conv.groups == 1 and _are_few(conv.batch)
 
@@ -384,12 +384,12 @@ def few_rows(ctx: Context, data: Buffer, weights: Weights, out: Output) -> None:
 
 @template("convolution", "gpu", lambda _, conv, *__: is_dense(conv))
 def single_pixels(ctx: Context, conv: Conv, data: Buffer, weights: Weights, out: Output) -> None:
-    """Write a convolution of single pixels as the dense layer that it is."""
+    """Write a convolution of single pixels as the equivalent dense layer."""
     rows = replace(weights, values=weights.values.reshape(conv.channels, conv.filters))
     few_rows(ctx, data, rows, out)
 
 
-_MOST_PHASES = 16  # each is a launch
+_MOST_PHASES = 16  # maximum number of phases, each of which is a launch
 _FEWEST_COLUMNS = 4
 
 
@@ -412,7 +412,7 @@ def transposed(ctx: Context, conv: Conv, data: Buffer, weights: Weights, out: Ou
 def _product(
     ctx: Context, conv: Conv, phase: Sequence[Phase], values: Array, data: Buffer, weights: Weights, out: Output
 ) -> None:
-    """Write the launches of a phase that some taps reach."""
+    """Write the launches of a phase with taps."""
     rank, size = len(phase), data.shape[1:-1]
     part = values[np.ix_(*(axis.taps for axis in phase))]
     groups, inner, made = part.shape[rank:]
@@ -431,7 +431,7 @@ def _product(
 
 
 def _nothing(ctx: Context, conv: Conv, phase: Sequence[Phase], out: Output) -> None:
-    """Write the launch of a phase that no tap reaches."""
+    """Write the launch of a phase without taps."""
     shape = conv.batch, *(axis.count for axis in phase), conv.channels
     with each_result(ctx, shape) as (image, *at, channel):
         place = [image, *places(conv, phase, at), channel]

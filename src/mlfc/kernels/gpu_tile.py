@@ -1,7 +1,7 @@
-"""Matrix products on devices: a group of work-items makes a tile of the result, each item a smaller tile in registers.
+"""Matrix products on devices: a group of work-items computes a tile, each item a smaller tile in registers.
 
-A step brings a slice of both matrices into memory that the group shares, where each element is used as often as the
-tile is wide. The next slice is on its way into registers while one is worked on.
+A step copies a slice of both matrices into memory that the group shares, where each element is used as often as the
+tile is wide. Meanwhile, the next slice is loaded into registers.
 """
 
 from __future__ import annotations
@@ -21,34 +21,34 @@ from mlfc.tir import builder as tb
 from mlfc.tir.context import Context
 from mlfc.tir.ir import Buffer, Expr
 
-VECTOR = 4  # elements of 32 bits that one load moves
-_SKEW = 4  # elements between rows of the first slice beyond its own: columns are in different banks
-# of a large GPU: processors, results that one of them ends in a nanosecond; nanoseconds of a launch, bytes moved in one
+VECTOR = 4  # 32-bit elements per load
+_SKEW = 4  # padding between rows of the first slice, in elements: columns are in different banks
+# of a large GPU: processors, results per nanosecond of one; nanoseconds of a launch, bytes moved in one
 _PROCESSORS, _ENDED, _LAUNCH, _BANDWIDTH = 132, 10, 1020, 17000
 _MOST_SPLITS, _LEAST_STEPS, _MOST_PARTIAL = 16, 4, 1 << 25
 
 
 @dataclass(frozen=True)
 class GpuTile:
-    """The tiles of a group and of a work-item."""
+    """The tile sizes of a group and of a work-item."""
 
-    rows: int  # of the group's tile, as the columns
+    rows: int  # of the group's tile, as are the columns
     columns: int
-    depth: int  # elements of the reduction that a step takes
+    depth: int  # elements of the reduction per step
     tall: int  # rows of an item's tile
     wide: int  # columns of an item's tile
-    # nanoseconds of a step on an H200, fitted to what `benchmarks.device_tiles` measures
-    latency: int  # of a group alone
-    share: int  # of each group of a processor that has enough of them
+    # nanoseconds of a step on an H200, fitted to the measurements of `benchmarks.device_tiles`
+    latency: int  # of a single group
+    share: int  # of each group on a fully occupied processor
 
     @property
     def items(self) -> int:
-        """Work-items of a group."""
+        """The number of work-items of a group."""
         return self.rows // self.tall * (self.columns // self.wide)
 
     @property
     def nbytes(self) -> int:
-        """Memory that the group shares."""
+        """The size of a group's shared memory in bytes."""
         return 4 * self.depth * (self.rows + _SKEW + self.columns)
 
 
@@ -61,7 +61,7 @@ _TILES = (
 
 
 class ProductSizes(NamedTuple):
-    """So many products (layers) of rows x depth and depth x columns."""
+    """The sizes of `layers` products of (rows, depth) and (depth, columns)."""
 
     layers: Any
     rows: Any
@@ -70,7 +70,7 @@ class ProductSizes(NamedTuple):
 
 
 class Schedule(NamedTuple):
-    """A tile, and among how many groups the reduction of each is shared out."""
+    """A tile, and the number of groups that split the reduction of each tile."""
 
     tile: GpuTile
     splits: int
@@ -79,15 +79,15 @@ class Schedule(NamedTuple):
 def choose(features: Features, sizes: ProductSizes) -> Schedule:
     """Return the schedule with the least estimated time.
 
-    Small results are shared out along the reduction: else most of a device would have nothing to do. Those of open
-    sizes are not, as the parts of a sum take memory and their number depends on its length.
+    The reduction of small results is split over groups, or most of a device would be idle. Dynamic sizes are not split,
+    as the parts of a sum take memory and their number depends on its length.
     """
     most_splits = _MOST_SPLITS if is_static(sizes) else 1
     sizes = ProductSizes(*map(typical, sizes))
     results = 4 * sizes.layers * sizes.rows * sizes.columns
 
     def splits(tile: GpuTile) -> Iterator[int]:
-        """Yield into how many equal parts the steps of a tile may be cut."""
+        """Yield the numbers of equal parts into which the steps of a tile may be split."""
         steps = -(-sizes.depth // tile.depth)
         for parts in range(1, most_splits + 1):
             is_long = steps % parts == 0 and steps // parts >= _LEAST_STEPS
@@ -100,7 +100,7 @@ def choose(features: Features, sizes: ProductSizes) -> Schedule:
 
 
 def _nanoseconds(sizes: ProductSizes, schedule: Schedule) -> float:
-    """Return the estimated time of a product on a large GPU, but for what all schedules have in common."""
+    """Return the estimated time of a product on a large GPU, without the cost that all schedules share."""
     tile, splits = schedule
     steps = -(-sizes.depth // tile.depth) // splits
     groups = sizes.layers * -(-sizes.rows // tile.rows) * -(-sizes.columns // tile.columns) * splits
@@ -115,32 +115,32 @@ Store: TypeAlias = Callable[[Expr, Expr, Expr, Expr], None]
 
 
 class MatrixSource(Protocol):
-    """One matrix: lines of elements along the reduction."""
+    """A matrix operand: lines of elements along the reduction."""
 
     dtype: str  # of its elements in shared memory
-    width: int  # elements that are fetched together
-    along: bool  # whether they follow each other along the reduction; else they belong to neighbouring lines
+    width: int  # elements per fetch
+    along: bool  # whether they are adjacent along the reduction; otherwise they belong to neighbouring lines
 
     def line(self, layer: Expr, line: Expr) -> Any:
-        """Write and return the common part of all elements of a line, which may be behind the last one."""
+        """Write and return the common part of all elements of a line, which may be after the last one."""
 
     def step(self, step: Expr, depth: int) -> Any:
         """Write and return the common part of all elements of a step."""
 
     def fetch(self, line: Any, step: Any, place: Expr) -> Expr:
-        """Return `width` elements, the first at `place` of the step, or 0 where the matrix has none."""
+        """Return `width` elements, starting at `place` of the step, or 0 outside the matrix."""
 
 
 @dataclass(frozen=True)
 class ProductArithmetic:
-    """How elements are multiplied and added up."""
+    """The dtype and operation by which products are accumulated."""
 
     dtype: str  # of sums
     add: Callable[[Expr, Expr, Expr], Expr]  # (sum, first, second) -> sum
 
 
 class _Slice:
-    """The part of a matrix in shared memory, and the share that an item brings there."""
+    """The slice of a matrix in shared memory, and the part that each item copies."""
 
     def __init__(self, ctx: Context, source: MatrixSource, name: str, lines: int, tile: GpuTile, skew: int) -> None:
         self._stmts, self._source, self._tile = ctx.stmts, source, tile
@@ -152,7 +152,7 @@ class _Slice:
         self._places: list[tuple[Expr, Expr, Any]] = []
 
     def place(self, item: Expr, layer: Expr, first: Expr) -> None:
-        """Write which elements the item brings: lines from `first` on."""
+        """Compute the elements that the item copies: lines from `first` on."""
         stmts, source, width = self._stmts, self._source, self._source.width
         for iteration in range(self._iterations):
             number = item + iteration * self._tile.items
@@ -187,9 +187,9 @@ class _Slice:
 
 
 class GpuTiledProduct:
-    """The launches that multiply layers of matrices: one, and a second one if it adds up partial results.
+    """The launches that multiply layers of matrices: one, and a second one if it sums partial results.
 
-    Lines of the first of the `sources` are rows, of the second columns.
+    Lines of the first of the `sources` are rows, those of the second are columns.
     """
 
     def __init__(
@@ -219,7 +219,7 @@ class GpuTiledProduct:
             store(layer, row, column, tb.load(total, [0]))
 
     def _launch(self, store: Callable[..., None]) -> None:
-        """Write the launch of all parts: ``store(part, layer, row, column, sum)`` gets its share of a result."""
+        """Write the launch of all parts: ``store(part, layer, row, column, sum)`` receives a part of a result."""
         stmts, tile, sizes = self._ctx.stmts, self._tile, self._sizes
         grid = -(-sizes.columns // tile.columns), -(-sizes.rows // tile.rows), sizes.layers * self._splits
         with stmts.launch(grid, (tile.items,)) as ((group_x, group_y, group_z), (item,)):
@@ -250,7 +250,7 @@ class GpuTiledProduct:
         a.fetch(first)
         b.fetch(first)
         bring()
-        # of open sizes there may be one, and no iteration
+        # dynamic sizes may have one step, so the loop has no iteration
         if isinstance(steps, Dim) or steps > 1:
             with stmts.loop(steps - 1, "step", "rolled") as step:
                 a.fetch(first + step + 1)
@@ -263,7 +263,7 @@ class GpuTiledProduct:
     def _work(self, a: Buffer, b: Buffer, sums: Buffer, x: Expr, y: Expr) -> None:
         """Write the products of one step: an item uses each element that it reads for its whole tile."""
         stmts, tile = self._ctx.stmts, self._tile
-        with stmts.loop(tile.depth, "k") as k:  # compilers for GPUs unroll it, those for processors should not
+        with stmts.loop(tile.depth, "k") as k:  # GPU compilers unroll it; CPU compilers should not
             left, right = stmts.local("left", (tile.tall,), a.dtype), stmts.local("right", (tile.wide,), b.dtype)
             for buffer, held, place, extent in ((a, left, y, tile.rows), (b, right, x, tile.columns)):
                 for start, first in _pieces(held.shape[0], extent):
@@ -294,6 +294,6 @@ class GpuTiledProduct:
 
 
 def _pieces(held: int, extent: int) -> Sequence[tuple[int, int]]:
-    """Return where each vector of an item's rows or columns begins in its registers, and in the group's tile."""
+    """Return the start of each vector of an item's rows or columns in its registers, and in the group's tile."""
     lanes = min(VECTOR, held)
     return [(start, start * extent // held) for start in range(0, held, lanes)]

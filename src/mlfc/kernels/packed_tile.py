@@ -1,6 +1,6 @@
-"""The register tile on packed weights: they are unpacked in registers, for all pixels of a tile at once.
+"""The register tile on packed weights, which are unpacked in registers once for all pixels of a tile.
 
-A dense layer of many rows unpacks its weights to scratch instead, a piece of the reduction at a time, for all rows.
+A dense layer of many rows instead unpacks its weights to scratch, a piece of the reduction at a time, for all rows.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from mlfc.tir.context import Context, Output
 from mlfc.tir.ir import Buffer, Expr
 
 _VECTOR = f"float32x{LANES}"
-_FEW_ROWS = 4  # of so many at most, weights are unpacked where they are multiplied
-_FREE_REGISTERS = 2  # that unpacking takes beyond what a tile of floats leaves
-_MOST_VECTORS = 4  # of a tile of one pixel
+_FEW_ROWS = 4  # maximum number of rows for which weights are unpacked where they are multiplied
+_FREE_REGISTERS = 2  # registers for unpacking, beyond those of a tile of floats
+_MOST_VECTORS = 4  # maximum vectors of a tile of one pixel
 
 
 def _accepts(_: Context, conv: Conv, data: Buffer, __: Weights, out: Output) -> bool:
@@ -75,7 +75,7 @@ class PackedTile(TiledConv):
             self._scale = first if (codes.scale == first).all() else ctx.constant("scale", codes.scale[0].copy())
 
     def fitting_tile(self, band: Extent, registers: int, allowed: tuple[int, ...] = tiling.VECTORS) -> Tile:
-        """Return a tiling that leaves registers to unpack in."""
+        """Return a tiling that leaves registers for unpacking."""
         width, filters = self.conv.output[1], self.conv.group_filters
         if bounds(band * width)[1] == 1:
             one = tiling.balanced(1, 1)
@@ -90,7 +90,7 @@ class PackedTile(TiledConv):
         return packed.weights, None
 
     def finished(self, total: Expr, channel: Expr) -> Expr:
-        """Return the result of an output channel, given its sum."""
+        """Return the result of an output channel from its sum."""
         if isinstance(self._scale, Buffer):
             total = total * tb.load(self._scale, [channel])
         elif self._scale is not None:
@@ -112,7 +112,7 @@ class PackedTile(TiledConv):
 
 
 class _FewRows(FlatRows, PackedTile):
-    """A dense layer of few rows, which has the weights of `UnpackedRows`: the run decides how many rows there are."""
+    """A dense layer of a dynamic number of rows, for few rows; it shares the weights of `UnpackedRows`."""
 
     def fitting_tile(self, band: Extent, registers: int, allowed: tuple[int, ...] = tiling.VECTORS) -> Tile:
         """Return the tiling of that layer with tiles of few rows."""
@@ -141,7 +141,7 @@ class _TileSums:
         self._read = conv.reader(place)
 
     def emit(self) -> None:
-        """Write everything."""
+        """Write all loops."""
         stmts, packing, kernel = self._stmts, self._packing, self._conv.conv.kernel
         self._sums = stmts.filled("sums", self._count, _VECTOR)
         totals = stmts.filled("totals", self._count, _VECTOR) if packing.in_pieces else None
@@ -162,11 +162,11 @@ class _TileSums:
         self._conv.finish(self._place, self._block, self._number, totals or self._sums, self._together)
 
     def _at(self, vector: int) -> tuple[Expr, int]:
-        """Return the panel of a vector of a pixel, and which of it the vector is."""
+        """Return the panel of a vector of a pixel, and the index of the vector in it."""
         return self._block.place(self._place.group, self._number, vector)
 
     def _piece(self, word: Expr, at: tuple[Expr, Expr, Expr], steps: int, index: Expr) -> None:
-        """Write the products of successive steps, whose codes start with a word."""
+        """Write the products of successive steps whose codes start at a word boundary."""
         stmts, per_word, (ky, kx, first) = self._stmts, self._packing.codes.per_word, at
         which = index if self._packing.codes.blocks > 1 else tb.const(0)
         places = [self._at(vector) for vector in range(self._across)]
@@ -190,7 +190,7 @@ class _TileSums:
                 arithmetic.add_products(stmts, self._sums, values, weights, self._conv.how.accumulate)
 
     def _end(self, totals: Buffer | None, index: Expr) -> None:
-        """Write the end of a piece: its sums are added to the totals and start afresh."""
+        """Write the end of a piece: add its sums to the totals and reset them."""
         if totals is None:
             return
         has_scale = self._packing.codes.blocks > 1
@@ -207,7 +207,7 @@ class UnpackedRows:
     """Writes the loops of a dense layer of many rows.
 
     Loops from outside in: block of columns, piece of the reduction, tile of rows, reduction. The weights of a piece are
-    unpacked to scratch, which stays in the cache. What the tiles of a piece sum up is added to totals in scratch.
+    unpacked to scratch, which stays in the cache. The sums of each piece are added to totals in scratch.
     """
 
     def __init__(self, ctx: Context, conv: Conv, weights: Weights, source: Source, out: Output) -> None:
@@ -217,16 +217,16 @@ class UnpackedRows:
         reduction, columns = weights.values.shape
         self._rows = conv.output[1]
         self._packing = VectorPacking(weights.codes, weights.values.reshape(1, reduction, 1, columns))
-        self._together = max(1, LONGEST_BLOCK // self._packing.block)  # blocks that are unpacked at a time
+        self._together = max(1, LONGEST_BLOCK // self._packing.block)  # number of blocks that are unpacked at a time
         size, registers = (1, self._rows, columns), ctx.features.vector_registers
-        # the weights may be those of tiles of more registers
+        # the weights may be packed for tiles of more registers
         self._vectors = tiling.choose(*size, ctx.features.packing_registers or registers).vectors
         self._tile = tiling.choose(*size, registers, tiling.divisors(self._vectors))
         end = self._how.end(out.bias)
         self._end = None if end is None else ctx.constant("bias", end)
 
     def emit(self) -> None:
-        """Write everything."""
+        """Write all loops."""
         stmts, packing = self._stmts, self._packing
         blocks = [
             (block, packing.pack(self._ctx, block)) for block in channel_blocks(self._conv.filters, self._vectors)
@@ -234,7 +234,7 @@ class UnpackedRows:
         most = max(block.vectors for block, _ in blocks) * LANES
         together = min(self._together, max(packing.whole, 1))
         steps = max(together * packing.block, (packing.whole % together) * packing.block + packing.rest)
-        padded = steps + packing.codes.per_word - 1  # the last word of a block may have codes of no step
+        padded = steps + packing.codes.per_word - 1  # the last word of a block may have unused codes
         self._panel = self._ctx.scratch("panel", (padded, most), "float32")
         self._totals = self._ctx.scratch("totals", (self._rows, most), "float32")
         for block, vectors in blocks:
@@ -256,7 +256,7 @@ class UnpackedRows:
     def _piece(
         self, block: PackedBlock, vectors: PackedVectors, number: Expr, first: Expr, length: tuple[int, int]
     ) -> None:
-        """Write a piece of the reduction from a block of it on: so many blocks, and so many steps of another."""
+        """Write a piece of the reduction from a block on: a number of whole blocks, and some steps of another."""
         stmts, packing, (blocks, rest) = self._stmts, self._packing, length
         if blocks:
             with stmts.loop(blocks, "part") as part:
@@ -270,7 +270,7 @@ class UnpackedRows:
                     self._multiply((own.vectors, which * own.vectors + own.before), row, wide, extent)
 
     def _unpack(self, block: PackedBlock, vectors: PackedVectors, at: tuple[Expr, Expr, Expr], steps: int) -> None:
-        """Write the weights of one block of the reduction to scratch."""
+        """Write the code that unpacks one block of the reduction to scratch."""
         stmts, packing, (panel, index, step) = self._stmts, self._packing, at
         which = index if packing.codes.blocks > 1 else tb.const(0)
         per_word = packing.codes.per_word
@@ -287,7 +287,7 @@ class UnpackedRows:
                     stmts.store(self._panel, [step + k * per_word + number, vector * LANES], weight)
 
     def _multiply(self, part: tuple[int, Expr], row: Expr, wide: int, steps: tuple[Expr, int]) -> None:
-        """Write the products of some rows with a piece of the reduction, of so many vectors behind others."""
+        """Write the products of `wide` rows with a piece of the reduction, for some vectors of a block."""
         stmts, (first, extent), (data, _), (vectors, before) = self._stmts, steps, self._source, part
         sums = stmts.filled("sums", wide * vectors, _VECTOR)
         rows = [self._indices(row + pixel) for pixel in range(wide)]
@@ -301,7 +301,7 @@ class UnpackedRows:
             stmts.store(self._totals, place, total)
 
     def _finish(self, block: PackedBlock, number: Expr) -> None:
-        """Hand the results to the output, channel by channel, so that fused operators are vectorized."""
+        """Pass the results to the output, channel by channel, so that fused operators are vectorized."""
         stmts = self._stmts
         first = number * block.width + block.first
         with stmts.loop(self._rows, "row") as row:
@@ -313,7 +313,7 @@ class UnpackedRows:
                 self._out.store(at(first + c), value)
 
     def _indices(self, row: Expr) -> Callable[[Expr], Sequence[Expr]]:
-        """Return the function that gives the indices of the elements of a row; the place of one is worked out once."""
+        """Return a function that maps a channel to its indices in a row, whose position is computed once."""
         data, seen = self._source
         if is_static(data.shape):
             return lambda channel: seen(0, 0, row, channel)

@@ -1,7 +1,7 @@
-"""Plain scalar templates: right for every size and dtype, and the reference of the others.
+"""Plain scalar templates: correct for every size and dtype, and the reference for the others.
 
-Long float sums are taken in pieces, which are added up apart: a sum of n floats, one after another, is off by some
-sqrt(n) roundings of its size. Shorter sums keep the references' order.
+Long float sums are split into pieces, which are summed separately: the rounding error of a sequential sum of n floats
+grows like sqrt(n). Shorter sums keep the order of the reference implementations.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ from mlfc.tir import builder as tb
 from mlfc.tir.context import Context, Output, Tensor
 from mlfc.tir.ir import Buffer, Const, Expr
 
-LONGEST = 1024  # products that are added up one after another
-PIECE = 512  # most products of a piece of a longer sum
+LONGEST = 1024  # maximum number of products that are summed sequentially
+PIECE = 512  # maximum number of products in a piece of a longer sum
 
 FILTERS_AT_ONCE = 4
-MOST_FILTERS = 8  # that are worth measuring
+MOST_FILTERS = 8  # maximum that is worth measuring
 Block: TypeAlias = "tuple[Expr, Callable[..., None], Callable[[], None]]"
 
 
 def is_long(dtype: str, steps: Extent) -> bool:
-    """Tell whether a sum of `steps` products is taken in pieces; integers are exact in any order.
+    """Return whether a sum of `steps` products is split into pieces; integers are exact in any order.
 
-    Where the run decides, it is, but a short sum has one piece: `no_sum` says what that is added to.
+    A dynamic sum that may be long is split, but has one piece if it is short; see `no_sum` for its initial value.
     """
     return dtypes.is_float(dtypes.element(dtype)) and bounds(steps)[1] > LONGEST
 
 
 def no_sum(dtype: str, steps: Extent) -> Expr:
-    """Return what the first piece of a long sum is added to: where the run makes it short, what changes no bit."""
+    """Return the initial value of the sum of pieces; for a dynamic sum that is short, -0.0, which changes no bit."""
     zero, (low, high) = tb.const(0, dtype), bounds(steps)
     is_dynamic = low <= LONGEST < high
     return tb.select(tb.binary("gt", steps, LONGEST), zero, tb.const(-0.0, dtype)) if is_dynamic else zero
@@ -54,7 +54,7 @@ def no_sum(dtype: str, steps: Extent) -> Expr:
 def piece(ctx: Context, steps: Extent, whole: bool) -> Iterator[tuple[Expr, Expr]]:
     """Open a loop over pieces of a range of `steps`; yield the start and the extent of a piece.
 
-    Pieces are equal where the range has a divisor for that, else the last one is shorter. If `whole`, there is one
+    Pieces are equal if the range has a suitable divisor; otherwise the last one is shorter. If `whole`, there is one
     piece.
     """
     if isinstance(steps, Dim):
@@ -73,7 +73,7 @@ def piece(ctx: Context, steps: Extent, whole: bool) -> Iterator[tuple[Expr, Expr
 
 @contextmanager
 def unrolled_loop(stmts: tb.StmtBuilder, extent: Extent | Expr, name: str, times: int) -> Iterator[Expr]:
-    """Open a loop that has `times` steps in each iteration."""
+    """Open a loop with `times` steps in each iteration."""
     with stmts.loop(extent if times == 1 else extent // times, name) as index:
         if times == 1:
             yield index
@@ -83,7 +83,7 @@ def unrolled_loop(stmts: tb.StmtBuilder, extent: Extent | Expr, name: str, times
 
 
 def _pieces(ctx: Context, steps: Expr) -> Expr:
-    """Write the search for the number of pieces that `piece` finds where it knows the range."""
+    """Write the search for the number of pieces of a dynamic range; `piece` computes it at compile time if static."""
     stmts = ctx.stmts
     fewest = stmts.let("fewest", (steps + (PIECE - 1)) // PIECE)
     found = stmts.filled("count", 1, "int32", 1)
@@ -97,26 +97,26 @@ def _pieces(ctx: Context, steps: Expr) -> Expr:
 
 
 def accumulator_dtype(out: Output) -> str:
-    """Return the dtype in which sums are kept: halves are summed as float32."""
+    """Return the dtype of accumulators: half floats are summed as float32."""
     return "float32" if out.dtype in dtypes.HALVES else out.dtype
 
 
-_MIDDLE = 1 << 7  # of the codes of uint8
+_MIDDLE = 1 << 7  # half of the range of uint8 codes
 
 
 def factor(value: Expr, zero: int, dtype: str) -> Expr:
-    """Return an operand as a factor in the accumulator's dtype, less its zero point."""
+    """Return an operand less its zero point as a factor in the accumulator's dtype."""
     if value.dtype == "uint8" and zero == _MIDDLE:
-        # GCC 12 takes the difference in int32 for an unsigned byte again where the processor has VNNI
+        # otherwise GCC 12 recomputes the difference in int32 for an unsigned byte on processors with VNNI
         return tb.cast(tb.cast(value, "int16") - zero, dtype)
     wide = tb.cast(value, dtype)
     return wide - zero if zero else wide
 
 
 def bias_values(out: Output) -> Array | None:
-    """Return the bias of each filter in the accumulator's dtype, or None where there is none.
+    """Return the bias of each filter in the accumulator's dtype, or None without one.
 
-    Integers start with it. Floats take it last, as the references do: the order decides the last bit.
+    Integer sums start with it. Floats add it last, like the reference implementations: the order affects the last bit.
     """
     if out.bias is None or not out.bias.any():
         return None
@@ -124,7 +124,7 @@ def bias_values(out: Output) -> Array | None:
 
 
 def _packed(ctx: Context, weights: Weights, positions: Array) -> Buffer:
-    """Write loops that copy weights less their zero point into scratch, each to where its position is."""
+    """Write loops that copy weights less their zero points into scratch, in the order of `positions`."""
     runtime_tensor, zero = weights.runtime_tensor, weights.zero
     assert runtime_tensor is not None
     assert isinstance(zero, int)
@@ -138,9 +138,9 @@ def _packed(ctx: Context, weights: Weights, positions: Array) -> Buffer:
 
 
 def _indices(positions: Array, shape: Sequence[int], at: Sequence[Expr]) -> list[Expr]:
-    """Return the indices of what lies at `at` in an arrangement of a tensor, given the positions in the tensor.
+    """Return the tensor's indices of element `at` of a rearranged tensor, given the positions of its elements.
 
-    Each axis of the arrangement goes along one axis of the tensor in equal steps, or along two that follow each other.
+    Each axis of the arrangement corresponds to equal steps along one axis of the tensor, or along two successive axes.
     """
     strides = [prod(shape[axis + 1 :]) for axis in range(len(shape))]
     steps = [0 if size == 1 else int(positions.take(1, axis).flat[0]) for axis, size in enumerate(positions.shape)]
@@ -162,11 +162,11 @@ def _sum(at: Sequence[Expr], steps: Sequence[int]) -> Expr:
 
 
 def _stored(ctx: Context, weights: Weights, ordered: Array) -> Callable[[Sequence[Expr]], Expr]:
-    """Keep weights in the order in which they are read; return their reader by panel, steps and filter of the panel."""
+    """Store weights in the order in which they are read; return a reader by panel, steps and filter of the panel."""
     if weights.runtime_tensor is not None:
         buffer = _packed(ctx, weights, ordered)
     else:
-        # four bits where weights fit, memory is small, and half of it can be saved
+        # use four bits if weights fit, memory is small, and half of it can be saved
         is_small = not (ctx.features.vector_bytes or ctx.features.gpu) and ordered.size >= LEAST_NIBBLES
         can_halve = ordered.shape[-1] % 2 == 0 or len(ordered) > 1
         if ordered.dtype == np.int8 and is_small and can_halve and fit_nibbles(ordered):
@@ -176,7 +176,7 @@ def _stored(ctx: Context, weights: Weights, ordered: Array) -> Callable[[Sequenc
 
 
 def _nibbles(ctx: Context, ordered: Array) -> Callable[[Sequence[Expr]], Expr]:
-    """Keep two weights in a byte: of neighbouring filters, or of panels where those have an odd number of filters."""
+    """Store two weights per byte: of neighbouring filters, or of two panels with an odd number of filters."""
     if ordered.shape[-1] % 2 == 0:
         buffer = ctx.constant("weights", nibbles(ordered[..., ::2], ordered[..., 1::2]))
 
@@ -199,7 +199,7 @@ def _nibbles(ctx: Context, ordered: Array) -> Callable[[Sequence[Expr]], Expr]:
 
 
 def _multiplies_in_words(data: Buffer, weights: Weights) -> bool:
-    """Tell whether each product of 64-bit sums fits in an int32, which 32-bit cores multiply in one step."""
+    """Return whether each product of 64-bit sums fits in an int32, which 32-bit cores multiply in one instruction."""
     if weights.runtime_tensor is not None or not dtypes.is_integer(data.dtype) or dtypes.bits(data.dtype) > 16:
         return False
     low, high = dtypes.limits(data.dtype)
@@ -209,7 +209,7 @@ def _multiplies_in_words(data: Buffer, weights: Weights) -> bool:
 
 
 class FilterSums:
-    """Accumulators of a few filters at once, over weights ordered (group and block, steps..., filter).
+    """Accumulators of several filters at once, over weights ordered (group and block, steps..., filter).
 
     `rows` are the weights, or their positions, as (steps..., groups, filters of a group), the steps in the order of the
     loops.
@@ -220,7 +220,7 @@ class FilterSums:
         *steps, groups, filters = rows.shape
         self.filters = filters
         usual = max(w for w in range(1, FILTERS_AT_ONCE + 1) if filters % w == 0)
-        # compilers fuse products and sums of floats in one form of the code and not in another
+        # compilers fuse float products and sums in one form of the code and not in another
         is_exact = dtypes.is_integer(accumulator_dtype(out))
         is_plain = is_exact and weights.codes is None and weights.runtime_tensor is None and not ctx.small
 
@@ -243,16 +243,16 @@ class FilterSums:
 
     @contextmanager
     def over(self, group: Expr, place: Sequence[Expr]) -> Iterator[Block]:
-        """Open the loop over blocks, and store at `place` in the end.
+        """Open the loop over blocks, and store the results at `place` at the end.
 
         Yields
         ------
         first : Expr
             First filter of the block.
         add : callable ``(steps, *values)``
-            Adds the products of the weights of `steps` with one input value for all filters or one for each.
+            Add the products of the weights of `steps` with one input value for all filters or one for each.
         end_piece : callable
-            Call it at the end of each piece of the sum; does nothing where the sum is short.
+            End a piece of the sum; must be called for each piece, and does nothing if the sum is short.
         """
         stmts = self.ctx.stmts
         with stmts.loop(self.blocks, "block") as block:
@@ -282,7 +282,7 @@ class FilterSums:
                 self.out.store([*place, first + lane], tb.cast(total, self.out.dtype))
 
     def _totals(self, sums: Buffer, panel: Expr) -> tuple[Buffer | None, Callable[[], None]]:
-        """Return the array of finished pieces, None where sums are short, and the writer of the end of a piece."""
+        """Return the array of finished pieces, or None if sums are short, and the writer of the end of a piece."""
         stmts = self.ctx.stmts
         if not self.long:
             return None, lambda: None
@@ -300,7 +300,7 @@ class FilterSums:
 
     @contextmanager
     def steps(self, extent: int, end_piece: Callable[[], None]) -> Iterator[Expr]:
-        """Open the innermost loop of the reduction, in pieces where the sum is long or has several scales."""
+        """Open the innermost loop of the reduction, in pieces if the sum is long or has several scales."""
         if self.unroll > 1:
             with unrolled_loop(self.ctx.stmts, extent, "c", self.unroll) as step:
                 yield step
@@ -338,7 +338,7 @@ def _taps(ctx: Context, conv: Conv, place: Sequence[Expr]) -> list[_AxisTaps]:
 
 @contextmanager
 def _windows(ctx: Context, conv: Conv, ranges: Sequence[_AxisTaps]) -> Iterator[tuple[Sequence[Expr], Sequence[Expr]]]:
-    """Open the loops over taps that read inside the input; yield where in the input and which tap."""
+    """Open the loops over taps that read inside the input; yield the input indices and the taps."""
     with serial_loops(ctx, [taps.count for taps in ranges], "k") as offsets:
         both = list(zip(ranges, offsets, strict=True))
         positions = [taps.first + offset * step for (taps, offset), step in zip(both, conv.dilation, strict=True)]
@@ -367,7 +367,7 @@ def convolution(ctx: Context, conv: Conv, data: Buffer, weights: Weights, out: O
 
 @template("depthwise", "plain")
 def depthwise(ctx: Context, conv: Conv, data: Buffer, weights: Weights, out: Output) -> None:
-    """Write a depthwise convolution over any number of dimensions: a few channels share the loops over taps."""
+    """Write a depthwise convolution over any number of dimensions; several channels share the loops over taps."""
     multiplier = conv.filters // conv.channels
     sums = FilterSums(ctx, data, weights, weights.centered().reshape(*conv.kernel, 1, conv.filters), out)
     with serial_loops(ctx, (conv.batch, *conv.output), "o") as place:
@@ -380,7 +380,7 @@ def depthwise(ctx: Context, conv: Conv, data: Buffer, weights: Weights, out: Out
 
 @template("transposed", "plain")
 def transposed(ctx: Context, conv: Conv, data: Buffer, weights: Weights, out: Output) -> None:
-    """Write a transposed convolution: each result element gathers the inputs that reach it."""
+    """Write a transposed convolution: each result element gathers the inputs that contribute to it."""
     stmts = ctx.stmts
     inner = conv.filters // conv.groups
     made = conv.channels // conv.groups
@@ -395,7 +395,7 @@ def transposed(ctx: Context, conv: Conv, data: Buffer, weights: Weights, out: Ou
 
 
 def _gathered(conv: Conv, place: Sequence[Expr], taps: Sequence[Expr], data: Buffer) -> tuple[list[Expr], list[Expr]]:
-    """Return where a tap of the transpose reads, and the conditions under which it does."""
+    """Return the input indices of a tap of the transpose, and the conditions under which it reads them."""
     positions, checks = [], []
     for axis, tap in enumerate(taps):
         stride = conv.strides[axis]
@@ -409,7 +409,7 @@ def _gathered(conv: Conv, place: Sequence[Expr], taps: Sequence[Expr], data: Buf
 
 
 def _when(ctx: Context, condition: Expr) -> AbstractContextManager[None]:
-    """Open an if, unless the condition always holds."""
+    """Open an if, unless the condition is always true."""
     return nullcontext() if isinstance(condition, Const) and condition.value else ctx.stmts.when(condition)
 
 
@@ -425,7 +425,7 @@ def dense(ctx: Context, data: Buffer, weights: Weights, out: Output) -> None:
 
 
 def read_matrix(tensor: Tensor, batch: Sequence[Expr], row: Expr, column: Expr) -> Expr:
-    """Read an element of the matrix of `batch`; missing and unit batch dimensions serve every batch."""
+    """Read an element of the matrix of `batch`; missing and unit batch dimensions are broadcast."""
     if len(tensor.shape) == 1:
         return tensor(column)
     leading = tensor.shape[:-2]

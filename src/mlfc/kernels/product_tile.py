@@ -1,6 +1,6 @@
 """Matrix products by the register tile: a dense layer is a 1x1 convolution whose pixels are its rows.
 
-Where the second matrix is only known at run time, each batch first packs it into scratch in the same order.
+If the second matrix is computed at run time, each batch first packs it into scratch in the same order.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from mlfc.tir.context import Context, Output, Tensor
 from mlfc.tir.ir import Buffer, Expr, Load
 
 ROW_VECTORS = 4
-"""Of columns, whose sums of one row are added up together."""
+"""Vectors of columns whose sums for one row are accumulated together."""
 
 
 def _rows_axis(leading: Sequence[Extent]) -> int | None:
-    """Return the dimension of rows that fills tiles best; None where the run decides, and all together do it better."""
+    """Return the dimension of rows that fills tiles best; None if it is dynamic, and all together are better."""
     fixed = [extent for extent in leading if not isinstance(extent, Dim)]
     longest = max(fixed, default=1)
     if len(fixed) == len(leading) or longest >= MOST_PIXELS:
@@ -43,7 +43,7 @@ def _rows_axis(leading: Sequence[Extent]) -> int | None:
 
 
 def _rows_frame(leading: Sequence[Extent], axis: int) -> tuple[Extent, Extent, Frame]:
-    """Return (batch, rows, frame) that sees a tensor (lead..., channels) as images of one row, that of `axis`."""
+    """Return (batch, rows, frame) for a tensor (lead..., channels), viewed as images with one row, that of `axis`."""
     rows = leading[axis] if leading else 1
     others = [(index, extent) for index, extent in enumerate(leading) if index != axis]
 
@@ -63,7 +63,7 @@ def _rows_frame(leading: Sequence[Extent], axis: int) -> tuple[Extent, Extent, F
 def dense(ctx: Context, data: Buffer, weights: Weights, out: Output) -> None:
     """Write rows of data times constant weights (reduction, columns)."""
     how = arithmetic.choose(data.dtype, weights, ctx.features)
-    assert how is not None  # `accepts` has seen to it
+    assert how is not None  # guaranteed by `accepts`
     axis = _rows_axis(data.shape[:-1])
     if axis is None:
         flat, seen = rows_as_pixels(data.shape, weights.values.shape[-1])
@@ -77,7 +77,7 @@ def dense(ctx: Context, data: Buffer, weights: Weights, out: Output) -> None:
 
 
 class FlatRows(TiledConv):
-    """A dense layer whose rows are numbered through; their places in the tensor are worked out once a tile."""
+    """A dense layer with flattened rows, whose positions in the tensor are computed once per tile."""
 
     def _at(self, column: Expr) -> list[Expr]:
         return [self.ctx.stmts.let("at", index) for index in unflattened(column, self.data.shape[:-1])]
@@ -90,7 +90,7 @@ class FlatRows(TiledConv):
         return lambda _, x, tap: tb.load(self.data, [*rows[x], tap[2]])
 
     def place(self, image: Expr, row: Expr, column: Expr) -> Callable[[Expr], Sequence[Expr]]:
-        """Return the function that gives the indices of the channels of a pixel of the result."""
+        """Return a function that maps a channel to its indices at a pixel of the result."""
         del image, row
         at = self._at(self.ctx.stmts.let("row", column))
         return lambda channel: [*at, channel]
@@ -156,7 +156,7 @@ def _accepts_product(_: Context, sizes: Product, a: Tensor, b: Tensor, out: Outp
 
 
 def _is_wide(sizes: Product, b: Tensor) -> bool:
-    """Tell whether rows of the second matrix can be read as vectors."""
+    """Return whether rows of the second matrix can be read as vectors."""
     return not sizes.transpose_b and bounds(sizes.columns)[0] >= LANES and b.buffer is not None
 
 
@@ -176,7 +176,7 @@ def product(ctx: Context, sizes: Product, a: Tensor, b: Tensor, out: Output) -> 
 
 
 def _row(ctx: Context, sizes: Product, a: Tensor, b: Tensor, out: Output) -> None:
-    """Write products of one row of floats, which reads vectors of the second matrix in place."""
+    """Write products of one row of floats, reading vectors of the second matrix in place."""
     stmts, bias = ctx.stmts, bias_values(out)
     table = None if bias is None else ctx.constant("bias", bias)
     b = b if b.dtype == "float16" else in_float(ctx, b)
@@ -202,7 +202,7 @@ def _row(ctx: Context, sizes: Product, a: Tensor, b: Tensor, out: Output) -> Non
 def _row_sums(
     ctx: Context, sizes: Product, operands: tuple[Tensor, Tensor], batch: Sequence[Expr], block: tuple[Expr, int]
 ) -> Buffer:
-    """Write the sums of a few vectors of columns, in pieces where they are long; return an array of them."""
+    """Write the sums of several vectors of columns, in pieces if they are long; return the array of sums."""
     stmts, (a, b), (first, vectors) = ctx.stmts, operands, block
     long, vector = is_long("float32", sizes.reduction), dtypes.vector("float32", LANES)
     begin = no_sum("float32", sizes.reduction) if long else tb.const(0.0, "float32")

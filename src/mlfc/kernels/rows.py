@@ -1,6 +1,6 @@
-"""Loops over rows: elements that are normalized together are read, folded and written a row at a time.
+"""Loops over rows: elements that are normalized together are read, reduced and written row by row.
 
-Hosts take one row after another. On a device a row is the work of a group of work-items.
+Hosts process rows sequentially. On a device, a group of work-items processes a row.
 """
 
 from __future__ import annotations
@@ -24,51 +24,51 @@ from mlfc.tir.ir import Expr
 
 @dataclass(frozen=True)
 class KeptRow:
-    """A row that is written once and read back: each element by the one who wrote it."""
+    """A row that is written once and read back; each work-item reads the elements that it wrote."""
 
     store: Callable[[Indices, Expr], None]
     read: Reader
 
 
 class PlainRows:
-    """One row after another."""
+    """Sequential loops over rows."""
 
     def __init__(self, ctx: Context) -> None:
         self.ctx = ctx
 
     @contextmanager
     def over(self, extents: Sequence[int]) -> Iterator[Sequence[Expr]]:
-        """Open one serial loop an extent."""
+        """Open one serial loop per extent."""
         with serial_loops(self.ctx, extents, "row") as outer:
             yield outer
 
     @contextmanager
     def elements(self, shape: Sequence[int], prefix: str) -> Iterator[Sequence[Expr]]:
-        """Open one loop an axis."""
+        """Open one loop per axis."""
         with self.ctx.loops(shape, prefix) as row:
             yield row
 
     def folded(self, name: str, shape: tuple[int, ...], read: Reader, fold: Fold) -> Expr:
-        """Write the fold of a whole row and return its result."""
+        """Write the reduction of a whole row and return its result."""
         result = self.ctx.stmts.local(name, (1,), fold.dtype)
         out = Output((), fold.dtype, lambda _, value: self.ctx.stmts.store(result, [0], value))
         emit_fold(self.ctx, read, Axes(shape, tuple(range(len(shape))), keepdims=False), fold, out)
         return tb.load(result, [0])
 
     def keep(self, name: str, shape: Sequence[int], dtype: str) -> KeptRow:
-        """Return scratch, the same for all rows."""
+        """Return scratch that all rows share."""
         buffer = self.ctx.scratch(name, shape, dtype)
         self.ctx.stmts.refill(buffer)
         return KeptRow(partial(self.ctx.stmts.store, buffer), partial(tb.load, buffer))
 
 
 class GroupRows:
-    """A group of work-items for each row, of `length` elements."""
+    """Loops with a group of work-items for each row of `length` elements."""
 
     def __init__(self, ctx: Context, length: int) -> None:
         self._ctx = ctx
         self._items = max(WARP, power_of_two(-(-typical(length) // 4), ctx.features.group_items))
-        self._shared = ctx.features.shared_bytes - 4096  # less the share of folds
+        self._shared = ctx.features.shared_bytes - 4096  # excluding the memory of reductions
         self._item: Expr = tb.const(0)
         self._row: Expr = tb.const(0)
         self._rows = 1
@@ -92,7 +92,7 @@ class GroupRows:
             yield unraveled(place, shape)
 
     def folded(self, name: str, shape: tuple[int, ...], read: Reader, fold: Fold) -> Expr:
-        """Write the fold of the whole row and return its result, which all work-items have."""
+        """Write the reduction of the whole row and return its result, which is available to all work-items."""
         stmts = self._ctx.stmts
         total = stmts.filled("part", 1, fold.dtype, fold.neutral)
         with self.elements(shape, "r") as row:
@@ -103,7 +103,7 @@ class GroupRows:
         return stmts.let("folded", fold.finish(tb.load(partial_results, [0])), fold.dtype)
 
     def keep(self, name: str, shape: Sequence[int], dtype: str) -> KeptRow:
-        """Return memory that the group shares or, for long rows, scratch for all rows."""
+        """Return shared memory of the group or, for long rows, scratch for all rows."""
         stmts = self._ctx.stmts
         needed = prod(shape) * dtypes.nbytes(dtype)
         if bounds(needed)[1] <= self._shared:
@@ -119,7 +119,7 @@ class GroupRows:
 
 
 Rows: TypeAlias = PlainRows | GroupRows
-"""The loops of an operator that works on rows."""
+"""The loops of an operator that processes rows."""
 
 
 def rows_of(ctx: Context, length: int) -> Rows:

@@ -1,7 +1,7 @@
-"""Copies of input rows with their borders filled in, so that the loops of a kernel need no tests.
+"""Copies of input rows with their borders filled in, so that kernel loops need no bounds checks.
 
-`Band` holds all rows that some output rows need. `StagedWindow` holds only the rows that one output row needs: the next
-row takes the place of those that it no longer sees.
+`Band` contains all rows that some output rows need. `StagedWindow` contains only the rows that one output row needs:
+the next row replaces those that it no longer reads.
 """
 
 from __future__ import annotations
@@ -19,42 +19,42 @@ from mlfc.tir import builder as tb
 from mlfc.tir.context import Context
 from mlfc.tir.ir import Buffer, Const, Expr
 
-LEAST_BAND_BYTES = 4 * 1024  # smaller copies save no memory worth having and repeat too many rows
-MOST_MEASURED_BYTES = 1024 * 1024  # of a copy that is worth measuring
-MOST_BAND_BYTES = 192 * 1024  # a band stays in the second-level cache beside the weights
-LARGE_BAND_BYTES = 1024 * 1024  # where the weights are too large for that cache, and are best read few times
+LEAST_BAND_BYTES = 4 * 1024  # smaller copies save little memory and copy too many rows repeatedly
+MOST_MEASURED_BYTES = 1024 * 1024  # maximum size of a copy that is worth measuring
+MOST_BAND_BYTES = 192 * 1024  # a band stays in the second-level cache with the weights
+LARGE_BAND_BYTES = 1024 * 1024  # if the weights are too large for that cache, and should be read few times
 
 Source: TypeAlias = "tuple[Buffer, Frame]"
 
 
 @dataclass(frozen=True, eq=False)
 class StagedForm:
-    """How the copy holds an element and a pixel."""
+    """The layout of elements and pixels in the copy."""
 
     dtype: str
     pixel: int  # elements from one pixel to the next
-    step: int  # elements that one read takes: the last of a row may reach past its end
-    pad_value: int  # the value on the borders, and in a pixel behind the channels that are copied
-    convert: Callable[[Expr], Expr]  # element of the input to element of the copy
+    step: int  # elements per read: the last read of a row may extend beyond its end
+    pad_value: int  # the value on the borders, and in a pixel after the copied channels
+    convert: Callable[[Expr], Expr]  # conversion from an input element to an element of the copy
 
 
 @dataclass(frozen=True, eq=False)
 class Channels:
-    """Which channels of the input a pixel of the copy holds: `count` of them, the k-th is ``source(k)``."""
+    """The input channels that a pixel of the copy contains: `count` of them; the k-th is ``source(k)``."""
 
     count: int
     source: Callable[[Expr], Expr]
 
 
 def inside(index: Expr, size: Extent, padding: tuple[int, int]) -> list[Expr]:
-    """Return the conditions under which an index is inside a range that is padded before and behind."""
+    """Return the conditions under which an index is inside a range that is padded on both sides."""
     before, behind = padding
     checks = [tb.binary("ge", index, 0)] * (before != 0)
     return checks + [tb.binary("lt", index, size)] * (behind != 0)
 
 
 def choose(ctx: Context, condition: Expr, then: Callable[[], None], otherwise: Callable[[], None]) -> None:
-    """Write `then` where the condition holds, and `otherwise` elsewhere; only one of them where it is a literal."""
+    """Write `then` and `otherwise` as branches of the condition; only one of them if it is a literal."""
     if isinstance(condition, Const):
         (then if condition.value else otherwise)()
         return
@@ -65,7 +65,7 @@ def choose(ctx: Context, condition: Expr, then: Callable[[], None], otherwise: C
 
 
 def fitting_rows(conv: Conv, most: int) -> int:
-    """Return the rows of the largest band, a divisor of the output's height, that needs so many rows of the input."""
+    """Return the rows of the largest band, a divisor of the output's height, that needs at most `most` input rows."""
     height = conv.output[0]
     divisors = (height // count for count in range(1, height + 1) if height % count == 0)
     return next((rows for rows in divisors if (rows - 1) * conv.strides[0] + conv.extents[0] <= most), 1)
@@ -80,7 +80,7 @@ class _StagedRows:
         self.length = self.columns * form.pixel + form.step - 1
 
     def write(self, buffer: Buffer, slot: Expr, place: tuple[Expr, Expr], channels: Channels) -> None:
-        """Write the row `slot` of the copy from ``(image, input row)``; a row outside the input is all border."""
+        """Write the row `slot` of the copy from ``(image, input row)``; rows outside the image are border values."""
         conv = self.conv
         choose(
             self.ctx,
@@ -96,7 +96,7 @@ class _StagedRows:
     def copy(
         self, buffer: Buffer, channels: int, read: Callable[[Expr, int], Expr], to: Callable[[Expr], list[Expr]]
     ) -> None:
-        """Write the copy of a pixel: `read` gives some channels from one on, and `to` where a channel is put."""
+        """Write the copy of a pixel: `read` returns channels from an index on, and `to` is a channel's destination."""
         with self.ctx.stmts.loop(channels, "c", "vectorized") as c:
             self.ctx.stmts.store(buffer, to(c), self.form.convert(read(c, 1)))
 
@@ -130,9 +130,9 @@ class _StagedRows:
 class Band(_StagedRows):
     """The copy of the input rows that a band of output rows needs, with all channels.
 
-    A band has `rows` output rows, a divisor of the output's height; where the run decides how large the image is, the
-    last band may have fewer. Every band reads all weights once more, so it is worth as many bytes as they have:
-    `weight_bytes`, and not more than `most_bytes`.
+    A band has `rows` output rows, a divisor of the output's height; if the height is dynamic, the last band may have
+    fewer. Every band reads all weights again, so a band may be as large as the weights: `weight_bytes`, and at most
+    `most_bytes`.
     """
 
     def __init__(
@@ -174,14 +174,14 @@ class Band(_StagedRows):
         return chosen if isinstance(chosen, int) else usual
 
     def fill(self, image: Expr, first: Expr, count: Any) -> None:
-        """Write the loops that copy the input of `count` output rows from `first` on."""
+        """Write the loops that copy the input of `count` output rows, starting at `first`."""
         conv = self.conv
         with self.ctx.stmts.loop(self._input_rows(count), "row") as row:
             place = image, first * conv.strides[0] + row - conv.padding[0][0]
             self.write(self.buffer, row, place, self.channels())
 
     def channels(self) -> Channels:
-        """Return the channels that a pixel has."""
+        """Return the channels of a pixel."""
         return Channels(self.conv.channels, lambda c: c)
 
 
@@ -196,7 +196,7 @@ class StagedWindow(_StagedRows):
 
     @contextmanager
     def output_rows(self, image: Expr, channels: Channels) -> Iterator[Expr]:
-        """Open the loop over output rows, in which the window holds the input rows that each of them needs."""
+        """Open the loop over output rows, in which the window contains the input rows that each of them needs."""
         stmts, height, kept = self.ctx.stmts, self.conv.output[0], self.rows - self.fresh
 
         def copy(count: int, name: str, row: Expr, start: int) -> None:
@@ -211,7 +211,7 @@ class StagedWindow(_StagedRows):
                 copy(self.fresh, "fresh", row, 0)
                 yield row
             return
-        # an output row shares all but the `fresh` last ones of its input rows with the row before
+        # an output row shares all input rows with the previous row except the last `fresh` ones
         with stmts.carrying_loop(height, "row", self.buffer, lambda first: copy(kept, "row", first, 0)) as row:
             copy(self.fresh, "fresh", row, kept)
             yield row

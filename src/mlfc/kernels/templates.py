@@ -1,7 +1,7 @@
-"""Between operators and kernels: which template writes the loops of which operator for which target.
+"""Selection of the template that writes an operator's loops for a target.
 
-A template is found by the kind of work and the target's families, the best one first. Every kind has a ``plain``
-template; what no other family has or takes gets the plain one.
+A template is looked up by the kind of work and the target's families, in order of preference. Every kind has a
+``plain`` template, which is used if no other family has a template that accepts the arguments.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from mlfc.tir.ir import Buffer, Expr, Stmt
 
 Array = npt.NDArray[Any]
 WINOGRAD = "winograd"
-"""The family of convolutions by transforms, which add up in an order of their own."""
+"""The family of convolutions by transforms, whose order of additions differs."""
 Emitter = TypeVar("Emitter", bound=Callable[..., None])
 
 
@@ -35,21 +35,21 @@ Emitter = TypeVar("Emitter", bound=Callable[..., None])
 class Weights:
     """Weights, and the zero points of quantized operands.
 
-    Weights that are computed at run time are in `runtime_tensor`, and `values` are positions in it: code that arranges
-    values arranges the positions.
+    Weights that are computed at run time are in `runtime_tensor`, and `values` are positions in it: code that
+    rearranges weights rearranges the positions.
     """
 
     values: Array  # (kernel..., group channels, filters) of a convolution, (reduction, columns) of a dense layer
-    data_zero: int = 0  # what is subtracted from each element of the data before it is multiplied
-    zero: int | Array = 0  # what is subtracted from each weight: one for all, or one for each filter
+    data_zero: int = 0  # subtracted from each element of the data before it is multiplied
+    zero: int | Array = 0  # subtracted from each weight: one for all, or one for each filter
     runtime_tensor: Tensor | None = None
-    codes: WeightCodes | None = None  # what `values` stand for that are codes of real numbers, counted from 0
+    codes: WeightCodes | None = None  # quantization parameters if `values` are codes of real numbers, counted from 0
 
     def centered(self) -> Array:
-        """Return the weights less their zero points: integers in the narrowest signed dtype that holds them."""
+        """Return the weights less their zero points: integers in the narrowest signed dtype that can represent them."""
         if self.runtime_tensor is not None or self.codes is not None:
             return self.values
-        if dtypes.is_float(dtypes.from_numpy(self.values.dtype)):  # numpy does not know that bfloat16 is one
+        if dtypes.is_float(dtypes.from_numpy(self.values.dtype)):  # numpy does not classify bfloat16 as a float
             return self.values
         wide = self.values.astype(np.int64) - np.asarray(self.zero, np.int64)
         for dtype in (np.int8, np.int16, np.int32):
@@ -61,22 +61,22 @@ class Weights:
 
 @dataclass(frozen=True)
 class KernelTemplate:
-    """A way to write loops."""
+    """An emitter of loops and its preconditions."""
 
-    accepts: Callable[..., bool]  # whether this template serves the arguments, which `emit` gets then
+    accepts: Callable[..., bool]  # whether this template supports the arguments of `emit`
     emit: Callable[..., None]
 
 
 TEMPLATES: Registry[list[KernelTemplate]] = Registry("kernel template", "mlfc.isa", "templates")
 
 FITTING: Registry[Callable[[Stmt], Stmt]] = Registry("fitting pass", "mlfc.isa", "templates")
-"""By instruction set, the pass that writes its shorter forms into a finished kernel."""
+"""The pass that rewrites a finished kernel to an instruction set's shorter forms, by instruction set."""
 
 
 def template(kind: str, family: str, accepts: Callable[..., bool] = lambda *_: True) -> Callable[[Emitter], Emitter]:
     """Return a decorator that registers an emitter for `kind` of work on targets of `family`.
 
-    Several may be registered under one key: the first that accepts is taken, in order of registration.
+    Several may be registered under one key; the first one that accepts is used, in order of registration.
     """
 
     def register(emit: Emitter) -> Emitter:
@@ -87,7 +87,7 @@ def template(kind: str, family: str, accepts: Callable[..., bool] = lambda *_: T
 
 
 def families(features: Features) -> tuple[str, ...]:
-    """Return the families of templates that a target asks, in this order."""
+    """Return the families of templates for a target, in order of preference."""
     kind = ("gpu",) if features.gpu else ()
     vectors = ((WINOGRAD,) if features.winograd else ()) + (("vector",) if features.vector_bytes else ())
     return (*kind, *features.instruction_sets, *vectors, "plain")
@@ -103,10 +103,10 @@ def emit(kind: str, ctx: Context, *args: Any) -> None:
             args, taking = wide, _taking(kind, ctx, *wide)
             family, entry = next(taking, (None, None))
     if family is None or entry is None:
-        raise InternalError(f"no template of '{kind}' takes these sizes")
+        raise InternalError(f"no template of '{kind}' accepts these sizes")
 
     def others() -> list[Value]:
-        # a device's kernels are launched by its own templates, and vectors beat plain loops; transforms change bits
+        # a device's kernels are launched by its templates, and vectors beat plain loops; transforms change bits
         if ctx.features.gpu or family == WINOGRAD:
             return [family]
         slow = {family, "plain"} if ctx.features.vector_bytes else {family}
@@ -119,7 +119,7 @@ def emit(kind: str, ctx: Context, *args: Any) -> None:
 
 
 def _widened(arg: Any) -> Any:
-    """Return weights of 16-bit floats as float32, and where results of that dtype go as float32; else `arg`."""
+    """Return 16-bit float weights as float32, and an output of that dtype as a float32 output; otherwise `arg`."""
     if isinstance(arg, Weights) and dtypes.from_numpy(arg.values.dtype) in dtypes.HALVES:
         return replace(arg, values=arg.values.astype(np.float32))
     if not isinstance(arg, Output) or arg.dtype not in dtypes.HALVES:
@@ -129,7 +129,7 @@ def _widened(arg: Any) -> Any:
 
 
 def in_float(ctx: Context, tensor: Tensor) -> Tensor:
-    """Return a copy in float32 of a tensor of 16-bit floats, which templates of vectors read; others as they are."""
+    """Return a float32 copy of a tensor of 16-bit floats, for vector templates; other tensors unchanged."""
     if tensor.dtype not in dtypes.HALVES or not _has_vectors(ctx.features):
         return tensor
     buffer = ctx.scratch("wide", tensor.shape, "float32")
@@ -144,7 +144,7 @@ def _has_vectors(features: Features) -> bool:
 
 
 def _taking(kind: str, ctx: Context, *args: Any) -> Iterator[tuple[str, KernelTemplate]]:
-    """Yield the templates that serve the arguments with their families, the best first."""
+    """Yield the templates that accept the arguments with their families, in order of preference."""
     for name in families(ctx.features):
         key = f"{kind}/{name}"
         for entry in TEMPLATES.get(key) if key in TEMPLATES else ():
@@ -153,7 +153,7 @@ def _taking(kind: str, ctx: Context, *args: Any) -> Iterator[tuple[str, KernelTe
 
 
 def _takes(entry: KernelTemplate, key: str, ctx: Context, *args: Any) -> bool:
-    """Tell whether a template serves the arguments; those of instruction sets are for images of known sizes."""
+    """Return whether a template accepts the arguments; those of instruction sets require static image sizes."""
     is_general = key.endswith(("/gpu", "/winograd", "/vector", "/plain"))
     if not is_general and any(isinstance(arg, Conv) and not is_static(arg.spatial) for arg in args):
         return False
@@ -166,7 +166,7 @@ def _takes(entry: KernelTemplate, key: str, ctx: Context, *args: Any) -> bool:
 
 
 def _in_words(ctx: Context, data: Buffer, weights: Weights, out: Output) -> Output:
-    """Return where sums go: as int32 where they are to be int64, and no part of one is beyond an int32."""
+    """Return an int32 output that is widened to int64, if no partial sum can overflow int32; otherwise `out`."""
     if out.dtype != "int64" or weights.runtime_tensor is not None or not dtypes.is_integer(data.dtype):
         return out
     low, high = dtypes.limits(data.dtype)
@@ -179,7 +179,7 @@ def _in_words(ctx: Context, data: Buffer, weights: Weights, out: Output) -> Outp
     if bias is None or most + max(int(bias.max()), -int(bias.min())) <= dtypes.limits("int32")[1]:
         narrow = None if bias is None else bias.astype(np.int32)
         return Output(out.shape, "int32", lambda at, value: out.store(at, tb.cast(value, "int64")), narrow)
-    table = ctx.constant("bias", bias)  # which does not fit
+    table = ctx.constant("bias", bias)  # the bias, which does not fit
 
     def store(at: Sequence[Expr], value: Expr) -> None:
         out.store(at, tb.cast(value, "int64") + tb.load(table, [at[-1]]))
@@ -188,14 +188,14 @@ def _in_words(ctx: Context, data: Buffer, weights: Weights, out: Output) -> Outp
 
 
 def _plainly(kind: str, ctx: Context, conv: Conv, data: Buffer, weights: Weights, out: Output) -> None:
-    """Write a convolution with the target's template, or with the plain one where padding shows in the result.
+    """Write a convolution with the target's template, or with the plain one if padding affects the result.
 
-    Padding adds nothing. The plain templates leave it out; the others multiply it, as zeros, with weights, which makes
-    NaN of infinities. They alone take weights that come when the model runs.
+    Padding adds nothing. The plain templates skip it; the others multiply zeros by weights, so infinite weights result
+    in NaN. Only the plain templates support weights that are computed at run time.
     """
     values, out = weights.values, _in_words(ctx, data, weights, out)
     is_float = weights.runtime_tensor is None and dtypes.is_float(dtypes.from_numpy(values.dtype))
-    is_padded = conv.padded or kind == "transposed"  # windows on the input hang over its borders
+    is_padded = conv.padded or kind == "transposed"  # windows on the input extend beyond its borders
     is_infinite = is_float and is_padded and not np.all(np.isfinite(values.astype(np.float64)))
     if is_infinite or weights.runtime_tensor is not None:
         TEMPLATES.get(f"{kind}/plain")[0].emit(ctx, conv, data, weights, out)
@@ -204,7 +204,7 @@ def _plainly(kind: str, ctx: Context, conv: Conv, data: Buffer, weights: Weights
 
 
 def convolution(ctx: Context, conv: Conv, data: Buffer, weights: Weights, out: Output) -> None:
-    """Write a convolution of channels-last `data`; `out` has channels last too."""
+    """Write a convolution of channels-last `data`; `out` is also channels-last."""
     _plainly("depthwise" if conv.depthwise else "convolution", ctx, conv, data, weights, out)
 
 

@@ -1,4 +1,4 @@
-"""The register tile: how many output pixels and vectors of output channels are computed at once, and packed weights."""
+"""The register tile: the number of output pixels and channel vectors that are computed at once, and packed weights."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from mlfc.tir import builder as tb
 from mlfc.tir.context import Context
 from mlfc.tir.ir import Expr
 
-LANES = 16  # 32-bit lanes of the vectors that templates write with
+LANES = 16  # 32-bit lanes of the vectors in templates
 FMA_SLOTS = 8  # multiply-adds in flight that hide their latency: 4 cycles on 2 pipes
-MOST_PIXELS = 8  # pixels are a power of two apart where channels are: more of them than cache ways evict each other
-SPARE = 2  # registers for a broadcast value, and for what products of bytes are masked with
-VECTORS = (1, 2, 4, 7)  # of output channels that a tile may have
+MOST_PIXELS = 8  # pixels are a power of two apart if channels are: more of them than cache ways evict each other
+SPARE = 2  # registers for a broadcast value, and for the mask of byte products
+VECTORS = (1, 2, 4, 7)  # possible numbers of vectors of output channels per tile
 MEASURED_VECTORS = (1, 2, 3, 4, 5, 6, 7, 8)  # of tiles that are measured
 MOST_MEASURED_PIXELS = 14
-MOST_MEASURED = 24  # tilings of a layer that are worth measuring
-LOAD_COST = 0.05  # of each load of 64 bytes beyond those that multiply-adds hide: it waits for caches
+MOST_MEASURED = 24  # maximum number of tilings of a layer that are measured
+LOAD_COST = 0.05  # of each load of 64 bytes that multiply-adds do not hide: it waits for caches
 COPY_COST = 0.02  # each further copy of the tile's code must save this share of the time
-WIDTHS = (7, 8, 14, 16, 28, 56)  # of images whose sides the run decides
-LONG = 1 << 12  # what an extent is taken for that the run decides: so long that its end hardly matters
+WIDTHS = (7, 8, 14, 16, 28, 56)  # typical sizes of images with dynamic sides
+LONG = 1 << 12  # assumed size of a dynamic dimension: so long that its end hardly matters
 
 Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True)
 class Split:
-    """A range cut into `large` pieces of ``size + 1`` followed by `small` pieces of ``size``."""
+    """A range divided into `large` pieces of ``size + 1``, followed by `small` pieces of ``size``."""
 
     size: int
     large: int
@@ -54,7 +54,7 @@ class Split:
 
 @dataclass(frozen=True)
 class DynamicSplit:
-    """A range of an extent that the run decides: pieces of `largest`, then at most one of each smaller power of two."""
+    """A range of dynamic size: pieces of `largest`, then at most one of each smaller power of two."""
 
     extent: Any  # a Dim or an expression
     largest: int
@@ -74,7 +74,7 @@ class DynamicSplit:
     def covering(self, ctx: Context, name: str) -> Iterator[Covering]:
         """Cover the range by pieces, largest first; yield each size inside the loop over its pieces.
 
-        Only the last piece of a size between the largest and 1 begins before the end of the one before.
+        Only the last piece of a size between the largest and 1 may overlap the end of the previous piece.
         """
         stmts, done = ctx.stmts, tb.const(0)
         extent = stmts.let("extent", tb.as_expr(self.extent))
@@ -94,11 +94,11 @@ class DynamicSplit:
 
     @property
     def _sizes(self) -> tuple[int, ...]:
-        """Return the sizes of pieces: few, as each is a copy of the code, and half of the largest for what is left."""
+        """Return the sizes of pieces: few, as each is a copy of the code; half of the largest for the remainder."""
         return tuple(dict.fromkeys((self.largest, -(-self.largest // 2), 1)))
 
     def pieces_of(self, extent: int) -> list[tuple[int, int]]:
-        """Return the size and number of the pieces that cover a range of an extent."""
+        """Return the size and number of the pieces that cover a range of static size."""
         found, done = [], 0
         for size in self._sizes:
             overlap = 0 if size in (self.largest, 1) else size - 2
@@ -110,7 +110,7 @@ class DynamicSplit:
 
 @dataclass(frozen=True, eq=False)
 class Covering:
-    """A piece of a range: its start, how many elements at its front earlier pieces have done, and its size."""
+    """A piece of a range: its start, the number of its first elements that other pieces have computed, its size."""
 
     start: Expr
     done: Expr
@@ -121,7 +121,7 @@ Cut: TypeAlias = "Split | DynamicSplit"
 
 
 def cut(extent: Extent, limit: int) -> Cut:
-    """Cut an extent into pieces of at most `limit`."""
+    """Divide a range into pieces of at most `limit`."""
     return DynamicSplit(extent, limit) if isinstance(extent, Dim) else balanced(extent, limit)
 
 
@@ -135,7 +135,7 @@ def pieces(ctx: Context, split: Cut, name: str, sizes: Container[int] | None = N
 
 @contextmanager
 def covering_pieces(ctx: Context, extent: int, size: int, name: str) -> Iterator[Covering]:
-    """Open the loop over the fewest pieces of one size that cover an extent: the last one may begin earlier."""
+    """Open the loop over the fewest pieces of one size that cover a range; the last one may overlap another."""
     with ctx.stmts.loop(-(-extent // size), name) as index:
         if extent % size == 0:
             yield Covering(index * size, tb.const(0), size)
@@ -145,7 +145,7 @@ def covering_pieces(ctx: Context, extent: int, size: int, name: str) -> Iterator
 
 
 def balanced(extent: int, limit: int) -> Split:
-    """Cut `extent` into the fewest pieces of at most `limit`, as equal as can be."""
+    """Divide `extent` into the fewest pieces of at most `limit`, as equal as possible."""
     count = -(-extent // limit)
     size, large = divmod(extent, count)
     return Split(size, large, count - large)
@@ -155,48 +155,48 @@ def balanced(extent: int, limit: int) -> Split:
 class Tile:
     """A tiling of rows x columns x channel vectors."""
 
-    rows: Cut  # how the output plane is cut, as the columns
+    rows: Cut  # the division of the output plane, as are the columns
     columns: Cut
     vectors: int  # vectors of LANES output channels in a block
 
 
 def accumulators(registers: int) -> int:
-    """Return how many vector accumulators fit beside the weights and the broadcast value.
+    """Return how many vector accumulators fit in addition to the weights and the broadcast value.
 
-    Machines of 16 registers have them of 32 bytes: 7 accumulators are then 14 of its registers.
+    Machines with 16 registers have them of 32 bytes: 7 accumulators are then 14 of their registers.
     """
     return 28 if registers >= 32 else max(1, registers // parts(registers) - 1)
 
 
 def parts(registers: int) -> int:
-    """Return how many registers of the machine hold one vector: only those that have 32 have them of 64 bytes."""
+    """Return how many machine registers hold one vector: only machines with 32 registers have them of 64 bytes."""
     return 1 if registers >= 32 else 2
 
 
 def panel_vectors(registers: int) -> list[int]:
-    """Return how many vectors a panel of a product may have."""
+    """Return the possible numbers of vectors of a product's panel."""
     return [vectors for vectors in (1, 2, 4) if vectors * 4 <= accumulators(registers)]
 
 
 def panel_rows(vectors: int, registers: int) -> int:
-    """Return how many pixels, or broadcast values, a tile of `vectors` vectors may have.
+    """Return the maximum number of pixels, or broadcast values, of a tile of `vectors` vectors.
 
-    Few registers must hold the weights too where several pixels use them; of many, there is room enough.
+    If several pixels share the weights, these also occupy registers, which matters only if registers are few.
     """
     fitting = accumulators(registers) // vectors
     return min(fitting if registers >= 32 else max(1, fitting - 1), MOST_PIXELS)
 
 
 def _usable(allowed: tuple[int, ...], filters: int, registers: int) -> list[int]:
-    """Return the numbers of vectors for which there are registers and, if there is a choice, channels."""
+    """Return the numbers of vectors for which there are enough registers and, if there is a choice, channels."""
     most = max(1, -(-filters // LANES)) if len(allowed) > 1 else accumulators(registers)
     return [vectors for vectors in allowed if vectors <= min(most, accumulators(registers))]
 
 
 def panel(rows: int, registers: int) -> tuple[int, int]:
-    """Return how many broadcast values and how many vectors of `rows` lanes in all a tile of a product has.
+    """Return the number of broadcast values, and of vectors of `rows` lanes in all, of a product's tile.
 
-    More vectors use each broadcast value more often, unless they are padding.
+    With more vectors, each broadcast value is used more often, unless they are padding.
     """
     count = -(-rows // LANES)
     fitting = [vectors for vectors in panel_vectors(registers) if -(-count // vectors) * vectors <= count + 1]
@@ -205,7 +205,7 @@ def panel(rows: int, registers: int) -> tuple[int, int]:
 
 
 def divisors(vectors: int) -> tuple[int, ...]:
-    """Return how many vectors tiles may have that read weights packed for `vectors`."""
+    """Return the possible numbers of vectors of tiles that read weights packed for `vectors`."""
     return tuple(number for number in VECTORS if vectors % number == 0)
 
 
@@ -214,9 +214,9 @@ def choose(height: Extent, width: Extent, filters: Extent, registers: int, allow
     """Return the tiling with the least estimated time for an output plane of `filters` channels.
 
     The estimate counts, for each reduction step of a tile, multiply-adds, the latency they hide and loads. Tiles of a
-    plane with an extent that the run decides have one row: so only columns leave a rest. One row is taken for a long
-    one then, that of an image for one of the usual widths.
-    `allowed` are the numbers of vectors that a tile may have.
+    plane with a dynamic dimension have one row, so that only columns have a remainder. A single row is then assumed to
+    be long, and a row of an image to have one of the typical widths. `allowed` are the possible numbers of vectors per
+    tile.
     """
     if isinstance(filters, Dim):
         return choose(height, width, min(LONG, bounds(filters)[1]), registers, allowed)
@@ -236,7 +236,7 @@ def choose(height: Extent, width: Extent, filters: Extent, registers: int, allow
 
 
 def _of_dynamic_width(width: Dim, filters: int, registers: int, allowed: tuple[int, ...]) -> tuple[DynamicSplit, int]:
-    """Return the columns and vectors that have the least estimated time over usual widths of images."""
+    """Return the columns and vectors that have the least estimated time over typical widths of images."""
     each = parts(registers)
 
     def cost(sizes: tuple[int, int]) -> float:
@@ -260,9 +260,9 @@ def _of_dynamic_width(width: Dim, filters: int, registers: int, allowed: tuple[i
 
 
 def covering(height: int, width: int, filters: int, registers: int, allowed: tuple[int, ...], weights: int = 1) -> Tile:
-    """Return the tiling by tiles of one size, the last of which may overlap others, with the least estimated time.
+    """Return the tiling with tiles of one size, the last of which may overlap others, with the least estimated time.
 
-    `weights` are the registers that products need for each one of weights: two where they are of bytes, so that a sixth
+    `weights` is the number of registers that products need per register of weights: two for bytes, so that a sixth
     pixel of a vector leaves none for its sums.
     """
     each = parts(registers)
@@ -290,9 +290,10 @@ def covering(height: int, width: int, filters: int, registers: int, allowed: tup
 def fitting(
     height: int, width: int, filters: int, registers: int, allowed: tuple[int, ...] = MEASURED_VECTORS
 ) -> tuple[tuple[int, int, int], ...]:
-    """Return tilings as (rows, columns, vectors), the one with the least estimated time first, to be measured.
+    """Return tilings as (rows, columns, vectors) for measurement, the one with the least estimated time first.
 
-    Unlike `choose` they include tiles of more pixels and other numbers of vectors, for which the estimate is too rough.
+    Unlike `choose`, they include tiles of more pixels and other numbers of vectors, for which the estimate is too
+    rough.
     """
     found: dict[Tile, float] = {}
     for vectors in _usable(allowed, filters, registers):
@@ -312,7 +313,7 @@ def sizes(tile: Tile) -> tuple[int, int, int]:
 
 
 def _cost(tile: Tile, filters: int, width: int) -> float:
-    """Return the relative time of one reduction step over the whole plane, with `width` registers a vector."""
+    """Return the relative time of one reduction step over the whole plane, with `width` registers per vector."""
     blocks, rest = divmod(-(-filters // LANES), tile.vectors)
     total, copies = 0.0, 0
     for _, row_count, tall in tile.rows.pieces:
@@ -326,26 +327,26 @@ def _cost(tile: Tile, filters: int, width: int) -> float:
 def _step_cost(pixels: int, held: int, width: int) -> float:
     """Return the relative time of one reduction step of a tile with `held` registers of weights."""
     loads = pixels + held
-    # processors make as many loads of 64 bytes as multiply-adds at a time, of 32 bytes more
+    # processors execute as many 64-byte loads as multiply-adds at a time, and more 32-byte loads
     each, more = (1.0, LOAD_COST) if width == 1 else (0.75, 0.0)
     return max(pixels * held, FMA_SLOTS, loads * each) + more * loads + 0.25 * held
 
 
 @dataclass(frozen=True)
 class PackedBlock:
-    """Output channels that one piece of code serves."""
+    """Output channels that the same code computes."""
 
     first: Any  # first channel of the first block
-    count: Any  # equal blocks that follow each other
-    width: Any  # channels of a block that exist; the rest up to ``vectors * LANES`` is padding
+    count: Any  # equal blocks, one after another
+    width: Any  # existing channels of a block; the rest up to ``vectors * LANES`` is padding
     vectors: int
-    panel: PackedBlock | None = None  # whose weights these are a part of
+    panel: PackedBlock | None = None  # the block whose weights contain these
     before: int = 0  # vectors of the panel before the first block
 
     def place(self, group: Any, number: Any, vector: int) -> tuple[Any, Any]:
-        """Return where the weights of a block's vector are: a panel, and the vector's place in it.
+        """Return the position of the weights of a block's vector: a panel, and the index of the vector in it.
 
-        Vectors behind those of the block are those of the blocks that follow.
+        Vectors after those of the block belong to the following blocks.
         """
         if self.panel is None:
             block = group * self.count + number
@@ -354,7 +355,7 @@ class PackedBlock:
         return group * self.panel.count + at // size, at % size
 
     def parts(self, vectors: int) -> tuple[PackedBlock, ...]:
-        """Return the blocks of at most `vectors` vectors that the block's weights are read as."""
+        """Return the blocks of at most `vectors` vectors into which the block's weights are divided when read."""
         if vectors >= self.vectors:
             return (self,)
         lanes = vectors * LANES
@@ -365,9 +366,9 @@ class PackedBlock:
 
 
 def channel_blocks(filters: Extent, vectors: int) -> tuple[PackedBlock, ...]:
-    """Cut output channels into full blocks of `vectors` vectors and one for the rest.
+    """Divide output channels into full blocks of `vectors` vectors and one for the remainder.
 
-    What the run leaves of a number of channels are blocks of one vector.
+    The remainder of a dynamic number of channels is divided into blocks of one vector.
     """
     if isinstance(filters, Dim):
         lanes, whole = vectors * LANES, filters // LANES
@@ -392,13 +393,13 @@ def pack_rows(rows: Array, block: PackedBlock, step: int) -> Array:
     rows : ndarray
         (runs, reduction, filters): each run of the reduction is padded with zeros to a multiple of `step`.
     step : int
-        Reduction elements that one instruction takes (4 for dot4).
+        Reduction elements per instruction (4 for dot4).
 
     Returns
     -------
     ndarray
         (count, runs * ceil(reduction / step), vectors * LANES * step), the `step` elements of a
-        channel side by side.
+        channel adjacent.
     """
     runs, reduction, _ = rows.shape
     lanes = block.vectors * LANES
@@ -411,7 +412,7 @@ def pack_rows(rows: Array, block: PackedBlock, step: int) -> Array:
 
 
 def pack_channels(values: Array, block: PackedBlock) -> Array:
-    """Pack one value a channel for `block`: (count, vectors * LANES), zero where there is no channel."""
+    """Pack one value per channel for `block`: (count, vectors * LANES), zero for padding channels."""
     padded = np.zeros((block.count, block.vectors * LANES), values.dtype)
     chosen = values[block.first : block.first + block.count * block.width]
     padded[:, : block.width] = chosen.reshape(block.count, block.width)

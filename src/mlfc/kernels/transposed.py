@@ -1,7 +1,7 @@
-"""Transposed convolutions on vectors: one register-tile convolution for each phase of the strides.
+"""Vectorized transposed convolutions: one register-tile convolution per output phase (position modulo stride).
 
-To few channels, one product for the taps of all phases, and then sums of its columns: each pixel of the input is
-multiplied once by the weights of all taps, which fill the lanes together.
+For few output channels, one product computes the taps of all phases, followed by sums of its columns. Each input pixel
+is multiplied once by the weights of all taps, which fill the lanes together.
 """
 
 from __future__ import annotations
@@ -27,30 +27,30 @@ from mlfc.tir import builder as tb
 from mlfc.tir.context import Context, Output
 from mlfc.tir.ir import Buffer, Expr
 
-MOST_PHASES = 16  # each is code of its own
+MOST_PHASES = 16  # the code of each is separate
 
 
 @dataclass(frozen=True)
 class Phase:
-    """Results of one axis at places that are equal modulo the stride, which the same taps reach.
+    """Output positions of one axis that are equal modulo the stride, so that the same taps contribute to them.
 
-    So a phase is a convolution of the input by its own part of the weights, without products by zero.
+    So a phase is a convolution of the input by a subset of the weights, without products by zero.
     """
 
-    first: int  # the first place
-    count: Any  # how many there are
-    taps: tuple[int, ...]  # those that reach them, in the order of the input elements that they read
-    start: int  # which element the first tap reads for the first place; may be outside
-    dilation: int  # elements from one tap's to the next one's
+    first: int  # the first position
+    count: Any  # number of positions
+    taps: tuple[int, ...]  # taps that contribute, in the order of the input elements that they read
+    start: int  # the element that the first tap reads for the first position; may be outside the input
+    dilation: int  # distance between the elements of successive taps
 
     def padding(self, size: Extent) -> tuple[int, Any]:
-        """Return the padding of an input of `size` before and behind; negative where windows leave some of it out."""
+        """Return the padding of an input of `size` on both sides; negative if windows skip part of it."""
         last = self.start + self.count - 1 + (len(self.taps) - 1) * self.dilation
         return -self.start, last - (size - 1)
 
 
 def phases(conv: Conv) -> list[tuple[Phase, ...]]:
-    """Return the phases of the transpose of `conv`: one for each axis, in all combinations."""
+    """Return the phases of the transpose of `conv`: all combinations of one phase per axis."""
     return list(product(*(_of_axis(conv, axis) for axis in range(len(conv.spatial)))))
 
 
@@ -66,7 +66,7 @@ def _of_axis(conv: Conv, axis: int) -> list[Phase]:
 
 
 def windows(conv: Conv, phase: Sequence[Phase], size: Sequence[int]) -> Conv:
-    """Return the convolution of an input of `size` that gives the results of a phase; its padding may be negative."""
+    """Return the convolution of an input of `size` that computes a phase; its padding may be negative."""
     return replace(
         conv,
         spatial=tuple(size),
@@ -80,13 +80,13 @@ def windows(conv: Conv, phase: Sequence[Phase], size: Sequence[int]) -> Conv:
 
 
 def places(conv: Conv, phase: Sequence[Phase], at: Sequence[Expr]) -> list[Expr]:
-    """Return the places of a phase's results among all."""
+    """Return the output positions of a phase's results."""
     return [index * stride + axis.first for index, stride, axis in zip(at, conv.strides, phase, strict=True)]
 
 
-_FEWEST_CHANNELS = 8  # of the input: fewer products than this are not worth another pass
-_BAND_BYTES = 128 * 1024  # of products that are kept: half of a second-level cache
-_OPEN_ROWS = 8  # of a band whose width the run decides
+_FEWEST_CHANNELS = 8  # of the input: with fewer products than this, another pass does not pay
+_BAND_BYTES = 128 * 1024  # of products that are stored: half of a second-level cache
+_OPEN_ROWS = 8  # of a band of dynamic width
 
 
 def _accepts_columns(ctx: Context, conv: Conv, data: Buffer, weights: Weights, out: Output) -> bool:
@@ -101,16 +101,16 @@ def _accepts_columns(ctx: Context, conv: Conv, data: Buffer, weights: Weights, o
 
 @template("transposed", "vector", _accepts_columns)
 def transposed_to_few(ctx: Context, conv: Conv, data: Buffer, weights: Weights, out: Output) -> None:
-    """Write a transposed convolution over one or two dimensions, to few channels."""
+    """Write a transposed convolution with few output channels over one or two dimensions."""
     _ColumnLoops(ctx, conv, data, weights, out).emit()
 
 
 @dataclass(frozen=True)
 class _InputReach:
-    """Which input elements of one axis the results of all phases read, by the index of a result in its phase."""
+    """The input elements of one axis that the results of all phases read, by the index of a result in its phase."""
 
-    before: int  # the first that the first results read
-    halo: int  # how many more than results
+    before: int  # the first element that the first results read
+    halo: int  # number of elements read beyond the number of results
     count: Extent  # results of the longest phase
 
 
@@ -122,13 +122,13 @@ def _reach(axes: Sequence[Phase]) -> _InputReach:
 
 
 class _RowProduct(TiledConv):
-    """The products of a row; what measurements choose is for a whole layer."""
+    """The products of a row, which is not measured: measurements are for a whole layer."""
 
     is_measured = False
 
 
 class _ColumnLoops:
-    """Writes the loops: image, band of rows; in each the products of its input rows, then the sums of its results."""
+    """Writes the loops: image, band of rows; in each, the products of its input rows, then the sums of its results."""
 
     def __init__(self, ctx: Context, conv: Conv, data: Buffer, weights: Weights, out: Output) -> None:
         self.ctx, self.conv, self.data, self.out = ctx, conv.planar(), data, out
@@ -141,7 +141,7 @@ class _ColumnLoops:
         values = weights.values.reshape(-1, conv.filters, conv.channels).swapaxes(0, 1)
         self.weights = replace(weights, values=values.reshape(1, 1, conv.filters, self.columns))
         self.bias = None if out.bias is None or not out.bias.any() else ctx.constant("bias", out.bias)
-        self.left = min(0, self.x.before)  # the first element of a row that is read, or zero in its place
+        self.left = min(0, self.x.before)  # the first element of a row that is read, at most 0
         across = maximum(self.width, self.x.before + self.x.count + self.x.halo) - self.left
         row = across * self.columns * 4
         most = _OPEN_ROWS if isinstance(row, Dim) else max(_OPEN_ROWS, _BAND_BYTES // int(row) - self.y.halo)
@@ -149,7 +149,7 @@ class _ColumnLoops:
         self.products = ctx.scratch("products", (self.rows + self.y.halo, across, self.columns), "float32")
 
     def emit(self) -> None:
-        """Write everything."""
+        """Write all loops."""
         stmts, count = self.ctx.stmts, self.y.count
         whole = count // self.rows
         with stmts.loop(self.conv.batch, "image") as image:
@@ -166,7 +166,7 @@ class _ColumnLoops:
         stmts = self.ctx.stmts
         with stmts.loop(rows + self.y.halo, "row") as row:
             place = stmts.let("y", first + row + self.y.before)
-            if self.y.before == 0 and self.y.count + self.y.halo == self.height:  # all are elements of the input
+            if self.y.before == 0 and self.y.count + self.y.halo == self.height:  # all rows are inside the input
                 self._product(image, place, row)
             else:
                 with stmts.when(tb.land(tb.binary("ge", place, 0), tb.binary("lt", place, self.height))):
@@ -181,7 +181,7 @@ class _ColumnLoops:
                     self._sums(image, first + row, row, phase)
 
     def _product(self, image: Expr, y: Expr, row: Expr) -> None:
-        """Write the products of one row of the input, between zeros for the elements beyond its ends."""
+        """Write the products of one input row, with zeros for the elements beyond its ends."""
         how, conv = arithmetic.float32(self.weights), line(1, self.width, self.conv.filters, self.columns)
 
         def seen(_image: Any, _y: Any, x: Any, channel: Any) -> Sequence[Expr]:
@@ -204,7 +204,7 @@ class _ColumnLoops:
             stmts.store(self.products, [row, x + start, column], 0)
 
     def _sums(self, image: Expr, index: Expr, row: Expr, phase: tuple[Phase, ...]) -> None:
-        """Write the results of one row of a phase: the sums of the products that reach them, and the bias last."""
+        """Write the results of one row of a phase: the sums of the contributing products, then the bias."""
         stmts, channels, (down, across) = self.ctx.stmts, self.conv.channels, phase
         with stmts.loop(across.count, "x") as x, stmts.loop(channels, "c", "vectorized") as channel:
             value: Expr = tb.const(0, "float32")
@@ -231,7 +231,7 @@ def transposed(ctx: Context, conv: Conv, data: Buffer, weights: Weights, out: Ou
     """Write a transposed convolution over one or two dimensions."""
     made = conv.channels // conv.groups
     values = weights.values.reshape(*conv.kernel, conv.groups, conv.filters // conv.groups, made)
-    # (kernel..., channels of a group, filters), as convolutions have them
+    # (kernel..., channels of a group, filters), the layout of convolutions
     values = np.moveaxis(values, -3, -2).reshape(*conv.kernel, conv.filters // conv.groups, conv.channels)
     for phase in phases(conv):
         if all(axis.taps for axis in phase):
@@ -243,9 +243,9 @@ def transposed(ctx: Context, conv: Conv, data: Buffer, weights: Weights, out: Ou
 
 def _convolution(ctx: Context, conv: Conv, phase: Sequence[Phase], data: Buffer, weights: Weights, out: Output) -> None:
     how = arithmetic.choose(data.dtype, weights, ctx.features)
-    assert how is not None  # `accepts` has seen to it
+    assert how is not None  # guaranteed by `accepts`
     seen, whole = frame_of(len(phase)), windows(conv, phase, data.shape[1:-1])
-    # the convolution on the part of the input that its windows see, and where that part begins
+    # the convolution on the part of the input that its windows read, and the start of that part
     offset = tuple(max(0, -before) for before, _ in whole.padding)
     cut = zip(whole.spatial, whole.padding, strict=True)
     spatial = tuple(size - max(0, -before) - max(0, -after) for size, (before, after) in cut)
@@ -267,7 +267,7 @@ def _convolution(ctx: Context, conv: Conv, phase: Sequence[Phase], data: Buffer,
 
 
 def _nothing(ctx: Context, conv: Conv, phase: Sequence[Phase], out: Output) -> None:
-    """Write the results of a phase that no tap reaches: the bias alone."""
+    """Write the results of a phase without taps: only the bias."""
     bias: Array | None = bias_values(out)
     table = None if bias is None else ctx.constant("bias", bias)
     shape = (conv.batch, *(axis.count for axis in phase), conv.channels)

@@ -1,7 +1,8 @@
-"""The tables of decision trees in the form in which the loops of `kernels.trees` read them.
+"""Tables of decision trees in the format of the loops of `kernels.trees`.
 
-Inner nodes are in preorder, and a node stores how many its left child has: its right child is as far away, and leaves
-are found by counting. Every comparison is made one of the kind ``x <= threshold``, which leads to the left.
+Inner nodes are in preorder, and a node stores the number of inner nodes of its left child. So the position of its right
+child is known, and leaves are numbered by counting. Every comparison is converted to ``x <= threshold``, which selects
+the left child.
 """
 
 from __future__ import annotations
@@ -21,26 +22,26 @@ from mlfc.tir.ir import Buffer, Expr
 Array = npt.NDArray[Any]
 MOST_NODES = (1 << 16) - 1
 _OR_NAN = "_or_nan"
-# where the greater of two numbers is: the left child is the one that comes after where the comparison holds?
+# whether a true comparison selects the left child, which is the one for smaller values
 _LEFT_HOLDS = {"le": True, "lt": True, "gt": False, "ge": False}
 
 
 @dataclass(frozen=True, eq=False)
 class TreeTables:
-    """Ensembles whose inner nodes are in preorder."""
+    """Tree ensembles whose inner nodes are in preorder."""
 
     feature: Array  # (nodes,)
-    threshold: Array  # (nodes,): a value that is less or equal goes to the left
-    nan_left: Array  # (nodes,) of bool: whether NaN goes to the left
-    left: Array  # (nodes,): inner nodes of the left child
-    sizes: Array  # (trees,): inner nodes
+    threshold: Array  # (nodes,): a value that is less or equal goes left
+    nan_left: Array  # (nodes,) of bool: whether NaN goes left
+    left: Array  # (nodes,): number of inner nodes of the left child
+    sizes: Array  # (trees,): number of inner nodes
     depths: Array  # (trees,)
-    visits: float  # comparisons of an inference, if all leaves of a tree were as likely
+    visits: float  # comparisons per inference if all leaves of a tree are equally likely
     leaves: Array  # (nodes + trees,): rows of the scores, in the order of the leaves
 
     @property
     def nodes(self) -> int:
-        """Inner nodes of all trees."""
+        """The number of inner nodes of all trees."""
         return len(self.feature)
 
 
@@ -49,8 +50,8 @@ def tree_tables(
 ) -> TreeTables | None:
     """Return the tables of ``ml.tree_ensemble`` in preorder.
 
-    `comparisons`: of each node. None for what these tables cannot say: comparisons for equality, thresholds without
-    order, nodes that several others lead to so that there would be too many of them, indices that are none.
+    `comparisons`: of each node. The result is None for ensembles that these tables cannot represent: comparisons for
+    equality, NaN thresholds, nodes with several parents whose copies would be too many, and invalid indices.
     """
     inner = len(feature)
     cuts = [_cut(name, value) for name, value in zip(comparisons, threshold, strict=True)]
@@ -64,7 +65,7 @@ def tree_tables(
         return None
     for start in root.tolist():
         first, depths, first_leaf = len(order), [], len(ends)
-        waiting = [(int(start), 0, -1)]  # a node, its level, the position of the parent whose left child is done here
+        waiting = [(int(start), 0, -1)]  # a node, its level, the parent whose left child is complete
         while waiting:
             at, level, parent = waiting.pop()
             if parent >= 0:
@@ -101,7 +102,7 @@ def tree_tables(
 
 
 def _cut(comparison: str, threshold: Any) -> tuple[Any, bool, bool] | None:
-    """Return the threshold of ``<=``, whether NaN goes left, and whether left is what comes after "true"."""
+    """Return the threshold of ``<=``, whether NaN goes left, and whether the "true" child is the left one."""
     plain = comparison.removesuffix(_OR_NAN)
     left_holds = _LEFT_HOLDS.get(plain)
     if left_holds is None or np.isnan(threshold):
@@ -115,28 +116,28 @@ def _cut(comparison: str, threshold: Any) -> tuple[Any, bool, bool] | None:
 
 
 def keys_of(values: Array) -> Array:
-    """Return float32 values as uint32 in their order, those of both zeros next to each other."""
+    """Return float32 values as uint32 keys in the same order; those of both zeros are adjacent."""
     bits = np.asarray(values + np.float32(0), np.float32).view(np.uint32)
     negative = (bits >> 31).astype(bool)
     return np.where(negative, ~bits, bits | np.uint32(1 << 31)).astype(np.uint32)
 
 
 def narrow(values: Array) -> Array:
-    """Return integers from 0 on in the narrowest unsigned dtype that holds them."""
+    """Return nonnegative integers in the narrowest unsigned dtype that can represent them."""
     top = int(values.max(initial=0))
     return values.astype(np.uint8 if top < 1 << 8 else np.uint16 if top < 1 << 16 else np.uint32)
 
 
-# what is subtracted from keys, so that NaN of both signs is above all numbers, or below
+# subtracted from keys, so that NaN of both signs is above all numbers, or below
 _NAN_ABOVE, _NAN_BELOW = 0x7FFFFF, -0x7FFFFF & 0xFFFFFFFF
 
 
 @dataclass(frozen=True, eq=False)
 class Slots:
-    """The features as nodes ask for them: those for which NaN goes to the right, then those where it goes left."""
+    """The distinct features that nodes compare: those with NaN going right, then those with NaN going left."""
 
     features: Array  # (slots,)
-    right: int  # how many are of the first kind
+    right: int  # number of slots of the first kind
     of_node: Array  # (nodes,)
 
     @staticmethod
@@ -148,12 +149,12 @@ class Slots:
 
     @property
     def is_mixed(self) -> bool:
-        """Whether NaN goes right at some nodes and left at others."""
+        """True if NaN goes right at some nodes and left at others."""
         return 0 < self.right < len(self.features)
 
 
 def cuts_of(tables: TreeTables) -> Array:
-    """Return the keys of the thresholds of all nodes, as `write_numbers` makes those of features."""
+    """Return the keys of the thresholds of all nodes, which are comparable to the keys from `write_numbers`."""
     offsets = np.where(tables.nan_left, np.uint32(_NAN_BELOW), np.uint32(_NAN_ABOVE))
     return (keys_of(tables.threshold) - offsets).astype(np.uint32)
 
@@ -166,7 +167,7 @@ def write_numbers(
     numbers: Buffer,
     convert: Callable[[Expr, Expr, str], Expr] | None = None,
 ) -> None:
-    """Write the keys of the features of all slots, or what `convert` makes of slot, key and dtype."""
+    """Write the keys of the features of all slots, or the results of `convert` for slot, key and dtype."""
     stmts, count = ctx.stmts, len(slots.features)
     is_all = np.array_equal(slots.features, np.arange(count))
     features = None if is_all else ctx.constant("features", narrow(slots.features))
@@ -181,7 +182,7 @@ def write_numbers(
 
 
 def _key(stmts: tb.StmtBuilder, value: Expr, offset: int) -> Expr:
-    """Return a float as an unsigned integer in the order of the floats, less `offset`, modulo 2**32."""
+    """Return the key of a float, an unsigned integer in the order of the floats, less `offset`, modulo 2**32."""
     bits = stmts.let("bits", bits_of_float(value))
     sign = tb.cast(tb.binary("shr", tb.cast(bits, "int32"), tb.const(31)), "uint32")
     return (bits ^ (sign | tb.const(1 << 31, "uint32"))) - tb.const(offset, "uint32")
@@ -193,18 +194,18 @@ def limited(index: Expr, count: int) -> Expr:
 
 
 def promised(value: Expr, count: int) -> Expr:
-    """Return an unsigned number as an index below `count`, as which it was made."""
+    """Return an unsigned number, which is below `count` by construction, as an index."""
     return tb.cast(tb.intrinsic("within", value, tb.const(count - 1, value.dtype)), "int32")
 
 
 START = {"add": 0.0, "min": np.inf, "max": -np.inf}
 """Initial values of the totals, before the first tree."""
-UNROLLED = 4  # most targets whose sums are written one by one, so that compilers keep them in registers
+UNROLLED = 4  # maximum number of targets whose sums are unrolled, so that compilers keep them in registers
 
 
 @dataclass(frozen=True, eq=False)
 class Leaves:
-    """The scores of leaves, each row once, or by targets that are not zero where that is smaller."""
+    """The scores of leaves as distinct rows, or without zero targets if that is smaller."""
 
     plain: Array  # (leaves, targets)
     rows: Array  # (rows, targets)
@@ -214,17 +215,17 @@ class Leaves:
     def of(tables: TreeTables, scores: Array) -> Leaves:
         """Return the leaves of tables."""
         plain = np.ascontiguousarray(scores[tables.leaves])
-        bits = plain.view(f"u{plain.itemsize}")  # zeros of both signs are two
+        bits = plain.view(f"u{plain.itemsize}")  # compare bits, which distinguish zeros of both signs
         rows, row_of = np.unique(bits, axis=0, return_inverse=True)
         return Leaves(plain, rows.view(plain.dtype), narrow(row_of.reshape(-1)))
 
     @property
     def targets(self) -> int:
-        """Scores of a leaf."""
+        """The number of scores of a leaf."""
         return int(self.plain.shape[1])
 
     def adder(self, ctx: Context, aggregate: str, *, of_rows: bool = False) -> Callable[[Expr, Buffer], None]:
-        """Return what takes the scores of a leaf, or of a row, into the totals, in the smallest form."""
+        """Return a function that aggregates the scores of a leaf, or of a row, into totals; use the smallest form."""
         sparse = _Sparse.of(self.rows)
         mapped = 0 if of_rows else self.row_of.nbytes
         sizes = {"mapped": mapped + self.rows.nbytes}
@@ -246,7 +247,7 @@ class Leaves:
 
 
 def each_target(ctx: Context, count: int, write: Callable[[Expr], None]) -> None:
-    """Write something for each target, in a loop if they are many."""
+    """Call `write` for each target, in a loop if they are many."""
     if count <= UNROLLED:
         for index in range(count):
             write(tb.const(index))
@@ -272,11 +273,11 @@ def _dense(ctx: Context, scores: Array, row: Callable[[Expr], Expr], aggregate: 
 
 @dataclass(frozen=True, eq=False)
 class _Sparse:
-    """Rows of scores without their zeros."""
+    """Rows of scores in compressed sparse format."""
 
     begin: Array  # (rows + 1,): the first entry of each row
     target: Array  # (entries,)
-    number: Array  # (entries,): of the value
+    number: Array  # (entries,): index of the value
     values: Array
     targets: int
 
@@ -292,7 +293,7 @@ class _Sparse:
         return self.begin.nbytes + self.target.nbytes + self.number.nbytes + self.values.nbytes
 
     def adder(self, ctx: Context, row: Callable[[Expr], Expr]) -> Callable[[Expr, Buffer], None]:
-        """Return what adds a row to totals."""
+        """Return a function that adds a row to totals."""
         stmts, entries = ctx.stmts, len(self.target)
         begins, targets = ctx.constant("begin", self.begin), ctx.constant("target_of", self.target)
         numbers, values = ctx.constant("value_of", self.number), ctx.constant("values", self.values)

@@ -1,7 +1,7 @@
-"""The loops of decision trees whose tables are known when the model is compiled, and few trees as nested conditions.
+"""Loops of decision trees whose tables are constants, and nested conditions for few trees.
 
-Features and thresholds are compared as floats; as keys, unsigned integers in the order of the floats, for cores without
-a floating-point unit; or as ranks among thresholds, so that a node stores a byte or two. Results are the same.
+Features and thresholds are compared as floats; as keys (unsigned integers in the order of the floats) for cores without
+an FPU; or as ranks among thresholds, so that a node takes only a byte or two. All forms have equal results.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from mlfc.tir.context import Context, Output, Tensor
 from mlfc.tir.ir import Binary, Buffer, Expr
 
 Array = npt.NDArray[Any]
-MOST_NODES, MOST_DEPTH = 2500, 32  # compilers take time for each node, and recur for each level
+MOST_NODES, MOST_DEPTH = 2500, 32  # compilers need time for each node, and recursion for each level
 MOST_BYTES = 96 << 10
-# of code on a Cortex-M, about, literals included: of a node, of a leaf, of an addition in registers and in memory
+# approximate size of Cortex-M code, including literals: of a node, a leaf, an addition in registers, and one in memory
 _NODE_BYTES, _LEAF_BYTES, _ADDED_BYTES, _STORED_BYTES = 20, 4, 12, 20
-_RANK_CODE = 96  # bytes of code that ranks take, about
+_RANK_CODE = 96  # approximate size in bytes of the code for ranks
 _FALSE = tb.const(False, "bool")
 
-# of a row of data, what tells whether a node, by its number or an expression of it, leads to the left
+# maps a row of data to the condition that a node, given by its index or an expression of it, goes left
 Goes = Callable[[Expr], Callable[[Any], Expr]]
 
 
 def emit_trees(ctx: Context, data: Tensor, tables: TreeTables, scores: Array, aggregate: str, out: Output) -> bool:
-    """Write the loops; return whether they were: not where NaN goes both ways in numbers that have no keys."""
+    """Write the loops and return True, or return False: if NaN goes both ways and the dtype of the data has no keys."""
     slots, leaves = Slots.of(tables), Leaves.of(tables, scores)
     if not ctx.small and _emit_conditions(ctx, data, tables, slots, leaves, aggregate, out):
         return True
@@ -42,7 +42,7 @@ def emit_trees(ctx: Context, data: Tensor, tables: TreeTables, scores: Array, ag
         return False
     stmts = ctx.stmts
     sizes = ctx.constant("sizes", narrow(tables.sizes))
-    left = ctx.constant("left", narrow(tables.left + 1))  # and the node itself
+    left = ctx.constant("left", narrow(tables.left + 1))  # including the node itself
     add = leaves.adder(ctx, aggregate)
     goes = _floats(ctx, data, tables, slots) if form == "floats" else _integers(ctx, data, tables, slots, form)
     with _row(ctx, data, goes, leaves.targets, aggregate, out) as (goes_left, total):
@@ -57,7 +57,7 @@ def emit_trees(ctx: Context, data: Tensor, tables: TreeTables, scores: Array, ag
 def _row(
     ctx: Context, data: Tensor, goes: Goes, targets: int, aggregate: str, out: Output
 ) -> Iterator[tuple[Callable[[Any], Expr], Buffer]]:
-    """Open the loop over rows of data; yield what tells whether a node leads to the left, and the totals."""
+    """Open the loop over rows of data; yield the condition function of nodes, and the totals."""
     stmts = ctx.stmts
     with stmts.loop(data.shape[0], "row") as row:
         goes_left = goes(row)
@@ -70,7 +70,7 @@ def _row(
 def _walk(
     ctx: Context, tables: TreeTables, buffers: tuple[Buffer, Buffer, Buffer], tree: Expr, goes_left: Callable[..., Expr]
 ) -> Expr:
-    """Write the way down one tree; return the number of the leaf."""
+    """Write the traversal of one tree; return the index of the leaf."""
     stmts, (sizes, left, first) = ctx.stmts, buffers
     size = stmts.let("size", tb.cast(tb.load(sizes, [tree]), "uint32"))
     node, leaf, stop = (stmts.local(name, (1,), "uint32") for name in ("node", "leaf", "stop"))
@@ -80,7 +80,7 @@ def _walk(
     stmts.store(stop, [0], tb.load(first, [0]))
     if tables.nodes:
         with stmts.scope() if tables.sizes.all() else stmts.when(tb.binary("ne", size, 0)):
-            # the nodes of the subtree that is left are those from `node` to `stop`
+            # the remaining subtree consists of the nodes from `node` to `stop`
             is_leaf = tb.binary("eq", tb.load(node, [0]), tb.load(stop, [0]))
             with stmts.loop_until(is_leaf, int(tables.depths.max()), "level"):
                 at = stmts.let("at", promised(tb.load(node, [0]), tables.nodes))
@@ -105,7 +105,7 @@ def _form(ctx: Context, data: Tensor, tables: TreeTables, slots: Slots) -> str |
     if ctx.small:
         ranks, cuts = _ranks(tables, slots)
         nbytes = narrow(ranks).nbytes + 4 * sum(map(len, cuts)) + narrow(_offsets(cuts)).nbytes
-        if nbytes + _RANK_CODE < tables.threshold.nbytes // 2:  # finding ranks takes longer than one tree
+        if nbytes + _RANK_CODE < tables.threshold.nbytes // 2:  # computing ranks takes longer than one tree
             return "ranks"
     return "keys" if slots.is_mixed or tables.visits > 2 * len(slots.features) else "floats"
 
@@ -126,7 +126,7 @@ def _float_left(value: Expr, limit: Expr, *, nan_left: bool) -> Expr:
 
 
 def _integers(ctx: Context, data: Tensor, tables: TreeTables, slots: Slots, form: str) -> Goes:
-    """Return what compares keys or ranks, which are in tables."""
+    """Return the comparison of keys or ranks, which are in tables."""
     ranks, cuts = _ranks(tables, slots) if form == "ranks" else (None, None)
     cut = ctx.constant("cut", tt.cuts_of(tables) if ranks is None else narrow(ranks))
     slot = ctx.constant("feature", narrow(slots.of_node))
@@ -146,7 +146,7 @@ def _compared(
     slot: Callable[[Any], Any],
     cut: Callable[[Any], Expr],
 ) -> Goes:
-    """Return what compares integers that are `made` of features with the `cut` of a node, by its `slot`."""
+    """Return the comparison of integers `made` from features with the `cut` of a node, by its `slot`."""
 
     def goes(row: Expr) -> Callable[[Any], Expr]:
         numbers = ctx.scratch("numbers", (len(slots.features),), made[0])
@@ -157,7 +157,7 @@ def _compared(
 
 
 def _ranks(tables: TreeTables, slots: Slots) -> tuple[Array, list[Array]]:
-    """Return the rank of each node's threshold, and the keys of the thresholds of each slot in their order."""
+    """Return the rank of each node's threshold, and the sorted keys of the thresholds of each slot."""
     keys = tt.cuts_of(tables)
     ranks, cuts = np.zeros(tables.nodes, np.int64), []
     for slot in range(len(slots.features)):
@@ -165,7 +165,7 @@ def _ranks(tables: TreeTables, slots: Slots) -> tuple[Array, list[Array]]:
         known, of_own = np.unique(keys[own], return_inverse=True)
         ranks[own] = of_own.reshape(-1)
         cuts.append(known)
-    ranks_and_end = np.append(ranks, max(map(len, cuts), default=0))  # what is above all has the number of them
+    ranks_and_end = np.append(ranks, max(map(len, cuts), default=0))  # the rank of values above all thresholds
     return narrow(ranks_and_end)[:-1], cuts
 
 
@@ -174,7 +174,7 @@ def _offsets(cuts: list[Array]) -> Array:
 
 
 def _search(ctx: Context, cuts: list[Array]) -> Callable[[Expr, Expr, str], Expr]:
-    """Return what counts the thresholds of a slot that are below a key, by halves."""
+    """Return a function that counts the thresholds of a slot below a key by binary search."""
     stmts = ctx.stmts
     known = ctx.constant("cuts", np.concatenate(cuts))
     offset = ctx.constant("cuts_begin", narrow(_offsets(cuts)))
@@ -201,7 +201,7 @@ def _search(ctx: Context, cuts: list[Array]) -> Callable[[Expr, Expr, str], Expr
 def _emit_conditions(
     ctx: Context, data: Tensor, tables: TreeTables, slots: Slots, leaves: Leaves, aggregate: str, out: Output
 ) -> bool:
-    """Write the conditions; return whether they were: not where there would be too many, or too many in each other."""
+    """Write the conditions and return True, or return False if they would be too many or too deeply nested."""
     if not 0 < tables.nodes <= MOST_NODES or tables.depths.max() > MOST_DEPTH:
         return False
     plain = tables.nodes * _NODE_BYTES + len(leaves.row_of) * _LEAF_BYTES
@@ -219,7 +219,7 @@ def _emit_conditions(
 
 
 def _comparisons(ctx: Context, data: Tensor, tables: TreeTables, slots: Slots) -> Goes:
-    """Return what compares floats, or keys where that is faster, with literals."""
+    """Return the comparison of floats, or of keys if that is faster, with literals."""
     features = ctx.features
     has_no_floats = features.is_microcontroller and not features.float_unit
     if data.dtype == "float32" and has_no_floats and tables.visits > 2 * len(slots.features):
@@ -238,10 +238,10 @@ def _comparisons(ctx: Context, data: Tensor, tables: TreeTables, slots: Slots) -
 
 @dataclass(eq=False)
 class _Conditions:
-    """Nested conditions: a node is a comparison with a literal and a branch, in the order of the tables.
+    """Nested conditions: each node is a comparison with a literal and a branch, in the order of the tables.
 
-    A leaf adds its literals to the totals or, where that would be too much code, stores which row of scores is added
-    behind the tree.
+    A leaf adds its literals to the totals or, if that would take too much code, stores the index of the row of scores
+    to add after the tree.
     """
 
     ctx: Context
@@ -249,13 +249,13 @@ class _Conditions:
     leaves: Leaves
     goes_left: Callable[[Any], Expr]
     aggregate: str
-    add: Callable[[Expr, Buffer], None] | None  # adds a row of scores; None where leaves add their literals
+    add: Callable[[Expr, Buffer], None] | None  # adds a row of scores; None if leaves add their literals
     total: Buffer
 
     def write(self) -> None:
-        """Write all trees, one after another."""
+        """Write all trees in order."""
         stmts, rows, add = self.ctx.stmts, self.leaves.rows, self.add
-        # rows for which leaves have nothing to do: to add zero changes nothing
+        # rows of zeros: leaves with these scores need no code for a sum
         is_sum = add is None and self.aggregate == "add"
         self.nothing: Array = np.asarray(is_sum & ~rows.any(axis=1), bool)
         self.found = None if add is None else stmts.local("found", (1,), "uint32")
@@ -277,19 +277,19 @@ class _Conditions:
             stmts.store(total, [target], tb.binary(self.aggregate, tb.load(total, [target]), literal))
 
     def _subtree(self, at: int, leaf: int, size: int) -> None:
-        """Write the subtree of `size` nodes from the node `at` on, whose first leaf is `leaf`."""
+        """Write the subtree of `size` nodes that starts at node `at`; its first leaf is `leaf`."""
         if (row := self._only_row(leaf, size)) is not None:
             if not self.nothing[row]:
                 self._leaf(row)
             return
         left = int(self.tables.left[at])
         here, there = (at + 1, leaf, left), (at + 1 + left, leaf + left + 1, size - 1 - left)
-        if self.tables.nan_left[at] and self.tables.threshold[at] == np.inf:  # nothing goes to the right
+        if self.tables.nan_left[at] and self.tables.threshold[at] == np.inf:  # the right child is unreachable
             self._subtree(*here)
             return
         stmts, goes_left = self.ctx.stmts, self.goes_left(at)
         if self._is_nothing(*here[1:]):
-            if isinstance(goes_left, Binary) and goes_left.op == "eq":  # of a comparison and false
+            if isinstance(goes_left, Binary) and goes_left.op == "eq":  # a negated comparison
                 goes_right = goes_left.a
             else:
                 goes_right = tb.binary("eq", goes_left, _FALSE)
@@ -303,7 +303,7 @@ class _Conditions:
                 self._subtree(*there)
 
     def _only_row(self, leaf: int, size: int) -> int | None:
-        """Return the row of scores of all leaves of a subtree; None where they differ."""
+        """Return the row of scores of all leaves of a subtree; None if they differ."""
         rows = self.leaves.row_of[leaf : leaf + size + 1]
         return int(rows[0]) if (rows == rows[0]).all() else None
 

@@ -1,7 +1,7 @@
-"""Convolutions of 3x3 windows in float32 by fewer products: inputs are transformed, multiplied and transformed back.
+"""Convolutions of 3x3 windows in float32 by Winograd's algorithm, which needs fewer products.
 
-Loops from outside in: image, band of tiles' rows, all inputs of which are transformed, block of output channels, place
-of a tile. Products are those of tiles times channels, by the register tile; weights are transformed when packed.
+Loops from outside in: image, band of rows of tiles, all inputs of which are transformed, block of output channels,
+position in a tile. Products are those of tiles x channels, by the register tile; weights are transformed when packed.
 """
 
 from __future__ import annotations
@@ -27,30 +27,30 @@ from mlfc.tir.context import Context, Output
 from mlfc.tir.ir import Buffer, Expr
 
 TAPS = 3
-TOLERANCE = 1e-5  # of the largest result: a layer whose results may differ more is computed without transforms
+TOLERANCE = 1e-5  # relative to the largest result: a layer whose error may be larger is computed without transforms
 CHECKED_TILES = 2
 
 
 @dataclass(frozen=True)
 class WinogradForm:
-    """A size of tiles: ``results x results`` outputs read ``size x size`` inputs; values are anything that adds up.
+    """A tile size: ``results x results`` outputs read ``size x size`` inputs; values may have any type with addition.
 
     Inputs, weights and products are polynomials that are evaluated at 0, at pairs of points ``p`` and ``-p``, and at
-    infinity. The points decide how large rounding errors become: 3/4 and 3/2 keep those of 4x4 outputs within about
-    twice those of the plain sum, where the usual 1 and 2 have six times as much; that one is twice the other makes
-    their powers exact. No sum has two products whose rounding compilers could fuse in either order.
+    infinity. The points determine the rounding errors: 3/4 and 3/2 keep those of 4x4 outputs within about twice those
+    of the direct sum, compared to six times for the usual 1 and 2. As one point is twice the other, their powers are
+    exact. No sum has two products whose rounding compilers could fuse in either order.
     """
 
     pairs: tuple[float, ...]
 
     @property
     def size(self) -> int:
-        """Inputs along a side of a tile, and products."""
+        """The number of inputs along a side of a tile, and of products."""
         return 2 * len(self.pairs) + 2
 
     @property
     def results(self) -> int:
-        """Outputs along a side of a tile."""
+        """The number of outputs along a side of a tile."""
         return self.size - TAPS + 1
 
     def input(self, values: Sequence[Any]) -> list[Any]:
@@ -94,7 +94,7 @@ class WinogradForm:
         return [*found, taps[2]]
 
     def error(self, weights: Array) -> float:
-        """Return the largest error of seeded data's results in float32, over the largest result."""
+        """Return the maximum float32 error for seeded random data, relative to the largest result."""
         channels, filters = weights.shape[2:]
         size, results = self.size, self.results
         data = np.random.default_rng(0).standard_normal((size, size, CHECKED_TILES, channels), np.float32)
@@ -117,7 +117,7 @@ class WinogradForm:
 
 
 FORMS = (WinogradForm((0.75, 1.5)), WinogradForm((1.0,)))
-"""Tiles of 4x4 results, which take a quarter of the products, and of 2x2, which take four ninths."""
+"""Tiles of 4x4 results, which need a quarter of the products, and of 2x2, which need four ninths."""
 
 
 _ERRORS: dict[tuple[WinogradForm, bytes], float] = {}
@@ -125,7 +125,7 @@ _MOST_ERRORS = 4096
 
 
 def is_close(form: WinogradForm, weights: Array) -> bool:
-    """Tell whether the form's results are as close as `TOLERANCE` with these weights."""
+    """Return whether the form's results are within `TOLERANCE` for these weights."""
     key = (
         form,
         hashlib.blake2b(np.ascontiguousarray(weights).data, digest_size=16, key=repr(weights.shape).encode()).digest(),
@@ -149,17 +149,17 @@ def _monic(values: Sequence[Any], squares: Sequence[float]) -> Any:
     return total
 
 
-LARGE_WEIGHTS = 16 * 1024 * 1024  # bytes of transformed weights that caches do not hold beside the data
+LARGE_WEIGHTS = 16 * 1024 * 1024  # size in bytes of transformed weights that does not fit in caches with the data
 LEAST_BAND_BYTES, MOST_BAND_BYTES = 512 * 1024, 4 * 1024 * 1024  # of transformed inputs
 
 Choice: TypeAlias = "tuple[WinogradForm, int]"
 
 
 def choices(ctx: Context, conv: Conv, data: Buffer, weights: Weights) -> list[Choice]:
-    """Return the forms of a layer, each with the least side of images that it is for, the largest side first.
+    """Return the forms of a layer, each with its minimum side of images, in descending order of that side.
 
-    Nothing but channels and weights decides, so that code of open extents chooses as code of fixed ones does. Small
-    tiles read fewer weights, which is what takes the time where there are many of them and few tiles.
+    The choice depends only on channels and weights, so that dynamic code uses the same forms as static code. Small
+    tiles read fewer weights, which takes most of the time if there are many weights and few tiles.
     """
     is_usual = conv.kernel == (TAPS, TAPS) and conv.strides == conv.dilation == (1, 1) and conv.groups == 1
     is_known = data.dtype in ("float32", *dtypes.HALVES)
@@ -182,12 +182,12 @@ def _accepts(ctx: Context, conv: Conv, data: Buffer, weights: Weights, out: Outp
 
 @template("convolution", WINOGRAD, _accepts)
 def convolution(ctx: Context, conv: Conv, data: Buffer, weights: Weights, out: Output) -> None:
-    """Write a convolution by transforms, in all forms that it may need where the run decides how large the image is."""
+    """Write a convolution by transforms, in all forms that a dynamic image size may require."""
     _by_side(ctx, conv, (data, weights, out), choices(ctx, conv, data, weights))
 
 
 def _by_side(ctx: Context, conv: Conv, args: tuple[Buffer, Weights, Output], found: Sequence[Choice]) -> None:
-    """Write the form for images as large as the output, and the choice where the run decides."""
+    """Write the form for the size of the output, and the choice among forms if the size is dynamic."""
     data, weights, out = args
     if not found:
         TiledConv(ctx, conv, arithmetic.float32(weights, data.dtype), (data, planar), out).emit()
@@ -205,7 +205,7 @@ def _by_side(ctx: Context, conv: Conv, args: tuple[Buffer, Weights, Output], fou
 
 
 class _Products(TiledConv):
-    """The products of a band: for each place of a tile, tiles times channels; a place is a group."""
+    """The products of a band: for each position in a tile, tiles x channels; a position is a group."""
 
     can_share_pieces = False
     can_stage = False
@@ -216,13 +216,13 @@ class _Products(TiledConv):
         self.sums = ctx.scratch("sums", (conv.groups, conv.output[1], self.tile.vectors * LANES), "float32")
 
     def packed(self, block: PackedBlock) -> tuple[Array, Array | None]:
-        """Return the weights of a block in the order in which they are read: places inside of blocks."""
+        """Return the weights of a block in the order in which they are read: positions inside blocks."""
         weights, start = super().packed(block)
         by_place = weights.reshape(self.conv.groups, -1, *weights.shape[1:])
         return np.ascontiguousarray(by_place.swapaxes(0, 1)).reshape(weights.shape), start
 
     def weights_at(self, block: PackedBlock, group: Expr, number: Expr, vector: int) -> tuple[Any, Any]:
-        """Return the panel of a block's vector, and which of it the vector is."""
+        """Return the panel of a block's vector, and the index of the vector in it."""
         panel, own = block.place(tb.const(0), number, vector)
         return panel * self.conv.groups + group, own
 
@@ -231,7 +231,7 @@ class _Products(TiledConv):
         return lambda _, x, at: tb.load(self.data, [place.group, place.column + x, at[2]])
 
     def finish(self, place: TilePosition, block: PackedBlock, number: Expr, sums: Buffer, together: int = 1) -> None:
-        """Keep the sums for the transform of results."""
+        """Store the sums for the output transform."""
         del number, together
         for index in range(sums.size):
             at = [place.group, place.column + index // block.vectors, index % block.vectors * LANES]
@@ -244,7 +244,7 @@ class _Products(TiledConv):
             columns = tiling.DynamicSplit(tiles, columns.largest)
         with self.ctx.stmts.loop(self.conv.groups, "place") as group:
             place = TilePosition(tb.const(0), group, tb.const(0), tb.const(0), tb.const(0), 1, 0)
-            if self.ctx.features.compact and isinstance(tiles, int):  # one kind of tile: sums may be written again
+            if self.ctx.features.compact and isinstance(tiles, int):  # one kind of tile: sums may be stored again
                 registers, filters = self.ctx.features.vector_registers, self.conv.group_filters
                 size = tiling.covering(1, tiles, filters, registers, (block.vectors,)).columns.largest
                 with tiling.covering_pieces(self.ctx, tiles, size, "tx") as piece:
@@ -255,7 +255,7 @@ class _Products(TiledConv):
 
 
 class _TileBand(NamedTuple):
-    """A band's first row of tiles, how many rows of tiles it has, and the image."""
+    """A band's first row of tiles, the number of its rows of tiles, and the image."""
 
     image: Expr
     first: Expr
@@ -275,14 +275,14 @@ class WinogradConv:
         tiles = self.rows * self.across
         self.inputs = ctx.scratch("inputs", (places, tiles, conv.channels), "float32")
         wide = line(1, tiles, places * conv.channels, places * conv.filters, places)
-        # the transformed weights as those of a convolution of one tap with a group for each place
+        # the transformed weights as those of a convolution with one tap and a group for each position
         factors = form.weights(weights.values).reshape(-1, conv.channels, conv.filters).transpose(1, 0, 2)
         how = arithmetic.float32(Weights(np.ascontiguousarray(factors).reshape(1, 1, conv.channels, -1)))
         self.products = _Products(ctx, wide, how, self.inputs, out)
         self.bias = ctx.constant("bias", out.bias) if out.bias is not None and out.bias.any() else None
 
     def _rows(self) -> Any:
-        """Return how many rows of tiles are a band."""
+        """Return the number of rows of tiles of a band."""
         per_row = self.form.size**2 * self.across * self.conv.channels * 4
         weights = self.form.size**2 * self.conv.channels * self.conv.filters * 4
         limit = min(max(weights // 2, LEAST_BAND_BYTES), MOST_BAND_BYTES)
@@ -295,7 +295,7 @@ class WinogradConv:
         return chosen if isinstance(chosen, int) else usual
 
     def emit(self) -> None:
-        """Write everything."""
+        """Write all loops."""
         stmts, products = self.ctx.stmts, self.products
         blocks = [
             (block, weights)
@@ -326,13 +326,13 @@ class WinogradConv:
 
     @contextmanager
     def _tiles(self, band: _TileBand) -> Iterator[tuple[Expr, Expr, Expr]]:
-        """Open the loops over a band's tiles; yield the first output row and column of one, and its number."""
+        """Open the loops over a band's tiles; yield a tile's first output row and column, and its index."""
         stmts, results = self.ctx.stmts, self.form.results
         with stmts.loop(band.rows, "ty") as y, stmts.loop(self.across, "tx") as x:
             yield (band.first + y) * results, x * results, y * self.across + x
 
     def _transform_inputs(self, band: _TileBand) -> None:
-        """Write the transform of the band's inputs."""
+        """Write the input transform of the band."""
         stmts, size, channels = self.ctx.stmts, self.form.size, self.conv.channels
         lanes = next(lanes for lanes in (64, 48, 32, 16) if channels % lanes == 0)
         with self._tiles(band) as (row, column, number), stmts.loop(channels // lanes, "part") as part:
@@ -347,12 +347,12 @@ class WinogradConv:
                 with stmts.loop(size, "y") as y:
                     values = [self._loaded(half, [y, place, 0]) for place in range(size)]
                     for place, value in enumerate(self.form.input(values)):
-                        # with a name: where branches of the address stand between them, gcc fuses no product and sum
+                        # bound to a variable: gcc does not fuse a product and sum separated by branches of the address
                         named = stmts.let("sum", value)
                         stmts.store(self.inputs, [y * size + place, number, part * lanes + vector * LANES], named)
 
     def _copy_patch(self, patch: Buffer, at: tuple[Expr, Expr, Expr], first: Expr) -> None:
-        """Write the copy of the inputs of a tile, zeros where there are none."""
+        """Write the copy of a tile's inputs, with zeros outside the image."""
         stmts, conv, (size, _, lanes) = self.ctx.stmts, self.conv, patch.shape
         image, top, left = at
 
@@ -373,7 +373,7 @@ class WinogradConv:
             )
 
     def _transform_sums(self, band: _TileBand, block: PackedBlock, number: Expr) -> None:
-        """Write the transform of the sums of a block of channels, and hand the results to the output."""
+        """Write the output transform of the sums of a block of channels, and pass the results to the output."""
         stmts, conv, size, results = self.ctx.stmts, self.conv, self.form.size, self.form.results
         with self._tiles(band) as (row, column, tile):
             found = stmts.local("results", (results, results, block.vectors * LANES), "float32")

@@ -1,7 +1,7 @@
-"""Functions of libraries that other programs find and call by a convention, beside a module's own code.
+"""Entry points of libraries under the calling conventions of other programs, in addition to the modules' own code.
 
-Two conventions, whose symbols do not clash, may be in one library: ``classic``, TVM's packed functions, and ``ffi``,
-those of tvm-ffi.
+A library can export two conventions, whose symbols do not clash: ``classic``, TVM's packed functions, and ``ffi``, the
+functions of tvm-ffi.
 """
 
 from __future__ import annotations
@@ -22,21 +22,22 @@ from mlfc.errors import OptionError, unknown
 from mlfc.support.content import Data, to_bytes
 
 ABIS = ("classic", "ffi")
-"""The conventions, by the names of the option ``--abi``."""
+"""The conventions, by their names in the option ``--abi``."""
 
 
 def library_files(
     units: Sequence[Unit], codes: Sequence[GeneratedCode], abi: Sequence[str], files: Mapping[str, Data] | None = None
 ) -> Mapping[str, Data]:
-    """Return the C by which others call the modules of a library: files by path, laid over the modules' own.
+    """Return the C files that export a library's modules to callers, by path; they override the modules' own files.
 
-    Some replace files of the same path. They need the headers and sources of `mlfc.library.build.runtime_files`. `abi`
-    has entries of `ABIS`; `files` is the modules' code, where that differs from `codes`.
+    A file may replace one of the modules' files of the same path. The files depend on the headers and sources of
+    `mlfc.library.build.runtime_files`. `abi` contains elements of `ABIS`; `files` is the modules' code where it differs
+    from `codes`.
 
     Raises
     ------
     OptionError
-        For an unknown convention, and for a module that no function on tensors can run.
+        If a convention is unknown, or a function on tensors cannot run a module.
     """
     for name in abi:
         if name not in ABIS:
@@ -45,7 +46,7 @@ def library_files(
     beside: dict[str, Data] = {}
     shares = [code.workspace_peers != () for code in codes]
     for index, (unit, code) in enumerate(zip(units, codes, strict=True)):
-        if not abi or unit.executor == "vm":  # its main function calls them
+        if not abi or unit.executor == "vm":  # dynamic models: the main function calls the operators
             continue
         if unit.executor == "graph":
             beside |= operator_entries(unit, code, abi)
@@ -58,9 +59,9 @@ def library_files(
         if "ffi" in abi:
             parts.append(ffi_entries(entry, alone=len(units) == 1))
         beside[f"src/{unit.module}_entries.c"] = "\n".join(parts).encode()
-        # The C interface's main function, which takes plain pointers, has the very name by which executors look for the
-        # packed one, whether or not the library has that. Only the module's own files call it. It gets a name of the
-        # same length, for which objects have room.
+        # The main function of the C interface takes plain pointers, but its name is the one by which executors look up
+        # the packed function, even if the library does not export that. Only the module's own files call it, so it is
+        # renamed to a name of the same length, which fits in place inside objects.
         main = main_function_name(f"tvmgen_{unit.module}").encode()
         other = f"tvmgen_{unit.module}_on_pointers".encode().ljust(len(main), b"_")
         for path in own:
@@ -70,11 +71,11 @@ def library_files(
 
 
 def classic_entries(entry: AotEntry, *, alone: bool) -> str:
-    """Return the packed function of a module and the one that returns its tables.
+    """Return the packed function of a module and the function that returns its metadata tables.
 
-    The packed function has two names: TVM's, which in other libraries is also that of functions with other arguments,
-    and one that only this function has. If the module is `alone` in its library, names without a module's are this
-    one's.
+    The packed function has two names: TVM's, which other libraries also use for functions with other arguments, and one
+    that is unique to this function. If the module is `alone` in its library, names without a module prefix also refer
+    to it.
     """
     main = main_function_name(entry.module.prefix)
     writer = Writer()
@@ -117,9 +118,9 @@ _ROW = 32
 
 
 def ffi_entries(entry: AotEntry, *, alone: bool) -> str:
-    """Return the function of a module, and those that describe it.
+    """Return the tvm-ffi function of a module and the functions that describe it.
 
-    If the module is `alone` in its library, calling the library calls this one.
+    If the module is `alone` in its library, calling the library calls this function.
     """
     module = entry.module.name
     names = [f"{PREFIX}{module}", *([_MAIN] if alone and module != "main" else [])]
@@ -155,7 +156,7 @@ def ffi_entries(entry: AotEntry, *, alone: bool) -> str:
 
 
 def _write_text(writer: Writer, text: str) -> None:
-    """Write the array ``text``: as a string that people can read where C allows one of this length."""
+    """Write the array ``text``, as a readable string where C allows a literal of this length."""
     data = text.encode("utf-8", "replace")
     if len(data) < _LONGEST_LITERAL:
         lines = text.splitlines(keepends=True)
@@ -172,19 +173,19 @@ def _write_text(writer: Writer, text: str) -> None:
 
 
 def ffi_head(name: str) -> str:
-    """Return the declaration of a function of the convention."""
+    """Return the declaration of a tvm-ffi function."""
     return f"int {name}(void *handle, const struct mlfc_any *args, int32_t num_args, struct mlfc_any *result)"
 
 
 def operator_entries(unit: Unit, code: GeneratedCode, abi: Sequence[str]) -> Mapping[str, Data]:
-    """Return the file by which tvm-ffi calls the operators of a module: its own code has packed functions of them."""
+    """Return the file that exports the operators of a module to tvm-ffi, as wrappers of their packed functions."""
     if "ffi" not in abi:
         return {}
     writer = Writer()
     writer.lines([f"/* target: {comment_text(str(unit.target))} */", f"/* {LICENCE} */"])
     writer.lines(["#include <stdint.h>", "#include <tvm/runtime/c_backend_api.h>", '#include "mlfc_ffi.h"', ""])
     for kernel in unit.kernels_in_code:
-        # functions of devices take their scratch from the caller
+        # device functions take their scratch buffers from the caller
         scratch = kernel.scratch if kernel.device else ()
         name, count = code.function_names[kernel.name], len(kernel.params) + len(scratch)
         writer.line(f"{packed_head(name)};")

@@ -1,4 +1,4 @@
-"""A module's tensors as tables of C, and the function on their addresses that every convention runs."""
+"""Tables of a module's tensors in C, and the function on tensor addresses that all conventions call."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ _SHARED_GATE = f"tvmgen_{SHARED_MODULE}_gate"
 
 
 def require_no_loaded(pools: Iterable[str], module: str) -> None:
-    """Raise OptionError if there are memories of constants that the C interface's caller must load."""
+    """Raise OptionError if the caller of the C interface must load constants into any of `pools`."""
     names = ", ".join(pools)
     if names:
         raise OptionError(
             f"functions on tensors have no argument for constants that the caller loads: {names}",
             place=module,
-            next_step="Compile it without --load-constants",
+            next_step="Compile the module without --load-constants",
         )
 
 
@@ -36,44 +36,44 @@ def require_no_loaded(pools: Iterable[str], module: str) -> None:
 class HostTensor:
     """An input or output."""
 
-    name: str  # the model's own
-    field: str  # in the struct of the C interface
+    name: str  # the name in the model
+    field: str  # the field in the struct of the C interface
     shape: tuple[int, ...]
     dtype: str
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all elements."""
+        """The size of all elements in bytes."""
         return prod(self.shape) * dtypes.nbytes(dtypes.element(self.dtype))
 
 
 @dataclass(frozen=True)
 class HostModule:
-    """A module compiled ahead of time that hosts may drive, by functions that get the addresses of all tensors."""
+    """A module compiled ahead of time that hosts run through functions on the addresses of all tensors."""
 
     name: str
     inputs: tuple[HostTensor, ...]
     outputs: tuple[HostTensor, ...]
-    # name and bytes of the memories that the caller of the C interface passes in: the runtime's workspace
+    # name and size in bytes of each memory that callers of the C interface pass in: the workspace of the runtime
     pools: tuple[tuple[str, int], ...] = ()
     workspace_io: bool = False  # inputs and outputs are in the workspace, so they are copied there and back
-    state_bytes: int = 0  # of the memory of states among those that the caller passes in
+    state_bytes: int = 0  # size of the state memory, one of those that the caller passes in
 
     @property
     def prefix(self) -> str:
-        """The start of its symbols."""
+        """The prefix of the module's symbols."""
         return f"tvmgen_{self.name}"
 
     @property
     def functions(self) -> dict[str, str]:
-        """C names by the names under which the executor looks for them."""
+        """C function names, keyed by the names under which the executor looks them up."""
         return {
             f"{self.prefix}_run": f"{self.prefix}_packed_run",
             f"{self.prefix}_get_c_metadata": f"{self.prefix}_packed_metadata",
         }
 
     def write_run(self, writer: Writer, name: str = "run") -> None:
-        """Write the function that passes addresses to the C interface: inputs first, then outputs."""
+        """Write the function that passes tensor addresses to the C interface: inputs first, then outputs."""
         groups = (("inputs", self.inputs, 0), ("outputs", self.outputs, len(self.inputs)))
         given = ["&pools"] if self.pools or self.state_bytes else []
         if self.state_bytes:
@@ -127,7 +127,7 @@ class HostModule:
             offset += -(-nbytes // _ALIGNMENT) * _ALIGNMENT
 
     def write_reset(self, writer: Writer, name: str, run: str = "run") -> None:
-        """Write a function that resets the states with which the function `run` goes on."""
+        """Write a function that resets the states that the function `run` continues from."""
         writer.line()
         with writer.block(f"static int32_t {name}(void *const *data)"):
             if self.state_bytes:
@@ -145,8 +145,8 @@ class HostModule:
             writer.line(f"{array}_is_set = 1;")
 
     def write_tables(self, writer: Writer, start: str, title: str, struct: str, version: str) -> None:
-        """Write TVM's tables `title`; names begin with `start`, without which the shapes are there already."""
-        # as TVM's own tables have them: the names of inputs in C, and numbers of outputs
+        """Write TVM's tables `title` with the name prefix `start`; if it is empty, shapes are already defined."""
+        # as in TVM's own tables: C names for inputs, numbers for outputs
         inputs = names_in_tables(tensor.name for tensor in self.inputs)
         outputs = [f"output{index}" for index in range(len(self.outputs))]
         first = 0
@@ -183,7 +183,7 @@ def host_module(unit: Unit, code: GeneratedCode) -> HostModule:
 
 @dataclass(frozen=True, eq=False)
 class AotEntry:
-    """A module compiled ahead of time that a library has functions for."""
+    """A module compiled ahead of time that a library exports."""
 
     unit: Unit
     code: GeneratedCode
@@ -192,12 +192,12 @@ class AotEntry:
 
     @property
     def tensors(self) -> tuple[HostTensor, ...]:
-        """Inputs, then outputs."""
+        """The inputs, followed by the outputs."""
         return (*self.module.inputs, *self.module.outputs)
 
     @property
     def slots(self) -> int:
-        """The elements of arrays with one for each tensor: C has no empty ones."""
+        """The length of arrays with one element per tensor; at least 1, as C does not have empty arrays."""
         return max(1, len(self.tensors))
 
     def file_start(self) -> str:
@@ -221,7 +221,7 @@ class AotEntry:
         module.write_run(writer)
         gate = self._gate(writer)
         if gate != _NO_GATE and not self.unit.workspace_io and not self.code.external_workspace:
-            # the C interface's function for callers that wait for those of the other functions
+            # the variant of the C interface's function that waits for concurrent calls of the functions in this file
             structs = ", ".join(f"struct {module.prefix}_{kind} *{kind}" for kind in ("inputs", "outputs"))
             with writer.block(f"TVM_DLL int32_t {self.code.entry}_in_turn({structs})"):
                 writer.lines(["int32_t status;", f"mlfc_gate_enter({gate});"])
@@ -241,11 +241,11 @@ class AotEntry:
 
     @property
     def keeps_state(self) -> bool:
-        """Whether it keeps tensors between runs, so that there is a function that resets them."""
+        """True if the module keeps tensors between runs, so it has a function that resets them."""
         return bool(self.unit.program.states)
 
     def _gate(self, writer: Writer) -> str:
-        """Write the gate at which calls wait; return its address."""
+        """Write the gate that serializes calls; return its address."""
         if self.code.external_workspace and not self.unit.program.states:
             return _NO_GATE
         if self.code.workspace_peers:
@@ -257,6 +257,6 @@ class AotEntry:
 
 def c_dtype(dtype: str) -> str:
     """Return the initializer of a ``DLDataType``."""
-    if dtype == "bool":  # as TVM has it; who checks takes newer DLPack's form too
+    if dtype == "bool":  # as TVM writes it; argument checks also accept the form of newer DLPack versions
         return "{kDLUInt, 1, 1}"
     return f"{{{dtype_code(dtype).text}, {dtypes.bits(dtype)}, 1}}"

@@ -1,4 +1,4 @@
-"""The ahead-of-time executor: the function that users call, and the one that calls a module's operators in order."""
+"""Host code of the AOT executor: the function that users call, and the main function that calls operators in order."""
 
 from __future__ import annotations
 
@@ -41,18 +41,18 @@ class AotFunctions:
     interface: Interface
     constants: ConstantTable
     function_names: Mapping[str, str]  # C name of each kernel
-    shared_workspace: str | None = None  # the array of another file that replaces the module's own
-    # by kernel, the variable whose address a shared function gets behind the pointers
+    shared_workspace: str | None = None  # the array in another file that replaces the module's own
+    # by kernel, the variable whose address a shared function gets after the pointers
     last_arguments: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def main_declaration(self) -> Function:
-        """The function that calls the operators, without its body."""
+        """The declaration of the function that calls the operators."""
         parameters = (*self._tensor_parameters.values(), *self._memory_parameters.values())
         return Function(main_function_name(self.interface.prefix), INT32, parameters)
 
     def main(self) -> Function:
-        """Return the function that calls every operator at its place in the workspace."""
+        """Return the main function, which calls every operator with its addresses in the workspace."""
         body = Body()
         loaded = {self._memory_parameters[pool.name] for pool in self.interface.constant_pools}
         known = [name for name in self.main_declaration.parameters if name not in loaded]
@@ -66,7 +66,7 @@ class AotFunctions:
             body.requires(kernel(*arguments))
             output = arguments[len(call.kernel.params) - 1]
             body.evaluate(TRACE_END(index, output, call.output.nbytes))
-        # an input that nothing reads, or a pool that holds nothing else
+        # an input that no operator reads, or a pool that contains no other value
         body.add(*(host.Unused(name) for name in known if name not in touched))
         body.returns(0)
         head = self.main_declaration
@@ -124,7 +124,7 @@ class AotFunctions:
         return (place + offset).cast(wanted) if offset else as_argument(place, buffer.dtype, is_output=is_output)
 
     def entry(self) -> Function:
-        """Return the function that users call: it refuses NULL, and calls the main function."""
+        """Return the function that users call, which rejects NULL and calls the main function."""
         interface, body = self.interface, Body()
         groups = () if interface.workspace_io else (("inputs", interface.inputs), ("outputs", interface.outputs))
         structs = [Name(pointer(self._struct(kind, group)), kind) for kind, group in groups]
@@ -175,7 +175,7 @@ class AotFunctions:
 
     @cached_property
     def _caller_pools(self) -> tuple[Name, ...]:
-        """The parameter with the caller's pools, if there are any."""
+        """The parameter with the caller's pools, if any."""
         pools = self.interface.caller_pools
         if not pools:
             return ()
@@ -184,19 +184,19 @@ class AotFunctions:
         return (Name(pointer(struct), "workspace_pools"),)
 
     def _pool_pointer(self, pool: PoolSpan) -> Expr:
-        """Return a pool of the workspace as the functions that users call know it."""
+        """Return the pointer to a pool of the workspace in functions that users call."""
         if self.interface.external_workspace:
             return self._caller_pools[0][pool.name]
         return host.Global(BYTES, self.shared_workspace or pool_array(pool.name), is_array=True)
 
 
 def main_function_name(prefix: str) -> str:
-    """Return the name, in TVM's words, of the function that calls a module's operators."""
+    """Return TVM's name for the function that calls a module's operators."""
     return f"{prefix}___tvm_main__"
 
 
 def _any(conditions: Iterable[Expr]) -> Expr:
-    """Return whether one of many conditions holds, as a tree no deeper than it must be: printers recurse."""
+    """Return the disjunction of conditions as a balanced tree: printers recurse."""
     left = list(conditions)
     while len(left) > 1:
         left = [reduce(lambda a, b: a | b, left[place : place + 2]) for place in range(0, len(left), 2)]
@@ -206,7 +206,7 @@ def _any(conditions: Iterable[Expr]) -> Expr:
 STATE_ARRAY = "mlfc_state"
 """The static array of a module's states in generated code."""
 STATE_FLAG = "mlfc_state_is_set"
-"""The static variable beside it, where states do not begin as zeros."""
+"""The static flag of that array, if any initial state is nonzero."""
 
 _BYTES, _READ_ONLY = pointer(UINT8), pointer(const(UINT8))
 
@@ -215,12 +215,12 @@ _BYTES, _READ_ONLY = pointer(UINT8), pointer(const(UINT8))
 class StateFunctions:
     """``..._state_reset``, ``..._state_save`` and ``..._state_restore``.
 
-    A static array begins as zeros. Where that is not what states begin with, a variable is 1 once they have been set:
-    whoever comes first resets them.
+    A static array starts as zeros. If the initial states are not zeros, a flag is 1 once they have been set; the first
+    function that accesses the states resets them.
     """
 
     interface: Interface
-    given: tuple[Name, ...]  # the parameter with the caller's memories, if the states are among them
+    given: tuple[Name, ...]  # the parameter with the caller's memories, if these include the states
 
     @property
     def memory(self) -> Expr:
@@ -230,13 +230,13 @@ class StateFunctions:
         return host.Global(_BYTES, STATE_ARRAY, is_array=True)
 
     def set_first(self, body: Body) -> None:
-        """Reset states that are not zeros, unless they have been set."""
+        """Reset states that do not start as zeros, unless they have been set."""
         if self.interface.has_state_flag:
             with body.where(host.Global(UINT8, STATE_FLAG).eq(0)):
                 body.requires(self._function("reset")(*self.given))
 
     def functions(self) -> tuple[Function, ...]:
-        """Return all three."""
+        """Return all three functions, or none without states."""
         if not self.interface.states:
             return ()
         other = Name(pointer(VOID), "to")

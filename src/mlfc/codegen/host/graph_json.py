@@ -1,4 +1,4 @@
-"""The graph executor's JSON of a program, as TVM's executors, its C runtime and Netron read it."""
+"""The graph executor's JSON of a program, in the format that TVM's executors, its C runtime and Netron read."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from mlfc.support.platforms import TYPE_CODES
 from mlfc.tir.program import COPY, Program, Value
 
 NOP = "__nop"
-"""The function of a node that gives its input as another dtype."""
+"""The function of a node that reinterprets its input as another dtype."""
 
-# the C runtime keeps names of nodes and functions in 120 bytes, those of parameters in 80
+# the C runtime stores names of nodes and functions in 120 bytes, those of parameters in 80
 MAX_NODE_NAME = 119
 _HASH = 17
 _ONE_LINE = 10
 _REFERENCES = ("inputs", "heads")
-_STATES = "mlfc_states"  # the attribute with the nodes of states, which other executors skip
+_STATES = "mlfc_states"  # the attribute that lists the nodes of states; other executors ignore it
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class GraphConfig:
     """The executor's configuration of a module."""
 
     text: str  # the JSON, as TVM writes it
-    # the constants by the name of their node: ``p0``, ``p1``, ...; before them what states begin with
+    # the constants by node name: ``p0``, ``p1``, ..., preceded by the initial values of states
     params: Mapping[str, Value]
     bindings: Mapping[int, str]  # the nodes of inputs and constants by their storage ids
 
@@ -51,13 +51,13 @@ class _GraphBuilder:
         self.nodes: list[dict[str, Any]] = []
         self.entries: list[_ConfigEntry] = []
         self.params: dict[str, Value] = {}
-        self.states: list[int] = []  # the numbers of their nodes
+        self.states: list[int] = []  # the indices of their nodes
         self.rows = [0]
         self.heads: list[int] = []
         self._ids: dict[Value, int] = {}
         self._reinterpreted: dict[tuple[Value, str], int] = {}
         self._names: set[str] = set()
-        # a view that the model returns: its node has the shape that the caller is to see
+        # a view that the model returns: its node has the shape that the caller expects
         self._shapes = {value.root: value.shape for value in program.outputs if value.dtype == value.root.dtype}
 
     def run(self) -> None:
@@ -97,7 +97,7 @@ class _GraphBuilder:
         return {"op": "tvm_op", "name": name, "attrs": attrs, "inputs": [[node, 0, 0] for node in inputs]}
 
     def _node_of(self, value: Value) -> int:
-        """Return the node of what a value is a view of; of the view itself where its elements are of another dtype."""
+        """Return the node of a view's root; of the view itself if its dtype differs from the root's."""
         source = self._ids[value.root]
         if value.dtype == value.root.dtype:
             return source
@@ -143,11 +143,11 @@ class _GraphBuilder:
 def build_graph(program: Program, function_names: Mapping[str, str], plan: Plan) -> GraphConfig:
     """Return the graph of a program.
 
-    Inputs come first, in the model's order, then states: arguments whose blocks nodes write, too, so that they keep
-    their values from run to run in any executor, and loading the parameters resets them. A constant's node precedes its
-    first use, as in TVM. A view has no node: operators get what it is a view of, and know the shape themselves; only
-    one whose elements are of another dtype has, since operators and callers look at that. A kernel on a device has its
-    scratch as further outputs. `function_names` maps kernels to symbols of at most `MAX_NODE_NAME` characters.
+    Inputs come first, in the model's order, then states. States are arguments that nodes overwrite in place, so they
+    persist between runs in any executor, and loading the parameters resets them. A constant's node precedes its first
+    use, as in TVM. A view does not have a node, as operators read its root and have the shape built in, unless its
+    dtype differs from the root's: operators and callers check the dtype. A kernel on a device has its scratch as
+    additional outputs. `function_names` maps kernels to symbols of at most `MAX_NODE_NAME` characters.
     """
     builder = _GraphBuilder(program, function_names, plan)
     builder.run()
@@ -160,7 +160,7 @@ def build_graph(program: Program, function_names: Mapping[str, str], plan: Plan)
 
 
 def _format(value: Any, indent: str, key: str) -> str:
-    """Return JSON as TVM writes it: lists of no more than ten numbers on one line, but for references to entries."""
+    """Return JSON in TVM's layout: lists of at most ten numbers on one line, except for node entries."""
     if isinstance(value, str):
         return json.dumps(value, ensure_ascii=False)
     if not isinstance(value, (dict, list)):
@@ -177,12 +177,12 @@ def _format(value: Any, indent: str, key: str) -> str:
 
 
 def input_names(names: Sequence[str]) -> list[str]:
-    """Return a graph's names of inputs: without control characters, of bounded length, all different."""
+    """Return a graph's input names: without control characters, of bounded length, all distinct."""
     taken: dict[str, None] = {}
     for name in names:
-        # the simple JSON readers of TVM take no escapes but of quotation marks and backslashes
+        # TVM's simple JSON readers support only the escapes of quotation marks and backslashes
         plain = re.sub(r"[\x00-\x1f\x7f\ud800-\udfff]", "_", name) or "unnamed"
-        if len(plain.encode()) > MAX_NODE_NAME:  # in bytes, so it is made of single ones first
+        if len(plain.encode()) > MAX_NODE_NAME:  # the limit is in bytes: use single-byte characters
             plain = bounded(re.sub(r"[^ -~]", "_", plain))
         taken[_unused(plain, taken)] = None
     return list(taken)

@@ -1,6 +1,6 @@
-"""Host functions that launch a device's kernels, behind TVM's packed calling convention.
+"""Host functions that launch a device's kernels, with TVM's packed calling convention.
 
-They look up each kernel by name, once, in what the library's loader gave it, as the runtimes of TVM do.
+They look up each kernel once by name in the context that the library's loader provides, like TVM's runtimes.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from mlfc.tir.host import Body, Choice, Function, Global, Number, const, expr, n
 from mlfc.tir.ir import PrimFunc
 
 CONTEXT = Global(tvm.ADDRESS, "__tvm_module_ctx", is_weak=True)
-"""Where the loader of the library puts its handle; the runtime that a library carries has it, too."""
+"""The variable in which the library's loader stores its handle; the runtime linked into a library defines it, too."""
 
 IMPORTED = host.struct("struct mlf_imported", function=tvm.ADDRESS, context=tvm.ADDRESS)
 """A function of an imported module or of the process, and the context in which it was found."""
@@ -93,7 +93,7 @@ LAUNCHES = (CALL, ENTER_DEVICE, LAUNCH)
 
 
 def launch_extents(kernel: DeviceKernel) -> Mapping[str, Extent]:
-    """Return the extents of a kernel's launch by their tags, in the order in which they follow its arguments."""
+    """Return the launch dimensions of a kernel by their tags, in the order in which they follow its arguments."""
     sizes = tuple(zip(kernel.grid, kernel.block, strict=True))
     used = 1 + max((axis for axis, pair in enumerate(sizes) if pair != (1, 1)), default=0)
     blocks = {f"blockIdx.{_AXES[axis]}": kernel.grid[axis] for axis in range(used)}
@@ -101,7 +101,7 @@ def launch_extents(kernel: DeviceKernel) -> Mapping[str, Extent]:
 
 
 def launching_function(prim: PrimFunc, name: str, kernels: Sequence[DeviceKernel]) -> Function:
-    """Return the packed function `name`, which launches the kernels of `prim` one after another.
+    """Return the packed function `name`, which launches the kernels of `prim` in order.
 
     Its arguments are the tensors of the function's parameters, then of its scratch, all on one device.
     """

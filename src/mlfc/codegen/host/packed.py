@@ -1,4 +1,4 @@
-"""Kernels behind TVM's packed calling convention: checks of tensors, scratch, and the call."""
+"""Packed functions of kernels in TVM's calling convention: checks of tensors, scratch, and the call."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from mlfc.tir.host import INT, NULL, UINT8, Body, Choice, Expr, Function, Name, 
 from mlfc.tir.ir import PrimFunc
 
 ARGUMENT = host.struct("struct mlf_argument", code=host.UINT8, bytes=host.UINT8, elements=host.UINT64)
-"""The checked properties of an argument: kind and bytes of an element, number of elements."""
+"""The checked properties of an argument: type code and bytes of an element, number of elements."""
 
 BOOL_CODE = Number(host.INT, 6, "MLF_DLPACK_BOOL")
 _TENSOR = pointer(const(tvm.TENSOR))
@@ -122,7 +122,7 @@ def checked(name: str, expected: Expr, count: int, device: Number, data: Expr) -
 
 
 def expected_table(body: Body, tensors: Sequence[tuple[str, int]]) -> Name:
-    """Add the table ``expected`` of a packed function's tensors, each by dtype and bytes."""
+    """Add the table ``expected`` of a packed function's tensors, given as dtype and size in bytes."""
     rows: list[tuple[Expr, ...]] = []
     for dtype, nbytes in tensors:
         element = dtypes.element(dtype)
@@ -134,7 +134,7 @@ def expected_table(body: Body, tensors: Sequence[tuple[str, int]]) -> Name:
 def packed_function(prim: PrimFunc, name: str, kernel: str, values: str | None = None) -> Function:
     """Return the packed function `name` that calls the function `kernel`.
 
-    If several kernels share that function, `values` is the variable whose address it gets last.
+    If several kernels share that function, `values` is the variable whose address is its last argument.
     """
     body = Body()
     expected = expected_table(body, [(buffer.holds or buffer.dtype, buffer.nbytes) for buffer in prim.params])

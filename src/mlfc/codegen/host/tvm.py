@@ -30,7 +30,7 @@ ARG_INT, OPAQUE_HANDLE, NULLPTR = map(_enumerator, ("kTVMArgInt", "kTVMOpaqueHan
 TENSOR_HANDLE, ARRAY_HANDLE = map(_enumerator, ("kTVMDLTensorHandle", "kTVMNDArrayHandle"), (7, 13))
 CPU, UINT = _enumerator("kDLCPU", 1), _enumerator("kDLUInt", 1)
 DEVICES = {kind: _enumerator(f"kDL{name}", code) for kind, (code, name) in DEVICE_KINDS.items()}
-# TVM's bool is an unsigned integer of one bit; newer writers have a number of their own for it
+# TVM represents bool as an unsigned integer of one bit; newer DLPack versions have a separate type code
 CODES = {
     "int": _enumerator("kDLInt", 0), "uint": UINT, "float": _enumerator("kDLFloat", 2),
     "bfloat": _enumerator("kDLBfloat", 4), "bool": UINT,
@@ -38,9 +38,9 @@ CODES = {
 
 
 def dtype_code(dtype: str) -> host.Number:
-    """Return the number that DLPack has for the kind of a scalar dtype."""
+    """Return DLPack's type code of a scalar dtype."""
     kind = dtype.rstrip("0123456789")
-    # not by their names: older headers do not have them
+    # as a number: older headers do not define these names
     return CODES[kind] if kind in CODES else host.Number(INT, dtypes.to_dlpack(dtype)[0])
 
 

@@ -1,4 +1,4 @@
-"""From a planned program to the objects of a module, by LLVM; `codegen.emit` does the same in C."""
+"""Compilation of a planned program to a module's objects by LLVM; `codegen.emit` does the same in C."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ _COUNT_BYTES = 2
 
 
 def generate_llvm(unit: Unit, shared: Shared, *, traced: bool = False) -> GeneratedCode:
-    """Return the code of a module as objects, which are compiled when their bytes are asked for.
+    """Return the code of a module as objects, which are compiled when their bytes are first read.
 
-    For AOT ``<module>_lib0.o`` (entry and workspace), ``<module>_lib1.o`` (operators and main function), where the
-    constants are large ``<module>_lib2.o`` with them alone, and the header that the C has, too. For the graph executor
+    AOT modules have ``<module>_lib0.o`` (entry and workspace), ``<module>_lib1.o`` (operators and main function),
+    ``<module>_lib2.o`` (large constants), and the same header as C. Modules of the graph executor have
     ``<module>_lib0.o`` (table of functions) and ``<module>_lib1.o`` (operators). Dynamic models have no
-    ``<module>_lib0.o``. For several levels of processors see `level_files`. If `traced`, the main function of
-    AOT calls ``mlfc_trace_begin`` and ``mlfc_trace_end`` around each operator, for profiles.
+    ``<module>_lib0.o``. For several levels of processors, see `level_files`. If `traced`, the main function of AOT
+    calls ``mlfc_trace_begin`` and ``mlfc_trace_end`` around each operator, for profiles.
     """
     machine = machine_of(unit.target, unit.only_level)
     if unit.executor == "graph":
@@ -97,7 +97,7 @@ class _OperatorsModule:
 
     unit: Unit
     shared: Shared
-    names: Mapping[str, str]  # of the functions of kernels
+    names: Mapping[str, str]  # of the kernels' functions
     functions: Callable[[], Iterable[Function]]
     machine: Machine
     constants: ConstantTable | None = None  # None for the graph executor, which loads them
@@ -105,11 +105,11 @@ class _OperatorsModule:
 
     @property
     def is_internal(self) -> bool:
-        """True if kernels are called from their own object alone."""
+        """True if only the kernels' own object calls them."""
         return self.unit.executor != "aot"
 
     def files(self) -> dict[str, Data]:
-        """Return the objects: of kernels and functions, of large constants, and of the kernels of higher levels."""
+        """Return the objects: kernels and functions, large constants, and the kernels of higher levels."""
         path, optimize = f"lib/{self.unit.module}_lib", self.unit.target.features.optimize
         large = self.constants if self.constants is not None and self.constants.in_blob else None
         return {
@@ -135,7 +135,7 @@ class _OperatorsModule:
 
 
 def native_unit(unit: Unit) -> Unit | None:
-    """Return a unit with the target of this very machine, where its own is all machines of this kind; else None."""
+    """Return a unit with the host machine as its target, if its own target is every machine of this kind; else None."""
     target = unit.target
     if target.mcpu != GENERIC or target.options != {TRIPLE: host_triple()}:
         return None
@@ -160,10 +160,10 @@ def _entry_module(host: AotFunctions, machine: Machine) -> ir.Module:
 
 
 def registry_module(name: str, functions: Sequence[str], machine: Machine) -> ir.Module:
-    """Return a module with the table by which the C runtime finds packed functions: ``TVMSystemLibEntryPoint``."""
+    """Return a module with the table that registers packed functions with the C runtime: ``TVMSystemLibEntryPoint``."""
     module = empty_module(name, machine)
     host = HostFunctions(module)
-    # their number in two bytes, the low one first, then their names, each with its zero
+    # their count in two bytes, little-endian, then the NUL-terminated names
     text = len(functions).to_bytes(_COUNT_BYTES, "little") + b"".join(b"%s\0" % item.encode() for item in functions)
     names = ir.Constant(ir.ArrayType(INT8, len(text) + 1), bytearray(text + b"\0"))
     symbols = [host.declared(Function(item, INT, tvm.PACKED_PARAMETERS)) for item in functions] or [
@@ -183,7 +183,7 @@ if TYPE_CHECKING:
 
 
 def shared_objects(parts: SharedParts, target: Target) -> dict[str, Data]:
-    """Return the objects of the parts that modules share, under the names of the C files."""
+    """Return the objects of the parts that modules share, with the paths of the C files."""
     machine, optimize = machine_of(target), target.features.optimize
     files: dict[str, Data] = {}
 
@@ -224,10 +224,10 @@ def shared_objects(parts: SharedParts, target: Target) -> dict[str, Data]:
 
 
 def level_files(unit: Unit, shared: Shared, names: Mapping[str, str], *, internal: bool = False) -> dict[str, Data]:
-    """Return the objects and the C of a unit's kernels, where it has several levels.
+    """Return the objects and the C of a unit's kernels, if it has several processor levels.
 
-    ``lib/<module>_lib1_<level>.o`` has the functions that a level makes faster, and ``src/<module>_levels.c`` under the
-    kernels' own names those that call them. `names` are by kernel; no other library sees `internal` ones.
+    ``lib/<module>_lib1_<level>.o`` has the functions that a level accelerates, and ``src/<module>_levels.c`` the
+    dispatching functions, under the kernels' names. `names` are by kernel; no other library sees `internal` ones.
     """
     if unit.levels is None:
         return {}
@@ -247,7 +247,7 @@ def level_files(unit: Unit, shared: Shared, names: Mapping[str, str], *, interna
 
 
 def with_levels(unit: Unit, code: GeneratedCode) -> GeneratedCode:
-    """Return code with the level of each object that is not for all processors."""
+    """Return code with the processor level of each object that is not for all processors."""
     higher = unit.levels.higher if unit.levels else ()
     return replace(code, levels={f"lib/{unit.module}_lib1_{level.symbol}.o": level for level in higher})
 
@@ -265,18 +265,18 @@ def _level_module(
             contracts=unit.contracts,
             aliased=unit.aliased_inputs(kernel),
             parallel=unit.parallel,
-            # where vectors requantize, LLVM's copies are short, and loops cost a tenth of the time
+            # if vectors requantize, LLVM's unrolled copies are short, and loops would take a tenth more time
             compact=level.features.compact and not level.features.fixed_point_lanes,
         )
-        function.linkage = "hidden"  # a visibility, which LLVM reads in the same place
+        function.linkage = "hidden"  # a visibility, which LLVM's syntax has in the same position
     for function in module.functions:
         if not function.is_declaration and is_elf(machine):
-            function.section = LEVEL_SECTION + level.name  # by which they are counted
+            function.section = LEVEL_SECTION + level.name  # for counting the functions of a level
     return module
 
 
 def _choice_file(unit: Unit, levels: Levels, shared: Shared, names: Mapping[str, str], internal: bool) -> bytes:
-    """Return the C that chooses a level, and functions that call that level's."""
+    """Return the C that selects a level, and the functions that dispatch to it."""
     texts = ["\n".join(preamble(Requirements())), PIECES["hidden"], *emit.level_choice(unit)]
     for kernel in defined_kernels(unit, shared):
         name, aliased = names[kernel.name], unit.aliased_inputs(kernel)

@@ -22,18 +22,18 @@ class FunctionContext:
     module: Value
     builder: Value  # an llvmlite.ir.IRBuilder, at the next instruction
     machine: Machine
-    contracts: bool  # a product and a sum of floats become one fused multiply-add where the machine has it
-    compact: bool = False  # loops of long bodies stay loops
+    contracts: bool  # whether a float product and a sum are contracted to a fused multiply-add if the machine has one
+    compact: bool = False  # whether loops with long bodies are not unrolled
     ranges: Ranges = field(default_factory=Ranges)  # known intervals of variables at the next instruction
     variables: dict[int, Value] = field(default_factory=dict)  # by the id of the variable
     buffers: dict[int, Value] = field(default_factory=dict)  # pointers, by the id of the buffer
-    # by the id of a buffer that overlaps no other: metadata of the scope of its accesses, and of the others'
+    # by the id of a buffer without overlaps: metadata of its accesses' alias scope, and of the other scopes
     scopes: dict[int, tuple[Value, Value]] = field(default_factory=dict)
-    # groups of accesses that the open loops declare to be independent between iterations
+    # access groups of the enclosing loops: these accesses are independent between iterations
     independent: list[Value] = field(default_factory=list)
 
     def declared(self, name: str, result: Value, params: Sequence[Value], *, pure: bool = False) -> Value:
-        """Return a function of another object; `pure` is one that depends on its arguments and does nothing else."""
+        """Return a function of another object; a `pure` one depends only on its arguments and has no side effects."""
         known = self.module.globals.get(name)
         if known is not None:
             return known
@@ -44,9 +44,9 @@ class FunctionContext:
         return function
 
     def intrinsic(self, name: str, args: Sequence[Value], *, flag: bool | None = None) -> Value:
-        """Call ``llvm.NAME``, overloaded on the type of its first argument, with that result.
+        """Call ``llvm.NAME``, overloaded on the type of its first argument, which is also the type of its result.
 
-        `flag` is a last argument of one bit.
+        `flag` is an optional last argument of type i1.
         """
         kind = args[0].type
         full = f"llvm.{name}.{_mangled(kind)}"
@@ -58,12 +58,12 @@ class FunctionContext:
         return self.builder.call(self.declared(full, kind, types), values)
 
     def prefetch(self, address: Value) -> None:
-        """Bring data to read to the second-level cache."""
+        """Prefetch data for reading into the second-level cache."""
         values = [address, *(ll.Constant(INT32, number) for number in (0, 2, 1))]
         self.builder.call(self.declared("llvm.prefetch.p0", ll.VoidType(), [value.type for value in values]), values)
 
     def opaque(self, value: Value) -> Value:
-        """Return a value of which LLVM knows no more than its type, and that it computes here and not before."""
+        """Return an opaque copy of a value, which LLVM cannot fold or hoist."""
         kind = ll.FunctionType(value.type, [value.type])
         return self.builder.asm(kind, "", "=r,0", [value], side_effect=True)
 
@@ -82,7 +82,7 @@ class FunctionContext:
         return self.builder.shuffle_vector(vector, ll.Constant(vector.type, ll.Undefined), mask)
 
     def joined(self, vectors: Sequence[Value]) -> Value:
-        """Return the lanes of vectors of one type, one behind the other; their number is a power of two."""
+        """Return the concatenated lanes of vectors of one type; the number of vectors is a power of two."""
         parts = list(vectors)
         while len(parts) > 1:
             count = 2 * parts[0].type.count
@@ -102,7 +102,7 @@ class FunctionContext:
         return self.builder.gep(self.buffers[id(buffer)], [index], inbounds=True, source_etype=kind)
 
     def access(self, instruction: Value, buffer: ir.Buffer) -> Value:
-        """Declare which memory a load or store touches and which it does not."""
+        """Declare by metadata which memory a load or store accesses."""
         scope = self.scopes.get(id(buffer))
         if scope is not None:
             instruction.set_metadata("alias.scope", scope[0])
@@ -114,14 +114,14 @@ class FunctionContext:
 
     @contextmanager
     def block(self, block: Value) -> Iterator[None]:
-        """Write into a block; ranges learnt in it are forgotten afterwards."""
+        """Write into a block; ranges learnt in it are dropped at its end."""
         self.builder.position_at_end(block)
         with self.ranges.scope():
             yield
 
 
 def alignment(buffer: ir.Buffer, dtype: str) -> int:
-    """Return the alignment that an access may rely on: that of an element, of registers' own arrays that of all."""
+    """Return the alignment that an access may rely on: an element's, or for local arrays that of the whole array."""
     if buffer.scope == "local" and dtype == buffer.dtype:
         return local_alignment(buffer)
     return dtypes.nbytes(dtypes.element(buffer.dtype))
@@ -143,7 +143,7 @@ def words(count: int) -> Value:
 
 
 def _mangled(kind: Value) -> str:
-    """Return a type as the names of overloaded intrinsics spell it."""
+    """Return the suffix of a type in the names of overloaded intrinsics."""
     if isinstance(kind, ll.VectorType):
         return f"v{kind.count}{_mangled(kind.element)}"
     if isinstance(kind, ll.IntType):

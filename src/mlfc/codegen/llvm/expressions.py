@@ -1,4 +1,4 @@
-"""Expressions of loop-level code as LLVM IR: every value has the bits that the C printer's expression has."""
+"""Emission of loop-level expressions as LLVM IR: each value is bit-identical to the C printer's expression."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from mlfc.tir.visitor import inside_lets, nodes, own_nodes, walk_expr
 
 _COMPARE = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
 _DIVISIONS = frozenset({"floordiv", "floormod", "truncdiv", "truncmod"})
-_SPECULATED = 24  # nodes of an arm of a select that is computed whether or not it is taken
+_SPECULATED = 24  # Maximum number of nodes in an arm of a select that is computed speculatively.
 
 
 class ExprEmitter:
@@ -35,7 +35,7 @@ class ExprEmitter:
     def __init__(self, context: FunctionContext) -> None:
         self._context = context
         self.reduced: list[ReducedAddress] = []
-        """The addresses that the innermost loop moves on."""
+        """The addresses that the innermost loop increments."""
         self._in_body = False
         self._products: dict[int, list[Value]] = {}  # the factors of variables that are bound to products
 
@@ -82,7 +82,7 @@ class ExprEmitter:
     def index(self, buffer: ir.Buffer, indices: tuple[Expr, ...]) -> Value:
         """Return the flat element index, an int32 that does not overflow."""
         if bounds(buffer.size)[0] > dtypes.limits("int32")[1]:
-            raise InternalError(f"{buffer.name} has {buffer.size} elements, more than int32 indices reach")
+            raise InternalError(f"{buffer.name} has {buffer.size} elements, which exceeds the range of int32 indices")
         if is_static(buffer.shape):
             return self._summed(*flat_index(buffer, indices))
         builder, found = self._context.builder, ll.Constant(INT32, 0)
@@ -95,7 +95,7 @@ class ExprEmitter:
 
     def _summed(self, table: ExprTable, total: Affine) -> Value:
         builder = self._context.builder
-        # positive terms come first: then no partial sum is further outside the buffer than the whole
+        # positive terms come first: then partial sums are out of bounds by at most as much as the whole sum
         terms = sorted(total.terms.items(), key=lambda term: term[1] < 0)
         found = None
         for number, coefficient in terms:
@@ -112,7 +112,7 @@ class ExprEmitter:
         return self.place(load.buffer, load.indices)
 
     def place(self, buffer: ir.Buffer, indices: tuple[Expr, ...]) -> Value:
-        """Return the address of an element."""
+        """Return the address of an element of `buffer`."""
         found = address_of(buffer, indices) if self.reduced else None
         for reduced in self.reduced if found else ():
             if found and reduced.place.same(found[0]):
@@ -120,7 +120,7 @@ class ExprEmitter:
         return self._context.address(buffer, self.index(buffer, indices))
 
     def start_of(self, place: AddressTerms, without: ir.Var) -> Value:
-        """Return the address of a place where one of its variables is 0."""
+        """Return the address `place` with the variable `without` set to 0."""
         terms: Expr = ir.Const(0)
         for var, coefficient in place.terms.items():
             if var is not without:
@@ -176,7 +176,7 @@ class ExprEmitter:
     def bind(self, let: ir.Let) -> None:
         """Set the variable of a binding.
 
-        C compilers also fuse a product with sums of other statements of its block, if it has no other uses.
+        C compilers also fuse a product with sums of other statements in its block, if it has no other uses.
         """
         value = let.value
         if isinstance(value, ir.Binary) and self._is_product(value) and _is_only_added(let):
@@ -186,7 +186,7 @@ class ExprEmitter:
             self._context.variables[id(let.var)] = self.value(value)
 
     def _sum(self, expr: ir.Binary) -> Value:
-        """Return a sum or difference of floats, fused with a product where C compilers fuse them."""
+        """Return a sum or difference of floats, fused with a product wherever C compilers fuse them."""
         context, builder = self._context, self._context.builder
         minus = expr.op == "sub"
         if context.contracts and context.machine.fuses(expr.dtype):
@@ -211,7 +211,7 @@ class ExprEmitter:
         return self._products[id(product)]
 
     def _shift(self, expr: ir.Binary) -> Value:
-        """Shift as C does, which widens narrow numbers first: so amounts up to 31 are meant."""
+        """Shift with C's semantics: narrow integers are promoted first, so amounts up to 31 are valid."""
         context, builder = self._context, self._context.builder
         lanes, narrow = dtypes.lanes(expr.dtype), dtypes.bits(expr.dtype) < 32
         wide = dtypes.vector("int32" if is_signed(expr.dtype) else "uint32", lanes) if narrow else expr.dtype
@@ -224,7 +224,7 @@ class ExprEmitter:
         return convert(context, result, wide, expr.dtype)
 
     def _half_binary(self, expr: ir.Binary) -> Value:
-        """Compute in float and round once: float has more than twice the digits, so that is the right result."""
+        """Compute in float and round once: float has more than twice the digits, so the result is correctly rounded."""
         wide = dtypes.vector("float32", dtypes.lanes(expr.a.dtype))
         compares = expr.op in ir.COMPARISONS
         result = ir.Binary(expr.op, ir.Cast(expr.a, wide), ir.Cast(expr.b, wide), expr.dtype if compares else wide)
@@ -236,7 +236,7 @@ class ExprEmitter:
             then, otherwise = (expr.b, ir.Const(False, "bool")) if is_and else (ir.Const(True, "bool"), expr.b)
             return self._branched(ir.Select(expr.a, then, otherwise, "bool"))
         builder, a, b = self._context.builder, self.value(expr.a), self.value(expr.b)
-        # a select, because the right side may mean nothing where the left one has decided
+        # a select, because the right side may be poison if the left side decides the result
         truth = ll.Constant(INT1, not is_and)
         if dtypes.lanes(expr.dtype) > 1:
             return builder.and_(a, b) if is_and else builder.or_(a, b)
@@ -250,7 +250,7 @@ class ExprEmitter:
         return self._branched(expr)
 
     def _branched(self, expr: ir.Select) -> Value:
-        """Compute only the arm that is taken."""
+        """Compute only the selected arm."""
         context, builder = self._context, self._context.builder
         condition = self.value(expr.condition)
         then, otherwise, after = (builder.append_basic_block() for _ in range(3))
@@ -290,7 +290,7 @@ class ExprEmitter:
         return call_intrinsic(self._context, expr.name, [self.value(arg) for arg in expr.args], expr.dtype)
 
     def _inlined(self, body: IntrinsicBody, args: Sequence[Value]) -> Value:
-        """Return the result of a body. All of it may be computed, so there is no branch around unselected values."""
+        """Return the result of a body. Unselected values may be computed, so selects need no branches."""
         variables, outer = self._context.variables, self._in_body
         self._in_body = True
         variables.update((id(param), arg) for param, arg in zip(body.params, args, strict=True))
@@ -306,7 +306,7 @@ def _is_zero(value: Value) -> bool:
 
 
 def _is_only_added(let: ir.Let) -> bool:
-    """Tell whether all uses of a binding are operands of sums in the straight-line code behind it."""
+    """Return whether all uses of a binding are operands of sums in the straight-line code after it."""
     lets, last = inside_lets(let.body)
     exprs = chain.from_iterable(map(own_nodes, (*lets, *(last.stmts if isinstance(last, ir.Seq) else (last,)))))
     sums = [node for node in exprs if isinstance(node, ir.Binary) and node.op in ("add", "sub")]
@@ -315,7 +315,7 @@ def _is_only_added(let: ir.Let) -> bool:
 
 
 def _may_be_computed(expr: Expr) -> bool:
-    """Tell whether an expression may be computed where it is not asked for: it reads nothing and is quickly done."""
+    """Return whether an expression may be speculated: it has no loads and is cheap."""
     return all(
         count < _SPECULATED
         and not isinstance(node, (ir.Load, ir.Call))
@@ -324,7 +324,7 @@ def _may_be_computed(expr: Expr) -> bool:
     )
 
 
-# exact, so whether the processor has an instruction or a library is called makes no difference
+# exact, so an instruction and a library call have the same result
 _EXACT = {
     "sqrt": "sqrt", "floor": "floor", "ceil": "ceil", "trunc": "trunc", "fabs": "fabs", "round_even": "rint",
     "round_away": "round",
@@ -339,11 +339,11 @@ _LIBRARY = frozenset(
 _BITCASTS = {"bits_of_float": INT32, "float_of_bits": FLOAT}
 
 OF_BITS = frozenset({"run"})
-"""Intrinsics that take numbers of any dtype as their bits."""
+"""Intrinsics that operate on the bits of elements of any dtype."""
 
 
 def convert(context: FunctionContext, value: Value, source: str, target: str) -> Value:
-    """Return a value of dtype `source` as `target`, which has as many lanes; neither is a half float."""
+    """Convert a value from dtype `source` to `target`, which has the same number of lanes; neither is a half float."""
     if source == target:
         return value
     builder, kind = context.builder, value_type(target)
@@ -366,10 +366,10 @@ def convert(context: FunctionContext, value: Value, source: str, target: str) ->
 def divide(
     context: FunctionContext, expr: ir.Binary, a: Value, b: Value, dividend: Interval, divisor: Interval
 ) -> Value:
-    """Return quotient or remainder, rounded down or towards zero, depending on the operator.
+    """Return the quotient or remainder, rounded down or towards zero, depending on the operator.
 
-    What C leaves undefined is zero, and the quotient that overflows wraps. `dividend` and `divisor` are known of a and
-    b.
+    Where C's behaviour is undefined, division by zero yields zero, and an overflowing quotient wraps. `dividend` and
+    `divisor` are the known ranges of `a` and `b`.
     """
     builder = context.builder
     is_quotient = expr.op.endswith("div")
@@ -406,7 +406,7 @@ def _signed(context: FunctionContext, a: Value, b: Value, *, is_quotient: bool, 
 
 
 def integer_power(context: FunctionContext, base: Value, exponent: Value, *, signed: bool) -> Value:
-    """Return the power of two integers, which wraps; of a negative exponent 1 / power, towards zero."""
+    """Return the power of two integers, which wraps; for a negative exponent, 1 / power rounded towards zero."""
     builder, zero, one = context.builder, context.number(0, base), context.number(1, base)
     before = builder.block
     head, body, after = (builder.append_basic_block() for _ in range(3))
@@ -434,7 +434,7 @@ def integer_power(context: FunctionContext, base: Value, exponent: Value, *, sig
 
 
 def instruction(context: FunctionContext, name: str, args: Sequence[Value]) -> Value | None:
-    """Return the value of an intrinsic by instructions of the machine's own, where it has them."""
+    """Return the value of an intrinsic in the machine's native instructions; None if it has none for it."""
     for form in map(LLVM_FORMS.get, LLVM_FORMS):
         value = form.call(context, name, args)
         if value is not None:
@@ -445,7 +445,7 @@ def instruction(context: FunctionContext, name: str, args: Sequence[Value]) -> V
 
 
 def call_intrinsic(context: FunctionContext, name: str, args: Sequence[Value], dtype: str) -> Value:
-    """Return the value of an intrinsic without a body, whose result has this dtype."""
+    """Return the value of an intrinsic without a body, with a result of this dtype."""
     value = instruction(context, name, args)
     if value is not None:
         return value

@@ -1,4 +1,4 @@
-"""Printing host functions as LLVM code."""
+"""Emission of host functions as LLVM IR."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from mlfc.tir.host import Expr, Function, Stmt, Type
 
 _VOID = ir.VoidType()
 _UNLIKELY = (1, 99)
-# bytes of a struct that C functions return in registers, by how the name of an architecture starts
+# maximum size in bytes of a struct that C functions return in registers, by prefix of the architecture's name
 _RETURNED_IN_REGISTERS = {
     "x86_64": 16, "aarch64": 16, "arm": 4, "thumb": 4, "riscv32": 8, "riscv64": 16, "wasm32": 4, "wasm64": 8,
 }  # fmt: skip
@@ -30,18 +30,18 @@ class HostFunctions:
     """Writes host functions into a module."""
 
     module: ir.Module
-    traced: bool = False  # calls of hooks are written
-    has_weak: bool = False  # whether the format of objects has weak variables
+    traced: bool = False  # whether calls of trace hooks are emitted
+    has_weak: bool = False  # whether the object format supports weak variables
     _texts: dict[str, ir.GlobalVariable] = field(default_factory=dict)
 
     def define(self, function: Function) -> ir.Function:
-        """Write a function, and those of the module's own that it calls."""
+        """Write a function, and the module's internal functions that it calls."""
         made = self.declared(function)
         _FunctionEmitter(self, function, made).run()
         return made
 
     def declared(self, function: Function) -> ir.Function:
-        """Return a function of the module, declared where it is not there yet; one of the module's own is written."""
+        """Return a function of the module: declare an external one if necessary, or write an internal one."""
         known = self.module.globals.get(function.name)
         if known is not None:
             return known
@@ -60,7 +60,7 @@ class HostFunctions:
         return made
 
     def text(self, text: str) -> ir.GlobalVariable:
-        """Return a string of C."""
+        """Return a C string."""
         if text not in self._texts:
             data = bytearray(text.encode() + b"\0")
             value = ir.Constant(ir.ArrayType(INT8, len(data)), data)
@@ -68,7 +68,7 @@ class HostFunctions:
         return self._texts[text]
 
     def variable(self, name: host.Global) -> ir.GlobalVariable:
-        """Return a variable, declared where the module does not have it."""
+        """Return a variable, declared if the module does not have it yet."""
         known = self.module.globals.get(name.name)
         if known is not None:
             return known
@@ -80,10 +80,10 @@ class HostFunctions:
 
 
 def llvm_type(kind: Type) -> ir.Type:
-    """Return the type of a C type."""
+    """Return the LLVM type of a C type."""
     if kind.to is not None:
         return ir.ArrayType(llvm_type(kind.to), kind.length) if kind.length else POINTER
-    if kind.is_union:  # TVM's has the size of its integer
+    if kind.is_union:  # TVM's union has the size of its integer
         return INT64
     if kind.fields:
         return ir.LiteralStructType([llvm_type(part) for _, part in kind.fields])
@@ -107,23 +107,23 @@ class _FunctionEmitter:
         self._block(self._function.body or ())
         if _is_returned_in_memory(self._functions.module.triple, struct):
             place = self._made.args[0]
-            place.type = struct.as_pointer()  # the attribute says what the pointer points to
+            place.type = struct.as_pointer()  # the attribute requires a pointer type with a pointee
             place.add_attribute("sret")
             place.add_attribute("noalias")
 
     def _place(self, var: host.Name, count: int = 0) -> ir.Value:
-        """Return room for a variable; made where the function begins, for loops come by often."""
+        """Return stack memory for a variable, allocated in the entry block: in a loop, it would grow the stack."""
         kind = var.type.to if count else var.type
         assert kind is not None
         with self._builder.goto_entry_block():
             made = self._builder.alloca(llvm_type(kind), size=count or None)
-        made.type = POINTER  # whatever a union holds may be stored there
+        made.type = POINTER  # an opaque pointer, so that any member of a union can be stored
         self._places[var] = made
         return made
 
     def _block(self, stmts: Sequence[Stmt]) -> None:
         for stmt in stmts:
-            if self._builder.block.is_terminated:  # only a label leads to what follows
+            if self._builder.block.is_terminated:  # code after it is reachable only through a label
                 self._builder.position_at_end(self._builder.append_basic_block("behind"))
             self._stmt(stmt)
 
@@ -168,7 +168,7 @@ class _FunctionEmitter:
             builder.branch(body)
         else:
             last = stmt.body[-1] if isinstance(stmt, host.If) else None
-            # for errors, where it leaves what it is in
+            # an error path, which leaves the enclosing block
             leaves = isinstance(last, host.Return) or (isinstance(last, host.Jump) and last.label.is_unlikely)
             self._branch(stmt.condition, body, end, _UNLIKELY if leaves else None)
         builder.position_at_end(body)
@@ -184,7 +184,7 @@ class _FunctionEmitter:
     def _branch(
         self, condition: Expr, then: ir.Block, otherwise: ir.Block, weights: tuple[int, int] | None = None
     ) -> None:
-        """Go to one of two blocks."""
+        """Branch to one of two blocks."""
         if isinstance(condition, host.Operation) and condition.op in host.CONNECTIVES:
             rest = self._builder.append_basic_block("rest")
             ends = (rest, otherwise) if condition.op == "&&" else (then, rest)
@@ -229,7 +229,7 @@ class _FunctionEmitter:
         return constant_global(self._functions.module, stmt.var.name, ir.Constant(array, rows))
 
     def _as(self, expr: Expr, kind: Type) -> ir.Value:
-        """Return the value of an expression as another type, as C converts it."""
+        """Return the value of an expression, converted to another type by C's rules."""
         value, target = self._value(expr), llvm_type(kind)
         if value.type == target:
             return value
@@ -274,14 +274,14 @@ class _FunctionEmitter:
         return self._builder.call(function, arguments, arg_attrs=extended)
 
     def _called(self, call: host.Call) -> ir.Value:
-        """Return the function that a call is of."""
-        if call.function is host.MEMMOVE:  # the length of C's has a width of its own on each machine
+        """Return the callee of a call."""
+        if call.function is host.MEMMOVE:  # the width of the length, a size_t, depends on the machine
             return self._functions.module.declare_intrinsic("llvm.memmove", [POINTER, POINTER, INT64])
         if call.pointer is None:
             return self._functions.declared(call.function)
         kinds = [llvm_type(parameter.type) for parameter in call.function.parameters]
         found = self._value(call.pointer)
-        # a call takes its signature from there
+        # llvmlite reads a call's signature from this type
         found.type = ir.FunctionType(llvm_type(call.function.result), kinds).as_pointer()
         return found
 
@@ -300,7 +300,7 @@ class _FunctionEmitter:
         return operations[expr.op](a, b)
 
     def _address(self, expr: Expr) -> ir.Value:
-        """Return where a variable, field or element is."""
+        """Return the address of a variable, field or element."""
         if isinstance(expr, host.Global):
             return self._functions.variable(expr)
         if isinstance(expr, host.Name):
@@ -325,39 +325,39 @@ class _FunctionEmitter:
 
 
 def c_function(module: ir.Module, name: str, parameters: Sequence[ir.Type], result: ir.Type = INT32) -> ir.Function:
-    """Return the function of a module with this C name, declared where it is not there yet."""
+    """Return the function of a module with this C name, declared if necessary."""
     known = module.globals.get(name)
     if known is not None:
         return known
     function = ir.Function(module, ir.FunctionType(result, list(parameters)), name)
-    if result == INT32:  # some ABIs want the upper half of the register filled
+    if result == INT32:  # some ABIs require the upper half of the register to be extended
         function.return_value.add_attribute("signext")
     function.attributes.add("nounwind")
     return function
 
 
 def constant_global(module: ir.Module, name: str, value: ir.Constant) -> ir.GlobalVariable:
-    """Return a global of a name like `name` that holds a constant, for this module alone."""
+    """Return a global with a name derived from `name` that contains a constant, internal to this module."""
     made = ir.GlobalVariable(module, value.type, module.get_unique_name(name))
     made.initializer, made.global_constant, made.linkage = value, True, "internal"
-    made.type = POINTER  # as any other, whatever it points to
+    made.type = POINTER  # an opaque pointer, like all others
     return made
 
 
 def static_array(module: ir.Module, name: str, nbytes: int, section: str = "") -> ir.GlobalVariable:
-    """Return a static array of zeros in a section, for linker scripts to place."""
+    """Return a zero-initialized static array in a section that linker scripts can place."""
     array = ir.GlobalVariable(module, ir.ArrayType(INT8, nbytes), name)
     array.initializer = ir.Constant(array.value_type, None)
     array.linkage = "internal"
     array.align = POOL_ALIGNMENT
-    array.type = POINTER  # as any other, whatever it points to
+    array.type = POINTER  # an opaque pointer, like all others
     if section:
         array.section = section
     return array
 
 
 def _is_returned_in_memory(triple: str, result: ir.Type) -> bool:
-    """Tell whether the caller of a C function passes the place of the struct of pointers that it returns."""
+    """Return whether the caller of a C function passes the address for the struct of pointers that it returns."""
     if not isinstance(result, ir.LiteralStructType):
         return False
     arch = architecture(triple)

@@ -1,4 +1,4 @@
-"""Loop-level functions as functions of LLVM modules."""
+"""Emission of loop-level functions into LLVM modules."""
 
 from __future__ import annotations
 
@@ -43,19 +43,20 @@ def emit_kernel(
     name : str
     machine : Machine
     contracts : bool
-        Whether products and sums of floats may become fused multiply-adds; they do wherever C compilers fuse them
-        within an expression, so the result does not depend on what else is optimized.
+        Whether products and sums of floats may be fused. They are fused wherever C compilers fuse them within an
+        expression, so the result does not depend on other optimizations.
     aliased : frozenset of int
-        Positions of inputs that the output may overlap beside those of `PrimFunc.inplace`; see `tir.inplace_overlap`.
+        Positions of inputs that the output may overlap in addition to those of `PrimFunc.inplace`; see
+        `tir.inplace_overlap`.
     parallel : str
-        The function by which it shares its work among threads, if it does.
+        The function that distributes its work over threads, if any.
     compact : bool
-        Whether loops of long bodies stay loops; see `codegen.statements`.
+        Do not unroll loops with long bodies; see `codegen.statements`.
 
     Returns
     -------
     llvmlite.ir.Function
-        Returning int32 0. The caller may change its linkage.
+        The function, which returns int32 0. The caller may change its linkage.
     """
     prim = Unroll(keeps_begins=bool(parallel))(prim)
     if parallel:
@@ -98,7 +99,7 @@ def emit_kernel(
 def _describe(function: Value, prim: PrimFunc, aliased: frozenset[int]) -> None:
     """Declare the known properties of the arguments: their sizes, and which do not overlap others."""
     function.attributes.add("nounwind")
-    function.attributes.add("nobuiltin")  # no call of the mathematics library becomes another formula
+    function.attributes.add("nobuiltin")  # math library calls must not be replaced by other formulas
     aliased = aliased.union(prim.inplace)
     overlapped = {id(prim.inputs[position]) for position in aliased}
     if aliased:
@@ -123,14 +124,14 @@ def empty_module(name: str, machine: Machine) -> ir.Module:
 
 
 def kernel_names(unit: Unit, shared: Shared, own: Mapping[str, str]) -> dict[str, str]:
-    """Return the name of the function of each kernel: its own, or the one that another file defines."""
+    """Return the name of the function of each kernel: its own, or that of a function in another file."""
     return {
         kernel.name: shared.functions.get(unit.kernel_key(kernel), own[kernel.name]) for kernel in unit.program.kernels
     }
 
 
 def defined_kernels(unit: Unit, shared: Shared) -> list[PrimFunc]:
-    """Return the kernels of a unit but for those of another file, a device or an external generator."""
+    """Return the kernels of a unit, except those of another file, a device or an external generator."""
     return [
         kernel
         for kernel in unit.program.kernels
@@ -141,9 +142,9 @@ def defined_kernels(unit: Unit, shared: Shared) -> list[PrimFunc]:
 def emit_kernels(
     unit: Unit, shared: Shared, module: ir.Module, names: Mapping[str, str], machine: Machine, *, internal: bool = False
 ) -> None:
-    """Define the functions of a unit's kernels; those for several levels of processors are in files of their own.
+    """Define the functions of a unit's kernels; those for several processor levels are in separate files.
 
-    `names` are by kernel; no other file sees `internal` ones.
+    `names` are by kernel; `internal` functions are invisible to other files.
     """
     for kernel in defined_kernels(unit, shared) if unit.levels is None else ():
         function = emit_kernel(
@@ -158,5 +159,5 @@ def emit_kernels(
         if internal:
             function.linkage = "internal"
         else:
-            # others may call it, so inlining it would only duplicate code
+            # other functions may call it, so inlining would only duplicate code
             function.attributes.add("noinline")

@@ -1,4 +1,4 @@
-"""LLVM's types of dtypes, and literals."""
+"""LLVM types of dtypes, and literals."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from mlfc.errors import InternalError
 from mlfc.support import dtypes
 
 Value: TypeAlias = Any
-"""An `llvmlite.ir.Value`; the package has no types."""
+"""An `llvmlite.ir.Value`; the package has no type annotations."""
 
 INT1, INT8, INT16, INT32, INT64 = (ll.IntType(bits) for bits in (1, 8, 16, 32, 64))
 FLOAT, DOUBLE = ll.FloatType(), ll.DoubleType()
@@ -27,7 +27,7 @@ _SCALARS = {
 
 
 def lanes_of(scalar: Value, lanes: int) -> Value:
-    """Return the type of so many lanes; of one, the scalar itself."""
+    """Return the vector type with `lanes` lanes; the scalar type for one lane."""
     return scalar if lanes == 1 else ll.VectorType(scalar, lanes)
 
 
@@ -49,7 +49,7 @@ def memory_type(dtype: str) -> Value:
 
 
 def is_signed(dtype: str) -> bool:
-    """Tell whether integers of a dtype have a sign; a bool has none."""
+    """Return whether a dtype is a signed integer; bool is not."""
     return dtypes.element(dtype).startswith("int")
 
 
@@ -79,5 +79,5 @@ def splat_constant(value: float, kind: Value) -> Value:
 
 
 def resized(kind: Value, scalar: Value) -> Value:
-    """Return the type of as many lanes as `kind` has, of another scalar."""
+    """Return the type with the number of lanes of `kind` and another scalar type."""
     return ll.VectorType(scalar, kind.count) if isinstance(kind, ll.VectorType) else scalar

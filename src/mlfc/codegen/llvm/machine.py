@@ -1,7 +1,7 @@
-"""The processor of LLVM code, and the abilities that LLVM does not find by itself.
+"""The target processor of LLVM code, and the features for which mlfc itself selects instructions.
 
-What it has is asked of LLVM: a few functions are compiled for the processor and their assembly is looked at, so there
-is no second table of processors and features to fall behind LLVM's own.
+They are detected through LLVM: a few functions are compiled for the processor, and the instructions in their assembly
+are inspected. A second table of processors and features, which could fall behind LLVM's, is unnecessary.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ _LIBRARY = {"float32": "fmaf", "float64": "fma"}
 
 @dataclass(frozen=True)
 class Machine:
-    """A processor as the printer of kernels sees it."""
+    """CPU features that affect kernel code generation."""
 
-    triple: str  # this and the next three as LLVM takes them
+    triple: str  # this and the next three in LLVM's syntax
     cpu: str
     features: str = ""
     abi: str = ""
-    vector_bytes: int = 0  # of a register of integers, 0 where there are no vectors
-    # the instruction sets that it has, each with an instruction that shows it
+    vector_bytes: int = 0  # of an integer register; 0 without vectors
+    # the supported instruction sets, each with an instruction that identifies it
     instructions: tuple[tuple[str, str], ...] = ()
-    # floats that the processor multiplies and adds in one instruction with one rounding
+    # float dtypes that the processor multiplies and adds in one instruction with one rounding
     fused: frozenset[str] = frozenset()
 
     @property
@@ -58,21 +58,21 @@ class Machine:
 
     @property
     def instruction_sets(self) -> tuple[str, ...]:
-        """The instruction sets that it has."""
+        """The names of the supported instruction sets."""
         return tuple(name for name, _ in self.instructions)
 
     @cached_property
     def fills_registers(self) -> frozenset[str]:
-        """Intrinsics whose sums fill the registers of this machine."""
+        """Intrinsics whose accumulators occupy all registers of this machine."""
         names = (name for name in leading(self.instruction_sets) if name in LLVM_FORMS)
         return frozenset().union(*(LLVM_FORMS.get(name).fills_registers for name in names))
 
     def instruction(self, instruction_set: str) -> str:
-        """Return the instruction that shows an instruction set; empty if the processor does not have it."""
+        """Return the instruction that identifies an instruction set; empty if the processor does not support it."""
         return dict(self.instructions).get(instruction_set, "")
 
     def fuses(self, dtype: str) -> bool:
-        """Tell whether a product and a sum of this dtype become one instruction."""
+        """Return whether a product and a sum of this dtype are fused into one instruction."""
         return dtypes.element(dtype) in self.fused
 
     @property
@@ -85,19 +85,19 @@ class Machine:
         return _target_machine(self.triple, self.cpu, self.features, self.abi, level)
 
     def data_layout(self) -> str:
-        """Return the sizes and alignments of types, as LLVM writes them."""
+        """Return LLVM's data layout string: the sizes and alignments of types."""
         return str(self.target_machine().target_data)
 
 
 def machine_of(target: Target, level: str | None = None) -> Machine:
-    """Return the machine of a target; of one with several levels of processors, that of a level, by default of all.
+    """Return the machine of a target or, if it has several processor levels, of a level (default: the base level).
 
-    Of a level for which LLVM's code is that of the level before, it is that one's machine.
+    If LLVM generates the same code for a level as for the one before it, return the machine of that level.
 
     Raises
     ------
     OptionError
-        For a triple unknown to LLVM, or of a big-endian processor.
+        If LLVM does not know the triple, or the processor is big-endian.
     """
     triple = target.options.get(TRIPLE) or host_triple()
     find_target(triple)
@@ -112,10 +112,10 @@ def machine_of(target: Target, level: str | None = None) -> Machine:
 @cache
 def _target_machine(triple: str, cpu: str, features: str, abi: str, level: int) -> llvm.TargetMachine:
     arch = architecture(triple)
-    # firmware is linked to fixed addresses; everything else may be loaded anywhere
+    # firmware is linked to fixed addresses; all other code may be loaded anywhere
     words = triple.split("-")
     reloc = "static" if len(words) > 2 and words[-1] in _FREESTANDING else "pic"
-    # RISC-V's small model reaches the lowest 2 GiB only, where few boards have memory
+    # RISC-V's small model addresses only the lowest 2 GiB, where few boards have memory
     model = "medium" if arch.startswith("riscv") else "default"
     return find_target(triple).create_target_machine(
         cpu=cpu, features=features, opt=level, reloc=reloc, codemodel=model, abiname=abi
@@ -127,9 +127,7 @@ def _examined(triple: str, cpu: str, features: str, abi: str, found: tuple[tuple
     compiler = _target_machine(triple, cpu, features, abi, 2)
     layout = str(compiler.target_data)
     if layout.startswith("E"):
-        raise OptionError(
-            f"expected a little-endian machine, as packed weights are, got '{triple}'", next_step="Use the target 'c'"
-        )
+        raise OptionError(f"expected a little-endian machine, got '{triple}'", next_step="Use the target 'c'")
     arch = architecture(triple)
     widths = next((entry.widths for entry in map(VECTORS.get, VECTORS) if re.match(entry.machines, arch)), ())
     size = widths[0].nbytes if widths else 16
@@ -140,7 +138,7 @@ def _examined(triple: str, cpu: str, features: str, abi: str, found: tuple[tuple
     lanes = re.split(r"^_?[a-z]+:", text.partition("lanes:")[2], maxsplit=1, flags=re.MULTILINE)[0]
     vector_bytes = next((width.nbytes for width in widths if re.search(width.shows, lanes)), 0)
     calls = {dtype: re.search(rf"(?<![\w.]){name}\b", text) for dtype, name in _LIBRARY.items()}
-    if vector_bytes == _WIDEST:  # kernels fill the widest registers anyway, so loops beside them may
+    if vector_bytes == _WIDEST:  # kernels use the widest registers anyway, so other loops may use them, too
         features = ",".join(part for part in (features, "-prefer-256-bit") if part)
     return Machine(
         triple,

@@ -1,4 +1,4 @@
-"""Objects that LLVM makes when their bytes are first asked for, and the constants in them."""
+"""Objects that LLVM compiles when their bytes are first read, and the constants in them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _WORD = 4
 
 
 def parse(module: ir.Module | str, machine: Machine) -> llvm.ModuleRef:
-    """Return a module, or its text, as LLVM holds it: checked, and laid out for the machine."""
+    """Return a module, or its text, parsed by LLVM: verified, and with the machine's data layout."""
     if not isinstance(module, str):
         module.triple = machine.triple
         module.data_layout = machine.data_layout()
@@ -35,7 +35,7 @@ def parse(module: ir.Module | str, machine: Machine) -> llvm.ModuleRef:
         parsed = llvm.parse_assembly(str(module), llvm.create_context())
         parsed.verify()
     except RuntimeError as error:
-        raise InternalError(f"LLVM refuses the code of a module: {error}") from error
+        raise InternalError(f"LLVM rejected the code of a module: {error}") from error
     return parsed
 
 
@@ -59,11 +59,11 @@ def compile_object(module: ir.Module | str, machine: Machine, optimize: str = "s
 
 @dataclass(eq=False)
 class ConstantGlobals:
-    """The constants of a table as globals of a module, made when they are asked for."""
+    """The constants of a table as globals of a module, created on first use."""
 
     module: ir.Module
     table: ConstantTable
-    is_elf: bool  # whether sections have ELF's names
+    is_elf: bool  # whether section names follow ELF's conventions
     _made: dict[str, ir.GlobalVariable] = field(default_factory=dict)
 
     def get(self, value: Value) -> ir.GlobalVariable:
@@ -84,7 +84,7 @@ class ConstantGlobals:
 
 
 def data_pieces(table: ConstantTable) -> Iterator[DataPiece]:
-    """Yield the constants of a table, for an object that holds nothing else."""
+    """Yield the constants of a table, for an object that contains nothing else."""
     for item in table.constants:
         place = section(item.memory) if item.memory else RODATA
         data = ArrayContent(np.ascontiguousarray(item.data))
@@ -92,22 +92,22 @@ def data_pieces(table: ConstantTable) -> Iterator[DataPiece]:
 
 
 def is_elf(machine: Machine) -> bool:
-    """Tell whether objects for a machine are ELF files."""
+    """Return whether objects for a machine are ELF files."""
     return str(llvm.get_object_format(machine.triple)) == "ELF"
 
 
 @dataclass(eq=False)
 class CompiledObject:
-    """An object of LLVM code."""
+    """An object compiled by LLVM."""
 
-    make: Callable[[], ir.Module]  # writes the module
+    make: Callable[[], ir.Module]  # returns the module
     machine: Machine
     optimize: str  # ``speed`` or ``size``
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     @cached_property
     def text(self) -> str:
-        """The module as LLVM writes it, before any optimization."""
+        """The module's IR before optimization."""
         return str(self.make())
 
     @property
@@ -123,7 +123,7 @@ class CompiledObject:
 
     @property
     def nbytes(self) -> int:
-        """How many bytes the object has."""
+        """The size of the object in bytes."""
         return len(self.code())
 
     def chunks(self) -> Iterator[bytes]:
@@ -131,14 +131,14 @@ class CompiledObject:
         yield self.code()
 
     def code(self) -> bytes:
-        """Return the object; it is compiled once, whoever asks first."""
+        """Return the object, which is compiled on the first call only."""
         with self._lock:
             return self._object
 
 
 @dataclass(eq=False)
 class ConstantsObject:
-    """An object that holds constants and nothing else."""
+    """An object that contains only constants."""
 
     pieces: tuple[DataPiece, ...]
     machine: Machine
@@ -161,9 +161,9 @@ class ConstantsObject:
 
     @property
     def nbytes(self) -> int:
-        """How many bytes the object has."""
+        """The size of the object in bytes."""
         return nbytes_of(self._object)
 
     def chunks(self) -> Iterator[bytes | memoryview]:
-        """Yield the object's bytes; those of the constants from where they lie."""
+        """Yield the object's bytes; those of constants are not copied."""
         yield from chunks_of(self._object)

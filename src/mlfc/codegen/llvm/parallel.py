@@ -1,4 +1,4 @@
-"""The parallel parts of functions as LLVM IR: each a function of its own, as in `codegen.c_parallel`."""
+"""Parallel parts of functions as LLVM IR: each becomes a separate function, as in `codegen.c_parallel`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _TASK = ll.FunctionType(INT32, [POINTER, INT32, INT32, POINTER])
 
 
 def describe_pointer(argument: Value, name: str, nbytes: Extent, *, is_alone: bool) -> None:
-    """Name a pointer, and declare what is known of it: its size, and whether it overlaps no other."""
+    """Name a pointer, and declare its known properties: its size, and whether it overlaps another pointer."""
     argument.name = name
     argument.add_attribute("captures(none)")
     if is_alone:
@@ -32,17 +32,17 @@ def describe_pointer(argument: Value, name: str, nbytes: Extent, *, is_alone: bo
 
 @dataclass(eq=False)
 class Parts:
-    """Writes the parts of one function; `write` writes the body of one with a context of its own."""
+    """Writes the parallel parts of one function; `write` writes the body of a part in a separate context."""
 
     prim: PrimFunc
     name: str
-    runner: str  # the function that shares pieces out
+    runner: str  # the function that distributes pieces over threads
     overlapped: frozenset[Buffer]  # by the memory plan
     write: Callable[[FunctionContext, ir.Stmt], None]
     count: int = 0
 
     def call(self, context: FunctionContext, stmt: ir.Parallel) -> None:
-        """Write a part, and the call that shares its pieces out."""
+        """Write a part, and the call that distributes its pieces over threads."""
         part = part_of(self.prim, stmt, f"{self.name}_parallel{self.count}")
         self.count += 1
         exprs, builder = ExprEmitter(context), context.builder
@@ -74,12 +74,12 @@ class Parts:
         return builder.gep(place, indices, inbounds=True, source_etype=struct)
 
     def _function(self, outer: FunctionContext, part: ParallelPart, types: list[Value]) -> Value:
-        """Define the function of a part: what it takes, then its first and last piece."""
+        """Define the function of a part; its parameters are the captured values, then the first and last piece."""
         taken = len(part.buffers) + len(part.variables)
         kind = ll.FunctionType(INT32, [*types[:taken], INT32, INT32])
         function = ll.Function(outer.module, kind, part.name)
         function.linkage = "internal"
-        # inlined, it would lose what its arguments promise
+        # inlining would lose the attributes of its arguments
         for attribute in ("nounwind", "nobuiltin", "noinline"):
             function.attributes.add(attribute)
         builder = ll.IRBuilder(function.append_basic_block("entry"))
@@ -104,7 +104,7 @@ class Parts:
         return function
 
     def _task(self, context: FunctionContext, part: ParallelPart, function: Value, struct: Value) -> Value:
-        """Define the function that takes what a part needs from the struct."""
+        """Define the function that unpacks the captured values of a part from the struct."""
         task = ll.Function(context.module, _TASK, f"{part.name}_task")
         task.linkage = "internal"
         place, first, last, scratch = task.args

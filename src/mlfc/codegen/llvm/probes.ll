@@ -1,4 +1,4 @@
-; compiled for a processor, these functions show what it has
+; functions whose assembly for a processor shows its features
 define float @single(float %a, float %b, float %c) {
   %r = call float @llvm.fma.f32(float %a, float %b, float %c)
   ret float %r

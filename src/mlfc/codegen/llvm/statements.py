@@ -1,4 +1,4 @@
-"""Statements of loop-level code as LLVM IR, and intrinsics on runs of bytes (`mlfc.tir.block_intrinsics`)."""
+"""Emission of loop-level statements as LLVM IR, with intrinsics on blocks of bytes (`mlfc.tir.block_intrinsics`)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from mlfc.tir.independence import Independence
 from mlfc.tir.ir import Stmt
 
 _VECTORIZABLE = 8
-"""Fewer iterations are not worth vectors."""
+"""Minimum number of iterations of a loop that is worth vectorizing."""
 
 
 class StmtEmitter:
@@ -53,7 +53,7 @@ class StmtEmitter:
         elif isinstance(stmt, ir.Parallel) and self._parts is not None:
             self._parts.call(self._context, stmt)
         elif isinstance(stmt, ir.Fence):
-            self._context.builder.fence("seq_cst", "singlethread")  # orders the compiler, not the processor
+            self._context.builder.fence("seq_cst", "singlethread")  # a compiler barrier that emits no instruction
         elif isinstance(stmt, ir.Require):
             builder = self._context.builder
             holds = builder.load(self._context.address(stmt.buffer, self._exprs.value(stmt.offset)), typ=INT8, align=1)
@@ -62,7 +62,7 @@ class StmtEmitter:
         elif isinstance(stmt, ir.Prefetch):
             self._context.prefetch(self._context.address(stmt.buffer, self._exprs.value(stmt.offset)))
         elif not isinstance(stmt, ir.Comment):
-            raise InternalError(f"LLVM code of a host has no '{type(stmt).__name__}'")
+            raise InternalError(f"LLVM code for hosts does not support '{type(stmt).__name__}'")
 
     def _store(self, stmt: ir.Store) -> None:
         context = self._context
@@ -77,12 +77,12 @@ class StmtEmitter:
         context.access(stored, stmt.buffer)
 
     def _allocate(self, buffer: ir.Buffer) -> None:
-        """Allocate a buffer on the stack, in the first block, where LLVM may turn it into registers."""
+        """Allocate a buffer on the stack, in the entry block, where LLVM may promote it to registers."""
         context = self._context
         with context.builder.goto_entry_block():
             place = context.builder.alloca(ll.ArrayType(memory_type(buffer.dtype), max(buffer.size, 1)))
             place.align = local_alignment(buffer)
-        place.type = POINTER  # llvmlite's is a pointer to the array
+        place.type = POINTER  # llvmlite's pointer has the array as its pointee
         context.buffers[id(buffer)] = place
 
     def _branch(self, stmt: ir.If) -> None:
@@ -100,9 +100,9 @@ class StmtEmitter:
         builder.position_at_end(after)
 
     def _loop(self, stmt: ir.For) -> None:
-        """Write a loop that tests at its end, and before it where it may have no iteration."""
+        """Write a loop that tests at its end, and also before it if it may have no iterations."""
         context, builder = self._context, self._context.builder
-        if stmt.until is not None:  # which tells after each iteration whether the loop ends
+        if stmt.until is not None:  # the condition that ends the loop, tested after each iteration
             body, after = builder.append_basic_block(stmt.var.name), builder.append_basic_block()
             builder.branch(body)
             with context.block(body):
@@ -124,7 +124,7 @@ class StmtEmitter:
             builder.cbranch(builder.icmp_signed("<", start, extent), body, after)
         before = builder.block
         apart = stmt.kind in ("vectorized", "parallel") and self._independence.holds(stmt)
-        # a mark for accesses that are independent between iterations
+        # an access group: its accesses are independent between iterations
         group = DistinctNode(context.module, [], begins_with_itself=False) if apart else None
         with context.block(body):
             counter = builder.phi(INT32)
@@ -150,7 +150,7 @@ class StmtEmitter:
         builder.position_at_end(after)
 
     def _reduced_loop(self, stmt: ir.For, places: Sequence[AddressTerms]) -> None:
-        """Write a loop of at least one iteration that ends where the first of its addresses does."""
+        """Write a loop of at least one iteration that ends when its first address reaches its end."""
         context, builder, exprs = self._context, self._context.builder, self._exprs
         assert isinstance(stmt.extent, ir.Const)
         count = -(-int(stmt.extent.value) // stmt.step)
@@ -176,7 +176,7 @@ class StmtEmitter:
 
 
 def store_run(context: FunctionContext, exprs: ExprEmitter, stmt: ir.Store) -> None:
-    """Write the statement that stores a run."""
+    """Write a store of the result of a block intrinsic."""
     call = stmt.value
     assert isinstance(call, ir.Call)
     to = context.address(stmt.buffer, exprs.index(stmt.buffer, stmt.indices))
@@ -185,7 +185,7 @@ def store_run(context: FunctionContext, exprs: ExprEmitter, stmt: ir.Store) -> N
         return
     loads = [arg for arg in call.args if isinstance(arg, ir.Load)]
     if len(loads) != len(call.args):
-        raise InternalError(f"LLVM code takes the runs of '{call.name}' from memory only")
+        raise InternalError(f"LLVM code requires the operands of '{call.name}' to be loaded from memory")
     numbers = block_intrinsics.counts(call.name, [dtypes.lanes(load.dtype) for load in loads])
     addresses = list(map(exprs.address, loads))
     if call.name.startswith("dots"):
@@ -206,7 +206,7 @@ def _forms(context: FunctionContext) -> Iterator[LlvmForm]:
 
 
 def _own_writer(context: FunctionContext, name: str, count: int) -> RunWriter | None:
-    """Return the writer of a run in the machine's own instructions, if it has them."""
+    """Return the writer of a block intrinsic in the machine's native instructions, if it has them."""
     return next((write for form in _forms(context) if (write := form.run(context, name, count)) is not None), None)
 
 
@@ -234,7 +234,7 @@ def _copy_or_fill(context: FunctionContext, exprs: ExprEmitter, to: Value, call:
 def _counted(
     context: FunctionContext, count: int, carried: Sequence[Value], body: Callable[[Value, list[Value]], list[Value]]
 ) -> list[Value]:
-    """Write ``for i in range(count)``; `body` maps the number and values of an iteration to the following values."""
+    """Write ``for i in range(count)``; `body` maps the index and the values of an iteration to the next values."""
     if not count:
         return list(carried)
 
@@ -250,7 +250,7 @@ def _counted(
 def _repeated(
     context: FunctionContext, carried: Sequence[Value], body: Callable[[list[Value]], tuple[Value, list[Value]]]
 ) -> list[Value]:
-    """Write a loop; `body` maps the values of an iteration to whether there is another one, and its values."""
+    """Write a loop; `body` maps the values of an iteration to the condition to continue, and the next values."""
     builder = context.builder
     before, block, after = builder.block, builder.append_basic_block(), builder.append_basic_block()
     builder.branch(block)
@@ -261,7 +261,7 @@ def _repeated(
         phi.add_incoming(start, before)
         phi.add_incoming(value, builder.block)
     branch = builder.cbranch(again, block, after)
-    # its body fills the registers
+    # its body uses all registers
     branch.set_metadata("llvm.loop", loop_properties(context.module, rolled=True))
     builder.position_at_end(after)
     return following
@@ -272,7 +272,7 @@ def _at(context: FunctionContext, base: Value, index: Value, kind: Value = INT8)
 
 
 def _matvec(context: FunctionContext, to: Value, addresses: list[Value], numbers: tuple[int, ...]) -> None:
-    """Write the sums of four filters at a time; of each chunk, their weights are one behind the other."""
+    """Write the sums of four filters at a time; the weights of each chunk are contiguous."""
     start, *rows, weights = addresses
     chunks, fours, half = numbers
     size = chunks * block_intrinsics.CHUNK + half * block_intrinsics.HALF_CHUNK
@@ -299,7 +299,7 @@ def _matvec(context: FunctionContext, to: Value, addresses: list[Value], numbers
 def _chunks(
     context: FunctionContext, count: int, operands: list[Value], sums: list[Value]
 ) -> tuple[list[Value], list[Value]]:
-    """Return the sums after `count` chunks, and the addresses behind them, by which the loop goes."""
+    """Return the sums after `count` chunks, and the addresses after them, which control the loop."""
     if not count:
         return operands, sums
     steps = [ll.Constant(INT32, block_intrinsics.CHUNK)] * (len(operands) - 1) + [
@@ -322,7 +322,7 @@ def _chunks(
 def _chunk(
     context: FunctionContext, sums: list[Value], operands: Sequence[Value], size: int = block_intrinsics.CHUNK
 ) -> list[Value]:
-    """Return the sums with the products of a chunk of each row with the weights of each filter."""
+    """Return the sums plus the products of a chunk of each row with the weights of each filter."""
     *rows, weights = operands
     builder, forms = context.builder, list(_forms(context))
     values = [_loaded(context, row, size) for row in rows]
@@ -343,7 +343,7 @@ def _chunk(
 
 
 def _loaded(context: FunctionContext, address: Value, lanes: int) -> Value:
-    """Return int8 in memory; of half a chunk as int16, which fill a register of 16 bytes."""
+    """Load int8 elements; half a chunk is widened to int16, which fills a register of 16 bytes."""
     narrow = context.builder.load(address, typ=ll.VectorType(INT8, lanes), align=1)
     return narrow if lanes == block_intrinsics.CHUNK else context.builder.sext(narrow, ll.VectorType(INT16, lanes))
 
@@ -368,7 +368,7 @@ def _depthwise_mac(context: FunctionContext, to: Value, addresses: list[Value], 
 
 _UNROLL_DISABLE = "llvm.loop.unroll.disable"
 _IS_VECTORIZED = "llvm.loop.isvectorized"
-_OF_VECTORS = "llvm.loop.vectorize.followup_all"  # properties of the loops that vectorization makes
+_OF_VECTORS = "llvm.loop.vectorize.followup_all"  # the properties of the loops that vectorization creates
 _VECTORIZE = "llvm.loop.vectorize.enable"
 _PARALLEL_ACCESSES = "llvm.loop.parallel_accesses"
 
@@ -395,7 +395,7 @@ class DistinctNode(ll.values.MDValue):  # type: ignore[misc]  # llvmlite has no 
 def loop_properties(
     module: Value, *, rolled: bool = False, lanes: bool = False, scalar: bool = False, group: Value | None = None
 ) -> Value | None:
-    """Return the properties of a loop, for the branch that closes it; None if there are none.
+    """Return the metadata of a loop, for the branch that closes it; None if it needs none.
 
     Parameters
     ----------
@@ -403,10 +403,10 @@ def loop_properties(
     rolled : bool
         Do not unroll it.
     lanes : bool
-        Do not unroll it before it is vectorized: of copies of its body, outer loops would make vectors whose lanes are
-        apart in memory.
+        Do not unroll it before it is vectorized: vectors across copies of its body would have lanes that are not
+        adjacent in memory.
     scalar : bool
-        Do not vectorize it; `lanes` has then no effect.
+        Do not vectorize it; `lanes` then has no effect.
     group : metadata or None
         The accesses that are independent between iterations.
     """
@@ -424,7 +424,7 @@ def loop_properties(
 
 
 def separate_scopes(module: Value, count: int) -> list[tuple[Value, Value]]:
-    """Return, for each of `count` pieces of memory, the list of its own scope and that of all others."""
+    """Return, for each of `count` memory regions, the list of its alias scope and the list of all others."""
     domain = DistinctNode(module, [])
     scopes = [DistinctNode(module, [domain]) for _ in range(count)]
     return [

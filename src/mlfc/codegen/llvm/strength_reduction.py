@@ -1,6 +1,6 @@
-"""Innermost loops by addresses that move on, for processors whose registers the sums of a tile fill.
+"""Strength reduction of addresses in innermost loops, for tiles whose accumulators occupy all registers.
 
-LLVM would count in one register and derive the addresses in others, which the sums need.
+LLVM would count in one register and derive the addresses in others, which the accumulators need.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from mlfc.tir.visitor import children, nodes, own_exprs, walk, walk_expr
 
 
 def flat_index(buffer: ir.Buffer, indices: Sequence[Expr]) -> tuple[ExprTable, Affine]:
-    """Return a flat element index of a buffer of fixed shape as a sum over the numbers of a table."""
+    """Return a flat element index of a buffer of static shape as a sum of expressions of a table."""
     table, total = ExprTable(), Affine({}, 0)
     for extent, index in zip(buffer.shape, indices, strict=True):
         total = total.times(extent).plus(table.affine(index))
@@ -29,18 +29,18 @@ def flat_index(buffer: ir.Buffer, indices: Sequence[Expr]) -> tuple[ExprTable, A
 
 @dataclass(frozen=True, eq=False)
 class AddressTerms:
-    """The place of accesses, without the constant that each of them adds."""
+    """The address of accesses, without the constant offset of each."""
 
     buffer: ir.Buffer
     terms: Mapping[ir.Var, int]  # coefficients of the flat index
 
     def same(self, other: AddressTerms) -> bool:
-        """Tell whether accesses at both differ by a constant."""
+        """Return whether accesses at both addresses differ by a constant."""
         return self.buffer is other.buffer and self.terms == other.terms
 
 
 def address_of(buffer: ir.Buffer, indices: Sequence[Expr]) -> tuple[AddressTerms, int] | None:
-    """Return the place of an access, and its constant; None if the index is not a sum of variables."""
+    """Return the address of an access and its constant offset; None if the index is not a sum of variables."""
     if not is_static(buffer.shape):
         return None
     table, total = flat_index(buffer, indices)
@@ -54,9 +54,9 @@ def address_of(buffer: ir.Buffer, indices: Sequence[Expr]) -> tuple[AddressTerms
 
 
 def reducible_addresses(loop: ir.For, fills_registers: Collection[str]) -> list[AddressTerms]:
-    """Return the places that a loop moves on, the best to end it by first; none for a loop that should count.
+    """Return the addresses that a loop increments, the best one for its end condition first; empty if it should count.
 
-    Those are loops without one of the intrinsics whose sums fill the registers.
+    Loops without one of the intrinsics whose accumulators fill the registers should count.
     """
     if not fills_registers or not isinstance(loop.extent, ir.Const) or loop.extent.value <= loop.step:
         return []
@@ -72,12 +72,12 @@ def reducible_addresses(loop: ir.For, fills_registers: Collection[str]) -> list[
             return []
         if not any(place[0].same(other) for other in found):
             found.append(place[0])
-    # where arrays on the stack end is known without a register
+    # the end of arrays on the stack is known without a register
     return sorted(found, key=lambda place: place.buffer.scope != "local")
 
 
 def _uses(loop: ir.For) -> Iterator[tuple[ir.Buffer | None, tuple[Expr, ...]]]:
-    """Yield the accesses that a loop's variable goes into; without a buffer where it is used for something else."""
+    """Yield the accesses whose index depends on a loop's variable; the buffer is None for any other use."""
 
     def below(expr: Expr) -> Iterator[tuple[ir.Buffer | None, tuple[Expr, ...]]]:
         if expr is loop.var:
@@ -103,14 +103,14 @@ def _has(exprs: Sequence[Expr], var: ir.Var) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class ReducedAddress:
-    """A place whose address one loop moves on."""
+    """An address that one loop increments."""
 
     place: AddressTerms
     start: Value  # its address in the first iteration
     address: Value  # its address at the next instruction
-    step: int  # elements that it moves in an iteration
+    step: int  # increment per iteration in elements
 
     def at(self, context: FunctionContext, base: Value, elements: int) -> Value:
-        """Return the address so many elements behind another one."""
+        """Return the address `elements` elements after `base`."""
         kind = memory_type(self.place.buffer.dtype)
         return context.builder.gep(base, [ll.Constant(INT32, elements)], inbounds=True, source_etype=kind)

@@ -1,4 +1,4 @@
-"""A dynamic model in C: its description, its kernels, and the main function that calls them."""
+"""C code of dynamic models: the description, the kernels, and the main function that calls them."""
 
 from __future__ import annotations
 
@@ -64,10 +64,10 @@ def generate_vm_c(unit: Unit, shared: Shared) -> GeneratedCode:
 def host_functions(
     unit: Unit, constants: ConstantTable, names: Mapping[str, str], last: Mapping[str, str]
 ) -> list[Function]:
-    """Return the functions of a module that callers see, and the launchers of its kernels on a device.
+    """Return the public functions of a module, and the launchers of its kernels on a device.
 
-    `names`: of the functions of kernels.
-    `last`: of the variables whose addresses shared functions get behind the pointers.
+    `names`: names of the functions of kernels. `last`: names of the variables whose addresses shared functions get
+    after the pointers.
     """
     if unit.executable is None:
         raise InternalError("a dynamic model has no description")
@@ -81,7 +81,7 @@ def host_functions(
 
 
 def _states(unit: Unit, constants: ConstantTable) -> Sequence[Function]:
-    """Return the function that sets states to what they begin with."""
+    """Return the function that sets states to their initial values."""
     if unit.executable is None or not unit.program.states:
         return ()
     state = Name(pointer(VOID), "state")
@@ -100,7 +100,7 @@ def _states(unit: Unit, constants: ConstantTable) -> Sequence[Function]:
 
 
 def _release(executable: Executable) -> Sequence[Function]:
-    """Return the function that frees outputs, where these have memory of their own."""
+    """Return the function that frees outputs, if these have separate memory."""
     if executable.is_bounded:
         return ()
     called, outputs, count = PARAMETERS[0], PARAMETERS[2], Name(INT32, "count")
@@ -119,7 +119,7 @@ def vm_code(unit: Unit, constants: ConstantTable, names: Mapping[str, str], file
         raise InternalError("a dynamic model has no description")
     interface = VmInterface(unit.module, *tensors(unit.program, of_vm=True), executable, unit.quantization)
     values = (*unit.program.inputs, *unit.program.outputs)
-    # of extents without a bound nothing is known
+    # the size of unbounded dimensions is unknown
     io = sum(most(value.nbytes) or 0 for value in values)
     sizes = CodeSizes(executable.arena_bytes or 0, constants.nbytes, io)
     header = {f"include/{interface.header_name}": vm_header(interface).encode()}
@@ -132,7 +132,7 @@ def vm_code(unit: Unit, constants: ConstantTable, names: Mapping[str, str], file
 def executable_of(
     program: Program, arena_bytes: int | None, name: str, containers: Sequence[Container] = ()
 ) -> Executable:
-    """Return the description of a module `name`; `containers` are made of its inputs and outputs."""
+    """Return the description of a module `name`; `containers` are those of its inputs and outputs."""
     names: dict[Symbol, str] = {}
 
     def described(value: Value, parts: Mapping[str, PartInfo]) -> VmValue:
@@ -164,7 +164,7 @@ def executable_of(
 
 
 def _parts(containers: Sequence[Container], *, is_output: bool) -> dict[str, PartInfo]:
-    """Return the parts that inputs or outputs are, by their names."""
+    """Return the parts of containers among the inputs or outputs, by their names."""
     found = {}
     for container in containers:
         details = {EXTENTS: container.kind, BYTES_PART: container.dtype}
@@ -178,7 +178,7 @@ _RESERVED = ("imported", "data", "values", "codes", "lengths", *KEYWORDS)
 
 
 def device_launcher(kernel: PrimFunc, name: str, launched: Sequence[DeviceKernel]) -> Function:
-    """Return the function `name`, which launches the kernels of a function of a device."""
+    """Return the function `name`, which launches the kernels of a device function."""
     body = Body()
     buffers = (*kernel.params, *kernel.scratch)
     places = {buffer: place for place, buffer in enumerate(buffers)}
@@ -208,7 +208,7 @@ def device_launcher(kernel: PrimFunc, name: str, launched: Sequence[DeviceKernel
         body.assign(data[place], handle)
     own = dict(zip(kernel.symbols, numbers, strict=True))
     for index, item in enumerate(launched):
-        # devices must take the groups of a launch, and an int32 count their work-items
+        # the groups of a launch must be within the device's limits, and the number of work-items within int32
         limits = (LARGEST // prod(item.block), MOST_GROUPS_ACROSS, MOST_GROUPS_ACROSS)
         for extent, limit in zip(item.grid, limits, strict=True):
             if isinstance(extent, Dim):

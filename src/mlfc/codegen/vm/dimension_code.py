@@ -14,38 +14,38 @@ from mlfc.support.executable import RunCode
 from mlfc.tir.host import INT64, Body, Choice, Expr, Name, Number, Operand
 
 Refuse: TypeAlias = Callable[..., None]
-"""Writes what ends the run where a condition holds: takes the condition, the code and the values of the error."""
+"""Writes code that ends the run if a condition is true; takes the condition, the error's code and its values."""
 
 _SAFE = 1 << 62
-"""Sums of products up to this never leave an int64."""
+"""Sums of two values up to this bound do not overflow int64."""
 _MOST = 1 << 31
-"""Larger terms and factors are refused where they could leave an int64: no tensor has so many elements."""
+"""Larger terms and factors are rejected if they could overflow int64: no tensor has so many elements."""
 LARGEST_NUMBER = LARGEST - (1 << 16)
-"""Of a kernel's numbers, so that what rounds them up, as ``(n + 63) // 64``, stays an int32."""
+"""The limit of a kernel's numbers, so that rounding them up, as in ``(n + 63) // 64``, does not overflow int32."""
 
 
 @dataclass(frozen=True)
 class _Integer:
-    """An expression, its least and largest value, its symbols, and in words what it is."""
+    """An expression, its minimum and maximum, its symbols, and its description."""
 
     expr: Expr
     low: int
     high: int
     name: str
-    key: Any  # the same of equal expressions alone
+    key: Any  # equal only for equal expressions
     symbols: frozenset[Symbol]
 
 
 class Dimensions:
-    """Computes dimensions; each expression once, until a symbol in it changes or a label may have skipped it.
+    """Computes dimensions, each expression once, until a symbol in it changes or a label invalidates it.
 
     Parameters
     ----------
     body : Body
-        Of the function that computes them.
+        Body of the function that computes them.
     refuse : callable
     taken : set of str
-        Names in the function, in small letters; new ones are added.
+        Lower-case names used in the function; new names are added.
     """
 
     def __init__(self, body: Body, refuse: Refuse, taken: set[str]) -> None:
@@ -57,11 +57,11 @@ class Dimensions:
 
     @property
     def declared(self) -> Iterable[Name]:
-        """The variables of symbols, which live as long as the function."""
+        """The variables of symbols, whose scope is the whole function."""
         return self._symbols.values()
 
     def fresh(self, name: str) -> str:
-        """Return a name that nothing has yet."""
+        """Return an unused name."""
         (found,) = unique([name], self._taken)
         self._taken.add(found.lower())
         return found
@@ -73,11 +73,11 @@ class Dimensions:
         return self._symbols[symbol]
 
     def changed(self, symbol: Symbol) -> None:
-        """Forget what was computed from a symbol."""
+        """Forget the expressions computed from a symbol."""
         self._made = {key: item for key, item in self._made.items() if symbol not in item[1]}
 
     def forget(self) -> None:
-        """Forget all that was computed."""
+        """Forget all computed expressions."""
         self._made.clear()
 
     def of(self, extent: Extent) -> Expr:
@@ -85,7 +85,7 @@ class Dimensions:
         return self._of(extent).expr
 
     def named(self, extent: Extent) -> Expr:
-        """Return a dimension as a number or variable, to be used several times."""
+        """Return a dimension as a number or variable, for use in several places."""
         found: Expr = self._named(self._of(extent))
         return found
 
@@ -99,7 +99,7 @@ class Dimensions:
         return name
 
     def require(self, extent: Extent, low: int, high: int, code: RunCode, *values: Operand) -> None:
-        """Write the check that a dimension has a value from `low` to `high`; nothing where that is certain.
+        """Write the check that a dimension is from `low` to `high`, unless that is statically known.
 
         The error has the dimension, the least and the largest value, unless `values` are given.
         """
@@ -116,7 +116,7 @@ class Dimensions:
             self._once(("within", found.key, low, high), found, condition, code, *given)
 
     def count(self, extent: Extent) -> None:
-        """Write the check that an int32 counts so many elements."""
+        """Write the check that an int32 can represent the number of elements."""
         if bounds(extent)[1] > LARGEST:
             found = self._of(extent)
             if found.high > LARGEST:
@@ -157,7 +157,7 @@ class Dimensions:
         return self._divided(op, a, b, name, key)
 
     def _limited(self, a: _Integer, b: _Integer, fits: Callable[[int, int], bool]) -> tuple[_Integer, _Integer]:
-        """Return two integers whose sum or product is known to fit: larger ones are refused."""
+        """Return two integers whose sum or product does not overflow: larger ones are rejected at run time."""
         if fits(max(abs(a.low), abs(a.high)), max(abs(b.low), abs(b.high))):
             return a, b
         limited = [a, b]
@@ -171,7 +171,7 @@ class Dimensions:
         return limited[0], limited[1]
 
     def _divided(self, op: str, a: _Integer, b: _Integer, name: str, key: Any) -> _Integer:
-        """Divide towards minus infinity, which C does not where the dividend is negative."""
+        """Divide, rounding towards minus infinity; C rounds negative quotients towards zero."""
         first = self._named(a) if a.low < 0 or op == "%" else a.expr
         second, symbols = self._named(b), a.symbols | b.symbols
         if b.low <= 0:
@@ -187,7 +187,7 @@ class Dimensions:
         return _Integer(first - self._named(whole) * second, 0, max(0, b.high - 1), name, key, symbols)
 
     def _named(self, value: _Integer) -> Any:
-        """Return a variable with a value that is used several times, the same for equal ones."""
+        """Return a variable for a value that is used several times; equal values have the same variable."""
         if isinstance(value.expr, (Name, Number)):
             return value.expr
         if value.key not in self._made:

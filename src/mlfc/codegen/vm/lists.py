@@ -49,11 +49,11 @@ class ListCode:
 
     @property
     def names(self) -> list[Name]:
-        """The variables of lists: a list that replaces another one has its variable."""
+        """The variables of lists: a list that replaces another one uses the same variable."""
         return list(dict.fromkeys(self._tensors.lists.values()))
 
     def move(self, source: Value, target: Value) -> None:
-        """Let a list have the tensors of another one."""
+        """Move the tensors of one list to another."""
         if self._tensors.list_of(source) is not self._tensors.list_of(target):
             run = self._body.run.address
             self._body.needs(
@@ -61,7 +61,7 @@ class ListCode:
             )
 
     def first(self, value: Value) -> Expr:
-        """Return the first element of a tensor of integers or bool, as a variable; the run fails without elements."""
+        """Return the first element of an integer or bool tensor as a variable; fail at run time if empty."""
         count = prod(value.shape)
         if bounds(count)[0] < 1:
             is_empty = self._dimensions.named(count) < number(1)
@@ -69,7 +69,7 @@ class ListCode:
         return self.element(value, number(0))
 
     def element(self, value: Value, index: Expr) -> Expr:
-        """Return an element of a tensor of integers or bool, as a variable; the tensor must have that many."""
+        """Return an element of an integer or bool tensor as a variable; the tensor must be long enough."""
         data = self._tensors.here(value, None)
         kind = Type(scalar_type(value.dtype), dtypes.bits(value.dtype), not value.dtype.startswith(("uint", "bool")))
         if value.dtype == "bool":
@@ -83,7 +83,7 @@ class ListCode:
         return place.cast(INT64)
 
     def _change(self, step: ListOperation, steps: Sequence[Instruction], at: int) -> None:
-        """Write a list that differs from another one, in the other's place where nothing reads that any more."""
+        """Write a list that is a modified copy of another one, or modify it in place after its last use."""
         source, output = step.inputs[0], step.output
         body, run = self._body, self._body.run.address
         if is_last_use(steps, at, source):
@@ -104,7 +104,7 @@ class ListCode:
             body.evaluate(mlf_erase(run, items.address, self._place(items, step.inputs[1])))
 
     def _place(self, items: Name, index: Value, past: int = 0) -> Name:
-        """Write what finds a place in a list."""
+        """Write code that computes a position in a list."""
         place = self._body.declare(self._dimensions.fresh("place"), INT64, number(0))
         wanted = self.first(index)
         self._body.needs(runtime.mlf_find(self._body.run.address, items.address, wanted, number(past), place.address))
@@ -133,7 +133,7 @@ class ListCode:
                 if isinstance(extent, int):
                     text = f"an extent of the tensors of {output.name}"
                     body.refuse(found.ne(number(extent)), RunCode.EQUAL, found, number(extent), text=text)
-                # no check has seen this dimension yet
+                # this dimension has not been checked yet
                 most = number(1 << 62)
                 body.refuse(found < number(0), RunCode.NEGATIVE, found)
                 body.refuse(found.ne(0) & (nbytes > most // found), RunCode.SIZE, found)
@@ -153,7 +153,7 @@ class ListCode:
         items, dimensions = self._tensors.list_of(output), self._dimensions
         body.evaluate(mlf_clear(run, items.address))
         source = self._tensors.here(tensor, None)
-        self._tensors.here(sizes, None)  # a copy of it is made before the loop
+        self._tensors.here(sizes, None)  # makes a copy before the loop if necessary
         extents = [dimensions.named(extent) for extent in tensor.shape]
         inner = dimensions.named(prod(tensor.shape[along + 1 :], start=dtypes.nbytes(tensor.dtype)))
         outer = dimensions.named(prod(tensor.shape[:along]))
@@ -227,7 +227,7 @@ class ListCode:
         self._body.within(variable, symbol)
 
     def _join(self, step: ListOperation) -> None:
-        """Write a tensor of a list's tensors put together, or of what describes them."""
+        """Write the concatenation of a list's tensors, or of their descriptions."""
         self._tensors.forget_copies()
         items, output = self._tensors.list_of(step.inputs[0]), step.output
         self._joined_extents(step, items)
@@ -253,7 +253,7 @@ class ListCode:
                     body.assign(place, _padded(nbytes), "+")
 
     def _joined_extents(self, step: ListOperation, items: Name) -> None:
-        """Write what finds the dimensions of a list's tensors put together, those that are not known: symbols."""
+        """Write code that computes the unknown dimensions (symbols) of the concatenation of a list's tensors."""
         body, along = self._body, step.attrs.get("axis", 0)
         is_stack = step.operator == "list_stack"
         for axis, extent in enumerate(step.output.shape):
@@ -310,14 +310,14 @@ class ListCode:
         body.refuse(rows.ne(extents[along]), RunCode.EQUAL, rows, extents[along], text=output.name)
 
     def _item_bytes(self, step: ListOperation, item: Expr) -> Expr:
-        """Return the bytes of a tensor of the list that an operator reads: no check of its own, it exists."""
+        """Return the size in bytes of a tensor in the list that an operator reads; no check, as it exists."""
         nbytes = self._body.declare(self._dimensions.fresh("bytes"), INT64, item_bytes(step.inputs[0]))
         for extent in self._item_extents(step, item, missing=1):
             self._body.assign(nbytes, nbytes * extent)
         return nbytes
 
     def _item_extents(self, step: ListOperation, item: Expr, missing: int) -> Iterator[Expr]:
-        """Yield the dimensions of a tensor of the list; `missing` are those of axes that others alone have."""
+        """Yield the dimensions of a tensor in the list; axes that only other tensors have yield `missing`."""
         fewest = step.ranks[0]
         for axis in range(step.ranks[-1]):
             found = item["extents"][axis]
@@ -327,7 +327,7 @@ class ListCode:
                 yield Choice(INT64, item["rank"] > axis, found, number(missing))
 
     def _here(self, item: Expr, nbytes: Expr) -> Expr:
-        """Return the address of a tensor of a list on the host."""
+        """Return the address of a list's tensor on the host."""
         if not self._tensors.has_device:
             return item["data"]
         copy = Name(TENSOR, self._dimensions.fresh("item_on_host"))

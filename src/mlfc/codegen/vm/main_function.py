@@ -1,7 +1,7 @@
 """The main function of a dynamic model: its instructions as host code.
 
-Dimensions are int64 variables, branches and loops are jumps. The function checks inputs that do not fit, dimensions
-outside their bounds, sizes that overflow, and the limits of memory and iterations, each where it first matters.
+Dimensions are int64 variables; branches and loops are jumps. The function checks for invalid inputs, dimensions outside
+their bounds, sizes that overflow, and the limits of memory and iterations, each immediately before it matters.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ _RESERVED = {
 class MainFunction:
     """Writes the main function of a module.
 
-    `functions` has the function of each kernel of the host and the launcher of each of a device, `last` the variables
-    whose addresses shared functions get behind the pointers, `packed` the names of what runtime modules compute.
+    `functions` has the function of each host kernel and the launcher of each device kernel, `last` the variables whose
+    addresses shared functions get after the pointers, and `packed` the names of functions of runtime modules.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class MainFunction:
             body, self._dimensions, plan, constants, program.inputs, states, has_device=self._has_device
         )
         self._lists = ListCode(body, self._dimensions, self._tensors)
-        # dimensions of variables, which are those of what was assigned last
+        # dimensions of variables: those of the last assigned value
         self._extents: dict[tuple[tir_program.Value, int], Name] = {
             (step.source.root, step.axis): Name(INT64, self._dimensions.fresh(f"{step.source.name}_extent_{step.axis}"))
             for step in self._steps
@@ -77,7 +77,7 @@ class MainFunction:
         self._placed: set[Label] = set()
         self._calls = 0
         self._work_memory = tir_program.Value("work_memory", (), "uint8", "intermediate")  # of all parts
-        # what kernels, and what functions of runtime modules take
+        # arguments of kernels, and of functions of runtime modules
         self._numbers = Name(pointer(INT64), "numbers", is_array=True)
         self._given = Name(pointer(runtime.TENSOR), "tensors", is_array=True)
         self._most_numbers = self._most_packed = 0
@@ -90,14 +90,14 @@ class MainFunction:
         }  # fmt: skip
 
     def function(self) -> Function:
-        """Return the function."""
+        """Return the main function."""
         self._check_inputs()
         binding = (
             isinstance(step, (Define, CheckDimension)) and all(value.kind == "input" for value in sources_of(step))
             for step in self._steps
         )
         begin = next((at for at, binds in enumerate(binding) if not binds), 0)
-        part: int | None = None  # that begins, without its memory
+        part: int | None = None  # the part of the run that starts here, until its memory is allocated
         for at, step in enumerate(self._steps):
             if at == begin:
                 part = 0
@@ -167,7 +167,7 @@ class MainFunction:
         return body.stmts
 
     def _check_inputs(self) -> None:
-        """Write the checks of what a caller gives: dtypes, numbers of dimensions, alignment, and fixed dimensions."""
+        """Write the checks of the caller's inputs: dtypes, ranks, alignment, and static dimensions."""
         body = self._body
         if self._state_bytes:
             body.refuse(_HOST["state"].eq(NULL), RunCode.STATE, number(self._state_bytes))
@@ -178,7 +178,7 @@ class MainFunction:
                 ("rank", len(value.shape), runtime.AXIS_RANK),
             ):
                 body.refuse(tensor[item].ne(wanted), RunCode.BAD_INPUT, place, axis, tensor[item], text=value.name)
-            # as the planner aligns values: wider loads than a whole tensor do not occur
+            # as the planner aligns values: loads are at most as wide as the whole tensor
             alignment = max(1, alignment_of(most_bytes(value), ALIGNMENT))
             if alignment == 1:
                 continue
@@ -188,7 +188,7 @@ class MainFunction:
             body.refuse(misaligned, RunCode.BAD_INPUT, place, AXIS_ALIGNMENT, alignment, text=value.name)
 
     def _find_work(self, part: int) -> None:
-        """Write what finds the memory of a part of the run."""
+        """Write code that allocates the memory of a part of the run."""
         body, run = self._body, self._body.run.address
         storages = [storage for storage in self._plan.storages if storage.is_lasting and storage.part == part]
         if self._plan.is_bounded or not storages:
@@ -216,7 +216,7 @@ class MainFunction:
             body.assign(place, memory["data"].cast(BYTES) + start)
 
     def _bytes(self, storage: Storage) -> Expr:
-        # memory is found for branches and loops that do not run, too, whose sizes may be negative
+        # the memory of branches and loops that do not run is also allocated; their sizes may be negative
         return self._dimensions.size(storage.nbytes if bounds(storage.nbytes)[0] >= 0 else maximum(storage.nbytes, 0))
 
     def _step(self, step: tir_program.Instruction, at: int) -> None:
@@ -277,7 +277,7 @@ class MainFunction:
         variables = [self._dimensions.symbol(symbol) for symbol in step.symbols]
         for symbol, extent in zip(step.symbols, step.extents, strict=True):
             self._check_bounds(symbol, extent)
-        # what is read after it was written is read before
+        # values that an earlier assignment overwrites are copied first
         for index, value in enumerate(values):
             if value in variables[:index]:
                 values[index] = self._body.declare(self._dimensions.fresh("before"), INT64, value)
@@ -292,7 +292,7 @@ class MainFunction:
 
     def _check_dimension(self, step: CheckDimension) -> None:
         place = self._tensors.inputs.get(step.source.root)
-        if place is None:  # a state, whose shape is fixed
+        if place is None:  # a state, whose shape is static
             return
         found, wanted = _INPUTS[place]["extents"][step.axis], self._dimensions.of(step.extent)
         if not isinstance(step.extent, Dim) or step.extent.symbol is not None:
@@ -344,7 +344,7 @@ class MainFunction:
         return [*arguments, *self._tensors.scratch(call, index), *last_arguments(self._last, kernel)]
 
     def _call_packed(self, call: KernelCall) -> None:
-        """Write the call of what a runtime module computes, which takes tensors of the shapes that it states."""
+        """Write the call of a runtime module's function, which takes tensors of its declared shapes."""
         body = self._body
         tensors = self._given
         self._most_packed = max(self._most_packed, len(call.inputs) + 1)

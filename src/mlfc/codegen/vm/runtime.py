@@ -1,4 +1,4 @@
-"""The types of `mlfc_vm.h`, and the functions of each module that the main functions of dynamic models call."""
+"""The types of `mlfc_vm.h`, and the static functions that main functions of dynamic models call."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ HOST = struct(
 )  # fmt: skip
 RUN = struct("mlfc_vm_run", host=pointer(const(HOST)), error=pointer(ERROR), used=INT64, turns=host.UINT64)
 BLOCK = struct("mlfc_vm_block", references=INT64, bytes=INT64, memory=ADDRESS, device=INT64)
-"""Before the bytes of a tensor on the host; on a device, it has the handle of the tensor's memory."""
+"""The header before the bytes of a tensor on the host; on a device, it contains the handle of the tensor's memory."""
 LIST = struct("mlfc_vm_list", items=pointer(TENSOR), length=INT64, room=INT64)
 
 _RUN, _TENSOR, _LIST, _READ_ONLY = pointer(RUN), pointer(TENSOR), pointer(LIST), pointer(const(TENSOR))
 
 CPU = 1
-_HEADER_BYTES = 4 * 8  # of a block at most, wherever it is
-_ENTRY_BYTES = 128  # of a tensor in a list, for the limit of memory
+_HEADER_BYTES = 4 * 8  # maximum size of a block's header
+_ENTRY_BYTES = 128  # size of a list's entry that counts towards the memory limit
 _MOST = 1 << 62
 
 ALLOCATE = Function("allocate", ADDRESS, names(bytes=INT64))
@@ -56,7 +56,7 @@ AXIS_DTYPE, AXIS_RANK, AXIS_ALIGNMENT = (
 
 
 def code(value: RunCode) -> Number:
-    """Return an error's code as C spells it."""
+    """Return an error's code in C."""
     return Number(INT32, value, f"MLFC_VM_{value.name}")
 
 
@@ -67,9 +67,9 @@ def number(value: int) -> Number:
 
 
 def static_function(comment: str, *kinds: host.Type) -> Callable[[Callable[..., None]], Function]:
-    """Turn what writes the body of a C function, given its parameters, into a static function of the same names.
+    """Convert a function that writes the body of a C function into a static function with the same parameter names.
 
-    An underscore behind the name of a parameter keeps it apart from Python's own.
+    Append an underscore to the name of a parameter that is reserved in Python.
     """
 
     def made(write: Callable[..., None]) -> Function:
@@ -83,7 +83,7 @@ def static_function(comment: str, *kinds: host.Type) -> Callable[[Callable[..., 
 
 @static_function("notes why a run ends", pointer(ERROR), INT32, TEXT, INT64, INT64, INT64)
 def mlf_fail(body: Body, error: Name, code: Name, text: Name, a: Name, b: Name, c: Name) -> None:
-    """Note why a run ends."""
+    """Record the reason why a run ends."""
     body.assign(error["code"], code)
     body.assign(error["text"], text)
     for index, value in enumerate((a, b, c)):
@@ -92,7 +92,7 @@ def mlf_fail(body: Body, error: Name, code: Name, text: Name, a: Name, b: Name, 
 
 
 def failing(error: Expr, value: RunCode, *values: host.Operand, text: str | Expr | None = None) -> host.Call:
-    """Return the call that notes an error."""
+    """Return the call that records an error."""
     a, b, c = (*values, *(number(0),) * 3)[:3]
     return mlf_fail(error, code(value), NULL if text is None else text, a, b, c)
 
@@ -109,7 +109,7 @@ def mlf_account(body: Body, run: Name, bytes_: Name, text: Name) -> None:
 
 @static_function("adds a block to the memory that the run works in", _RUN, INT64, pointer(INT64))
 def mlf_room(body: Body, run: Name, bytes_: Name, total: Name) -> None:
-    """Add a block to the memory that the run works in."""
+    """Add a block to the working memory of the run."""
     with body.where(bytes_ > number(_MOST) - total[0]):
         body.returns(failing(run["error"], RunCode.SIZE, bytes_))
     body.assign(total[0], (bytes_ + (ALIGNMENT - 1)) // ALIGNMENT * ALIGNMENT, "+")
@@ -117,14 +117,14 @@ def mlf_room(body: Body, run: Name, bytes_: Name, total: Name) -> None:
 
 
 def _aligned(place: Expr) -> Expr:
-    """Return the first address from a place on where tensors may begin."""
+    """Return the first address at or after `place` that is aligned for tensors."""
     skipped = (Number(host.UINTPTR, ALIGNMENT) - place.cast(host.UINTPTR) % ALIGNMENT) % ALIGNMENT
     return place.cast(pointer(host.UINT8)) + skipped
 
 
 @static_function("releases the memory of a tensor that nothing else holds", _RUN, _TENSOR)
 def mlf_drop(body: Body, run: Name, tensor: Name) -> None:
-    """Release the memory of a tensor that nothing else holds."""
+    """Release the memory of a tensor unless another one shares it."""
     block = body.declare("block", pointer(BLOCK), tensor["block"].cast(pointer(BLOCK)))
     body.assign(tensor["block"], NULL)
     with body.where(block.eq(NULL)):
@@ -143,13 +143,13 @@ def mlf_drop(body: Body, run: Name, tensor: Name) -> None:
 
 
 def _is_address_range(nbytes: Expr) -> Expr:
-    """Return whether a block may have so many bytes where addresses have fewer than 64 bits."""
+    """Return whether `nbytes` is addressable; on some machines, addresses have fewer than 64 bits."""
     return nbytes.cast(host.SIZE).cast(INT64).eq(nbytes)
 
 
 @static_function("lets a tensor have new memory", _RUN, INT64, TEXT, _TENSOR)
 def mlf_allocate(body: Body, run: Name, bytes_: Name, text: Name, target: Name) -> None:
-    """Give a tensor new memory."""
+    """Allocate new memory for a tensor."""
     made = body.declare("block", pointer(BLOCK), NULL)
     body.evaluate(mlf_drop(run, target))
     with body.where(bytes_ > number(_MOST)):
@@ -174,7 +174,7 @@ def mlf_allocate(body: Body, run: Name, bytes_: Name, text: Name, target: Name) 
 
 @static_function("lets a tensor have new memory of a device", _RUN, INT32, INT64, TEXT, _TENSOR)
 def mlf_allocate_on(body: Body, run: Name, device: Name, bytes_: Name, text: Name, target: Name) -> None:
-    """Give a tensor new memory of a device."""
+    """Allocate new device memory for a tensor."""
     devices = body.declare("devices", pointer(const(DEVICES)), run["host"]["devices"])
     with body.where(device.eq(CPU)):
         body.returns(mlf_allocate(run, bytes_, text, target))
@@ -196,7 +196,7 @@ def mlf_allocate_on(body: Body, run: Name, device: Name, bytes_: Name, text: Nam
 
 @static_function("lets a tensor be another one, in the same memory", _RUN, _TENSOR, _READ_ONLY)
 def mlf_hold(body: Body, run: Name, target: Name, source: Name) -> None:
-    """Make a tensor another one, in the same memory."""
+    """Assign a tensor to another one, sharing its memory."""
     block = body.declare("block", pointer(BLOCK), source["block"].cast(pointer(BLOCK)))
     with body.where(target.eq(source)):
         body.returns(0)
@@ -220,7 +220,7 @@ def mlf_hold(body: Body, run: Name, target: Name, source: Name) -> None:
 def mlf_to_device(
     body: Body, run: Name, source: Name, device: Name, bytes_: Name, is_constant: Name, text: Name, target: Name
 ) -> None:
-    """Make a tensor a copy of another one where that is elsewhere."""
+    """Copy a tensor to a device, unless it is already there."""
     devices = body.declare("devices", pointer(const(DEVICES)), run["host"]["devices"])
     with body.where(source["device"].eq(device)):
         body.returns(mlf_hold(run, target, source))
@@ -248,7 +248,7 @@ def mlf_to_device(
     "finds the memory that the run works in: the caller's, or new memory", _RUN, INT64, ADDRESS, INT64, _TENSOR
 )
 def mlf_work(body: Body, run: Name, needed: Name, work: Name, work_bytes: Name, arena: Name) -> None:
-    """Find the memory that the run works in."""
+    """Allocate the working memory of the run."""
     with body.where(work.ne(NULL) & (work_bytes >= needed + ALIGNMENT)):
         body.assign(arena["data"], _aligned(work).cast(ADDRESS))
         body.returns(mlf_account(run, needed, NULL))
@@ -315,7 +315,7 @@ TRACE_RUN = Function("MLFC_TRACE_RUN", VOID, (), is_hook=True)
 
 @static_function("counts a jump back against its limit", _RUN)
 def mlf_turn(body: Body, run: Name) -> None:
-    """Count a jump back against its limit."""
+    """Count a backward jump against its limit."""
     limit = run["host"]["turn_limit"]
     body.assign(run["turns"], Number(host.UINT64, 1), "+")
     with body.where(limit.ne(0) & (run["turns"] > limit)):
@@ -325,7 +325,7 @@ def mlf_turn(body: Body, run: Name) -> None:
 
 @static_function("adds a tensor to a list before a place", _RUN, _LIST, INT64, _READ_ONLY)
 def mlf_insert(body: Body, run: Name, list_: Name, place: Name, tensor: Name) -> None:
-    """Add a tensor to a list before a place."""
+    """Insert a tensor into a list before a position."""
     larger = body.declare("larger", pointer(TENSOR), NULL)
     room = body.declare("room", INT64, list_["room"])
     with body.where(mlf_account(run, number(_ENTRY_BYTES), NULL).ne(0)):
@@ -367,7 +367,7 @@ def mlf_erase(body: Body, run: Name, list_: Name, place: Name) -> None:
 
 @static_function("makes a list empty", _RUN, _LIST)
 def mlf_clear(body: Body, run: Name, list_: Name) -> None:
-    """Make a list empty."""
+    """Clear a list."""
     at = Name(INT64, "index")
     with body.counting(at, number(0), at < list_["length"]):
         body.evaluate(mlf_drop(run, list_["items"][at].address))
@@ -402,7 +402,7 @@ def mlf_copy_list(body: Body, run: Name, target: Name, source: Name) -> None:
     pointer(INT64),
 )
 def mlf_find(body: Body, run: Name, list_: Name, index: Name, past: Name, place: Name) -> None:
-    """Find a place in a list."""
+    """Find a position in a list."""
     with body.where((index < number(0) - list_["length"]) | (index >= list_["length"] + past)):
         body.returns(failing(run["error"], RunCode.INDEX, index, list_["length"]))
     body.assign(place[0], host.Choice(INT64, index < number(0), index + list_["length"], index))
@@ -416,12 +416,12 @@ PARAMETERS = names(
 
 
 class RunBody(Body):
-    """The statements of a main function, in which errors end the run.
+    """The statements of a main function; errors end the run.
 
     Attributes
     ----------
     finish : Label
-        Where runs end that hold memory.
+        Exit label of runs that hold memory.
     """
 
     def __init__(self, *, holds_memory: bool) -> None:
@@ -432,7 +432,7 @@ class RunBody(Body):
         self._holds_memory = holds_memory
 
     def refuse(self, condition: Expr, why: RunCode, *values: host.Operand, text: str | None = None) -> None:
-        """End the run with an error where a condition holds."""
+        """End the run with an error if a condition is true."""
         with self.where(condition):
             self.fail(why, *values, text=text)
 
@@ -457,7 +457,7 @@ class RunBody(Body):
             self.evaluate(host.MEMMOVE(to, source, nbytes.cast(host.SIZE)))
 
     def needs(self, call: host.Call) -> None:
-        """End the run unless a call returns 0; it has noted the error."""
+        """End the run unless a call returns 0; the call has recorded the error."""
         with self.where(call.ne(0)):
             if self._holds_memory:
                 self.jump(self.finish)

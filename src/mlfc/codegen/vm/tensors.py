@@ -27,8 +27,8 @@ _INPUTS = PARAMETERS[1]
 class Tensors:
     """The memory of each value.
 
-    Values that share their memory are ``mlfc_vm_tensor`` variables, which count who holds it: those of lists, and where
-    memory is not bounded what branches and loops assign. All others are addresses.
+    Values that share memory are reference-counted ``mlfc_vm_tensor`` variables: lists and, if memory is not bounded,
+    values that branches and loops assign. All others are addresses.
     """
 
     def __init__(
@@ -54,11 +54,11 @@ class Tensors:
         self.lists: dict[Value, Name] = {}
         self.storages: dict[Storage, Name] = {}
         self.copies: list[Name] = []
-        # copies of tensors on devices, while the originals keep their values
+        # copies of tensors between devices, valid while the originals are unchanged
         self._copied: dict[tuple[Value, str | None], Name] = {}
 
     def data(self, value: Value) -> Expr:
-        """Return the address of a value's bytes; on a device the handle of its memory."""
+        """Return the address of a value's bytes; on a device, the handle of its memory."""
         root, start = value.root, value.root_start
         if root in self.inputs:
             place = _INPUTS[self.inputs[root]]["data"]
@@ -82,13 +82,13 @@ class Tensors:
         return at(memory.cast(BYTES), offset) if offset else memory
 
     def storage_data(self, storage: Storage) -> Expr:
-        """Return the address of memory that is there for a whole part of the run."""
+        """Return the address of memory that is allocated for a whole part of the run."""
         if storage.device is not None:
             return self.device_storage(storage)["data"]
         return self._named(self.storages, storage, BYTES, "block")
 
     def device_storage(self, storage: Storage) -> Name:
-        """Return the tensor that holds memory of a device."""
+        """Return the tensor that owns device memory."""
         return self._named(self.held, storage, TENSOR, "block")
 
     def _named(self, table: MutableMapping[Any, Name], key: object, kind: host.Type, name: str) -> Name:
@@ -97,11 +97,11 @@ class Tensors:
         return table[key]
 
     def tensor_of(self, root: Value) -> Name:
-        """Return the variable of a value that holds its memory."""
+        """Return the tensor variable that owns a value's memory."""
         return self._named(self.held, root, TENSOR, root.name)
 
     def is_held(self, root: Value) -> bool:
-        """Tell whether a value has a variable that holds its memory."""
+        """Return whether a value has a tensor variable that owns its memory."""
         if root in self.inputs or root in self._states or root in self._plan.offsets or root.kind == "constant":
             return False
         storage = self._plan.values.get(root)
@@ -112,7 +112,7 @@ class Tensors:
         return self._named(self.lists, value, LIST, value.name)
 
     def described(self, value: Value) -> Expr:
-        """Return a tensor with the dimensions of a value, to be read at once."""
+        """Return a tensor with the dimensions of a value, for immediate use."""
         root = value.root
         is_same = value.shape == root.shape and value.dtype == root.dtype and value.is_whole
         if self.is_held(root) and is_same:
@@ -147,7 +147,7 @@ class Tensors:
         body.assign(tensor["rank"], len(extents))
 
     def make(self, value: Value) -> None:
-        """Write what gives a value that is computed next its memory."""
+        """Write the allocation of memory for a value that is computed next."""
         root, dimensions = value.root, self._dimensions
         for extent in value.shape:
             dimensions.size(extent)
@@ -164,7 +164,7 @@ class Tensors:
             self.describe(tensor, value, list(map(dimensions.size, value.shape)))
 
     def allocate(self, tensor: Name, nbytes: Expr, device: str | None, text: str) -> None:
-        """Write what gives a tensor new memory."""
+        """Write the allocation of new memory for a tensor."""
         run = self._body.run.address
         if device is None:
             self._body.needs(mlf_allocate(run, nbytes, text, tensor.address))
@@ -172,7 +172,7 @@ class Tensors:
             self._body.needs(mlf_allocate_on(run, TYPE_CODES[device], nbytes, text, tensor.address))
 
     def scratch(self, call: KernelCall, index: int) -> list[Expr]:
-        """Return the memory for a kernel to work in; `index` is the number of the call."""
+        """Return the scratch memory of a kernel; `index` is the number of the call."""
         device = call.kernel.device
         if self._plan.is_bounded:
             return [at(self.arena, self._plan.scratch_offsets[index])] if call.kernel.scratch else []
@@ -187,11 +187,11 @@ class Tensors:
         return found if device is None else [item.cast(ADDRESS) for item in found]
 
     def hold(self, target: Expr, source: Expr) -> None:
-        """Write what lets a tensor be another one."""
+        """Write the assignment of a tensor to another one, sharing its memory."""
         self._body.evaluate(runtime.mlf_hold(self._body.run.address, target.address, source.address))
 
     def here(self, value: Value, device: str | None) -> Expr:
-        """Return the address of a value on a device or, for None, on the host: of a copy where it is elsewhere."""
+        """Return a value's address on a device or, for None, on the host; it is copied if it is elsewhere."""
         root = value.root
         is_there = root.device == device and root.kind == "intermediate"
         if not self.has_device or is_there or (root.kind in ("constant", "state") and device is None):
@@ -211,11 +211,11 @@ class Tensors:
         return copy["data"].cast(BYTES) + start if start else copy["data"]
 
     def forget_copies(self, root: Value | None = None) -> None:
-        """Write what releases the copies of a value, or of all, which the run may change next."""
+        """Write the release of the copies of a value, or of all values, before the run may modify them."""
         for key in [key for key in self._copied if root is None or key[0] is root]:
             self._body.evaluate(mlf_drop(self._body.run.address, self._copied.pop(key).address))
 
 
 def item_bytes(value: Value) -> host.Number:
-    """Return the bytes of an element."""
+    """Return the size of an element in bytes."""
     return runtime.number(dtypes.nbytes(value.dtype))

@@ -1,7 +1,7 @@
-"""x86's products of matrices of bytes (AMX): tiles of up to 16 rows of 64 bytes, 16,384 multiply-accumulates at once.
+"""x86's matrix products of bytes (AMX): tiles of up to 16 rows of 64 bytes, 16,384 multiply-accumulates at once.
 
-What the operating system keeps of a tile for each thread is 8 KiB, which it gives only to programs that ask for it
-(``permission.h``). So a processor that has tiles may still run without them: every kernel has a form without.
+The operating system saves 8 KiB of tile data per thread, only for programs that request it (``permission.h``). So
+kernels may have to run without tiles even on processors that have them, and have both forms.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from dataclasses import replace
 
 from mlfc.target.features import INSTRUCTION_SETS, Features, InstructionSet
 
-# LLVM writes such instructions where it is asked for them by name alone
+# LLVM emits these instructions only for intrinsics that name them
 _PROBE = "define void @nothing() {\n  ret void\n}\n"
 INSTRUCTION_SETS.add("amx", InstructionSet("amx", "x86_64", _PROBE, r"\btdpbusd\b", before="vector", in_llvm=False))
 
 
 def with_tiles(features: Features) -> Features:
-    """Return the abilities of a processor that has tiles beside its vectors of 64 bytes."""
+    """Return the features of a processor that has tiles in addition to 64-byte vectors."""
     return replace(features, instruction_sets=("amx", *features.instruction_sets))

@@ -1,4 +1,4 @@
-"""C forms of products by tiles; every helper has a form without tiles beside that of the machine."""
+"""C forms of products by tiles; every helper also has a form without tiles."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _helper(key: str) -> Helper | None:
 
 
 def _products(kind: TileElements, down: int, across: int) -> str:
-    """Return the function for so many tiles of pixels and vectors of filters."""
+    """Return the function for `down` tiles of pixels and `across` vectors of filters."""
     begin, end = [], []
     row = FILTERS * kind.group  # weights of a vector of filters
     multiply = [f"_tile_loadd({6 + j}, factor + {row * j}, 64 * wide);" for j in range(across)]
@@ -84,7 +84,7 @@ def _store(printer: CPrinter, stmt: ir.Store) -> str | None:
     loads = [operand for operand in operands if isinstance(operand, ir.Load)]
     rows = numbers[0]
     if len(loads) != len(operands) or not isinstance(rows, ir.Const):
-        raise InternalError(f"C takes the operands of '{call.name}' from memory only")
+        raise InternalError(f"C requires the operands of '{call.name}' to be loaded from memory")
     across = dtypes.lanes(loads[0].dtype) // FILTERS
     down = dtypes.lanes(call.dtype) // (int(rows.value) * FILTERS * across)
     addresses = [printer.address(load.buffer, load.indices) for load in loads]

@@ -1,9 +1,9 @@
-"""Convolutions and dense layers of 8-bit data and of bfloat16 by tiles.
+"""Convolutions and dense layers of 8-bit data and of bfloat16 by AMX tiles.
 
 The loops, the copy of the input and the packed weights are those of the register tile (`mlfc.kernels.conv_tile`), so
-processors with and without tiles read the same weights. Rows of a tile of data are pixels, which overlap in memory
-where windows do. Pixels are numbered through a band of rows where the copy has one distance between all of them: with
-the columns on its borders, which then are computed for nothing. Else each row has tiles of its own.
+processors with and without tiles read the same weights. Rows of a data tile are pixels, which overlap in memory if
+their windows do. If the distance between successive pixels of a band's copy is constant, tiles cover all pixels of the
+band, including the border columns, whose results are discarded. Otherwise each row has separate tiles.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ from mlfc.tir.ir import Buffer, Expr
 
 OPEN, CLOSE = "tiles_open", "tiles_close"
 ROWS, DEPTH, FILTERS = 16, 16, 16
-"""Of a tile at most: rows, groups of four bytes in each, and the filters whose weights are side by side."""
+"""Maximum sizes of a tile: rows, groups of four bytes per row, and filters whose weights are adjacent."""
 MOST_SUMS = 4
-"""Tiles of sums that are kept at once."""
+"""Maximum number of tiles of sums in use at once."""
 
 
 @dataclass(frozen=True)
 class TileElements:
-    """Contents of the tiles, by the name of the intrinsic."""
+    """Element types of the tiles, by the name of the intrinsic."""
 
     name: str
     group: int  # elements of the data, and weights of a filter, in four bytes
@@ -52,21 +52,23 @@ class TileElements:
 
 BYTES = TileElements("tiles_u8s8", 4, "uint8", "int8", "int32")
 BFLOATS = TileElements("tiles_bf16", 2, "bfloat16", "bfloat16", "float32")
-"""Products of two bfloat16 are exact. Sums of them are rounded as float32, in an order of their own, and are zero where
-they are subnormal."""
+"""Products of two bfloat16 are exact; their sums differ from those of vectors.
+
+Sums are rounded to float32 in a different order, and subnormal sums are flushed to zero.
+"""
 KINDS = {kind.name: kind for kind in (BYTES, BFLOATS)}
 
 
 class Walk(NamedTuple):
-    """Which data is multiplied with which weights: the numbers behind an intrinsic's operands, in elements.
+    """The access pattern of data and weights: the numbers of an intrinsic's operands, in elements.
 
-    Row r of tile i begins at ``next * i + pixel * r``. From there, each of `lines` (`pitch` apart) has `taps` (`hop`
-    apart), each of which has ``steps * depth`` groups of `group` elements. Weights follow each other in this order:
-    ``16 * group * wide`` for each group, of which the first are multiplied.
+    Row r of tile i starts at ``next * i + pixel * r``. From there, each of `lines` (`pitch` apart) has `taps` (`hop`
+    apart), each of which has ``steps * depth`` groups of `group` elements. Weights are contiguous in this order:
+    ``16 * group * wide`` for each group, the first of which are multiplied.
     """
 
     rows: int  # of a tile
-    depth: int  # groups that one product takes of a row
+    depth: int  # groups of a row per product
     pixel: int
     next: int
     lines: int
@@ -78,24 +80,24 @@ class Walk(NamedTuple):
 
     @property
     def groups(self) -> int:
-        """Groups of a tap."""
+        """The number of groups of a tap."""
         return self.steps * self.depth
 
     def data_size(self, down: int, group: int) -> int:
-        """Return how many elements of data `down` tiles reach, from the first on."""
+        """Return the number of data elements from the first to the last one that `down` tiles read."""
         ends = ((down - 1) * self.next, (self.rows - 1) * self.pixel, (self.lines - 1) * self.pitch)
         return sum(ends) + (self.taps - 1) * self.hop + group * self.groups
 
     def weights_size(self, across: int, group: int) -> int:
-        """Return how many weights are between the first and the last of `across` vectors of filters."""
+        """Return the number of weights from the first to the last of `across` vectors of filters."""
         return ((self.lines * self.taps * self.groups - 1) * self.wide + across) * FILTERS * group
 
 
 def _products(kind: TileElements, _: Array, start: Array, data: Array, weights: Array, *numbers: Array) -> Array:
-    """Return the sums, row by row, of all filters that `start` has, as often as the data reaches."""
+    """Return the sums, row by row, of all filters of `start`, for as many tiles as the data has."""
     walk = Walk(*(int(number) for number in numbers))
     across, size = start.size // FILTERS, FILTERS * kind.group
-    # only where there are several tiles does the way from one to the next matter
+    # the distance between tiles matters only if there are several
     down = next(count for count in range(1, MOST_SUMS + 1) if walk.data_size(count, kind.group) == data.size)
     values, wide = data.astype(kind.sum), weights.astype(kind.sum)
     total = np.tile(start, (down * walk.rows, 1))
@@ -118,24 +120,24 @@ for _kind in KINDS.values():
     INTRINSICS.add(_kind.name, Intrinsic(_kind.name, 14, partial(_products, _kind), f"{_doc} (see mlfc.isa.amx)"))
 
 LEAST_BAND_BYTES = 32 * 1024
-"""Of the copy: opening tiles for a band should not show in its time."""
+"""Of the copy: the time to configure tiles for a band should be negligible."""
 
 PAIR = 2  # vectors of a panel, which share rows of data
 _COPIED = {BYTES.data: (64, 32, 16, 8, 1), BFLOATS.data: (32, 16, 8, 1)}  # elements that are copied at once
 
-# what things take, about, in cycles
-_STEP, _ROW, _VECTOR = 8.0, 0.94, 14.0  # of a product: itself, each row of data, each tile of weights
-_SPLIT = 3.0  # times a row that is in two lines of the cache
-_TILE = 30.0  # to begin and store a tile of sums
-_STORED = 3.0  # to take a vector of sums from there, and find its place
-_BAND = 250.0  # to open and close tiles
-_DOT4, _DOT4_IN_ROWS = 0.5, 0.7  # of a sum of four products of 16 filters by vectors; of kernels with several rows
-_GAIN = 0.85  # of the vectors' time, at most
+# approximate costs in cycles
+_STEP, _ROW, _VECTOR = 8.0, 0.94, 14.0  # of a product: fixed, per row of data, per tile of weights
+_SPLIT = 3.0  # factor for a row that spans two cache lines
+_TILE = 30.0  # to initialize and store a tile of sums
+_STORED = 3.0  # to load a vector of stored sums, and compute its destination
+_BAND = 250.0  # to configure and release tiles
+_DOT4, _DOT4_IN_ROWS = 0.5, 0.7  # of a sum of four products of 16 filters by vectors; for kernels with several rows
+_GAIN = 0.85  # maximum share of the vectors' time
 _LINE_BYTES = 64
 
 
 def _split(count: int, most: int) -> Iterator[tuple[int, int, int]]:
-    """Yield (first, how many, size) of the parts of a count: as many of the largest size as fit, then the rest."""
+    """Yield (first, count, size) of the parts of a count: as many of the largest size as fit, then the remainder."""
     if count >= most:
         yield 0, count // most, most
     if count % most:
@@ -144,7 +146,7 @@ def _split(count: int, most: int) -> Iterator[tuple[int, int, int]]:
 
 @dataclass(frozen=True)
 class PixelLines:
-    """How the pixels of a band are numbered: in `count` lines of `size` pixels."""
+    """The numbering of a band's pixels: in `count` lines of `size` pixels."""
 
     is_band: bool  # a line is the whole band, whose rows are as wide as those of the copy
     count: int
@@ -153,16 +155,16 @@ class PixelLines:
 
     @property
     def tiles(self) -> int:
-        """Tiles of a line, of which the last may have pixels that are none."""
+        """The number of tiles of a line, the last of which may have padding pixels."""
         return -(-self.size // self.rows)
 
 
 @dataclass(frozen=True)
 class AmxPlan:
-    """The sizes of everything, before anything is written."""
+    """The sizes of loops and buffers, computed before code is written."""
 
     kind: TileElements
-    conv: Conv  # over (height, width), in one group, of the channels that the copy has
+    conv: Conv  # over (height, width), in one group, with the channels of the copy
     channels: int  # of the input
     height: int  # rows of a band
     columns: int  # of the copy
@@ -171,23 +173,23 @@ class AmxPlan:
 
     @property
     def pitch(self) -> int:
-        """Elements from one row of the copy to the next."""
+        """The number of elements from one row of the copy to the next."""
         return self.columns * int(self.conv.channels)
 
     def start(self, line: Any, pixel: Any) -> Any:
-        """Return the element of the copy where the window of a pixel begins."""
+        """Return the element of the copy where the window of a pixel starts."""
         return line * (self.conv.strides[0] * self.pitch) + pixel * self.walk.pixel
 
     @property
     def copy_size(self) -> int:
-        """Elements of the copy, with what is read for pixels that are none and behind the last window."""
+        """The number of elements of the copy, including those read for padding pixels and after the last window."""
         rows = (self.height - 1) * self.conv.strides[0] + self.conv.extents[0]
         tiles, walk = self.lines.tiles, self.walk
         last = self.start(self.lines.count - 1, (tiles - 1) * walk.rows) + walk.data_size(1, self.kind.group)
         return max(rows * self.pitch, int(last))
 
     def cycles(self, lines: PixelLines) -> float:
-        """Return what the products of a band take."""
+        """Return the estimated cycles of a band's products."""
         walk, total = self.walk, 0.0
         steps, apart = walk.lines * walk.taps * walk.steps, walk.pixel * dtypes.nbytes(self.kind.data)
         row = _ROW * (_SPLIT if apart > _LINE_BYTES and apart % _LINE_BYTES else 1.0)
@@ -199,7 +201,7 @@ class AmxPlan:
 
     @property
     def pays(self) -> bool:
-        """Whether tiles take less time than vectors, or than loops over numbers, which bfloat16 has else."""
+        """True if tiles take less time than vectors or, for bfloat16, than scalar loops."""
         conv, walk = self.conv, self.walk
         if self.kind is BFLOATS:
             return True
@@ -211,7 +213,7 @@ class AmxPlan:
 
 def planned(conv: Conv, how: Arithmetic) -> AmxPlan:
     """Return the sizes for a convolution over (height, width)."""
-    # the copy has the channels of the weights, which may be one more
+    # the copy has the channels of the weights, which may have one more
     channels, conv = int(conv.channels), replace(conv, channels=how.weights.shape[-2])
     width = conv.output[1]
     columns = (width - 1) * conv.strides[1] + conv.extents[1]
@@ -241,7 +243,7 @@ def _lines(is_band: bool, count: int, size: int) -> PixelLines:
 
 
 class _InLine(Band):
-    """The copy of a band of rows whose pixels and rows follow each other without anything between."""
+    """The copy of a band of rows whose pixels and rows are contiguous."""
 
     def __init__(self, ctx: Context, source: Source, form: StagedForm, plan: AmxPlan) -> None:
         super(Band, self).__init__(ctx, plan.conv, source, form)
@@ -253,13 +255,13 @@ class _InLine(Band):
         return [slot * self.length + element]
 
     def channels(self) -> Channels:
-        """Return the channels that are copied; one more is zero."""
+        """Return the channels that are copied; an additional one is zero."""
         return Channels(self._channels, lambda c: c)
 
     def copy(
         self, buffer: Buffer, channels: int, read: Callable[[Expr, int], Expr], to: Callable[[Expr], list[Expr]]
     ) -> None:
-        """Write the copy of a pixel in vectors: compilers leave loops over bytes inside of conditions as they are."""
+        """Write the copy of a pixel in vectors: compilers do not vectorize loops over bytes inside conditions."""
         stmts, done = self.ctx.stmts, 0
         for lanes in _COPIED[self.form.dtype]:
             count = (channels - done) // lanes
@@ -281,9 +283,9 @@ class _FilterGroup:
 
     panel: PackedBlock
     number: Expr  # of the panel
-    first: Expr  # vector
+    first: Expr  # first vector
     vectors: int
-    width: int  # filters of each such part of the panel
+    width: int  # filters of each of these parts of the panel
     weights: Buffer
     start: Buffer
 
@@ -304,7 +306,7 @@ class TileConv(TiledConv):
         return _InLine(self.ctx, (self.data, self.seen), form, self._plan)
 
     def choose_tile(self, band: Extent) -> tiling.Tile:
-        """Return the tiling by vectors, for which weights are packed, with the band that it has."""
+        """Return the band's tiling by vectors, for which weights are packed."""
         length = self._plan.pitch + self.how.step - 1
         band = fitting_rows(self.conv, min(max(self.how.weights.nbytes, FEWEST_BYTES), MOST_BAND_BYTES) // length)
         return self._measured_tile(band, self.ctx.features.vector_registers, self.vectors, packing=True)
@@ -316,14 +318,14 @@ class TileConv(TiledConv):
         return [1]
 
     def pack(self, block: PackedBlock) -> tuple[Buffer, Buffer]:
-        """Return the weights of a panel in one row, and the start of its sums."""
+        """Return the weights of a panel in one row, and the initial values of its sums."""
         packed, start = self.packed(block)
         if start is None:
             start = pack_channels(np.zeros(self.conv.filters, self._plan.kind.sum), block)
         return self.ctx.constant("weights", packed.reshape(-1)), self.ctx.constant("start", start)
 
     def emit(self) -> None:
-        """Write everything."""
+        """Write all loops."""
         stmts, walk, stage = self.ctx.stmts, self._plan.walk, self.stage
         assert stage is not None  # bytes are always copied
         panels = [(panel, *self.pack(panel)) for panel in channel_blocks(self.conv.filters, self.tile.vectors)]
@@ -367,7 +369,7 @@ class TileConv(TiledConv):
     def _products(
         self, band: tuple[Expr, Expr], at: tuple[Expr, Expr], tiles: Buffer, part: _FilterGroup, down: int, pixels: int
     ) -> None:
-        """Write the sums of some tiles, and the stores of those that are pixels."""
+        """Write the sums of some tiles, and the stores of those of existing pixels."""
         stmts, plan, stage, panel = self.ctx.stmts, self._plan, self.stage, part.panel
         assert stage is not None
         wide, across = panel.vectors, part.vectors * FILTERS
@@ -405,7 +407,7 @@ class TileConv(TiledConv):
 
 
 def _how(ctx: Context, conv: Conv, data: Buffer, weights: Weights, out: Output) -> Arithmetic | None:
-    """Return the arithmetic, or None where others are as fast, or are needed."""
+    """Return the arithmetic, or None if another one is as fast or required."""
     if conv.groups > 1 or len(conv.spatial) > 2 or prod(conv.output) == 0:
         return None
     if not is_static((*conv.spatial, conv.channels, conv.filters)):
@@ -418,14 +420,14 @@ def _how(ctx: Context, conv: Conv, data: Buffer, weights: Weights, out: Output) 
 
 
 def _bfloats(ctx: Context, conv: Conv, weights: Weights) -> Arithmetic | None:
-    """Return the arithmetic of bfloat16, whose sums have an order of their own."""
+    """Return the arithmetic of bfloat16, which has a different order of additions."""
     known = weights.runtime_tensor is None and dtypes.from_numpy(weights.values.dtype) == BFLOATS.weight
     if not known or not ctx.features.winograd:
         return None
     values, run = weights.values, conv.channels * (conv.planar().kernel[1] if conv.dilation[-1] == 1 else 1)
     if run % BFLOATS.group:
-        # what is behind a run is multiplied by zero where its last group is not full, which makes NaN of infinities:
-        # so pixels have a channel more, which is zero
+        # elements after a run are multiplied by zero if its last group is incomplete, and infinities would become NaN:
+        # so pixels have an additional channel of zeros
         values = np.concatenate([values, np.zeros_like(values[..., :1, :])], axis=-2)
     return Arithmetic(
         values, BFLOATS.sum, BFLOATS.group, BFLOATS.data, True, 0, 0, lambda value: value, lambda total, *_: total
@@ -452,7 +454,7 @@ def _accepts(ctx: Context, conv: Conv, data: Buffer, weights: Weights, out: Outp
 def convolution(ctx: Context, conv: Conv, data: Buffer, weights: Weights, out: Output) -> None:
     """Write a convolution over one or two dimensions."""
     how = _how(ctx, conv, data, weights, out)
-    assert how is not None  # _accepts has seen to it
+    assert how is not None  # guaranteed by `_accepts`
     _emit(ctx, conv.planar(), (data, frame_of(len(conv.spatial))), how, out)
 
 
@@ -467,5 +469,5 @@ def dense(ctx: Context, data: Buffer, weights: Weights, out: Output) -> None:
     """Write rows of data times constant weights (reduction, columns): rows are pixels of one line."""
     conv, frame = rows_as_pixels(data.shape, weights.values.shape[-1])
     how = _how(ctx, conv, data, weights, out)
-    assert how is not None  # _accepts_dense has seen to it
+    assert how is not None  # guaranteed by `_accepts_dense`
     _emit(ctx, conv, (data, frame), how, out)

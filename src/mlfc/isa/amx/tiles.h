@@ -1,10 +1,11 @@
-/* Products of bytes and of bfloat16 by tiles (AMX) and portably; a piece of this file is copied into code that calls it.
+/* Products of bytes and of bfloat16 by tiles (AMX) and portably; the pieces of this file are copied into code that
+ * calls them.
  *
- * A kernel opens the tiles once, for all its products: to set their sizes takes as long as a dozen of them. It closes
- * them when it ends, so that the system has nothing to keep of them, and other code finds none open. Tiles 0 to 3 are
- * sums, 4 and 5 rows of data, 6 and 7 weights; calls keep nothing in them, as the ABI says.
+ * A kernel configures the tiles once, for all its products, as this takes as long as a dozen of them. It releases them
+ * at its end, so that the system need not save them, and other code does not find them in use. Tiles 0 to 3 are sums,
+ * 4 and 5 rows of data, 6 and 7 weights; functions do not preserve tiles, as the ABI specifies.
  *
- * What compilers know of the instructions is not that they read memory: a barrier does what that would.
+ * Compilers do not know that the instructions read memory, so a barrier orders them.
  */
 
 //: includes

@@ -1,6 +1,6 @@
-"""C forms of vectors of sixteen and eight int32: requantization, limits, and elements that are narrower in memory.
+"""C forms of vectors of sixteen and eight int32: requantization, limits, and conversion of narrow elements in memory.
 
-Every helper has a portable form beside AVX-512's and AVX2's that computes the same.
+Every helper has a portable form besides those for AVX-512 and AVX2, with the same result.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _CALLS: dict[str, tuple[str, ...]] = {
     "min": (), "max": (), "requantize_down": ("requantize_down",), "requantize_line": ("requantize_down:$", "line"),
     _ABOVE: ("requantize_down:$", "line"), _PLANE: ("line",), "whole": (),
 }  # fmt: skip
-"""What has a form on such vectors, and the helpers that it calls; the dollar stands for the vectors' dtype."""
+"""Operations with a form on these vectors, and the helpers that they call; ``$`` stands for the vectors' dtype."""
 _PUSHES, _BYTES = ("push_byte", "push_flipped"), "uint8x64"
 
 
@@ -41,7 +41,7 @@ def _helper(key: str) -> Helper | None:
 
 
 def _of_memory(dtype: str) -> dict[str, str]:
-    """Return what a piece that loads or stores narrow elements says of them."""
+    """Return the substitutions for the pieces that load or store narrow elements."""
     element = dtypes.element(dtype)
     is_byte = dtypes.nbytes(element) == 1
     register = "_mm_%su_si128" if is_byte else "_mm256_%su_si256"
@@ -64,7 +64,7 @@ def _expression(printer: CPrinter, expr: Expr) -> str | None:
         return None
     if isinstance(expr, ir.Call) and expr.name in _CALLS:
         name, args = expr.name, expr.args
-        if name == "requantize_line" and same_expr(*args[-2:]):  # numbers below zero are limited to zero
+        if name == "requantize_line" and same_expr(*args[-2:]):  # negative numbers are clamped to zero
             name, args = _ABOVE, args[:-1]
         return f"{printer.need(f'{name}:{expr.dtype}')}({', '.join(map(printer.expr, args))})"
     if not isinstance(expr, ir.Cast):

@@ -1,12 +1,12 @@
-/* Arithmetic on vectors of $n int32, in the form of AVX-512's and AVX2's instructions and portably; a piece of this file
- * is copied into code that calls it. `q` is the part of a vector that a statement works on.
+/* Arithmetic on vectors of $n int32, as AVX-512 and AVX2 instructions and portably; the pieces of this file are copied
+ * into code that calls them. `q` is the index of the vector part in a statement.
  *
- * requantize_down multiplies even and odd lanes in 64 bits. Bits 31 to 62 of a rounded product are what is kept: of even
- * lanes they are shifted down, of odd ones up, so that one blend puts them side by side.
+ * requantize_down multiplies even and odd lanes in 64 bits. The result is bits 31 to 62 of a rounded product: they are
+ * shifted down in even lanes and up in odd ones, so that one blend combines them.
  *
- * requantize_line is the whole part of a line in float32 (`mlfc.support.lines`), both of whose steps round down where
- * that matters; what it does not need of its operands is for the other forms. requantize_line_above is for results of
- * which those below zero become zero. Only registers of 64 bytes have instructions that choose how they round.
+ * requantize_line is the integer part of a line in float32 (`mlfc.support.lines`), both of whose steps round down where
+ * that matters; its unused operands are for the other forms. requantize_line_above clamps negative results to zero.
+ * Only registers of 64 bytes have instructions with a static rounding mode.
  */
 
 //: includes

@@ -1,4 +1,4 @@
-"""Lines in float32 and lanes of bytes as LLVM code; LLVM has good code of its own for all else that C has forms for."""
+"""LLVM forms of lines in float32 and of lanes of bytes; for all other C forms, LLVM's own code is good."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mlfc.codegen.llvm.llvm_types import FLOAT, INT16, INT32, INT64, Value
 from mlfc.tir.forms import LLVM_FORMS, LlvmForm
 
 _LANES = 16
-_DOWN = ll.Constant(INT32, 9)  # rounds towards minus infinity and raises nothing
+_DOWN = ll.Constant(INT32, 9)  # rounds towards minus infinity without exceptions
 
 
 def _line(context: FunctionContext, *args: Value) -> Value:
@@ -34,17 +34,17 @@ def _plane(context: FunctionContext, exact: Value, *args: Value) -> Value:
 
 
 def _is_wide(context: FunctionContext, x: Value) -> bool:
-    """Tell whether the processor has registers for so many lanes that can be told how to round."""
+    """Return whether the processor has registers for this number of lanes with static rounding modes."""
     has = context.machine.architecture == "x86_64" and context.machine.vector_bytes == 64
     return has and isinstance(x.type, ll.VectorType) and x.type.count in (_LANES, _LANES // 2)
 
 
 def _rounded_down(context: FunctionContext, data: Value, slope: Value, start: Value) -> Value:
-    """Return the whole part of ``data * slope + start``."""
+    """Return ``data * slope + start`` rounded down."""
     builder, count = context.builder, data.type.count
     floats, lanes = ll.VectorType(FLOAT, _LANES), words(_LANES)
     args = [data, slope, start]
-    if count < _LANES:  # sixteen lanes, the upper ones being zero
+    if count < _LANES:  # sixteen lanes, the upper ones zero
         mask = ll.Constant(ll.VectorType(INT32, _LANES), list(range(_LANES)))
         args = [builder.shuffle_vector(value, context.number(0.0, value), mask) for value in args]
     multiply_add = context.declared("llvm.x86.avx512.vfmadd.ps.512", floats, [floats, floats, floats, INT32])
@@ -56,7 +56,7 @@ def _rounded_down(context: FunctionContext, data: Value, slope: Value, start: Va
 
 
 def _rounded_twice(context: FunctionContext, x: Value, multiplier: Value, exponent: Value) -> Value:
-    """Return `requantize_down`, which the line is."""
+    """Return `requantize_down`, computed as a line."""
     builder = context.builder
     wide = ll.VectorType(INT64, x.type.count) if isinstance(x.type, ll.VectorType) else INT64
     product = builder.mul(builder.sext(x, wide), builder.sext(multiplier, wide))

@@ -1,6 +1,6 @@
 """Sums of four products of bytes: VNNI of x86, the dot products of AArch64.
 
-Loops are written with ``dot4_u8s8`` wherever there are vectors, so only its printed forms are here.
+All loops with vectors use ``dot4_u8s8``, so this package contains only its printed forms.
 """
 
 from __future__ import annotations
@@ -18,6 +18,6 @@ define i32 @{kind}(ptr %p, ptr %q) {{
   ret i32 %r
 }}
 """
-# instructions for unsigned bytes come first, so that they are found first
+# instructions for unsigned bytes come first, so they are found first
 _PROBE = "".join(_FUNCTION.format(kind=kind) for kind in ("zext", "sext"))
 INSTRUCTION_SETS.add("dot4", InstructionSet("dot4", "x86_64|i386|i686|aarch64", _PROBE, "vpdpbusd|usdot|sdot"))

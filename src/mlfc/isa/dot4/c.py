@@ -1,7 +1,7 @@
 """The C of ``dot4_u8s8``: sums over groups of four products of uint8 and int8, exact on every machine.
 
-One instruction where the machine has VNNI or the int8 dot products of ARM; elsewhere bytes are widened to
-16 bits and multiplied in pairs: the instruction that multiplies bytes itself saturates.
+It is one instruction with VNNI or the int8 dot products of ARM. Other machines widen bytes to 16 bits and multiply them
+in pairs, as their instruction that multiplies bytes saturates.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ _INCLUDES = tuple(_BODIES["includes"].splitlines())
 
 
 def _takes_group(call: ir.Call) -> bool:
-    """Tell whether a call multiplies one group of four bytes, the same for all sums."""
+    """Return whether a call multiplies one group of four bytes, the same for all sums."""
     return call.name == "dot4_u8s8" and dtypes.lanes(call.args[1].dtype) == 4 < 4 * dtypes.lanes(call.dtype)
 
 
 def _words(body: ir.Stmt) -> set[int]:
-    """Return the ids of variables that hold such a group: not vectors in C, but the bits of an int32."""
+    """Return the ids of variables for groups of four bytes: in C, these are int32 bits instead of vectors."""
     return {
         id(node.args[1])
         for node in nodes(body)
@@ -38,14 +38,14 @@ def _words(body: ir.Stmt) -> set[int]:
 
 
 def _sums_dtype(text: str) -> str:
-    """Return the dtype of the sums; the factors are taken as lanes of it."""
+    """Return the dtype of the sums; the factors are passed as lanes of the same dtype."""
     if ":" in text:
         return text.partition(":")[2]
     return f"int32x{text.removeprefix(_PREFIX)}"
 
 
 def _helper(text: str) -> Helper | None:
-    """Return the macro of a key: ``dot4_u8s8x16`` makes 16 sums, over all parts."""
+    """Return the macro of a key: ``dot4_u8s8x16`` computes 16 sums, over all parts."""
     name, _, dtype = text.partition(":")
     if name == "spread":
         return (f"splat:{dtype}",), Template(_BODIES[name]).substitute(short=short_name(dtype))

@@ -1,4 +1,4 @@
-"""LLVM's code of ``dot4_u8s8``: sums over groups of four products of uint8 and int8, exact on every machine.
+"""LLVM code of ``dot4_u8s8``: sums over groups of four products of uint8 and int8, exact on every machine.
 
 See `mlfc.isa.dot4.c` for the choice of instructions.
 """
@@ -38,7 +38,7 @@ def _compute(context: FunctionContext, total: Value, unsigned: Value, signed: Va
 
 
 def _as_words(context: FunctionContext, data: Value, lanes: int) -> Value:
-    """Return groups of four bytes as int32, one a lane."""
+    """Return groups of four bytes as int32, one per lane."""
     if data.type.count == 4 * lanes:
         return context.builder.bitcast(data, words(lanes))
     return context.splat(context.builder.bitcast(data, INT32), lanes)
@@ -84,7 +84,7 @@ def _x86_pairs(context: FunctionContext, total: Value, a: Value, b: Value) -> Va
 
 
 def _pairs(context: FunctionContext, total: Value, a: Value, b: Value) -> Value:
-    """Multiply byte by byte in 32-bit lanes, which every machine has."""
+    """Multiply bytes in 32-bit lanes, which every machine supports."""
     builder = context.builder
     for byte in range(4):
         left = builder.and_(builder.lshr(a, context.number(8 * byte, a)), context.number(255, a))

@@ -1,11 +1,11 @@
 /* Ways to add sums over groups of four products of uint8 and int8 to the lanes of mlf_sum, exact on every machine; a
- * piece of this file is the body of a macro. mlf_a and mlf_b are the factors, both of the type $part as the sums. The
- * lines above the pieces are the bytes of a part, or "sve" for those of the size that the compiler was told, and the
- * condition of the preprocessor.
+ * piece of this file is the body of a macro. mlf_a and mlf_b are the factors, both of the sums' type $part. The lines
+ * above the pieces are the bytes of a part, or "sve" for the size in the compiler's options, and the condition of the
+ * preprocessor.
  *
  * x86 without VNNI has even and odd bytes as 16-bit lanes, whose products are added in pairs. ARM's signed dot product
- * takes a - 128; 128 times the sum of b, in two steps of 64, makes up for it. Without any, a product of uint8 and int8
- * fits into 16 bits. Without vectors a lane is a scalar, and its factors are four bytes.
+ * uses a - 128, compensated by 128 times the sum of b, in two steps of 64. Otherwise, products of uint8 and int8 are
+ * computed in 16 bits. Without vectors a lane is a scalar, and its factors are four bytes.
  */
 
 //: 64 defined(__AVX512VNNI__)

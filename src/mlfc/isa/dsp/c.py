@@ -1,7 +1,7 @@
 """The C of arithmetic on pairs of 16-bit numbers in a word: one instruction each with ARM's DSP extension.
 
-Elsewhere their bodies (`mlfc.tir.intrinsics.words`) in plain C. Words are little-endian whatever the machine is:
-weights are packed into words at compile time, and what is read from memory must match them.
+Other machines use their bodies (`mlfc.tir.intrinsics.words`) in plain C. Words are little-endian on every machine:
+weights are packed into words at compile time, and data read from memory must match them.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ _INSTRUCTIONS = {
     "even_bytes": "__sxtb16(word)",
     "dot2": "__smlad(a, b, sum)",
     "dot2_wide": "__smlald(a, b, sum)",
-    "saturate_byte": "(int32_t)__builtin_arm_ssat(x, 8)",  # __ssat of gcc's header converts a sign silently
-    # left to find the instruction, gcc takes halves out of loops
+    "saturate_byte": "(int32_t)__builtin_arm_ssat(x, 8)",  # __ssat of gcc's header causes a sign conversion
+    # without builtins, gcc hoists the extraction of halves out of loops
     **{f"mac_{letters}": f"__smla{letters}(a, b, sum)" for letters in ("bb", "bt", "tb", "tt")},
 }
 
@@ -46,7 +46,7 @@ def _expression(printer: CPrinter, expr: ir.Expr) -> str | None:
         return None
     (elements,) = expr.args
     if not isinstance(elements, ir.Load):
-        raise InternalError("C takes a word from memory only")
+        raise InternalError("C requires a word to be loaded from memory")
     name = printer.need(f"word:{dtypes.element(elements.dtype)}")
     return f"{name}({printer.address(elements.buffer, elements.indices)})"
 

@@ -1,11 +1,11 @@
 """Convolutions and dense layers on targets that multiply pairs of 16-bit numbers.
 
 Loops from outside in: image, tile of two pixels, block of filters, reduction. The inputs of a tile of bytes are widened
-first, once for all filters (`dsp_patch`); weights stay bytes, two filters in a half (`dsp_weights`). Of int16, two
-neighbours are a word as they are; the even bytes of four weights are the first pair, the odd ones the next.
+first, once for all filters (`dsp_patch`); weights stay bytes, two filters in a half (`dsp_weights`). For int16, two
+neighbours already form a word; the even bytes of four weights are the first pair, the odd ones the next.
 
-Of weights of four bits, a word has eight. Masked, it is four of them in the high halves of its bytes, which are 16
-times the weight; shifted by four bits first, the other four. So what is added up is 16 times the sum, exactly.
+A word contains eight 4-bit weights. Masking leaves four of them in the high nibbles of its bytes, which are 16 times
+the weight; shifting by four bits first leaves the other four. So the accumulator is exactly 16 times the sum.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ PIXELS = 2
 PAIRS = 2
 STEPS_AT_ONCE, STEPS_IN_SMALL_CODE = 8, 4
 FILTERS = 2
-_HIGH = -0x0F0F0F10  # the high halves of four bytes
+_HIGH = -0x0F0F0F10  # the high nibbles of four bytes
 
-# (pixel, number of a group of steps) -> the pixel's pairs at each step of the group
+# (pixel, index of a group of steps) -> the pixel's pairs at each step of the group
 Reader: TypeAlias = Callable[[int, Expr], Sequence[Expr]]
 PairReader: TypeAlias = Callable[[int, Expr], Expr]
 
@@ -55,7 +55,7 @@ def _store(
     ctx: Context, out: Output, places: Sequence[Sequence[Expr]], index: Expr, totals: Callable[[int], Expr],
     last: Expr | None,
 ) -> None:  # fmt: skip
-    """Write the stores of one filter; `last` is whether the last pixel is one that is to be stored."""
+    """Write the stores of one filter; `last` is the condition for storing the last pixel."""
     for pixel, place in enumerate(places):
         total = totals(pixel)
         if last is None or pixel + 1 < len(places):
@@ -66,9 +66,9 @@ def _store(
 
 
 class PairedSums:
-    """Sums of blocks of filters over a few pixels at once.
+    """Sums of blocks of filters over several pixels at once.
 
-    `order` has shape (steps, 2): elements of the reduction that each step multiplies. `group` steps are read at once.
+    `order` has shape (steps, 2): the reduction elements that each step multiplies. `group` steps are read at once.
     """
 
     def __init__(self, ctx: Context, weights: Weights, order: Array, out: Output, group: int = 1) -> None:
@@ -91,7 +91,7 @@ class PairedSums:
     def emit(self, places: Sequence[Sequence[Expr]], read: Reader, last: Expr | None = None) -> None:
         """Write the sums of all filters for the pixels at `places` of the output.
 
-        `last` is whether the last pixel is one that is to be stored.
+        `last` is the condition for storing the last pixel.
         """
         stmts = self._ctx.stmts
         for weights, first, count, width in self._blocks:
@@ -150,16 +150,16 @@ def _words_of_nibbles(rows: Array, order: Array, width: int) -> Array:
     pairs = np.pad(order, ((0, -len(order) % 4), (0, 0)), constant_values=-1)
     ordered = np.where(pairs[..., None] < 0, 0, rows.astype(np.int64)[pairs]) & 15  # (pairs, 2, filters)
     words = ordered.reshape(-1, 4, 2, rows.shape[1])
-    # pairs 0 and 1 are the low halves of the even and of the odd bytes, 2 and 3 the high ones
+    # pairs 0 and 1 are the low nibbles of the even and of the odd bytes, 2 and 3 the high ones
     shifts = np.array([[0, 16], [8, 24], [4, 20], [12, 28]])
     packed = (words << shifts[None, :, :, None]).sum(axis=(1, 2)).astype(np.uint32).view(np.int32)
     return np.ascontiguousarray(packed.reshape(len(packed), -1, width).transpose(1, 0, 2))
 
 
 class _WordSums:
-    """Sums of blocks of filters over a few pixels at once, each with what it starts with.
+    """Sums of blocks of filters over several pixels at once, each with an initial value.
 
-    `order` has the elements of each pair where the weights are of four bits, eight in a word; None for four bytes.
+    `order` has the elements of each pair for weights of four bits, eight per word; None for four bytes per word.
     """
 
     def __init__(self, ctx: Context, weights: Weights, order: Array | None, out: Output, start: Array | None) -> None:
@@ -176,7 +176,7 @@ class _WordSums:
                 self._blocks.append((ctx.constant("weights", packed), first, width))
 
     def emit(self, places: Sequence[Sequence[Expr]], read: PairReader, last: Expr | None = None) -> None:
-        """Write the sums of all filters for the pixels at `places`; `last` is whether the last one is to be stored."""
+        """Write the sums of all filters for the pixels at `places`; `last` is the condition for storing the last."""
         stmts = self._ctx.stmts
         for weights, first, width in self._blocks:
             with stmts.loop(weights.shape[0], "block") as block:
@@ -229,7 +229,7 @@ class _PixelTiles:
     def __init__(self, ctx: Context, conv: Conv, source: tuple[Buffer, Frame], weights: Weights, out: Output) -> None:
         self.ctx, self.conv, (self.data, self.seen), self.count = ctx, conv, source, prod(conv.output)
         self.is_half, self.size = self.data.dtype == "int16", min(PIXELS, self.count)
-        # where the kernel has one tap, windows of int16 are in the data itself
+        # for kernels with one tap, windows of int16 are in the data itself
         in_data = self.is_half and prod(conv.kernel) == 1 and not conv.padded and conv.channels % 2 == 0
         self.patch = None if in_data else Patch(ctx, conv, source, self.size, weights.data_zero)
         self.spots: dict[int, Place] = {}
@@ -256,7 +256,7 @@ class _PixelTiles:
         return let("y", number // width), let("x", number % width)
 
     def emit(self) -> None:
-        """Write everything."""
+        """Write all loops."""
         stmts, (full, rest) = self.ctx.stmts, divmod(self.count, self.size)
         with stmts.loop(self.conv.batch, "image") as image:
             if self.ctx.small and self.size == PIXELS:
@@ -282,7 +282,7 @@ class _PixelTiles:
         self.sum(places)
 
     def _small_tile(self, image: Expr, first: Expr) -> None:
-        """Write a tile in few bytes: an odd last pixel is computed twice and stored once."""
+        """Write a tile with small code: an odd last pixel is computed twice and stored once."""
         let, spots = self.ctx.stmts.let, []
         numbers = [tb.minimum(first + member, self.count - 1) for member in range(PIXELS)]
         if self.is_half:
@@ -319,7 +319,7 @@ def dense(ctx: Context, data: Buffer, weights: Weights, out: Output) -> None:
 
 
 def _row(ctx: Context, data: Buffer, weights: Weights, out: Output) -> None:
-    """Write one row of data times the weights; each word of the row is widened for every block of filters anew."""
+    """Write one row of data times the weights; each block of filters widens each word of the row again."""
     leading = [tb.const(0)] * (len(data.shape) - 1)
     sums = PairedSums(ctx, weights, word_order(data.shape[-1]), out, group=2)
 

@@ -1,8 +1,8 @@
 """Depthwise convolution of bytes on targets that multiply pairs of 16-bit numbers.
 
-Loops from outside in: image, channel, band of rows, two neighbouring results. The rows that a band needs of a channel
-are widened into a small plane first, whose borders hold the zero point: two neighbouring taps are one word, and the
-weights of a channel stay in registers.
+Loops from outside in: image, channel, band of rows, two neighbouring results. The input rows of a band are first
+widened into a small plane of one channel, whose borders contain the zero point: two neighbouring taps are one word, and
+the weights of a channel stay in registers.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from mlfc.tir.context import Context, Output
 from mlfc.tir.ir import Buffer, Expr
 
 RESULTS = 2
-# a plane of fewer rows than this would be filled again and again
+# a plane of fewer rows would be refilled too often
 _LEAST_ROWS = 4
 
 
 def _accepts(_: Context, conv: Conv, data: Buffer, weights: Weights, out: Output) -> bool:
-    # sums over int16 are of 32 bits where no sum is beyond them
+    # sums over int16 have 32 bits if none can overflow
     narrow = data.dtype in dsp_weights.BYTES or (data.dtype == "int16" and weights.data_zero == 0)
     bytes_only = narrow and out.dtype == "int32" and weights.values.dtype.kind in "iu"
     plane = len(conv.spatial) <= 2 and all(step == 1 for step in conv.dilation)
@@ -45,7 +45,7 @@ def depthwise(ctx: Context, conv: Conv, data: Buffer, weights: Weights, out: Out
 
 @dataclass(frozen=True)
 class _Term:
-    """A product of one result, of these halves of the words of data and weights; empty for both."""
+    """A product for one result, of the given halves of words of data and weights; empty for both halves."""
 
     data: int
     weight: int
@@ -53,10 +53,10 @@ class _Term:
 
 
 class _RowWords:
-    """How the neighbouring results of a row are made of words of data and of weights.
+    """The composition of a row's neighbouring results from words of data and of weights.
 
-    `pairs` are the taps in the halves of each word of weights, -1 for none; `words` counts the words of data that
-    `RESULTS` results need; `terms` has a list for each result.
+    `pairs` are the taps in the halves of each word of weights, -1 for none; `words` is the number of words of data for
+    `RESULTS` results; `terms` has a list for each result.
     """
 
     def __init__(self, taps: int, stride: int) -> None:
@@ -93,7 +93,7 @@ class _DspDepthwise:
         bias, self.narrow = dsp_weights.start(weights, out.bias, largest)
         self.bias = ctx.constant("bias", bias)
         centered = weights.centered()
-        # by filter, taps are a quarter less than in words for a kernel of three columns
+        # ordered by filter, taps take a quarter less space than in words for a kernel of three columns
         by_filter = np.ascontiguousarray(centered.reshape(-1, centered.shape[-1]).T)
         self.weights = ctx.constant("weights", by_filter if ctx.small else self._packed(centered))
         last = (conv.output[1] - 1) // RESULTS * RESULTS * conv.strides[1]
@@ -107,7 +107,7 @@ class _DspDepthwise:
         return (rows - 1) * self.conv.strides[0] + self.conv.kernel[0]
 
     def _band_rows(self) -> Any:
-        """Return the output rows of a band: the last one may have fewer."""
+        """Return the number of output rows of a band; the last band may have fewer."""
         height = self.conv.output[0]
         fitting = [rows for rows in range(1, height + 1) if 2 * self.length * self._input_rows(rows) <= STACK_BYTES]
         most = max([min(height, _LEAST_ROWS), *fitting])
@@ -126,7 +126,7 @@ class _DspDepthwise:
         return np.ascontiguousarray(fours).view("<i4")[..., 0].astype(np.int32)
 
     def emit(self) -> None:
-        """Write everything."""
+        """Write all loops."""
         stmts, conv = self.ctx.stmts, self.conv
         multiplier, bands = conv.filters // conv.channels, -(-conv.output[0] // self.band)
 
@@ -146,7 +146,7 @@ class _DspDepthwise:
                 self._rows(image, channel * multiplier + copy, first, rows)
 
     def _fill(self, image: Expr, channel: Expr, first: Expr, *, whole: bool) -> None:
-        """Write the copy of the input of the output rows from `first` on; of a `whole` plane without borders."""
+        """Write the copy of the input for output rows from `first` on; a `whole` plane needs no row checks."""
         stmts, conv = self.ctx.stmts, self.conv
         top, height = conv.padding[0][0], conv.spatial[0]
         if whole:
@@ -159,13 +159,13 @@ class _DspDepthwise:
             choose(self.ctx, valid, lambda: self._copy(row, (image, y, channel)), lambda: self._pad(row))
 
     def _pad(self, row: Expr) -> None:
-        """Write the code that fills a row with the zero point, which its borders have already."""
+        """Write the code that fills a row with the zero point; its borders already contain it."""
         with self.ctx.stmts.loop(self._columns, "column") as column:
             self.ctx.stmts.store(self.plane, [row, column + self.conv.padding[1][0]], self.zero)
 
     @property
     def _columns(self) -> Any:
-        """How many columns of the input are seen."""
+        """The number of input columns that are read."""
         return min(self.conv.spatial[1], self.length - self.conv.padding[1][0])
 
     def _copy(self, row: Expr, place: tuple[Expr, Expr, Expr]) -> None:
@@ -208,7 +208,7 @@ class _DspDepthwise:
             for row, (low, high) in product(range(self.conv.kernel[0]), self.row.pairs):
                 places = ([index, row * self.conv.kernel[1] + tap] for tap in (low, high))
                 taps = [tb.cast(tb.load(self.weights, place), "int32") for place in places]
-                word = taps[0] if high < 0 else (taps[0] & 0xFFFF) | (taps[1] << 16)  # -1: of one tap
+                word = taps[0] if high < 0 else (taps[0] & 0xFFFF) | (taps[1] << 16)  # -1: a single tap
                 found.append(stmts.let("w", word))
             return [found[row * pairs : (row + 1) * pairs] for row in range(self.conv.kernel[0])]
         for number in range(self.weights.shape[1]):

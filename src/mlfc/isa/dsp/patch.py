@@ -1,6 +1,6 @@
-"""The windows of a few pixels of a convolution, widened to pairs of 16-bit numbers.
+"""The windows of several output pixels of a convolution, widened to pairs of 16-bit numbers.
 
-A patch is made once for all filters. Padding is filled in with the zero point, so the reduction has no tests.
+A patch is filled once for all filters. Padding is filled with the zero point, so the reduction needs no bounds checks.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from mlfc.tir import builder as tb
 from mlfc.tir.context import Context
 from mlfc.tir.ir import Buffer, Const, Expr
 
-# more than this is in the workspace, not on the stack
+# larger patches are in the workspace instead of on the stack
 STACK_BYTES = 1024
 _COPIED_AT_ONCE, _COPIED_IN_SMALL_CODE = 8, 2
 _WIDENED_AT_ONCE = 4
@@ -32,8 +32,8 @@ Place: TypeAlias = "tuple[Expr, Expr, Expr]"  # image, row, column
 
 
 def repeat(ctx: Context, extent: int, most: int, name: str, body: Callable[[Expr], None]) -> None:
-    """Write `body` for each index below `extent`, up to `most` times in a row in a loop."""
-    # small code has one loop, of the largest power of two of copies that leaves no rest
+    """Write `body` for each index below `extent`, in a loop unrolled up to `most` times."""
+    # small code has one loop, unrolled by the largest power of two that leaves no remainder
     counts = (1, 2, 4, 8) if ctx.small else range(1, most + 1)
     size = max(count for count in counts if extent % count == 0 and count <= most)
     if size <= most // 2 and not ctx.small:
@@ -46,21 +46,21 @@ def repeat(ctx: Context, extent: int, most: int, name: str, body: Callable[[Expr
 
 
 def signed_word(load: Expr) -> Expr:
-    """Return four bytes as a word of signed ones; flipping the top bit of an unsigned byte takes 128 from it."""
+    """Return four bytes as a word of signed ones; flipping the top bit of an unsigned byte subtracts 128."""
     word = tb.intrinsic("word", load, dtype="int32")
     return word ^ _TOP_BITS if load.dtype == "uint8x4" else word
 
 
 def widen(ctx: Context, extent: int, read: Callable[[Expr], Expr], write: Callable[[Expr, Expr], None]) -> None:
-    """Write the copy of `extent` neighbouring bytes to neighbouring int16; few of them without a loop.
+    """Write the copy of `extent` neighbouring bytes to neighbouring int16, unrolled if they are few.
 
-    Each store is separate: gcc joins two of them with more instructions than they need apart.
+    Each store is separate: gcc needs more instructions to combine two stores than for separate ones.
     """
 
     def some(first: Expr, count: int) -> None:
         loads = [read(first + index) for index in range(count)]
         wide = [tb.cast(load, "int16") for load in loads]
-        # of unsigned bytes less 128
+        # unsigned bytes less 128
         signed = [value - 128 if load.dtype == "uint8" else value for value, load in zip(wide, loads, strict=True)]
         values = [ctx.stmts.let("value", value) for value in signed]
         for index, value in enumerate(values):
@@ -81,8 +81,9 @@ def widen(ctx: Context, extent: int, read: Callable[[Expr], Expr], write: Callab
 class Patch:
     """The inputs of `pixels` output pixels, in the order of the weights.
 
-    Where channels come in fours, a word of them is widened at once: its even bytes are one pair, its odd ones the next.
-    `order`, (steps, 2), is the element of the reduction (kernel row, column, channel) in each half of a step's word.
+    If the number of channels is a multiple of four, four are widened at once: the even bytes of a word are one pair,
+    the odd ones the next. `order`, (steps, 2), is the reduction element (kernel row, column, channel) in each half of a
+    step's word.
     """
 
     def __init__(self, ctx: Context, conv: Conv, source: tuple[Buffer, Frame], pixels: int, zero: int) -> None:
@@ -95,7 +96,7 @@ class Patch:
         self.order = word_order(self._reduction) if in_fours else natural_order(self._reduction)
         steps = len(self.order)
         shape, dtype = ((pixels, steps), "int32") if self._by_words else ((pixels, 2 * steps), "int16")
-        # pixels side by side are read by one address, whatever the number of steps
+        # neighbouring pixels are read through one address for any number of steps
         self._side_by_side = ctx.small and self._by_words
         if self._side_by_side:
             shape = (steps, pixels)
@@ -109,17 +110,17 @@ class Patch:
         return [element, pixel] if self._side_by_side else [pixel, element]
 
     def word(self, pixel: int, step: Expr) -> Expr:
-        """Return the pair that one pixel has at a step."""
+        """Return the pair of one pixel at a step."""
         if self._by_words:
             return tb.load(self._buffer, self._place(pixel, step))
         return tb.intrinsic("word", tb.load(self._buffer, [pixel, step * 2], lanes=2), dtype="int32")
 
     def alone(self) -> AbstractContextManager[None]:
-        """Open a block that needs no patch of before."""
+        """Open a block that does not use earlier patches."""
         return self._ctx.stmts.refilling(self._buffer)
 
     def refill(self) -> None:
-        """Say that patches of all pixels are filled here before they are read."""
+        """Declare that the patches of all pixels are filled here before they are read."""
         self._ctx.stmts.refill(self._buffer)
 
     def fill(self, pixel: Expr | int, place: Place) -> None:
@@ -133,7 +134,7 @@ class Patch:
         choose(self._ctx, inside, partial(taps, tested=False), partial(taps, tested=True))
 
     def _checks(self, start: tuple[Expr, Expr], extents: Sequence[int]) -> list[Expr]:
-        """Return the conditions under which elements from `start` on are inside the input."""
+        """Return the conditions under which `extents` elements, starting at `start`, are inside the input."""
         checks = []
         for first, extent, size, pads in zip(start, extents, self._conv.spatial, self._conv.padding, strict=True):
             if is_padded(pads):
@@ -164,12 +165,12 @@ class Patch:
             if not tested:
                 self._copy(pixel, tap, (image, y, x))
                 return
-            # a window of nothing but padding: the bounds proof does not see that no tap of it is read
+            # a window of only padding: the bounds proof cannot see that none of its taps is read
             valid = tb.land(*self._checks((y, x), (1, 1))) if self._reaches(top, left) else tb.const(False, "bool")
             choose(self._ctx, valid, lambda: self._copy(pixel, tap, (image, y, x)), lambda: self._pad(pixel, tap))
 
     def _reaches(self, *start: Expr) -> bool:
-        """Tell whether a window that starts at literals has a tap inside the input; of others, that it may have one."""
+        """Return whether a window with a literal start has a tap inside the input; other windows may have one."""
         conv = self._conv
         return all(
             not isinstance(first, Const) or any(0 <= first.value + tap * step < size for tap in range(taps))
@@ -220,7 +221,7 @@ class Patch:
 
 
 def word_order(reduction: int) -> Array:
-    """Return the elements of each pair where words of four bytes are widened: even bytes, then odd ones."""
+    """Return the elements of each pair for words of four widened bytes: even bytes, then odd ones."""
     fours = np.arange(reduction).reshape(-1, 2, 2)
     return np.ascontiguousarray(fours.transpose(0, 2, 1)).reshape(-1, 2)
 

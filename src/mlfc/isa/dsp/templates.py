@@ -1,8 +1,8 @@
-"""How kernels are written with the DSP extension, and the pass that fits them to it.
+"""Kernel templates for the DSP extension, and the pass that adapts finished kernels to it.
 
-`requantize_down` takes any int32. Below 2**30 in magnitude the product may be doubled first, which makes its high word
-the rounded result, and the zero point that is added afterwards fits into the last rounding: `requantize_narrow`.
-A value limited to a signed byte is one instruction: `saturate_byte`.
+`requantize_down` accepts any int32. If its magnitude is below 2**30, the product may be doubled first. Its high word is
+then the rounded result, and the zero point can be added in the last rounding: `requantize_narrow`. Saturation to a
+signed byte is one instruction: `saturate_byte`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _BYTE = dtypes.limits("int8")
 
 
 class _ScaledRanges(Ranges):
-    """Also knows the range of `requantize_down` by literals: at most the scaled range, rounded up."""
+    """Range analysis that also bounds `requantize_down` by literals: at most the scaled range, rounded up."""
 
     def term(self, expr: Expr, depth: int) -> Interval:
         if not isinstance(expr, ir.Call) or expr.name != "requantize_down":
@@ -38,7 +38,7 @@ class _ScaledRanges(Ranges):
 
 
 class _Narrowing:
-    """Rebuilds statements with shorter forms of the same values."""
+    """Rewrites statements to shorter forms with the same values."""
 
     def __init__(self) -> None:
         self._ranges = _ScaledRanges()

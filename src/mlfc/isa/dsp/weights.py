@@ -1,9 +1,9 @@
 """Weights of two filters in each 16-bit half of a word, for targets that multiply pairs of 16-bit numbers.
 
-A half holds ``p + 256 * q``, which are the two bytes p and q but for a carry: p is a weight of one filter, q of the
-next. Multiplied with x as it is, it adds ``x * p + 256 * x * q`` to one sum, and its low byte, widened, adds
-``x * p`` to another one. Their difference is 256 times the second filter's sum. So four bytes of weights serve four
-multiply-accumulates for each pixel, and only one instruction widens them.
+A half is ``p + 256 * q``, which is the two bytes p and q except for a carry: p is a weight of one filter, q of the
+next. Multiplied by x as it is, it adds ``x * p + 256 * x * q`` to one sum, and its low byte, widened, adds ``x * p`` to
+another one. Their difference is 256 times the second filter's sum. So four bytes of weights serve four
+multiply-accumulates for each pixel, with only one widening instruction.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 
 from mlfc.kernels.templates import Array, Weights
 
-# of 256 times one filter's sum and another one's
+# maximum of 256 times one filter's sum plus another one's
 _LARGEST_SUM = (2**31 - 1) // 257
 BYTES = ("int8", "uint8")
 LARGEST_INPUT = 128
@@ -22,7 +22,7 @@ NARROW = 2**30 - 1  # the limit of `isa.dsp.templates`
 
 
 def fits(weights: Weights) -> bool:
-    """Tell whether pairs of filters can share halves: weights and sums are small enough."""
+    """Return whether pairs of filters can share halves: weights and sums are small enough."""
     if weights.values.dtype.kind not in "iu":
         return False
     centered = weights.centered()
@@ -33,7 +33,7 @@ def fits(weights: Weights) -> bool:
 
 
 def for_signed(dtype: str, weights: Weights) -> Weights:
-    """Return the weights for data that is widened as signed bytes: unsigned ones lose 128, and so does their zero."""
+    """Return the weights for data that is widened as signed bytes: unsigned data and its zero point lose 128."""
     return replace(weights, data_zero=weights.data_zero - 128) if dtype == "uint8" else weights
 
 
@@ -57,7 +57,7 @@ def pack(rows: Array, order: Array, pairs: int) -> Array:
     rows : ndarray
         (reduction, filters) int8; the filters are whole blocks of ``2 * pairs``, or one smaller block.
     order : ndarray
-        (steps, 2): which element of the reduction each half multiplies; -1 for none.
+        (steps, 2): the element of the reduction that each half multiplies; -1 for none.
     pairs : int
         Pairs of filters in a block.
     """
@@ -68,7 +68,7 @@ def pack(rows: Array, order: Array, pairs: int) -> Array:
 
 
 def start(weights: Weights, bias: Array | None, largest: int = LARGEST_INPUT) -> tuple[Array, bool]:
-    """Return the number to add to each filter's sum, and whether no result exceeds NARROW in magnitude."""
+    """Return the initial value of each filter's sum, and whether all results are at most NARROW in magnitude."""
     centered = weights.centered()
     sums = centered.astype(np.int64).reshape(-1, centered.shape[-1]).sum(axis=0)
     total = (0 if bias is None else bias.astype(np.int64)) - weights.data_zero * sums

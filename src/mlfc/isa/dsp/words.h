@@ -1,5 +1,5 @@
-/* Arithmetic on pairs of 16-bit numbers in a word: what helpers need before them, and reading words from memory; a piece
- * of this file is copied into code that needs it.
+/* Arithmetic on pairs of 16-bit numbers in a word: declarations for the helpers, and loads of words from memory; the
+ * pieces of this file are copied into code that needs them.
  */
 
 //: includes

@@ -1,4 +1,4 @@
-"""C forms of loads and stores of sixteen float16 that are float32 in registers, with portable ones beside them."""
+"""C forms of loads and stores of sixteen float16, converted to float32 in registers, with portable alternatives."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-/* Loads and stores of $n float16 as float32; `q` is the part of a vector that a statement works on. */
+/* Loads and stores of $n float16 as float32; `q` is the index of the vector part in a statement. */
 
 //: includes
 #if defined(__F16C__)

@@ -1,4 +1,4 @@
-"""The vector extension of ARM's microcontrollers (MVE, Helium): runs of bytes, and vectors of four int32."""
+"""ARM's vector extension for microcontrollers (MVE, Helium): blocks of bytes, and vectors of four int32."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ INSTRUCTION_SETS.add(
         r"\bvadd\.i32\s+q",
         replaces=("dsp",),
         before="plain",
-        intrinsics=frozenset({"requantize_away"}),  # which it has in 32-bit lanes
+        intrinsics=frozenset({"requantize_away"}),  # an instruction in 32-bit lanes
         title="MVE",
         elf_attribute=48,
     ),

@@ -1,7 +1,7 @@
 """C forms for ARM's vector extension for microcontrollers (MVE, Helium).
 
-Every helper has the form that the machine runs, chosen by ``__ARM_FEATURE_MVE``, and a portable one beside it. Block
-intrinsics (`tir.block_intrinsics`) are statements that take addresses; vectors of four int32 are values.
+Every helper has an MVE form, selected by ``__ARM_FEATURE_MVE``, and a portable one. Block intrinsics
+(`tir.block_intrinsics`) are statements that take addresses; vectors of four int32 are values.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from mlfc.tir import block_intrinsics, ir
 from mlfc.tir.forms import C_FORMS, CForm, CPrinter, Helper
 from mlfc.tir.ir import Expr
 
-_LANES = "int32x4"  # the one vector of values
+_LANES = "int32x4"  # the only vector type of values
 _RUNS, _MACROS = pieces_beside(__file__, "runs.h"), pieces_beside(__file__, "lanes.h")
 _HALVES = pieces_beside(__file__, "halves.h")
 
@@ -32,10 +32,10 @@ _CALLS: dict[str, tuple[str, ...]] = {
 """Intrinsics on four int32, and the helpers that their portable forms call."""
 
 _NARROW = {"int8": ("b", "s"), "uint8": ("b", "u"), "int16": ("h", "s"), "uint16": ("h", "u")}
-"""The letters of the instructions that widen and narrow an element in memory, and of the sign of a lane."""
+"""The suffixes of the instructions that widen and narrow an element in memory, and of a lane's signedness."""
 
 _RUN_HELPERS = {"run": "copy_run", **{name: name for name in block_intrinsics.NAMES if name != "run"}}
-"""The helper of each block intrinsic; after the addresses it takes the numbers of `block_intrinsics.counts`."""
+"""The helper of each block intrinsic; after the addresses, its arguments are those of `block_intrinsics.counts`."""
 
 
 def _helper(key: str) -> Helper | None:
@@ -55,7 +55,7 @@ def _helper(key: str) -> Helper | None:
 
 
 def _block_statement(printer: CPrinter, to: str, call: ir.Call) -> str:
-    """Return the statement that stores a run at the address `to`."""
+    """Return the statement that stores the result of a block intrinsic at the address `to`."""
     if call.name == block_intrinsics.COUNTED_FILL:
         key, args = "fill_run", list(map(printer.expr, call.args))
     elif call.name == "run" and isinstance(call.args[0], ir.Broadcast):
@@ -65,7 +65,7 @@ def _block_statement(printer: CPrinter, to: str, call: ir.Call) -> str:
         operands = call.args[: len(call.args) - len(block_intrinsics.COUNTS[name])] if name else call.args
         loads = [arg for arg in operands if isinstance(arg, ir.Load)]
         if len(loads) != len(operands):
-            raise InternalError(f"C takes the runs of '{call.name}' from memory only")
+            raise InternalError(f"C requires the operands of '{call.name}' to be loaded from memory")
         if name:
             numbers = list(map(printer.expr, call.args[len(operands) :]))
         else:
@@ -80,7 +80,7 @@ def _dot(printer: CPrinter, expr: ir.Call) -> str:
     total, *operands = expr.args
     loads = [load for load in operands if isinstance(load, ir.Load)]
     if len(loads) != len(operands):
-        raise InternalError("C takes the operands of '" + expr.name + "' from memory only")
+        raise InternalError("C requires the operands of '" + expr.name + "' to be loaded from memory")
     addresses = [printer.address(load.buffer, load.indices) for load in loads]
     return f"{printer.need(f'{expr.name}:{expr.dtype}')}({', '.join([printer.expr(total), *addresses])})"
 
@@ -97,7 +97,7 @@ def _expression(printer: CPrinter, expr: Expr) -> str | None:
 
 
 def _store(printer: CPrinter, stmt: ir.Store) -> str | None:
-    """Return the statement that stores a run, or four narrow elements."""
+    """Return the statement that stores the result of a block intrinsic, or four narrow elements."""
     call, narrow = stmt.value, narrowed(stmt.value, _LANES)
     if isinstance(call, ir.Call) and (
         call.name in (*block_intrinsics.NAMES, block_intrinsics.COUNTED_FILL)
@@ -111,7 +111,7 @@ def _store(printer: CPrinter, stmt: ir.Store) -> str | None:
 
 
 _INCLUDES = tuple(_MACROS["includes"].splitlines())
-_PLAIN = {*_RUNS, *_HALVES}  # helpers that take no vector
+_PLAIN = {*_RUNS, *_HALVES}  # helpers without vector operands
 _FORM = CForm(
     _helper, _INCLUDES, lambda key: set() if key in _PLAIN else {_LANES}, expression=_expression, store=_store
 )

@@ -1,9 +1,9 @@
 """Convolutions and dense layers of int8 by ``dots``, and depthwise convolutions by ``taps``.
 
-``dots`` multiply rows of bytes with the weights of four filters at a time; two pixels share the loads of the weights. A
-pixel's window is one run of bytes: in the input itself where the kernel is one pixel, else in a `StripCopy`. ``taps``
-take sixteen channels at a time, over a strip that holds only these: it fits on the stack whatever the layer's size. The
-zero point of the data is folded into what the sums start with.
+``dots`` multiply rows of bytes by the weights of four filters at a time; two pixels share the loads of the weights. A
+pixel's window is one run of bytes: in the input itself for 1x1 kernels, otherwise in a `StripCopy`. ``taps`` process
+sixteen channels at a time, over a strip of only these, which fits on the stack for any layer size. The zero point of
+the data is folded into the initial sums.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from mlfc.tir.context import Context, Output
 from mlfc.tir.ir import Buffer, Expr
 
 STACK_BYTES, SCRATCH_BYTES = 640, 2048
-"""Most bytes of a strip on the stack, and in the workspace, if the stack has room for few pixels only."""
+"""Maximum bytes of a strip on the stack, and in the workspace if the stack has space for only few pixels."""
 
 FEW_PIXELS, MOST_PIXELS = 8, 16
 WIDTH = block_intrinsics.CHANNELS
 
 MOST_FILTERS = 64
-"""Filters whose sums are kept before they are stored: 512 bytes of the stack for two pixels."""
+"""Filters whose sums are kept before they are stored: 512 bytes of stack for two pixels."""
 
 Place = Sequence[Expr]
 
 
 def blocks(ctx: Context, extent: int, width: int, name: str) -> Iterator[tuple[Expr, int]]:
-    """Open the loop over whole blocks of an extent, then the last one; yield the number of a block and its width."""
+    """Open the loop over whole blocks of an extent, then the last one; yield the index of a block and its width."""
     if extent >= width:
         with ctx.stmts.loop(extent // width, name, "rolled") as block:
             yield block, width
@@ -45,7 +45,7 @@ def blocks(ctx: Context, extent: int, width: int, name: str) -> Iterator[tuple[E
 
 
 def start_of(out: Output, weights: Array, zero: int, filters: int) -> Array:
-    """Return the start of each filter's sums, for weights (..., filters), filled up with zeros."""
+    """Return the initial value of each filter's sum for weights (..., filters), padded with zeros."""
     count = weights.shape[-1]
     total = np.zeros(filters, np.int64)
     if out.bias is not None:
@@ -55,27 +55,27 @@ def start_of(out: Output, weights: Array, zero: int, filters: int) -> Array:
 
 
 def serves(data: Buffer, weights: Weights, out: Output) -> bool:
-    """Tell whether the instructions serve these operands and this result."""
+    """Return whether the instructions support these operands and this result."""
     return data.dtype == "int8" and weights.centered().dtype == np.int8 and out.dtype == "int32"
 
 
 class StripCopy:
-    """The copy of the input for output pixels that are side by side, whose windows overlap in whole columns.
+    """The copy of the input for neighbouring output pixels, whose windows overlap in whole columns.
 
-    Each column is copied once for all of them; borders are the zero point, so what reads the strip tests for nothing.
+    Each column is copied once for all of them. Borders are the zero point, so readers need no bounds checks.
 
     Parameters
     ----------
     conv : Conv
         Two spatial dimensions, no dilation.
     channels : int
-        Channels of the input that the strip holds of each pixel.
+        Input channels of each pixel in the strip.
     pitch : int
         Bytes from one pixel of a column to the next.
     zero : int
         The value on the borders.
     slack : int
-        Bytes behind the last window that may be read.
+        Bytes after the last window that may be read.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class StripCopy:
         self.ctx, self.conv, self.channels, self.pitch, self.zero = ctx, conv, channels, pitch, zero
         self.data, self.seen = source
         self.column = conv.kernel[0] * pitch
-        # where windows do not touch, the columns between them are left out
+        # if windows do not touch, the columns between them are skipped
         self.step = min(conv.strides[1], conv.kernel[1])
         on_stack = self._fitting(STACK_BYTES - slack)
         in_scratch = self._fitting(SCRATCH_BYTES - slack)
@@ -96,17 +96,17 @@ class StripCopy:
         self.buffer = (ctx.stmts.local if size <= STACK_BYTES else ctx.scratch)("strip", (size,), "int8")
 
     def _fitting(self, limit: int) -> int:
-        """Return for how many pixels a strip within so many bytes is, one at least: a divisor of the row."""
+        """Return the number of pixels of a strip within `limit` bytes, at least one: a divisor of the row."""
         width, kernel = self.conv.output[1], self.conv.kernel[1]
         most = min((limit // self.column - kernel) // self.step + 1, MOST_PIXELS)
         return max((count for count in range(1, min(width, most) + 1) if width % count == 0), default=1)
 
     def window(self, pixel: Expr | int) -> Expr:
-        """Return where the window of a pixel of the strip starts."""
+        """Return the start of the window of a pixel of the strip."""
         return tb.as_expr(pixel) * (self.step * self.column)
 
     def fill(self, image: Expr, row: Expr, first: Expr, channel: Expr) -> None:
-        """Write the loops that copy the windows of the output pixels of `row` from `first` on, from `channel` on."""
+        """Write the loops that copy the windows of output pixels of `row`, starting at pixel `first` and `channel`."""
         stmts, conv = self.ctx.stmts, self.conv
         with stmts.loop(conv.kernel[0], "ky", "rolled") as ky:
             y = stmts.let("y", row * conv.strides[0] + ky - conv.padding[0][0])
@@ -136,7 +136,7 @@ class StripCopy:
 class Filters:
     """Sums of all filters for one or two rows of bytes.
 
-    `weights` (reduction, filters) have the reduction in the order of the rows, which are filled up to half a chunk.
+    The reduction of `weights` (reduction, filters) has the order of the rows, which are padded to half a chunk.
     """
 
     def __init__(self, ctx: Context, weights: Array, zero: int, out: Output) -> None:
@@ -162,7 +162,7 @@ class Filters:
     def _block(
         self, rows: Sequence[tuple[Buffer, Place]], places: Sequence[Place], first: Expr, count: int, width: int
     ) -> None:
-        """Write `count` fours of filters from four `first` on, of each of which `width` filters are stored."""
+        """Write `count` groups of four filters from group `first` on, `width` filters of each of which are stored."""
         stmts = self.ctx.stmts
         sums = stmts.local("sums", (count * len(rows) * block_intrinsics.FILTERS,), "int32")
         flat = count * block_intrinsics.FILTERS
@@ -194,7 +194,7 @@ def convolution(ctx: Context, conv: Conv, data: Buffer, weights: Weights, out: O
 
 
 def _in_place(ctx: Context, conv: Conv, data: Buffer, weights: Weights, out: Output) -> None:
-    """Write a convolution of single pixels: pairs are side by side, or above one another if that leaves fewer."""
+    """Write a convolution of single pixels in pairs: neighbours in a row, or in a column if fewer remain."""
     seen, conv = frame_of(len(conv.spatial)), conv.planar()
     centered = weights.centered().reshape(conv.channels, conv.filters)
     sums = Filters(ctx, centered, weights.data_zero, out)
@@ -218,10 +218,10 @@ def _in_place(ctx: Context, conv: Conv, data: Buffer, weights: Weights, out: Out
 
 
 def _by_strips(ctx: Context, conv: Conv, data: Buffer, weights: Weights, out: Output) -> None:
-    """Write a convolution whose windows are copied side by side."""
+    """Write a convolution whose windows are copied into strips."""
     stmts, seen, conv = ctx.stmts, frame_of(len(conv.spatial)), conv.planar()
     centered = weights.centered().reshape(*conv.kernel, conv.channels, conv.filters)
-    columns = np.swapaxes(centered, 0, 1).reshape(-1, conv.filters)  # a strip holds columns
+    columns = np.swapaxes(centered, 0, 1).reshape(-1, conv.filters)  # a strip has the order of columns
     sums, slack = Filters(ctx, columns, weights.data_zero, out), -len(columns) % block_intrinsics.HALF_CHUNK
     strip = StripCopy(ctx, conv, (data, seen), conv.channels, conv.channels, weights.data_zero, slack)
     height, width = conv.output
@@ -239,7 +239,7 @@ def _by_strips(ctx: Context, conv: Conv, data: Buffer, weights: Weights, out: Ou
 
 
 def _accepts_dense(_: Context, data: Buffer, weights: Weights, out: Output) -> bool:
-    # weights of four bits have a form of their own
+    # weights of four bits have a separate form
     return serves(data, weights, out) and data.shape[-1] > 0 and not sixteenfold(weights, 1 << 7, out)
 
 
@@ -265,7 +265,7 @@ def _accepts_depthwise(_: Context, conv: Conv, data: Buffer, weights: Weights, o
 
 @template("depthwise", "mve", _accepts_depthwise)
 def depthwise(ctx: Context, conv: Conv, data: Buffer, weights: Weights, out: Output) -> None:
-    """Write a depthwise convolution over one or two dimensions, one filter a channel."""
+    """Write a depthwise convolution over one or two dimensions, one filter per channel."""
     stmts, seen, conv, centered = ctx.stmts, frame_of(len(conv.spatial)), conv.planar(), weights.centered()
     taps, count = prod(conv.kernel), -(-conv.channels // WIDTH)
     # (blocks, taps by column, channels of a block)
@@ -277,7 +277,7 @@ def depthwise(ctx: Context, conv: Conv, data: Buffer, weights: Weights, out: Out
     starts = ctx.constant("start", start_of(out, centered, weights.data_zero, count * WIDTH))
 
     def pixels(image: Expr, block: Expr, width: int) -> None:
-        """Write all pixels of a block of channels, of which there are `width`."""
+        """Write all pixels of a block of `width` channels."""
         strip = StripCopy(ctx, conv, (data, seen), width, WIDTH, weights.data_zero)
         sums = stmts.local("sums", (WIDTH,), "int32")
         with stmts.loop(conv.output[0], "oy", "rolled") as y:

@@ -1,5 +1,5 @@
-/* Sums of products of eight int16 and eight int8 in memory, in the form of MVE's instructions and portably; a piece of
- * this file is copied into code that calls it.
+/* Sums of products of eight int16 and eight int8 in memory, as MVE instructions and portably; the pieces of this file
+ * are copied into code that calls them.
  */
 
 //: dot8:int32

@@ -1,8 +1,9 @@
 """Convolutions and dense layers by ``dot8`` and ``dot32``, of two pixels with two filters at a time.
 
-They multiply eight int16 with int8 weights, and 32 int8 with 4-bit weights, unpacked as 16 times themselves.
-A pixel's window is one run of numbers: in the input itself where the kernel is one pixel and channels come in eights,
-else in a copy. Sums that fit have 32 bits, others 64. Depthwise layers go over their channels four at a time.
+``dot8`` multiplies eight int16 by int8 weights, ``dot32`` 32 int8 by 4-bit weights, which are unpacked as 16 times
+their values. A pixel's window is one run of numbers: in the input itself for 1x1 kernels with a multiple of eight
+channels, otherwise in a copy. Sums have 32 bits if they fit, otherwise 64. Depthwise layers process four channels at a
+time.
 """
 
 from __future__ import annotations
@@ -28,19 +29,19 @@ from mlfc.tir.ir import Buffer, Expr
 PIXELS, FILTERS = 2, 2
 CHANNELS_AT_ONCE = 32  # of a depthwise layer, whose sums are kept
 
-# (pixel, first element) -> where eight neighbours of the pixel's window are
+# (pixel, first element) -> the address of eight neighbours in the pixel's window
 Reader: TypeAlias = Callable[[int, Expr], Expr]
 
 
 @dataclass(frozen=True)
 class _ProductForm:
-    """How products are added up: of so many elements of the data at a time, with weights in so many bytes."""
+    """The accumulation of products: data elements per step, and weight bytes per step."""
 
     intrinsic: str
     dtype: str  # of the data
     step: int
     weight_bytes: int
-    shift: int  # of what is added up, in the end
+    shift: int  # right shift of the final sum
 
     def packed(self, weights: Array) -> Array:
         """Return weights (..., step) as (..., weight_bytes)."""
@@ -59,7 +60,7 @@ def _serves(data: Buffer, weights: Weights, out: Output) -> bool:
 
 
 def _form(data: Buffer, weights: Weights, out: Output) -> _ProductForm | None:
-    """Return the form for operands and a result, None where there is none."""
+    """Return the form for operands and a result; None if there is none."""
     if data.dtype == "int8" and out.dtype == "int32" and sixteenfold(weights, 1 << 7, out):
         return _OF_NIBBLES
     return _OF_HALVES if _serves(data, weights, out) else None
@@ -74,7 +75,7 @@ def _accepts_dense(_: Context, data: Buffer, weights: Weights, out: Output) -> b
 
 
 def _start(ctx: Context, out: Output, rows: Array, zero: int) -> Callable[[Expr], Expr]:
-    """Return what gives the start of each filter's sum, for weights (reduction, filters)."""
+    """Return a function for the initial value of each filter's sum, for weights (reduction, filters)."""
     total = -zero * rows.sum(axis=0, dtype=np.int64)
     if out.bias is not None:
         total = total + out.bias
@@ -92,7 +93,7 @@ class _WindowSums:
         rows = weights.centered().reshape(-1, weights.values.shape[-1])
         self.size, self.filters = -(-len(rows) // form.step) * form.step, rows.shape[1]
         padded = np.pad(rows, ((0, self.size - len(rows)), (0, 0)))
-        # of two filters, the weights of a step of one and then of the other
+        # for two filters, the weights of a step alternate
         full = self.filters - self.filters % FILTERS
         self.blocks: list[tuple[Buffer, int, int]] = []
         for first, last, width in ((0, full, FILTERS), (full, self.filters, self.filters - full)):
@@ -124,13 +125,13 @@ class _WindowSums:
                     index = block * width + (first + lane)
                     for pixel, at in enumerate(places):
                         total = tb.load(sums, [lane, pixel])
-                        # of weights in bytes the sum has begun with it
+                        # sums of byte weights already include the start
                         total = (total >> form.shift) + self.start(index) if form.shift else total
                         self.out.store([*at, index], total)
 
 
 class _MveWindows:
-    """The windows of a few pixels: in the data itself where they are runs of eights, else copied."""
+    """The windows of several pixels: in the data itself if they are runs of eights, otherwise copied."""
 
     def __init__(self, conv: Conv, source: tuple[Buffer, Frame], sums: _WindowSums, pixels: int, zero: int) -> None:
         self.ctx, self.conv, (self.data, self.seen) = sums.ctx, conv, source
@@ -146,7 +147,7 @@ class _MveWindows:
                     ctx.stmts.store(self.copy, [pixel, rest + self.reduction], 0)
 
     def fill(self, pixel: int, place: tuple[Expr, Expr, Expr]) -> None:
-        """Write what makes the window of the output pixel at `place` readable."""
+        """Write the code that makes the window of the output pixel at `place` available."""
         stmts, conv = self.ctx.stmts, self.conv
         image, y, x = place
         self.places[pixel] = (image, y * conv.strides[0], x * conv.strides[1])
@@ -194,7 +195,7 @@ def _convolution(ctx: Context, conv: Conv, source: tuple[Buffer, Frame], weights
     height, width = conv.output
     size = min(PIXELS, width)
     form = _form(source[0], weights, out)
-    assert form is not None  # _accepts has seen to it
+    assert form is not None  # guaranteed by `_accepts`
     sums = _WindowSums(ctx, weights, out, form)
     windows = _MveWindows(conv, source, sums, size, weights.data_zero)
 
@@ -215,7 +216,7 @@ def _accepts_depthwise(_: Context, conv: Conv, data: Buffer, weights: Weights, o
 
 @template("depthwise", "mve", _accepts_depthwise)
 def depthwise(ctx: Context, conv: Conv, data: Buffer, weights: Weights, out: Output) -> None:
-    """Write a depthwise convolution over one or two dimensions, one filter a channel."""
+    """Write a depthwise convolution over one or two dimensions, one filter per channel."""
     stmts, seen, conv = ctx.stmts, frame_of(len(conv.spatial)), conv.planar()
     factors = ctx.constant("weights", np.ascontiguousarray(weights.centered().reshape(*conv.kernel, conv.channels)))
     rows = weights.centered().reshape(-1, conv.channels)

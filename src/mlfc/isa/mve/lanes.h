@@ -1,9 +1,9 @@
-/* Arithmetic on vectors of four int32, in the form of MVE's instructions and portably; a piece of this file is copied into
- * code that calls it. `q` is the part of a vector that a statement works on.
+/* Arithmetic on vectors of four int32, as MVE instructions and portably; the pieces of this file are copied into code
+ * that calls them. `q` is the index of the vector part in a statement.
  *
- * The rounding instructions round ties up: one less below zero makes that away from zero. requantize_away_down takes
- * one less in the high half where the low half is zero, without predicates, on which gcc 12 fails here. saturate is in
- * assembler: without constants, and in place, which the compilers' functions for it are not.
+ * The rounding instructions round ties up: subtracting one below zero makes that away from zero. requantize_away_down
+ * subtracts one from the high half if the low half is zero, without predicates, on which gcc 12 fails here. saturate
+ * is in assembler: without constants, and in place, unlike the compilers' intrinsics.
  */
 
 //: includes

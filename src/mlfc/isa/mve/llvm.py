@@ -1,7 +1,7 @@
 """LLVM forms for ARM's vector extension for microcontrollers (MVE, Helium).
 
-Arithmetic is on four int32. Runs of bytes are copied by 16 bytes, and summed over taps: products of bytes are 16-bit
-numbers, their sums four registers of int32.
+Arithmetic uses vectors of four int32. Blocks of bytes are copied in chunks of 16 bytes, and summed over taps: products
+of bytes have 16 bits, and their sums are in four registers of int32.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from mlfc.codegen.llvm.llvm_types import INT8, INT16, INT32, POINTER, Value
 from mlfc.tir import block_intrinsics
 from mlfc.tir.forms import LLVM_FORMS, LlvmForm, RunWriter
 
-# (of a context, how many, values from the first iteration on, one iteration) -> values behind the last
+# (context, count, values of the first iteration, iteration body) -> values after the last
 Counted: TypeAlias = Callable[
     [FunctionContext, int, Sequence[Value], Callable[[Value, list[Value]], list[Value]]], list[Value]
 ]
@@ -25,12 +25,12 @@ Counted: TypeAlias = Callable[
 _LANES = words(4)
 _BYTES, _HALVES = ll.VectorType(INT8, block_intrinsics.CHANNELS), ll.VectorType(INT16, block_intrinsics.CHANNELS // 2)
 _INDICES = ll.VectorType(INT32, 16)
-_SPELLED_OUT = 4  # chunks that are copied without a loop
+_SPELLED_OUT = 4  # maximum number of chunks that are copied by unrolled code
 _REGISTERS = block_intrinsics.CHANNELS // 4
 
 
 def writer(_: FunctionContext, name: str, count: int) -> RunWriter | None:
-    """Return the writer of a run; None for a copy of less than 16 bytes."""
+    """Return the writer of a block intrinsic; None for a copy of less than 16 bytes."""
     if name == "run":
         return _copy_or_fill if count >= block_intrinsics.CHUNK else None
     return partial(_taps, pairs=name == "paired_taps")
@@ -57,13 +57,13 @@ def _copy_or_fill(context: FunctionContext, operands: Sequence[Value], nbytes: i
         for number in range(whole):
             chunk(ll.Constant(INT32, number * block_intrinsics.CHUNK))
     if nbytes % block_intrinsics.CHUNK:
-        chunk(ll.Constant(INT32, nbytes - block_intrinsics.CHUNK))  # overlaps what is before the rest
+        chunk(ll.Constant(INT32, nbytes - block_intrinsics.CHUNK))  # overlaps the previous chunk
 
 
 def _taps(context: FunctionContext, addresses: Sequence[Value], count: int, counted: Counted, *, pairs: bool) -> None:
-    """Write sums over `count` taps; the addresses are those of the sums, their start, values and weights."""
+    """Write sums over `count` taps; the addresses are those of the sums, their initial values, values and weights."""
     to, start, *operands = addresses
-    # lane i of register j is channel 4 * i + j: so products of even and odd bytes need not be put in order
+    # lane i of register j is channel 4 * i + j, so products of even and odd bytes need not be reordered
     builder, kind = context.builder, ll.LiteralStructType([_LANES] * _REGISTERS)
     loaded = builder.call(context.declared("llvm.arm.mve.vld4q.v4i32.p0", kind, [POINTER]), [start])
     sums = [builder.extract_value(loaded, register) for register in range(_REGISTERS)]
@@ -72,7 +72,7 @@ def _taps(context: FunctionContext, addresses: Sequence[Value], count: int, coun
         def pair(number: Value, before: list[Value]) -> list[Value]:
             first = context.builder.mul(number, ll.Constant(INT32, 2))
             second = context.builder.add(first, ll.Constant(INT32, 1))
-            # the sum of two products fits into 16 bits, as no weight is -128
+            # the sum of two products fits in 16 bits, as no weight is -128
             both = [_channel_products(context, operands, place) for place in (first, second)]
             return _added(context, before, [context.builder.add(*pair) for pair in zip(*both, strict=True)])
 
@@ -105,7 +105,7 @@ def _channel_products(context: FunctionContext, operands: Sequence[Value], tap: 
 
 
 def _added(context: FunctionContext, sums: Sequence[Value], products: Sequence[Value]) -> list[Value]:
-    """Return the sums with the products of their channels."""
+    """Return the sums plus the products of their channels."""
     builder, sixteen = context.builder, ll.Constant(_LANES, [16] * 4)
     even, odd = (builder.bitcast(half, _LANES) for half in products)
     parts = [builder.ashr(builder.shl(even, sixteen), sixteen), builder.ashr(builder.shl(odd, sixteen), sixteen)]
@@ -146,13 +146,13 @@ def _dot32(context: FunctionContext, total: Value, a: Value, both: Value) -> Val
 def _products(context: FunctionContext, total: Value, a: Value, b: Value) -> Value:
     """Add the products of all lanes."""
     name = f"llvm.arm.mve.vmldava.v{a.type.count}i{a.type.element.width}"
-    zero = ll.Constant(INT32, 0)  # with signs, no subtraction, no exchange
+    zero = ll.Constant(INT32, 0)  # flags: signed, no subtraction, no exchange
     function = context.declared(name, INT32, [INT32] * 4 + [a.type] * 2)
     return context.builder.call(function, [zero, zero, zero, total, a, b])
 
 
 def _instruction(context: FunctionContext, name: str, args: Sequence[Value], *flags: int) -> Value:
-    """Call an instruction; the flags are numbers behind its operands."""
+    """Call an instruction; the flags are numbers after its operands."""
     types = [arg.type for arg in args] + [INT32] * len(flags)
     function = context.declared(f"llvm.arm.mve.{name}", _LANES, types)
     return context.builder.call(function, [*args, *(ll.Constant(INT32, flag) for flag in flags)])
@@ -167,7 +167,7 @@ def _high(context: FunctionContext, x: Value, multiplier: Value) -> Value:
 
 
 def _shifted(context: FunctionContext, value: Value, amounts: Value, *, rounds: bool) -> Value:
-    """Return values shifted to the left, or to the right by negative amounts, which may round ties up."""
+    """Return values shifted left, or right by negative amounts; `rounds` rounds ties up."""
     return _instruction(context, "vshl.vector.v4i32.v4i32", [value, amounts], 0, int(rounds), 0)
 
 
@@ -182,7 +182,7 @@ def _rounded_down(context: FunctionContext, value: Value, exponent: Value) -> Va
 
 def _requantize_down(context: FunctionContext, x: Value, multiplier: Value, exponent: Value) -> Value:
     high = _high_of_doubled(context, x, multiplier)
-    # the instruction rounds ties up: one less below zero makes that away from zero
+    # the instruction rounds ties up: subtracting one below zero makes that away from zero
     return _rounded_down(context, context.builder.add(high, _sign(context, high)), exponent)
 
 
@@ -190,13 +190,13 @@ def _requantize_double(context: FunctionContext, x: Value, multiplier: Value, sh
     builder, zero = context.builder, context.number(0, shift)
     right, left = context.intrinsic("smin", [shift, zero]), context.intrinsic("smax", [shift, zero])
     high = _high_of_doubled(context, _shifted(context, x, left, rounds=False), multiplier)
-    less = _sign(context, builder.and_(high, right))  # only where it shifts to the right
+    less = _sign(context, builder.and_(high, right))  # only for right shifts
     return _shifted(context, builder.add(high, less), right, rounds=True)
 
 
 def _away_down(context: FunctionContext, x: Value, multiplier: Value, exponent: Value) -> Value:
     builder, high = context.builder, _high(context, x, multiplier)
-    # below zero ties go down: one less in the high half where the low is zero
+    # below zero, ties round down: subtract one from the high half if the low half is zero
     low = builder.mul(x, multiplier)
     is_exact = builder.sext(builder.icmp_signed("==", low, context.number(0, low)), _LANES)
     less = builder.and_(_sign(context, high), is_exact)
@@ -213,5 +213,5 @@ _CALLS: dict[str, Callable[..., Value]] = {
     ),
     "requantize_away_down": _away_down,
 }
-# two rows need all even registers for their sums, and LLVM's loops count in one of them
+# two rows need all even registers for their sums, and LLVM's loops use one of them as a counter
 LLVM_FORMS.add("mve", LlvmForm(_call, writer, _products, lambda _, sums: sums > block_intrinsics.FILTERS))

@@ -1,14 +1,14 @@
-/* Functions on runs of bytes (mlfc/tir/block_intrinsics.py), in the form of MVE's instructions and portably; a piece of
- * this file is copied into code that calls it.
+/* Functions on blocks of bytes (mlfc/tir/block_intrinsics.py), as MVE instructions and portably; the pieces of this
+ * file are copied into code that calls them.
  *
- * The loops over filters are written in assembler: sums of vmladava are in even registers only, all of which are
- * needed, and compilers that place them themselves move them about more than they multiply. They are whole functions
- * without a prologue of the compiler's, so they do not depend on its choices, and kernels share them. They take from
- * the stack what does not fit into registers: dots1 chunks, fours, half; dots2 weights, chunks, fours, half.
+ * The loops over filters are written in assembler: sums of vmladava are only in even registers, all of which are
+ * needed, and with their own register allocation compilers emit more moves than products. They are whole functions
+ * without a compiler-generated prologue, so they do not depend on its choices, and kernels share them. Arguments that
+ * do not fit in registers are on the stack: dots1 chunks, fours, half; dots2 weights, chunks, fours, half.
  *
- * The loops over taps: lane i of register j is channel 4 * i + j, so products of even and odd bytes need not be put in
- * order. The sum of two products fits into 16 bits, as no weight of paired_taps is -128; there are no more registers,
- * so values are read twice.
+ * The loops over taps: lane i of register j is channel 4 * i + j, so products of even and odd bytes need not be
+ * reordered. The sum of two products fits in 16 bits, as no weight of paired_taps is -128; values are read twice, as
+ * all registers are in use.
  */
 
 //: assembler

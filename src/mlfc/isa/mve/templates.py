@@ -1,4 +1,4 @@
-"""How kernels are written with it."""
+"""Kernel templates for MVE."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@
 
 $here
 
-/* the place of the level whose kernels are called; -1 where the one that $variable asks for is not to be had */
+/* the index of the level whose kernels are called; -1 if the level that $variable requests is not available */
 static int mlf_level;
 
 static const char *const mlf_levels[] = {$names};
@@ -40,7 +40,7 @@ __attribute__((constructor)) static void mlf_choose_level(void) {
 #endif
 
 //: name
-/* the name of the level whose kernels are called; NULL if the one that $variable asks for is not to be had */
+/* the name of the level whose kernels are called; NULL if the level that $variable requests is not available */
 const char *$function(void);
 const char *$function(void) {
 #if $condition

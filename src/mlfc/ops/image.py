@@ -155,9 +155,7 @@ Rule = Callable[[AxisResize, Expr, Let], Columns]
 def nearest(rounding: str) -> Rule:
     """Return the rule that copies the nearest element; `rounding` is ONNX's name, or empty for TFLite's rule."""
     if rounding and rounding not in _ROUNDINGS:
-        raise TypeCheckError(
-            f"unknown rounding method '{rounding}'", next_step=f"Known: {', '.join(_ROUNDINGS)}"
-        )
+        raise TypeCheckError(f"unknown rounding method '{rounding}'", next_step=f"Known: {', '.join(_ROUNDINGS)}")
 
     def rule(axis: AxisResize, x: Expr, let: Let) -> Columns:
         if rounding:

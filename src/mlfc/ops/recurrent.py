@@ -101,7 +101,7 @@ def _infer(cell: CellKind, name: str, attrs: Attrs, *types: TensorType) -> Tenso
     for item in attrs["returns"]:
         check_choice(name, "a result", item, cell.results)
     if not attrs["returns"] or sorted(set(attrs["returns"]), key=RETURNS.index) != list(attrs["returns"]):
-        raise TypeCheckError(f"{name}: expected a subset of {', '.join(cell.results)} in this order")
+        raise TypeCheckError(f"{name}: expected a non-empty subset of {', '.join(cell.results)} in this order")
     for operand in (data, hidden, *others, *(() if cell.weights else (weight,))):
         check_alike(name, data, operand)
     if cell.weights:

@@ -31,9 +31,9 @@ class UnequalDimsError(TypeCheckError):
 
     def __init__(self, name: str, a: Extent, b: Extent, what: str = "extents") -> None:
         super().__init__(
-            f"{name}: {what} {a} and {b} have to be equal, which depends on the run",
-            next_step="Give the inputs shapes in which they are, as --shape NAME=n,64 with one name for both, or fixed "
-            "ones",
+            f"{name}: {what} {a} and {b} must be equal, which is only known at run time",
+            next_step="Declare input shapes in which they are equal, as --shape NAME=n,64 with one name for both, or "
+            "static shapes",
         )
         self.extents = a, b
 
@@ -46,7 +46,7 @@ class NotMultipleError(UnequalDimsError):
 
     def __init__(self, name: str, extent: Extent, by: Extent, what: str) -> None:
         super().__init__(name, extent, extent // by * by)
-        self.cause = f"{name}: expected a multiple of {by} {what}, got {extent}, which may be none"
+        self.cause = f"{name}: expected a multiple of {by} {what}, got {extent}, which may not be one"
         self.by = by
 
 
@@ -60,7 +60,7 @@ class TooSmallError(UnsupportedError):
     def __init__(self, name: str, extent: Extent, least: int, what: str) -> None:
         super().__init__(
             f"{name}: expected {what} of at least {least}, got {extent}, which may be less",
-            next_step="Give the inputs bounds in which it is not, as --shape NAME=n:16..,64, or fixed shapes",
+            next_step="Declare input bounds that exclude this, as --shape NAME=n:16..,64, or static shapes",
         )
         self.extent, self.least = extent, least
 
@@ -181,8 +181,8 @@ def divided(name: str, extent: Extent, by: Extent, what: str) -> Any:
 def fixed(name: str, extent: Extent, what: str) -> int:
     """Return an extent that must be static; raise UnsupportedError if it is dynamic."""
     if isinstance(extent, Dim):
-        raise UnsupportedError(f"{name}: expected a fixed extent for {what}, got {extent}",
-                               next_step="Give the model's inputs a shape in which it is fixed")  # fmt: skip
+        raise UnsupportedError(f"{name}: expected a static dimension for {what}, got {extent}",
+                               next_step="Declare model inputs with a shape in which it is static")  # fmt: skip
     return extent
 
 

@@ -145,8 +145,8 @@ class Context:
     def transcendental(self, name: str, x: Expr) -> Expr:
         """Return exp, tanh or erf of `x`, in vectorizable arithmetic if the target has vectors, else by math.h.
 
-        Devices use the same arithmetic, as the precision of their own functions is vendor-specific. ``exp_below`` is
-        exp of arguments that are not above zero, or NaN: cheaper, with 0 for results less than 2**-126.
+        Devices use the same arithmetic, as the precision of built-in functions is vendor-specific. ``exp_below`` is exp
+        of arguments that are not above zero, or NaN: cheaper, with 0 for results less than 2**-126.
         """
         if not (self.features.vector_bytes or self.features.gpu) or x.dtype == "float64":
             return tb.intrinsic(name.removesuffix("_below"), x)

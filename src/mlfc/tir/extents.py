@@ -50,7 +50,7 @@ def as_index(extent: Extent, dtype: str = "int32") -> Expr:
 
 
 _LARGE = 1 << 15
-"""Constants from this size on may overflow int32 in a division's product with an extent, or in a sum."""
+"""Divisions with constants from this size on may overflow int32 in a product with an extent, or in a sum."""
 
 
 def _is_large(expr: Expr) -> bool:

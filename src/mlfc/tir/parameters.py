@@ -51,7 +51,7 @@ class SharedFunction:
 
 @dataclass(eq=False)
 class ParameterPool:
-    """Allocates a parameter for each tuple of differing numbers; equal or proportional tuples share one."""
+    """Allocates a parameter for each tuple of differing numbers; tuples derived from one another share one."""
 
     parameters: list[Parameter] = field(default_factory=list)
     _names: dict[str, int] = field(default_factory=dict)

@@ -212,15 +212,15 @@ def test_scales_and_roundings_are_tvms_and_comments_have_ours() -> None:
     [
         ("exact=0.7", "exact=0.8", "the comment behind it gives other numbers"),
         ("0.7f", "0.71f", "the comment behind it gives other numbers"),
-        ('{"constant": 1}', '{"constant": 2}', "which is none of the constants"),
-        ('{"constant": 1}', '{"constant": -1}', "which is none of the constants"),
+        ('{"constant": 1}', '{"constant": 2}', "which is not one of the constants"),
+        ('{"constant": 1}', '{"constant": -1}', "which is not one of the constants"),
         ('{"constant": 1}', '{"constant": 0}', "the comment behind it gives other numbers"),
-        ('{"constant": 1}', "1.5", "which is none of the constants"),
+        ('{"constant": 1}', "1.5", "which is not one of the constants"),
         ('"TONEAREST"', '"UPWARD"', "says that rounding is DOUBLE, which does not go with UPWARD"),
         ('{"rounding": "DOUBLE"}', '{"rounding": "NONE"}', "says that rounding is NONE, which does not go with"),
         ('{"rounding": "DOUBLE"}', '{"rounding": [1]}', r"says that rounding is \[1\], which does not go with"),
-        ('{"rounding": "DOUBLE"}', '{"axis": 0}', "gives axis, which stands for nothing"),
-        ('{"rounding": "DOUBLE"}', "4.5", "gives 4.5, which stands for nothing"),
+        ('{"rounding": "DOUBLE"}', '{"axis": 0}', "gives axis, which is not an attribute"),
+        ('{"rounding": "DOUBLE"}', "4.5", "gives 4.5, which is not an attribute"),
     ],
 )
 def test_comments_that_contradict_the_text_are_refused(before: str, after: str, fault: str) -> None:
@@ -241,5 +241,5 @@ def test_only_operators_without_a_place_in_tvm_are_stood_for(name: Any) -> None:
         f"  @f(%x) /* exact={json.dumps({'op': name})} */\n}}\n"
         "def @f(%p: Tensor[(2), float32]) -> Tensor[(2), float32] {\n  nn.relu(%p)\n}\n"
     )
-    with pytest.raises(TextError, match="which is no such operator"):
+    with pytest.raises(TextError, match="which is not an operator for a function"):
         from_text(text)

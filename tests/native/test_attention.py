@@ -233,7 +233,7 @@ def test_exponentials_of_scores_are_exact_to_the_last_place_and_vanish() -> None
     [
         ({"orders": ("BHND",) * 3}, (), "expected the orders of query, key, value and result"),
         ({"orders": ("BHND", "BHND", "BHND", "HBND")}, (), "expected an order BHND, BNHD, NBHD, got 'HBND'"),
-        ({"extras": ("bias",)}, (), "expected query, key, value and bias"),
+        ({"extras": ("bias",)}, (), "expected query, key, value and extras: bias"),
         ({"extras": ("size",)}, (), "expected an extra argument mask, bias"),
         ({"extras": ("sink", "sink")}, (), "'sink' is given more than once"),
         ({"left": -2}, (), "expected left from -1 to 536870912, got -2"),

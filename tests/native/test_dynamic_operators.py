@@ -17,8 +17,8 @@ CALLS = 1
 """Number of calls per operator; targets with vectors get every second one."""
 FEATURES = (Features(vector_bytes=0, dot4=False), Features())
 
-MULTIPLE, EQUAL, BOUNDED, FIXED = "a multiple of", "have to be equal", "takes rows of at most", "expected .*fixed"
-UNDECIDED = "depends on the run|may be 0 or not"
+MULTIPLE, EQUAL, BOUNDED, FIXED = "a multiple of", "must be equal", "takes rows of at most", "expected .*(fixed|static)"
+UNDECIDED = "depends on the run|known at run time|may be 0 or not"
 REFUSED = {
     "reshape": MULTIPLE, "nn.group_norm": MULTIPLE, "nn.depth_to_space": MULTIPLE, "nn.space_to_depth": MULTIPLE,
     "nn.svdf_time": MULTIPLE,

@@ -82,5 +82,5 @@ def test_more_constraints_than_the_limit_are_refused(monkeypatch: pytest.MonkeyP
     module, _ = import_onnx(data, "m", dynamic=True)
     assert str(module.main.body.type) == "Tensor[(i + j + k, l), float32]"
     monkeypatch.setattr(constraining, "CONSTRAINT_LIMIT", 1)
-    with pytest.raises(UnequalDimsError, match="have to be equal"):
+    with pytest.raises(UnequalDimsError, match="must be equal"):
         import_onnx(data, "m", dynamic=True)

@@ -25,7 +25,7 @@ def test_a_literal_one_is_broadcast_and_an_open_extent_never() -> None:
     (((N,), (M,)), (N, M)), (((N, 3), (5, 3)), (N, 5)), (((3, 1), (1, N), (1, 4)), (N, 4)),
 ])  # fmt: skip
 def test_extents_that_may_be_equal_are_named(shapes: Any, extents: Any) -> None:
-    with pytest.raises(UnequalDimsError, match="have to be equal, which depends on the run") as found:
+    with pytest.raises(UnequalDimsError, match="must be equal, which is only known at run time") as found:
         broadcast_shape("add", *shapes)
     assert found.value.extents == extents
 
@@ -50,7 +50,7 @@ def test_extents_that_are_never_equal_are_refused_for_good() -> None:
 
 def test_what_must_be_fixed_is_named() -> None:
     assert fixed("topk", 3, "k") == 3
-    with pytest.raises(UnsupportedError, match="topk: expected a fixed extent for k, got n"):
+    with pytest.raises(UnsupportedError, match="topk: expected a static dimension for k, got n"):
         fixed("topk", N, "k")
 
 

@@ -132,7 +132,7 @@ def test_two_items_that_write_one_element_are_a_bug() -> None:
         with b.launch((6,), (50,)) as ((row,), (item,)):
             b.store(output, [row, item // 2], tb.load(source, [row, item]))
 
-    with pytest.raises(InternalError, match="two work-items meet in an element of output"):
+    with pytest.raises(InternalError, match="two work-items access an element of output"):
         interpreter.run(function(body, bound=False), [np.zeros(SHAPE, np.float32)])
 
 

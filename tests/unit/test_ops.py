@@ -50,7 +50,7 @@ PICKS = np.zeros((2, 2), np.int64)
         ("strided_slice", [X], {"begin": (0,), "end": (1,), "strides": (0,), "axes": None}, "stride is 0"),
         ("take", [X, X], {"axis": 0}, "must be integers"),
         ("take", [X[:0], PICKS], {"axis": 0}, "empty dimension"),
-        ("gather", [X, PICKS], {"axis": 0}, "do not lie inside"),
+        ("gather", [X, PICKS], {"axis": 0}, "exceed .* outside axis"),
         ("scatter_nd", [X, PICKS, X], {}, "do not match"),
         ("one_hot", [PICKS, X, X], {}, "scalars"),
         ("nn.pad", [X, np.float32(0)], {"pad_width": ((0, 0), (0, -1), (0, 0))}, "at least 0"),

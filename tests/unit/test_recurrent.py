@@ -173,7 +173,7 @@ def test_type_rules_name_what_is_wrong() -> None:
     call()
     for attrs, message in (
         ({"direction": "up"}, "expected direction"),
-        ({"returns": ()}, "expected some of all, hidden, cell"),
+        ({"returns": ()}, "expected a non-empty subset of all, hidden, cell"),
         ({"returns": ("cell", "all")}, "in this order"),
         ({"returns": ("gate",)}, "expected a result"),
         ({"activations": ("sigmoid", "tanh")}, "expected 3 activations"),

@@ -65,7 +65,7 @@ REFUSED: list[tuple[Callable[[], Layer], str]] = [
     (lambda: changed(svdf("m"), "state", shape=(1, 29)), "a state of shape (1, 29)"),
     (lambda: changed(svdf("m"), "x", shape=(1, 8)), "do not fit data (1, 8)"),
     (lambda: with_options(svdf("m"), Rank=4), "expected a multiple of 4 filters, got 6"),
-    (lambda: with_options(svdf("m"), Rank=0), "6 filters are no units of 0 each"),
+    (lambda: with_options(svdf("m"), Rank=0), "rank of at least 1 for 6 filters, got 0"),
     (lambda: changed(svdf("m"), "state", is_variable=False), "no operator computes its input"),
     (lambda: changed(svdf("m"), "feature", value=None), "no operator computes its input"),
 ]

@@ -143,20 +143,20 @@ def test_other_comments_say_nothing(comment: str) -> None:
 @pytest.mark.parametrize(
     ("facts", "message"),
     [
-        ("{", "does not tell the facts"),
+        ("{", "invalid facts of a module"),
         ("[]", "expected an object"),
         ('{"other": 1}', "expected an object"),
         ('{"output_names": "y"}', "list of strings"),
         ('{"output_names": [1]}', "list of strings"),
         ('{"output_names": ["a", "b"]}', "1 results, but 2 names"),
         ('{"quantization": {"y": [1]}}', "scale and a zero point"),
-        ('{"quantization": {"y": [NaN, 0]}}', "no number"),
+        ('{"quantization": {"y": [NaN, 0]}}', "not a JSON number"),
         ('{"quantization": {"y": [1e999, 0]}}', "scale and a zero point"),
         ('{"quantization": {"y": [1.0, true]}}', "scale and a zero point"),
         ('{"source": {"sha256": 5}}', "strings by name"),
-        ("{}" + " " * 300_000 + "x", "does not tell"),
-        ('{"source": ' + "[" * 100_000, "nested too deeply|does not tell"),
-        ('{"quantization": {"y": [0.5, ' + "9" * 10_000 + "]}}", "does not tell"),
+        ("{}" + " " * 300_000 + "x", "invalid facts"),
+        ('{"source": ' + "[" * 100_000, "nested too deeply|invalid facts"),
+        ('{"quantization": {"y": [0.5, ' + "9" * 10_000 + "]}}", "invalid facts"),
     ],
 )
 def test_broken_facts_are_refused_where_they_stand(facts: str, message: str) -> None:

@@ -208,5 +208,5 @@ def test_a_loop_that_breaks_its_promise_is_an_error() -> None:
         stmts.store(value, [0], 1)
     prim = ir.PrimFunc("f", (), (), value, (), stmts.finish())
     verify.verify(prim)
-    with pytest.raises(InternalError, match="did not end in 3 iterations"):
+    with pytest.raises(InternalError, match="did not end within 3 iterations"):
         interpreter.run(prim, [], [])

@@ -1,4 +1,4 @@
-"""The operators, each module a family of them. Importing this package registers the kernel templates that they call."""
+"""The operators, one module per family. Importing this package registers the kernel templates that they call."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Operators of two or three tensors, element by element with numpy's broadcasting."""
+"""Elementwise operators on two or three tensors with numpy's broadcasting."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ def _declare(name: str, rule: Rule, doc: str, *, takes: str = "number", result: 
 
 
 def _guarded(op: str, a: Expr, b: Expr) -> Expr:
-    """Return the integer quotient or remainder; by zero it is 0, because hardware would trap."""
+    """Return the integer quotient or remainder; division by zero returns 0, because hardware would trap."""
     if isinstance(b, Const) and b.value != 0:
         return tb.binary(op, a, b)
     return tb.select(tb.binary("eq", b, 0), tb.const(0, a.dtype), tb.binary(op, a, b))
 
 
 def _quotient(rounding: str, op: str, a: Expr, b: Expr) -> Expr:
-    """Return a quotient; of floats rounded by an intrinsic, if there is one, of integers by `op`."""
+    """Return a quotient: floats divide and apply the intrinsic `rounding`, if any; integers use the operator `op`."""
     if not dtypes.is_float(a.dtype):
         return _guarded(op, a, b)
     return tb.intrinsic(rounding, a / b) if rounding else a / b
@@ -58,7 +58,7 @@ def _floor_mod(a: Expr, b: Expr) -> Expr:
 
 
 def integer_power(x: Expr, exponent: int) -> Expr:
-    """Return x to a literal power of at least 1 by repeated squaring."""
+    """Raise x to a literal power of at least 1 by repeated squaring."""
     if exponent <= 1:
         return x
     half = integer_power(x * x, exponent // 2)
@@ -75,7 +75,7 @@ def _power(a: Expr, b: Expr) -> Expr:
         wide = a.dtype if dtypes.bits(a.dtype) >= 32 else "uint32" if a.dtype.startswith("u") else "int32"
         return tb.cast(tb.intrinsic("integer_power", tb.cast(a, wide), tb.cast(b, wide)), a.dtype)
     if exponent in (0.5, -0.5):
-        # of -0.0 the power is that of +0.0, of -inf that of +inf
+        # the power of -0.0 is that of +0.0, and the power of -inf that of +inf
         root = tb.select(tb.binary("eq", a, -math.inf), tb.const(math.inf, a.dtype), tb.intrinsic("sqrt", a + 0.0))
         return root if exponent == 0.5 else 1 / root
     if exponent == -1:
@@ -84,7 +84,7 @@ def _power(a: Expr, b: Expr) -> Expr:
 
 
 def _extreme(op: str, a: Expr, b: Expr) -> Expr:
-    """Return the smaller or larger; a NaN on either side is the result."""
+    """Return the smaller or larger value, or NaN if either is NaN."""
     if not dtypes.is_float(a.dtype):
         return tb.binary(op, a, b)
     if isinstance(b, Const):
@@ -92,13 +92,13 @@ def _extreme(op: str, a: Expr, b: Expr) -> Expr:
     if isinstance(a, Const):
         if math.isnan(a.value):
             return a
-        return tb.binary(op, a, b)  # C's (a > b ? a : b) hands on a NaN in b
+        return tb.binary(op, a, b)  # C's (a > b ? a : b) returns b if b is NaN
     first = tb.binary("lt" if op == "min" else "gt", a, b)
     return tb.select(tb.binary("lor", first, tb.binary("ne", a, a)), a, b)
 
 
 def _shift(op: str, a: Expr, b: Expr) -> Expr:
-    # C leaves a shift by the width or more undefined
+    # C leaves shifts by the width or more undefined
     amount = tb.binary("and", tb.cast(b, "int32"), dtypes.bits(a.dtype) - 1)
     return tb.binary(op, a, amount)
 
@@ -133,16 +133,16 @@ _declare("maximum", partial(_extreme, "max"), "Larger of two; NaN if either is")
 _declare("minimum", partial(_extreme, "min"), "Smaller of two; NaN if either is")
 for _name, _op, _doc in (
     ("equal", "eq", "Whether equal"), ("not_equal", "ne", "Whether different"), ("less", "lt", "Whether smaller"),
-    ("less_equal", "le", "Whether not larger"), ("greater", "gt", "Whether larger"),
-    ("greater_equal", "ge", "Whether not smaller"),
+    ("less_equal", "le", "Truth of a <= b"), ("greater", "gt", "Truth of a > b"),
+    ("greater_equal", "ge", "Truth of a >= b"),
 ):  # fmt: skip
     _declare(_name, partial(tb.binary, _op), _doc, takes="any", result="bool", traits=Trait.COMPARISON)
-for _op, _doc in (("and", "Logical conjunction"), ("or", "Logical disjunction"), ("xor", "Whether exactly one holds")):
+for _op, _doc in (("and", "Logical conjunction"), ("or", "Logical disjunction"), ("xor", "Logical exclusive or")):
     _declare(f"logical_{_op}", partial(_bitwise, _op), _doc, takes="bool", traits=Trait.LOGIC)
     _declare(f"bitwise_{_op}", partial(_bitwise, _op), f"Bitwise {_op}", takes="bits", traits=Trait.LOGIC)
 for _name, _op in (("left_shift", "shl"), ("right_shift", "shr")):
     _declare(
-        _name, partial(_shift, _op), f"Bits of the first argument moved {_name[:-6]} by the second", takes="integer",
+        _name, partial(_shift, _op), f"Bits of the first argument shifted {_name[:-6]} by the second", takes="integer",
         contract="exact; amounts count modulo the width; a signed value keeps its sign when shifted right",
     )  # fmt: skip
 
@@ -158,4 +158,4 @@ def _where(of: Element, *inputs: Tensor) -> Expr:
 
 
 declare("where", 3, _infer_where, Kind.BROADCAST, element=_where, traits=Trait.SELECTION,
-        doc="Elements of the second argument where the first holds, else of the third")  # fmt: skip
+        doc="Elements of the second argument where the first is true, else of the third")  # fmt: skip

@@ -1,8 +1,8 @@
-"""Scaled dot-product attention: products, softmax and mixed values of each query in one operator.
+"""Scaled dot-product attention: products, softmax and weighted sum of values for each query in one operator.
 
-The kernels (`kernels.attention`) keep the scores of a tile of keys alone. Spelled out in products, masks and a softmax,
-all scores are in memory: that is what a model gets that shows its scores, what devices run, and what Relay text says of
-`nn.attention` to TVM. Masks by position compare vectors of positions: no mask of the size of the scores is a constant.
+The kernels (`kernels.attention`) store only the scores of a tile of keys. Expanded into products, masks and a softmax,
+all scores are in memory: this form is used for models that output their scores, on devices, and in the Relay text of
+`nn.attention` for TVM. Masks by position compare vectors of positions, so no constant mask has the size of the scores.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ ORDERS = ("BHND", "BNHD", "NBHD")
 """Orders of batch, heads, positions and elements in memory."""
 
 Make: TypeAlias = Callable[..., Expr]
-"""``(operator, *arguments, **attributes)``: what applies an operator."""
+"""Callback ``(operator, *arguments, **attributes)`` that applies an operator."""
 
 _TO_HEADS = {"BHND": (0, 1, 2, 3), "BNHD": (0, 2, 1, 3), "NBHD": (1, 2, 0, 3)}
 _FROM_HEADS = {"BHND": (0, 1, 2, 3), "BNHD": (0, 2, 1, 3), "NBHD": (2, 0, 1, 3)}
@@ -65,10 +65,10 @@ def _check_attrs(name: str, attrs: Attrs) -> None:
 
 
 def _infer(name: str, attrs: Attrs, *types: TensorType) -> TensorType:
-    """Check query, key, value and the tensors that `extras` names; the result has the elements of the value."""
+    """Check query, key, value and the tensors in `extras`; the result has the elements of the value."""
     _check_attrs(name, attrs)
     if len(types) != 3 + len(attrs["extras"]):
-        raise TypeCheckError(f"{name}: expected query, key, value and {', '.join(attrs['extras']) or 'no more'}")
+        raise TypeCheckError(f"{name}: expected query, key, value and extras: {', '.join(attrs['extras']) or 'none'}")
     query, key, value, *extras = types
     check_dtype(name, query.dtype, "float")
     check_alike(name, query, key)
@@ -84,7 +84,7 @@ def _infer(name: str, attrs: Attrs, *types: TensorType) -> TensorType:
     if any(isinstance(extent, Dim) for extent in (q[1], k[1], q[3], v[3])):
         raise TypeCheckError(f"{name}: expected heads of a fixed number and size, got {query}, {key} and {value}")
     if any(first != second for first, second in pairs) or q[1] % k[1]:
-        raise TypeCheckError(f"{name}: {query}, {key} and {value} do not fit together")
+        raise TypeCheckError(f"{name}: incompatible types {query}, {key} and {value}")
     if max(bounds(q[2])[0], bounds(k[2])[0]) > FARTHEST:
         raise TypeCheckError(f"{name}: more than {FARTHEST} positions")
     for extra, kind in zip(attrs["extras"], extras, strict=True):
@@ -110,7 +110,7 @@ def _check_extra(name: str, extra: str, kind: TensorType, scores: tuple[int, ...
 
 
 def _macs(types: Sequence[Any], attrs: Attrs, _: Any) -> int:
-    """Return the multiply-accumulates where every query sees every key."""
+    """Return the multiply-accumulates if every query attends to every key."""
     q, v = _sizes(types[0].shape, attrs["orders"][0]), _sizes(types[2].shape, attrs["orders"][2])
     return q[0] * q[1] * q[2] * v[2] * (q[3] + v[3])
 
@@ -134,7 +134,7 @@ def _emit(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs, out: Output) -> 
 
 
 class SpelledAttention:
-    """The stages of a call of `nn.attention`, each (batch, heads, queries, keys) but the last."""
+    """The stages of a call of `nn.attention`; each has the shape (batch, heads, queries, keys) except the last."""
 
     def __init__(
         self, args: Sequence[Expr], attrs: Mapping[str, Any], make: Make | None = None, place: str = ""
@@ -156,16 +156,16 @@ class SpelledAttention:
         return self.batch, self.heads, self.queries, self.keys
 
     def scores(self) -> Expr:
-        """Return the scaled products of queries and keys, wide where the inputs are halves."""
+        """Return the scaled products of queries and keys, in float32 for 16-bit inputs."""
         scale = self._attrs["scale"]
         q = self.q if scale == 1.0 else self._make("multiply", self.q, self._like(scale, self.q))
-        # queries of one group share their keys, so they are rows of one product: keys are not repeated
+        # queries of one group share their keys, so they are rows of one product and the keys are not repeated
         q, k = self._joined(q), self._reshaped(self.k, (self.batch * self.groups, self.keys, self.size))
         product = self._make("nn.batch_matmul", q, k, transpose_a=False, transpose_b=True)
         return self._reshaped(product, self.shape)
 
     def capped(self, scores: Expr) -> Expr:
-        """Return scores that do not exceed the cap, in either direction."""
+        """Limit the magnitude of the scores to the softcap."""
         cap = self._attrs["softcap"]
         if cap == 0.0:
             return scores
@@ -173,7 +173,7 @@ class SpelledAttention:
         return self._make("multiply", inner, self._like(cap, scores))
 
     def masked(self, scores: Expr) -> Expr:
-        """Return the scores plus the biases, and what hidden keys get."""
+        """Add the biases to the scores, and replace the scores of hidden keys."""
         hiding = self._by_position()
         for bias in self._given("bias"):
             scores = self._make("add", scores, self._cast(bias, _dtype(scores)))
@@ -190,7 +190,7 @@ class SpelledAttention:
         return reduce(lambda left, right: self._make("logical_and", left, right), tests)
 
     def _by_position(self) -> list[Expr]:
-        """Return which keys the window and the lengths leave."""
+        """Return the conditions under which a key is inside the window and the lengths."""
         left, right, found = self._attrs["left"], self._attrs["right"], []
         for lengths in self._given("lengths"):
             ends = self._reshaped(lengths, (self.batch, 1, 1, 1))
@@ -209,7 +209,7 @@ class SpelledAttention:
         return found
 
     def probabilities(self, scores: Expr) -> Expr:
-        """Return the softmax over the keys; where all are masked, zeros if the attributes say so."""
+        """Return the softmax over the keys; fully masked rows are zero if the attributes require it."""
         dtype, sinks = _dtype(scores), self._given("sink")
         if sinks:
             beside = self._cast(self._reshaped(sinks[0], (1, self.heads, 1, 1)), dtype)
@@ -227,7 +227,7 @@ class SpelledAttention:
         is_unknown = set(attrs["extras"]) - {"bias"} or not all(
             isinstance(bias, ir.Constant) and np.isfinite(bias.data).all() for bias in biases
         )
-        # whether a query may see no key
+        # true if a query may have no visible key
         may_be_empty = is_unknown or before or (behind and last - attrs["left"] >= self.keys)
         if not attrs["zero_rows"] or not may_be_empty:
             return found
@@ -241,7 +241,7 @@ class SpelledAttention:
         return self._make("where", empty, self._like(0.0, found), found)
 
     def mixed(self, probabilities: Expr) -> Expr:
-        """Return the values weighed by the probabilities, (batch, heads, queries, size of values)."""
+        """Return the weighted sums of the values, (batch, heads, queries, size of values)."""
         size, dtype = _shape(self.v)[3], _dtype(probabilities)
         values = self._reshaped(self._cast(self.v, dtype), (self.batch * self.groups, self.keys, size))
         product = self._make(
@@ -250,7 +250,7 @@ class SpelledAttention:
         return self._cast(self._reshaped(product, (self.batch, self.heads, self.queries, size)), self.dtype)
 
     def result(self) -> Expr:
-        """Return what the call gives."""
+        """Return the result of the call."""
         mixed = self.mixed(self.probabilities(self.masked(self.capped(self.scores()))))
         return self._turned(mixed, _FROM_HEADS[self._attrs["orders"][3]])
 
@@ -258,12 +258,12 @@ class SpelledAttention:
         return [arg for name, arg in self._extras if name == extra]
 
     def _joined(self, rows: Expr) -> Expr:
-        """Return the rows of the heads that share keys as those of one matrix."""
+        """Reshape the rows of the heads that share keys to rows of one matrix."""
         count = self.heads // self.groups * self.queries
         return self._reshaped(rows, (self.batch * self.groups, count, _shape(rows)[3]))
 
     def _positions(self, count: Extent, axis: int, first: Extent = 0) -> Expr:
-        """Return `count` positions from `first` on along one of four axes."""
+        """Return `count` positions starting at `first` along one of four axes."""
         shape: list[Extent] = [1, 1, 1, 1]
         shape[axis] = count
         if not isinstance(count, Dim) and not isinstance(first, Dim):

@@ -44,7 +44,7 @@ def named_sizes(name: str, what: str, shape: Sequence[int], layout: str, letters
 
 
 def per_dimension(name: str, what: str, value: Any, rank: int, low: int = 1) -> tuple[Any, ...]:
-    """Return one integer a spatial dimension from an integer or a sequence of 1 or `rank` integers."""
+    """Return one integer per spatial dimension from an integer or a sequence of 1 or `rank` integers."""
     given = (value,) if isinstance(value, (int, Dim)) else tuple(value)
     given = given * rank if len(given) == 1 else given
     if len(given) != rank or any(not isinstance(item, (int, Dim)) or bounds(item)[1] < low for item in given):
@@ -53,7 +53,7 @@ def per_dimension(name: str, what: str, value: Any, rank: int, low: int = 1) -> 
 
 
 def pad_pairs(name: str, value: Any, rank: int) -> tuple[tuple[int, int], ...]:
-    """Return (before, after) a dimension from 1, `rank` or 2 * `rank` values (all befores first)."""
+    """Return (before, after) per dimension from 1, `rank` or 2 * `rank` values (all befores first)."""
     given = (value,) if isinstance(value, int) else tuple(value)
     if len(given) == 2 * rank:
         before, after = (per_dimension(name, "padding", half, rank, 0) for half in (given[:rank], given[rank:]))
@@ -87,24 +87,24 @@ def _sizes(name: str, data: TensorType, weight: TensorType, attrs: Attrs) -> tup
 
 
 def conv_geometry(name: str, data: TensorType, weight: TensorType, attrs: Attrs, *, transposed: bool = False) -> Conv:
-    """Return the sizes of a convolution; raise TypeCheckError where types and attributes do not fit.
+    """Return the sizes of a convolution; raise TypeCheckError if types and attributes are incompatible.
 
-    Those of a transposed one are of the forward convolution whose transpose it is: its `spatial` is this operator's
-    result and its `output` this operator's data; `channels` and `filters` are this operator's output and input
-    channels.
+    The sizes of a transposed convolution are those of the forward convolution that it transposes: its `spatial` is this
+    operator's result and its `output` this operator's data; `channels` and `filters` are this operator's output and
+    input channels.
     """
     letters, sizes, kernel = _sizes(name, data, weight, attrs)
     rank, groups, channels = len(letters), attrs["groups"], sizes["C"]
     filters = kernel["O"]
     if transposed:
         if kernel["I"] != channels:
-            raise TypeCheckError(f"{name}: the kernel takes {kernel['I']} input channels, the data has {channels}")
+            raise TypeCheckError(f"{name}: the kernel has {kernel['I']} input channels, the data has {channels}")
         filters *= groups
     elif is_depthwise_hwoi(attrs, channels):
         filters *= kernel["I"]
     elif kernel["I"] != channels // groups:
         raise TypeCheckError(
-            f"{name}: the kernel takes {kernel['I']} input channels a group, the data has {channels // groups}"
+            f"{name}: the kernel has {kernel['I']} input channels per group, the data has {channels // groups}"
         )
     if filters % groups:
         raise TypeCheckError(f"{name}: {filters} output channels cannot be split into {groups} groups")
@@ -128,7 +128,7 @@ def conv_geometry(name: str, data: TensorType, weight: TensorType, attrs: Attrs,
 def _transposed_spatial(
     name: str, attrs: Attrs, data: Sequence[int], window: Sequence[Sequence[Any]]
 ) -> tuple[int, ...]:
-    """Return the result's extents; `window` are taps, strides, dilations and paddings."""
+    """Return the spatial shape of the result; `window` is taps, strides, dilations and paddings."""
     _, strides, dilation, pads = window
     if any(not is_static(pair) for pair in pads):
         raise UnsupportedError(f"{name}: expected static padding, got {pads}")
@@ -140,7 +140,7 @@ def _transposed_spatial(
         for size, taps, stride, step, pad, more in zip(data, *window, extra, strict=True)
     )
     if any(bounds(extent)[1] < 1 for extent in spatial):
-        raise TypeCheckError(f"{name}: the padding {pads} leaves nothing of the result")
+        raise TypeCheckError(f"{name}: the padding {pads} leaves an empty result")
     return spatial
 
 
@@ -153,16 +153,16 @@ FLOAT_CONTRACT = "sum of products in a fixed order of its own; within K units of
 
 
 def like_operands(name: str, attrs: Attrs, types: Sequence[TensorType], _: int) -> str:
-    """Return the dtype of the result of data and weights, which must be of one dtype."""
+    """Return the result's dtype for data and weights, which must have the same dtype."""
     data, weight = types[:2]
     if data.dtype != weight.dtype:
-        raise TypeCheckError(f"{name}: data of {data.dtype} and weights of {weight.dtype}")
+        raise TypeCheckError(f"{name}: expected data and weights of one dtype, got {data.dtype} and {weight.dtype}")
     check_dtype(name, data.dtype, "number")
     return optional_dtype(attrs["out_dtype"], data.dtype)
 
 
 def no_zeros(_name: str, _inputs: Sequence[Tensor]) -> Zeros:
-    """Return the zero points of what is not quantized."""
+    """Return the zero points of operands that are not quantized."""
     return (0, 0)
 
 
@@ -182,7 +182,7 @@ def declare_conv(
     """Register a convolution over `rank` dimensions, or the transpose of one.
 
     `before` checks ``(name, attributes, *types)`` before sizes are compared. `rest` are other fields of
-    `mlfc.relay.op.Operator`, or in place of those that it has.
+    `mlfc.relay.op.Operator`, or replace them.
     """
     geometry = partial(conv_geometry, transposed=transposed)
 
@@ -208,7 +208,7 @@ def declare_conv(
         data_zero, zero = zeros(name, inputs)
         if weight.value is None and not isinstance(zero, int):
             raise UnsupportedError(
-                f"{name} needs weights that are known at compile time where each filter has a zero point of its own",
+                f"{name} with one zero point per filter requires weights that are known at compile time",
                 next_step="Make the weights initializers of the model, or quantize them with one zero point",
             )
         weights = templates.Weights(values, data_zero, zero, weight if weight.value is None else None)
@@ -235,11 +235,11 @@ def declare_conv(
 
 
 def check_channels_last(name: str, attrs: Attrs, rank: int) -> None:
-    """Refuse layouts that loops are not written for."""
+    """Refuse layouts other than channels last, which the loops require."""
     expected = f"N{letters_of(rank)}C"
     if attrs["data_layout"] != expected or attrs["out_layout"] not in ("", expected):
         raise UnsupportedError(
-            f"{name} is lowered from the layout {expected}, not {attrs['data_layout']}",
+            f"{name}: expected the layout {expected}, got {attrs['data_layout']}",
             next_step="Run the pass ConvertLayout first",
         )
 

@@ -1,7 +1,7 @@
-"""Probabilities of several classes from those of each pair of them.
+"""Class probabilities from the probabilities of each pair of classes.
 
 By the second approach of Wu, Lin and Weng, "Probability Estimates for Multi-class Classification by Pairwise Coupling",
-JMLR 5 (2004), with the rule to stop that libsvm has: as soon as no class is off by more than 0.005 over their number.
+JMLR 5 (2004), with libsvm's stopping rule: no class has an error above 0.005 / number of classes.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def _infer(name: str, _: Attrs, data: TensorType) -> TensorType:
         raise TypeCheckError(f"{name}: expected rows of pairs, got the shape {data.shape}")
     classes = (1 + isqrt(1 + 8 * data.shape[1])) // 2
     if classes * (classes - 1) // 2 != data.shape[1]:
-        raise TypeCheckError(f"{name}: {data.shape[1]} is not the number of pairs of any number of classes")
+        raise TypeCheckError(f"{name}: expected n * (n - 1) / 2 columns for n classes, got {data.shape[1]}")
     return TensorType((data.shape[0], classes), data.dtype)
 
 
@@ -53,11 +53,11 @@ def _emit(ctx: Context, inputs: Sequence[Tensor], _: Attrs, out: Output) -> None
 
 
 def _fill(ctx: Context, matrix: Buffer, pairs: Tensor, row: Expr, one: Expr) -> None:
-    """Write the row of a class of the matrix whose quadratic form the probabilities make smallest."""
+    """Write the row of a class in the matrix of the quadratic form that the probabilities minimize."""
     classes = matrix.shape[0]
 
     def wins(first: Expr, second: Expr) -> Expr:
-        """Return how likely the first of two classes is if it is one of them."""
+        """Return the probability of the first of two classes, given that it is one of the two."""
         low, high = tb.minimum(first, second), tb.maximum(first, second)
         place = (low * (2 * classes - 1 - low)) // 2 + high - low - 1
         value = pairs(row, tb.clamp(place, 0, pairs.shape[1] - 1))
@@ -72,7 +72,7 @@ def _fill(ctx: Context, matrix: Buffer, pairs: Tensor, row: Expr, one: Expr) -> 
 
 @dataclass(frozen=True, eq=False)
 class _CouplingState:
-    """The probabilities so far, their product with the matrix, and their product with that."""
+    """The current probabilities p, their product Qp with the matrix, and the quadratic form p'Qp."""
 
     matrix: Buffer
     guess: Buffer
@@ -80,7 +80,7 @@ class _CouplingState:
     total: Buffer
 
     def multiply(self, ctx: Context, worst: Buffer) -> None:
-        """Compute both products, and by how much the worst class is off."""
+        """Compute both products, and the error of the worst class."""
         stmts, classes = ctx.stmts, self.guess.shape[0]
         stmts.store(self.total, [0], 0.0)
         stmts.store(worst, [0], 0.0)
@@ -98,7 +98,7 @@ class _CouplingState:
             )
 
     def improve(self, ctx: Context, one: Expr) -> None:
-        """Change the probability of a class so that its equation holds, then all so that their sum is 1."""
+        """Update the probability of a class to satisfy its equation, then normalize all to the sum 1."""
         stmts = ctx.stmts
         own, product = tb.load(self.matrix, [one, one]), tb.load(self.product, [one])
         change = stmts.let("change", (tb.load(self.total, [0]) - product) / own)
@@ -114,4 +114,4 @@ class _CouplingState:
 
 declare("ml.pairwise_coupling", 1, _infer, Kind.ANCHOR, emit=_emit,
         contract="libsvm's steps in the dtype of the data; 0.005 over the number of classes where it stops",
-        doc="Probabilities of classes (rows, classes) from those of their pairs, (0, 1), (0, 2), ...")  # fmt: skip
+        doc="Class probabilities (rows, classes) from those of the pairs (0, 1), (0, 2), ...")  # fmt: skip

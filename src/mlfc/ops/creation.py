@@ -1,4 +1,4 @@
-"""Operators that make tensors from nothing but attributes and scalars."""
+"""Operators that create tensors from attributes and scalars."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ def _infer_arange(name: str, attrs: Attrs, *_: TensorType) -> TensorType:
 
 
 def _whole(name: str, value: Any) -> Any:
-    """Return a number beside extents as an integer."""
+    """Convert a number in arithmetic with dynamic extents to an integer."""
     if isinstance(value, Dim):
         return value
     if not isinstance(value, (int, float)) or not float(value).is_integer():
-        raise TypeCheckError(f"{name}: expected whole numbers beside extents that the run decides, got {value}")
+        raise TypeCheckError(f"{name}: expected integers in arithmetic with dynamic extents, got {value}")
     return int(value)
 
 
@@ -60,7 +60,7 @@ def _infer_extents(name: str, attrs: Attrs) -> TensorType:
 
 
 def _arange(of: Element, *_: Tensor) -> Expr:
-    # integers are computed as they are, so that a large start keeps all its digits
+    # integers are computed in their own dtype, so that a large start keeps all its digits
     start, dtype = of.attrs["start"], of.out.dtype
     first = tb.cast(as_index(start), dtype) if isinstance(start, Dim) else tb.const(start, dtype)
     return tb.cast(of.at[0], dtype) * tb.const(of.attrs["step"], dtype) + first
@@ -72,7 +72,7 @@ def _extents(of: Element) -> Expr:
 
 
 def _extents_in_tvm(_: Sequence[relay.Expr], attrs: Attrs, out: TensorType) -> relay.Expr | None:
-    """Return the integers; None where they are known to the run alone, which TVM has no operator for."""
+    """Return the integers; None if they are only known at run time, for which TVM has no operator."""
     values = attrs["values"]
     return relay.const(np.reshape(values, out.shape), out.dtype) if is_static(values) else None
 
@@ -84,7 +84,7 @@ def _infer_extent_of(name: str, attrs: Attrs, x: TensorType) -> TensorType:
 
 
 def _chosen(index: Expr, first: int, values: Sequence[Expr]) -> Expr:
-    """Return the value at an index that counts from `first`."""
+    """Select the value at an index that counts from `first`."""
     if len(values) == 1:
         return values[0]
     half = len(values) // 2
@@ -99,10 +99,10 @@ declare("full", 1, _infer_filled, Kind.INJECTIVE, _SHAPED, lambda of, value: con
         doc="One value everywhere")  # fmt: skip
 declare("extents", 0, _infer_extents, Kind.INJECTIVE, (Attr("values"), Attr("dtype"), Attr("shape", ())), _extents,
         in_tvm=_extents_in_tvm, traits=Trait.SHAPE,
-        doc="Integers that are extents of tensors, or computed of these")  # fmt: skip
+        doc="Integers that are extents of tensors, or computed from them")  # fmt: skip
 declare("extent_of", 1, _infer_extent_of, Kind.INJECTIVE, (Attr("axis"),),
         lambda of, x: as_index(x.shape[of.attrs["axis"]], of.out.dtype),
-        traits=Trait.SHAPE_OF, doc="The extent of a tensor, of which nothing else is read")  # fmt: skip
+        traits=Trait.SHAPE_OF, doc="The extent of a tensor, whose elements are not read")  # fmt: skip
 declare("arange", 3, _infer_arange, Kind.INJECTIVE, (Attr("start"), Attr("stop"), Attr("step"), Attr("dtype")), _arange,
         contract="start + i * step, two roundings",
         doc="Evenly spaced numbers; the attributes repeat the values of the three arguments")  # fmt: skip

@@ -47,7 +47,7 @@ def _infer_dense(name: str, attrs: Attrs, data: TensorType, weight: TensorType) 
 
 
 def _infer_batch(name: str, attrs: Attrs, a: TensorType, b: TensorType) -> tuple[int, ...]:
-    """Return the shape of a batch of matrix products; a batch of one serves all."""
+    """Return the shape of a batch of matrix products; a batch of one is broadcast."""
     if len(a.shape) != 3 or len(b.shape) != 3:
         raise TypeCheckError(f"{name}: expected operands of 3 dimensions, got {len(a.shape)} and {len(b.shape)}")
     sizes = _product_sizes(name, a.shape, b.shape, attrs["transpose_a"], attrs["transpose_b"])
@@ -77,7 +77,7 @@ def declare_product(
         return TensorType(shape, check(name, given, types, shape[-1]))
 
     def emit(ctx: Context, inputs: Sequence[Tensor], given: Attrs, out: Output) -> None:
-        """Write a product: packed where one known matrix serves all rows, else as a product of two tensors."""
+        """Write a product: packed if one constant matrix is used for all rows, else as a product of two tensors."""
         transpose, (a, b) = (given.get("transpose_a", False), given.get("transpose_b", True)), inputs[:2]
         data_zero, weight_zero = zeros(name, inputs)
         if b.value is not None and not transpose[0] and (not batched or b.shape[0] == 1):
@@ -87,7 +87,7 @@ def declare_product(
             return
         if not isinstance(weight_zero, int):
             raise UnsupportedError(
-                f"{name}: a product of two computed tensors takes one zero point, not one per column"
+                f"{name}: a product of two computed tensors requires one zero point, got one per column"
             )
         sizes = _product_sizes(name, a.shape, b.shape, *transpose)
         templates.emit("product", ctx, replace(sizes, a_zero=data_zero, b_zero=weight_zero), a, b, out)

@@ -1,4 +1,4 @@
-"""Which boxes of an image to keep: greedy suppression of those that overlap better ones."""
+"""Greedy non-maximum suppression of boxes that overlap better ones."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _infer(
         check_dtype(name, kind.dtype, "float")
     check_dtype(name, most.dtype, "integer")
     if any(kind.size != 1 for kind in (most, *limits)):
-        raise TypeCheckError(f"{name}: the number of boxes and the thresholds must be scalars")
+        raise TypeCheckError(f"{name}: the maximum number of boxes and the thresholds must be scalars")
     fits = len(boxes.shape) == len(scores.shape) == 3 and boxes.dtype == scores.dtype
     if not fits or boxes.shape != (scores.shape[0], scores.shape[2], 4):
         raise TypeCheckError(f"{name}: boxes {boxes} and scores {scores} do not fit")
@@ -35,7 +35,7 @@ def _infer(
 
 
 def _emit(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs, out: Output) -> None:
-    """Take the best box that is left, and strike out those that overlap it, until none is left."""
+    """Select the best remaining box and suppress those that overlap it, until none remains."""
     boxes, scores, most, overlap, lowest = inputs
     stmts, rows = ctx.stmts, out.shape[0]
     batches, classes, count = scores.shape
@@ -55,10 +55,10 @@ def _emit(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs, out: Output) -> 
             score = stmts.let("score", scores(batch, label, box))
             unlimited = tb.binary("eq", threshold, tb.const(_LOWEST, threshold.dtype))
             passes = tb.binary("lor", tb.binary("gt", score, threshold), unlimited)
-            # a score that is NaN is equal to nothing, so its box is never taken
+            # NaN is equal to nothing, so a box with this score is never selected
             stmts.store(left, [box], tb.land(passes, tb.binary("eq", score, score)))
         with stmts.loop(wanted, "turn"):
-            # the box of the highest score that is left, the first of equals; -1 if none is
+            # the remaining box with the highest score, the first if several are equal; -1 if none remains
             found_box, found_score = stmts.local("best", (1,), "int32"), stmts.local("best_score", (1,), scores.dtype)
             stmts.store(found_box, [0], -1)
             stmts.store(found_score, [0], _LOWEST)
@@ -90,7 +90,7 @@ def _wide(boxes: Tensor) -> str:
 def _strike_out(
     ctx: Context, boxes: Tensor, left: Buffer, batch: Expr, chosen: Expr, limit: Expr, *, centred: bool
 ) -> None:
-    """Mark the boxes of which more than `limit` of the union with the chosen one is in both."""
+    """Suppress the boxes whose intersection over union with the chosen box exceeds `limit`."""
     stmts = ctx.stmts
     own = _edges(ctx, boxes, batch, chosen, centred=centred)
     with stmts.loop(boxes.shape[1], "box") as box, stmts.when(tb.load(left, [box])):
@@ -125,4 +125,4 @@ declare("vision.select_boxes", 5, _infer, Kind.ANCHOR, (Attr("rows", REQUIRED), 
         emit=_emit,
         contract="exact up to the rounding of areas; rows without a box are -1, boxes without a row are left out",
         note="rows without a box are -1, boxes without a row are left out",
-        doc="Batch, class and place of the boxes of the best scores that do not overlap better ones")  # fmt: skip
+        doc="Batch, class and index of the boxes with the best scores that do not overlap better ones")  # fmt: skip

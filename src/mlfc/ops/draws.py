@@ -1,4 +1,4 @@
-"""Random numbers from a counter: what a run draws depends on its number, the key and the element alone."""
+"""Counter-based random numbers: a draw depends only on the run number, the key and the element index."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ def _bits(of: Element, runs: Tensor) -> Expr:
 
 
 def _share(bits: Expr, count: int, dtype: str, begin: int = 0) -> Expr:
-    """Return the highest `count` bits as a number from 0 to below 1, in steps of 2^-count; `begin` more steps."""
+    """Scale the highest `count` bits to a number in [0, 1), in steps of 2^-count; `begin` is added in these steps."""
     whole = tb.binary("shr", bits, tb.const(64 - count)) + tb.const(begin, "uint64")
-    # signed, which every target converts by itself
+    # signed, as every target converts signed integers natively
     return tb.cast(tb.cast(whole, "int64"), dtype) * tb.const(2.0**-count, dtype)
 
 
@@ -52,7 +52,7 @@ def _uniform(of: Element, runs: Tensor) -> Expr:
 
 
 def _normal(of: Element, runs: Tensor) -> Expr:
-    """Return the first number of Box and Muller, of which the second is not drawn."""
+    """Return the first number of the Box-Muller pair; the second is not computed."""
     dtype, count = of.out.dtype, 32 if of.out.dtype == "float64" else 24
     bits = _bits(of, runs)
     lower = tb.binary("shl", bits, tb.const(32))

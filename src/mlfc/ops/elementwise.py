@@ -1,6 +1,6 @@
-"""Elementwise operators of one tensor: mathematics, rounding, tests, limits and casts.
+"""Elementwise operators on one tensor: mathematics, rounding, tests, limits and casts.
 
-Rules take and give one element. Where one names its argument twice, lowering binds what is fused in front to a local.
+Rules map one element to one element. If a rule uses its argument twice, lowering binds the fused producer to a local.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from mlfc.tir.ir import Expr
 LIBM_CONTRACT = "what the target's math.h gives: within 2 ULP on common C libraries"
 NEAR_CONTRACT = "within 4 ULP of the correctly rounded result with a math.h of 1 ULP"
 
-# Functions that targets with vectors compute in arithmetic of their own, with the largest error.
+# Functions that vector targets compute with the compiler's own arithmetic, with the largest error.
 _VECTORIZABLE = {"exp": float32.EXP_ULP, "tanh": float32.TANH_ULP, "erf": float32.ERF_ULP}
 
 
@@ -34,8 +34,8 @@ def declare_unary(
 ) -> None:  # fmt: skip
     """Register an operator that maps each element by `rule`.
 
-    `takes` is a class of `rules.DTYPE_CLASSES`; `result` is the dtype of the result, where it is not the argument's; a
-    rule `for_target` has the context as its first argument; `rest` are other fields of `mlfc.relay.op.Operator`.
+    `takes` is a class of `rules.DTYPE_CLASSES`; `result` is the dtype of the result if it differs from the argument's;
+    a rule with `for_target` has the context as its first argument; `rest` are other fields of `mlfc.relay.op.Operator`.
     """
 
     def infer(_: str, __: Attrs, data: TensorType) -> TensorType:
@@ -53,12 +53,12 @@ def _number(value: float, like: Expr) -> Expr:
 
 
 def negated(x: Expr) -> Expr:
-    """Return -x; a float zero changes its sign, as 0 - x would not."""
+    """Return -x; unlike 0 - x, it changes the sign of a float zero."""
     return x * -1 if dtypes.is_float(x.dtype) else _number(0, x) - x
 
 
 def magnitude(x: Expr) -> Expr:
-    """Return the absolute value; of the smallest integer, itself."""
+    """Return the absolute value; that of the smallest integer is itself."""
     if dtypes.is_float(x.dtype):
         return tb.intrinsic("fabs", x)
     return x if x.dtype.startswith("u") else tb.select(tb.binary("lt", x, 0), negated(x), x)
@@ -70,7 +70,7 @@ def sigmoid(ctx: Context, x: Expr) -> Expr:
 
 
 def _mish(ctx: Context, x: Expr) -> Expr:
-    # tanh(log(1 + e)) is e (e + 2) / (e (e + 2) + 2), which loses no digits of small e, and 1 from exp(20) on
+    # tanh(log(1 + e)) is e (e + 2) / (e (e + 2) + 2), which is accurate for small e, and 1 from exp(20) on
     wide = tb.cast(x, "float32") if x.dtype in dtypes.HALVES else x
     grown = ctx.transcendental("exp", tb.minimum(wide, tb.const(20.0, wide.dtype)))
     product = grown * (grown + 2)
@@ -85,7 +85,7 @@ def _mish_in_tvm(args: Sequence[relay.Expr], _: Attrs, out: TensorType) -> relay
 def _sign(x: Expr) -> Expr:
     if x.dtype.startswith("u"):
         return tb.minimum(x, 1)
-    # what is neither above, below nor equal to zero is NaN, and stays it
+    # a value that is neither above, below nor equal to zero is NaN and is returned
     neither = tb.select(tb.binary("eq", x, 0), _number(0, x), x) if dtypes.is_float(x.dtype) else _number(0, x)
     negative = tb.select(tb.binary("lt", x, 0), _number(-1, x), neither)
     return tb.select(tb.binary("gt", x, 0), _number(1, x), negative)
@@ -109,7 +109,7 @@ for _name, _doc in _LIBM.items():
 for _name, _doc in {"exp": "Exponential", "tanh": "Hyperbolic tangent", "erf": "Gauss error function"}.items():
     _contract = f"within {_VECTORIZABLE[_name]} ULP on targets with vectors, else {LIBM_CONTRACT}"
     _rule = partial(lambda function, ctx, x: ctx.transcendental(function, x), _name)
-    for _form, _text in ((_name, _doc), (f"fast_{_name}", f"{_doc}, as accurate as `{_name}`")):
+    for _form, _text in ((_name, _doc), (f"fast_{_name}", f"{_doc}, with the accuracy of `{_name}`")):
         declare_unary(_form, _rule, _text, for_target=True, contract=_contract, expensive=True,
                       magnitude=0.0 if _name == "exp" else 1.0)  # fmt: skip
 
@@ -124,13 +124,13 @@ for _name, _intrinsic, _doc in (
     ("ceil", "ceil", "Nearest integer above"),
     ("floor", "floor", "Nearest integer below"),
     ("trunc", "trunc", "Nearest integer toward zero"),
-    # ONNX and TFLite, which models come from, both send ties to the even neighbour
+    # ONNX and TFLite both round ties to the even neighbour
     ("round", "round_even", "Nearest integer, ties to even"),
 ):
     _rule = partial(lambda name, x: tb.intrinsic(name, x) if dtypes.is_float(x.dtype) else x, _intrinsic)
     declare_unary(_name, _rule, _doc, takes="number")
 declare_unary("abs", magnitude, "Absolute value", takes="number")
-declare_unary("negative", negated, "The value with its sign changed", takes="number")
+declare_unary("negative", negated, "The value with the opposite sign", takes="number")
 declare_unary("sign", _sign, "-1, 0 or 1 by the sign; NaN for NaN", takes="number")
 declare_unary("logical_not", _bitwise_not, "Logical negation", takes="bool", traits=Trait.LOGIC)
 declare_unary("bitwise_not", _bitwise_not, "All bits inverted", takes="bits", traits=Trait.LOGIC)
@@ -138,16 +138,16 @@ declare_unary("copy", lambda x: x, "The same value", takes="any", takes_narrow=T
               traits=Trait.NEUTRAL)  # fmt: skip
 declare_unary("zeros_like", lambda x: _number(0, x), "Zeros of the argument's type", takes="any")
 declare_unary("ones_like", lambda x: _number(1, x), "Ones of the argument's type", takes="any")
-declare_unary("isnan", lambda x: tb.binary("ne", x, x), "Whether the value is NaN", result="bool")
-declare_unary("isinf", lambda x: tb.intrinsic("isinf", x, dtype="bool"), "Whether the value is infinite", result="bool")
-# the difference is NaN for both infinities and for NaN
-declare_unary("isfinite", lambda x: tb.binary("eq", x - x, 0), "Whether the value is a finite number", result="bool")
+declare_unary("isnan", lambda x: tb.binary("ne", x, x), "True where the value is NaN", result="bool")
+declare_unary("isinf", lambda x: tb.intrinsic("isinf", x, dtype="bool"), "True where it is infinite", result="bool")
+# the difference is NaN for infinities and NaN
+declare_unary("isfinite", lambda x: tb.binary("eq", x - x, 0), "True where the value is finite", result="bool")
 
 
 def limited(x: Expr, low: float, high: float) -> Expr:
-    """Return `x` limited to [low, high], NaN kept; limits that the dtype cannot pass vanish."""
+    """Clamp `x` to [low, high], keeping NaN; a limit outside the range of the dtype is omitted."""
     if dtypes.is_float(x.dtype):
-        # with the constant first, C's (a > b ? a : b) hands on a NaN in b
+        # with the constant first, C's (a > b ? a : b) returns b if b is NaN
         x = x if low == -math.inf else tb.maximum(_number(low, x), x)
         return x if high == math.inf else tb.minimum(_number(high, x), x)
     floor, ceiling = dtypes.limits(x.dtype)
@@ -170,19 +170,19 @@ declare("clip", 1, _infer_clip, Kind.ELEMENTWISE, (Attr("a_min", REQUIRED, True)
 
 
 def converted(x: Expr, dtype: str) -> Expr:
-    """Return `x` as `dtype`, by the rules of `_CAST_CONTRACT`."""
+    """Convert `x` to `dtype` by the rules of `_CAST_CONTRACT`."""
     if dtypes.is_float(x.dtype) and dtypes.is_integer(dtype):
-        # through a signed integer: so negative numbers wrap into unsigned ones
+        # via a signed integer, so that negative numbers wrap to unsigned ones
         wide = {"uint64": "uint64", "int64": "int64", "uint32": "int64"}.get(dtype, "int32")
         return tb.cast(tb.truncated(x, wide, "as"), dtype)
     return tb.cast(_rounded_to_odd(x, dtype), dtype)
 
 
 def _rounded_to_odd(x: Expr, dtype: str) -> Expr:
-    """Return `x` so that converting it to `dtype` by way of float32 rounds once."""
+    """Round `x` to odd, so that the conversion to `dtype` via float32 rounds only once."""
     if dtype not in ("float16", "bfloat16", *dtypes.NARROW_FLOATS):
         return x
-    # float16 and most narrow floats hold only integers that are exact in float32
+    # float16 and most narrow floats represent only integers that are exact in float32
     if dtype in ("bfloat16", "float8_e8m0fnu") and x.dtype.endswith(("int32", "int64")):
         is_wide = dtypes.bits(x.dtype) == 64
         x = tb.intrinsic("float64_of_odd", x, dtype="float64") if is_wide else tb.cast(x, "float64")
@@ -199,7 +199,7 @@ def _cast(of: Element, data: Tensor, *_: Tensor) -> Expr:
 
 
 def _between(x: Expr, source: str, target: str, **how: Any) -> Expr:
-    """Return an element of dtype `source` as `target`; what stands between narrow ones is an int32 or a float32."""
+    """Convert an element from dtype `source` to `target`; the intermediate type of narrow ones is int32 or float32."""
     wide = conversions.widened(x, source) if dtypes.is_narrow(source) else x
     if not dtypes.is_narrow(target):
         return converted(wide, target)
@@ -239,7 +239,7 @@ declare("cast_narrow", 1, _infer_cast_narrow, Kind.ELEMENTWISE,
                                   round_mode=of.attrs["round_mode"]),
         takes_narrow=True, in_tvm=lambda args, attrs, _: relay.call("cast", args, dtype=attrs["dtype"]),
         contract="as onnx casts, rounded once",
-        doc="Converts to a float of 8 or 4 bits; not saturated, what is too large becomes infinity or NaN")  # fmt: skip
+        doc="Converts to a float of 8 or 4 bits; unsaturated, values out of range become infinity or NaN")  # fmt: skip
 declare("reinterpret", 1, _infer_reinterpret, Kind.VIEW, (Attr("dtype"),), layout=Layout.LOGICAL,
         doc="The same bits as another dtype")  # fmt: skip
 

@@ -1,7 +1,7 @@
-"""The value of an operator applied to constants, by running its own loop-level rule.
+"""Evaluation of an operator on constants, by running its own loop-level rule.
 
-Folding a constant this way gives what compiled code would have computed: there is no second implementation
-of any operator, but of sums and extremes of integers, which are the same in any order.
+A constant folded this way equals the result of compiled code. Operators have no second implementation, except sums and
+extremes of integers, which do not depend on the order.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from mlfc.tir.ir import PrimFunc, Var
 
 Array = npt.NDArray[Any]
 
-# Work beyond these is left to the compiled code: elements of a result that is computed at once, and
+# Limits beyond which the work is left to the compiled code: elements of a result that is computed at once, and
 # statements that are interpreted one by one. All work on one model has a limit too, in `support.cost`.
 _ELEMENT_LIMIT = 1 << 28
 _STEP_LIMIT = 20_000
@@ -34,7 +34,7 @@ _PART_ELEMENTS = 1 << 20
 
 
 def of_nothing(call: relay.Call) -> Array | None:
-    """Return the value of a call whose result has no elements, or that sums products of which there are none."""
+    """Return the value of a call whose result is empty, or whose sums of products have zero terms."""
     operator, kind = call.op, call.type
     if not isinstance(operator, Operator) or not isinstance(kind, relay.TensorType) or not kind.is_static:
         return None
@@ -48,8 +48,8 @@ def of_nothing(call: relay.Call) -> Array | None:
 def evaluate(call: relay.Call) -> Array | None:
     """Return the value of an operator call on Constants or Tuples of Constants.
 
-    None where the call is not of that form, the operator has no loop-level rule (its result is a tuple), or the work is
-    too much to interpret. Raises LimitError if the model has used up what its constants may cost.
+    Returns None if the call does not have that form, the operator has no loop-level rule (its result is a tuple), or
+    the work exceeds the limits. Raises LimitError if the model has used up its budget for constants.
     """
     operator, kind = call.op, call.type
     flat = [part for arg in call.args for part in (arg.fields if isinstance(arg, relay.Tuple) else (arg,))]
@@ -57,7 +57,7 @@ def evaluate(call: relay.Call) -> Array | None:
     if len(values) != len(flat) or not isinstance(operator, Operator) or not isinstance(kind, relay.TensorType):
         return None
     if any(True for _ in dims_in((kind.shape, *call.attrs.values()))):
-        return None  # the run decides what it is
+        return None  # depends on runtime values
     if kind.size > _ELEMENT_LIMIT:
         return None
     nothing = of_nothing(call)
@@ -83,7 +83,7 @@ def evaluate(call: relay.Call) -> Array | None:
 
 
 def _stored(array: Array) -> Array:
-    """Return an array as loop-level code sees it: narrow numbers as bytes."""
+    """Return an array as loop-level code sees it: narrow dtypes as bytes."""
     return array.view(dtypes.to_numpy(dtypes.stored(dtypes.from_numpy(array.dtype))))
 
 
@@ -110,7 +110,7 @@ def _at_once(
 
 
 def _parts(shape: tuple[int, ...]) -> Iterator[tuple[slice, ...]]:
-    """Yield slices that divide a shape along its longest axis: each node of the expression takes as much memory."""
+    """Yield slices of a shape along its longest axis; each node of the expression allocates one slice."""
     whole = tuple(slice(0, extent) for extent in shape)
     size = math.prod(shape)
     if size <= _PART_ELEMENTS:
@@ -131,7 +131,7 @@ def _interpreted(
     assert operator.emit is not None
     try:
         operator.emit(ctx, inputs, attrs, Output(kind.shape, kind.dtype, partial(ctx.stmts.store, result)))
-    except UnsupportedError:  # in this layout; a pass may give it another
+    except UnsupportedError:  # unsupported in this layout; a pass may choose another
         return None
     prim = PrimFunc(
         operator.name, tuple(tensor.in_memory() for tensor in inputs), tuple(buffer for buffer, _ in ctx.constants),

@@ -1,4 +1,4 @@
-"""Operators that no code of the compiler computes, only an external code generator."""
+"""Operators that only external code generators compute."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def _infer_onnx_call(name: str, attrs: Attrs, *_: TensorType) -> TensorType:
     if not isinstance(dtype, str) or dtype not in dtypes.SCALARS:
         raise TypeCheckError(f"{name}: unknown dtype '{dtype}'")
     if not isinstance(attrs["model"], str) or not isinstance(attrs["output"], int):
-        raise TypeCheckError(f"{name}: the model must be text, and the output a number")
+        raise TypeCheckError(f"{name}: expected the model as text and the output as a number")
     return TensorType(shape, dtype)
 
 

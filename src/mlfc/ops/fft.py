@@ -1,7 +1,7 @@
 """Fourier transforms of real numbers as TFLite Micro computes them: mixed radix, decimation in time.
 
-A transform of 2 n real numbers is one of n complex ones, whose halves are then told apart. In integers every stage
-divides by its radix, in the rounding of the reference, so results are the reference's bit for bit.
+A transform of 2 n real numbers is computed as one of n complex numbers, whose result is then separated into both
+halves. In integers every stage divides by its radix with the rounding of the reference, so results match bit for bit.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from mlfc.tir import builder as tb
 from mlfc.tir.context import Context, Output, Tensor
 from mlfc.tir.ir import Buffer, Expr
 
-_DTYPES = {"int16": "int32", "int32": "int64", "float32": "float32"}  # and what products are computed in
+_DTYPES = {"int16": "int32", "int32": "int64", "float32": "float32"}  # dtype of an element -> dtype of products
 
 
 def factors_of(count: int) -> list[tuple[int, int]]:
-    """Return the radix of each stage with the length of the transforms that it joins, from the last stage on.
+    """Return the radix of each stage and the length of the transforms that it combines, from the last stage on.
 
-    Fours first, then twos, then odd numbers: the order decides the rounding of integers.
+    Fours first, then twos, then odd numbers: the order determines the rounding of integers.
     """
     found, radix, limit = [], 4, math.isqrt(count)
     while True:
@@ -44,14 +44,14 @@ def factors_of(count: int) -> list[tuple[int, int]]:
 
 
 class Complex(NamedTuple):
-    """Two expressions of one dtype."""
+    """A complex number as two expressions of one dtype."""
 
     re: Expr
     im: Expr
 
 
 class ComplexArithmetic:
-    """Complex arithmetic in floats, or in fixed point of all bits below the sign."""
+    """Complex arithmetic in floats, or in fixed point where all bits below the sign are fraction bits."""
 
     def __init__(self, dtype: str) -> None:
         self.dtype, self.wide = dtype, _DTYPES[dtype]
@@ -59,37 +59,37 @@ class ComplexArithmetic:
         self.bits = dtypes.bits(dtype) - 1
 
     def narrow(self, x: Expr) -> Expr:
-        """Return what an element holds of a value, in the dtype of products."""
+        """Return a value truncated to an element, in the dtype of products."""
         return tb.cast(tb.cast(x, self.dtype), self.wide) if self.is_fixed else x
 
     def rounded(self, product: Expr) -> Expr:
-        """Return a product, or a sum of two, as an element."""
+        """Round a product, or a sum of two products, to an element."""
         if not self.is_fixed:
             return product
         return self.narrow((product + (1 << (self.bits - 1))) >> tb.const(self.bits))
 
     def scaled(self, x: Complex, factor: Expr) -> Complex:
-        """Return a number times a real one."""
+        """Return the product of a complex and a real number."""
         return Complex(self.rounded(x.re * factor), self.rounded(x.im * factor))
 
     def divided(self, x: Complex, by: int) -> Complex:
-        """Return a number divided so that sums of that many fit; floats need no division."""
+        """Divide a number so that sums of `by` such numbers do not overflow; floats are not divided."""
         return self.scaled(x, tb.const(((1 << self.bits) - 1) // by, self.wide)) if self.is_fixed else x
 
     def times(self, a: Complex, b: Complex) -> Complex:
-        """Return a product."""
+        """Return the product of two numbers."""
         return Complex(self.rounded(a.re * b.re - a.im * b.im), self.rounded(a.re * b.im + a.im * b.re))
 
     def of(self, re: Expr, im: Expr) -> Complex:
-        """Return what elements hold of two sums."""
+        """Convert two sums to the elements of a number."""
         return Complex(self.narrow(re), self.narrow(im))
 
     def plus(self, a: Complex, b: Complex) -> Complex:
-        """Return a sum."""
+        """Return the sum of two numbers."""
         return self.of(a.re + b.re, a.im + b.im)
 
     def minus(self, a: Complex, b: Complex) -> Complex:
-        """Return a difference."""
+        """Return the difference of two numbers."""
         return self.of(a.re - b.re, a.im - b.im)
 
     def half(self, x: Expr) -> Expr:
@@ -99,7 +99,7 @@ class ComplexArithmetic:
         return (x if self.dtype == "int16" else self.narrow(x)) >> tb.const(1)
 
     def unit_circle(self, phases: Sequence[float]) -> npt.NDArray[Any]:
-        """Return the numbers of magnitude 1 with these phases, as rows of real and imaginary part."""
+        """Return the numbers of magnitude 1 with these phases, as rows (real, imaginary)."""
         most = float((1 << self.bits) - 1)
         pairs = [(math.cos(phase), math.sin(phase)) for phase in phases]
         if self.is_fixed:
@@ -137,7 +137,7 @@ class _Transform:
             self.ctx.stmts.store(buffer, [at, part], tb.cast(value, self.math.dtype))
 
     def order(self) -> Buffer:
-        """Return the table of which input each place of the first stage takes."""
+        """Return the table of the input index of each position of the first stage."""
         rest, source, stride = np.arange(self.count), np.zeros(self.count, np.int64), 1
         for radix, length in factors_of(self.count):
             source += rest // length * stride
@@ -146,7 +146,7 @@ class _Transform:
         return self.ctx.constant("order", source.astype(np.int32))
 
     def run(self) -> None:
-        """Write the stages, which leave the transform of `work` there."""
+        """Write the stages, which transform `work` in place."""
         stmts, stages = self.ctx.stmts, factors_of(self.count)
         for index in reversed(range(len(stages))):
             radix, length = stages[index]
@@ -163,7 +163,7 @@ class _Transform:
                 rules = {3: self._three, 4: self._four, 5: self._five}
                 if radix == 2:
                     joined = [self.math.plus(*turned), self.math.minus(*turned)]
-                else:  # with how far apart the twiddles of this radix are
+                else:  # stride is the distance between the twiddles of this radix
                     joined = rules[radix](turned, stride * length)
                 for place, x in zip(places, joined, strict=True):
                     self.write(self.work, place, x)
@@ -197,7 +197,7 @@ class _Transform:
             return m.of(x[0].re + near.re + far.re, x[0].im + near.im + far.im)
 
         def side(a: Expr, b: Expr, sign: int) -> Complex:
-            """Return what is added above and below; `sign` is that of the inner pair."""
+            """Return the imaginary-twiddle terms of the upper and lower result; `sign` is that of the inner pair."""
             near, far = m.scaled(outer_apart, a), m.scaled(inner_apart, b)
             if sign > 0:
                 return m.of(near.im + far.im, tb.const(0, m.wide) - near.re - far.re)
@@ -261,7 +261,7 @@ def _emit_rfft(ctx: Context, inputs: Sequence[Tensor], _: Attrs, out: Output) ->
             put(k, first)
             put(tb.const(count) - k, second)
         if count % 2 == 0:
-            # LLVM 22 joins these stores with others into vectors, whose lanes AVX2 shifts by what is not selected
+            # LLVM 22 vectorizes these stores with others, and AVX2 shifts the unselected lanes too
             stmts.fence("joined with the stores above, some compilers get these wrong")
             put(count // 2, _told_apart(fft, count // 2)[1])
 
@@ -309,7 +309,7 @@ def _emit_irfft(ctx: Context, inputs: Sequence[Tensor], _: Attrs, out: Output) -
         fft.run()
         with stmts.loop(count, "i") as i, stmts.loop(2, "part") as part:
             value = tb.load(fft.work, [i, part])
-            # floats are divided by the length here, integers were at every stage
+            # floats are divided by the length here, integers were divided at every stage
             out.store([*row, i * 2 + part], value if m.is_fixed else value / float(2 * count))
 
 

@@ -1,9 +1,9 @@
 """Operators on images: resizing, and moves between channels and space.
 
-Two families of rules meet in resized axes. ONNX divides by the scale and names its rounding; its reference is ONNX
-Runtime (core/providers/cpu/tensor/upsamplebase.h). TFLite multiplies by the inverse scale; its reference is
-lite/kernels/internal/reference/resize_nearest_neighbor.h. Both compute in float32, and so does this file: a coordinate
-that falls on an element or half-way between two must fall there here too. Tables of a static axis are constants.
+The coordinates of resized axes follow one of two rules. ONNX divides by the scale and names its rounding; its reference
+is ONNX Runtime (core/providers/cpu/tensor/upsamplebase.h). TFLite multiplies by the inverse scale; its reference is
+lite/kernels/internal/reference/resize_nearest_neighbor.h. Both compute in float32, and so does this file, so that
+coordinates on an element or half-way between two elements match exactly. Tables of a static axis are constants.
 """
 
 from __future__ import annotations
@@ -31,28 +31,28 @@ from mlfc.tir.context import Context, Indices, Output, Reader, Tensor
 from mlfc.tir.ir import Buffer, Expr, Var
 
 _CHANNELS_FIRST = {1: "NCW", 2: "NCHW", 3: "NCDHW"}
-# of an element of a resized axis while its neighbours and their weights are worked out
+# bytes per element of a resized axis during the computation of its neighbours and their weights
 _TAP_BYTES = 64
 _METHODS = ("nearest_neighbor", "linear", "cubic")
 _UPSAMPLING_METHODS = {"nearest_neighbor": "nearest_neighbor", "bilinear": "linear", "bicubic": "cubic"}
 
 
 _FLOAT = "float32"
-_BEYOND = 2.0**100  # what products of weights and distances never reach
+_BEYOND = 2.0**100  # an upper bound of products of weights and distances
 TIE = 1e-6
 """Distance from half-way between two elements up to which ONNX Runtime treats a coordinate as a tie."""
 
 Let = Callable[[str, Expr], Expr]
-"""Names a value that is used more than once."""
+"""Bind a value that is used more than once to a name."""
 
 
 @dataclass(frozen=True, eq=False)
 class Columns:
-    """For one element of a resized axis, the input elements that it is computed from."""
+    """The input elements from which one element of a resized axis is computed."""
 
     positions: Sequence[Expr]
     weights: Sequence[Expr]  # none for a copy of one element
-    outside: Expr | None = None  # whether it takes the extrapolation value
+    outside: Expr | None = None  # true if the result is the extrapolation value
 
 
 @dataclass(frozen=True)
@@ -74,23 +74,23 @@ class AxisResize:
         """Return the input coordinate of output element `x`."""
         if self.mode not in _MODES:
             raise TypeCheckError(
-                f"the coordinate transformation mode '{self.mode}' is not known",
+                f"unknown coordinate transformation mode '{self.mode}'",
                 next_step=f"Known: {', '.join(_MODES)}",
             )
         return _MODES[self.mode](self, x, let)
 
     def outside(self, coordinate: Expr) -> Expr | None:
-        """Return whether an element takes the extrapolation value; None where the mode has none."""
+        """Return the condition that an element is the extrapolation value; None if the mode does not extrapolate."""
         if self.mode != "tf_crop_and_resize":
             return None
         return tb.binary("lor", tb.binary("lt", coordinate, 0.0), tb.binary("gt", coordinate, self.last))
 
     def position(self, place: Expr) -> Expr:
-        """Return a coordinate without fraction as a position on the axis."""
+        """Convert a coordinate without fraction to a clamped index on the axis."""
         return tb.clamp(tb.truncated(place, "int32"), 0, self.extent - 1)
 
     def unless_single(self, found: Expr, single: Expr) -> Expr:
-        """Return a coordinate, or another one if the axis is resized to one element."""
+        """Select `found`, or `single` if the resized axis has one element."""
         return tb.select(tb.binary("eq", tb.const(self.target), 1), single, found)
 
 
@@ -144,20 +144,18 @@ _ROUNDINGS: dict[str, Callable[[Expr], Expr]] = {
 
 
 def _rounded(product: Expr) -> Expr:
-    """Return a product that compilers cannot contract with a sum: tables that are constants are rounded."""
+    """Prevent the contraction of a product with a sum into an FMA, as products in constant tables are rounded."""
     return tb.clamp(product, -_BEYOND, _BEYOND)
 
 
 Rule = Callable[[AxisResize, Expr, Let], Columns]
-"""From an axis, an output element and `let` to its columns."""
+"""Maps an axis, an output element and `let` to the columns."""
 
 
 def nearest(rounding: str) -> Rule:
-    """Return the rule of copying the nearest element; `rounding` is ONNX's name, or empty for TFLite's rule."""
+    """Return the rule that copies the nearest element; `rounding` is ONNX's name, or empty for TFLite's rule."""
     if rounding and rounding not in _ROUNDINGS:
-        raise TypeCheckError(
-            f"the rounding method '{rounding}' is not known", next_step=f"Known: {', '.join(_ROUNDINGS)}"
-        )
+        raise TypeCheckError(f"unknown rounding method '{rounding}'", next_step=f"Known: {', '.join(_ROUNDINGS)}")
 
     def rule(axis: AxisResize, x: Expr, let: Let) -> Columns:
         if rounding:
@@ -174,7 +172,7 @@ def nearest(rounding: str) -> Rule:
 
 
 def linear(axis: AxisResize, x: Expr, let: Let) -> Columns:
-    """Weigh the two neighbours of an element by their distances."""
+    """Interpolate linearly between the two neighbours of an element."""
     given = let("coordinate", axis.coordinate(x, let))
     at = let("at", tb.clamp(given, 0.0, axis.last))
     lower = let("lower", axis.position(tb.intrinsic("floor", at)))
@@ -184,7 +182,7 @@ def linear(axis: AxisResize, x: Expr, let: Let) -> Columns:
 
 
 def cubic(alpha: float, *, exclude_outside: bool) -> Rule:
-    """Return the rule of weighing the four neighbours of an element by Keys' kernel with coefficient `alpha`."""
+    """Return the rule that applies Keys' kernel with coefficient `alpha` to the four neighbours of an element."""
     a = np.float32(alpha)
     four, five, eight, inner, outer = (float(factor) for factor in (4 * a, 5 * a, 8 * a, a + 2, a + 3))
 
@@ -216,17 +214,17 @@ def cubic(alpha: float, *, exclude_outside: bool) -> Rule:
 
 @dataclass(frozen=True, eq=False)
 class TapTable:
-    """For all elements of a resized axis: positions, weights, and whether they take the extrapolation value."""
+    """Positions, weights and extrapolation flags of all elements of a resized axis."""
 
     positions: tuple[Buffer, ...]
     weights: tuple[Buffer, ...]
     outside: Buffer | None
     last: Any  # position of the last input element that is read
-    repetition: int = 0  # how often each input element is repeated where that is all that happens, else 0
+    repetition: int = 0  # copies of each input element if the resize only repeats elements, else 0
 
 
 def table(ctx: Context, axis: AxisResize, name: str, rule: Rule) -> TapTable:
-    """Return the table of an axis: constants where it is static, else computed in scratch memory."""
+    """Return the table of an axis: constants if the axis is static, else scratch memory computed at run time."""
     if is_static((axis.extent, axis.target)):
         sources, factors, beyond = evaluated(axis, rule)
         repetition = 0
@@ -259,9 +257,9 @@ def table(ctx: Context, axis: AxisResize, name: str, rule: Rule) -> TapTable:
 def evaluated(
     axis: AxisResize, rule: Rule
 ) -> tuple[list[npt.NDArray[Any]], list[npt.NDArray[Any]], npt.NDArray[Any] | None]:
-    """Return positions, weights and outside elements of a static axis, one array for each neighbour.
+    """Return the positions and weights of a static axis, one array per neighbour, and the extrapolation flags.
 
-    The last is None if no element is outside.
+    The flags are None if no element is extrapolated.
     """
     place = Var("place")
     columns = rule(axis, tb.cast(place, _FLOAT), lambda _, value: value)
@@ -283,10 +281,10 @@ def spatial_axes(name: str, layout: str, rank: int) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class Resize:
-    """How a tensor is resized: which axes, to what, and by which rule, as in the attributes of ``image.resize2d``."""
+    """Parameters of a resize: axes, target shape and interpolation rule, as in the attributes of ``image.resize2d``."""
 
     axes: tuple[int, ...]
-    target: Shape  # new extents of `axes`
+    target: Shape  # new sizes of `axes`
     method: str
     mode: str
     rounding: str = ""
@@ -296,7 +294,7 @@ class Resize:
     extrapolation: float = 0.0
 
     def each(self, shape: Shape) -> list[AxisResize]:
-        """Return how each resized axis of a tensor of `shape` is resized."""
+        """Return the resize parameters of each resized axis of a tensor of `shape`."""
         count = len(self.axes)
         roi = self.roi if len(self.roi) == 2 * count else (0.0,) * count + (1.0,) * count
         pairs = zip(self.axes, self.target, strict=True)
@@ -307,7 +305,7 @@ class Resize:
 
     @property
     def rule(self) -> Rule:
-        """The rule of the positions and weights along each axis."""
+        """The rule that computes the positions and weights along each axis."""
         if self.method == "nearest_neighbor":
             return nearest(self.rounding)
         if self.method == "linear":
@@ -315,17 +313,17 @@ class Resize:
         return cubic(self.alpha, exclude_outside=self.exclude_outside)
 
     def checked(self, name: str, data: TensorType) -> Shape:
-        """Return the shape of the result; raise TypeCheckError for what cannot be resized."""
+        """Return the shape of the result; raise TypeCheckError if the resize is invalid."""
         check_choice(name, "method", self.method, _METHODS)
         if self.method != "nearest_neighbor" and not dtypes.is_float(data.dtype):
             raise TypeCheckError(f"{name} interpolates floats, not {data.dtype}")
-        # float32 coordinates do not count further
+        # float32 represents all coordinates exactly only up to this size
         ends = [bounds(target) for target in self.target]
         if any(high < 1 or low < 0 or (low == high and high >= 1 << 24) for low, high in ends) or any(
             data.shape[axis] < 1 for axis in self.axes
         ):
             raise TypeCheckError(f"{name}: a tensor of shape {data.shape} cannot be resized to {self.target}")
-        for single in self.each(data.shape):  # refuses modes and roundings that do not exist
+        for single in self.each(data.shape):  # raises for unknown modes and roundings
             self.rule(single, tb.const(0.0, "float32"), lambda _, value: value)
         shape = list(data.shape)
         for axis, target in zip(self.axes, self.target, strict=True):
@@ -334,7 +332,7 @@ class Resize:
 
 
 def emit_resize(ctx: Context, data: Tensor, resize: Resize, out: Output) -> None:
-    """Write the loops that store every element of the resized tensor; tables are read outside the inner loop."""
+    """Write the loops that store every element of the resized tensor; tables are loaded outside the inner loop."""
     known = [out.shape[axis] for axis in resize.axes if isinstance(out.shape[axis], int)]
     cost.require("constants", _TAP_BYTES * sum(known))
     pairs = zip(resize.axes, resize.each(data.shape), strict=True)
@@ -350,11 +348,11 @@ def emit_resize(ctx: Context, data: Tensor, resize: Resize, out: Output) -> None
 
 
 def _source(ctx: Context, table: TapTable, name: str, index: Expr) -> Columns:
-    """Read the table of an axis at `index`, once for all loops inside."""
+    """Load the table of an axis at `index`, once for all inner loops."""
     let = ctx.stmts.let
     if table.repetition:
         return Columns((let(f"{name}_at", index // table.repetition),), (), None)
-    # the limits change nothing; they let the bounds of what is read be proven without the table
+    # the clamps do not change values; they prove bounds without knowledge of the table's contents
     limited = [tb.clamp(tb.load(column, [index]), 0, table.last) for column in table.positions]
     positions = tuple(let(f"{name}_at", place) for place in limited)
     weights = tuple(let(f"{name}_by", tb.load(column, [index])) for column in table.weights)
@@ -379,7 +377,8 @@ def _interpolated(
         if weight is not None:
             element = tb.cast(element, weight.dtype) * weight
         if total is None:
-            # the sum of two products becomes one operation with either: code of other extents might choose the other
+            # a sum of two products may be fused with either product, and code of other shapes might choose the other
+            # one
             total = element if weight is None else tb.binary("add", tb.const(0.0, element.dtype), element)
         else:
             total = total + element
@@ -414,8 +413,8 @@ def _upsampling(name: str, attrs: Attrs, data: TensorType) -> Resize:
     for axis, scale in zip(axes, scales, strict=True):
         extent = data.shape[axis]
         if not isinstance(extent, int) and not float(scale).is_integer():
-            raise UnsupportedError(f"{name}: expected a fixed extent to be scaled by {scale}, got {extent}",
-                                   next_step="Give the model's inputs a shape in which it is fixed")  # fmt: skip
+            raise UnsupportedError(f"{name}: expected a static dimension to scale by {scale}, got {extent}",
+                                   next_step="Declare model inputs with a shape in which it is static")  # fmt: skip
         target.append(round(extent * scale) if isinstance(extent, int) else extent * int(scale))
     mode = "align_corners" if attrs["align_corners"] else "asymmetric"
     return Resize(axes, tuple(target), _UPSAMPLING_METHODS[attrs["method"]], mode)
@@ -459,7 +458,7 @@ _declare_resize(
 
 @dataclass(frozen=True)
 class _Blocks:
-    """Positions of channels and space in a layout, and the size and order of blocks."""
+    """Positions of the channel and spatial axes in a layout, and the size and order of blocks."""
 
     channel: int
     rows: int
@@ -474,7 +473,7 @@ class _Blocks:
         rows, columns = spatial_axes(name, attrs["layout"], 2)
         mode, size = attrs["mode"], attrs["block_size"]
         if mode not in ("DCR", "CRD") or size < 1:
-            raise TypeCheckError(f"{name}: mode '{mode}' with blocks of {size} is not known")
+            raise TypeCheckError(f"{name}: expected mode DCR or CRD and block_size >= 1, got '{mode}' and {size}")
         return _Blocks(attrs["layout"].index("C"), rows, columns, size, mode == "CRD")
 
 
@@ -526,7 +525,7 @@ def _space_to_depth(of: Element, data: Tensor) -> Expr:
 
 _BLOCK_ATTRS = (Attr("block_size", 1), Attr("layout", "NCHW"), Attr("mode", "DCR"))
 declare("nn.depth_to_space", 1, _infer_depth_to_space, Kind.INJECTIVE, _BLOCK_ATTRS, _depth_to_space,
-        elements=Elements.MOVED, doc="Spread channels over blocks of space; DCR or CRD as in ONNX.")  # fmt: skip
+        elements=Elements.MOVED, doc="Move channels into spatial blocks; DCR or CRD as in ONNX.")  # fmt: skip
 declare("nn.space_to_depth", 1, _infer_space_to_depth, Kind.INJECTIVE, _BLOCK_ATTRS, _space_to_depth,
         elements=Elements.MOVED,
-        doc="Gather blocks of space into channels, the inverse of nn.depth_to_space.")  # fmt: skip
+        doc="Move spatial blocks into channels, the inverse of nn.depth_to_space.")  # fmt: skip

@@ -1,6 +1,6 @@
-"""Operators whose elements are picked by the values of an index tensor.
+"""Operators that select elements by the values of an index tensor.
 
-Whatever the index values are, generated code stays inside its buffers: rules clamp or wrap every index.
+Generated code stays inside its buffers for any index values: rules clamp or wrap every index.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ _UPDATES = ("update", "add", "mul", "min", "max")
 
 
 def check_indices(name: str, kind: TensorType) -> None:
-    """Refuse indices that are no integers."""
+    """Refuse indices that are not integers."""
     if not dtypes.is_integer(kind.dtype):
         raise TypeCheckError(f"{name}: indices must be integers, not {kind.dtype}")
 
 
 def _widened(index: Expr) -> Expr:
-    """Return an index as int32 or, where its values may not fit, int64."""
+    """Return an index as int32, or as int64 if its values may not fit."""
     if index.dtype == "int64":
         return index
     return tb.cast(index, "int64" if index.dtype in ("uint32", "uint64") else "int32")
@@ -44,8 +44,8 @@ def _widened(index: Expr) -> Expr:
 def in_bounds(index: Expr, extent: Extent, mode: str) -> Expr:
     """Return an index of any integer dtype as an int32 index inside [0, extent).
 
-    `mode`: ``clip`` limits; ``wrap`` counts modulo the extent; ``negative`` counts negative values from the end, then
-    limits.
+    `mode`: ``clip`` clamps; ``wrap`` counts modulo the extent; ``negative`` counts negative values from the end, then
+    clamps.
     """
     index = _widened(index)
     if mode == "wrap":
@@ -56,7 +56,7 @@ def in_bounds(index: Expr, extent: Extent, mode: str) -> Expr:
 
 
 def _unless_empty(shape: Shape, value: Expr) -> Expr:
-    """Return an element that is picked; 0 where the run finds that there is nothing to pick from."""
+    """Return a selected element, or 0 if a dimension to select from is empty at run time."""
     return tb.select(_is_filled(shape), value, tb.const(0, value.dtype))
 
 
@@ -67,7 +67,7 @@ def _is_filled(shape: Shape) -> Expr:
 
 def _no_empty(name: str, data: TensorType, indices: TensorType, extents: Sequence[int]) -> None:
     if 0 not in indices.shape and 0 in extents:
-        raise TypeCheckError(f"{name}: nothing can be picked from an empty dimension of {data.shape}")
+        raise TypeCheckError(f"{name}: cannot select from an empty dimension of {data.shape}")
 
 
 def _infer_take(name: str, attrs: Attrs, data: TensorType, indices: TensorType) -> TensorType:
@@ -82,7 +82,7 @@ def _infer_take(name: str, attrs: Attrs, data: TensorType, indices: TensorType) 
     axis = normalized_axis(name, axis, len(data.shape))
     fits = 0 <= batch <= min(axis, len(indices.shape))
     if not fits or (data.is_static and indices.is_static and data.shape[:batch] != indices.shape[:batch]):
-        raise TypeCheckError(f"{name}: {batch} batch dimensions do not fit {data.shape} and {indices.shape}")
+        raise TypeCheckError(f"{name}: {batch} batch dimensions do not match {data.shape} and {indices.shape}")
     same_shape(name, data.shape[:batch], indices.shape[:batch], "batches")
     _no_empty(name, data, indices, data.shape[axis : axis + 1])
     return TensorType(replaced(data.shape, axis, *indices.shape[batch:]), data.dtype)
@@ -117,12 +117,12 @@ def _check_aligned(name: str, data: TensorType, indices: TensorType, axis: int) 
         k == axis or at_most(name, *pair) for k, pair in enumerate(zip(indices.shape, data.shape, strict=True))
     )
     if not fits:
-        raise TypeCheckError(f"{name}: indices of {indices.shape} do not lie inside {data.shape} beside axis {axis}")
+        raise TypeCheckError(f"{name}: indices of {indices.shape} exceed {data.shape} outside axis {axis}")
     _no_empty(name, data, indices, data.shape[axis : axis + 1])
 
 
 def _picked_along(axis: int, data: Tensor, picks: Tensor, at: Indices) -> list[Expr]:
-    """Return `at` with the index that `picks` holds there in place of the one of `axis`."""
+    """Return `at` with the index of `axis` replaced by the value of `picks` at `at`."""
     axis %= len(data.shape)
     return [*replaced(at, axis, in_bounds(picks.read(at), data.shape[axis], "negative"))]
 
@@ -132,13 +132,13 @@ def _infer_gather_nd(name: str, attrs: Attrs, data: TensorType, indices: TensorT
     depth = _tuple_length(name, data, indices, batch)
     fits = 0 <= batch < len(indices.shape)
     if not fits or (data.is_static and indices.is_static and data.shape[:batch] != indices.shape[1 : batch + 1]):
-        raise TypeCheckError(f"{name}: {batch} batch dimensions do not fit {data.shape} and {indices.shape}")
+        raise TypeCheckError(f"{name}: {batch} batch dimensions do not match {data.shape} and {indices.shape}")
     same_shape(name, data.shape[:batch], indices.shape[1 : batch + 1], "batches")
     return TensorType((*indices.shape[1:], *data.shape[batch + depth :]), data.dtype)
 
 
 def _tuple_length(name: str, data: TensorType, indices: TensorType, batch: int) -> int:
-    """Return how many dimensions one index tuple, which lies along the first axis of `indices`, picks from."""
+    """Return the length of the index tuples along the first axis of `indices`."""
     check_indices(name, indices)
     depth = fixed(name, indices.shape[0], "the length of an index tuple") if indices.shape else len(data.shape) + 1
     if batch + depth > len(data.shape):
@@ -148,7 +148,7 @@ def _tuple_length(name: str, data: TensorType, indices: TensorType, batch: int) 
 
 
 def _picked_tuple(batch: int, data: Tensor, picks: Tensor, at: Indices) -> list[Expr]:
-    """Return the index tuple that `picks` holds at the leading indices of `at`, between those of batch and slice."""
+    """Return the batch indices of `at`, the index tuple of `picks` at its leading indices, and the slice indices."""
     depth, leading = picks.shape[0], len(picks.shape) - 1
     picked = [in_bounds(picks(k, *at[:leading]), data.shape[batch + k], "negative") for k in range(depth)]
     return [*at[:batch], *picked, *at[leading:]]
@@ -165,7 +165,7 @@ def _scatter(
     if 0 not in updates.shape:
         is_filled = _is_filled(data.shape)
         guard = nullcontext() if isinstance(is_filled, Const) else ctx.stmts.when(is_filled)
-        with guard, serial_loops(ctx, updates.shape, "u") as at:  # as two updates may meet in one element
+        with guard, serial_loops(ctx, updates.shape, "u") as at:  # in order, as two updates may have the same target
             target = [ctx.stmts.let("at", index) for index in place(at)]
             update = updates.read(at)
             value = update if mode == "update" else tb.binary(mode, tb.load(buffer, target), update)
@@ -223,18 +223,18 @@ declare("gather", 2, _infer_gather, Kind.INJECTIVE, (Attr("axis", None),),
         lambda of, data, picks: _unless_empty(
             data.shape, data.read(_picked_along(of.attrs["axis"], data, picks, of.at))
         ), contract=_LIMITED, elements=Elements.MOVED, traits=Trait.PICK,
-        doc="Elements along a dimension, an index for each")  # fmt: skip
+        doc="Elements along a dimension, with one index per element")  # fmt: skip
 declare("gather_nd", 2, _infer_gather_nd, Kind.INJECTIVE, (Attr("batch_dims", 0), Attr("index_rank", None)),
         lambda of, data, picks: _unless_empty(
             data.shape, data.read(_picked_tuple(of.attrs["batch_dims"], data, picks, of.at))
         ),
         contract=_LIMITED, elements=Elements.MOVED, traits=Trait.PICK | Trait.TUPLES,
-        doc="Slices by index tuples, which lie along the first axis of the indices")  # fmt: skip
+        doc="Slices by index tuples along the first axis of the indices")  # fmt: skip
 declare("scatter_elements", 3, _infer_scatter, Kind.REDUCE, (Attr("axis", 0), Attr("reduction", "update")),
         emit=lambda ctx, inputs, attrs, out: _scatter(ctx, inputs, attrs["reduction"], out,
                                                       partial(_picked_along, attrs["axis"], *inputs[:2])),
         contract="exact; updates apply in order", traits=Trait.PUT,
-        doc="A tensor with elements replaced or combined, an index for each")  # fmt: skip
+        doc="A tensor with elements replaced or combined, with one index per element")  # fmt: skip
 declare("scatter_nd", 3, _infer_scatter, Kind.REDUCE, (Attr("mode", "update"),),
         emit=lambda ctx, inputs, attrs, out: _scatter(ctx, inputs, attrs["mode"], out,
                                                       partial(_picked_tuple, 0, *inputs[:2])),

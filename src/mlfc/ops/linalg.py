@@ -16,13 +16,13 @@ from mlfc.tir.context import Context, Output, Tensor
 def _infer(name: str, _: Attrs, data: TensorType) -> TensorType:
     check_dtype(name, data.dtype, "float")
     if len(data.shape) < 2:
-        raise TypeCheckError(f"{name}: a tensor of shape {data.shape} does not hold square matrices")
+        raise TypeCheckError(f"{name}: expected square matrices, got the shape {data.shape}")
     same_extent(name, data.shape[-2], data.shape[-1], "rows and columns of square matrices")
     return TensorType(data.shape[:-2], data.dtype)
 
 
 def _emit(ctx: Context, inputs: Sequence[Tensor], _: Attrs, out: Output) -> None:
-    """Make each matrix triangular, with the largest element of a column as its pivot, and multiply the diagonal."""
+    """Triangularize each matrix with partial pivoting, and multiply the diagonal."""
     (data,) = inputs
     stmts, size = ctx.stmts, data.shape[-1]
     dtype = "float64" if data.dtype == "float64" else "float32"

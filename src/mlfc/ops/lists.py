@@ -1,7 +1,7 @@
-"""Lists of tensors: sequences of ONNX whose length is known at run time only.
+"""Lists of tensors: sequences of ONNX whose length is only known at run time.
 
-An operator that changes a list returns another one; the virtual machine changes one in place that nobody reads later.
-Positions count from the front, negative ones from the end; one outside of the list ends the run with an error.
+An operator that changes a list returns a new one; the virtual machine updates a list in place if it is not read later.
+Positions count from the front, negative ones from the end; a position outside the list is a runtime error.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from mlfc.support.dims import Dim, bounds
 
 
 def fits(kind: ListType, tensor: Type) -> bool:
-    """Tell whether a tensor may be an element of a list: its extents are the list's, or within an open one of it."""
+    """Tell whether a tensor may be an element of a list: extents equal the list's, or are within its dynamic bounds."""
     return any(_fits(element, tensor) for element in kind.elements)
 
 
@@ -39,10 +39,10 @@ def _listed(name: str, kind: Type) -> ListType:
 
 
 def _element(name: str, kind: Type) -> TensorType:
-    """Return the type of the tensors of a list that all have as many dimensions."""
+    """Return the element type of a list whose tensors all have the same number of dimensions."""
     items = _listed(name, kind)
     if items.others:
-        raise TypeCheckError(f"{name}: expected tensors with as many dimensions, got {items}")
+        raise TypeCheckError(f"{name}: expected tensors with equal numbers of dimensions, got {items}")
     return items.element
 
 
@@ -55,13 +55,13 @@ def _check(name: str, what: str, kind: Type, items: Type) -> None:
             raise TypeCheckError(f"{name}: {kind} is not an element of {items}")
     elif what == "position":
         if not isinstance(kind, TensorType) or kind.size != 1 or not dtypes.is_integer(kind.dtype):
-            raise TypeCheckError(f"{name}: a position is one integer, not {kind}")
+            raise TypeCheckError(f"{name}: expected one integer as position, got {kind}")
     elif what == "condition" and (not isinstance(kind, TensorType) or kind.size != 1 or kind.dtype != "bool"):
-        raise TypeCheckError(f"{name}: a condition is one bool, not {kind}")
+        raise TypeCheckError(f"{name}: expected one bool as condition, got {kind}")
 
 
 def _of_shapes(name: str, attrs: Attrs, dtype: str) -> ListType:
-    """Return the type of a list with tensors of the shape that an operator has, and of others."""
+    """Return the type of a list of tensors with the shape, or the other shapes, in an operator's attributes."""
     shapes = (attrs["shape"], *attrs["others"])
     element, *others = (TensorType(checked_shape(name, shape), dtype) for shape in shapes)
     return ListType(element, tuple(others))
@@ -91,12 +91,12 @@ def _infer_split(name: str, attrs: Attrs, tensor: Type, sizes: Type) -> Type:
     if not isinstance(tensor, TensorType) or not 0 <= axis < len(tensor.shape):
         raise TypeCheckError(f"{name}: expected a tensor with axis {axis}, got {tensor}")
     if not isinstance(sizes, TensorType) or len(sizes.shape) != 1 or sizes.dtype != "int64":
-        raise TypeCheckError(f"{name}: sizes are a list of int64, not {sizes}")
+        raise TypeCheckError(f"{name}: expected a vector of int64 as sizes, got {sizes}")
     element = TensorType(checked_shape(name, attrs["shape"]), tensor.dtype)
     others = replaced(element.shape, axis) if attrs["keepdims"] else element.shape
     kinds = (TensorType(extents, tensor.dtype) for extents in (others, replaced(tensor.shape, axis)))
     if len(element.shape) != len(tensor.shape) - (not attrs["keepdims"]) or not _fits(*kinds):
-        raise TypeCheckError(f"{name}: parts of {tensor} along axis {axis} are no {element}")
+        raise TypeCheckError(f"{name}: parts of {tensor} along axis {axis} do not match {element}")
     return ListType(element)
 
 
@@ -112,23 +112,23 @@ def _infer_from(name: str, attrs: Attrs, extents: Type, data: Type) -> Type:
     shape = checked_shape(name, attrs["shape"])
     dtypes.bits(attrs["dtype"])
     if not isinstance(extents, TensorType) or extents.dtype != "int64" or extents.shape[1:] != (len(shape),):
-        raise TypeCheckError(f"{name}: extents of tensors of {len(shape)} dimensions are no {extents}")
+        raise TypeCheckError(f"{name}: expected int64 extents (n, {len(shape)}), got {extents}")
     if not isinstance(data, TensorType) or data.dtype != "uint8" or len(data.shape) != 1:
-        raise TypeCheckError(f"{name}: bytes are a list of uint8, not {data}")
+        raise TypeCheckError(f"{name}: expected a vector of uint8 as bytes, got {data}")
     return ListType(TensorType(shape, attrs["dtype"]))
 
 
 def _infer_extents(name: str, attrs: Attrs, kind: Type) -> Type:
     rank, shape = _listed(name, kind).ranks[-1], checked_shape(name, attrs["shape"])
     if shape[1:] != (rank,):
-        raise TypeCheckError(f"{name}: extents of tensors of {rank} dimensions have no shape {shape}")
+        raise TypeCheckError(f"{name}: expected a shape (n, {rank}) of the extents, got {shape}")
     return TensorType(shape, "int64")
 
 
 def _infer_bytes(name: str, attrs: Attrs, _: Type) -> Type:
     shape = checked_shape(name, attrs["shape"])
     if len(shape) != 1:
-        raise TypeCheckError(f"{name}: bytes have one dimension, not {len(shape)}")
+        raise TypeCheckError(f"{name}: expected one dimension of the bytes, got {len(shape)}")
     return TensorType(shape, "uint8")
 
 
@@ -144,7 +144,7 @@ def _same(_name: str, _attrs: Attrs, items: Type, *_: Type) -> Type:
 
 
 def _declare(name: str, takes: tuple[str, ...], infer: Callable[..., Type], doc: str, *attrs: Attr) -> None:
-    """Register an operator; `takes` are its arguments, in the words of `_check`."""
+    """Register an operator; `takes` are its arguments, as names that `_check` accepts."""
 
     def of_types(types: Sequence[Type], given: Attrs) -> Type:
         for kind, what in zip(types, takes, strict=True):
@@ -158,12 +158,12 @@ def _declare(name: str, takes: tuple[str, ...], infer: Callable[..., Type], doc:
 _SHAPE, _OTHERS = Attr("shape"), Attr("others", ())
 _declare("list_new", (), _infer_new, "An empty list of tensors of this shape, or of others with more dimensions",
          _SHAPE, Attr("dtype"), _OTHERS)  # fmt: skip
-_declare("list_append", ("list", "element"), _same, "A list with a tensor more at its end")
-_declare("list_insert", ("list", "position", "element"), _same, "A list with a tensor more in front of a position")
+_declare("list_append", ("list", "element"), _same, "A list with a tensor appended")
+_declare("list_insert", ("list", "position", "element"), _same, "A list with a tensor inserted before a position")
 _declare("list_erase", ("list", "position"), _same, "A list without the tensor at a position")
 _declare("list_get", ("list", "position"), _infer_get,
          "The tensor at a position; symbols that are new in its shape are read from it", _SHAPE)  # fmt: skip
-_declare("list_length", ("list",), lambda *_: TensorType((), "int64"), "How many tensors a list has")
+_declare("list_length", ("list",), lambda *_: TensorType((), "int64"), "Number of tensors in a list")
 _declare("list_concat", ("list",), _infer_concat, "The tensors of a list one after the other along an axis", _SHAPE,
          Attr("axis", 0))  # fmt: skip
 _declare("list_stack", ("list",), _infer_stack, "The tensors of a list along a new first axis", _SHAPE)
@@ -171,7 +171,7 @@ _declare("list_split", ("tensor", "sizes"), _infer_split,
          "A list of the parts of a tensor along an axis, which have these sizes", _SHAPE, Attr("axis", 0),
          Attr("keepdims", True))  # fmt: skip
 _declare("list_require", ("list", "condition"), _same,
-         "The same list; the run ends with the message where a bool is false", Attr("message"))  # fmt: skip
+         "The same list; execution fails with the message if a bool is false", Attr("message"))  # fmt: skip
 _declare("list_as", ("list",), _infer_as, "The same list, whose tensors may have more shapes", _SHAPE, _OTHERS)
 _declare("list_from", ("extents", "bytes"), _infer_from, "A list of tensors by their extents, one row each, and their "
          "bytes, each from a multiple of 64 on", _SHAPE, Attr("dtype"))  # fmt: skip

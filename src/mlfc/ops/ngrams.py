@@ -1,4 +1,4 @@
-"""How often runs of tokens occur: a tree of the known ones, in tables that are searched by halves."""
+"""Counts of n-grams: a tree of the known n-grams, stored in tables with binary search."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ def _infer(
 ) -> TensorType:
     """Check tokens (rows, length) against the tables of a tree.
 
-    The tree's node 0 is its root, node i + 1 is what the token key[i] leads to; the children of node n are at key[i]
-    for i from first[n] to first[n + 1], in ascending order of their tokens. column[i] is where the run that ends there
-    is counted, -1 if it is not.
+    Node 0 is the root. Node i + 1 is reached by the token key[i]; the children of node n are at key[i] for i from
+    first[n] to first[n + 1], in ascending order of their tokens. column[i] is the result column that counts the n-gram
+    ending at this node, or -1.
     """
     for kind in (tokens, key):
         if kind.dtype not in _INTEGERS:
@@ -41,11 +41,11 @@ def _infer(
 
 
 def _emit(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs, out: Output) -> None:
-    """Go down the tree from every token, taking each, then every second one, and so on."""
+    """Walk the tree from every token, with every token, then with every second one, and so on."""
     tokens, stmts = inputs[0], ctx.stmts
     rows, length = tokens.shape
     counts = ctx.scratch("counts", (attrs["columns"],), "int32")
-    # a step that leaves the row from every token finds nothing but runs of one, which are counted once
+    # a skip that leaves the row from every token only finds n-grams of one token, which are counted once
     steps = minimum(attrs["skips"] + 1, maximum(1, length - 1)) if attrs["longest"] > 1 else 1
     with stmts.loop(rows, "row") as row:
         with stmts.loop(attrs["columns"], "clear") as column:
@@ -76,7 +76,7 @@ def _emit(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs, out: Output) -> 
 
 
 def _child(ctx: Context, inputs: Sequence[Tensor], node: Expr, token: Expr) -> Expr:
-    """Return where a token is among the children of a node, -1 if it is not; tables of any numbers are survived."""
+    """Return the index of a token among the children of a node, or -1; tables with any contents are safe."""
     _, first, key, _ = inputs
     stmts, edges = ctx.stmts, key.shape[0]
     parent = stmts.let("parent", tb.clamp(node, 0, edges))
@@ -101,4 +101,4 @@ def _child(ctx: Context, inputs: Sequence[Tensor], node: Expr, token: Expr) -> E
 declare("ml.ngram_counts", 4, _infer, Kind.ANCHOR,
         (Attr("columns", REQUIRED), Attr("longest", REQUIRED), Attr("skips", 0)),
         emit=_emit, contract="exact up to 2^24",
-        doc="How often known runs of tokens occur, also with some tokens left out between any two")  # fmt: skip
+        doc="Counts of known n-grams, also with up to a number of tokens skipped between any two")  # fmt: skip

@@ -1,4 +1,4 @@
-"""Operators of neural networks that touch each element once: biases, activations, padding, dropout."""
+"""Neural network operators that access each element once: biases, activations, padding, dropout."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _infer_channelwise(name: str, attrs: Attrs, data: TensorType, channel: Tenso
 
 
 def _channelwise(rule: Callable[[Expr, Expr], Expr], of: Element, data: Tensor, channel: Tensor) -> Expr:
-    # lowering may flatten tensors of equal shape, where the axis no longer counts
+    # lowering may flatten tensors of equal shape, where the axis does not matter
     at = tb.const(0) if channel.shape in ((), (1,)) else of.at[of.attrs["axis"] if len(of.at) > 1 else 0]
     return rule(data.read(of.at), channel.read([at] * len(channel.shape)))
 
@@ -40,7 +40,7 @@ def _infer_float(name: str, _: Attrs, data: TensorType) -> TensorType:
 
 
 def _padded_shape(name: str, data: TensorType, attrs: Attrs, reach: int | None) -> TensorType:
-    """Return the type after padding; `reach`: pads may take extent - reach elements from the data."""
+    """Return the type after padding; `reach`: pads may read extent - reach elements from the data."""
     widths = attrs["pad_width"]
     if len(widths) != len(data.shape) or any(len(pair) != 2 or min(pair) < 0 for pair in widths):
         raise TypeCheckError(f"{name}: pad_width {widths} must have two integers of at least 0 for each dimension")
@@ -88,7 +88,7 @@ def _pad(of: Element, data: Tensor, value: Tensor) -> Expr:
     for index, (before, after), extent in zipped:
         place = index - before
         own.append(place)
-        if before != 0:  # not `if before`: the run may decide whether it is 0
+        if before != 0:  # not `if before`: it may be a runtime value
             inside.append(tb.binary("ge", place, 0))
         if after != 0:
             inside.append(tb.binary("lt", place, extent))
@@ -97,7 +97,7 @@ def _pad(of: Element, data: Tensor, value: Tensor) -> Expr:
 
 
 def _mirrored(data: Tensor, widths: Sequence[tuple[int, int]], reach: int, indices: Sequence[Expr]) -> Expr:
-    """Read the element that `reach` 0 (edges repeat) or 1 (edges do not) reflects to."""
+    """Read the mirrored element, with `reach` 0 (edges repeat) or 1 (edges do not)."""
     own: list[Expr] = []
     for index, (before, after), extent in zip(indices, widths, data.shape, strict=True):
         place = index - before
@@ -109,7 +109,7 @@ def _mirrored(data: Tensor, widths: Sequence[tuple[int, int]], reach: int, indic
     return data.read(own)
 
 
-# with zero first, C's (a > b ? a : b) hands on a NaN
+# with zero first, C's (a > b ? a : b) returns b if b is NaN
 declare_unary("nn.relu", lambda x: tb.maximum(tb.const(0, x.dtype), x), "The value, or 0 below zero", takes="number")
 for _name, _rule, _traits, _doc in (
     ("nn.bias_add", lambda x, bias: x + bias, Trait.SUM | Trait.BIAS | Trait.CLOSING,
@@ -123,7 +123,7 @@ declare("nn.leaky_relu", 1, _infer_float, Kind.ELEMENTWISE, (Attr("alpha", 0.25,
         lambda of, data: _scaled_below_zero(data.read(of.at), tb.const(of.attrs["alpha"], data.dtype)),
         contract="correctly rounded", doc="The value, or alpha times it below zero")  # fmt: skip
 declare("nn.dropout", 1, lambda _, __, data: TupleType((data, data)), Kind.OPAQUE, (Attr("rate", 0.5, True),),
-        doc="Nothing, when a trained model runs; the second result is a mask that nothing reads")  # fmt: skip
+        doc="The identity at inference; the second result is a mask that is never read")  # fmt: skip
 declare("nn.pad", 2, _infer_pad, Kind.INJECTIVE, (Attr("pad_width", REQUIRED), Attr("pad_mode", "constant")), _pad,
         doc="Surrounds a tensor with a value, its edge, or its reflection")  # fmt: skip
 declare("nn.mirror_pad", 1, _infer_mirror_pad, Kind.INJECTIVE,

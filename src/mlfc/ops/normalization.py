@@ -1,7 +1,7 @@
-"""Operators that scale elements by what a row of elements holds: softmax and the normalizations.
+"""Operators that scale elements by statistics of a row: softmax and the normalizations.
 
-A row is what is normalized together: one axis (softmax, layer norm), an image's channel (instance norm), a
-group of channels. Sums over rows use `folding`, which keeps their rounding errors small.
+A row is the set of elements normalized together: one axis (softmax, layer norm), an image's channel (instance norm), or
+a group of channels. Sums over rows use `folding`, which keeps their rounding errors small.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ from mlfc.tir.ir import Buffer, Expr
 
 At = Callable[[Sequence[Expr]], list[Expr]]
 
-# A row computed on the fly is kept in scratch up to this many elements, and computed again beyond.
+# A row computed on the fly is stored in scratch up to this many elements, and recomputed beyond.
 _ROW_LIMIT = 4096
-# Data that the second-level cache does not hold beside the result.
+# Data that does not fit into the second-level cache together with the result.
 _FAR_BYTES = 512 * 1024
-# Rows of so many elements are transposed, 64 at a time, if there are enough of them to fill a vector.
+# Rows of up to this many elements are transposed, 64 at a time, if there are enough of them to fill a vector.
 _SHORT_ROW = 23
 _FEWEST_ROWS = 16
 
 
 @contextmanager
 def _over_rows(rows: Rows, shape: tuple[int, ...], axes: Sequence[int]) -> Iterator[At]:
-    """Open loops over all axes but `axes`; yield what completes the indices of a row to those of the tensor."""
+    """Open loops over all axes but `axes`; yield a function from the indices of a row to those of the tensor."""
     others = [axis for axis in range(len(shape)) if axis not in axes]
     with rows.over([shape[axis] for axis in others]) as outer:
 
@@ -52,7 +52,7 @@ def _over_rows(rows: Rows, shape: tuple[int, ...], axes: Sequence[int]) -> Itera
 
 
 def _reader(data: Tensor, at: At, dtype: str) -> Reader:
-    """Return what reads an element of a row."""
+    """Return a function that reads an element of a row."""
     return lambda row: tb.cast(data.read(at(row)), dtype)
 
 
@@ -63,7 +63,7 @@ def _sum(dtype: str, count: Any = 1, ahead: Callable[[Expr], None] | None = None
 
 
 def _folded(ctx: Context, shape: Shape, name: str, read: Reader, fold: Fold) -> Buffer:
-    """Emit the folds of neighbouring rows, which are side by side along the last axis; return their results."""
+    """Emit the folds of neighbouring rows, which are adjacent along the last axis; return their results."""
     results = ctx.stmts.local(name, (COLUMNS,), fold.dtype)
     store = Output(shape[-1:], fold.dtype, partial(ctx.stmts.store, results))
     emit_fold(ctx, read, Axes(shape, tuple(range(len(shape) - 1)), keepdims=False), fold, store)
@@ -79,7 +79,7 @@ def _infer_float(name: str, attrs: Attrs, data: TensorType) -> TensorType:
 def _emit_softmax(
     ctx: Context, inputs: Sequence[Tensor], attrs: Attrs, out: Output, *, logarithm: bool, shape: Shape | None = None
 ) -> None:
-    """Emit rows one after another, or side by side where there is an axis behind theirs; `shape` may know more ones."""
+    """Emit rows sequentially, or side by side if an axis follows theirs; `shape` may have more axes known to be 1."""
     data, shape = inputs[0], shape or inputs[0].shape
     axis = attrs["axis"] % len(shape)
     axes = Axes(shape, (axis,), keepdims=True)
@@ -101,7 +101,7 @@ def _emit_softmax(
 
 
 def _softmax_of_last(ctx: Context, data: Tensor, axis: int, out: Output, logarithm: bool) -> None:
-    """Emit rows one after another, or short ones side by side where there are several: both give the same bits."""
+    """Emit rows sequentially, or many short rows side by side; both compute the same bits."""
     length, others = data.shape[axis], [other for other in range(len(data.shape)) if other != axis]
     is_short = isinstance(length, int) and 1 < length <= _SHORT_ROW and not ctx.small
     many = [other for other in reversed(others) if bounds(data.shape[other])[1] >= _FEWEST_ROWS]
@@ -118,9 +118,9 @@ def _softmax_of_last(ctx: Context, data: Tensor, axis: int, out: Output, logarit
 
 
 def _softmax_of_short(ctx: Context, data: Tensor, axes: tuple[int, int], out: Output, logarithm: bool) -> None:
-    """Emit rows along the first of two axes side by side along the second: transposed, so that compilers find vectors.
+    """Emit rows along the first of two axes side by side along the second, transposed so that compilers vectorize.
 
-    The few elements of a row are added in the order in which the accumulators of a row alone are.
+    The few elements of a row are added in the same order as by the accumulators of a single row.
     """
     stmts, dtype, (axis, beside) = ctx.stmts, accumulator(data.dtype), axes
     length, rows = int(data.shape[axis]), data.shape[beside]
@@ -149,7 +149,8 @@ def _softmax_of_short(ctx: Context, data: Tensor, axes: tuple[int, int], out: Ou
         with stmts.loop(length, "e") as place, stmts.loop(width, "c", "vectorized") as lane:
             stmts.store(tops, [lane], tb.maximum(tb.load(tops, [lane]), tb.load(kept, [place, lane])))
         with stmts.loop(length, "e") as place, stmts.loop(width, "c", "vectorized") as lane:
-            # what is computed is computed again, as for a row alone: a product is fused with the difference there too
+            # a computed element is recomputed, as for a single row, so that a product is fused with the difference
+            # there too
             element = tb.load(kept, [place, lane]) if data.buffer is not None else read(place, lane)
             below = stmts.let("below", element - tb.load(tops, [lane]))
             if logarithm:
@@ -169,7 +170,7 @@ def _softmax_of_short(ctx: Context, data: Tensor, axes: tuple[int, int], out: Ou
 
 
 def _softmax_side_by_side(ctx: Context, data: Tensor, axes: Axes, out: Output, logarithm: bool) -> None:
-    """Emit tiles of neighbouring rows, which compilers vectorize across."""
+    """Emit tiles of neighbouring rows; compilers vectorize across the rows."""
     stmts, dtype, (axis,) = ctx.stmts, accumulator(data.dtype), axes.folded_axes
     length = axes.shape[axis]
     kept = ctx.scratch("rows", (length, COLUMNS), dtype)
@@ -206,7 +207,7 @@ def _softmax_in_rows(ctx: Context, data: Tensor, axis: int, out: Output, logarit
     rows = rows_of(ctx, *shape)
     with _over_rows(rows, data.shape, (axis,)) as at:
         if _is_far(ctx, data) and out.buffer is not None and out.dtype == dtype:
-            buffer = out.buffer  # as memory of the row: what is written last is then at hand already
+            buffer = out.buffer  # the result is the row's scratch memory: the final pass then finds it in the cache
             kept = KeptRow(lambda row, value: out.store(at(row), value), lambda row: tb.load(buffer, at(row)))
         else:
             kept = rows.keep("row", shape, dtype)
@@ -228,7 +229,7 @@ def _softmax_in_rows(ctx: Context, data: Tensor, axis: int, out: Output, logarit
 
 
 def _is_far(ctx: Context, data: Tensor) -> bool:
-    """Tell whether caches that are near do not hold the data of a host's kernel, which reads them twice."""
+    """Tell whether the data of a host kernel, which reads it twice, exceeds the near caches."""
     source = data.buffer
     if source is None or ctx.features.gpu or not ctx.features.vector_bytes or ctx.small or not is_static(data.shape):
         return False
@@ -236,7 +237,7 @@ def _is_far(ctx: Context, data: Tensor) -> bool:
 
 
 def _next_row(ctx: Context, data: Tensor, at: At, length: Extent) -> Callable[[Expr], None] | None:
-    """Return what asks for the same elements of the row behind, whose largest is sought before anything is computed."""
+    """Return a function that prefetches the same elements of the next row, whose first pass only computes a maximum."""
     source, shape = data.buffer, data.shape
     if source is None or not ctx.features.prefetches or not _is_far(ctx, data):
         return None
@@ -265,7 +266,7 @@ def _infer_group_norm(name: str, attrs: Attrs, data: TensorType, *channel: Tenso
     _infer_affine(name, attrs, data, *channel)
     channels = data.shape[attrs["axis"] % len(data.shape)]
     if attrs["num_groups"] < 1 or (isinstance(channels, int) and channels % attrs["num_groups"]):
-        raise TypeCheckError(f"{name}: {channels} channels do not divide into {attrs['num_groups']} groups")
+        raise TypeCheckError(f"{name}: {channels} channels cannot be split into {attrs['num_groups']} groups")
     divided(name, channels, attrs["num_groups"], "channels")
     if attrs["axis"] % len(data.shape) == 0:
         raise TypeCheckError(f"{name}: axis 0 is the batch")
@@ -287,7 +288,7 @@ def _normalize_row(
         return distance * distance
 
     element = computed
-    if data.buffer is None and bounds(prod(shape))[0] <= _ROW_LIMIT:  # in memory, so that what computes it runs once
+    if data.buffer is None and bounds(prod(shape))[0] <= _ROW_LIMIT:  # stored, so that its producer runs once
         kept = rows.keep("row", shape, dtype)
         with rows.elements(shape, "k") as row:
             kept.store(row, computed(row))
@@ -311,7 +312,7 @@ def _scaled(value: Expr, inputs: Sequence[Tensor], attrs: Attrs, channel: Expr) 
 def _normalize_channels(
     ctx: Context, inputs: Sequence[Tensor], attrs: Attrs, out: Output, axes: Axes, tile: tuple[dict[int, Expr], Any]
 ) -> None:
-    """Emit neighbouring channels of an image side by side, each as `_normalize_row` does a row."""
+    """Emit neighbouring channels of an image side by side, each as `_normalize_row` emits a row."""
     data = inputs[0]
     stmts, dtype, (first, width) = ctx.stmts, accumulator(data.dtype), tile
     row = tuple(data.shape[axis] for axis in axes.folded_axes)
@@ -391,12 +392,12 @@ def _infer_lrn(name: str, attrs: Attrs, data: TensorType) -> TensorType:
     check_dtype(name, data.dtype, "float")
     axis = normalized_axis(name, attrs["axis"], len(data.shape))
     if not 1 <= attrs["size"] <= 2 * data.shape[axis] + 1:
-        raise TypeCheckError(f"{name}: a window of {attrs['size']} does not suit {data.shape[axis]} channels")
+        raise TypeCheckError(f"{name}: a window of {attrs['size']} does not fit {data.shape[axis]} channels")
     return data
 
 
 def _to_power(x: Expr, beta: float) -> Expr:
-    """Return x ** -beta for positive x; common exponents take square roots, which vectorize where pow does not."""
+    """Return x ** -beta for positive x; common exponents use square roots, which vectorize unlike pow."""
     root = tb.intrinsic("sqrt", x)
     if beta == 0.5:
         return 1 / root
@@ -406,7 +407,7 @@ def _to_power(x: Expr, beta: float) -> Expr:
 
 
 def _lrn_each(ctx: Context, data: Tensor, attrs: Attrs, out: Output) -> None:
-    """Emit the loops in which each element reads its own neighbours: rows in scratch are nothing for a device."""
+    """Emit loops in which each element reads its own neighbours, as devices do not use rows in scratch."""
     stmts, dtype, size = ctx.stmts, accumulator(data.dtype), attrs["size"]
     axis = attrs["axis"] % len(data.shape)
     with serial_loops(ctx, data.shape, "i") as at:

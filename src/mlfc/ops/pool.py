@@ -1,7 +1,7 @@
-"""Pooling: the largest element or the average of windows.
+"""Maximum and average pooling over windows.
 
-Where sizes are static, runs of neighbouring outputs whose windows have as many taps at evenly spaced places become one
-`Segment`: the interior is one, each kind of border another. Loops over a segment need no tests.
+For static shapes, adjacent outputs whose windows have the same number of taps at evenly spaced positions form one
+`Segment`: the interior is one, each kind of border another. Loops over a segment need no bounds checks.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from mlfc.tir import builder as tb
 from mlfc.tir.context import Context, Output, Tensor
 from mlfc.tir.ir import Const, Expr
 
-# Code is spelled out for up to this many kinds of windows, and this many taps a window.
+# Windows are unrolled for up to this many kinds of windows, and this many taps per window.
 _KINDS_LIMIT = 9
 _TAPS_LIMIT = 32
-# Taps that one item of a device adds up.
+# Taps that one work-item of a device accumulates.
 _TAPS_OF_AN_ITEM = 256
-# Channels that are accumulated side by side where taps are looped over.
+# Channels that are accumulated together if the taps are a loop.
 _CHANNELS = 64
 
 # (accumulator, element, taps of the element) -> accumulator
@@ -45,12 +45,12 @@ class Window(NamedTuple):
 
     first: Any  # first input index
     taps: Any  # input elements, `dilation` apart
-    divisor: Any  # what the axis contributes to the divisor of an average
+    divisor: Any  # factor of the axis in the divisor of an average
 
 
 @dataclass(frozen=True)
 class Segment:
-    """Output indices ``start .. start + count - 1``; window i of them begins at ``first + i * stride``."""
+    """Output indices ``start .. start + count - 1``; window i of them starts at ``first + i * stride``."""
 
     start: int
     count: int
@@ -69,7 +69,7 @@ class WindowAxis:
 
     @property
     def segments(self) -> tuple[Segment, ...]:
-        """The windows in as few segments as their order allows."""
+        """The windows, merged into as few segments as their order permits."""
         found: list[Segment] = []
         for index, window in enumerate(self.windows):
             last = found[-1] if found else None
@@ -84,15 +84,15 @@ class WindowAxis:
 
 @dataclass(frozen=True)
 class Interior:
-    """The output indices whose windows are whole: `count` of them from `start` on; none where it is below 1."""
+    """Output indices of complete windows: `count` of them from `start` on; none if `count` is below 1."""
 
     start: Any
     count: Any
-    is_all: bool  # whether these are known to be all windows
+    is_all: bool  # all windows are known to be complete
 
 
 def adaptive_window(index: Any, size: Extent, output: int) -> Window:
-    """Return one of the windows that divide `size` elements as evenly as may be among `output` results."""
+    """Return one of the windows that divide `size` elements as evenly as possible among `output` results."""
     first = index * size // output
     taps = ((index + 1) * size + (output - 1)) // output - first
     return Window(first, taps, taps)
@@ -102,7 +102,7 @@ def adaptive_window(index: Any, size: Extent, output: int) -> Window:
 class Slide:
     """A window that slides along one axis, with padding before and after.
 
-    With `ceil_mode`, a last window that reaches beyond the padded input counts; it must begin inside the input or the
+    With `ceil_mode`, a last window that extends beyond the padded input counts; it must start inside the input or the
     padding before it.
     """
 
@@ -126,19 +126,19 @@ class Slide:
         if not self.ceil_mode or (not isinstance(room, Dim) and room < 0):
             return room // self.stride + 1
         count = -(-room // self.stride) + 1
-        if isinstance(room, Dim):  # as below, for padding is smaller than the window
+        if isinstance(room, Dim):  # equivalent to the last line, as padding is smaller than the window
             return minimum(count, -(-(self.size + self.before) // self.stride))
         return count - 1 if (count - 1) * self.stride >= self.size + self.before else count
 
     @property
     def interior(self) -> Interior:
-        """The windows that have all their taps on the data."""
+        """The windows whose taps are all inside the data."""
         start = -(-self.before // self.stride)
         count = (self.size + self.before - self.extent) // self.stride + 1 - start
         return Interior(start, count, start == 0 and count == self.output)
 
     def window(self, index: Expr, *, count_padding: bool) -> Window:
-        """Return what an output index sees of an axis whose size the run decides."""
+        """Return the window of an output index along a dynamic axis."""
         begin = index * self.stride - self.before
         step, size = self.dilation, tb.as_expr(self.size)
         lowest = tb.maximum((step - 1 - begin) // step, 0)
@@ -149,7 +149,7 @@ class Slide:
         return Window(begin + lowest * step, taps, padded if count_padding else taps)
 
     def axis(self, *, count_padding: bool) -> WindowAxis:
-        """Return the windows; with `count_padding`, taps on padding count for averages."""
+        """Return the windows; with `count_padding`, taps on padding count in the divisor of averages."""
         windows = []
         for index in range(self.output):
             begin = index * self.stride - self.before
@@ -163,37 +163,37 @@ class Slide:
 
 
 def adaptive_axis(size: int, output: int) -> WindowAxis:
-    """Return all such windows of an axis."""
+    """Return all adaptive windows of an axis."""
     return WindowAxis(tuple(adaptive_window(index, size, output) for index in range(output)))
 
 
 @dataclass(frozen=True)
 class Pooling:
-    """How elements of a window become one."""
+    """Reduction of the elements of a window to one result."""
 
-    average: bool  # the mean; else the largest
+    average: bool  # mean if true, else maximum
     dtype: str  # of the elements
 
     @property
     def wide(self) -> str:
-        """Dtype of accumulators: int32 for sums of small integers, float32 for sums of short floats."""
+        """Dtype of accumulators: int32 for sums of small integers, float32 for sums of 16-bit floats."""
         if not self.average or self.dtype in ("float64", "int64"):
             return self.dtype
         return "float32" if dtypes.is_float(self.dtype) else "int32"
 
     @property
     def neutral(self) -> float:
-        """What an accumulator starts with."""
+        """The initial value of an accumulator."""
         if self.average:
             return 0
         return float("-inf") if dtypes.is_float(self.dtype) else dtypes.limits(self.dtype)[0]
 
     def step(self, total: Expr, element: Expr, _at: Sequence[Expr] = ()) -> Expr:
-        """Return the accumulator after one more element, whatever its place in the window; a maximum ignores NaN."""
+        """Accumulate one more element at any position in the window; a maximum ignores NaN."""
         return total + element if self.average else tb.maximum(element, total)
 
     def finish(self, total: Expr, divisor: Expr) -> Expr:
-        """Return the result of `divisor` elements (int32); integer averages truncate."""
+        """Return the result for `divisor` elements (int32); integer averages truncate."""
         if not self.average:
             return total
         op = "div" if dtypes.is_float(self.wide) else "truncdiv"
@@ -206,9 +206,9 @@ class Pooling:
 
 @dataclass(frozen=True)
 class _WindowPosition:
-    """The window of one output index of one axis: a literal number of taps, or one read from a table.
+    """The window of one output index along one axis, with a literal number of taps or one loaded from a table.
 
-    `last` is the last index of the data where the window comes from a table, whose values no proof sees.
+    `last` is the last index of the data if the window comes from a table, whose values the bounds proof cannot see.
     """
 
     output: Expr
@@ -219,13 +219,13 @@ class _WindowPosition:
     last: Extent | None = None
 
     def at(self, tap: Expr | int) -> Expr:
-        """Return the index of the data that a tap reads."""
+        """Return the data index that a tap reads."""
         index = self.first + tap * self.dilation
         return index if self.last is None else tb.clamp(index, 0, self.last)
 
 
 class _DynamicAxis:
-    """An axis whose size the run decides: the loops over its whole windows, and over those on borders."""
+    """Loops over the complete windows and over the border windows of a dynamic axis."""
 
     def __init__(self, ctx: Context, slide: Slide, size: Extent) -> None:
         self._stmts, self.slide, self.size = ctx.stmts, slide, size
@@ -236,10 +236,10 @@ class _DynamicAxis:
 
     @contextmanager
     def whole_windows(self) -> Iterator[_WindowPosition]:
-        """Open the loop over whole windows."""
+        """Open the loop over complete windows."""
         slide, taps = self.slide, tb.const(self.slide.kernel)
         first, last = (at * slide.stride - slide.before for at in (self._start, self._start + self._count - 1))
-        # where there is one, the ends are inside by themselves; said here, it proves what is read
+        # always true if a complete window exists; the explicit test lets the bounds proof see it
         fits = tb.land(
             tb.binary("gt", self._count, 0),
             tb.binary("ge", first, 0),
@@ -251,7 +251,7 @@ class _DynamicAxis:
 
     @contextmanager
     def border(self) -> Iterator[Expr]:
-        """Open the loop over the other windows; yield the index of one."""
+        """Open the loop over border windows; yield the output index."""
         with self._stmts.loop(self.slide.output - self._whole, "border") as step:
             skipped = self._whole * tb.cast(tb.binary("ge", step, self._start), "int32")
             yield self._stmts.let("y", tb.minimum(step + skipped, self.slide.output - 1))
@@ -272,7 +272,7 @@ class _PoolLoops:
     def emit(self, axes: Sequence[WindowAxis]) -> None:
         """Write the loops over all windows."""
         kinds = list(product(*(axis.segments for axis in axes)))
-        # a launch for each kind of window would be mostly launching
+        # on devices, separate launches for each kind of window would cost more than the work
         as_few = self._ctx.features.optimize == "size" or self._ctx.features.gpu
         if len(kinds) > _KINDS_LIMIT or (as_few and len(kinds) > 1):
             self._emit_from_tables(axes)
@@ -295,7 +295,7 @@ class _PoolLoops:
     def emit_dynamic(
         self, counts: Sequence[Extent], windows: Sequence[Callable[[Expr], Window]], dilations: Sequence[int]
     ) -> None:
-        """Write the loops over all windows of data whose size the run decides."""
+        """Write the loops over all windows of data with dynamic dimensions."""
         axes = zip(letters_of(len(counts)), windows, dilations, strict=True)
         with self._ctx.stmts.loop(self._batch, "n") as n, serial_loops(self._ctx, counts, "y") as indices:
             places = [
@@ -305,10 +305,10 @@ class _PoolLoops:
             self._accumulated(n, places, is_dynamic=True)
 
     def emit_slides(self, slides: Sequence[Slide], *, count_padding: bool) -> None:
-        """Write the loops over windows that slide along axes whose size the run decides.
+        """Write the loops over sliding windows along dynamic axes.
 
-        Whole windows are spelled out. So are those on borders where there are few kinds of them: how many of its taps
-        are inside is then found out for each, and chooses the code.
+        Complete windows are unrolled. Border windows are unrolled too if there are few kinds: the number of taps inside
+        the data is computed for each window and selects the code.
         """
         few = prod(slide.kernel for slide in slides) <= _TAPS_LIMIT
         if not few or self._ctx.features.optimize == "size" or self._ctx.features.gpu:
@@ -320,7 +320,7 @@ class _PoolLoops:
         kinds = product(*((False,) if line.inner.is_all else (False, True) for line in lines))
         with self._ctx.stmts.loop(self._batch, "n") as n:
             for on_border in kinds:
-                # borders outside: what chooses their code is asked seldom
+                # border loops are outermost, so that the selection of their code runs rarely
                 order = sorted(range(len(lines)), key=lambda axis: not on_border[axis])
                 self._slid(n, lines, [(axis, on_border[axis]) for axis in order], {}, count_padding=count_padding)
 
@@ -328,7 +328,7 @@ class _PoolLoops:
         self, n: Expr, lines: Sequence[_DynamicAxis], rest: Sequence[tuple[int, bool]],
         places: Mapping[int, _WindowPosition], *, count_padding: bool,
     ) -> None:  # fmt: skip
-        """Write the loops over the axes that have no places yet, each over whole windows or those on borders."""
+        """Write the loops over the axes that have no positions yet, each over complete or border windows."""
         if not rest:
             found = [places[axis] for axis in range(len(lines))]
             known = [range(int(place.taps.value)) for place in found if isinstance(place.taps, Const)]
@@ -398,7 +398,7 @@ class _PoolLoops:
         self._out.store(self._indices(n, [place.output for place in places], channel), value)
 
     def _spelled_out(self, n: Expr, places: Sequence[_WindowPosition], taps: Sequence[range]) -> None:
-        """Write each window as one expression; the inner loop runs over the channels."""
+        """Write each window as one unrolled expression; the inner loop is over the channels."""
         pooling = self._pooling
         with self._ctx.stmts.loop(self._channels, "c", "vectorized") as channel:
             elements = [
@@ -406,11 +406,11 @@ class _PoolLoops:
                 for at in product(*taps)
             ]
             if not elements or (not pooling.average and dtypes.is_float(pooling.wide)):
-                elements.insert(0, tb.const(pooling.neutral, pooling.wide))  # for a first element of NaN
+                elements.insert(0, tb.const(pooling.neutral, pooling.wide))  # in case the first element is NaN
             self._store(n, places, channel, reduce(pooling.step, elements))
 
     def _accumulated(self, n: Expr, places: Sequence[_WindowPosition], *, is_dynamic: bool = False) -> None:
-        """Write loops over the taps around accumulators of neighbouring channels."""
+        """Write loops over the taps around accumulators of adjacent channels."""
         at_once = 1 if self._ctx.features.gpu else _CHANNELS
         whole, rest = self._channels // at_once, self._channels % at_once
         step = self._step_of_few(places) if is_dynamic else self._pooling.step
@@ -421,7 +421,7 @@ class _PoolLoops:
             self._tile(n, places, tb.const(whole * at_once), rest, step)
 
     def _step_of_few(self, places: Sequence[_WindowPosition]) -> Step:
-        """Return the step of sums that start with their first element where there are few, as those spelled out do."""
+        """Return a step that starts sums of few taps with their first element, as unrolled sums do."""
         taps = reduce(lambda a, b: a * b, [place.taps for place in places])
         is_few = self._ctx.stmts.let("is_few", tb.binary("le", taps, _TAPS_LIMIT), "bool")
         plain = self._pooling.step
@@ -456,7 +456,7 @@ def _layout_sizes(name: str, data: TensorType, attrs: Attrs) -> dict[str, int]:
 
 
 def _rank_of(name: str) -> int:
-    """Return the number of spatial dimensions, which a pooling operator's name ends in."""
+    """Return the number of spatial dimensions, which is the suffix of a pooling operator's name."""
     return int(name[-2])
 
 
@@ -471,7 +471,7 @@ def _slides(name: str, sizes: Mapping[str, int], attrs: Attrs) -> list[Slide]:
 
 
 def pool_windows(name: str, types: Sequence[TensorType], attrs: Attrs) -> list[tuple[int, int, int, int]] | None:
-    """Return the window, step and padding for each spatial dimension, as `Operator.windows`."""
+    """Return window, stride and padding of each spatial dimension, for `Operator.windows`."""
     if attrs["ceil_mode"]:
         return None
     slides = _slides(name, _layout_sizes(name, types[0], attrs), attrs)
@@ -504,7 +504,7 @@ def _emit_pool(name: str, ctx: Context, inputs: Sequence[Tensor], attrs: Attrs, 
         _PoolLoops(ctx, data, out, attrs["layout"], pooling).emit_slides(slides, count_padding=count_padding)
         return
     axes = [slide.axis(count_padding=count_padding) for slide in slides]
-    # one large window that is the whole image is the work of many items; others keep the order of the references' sums
+    # a large window that covers the whole image is split among work-items; others keep the references' order of sums
     whole = [WindowAxis((Window(0, size, size),)) for size in spatial]
     if ctx.features.gpu and prod(spatial) > _TAPS_OF_AN_ITEM and axes == whole:
         _fold_spatial(ctx, data, attrs["layout"], pooling, out)
@@ -513,7 +513,7 @@ def _emit_pool(name: str, ctx: Context, inputs: Sequence[Tensor], attrs: Attrs, 
 
 
 def _fold_spatial(ctx: Context, data: Tensor, layout: str, pooling: Pooling, out: Output) -> None:
-    """Write the pooling of whole images, each element read once."""
+    """Write pooling over whole images; each element is read once."""
     spatial = tuple(axis for axis, letter in enumerate(layout) if letter not in "NC")
     axes = Axes(data.shape, spatial, keepdims=True)
     finish = partial(pooling.finish, divisor=tb.as_expr(axes.count))
@@ -522,7 +522,7 @@ def _fold_spatial(ctx: Context, data: Tensor, layout: str, pooling: Pooling, out
 
 
 def _output_size(name: str, attrs: Attrs, spatial: Sequence[int]) -> tuple[int, ...]:
-    """Return the spatial extents of the result, which are 1 where the attribute does not exist."""
+    """Return the spatial shape of the result; 1 in each dimension if the attribute is missing."""
     given = attrs.get("output_size", 1)
     if given in ((), None):
         return tuple(spatial)
@@ -573,7 +573,7 @@ for _how, _noun, _elements, _contract in (
         _name = f"nn.adaptive_{_how}_pool{_rank}d"
         _declare(_name, infer=_infer_adaptive, kind=Kind.ANCHOR, attrs=(Attr("output_size", ()), *_layout),
                  emit=partial(_emit_adaptive, _name),
-                 doc=f"{_noun} of each of a number of windows that cover the data evenly")  # fmt: skip
+                 doc=f"{_noun} of each window; a given number of windows covers the data evenly")  # fmt: skip
         if _rank == 2:
             _name = f"nn.global_{_how}_pool2d"
             _declare(_name, infer=_infer_adaptive, kind=Kind.REDUCE, attrs=_layout,

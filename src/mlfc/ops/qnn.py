@@ -1,8 +1,8 @@
-"""Moving between real numbers and integers: ``qnn.quantize``, ``qnn.dequantize``, ``qnn.requantize``.
+"""Conversion between real numbers and integers: ``qnn.quantize``, ``qnn.dequantize``, ``qnn.requantize``.
 
-An integer tensor stands for ``scale * (value - zero_point)``. Scales and zero points are constants, in a vector one for
-each index of `axis`. A scale may be float64 where it is the product of two float32 scales: the references compute
-multipliers from the unrounded product.
+An integer tensor represents ``scale * (value - zero_point)``. Scales and zero points are constants, as a scalar or a
+vector with one number for each index of `axis`. A scale may be float64 if it is the product of two float32 scales: the
+references compute multipliers from the unrounded product.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from mlfc.tir.ir import Const, Expr
 
 REQUANTIZE_ROUNDINGS = ("None", "UPWARD", "TONEAREST", "TONEVEN", "SINGLE", "DOUBLE", "REDUCED", "FLOAT64")
 _OF_WIDE_SUMS = ("REDUCED", "FLOAT64")
-_LARGEST_SHIFT = 7  # to the left, of the multiplier of an int64
+_LARGEST_SHIFT = 7  # left shift of an int64 multiplier
 QUANTIZE_ROUNDINGS = ("TONEAREST", "TONEVEN")
 _INTEGERS = ("int8", "uint8", "int16", "uint16", "int32")
 _STORED = (*_INTEGERS[:-1], *dtypes.NARROW_INTEGERS)
 
 
 def check_pairs(name: str, *kinds: TensorType) -> None:
-    """Check the types of scales and zero points, which take turns."""
+    """Check the types of alternating scales and zero points."""
     for scale, zero_point in zip(kinds[::2], kinds[1::2], strict=True):
         if scale.dtype not in ("float32", "float64") or len(scale.shape) > 1:
             raise TypeCheckError(f"{name}: expected a float32 scalar or vector as scale, got {scale}")
@@ -42,30 +42,30 @@ def check_pairs(name: str, *kinds: TensorType) -> None:
 
 
 def check_bytes(name: str, kind: TensorType) -> None:
-    """Refuse what is not an 8-bit tensor."""
+    """Refuse tensors that are not 8-bit."""
     check_choice(name, "data of", kind.dtype, ("int8", "uint8"))
 
 
 def check_codes(name: str, kind: TensorType) -> None:
-    """Refuse what is not a tensor of the codes of numbers, of 8 or 16 bits."""
+    """Refuse tensors that are not quantized to 8 or 16 bits."""
     check_choice(name, "data of", kind.dtype, ("int8", "uint8", "int16"))
 
 
 def infer_of_bytes(name: str, attrs: Attrs, data: TensorType, *pairs: TensorType) -> TensorType:
-    """Type rule of operators from 8-bit data to the same, with scale and zero point of either."""
+    """Infer the result type of an operator from 8-bit data to the same dtype, with scale and zero point of both."""
     check_bytes(name, data)
     return infer_of_codes(name, attrs, data, *pairs)
 
 
 def infer_of_codes(name: str, _: Attrs, data: TensorType, *pairs: TensorType) -> TensorType:
-    """Type rule of operators from data of 8 or 16 bits to the same, with scale and zero point of either."""
+    """Infer the result type of an operator from 8-bit or 16-bit data to the same, with scale and zero point of both."""
     check_codes(name, data)
     check_pairs(name, *pairs)
     return data
 
 
 def known(name: str, tensor: Tensor) -> npt.NDArray[Any]:
-    """Return a scale or zero point as a vector of one or more numbers; it must be a constant."""
+    """Return a constant scale or zero point as a vector of one or more numbers."""
     if tensor.value is None:
         raise UnsupportedError(
             f"{name} needs scales and zero points that are known at compile time",
@@ -75,7 +75,7 @@ def known(name: str, tensor: Tensor) -> npt.NDArray[Any]:
 
 
 def number(name: str, tensor: Tensor) -> Any:
-    """Return a scale or zero point of a whole tensor as a numpy scalar."""
+    """Return a per-tensor scale or zero point as a numpy scalar."""
     values = known(name, tensor)
     if values.size != 1:
         raise TypeCheckError(f"{name}: expected one scale and one zero point a tensor, got {values.size}")
@@ -83,15 +83,15 @@ def number(name: str, tensor: Tensor) -> Any:
 
 
 def scales_and_zeros(name: str, inputs: Sequence[Tensor]) -> tuple[float, int, float, int]:
-    """Return scale and zero point of the input, then of the output, of an operator on one tensor."""
+    """Return scale and zero point of the input, then of the output, of a unary operator."""
     in_scale, in_zero, out_scale, out_zero = (number(name, tensor) for tensor in inputs[1:])
     return float(in_scale), int(in_zero), float(out_scale), int(out_zero)
 
 
 def per_axis(ctx: Context, values: npt.NDArray[Any], label: str, indices: Indices, *, axis: int, dtype: str) -> Expr:
-    """Return one of `values`, as a literal where all are equal, else from a table by the index of `axis`."""
+    """Return one of `values`: a literal if all are equal, else an element of a table indexed by `axis`."""
     array = values.astype(dtypes.to_numpy(dtype))
-    if array.size <= 1 or np.all(array == array.flat[0]):  # a single one may be NaN
+    if array.size <= 1 or np.all(array == array.flat[0]):  # the only element may be NaN
         return tb.const(array.flat[0].item() if array.size else 0, dtype)
     if ctx.small and dtype == "int32" and np.array_equal(array, array.astype(np.int8)):
         return tb.cast(tb.load(ctx.constant(label, array.astype(np.int8)), [indices[axis]]), dtype)
@@ -99,14 +99,14 @@ def per_axis(ctx: Context, values: npt.NDArray[Any], label: str, indices: Indice
 
 
 def saturate(value: Expr, dtype: str) -> Expr:
-    """Return an int32 value limited to the range of `dtype`, as `dtype`."""
+    """Clamp an int32 value to the range of `dtype` and convert it."""
     if dtype == "int32":
         return value
     return tb.cast(tb.clamp(value, *dtypes.limits(dtype)), dtype)
 
 
 def rescaled(value: Expr, real: float) -> Expr:
-    """Return an int32 value times a real number, as TFLite's MultiplyByQuantizedMultiplier rounds it (twice)."""
+    """Multiply an int32 by a real number with the double rounding of TFLite's MultiplyByQuantizedMultiplier."""
     if real == 1.0:
         return value
     multiplier, shift = quantize_multiplier(real)
@@ -120,20 +120,20 @@ def _axis(name: str, attrs: Attrs, rank: int) -> int:
 
 
 def _table_axis(name: str, attrs: Attrs, inputs: Sequence[Tensor]) -> int:
-    """Return the axis that scales and zero points go along; where each is one number, the data may have any rank."""
+    """Return the axis of per-axis scales and zero points; if all are scalars, the data may have any rank."""
     if all(known(name, tensor).size == 1 for tensor in inputs[1:]):
         return 0
     return _axis(name, attrs, len(inputs[0].shape))
 
 
 def _check_pairs(name: str, data: TensorType, attrs: Attrs, *kinds: TensorType) -> None:
-    """Check the types of scales and zero points, and that vectors have an element for each index of the axis."""
+    """Check the types of scales and zero points; vectors must have one element for each index of the axis."""
     check_pairs(name, *kinds)
     for kind in kinds:
         if kind.shape not in ((), (1,)):
             axis = _axis(name, attrs, len(data.shape))
             if not data.shape or kind.shape[0] != data.shape[axis]:
-                raise TypeCheckError(f"{name}: {kind.shape[0]} scales or zero points for axis {axis} of {data}")
+                raise TypeCheckError(f"{name}: {kind.shape[0]} scales or zero points do not fit axis {axis} of {data}")
 
 
 def _out_dtype(name: str, attrs: Attrs, allowed: Sequence[str], default: str) -> str:
@@ -150,7 +150,7 @@ def _infer_quantize(name: str, attrs: Attrs, data: TensorType, *pair: TensorType
 
 
 def quantized(value: Expr, scale: Expr, zero_point: Expr, dtype: str, rounding: str = "TONEAREST") -> Expr:
-    """Return a float32 value as an integer of `dtype`, saturated; not-a-number gives the lowest integer."""
+    """Quantize a float32 value to `dtype` with saturation; NaN becomes the lowest integer."""
     low, high = dtypes.limits(dtype)
     nearest = tb.intrinsic("round_even" if rounding == "TONEVEN" else "round_away", value / scale)
     offset = tb.cast(zero_point, "float32")
@@ -164,7 +164,7 @@ def quantized(value: Expr, scale: Expr, zero_point: Expr, dtype: str, rounding: 
 
 
 def _pair(of: Element, name: str, *inputs: Tensor) -> tuple[Expr, Expr]:
-    """Return scale and zero point of an element of data, the first of `inputs`."""
+    """Return scale and zero point of an element of the data, which is the first of `inputs`."""
     axis = _table_axis(name, of.attrs, inputs)
     scales, zero_points = (known(name, tensor) for tensor in inputs[1:])
     scale = per_axis(of.ctx, scales, "scale", of.at, axis=axis, dtype="float32")
@@ -220,7 +220,7 @@ def _scaled(of: Element, value: Expr, in_scale: npt.NDArray[Any], out_scale: npt
         kind, nearest = ("float32", "round_even") if rounding == "TONEVEN" else ("float64", "round_away")
         factors = in_scale.astype(dtypes.to_numpy(kind)) / out_scale.astype(dtypes.to_numpy(kind))
         product = tb.intrinsic(nearest, tb.cast(value, kind) * own("factor", np.atleast_1d(factors), kind))
-        # beyond 2**24 every type but int32 saturates anyway, and so the later sum cannot overflow
+        # beyond 2**24 every type except int32 saturates anyway; the clamp keeps the later sum from overflowing
         return tb.cast(tb.clamp(product, -(2.0**30), 2.0**30), "int32")
     ratios = np.atleast_1d(in_scale.astype(np.float64) / out_scale.astype(np.float64))
     make = reduced_multiplier if rounding == "REDUCED" else quantize_multiplier
@@ -237,7 +237,7 @@ def _scaled(of: Element, value: Expr, in_scale: npt.NDArray[Any], out_scale: npt
     if rounding in ("TONEAREST", "SINGLE"):
         if of.ctx.features.keeps("requantize_away"):
             return tb.intrinsic("requantize_away", value, multiplier, shift)
-        # with one rounding, ties away from zero
+        # a single rounding, ties away from zero
         total = tb.const(31) - shift
         wide = tb.cast(value, "int64") * tb.cast(multiplier, "int64")
         half = tb.const(1, "int64") << (total - 1)
@@ -246,17 +246,17 @@ def _scaled(of: Element, value: Expr, in_scale: npt.NDArray[Any], out_scale: npt
 
 
 def reduced_multiplier(real: float) -> tuple[int, int]:
-    """Return the multiplier of 16 bits by which TFLite multiplies an int64, and its right shift."""
+    """Return TFLite's 16-bit multiplier of an int64 and its right shift."""
     multiplier, shift = quantize_multiplier(real)
     if shift > _LARGEST_SHIFT:
         raise UnsupportedError(
-            f"qnn.requantize of int64 by {real:g}, which is above 2**{_LARGEST_SHIFT}",
+            f"qnn.requantize of int64: the multiplier {real:g} exceeds 2**{_LARGEST_SHIFT}",
             next_step="Quantize the result with a larger scale",
         )
     return min((multiplier + (1 << 15)) >> 16, 0x7FFF), 15 - shift
 
 
-# each differs from TVM's by one at most
+# each differs from TVM's rounding by at most one
 _NEAREST_IN_TVM = dict.fromkeys(("TONEVEN", "SINGLE", "DOUBLE", *_OF_WIDE_SUMS), "TONEAREST")
 _AXIS, _OUT_DTYPE = Attr("axis", -1), Attr("out_dtype", None)
 
@@ -268,8 +268,8 @@ declare("qnn.quantize", 3, _infer_quantize, Kind.ELEMENTWISE,
         )  # fmt: skip
 declare("qnn.dequantize", 3, _infer_dequantize, Kind.ELEMENTWISE, (_OUT_DTYPE, _AXIS), _dequantize, takes_narrow=True,
         traits=Trait.PRODUCT, contract="exact in float32 arithmetic",
-        doc="Integers to the real numbers that they stand for.")  # fmt: skip
+        doc="Integers to the real numbers that they represent.")  # fmt: skip
 declare("qnn.requantize", 5, _infer_requantize, Kind.ELEMENTWISE,
         (_AXIS, Attr("rounding", "None", in_tvm=_NEAREST_IN_TVM), Attr("compute_dtype", "None"), _OUT_DTYPE),
         _requantize, expensive=True, traits=Trait.CLOSING, contract="bit-exact to the named rounding rule",
-        doc="Integers of one scale to integers of another; `rounding` names whose rule.")  # fmt: skip
+        doc="Integers of one scale to integers of another; `rounding` selects the rule.")  # fmt: skip

@@ -1,6 +1,6 @@
 """Quantized operators on several tensors: sum, difference, product, quotient, prelu and concatenation.
 
-Each computes what TFLite's reference kernel of the operator computes, from int8, uint8 or int16 to the same.
+Each computes the same result as TFLite's reference kernel of the operator, from int8, uint8 or int16 to the same.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from mlfc.tir.ir import Expr
 
 Combine = Callable[[Expr, Expr, "PairScales"], Expr]
 
-# operands of a sum are scaled up by this many bits, so that rounding them to the common scale loses little
+# bits by which operands of a sum are scaled up, so that rounding them to the common scale loses little
 _HEADROOM_BITS = {"int8": 20, "uint8": 20, "int16": 15}
-_SQUARE_BITS = 7  # operands of a squared difference are scaled up by this many bits
-_POWER_TOLERANCE = np.float32(1e-3)  # how far the logarithm of a power of two may be off
+_SQUARE_BITS = 7  # bits by which operands of a squared difference are scaled up
+_POWER_TOLERANCE = np.float32(1e-3)  # tolerance of the logarithm of a power of two
 
 
 class PairScales:
@@ -75,7 +75,7 @@ def _sum(lhs: Expr, rhs: Expr, scales: PairScales, *, subtract: bool = False) ->
         return rescaled(left - right if subtract else left + right, twice_larger / ((1 << bits) * float(scales.out)))
     shifts = shifts_of([float(scales.lhs), float(scales.rhs), float(scales.out)])
     if shifts is None:
-        raise TypeCheckError("a sum by shifts needs scales that are powers of two, the larger one the result's")
+        raise TypeCheckError("a shifted sum requires scales that are powers of two, the larger being the result's")
     left, right = (
         tb.intrinsic("rounding_divide_by_pot", operand, tb.const(min(shift, 31))) if shift else operand
         for operand, shift in zip((lhs, rhs), shifts, strict=True)
@@ -84,13 +84,13 @@ def _sum(lhs: Expr, rhs: Expr, scales: PairScales, *, subtract: bool = False) ->
 
 
 def power_of_two(scale: float) -> int | None:
-    """Return the logarithm of a scale that TFLite takes for a power of two, else None."""
+    """Return the logarithm of a scale that TFLite treats as a power of two, else None."""
     exact = np.log(np.float32(scale), dtype=np.float32) * (np.float32(1) / np.log(np.float32(2)))
     return int(np.rint(exact)) if abs(exact - np.rint(exact)) < _POWER_TOLERANCE else None
 
 
 def shifts_of(scales: Sequence[float]) -> tuple[int, int] | None:
-    """Return by how many bits either operand of a sum is finer than the result, if shifts can be all that it takes.
+    """Return the shifts that align the operands of a sum with the result, or None if shifts do not suffice.
 
     `scales`: of both operands and of the result. All must be powers of two, and one operand's must be the result's.
     """

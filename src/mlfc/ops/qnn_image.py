@@ -25,7 +25,7 @@ Samples: TypeAlias = tuple[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[Any]]
 
 _ONE = 1 << 10  # coordinates have ten fraction bits
 _LANES = 16
-_FEW = 4  # channels behind whole vectors whose floats are computed one by one
+_FEW = 4  # channels after the last whole vector whose floats are computed one by one
 
 
 def _infer(name: str, attrs: Attrs, data: TensorType) -> TensorType:
@@ -37,14 +37,14 @@ def _infer(name: str, attrs: Attrs, data: TensorType) -> TensorType:
 
 
 def _samples(extent: int, count: int, attrs: Attrs) -> Samples:
-    """Return for each output index the two inputs that it mixes, and the weight (of 1024) of the second."""
+    """Return the two input indices that each output index interpolates, and the weight (of 1024) of the second."""
     scale = (_ONE * extent + count // 2) // count
     if attrs["align_corners"] and count > 1:
         scale = (_ONE * (extent - 1) + (count - 1) // 2) // (count - 1)
     places = np.arange(count, dtype=np.int64) * scale
     if attrs["half_pixel_centers"]:
         places += scale // 2 - _ONE // 2
-    # integer division of C truncates, which only matters for the first places of half-pixel centres
+    # C's integer division truncates, which only matters for the first positions of half-pixel centres
     first = np.maximum(np.trunc(places / _ONE).astype(np.int64), 0)
     second = np.minimum(np.trunc((places + _ONE - 1) / _ONE).astype(np.int64), extent - 1)
     first = np.minimum(first, extent - 1)
@@ -53,7 +53,7 @@ def _samples(extent: int, count: int, attrs: Attrs) -> Samples:
 
 
 def _float_samples(extent: int, count: int, attrs: Attrs) -> Samples:
-    """Return the same as `_samples` in the reference's float32 arithmetic, which it has for every type but int8."""
+    """Return the samples of `_samples` in the reference's float32 arithmetic, used for every dtype but int8."""
     scale = np.float32(extent) / np.float32(count)
     if attrs["align_corners"] and count > 1:
         scale = np.float32(extent - 1) / np.float32(count - 1)
@@ -65,31 +65,31 @@ def _float_samples(extent: int, count: int, attrs: Attrs) -> Samples:
     return first.astype(np.int32), second.astype(np.int32), (places - first).astype(np.float32)
 
 
-# by dtype: what is mixed, in which type, and what the weights add up to
+# by dtype: samples, dtype of the sums, and sum of the weights
 _HOW: dict[str, tuple[Callable[[int, int, Attrs], Samples], str, int]] = {
     "int8": (_samples, "int32", _ONE), "int16": (_samples, "int64", _ONE), "uint8": (_float_samples, "float32", 1),
 }  # fmt: skip
 
 
 def _emit(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs, out: Output) -> None:
-    """Write the loops: an image row is mixed from two rows once, then each pixel from two of its columns."""
+    """Write the loops: an image row is interpolated from two rows once, then each pixel from two of its columns."""
     (data,), stmts, (batch, height, width, channels) = inputs, ctx.stmts, out.shape
     samples, kind, one = _HOW[out.dtype]
     weight_kind = "float32" if kind == "float32" else "int32"
     is_float, columns = kind == "float32", data.shape[2]
 
     def sampled(axis: int, letter: str, at: Expr) -> tuple[Expr, Expr, Expr, Expr]:
-        """Return both positions that an output index mixes, and their weights."""
+        """Return both input positions of an output index, and their weights."""
         labels = (f"first_{letter}", f"second_{letter}", f"weight_{letter}")
         found = samples(data.shape[axis], out.shape[axis], attrs)
         *places, weight = (ctx.constant(label, table) for label, table in zip(labels, found, strict=True))
-        # the limits change nothing; they let the bounds of what is read be proven without the tables
+        # the clamps do not change values; they prove bounds without knowledge of the tables' contents
         limited = (tb.clamp(tb.load(table, [at]), 0, data.shape[axis] - 1) for table in places)
         first, second = (stmts.let(label, place) for label, place in zip(labels, limited, strict=False))
         second_weight = stmts.let(labels[2], tb.load(weight, [at]))
         return first, second, stmts.let(f"{labels[2]}_first", tb.const(one, weight_kind) - second_weight), second_weight
 
-    # rows of integers are added at once, exactly; products of floats in the reference's order
+    # integer rows are added first, which is exact; float products are added in the reference's order
     is_kept = bool(ctx.features.vector_bytes) and not ctx.features.gpu and not ctx.small and columns <= 4 * width
     pads = is_kept and is_float and isinstance(channels, int) and channels % _LANES > _FEW
     padded = -(-channels // _LANES) * _LANES if pads else channels
@@ -132,7 +132,7 @@ def _emit(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs, out: Output) -> 
 
 
 def _rounded(total: Expr, kind: str, dtype: str) -> Expr:
-    """Return the code of a weighted sum."""
+    """Round a weighted sum to a code."""
     if kind == "float32":
         return tb.cast(tb.clamp(total + tb.const(0.5, kind), *map(float, dtypes.limits(dtype))), dtype)
     # halves are rounded away from zero

@@ -1,6 +1,6 @@
-"""Quantized operators that TVM does not have, for Relay text: the same in real numbers, of TVM's operators.
+"""Relay text of quantized operators that TVM does not have, written in real numbers with TVM's operators.
 
-TVM's results may differ from ours by one: it is the text for other readers, and mlfc reads its own operators back.
+TVM's results may differ from mlfc's by one. The text is for other readers; mlfc reads its own operators back.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ _SMALLEST = 1e-30
 
 
 def in_reals(rule: Callable[[Expr, Attrs], Expr]) -> InTvm:
-    """Return what an operator on data, scale, zero point, and those of the result is in real numbers."""
+    """Adapt a rule in real numbers to an operator on data, scale and zero point, and those of the result."""
     return lambda args, attrs, out: _quantized(rule(_real(*args[:3]), attrs), out, *args[3:])
 
 
 def pair_in_reals(rule: Callable[[Expr, Expr], Expr]) -> InTvm:
-    """Return what an operator on two tensors, their scales and zero points, and those of the result is."""
+    """Adapt a rule in real numbers to an operator on two tensors, their scales and zero points, and the result's."""
     return lambda args, _, out: _quantized(rule(_real(args[0], *args[2:4]), _real(args[1], *args[4:6])), out, *args[6:])
 
 
 def _of(operator: str, *args: Expr | float, **attrs: Any) -> Expr:
-    """Return a call; numbers are float32."""
+    """Return a call of `operator`; numbers become float32 constants."""
     return call(operator, [const(arg, "float32") if isinstance(arg, float) else arg for arg in args], attrs)
 
 
@@ -53,19 +53,19 @@ def l2_normalize(data: Expr, _: Attrs) -> Expr:
 
 
 def softmax(args: Args, attrs: Attrs, out: TensorType) -> Expr | None:
-    """Return it for uint8, which TVM's operator does not take."""
+    """Return the softmax for uint8, which TVM's operator does not support."""
     in_tvm = in_reals(lambda data, _: _of("nn.softmax", data, axis=attrs["axis"]))
     return None if out.dtype == "int8" else in_tvm(args, attrs, out)
 
 
 def elu(data: Expr, _: Attrs) -> Expr:
-    """Return exp(x) - 1 below zero."""
+    """Return x, or exp(x) - 1 below zero."""
     below = _of("nn.relu", _of("subtract", 1.0, _of("exp", data)))
     return _of("subtract", _of("nn.relu", data), below)
 
 
 def gelu(data: Expr, attrs: Attrs) -> Expr:
-    """Return x * (1 + erf(x / sqrt(2))) / 2, or its form with tanh."""
+    """Return x * (1 + erf(x / sqrt(2))) / 2, or its tanh approximation."""
     if attrs["approximate"]:
         inner = _of("add", data, _of("multiply", _of("multiply", _of("multiply", data, data), data), _TANH_CUBE))
         bent = _of("tanh", _of("multiply", inner, _TANH_SLOPE))
@@ -86,7 +86,7 @@ def prelu(data: Expr, slope: Expr) -> Expr:
 
 
 def resize_bilinear(args: Args, attrs: Attrs, out: TensorType) -> Expr:
-    """Return the resized numbers, rounded."""
+    """Return the resized values, rounded."""
     modes = {(True, False): "align_corners", (False, True): "half_pixel"}
     mode = modes.get((attrs["align_corners"], attrs["half_pixel_centers"]), "asymmetric")
     resized = _of("image.resize2d", _of("cast", *args, dtype="float32"), size=attrs["size"], roi=(0.0,) * 4,
@@ -101,7 +101,7 @@ def symmetric_quantize(args: Args, _: Attrs, out: TensorType) -> Expr:
 
 
 def asymmetric_scale(args: Args, _: Attrs, out: TensorType) -> Expr:
-    """Return (high - low) / 255; 1 where they are equal."""
+    """Return (high - low) / 255, or 1 if they are equal."""
     low, high = args
     spread = _of("divide", _of("subtract", high, low), _HIGHEST - _LOWEST)
     return _of("where", _of("equal", low, high), _of("ones", shape=tensor_type(spread).shape, dtype=out.dtype), spread)

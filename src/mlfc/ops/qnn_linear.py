@@ -1,9 +1,9 @@
 """Quantized convolutions, dense layers and matrix products: exact int32 or int64 sums of zero-centred products.
 
-The scales among the arguments say what the integers mean; the sums do not depend on them. As in TFLite's hybrid
-kernels, float data may become integers by its own largest values at run time. The symmetric form has codes in
-[-127, 127] and no zero point. The asymmetric form has all 256 codes; its zero point is no constant, so the codes are
-kept without it, in int16.
+The scales among the arguments define the real values of the integers; the sums do not depend on them. As in TFLite's
+hybrid kernels, float data may be quantized at run time by its own range. The symmetric form has codes in [-127, 127]
+and no zero point. The asymmetric form has all 256 codes; its zero point is not a constant, so it is subtracted from the
+codes, which are stored as int16.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from mlfc.tir import builder as tb
 from mlfc.tir.context import Tensor, broadcast_read
 from mlfc.tir.ir import Expr
 
-# of the arguments after data and weights: what it is, its dtype, whether each output channel may have its own
+# arguments after data and weights: name, dtype, whether each output channel may have its own
 _NUMBERS = (
     ("zero point", "int32", False), ("zero point", "int32", True),
     ("scale", "float32", False), ("scale", "float32", True),
@@ -75,24 +75,24 @@ def _float(value: float) -> Expr:
 
 
 def symmetric(data: Expr, magnitude: Expr) -> Expr:
-    """Return a number as its code of the scale magnitude / 127."""
+    """Quantize a number with the scale magnitude / 127."""
     nearest = tb.intrinsic("round_away", data * (_float(127.0) / magnitude))
     code = tb.cast(tb.cast(tb.clamp(nearest, -127.0, 127.0), "int32"), "int8")
     return tb.select(tb.binary("eq", magnitude, 0.0), tb.const(0, "int8"), code)
 
 
 def asymmetric_scale(low: Expr, high: Expr) -> Expr:
-    """Return the scale; 1 where the data is nothing but zeros."""
+    """Return the scale, or 1 if all data is zero."""
     scale = (high - low) / _float(_HIGHEST - _LOWEST)
     return tb.select(tb.binary("eq", low, high), _float(1.0), scale)
 
 
 def asymmetric_zero_point(low: Expr, high: Expr) -> Expr:
-    """Return the zero point from that end of the range from which it is the more exact."""
+    """Return the zero point, computed from the end of the range that gives the smaller rounding error."""
     scale = asymmetric_scale(low, high)
     below, above = low / scale, high / scale
     from_low, from_high = _float(_LOWEST) - below, _float(_HIGHEST) - above
-    # the errors are |lowest| + |below| and |highest| + |above|; low is not above zero, high not below
+    # the errors are |lowest| + |below| and |highest| + |above|; low <= 0 and high >= 0
     nearer_low = tb.binary("lt", _float(-_LOWEST) - below, _float(_HIGHEST) + above)
     place = tb.clamp(tb.select(nearer_low, from_low, from_high), float(_LOWEST), float(_HIGHEST))
     zero_point = tb.cast(tb.intrinsic("round_away", place), "int32")
@@ -100,7 +100,7 @@ def asymmetric_zero_point(low: Expr, high: Expr) -> Expr:
 
 
 def centred(data: Expr, scale: Expr, zero_point: Expr) -> Expr:
-    """Return a number as its int8 code, less the zero point."""
+    """Quantize a number to int8 and subtract the zero point."""
     nearest = tb.intrinsic("round_away", tb.cast(zero_point, "float32") + data * (_float(1.0) / scale))
     code = tb.cast(tb.clamp(nearest, float(_LOWEST), float(_HIGHEST)), "int32")
     return tb.cast(code - zero_point, "int16")
@@ -130,7 +130,7 @@ def _declare(name: str, dtypes: tuple[str, ...], result: str, rule: Callable[...
 _declare("qnn.symmetric_quantize", ("float32", "float32"), "int8", symmetric,
          "Real numbers as codes of the scale magnitude / 127; arguments are data and magnitude.")  # fmt: skip
 _declare("qnn.asymmetric_scale", ("float32", "float32"), "float32", asymmetric_scale,
-         "The scale that spreads the range from low (at most 0) to high (at least 0) over int8.")  # fmt: skip
+         "The scale that maps the range from low (at most 0) to high (at least 0) to int8.")  # fmt: skip
 _declare("qnn.asymmetric_zero_point", ("float32", "float32"), "int32", asymmetric_zero_point,
          "The int8 code of zero in the range from low (at most 0) to high (at least 0).")  # fmt: skip
 _declare("qnn.centred_quantize", ("float32", "float32", "int32"), "int16", centred,

@@ -1,6 +1,6 @@
 """Quantized operators over rows in fixed point: ``qnn.log_softmax``, ``qnn.l2_normalize``, and the norm in an LSTM.
 
-Each computes what TFLite's reference kernel computes, bit for bit.
+Each matches TFLite's reference kernel bit for bit.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from mlfc.tir.intrinsics import fixed_point
 from mlfc.tir.intrinsics.fixed_point import clz32, requantize_double, rounding_divide_by_pot, rounding_doubling_high_mul
 from mlfc.tir.ir import Buffer, Expr
 
-# integer bits of differences to the largest input, of the sum of their exponentials, of its logarithm, and of results
+# integer bits of differences from the largest input, the sum of their exponentials, its logarithm, and results
 _DIFFERENCE_BITS, _SUM_BITS, _LOG_BITS, _RESULT_BITS = 5, 12, 6, 4
-# numbers below one without integer bits: the logarithm of 2, roots of one half, and the coefficients of the logarithm
+# fractions without integer bits: log(2), roots of 1/2, and the coefficients of the logarithm
 _LOG_2, _ROOT, _ROOT_OF_ROOT = 1488522236, 1518500250, 1805811301
 _ALPHA_N, _ALPHA_D, _ALPHA_I, _ALPHA_F = 117049297, 127690142, 1057819769, 638450708
 _QUARTER = 1 << (29 - _LOG_BITS)
-_RESOLUTION = 10  # bits below one of a number that an LSTM normalizes
+_RESOLUTION = 10  # fraction bits of a number that an LSTM normalizes
 _HALF_ROOT_OF_TWO = 1518500250
-_THREE_HALVES = (1 << 28) + (1 << 27)  # of three integer bits
+_THREE_HALVES = (1 << 28) + (1 << 27)  # with three integer bits
 
 
 def _twice(x: Expr) -> Expr:
@@ -56,7 +56,7 @@ def _logarithm(ctx: Context, total: Expr) -> Expr:
     second = let("second", tb.select(fits, total << rest, tb.const(INT32_MAX)))
     second_power = (tb.const(_SUM_BITS) - rest) * (1 << (31 - _LOG_BITS)) - _QUARTER
     r, power = let("r", tb.minimum(first, second)), let("power", tb.maximum(first_power, second_power))
-    p = let("p", (r >> tb.const(1)) + ((_ROOT_OF_ROOT + 1) >> 1))  # the mean, rounded up: the root is odd
+    p = let("p", (r >> tb.const(1)) + ((_ROOT_OF_ROOT + 1) >> 1))  # the mean, rounded up, as the root is odd
     q = let("q", (r - _ROOT_OF_ROOT) * 2)
     square = let("square", mul(q, q))
     numerator = let("numerator", mul(q, r) + mul(mul(q, square), tb.const(_ALPHA_N)))
@@ -69,16 +69,16 @@ def _logarithm(ctx: Context, total: Expr) -> Expr:
 
 @dataclass(frozen=True)
 class IntegerNorm:
-    """The normalization of a gate of TFLite's LSTM: `row` of weights and biases, and two numbers of the model."""
+    """Normalization of a gate of TFLite's LSTM: `row` of weights and biases, and two numbers from the model."""
 
     weights: Tensor  # (gates, cells)
     bias: Tensor  # (gates, cells)
     row: int
     scale: float  # of the weights
-    guard: int  # the variance that takes the place of one below 1
+    guard: int  # replaces a variance below 1
 
     def emit(self, ctx: Context, numbers: Buffer) -> None:
-        """Normalize row `row` of `numbers`, (gates, cells) of int32 that hold int16."""
+        """Normalize row `row` of `numbers`, (gates, cells) of int32 that contain int16 values."""
         stmts, count = ctx.stmts, numbers.shape[1]
         total, squares = (stmts.local(name, (1,), "int64") for name in ("total", "squares"))
         for buffer in (total, squares):
@@ -101,20 +101,20 @@ class IntegerNorm:
             product = normal * tb.cast(self.weights(self.row, unit), "int64")
             scaled = stmts.let("scaled", product + tb.cast(self.bias(self.row, unit), "int64"))
             half = tb.select(tb.binary("gt", scaled, 0), tb.const(512, "int64"), tb.const(-512, "int64"))
-            # unsigned first: of what does not fit, C defines the low bits
+            # via uint32: C defines the low bits of a value that does not fit only for unsigned conversions
             whole = tb.cast(tb.cast(tb.binary("truncdiv", scaled + half, 1 << _RESOLUTION), "uint32"), "int32")
             result = requantize_double(whole, tb.const(multiplier), tb.const(exponent + 12))
             stmts.store(numbers, [self.row, unit], tb.clamp(result, *dtypes.limits("int16")))
 
 
 def inverse_root(ctx: Context, value: Expr) -> tuple[Expr, Expr]:
-    """Return 1 / sqrt(value) of an int32 above 0, as a factor and a shift to the right that is not above 0."""
+    """Return 1 / sqrt(value) of an int32 above 0, as a factor and a right shift that is not above 0."""
     stmts = ctx.stmts
     is_large = stmts.let("is_large", tb.cast(tb.binary("ge", value, 1 << 29), "int32"))
     small = stmts.let("small", tb.maximum(value >> (is_large * 2), 2))
     pairs = stmts.let("pairs", (clz32(tb.cast(small, "uint32")) - 1) // 2 - 1)
     shift = stmts.let("shift", is_large + 11 - pairs)
-    # three integer bits, between 1/4 and 1
+    # three integer bits, value between 1/4 and 1
     given = stmts.let("given", (small << (pairs * 2)) >> 1)
     half = stmts.let("half_of_it", (given + 1) >> 1)
     x = tb.const(1 << 28)
@@ -150,13 +150,13 @@ def _emit_log_softmax(ctx: Context, inputs: Sequence[Tensor], _attrs: Attrs, out
     smallest = -input_radius(_DIFFERENCE_BITS, shift)
     back, back_shift = quantize_multiplier(2.0 ** (31 - shift) / multiplier)
     powers = ctx.constant("exponentials", exponentials(in_scale))
-    # the differences -255 ... 0 with `_DIFFERENCE_BITS` integer bits, as far as these hold them
+    # the differences -255 ... 0 with `_DIFFERENCE_BITS` integer bits, 0 where they do not fit
     differences = [doubling_high_mul(d << max(shift, 0), multiplier) if d >= smallest else 0 for d in range(-255, 1)]
     fine = ctx.constant("differences", np.array(differences, np.int32))
     with serial_loops(ctx, out.shape[:-1], "i") as row:
 
         def place(k: Expr) -> Expr:
-            # the largest input bounds the index, which the verifier cannot see: the clamp changes nothing
+            # the largest input bounds the index, which the verifier cannot see: the clamp does not change the value
             return tb.clamp(tb.cast(data.read([*row, k]), "int32") + offset, 0, 255)
 
         largest, total = (stmts.local(name, (1,), "int32") for name in ("largest", "total"))

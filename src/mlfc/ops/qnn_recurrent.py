@@ -1,7 +1,7 @@
-"""The steps of TFLite's integer LSTM: int8 data and weights, gates and cell state of 16 bits, bit for bit.
+"""The steps of TFLite's integer LSTM, bit for bit: int8 data and weights, gates and cell state of 16 bits.
 
-What the inputs contribute to the gates is a dense layer over all steps, requantized to 16 bits, as in `ops.recurrent`.
-With `tables`, the arithmetic is that of TFLite Micro, which takes int16 data, too.
+The inputs' contribution to the gates is a dense layer over all steps, requantized to 16 bits, as in `ops.recurrent`.
+With `tables`, the arithmetic is that of TFLite Micro, which supports int16 data, too.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from mlfc.tir.intrinsics.fixed_point import logistic_q15, rounding_divide_by_pot
 from mlfc.tir.ir import Expr
 
 GATE_BITS = 3
-"""Integer bits of the gates before their functions: they are in units of 2**-12."""
+"""Integer bits of the gates before their activations: they are in units of 2**-12."""
 
 _GATE_UNIT = 15 - GATE_BITS
 
@@ -36,7 +36,7 @@ _ONE = (1 << 15) - 1
 
 
 def _infer(name: str, attrs: Attrs, *types: TensorType) -> TensorType:
-    """Check the tensors; the result has all steps, then the cell state: of int8 its low bytes, then its high ones.
+    """Check the tensors; the result is all steps, then the cell state (for int8 its low bytes, then its high bytes).
 
     Of `types`: gates (batch, steps, gates * cells) or, if time is major, (steps, batch, ...), int16; weight (gates *
     cells, units), int8; hidden (batch, units), int8, or with `tables` int16; cell (batch, cells), int16; if there are
@@ -64,7 +64,7 @@ def _infer(name: str, attrs: Attrs, *types: TensorType) -> TensorType:
     if attrs["peephole_scales"] and units > cells:
         raise TypeCheckError(f"{name}: a peephole of {cells} cells with a projection to {units}, which TFLite misreads")
     if not fits or others != expected or not (attrs["projection_scale"] or units == cells):
-        raise TypeCheckError(f"{name}: tensors of {', '.join(str(kind.shape) for kind in types)} do not fit")
+        raise TypeCheckError(f"{name}: incompatible shapes {', '.join(str(kind.shape) for kind in types)}")
     if not -15 <= attrs["cell_exponent"] <= -9:
         raise TypeCheckError(f"{name}: expected a cell state in units of 2**-15 to 2**-9, got {attrs['cell_exponent']}")
     counts = [len(attrs[title]) for title in ("recurrent_scales", "peephole_scales")]
@@ -103,7 +103,7 @@ class _QuantizedLayer:
         self.shown = ctx.scratch("shown", (1, self.batch, self.cells), "int8") if self.projection else self.hidden
 
     def emit(self) -> None:
-        """Write everything."""
+        """Write the loops of all steps and the final cell state."""
         stmts = self.ctx.stmts
         for buffer, first in ((self.hidden, self.first_hidden), (self.cell, self.first_cell)):
             with self.ctx.loops(first.shape, "s") as at:
@@ -116,7 +116,7 @@ class _QuantizedLayer:
                 self._row(step, row)
             if self.projection:
                 self._project(step)
-        # the new cell state is behind the steps: of int8 its low bytes, then its high ones
+        # the new cell state follows the steps: for int8 its low bytes, then its high bytes
         first, size = self.steps * self.batch * self.units, self.batch * self.cells
         for shift, begin in ((0, first), (8, first + size)) if self.dtype == "int8" else ((0, first),):
             with self.ctx.loops((self.batch, self.cells), "s") as (row, unit):
@@ -126,7 +126,7 @@ class _QuantizedLayer:
                 self.out.store([row * self.cells + unit + begin], value)
 
     def _seen(self, step: Expr, row: Expr, unit: Expr, gate: int, cell: Expr) -> Expr:
-        """Return the sum of what inputs, hidden state and, of gates that see it, cell state contribute to a gate."""
+        """Return a gate's sum of inputs, hidden state and, if the gate has a peephole, cell state."""
         place = gate * self.cells + unit
         given = self.data(*((step, row) if self.attrs["time_major"] else (row, step)), place)
         product = _scaled(tb.load(self.sums, [0, row, place]), self.attrs["recurrent_scales"][gate], self.sums.dtype)
@@ -137,7 +137,7 @@ class _QuantizedLayer:
         product = tb.cast(self.peephole(eye, unit), "int32") * cell
         scaled = _scaled(product, self.attrs["peephole_scales"][eye])
         if self.units < self.cells:
-            # the reference takes the cells for as many as the projection has results
+            # the reference uses the projection's result count as the number of cells
             scaled = tb.select(tb.binary("lt", unit, self.units), scaled, 0)
         return self._narrow("argument", argument + scaled)
 
@@ -145,7 +145,7 @@ class _QuantizedLayer:
         return self.ctx.stmts.let(name, tb.clamp(value, *dtypes.limits("int16")))
 
     def _row(self, step: Expr, row: Expr) -> None:
-        """Write the new cell state of a row and what it shows."""
+        """Write the new cell state of a row and its output."""
         stmts, outer = self.ctx.stmts, self.gates - 1
         if not self.norms:
             with stmts.loop(self.cells, "unit", "vectorized") as unit:
@@ -205,7 +205,7 @@ class _QuantizedLayer:
         return new
 
     def _show(self, step: Expr, row: Expr, unit: Expr, new: Expr, argument: Expr) -> None:
-        """Write what a unit shows of its cell state."""
+        """Write the output of a unit, computed from its cell state."""
         stmts, attrs = self.ctx.stmts, self.attrs
         opened = stmts.let("opened", self._logistic(argument))
         size = stmts.let("size", self._tanh(new, attrs["cell_exponent"]))
@@ -220,7 +220,7 @@ class _QuantizedLayer:
         self.out.store([place * self.units + unit], value)
 
     def _project(self, step: Expr) -> None:
-        """Write the projection of what the cells show, which is the new hidden state."""
+        """Write the projection of the cells' outputs, which is the new hidden state."""
         stmts, attrs = self.ctx.stmts, self.attrs
         sums = self.ctx.scratch("projected", (1, self.batch, self.units), "int32")
         projection, bias = self.projection
@@ -238,7 +238,7 @@ class _QuantizedLayer:
 
 
 def _scaled(value: Expr, scale: float, dtype: str = "int32") -> Expr:
-    """Return a value times a scale, within limits beyond which its sum with another number is saturated anyway."""
+    """Scale a value, clamped beyond the point where its sum with another number saturates anyway."""
     if dtype == "int64":
         multiplier, shift = (tb.const(number) for number in reduced_multiplier(scale))
         product = tb.intrinsic("requantize_reduced", value, multiplier, shift, dtype="int32")

@@ -1,6 +1,6 @@
-"""Quantized operators with loops of their own: ``qnn.softmax``, ``qnn.avg_pool2d``, ``qnn.mean``, ``qnn.prod``.
+"""Quantized operators with their own loops: ``qnn.softmax``, ``qnn.avg_pool2d``, ``qnn.mean``, ``qnn.prod``.
 
-Each computes what TFLite's reference kernel of the operator computes.
+Each computes the same result as TFLite's reference kernel of the operator.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ from mlfc.tir.context import Context, Output, Reader, Tensor
 from mlfc.tir.extents import as_index
 from mlfc.tir.ir import Expr
 
-# formats of TFLite's fixed-point softmax: of the differences to the largest input, and of the sum of their exponentials
+# formats of TFLite's fixed-point softmax: of differences from the largest input, and of the sum of exponentials
 _DIFFERENCE_BITS = 5
 _SUM_BITS = 12
 _CHANNELS_AT_ONCE = 64
-_NEARLY_ONE = 1e-3  # how far TFLite lets the scale of 16-bit probabilities be off
+_NEARLY_ONE = 1e-3  # TFLite's tolerance for the scale of 16-bit probabilities
 _LOW16, _HIGH16 = dtypes.limits("int16")
 _RANGE16 = _HIGH16 - _LOW16
-_REACH = 10.0  # the tables of 16 bits, between which TFLite interpolates, end at exp(-10)
-_LONGEST16 = 1 << 16  # a longer row of int16 could have a sum beyond 31 bits
+_REACH = 10.0  # the 16-bit tables, which TFLite interpolates, end at exp(-10)
+_LONGEST16 = 1 << 16  # the sum of a longer row of int16 could exceed 31 bits
 
 
 def _infer_softmax(name: str, attrs: Attrs, data: TensorType, *pairs: TensorType) -> TensorType:
@@ -75,7 +75,7 @@ def _tables16() -> tuple[npt.NDArray[np.int16], npt.NDArray[np.int16]]:
 
 
 class _ShortRows(PlainRows):
-    """Rows of bytes on hosts, where several accumulators are not worth their code."""
+    """Rows of bytes on hosts, where several accumulators do not pay for their code size."""
 
     def folded(self, name: str, shape: tuple[int, ...], read: Reader, fold: Fold) -> Expr:
         """Write the fold of a whole row with one accumulator."""
@@ -122,11 +122,11 @@ def _emit_softmax(ctx: Context, inputs: list[Tensor], attrs: Attrs, out: Output)
                 scaled = rescaled(element(k) - offset, in_scale / (_REACH / _RANGE16))
                 code = stmts.let("code", tb.clamp(scaled + _HIGH16, _LOW16, _HIGH16))
                 return interpolated(ctx, code, _tables16()[0], "exponentials")
-            # the largest input bounds the index, which the verifier cannot see: the clamp proves it and changes nothing
+            # the largest input bounds the index, which the verifier cannot see: the clamp does not change the value
             return tb.load(table, [tb.clamp(element(k) + offset, 0, 255)])
 
         def term(k: Expr) -> Expr:
-            """Return an exponential in the format of the sum; written so that it cannot overflow."""
+            """Return an exponential in the format of the sum, rounded without overflow."""
             if is_wide:
                 return exponential(k)
             power = stmts.let("term", exponential(k))
@@ -146,11 +146,11 @@ def _emit_softmax(ctx: Context, inputs: list[Tensor], attrs: Attrs, out: Output)
 
 
 def _reciprocal16(ctx: Context, total: Expr) -> tuple[Expr, Expr]:
-    """Return the reciprocal of a sum of exponentials of 16 bits, and the right shift of products with it."""
+    """Return the reciprocal of a sum of 16-bit exponentials, and the right shift of products with it."""
     stmts = ctx.stmts
     total = stmts.let("total", total)
     headroom = stmts.let("headroom", tb.intrinsic("clz32", tb.cast(total, "uint32"), dtype="int32"))
-    # the row has an exponential of 1, and the sum is below 2**31: from 1 to 17
+    # the row contains an exponential of 1, and the sum is below 2**31, so headroom is from 1 to 17
     room = stmts.let("room", tb.clamp(headroom - 1, 0, 31))
     normal = ((tb.cast(total, "uint32") << tb.cast(room, "uint32")) + (1 << 13)) >> 14
     fraction = tb.clamp(tb.cast(normal, "int32") - ((1 << 15) + (1 << 16)), _LOW16, _HIGH16)
@@ -159,7 +159,7 @@ def _reciprocal16(ctx: Context, total: Expr) -> tuple[Expr, Expr]:
 
 
 def _reciprocal(ctx: Context, total: Expr, code_bits: int) -> tuple[Expr, Expr]:
-    """Return 1 / total (in Q12) as a Q0 factor and the right shift that brings factor * Q0 to a code."""
+    """Return 1 / total (in Q12) as a Q0 factor, and the right shift that converts factor * Q0 to a code."""
     stmts = ctx.stmts
     bits = stmts.let("bits", tb.cast(total, "uint32"), "uint32")
     headroom = stmts.let("headroom", tb.intrinsic("clz32", bits, dtype="int32"))
@@ -171,7 +171,7 @@ def _reciprocal(ctx: Context, total: Expr, code_bits: int) -> tuple[Expr, Expr]:
         error = tb.const(1 << 29) - tb.intrinsic("rounding_doubling_high_mul", half_denominator, x)
         x = stmts.let("x", x + tb.intrinsic("rounding_doubling_high_mul", x, error) * 4)
     factor = stmts.let("factor", tb.select(tb.binary("ge", x, 1 << 30), INT32_MAX, x * 2))
-    # sums beyond Q12 would shift by more than a word; the code is 0 there
+    # sums beyond Q12 would shift by more than a word; their code is 0
     exponent = stmts.let("exponent", tb.minimum(tb.const(_SUM_BITS + 31 - code_bits) - headroom, 31))
     return factor, exponent
 
@@ -198,7 +198,7 @@ def _infer_avg_pool(name: str, attrs: Attrs, data: TensorType, *pairs: TensorTyp
 def _window(
     ctx: Context, index: Expr, extent: int, count: int, *, size: int, stride: int, before: int
 ) -> tuple[Any, Any]:
-    """Return first index and length of a pooling window within the data."""
+    """Return the first index and the length of a pooling window within the data."""
     if before == 0 and bounds(extent - (count - 1) * stride - size)[0] >= 0:
         return index * stride, tb.const(size)
     start = index * stride - before
@@ -242,7 +242,7 @@ def _infer_mean(name: str, attrs: Attrs, data: TensorType, *pairs: TensorType) -
 
 
 def _mean_multiplier(ctx: Context, ratio: float, count: Extent) -> tuple[Expr, Expr]:
-    """Return multiplier and shift of ratio / count, divided in integers as TFLite does."""
+    """Return multiplier and shift of ratio / count, divided in integers as in TFLite."""
     multiplier, shift = quantize_multiplier(ratio)
     if isinstance(count, int):
         extra = min(count.bit_length() - 1, 32, 31 + shift)
@@ -260,7 +260,7 @@ def _emit_fold(name: str, ctx: Context, inputs: list[Tensor], attrs: Attrs, out:
     axes = axes_of(name, data.shape, attrs)
     if is_mean:
         multiplier, shift = _mean_multiplier(ctx, in_scale / out_scale, axes.count)
-    else:  # the result's scale is spread over the factors, and each product is rescaled
+    else:  # the result's scale is distributed over the factors, and each product is rescaled
         multiplier, shift = map(tb.const, reduced_multiplier(in_scale / out_scale ** (1.0 / axes.count)))
 
     def scaled(product: Expr) -> Expr:

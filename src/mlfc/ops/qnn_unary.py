@@ -1,8 +1,8 @@
-"""Quantized operators on one element: in 8 bits a table of 256 results, in 16 bits arithmetic or interpolation.
+"""Quantized unary operators: 8-bit codes use a table of 256 results, 16-bit codes arithmetic or interpolation.
 
-Each computes what TFLite's reference kernel computes; in 8 bits it is a function on codes in Python integers, whose
-results are tabulated at compile time. In 16 bits a table has a value for each 128th code, moved by half of the error
-that interpolation makes between it and the next.
+Each computes the same result as TFLite's reference kernel; in 8 bits it is a function on codes in Python integers,
+whose results are tabulated at compile time. In 16 bits a table has a value for each 128th code, moved by half of the
+error of the interpolation between it and the next.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from mlfc.tir.ir import Expr
 _LOW, _HIGH = dtypes.limits("int16")
 _STEPS, _STEP_BITS = 512, 7
 _SIGMOID_STEPS, _PER_UNIT = 256, 24  # the logistic function is tabulated at multiples of 1/24
-_ROOT_BITS = 20  # of the reciprocal root, behind the point
+_ROOT_BITS = 20  # fraction bits of the reciprocal root
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Codes:
     fixed_point: bool = False
 
     def real(self, code: int) -> np.float32:
-        """Return the number that an input code stands for."""
+        """Dequantize an input code."""
         return np.float32(self.in_scale * np.float32(code - self.in_zero))
 
     def code(self, real: float) -> int:
@@ -60,7 +60,7 @@ class Codes:
         return max(low, min(int(nearest) + self.out_zero, high))
 
     def saturated(self, value: int) -> int:
-        """Return a code limited to the range of the dtype."""
+        """Clamp a code to the range of the dtype."""
         low, high = dtypes.limits(self.dtype)
         return max(low, min(value, high))
 
@@ -70,12 +70,12 @@ Rule16 = Callable[[Context, Expr, Codes], Expr]
 
 
 def _of_real(function: Callable[[float], float]) -> Rule:
-    """Return the rule that takes the code to its number, applies `function` and takes the result back."""
+    """Return the rule that dequantizes a code, applies `function` and quantizes the result."""
     return lambda code, codes: codes.code(function(float(codes.real(code))))
 
 
 def _in_fixed_point(code: int, codes: Codes, function: Callable[[int, int], int], shift: int, offset: int) -> int:
-    """Return the result of a function of Q4 numbers, which is the lowest or highest code beyond that format."""
+    """Return the result of a function of Q4 numbers; beyond that format it is the lowest or highest code."""
     multiplier, exponent = quantize_multiplier(float(codes.in_scale) * (1 << (31 - 4)))
     centred = code - codes.in_zero
     if abs(centred) >= fixed_point.input_radius(4, exponent):
@@ -87,7 +87,7 @@ def _in_fixed_point(code: int, codes: Codes, function: Callable[[int, int], int]
 def _sigmoid(code: int, codes: Codes) -> int:
     if codes.fixed_point:
         return _in_fixed_point(code, codes, fixed_point.logistic, 23, dtypes.limits(codes.dtype)[0])
-    # at half a code, which scales that are powers of two meet, the float32 steps decide
+    # at half codes, which occur with scales that are powers of two, float32 rounding determines the result
     with np.errstate(over="ignore"):
         one, decay = np.float32(1), np.exp(-np.float64(codes.real(code))).astype(np.float32)
     return codes.code(float(one / (one + decay)))
@@ -96,7 +96,7 @@ def _sigmoid(code: int, codes: Codes) -> int:
 def _tanh(code: int, codes: Codes) -> int:
     if codes.fixed_point:
         return _in_fixed_point(code, codes, fixed_point.tanh, 24, sum(dtypes.limits(codes.dtype), 1) // 2)
-    # as C libraries compute it in float32, from expm1
+    # C libraries compute it in float32, from expm1
     x = codes.real(code)
     one, two, size = np.float32(1), np.float32(2), np.float32(abs(x))
     if size < 1:
@@ -138,7 +138,7 @@ def _int16_multiplier(real: float) -> tuple[int, int]:
 
 def _leaky_relu(code: int, codes: Codes) -> int:
     centred = code - codes.in_zero
-    factor = float(codes.in_scale / codes.out_scale)  # in float32, as the reference has it
+    factor = float(codes.in_scale / codes.out_scale)  # in float32, as in the reference
     if centred < 0:
         factor = float(codes.in_scale * np.float32(codes.alpha) / codes.out_scale)
     magnitude = quantize_multiplier(abs(factor))
@@ -171,21 +171,21 @@ def _rsqrt(code: int, codes: Codes) -> int:
         return dtypes.limits(codes.dtype)[1]
     factor, shift = fixed_point.inverse_root(centred)
     root = multiply_by_quantized_multiplier(1, factor, shift + _ROOT_BITS)
-    # the reference computes the root in float32, and divides in float64
+    # the reference computes the root in float32 and divides in float64
     real = 1.0 / float(np.float32(np.sqrt(np.float32(codes.in_scale))) * np.float32(codes.out_scale))
     multiplier, exponent = quantize_multiplier(real)
     return codes.saturated(multiply_by_quantized_multiplier(root, multiplier, exponent - _ROOT_BITS) + codes.out_zero)
 
 
 def _nearest(x: Any) -> Any:
-    """Round to nearest, ties away from zero, in the type of the argument."""
+    """Round to nearest, ties away from zero, in the dtype of the argument."""
     return np.copysign(np.floor(np.abs(x) + type(x)(0.5)), x)
 
 
 def interpolation_table(
     function: Callable[[Any], Any], kind: type[np.floating[Any]], codes: tuple[float, int, float, int]
 ) -> npt.NDArray[np.int16]:
-    """Return the 513 values between which codes of 16 bits are interpolated.
+    """Return the 513 table values for the interpolation of 16-bit codes.
 
     `kind`: the type in which the reference computes them; `codes`: scale and zero point of input and result.
     """
@@ -204,12 +204,12 @@ def interpolation_table(
             error = _nearest((there + here) / kind(2)) - middle
             table[index] = here - _nearest(error / kind(2))
         table[_STEPS] = _nearest(function(last) * to_code)
-    # infinities meet in steep functions; the reference makes zeros of what is not a number
+    # steep functions can yield inf - inf; the reference replaces NaN by zero
     return np.asarray(np.nan_to_num(table.clip(_LOW, _HIGH)), np.int16)
 
 
 def interpolated(ctx: Context, code: Expr, table: npt.NDArray[np.int16], label: str = "table") -> Expr:
-    """Return the table value for a 16-bit code in an int32, as an int32."""
+    """Interpolate the table at a 16-bit code in an int32, as an int32."""
     values = ctx.constant(label, table)
     index = (code >> _STEP_BITS) + _STEPS // 2
     here, there = (tb.cast(tb.load(values, [index + more]), "int32") for more in (0, 1))
@@ -229,7 +229,7 @@ def _gelu16(x: Any, codes: Codes) -> Any:
 
 
 def sigmoid_table() -> npt.NDArray[np.uint16]:
-    """Return the logistic function of multiples of 1/24 in 1/65536, moved by half the error of interpolation."""
+    """Return the logistic function of multiples of 1/24 in 1/65536, moved by half the interpolation error."""
     places = np.arange(_SIGMOID_STEPS)
 
     def real(place: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
@@ -237,12 +237,12 @@ def sigmoid_table() -> npt.NDArray[np.uint16]:
 
     error = real(places + 0.5) - (real(places) + real(places + 1)) / 2
     table = np.floor(real(places) + error / 2 + 0.5)
-    table[-1] = 65535  # where the function has ended
+    table[-1] = 65535  # where the function saturates
     return table.astype(np.uint16)
 
 
 def _to_table(code: Expr, codes: Codes, shifts: tuple[int, ...], name: str) -> Expr:
-    """Return a code in the unit of the table, 1/(3 * 4096); powers of two above 2**-12 by `shifts` need no rounding."""
+    """Convert a code to units of 1/(3 * 4096), as in the table; scales 2**(e - 12), e in `shifts`, are exact."""
     if codes.in_zero or codes.out_zero or float(codes.out_scale) != 2.0**-15:
         raise UnsupportedError(f"{name} of int16 needs zero points of 0 and the output scale 1/32768")
     logarithm = math.log2(float(codes.in_scale))
@@ -260,7 +260,7 @@ def _to_table(code: Expr, codes: Codes, shifts: tuple[int, ...], name: str) -> E
 
 
 def _tabulated_size(ctx: Context, number: Expr, name: str, bits: int, end: int) -> tuple[Expr, Expr]:
-    """Return whether a number is positive, and the logistic function of its magnitude times 65536 and 2**bits."""
+    """Return the sign test of a number, and the logistic function of its magnitude times 65536 and 2**bits."""
     x = ctx.stmts.let("x", number)
     size = ctx.stmts.let("size", tb.maximum(tb.select(tb.binary("lt", x, 0), 0 - x, x), 0))
     is_far = tb.binary("ge", size >> bits, _SIGMOID_STEPS - 1)

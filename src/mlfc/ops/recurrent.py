@@ -1,8 +1,8 @@
 """Recurrent layers: LSTM, GRU and plain recurrent cells, each one loop over the steps of a sequence.
 
 Importers write the inputs' part of the gates before these operators, as a matrix product over all steps. Both
-directions of a bidirectional layer take their steps together; a direction that goes back reads and writes its sequence
-from the end. Cells with integer weights quantize the hidden state by its own range at each step.
+directions of a bidirectional layer run in the same iteration; a backward direction reads and writes its sequence from
+the end. Cells with integer weights quantize the hidden state by its own range at each step.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ from mlfc.tir.context import Context, Output, Tensor, computed
 from mlfc.tir.ir import Buffer, Expr
 
 DIRECTIONS = {"forward": (False,), "reverse": (True,), "bidirectional": (False, True)}
-"""By the attribute's values, whether each direction goes back from the end."""
+"""For each value of the attribute: for each direction, true if it runs backward from the end."""
 
 RETURNS = ("all", "hidden", "cell")
 
 FORMS = ("symmetric", "asymmetric", "whole")
-"""How a state becomes integers: by the largest magnitude of a row, by the range of a row (both as TFLite's hybrid
-kernels do it), or by the range of all rows (as ONNX's DynamicQuantizeLinear)."""
+"""Quantization of a state: by the largest magnitude of a row, by the range of a row (both as in TFLite's hybrid
+kernels), or by the range of all rows (as in ONNX's DynamicQuantizeLinear)."""
 
 
 @dataclass(frozen=True)
 class CellFunction:
-    """A function of one number with up to two parameters, and what those are where a model does not say."""
+    """A function of one number with up to two parameters, and the defaults of these."""
 
     rule: Callable[[Context, Expr, Expr, Expr], Expr]  # (ctx, x, alpha, beta)
-    alpha: float | None = None  # None where the function has no such parameter
+    alpha: float | None = None  # None if the function has no such parameter
     beta: float | None = None
 
 
@@ -63,7 +63,7 @@ CELL_FUNCTIONS = {
         lambda ctx, x, alpha, beta: alpha * ctx.transcendental("tanh", x * beta), 1.0, 1.0
     ),
     "sigmoid": CellFunction(lambda ctx, x, *_: sigmoid(ctx, x)),
-    # exp of a positive number may overflow
+    # avoids overflow of exp of a positive number
     "softplus": CellFunction(
         lambda ctx, x, *_: tb.intrinsic("log", 1 + ctx.transcendental("exp", magnitude(x) * -1)) + limited(x, 0, inf)
     ),
@@ -78,19 +78,19 @@ CELL_FUNCTIONS = {
 
 @dataclass(frozen=True)
 class CellKind:
-    """What one kind of cell is."""
+    """Properties of one kind of cell."""
 
     gates: int
     functions: int  # activations of one direction
-    # (directions, batch, units): shapes behind the common ones
+    # (directions, batch, units) -> shapes of the inputs after the common ones
     inputs: Callable[[int, int, int], list[tuple[int, ...]]]
     results: tuple[str, ...]
     emit: Callable[[Recurrence], None]
-    weights: tuple[str, ...] = ()  # the dtypes of the recurrent weights, where those are not of the data's
+    weights: tuple[str, ...] = ()  # dtypes of the recurrent weights if they differ from the data's
 
 
 def _infer(cell: CellKind, name: str, attrs: Attrs, *types: TensorType) -> TensorType:
-    """Check the tensors; the result has, along its first dimension, what `returns` names: all steps, then states.
+    """Check the tensors; along its first dimension the result is as `returns` lists: all steps, then states.
 
     Of `types`: data (steps, batch, directions * gates * units), the inputs' part of the gates; weight (directions,
     gates * units, units); hidden (directions, batch, units), the state before the first step; lengths (batch,), or (1,)
@@ -101,7 +101,7 @@ def _infer(cell: CellKind, name: str, attrs: Attrs, *types: TensorType) -> Tenso
     for item in attrs["returns"]:
         check_choice(name, "a result", item, cell.results)
     if not attrs["returns"] or sorted(set(attrs["returns"]), key=RETURNS.index) != list(attrs["returns"]):
-        raise TypeCheckError(f"{name}: expected some of {', '.join(cell.results)} in this order, each once")
+        raise TypeCheckError(f"{name}: expected a non-empty subset of {', '.join(cell.results)} in this order")
     for operand in (data, hidden, *others, *(() if cell.weights else (weight,))):
         check_alike(name, data, operand)
     if cell.weights:
@@ -133,7 +133,7 @@ def _infer(cell: CellKind, name: str, attrs: Attrs, *types: TensorType) -> Tenso
 
 @dataclass(frozen=True, eq=False)
 class At:
-    """The element of a state that is computed: its direction, row and unit, and the step's place in the sequence."""
+    """The computed element of a state: its direction, row and unit, and the step's position in the sequence."""
 
     direction: int
     row: Expr
@@ -142,7 +142,7 @@ class At:
 
 
 class Recurrence:
-    """The loops that all cells share."""
+    """The loops shared by all cells."""
 
     def __init__(self, cell: CellKind, ctx: Context, inputs: Sequence[Tensor], attrs: Attrs, out: Output) -> None:
         self.ctx, self.attrs, self.out = ctx, attrs, out
@@ -160,7 +160,7 @@ class Recurrence:
         return CELL_FUNCTIONS[name].rule(self.ctx, x, tb.const(alpha, x.dtype), tb.const(beta, x.dtype))
 
     def state(self, name: str, initial: Tensor | None) -> Buffer:
-        """Return scratch of one number for each unit, which starts with `initial`, or undefined if that is None."""
+        """Return scratch with one number per unit, initialized with `initial`, or undefined if that is None."""
         buffer = self.ctx.scratch(name, (1, self.batch, self.directions * self.units), self.data.dtype)
         if initial is not None:
             is_zero = initial.value is not None and not initial.value.any()
@@ -171,7 +171,7 @@ class Recurrence:
         return buffer
 
     def sums(self, name: str, gates: int) -> Buffer:
-        """Return scratch for the product of a state with the weights of so many gates."""
+        """Return scratch for the product of a state with the weights of `gates` gates."""
         return self.ctx.scratch(name, (1, self.batch, self.directions * gates * self.units), self.data.dtype)
 
     def multiply(self, state: Buffer, first: int, gates: int, sums: Buffer) -> None:
@@ -196,16 +196,16 @@ class Recurrence:
         if self.directions == 1:
             templates.dense(self.ctx, state, Weights(np.ascontiguousarray(weights[0].T)), out)
             return
-        # each direction's units are a group of channels
+        # the units of each direction are a group of channels
         width, columns = self.directions * self.units, self.directions * weights.shape[1]
         conv = Conv(1, (self.batch,), width, columns, (1,), (1,), (1,), ((0, 0),), self.directions)
         values = np.ascontiguousarray(weights.transpose(2, 0, 1)).reshape(1, self.units, -1)
         templates.convolution(self.ctx, conv, state, Weights(values), out)
 
     def each(self, step: Expr, rule: Callable[[At], None], *, stores: bool) -> None:
-        """Write `rule` for each element of the state; a sequence that has ended keeps it, and its results are 0.
+        """Write `rule` for each element of the state; after its end a sequence keeps its state, and its results are 0.
 
-        `stores`: whether the rule stores the results of the step.
+        `stores`: the rule stores the results of the step.
         """
         stmts = self.ctx.stmts
         for direction, back in enumerate(self.goes_back):
@@ -236,15 +236,15 @@ class Recurrence:
         return self.data(at.position, at.row, (at.direction * gates + gate) * self.units + at.unit)
 
     def place(self, at: At, gate: int = 0, gates: int = 1) -> list[Expr]:
-        """Return the indices of an element of a state, or of one of so many sums."""
+        """Return the indices of an element of a state, or of one of the sums for `gates` gates."""
         return [tb.const(0), at.row, (at.direction * gates + gate) * self.units + at.unit]
 
     def part(self, sums: Buffer, at: At, gate: int = 0, gates: int = 1) -> Expr:
-        """Return one of so many sums."""
+        """Load the sum of one gate."""
         return tb.load(sums, self.place(at, gate, gates))
 
     def clipped(self, x: Expr) -> Expr:
-        """Return the argument of a function within the limits of the cell."""
+        """Clamp the argument of an activation to the limit of the cell."""
         limit = self.attrs["clip"]
         return limited(x, -limit, limit) if limit else x
 
@@ -256,7 +256,7 @@ class Recurrence:
             self.out.store([at.position, tb.const(at.direction), at.row, at.unit], value)
 
     def store_last(self, **states: Buffer) -> None:
-        """Write the states after the last step where they are asked for, 0 for empty sequences."""
+        """Write the states after the last step that `returns` requests, 0 for empty sequences."""
         row = self.steps if "all" in self.attrs["returns"] else 0
         for name in self.attrs["returns"]:
             if name == "all":
@@ -315,7 +315,7 @@ def _gru(cells: Recurrence) -> None:
         scaled, candidate = cells.state("scaled", None), cells.sums("candidate", 1)
 
     def summed(gate: int, at: At) -> Expr:
-        """Return the argument of the function of one of the first two gates."""
+        """Return the argument of the activation of one of the first two gates."""
         return stmts.let("argument", cells.clipped(cells.gate(at, gate, 3) + cells.part(sums, at, gate, gates)))
 
     def scale(at: At) -> None:
@@ -369,7 +369,7 @@ class _DynamicRecurrence(Recurrence):
         self.factors = ctx.scratch("factors", (self.batch, self.directions), "float32")
 
     def multiply(self, state: Buffer, first: int, gates: int, sums: Buffer) -> None:
-        """Write the product of a quantized state with the weights, and what it stands for."""
+        """Write the product of a quantized state with the weights, rescaled to float."""
         stmts, scales = self.ctx.stmts, self.others[-1]
         for direction in range(self.directions):
             self._quantize(state, direction)
@@ -397,7 +397,7 @@ class _DynamicRecurrence(Recurrence):
             self._encode_whole(state, direction, *whole)
 
     def _range(self) -> tuple[Buffer, Buffer]:
-        """Return numbers that will hold a range with zero in it."""
+        """Return buffers for the least and greatest number of a range that includes zero."""
         found = [self.ctx.stmts.local(name, (1,), "float32") for name in ("low", "high")]
         for buffer in found:
             self.ctx.stmts.store(buffer, [0], 0.0)
@@ -426,7 +426,7 @@ class _DynamicRecurrence(Recurrence):
             stmts.store(self.codes, place, symmetric(value, top) if is_symmetric else centred(value, scale, zero))
 
     def _encode_whole(self, state: Buffer, direction: int, low: Buffer, high: Buffer) -> None:
-        """Write codes from 0 to 255, less the zero point, by the rule of DynamicQuantizeLinear."""
+        """Quantize to codes from 0 to 255, less the zero point, by the rule of DynamicQuantizeLinear."""
         stmts = self.ctx.stmts
         bottom = stmts.let("bottom", tb.load(low, [0]))
         span = stmts.let("span", (tb.load(high, [0]) - bottom) / 255.0)
@@ -443,7 +443,7 @@ class _DynamicRecurrence(Recurrence):
 
 
 def refuse_device(ctx: Context) -> None:
-    """Raise UnsupportedError where work-items would wait for each other at every step: then a host does the work."""
+    """Raise UnsupportedError on devices, where work-items would synchronize at every step, so that the host runs it."""
     if ctx.features.gpu:
         raise UnsupportedError("a recurrent layer takes its steps one after another", next_step="A host runs it")
 

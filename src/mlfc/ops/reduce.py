@@ -32,12 +32,12 @@ _IN_ANY_ORDER: Mapping[str, np.ufunc] = {
     "sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum,
     "all": np.logical_and, "any": np.logical_or,
 }  # fmt: skip
-# reductions that have a value for no elements
+# reductions that are defined for zero elements
 _OF_NOTHING = ("sum", "mean", "prod", "all", "any")
 
 
 def axes_of(name: str, shape: Shape, attrs: Attrs) -> Axes:
-    """Return the axes that attributes name."""
+    """Return the axes of the attribute `axis`."""
     folded = normalized_axes(name, attrs["axis"], len(shape), exclude=bool(attrs["exclude"]))
     return Axes(shape, folded, bool(attrs["keepdims"]))
 
@@ -55,7 +55,7 @@ def _infer_reduce(name: str, attrs: Attrs, data: TensorType) -> TensorType:
     axes = axes_of(name, data.shape, attrs)
     kind = TensorType(reduced_shape(axes), "int32" if name in ("argmax", "argmin") else data.dtype)
     if axes.count == 0 and 0 not in kind.shape and name not in _OF_NOTHING:
-        raise TypeCheckError(f"{name} of no elements has no value (shape {data.shape})")
+        raise TypeCheckError(f"{name} is undefined for an empty tensor (shape {data.shape})")
     return kind
 
 
@@ -71,12 +71,12 @@ def _infer_variance(name: str, attrs: Attrs, data: TensorType, mean: TensorType)
 
 
 def lowest(dtype: str) -> float:
-    """Return what no element of `dtype` is below."""
+    """Return a lower bound of all values of `dtype`."""
     return -inf if dtypes.is_float(dtype) else dtypes.limits(dtype)[0]
 
 
 def highest(dtype: str) -> float:
-    """Return what no element of `dtype` is above."""
+    """Return an upper bound of all values of `dtype`."""
     return inf if dtypes.is_float(dtype) else dtypes.limits(dtype)[1]
 
 
@@ -85,12 +85,12 @@ def _divided(count: Extent, dtype: str) -> Callable[[Expr], Expr]:
         return lambda total: total / count
     if not isinstance(count, Dim):
         return lambda total: tb.binary("truncdiv", total, tb.const(count, dtype))
-    wide = dtype if dtypes.bits(dtype) >= 32 else "int32"  # a count need not fit what the elements are
+    wide = dtype if dtypes.bits(dtype) >= 32 else "int32"  # the count may exceed the range of the dtype
     return lambda total: tb.cast(tb.binary("truncdiv", tb.cast(total, wide), tb.cast(as_index(count), wide)), dtype)
 
 
 def _extreme(op: str) -> Callable[[Expr, Expr], Expr]:
-    """Return the step to the larger ("gt") or smaller ("lt") of two; a NaN in either is the result."""
+    """Return the step that computes the larger ("gt") or smaller ("lt") of two; NaN if either is NaN."""
 
     def step(best: Expr, element: Expr) -> Expr:
         if not dtypes.is_float(best.dtype):
@@ -102,12 +102,12 @@ def _extreme(op: str) -> Callable[[Expr, Expr], Expr]:
 
 
 def wins_by(op: str, dtype: str, *, nan_wins: bool = True) -> Callable[[Expr, Expr], Expr]:
-    """Return how an element wins over the best so far: by `op`, and NaN over everything, or not at all."""
+    """Return the test that an element beats the best so far: by `op`; NaN beats every number, or none."""
     if not dtypes.is_float(dtype):
         return lambda element, best: tb.binary(op, element, best)
-    if op in ("ge", "le"):  # the last NaN
+    if op in ("ge", "le"):  # finds the last NaN
         return lambda element, best: tb.binary("lor", tb.binary(op, element, best), tb.binary("ne", element, element))
-    loses = "le" if op == "gt" else "ge"  # the first NaN
+    loses = "le" if op == "gt" else "ge"  # finds the first NaN
 
     def wins(element: Expr, best: Expr) -> Expr:
         known = best if nan_wins else element
@@ -122,16 +122,16 @@ def _wrapping(
     step: Callable[[Expr, Expr], Expr] = operator.add,
     finish: Callable[[Expr], Expr] = lambda total: total,
 ) -> Fold:
-    """Return a sum or product, of integers modulo the width of their dtype."""
+    """Return the fold of a sum or product; integers wrap modulo the width of their dtype."""
     if dtype in ("int32", "int64"):
-        # GCC 12 loses elements of narrow dtypes that signed accumulators take without a proof that they do not wrap
+        # GCC 12 drops elements of narrow dtypes added to signed accumulators unless it can prove that they do not wrap
         wide = f"u{dtype}"
         return Fold(wide, neutral, lambda a, b: step(a, tb.cast(b, wide)), lambda total: finish(tb.cast(total, dtype)))
     return Fold(dtype, neutral, step, finish, rounds=dtypes.is_float(dtype) and neutral == 0)
 
 
 def _fold(name: str, dtype: str, count: int) -> Fold:
-    """Return how the operator `name` folds `count` elements of `dtype`."""
+    """Return the fold of `count` elements of `dtype` for the operator `name`."""
     wide = accumulator(dtype)
     if name == "sum":
         return _wrapping(wide)
@@ -149,7 +149,7 @@ def _fold(name: str, dtype: str, count: int) -> Fold:
 
 
 def _reduce_constants(name: str, attrs: Attrs, kind: TensorType, data: Array) -> Array | None:
-    """Return what integers fold to: in any order it is the same, as sums and products wrap around."""
+    """Fold integer constants; the order does not matter, as sums and products wrap."""
     if name not in _IN_ANY_ORDER or (data.dtype.kind not in "iub") or dtypes.from_numpy(data.dtype) != kind.dtype:
         return None
     axes, folding = axes_of(name, data.shape, attrs), _IN_ANY_ORDER[name]
@@ -238,20 +238,20 @@ for _name, _doc in (
     ("prod", "Product over axes."),
     ("max", "Largest element over axes; NaN if any is."),
     ("min", "Smallest element over axes; NaN if any is."),
-    ("all", "Whether all elements over axes are true."),
-    ("any", "Whether any element over axes is true."),
+    ("all", "Logical AND over axes."),
+    ("any", "Logical OR over axes."),
 ):
     declare(_name, 1, _infer_reduce, Kind.REDUCE, _REDUCE, emit=partial(_emit_reduce, _name), traits=Trait.READS_ONCE,
             elements=_ELEMENTS.get(_name, Elements.COMPUTED),
             of_constants=partial(_reduce_constants, _name),
             contract=_CLOSE if _name in ("sum", "mean") else "exact", doc=_doc)  # fmt: skip
 for _name, _which in (("argmax", "largest"), ("argmin", "smallest")):
-    _doc = f"Position of the {_which} element over axes; the first one unless select_last_index; NaN counts most."
+    _doc = f"Position of the {_which} element over axes; the first one unless select_last_index; NaN beats all numbers."
     declare(_name, 1, _infer_reduce, Kind.REDUCE, _ARG_REDUCE, emit=partial(_emit_arg, _name), doc=_doc,
             traits=Trait.READS_ONCE | Trait.POSITION)  # fmt: skip
 for _name, _doc in (("cumsum", "Running sum along an axis."), ("cumprod", "Running product along an axis.")):
     declare(_name, 1, _infer_scan, Kind.REDUCE, _SCAN, emit=partial(_emit_scan, _name), layout=Layout.AXIS, doc=_doc)
 declare("require", 1, _infer_require, Kind.REDUCE, emit=_emit_require,
-        doc="A bool that must be true; otherwise the run fails")  # fmt: skip
+        doc="A bool that must be true; otherwise execution fails")  # fmt: skip
 declare("variance", 2, _infer_variance, Kind.REDUCE, _VARIANCE, emit=_emit_variance, contract=_CLOSE,
         doc="Mean squared distance from a given mean over axes.")  # fmt: skip

@@ -1,4 +1,4 @@
-"""Regions of feature maps pooled to one size each: ``vision.roi_align``."""
+"""Pooling of regions of feature maps to one size: ``vision.roi_align``."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _MOST_SAMPLES = 1 << 10  # of a bin along an axis
 
 
 def _infer(name: str, attrs: Attrs, data: TensorType, rois: TensorType) -> TensorType:
-    """Check data against regions: rows of the number of the image, left, upper, right and lower edge."""
+    """Check data against regions: rows of image index, left, upper, right and lower edge."""
     for kind in (data, rois):
         check_dtype(name, kind.dtype, "float")
     check_choice(name, "mode", attrs["mode"], _MODES)
@@ -51,19 +51,19 @@ def _infer(name: str, attrs: Attrs, data: TensorType, rois: TensorType) -> Tenso
 
 @dataclass(frozen=True)
 class _RegionSide:
-    """How a region extends along one axis: in bins, and these in samples."""
+    """A region along one axis, divided into bins, which are divided into samples."""
 
     ctx: Context
     extent: Any  # of the data
-    first: Expr  # where the region begins
+    first: Expr  # start of the region
     size: Expr  # of a bin
     samples: Expr  # of a bin, a float
     most: Any  # samples of a bin in the image, and one outside
 
     def span(self, index: Expr) -> tuple[Expr, Expr]:
-        """Return the first sample of bin `index` that may lie in the image, a float, and how many to add up.
+        """Return the first sample of bin `index` that may be inside the image, as a float, and the number of samples.
 
-        Bins that are larger than the image have more samples outside, which are 0.
+        Bins larger than the image have more samples outside, which contribute 0.
         """
         let, dtype = self.ctx.stmts.let, self.first.dtype
         if isinstance(self.samples, Const):
@@ -81,7 +81,7 @@ class _RegionSide:
         return self.ctx.stmts.let("place", self.first + tb.cast(index, dtype) * self.size + within)
 
     def taps(self, place: Expr) -> list[tuple[Expr, Expr]]:
-        """Return the two elements between which a sample lies, with their weights; of one outside any that exist."""
+        """Return the two neighbouring elements of a sample, with their weights; a sample outside is clamped."""
         let, dtype, last = self.ctx.stmts.let, place.dtype, self.extent - 1
         at = let("at", tb.clamp(place, tb.const(0, dtype), tb.const(last, dtype)))
         low = let("low", tb.clamp(tb.truncated(at, "int32"), 0, last))
@@ -103,7 +103,7 @@ def _side(ctx: Context, attrs: Attrs, extent: Any, pooled: int, edges: tuple[Exp
 
 
 def _emit(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs, out: Output) -> None:
-    """Work out each sample of a bin once, and fold it into the results of all channels."""
+    """Compute each sample of a bin once, and fold it into the results of all channels."""
     data, rois = inputs
     layout, stmts = attrs["layout"], ctx.stmts
     image_axis, channel_axis, axes = layout.index("N"), layout.index("C"), spatial_axes("", layout, 2)
@@ -142,7 +142,7 @@ def _add_sample(
     layout, stmts = attrs["layout"], ctx.stmts
     axes, dtype = spatial_axes("", layout, 2), results.dtype
     places = [side.place(*at) for side, at in zip(sides, zip(bins, samples, strict=True), strict=True)]
-    inside = []  # the image, or less than one element outside; what is NaN is not
+    inside = []  # within the image or less than one element outside; false for NaN
     for side, place in zip(sides, places, strict=True):
         low, high = tb.const(-1, place.dtype), tb.const(side.extent, place.dtype)
         inside.append(tb.land(tb.binary("ge", place, low), tb.binary("le", place, high)))

@@ -1,4 +1,4 @@
-"""What operator families share: how an operator of tensors is declared, and checks for type rules."""
+"""Helpers shared by operator families: declaration of tensor operators, and checks for type rules."""
 
 from __future__ import annotations
 
@@ -24,42 +24,43 @@ DTYPE_CLASSES: dict[str, Callable[[str], bool]] = {
 
 
 class UnequalDimsError(TypeCheckError):
-    """Two extents that have to be equal, where it depends on the run whether they are.
+    """Required equality of two dimension sizes that is only known at run time.
 
-    `extents` are these two: whoever knows where their symbols come from may make them equal and try again.
+    `extents` are the two sizes: a caller that knows where their symbols come from may make them equal and retry.
     """
 
     def __init__(self, name: str, a: Extent, b: Extent, what: str = "extents") -> None:
         super().__init__(
-            f"{name}: {what} {a} and {b} have to be equal, which depends on the run",
-            next_step="Give the inputs shapes in which they are, as --shape NAME=n,64 with one name for both, or fixed "
-            "ones",
+            f"{name}: {what} {a} and {b} must be equal, which is only known at run time",
+            next_step="Declare input shapes in which they are equal, as --shape NAME=n,64 with one name for both, or "
+            "static shapes",
         )
         self.extents = a, b
 
 
 class NotMultipleError(UnequalDimsError):
-    """An extent that has to be a multiple of a number, where it depends on the run whether it is.
+    """Required divisibility of a dimension size that is only known at run time.
 
-    Its `extents` are itself and the multiple below it; `by` is the number.
+    Its `extents` are the size and the largest multiple not above it; `by` is the number.
     """
 
     def __init__(self, name: str, extent: Extent, by: Extent, what: str) -> None:
         super().__init__(name, extent, extent // by * by)
-        self.cause = f"{name}: expected a multiple of {by} {what}, got {extent}, which may be none"
+        self.cause = f"{name}: expected a multiple of {by} {what}, got {extent}, which may not be one"
         self.by = by
 
 
 class TooSmallError(UnsupportedError):
-    """An extent that has to be at least some number, where it depends on the run whether it is.
+    """Required lower bound of a dimension size that is only known at run time.
 
-    `extent` and `least` say which: whoever knows where its symbols come from may raise their bounds and try again.
+    `extent` is the size and `least` the number: a caller that knows where its symbols come from may raise their bounds
+    and retry.
     """
 
     def __init__(self, name: str, extent: Extent, least: int, what: str) -> None:
         super().__init__(
             f"{name}: expected {what} of at least {least}, got {extent}, which may be less",
-            next_step="Give the inputs bounds in which it is not, as --shape NAME=n:16..,64, or fixed shapes",
+            next_step="Declare input bounds that exclude this, as --shape NAME=n:16..,64, or static shapes",
         )
         self.extent, self.least = extent, least
 
@@ -84,9 +85,9 @@ def declare(
 ) -> None:
     """Register an operator of tensors.
 
-    `infer` is the type rule ``(name, attrs, *tensor types) -> Type``: arguments that are not tensors are refused before
-    it sees them. `element` is the rule ``(Element, *tensors) -> Expr`` of one element, for operators that have no loops
-    of their own. `rest` are other fields of `mlfc.relay.op.Operator`.
+    `infer` is the type rule ``(name, attrs, *tensor types) -> Type``; arguments that are not tensors are refused before
+    it is called. `element` is the rule ``(Element, *tensors) -> Expr`` of one element, for operators without their own
+    loops. `rest` are other fields of `mlfc.relay.op.Operator`.
     """
 
     def of_types(types: Sequence[Type], given: Attrs) -> Type:
@@ -118,7 +119,7 @@ def check_dtype(name: str, dtype: str, takes: str) -> None:
 
 
 def check_alike(name: str, a: TensorType, b: TensorType) -> None:
-    """Raise TypeCheckError unless two tensors have one dtype."""
+    """Raise TypeCheckError unless two tensors have the same dtype."""
     if a.dtype != b.dtype:
         raise TypeCheckError(f"{name}: {a.dtype} and {b.dtype} do not mix", next_step="Cast one to the other's dtype")
 
@@ -130,9 +131,9 @@ def check_choice(name: str, what: str, value: str, allowed: Iterable[str]) -> No
 
 
 def same_extent(name: str, a: Extent, b: Extent, what: str = "extents") -> Any:
-    """Return the extent that two are; raise UnequalDimsError where only the run can tell, TypeCheckError if never.
+    """Return the common extent; raise UnequalDimsError if only the run can compare them, TypeCheckError if unequal.
 
-    `what` are the two in the plural.
+    `what` describes the two in the plural.
     """
     if a == b:
         return a
@@ -143,21 +144,21 @@ def same_extent(name: str, a: Extent, b: Extent, what: str = "extents") -> Any:
 
 
 def same_shape(name: str, a: Shape, b: Shape, what: str = "shapes") -> Shape:
-    """Return the shape that two are; errors are those of `same_extent`."""
+    """Return the common shape of two; raise the errors of `same_extent`."""
     if len(a) != len(b) or (is_static((*a, *b)) and tuple(a) != tuple(b)):
         raise TypeCheckError(f"{name}: {what} {a} and {b} differ")
     return tuple(same_extent(name, left, right, f"extents of {what}") for left, right in zip(a, b, strict=True))
 
 
 def same_types(name: str, given: TensorType, wanted: TensorType, what: str) -> None:
-    """Raise TypeCheckError unless a tensor has the type that is wanted; `what` are the two in the plural."""
+    """Raise TypeCheckError unless a tensor has the wanted type; `what` describes the two in the plural."""
     if given.dtype != wanted.dtype or len(given.shape) != len(wanted.shape):
         raise TypeCheckError(f"{name}: {what} {given} and {wanted} differ")
     same_shape(name, given.shape, wanted.shape, what)
 
 
 def at_most(name: str, a: Extent, b: Extent, what: str = "extents") -> bool:
-    """Tell whether an extent is at most another; raise UnequalDimsError where only the run can tell."""
+    """Tell whether an extent is at most another; raise UnequalDimsError if that is only known at run time."""
     low, high = bounds(b - a)
     if low < 0 <= high:
         raise UnequalDimsError(name, a, b, what)
@@ -165,9 +166,9 @@ def at_most(name: str, a: Extent, b: Extent, what: str = "extents") -> bool:
 
 
 def divided(name: str, extent: Extent, by: Extent, what: str) -> Any:
-    """Return how many times `by` an extent is; raise TypeCheckError if it is no multiple, or that depends on the run.
+    """Return ``extent / by``; raise TypeCheckError unless it is a multiple, NotMultipleError if unknown until run time.
 
-    `what` are what it counts.
+    `what` describes the counted items in the plural.
     """
     rest = 0 if by == 0 else extent % by
     if isinstance(rest, Dim):
@@ -178,15 +179,15 @@ def divided(name: str, extent: Extent, by: Extent, what: str) -> Any:
 
 
 def fixed(name: str, extent: Extent, what: str) -> int:
-    """Return an extent that has to be known when the model is compiled; raise UnsupportedError if it is not."""
+    """Return an extent that must be static; raise UnsupportedError if it is dynamic."""
     if isinstance(extent, Dim):
-        raise UnsupportedError(f"{name}: expected a fixed extent for {what}, got {extent}",
-                               next_step="Give the model's inputs a shape in which it is fixed")  # fmt: skip
+        raise UnsupportedError(f"{name}: expected a static dimension for {what}, got {extent}",
+                               next_step="Declare model inputs with a shape in which it is static")  # fmt: skip
     return extent
 
 
 def checked_shape(name: str, shape: Any) -> Shape:
-    """Return the shape that an attribute gives; raise TypeCheckError unless it is one."""
+    """Return the shape in an attribute; raise TypeCheckError if it is not one."""
     if not isinstance(shape, tuple) or any(
         not isinstance(extent, (int, Dim)) or bounds(extent)[1] < 0 for extent in shape
     ):
@@ -195,7 +196,7 @@ def checked_shape(name: str, shape: Any) -> Shape:
 
 
 def optional_dtype(given: str | None, default: str) -> str:
-    """Return the dtype that an attribute names, or `default` where it is unset."""
+    """Return the dtype of an attribute, or `default` if it is unset."""
     if given in (None, "", "void"):
         return default
     dtypes.bits(given)
@@ -203,12 +204,12 @@ def optional_dtype(given: str | None, default: str) -> str:
 
 
 def accumulator(dtype: str) -> str:
-    """Return the dtype to accumulate in: the tensor's own, but float32 for short floats."""
+    """Return the dtype to accumulate in: the tensor's own, or float32 for 16-bit floats."""
     return "float32" if dtype in dtypes.HALVES else dtype
 
 
 def replaced(sequence: Sequence[Any], axis: int, *items: Any) -> tuple[Any, ...]:
-    """Return a shape, or indices, with `items` in place of the one of `axis`."""
+    """Return a shape, or indices, with the entry of `axis` replaced by `items`."""
     return (*sequence[:axis], *items, *sequence[axis + 1 :])
 
 
@@ -218,10 +219,9 @@ def scalar(tensor: Tensor) -> Expr:
 
 
 def broadcast_shape(name: str, *shapes: Shape) -> Shape:
-    """Return the shape of numpy broadcasting; raise TypeCheckError where the shapes do not fit.
+    """Return the shape of numpy broadcasting; raise TypeCheckError if the shapes are incompatible.
 
-    A literal 1 is broadcast, a `Dim` never: extents of which only the run knows whether they are equal raise
-    UnequalDimsError.
+    A literal 1 is broadcast, a `Dim` never: extents whose equality is only known at run time raise UnequalDimsError.
     """
     rank = max(map(len, shapes))
     padded = [(1,) * (rank - len(shape)) + tuple(shape) for shape in shapes]
@@ -244,7 +244,7 @@ def normalized_axis(name: str, axis: int, rank: int) -> int:
 
 
 def normalized_axes(name: str, axis: Any, rank: int, *, exclude: bool = False) -> tuple[int, ...]:
-    """Return sorted axes from None (all), an int or a sequence; `exclude` gives the others."""
+    """Return sorted axes from None (all), an int or a sequence; `exclude` returns the other axes."""
     given = range(rank) if axis is None else (axis,) if isinstance(axis, int) else axis
     axes = {normalized_axis(name, item, rank) for item in given}
     return tuple(index for index in range(rank) if (index in axes) != exclude)

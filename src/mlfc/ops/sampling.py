@@ -1,4 +1,4 @@
-"""Elements of images at places that come as numbers: ``image.grid_sample``."""
+"""Samples of images at coordinates from a tensor: ``image.grid_sample``."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ _METHODS = ("nearest", "bilinear", "bicubic")
 _PADDINGS = ("zeros", "border", "reflection")
 # Keys' coefficient, as in PyTorch, ONNX and TVM
 _CUBIC_A = -0.75
-# a cubic reads two elements on either side: what lies further out reads nothing of the image
+# a cubic kernel reads two elements on either side: beyond this margin no tap is inside the image
 _MARGIN = 3
 
 
 def _infer(name: str, attrs: Attrs, data: TensorType, grid: TensorType) -> TensorType:
-    """Check data against a grid of (batch, coordinates, *places); the first coordinate counts along the last axis."""
+    """Check data against a grid (batch, coordinates, *positions); the first coordinate counts along the last axis."""
     check_choice(name, "method", attrs["method"], _METHODS)
     check_choice(name, "padding_mode", attrs["padding_mode"], _PADDINGS)
     check_dtype(name, data.dtype, "number" if attrs["method"] == "nearest" else "float")
@@ -43,7 +43,7 @@ def _infer(name: str, attrs: Attrs, data: TensorType, grid: TensorType) -> Tenso
     if len(grid.shape) != rank + 2 or (is_static((*grid.shape[:2], *wanted)) and grid.shape[:2] != wanted):
         raise TypeCheckError(f"{name}: a grid of shape {grid.shape} does not fit data of shape {data.shape}")
     same_shape(name, grid.shape[:2], wanted, "batches and coordinates")
-    # float32 coordinates do not count further
+    # float32 represents all coordinates exactly only up to this size
     ends = [bounds(data.shape[axis]) for axis in axes]
     if any(low < 1 or (low == high and high >= 1 << 22) for low, high in ends):
         raise TypeCheckError(f"{name}: a tensor of shape {data.shape} cannot be sampled")
@@ -55,7 +55,7 @@ def _infer(name: str, attrs: Attrs, data: TensorType, grid: TensorType) -> Tenso
 
 @dataclass(frozen=True)
 class _Tap:
-    """An element that a place is made of: its position, its weight, and whether it lies inside."""
+    """An input element of a sample: position, weight, and whether it is inside the image."""
 
     position: Expr
     weight: Expr | None
@@ -64,16 +64,16 @@ class _Tap:
 
 @dataclass(frozen=True)
 class _SampledAxis:
-    """One spatial axis, and how it is sampled."""
+    """Sampling parameters of one spatial axis."""
 
     ctx: Context
     extent: Any
     method: str
     padding: str
-    corners: bool  # whether -1 and 1 are the middles of the first and last element, not their outer edges
+    corners: bool  # -1 and 1 are the centres of the first and last element if true, else their outer edges
 
     def taps(self, place: Expr, weigh: str) -> list[_Tap]:
-        """Return the elements that the coordinate `place` is made of, with weights of the dtype `weigh`."""
+        """Return the input elements for the coordinate `place`, with weights of dtype `weigh`."""
         let = self.ctx.stmts.let
         at = (place + _like(1, place)) * _like(0.5, place) * _like(self.extent - 1, place)
         if not self.corners:
@@ -83,8 +83,8 @@ class _SampledAxis:
         at = let("at", at)
         if self.padding == "reflection":
             at = tb.clamp(self._reflected(at), *self._edges(at))
-        else:  # in or near the axis for any, NaN included, which counts as the lowest
-            # of a cubic with border padding, the elements are limited to the axis, and not the place among them
+        else:  # clamp to the axis or near it; NaN counts as the lowest coordinate
+            # a cubic with border padding clamps the taps to the axis, not the coordinate
             margin = _MARGIN if self.padding == "zeros" or self.method == "bicubic" else 0
             at = tb.clamp(at, _like(-margin, at), _like(self.extent - 1 + margin, at))
         at = let("at", at)
@@ -112,7 +112,7 @@ class _SampledAxis:
         turns = tb.intrinsic("floor", from_low / _like(around, at))
         rest = let("rest", from_low - turns * _like(around, at))
         back = tb.minimum(rest, _like(around, at) - rest) + low
-        # what is inside keeps all its bits
+        # coordinates inside are not rounded again
         found = tb.select(tb.land(tb.binary("ge", at, low), tb.binary("le", at, high)), at, back)
         if self.corners and isinstance(self.extent, Dim):
             return tb.select(tb.binary("eq", tb.const(self.extent), 1), _like(0, at), found)
@@ -150,7 +150,7 @@ def _cubic(fraction: Expr) -> list[Expr]:
 
 
 def _emit(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs, out: Output) -> None:
-    """Work out the taps of a place once, and sum them for every channel."""
+    """Compute the taps of each sample once, and sum them for every channel."""
     data, grid = inputs
     layout, rank, stmts = attrs["layout"], len(data.shape) - 2, ctx.stmts
     axes = spatial_axes("image.grid_sample", layout, rank)
@@ -190,4 +190,4 @@ declare("image.grid_sample", 2, _infer, Kind.ANCHOR,
          Attr("align_corners", True)),
         emit=_emit, layout=Layout.LOGICAL,
         contract="nearest exact where coordinates are; a coordinate that is NaN counts as the lowest",
-        doc="Sample images at the places of a grid, whose coordinates go from -1 to 1")  # fmt: skip
+        doc="Sample images at the coordinates of a grid, which range from -1 to 1")  # fmt: skip

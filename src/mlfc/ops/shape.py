@@ -1,4 +1,4 @@
-"""Operators that move elements: permute, cut, join, repeat."""
+"""Operators that move elements: transpose, slice, split, concatenate, repeat."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from mlfc.tir.ir import Expr
 
 
 def _ints(name: str, what: str, value: Any, low: int = 0) -> Shape:
-    """Return a tuple of extents of at least `low` from one or a sequence of them."""
+    """Return a tuple of integers of at least `low` from an integer or a sequence."""
     given = (value,) if isinstance(value, (int, Dim)) else value
     if not isinstance(given, tuple) or any(not isinstance(item, (int, Dim)) or item < low for item in given):
         raise TypeCheckError(f"{name}: {what} {value} must be integers of at least {low}")
@@ -52,7 +52,7 @@ def _infer_broadcast_to(name: str, attrs: Attrs, data: TensorType, *like: Tensor
 
 
 def _fields(name: str, types: Sequence[Type]) -> list[TensorType]:
-    """Return the tensor types in the one tuple that a joining operator takes; all have one dtype."""
+    """Return the tensor types in the tuple argument of a joining operator; all have one dtype."""
     if len(types) != 1 or not isinstance(types[0], TupleType) or not types[0].fields:
         raise TypeCheckError(f"{name} takes one tuple of tensors")
     fields = tensors(name, types[0].fields)
@@ -95,7 +95,7 @@ def _infer_stack(types: Sequence[Type], attrs: Attrs) -> TensorType:
 
 
 def split_points(extent: Extent, indices_or_sections: int | Sequence[Extent]) -> list[tuple[Any, Any]]:
-    """Return (begin, end) of each part that `split` cuts a dimension of `extent` into."""
+    """Return (begin, end) of each part into which `split` cuts a dimension of `extent`."""
     if isinstance(indices_or_sections, int):
         sections = indices_or_sections
         if sections < 1 or (isinstance(extent, int) and extent % sections):
@@ -104,7 +104,7 @@ def split_points(extent: Extent, indices_or_sections: int | Sequence[Extent]) ->
         return [(index * step, (index + 1) * step) for index in range(indices_or_sections)]
     cuts: list[Any] = [0, *indices_or_sections, extent]
     if not all(at_most("split", a, b, "cut points") for a, b in pairwise(cuts)):
-        raise TypeCheckError(f"split: cut points {tuple(indices_or_sections)} do not rise within {extent}")
+        raise TypeCheckError(f"split: cut points {tuple(indices_or_sections)} must ascend from 0 to {extent}")
     return list(pairwise(cuts))
 
 
@@ -115,17 +115,17 @@ def _infer_split(name: str, attrs: Attrs, data: TensorType) -> TupleType:
 
 
 def _counted(place: Extent, extent: Extent) -> Any:
-    """Return a place that counts from the end if it is negative."""
+    """Normalize a position that counts from the end if it is negative."""
     if not isinstance(place, Dim) and abs(place) >= LARGEST:
-        return extent if place > 0 else -1  # no extent is larger, though its bounds alone may not say so: 12 * n
+        return extent if place > 0 else -1  # exceeds any extent, even if bounds do not prove it: 12 * n
     try:
         return place + extent if place < 0 else place
-    except UndecidedError:  # a negative one counts from the end
+    except UndecidedError:  # a negative position would count from the end
         raise rules.TooSmallError("strided_slice", place, 0, "a place") from None
 
 
 class KeptIndices(NamedTuple):
-    """The indices of one dimension that a slice keeps, in order."""
+    """The indices that a slice keeps along one dimension, in order."""
 
     start: Any
     step: int
@@ -133,9 +133,9 @@ class KeptIndices(NamedTuple):
 
 
 def slice_ranges(shape: Shape, attrs: Attrs) -> list[KeptIndices]:
-    """Return the indices that `strided_slice` keeps of each dimension of data of `shape`, in order.
+    """Return the indices that `strided_slice` keeps in each dimension of data of `shape`, in order.
 
-    ``begin``, ``end`` and ``strides`` have one entry a dimension (of ``axes``), or ``strides`` a single one.
+    ``begin``, ``end`` and ``strides`` have one entry per dimension (of ``axes``), or ``strides`` a single one.
     """
     name, begin, end = "strided_slice", attrs["begin"], attrs["end"]
     axes = attrs["axes"] if attrs["axes"] is not None else tuple(range(len(begin)))
@@ -153,7 +153,7 @@ def slice_ranges(shape: Shape, attrs: Attrs) -> list[KeptIndices]:
 
 
 def _kept(extent: Any, first: Any, last: Any, stride: int, *, sized: bool) -> KeptIndices:
-    """Return the indices of one dimension that a slice keeps; with `sized`, `last` is a size, -1 the rest."""
+    """Return the indices that a slice keeps in one dimension; with `sized`, `last` is a size, and -1 means the rest."""
     if sized:
         first = first + extent if first < 0 else first
         last, stride = extent if last < 0 else first + last, 1
@@ -162,7 +162,7 @@ def _kept(extent: Any, first: Any, last: Any, stride: int, *, sized: bool) -> Ke
     if is_static((extent, first, last)):
         kept = range(extent)[first:last:stride]
         return KeptIndices(kept.start, kept.step, len(kept))
-    # before the first and behind the last of the indices, in the order of the stride
+    # positions before the first and after the last index, in the direction of the stride
     low, high = (0, extent) if stride > 0 else (-1, extent - 1)
     start, end = (minimum(maximum(_counted(item, extent), low), high) for item in (first, last))
     room, size = (end - start, stride) if stride > 0 else (start - end, -stride)
@@ -206,7 +206,7 @@ def _infer_repeat(name: str, attrs: Attrs, data: TensorType) -> TensorType:
 
 
 def unraveled(flat: Expr, shape: Sequence[Extent]) -> list[Expr]:
-    """Return the row-major indices into `shape` of the element number `flat`."""
+    """Convert the flat row-major index `flat` to indices into `shape`."""
     indices: list[Expr] = []
     for axis in reversed(range(len(shape))):
         indices.append(flat % shape[axis] if axis else flat)
@@ -273,7 +273,7 @@ for _name, _infer_joined, _layout, _doc in (
 _INJECTIVE = Kind.INJECTIVE
 declare("transpose", 1, _infer_transpose, _INJECTIVE, (Attr("axes"),), _transpose, takes_narrow=True,
         layout=Layout.TRANSPOSE, elements=Elements.MOVED,
-        doc="Dimensions in another order; None reverses them")  # fmt: skip
+        doc="Permutes dimensions; None reverses them")  # fmt: skip
 declare("broadcast_to", 1, _infer_broadcast_to, Kind.BROADCAST, (Attr("shape"), Attr("dtype", None)),
         lambda of, data: broadcast_read(data, of.at), layout=Layout.BROADCAST, elements=Elements.MOVED,
         traits=Trait.NEUTRAL,
@@ -287,18 +287,18 @@ declare("strided_slice", 1,
         lambda _, attrs, data: TensorType(tuple(kept.count for kept in slice_ranges(data.shape, attrs)), data.dtype),
         _INJECTIVE, (Attr("begin"), Attr("end"), Attr("strides"), Attr("slice_mode", "end"), Attr("axes")),
         _strided_slice, layout=Layout.SLICE, elements=Elements.MOVED,
-        doc="Part of a tensor, as Python's slices; slice_mode 'size' takes sizes for ends")  # fmt: skip
+        doc="Part of a tensor, as in Python's slices; with slice_mode 'size', ends are sizes")  # fmt: skip
 declare("slice_like", 2, _infer_slice_like, _INJECTIVE, (Attr("axes"),), lambda of, data, _: data.read(of.at),
         elements=Elements.MOVED, traits=Trait.NEUTRAL,
-        doc="The first part of a tensor, as large as another")  # fmt: skip
+        doc="The leading part of a tensor, with the shape of another")  # fmt: skip
 declare("tile", 1, _infer_tile, _INJECTIVE, (Attr("reps"),), _tile, elements=Elements.MOVED, traits=Trait.NEUTRAL,
         doc="A tensor repeated as a whole")  # fmt: skip
 declare("repeat", 1, _infer_repeat, _INJECTIVE, (Attr("repeats"), Attr("axis", None)), _repeat,
         layout=Layout.AXIS, elements=Elements.MOVED, doc="Each element repeated")  # fmt: skip
 declare("reverse", 1, _infer_reverse, _INJECTIVE, (Attr("axis", None),), _reverse, layout=Layout.AXIS,
-        elements=Elements.MOVED, doc="Dimensions back to front")  # fmt: skip
+        elements=Elements.MOVED, doc="Dimensions reversed")  # fmt: skip
 declare("reverse_sequence", 2, _infer_reverse_sequence, _INJECTIVE, (Attr("seq_axis", 1), Attr("batch_axis", 0)),
         _reverse_sequence, elements=Elements.MOVED,
-        doc="The first elements of each sequence back to front")  # fmt: skip
+        doc="The first elements of each sequence reversed")  # fmt: skip
 declare("trilu", 2, _infer_trilu, _INJECTIVE, (Attr("upper", True),), _trilu,
         doc="Upper or lower triangle of matrices, zeros elsewhere")  # fmt: skip

@@ -1,4 +1,4 @@
-"""What TFLite Micro's audio front end computes beside Fourier transforms, in unsigned fixed point."""
+"""Operators of TFLite Micro's audio front end other than Fourier transforms, in unsigned fixed point."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _NATURAL = 45426  # the natural logarithm of 2, with 16 fraction bits
 # formats of the gain control: fraction bits of the ratio to the noise, and of the result
 _RATIO_BITS, _GAINED_BITS = 12, 6
 GAINS = 125
-"""The entries of the table of gains: 3 of the smallest numbers, 4 of each number of bits up to 32, but the last."""
+"""Entries of the gain table: 3 for the smallest numbers, 4 for each number of bits up to 32, except the last."""
 
 
 def _check(name: str, kind: TensorType, dtype: str, rank: int | None = None) -> None:
@@ -41,11 +41,11 @@ def _emit_scale_bits(ctx: Context, inputs: Sequence[Tensor], _: Attrs, out: Outp
     with stmts.loop(data.shape[0], "i") as i:
         value, best = stmts.let("value", data(i)), stmts.let("best", tb.load(largest, [0]))
         negated = tb.const(0) - tb.cast(value, "int32")
-        # -32768 has no magnitude in 16 bits; the reference goes on with -32768
+        # -32768 has no magnitude in 16 bits; the reference continues with -32768
         below = tb.select(tb.binary("gt", negated, tb.cast(best, "int32")), tb.cast(negated, "int16"), best)
         stmts.store(largest, [0], tb.select(tb.binary("gt", value, best), value, below))
     zeros = tb.intrinsic("clz32", tb.cast(tb.load(largest, [0]), "uint32"), dtype="int32")
-    # nothing to scale: of silence the reference takes 32 bits
+    # silence has nothing to scale: the reference assumes 32 bits
     out.store([], tb.select(tb.binary("eq", tb.load(largest, [0]), 0), tb.const(0), tb.maximum(zeros - 17, 0)))
 
 
@@ -73,7 +73,7 @@ def _emit_filter_bank(ctx: Context, inputs: Sequence[Tensor], _: Attrs, out: Out
                 for name, bands in (("first", starts), ("place", weight_starts), ("width", widths))
             )
             with stmts.loop(stmts.let("count", tb.maximum(width, 0)), "j") as j:
-                # the limits change nothing for tables that stay inside the data, and keep all others inside
+                # the clamps do not change indices of valid tables, and keep those of all others inside the data
                 weight = table(tb.clamp(place + j, 0, count - 1))
                 energy = tb.cast(data(tb.clamp(first + j, 0, bins - 1)), "uint64")
                 stmts.store(total, [0], tb.load(total, [0]) + tb.cast(tb.cast(weight, "int64"), "uint64") * energy)
@@ -104,7 +104,7 @@ def _emit_square_root(ctx: Context, inputs: Sequence[Tensor], _: Attrs, out: Out
             stmts.store(rest, [0], tb.select(fits, tb.load(rest, [0]) - trial, tb.load(rest, [0])))
             stmts.store(root, [0], tb.select(fits, half + bit, half))
         found = stmts.let("found", tb.load(root, [0]))
-        # numbers of 32 bits have roots of 16, which are not rounded up beyond
+        # 32-bit numbers have 16-bit roots, which are not rounded up beyond 16 bits
         is_short = tb.binary("eq", number >> tb.const(32), 0)
         most = tb.select(is_short, tb.const(0xFFFF, "uint64"), tb.const(0xFFFFFFFF, "uint64"))
         rounds = tb.land(tb.binary("gt", tb.load(rest, [0]), found), tb.binary("ne", found, most))
@@ -127,7 +127,7 @@ def _log(of: Element, data: Tensor) -> Expr:
     fraction = tb.cast((above << left) >> right, "int32")
     width = _LOG_FRACTION - _LOG_SEGMENTS
     segment = tb.clamp(fraction >> tb.const(width), 0, (1 << _LOG_SEGMENTS) - 1)
-    # by how much the binary logarithm of 1 + x exceeds x, for each segment of [0, 1] and one beyond
+    # binary logarithm of 1 + x minus x, at each segment of [0, 1] and one beyond
     x = np.arange((1 << _LOG_SEGMENTS) + 1) / (1 << _LOG_SEGMENTS)
     excess = np.rint((np.log2(1 + x) - x) * (1 << _LOG_FRACTION)).astype(np.int32)
     table = of.ctx.constant("log_table", excess)
@@ -163,7 +163,7 @@ def _gain(of: Element, data: Tensor, noise: Tensor, gains: Tensor) -> Expr:
     gain = ((curve * fraction + (1 << 14)) >> tb.const(15)) + start
     small = gains(tb.cast(tb.minimum(level, 2), "int32"))
     chosen = tb.select(tb.binary("le", level, 2), small, tb.cast(gain, "int16"))
-    # a negative gain counts as the unsigned number that its bits are
+    # a negative gain is reinterpreted as an unsigned number
     factor = tb.cast(tb.cast(tb.cast(chosen, "int32"), "uint32"), "uint64")
     ratio = tb.cast((tb.cast(data.read(of.at), "uint64") * factor) >> tb.const(of.attrs["snr_shift"]), "uint32")
     squared = (ratio * ratio) >> tb.const(2 + 2 * _RATIO_BITS - _GAINED_BITS)
@@ -185,7 +185,7 @@ def _infer_overlap_add(name: str, attrs: Attrs, frames: TensorType, state: Tenso
 def _emit_overlap_add(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs, out: Output) -> None:
     (frames, state), stmts, step = inputs, ctx.stmts, attrs["frame_step"]
     rows, count, size = frames.shape
-    reach = -(-size // step)  # how many frames meet at one place
+    reach = -(-size // step)  # number of frames that overlap at one position
     with stmts.loop(rows, "row") as row, stmts.loop(out.shape[-1], "i") as i:
         start = state(row, tb.minimum(i, size - 1))
         total = stmts.local("total", (1,), out.dtype)
@@ -210,7 +210,7 @@ def _emit_overlap_add(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs, out:
 
 _CONTRACT = "bit-exact to TFLite Micro's"
 declare("signal.scale_bits", 1, _infer_scale_bits, Kind.REDUCE, emit=_emit_scale_bits, contract=_CONTRACT,
-        doc="By how many bits all of some 16-bit numbers can be shifted up")  # fmt: skip
+        doc="Number of bits by which all 16-bit numbers of a vector can be shifted left")  # fmt: skip
 declare("signal.filter_bank", 6, _infer_filter_bank, Kind.REDUCE, emit=_emit_filter_bank, contract=_CONTRACT,
         doc="Energies of overlapping bands: each bin counts by a weight in one, by another in the next")  # fmt: skip
 declare("signal.square_root", 2, _infer_square_root, Kind.REDUCE, emit=_emit_square_root, contract=_CONTRACT,
@@ -223,4 +223,4 @@ declare("signal.gain", 3, _infer_gain, Kind.INJECTIVE, (Attr("snr_shift", 0),), 
         doc="Per-channel amplitude normalization: energies times a function of the noise, compressed")  # fmt: skip
 declare("signal.overlap_add", 2, _infer_overlap_add, Kind.REDUCE, (Attr("frame_step", REQUIRED),),
         emit=_emit_overlap_add, contract=f"{_CONTRACT}; floats in its order",
-        doc="Sums of overlapping frames, and what was left of earlier ones")  # fmt: skip
+        doc="Sums of overlapping frames, and the remainder of earlier ones")  # fmt: skip

@@ -1,4 +1,4 @@
-"""The places of the largest and smallest elements along an axis."""
+"""Largest and smallest elements along an axis, and their indices."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ def _infer(name: str, attrs: Attrs, data: TensorType) -> TensorType:
 
 
 def _emit(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs, out: Output) -> None:
-    """Keep the best elements so far in order; one that is better than the last of them moves those behind it on."""
+    """Keep the best elements so far in order; an element better than the last shifts those after its position."""
     (data,) = inputs
     stmts, k = ctx.stmts, attrs["k"]
     axis = attrs["axis"] % len(data.shape)
-    size = maximum(k, 1)  # the run may want none
+    size = maximum(k, 1)  # k may be 0 at run time
     best, place = ctx.scratch("best", (size,), data.dtype), ctx.scratch("place", (size,), "int32")
     ascends = bool(attrs["is_ascend"])  # NaN is largest
     wins = wins_by("lt" if ascends else "gt", data.dtype, nan_wins=not ascends)
@@ -64,4 +64,4 @@ def _emit(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs, out: Output) -> 
 declare("topk", 1, _infer, Kind.REDUCE,
         (Attr("k", 1), Attr("axis", -1), Attr("ret_type", "values"), Attr("is_ascend", False), Attr("dtype", "int32")),
         emit=_emit, contract="exact; equal elements in their order, NaN above all numbers",
-        doc="The largest or smallest elements along a dimension in order, or their places")  # fmt: skip
+        doc="The largest or smallest elements along a dimension in order, or their indices")  # fmt: skip

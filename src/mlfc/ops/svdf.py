@@ -1,4 +1,4 @@
-"""The second half of an SVDF layer: what its filters have seen in the last steps, weighted by how long ago."""
+"""The second half of an SVDF layer: a weighted sum of each filter's outputs over the last steps."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _infer(name: str, attrs: Attrs, feature: TensorType, state: TensorType, weig
     if attrs["state_zero"] and feature.dtype == "float32":
         raise TypeCheckError(f"{name}: a state of floats has no zero point")
     if attrs["rank"] < 1:
-        raise TypeCheckError(f"{name}: {filters} filters are no units of {attrs['rank']} each")
+        raise TypeCheckError(f"{name}: expected a rank of at least 1 for {filters} filters, got {attrs['rank']}")
     return TensorType((feature.shape[0], divided(name, filters, attrs["rank"], "filters")), _SUMS[feature.dtype])
 
 
@@ -60,4 +60,4 @@ def _emit(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs, out: Output) -> 
 declare("nn.svdf_time", 3, _infer, Kind.REDUCE, (Attr("rank", REQUIRED), Attr("state_zero", 0)), emit=_emit,
         macs=lambda types, _, __: types[0].shape[0] * types[2].size,
         contract="exact on integers, with int32 sums; floats in the order of the steps",
-        doc="Sums of filters over the last steps: the feature, and what the state keeps but the oldest")  # fmt: skip
+        doc="Sums of filters over the last steps: the feature, and the state except its oldest step")  # fmt: skip

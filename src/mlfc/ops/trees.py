@@ -1,4 +1,4 @@
-"""Ensembles of decision trees: tables of nodes, and one loop that goes down each tree."""
+"""Ensembles of decision trees: tables of nodes, and one loop per tree from the root to a leaf."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ _INPUTS = 7
 def _infer(name: str, attrs: Attrs, *types: TensorType) -> TensorType:
     """Check the tables against each other; the result has a row of scores for each row of data.
 
-    Of `types`: data (rows, features); feature (nodes,), threshold (nodes,) and next (nodes, 2) of the inner nodes, by
-    whether the comparison of feature and threshold is false or true; root (trees,) and depth (trees,); score (leaves,
-    targets). A node below the number of inner nodes is one of them, others are leaves, counted on. With several
-    comparisons, the last is which one each inner node makes.
+    Of `types`: data (rows, features); feature (nodes,), threshold (nodes,) and next (nodes, 2) of the inner nodes,
+    indexed by the truth of the comparison of feature and threshold; root (trees,) and depth (trees,); score (leaves,
+    targets). A node number below the number of inner nodes is an inner node; leaves are numbered after them. With
+    several comparisons, the last tensor selects the comparison of each inner node.
     """
     if len(types) != _INPUTS + (len(attrs["comparisons"]) > 1):
         raise TypeCheckError(f"{name} with {len(attrs['comparisons'])} comparisons does not take {len(types)} tensors")
@@ -80,7 +80,7 @@ def _emit(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs, out: Output) -> 
 
 
 def _emit_known(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs, out: Output) -> bool:
-    """Write the loops of tables that are known; return whether they were: devices and odd tables have the others."""
+    """Write the loops for constant tables; return False without writing for devices and irregular tables."""
     if ctx.features.gpu or any(table.value is None for table in inputs[1:]):
         return False
     data, (feature, threshold, following, root, depth, score) = inputs[0], (each.array() for each in inputs[1:_INPUTS])
@@ -95,7 +95,7 @@ def _emit_known(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs, out: Outpu
 
 
 def _following(inputs: Sequence[Tensor], comparisons: Sequence[str], row: Expr, at: Expr) -> Expr:
-    """Return the node that comes after the inner node `at`."""
+    """Return the node that follows the inner node `at`."""
     data, feature, threshold, following = inputs[:4]
     value = data(row, _limited(feature(at), data.shape[1] - 1))
     holds = _compared(comparisons[-1], value, threshold(at))
@@ -112,13 +112,13 @@ def _compared(comparison: str, value: Expr, threshold: Expr) -> Expr:
 
 
 def _limited(value: Expr, last: int) -> Expr:
-    """Return an element of a table of any integers as one from 0 to `last`."""
+    """Convert an element of a table of any integer dtype to an index clamped to [0, last]."""
     index = _index(value)
     return tb.minimum(index, last) if value.dtype.startswith("u") else tb.clamp(index, 0, last)
 
 
 def _index(value: Expr) -> Expr:
-    """Return an element of a table of any integers as int32; what does not fit is no node, feature or depth."""
+    """Convert an element of a table to int32; larger values become an invalid node, feature or depth."""
     limit = dtypes.limits("int32")[1]
     return tb.cast(tb.minimum(value, limit) if dtypes.limits(value.dtype)[1] > limit else value, "int32")
 

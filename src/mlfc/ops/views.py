@@ -1,4 +1,4 @@
-"""Operators that give the same bytes another shape: no code is made for them, storage is shared."""
+"""Operators that change the shape of the same bytes: they generate no code and share storage."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mlfc.support.dims import Dim, Shape, is_static
 
 
 def _reshaped(shape: Shape, newshape: Sequence[Any], *, allow_zero: bool) -> Shape:
-    """Return the new shape; raise TypeCheckError where it does not hold the same elements."""
+    """Return the new shape; raise TypeCheckError if the number of elements differs."""
     entries, rest, size = list(newshape), list(shape), prod(shape)
     result: list[Any] = []
 
@@ -40,14 +40,14 @@ def _reshaped(shape: Shape, newshape: Sequence[Any], *, allow_zero: bool) -> Sha
                 raise TypeCheckError("reshape: -4 in newshape needs two entries after it")
             result += _split(take(), entries.pop(0), entries.pop(0))
         else:
-            raise TypeCheckError(f"reshape: {entry} is no entry of newshape")
+            raise TypeCheckError(f"reshape: expected an entry of newshape of at least -4, got {entry}")
     if result.count(-1) > 1:
         raise TypeCheckError("reshape: more than one entry of newshape is -1")
     if -1 in result:
         at, known = result.index(-1), -prod(result)
         result[at] = divided("reshape", size, known, "elements")
     if is_static((prod(result), size)) and prod(result) != size:
-        raise TypeCheckError(f"reshape: {shape} has {size} elements, {tuple(result)} has others")
+        raise TypeCheckError(f"reshape: {shape} has {size} elements, {tuple(result)} has another number of elements")
     same_extent("reshape", size, prod(result), "numbers of elements")
     return tuple(result)
 
@@ -109,9 +109,9 @@ declare("reshape_like", 2, _infer_reshape_like, Kind.VIEW,
         elements=Elements.SAME,
         doc="The shape of the second argument")  # fmt: skip
 declare("squeeze", 1, _infer_squeeze, Kind.VIEW, (Attr("axis", None),), elements=Elements.SAME,
-        doc="Removes dimensions of extent 1")  # fmt: skip
+        doc="Removes dimensions of size 1")  # fmt: skip
 declare("expand_dims", 1, _infer_expand_dims, Kind.VIEW, (Attr("axis", REQUIRED), Attr("num_newaxis", 1)),
         elements=Elements.SAME,
-        doc="Inserts dimensions of extent 1")  # fmt: skip
+        doc="Inserts dimensions of size 1")  # fmt: skip
 declare("nn.batch_flatten", 1, _infer_batch_flatten, Kind.VIEW, elements=Elements.SAME,
-        doc="All dimensions but the first become one")  # fmt: skip
+        doc="Merges all dimensions except the first")  # fmt: skip

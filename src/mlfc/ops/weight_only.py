@@ -1,7 +1,7 @@
-"""Weights of 8 bits or less that stand for real numbers, with data that are floats.
+"""Quantized weights of 8 bits or less, with float data.
 
-A weight is ``scale * (code - zero_point)``. Scales and zero points are for all weights, for each output channel, or for
-each block of successive weights of an output channel. The codes stay packed in memory; kernels unpack them.
+A weight is ``scale * (code - zero_point)``. Scales and zero points are per tensor, per output channel, or per block of
+successive weights of an output channel. The codes stay packed in memory; kernels unpack them.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _CONTRACT = f"weights as they are dequantized; {FLOAT_CONTRACT}"
 
 
 def blocks_of(extent: int, block: int) -> int:
-    """Return how many blocks of `block` elements an axis has; one if that is 0."""
+    """Return the number of blocks of `block` elements along an axis, or one if `block` is 0."""
     return -(-extent // block) if block else 1
 
 
@@ -95,14 +95,14 @@ def _real(code: Expr, zero: Expr) -> Expr:
 
 def _known(name: str, inputs: Sequence[Tensor]) -> list[npt.NDArray[Any]]:
     if any(tensor.value is None for tensor in inputs):
-        raise UnsupportedError(f"{name} takes weights, scales and zero points that are known at compile time")
+        raise UnsupportedError(f"{name} requires weights, scales and zero points that are known at compile time")
     return [tensor.array() for tensor in inputs]
 
 
 def _codes(
     codes: Tensor, scale: npt.NDArray[Any], zero_point: npt.NDArray[Any], shape: Sequence[int], block: int
 ) -> WeightCodes:
-    """Return what codes stand for, given scales and zero points that broadcast to `shape`, (filters, blocks)."""
+    """Return the weights of codes, given scales and zero points that broadcast to `shape`, (filters, blocks)."""
     zero = zero_point - zero_point.dtype.type(dtypes.limits(codes.dtype)[0])
     spread = [np.ascontiguousarray(np.broadcast_to(part, shape).T) for part in (scale, zero)]
     return WeightCodes(dtypes.bits(codes.dtype), spread[0], spread[1], block)
@@ -187,10 +187,10 @@ def _take(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs, _: TensorType) -
 
 
 declare("qnn.unpack", 1, _infer_unpack, Kind.INJECTIVE, (Attr("out_dtype"), Attr("extent")), _unpack, takes_narrow=True,
-        doc="Numbers of 4 or 2 bits from the bytes that hold them, from the lowest bits on.")  # fmt: skip
+        doc="Numbers of 4 or 2 bits unpacked from bytes, lowest bits first.")  # fmt: skip
 declare("qnn.dequantize_blocks", 3, _infer_blocks, Kind.INJECTIVE, (Attr("axis", -1), _BLOCK), _dequantize_blocks,
         takes_narrow=True, contract="exact in float32 arithmetic", traits=Trait.PRODUCT,
-        doc="Integers to the real numbers that they stand for, with a scale for each block along an axis.",
+        doc="Integers to the real numbers that they represent, with a scale for each block along an axis.",
         )  # fmt: skip
 declare_product("qnn.weight_only_dense", "nn.dense of float data with weights that stay packed in 8, 4 or 2 bits.",
                 num_inputs=4, attrs=(Attr("units", REQUIRED), _BLOCK), before=_check_operands, check=_check_pair,

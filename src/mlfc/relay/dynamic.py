@@ -1,4 +1,4 @@
-"""Whether the course of a module depends on the run."""
+"""Dynamic shapes and control flow of modules."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from mlfc.support.dims import Dim, Symbol, symbols_of
 
 
 def is_dynamic(module: IRModule) -> bool:
-    """Tell whether extents, branches, loops or lists of a module are left to the run, so that only ``vm`` runs it."""
+    """Tell whether a module has dynamic shapes, branches, loops or lists, so that it requires the executor ``vm``."""
     main = module.main
     if len(module.functions) > 1 or "defines" in main.attrs or input_symbols(module):
         return True
@@ -17,15 +17,15 @@ def is_dynamic(module: IRModule) -> bool:
 
 
 def input_symbols(module: IRModule) -> dict[str, Symbol]:
-    """Return the symbols of the inputs' extents, by name, in the order of their appearance."""
+    """Return the symbols of the inputs' dimensions, by name, in order of appearance."""
     extents = extents_of(param.type for param in module.main.params)
     return {symbol.name: symbol for symbol in symbols_of(extents)}
 
 
 def unproven_extents(call: Call) -> dict[Dim, int]:
-    """Return the dimension sizes of a result that may be too small, with the least that each must be.
+    """Return the dimension sizes of a result that may be too small, with the minimum of each.
 
-    That is 0, or 1 for convolutions, whose window must fit into the data.
+    The minimum is 0, or 1 for convolutions, whose window must fit into the data.
     """
     slides = isinstance(call.op, Operator) and call.op.slides
     kept = set(extents_of([call.args[0].type])) if slides else set()

@@ -13,7 +13,7 @@ from mlfc.support import dtypes
 
 
 def definition_faults(function: Function) -> Iterator[str]:
-    """Yield the faults of the fields that ``defines`` names."""
+    """Yield the faults of the fields named by ``defines``."""
     if not function.defines:
         return
     count = len(function.defines)

@@ -1,8 +1,8 @@
 """The graph IR: a typed, functional subset of Relay.
 
-Expressions form a directed acyclic graph of immutable nodes compared by identity. A node has its type
-from birth: `call` runs the operator's type rule, so there is no untyped state and no separate inference
-pass. Build nodes with the functions and classes here; rewrite graphs with `visitor`.
+Expressions form a directed acyclic graph of immutable nodes compared by identity. Each node is typed when it is
+constructed: `call` runs the operator's type rule, so nodes are never untyped and no inference pass is needed. Build
+nodes with the functions and classes here; rewrite graphs with `visitor`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from mlfc.support.dims import Extent, Shape, Symbol
 from mlfc.support.text import Displayed, shortened
 
 Attrs: TypeAlias = Mapping[str, Any]
-# characters of types and attributes in a message: a text can make them as long as itself
+# limit on characters of types and attributes in a message, as a text can make them as long as itself
 _SHOWN = 1_000
 
 
@@ -33,7 +33,7 @@ _SHOWN = 1_000
 class TensorType:
     """Shape and dtype of a dense row-major tensor; a scalar has the empty shape.
 
-    Extents are integers, or `Dim` where the run decides.
+    Extents are integers, or `Dim` for dynamic dimensions.
     """
 
     shape: Shape
@@ -51,7 +51,7 @@ class TensorType:
 
     @property
     def is_static(self) -> bool:
-        """Whether no extent is left to the run."""
+        """True if all dimensions are static."""
         return dims.is_static(self.shape)
 
     def __str__(self) -> str:
@@ -73,11 +73,12 @@ class TupleType:
 
 @dataclass(frozen=True)
 class ListType:
-    """A list of tensors, as many as the run decides.
+    """A list of tensors whose length is only known at run time.
 
-    An extent of `element` that is a symbol differs from element to element, if the symbol is nowhere else in the
-    function: who takes an element out reads it from its shape. Where tensors differ in how many dimensions they have,
-    `element` is the type of those with the fewest, and `others` are those of the rest, one for each number.
+    If an extent of `element` is a symbol that does not occur elsewhere in the function, it may differ between elements:
+    an operator that reads an element takes the symbol's value from its shape. If the numbers of dimensions differ,
+    `element` is the type of the tensors with the fewest, and `others` are the types of the rest, one per number of
+    dimensions.
     """
 
     element: TensorType
@@ -89,12 +90,12 @@ class ListType:
 
     @property
     def elements(self) -> tuple[TensorType, ...]:
-        """The types of its tensors."""
+        """The types of its tensors, by ascending number of dimensions."""
         return (self.element, *self.others)
 
     @property
     def ranks(self) -> tuple[int, ...]:
-        """The numbers of dimensions that its tensors have."""
+        """The possible numbers of dimensions of its tensors."""
         return tuple(len(kind.shape) for kind in self.elements)
 
     def __str__(self) -> str:
@@ -117,21 +118,21 @@ Type: TypeAlias = "TensorType | TupleType | ListType | FuncType"
 
 @dataclass(frozen=True)
 class Span:
-    """Where an expression came from in the user's model."""
+    """Origin of an expression in the user's model."""
 
-    # names of the original nodes that this expression computes (part of); several after fusion
+    # names of the original nodes that this expression computes (in part); several after fusion
     nodes: tuple[str, ...] = ()
-    # name of the original tensor whose value this expression is. Only the last expression of an original node has it:
-    # this is what layer-by-layer comparison looks at.
+    # name of the original tensor whose value this expression is. Only the last expression of an original node has it;
+    # layer-by-layer comparison uses it.
     tensor: str | None = None
 
     @property
     def place(self) -> str | None:
-        """The nodes as messages name them."""
+        """The nodes, formatted for messages."""
         return ", ".join(self.nodes) or None
 
     def merged(self, other: Span) -> Span:
-        """Return a span of the nodes of both, in order, with this one's tensor."""
+        """Return a span of the nodes of both, in order, with the tensor of this one."""
         extra = tuple(name for name in other.nodes if name not in self.nodes)
         return Span(self.nodes + extra, self.tensor)
 
@@ -150,7 +151,7 @@ class Var:
 
 @dataclass(frozen=True, eq=False)
 class Constant:
-    """A tensor whose value is known. `name` is the original tensor's, where there is one."""
+    """A tensor whose value is known. `name` is that of the original tensor, if there is one."""
 
     data: npt.NDArray[Any]
     name: str | None = None
@@ -158,9 +159,9 @@ class Constant:
     type: TensorType = field(init=False)
 
     def __post_init__(self) -> None:
-        # ascontiguousarray turns a scalar into one dimension, so the shape is put back
+        # ascontiguousarray makes a scalar one-dimensional, so the shape is restored
         contiguous = np.ascontiguousarray(self.data)
-        if contiguous.flags.writeable:  # what is not is the memory of another constant, or of the file
+        if contiguous.flags.writeable:  # a read-only array is the memory of another constant, or of the file
             spend("constants", contiguous.nbytes, self.name or self.span.place)
         data = contiguous.reshape(np.shape(self.data))
         data.flags.writeable = False
@@ -170,7 +171,7 @@ class Constant:
 
 @dataclass(frozen=True, eq=False)
 class Call:
-    """An operator or a function applied to arguments. Make it with `call` or `call_function`."""
+    """An operator or a function applied to arguments. Create it with `call` or `call_function`."""
 
     op: Operator | Function | GlobalVar
     args: tuple[Expr, ...]
@@ -178,14 +179,14 @@ class Call:
     type: Type
     span: Span = NO_SPAN
 
-    # graphs share nodes: to spell all arguments out could take for ever
+    # graphs share nodes, so printing all arguments could take exponential time
     def __repr__(self) -> str:
         return f"<Call of {getattr(self.op, 'name', 'a function')}: {self.type}>"
 
 
 @dataclass(frozen=True, eq=False)
 class Tuple:
-    """Several values as one."""
+    """Several values grouped into one."""
 
     fields: tuple[Expr, ...]
     span: Span = NO_SPAN
@@ -211,7 +212,7 @@ class TupleGetItem:
     def type(self) -> Type:
         """Type of the field."""
         if not isinstance(self.value.type, TupleType) or not 0 <= self.index < len(self.value.type.fields):
-            raise TypeCheckError(f"there is no field {self.index} in {self.value.type}")
+            raise TypeCheckError(f"field {self.index} does not exist in {self.value.type}")
         return self.value.type.fields[self.index]
 
 
@@ -226,13 +227,13 @@ class GlobalVar:
 
 @dataclass(frozen=True, eq=False)
 class If:
-    """What one of two functions of the module gives for the same arguments; only that one runs."""
+    """Conditional call: the result of one of two functions of the module, applied to the same arguments."""
 
     condition: Expr  # a bool of one element
     then: GlobalVar
     otherwise: GlobalVar
     args: tuple[Expr, ...]
-    # of the result. Symbols that are nowhere else are those of the result itself: readers find them in its extents.
+    # type of the result. Symbols that occur nowhere else are defined by the result: readers take them from its shape.
     type: Type
     span: Span = NO_SPAN
 
@@ -244,9 +245,9 @@ class If:
 class Function:
     """A function. A fused group is a Function with the attribute ``Primitive=1``.
 
-    Symbols in its types and attributes are those of its parameters' extents, those of the results of `If` and of
-    calls of functions, and those of the attribute ``defines``, a tuple of `Symbol`: the last fields of the body are
-    integers of one element, which are their values and no results.
+    Symbols in its types and attributes are those of its parameters' extents, those of the results of `If` and of calls
+    of functions, and those of the attribute ``defines``, a tuple of `Symbol`: the last fields of the body are integers
+    of one element, which are the values of these symbols and are not results.
     """
 
     params: tuple[Var, ...]
@@ -256,7 +257,7 @@ class Function:
 
     @property
     def type(self) -> FuncType:
-        """Parameter and result types; what ``defines`` hides is no result."""
+        """Parameter and result types; the values of ``defines`` are not results."""
         return FuncType(tuple(param.type for param in self.params), visible(self.body.type, len(self.defines)))
 
     @property
@@ -273,7 +274,7 @@ Expr: TypeAlias = "Var | Constant | Call | Tuple | TupleGetItem | GlobalVar | If
 
 @dataclass(frozen=True)
 class Quantization:
-    """How an integer tensor stands for real numbers: ``real = scale * (value - zero_point)``."""
+    """Quantization parameters of an integer tensor: ``real = scale * (value - zero_point)``."""
 
     scale: float
     zero_point: int
@@ -283,7 +284,7 @@ class Quantization:
 class State:
     """A tensor that the model keeps from one run to the next: an input, and the output that is its next value.
 
-    Both have one shape and dtype. Callers see neither; the state has the name of its input.
+    Both have one shape and dtype. Callers see neither; the state is named after its input.
     """
 
     input: str
@@ -296,18 +297,18 @@ class IRModule(Displayed):
     """Functions by name; ``main`` is the model."""
 
     functions: Mapping[str, Function]
-    output_names: tuple[str, ...] = ()  # the model's own names of the results of ``main``, in order
-    # for inputs and outputs of the model (by name) whose integers stand for real numbers
+    output_names: tuple[str, ...] = ()  # original names of the results of ``main``, in order
+    # for inputs and outputs of the model (by name) whose integers represent real numbers
     quantization: Mapping[str, Quantization] = field(default_factory=dict)
-    # facts about the file that this came from: ``format``, ``sha256``, ``name``
+    # facts about the source file: ``format``, ``sha256``, ``name``
     source: Mapping[str, str] = field(default_factory=dict)
-    numerics: str = "litert"  # whose integer rounding the importer chose: ``litert`` or ``tflm``
-    # external code generators that take what they can of the model before the compiler does, in this order
+    numerics: str = "litert"  # integer rounding that the importer chose: ``litert`` or ``tflm``
+    # external code generators in order of priority; they run before the compiler
     byoc: tuple[str, ...] = ()
-    # inputs of the model that the user gave for good, which ``main`` does not have
+    # inputs of the model that the user fixed to constants, which ``main`` does not have
     frozen: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict)
-    states: tuple[State, ...] = ()  # inputs and outputs of ``main`` that the compiled model keeps to itself
-    # sequences and optionals among the model's inputs and outputs, of which ``main`` has the parts
+    states: tuple[State, ...] = ()  # inputs and outputs of ``main`` that the compiled model manages internally
+    # sequences and optionals among the model's inputs and outputs; ``main`` has their parts
     containers: tuple[Container, ...] = ()
 
     @property
@@ -327,11 +328,11 @@ class IRModule(Displayed):
         return {"functions": list(self.functions), "main": parameters, "outputs": self.output_names}
 
     def with_main(self, main: Function) -> IRModule:
-        """Return the module with another ``main``."""
+        """Return a copy of the module with the function `main` as ``main``."""
         return replace(self, functions={**self.functions, "main": main})
 
     def with_body(self, body: Expr) -> IRModule:
-        """Return the module with another body of ``main``."""
+        """Return a copy of the module with `body` as the body of ``main``."""
         main = self.main
         return self if body is main.body else self.with_main(Function(main.params, body, main.attrs, main.span))
 
@@ -349,7 +350,7 @@ def call(name: str, args: Sequence[Expr], attrs: Attrs | None = None, *, span: S
     try:
         full = operator.complete({**(attrs or {}), **more})
         if operator.num_inputs is not None and len(args) != operator.num_inputs:
-            raise TypeCheckError(f"{name} takes {operator.num_inputs} arguments, not {len(args)}")
+            raise TypeCheckError(f"{name}: expected {operator.num_inputs} arguments, got {len(args)}")
         result = operator.infer([arg.type for arg in args], full)
         _check_narrow(operator, [arg.type for arg in args], result)
     except TypeCheckError as error:
@@ -360,7 +361,7 @@ def call(name: str, args: Sequence[Expr], attrs: Attrs | None = None, *, span: S
     except (ArithmeticError, LookupError, TypeError, ValueError, AttributeError) as error:
         given = shortened(", ".join(str(arg.type) for arg in args), _SHOWN)
         if dynamic := dims.symbols_of(extents_of(arg.type for arg in args)):
-            expected = f"expected a fixed extent, got {', '.join(map(str, dynamic))}"
+            expected = f"expected static dimensions, got {', '.join(map(str, dynamic))}"
             cause = error if isinstance(error, dims.UndecidedError) else expected
             raise TypeCheckError(f"{name} of ({given}): {cause}", place=place, next_step=FIX_EXTENT) from error
         attributes = shortened(str(dict(full)), _SHOWN)
@@ -369,11 +370,11 @@ def call(name: str, args: Sequence[Expr], attrs: Attrs | None = None, *, span: S
     return Call(operator, tuple(args), full, result, span)
 
 
-FIX_EXTENT = "Give the model's inputs a shape in which it is fixed"
+FIX_EXTENT = "Declare model inputs with a shape in which it is static"
 
 
 def _check_narrow(operator: Operator, types: Sequence[Type], result: Type) -> None:
-    """Refuse tensors of narrow dtypes unless the operator knows them; views take whatever lies in memory."""
+    """Refuse tensors of narrow dtypes unless the operator supports them; views accept any bytes."""
     if operator.takes_narrow or operator.kind in (Kind.VIEW, Kind.OPAQUE, Kind.LIST):
         return
     for item in (*types, result):
@@ -383,7 +384,7 @@ def _check_narrow(operator: Operator, types: Sequence[Type], result: Type) -> No
 
 
 def visible(body: Type, hidden: int) -> Type:
-    """Return the type of a function's result from that of its body, whose last `hidden` fields are none."""
+    """Return the type of a function's result from that of its body, whose last `hidden` fields are not results."""
     if not hidden or not isinstance(body, TupleType) or len(body.fields) <= hidden:
         return body
     shown = body.fields[:-hidden]
@@ -397,15 +398,15 @@ def call_function(
     type: Type | None = None,  # noqa: A002
     span: Span = NO_SPAN,
 ) -> Call:
-    """Apply a function to arguments of its parameter types, whose symbols stand for the extents of the arguments.
+    """Apply a function to arguments of its parameter types; the parameters' symbols match the arguments' extents.
 
-    `type`: the result's, with symbols of its own for the extents that the function alone knows; see `defined_by`.
-    Default: with the function's symbols, which is right for one call of it.
+    `type`: that of the result, with its own symbols for extents that only the function determines; see `defined_by`.
+    Default: with the function's symbols, which is only valid for a single call.
     Raises TypeCheckError for arguments of other types.
     """
     result = applied(function, args)
     if type is not None and defined_by(type, [result]) is None:
-        raise TypeCheckError(f"a function that gives {result[0]} is called for {type}")
+        raise TypeCheckError(f"a function that returns {result[0]} does not match the type {type}")
     return Call(function, tuple(args), {}, type or result[0], span)
 
 
@@ -418,11 +419,12 @@ def if_else(
     type: Type | None = None,  # noqa: A002
     span: Span = NO_SPAN,
 ) -> If:
-    """Apply one of two functions, by a condition, to the same arguments.
+    """Apply one of two functions, selected by a condition, to the same arguments.
 
-    `type`: the result's, with symbols of its own for extents in which the functions differ. Default: what both give.
-    Raises TypeCheckError for a condition that is no bool of one element, arguments that a function does not take, and
-    results of other types.
+    `type`: that of the result, with its own symbols for extents in which the functions differ. Default: the common
+    result type.
+    Raises TypeCheckError for a condition that is not a bool of one element, arguments that do not match a function's
+    parameters, and results of other types.
     """
     kind = condition.type
     if not isinstance(kind, TensorType) or kind.dtype != "bool" or not kind.is_static or kind.size != 1:
@@ -430,28 +432,28 @@ def if_else(
     results = [applied(function, args) for function in (then, otherwise)]
     one, other = (result for result, _ in results)
     if type is None and one != other:
-        raise TypeCheckError(f"the functions of an if give {one} and {other}")
+        raise TypeCheckError(f"the functions of an if return different types {one} and {other}")
     if defined_by(type or one, results) is None:
-        raise TypeCheckError(f"functions that give {one} and {other} make an if of {type or one}")
+        raise TypeCheckError(f"functions that return {one} and {other} do not match an if of {type or one}")
     return If(condition, then, otherwise, tuple(args), type or one, span)
 
 
 def applied(function: Function | GlobalVar, args: Sequence[Expr]) -> tuple[Type, frozenset[Symbol]]:
-    """Return the type of what a function gives for arguments, and the symbols in it that these do not determine."""
+    """Return the result type of a function for arguments, and the symbols in it that the arguments do not determine."""
     kind = function.type
     given = [arg.type for arg in args]
     found = bound_symbols(kind.params, given)
     if found is None:
-        raise TypeCheckError(f"a function of type {kind} is applied to ({', '.join(map(str, given))})")
+        raise TypeCheckError(f"a function of type {kind} cannot be applied to ({', '.join(map(str, given))})")
     known = {symbol for param in kind.params for symbol in type_symbols(param)}
     return substituted(kind.result, found), frozenset(type_symbols(kind.result)) - known
 
 
 def defined_by(kind: Type, results: Sequence[tuple[Type, frozenset[Symbol]]]) -> frozenset[Symbol] | None:
-    """Return the symbols whose values the run finds in the extents of a result of type `kind`.
+    """Return the symbols whose values are read at run time from the shape of a result of type `kind`.
 
-    `results` are what functions give that may be called for it, and the symbols in it that only they know, as
-    `applied` has them. None if one of them is no result of this type.
+    `results` are the result types of the functions that may be called, and the symbols that only they determine, as
+    returned by `applied`. Returns None if one of them does not match `kind`.
     """
     defined: set[Symbol] = set()
     for result, own in results:
@@ -463,12 +465,12 @@ def defined_by(kind: Type, results: Sequence[tuple[Type, frozenset[Symbol]]]) ->
 
 
 def type_symbols(kind: Type) -> list[Symbol]:
-    """Return the symbols in the extents of a type, each once, in the order of their appearance."""
+    """Return the symbols in the extents of a type, each once, in order of appearance."""
     return dims.symbols_of(extents_of([kind]))
 
 
 def attribute_symbols(attrs: Attrs) -> list[Symbol]:
-    """Return the symbols in attributes, each once, in the order of their appearance."""
+    """Return the symbols in attributes, each once, in order of appearance."""
 
     def extents(values: Iterable[Any]) -> Iterator[dims.Dim]:
         for value in values:
@@ -481,13 +483,13 @@ def attribute_symbols(attrs: Attrs) -> list[Symbol]:
 
 
 def bound_symbols(params: Sequence[Type], given: Sequence[Type]) -> dict[Symbol, Extent] | None:
-    """Return what the symbols of parameter types are for arguments of given types; None if these do not fit."""
+    """Return the values of the symbols in parameter types for arguments of given types; None if they do not match."""
     found = in_place_of_symbols(params, given)
     return found if [substituted(kind, found) for kind in params] == list(given) else None
 
 
 def in_place_of_symbols(kinds: Iterable[Type], given: Iterable[Type]) -> dict[Symbol, Extent]:
-    """Return the first extent of other types that is in the place of each symbol in types."""
+    """Return, for each symbol in types, the first extent at the same position in other types."""
     found: dict[Symbol, Extent] = {}
     for extent, actual in zip(extents_of(kinds), extents_of(given), strict=False):
         if isinstance(extent, dims.Dim) and extent.symbol is not None:
@@ -496,7 +498,7 @@ def in_place_of_symbols(kinds: Iterable[Type], given: Iterable[Type]) -> dict[Sy
 
 
 def substituted(kind: Type, values: Mapping[Symbol, Extent]) -> Type:
-    """Return a type with values in the place of symbols."""
+    """Return a type with values substituted for symbols."""
     if not values:
         return kind
     if isinstance(kind, TensorType):
@@ -510,7 +512,7 @@ def substituted(kind: Type, values: Mapping[Symbol, Extent]) -> Type:
 
 
 def tensors(kinds: Iterable[Type]) -> Iterator[TensorType]:
-    """Yield the types of the tensors in types, from left to right."""
+    """Yield the tensor types within types, from left to right."""
     for kind in kinds:
         if isinstance(kind, TensorType):
             yield kind
@@ -521,13 +523,13 @@ def tensors(kinds: Iterable[Type]) -> Iterator[TensorType]:
 
 
 def extents_of(kinds: Iterable[Type]) -> Iterator[Extent]:
-    """Yield the extents of the tensors in types, from left to right."""
+    """Yield the extents of the tensor types within types, from left to right."""
     for tensor in tensors(kinds):
         yield from tensor.shape
 
 
 def const(value: npt.ArrayLike, dtype: str | None = None, *, name: str | None = None, span: Span = NO_SPAN) -> Constant:
-    """Return a Constant of `value`; Python numbers become int32 or float32 unless `dtype` says otherwise."""
+    """Return a Constant of `value`; Python numbers become int32 or float32 unless `dtype` is set."""
     array = np.asarray(value)
     if dtype is None and not isinstance(value, (np.ndarray, np.generic)):
         dtype = {"f": "float32", "i": "int32", "b": "bool"}.get(array.dtype.kind)

@@ -1,4 +1,4 @@
-"""Declarations of operators: attributes, type rule, fusion kind and loop-level rule; `mlfc.ops` makes them."""
+"""Declarations of operators: attributes, type rule, fusion kind and loop-level rule; `mlfc.ops` registers them."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from mlfc.registry import Registry
 
 
 class Kind(enum.Enum):
-    """How an operator may be fused; the order is TVM's."""
+    """Fusion class of an operator, in TVM's order."""
 
     ELEMENTWISE = "elementwise"  # output[i] depends on every input at the same i (scalars broadcast)
     BROADCAST = "broadcast"  # as above with numpy broadcasting
     INJECTIVE = "injective"  # output[i] depends on inputs at indices computed from i
-    REDUCE = "reduce"  # loops of its own; reads its inputs through functions, so injective producers fuse in
-    ANCHOR = "anchor"  # loops of its own over buffers; elementwise consumers fuse onto its result
-    VIEW = "view"  # the same bytes under another shape: never computes, shares storage
+    REDUCE = "reduce"  # has its own loops; reads its inputs through functions, so injective producers fuse in
+    ANCHOR = "anchor"  # has its own loops over buffers; elementwise consumers fuse onto its result
+    VIEW = "view"  # the same bytes with another shape: never computes, shares storage
     OPAQUE = "opaque"  # rewritten before lowering; has no loop-level rule
     LIST = "list"  # takes or returns a list of tensors: an instruction of the program, without loops
-    EXTERNAL = "external"  # an external code generator's: never fuses, wants its inputs in memory
+    EXTERNAL = "external"  # computed by an external code generator: never fuses, requires its inputs in memory
 
 
 POINTWISE = (Kind.ELEMENTWISE, Kind.BROADCAST)
 
 
 class Layout(enum.Enum):
-    """How an operator takes operands whose axes are in another order than the graph declares; see `layout_rules`."""
+    """Support for operands whose axes are in another order than the graph declares; see `layout_rules`."""
 
     LOGICAL = "logical"  # in the declared order only
     POINTWISE = "pointwise"  # in any order, the same for all operands
@@ -45,26 +45,26 @@ class Layout(enum.Enum):
     CONCATENATE = "concatenate"  # any order, the same for all fields of the first operand: `axis`
     SLICE = "slice"  # any order of the first operand: `axes`
     PAD = "pad"  # any order of the first operand: `pad_width` has a pair for each axis
-    TRANSPOSE = "transpose"  # any order: `axes` is only another one
-    VIEW = "view"  # any order in which the axes that are merged or split lie together
+    TRANSPOSE = "transpose"  # any order: `axes` is permuted accordingly
+    VIEW = "view"  # any order in which merged or split axes are adjacent
 
 
 class Elements(enum.Enum):
-    """How the elements of a result relate to those of the first operand."""
+    """Relation of the elements of a result to those of the first operand."""
 
-    SAME = "same"  # the same ones in the same order in memory
+    SAME = "same"  # the same elements in the same order in memory
     CONVERTED = "converted"  # as SAME, converted to another dtype
-    MOVED = "moved"  # each is one of them, chosen by its position
-    EXTREME = "extreme"  # each is the largest or the smallest of some of them
-    AVERAGED = "averaged"  # each is a mean of some of them
+    MOVED = "moved"  # each is one of them, selected by its position
+    EXTREME = "extreme"  # each is the largest or smallest of several of them
+    AVERAGED = "averaged"  # each is a mean of several of them
     COMPUTED = "computed"
 
 
 class Trait(enum.Flag):
-    """Facts about an operator that passes ask for."""
+    """Facts about an operator that passes query."""
 
     NONE = 0
-    NEUTRAL = enum.auto()  # does nothing where the result has the type of the first operand
+    NEUTRAL = enum.auto()  # the identity if the result has the type of the first operand
     SUM = enum.auto()  # adds or subtracts its two operands
     PRODUCT = enum.auto()  # its last float operation is a multiplication, which a compiler may fuse with a sum
     QUANTIZES = enum.auto()  # rounds real numbers to codes, by a scale and a zero point
@@ -79,9 +79,9 @@ class Trait(enum.Flag):
     READS_ONCE = enum.auto()  # of kind REDUCE: its loops read each element of the operands once
     SHAPE = enum.auto()  # its elements are dimension expressions, the attribute `values`
     SHAPE_OF = enum.auto()  # reads the shape of its operand and none of its elements
-    CLOSING = enum.auto()  # ends a layer: a bias, or rounding and limiting its result
+    CLOSING = enum.auto()  # ends a layer: a bias, or rounding and clamping its result
     AT_POSITION = enum.auto()  # of kind LIST: the second operand is a position in the list
-    TRANSPOSED = enum.auto()  # spreads each element of the data over a window of the result
+    TRANSPOSED = enum.auto()  # distributes each element of the data over a window of the result
 
 
 class _Required:
@@ -99,7 +99,7 @@ class Attr:
     name: str
     default: Any = REQUIRED
     is_float: bool = False  # integers print and parse as floats
-    # what Relay text says in place of values that TVM does not have; empty where TVM has no such attribute at all
+    # Relay text of values that TVM does not have; empty if TVM does not have the attribute at all
     in_tvm: Mapping[str, str] | None = None
 
 
@@ -112,45 +112,44 @@ class Operator:
     """An operator."""
 
     name: str  # Relay's name
-    num_inputs: int | None  # number of arguments; None where the type rule counts them itself
+    num_inputs: int | None  # number of arguments; None if the type rule checks the number
     infer: Callable[[list[Any], Mapping[str, Any]], Any]  # the type rule; raises TypeCheckError
     kind: Kind
-    attrs: tuple[Attr, ...] = ()  # in the order in which the text form prints them
+    attrs: tuple[Attr, ...] = ()  # in the order of the text form
     # for ELEMENTWISE, BROADCAST, INJECTIVE: ``(ctx, inputs, attrs, out_type) -> (indices -> Expr)``
     compute: Callable[..., Any] | None = None
     # for REDUCE and ANCHOR: ``(ctx, inputs, attrs, out) -> None`` that writes loops. See `mlfc.tir.context` for both.
     emit: Callable[..., None] | None = None
-    # ``(attrs, out_type, *arrays) -> array | None``: the value for constants at once, where the order of steps cannot
-    # matter; None where the loops have to be interpreted
+    # ``(attrs, out_type, *arrays) -> array | None``: evaluates constants at once if the order of operations cannot
+    # matter; None if the loops must be interpreted
     of_constants: Callable[..., Any] | None = None
-    takes_bias: bool = False  # the emitter starts its accumulators with `out.bias` where that is given
+    takes_bias: bool = False  # the emitter initializes its accumulators with `out.bias` if it is set
     # ``(list[Type], attrs, out_type) -> int``, multiply-accumulates, for the cost tables
     macs: Callable[[list[Any], Mapping[str, Any], Any], Any] | None = None
-    # more work than a move or a sum of elements, so fusion never computes an element where several of its reads are
+    # costs more than a move or a sum of elements, so fusion never recomputes an element for several reads
     expensive: bool = False
-    # a float argument that is off by its last bit may change the result by a whole step, so what computes it must
-    # round as the reference does: a module with such an operator forbids fused multiply-adds
+    # an error in the last bit of a float argument may change the result by a whole step, so its producers must round as
+    # the reference does: a module with such an operator forbids fused multiply-adds
     rounding_sensitive: bool = False
-    # ``(args, attrs, out_type) -> Expr``: what Relay text has in its place, of TVM's operators, where TVM does not
-    # have it; None where it has
+    # ``(args, attrs, out_type) -> Expr``: its Relay text in TVM's operators if TVM does not have it; None if TVM does
     in_tvm: Callable[..., Any] | None = None
-    # takes and gives tensors of narrow dtypes (`support.dtypes.NARROW`), whose elements its rule reads as bytes; a rule
-    # that computes with them asks for the dtype
+    # accepts and returns tensors of narrow dtypes (`support.dtypes.NARROW`), whose elements its rule reads as bytes; a
+    # rule that computes with them checks the dtype
     takes_narrow: bool = False
-    # at least one window must fit into the data: extents of the result that the data do not have are at least 1
+    # at least one window must fit into the data: extents of the result that the data does not have are at least 1
     slides: bool = False
-    # how it takes operands whose axes are in another order; None for what the kind and the attributes imply
+    # support for operands whose axes are in another order; None for the default of the kind and the attributes
     layout: Layout | None = None
     elements: Elements = Elements.COMPUTED
     traits: Trait = Trait.NONE
-    magnitude: float = 0.0  # the largest magnitude of an element of the result; 0 if it has no bound
+    magnitude: float = 0.0  # upper bound of the magnitude of a result element; 0 if unbounded
     integer_of: str = ""  # the operator on real numbers whose result this one computes exactly, of their codes
     packed_of: str = ""  # the operator whose result this one computes, of a second operand that is packed codes
-    # ``(types, attrs) -> (axis, axes)``: the axis of the result, and those of the second operand, that count output
-    # channels; none of the latter where channels share weights
+    # ``(types, attrs) -> (axis, axes)``: the axes of the result and of the second operand that count output channels;
+    # the latter is empty if channels share weights
     filters: Callable[..., tuple[int, tuple[int, ...]]] | None = None
-    # ``(types, attrs) -> [(extent, stride, before, after), ...] | None``: for each spatial dimension, the elements of
-    # the data that one of the result needs, the steps between them, and the padding; None where windows are irregular
+    # ``(types, attrs) -> [(extent, stride, before, after), ...] | None``: for each spatial dimension, the number of
+    # data elements read for a result element, their stride, and the padding; None for irregular windows
     windows: Callable[..., list[tuple[int, int, int, int]] | None] | None = None
     contract: str = "exact"  # the numeric contract, one line: "exact", "at most 2 ULP of the correctly rounded result"
     doc: str = ""  # one line
@@ -187,17 +186,17 @@ _LAYOUT_OF_ATTRIBUTE = {
 }  # fmt: skip
 OPERATORS: Registry[Operator] = Registry("operator", "mlfc.ops")
 KERNEL_PREFIX = "fused_"
-"""What the names of kernels start with, before those of their operators."""
+"""The prefix of kernel names, before the names of their operators."""
 
 
 @cache
 def forms(field: str) -> Mapping[str, str]:
-    """Return the operators that declare another one in a field, ``integer_of`` or ``packed_of``, by that one."""
+    """Return the operators that name another one in a field (``integer_of`` or ``packed_of``), by that operator."""
     return {of: name for name in OPERATORS if (of := getattr(OPERATORS.get(name), field))}
 
 
 def kernel_operators(kernel: str) -> tuple[str, ...]:
-    """Return the operators that a kernel or its function is named after, as far as the name goes."""
+    """Return the operators in the name of a kernel or its function, as far as the name is complete."""
     pattern, names = _kernel_names()
     _, _, rest = kernel.partition(KERNEL_PREFIX)
     found, place = [], 0
@@ -215,5 +214,5 @@ def _kernel_names() -> tuple[re.Pattern[str], Mapping[str, str]]:
 
 
 def kernel_note(kernel: str) -> str:
-    """Return the note of the operators that a kernel is named after; empty if none has one."""
+    """Return the note of the operators in a kernel's name; empty if none has one."""
     return next(filter(None, (OPERATORS.get(name).note for name in kernel_operators(kernel))), "")

@@ -1,4 +1,4 @@
-"""Expressions and functions with values substituted for symbols, in types and in attributes."""
+"""Substitution of values for symbols in the types and attributes of expressions and functions."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from mlfc.support.dtypes import to_numpy
 
 
 class Substitution:
-    """Rebuilds expressions with values in place of symbols, each once; others stay the same objects.
+    """Rebuilds expressions with values in place of symbols, each once; unaffected expressions stay the same objects.
 
-    `values_in_functions` are the values in the types of functions that are called, all values by default: the symbols
-    of a function are parameters of its type, so that it takes arguments of other shapes as it is. `fold` is applied to
-    rebuilt calls of operators.
+    `values_in_functions` are the values for the types of called functions, all values by default: the symbols of a
+    function are parameters of its type, so that an unchanged function can be called with other shapes. `fold` is
+    applied to rebuilt calls of operators.
     """
 
     def __init__(

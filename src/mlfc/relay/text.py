@@ -1,8 +1,8 @@
-"""Relay's text form: a module becomes text, and text a module.
+"""Relay's text form: printing and parsing of modules.
 
-`to_text` and `from_text` are inverse to each other: the text of what was read is the text that was read,
-up to comments, white space, infix operators and `let`, which are printed as TVM prints them. With `spans` the text
-gives back the very module: names, spans and facts about the model stand in comments.
+`to_text` and `from_text` are inverses: printing a parsed text reproduces it, up to comments, white space, infix
+operators and `let`, which are printed as TVM prints them. With `spans` the text reproduces the exact module: names,
+spans and facts about the model are in comments.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from mlfc.support.dims import LARGEST, Dim, Extent, Symbol
 __all__ = ["VERSION", "from_text", "parameter_names", "section_text", "text_and_constants", "to_text"]
 _QUANTIZED = "qnn."
 _INLINE = (Var, Constant, GlobalVar)
-# what a name of a symbol cannot be: words of the grammar
+# keywords of the grammar, which symbols cannot be named
 _KEYWORDS = frozenset(
     (
         *("def", "let", "fn", "meta", "if", "else", "True", "False", "None", "inf", "nan"),
@@ -47,14 +47,14 @@ def to_text(
 ) -> str:
     """Return a module as Relay text.
 
-    `metadata`: end with the section that holds the tensor constants, if there are any. Without it the text of a
-    module with tensor constants only shows where they are used.
+    `metadata`: end with the section of the tensor constants, if there are any. Without it the text of a module with
+    tensor constants only shows where they are used.
     `version`: start with the version line, without which the text does not parse.
     `spans`: write comments with original names, spans, output names, quantization and source; see `text_source`.
-    `any_shapes`: write ``?`` for extents that the run decides, as TVM does, which knows no symbols in types. What
-    reads such a text gives each a symbol of its own.
-    Scalars have as many digits as it takes to read the same value again. Names that are not Relay
-    identifiers are changed; `parameter_names` tells how.
+    `any_shapes`: write ``?`` for dynamic dimensions, as TVM does, whose types have no symbols. A reader of such a text
+    creates a new symbol for each.
+    Scalars have enough digits to parse to the same value. Names that are not Relay identifiers are changed; see
+    `parameter_names`.
     """
     text, constants = text_and_constants(module, version=version, spans=spans, any_shapes=any_shapes)
     return text + section_text(constants) if metadata else text
@@ -63,7 +63,7 @@ def to_text(
 def text_and_constants(
     module: IRModule, *, version: bool = True, spans: bool = False, any_shapes: bool = False
 ) -> tuple[str, tuple[Constant, ...]]:
-    """Return the text without a metadata section, and the constants that it refers to by their index."""
+    """Return the text without a metadata section, and the constants that it references by index."""
     symbols = SymbolNames(module, any_shapes)
     printer = ModulePrinter(spans, symbols)
     head = f'#[version = "{VERSION}"]\n' if version else ""
@@ -72,22 +72,22 @@ def text_and_constants(
 
 
 def section_text(constants: Sequence[Constant]) -> str:
-    """Return the metadata section that holds these constants; nothing where there are none."""
+    """Return the metadata section with these constants; empty if there are none."""
     return f"\n{SECTION}\n{metadata_text(constants)}\n" if constants else ""
 
 
 def from_text(text: str, file: str = "<text>", *, constants: Sequence[npt.NDArray[Any]] | None = None) -> IRModule:
     """Return the module that Relay text describes.
 
-    `text`: not trusted: nesting, lengths and indices are checked.
-    `constants`: what ``meta[relay.Constant][i]`` stands for in a text without a metadata section.
-    Raises TextError, with file, line and column, the line itself with a caret, and what was expected.
+    `text`: untrusted: nesting, lengths and indices are checked.
+    `constants`: the values of ``meta[relay.Constant][i]`` in a text without a metadata section.
+    Raises TextError, with file, line and column, the line itself with a caret, and the expected tokens.
     """
     return parse(Source(text, file), constants or ())
 
 
 class SymbolNames:
-    """The names under which the symbols of a module are printed, and where their bounds are."""
+    """The names under which the symbols of a module are printed, and the functions that declare their bounds."""
 
     def __init__(self, module: IRModule | None = None, any_shapes: bool = False) -> None:
         self.any_shapes = any_shapes
@@ -114,7 +114,7 @@ class SymbolNames:
         return _extent_text(dims.substituted(extent, self._renamed) if self._renamed else extent)
 
     def type_text(self, kind: ir.Type) -> str:
-        """Return a type as text; with `any_shapes`, what the run decides is ``?``."""
+        """Return a type as text; with `any_shapes`, dynamic dimensions are ``?``."""
         if isinstance(kind, TensorType):
             if kind.is_static:
                 return str(kind)
@@ -128,7 +128,7 @@ class SymbolNames:
         return str(kind)
 
     def bounds_text(self, function: Function) -> str:
-        """Return the bounds of the symbols that a function is the first to have, where they are not the default."""
+        """Return the non-default bounds of the symbols that a function is the first to use."""
         if self.any_shapes:
             return ""
         declared = [symbol for symbol in self._declared.get(function, ()) if (symbol.low, symbol.high) != (1, LARGEST)]
@@ -138,12 +138,12 @@ class SymbolNames:
         )
 
     def original(self) -> dict[str, str]:
-        """Return the symbols' own names by the printed ones, where they differ."""
+        """Return the symbols' original names by the printed ones, if they differ."""
         return {title: symbol.name for symbol, title in self.titles.items() if symbol.name != title}
 
 
 def _function_symbols(function: Function) -> list[Symbol]:
-    """Return the symbols in the types and attributes of a function and of those nested in it, in their order."""
+    """Return the symbols in the types and attributes of a function and of its nested functions, in order."""
     found: dict[Symbol, None] = {}
     pending, seen = [function], {function}
     while pending:
@@ -162,7 +162,7 @@ def _function_symbols(function: Function) -> list[Symbol]:
 
 
 def _extent_text(extent: Extent) -> str:
-    """Return an extent as an expression that `extent_call` and infix operators make again."""
+    """Return an extent as an expression that parses to the same extent with `extent_call` and infix operators."""
 
     def applied(operation: str, a: str, b: str) -> str:
         if operation == "+":
@@ -179,7 +179,7 @@ def _extent_text(extent: Extent) -> str:
 
 @dataclass(eq=False)
 class ModulePrinter:
-    """Prints the functions of a module; constants without a literal gather in `constants`, `spans` adds origins."""
+    """Prints the functions of a module; collects constants without a literal in `constants`; `spans` adds origins."""
 
     spans: bool
     symbols: SymbolNames = field(default_factory=SymbolNames)
@@ -201,7 +201,7 @@ class ModulePrinter:
         return f"def @{name}{self.function(function, '')}{self.origin(function)}\n"
 
     def stand_in(self, call: Call, operator: Operator) -> str | None:
-        """Return the name of a function of TVM's operators for a call of one that TVM does not have."""
+        """Return the name of a function of TVM's operators for a call of an operator that TVM does not have."""
         kinds = [_in_tvm(ir.tensor_type(arg)) for arg in call.args] if operator.in_tvm is not None else []
         key = (operator.name, tuple(call.attrs.items()), tuple(kinds))
         if operator.in_tvm is not None and key not in self._stand_ins:
@@ -215,7 +215,7 @@ class ModulePrinter:
         return self._stand_ins[key][0] if key in self._stand_ins else None
 
     def function(self, function: Function, indent: str) -> str:
-        """Return parameters, types and body of a function, from the parenthesis to the brace."""
+        """Return parameters, types and body of a function, from the opening parenthesis to the closing brace."""
         return _RelayFunctionPrinter(self, function, indent).text()
 
     def constant(self, constant: Constant) -> str:
@@ -237,7 +237,7 @@ class ModulePrinter:
         return self._places[constant]
 
     def scales(self, call: Call) -> None:
-        """Have the scales of a quantized operator printed as float32, which is all that TVM's operators take."""
+        """Print the scales of a quantized operator as float32, which is the only dtype that TVM's operators support."""
         if not isinstance(call.op, Operator) or not call.op.name.startswith(_QUANTIZED):
             return
         for arg in call.args:
@@ -247,7 +247,7 @@ class ModulePrinter:
                         self._narrow[value] = Constant(value.data.astype(np.float32))
 
     def origin(self, expr: Expr, name: str | None = None, exact: float | dict[str, Any] | None = None) -> str:
-        """Return a comment with what TVM cannot take and, if these are wanted, span and own name of an expression."""
+        """Return a comment with values that TVM cannot represent and, with `spans`, the span and original name."""
         return origin_text(Origin(expr.span, name, exact) if self.spans else Origin(exact=exact))
 
 
@@ -266,7 +266,7 @@ class _RelayFunctionPrinter:
         self._indent = indent
         self._params = parameter_names(function)
         self._names: dict[Expr, str] = {}
-        # what names of `let` begin with: no parameter's does
+        # prefix of `let` names, which no parameter has
         self._let = "r"
         while any(title.startswith(self._let) for title in self._params.values()):
             self._let += "_"
@@ -303,7 +303,7 @@ class _RelayFunctionPrinter:
         return "\n".join(lines)
 
     def _reference(self, expr: Expr) -> str:
-        """Return an expression as an argument: a name, a number or a literal; what has no number is spelled out."""
+        """Return an expression as an argument: a name, number or literal; expressions without a number are inlined."""
         if isinstance(expr, Var):
             if expr not in self._params:
                 raise InternalError(f"the variable %{expr.name} is not a parameter of the function that uses it")
@@ -336,7 +336,7 @@ class _RelayFunctionPrinter:
             )
             return f"if ({self._reference(expr.condition)}) {then} else {otherwise}{span}"
         if not isinstance(expr, Call):
-            raise InternalError(f"a {type(expr).__name__} has no line of its own")
+            raise InternalError(f"a {type(expr).__name__} cannot be printed as a binding")
         operands = [*map(self._reference, expr.args), *attrs]
         callee = expr.op.name if isinstance(expr.op, Operator) else self._reference(expr.op)
         if stand_in is not None:
@@ -373,7 +373,7 @@ def _in_tvm(kind: TensorType) -> TensorType:
 
 
 def _is_typed(expr: Expr) -> bool:
-    """Tell whether the type of an expression has to be written: it has symbols that what is called does not give it."""
+    """Tell whether the type of an expression must be written: it has symbols that the callee does not determine."""
     if isinstance(expr, If):
         return any(ir.applied(target, expr.args)[0] != expr.type for target in (expr.then, expr.otherwise))
     if not isinstance(expr, Call) or isinstance(expr.op, Operator):
@@ -382,10 +382,10 @@ def _is_typed(expr: Expr) -> bool:
 
 
 def _bindings(body: ir.Expr) -> list[Expr]:
-    """Return what gets a line of its own, in post-order; `body` itself is the last expression and gets none."""
+    """Return the expressions with their own lines, in post-order; the last one, `body` itself, is excluded."""
 
     def reads(expr: Expr) -> list[Expr]:
-        # what is read in the scope of the expression; a called function comes last, close to its call
+        # operands in the scope of the expression; a called function comes last, next to its call
         called = (expr.op,) if isinstance(expr, Call) and isinstance(expr.op, Function) else ()
         parts = () if isinstance(expr, Function) else children(expr)
         return [part for part in (*parts, *called) if not isinstance(part, _INLINE)]

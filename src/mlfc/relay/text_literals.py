@@ -1,4 +1,4 @@
-"""How single values are written in Relay text: numbers, strings, lists, names."""
+"""Scalar values in Relay text: numbers, strings, lists, names."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from mlfc.support.text import shortest_digits
 
 _SUFFIX = {"int16": "i16", "int32": "", "int64": "i64", "float16": "f16", "float32": "f", "float64": "f64"}
 _NUMBER = re.compile(r"(?P<digits>inf|nan|\d+(?P<fraction>\.\d*)?(?P<power>[eE][+-]?\d+)?)(?P<suffix>[fiu]\d*)?")
-# the patterns of what is read as one token: a tree of its numbers would take most of the time and memory of a text
+# patterns read as one token, as a tree of their numbers would dominate the parser's time and memory
 INTEGERS = r"\[[-0-9, \t\r\n\f]+\]"
 STATIC_TYPE = r"Tensor\s*\[\s*\(\s*(?:[0-9]{1,18}\s*,\s*){0,32}(?:[0-9]{1,18}\s*)?\)\s*,\s*[A-Za-z0-9_]+\s*\]"
 
@@ -27,7 +27,7 @@ _UNESCAPES = {escaped[1]: plain for plain, escaped in _ESCAPES.items()}
 
 
 def float_text(value: float | np.floating[Any]) -> str:
-    """Return the shortest digits that give the same number again, without a suffix."""
+    """Return the shortest digits that parse to the same number, without a suffix."""
     number = float(value)
     if not math.isfinite(number):
         return str(number)
@@ -36,7 +36,7 @@ def float_text(value: float | np.floating[Any]) -> str:
 
 
 def attribute_text(value: Any, extent: Callable[[Any], str] = str) -> str:
-    """Return an attribute's value as text; floats are written as `double` has them, `Dim` and `Symbol` by `extent`."""
+    """Return an attribute's value as text; floats have the digits of a `double`, `Dim` and `Symbol` use `extent`."""
     if value is None or isinstance(value, bool):
         return str(value)
     if isinstance(value, float):
@@ -51,12 +51,12 @@ def attribute_text(value: Any, extent: Callable[[Any], str] = str) -> str:
 
 
 def string_value(token: str) -> str:
-    """Return what a quoted string says."""
+    """Return the value of a quoted string."""
     return re.sub(r"\\(.)", lambda match: _UNESCAPES.get(match.group(1), match.group()), token[1:-1], flags=re.DOTALL)
 
 
 def scalar_text(data: npt.NDArray[Any], dtype: str) -> str | None:
-    """Return a scalar constant as a literal, or None for what Relay keeps in the metadata section."""
+    """Return a scalar constant as a literal, or None if Relay stores it in the metadata section."""
     if data.shape:
         return None
     if dtype == "bool":
@@ -65,12 +65,12 @@ def scalar_text(data: npt.NDArray[Any], dtype: str) -> str | None:
         return None
     if not dtypes.is_float(dtype):
         return f"{int(data)}{_SUFFIX[dtype]}"
-    # TVM prints nan in a way that it does not parse
+    # TVM cannot parse its own text of nan
     return None if np.isnan(data) else f"{float_text(data.reshape(-1)[0])}{_SUFFIX[dtype]}"
 
 
 def number_value(token: str, *, negative: bool = False) -> npt.NDArray[Any] | None:
-    """Return the scalar that a literal such as ``3``, ``3i64``, ``1e-5f``, ``inff`` stands for; None if it is none."""
+    """Return the scalar of a literal such as ``3``, ``3i64``, ``1e-5f``, ``inff``, or None if it is not one."""
     match = _NUMBER.fullmatch(token)
     if match is None:
         return None
@@ -88,7 +88,7 @@ def number_value(token: str, *, negative: bool = False) -> npt.NDArray[Any] | No
 
 
 def integer_values(token: str) -> tuple[int, ...] | None:
-    """Return the integers of a list such as ``[1, -2]``; None if one is none or has more than 64 bits."""
+    """Return the integers of a list such as ``[1, -2]``, or None if an element is not an integer of at most 64 bits."""
     if not token[1:-1].strip():
         return ()
     elements = token[1:-1].split(",")
@@ -115,11 +115,11 @@ def _typed(value: float, dtype: str) -> npt.NDArray[Any] | None:
 
 
 def unique_names(names: Iterable[str]) -> list[str]:
-    """Return names that lex as Relay identifiers, each once: other letters become ``_``, repetitions are numbered."""
+    """Return unique names that lex as Relay identifiers: other characters become ``_``, repetitions are numbered."""
     safe = [_UNSAFE.sub("_", name) for name in names]
     wanted = [name if name[:1].isalpha() else f"v{name}" for name in safe]
     taken: set[str] = set()
-    # a name that is fine as it is keeps its form, whatever comes before it
+    # a valid name stays unchanged, regardless of the names before it
     reserved = {want for want, name in zip(wanted, names, strict=True) if want == name}
     counts: dict[str, int] = {}
     result = []

@@ -1,4 +1,4 @@
-"""The ``#[metadata]`` section of Relay text: TVM's object graph in JSON, holding tensor constants."""
+"""The ``#[metadata]`` section of Relay text: TVM's object graph in JSON, with the tensor constants."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def metadata_text(constants: Sequence[Constant]) -> str:
 
 
 def read_metadata(text: str, place: str) -> list[npt.NDArray[Any]]:
-    """Return the constants of a metadata section; TextError if it is broken or an index leads nowhere."""
+    """Return the constants of a metadata section; raise TextError if it is broken or an index is invalid."""
     try:
         if sum(map(text.count, "[{,:")) > _MAX_VALUES:
             raise ValueError(f"it has more than {_MAX_VALUES:,} values")
@@ -63,7 +63,7 @@ def read_metadata(text: str, place: str) -> list[npt.NDArray[Any]]:
         listed = nodes[_index(table["data"][table["keys"].index("relay.Constant")], nodes)]["data"]
         holders = [nodes[_index(item, nodes)]["attrs"]["data"] for item in listed]
         places = [_index(holder, blobs) for holder in holders]
-        # any number of constants may be one tensor
+        # several constants may refer to one tensor
         tensors = {index: _tensor(blobs[index], place) for index in set(places)}
         return [tensors[index] for index in places]
     except ArchiveError as error:
@@ -79,7 +79,7 @@ def read_metadata(text: str, place: str) -> list[npt.NDArray[Any]]:
 def _index(value: Any, items: Any) -> int:
     index = int(value)
     if not isinstance(items, list) or not 0 <= index < len(items):
-        raise IndexError(f"there is no element {index}")
+        raise IndexError(f"element {index} does not exist")
     return index
 
 

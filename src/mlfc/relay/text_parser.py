@@ -1,4 +1,4 @@
-"""From Relay text to the graph IR: recursion over the tree, whose depth the limit on nested brackets bounds."""
+"""Parser from Relay text to the graph IR: recursive over the tree, whose depth the limit on nested brackets bounds."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _INFIX = {
     "*": "multiply", "/": "divide", "+": "add", "-": "subtract", "<": "less", "<=": "less_equal",
     ">": "greater", ">=": "greater_equal", "==": "equal", "!=": "not_equal",
 }  # fmt: skip
-# from those that bind the least to those that bind the most
+# from the lowest to the highest precedence
 _PRECEDENCE = (("==", "!="), ("<=", ">=", "<", ">"), ("+", "-"), ("*", "/"))
 _COMPOSED = ("chain", "applied", "global_function", "tuple", "if")
 _NOWHERE = Origin()
@@ -54,7 +54,7 @@ _CHANGE_BOTH = "change the comment together with what it explains, or leave it o
 def parse(source: Source, constants: Sequence[npt.NDArray[Any]] = ()) -> IRModule:
     """Return the module that a text describes; raise TextError pointing at the first fault.
 
-    A metadata section of the text counts before `constants`.
+    A metadata section of the text takes precedence over `constants`.
     """
     prepared = source.prepared()
     try:
@@ -77,7 +77,7 @@ def _syntax_fault(source: Source, error: UnexpectedInput, text: str) -> MlfcErro
             return _fault_at(source, error.token, f"{expected}, found `{str(error.token)[:40]}`")
         return source.fault(f"{expected}, found the end of the text", max(0, len(text.rstrip()) - 1))
     offset = error.pos_in_stream or 0
-    cause = f"`{source.text[offset : offset + 1]}` cannot stand here"
+    cause = f"`{source.text[offset : offset + 1]}` is not allowed here"
     allowed = set(error.allowed or ()) if isinstance(error, UnexpectedCharacters) else set()
     help_text = f"expected {described(allowed)}" if allowed else None
     return source.fault(cause, offset, help_text=help_text)
@@ -91,7 +91,7 @@ def _fault_at(source: Source, node: Node, cause: str, help_text: str | None = No
 
 
 class _TreeReader:
-    """Turns the tree of one text into functions."""
+    """Converts the tree of one text to functions."""
 
     def __init__(self, source: Source, constants: Sequence[Constant], prepared: Prepared) -> None:
         self._source = source
@@ -137,7 +137,7 @@ class _TreeReader:
         return module
 
     def _symbols(self, definitions: Iterable[Tree[Token]]) -> dict[str, Symbol]:
-        """Return the symbols of which functions state the bounds, or comments the own names, by their names here."""
+        """Return the symbols with bounds in functions, or original names in comments, by their names in the text."""
         found: dict[str, Symbol] = {}
         for definition in definitions:
             for part in trees(definition.children):
@@ -156,7 +156,7 @@ class _TreeReader:
         return found
 
     def _order(self, definitions: Mapping[str, Tree[Token]]) -> list[str]:
-        """Return functions in an order in which those without a full type come before those that call them."""
+        """Return functions in an order in which those without a declared type precede their callers."""
         order: dict[str, None] = {}
         for first in definitions:
             pending = [(first, iter(self._untyped(definitions[first])))]
@@ -191,7 +191,7 @@ class _TreeReader:
             raise self._fault(node, error.cause, error.next_step) from None
 
     def _signature(self, parts: Sequence[Node]) -> ir.FuncType | None:
-        """Return the type of a function if all of it is written, for calls from other functions."""
+        """Return the type of a function if it is completely declared, for calls from other functions."""
         params = [part for part in trees(parts) if part.data == "parameter"]
         result = result_type(parts)
         if result is None or any(len(param.children) < 2 for param in params):
@@ -204,7 +204,7 @@ class _TreeReader:
         return ir.FuncType(tuple(self._types.type(param.children[1]) for param in params), kind)
 
     def _defined(self, place: Node, value: Any) -> tuple[Symbol, ...]:
-        """Return the symbols that the attribute ``defines`` names."""
+        """Return the symbols in the attribute ``defines``."""
         names = value if isinstance(value, tuple) else (value,)
         symbols = [name.symbol if isinstance(name, Dim) else None for name in names]
         if None in symbols:
@@ -248,7 +248,7 @@ class _TreeReader:
         return Var(name, self._types.type(part.children[1]), origin.span)
 
     def _origin(self, node: Node) -> Origin:
-        """Return what the comment behind `node` says of it."""
+        """Return the origin in the comment that follows `node`."""
         end = node.end_pos if isinstance(node, Token) else getattr(node.meta, "end_pos", None)
         return self._origins.get(end or 0, _NOWHERE)
 
@@ -260,14 +260,14 @@ class _TreeReader:
                 value = self._declared(statement, scope)
             else:
                 value = self._expression(statement.children[-1], scope)
-            # a branch may use numbers again that are taken outside
+            # a branch may reuse numbers that are bound outside
             if dict.__contains__(scope, name) and statement.data == "binding":
                 raise self._fault(name, f"{name} is bound twice")
             scope[str(name)] = value
         return self._expression(last, scope)
 
     def _declared(self, statement: Tree[Token], scope: Scope) -> Expr:
-        """Return the value of a ``let`` with a type, whose symbols may be those of what a function gives."""
+        """Return the value of a ``let`` with a type, whose symbols may be defined by the result of a function."""
         name, place, node = statement.children
         declared = self._types.type(place)
         if tree_of(node).data == "if":
@@ -278,7 +278,7 @@ class _TreeReader:
         if isinstance(value, ir.Call) and isinstance(value.op, (Function, GlobalVar)):
             with self._checked(place):
                 return ir.call_function(value.op, value.args, type=declared, span=value.span)
-        raise self._fault(place, f"{name} is declared as this, but its value is of {value.type}")
+        raise self._fault(place, f"{name} is declared with this type, but its value is of {value.type}")
 
     def _expression(self, node: Node, scope: Scope) -> Expr:
         tree = tree_of(node)
@@ -290,7 +290,7 @@ class _TreeReader:
         if tree.data == "constant":
             return self._constant(tree)
         if tree.data == "function":
-            # a nested function sees its own parameters alone: groups of fused operators are closed
+            # a nested function only sees its own parameters: groups of fused operators are closed
             return self._function(tree.children, tree)
         if tree.data == "operator":
             raise self._fault(tree, f"the operator {tree.children[0]} needs arguments in parentheses")
@@ -317,18 +317,18 @@ class _TreeReader:
         return made
 
     def _tuple_size(self, kind: ir.Type) -> tuple[int, int]:
-        """Return how many types a type is made of, and its depth: a few nested tuples can exceed any memory."""
+        """Return the number of types in a type, and its depth: a few nested tuples can exceed any memory."""
         if not isinstance(kind, TupleType):
             return 1, 0
         if id(kind) not in self._sizes:
             sizes = [self._tuple_size(field) for field in kind.fields]
             total, depth = 1 + sum(size for size, _ in sizes), 1 + max((depth for _, depth in sizes), default=0)
-            # the type is kept beside, so that no other one gets its id
+            # keeps the type alive, so that its id stays unique
             self._sizes[id(kind)] = kind, (total, depth)
         return self._sizes[id(kind)][1]
 
     def _chain(self, parts: Sequence[Node], scope: Scope, precedence: int = 0) -> Expr:
-        """Return what operands make that have operators between them, of this precedence and higher ones."""
+        """Parse operands separated by operators of this precedence or higher."""
         if len(parts) == 1:
             return self._expression(parts[0], scope)
         operators = [index for index in range(1, len(parts), 2) if parts[index] in _PRECEDENCE[precedence]]
@@ -363,14 +363,14 @@ class _TreeReader:
             near = " or ".join(OPERATORS.near(name))
             raise self._fault(name, f"operator `{name}` not found", f"did you mean {near}?" if near else None)
         args, attrs = self._arguments(arguments, scope)
-        # TVM writes this where an operator is called without its own constructor
+        # TVM prints this key for operators called without their own constructor
         attrs.pop("attrs_type_key", None)
         self._add_exact(OPERATORS.get(name).attrs, attrs, arguments)
         with self._checked(name):
             return ir.call(str(name), args, attrs)
 
     def _add_exact(self, known: Sequence[Attr], attrs: dict[str, Any], arguments: Tree[Token]) -> None:
-        """Put the attributes in the comment behind a call in place of what is printed for TVM."""
+        """Replace the attributes printed for TVM by those in the comment that follows a call."""
         exact = self._origin(arguments).exact
         if exact is None:
             return
@@ -378,7 +378,7 @@ class _TreeReader:
         for name, value in exact.items() if isinstance(exact, dict) else ((None, exact),):
             in_tvm = by_name.get(str(name))
             if in_tvm is None:
-                raise self._fault(arguments, f"the comment behind it gives {name or value}, which stands for nothing")
+                raise self._fault(arguments, f"the comment behind it gives {name or value}, which is not an attribute")
             printed = attrs.get(str(name))
             if not isinstance(value, str | bool) or printed != (in_tvm.get(str(value)) if in_tvm else None):
                 cause = f"the comment behind it says that {name} is {value}, which does not go with {printed}"
@@ -393,10 +393,10 @@ class _TreeReader:
         if not isinstance(callee, GlobalVar) or not isinstance(exact, dict):
             with self._checked(place):
                 return ir.call_function(callee, args)
-        # the function stands for an operator
+        # the function represents an operator that TVM does not have
         name = exact.pop("op", None)
         if not isinstance(name, str) or name not in OPERATORS or OPERATORS.get(name).in_tvm is None:
-            raise self._fault(place, f"the comment behind it says that it stands for {name}, which is no such operator")
+            raise self._fault(place, f"the comment behind it names {name}, which is not an operator for a function")
         self._stand_ins.add(callee.name)
         with self._checked(place):
             return ir.call(name, args, exact)
@@ -434,7 +434,7 @@ class _TreeReader:
             return ir.if_else(condition, then, otherwise, args, type=declared)
 
     def _lifted(self, bodies: Sequence[Tree[Token]], scope: Scope) -> list[tuple[GlobalVar, list[Expr]]]:
-        """Return functions of the module with the bodies of two branches, and the values that they take."""
+        """Return functions of the module with the bodies of two branches, and the values that they capture."""
         scopes = [BranchScope(scope) for _ in bodies]
         results = [self._body(body, branch) for body, branch in zip(bodies, scopes, strict=True)]
         names = dict.fromkeys(name for branch in scopes for name in branch.params)
@@ -459,7 +459,7 @@ class _TreeReader:
     def _constant(self, tree: Tree[Token]) -> Constant:
         kind, index = token_of(tree.children[0]), token_of(tree.children[1])
         if kind != "relay.Constant" or not index.isdecimal():
-            raise self._fault(tree, "only meta[relay.Constant][i] can stand here")
+            raise self._fault(tree, "only meta[relay.Constant][i] is allowed here")
         if len(index) > 9 or int(index) >= len(self._constants):
             known = len(self._constants)
             step = None if known else f"the text must end with a {SECTION} section that holds the tensors"
@@ -473,15 +473,15 @@ class _TreeReader:
         return constant
 
     def _index_of_exact(self, tree: Tree[Token], shown: npt.NDArray[Any], exact: float | dict[str, Any]) -> int:
-        """Return which constant it is that is shown as float32."""
+        """Return the index of the constant that is printed as float32."""
         index = exact.get("constant") if isinstance(exact, dict) else None
         if type(index) is not int or not 0 <= index < len(self._constants):
-            raise self._fault(tree, f"the comment behind it gives {exact}, which is none of the constants")
+            raise self._fault(tree, f"the comment behind it gives {exact}, which is not one of the constants")
         self._exact(tree, shown, self._constants[index].data)
         return index
 
     def _exact(self, tree: Tree[Token], shown: npt.NDArray[Any], exact: Any) -> npt.NDArray[Any]:
-        """Return the float64 numbers that are shown as float32."""
+        """Return the float64 numbers that are printed as float32."""
         if exact is None:
             return shown
         if isinstance(exact, dict):
@@ -525,7 +525,7 @@ class _TreeReader:
             return self._types.extent(tree)
         number = self._scalar(tree)
         if number.dtype.kind == "f":
-            # attributes are doubles whatever their suffix: reading the digits again keeps all of them
+            # attributes are doubles regardless of their suffix: parsing the digits again keeps full precision
             digits = "".join(map(str, tree.children)).partition("f")[0]
             return float(digits) if "in" not in digits else float(number)
         return number.item()

@@ -1,12 +1,12 @@
-"""The source of Relay text as the parser sees it: comments blanked out, sections split, places shown.
+"""Preparation of Relay text for the parser: comments blanked out, sections split, positions shown in errors.
 
-Comments say what Relay text has no words for; other readers skip them.
+Comments contain facts that Relay text cannot express; other readers skip them.
 
-``/* span="conv1" tensor="y" name="w:0" */`` behind an expression or a parameter gives its `Span` and its own name;
-several nodes make a list. ``/* module={...} */`` before the first function gives the facts of the `IRModule`.
-What TVM's operators cannot take is written as they take it, and ``exact=`` in such a comment says what it is: the
-number behind a float32 scale, ``{"constant": 3}`` for a tensor in the metadata, values of attributes behind a call.
-Values are JSON whose asterisks are escaped, so that no name can end a comment.
+``/* span="conv1" tensor="y" name="w:0" */`` behind an expression or a parameter contains its `Span` and its original
+name; several nodes are a list. ``/* module={...} */`` before the first function contains the facts of the `IRModule`.
+Values that TVM's operators do not support are printed in TVM's form, and ``exact=`` in such a comment contains the
+exact value: the number behind a float32 scale, ``{"constant": 3}`` for a tensor in the metadata, values of attributes
+behind a call. Values are JSON whose asterisks are escaped, so that no name can end a comment.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ from mlfc.support.containers import KINDS, Container
 from mlfc.support.dtypes import SCALARS
 
 VERSION = "0.0.5"
-# Deeper nesting than people and printers write; what follows the tree of the text by recursion relies on it.
+# Deeper than people and printers nest; code that recurses over the tree of the text relies on this limit.
 MAX_NESTING = 64
 # A token takes up to 20 microseconds and one kilobyte; DenseNet-121 has 19,000.
 MAX_TOKENS = 60_000
 # Characters before the metadata section; DenseNet-121 has 136,000.
 MAX_CODE = 2 << 20
 MAX_NAME = 65_536
-# Bytes with the metadata section, for those who read files.
+# Bytes including the metadata section, for code that reads files.
 MAX_TEXT = 16 << 20
 _SHOWN_COLUMNS = 100
 
 _VERSION_LINE = re.compile(r'\s*#\[\s*version\s*=\s*"(?P<version>[^"\n]*)"\s*\]')
 _MARKS = re.compile(r'"(?:\\.|[^"\\\n])*"|//[^\n]*|/\*|[\[({]|[\])}]|' + re.escape(SECTION))
-# no alternative looks further than it takes, so counting is linear whatever the text
+# no alternative has lookahead beyond its match, so counting is linear for any text
 TOKEN = re.compile(
     rf'{re.escape(SECTION)}|//[^\n]*|/\*[^*]*|"(?:\\.|[^"\\\n]){{0,{MAX_NAME}}}"?|{INTEGERS}|{STATIC_TYPE}|[%@]?\w+|\S'
 )
@@ -56,11 +56,11 @@ _ZERO_POINT_LIMIT = 1 << 63
 
 @dataclass(frozen=True)
 class Prepared:
-    """A text without what the grammar does not know. Places stay the same: every blanked letter becomes a space."""
+    """A text in which everything outside the grammar is blanked by spaces, so that positions stay the same."""
 
     code: str  # version line and comments blanked out
-    metadata_start: int  # where the metadata section starts; the length of the text if there is none
-    origins: dict[int, Origin]  # by the offset at which the code that they belong to ends
+    metadata_start: int  # start of the metadata section; the length of the text if it is missing
+    origins: dict[int, Origin]  # by the end offset of the code that they belong to
     facts: Facts
 
 
@@ -72,7 +72,7 @@ class Source:
     file: str
 
     def fault(self, cause: str, offset: int, length: int = 1, *, help_text: str | None = None) -> TextError:
-        """Return an error that points at `length` letters from `offset` on."""
+        """Return an error that points at `length` characters from `offset` on."""
         start = self.text.rfind("\n", 0, offset) + 1
         end = self.text.find("\n", start)
         source = self.text[start : end if end >= 0 else len(self.text)]
@@ -87,7 +87,7 @@ class Source:
         return TextError("\n".join(lines), place=f"{self.file}:{row}:{column + 1}")
 
     def prepared(self) -> Prepared:
-        """Check the version and take out comments and metadata section."""
+        """Check the version and separate comments and metadata section from the code."""
         version = _VERSION_LINE.match(self.text)
         if version is None:
             first = len(self.text) - len(self.text.lstrip())
@@ -112,22 +112,20 @@ class Source:
             if token.group() == SECTION:
                 return
             if token.end() > MAX_CODE:
-                raise self.fault(f"a text of more than {MAX_CODE:,} characters", token.start())
+                raise self.fault(f"the text exceeds {MAX_CODE:,} characters", token.start())
             if count == MAX_TOKENS:
-                raise self.fault(
-                    f"a text of more than {MAX_TOKENS:,} words, numbers, signs and comments", token.start()
-                )
+                raise self.fault(f"the text exceeds {MAX_TOKENS:,} words, numbers, signs and comments", token.start())
             if len(token.group()) > MAX_NAME and token.group()[0] not in "[/":
-                raise self.fault(f"a word of more than {MAX_NAME:,} characters", token.start())
+                raise self.fault(f"a word exceeds {MAX_NAME:,} characters", token.start())
         if len(self.text) > MAX_CODE:
-            raise self.fault(f"a text of more than {MAX_CODE:,} characters", MAX_CODE)
+            raise self.fault(f"the text exceeds {MAX_CODE:,} characters", MAX_CODE)
 
     def _without_comments(self, start: int) -> Prepared:
         kept = [_blank(self.text[:start])]
         origins: dict[int, Origin] = {}
         facts = Facts()
         position, nesting, metadata_start = start, 0, len(self.text)
-        code_end = 0  # of the code so far, white space left out
+        code_end = 0  # end of the code so far, without white space
         while (mark := _MARKS.search(self.text, position)) is not None:
             found, code = mark.group(), self.text[position : mark.start()]
             kept.append(code)
@@ -160,10 +158,10 @@ class Source:
         try:
             return read_facts(comment)
         except ValueError as error:
-            raise self.fault(f"this comment does not tell the facts of a module: {error}", start, 2) from None
+            raise self.fault(f"invalid facts of a module in this comment: {error}", start, 2) from None
 
     def _end_of_comment(self, start: int) -> int:
-        """Return where the comment that opens at `start` ends, other comments inside it included."""
+        """Return the end of the comment that starts at `start`, including nested comments."""
         open_comments = 0
         for mark in _COMMENT_MARKS.finditer(self.text, start):
             open_comments += 1 if mark.group() == "/*" else -1
@@ -178,27 +176,27 @@ def _blank(text: str) -> str:
 
 @dataclass(frozen=True)
 class Origin:
-    """Where an expression came from."""
+    """The origin of an expression."""
 
     span: Span = NO_SPAN
-    name: str | None = None  # the own name of a constant, or of a parameter that is printed under another one
-    exact: float | dict[str, Any] | None = None  # what stands where TVM's form of it is printed
+    name: str | None = None  # the original name of a constant, or of a parameter that is printed under another name
+    exact: float | dict[str, Any] | None = None  # the exact value if TVM's form of it is printed
 
 
 @dataclass(frozen=True)
 class Facts:
-    """What an `IRModule` holds besides functions."""
+    """The contents of an `IRModule` except its functions."""
 
     output_names: tuple[str, ...] = ()
     quantization: Mapping[str, Quantization] = field(default_factory=dict)
     source: Mapping[str, str] = field(default_factory=dict)
-    states: Mapping[str, str] = field(default_factory=dict)  # outputs by the inputs that they are in the next run
+    states: Mapping[str, str] = field(default_factory=dict)  # state output -> the input that it becomes in the next run
     containers: tuple[Container, ...] = ()
-    symbols: Mapping[str, str] = field(default_factory=dict)  # own names of symbols by those in the text
+    symbols: Mapping[str, str] = field(default_factory=dict)  # original names of symbols by those in the text
 
 
 def origin_text(origin: Origin) -> str:
-    """Return the comment, with a space before it; nothing for what came from nowhere."""
+    """Return the comment with a leading space, or an empty string for an unknown origin."""
     nodes = origin.span.nodes
     values = {
         "exact": origin.exact,
@@ -211,7 +209,7 @@ def origin_text(origin: Origin) -> str:
 
 
 def read_origin(comment: str) -> Origin | None:
-    """Return what a comment's text says; None for any other comment."""
+    """Return the origin in a comment; None for any other comment."""
     found = _ORIGIN.fullmatch(comment)
     if found is None or not any(found.groups()):
         return None
@@ -224,9 +222,9 @@ def read_origin(comment: str) -> Origin | None:
 
 
 def facts_text(module: IRModule, symbols: Mapping[str, str] | None = None) -> str:
-    """Return the line with a module's facts; nothing where there are none.
+    """Return the line with a module's facts; empty if it has none.
 
-    `symbols`: own names of symbols by those in the text.
+    `symbols`: original names of symbols by those in the text.
     """
     facts = {
         "output_names": module.output_names,
@@ -244,7 +242,7 @@ def facts_text(module: IRModule, symbols: Mapping[str, str] | None = None) -> st
 
 
 def read_facts(comment: str) -> Facts | None:
-    """Return the facts in a comment's text; None for any other comment, ValueError for broken facts."""
+    """Return the facts in a comment; None for any other comment, ValueError for broken facts."""
     text = comment.strip()
     if not text.startswith(_FACTS):
         return None
@@ -278,7 +276,7 @@ def _json(value: Any) -> str:
 
 
 def _refuse(text: str) -> None:
-    raise ValueError(f"{text} is no number of JSON")
+    raise ValueError(f"{text} is not a JSON number")
 
 
 def _is_text(value: Any) -> bool:
@@ -299,7 +297,7 @@ def _is_quantization(value: Any) -> bool:
     return bool(abs(scale) <= sys.float_info.max and abs(zero_point) < _ZERO_POINT_LIMIT)
 
 
-# of each kind of facts: a list, or values by name, what each item must be, and how a message says it
+# for each kind of facts: list or mapping, predicate for each item, and its description in messages
 _FORMS: Mapping[str, tuple[type[list[Any] | dict[str, Any]], Callable[[Any], bool], str]] = {
     "output_names": (list, _is_text, "be a list of strings"),
     "quantization": (dict, _is_quantization, "give a scale and a zero point by name"),

@@ -1,4 +1,4 @@
-"""The tree of a Relay text, by the grammar in `text_grammar.lark`: its parts, and the names of tokens in messages."""
+"""The parse tree of a Relay text by the grammar in `text_grammar.lark`, and the names of tokens in messages."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _DESCRIPTIONS = {
     "$END": "the end of the text",
 }
 _TYPES = ("static_type", "tensor_type", "scalar_type", "tuple_type", "list_type")
-# Relay's keywords that stand for what a graph of tensors does not have
+# Relay's keywords for constructs that a graph of tensors does not have
 _RESERVED = frozenset(("match", "type", "extern", "free_var", "ref", "ref_read", "ref_write"))
 RESERVED = "RESERVED"
 
@@ -42,7 +42,7 @@ def _told_apart(token: Token) -> Token:
 
 @cache
 def parser() -> Lark:
-    """Return the parser; it is made once. Reserved words become tokens that fit nowhere."""
+    """Return the cached parser. Reserved words become tokens that the grammar does not use."""
     return Lark(
         _GRAMMAR,
         start="module",
@@ -57,14 +57,14 @@ def described(terminals: Iterable[str]) -> str:
     """Return a readable list of terminals, in a fixed order."""
     patterns = {terminal.name: terminal.pattern.value for terminal in parser().terminals}
     words = {_DESCRIPTIONS.get(name, f"`{patterns.get(name, name)}`") for name in terminals}
-    # the operators can follow every expression: naming them all hides what is missing
+    # operators can follow every expression, so listing them all would hide the missing token
     words -= {"`==`", "`<`", "`+`", "`-`", "`*`", "`/`"} if len(words) > 6 else set()
     ordered = sorted(words)
     return ", ".join(ordered[:-1]) + f" or {ordered[-1]}" if len(ordered) > 1 else "".join(ordered)
 
 
 def result_type(parts: Sequence[Node]) -> Node | None:
-    """Return the type of a function's result, if it is written."""
+    """Return the type of a function's result, or None if it is omitted."""
     return next((part for part in trees(parts) if part.data in _TYPES), None)
 
 
@@ -74,19 +74,19 @@ def trees(nodes: Sequence[Node]) -> list[Tree[Token]]:
 
 
 def tree_of(node: Node) -> Tree[Token]:
-    """Return a node that is a tree by the grammar."""
+    """Return a node that the grammar guarantees to be a tree."""
     assert isinstance(node, Tree)
     return node
 
 
 def token_of(node: Node) -> Token:
-    """Return a node that is a token by the grammar."""
+    """Return a node that the grammar guarantees to be a token."""
     assert isinstance(node, Token)
     return node
 
 
 class BranchScope(dict[str, Expr]):
-    """The scope of a branch, in which a value from outside is a parameter."""
+    """The scope of a branch, in which a value from outside becomes a parameter."""
 
     def __init__(self, outer: Mapping[str, Expr]) -> None:
         super().__init__()
@@ -114,7 +114,7 @@ class BranchScope(dict[str, Expr]):
 
 
 def called_alone(body: Tree[Token]) -> tuple[Token, Tree[Token]] | None:
-    """Return name and arguments if a branch is but the call of a function of the module."""
+    """Return name and arguments if a branch only calls a function of the module."""
     (last,) = body.children[-1:]
     if len(body.children) != 1 or not isinstance(last, Tree) or last.data != "applied" or len(last.children) != 2:
         return None
@@ -127,7 +127,7 @@ def called_alone(body: Tree[Token]) -> tuple[Token, Tree[Token]] | None:
 
 
 def same_arguments(one: Sequence[Expr], other: Sequence[Expr]) -> bool:
-    """Tell whether two calls take the same values; a literal is written twice, so equal constants are the same."""
+    """Tell whether two calls have the same arguments; literals are written twice, so equal constants are the same."""
 
     def key(expr: Expr) -> object:
         return (expr.type, expr.name, expr.span, expr.data.tobytes()) if isinstance(expr, Constant) else expr

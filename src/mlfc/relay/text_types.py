@@ -1,8 +1,9 @@
 """Types and extents in the tree of a Relay text, and the bounds of symbols.
 
 ``Tensor[(batch, 3, 2 * n + 1), float32]``: a symbol is a name. Quotients and remainders are ``floordiv(n, 2)`` and
-``floormod(n, 2)``, as TVM prints them, for two slashes begin a comment. The attribute ``symbols="batch=1..32,n=0.."``
-of a function gives bounds that are not those of inputs (1 and no upper one).
+``floormod(n, 2)``, as TVM prints them, because two slashes start a comment. The attribute
+``symbols="batch=1..32,n=0.."`` of a function declares bounds that differ from those of inputs (at least 1, no upper
+bound).
 """
 
 from __future__ import annotations
@@ -21,27 +22,28 @@ from mlfc.support import dims, dtypes
 from mlfc.support.dims import LARGEST, Dim, Extent, Symbol, bounds
 
 Fault: TypeAlias = Callable[..., MlfcError]  # (node, cause, help) -> error
-BOUNDS = "symbols"  # the attribute that gives bounds
+BOUNDS = "symbols"  # the attribute that declares bounds
 ANY = "?"
 _CALLS: Mapping[str, Callable[[Any, Any], Any]] = {
     "floordiv": lambda a, b: a // b, "floormod": lambda a, b: a % b, "max": dims.maximum, "min": dims.minimum,
 }  # fmt: skip
 _BOUND = re.compile(r"(?P<name>[A-Za-z_]\w*)=(?P<low>-?[0-9]{1,10})\.\.(?P<high>-?[0-9]{1,10})?")
 _WORD = re.compile(r"\w+")
-# of one extent: words, and factors of a product
+# limits of one extent: words, and factors of a product
 _MAX_WORDS = 1_024
 _MAX_FACTORS = 16
 _MAX_ELEMENTS = 1 << 40
 _MAX_DIGITS = 18
-_MAX_STEPS = 1 << 17  # of arithmetic on extents, counted in terms; a model takes a few for each operator
+_MAX_STEPS = 1 << 17  # limit on arithmetic on extents, counted in terms; a model needs a few for each operator
 EXTENTS = ("symbol", "extent_call", "extent_group", "extent_chain")
 
 
 class TypeReader:
     """Reads types and extents; all mentions of a symbol's name are one symbol.
 
-    `symbols`: those whose bounds or own names are stated, by the name in the text. `code`: the text, for names that it
-    does not use. `fault`: makes an error that points at a node.
+    `symbols`: those with declared bounds or original names, by the name in the text.
+    `code`: the text, to find unused names.
+    `fault`: creates an error that points at a node.
     """
 
     def __init__(self, symbols: Mapping[str, Symbol], code: str, fault: Fault) -> None:
@@ -74,7 +76,7 @@ class TypeReader:
         return self._tensor_type(extents, [self._shape_extent(extent) for extent in extents], last)
 
     def extent(self, node: Node) -> Any:
-        """Return the integer or `Dim` that an expression is."""
+        """Return the integer or `Dim` of an expression."""
         try:
             if isinstance(node, Tree) and sum(1 for _ in node.scan_values(lambda _: True)) > _MAX_WORDS:
                 raise ValueError(f"an extent of more than {_MAX_WORDS:,} words and signs")
@@ -85,7 +87,7 @@ class TypeReader:
             raise self._fault(node, str(error)) from None
 
     def matches(self, declared: ir.Type, kind: ir.Type) -> bool:
-        """Tell whether a type is the declared one, where ``?`` stands for any extent."""
+        """Tell whether a type matches the declared one, in which ``?`` matches any extent."""
         if declared == kind or not self._any:
             return declared == kind
         wild = set(self._any.values())
@@ -100,7 +102,7 @@ class TypeReader:
             low, high = bounds(extent)
             size *= max(1, low)
             if size > _MAX_ELEMENTS:
-                raise self._fault(place, "this tensor is too large for any memory")
+                raise self._fault(place, "this tensor exceeds the address space")
             if high < 0:
                 raise self._fault(place, f"expected an extent of at least 0, got {extent}")
         return TensorType(tuple(shape), str(dtype))
@@ -119,7 +121,7 @@ class TypeReader:
             raise ValueError(f"the extents of this text take more than {_MAX_STEPS:,} steps")
 
     def _fresh(self) -> Symbol:
-        """Return a symbol whose name is nowhere in the text."""
+        """Return a symbol whose name does not occur in the text."""
         if self._next is None:
             numbers = [int(found) for found in re.findall(r"\bd([0-9]{1,9})\b", self._code)]
             self._next = max(numbers, default=-1) + 1
@@ -165,7 +167,7 @@ class TypeReader:
         return total
 
     def _sum(self, parts: Sequence[Any]) -> Any:
-        """Return what operands with ``+``, ``-`` and ``*`` between them make."""
+        """Evaluate operands separated by ``+``, ``-`` and ``*``."""
         terms, factors = [], [parts[0]]
         for operator, operand in zip(parts[1::2], parts[2::2], strict=True):
             if operator == "*":
@@ -174,7 +176,7 @@ class TypeReader:
                 terms.append(self._product(factors))
                 factors = [operand if operator == "+" else -operand]
         terms.append(self._product(factors))
-        while len(terms) > 1:  # in pairs: every sum takes as long as it has terms
+        while len(terms) > 1:  # pairwise: the time of each sum is linear in its terms
             self._spend(sum(map(_terms, terms)))
             terms = [sum(terms[index : index + 2]) for index in range(0, len(terms), 2)]
         return terms[0]
@@ -186,7 +188,7 @@ class TypeReader:
 
 
 def _words(token: Node) -> list[Token]:
-    """Return the extents and the dtype of a type that is one token, each with its place."""
+    """Return the extents and the dtype of a type that is one token, each with its position."""
     assert isinstance(token, Token)
     start = token.start_pos or 0
     return [Token("WORD", found[0], start + found.start()) for found in _WORD.finditer(token, len("Tensor"))]
@@ -197,7 +199,7 @@ def _terms(extent: Extent) -> int:
 
 
 def read_bounds(text: str) -> dict[str, Symbol]:
-    """Return the symbols whose bounds a text such as ``batch=1..32,n=0..`` gives; raise ValueError for another text."""
+    """Return the symbols and bounds of a text such as ``batch=1..32,n=0..``; raise ValueError for invalid text."""
     found: dict[str, Symbol] = {}
     for part in text.split(","):
         match = _BOUND.fullmatch(part.strip())
@@ -205,7 +207,7 @@ def read_bounds(text: str) -> dict[str, Symbol]:
             raise ValueError(f"expected bounds such as n=1..32 or n=0.., got '{part.strip()[:40]}'")
         low, high = int(match["low"]), int(match["high"] or LARGEST)
         if not -LARGEST <= low <= high <= LARGEST:
-            raise ValueError(f"the bounds {low}..{high} of {match['name']} are none")
+            raise ValueError(f"invalid bounds {low}..{high} for {match['name']}")
         if match["name"] in found:
             raise ValueError(f"the bounds of {match['name']} are given twice")
         found[match["name"]] = Symbol(match["name"], low, high)

@@ -1,6 +1,6 @@
-"""Walking and rewriting graphs, without recursion: a model may be ten thousand operators deep.
+"""Walking and rewriting graphs without recursion, as a model may be ten thousand operators deep.
 
-Nodes are compared by identity. A walk does not enter functions that are called: a fused group is one step.
+Nodes are compared by identity. A walk does not enter called functions: a fused group is one step.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from mlfc.relay.op import Operator
 E = TypeVar("E", bound=Expr)
 
 
-# asked of every node of every walk: a table is several times faster than a chain of isinstance
+# looked up for every node of every walk: a table is several times faster than a chain of isinstance
 _CHILDREN: dict[type, Callable[[Any], tuple[Expr, ...]]] = {
     Call: attrgetter("args"),
     Tuple: attrgetter("fields"),
@@ -38,10 +38,10 @@ def children(expr: Expr) -> tuple[Expr, ...]:
 def post_order(
     expr: Expr, reads: Callable[[Expr], Iterable[Expr]] = children, seen: set[Expr] | None = None
 ) -> list[Expr]:
-    """Return every expression that `expr` depends on, each once, what is read before what reads it.
+    """Return every expression that `expr` depends on, each once, operands before their users.
 
-    The order depends on the graph alone: arguments from left to right, `expr` last. `reads` tells what an expression
-    depends on, if that is not all its arguments. What is in `seen` is left out; what is found is added to it.
+    The order only depends on the graph: arguments from left to right, `expr` last. `reads` returns the dependencies of
+    an expression, by default all its arguments. Expressions in `seen` are skipped; visited ones are added to it.
     """
     order: list[Expr] = []
     seen = set() if seen is None else seen
@@ -61,7 +61,7 @@ def post_order(
 
 
 def users(expr: Expr) -> dict[Expr, list[Expr]]:
-    """Return for every expression of the graph who reads it, once for each place where it is read."""
+    """Return the users of every expression of the graph, once for each operand position."""
     found: dict[Expr, list[Expr]] = {}
     for node in post_order(expr):
         found.setdefault(node, [])
@@ -71,7 +71,7 @@ def users(expr: Expr) -> dict[Expr, list[Expr]]:
 
 
 def callees(function: Function) -> Iterator[str]:
-    """Yield the names of the functions that a function calls, or lets a branch call."""
+    """Yield the names of the functions that a function calls, unconditionally or in a branch."""
     for expr in post_order(function.body):
         if isinstance(expr, If):
             yield from (expr.then.name, expr.otherwise.name)
@@ -80,7 +80,7 @@ def callees(function: Function) -> Iterator[str]:
 
 
 def called_functions(module: ir.IRModule, name: str, without: Collection[str] = ()) -> set[str]:
-    """Return the functions that a function calls, directly or through others, but those of `without` and beyond."""
+    """Return the functions that a function calls, directly or indirectly, without entering those in `without`."""
     found: set[str] = set()
     waiting = [name]
     while waiting:
@@ -92,12 +92,12 @@ def called_functions(module: ir.IRModule, name: str, without: Collection[str] = 
 
 
 def with_children(expr: Expr, args: Iterable[Expr]) -> Expr:
-    """Return `expr` reading other expressions; `expr` itself if they are the same ones.
+    """Return `expr` with other operands; `expr` itself if they are unchanged.
 
-    Types are inferred again, so they may change along with those of the arguments.
+    Types are inferred again, so they may change with those of the arguments.
     """
     given = tuple(args)
-    if given == children(expr):  # nodes equal themselves only
+    if given == children(expr):  # nodes only equal themselves
         return expr
     if isinstance(expr, Call):
         if isinstance(expr.op, Operator):
@@ -117,16 +117,15 @@ def with_children(expr: Expr, args: Iterable[Expr]) -> Expr:
 
 
 def with_span(expr: E, span: Span) -> E:
-    """Return a copy of `expr` that came from `span`."""
+    """Return a copy of `expr` with the origin `span`."""
     return replace(expr, span=span)
 
 
 class Rewriter:
     """Rewrites a graph from the leaves up, each expression once.
 
-    `rule`: takes each expression after its arguments were rewritten and returns what stands in its place: the
-    expression itself, or another one of the same type. It sees parameters of functions too, which must stay
-    variables.
+    `rule`: called with each expression after its arguments were rewritten; returns the replacement: the expression
+    itself, or another one of the same type. It is also called for parameters of functions, which must stay variables.
     """
 
     def __init__(self, rule: Callable[[Expr], Expr]) -> None:
@@ -134,7 +133,7 @@ class Rewriter:
         self._reads: dict[Expr, int] = {}
 
     def __call__(self, expr: Expr) -> Expr:
-        """Return what stands in the place of `expr`."""
+        """Return the replacement of `expr`."""
         order = post_order(expr)
         for node in order:
             for child in children(node):
@@ -147,11 +146,11 @@ class Rewriter:
                 done[node] = self._rule(rebuilt)
                 self._reads.setdefault(done[node], self.reads(node))
         finally:
-            self._reads.clear()  # a rule may refer to its rewriter, a cycle that would keep the graph's constants
+            self._reads.clear()  # a rule may refer to its rewriter: the cycle would keep the graph's constants alive
         return done[expr]
 
     def reads(self, expr: Expr) -> int:
-        """Return how often the graph reads what `expr` stands for; 1 for what only a rule made."""
+        """Return the number of uses of the expression that `expr` replaces; 1 for expressions created by a rule."""
         return self._reads.get(expr, 1)
 
 

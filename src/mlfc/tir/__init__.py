@@ -1,3 +1,3 @@
-"""The loop-level IR: its nodes, builder, verifier and meaning."""
+"""The loop-level IR: nodes, builder, verifier and interpreter."""
 
 import mlfc.tir.builder  # noqa: F401  (gives expressions their operators)

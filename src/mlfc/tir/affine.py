@@ -14,7 +14,7 @@ from mlfc.tir.visitor import children
 class Affine:
     """A sum."""
 
-    # coefficient of each term by its number in an `ExprTable`; none is zero. In order of appearance.
+    # coefficient of each term by its number in an `ExprTable`, in order of appearance; none is zero
     terms: Mapping[int, int]
     constant: int = 0
 
@@ -41,10 +41,10 @@ class Affine:
 
 @dataclass(eq=False)
 class ExprTable:
-    """Numbers for expressions: the same number for the same computation.
+    """Value numbering of expressions: equal computations have the same number.
 
-    Two loads of one buffer at the same index have one number, so the table is only meaningful for
-    expressions that do not read memory that is written in between.
+    Two loads of one buffer at the same index have one number, so the table is only valid for expressions that do not
+    load memory that is written in between.
     """
 
     exprs: list[Expr] = field(default_factory=list)
@@ -64,7 +64,7 @@ class ExprTable:
         if number is None:
             number = self._numbers[key] = len(self.exprs)
             self.exprs.append(expr)
-        self._kept.append(expr)  # an id is a key only while the node lives
+        self._kept.append(expr)  # keeps the node alive, so that its id stays a valid key
         self._by_node[id(expr)] = number
         return number
 
@@ -74,13 +74,13 @@ class ExprTable:
         if isinstance(expr, ir.Var):
             return ("var", id(expr))
         if isinstance(expr, ir.Const):
-            # floats by their digits: 0.0 equals -0.0
+            # floats by their text, as 0.0 equals -0.0
             return ("const", expr.value if type(expr.value) is int else repr(expr.value), expr.dtype)
         own = expr.name if isinstance(expr, ir.Call) else expr.buffer if isinstance(expr, ir.Load) else None
         return (type(expr), own, expr.dtype, *map(self.number, children(expr)))
 
     def define(self, var: ir.Var, value: Expr) -> None:
-        """Let `affine` replace `var` by its value from now on."""
+        """Replace `var` by its value in the results of `affine` from now on."""
         self.definitions[self.number(var)] = self.affine(value)
 
     def affine(self, expr: Expr) -> Affine:

@@ -1,7 +1,7 @@
-"""Binding loops to work-items: from a function of plain loops to launches.
+"""Binding of loops to work-items: conversion of plain loops to launches.
 
-Loops whose iterations touch different elements become a grid, the rest of the nest is the work of an item. Statements
-that follow each other in such a loop become launches that follow each other.
+Independent loops become the grid, the rest of the nest is the work of an item. Statements in sequence within such a
+loop become a sequence of launches.
 """
 
 from __future__ import annotations
@@ -24,30 +24,30 @@ from mlfc.tir.ir import Expr, Stmt, Var
 from mlfc.tir.unroll import with_values
 from mlfc.tir.visitor import own_nodes, walk
 
-ITEMS = 256  # of a group
-WARP = 32  # that run together on most devices
+ITEMS = 256  # per group
+WARP = 32  # items that run together on most devices
 _FEW_ITEMS = 32
-_MOST_STEPS = 1 << 16  # that a work-item may take where there are few of them
+_MOST_STEPS = 1 << 16  # limit for a work-item if there are few of them
 
 Frame: TypeAlias = "tuple[ir.For | ir.Let | ir.If, ...]"
 
 
 def bind(body: Stmt, items: int = ITEMS) -> Stmt:
-    """Return what a function does as launches.
+    """Return the body of a function as launches.
 
-    `body`: plain loops, launches, or both one after another.
-    `items` is the most work-items of a group.
-    Raises UnsupportedError if much of the work must run in order: then a host does it faster.
+    `body`: plain loops, launches, or both in sequence.
+    `items` is the maximum number of work-items per group.
+    Raises UnsupportedError if much of the work must run sequentially: then a host is faster.
     """
     binder = _Binder(body, items)
-    # those that do something for some values of the symbols
+    # skips launches that are empty for all values of the symbols
     launches = [binder.launch(nest) for nest in binder.nests(body, ()) if bounds(nest.count)[1]]
     return launches[0] if len(launches) == 1 else ir.Seq(tuple(launches))
 
 
 @dataclass(frozen=True, eq=False)
 class _LaunchNest:
-    """What becomes one launch: loops, values and conditions from the outside in, and the work of an item."""
+    """The loops, bindings and conditions of one launch from the outside in, and the body of a work-item."""
 
     frame: Frame
     body: Stmt
@@ -59,7 +59,7 @@ class _LaunchNest:
 
     @property
     def trips(self) -> list[Extent]:
-        """Iterations of each loop."""
+        """Iteration count of each loop."""
         extents = [as_extent(loop.extent) for loop in self.loops]
         return [
             maximum(0, -(-extent // loop.step))
@@ -68,7 +68,7 @@ class _LaunchNest:
 
     @property
     def count(self) -> Any:
-        """Work-items."""
+        """Number of work-items."""
         return prod(self.trips)
 
 
@@ -78,7 +78,7 @@ class _Binder:
         self._independence = Independence(body, local_is_own=False)
         self._written = {stmt.buffer for stmt in walk(body) if isinstance(stmt, ir.Store)}
 
-    # taking loops apart ---------------------------------------------------------------------------------
+    # splitting loops ------------------------------------------------------------------------------------
 
     def nests(self, stmt: Stmt, frame: Frame) -> Iterator[_LaunchNest]:
         """Yield the nests of a statement inside independent loops."""
@@ -91,7 +91,7 @@ class _Binder:
             yield _LaunchNest(frame, stmt)
 
     def _parts(self, stmts: Sequence[Stmt]) -> Iterator[Stmt]:
-        """Yield statements that are bound by themselves; neighbours without such loops stay together."""
+        """Yield statements that are bound separately; neighbours without independent loops stay together."""
         together: list[Stmt] = []
         for stmt in stmts:
             if self._opens(stmt):
@@ -105,7 +105,7 @@ class _Binder:
             yield tb.seq(together)
 
     def _opens(self, stmt: Stmt) -> bool:
-        """Tell whether a statement is a launch, or holds an independent loop at its head."""
+        """Tell whether a statement is a launch, or starts with an independent loop."""
         if isinstance(stmt, ir.Launch):
             return True
         if isinstance(stmt, (ir.Let, ir.If)) and self._is_frame(stmt):
@@ -122,7 +122,7 @@ class _Binder:
         read = (node for node in own_nodes(stmt) if isinstance(node, ir.Load))
         return all(load.buffer not in self._written for load in read)
 
-    # putting launches together --------------------------------------------------------------------------
+    # building launches ----------------------------------------------------------------------------------
 
     def launch(self, nest: _LaunchNest) -> Stmt:
         """Return the launch that runs a nest."""
@@ -152,7 +152,7 @@ class _Binder:
         return stmts.finish()
 
     def _dynamic_launch(self, nest: _LaunchNest, total: Dim) -> Stmt:
-        """Return a launch of as many groups as the run needs, at least one: devices refuse none."""
+        """Return a launch with a runtime number of groups, at least one, as devices reject an empty grid."""
         stmts = tb.StmtBuilder()
         groups = maximum(1, -(-total // self._items))
         with stmts.launch((groups,), (self._items,)) as ((group,), (item,)):
@@ -160,7 +160,7 @@ class _Binder:
             inner = tb.StmtBuilder()
             env: dict[Var, Expr] = {}
             rest: Expr = number
-            # from the innermost loop outwards; that a place is within its loop is clear to readers and to proofs
+            # from the innermost loop outwards; the guards below prove that indices are within their loops
             for loop, count in reversed(list(zip(nest.loops, nest.trips, strict=True))):
                 trips = as_index(maximum(1, count))
                 is_outermost = loop is nest.loops[0]
@@ -176,7 +176,7 @@ class _Binder:
 
 
 def _framed(frame: Frame, body: Stmt, env: dict[Var, Expr]) -> Stmt:
-    """Return the body with the loops' variables, values and conditions around it, all of them new variables."""
+    """Return the body within the bindings and conditions of a frame, with new variables."""
     stmts = tb.StmtBuilder()
     for var, value in env.items():
         stmts.append(ir.Let(var, value, ir.Seq(())))
@@ -191,7 +191,7 @@ def _framed(frame: Frame, body: Stmt, env: dict[Var, Expr]) -> Stmt:
 
 
 def _steps(stmt: Stmt, ranges: Ranges) -> int:
-    """Return how many stores a statement makes at most."""
+    """Return the maximum number of stores that a statement executes."""
     if isinstance(stmt, ir.Store):
         return 1
     if isinstance(stmt, ir.For):

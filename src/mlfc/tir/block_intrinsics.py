@@ -1,7 +1,7 @@
-"""Block intrinsics: runs of bytes that one load of many lanes reads, multiplied and summed in registers.
+"""Block intrinsics: products and sums in registers over runs of bytes, each read by one load of many lanes.
 
-An argument that is a run is a `Load` whose dtype has as many lanes as the run has elements, so the bounds proof and the
-interpreter need no rules for it; printers hand on its address. Such a call stands only as the value of a `Store`.
+A run argument is a `Load` whose dtype has as many lanes as the run has elements, so the bounds proof and the
+interpreter need no special rules; printers pass its address. Such a call is only valid as the value of a `Store`.
 
 ===============  ============================================================================================
 ``run``          a run as it is (a load: a copy; a broadcast: a fill)
@@ -11,10 +11,11 @@ interpreter need no rules for it; printers hand on its address. Such a call stan
 ``paired_taps``  the same in fewer instructions, where no weight is -128
 ===============  ============================================================================================
 
-Where lengths are not literals, a call has ``counted_`` before its name, single elements for its runs, which start
-there, and behind them the numbers of `counts`.
+If lengths are not literals, the name of a call has the prefix ``counted_``; its run arguments are the first elements
+of the runs, followed by the numbers of `counts`.
 
-Sums of ``dots`` lie as [four filters][row][filter]. Weights lie as `pack_weights` packs them. The sums must fit.
+The layout of the sums of ``dots`` is [four filters][row][filter], that of weights is the result of `pack_weights`. The
+sums must not overflow.
 """
 
 from __future__ import annotations
@@ -28,13 +29,13 @@ import numpy.typing as npt
 Array = npt.NDArray[Any]
 
 FILTERS = 4
-"""Filters that ``dots1`` and ``dots2`` compute at once; weights and start hold a multiple of so many."""
+"""Filters that ``dots1`` and ``dots2`` compute at once; weights and start have a multiple of this number."""
 
 CHUNK, HALF_CHUNK = 16, 8
-"""Elements of a row are taken by chunks; what is left may be half a chunk."""
+"""Rows are processed in chunks; the remainder may be half a chunk."""
 
 CHANNELS = 16
-"""Channels of ``taps``."""
+"""Channels processed by ``taps``."""
 
 NAMES = ("run", "dots1", "dots2", "taps", "paired_taps")
 
@@ -42,25 +43,25 @@ _MATVEC_COUNTS = ("chunks", "fours", "half")
 COUNTS: dict[str, tuple[str, ...]] = {
     "run": ("size",), "dots1": _MATVEC_COUNTS, "dots2": _MATVEC_COUNTS, "taps": ("taps",), "paired_taps": ("taps",),
 }  # fmt: skip
-"""What the numbers of `counts` are called."""
+"""Names of the numbers returned by `counts`."""
 
 COUNTED_FILL = "counted_fill"
-"""A run of one value: the value, the size."""
+"""A run of one repeated value; arguments: value, size."""
 
 
 def counted(name: str) -> str:
-    """Return the name of the call whose lengths are arguments."""
+    """Return the name of the variant of a call whose lengths are arguments."""
     return f"counted_{name}"
 
 
 def uncounted(name: str) -> str | None:
-    """Return the name without the mark of `counted`; None if it has none."""
+    """Return the name without the prefix of `counted`, or None if it has no such prefix."""
     plain = name.removeprefix(counted(""))
     return plain if plain != name and plain in NAMES else None
 
 
 def counts(name: str, sizes: Sequence[int]) -> tuple[int, ...]:
-    """Return the numbers that stand for the elements of the runs."""
+    """Return the length arguments of the counted variant for runs of `sizes` elements."""
     if name.startswith("dots"):
         start, row = sizes[0], sizes[1]
         return row // CHUNK, start // FILTERS, row % CHUNK // HALF_CHUNK
@@ -68,7 +69,7 @@ def counts(name: str, sizes: Sequence[int]) -> tuple[int, ...]:
 
 
 def sizes(name: str, numbers: Sequence[int]) -> tuple[tuple[int, ...], int]:
-    """Return the elements of the runs, and those of the result, for which `counts` gives `numbers`."""
+    """Return the sizes of the runs and of the result from the `numbers` of `counts`."""
     if name.startswith("dots"):
         chunks, fours, half = numbers
         rows = (chunks * CHUNK + half * HALF_CHUNK,) * int(name[-1])
@@ -80,9 +81,9 @@ def sizes(name: str, numbers: Sequence[int]) -> tuple[tuple[int, ...], int]:
 
 
 def pack_weights(weights: Array) -> Array:
-    """Return weights (filters, reduction) in the order in which `matvec_s8` reads them, as (fours of filters, bytes).
+    """Return weights (filters, reduction) in the order that `matvec_s8` reads, as (groups of four filters, bytes).
 
-    The reduction must be a multiple of `HALF_CHUNK`; filters are filled up to a multiple of `FILTERS` with zeros.
+    The reduction must be a multiple of `HALF_CHUNK`; filters are padded with zeros to a multiple of `FILTERS`.
     """
     filters, size = weights.shape
     fours = np.zeros((-(-filters // FILTERS) * FILTERS, size), weights.dtype)

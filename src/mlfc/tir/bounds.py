@@ -1,4 +1,4 @@
-"""Intervals of integer expressions, sharpened by what loops and conditions say, and of float expressions.
+"""Intervals of integer expressions, refined by loops and conditions, and intervals of float expressions.
 
 `Ranges` follows a walk through a function. It compares sums with conditions as sums, so a guard ``y * 2 + k - 1 < n``
 bounds the index ``y * 2 + k - 1`` exactly.
@@ -28,7 +28,7 @@ _ROUNDINGS = ("floor", "ceil", "trunc", "round_even", "round_away")
 
 
 class Interval(NamedTuple):
-    """All integers from `low` to `high`, both included."""
+    """All integers from `low` to `high`, inclusive."""
 
     low: int
     high: int
@@ -38,7 +38,7 @@ class Interval(NamedTuple):
         return low <= self.low and self.high <= high
 
     def hull(self, other: Interval) -> Interval:
-        """Return the smallest interval that holds both."""
+        """Return the smallest interval that contains both."""
         return Interval(min(self.low, other.low), max(self.high, other.high))
 
 
@@ -49,7 +49,7 @@ def _limits(dtype: str) -> Interval:
 
 
 def _combined(op: str, a: Interval, b: Interval) -> Interval:
-    """Return the sums, differences or products of what two intervals hold."""
+    """Return the interval of the sums, differences or products of the elements of two intervals."""
     if op == "add":
         return Interval(a.low + b.low, a.high + b.high)
     if op == "sub":
@@ -59,7 +59,7 @@ def _combined(op: str, a: Interval, b: Interval) -> Interval:
 
 
 def _least(factors: Sequence[Any]) -> int:
-    """Return the least that a product of extents may be; -1 where a part of it may be more than all of it."""
+    """Return a lower bound of a product of extents; -1 if a factor may exceed the product, which may be zero."""
     low = min((factor.bounds[0] for factor in factors), default=1)
     return -1 if low == 0 and len(factors) > 1 else low
 
@@ -72,13 +72,13 @@ _CALLS = {
     "whole_of_plane": Interval(-(1 << 30) - (1 << 16), (1 << 30) + (1 << 16)),
     "saturate_byte": Interval(-128, 127),
 }
-"""What intrinsics may return, where that is less than their dtype holds."""
+"""Result intervals of intrinsics, if narrower than their dtype."""
 
 
 class Ranges:
-    """What is known of the variables in scope.
+    """Known intervals and facts of the variables in scope.
 
-    `held`: what elements of buffers may be, by the buffers' ids, where their dtypes say less; see `tir.held`.
+    `held`: intervals of the elements of buffers, by the buffers' ids, if narrower than their dtypes; see `tir.held`.
     """
 
     def __init__(self, held: Mapping[int, Interval] | None = None) -> None:
@@ -87,17 +87,17 @@ class Ranges:
         self._vars: dict[int, Interval] = {}
         self._values: dict[int, Expr] = {}
         self._facts: list[Affine] = []  # each is not negative
-        self._sizes: dict[int, Interval] = {}  # of sums and products that make up extents, by their numbers
-        # what was found with these facts, by an expression's number and the depth: selects that name one another
-        # several times ask for the same again and again
+        self._sizes: dict[int, Interval] = {}  # intervals of sums and products within extents, by their numbers
+        # intervals found with these facts, by an expression's number and the depth: nested selects repeat the same
+        # query many times
         self._known: dict[tuple[int, int], Interval] = {}
         self._learned = 0
 
-    # learning -------------------------------------------------------------------------------------------
+    # assumptions ----------------------------------------------------------------------------------------
 
     @contextmanager
     def scope(self) -> Iterator[None]:
-        """Forget at the end what was assumed inside."""
+        """Discard on exit all assumptions made inside."""
         count, known, learned = len(self._facts), self._known, self._learned
         try:
             yield
@@ -110,12 +110,12 @@ class Ranges:
         self._known, self._learned = {}, self._learned + 1
 
     def know(self, var: ir.Var, values: Sequence[int | float]) -> None:
-        """Learn all values that a variable may have."""
+        """Record all values that a variable may have."""
         if dtypes.is_integer(var.dtype):
             self._learn(var, Interval(int(min(values)), int(max(values))))
 
     def know_buffers(self, buffers: Iterable[ir.Buffer]) -> None:
-        """Learn that neither the extents of buffers nor their elements are more than int32 counts."""
+        """Record that the extents and element counts of buffers fit in int32."""
         for buffer in buffers:
             for extent in buffer.shape:
                 self._know_extent(extent)
@@ -131,14 +131,14 @@ class Ranges:
             self._know_parts(whole)
 
     def _know_parts(self, expr: Expr) -> None:
-        """Learn that sums and products that are a part of an extent are no larger than it."""
+        """Record that sums and products within an extent do not exceed it."""
         if isinstance(expr, ir.Binary) and expr.op in ("add", "mul"):
             self._sizes[self.table.number(expr)] = Interval(0, LARGEST)
             self._know_parts(expr.a)
             self._know_parts(expr.b)
 
     def enter_loop(self, loop: ir.For) -> None:
-        """Learn the range of a loop's variable."""
+        """Record the range of a loop's variable."""
         extent = self.interval(loop.extent, 1)
         last = max(extent.high - 1, 0)
         if isinstance(loop.extent, ir.Const):
@@ -148,16 +148,16 @@ class Ranges:
         self._learn(loop.var, Interval(0, last))
 
     def enter_launch(self, launch: ir.Launch) -> None:
-        """Learn the ranges of the places of groups and work-items."""
+        """Record the ranges of the indices of groups and work-items."""
         for var, count in launch.ranges:
             most = bounds(count)[1]
             if isinstance(count, Dim):
                 self._assume_less(var, as_index(count))
-                most = min(most, LARGEST // prod(launch.block))  # launchers refuse more
+                most = min(most, LARGEST // prod(launch.block))  # launchers refuse larger ones
             self._learn(var, Interval(0, max(most - 1, 0)))
 
     def enter_let(self, let: ir.Let) -> None:
-        """Learn the value of a variable."""
+        """Record the value of a variable."""
         if dtypes.is_integer(let.var.dtype) and dtypes.lanes(let.var.dtype) == 1:
             self._learn(let.var, self.interval(let.value, 1))
             self._values[id(let.var)] = let.value
@@ -165,7 +165,7 @@ class Ranges:
                 self.table.define(let.var, let.value)
 
     def enter(self, stmt: ir.Stmt) -> None:
-        """Learn what a statement says of the variables that it binds."""
+        """Record the values of the variables that a statement binds."""
         if isinstance(stmt, ir.For):
             self.enter_loop(stmt)
         elif isinstance(stmt, ir.Let):
@@ -175,7 +175,7 @@ class Ranges:
 
     @contextmanager
     def inside(self, stmt: ir.Stmt, item: ir.Stmt) -> Iterator[None]:
-        """Learn what is true in a statement directly below another one, and forget at the end what was assumed."""
+        """Record the conditions of a statement directly below another one, and discard them on exit."""
         with self.scope():
             if isinstance(stmt, ir.If):
                 self.assume(stmt.condition, item is stmt.then)
@@ -184,7 +184,7 @@ class Ranges:
             yield
 
     def assume(self, condition: Expr, holds: bool = True) -> None:
-        """Learn that a condition holds, or that it does not."""
+        """Record that a condition is true, or false."""
         if not isinstance(condition, ir.Binary):
             return
         op, a, b = condition.op, condition.a, condition.b
@@ -212,7 +212,7 @@ class Ranges:
         self._add_fact(Affine(fact.terms, fact.constant - 1))
 
     def _add_fact(self, fact: Affine) -> None:
-        """Learn ``fact >= 0``, and the same with each operand of a min or max that only makes it larger."""
+        """Record ``fact >= 0``, and the same for each operand of a min or max that only increases it."""
         self._facts.append(fact)
         self._known = {}
         for number, coefficient in fact.terms.items():
@@ -223,26 +223,26 @@ class Ranges:
                     self._add_fact(rest.plus(self.table.affine(operand), coefficient))
 
     def may_hold(self) -> bool:
-        """Tell whether what is assumed may hold at all: where it may not, no code is reached."""
+        """Tell whether the assumptions are satisfiable; if not, the code is unreachable."""
         return all(self._sum_interval(fact, 0).high >= 0 for fact in self._facts)
 
-    # asking ---------------------------------------------------------------------------------------------
+    # queries --------------------------------------------------------------------------------------------
 
     def interval(self, expr: Expr, depth: int = 1) -> Interval:
-        """Return an interval of an integer expression; `depth` conditions may be combined to sharpen each end."""
+        """Return an interval of an integer expression; up to `depth` conditions are combined to refine each end."""
         limits = _limits(expr.dtype)
         if not dtypes.is_integer(expr.dtype) or dtypes.lanes(expr.dtype) > 1:
             return limits
         found = self._sum_interval(self.table.affine(expr), depth)
-        # what may leave the dtype may wrap to anywhere in it
+        # a value outside the range of the dtype may wrap to any value
         return found if found.within(limits.low, limits.high) else limits
 
     def is_within(self, expr: Expr, low: int, high: int) -> bool:
-        """Tell whether an expression provably lies in ``[low, high]``."""
+        """Tell whether an expression is provably in ``[low, high]``."""
         return any(self.interval(expr, depth).within(low, high) for depth in (0, 1, 2))
 
     def is_index(self, expr: Expr, last: Extent) -> bool:
-        """Tell whether an expression provably lies in ``[0, last]``, of which the end may depend on the run."""
+        """Tell whether an expression is provably in ``[0, last]``, where `last` may be dynamic."""
         if isinstance(last, int):
             return self.is_within(expr, 0, last)
         total = self.table.affine(expr)
@@ -250,16 +250,16 @@ class Ranges:
         return all(any(self._sum_interval(side, depth).low >= 0 for depth in (0, 1, 2)) for side in (total, rest))
 
     def result(self, expr: ir.Binary) -> Interval:
-        """Return where a sum, difference or product of integers lies before it wraps into its dtype.
+        """Return the interval of a sum, difference or product of integers before it wraps to its dtype.
 
-        Operands that may themselves leave it are taken to wrap, so they lie anywhere in it: this is asked of each
-        operation alone, as compilers see it, not of the sum that they make up together.
+        Operands that may be outside the dtype are assumed to wrap to any value: the query concerns each operation
+        alone, as compilers see it, not the whole sum.
         """
         known = self._sizes.get(self.table.number(expr)) if self._sizes else None
         return known or _combined(expr.op, self.interval(expr.a), self.interval(expr.b))
 
     def added(self, store: ir.Store) -> Interval | None:
-        """Return between which numbers that lies which a store adds to the element it writes; None if it does not."""
+        """Return the interval of the values that a store adds to its element; None if it does not accumulate."""
         total = self.table.affine(store.value)
         for number, coefficient in total.terms.items():
             term = self.table.exprs[number]
@@ -292,7 +292,7 @@ class Ranges:
         return Interval(low, max(low, high))
 
     def _without_extrema(self, total: Affine) -> Iterator[Interval]:
-        """Yield what follows for a sum from each operand of its min and max: ``max(x, 0) - x`` is not below zero."""
+        """Yield the intervals of a sum implied by each operand of its min and max: ``max(x, 0) - x`` is at least 0."""
         limits = _limits("int64")
         for number, coefficient in total.terms.items():
             expr = self.table.exprs[number]
@@ -305,14 +305,14 @@ class Ranges:
                 yield Interval(end.low, limits.high) if above else Interval(limits.low, end.high)
 
     def _bounds_by(self, total: Affine, fact: Affine, depth: int) -> tuple[int | None, int | None]:
-        """Return the ends of ``total`` seen with ``fact >= 0`` added or subtracted; None where that says nothing."""
+        """Return the ends of ``total`` implied by adding or subtracting ``fact >= 0``; None for an unbounded end."""
         low: int | None = None
         high: int | None = None
         for number, coefficient in fact.terms.items():
             own = total.terms.get(number, 0)
             if own == 0 or own % coefficient:
                 continue
-            # adding factor * fact cancels this term; the factor's sign says which end it bounds
+            # adding factor * fact cancels this term; the factor's sign determines the bounded end
             factor = -own // coefficient
             moved = self._sum_interval(total.plus(fact, factor), depth - 1)
             if factor > 0:
@@ -384,14 +384,14 @@ class Ranges:
 
 @dataclass(frozen=True)
 class FloatRange:
-    """All numbers from `low` to `high`, both included, and NaN if `nan`."""
+    """All numbers from `low` to `high`, inclusive, and NaN if `nan`."""
 
     low: float
     high: float
     nan: bool
 
     def fits(self, dtype: str) -> bool:
-        """Tell whether an integer dtype holds all that is left when digits behind the point are cut off."""
+        """Tell whether an integer dtype can represent all truncated numbers of the range."""
         low, high = dtypes.limits(dtypes.element(dtype))
         return not self.nan and low - 1 < self.low and self.high < high + 1
 
@@ -400,7 +400,7 @@ _ANYTHING = FloatRange(-inf, inf, nan=True)
 
 
 def float_range(expr: Expr) -> FloatRange:
-    """Return what a float expression may be."""
+    """Return the range of a float expression."""
     if isinstance(expr, ir.Const):
         value = _rounded(expr.value, expr.dtype)
         return _ANYTHING if isnan(value) else FloatRange(value, value, nan=False)
@@ -413,11 +413,11 @@ def float_range(expr: Expr) -> FloatRange:
     if isinstance(expr, ir.Call) and expr.name == "within" and isinstance(expr.args[1], ir.Const):
         return FloatRange(-float(expr.args[1].value), float(expr.args[1].value), nan=False)
     if isinstance(expr, ir.Call) and expr.name in _ROUNDINGS:
-        known = float_range(expr.args[0])  # whole numbers stay themselves, so ends that are whole numbers hold
+        known = float_range(expr.args[0])  # rounding does not change integers, so integral ends remain valid
         low, high = (end if float(end).is_integer() else edge for end, edge in ((known.low, -inf), (known.high, inf)))
         return FloatRange(low, high, known.nan)
     if isinstance(expr, ir.Binary) and expr.op in ("min", "max"):
-        # ``a < b ? a : b`` or ``a > b ? a : b`` is b where either is NaN
+        # ``a < b ? a : b`` or ``a > b ? a : b`` is b if either is NaN
         a, b, pick = float_range(expr.a), float_range(expr.b), min if expr.op == "min" else max
         low, high = pick(a.low, b.low), pick(a.high, b.high)
         return FloatRange(min(low, b.low), max(high, b.high), b.nan) if a.nan else FloatRange(low, high, b.nan)
@@ -430,14 +430,14 @@ def _rounded(value: float, dtype: str) -> float:
 
 
 _ROUNDS = 3
-"""How far what is known of one buffer is followed into others."""
+"""Maximum rounds of propagation of intervals between buffers."""
 
 
 def held_intervals(body: Stmt) -> dict[int, Interval]:
-    """Return what elements of a function's own buffers of wide integers may be, by the buffers' ids.
+    """Return the intervals of the elements of a function's own buffers of wide integers, by the buffers' ids.
 
-    An accumulator grows by at most so much in each iteration around its store. Where that and its start fit into the
-    dtype, sums cannot overflow, whatever the data; printers take other buffers' elements to be anything.
+    An accumulator grows by a bounded amount in each iteration around its store. If the total and its start fit into the
+    dtype, sums cannot overflow for any data; printers assume arbitrary elements in other buffers.
     """
     own = [stmt for stmt in walk(body) if isinstance(stmt, ir.Store) and _is_accumulator(stmt.buffer)]
     known: dict[int, Interval] = {}
@@ -457,7 +457,7 @@ def _is_accumulator(buffer: Buffer) -> bool:
 
 @dataclass(eq=False)
 class _BufferContent:
-    """What is stored in a buffer: values that do not depend on its own, and what is added to them in all."""
+    """Values stored in a buffer: those independent of its contents, and the total of the added ones."""
 
     dtype: str
     start: Interval | None = None
@@ -473,7 +473,7 @@ class _BufferContent:
 
 @dataclass(eq=False)
 class _Survey:
-    """One walk over a function, with what the one before found."""
+    """One walk over a function, with the results of the previous walk."""
 
     known: dict[int, Interval]
     contents: dict[int, _BufferContent] = field(default_factory=dict)
@@ -484,7 +484,7 @@ class _Survey:
         self._outside: dict[int, int] = {}
 
     def intervals(self) -> dict[int, Interval]:
-        """Return the intervals of the buffers that have one narrower than their dtype."""
+        """Return the intervals of the buffers whose interval is narrower than their dtype."""
         found = {key: content.interval() for key, content in self.contents.items()}
         return {key: interval for key, interval in found.items() if interval is not None}
 
@@ -509,7 +509,8 @@ class _Survey:
             value = self._ranges.interval(stmt.value)
             content.start = value if content.start is None else content.start.hull(value)
             return
-        # how often at most it adds to the same element while the buffer lives: some loops have an element an iteration
+        # maximum number of additions to the same element during the buffer's lifetime: some loops use one element per
+        # iteration
         around = self._loops[self._outside.get(id(stmt.buffer), 0) :]
         times = prod(trips for var, trips in around if not any(index is var for index in stmt.indices))
         content.low += min(0, added.low) * times

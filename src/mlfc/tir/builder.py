@@ -1,4 +1,4 @@
-"""Expression constructors that fold constants, so that rules can be written plainly, and a statement builder."""
+"""Expression constructors that fold constants, so that rules can use plain arithmetic, and a statement builder."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ _FOLD: dict[str, Callable[[Any, Any], Any]] = {
 }  # fmt: skip
 _SHIFTS = ("shl", "shr")
 _NEUTRAL = {"add": 0, "sub": 0, "shl": 0, "shr": 0, "mul": 1, "floordiv": 1}  # as the second operand
-# what comparisons of an integer with itself give
+# results of comparing an integer with itself
 _OF_ITSELF = {"eq": True, "le": True, "ge": True, "ne": False, "lt": False, "gt": False}
 
 
 def const(value: float | Dim, dtype: str = "int32") -> Expr:
-    """Return a literal; a vector dtype gives a broadcast literal, an extent that the run decides what it will be."""
+    """Return a literal, broadcast for a vector dtype; a dynamic extent becomes an expression of its symbols."""
     scalar = dtypes.element(dtype)
     if isinstance(value, Dim):
         return broadcast(cast(as_index(value), scalar), dtypes.lanes(dtype))
@@ -42,7 +42,7 @@ def const(value: float | Dim, dtype: str = "int32") -> Expr:
 
 
 def as_expr(value: Any, like: Any = None) -> Expr:
-    """Return an expression as it is, a Python number as a literal of the dtype of `like` (else int32)."""
+    """Return an expression unchanged, or a Python number as a literal of the dtype of `like` (default int32)."""
     if isinstance(value, ir.ExprOps):
         return value  # type: ignore[return-value]  # ExprOps is the base of exactly the nodes of Expr
     return const(value, like.dtype if isinstance(like, ir.ExprOps) else "int32")
@@ -58,7 +58,7 @@ def _wrapped(value: int, dtype: str) -> bool:
 
 
 def binary(op: str, a: Any, b: Any) -> Expr:
-    """Return ``op(a, b)``; Python numbers take the other operand's dtype, a scalar is broadcast to a vector."""
+    """Return ``op(a, b)``; Python numbers get the other operand's dtype, a scalar is broadcast to a vector."""
     a, b = as_expr(a, b), as_expr(b, a)
     lanes = max(dtypes.lanes(a.dtype), dtypes.lanes(b.dtype))
     a, b = broadcast(a, lanes), broadcast(b, lanes)
@@ -67,7 +67,7 @@ def binary(op: str, a: Any, b: Any) -> Expr:
     result = dtypes.vector("bool", lanes) if op in ir.COMPARISONS else a.dtype
     if dtypes.is_float(a.dtype):
         return ir.Binary(op, a, b, result)
-    if op in _OF_ITSELF and _is_same(a, b):  # of which compilers warn
+    if op in _OF_ITSELF and _is_same(a, b):  # compilers warn about such comparisons
         return broadcast(const(_OF_ITSELF[op], "bool"), lanes)
     return _folded(op, a, b, result) or _identity(op, a, b) or ir.Binary(op, a, b, result)
 
@@ -76,7 +76,7 @@ ir.ExprOps.build = binary
 
 
 def _is_same(a: Expr, b: Expr) -> bool:
-    """Tell whether two expressions are one, or read one element."""
+    """Tell whether two expressions are the same, or load the same element."""
     if isinstance(a, ir.Load) and isinstance(b, ir.Load):
         return a.buffer is b.buffer and a.dtype == b.dtype and all(map(_is_same, a.indices, b.indices))
     if isinstance(a, ir.Const) and isinstance(b, ir.Const):
@@ -85,7 +85,7 @@ def _is_same(a: Expr, b: Expr) -> bool:
 
 
 def _folded(op: str, a: Expr, b: Expr, result: str) -> Expr | None:
-    """Return the literal that integer `op` of two literals gives, or None."""
+    """Return the literal result of integer `op` on two literals, or None."""
     if not isinstance(a, ir.Const) or not isinstance(b, ir.Const) or op not in _FOLD:
         return None
     if op in ("floordiv", "floormod") and b.value == 0:
@@ -113,7 +113,7 @@ def _identity(op: str, a: Expr, b: Expr) -> Expr | None:
 
 
 def broadcast(value: Expr, lanes: int) -> Expr:
-    """Return `value` in every lane; a vector of that many lanes stays itself."""
+    """Return `value` in every lane; a vector with that many lanes is returned unchanged."""
     have = dtypes.lanes(value.dtype)
     if have == lanes:
         return value
@@ -123,22 +123,22 @@ def broadcast(value: Expr, lanes: int) -> Expr:
 
 
 def minimum(a: Any, b: Any) -> Expr:
-    """Smaller of two; for floats C's ``a < b ? a : b``."""
+    """Return the smaller of two; for floats C's ``a < b ? a : b``."""
     return binary("min", a, b)
 
 
 def maximum(a: Any, b: Any) -> Expr:
-    """Larger of two; for floats C's ``a > b ? a : b``."""
+    """Return the larger of two; for floats C's ``a > b ? a : b``."""
     return binary("max", a, b)
 
 
 def clamp(value: Expr, low: Any, high: Any) -> Expr:
-    """Return `value` limited to [low, high]."""
+    """Clamp `value` to [low, high]."""
     return minimum(maximum(value, low), high)
 
 
 def land(*conditions: Expr) -> Expr:
-    """Return the conjunction of all conditions; of none, true."""
+    """Return the conjunction of all conditions; true for no conditions."""
     result: Expr = const(True, "bool")
     for condition in conditions:
         result = binary("land", result, condition)
@@ -156,7 +156,7 @@ def select(condition: Expr, then: Any, otherwise: Any) -> Expr:
 
 
 def cast(value: Expr, dtype: str) -> Expr:
-    """Return `value` as `dtype` (element dtypes differ, lanes stay)."""
+    """Convert `value` to `dtype` (the element dtype changes, the lanes do not)."""
     dtype = dtypes.vector(dtypes.element(dtype), dtypes.lanes(value.dtype))
     if value.dtype == dtype:
         return value
@@ -166,9 +166,9 @@ def cast(value: Expr, dtype: str) -> Expr:
 
 
 def truncated(x: Expr, dtype: str, rule: str = "to") -> Expr:
-    """Return a float as an int32, int64 or uint64. `rule` names the intrinsic for values that these cannot hold.
+    """Convert a float to int32, int64 or uint64; `rule` selects the intrinsic for values out of range.
 
-    `to` saturates and exists for int32 only; `as` is the rule of the operator `cast`.
+    `to` saturates and is only available for int32; `as` is the rule of the operator `cast`.
     """
     x = x if dtypes.element(x.dtype) == "float64" else cast(x, "float32")
     if float_range(x).fits(dtype):
@@ -190,7 +190,7 @@ def intrinsic(name: str, *args: Expr, dtype: str | None = None) -> Expr:
 
 
 class StmtBuilder:
-    """Collects statements; blocks open with ``with`` and close where it ends; `single_trips` keeps loops of one."""
+    """Collects statements; blocks open and close with ``with``; `single_trips` keeps loops of one iteration."""
 
     def __init__(self, *, single_trips: bool = False) -> None:
         self._single_trips = single_trips
@@ -199,7 +199,7 @@ class StmtBuilder:
         self._fresh: list[Buffer] = []
 
     def unique(self, name: str) -> str:
-        """Return `name`, numbered if it was given before in this function."""
+        """Return `name`, numbered if it is already used in this function."""
         count = self._names.get(name, 0)
         self._names[name] = count + 1
         return name if count == 0 else self.unique(f"{name}_{count}")
@@ -209,21 +209,21 @@ class StmtBuilder:
         self._blocks[-1].append(stmt)
 
     def store(self, buffer: Buffer, indices: Sequence[Any], value: Any) -> None:
-        """Write `value` (a number is taken as the buffer's dtype)."""
+        """Write `value` (a number gets the buffer's dtype)."""
         if not isinstance(value, ir.ExprOps):
             value = const(value, buffer.dtype)
         self.append(ir.Store(buffer, tuple(as_expr(index) for index in indices), value))
 
     def comment(self, text: str) -> None:
-        """Add a line for the reader."""
+        """Add a comment to the generated code."""
         self.append(ir.Comment(text))
 
     def fence(self, text: str, buffer: Buffer | None = None) -> None:
-        """Keep later loads behind this point, and `buffer` in memory; `text` is the comment in the generated code."""
+        """Keep later loads after this point, and `buffer` in memory; `text` is the comment in the generated code."""
         self.append(ir.Fence(text, buffer))
 
     def prefetch(self, buffer: Buffer, offset: Expr, text: str) -> None:
-        """Bring the element at a place in row-major order nearer; `text` tells the reader why."""
+        """Prefetch the element at a row-major position; `text` is the comment in the generated code."""
         self.append(ir.Prefetch(text, buffer, offset))
 
     def require(self, buffer: Buffer, text: str) -> None:
@@ -240,14 +240,14 @@ class StmtBuilder:
 
     @contextmanager
     def scope(self) -> Iterator[None]:
-        """Open a block in which names are bound for no longer than it lasts: what nests less is walked less deep."""
+        """Open a block that limits the scope of bound names; shallower nesting makes walks shallower."""
         with self._block() as stmts:
             yield
         self.append(seq(stmts))
 
     @contextmanager
     def loop(self, extent: Any, name: str = "i", kind: str = "serial", step: int = 1) -> Iterator[Expr]:
-        """Open ``for name in range(0, extent, step)``; a loop of one trip is mostly the literal 0."""
+        """Open ``for name in range(0, extent, step)``; usually yield the literal 0 for a loop of one iteration."""
         extent = as_expr(extent)
         if not self._single_trips and isinstance(extent, ir.Const) and 0 < extent.value <= step:
             yield const(0)
@@ -260,9 +260,9 @@ class StmtBuilder:
 
     @contextmanager
     def carrying_loop(self, extent: Any, name: str, carried: Buffer, fill: Callable[[Expr], None]) -> Iterator[Expr]:
-        """Open a loop whose iterations hand on what is in scratch; `fill` writes what fills it for any first of them.
+        """Open a loop that carries scratch between iterations; `fill` writes its contents for any first iteration.
 
-        So threads can share the loop: each fills scratch of its own for the iteration with which it begins.
+        This lets threads share the loop: each fills its own scratch for its first iteration.
         """
         self.refill(carried)
         with self.scope():
@@ -275,14 +275,14 @@ class StmtBuilder:
 
     @contextmanager
     def loop_until(self, condition: Expr, most: int, name: str = "i") -> Iterator[None]:
-        """Open a loop that ends behind where `condition` holds, which is known to be so after at most `most` times."""
+        """Open a loop that ends after `condition` becomes true, which must happen within `most` iterations."""
         with self._block() as stmts:
             yield
         self.append(ir.For(Var(self.unique(name)), const(most), seq(stmts), until=condition))
 
     @contextmanager
     def loops(self, shape: Sequence[int], prefix: str = "i") -> Iterator[tuple[Expr, ...]]:
-        """Open one serial loop an axis; the last one is marked vectorized."""
+        """Open one serial loop per axis; the last one is marked vectorized."""
         with ExitStack() as stack:
             kinds = [*["serial"] * (len(shape) - 1), "vectorized"]
             each = enumerate(zip(shape, kinds, strict=False))
@@ -297,7 +297,7 @@ class StmtBuilder:
 
     @contextmanager
     def otherwise(self) -> Iterator[None]:
-        """Open what runs where the condition of the last statement, a `when`, does not hold."""
+        """Open the else branch of the last statement, a `when`."""
         last = self._blocks[-1].pop()
         if not isinstance(last, ir.If) or last.otherwise is not None:
             raise InternalError("tir: nothing to be done otherwise")
@@ -306,31 +306,31 @@ class StmtBuilder:
         self.append(ir.If(last.condition, last.then, seq(stmts)))
 
     def let(self, name: str, value: Any, dtype: str = "int32") -> Expr:
-        """Bind a name to a value for the rest of the open block; a literal is returned as it is."""
+        """Bind a name to a value for the rest of the open block; a literal is returned unchanged."""
         value = value if isinstance(value, ir.ExprOps) else const(value, dtype)
         if isinstance(value, (ir.Const, ir.Var)):
             return value
         var = Var(self.unique(name), value.dtype)
-        self.append(ir.Let(var, value, ir.Seq(())))  # `seq` moves what follows into the body
+        self.append(ir.Let(var, value, ir.Seq(())))  # `seq` moves the following statements into the body
         return var
 
     def local(self, name: str, shape: Sequence[int], dtype: str) -> Buffer:
-        """Give a stack buffer for the rest of the open block; a vector dtype gives registers."""
+        """Allocate a stack buffer for the rest of the open block; a vector dtype uses registers."""
         if not is_static(shape):
-            raise TypeError(f"the stack takes no {name} of shape {tuple(shape)}, which the run decides")
+            raise TypeError(f"the stack buffer {name} requires a static shape, got {tuple(shape)}")
         buffer = Buffer(self.unique(name), tuple(shape), dtype, "local")
         self.append(ir.Allocate(buffer, ir.Seq(())))
         return buffer
 
     def filled(self, name: str, size: int, dtype: str, value: Any = 0) -> Buffer:
-        """Give a `local` buffer of one dimension, and store a value in each of its elements."""
+        """Allocate a `local` buffer of one dimension, and store a value in each of its elements."""
         buffer = self.local(name, (size,), dtype)
         for index in range(size):
             self.store(buffer, [index], value)
         return buffer
 
     def refill(self, *buffers: Buffer) -> None:
-        """Say that scratch holds nothing here that is read again: no open loop passes it from turn to turn."""
+        """Declare the contents of scratch dead at this point: open loops do not carry it between iterations."""
         self._fresh += buffers
 
     @contextmanager
@@ -341,20 +341,20 @@ class StmtBuilder:
         self.append(ir.Let(Var(self.unique("once")), const(0), seq(stmts), fresh=buffers))
 
     def shared(self, name: str, shape: Sequence[int], dtype: str) -> Buffer:
-        """Give a buffer that the work-items of a group have together, for the rest of the open block."""
+        """Allocate a buffer shared by the work-items of a group, for the rest of the open block."""
         buffer = Buffer(self.unique(name), tuple(shape), dtype, "shared")
         self.append(ir.Allocate(buffer, ir.Seq(())))
         return buffer
 
     def barrier(self) -> None:
-        """Let the work-items of the group wait for each other."""
+        """Synchronize the work-items of the group."""
         self.append(ir.Barrier())
 
     @contextmanager
     def launch(self, grid: Sequence[Any], block: Sequence[int]) -> Iterator[tuple[tuple[Expr, ...], tuple[Expr, ...]]]:
-        """Open a launch; yield the places of the group and of the work-item, along as many axes as were given.
+        """Open a launch; yield the indices of the group and of the work-item, along as many axes as were given.
 
-        A grid that may have more groups along y or z than devices take is laid along x.
+        A grid that may exceed the device limit of groups along y or z is flattened to x.
         """
         groups, items = (tuple(Var(self.unique(f"{name}_{axis}")) for axis in "xyz") for name in ("group", "item"))
         whole = _three(grid)
@@ -366,10 +366,10 @@ class StmtBuilder:
         self.append(ir.Launch(whole, _three(block), groups, items, seq(stmts)))  # type: ignore[arg-type]  # three of each
 
     def _unrolled_grid(self, number: Expr, grid: Sequence[Any]) -> tuple[Expr, ...]:
-        """Write the places along the axes of a grid whose groups stand in one line, those along x side by side."""
+        """Return the indices along the axes of a flattened grid, with groups along x adjacent."""
         places = []
         for axis, extent in enumerate(grid):
-            # of no groups at all nothing is computed
+            # avoids a division by zero for an empty grid, which runs no code
             place = number // largest(1, prod(grid[:axis]))
             inner = place if axis == len(grid) - 1 else place % largest(1, extent)
             places.append(const(0) if extent == 1 else self.let("group", inner))
@@ -392,7 +392,7 @@ def _places(variables: Sequence[Var], extents: Sequence[int]) -> tuple[Expr, ...
 
 
 def seq(stmts: Sequence[Stmt]) -> Stmt:
-    """Return statements in order; an open Let or Allocate takes what follows it as its body."""
+    """Return statements in order; an open Let or Allocate encloses the statements after it."""
     done: list[Stmt] = []
     for stmt in reversed(stmts):
         if isinstance(stmt, (ir.Let, ir.Allocate)) and _is_dynamic(stmt):

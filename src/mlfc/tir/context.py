@@ -1,7 +1,7 @@
-"""What an operator's loop-level rule sees: readable tensors, a context to build in, and an output to store to.
+"""The interface of loop-level rules: readable tensors, a context to build in, and an output to store to.
 
-A rule does not know what it is fused with: `Tensor.read` may load a buffer or compute a fused producer, `Output.store`
-applies the fused consumers.
+A rule is independent of fusion: `Tensor.read` may load a buffer or compute a fused producer, `Output.store` applies the
+fused consumers.
 """
 
 from __future__ import annotations
@@ -32,11 +32,10 @@ class Tensor:
 
     shape: Shape
     dtype: str
-    read: Reader  # indices in, element out; of a narrow dtype its bits, in a byte
-    # where the tensor lies in memory, if it does: what an anchor's template needs. None where the tensor is computed
-    # on the fly by a fused producer.
+    read: Reader  # maps indices to an element; for a narrow dtype to its bits in a byte
+    # the tensor's memory, required by templates of anchors. None if a fused producer computes the tensor on the fly.
     buffer: Buffer | None = None
-    # the value, where it is known at compile time. Templates pack it, rules take scalars from it.
+    # the value if it is known at compile time. Templates pack it, rules read scalars from it.
     value: npt.NDArray[Any] | None = None
 
     def __call__(self, *indices: Any) -> Expr:
@@ -45,19 +44,19 @@ class Tensor:
 
     @property
     def scalar(self) -> Any:
-        """The compile-time value of a tensor of one element; InternalError if it is not one."""
+        """The compile-time value of a tensor of one element; raises InternalError for others."""
         if self.value is None or self.value.size != 1:
             raise InternalError("a rule needs a scalar constant here")
         return self.value.reshape(()).item()
 
     def array(self) -> npt.NDArray[Any]:
-        """Return the compile-time value; InternalError if it is not known."""
+        """Return the compile-time value; raise InternalError if it is unknown."""
         if self.value is None:
             raise InternalError("a rule needs a constant here")
         return self.value
 
     def in_memory(self, ctx: Context | None = None) -> Buffer:
-        """Return the buffer; with `ctx` a known value gets one. InternalError if the tensor is computed on the fly."""
+        """Return the buffer; with `ctx`, create one for a known value. Raise InternalError for a computed tensor."""
         if self.buffer is not None:
             return self.buffer
         if ctx is None or self.value is None:
@@ -67,15 +66,16 @@ class Tensor:
 
 @dataclass(frozen=True, eq=False)
 class Output:
-    """Where an emitter's result goes."""
+    """Destination of an emitter's result."""
 
     shape: Shape
     dtype: str  # of the emitter's own result, before fused consumers change it
     # applies the fused consumers to `value` and writes it. Call it inside the loops, once per element.
     store: Callable[[Indices, Expr], None]
-    # for operators with `takes_bias`: what accumulators of each last-axis index start with
+    # for operators with `takes_bias`: the initial accumulator value for each last-axis index
     bias: npt.NDArray[Any] | None = None
-    # where `store` puts values as they are, if no consumer is fused: what is stored can be read there, and stored again
+    # the buffer to which `store` writes unchanged values if no consumer is fused: stored values can be read and
+    # overwritten
     buffer: Buffer | None = None
 
 
@@ -83,25 +83,25 @@ class Output:
 class Context:
     """One function under construction: statements, packed constants, scratch."""
 
-    features: Features  # what the target can do; templates choose tiles by it
+    features: Features  # the target's features, by which templates choose tiles
     stmts: tb.StmtBuilder = field(init=False)
     constants: list[tuple[Buffer, npt.NDArray[Any]]] = field(default_factory=list)
     scratch_buffers: list[Buffer] = field(default_factory=list)
-    choices: Choices = field(default_factory=dict)  # what measurements chose for this kernel
-    packing: Choices = field(default_factory=dict)  # and for the processor in whose order its weights are packed
+    choices: Choices = field(default_factory=dict)  # measured choices for this kernel
+    packing: Choices = field(default_factory=dict)  # those for the processor for which its weights are packed
     parameters: dict[str, TemplateParameter] = field(
         default_factory=dict
     )  # what templates asked for, and their rules' answers
-    refused: bool = False  # whether a choice is none of a parameter's values
+    refused: bool = False  # a choice is not one of a parameter's values
 
     def __post_init__(self) -> None:
         self.stmts = tb.StmtBuilder(single_trips=self.small)
 
     @property
     def small(self) -> bool:
-        """Whether code is to be small: then rules write loops instead of copies, and the same ones for all sizes.
+        """True to optimize for size: rules write loops instead of copies, and the same ones for all sizes.
 
-        Functions that differ in sizes alone become one later (`tir.merge_kernels`), if their structure is the same.
+        Functions that only differ in sizes are merged later (`tir.merge_kernels`) if their structure is the same.
         """
         return self.features.optimize == "size"
 
@@ -110,7 +110,8 @@ class Context:
     ) -> Value:
         """Return the value of a parameter of the template: `default`, unless measurements chose another one.
 
-        `allowed` are its values; all give the same bits. `packing`: that of the processor whose order weights are in.
+        `allowed` are its values; all produce the same bits. `packing`: the value for the processor in whose order
+        weights are packed.
         """
         chosen = self.packing if packing else self.choices
         if not packing:
@@ -126,7 +127,7 @@ class Context:
         for buffer, known in self.constants:
             if known is array or (known.dtype == array.dtype and np.array_equal(known, array)):
                 return buffer
-        if array.flags.writeable:  # it was packed here: the model's own constants are not
+        if array.flags.writeable:  # packed here, as the model's own constants are read-only
             cost.spend("constants", array.nbytes, name)
         dtype = dtypes.from_numpy(array.dtype)
         if dtypes.is_narrow(dtype):
@@ -136,33 +137,33 @@ class Context:
         return buffer
 
     def scratch(self, name: str, shape: Sequence[int], dtype: str) -> Buffer:
-        """Add a scratch buffer; the memory plan gives it a place in the workspace for this call."""
+        """Add a scratch buffer; the memory plan places it in the workspace for this call."""
         buffer = Buffer(self.stmts.unique(name), tuple(shape), dtype, "scratch")
         self.scratch_buffers.append(buffer)
         return buffer
 
     def transcendental(self, name: str, x: Expr) -> Expr:
-        """Return exp, tanh or erf of `x`, in vectorizable arithmetic where the target has vectors, else by math.h.
+        """Return exp, tanh or erf of `x`, in vectorizable arithmetic if the target has vectors, else by math.h.
 
-        Devices take that arithmetic too: the precision of their own functions is each maker's. ``exp_below`` is exp of
-        what is not above zero or NaN: cheaper, with 0 for results less than 2**-126.
+        Devices use the same arithmetic, as the precision of built-in functions is vendor-specific. ``exp_below`` is exp
+        of arguments that are not above zero, or NaN: cheaper, with 0 for results less than 2**-126.
         """
         if not (self.features.vector_bytes or self.features.gpu) or x.dtype == "float64":
             return tb.intrinsic(name.removesuffix("_below"), x)
         return tb.cast(tb.intrinsic(f"{name}_f32", tb.cast(x, "float32")), x.dtype)
 
     def loops(self, shape: Sequence[int], prefix: str = "i") -> AbstractContextManager[tuple[Expr, ...]]:
-        """Open one loop an axis."""
+        """Open one loop per axis."""
         return self.stmts.loops(shape, prefix)
 
 
 def from_buffer(buffer: Buffer, value: npt.NDArray[Any] | None = None) -> Tensor:
-    """Return the tensor that lies in `buffer`."""
+    """Return the tensor stored in `buffer`."""
     return Tensor(buffer.shape, buffer.holds or buffer.dtype, lambda indices: tb.load(buffer, indices), buffer, value)
 
 
 def buffer_of(name: str, shape: Sequence[int], dtype: str) -> Buffer:
-    """Return a buffer for a tensor, whose dtype may be a narrow one."""
+    """Return a buffer for a tensor whose dtype may be a narrow one."""
     return Buffer(name, tuple(shape), dtypes.stored(dtype), holds=dtype if dtypes.is_narrow(dtype) else None)
 
 
@@ -172,7 +173,7 @@ def computed(shape: tuple[int, ...], dtype: str, read: Reader) -> Tensor:
 
 
 def broadcast_read(tensor: Tensor, indices: Indices) -> Expr:
-    """Read `tensor` at output `indices` by numpy's broadcasting: align right, extent 1 reads index 0."""
+    """Read `tensor` at output `indices` by numpy's broadcasting: align right, size 1 reads index 0."""
     skip = len(indices) - len(tensor.shape)
     own = [tb.const(0) if extent == 1 else index for extent, index in zip(tensor.shape, indices[skip:], strict=True)]
     return tensor.read(own)

@@ -1,4 +1,4 @@
-"""Extents that the run decides, as expressions of loops: every symbol has one variable, a parameter of functions."""
+"""Dynamic dimensions as loop-level expressions: every symbol has one variable, a parameter of functions."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ _EXTENTS: dict[str, Callable[[Any, Any], Any]] = {
 
 @cache
 def variable(symbol: Symbol) -> Var:
-    """Return the int32 that holds a symbol, the same one in every function."""
+    """Return the int32 variable of a symbol, the same one in every function."""
     return Var(symbol.name, symbol=symbol)
 
 
 def as_index(extent: Extent, dtype: str = "int32") -> Expr:
-    """Return an extent as an expression of int32, or computed in another dtype of integers."""
+    """Return an extent as an int32 expression, or computed in another integer dtype."""
 
     def leaf(value: int | Symbol) -> Any:
         if not isinstance(value, Symbol):
@@ -50,7 +50,7 @@ def as_index(extent: Extent, dtype: str = "int32") -> Expr:
 
 
 _LARGE = 1 << 15
-"""From here on, a constant in a division may overflow int32 in a product with an extent, or in a sum."""
+"""Divisions with constants from this size on may overflow int32 in a product with an extent, or in a sum."""
 
 
 def _is_large(expr: Expr) -> bool:
@@ -58,7 +58,7 @@ def _is_large(expr: Expr) -> bool:
 
 
 def _widened(expr: Expr) -> Expr:
-    """Return an expression of int32, made by `as_index`, computed in int64."""
+    """Recompute an int32 expression of `as_index` in int64."""
     if isinstance(expr, Const):
         return Const(expr.value, "int64")
     if isinstance(expr, Binary):
@@ -67,7 +67,7 @@ def _widened(expr: Expr) -> Expr:
 
 
 def as_extent(expr: Expr) -> Extent | None:
-    """Return an expression of integers as an extent; None where it is not of numbers and symbols alone."""
+    """Return an integer expression as an extent; None if it contains more than numbers and symbols."""
     if isinstance(expr, Cast):
         return as_extent(expr.value) if {expr.dtype, expr.value.dtype} == {"int32", "int64"} else None
     if isinstance(expr, Const):
@@ -84,7 +84,7 @@ def as_extent(expr: Expr) -> Extent | None:
 
 
 def symbols_of(buffers: Iterable[Buffer], body: Stmt) -> tuple[Symbol, ...]:
-    """Return the symbols of buffers and statements, each once, in the order of their appearance."""
+    """Return the symbols of buffers and statements, each once, in order of appearance."""
     found = dict.fromkeys(dims.symbols_of(extent for buffer in buffers for extent in buffer.shape))
     variables = (node for node in nodes(body) if isinstance(node, Var))
     found.update(dict.fromkeys(node.symbol for node in variables if node.symbol is not None))
@@ -95,10 +95,10 @@ _NAMED = ("floordiv", "floormod", "max", "min")
 
 
 def named_extents(prim: PrimFunc, without: Collection[str] = ()) -> dict[Dim, tuple[Var, Expr]]:
-    """Return a variable, with its value, for each expression of open extents that is worth one, inner ones first.
+    """Return a variable and its value for each dynamic extent expression used more than once, inner ones first.
 
-    Code for open extents is full of quotients and remainders, which are computed once, before the loops.
-    `without`: names that no variable is to have.
+    Code for dynamic dimensions has many quotients and remainders, which are computed once, before the loops.
+    `without`: names that must not be used for variables.
     """
     if not prim.symbols or prim.external is not None:
         return {}
@@ -118,7 +118,7 @@ def named_extents(prim: PrimFunc, without: Collection[str] = ()) -> dict[Dim, tu
 
 
 def bind_names(prim: PrimFunc, named: Mapping[Dim, tuple[Var, Expr]]) -> PrimFunc:
-    """Return the function with these variables, which its statements read."""
+    """Return the function with these variables bound and used in its statements."""
 
     def change(stmt: Stmt) -> Stmt:
         return visitor.rebuilt_stmt(stmt, change, lambda expr: with_names(expr, named))
@@ -130,7 +130,7 @@ def bind_names(prim: PrimFunc, named: Mapping[Dim, tuple[Var, Expr]]) -> PrimFun
 
 
 def with_names(expr: Expr, named: Mapping[Dim, tuple[Var, Expr]]) -> Expr:
-    """Return an expression that reads variables where it has what they hold."""
+    """Return an expression with named subexpressions replaced by their variables."""
     if not named:
         return expr
     extent = _extent(expr)
@@ -140,7 +140,7 @@ def with_names(expr: Expr, named: Mapping[Dim, tuple[Var, Expr]]) -> Expr:
 
 
 def _read(body: Stmt) -> Iterator[Expr]:
-    """Yield all expressions of statements, and those of extents by which elements are found."""
+    """Yield all expressions of statements, including the extents used to compute addresses."""
     for stmt in visitor.walk(body):
         if isinstance(stmt, Store):
             yield from _strides(stmt)
@@ -157,7 +157,7 @@ def _strides(access: Load | Store) -> Iterator[Expr]:
 
 
 def _extent(expr: Expr) -> Dim | None:
-    """Return what an expression is of open extents, if a variable may hold it."""
+    """Return an expression as a dynamic extent if a variable may hold it, else None."""
     part = expr.value if isinstance(expr, Cast) else expr
     if not isinstance(part, Binary) or part.op not in _NAMED or expr.dtype != "int32":
         return None

@@ -1,7 +1,7 @@
-"""Writing loops over elements as loops over vectors of int32, which compilers do not find in fixed-point arithmetic.
+"""Explicit vectorization of fixed-point loops over int32, which compilers do not vectorize themselves.
 
-A ``vectorized`` loop that only binds names and stores one element is rewritten if everything in it has a form for
-int32: narrow integers are widened where they are loaded and narrowed where they are stored, so no value changes.
+A ``vectorized`` loop that only binds names and stores one element is rewritten if all its operations have an int32
+form: narrow integers are widened when loaded and narrowed when stored, so values do not change.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _NAMES = ("slope", "rest", "above", "below")
 
 @dataclass(frozen=True)
 class Limited:
-    """What becomes of a requantized number: a zero point is added, and the sum is limited."""
+    """Post-processing of a requantized number: add a zero point, then clamp."""
 
     zero_point: int
     low: int
@@ -50,7 +50,7 @@ class LineOf:
 
 @dataclass(frozen=True)
 class PlaneOf:
-    """The requantization that a plane takes the place of, and the operands."""
+    """The requantization that a plane replaces, and the operands."""
 
     call: ir.Call
     operands: tuple[Expr, Expr]
@@ -58,7 +58,7 @@ class PlaneOf:
 
 
 class LineFinder:
-    """Finds lines and planes in one loop; `ranges` is what is known of its variables."""
+    """Finds lines and planes in one loop; `ranges` has the intervals of its variables."""
 
     def __init__(self, tables: Context) -> None:
         self._tables = tables
@@ -66,7 +66,7 @@ class LineFinder:
         self.ranges = Ranges({id(buffer): Interval(int(array.min()), int(array.max())) for buffer, array in whole})
 
     def line(self, expr: Expr) -> tuple[LineOf, Limited] | None:
-        """Return the line of an expression that requantizes, adds a zero point and limits; None if it is not one."""
+        """Return the line of an expression that requantizes, adds a zero point and clamps, or None."""
         call, limited = self.limited(expr)
         if call is None or limited is None:
             return None
@@ -84,7 +84,7 @@ class LineFinder:
         return None if line is None else (LineOf(call.args, self._floats(line, loads, bounds[0])), limited)
 
     def limited(self, expr: Expr) -> tuple[ir.Call | None, Limited | None]:
-        """Return the requantization inside an expression, and what becomes of it."""
+        """Return the requantization inside an expression, and its post-processing."""
         ends = low, high = dtypes.limits("int32")
         inner = expr
         while (step := self._step(inner)) is not None:
@@ -99,7 +99,7 @@ class LineFinder:
         return call, Limited(zero_point, low, high)
 
     def _step(self, expr: Expr) -> tuple[str, int, Expr] | None:
-        """Return the comparison with a literal that an expression is, and its operand; no comparison for a cast."""
+        """Return operator, literal and operand of a min or max; the operator is empty for a lossless cast."""
         if isinstance(expr, ir.Cast) and self.ranges.is_within(expr.value, *dtypes.limits(expr.dtype)):
             return "", 0, expr.value
         if isinstance(expr, ir.Binary) and expr.op in ("min", "max") and isinstance(expr.b, ir.Const):
@@ -107,15 +107,15 @@ class LineFinder:
         return None
 
     def _numbers(self, expr: Expr) -> Array | None:
-        """Return the numbers that a multiplier or an exponent is for the channels; None if they are not known."""
+        """Return the per-channel values of a multiplier or an exponent; None if they are unknown."""
         if isinstance(expr, ir.Const):
             return np.array([expr.value], np.int32)
         buffer = expr.buffer if isinstance(expr, ir.Load) else None
         return next((array for known, array in self._tables.constants if known is buffer and array.ndim == 1), None)
 
     def _floats(self, line: Line, loads: list[ir.Load], low: int) -> tuple[Expr, ...]:
-        """Return the line's numbers as literals, or as loads from where the multipliers are loaded."""
-        below = line.above if low >= 0 else line.below  # not needed where the limits leave nothing below zero
+        """Return the line's numbers as literals, or as loads at the indices of the multipliers."""
+        below = line.above if low >= 0 else line.below  # unused if the clamp excludes negative values
         return tuple(
             ir.Load(self._tables.constant(name, array), loads[0].indices, "float32")
             if loads and (array != array.flat[0]).any()
@@ -124,7 +124,7 @@ class LineFinder:
         )
 
     def plane(self, expr: Expr) -> tuple[PlaneOf, Limited] | None:
-        """Return the plane of an expression that requantizes a sum, adds a zero point and limits; None without one."""
+        """Return the plane of an expression that requantizes a sum, adds a zero point and clamps, or None."""
         call, limited = self.limited(expr)
         if call is None or limited is None:
             return None
@@ -142,7 +142,7 @@ class LineFinder:
         return None if plane is None else (PlaneOf(call, (found[0][0], found[1][0]), plane), limited)
 
     def _of_operands(self, expr: Expr, found: list[tuple[Expr, Var]]) -> Expr | None:
-        """Return an expression of variables that stand for its operands, which have few values; None without those."""
+        """Return an expression with variables for its operands if these have few values, else None."""
         if self._is_operand(expr):
             known = next((var for operand, var in found if same_expr(operand, expr)), None)
             if known is None:
@@ -160,7 +160,7 @@ class LineFinder:
         return rebuilt(expr, lambda part: next(remaining) or part)
 
     def _is_operand(self, expr: Expr) -> bool:
-        """Tell whether an expression is a byte that is loaded, named or limited."""
+        """Tell whether an expression is a byte that is loaded, named or clamped."""
         if isinstance(expr, ir.Const):
             return False
         ends = self.ranges.interval(expr, 2)
@@ -171,7 +171,7 @@ class LineFinder:
 
 
 def _tried(call: ir.Call, scale: float, limited: Limited, operands: Sequence[tuple[Var, Interval]]) -> Plane | None:
-    """Return the plane of a requantized sum of two operands, after all pairs of values were tried."""
+    """Return the plane of a requantized sum of two operands, verified for all pairs of values, or None."""
     a, b = (np.arange(ends.low, ends.high + 1, dtype=np.int32) for _, ends in operands)
     grids = np.meshgrid(a, b, indexing="ij")
     env = {var: grid.astype(dtypes.to_numpy(var.dtype)) for (var, _), grid in zip(operands, grids, strict=True)}
@@ -183,19 +183,19 @@ def _tried(call: ir.Call, scale: float, limited: Limited, operands: Sequence[tup
 _NARROW = ("int8", "uint8", "int16", "uint16")
 _ANY_WIDTH = frozenset({"min", "max"})  # narrow operands give the same results as int32
 _OPERATORS = _ANY_WIDTH | {"add", "sub", "mul"}
-_ONE_ROUNDING = frozenset({"requantize_single", "requantize_away"})  # four at once where they shift far to the right
+_ONE_ROUNDING = frozenset({"requantize_single", "requantize_away"})  # four at once if they shift far to the right
 
 
 @dataclass(frozen=True)
 class VectorForms:
-    """The vectors of a machine, and what it has for them."""
+    """The vectors of a machine, and its operations on them."""
 
     lanes: int
     calls: frozenset[str]  # intrinsics
-    least: frozenset[str] = frozenset()  # only loops with one of these are worth vectors, if there are any
-    floats: bool = False  # float32 that hold integers become int32
-    lines: bool = False  # limited results may be `requantize_line` or `whole_of_plane`
-    shorter: VectorForms | None = None  # those of fewer lanes, for what is left of a loop
+    least: frozenset[str] = frozenset()  # loops must contain one of these to be worth vectors, if any are listed
+    floats: bool = False  # float32 values that are integers become int32
+    lines: bool = False  # clamped results may be `requantize_line` or `whole_of_plane`
+    shorter: VectorForms | None = None  # forms with fewer lanes for the remainder of a loop
 
 
 QUARTET = VectorForms(
@@ -208,20 +208,20 @@ WIDE = {
     16: VectorForms(16, _DOWN, _DOWN, floats=True, lines=True, shorter=_EIGHT),
     8: VectorForms(16, _DOWN, _DOWN, floats=True),
 }
-"""Vectors of hosts, whose compilers write other loops better, by the int32 of a register.
+"""Vectors of hosts, whose compilers vectorize other loops better, by the number of int32 per register.
 
-Instructions that round down in float32 are for registers of sixteen. Vectors of templates have sixteen lanes anyway.
+Instructions that round down in float32 require registers of sixteen. Vectors of templates always have sixteen lanes.
 """
 
 
 class _NoVectorsError(Exception):
-    """A loop has no form in vectors; it stays as it is."""
+    """Raised for a loop without a vector form; the loop is kept."""
 
 
 def vectorize(stmt: Stmt, forms: VectorForms, tables: Context | None = None) -> Stmt:
-    """Return `stmt` with those of its vectorized loops in vectors that have such a form.
+    """Return `stmt` with its vectorized loops replaced by vectors if they have such a form.
 
-    `tables`: constants, for forms whose use they decide.
+    `tables`: constants, for forms that depend on their values.
     """
     if isinstance(stmt, For):
         if stmt.kind == "vectorized":
@@ -234,7 +234,7 @@ def vectorize(stmt: Stmt, forms: VectorForms, tables: Context | None = None) -> 
 
 
 def _nest(outer: For, forms: VectorForms, tables: Context | None) -> Stmt | None:
-    """Return loops over vectors outside of those around them, so that constants are loaded once; None if they stay."""
+    """Return vector loops outside the loops around them, so that constants are loaded once; None to keep the nest."""
     loops: list[For] = []
     stmt: Stmt = outer
     while isinstance(stmt, For) and stmt.kind == "serial" and stmt.step == 1 and isinstance(stmt.extent, ir.Const):
@@ -255,7 +255,7 @@ def _nest(outer: For, forms: VectorForms, tables: Context | None) -> Stmt | None
 
 
 def _around(loops: Sequence[For], body: Stmt) -> Stmt:
-    """Return a copy of a body, in loops like these with variables of their own."""
+    """Return a copy of a body in loops like these, with new variables."""
     own = {loop.var: Var(loop.var.name) for loop in loops}
     result = _copied(body, dict(own))
     for loop in reversed(loops):
@@ -264,7 +264,7 @@ def _around(loops: Sequence[For], body: Stmt) -> Stmt:
 
 
 def _loop(loop: For, forms: VectorForms, tables: Context | None) -> list[Stmt] | None:
-    """Return what a loop becomes, the vectors and what is left of it, if there is a form for it."""
+    """Return the vectors and the remainder that replace a loop, or None if it has no vector form."""
     if loop.step != 1 or not isinstance(loop.extent, ir.Const):
         return None
     if forms.least and not any(_is_call_of(node, forms.least) for node in nodes(loop.body)):
@@ -291,7 +291,7 @@ def _loop(loop: For, forms: VectorForms, tables: Context | None) -> list[Stmt] |
 
 
 def _rest(loop: For, done: int, count: int) -> For:
-    """Return the loop over the iterations behind the first ones."""
+    """Return the loop over the iterations after the first `done` ones."""
     rest = Var(loop.var.name)
     return For(rest, tb.const(count), _at(loop.body, loop.var, rest + done), "vectorized")
 
@@ -301,7 +301,7 @@ def _is_call_of(expr: Expr, names: frozenset[str]) -> bool:
 
 
 def _at(stmt: Stmt, var: Var, value: Expr) -> Stmt:
-    """Return a copy of a body, with variables of its own, for one value of the loop's variable."""
+    """Return a copy of a body for one value of the loop's variable, with new variables for its bindings."""
     return _copied(stmt, {var: value})
 
 
@@ -316,7 +316,7 @@ def _copied(stmt: Stmt, env: dict[Var, Expr]) -> Stmt:
 
 
 class _Vectorizer:
-    """The rewriting of the body of one loop."""
+    """Rewriter of the body of one loop."""
 
     def __init__(self, loop: For, forms: VectorForms, tables: Context | None) -> None:
         self._loop, self._forms, self._dtype = loop, forms, f"int32x{forms.lanes}"
@@ -361,7 +361,7 @@ class _Vectorizer:
         return any(id(node) in self._varying for node in walk_expr(expr) if isinstance(node, Var))
 
     def _require_row(self, buffer: ir.Buffer, indices: tuple[Expr, ...], *also: str) -> None:
-        """Require that iterations access one element after another."""
+        """Require that iterations access consecutive elements."""
         if buffer.dtype not in (*_NARROW, "int32", *also) or any(map(self._moves, indices[:-1])):
             raise _NoVectorsError
         table = self._ranges.table
@@ -371,7 +371,7 @@ class _Vectorizer:
             raise _NoVectorsError
 
     def _vector(self, expr: Expr) -> Expr:
-        """Return the vector of the values of an integer expression, which is int32 or narrower."""
+        """Return the vector of the values of an integer expression of int32 or a narrower dtype."""
         if expr.dtype not in (*_NARROW, "int32"):
             raise _NoVectorsError
         if not self._moves(expr):
@@ -380,7 +380,7 @@ class _Vectorizer:
             return self._line(*line)
         if self._lines and (plane := self._lines.plane(expr)) is not None:
             return self._plane(*plane)
-        if id(expr) in self._vectors:  # a variable other than the loop's own
+        if id(expr) in self._vectors:  # variables other than the loop's own
             return self._vectors[id(expr)]
         if isinstance(expr, ir.Load):
             self._require_row(expr.buffer, expr.indices)
@@ -407,7 +407,7 @@ class _Vectorizer:
         return self._vector(expr.value)
 
     def _whole(self, expr: Expr) -> Expr:
-        """Return the integers that floats in memory are, whose limit is known."""
+        """Return as integers the floats in memory that have a known limit."""
         load, limit = expr.args if isinstance(expr, ir.Call) else (None, None)
         if not isinstance(load, ir.Load) or not isinstance(limit, ir.Const) or load.dtype != "float32":
             raise _NoVectorsError
@@ -416,14 +416,14 @@ class _Vectorizer:
         return ir.Cast(ir.Call("within", (replace(load, dtype=dtype), limit), dtype), self._dtype)
 
     def _line(self, line: LineOf, limited: Limited) -> Expr:
-        """Return a limited requantization by a line."""
+        """Return a clamped requantization computed by a line."""
         floats = [self._float(part) for part in line.floats]
         args = (*map(self._vector, line.args), *floats)
         value = self._added(ir.Call("requantize_line", args, self._dtype), limited)
         return self._clamped(value, limited)
 
     def _plane(self, plane: PlaneOf, limited: Limited) -> Expr:
-        """Return a limited sum by a plane."""
+        """Return a clamped requantized sum computed by a plane."""
         numbers = (plane.plane.first, plane.plane.second, plane.plane.start)
         floats = [self._float(tb.const(number, "float32")) for number in numbers]
         exact = self._added(self._call(plane.call), limited)

@@ -1,7 +1,7 @@
 """Compute with 16-bit floats as float32, and convert only loads and stores.
 
-A value that several operators pass on is a float32 that is rounded to 16 bits, so results have the same bits as with a
-conversion after every operator. A minimum or maximum is rounded once: rounding keeps the order.
+A value passed between operators is a float32 that was rounded to 16 bits, so results have the same bits as with a
+conversion after every operator. A minimum or maximum is rounded once, as rounding is monotonic.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class _Widener:
         return tb.intrinsic(f"round_{expr.dtype}", self._unrounded(expr), dtype="float32")
 
     def _unrounded(self, expr: Expr) -> Expr:
-        """Return the float32 before rounding to the 16-bit value."""
+        """Return the float32 value before it is rounded to 16 bits."""
         if isinstance(expr, ir.Cast) and expr.value.dtype == "float32":
             return self._expr(expr.value)
         if isinstance(expr, ir.Select):
@@ -116,7 +116,7 @@ class _Widener:
 
 
 def _inlined(body: Stmt) -> Stmt:
-    """Return the body of a loop; if it stores one element, bindings that are used once are inlined."""
+    """Return the body of a loop; if it stores one element, bindings with a single use are inlined."""
     _, last = inside_lets(body)
     is_half = isinstance(last, ir.Store) and _is_half(last.value)
     return with_single_uses(body) if is_half else body
@@ -127,22 +127,22 @@ def _operands(expr: Expr) -> tuple[Expr, ...]:
 
 
 def _is_elementwise(call: ir.Call) -> bool:
-    """Tell whether printers compute a call on float32, as they do where it has no body for 16-bit floats."""
+    """Tell whether printers compute a call on float32 because it has no body for 16-bit floats."""
     is_known = call.name in INTRINSICS and all(map(_is_half, call.args))
     return is_known and INTRINSICS.get(call.name).body(call.args[0].dtype) is None
 
 
 LANES = 16
-MOST_ELEMENTS = 256  # of a block, whose arrays should stay in the first-level cache beside everything else
+MOST_ELEMENTS = 256  # of a block, whose arrays should fit into the first-level cache along with other data
 _HALF = "float16"
 
 
 def half_blocks(stmt: Stmt) -> Stmt:
     """Return a statement whose loops over float16 convert vectors. The target must have instructions for that.
 
-    C compilers do not use these in loops that also compute. So a ``vectorized`` loop that stores one element is cut
-    into blocks: elements are widened into an array of float32, the results are computed into another one, and that one
-    is narrowed. Values, and the order of accesses to any one element, stay the same.
+    C compilers do not use these instructions in loops that also compute. So a ``vectorized`` loop that stores one
+    element is cut into blocks: elements are widened to an array of float32, results are computed into another array,
+    which is narrowed. Values, and the order of accesses to any one element, stay the same.
     """
     if isinstance(stmt, For) and stmt.kind == "vectorized":
         return _HalfLoop(stmt).run() or stmt
@@ -153,7 +153,7 @@ class _HalfLoop:
     def __init__(self, loop: For) -> None:
         self._loop = loop
         self._lets, self._store = inside_lets(loop.body)
-        self._loads: list[ir.Load] = []  # elements that are widened by vectors
+        self._loads: list[ir.Load] = []  # elements that are widened as vectors
         self._bound = {id(let.var) for let in self._lets}
 
     def run(self) -> Stmt | None:
@@ -166,7 +166,7 @@ class _HalfLoop:
         self._find(store.value)
         stmts: list[Stmt] = [*self._lets, store]
         reads = (node for stmt in stmts for node in own_nodes(stmt) if isinstance(node, ir.Load))
-        # what another iteration stores
+        # would read a value that another iteration stores
         reads_stored = any(
             load.buffer is store.buffer and not all(map(same_expr, load.indices, store.indices)) for load in reads
         )
@@ -204,7 +204,7 @@ class _HalfLoop:
                 self._find(operand)
 
     def _is_row(self, indices: tuple[Expr, ...]) -> bool:
-        """Tell whether iterations access one element after another."""
+        """Tell whether iterations access consecutive elements."""
         nodes = [node for index in indices for node in walk_expr(index)]
         is_bound = any(isinstance(node, Var) and id(node) in self._bound for node in nodes)
         if is_bound or any(map(self._moves, indices[:-1])):
@@ -223,7 +223,7 @@ class _HalfLoop:
         return narrows and self._is_row(store.indices)
 
     def _copied(self, store: ir.Store, load: ir.Load, dtype: str) -> Stmt | None:
-        """Return a loop that does nothing but convert from memory to memory."""
+        """Return a loop that only converts from memory to memory, or None."""
         count = self._loop.extent // LANES
         if isinstance(count, ir.Const) and not count.value:
             return None
@@ -304,7 +304,7 @@ class _HalfLoop:
 def _vectors(
     count: Expr, load: ir.Load, buffer: Buffer, dtype: str, places: Callable[[Expr], Sequence[tuple[Expr, ...]]]
 ) -> Stmt:
-    """Return the loop that converts vectors to `dtype`; `places` returns the indices from and to which one goes."""
+    """Return the loop that converts vectors to `dtype`; `places` returns a vector's source and target indices."""
     vector = Var("vector")
     is_one = isinstance(count, ir.Const) and count.value == 1
     indices, to = places(tb.const(0) if is_one else vector * LANES)

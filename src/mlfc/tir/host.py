@@ -1,7 +1,7 @@
-"""The IR of host functions: what checks arguments, calls kernels and launches them, on the types of C interfaces.
+"""The IR of host functions, which check arguments and call or launch kernels, with the types of C interfaces.
 
-Unlike `tir.ir`, it follows pointers into structs that other programs lay out. Integers convert as in C, and ``&`` and
-``|`` between expressions are C's ``&&`` and ``||``.
+Unlike `tir.ir`, it follows pointers to structs whose layout other programs define. Integers convert as in C, and ``&``
+and ``|`` between expressions are C's ``&&`` and ``||``.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from typing import TypeAlias
 class Type:
     """A C type."""
 
-    name: str = ""  # as C spells it; empty for pointers
+    name: str = ""  # name in C; empty for pointers
     bits: int = 0  # of an integer; 1 for the result of a comparison
     signed: bool = True
-    to: Type | None = None  # what a pointer points to
+    to: Type | None = None  # pointee type
     fields: tuple[tuple[str, Type], ...] = ()  # of a struct or union
     is_union: bool = False
     is_const: bool = False
@@ -64,7 +64,7 @@ def struct(name: str, *, is_union: bool = False, **fields: Type) -> Type:
 VOID, BOOL, CHAR, INT = Type("void"), Type("int", 1), Type("char", 8), Type("int", 32)
 INT32, INT64 = Type("int32_t", 32), Type("int64_t", 64)
 UINT8, UINT16, UINT64 = (Type(f"uint{bits}_t", bits, signed=False) for bits in (8, 16, 64))
-# no struct has one of these, so they may be wider than the machine's
+# these are not fields of any struct, so they may be wider than the machine's types
 SIZE, UINTPTR = Type("size_t", 64, signed=False), Type("uintptr_t", 64, signed=False)
 
 
@@ -83,12 +83,12 @@ def _operator(op: str) -> Callable[[Expr, Operand], Expr]:
 
 @dataclass(frozen=True, eq=False)
 class Expr:
-    """An expression of a type; operators of Python make larger ones."""
+    """A typed expression; Python operators build larger ones."""
 
     type: Type
 
     def __getitem__(self, key: Operand) -> Expr:
-        """Return a field of a struct, or of that which a pointer points to; or an element of an array."""
+        """Return a field of a struct or of a pointer's target, or an element of an array."""
         target = self.type.to
         if isinstance(key, str):
             return Field((target or self.type).field(key), self, key)
@@ -126,7 +126,7 @@ class Expr:
 
 @dataclass(frozen=True, eq=False)
 class Name(Expr):
-    """A variable, by its name: `is_array` where the name stands for the address of its first element."""
+    """A variable, by its name; with `is_array` the name is the address of its first element."""
 
     name: str
     is_array: bool = False
@@ -141,7 +141,7 @@ class Global(Name):
 
 @dataclass(frozen=True, eq=False)
 class Number(Expr):
-    """A number; C has `text` for it, such as an enumerator, where that is not empty."""
+    """A number; `text` is its spelling in C, such as an enumerator, if not empty."""
 
     value: int
     text: str = ""
@@ -149,14 +149,14 @@ class Number(Expr):
 
 @dataclass(frozen=True, eq=False)
 class Text(Expr):
-    """The address of a string that ends in a zero."""
+    """The address of a zero-terminated string."""
 
     text: str
 
 
 @dataclass(frozen=True, eq=False)
 class Field(Expr):
-    """A field of a struct or union, or of one that a pointer points to."""
+    """A field of a struct or union, or of a pointer's target."""
 
     of: Expr
     name: str
@@ -164,7 +164,7 @@ class Field(Expr):
 
 @dataclass(frozen=True, eq=False)
 class Element(Expr):
-    """An element of what a pointer points to."""
+    """An element of an array to which a pointer points."""
 
     of: Expr
     index: Expr
@@ -179,7 +179,7 @@ class Address(Expr):
 
 @dataclass(frozen=True, eq=False)
 class Operation(Expr):
-    """A binary operator, as C spells it; `&&` and `||` evaluate the right side only where the left leaves it open."""
+    """A binary operator, as in C; `&&` and `||` use short-circuit evaluation."""
 
     op: str
     a: Expr
@@ -188,7 +188,7 @@ class Operation(Expr):
 
 @dataclass(frozen=True, eq=False)
 class Choice(Expr):
-    """``then`` where ``condition`` holds, else ``otherwise``; both are evaluated without harm."""
+    """``then`` if ``condition`` is true, else ``otherwise``; evaluating both must be safe."""
 
     condition: Expr
     then: Expr
@@ -197,18 +197,18 @@ class Choice(Expr):
 
 @dataclass(frozen=True, eq=False)
 class Cast(Expr):
-    """The value as another integer or pointer."""
+    """The value converted to another integer or pointer type."""
 
     of: Expr
 
 
 @dataclass(frozen=True, eq=False)
 class Call(Expr):
-    """What a function returns."""
+    """The result of a function call."""
 
     function: Function
     arguments: tuple[Expr, ...]
-    pointer: Expr | None = None  # to the function, of which `function` is then the signature
+    pointer: Expr | None = None  # function pointer whose signature is `function`
 
 
 COMPARISONS = frozenset({"==", "!=", "<", ">", ">="})
@@ -217,7 +217,7 @@ NULL = Number(pointer(VOID), 0, "NULL")
 
 
 def expr(value: Operand) -> Expr:
-    """Return a number of Python as an int, and a text as a string."""
+    """Convert a Python number to an int and a text to a string expression."""
     if isinstance(value, Expr):
         return value
     return Text(pointer(const(CHAR)), value) if isinstance(value, str) else Number(INT, value)
@@ -239,7 +239,7 @@ def walk(expr: Expr) -> Iterator[Expr]:
 
 
 def common(a: Type, b: Type) -> Type:
-    """Return the type in which C computes with two integers, or the pointer where one is."""
+    """Return the type in which C computes with two integers, or the pointer type if one is a pointer."""
     if a.to is not None:
         return a
     wide = [INT if kind.bits < INT.bits else kind for kind in (a, b)]
@@ -251,7 +251,7 @@ def common(a: Type, b: Type) -> Type:
 
 @dataclass(frozen=True, eq=False)
 class Declare:
-    """A local variable; of an array, `count` elements."""
+    """A local variable, or an array of `count` elements."""
 
     var: Name
     value: Expr | None = None
@@ -260,7 +260,7 @@ class Declare:
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """A static array of structs or numbers; without rows, of `count` zeros that may be written."""
+    """A static array of structs or numbers; without rows, `count` writable zeros."""
 
     var: Name
     rows: tuple[Expr | tuple[Expr, ...], ...] = ()
@@ -269,7 +269,7 @@ class Table:
 
 @dataclass(frozen=True, eq=False)
 class Assign:
-    """Set a variable, field or element; with `op`, to itself and the value, as C's ``+=``."""
+    """Assign a variable, field or element; `op` makes it a compound assignment such as ``+=``."""
 
     place: Expr
     value: Expr
@@ -285,7 +285,7 @@ class Evaluate:
 
 @dataclass(frozen=True, eq=False)
 class If:
-    """Run statements where a condition holds."""
+    """Run statements if a condition is true."""
 
     condition: Expr
     body: tuple[Stmt, ...]
@@ -293,7 +293,7 @@ class If:
 
 @dataclass(frozen=True, eq=False)
 class For:
-    """Declare a counter, and run statements while a condition holds; then add `step` (1 or -1) to the counter."""
+    """Declare a counter, and run statements while a condition is true; each iteration adds `step` (1 or -1)."""
 
     var: Name
     start: Expr
@@ -304,7 +304,7 @@ class For:
 
 @dataclass(frozen=True, eq=False)
 class DoWhile:
-    """Run statements, and again while a condition holds."""
+    """Run statements, and repeat them while a condition is true."""
 
     body: tuple[Stmt, ...]
     condition: Expr
@@ -312,7 +312,7 @@ class DoWhile:
 
 @dataclass(frozen=True, eq=False)
 class Label:
-    """A place in a function that jumps go to; `is_unlikely` where only errors do."""
+    """A jump target in a function; `is_unlikely` if only errors jump to it."""
 
     name: str
     is_unlikely: bool = False
@@ -320,7 +320,7 @@ class Label:
 
 @dataclass(frozen=True, eq=False)
 class LabelPlace:
-    """Where a label is, between the statements of a function."""
+    """The position of a label between the statements of a function."""
 
     label: Label
 
@@ -341,7 +341,7 @@ class Return:
 
 @dataclass(frozen=True, eq=False)
 class Unused:
-    """Says that a parameter is not used on purpose."""
+    """Marks a parameter as intentionally unused."""
 
     var: Name
 
@@ -360,24 +360,23 @@ Stmt: TypeAlias = (
 
 @dataclass(frozen=True, eq=False)
 class Function:
-    """A C function: a declaration where it has no body."""
+    """A C function, or a declaration if it has no body."""
 
     name: str
     result: Type
     parameters: tuple[Name, ...]
     body: tuple[Stmt, ...] | None = None
-    is_static: bool = False  # no other file sees it: a printer that meets a call may define it
-    # C has a macro of this name; other printers call the function of the same name in small letters, where code is
-    # traced
+    is_static: bool = False  # local to the file: a printer may define it at its first call
+    # in C a macro of this name; other printers call the function with the name in lower case if code is traced
     is_hook: bool = False
-    comment: str = ""  # what stands above it
+    comment: str = ""  # comment printed above it
 
     def __call__(self, *arguments: Operand) -> Call:
         """Return a call of the function."""
         return Call(self.result, self, tuple(map(expr, arguments)))
 
     def at(self, place: Expr, *arguments: Operand) -> Call:
-        """Return a call of the function that a pointer points to, which has this signature."""
+        """Return a call through a function pointer with this signature."""
         return Call(self.result, self, tuple(map(expr, arguments)), place)
 
 
@@ -387,7 +386,7 @@ def declaration(name: str, result: Type, *parameters: Type) -> Function:
 
 
 MEMMOVE = declaration("memmove", pointer(VOID), pointer(VOID), pointer(const(VOID)), SIZE)
-"""C's function; the printer of LLVM knows it."""
+"""C's function, which the LLVM printer supports."""
 
 
 def names(**parameters: Type) -> tuple[Name, ...]:
@@ -403,7 +402,7 @@ class Body:
 
     @property
     def stmts(self) -> tuple[Stmt, ...]:
-        """What was collected."""
+        """The collected statements."""
         return tuple(self._blocks[0])
 
     def add(self, *stmts: Stmt) -> None:
@@ -441,7 +440,7 @@ class Body:
         self.add(Jump(label))
 
     def place(self, label: Label) -> None:
-        """Let a label be here."""
+        """Insert a label here."""
         self.add(LabelPlace(label))
 
     def returns(self, value: Operand) -> None:
@@ -449,7 +448,7 @@ class Body:
         self.add(Return(expr(value)))
 
     def fails_where(self, condition: Expr) -> None:
-        """Return -1 where a condition holds."""
+        """Return -1 if a condition is true."""
         with self.where(condition):
             self.returns(-1)
 
@@ -459,28 +458,28 @@ class Body:
 
     @contextmanager
     def where(self, condition: Expr) -> Iterator[None]:
-        """Run what is added meanwhile where a condition holds."""
+        """Run the statements added in the block if a condition is true."""
         with self._nested() as block:
             yield
         self.add(If(condition, tuple(block)))
 
     @contextmanager
     def loop(self, name: str, count: Operand) -> Iterator[Name]:
-        """Run what is added meanwhile for every number below `count`."""
+        """Run the statements added in the block for every number below `count`."""
         var = Name(INT, name)
         with self.counting(var, 0, var < count):
             yield var
 
     @contextmanager
     def counting(self, var: Name, start: Operand, condition: Expr, step: int = 1) -> Iterator[None]:
-        """Run what is added meanwhile while a condition holds."""
+        """Run the statements added in the block while a condition is true."""
         with self._nested() as block:
             yield
         self.add(For(var, expr(start), condition, step, tuple(block)))
 
     @contextmanager
     def repeat_while(self, condition: Expr) -> Iterator[None]:
-        """Run what is added meanwhile, and again while a condition holds."""
+        """Run the statements added in the block, and repeat them while a condition is true."""
         with self._nested() as block:
             yield
         self.add(DoWhile(tuple(block), condition))

@@ -1,7 +1,7 @@
-"""Loops that may run in any order, because their iterations touch different elements, and loops whose addresses wrap.
+"""Proofs that loop iterations access different elements and may run in any order, and detection of wrapping addresses.
 
-LLVM 22 vectorizes some of the latter wrongly (`llvm/llvm-project` pull request 225086): it takes ``i % 8`` for a
-counter of three bits, and drops the question whether that wraps where the answer is known to be yes.
+LLVM 22 miscompiles the vectorization of some loops with wrapping addresses (`llvm/llvm-project` pull request 225086):
+it treats ``i % 8`` as a 3-bit counter, and drops the overflow check although the counter is known to wrap.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from mlfc.tir.visitor import children, own_nodes, walk, walk_expr
 
 
 def of_function(prim: PrimFunc, aliased: frozenset[int] = frozenset()) -> Independence:
-    """Return what tells the independent loops of a host's function, wherever its callers put output and inputs.
+    """Return the loop independence of a host function, for any permitted placement of output and inputs.
 
-    `aliased`: positions of inputs that the output may overlap beside those of `PrimFunc.inplace`. By how many bytes
-    is up to the memory plan, so no loop that stores results is independent.
+    `aliased`: positions of inputs that the output may overlap in addition to those of `PrimFunc.inplace`. The memory
+    plan determines the distance, so no loop that stores results is independent.
     """
     same = {prim.inputs[position]: prim.output for position in prim.inplace}
     astray = frozenset({prim.output}) if aliased.difference(prim.inplace) else frozenset[Buffer]()
@@ -38,7 +38,7 @@ class _Access:
 
 
 class _IndexStretch(NamedTuple):
-    """An index: a multiple of a loop's variable, terms from outside with their factors, and the ends of the rest."""
+    """An index: a multiple of a loop's variable, loop-invariant terms with their factors, and the range of the rest."""
 
     factor: int
     fixed: frozenset[tuple[int, int]]
@@ -47,12 +47,12 @@ class _IndexStretch(NamedTuple):
 
 
 class Independence:
-    """Tells of which loops no iteration touches what another one writes.
+    """Determines the loops in which no iteration accesses an element that another one writes.
 
-    `same`: buffers that may lie where another of their shape lies, each element at the other's, and that other.
-    `astray`: buffers that may overlap others somehow: loops that write one are not independent.
-    `local_is_own`: whether all iterations reach what the function keeps in local buffers. Work-items have their own,
-    so a loop that writes one from outside is not theirs.
+    `same`: buffers that may share the memory of another of the same shape, element by element, and that other buffer.
+    `astray`: buffers that may overlap others at an unknown distance: loops that write one are not independent.
+    `local_is_own`: true if all iterations can access the function's local buffers. Work-items have their own, so a loop
+    that writes one from outside cannot be split among them.
     """
 
     def __init__(
@@ -69,21 +69,21 @@ class Independence:
         self._local_is_own = local_is_own
         self._body = body
         self._cache: dict[tuple[int, frozenset[Buffer]], bool] = {}
-        with self.ranges.scope():  # ranges of variables stay, conditions go
+        with self.ranges.scope():  # keep the ranges of variables, discard conditions
             for stmt in walk(body):
                 self.ranges.enter(stmt)
 
     def holds(self, loop: ir.For, private: frozenset[Buffer] = frozenset()) -> bool:
-        """Tell whether the iterations of a loop may run in any order, where each has the `private` buffers alone."""
+        """Tell whether the iterations of a loop, each with its own `private` buffers, may run in any order."""
         key = id(loop), private
         if key not in self._cache:
             self._cache[key] = self._independent(loop, private)
         return self._cache[key]
 
     def are_apart(self, stmts: Sequence[Stmt], private: frozenset[Buffer] = frozenset()) -> bool:
-        """Tell whether no statement touches what another one writes, in one iteration of the loops around them.
+        """Tell whether no statement accesses elements that another one writes, within an iteration of the outer loops.
 
-        Each statement has the `private` buffers alone.
+        Each statement has its own copy of the `private` buffers.
         """
         reaches = [_StatementReach(self, stmt, self._same, private) for stmt in stmts]
         written = frozenset[Buffer]().union(*(reach.written for reach in reaches))
@@ -92,7 +92,7 @@ class Independence:
         return all(reach.is_apart_from(other) for place, reach in enumerate(reaches) for other in reaches[place + 1 :])
 
     def has_wrapping_address(self, loop: ir.For) -> bool:
-        """Tell whether an index below a loop is made of the lower bits of what varies with its variable."""
+        """Tell whether an index below a loop contains the low bits of a value that varies with the loop's variable."""
         return id(loop.var) in self._wrapping
 
     @cached_property
@@ -123,7 +123,7 @@ class Independence:
         )
 
     def _joined(self, buffer: Buffer, accesses: Sequence[_Access]) -> Iterator[tuple[int, list[_Access]]]:
-        """Yield accesses with one index, and its axis, for two axes that are a number's quotient and remainder."""
+        """Yield an axis, and accesses with it and the next one joined, if these are a quotient and its remainder."""
         for axis, width in enumerate(buffer.shape[1:]):
             numbers = [self._number(access.indices[axis], access.indices[axis + 1], width) for access in accesses]
             joined = [
@@ -135,7 +135,7 @@ class Independence:
                 yield axis, joined
 
     def _number(self, quotient: Expr, remainder: Expr, width: Extent) -> Expr | None:
-        """Return of what one index is the quotient by a width, and the other one the remainder."""
+        """Return the number whose quotient and remainder by a width are the two indices, or None."""
         table, numbers = self.ranges.table, []
         for index, op in ((quotient, "floordiv"), (remainder, "floormod")):
             total = table.affine(index)
@@ -150,12 +150,12 @@ class Independence:
         return numbers[0] if table.number(numbers[0]) == table.number(numbers[1]) else None
 
     def _apart(self, loop: ir.For, inner: set[int], accesses: Sequence[_Access], axis: int) -> bool:
-        """Tell whether along an axis every iteration has a stretch of indices of its own, the same for all accesses."""
+        """Tell whether the index ranges of the iterations along an axis are disjoint, for all accesses together."""
         found = _hull([self.span(access, axis, inner, loop.var) for access in accesses])
         return found is not None and found.low + abs(found.factor) * loop.step > found.high
 
     def span(self, access: _Access, axis: int, inner: set[int], var: Var | None = None) -> _IndexStretch | None:
-        """Return the span of an index, of which `inner` variables vary; None where it is not known."""
+        """Return the span of an index as the `inner` variables vary; None if it is unknown."""
         total = self.ranges.table.affine(access.indices[axis])
         factor, fixed = 0, []
         low = high = total.constant
@@ -180,7 +180,7 @@ class Independence:
 
 
 def _hull(spans: Sequence[_IndexStretch | None]) -> _IndexStretch | None:
-    """Return the span of all, None where they differ in more than their ends."""
+    """Return the span that covers all spans, or None if they differ in more than their ends."""
     known = [span for span in spans if span is not None]
     if len(known) < len(spans) or len({(span.factor, span.fixed) for span in known}) != 1:
         return None
@@ -188,7 +188,7 @@ def _hull(spans: Sequence[_IndexStretch | None]) -> _IndexStretch | None:
 
 
 class _StatementReach:
-    """What a statement touches of buffers from outside of it."""
+    """The accesses of a statement to buffers from outside of it."""
 
     def __init__(
         self, owner: Independence, stmt: Stmt, same: Mapping[Buffer, Buffer], private: frozenset[Buffer]
@@ -207,7 +207,7 @@ class _StatementReach:
                     self._accesses.setdefault(same.get(access.buffer, access.buffer), []).append(access)
 
     def is_apart_from(self, other: _StatementReach) -> bool:
-        """Tell whether none of both writes what the other one touches."""
+        """Tell whether neither of the statements writes elements that the other one accesses."""
         common = (self.written & other._accesses.keys()) | (other.written & self._accesses.keys())
 
         def are_disjoint(buffer: Buffer, axis: int) -> bool:
@@ -217,12 +217,12 @@ class _StatementReach:
         return all(any(are_disjoint(buffer, axis) for axis in range(len(buffer.shape))) for buffer in common)
 
     def _along(self, buffer: Buffer, axis: int) -> _IndexStretch | None:
-        """Return the range of indices along an axis, beside terms from outside; None where it is not known."""
+        """Return the range of indices along an axis, plus loop-invariant terms; None if it is unknown."""
         return _hull([self._owner.span(access, axis, self._inner) for access in self._accesses[buffer]])
 
 
 def accessed(stmt: Stmt) -> Iterator[Buffer]:
-    """Yield the buffer of each access of a statement itself."""
+    """Yield the buffer of each access of a statement itself, without those below it."""
     for access in _accesses(stmt):
         yield access.buffer
 
@@ -236,15 +236,15 @@ def _accesses(stmt: Stmt) -> Iterator[_Access]:
 
 
 def _wrapping(body: Stmt) -> set[int]:
-    """Return the ids of loop variables of whose lower bits an index is made; loaded ones are data."""
+    """Return the ids of loop variables whose low bits are used in an index; loaded values are data."""
     stmts = list(walk(body))
     indices = [index for stmt in stmts for access in _accesses(stmt) for index in access.indices]
-    # most of what is bound goes into no index
+    # most bindings are not used in indices
     read = {id(node) for index in indices for node in _computed(index)}
     for stmt in reversed(stmts):
         if isinstance(stmt, ir.Let) and id(stmt.var) in read:
             read.update(map(id, _computed(stmt.value)))
-    # the loops that a variable varies with, and those of whose variables' lower bits it is made
+    # by variable: the loops that it varies with, and those of which it contains low bits
     varying: dict[int, frozenset[int]] = {}
     wrapping: dict[int, frozenset[int]] = {}
     for stmt in stmts:
@@ -258,7 +258,7 @@ def _wrapping(body: Stmt) -> set[int]:
 
 
 def _computed(expr: Expr) -> Iterator[Expr]:
-    """Yield the expression and what is below it, but nothing that is loaded."""
+    """Yield the expression and its subexpressions, except loads and their operands."""
     stack = [expr]
     while stack:
         node = stack.pop()
@@ -268,7 +268,7 @@ def _computed(expr: Expr) -> Iterator[Expr]:
 
 
 def _mentioned(expr: Expr, loops: Mapping[int, frozenset[int]]) -> frozenset[int]:
-    """Return the loops of all variables that an expression computes with."""
+    """Return the loops of all variables in an expression."""
     return frozenset[int]().union(*(loops.get(id(node), ()) for node in _computed(expr) if isinstance(node, Var)))
 
 
@@ -284,5 +284,5 @@ def _keeps_lower_bits(node: Expr) -> bool:
         return dtypes.is_integer(node.dtype) and dtypes.bits(node.dtype) < dtypes.bits(node.value.dtype)
     if not isinstance(node, ir.Binary) or node.op not in ("and", "floormod", "truncmod"):
         return False
-    # a divisor may be a power of two
+    # a dynamic divisor may be a power of two
     return node.op == "and" or not isinstance(node.b, ir.Const) or abs(int(node.b.value)).bit_count() == 1

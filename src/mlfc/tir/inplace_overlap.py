@@ -1,8 +1,8 @@
-"""How far an output may overlap an input that the same kernel reads for the last time.
+"""Permitted overlap of an output with an input that the same kernel reads for the last time.
 
-Loops are followed iteration by iteration from the outside, all at once in numpy; loops further in count as one moment,
-in any order. Indices become intervals, so the result is true whatever conditions let through. The idea is that of
-Blacker, Bridges and Hadfield, Diagonal Memory Optimisation (2019), who trace kernels as they run.
+Outer loops are followed iteration by iteration, vectorized in numpy; all iterations of deeper loops count as
+simultaneous, in any order. Indices become intervals, so the result is valid regardless of conditions. The idea is that
+of Blacker, Bridges and Hadfield, Diagonal Memory Optimisation (2019), who trace kernels as they run.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from mlfc.tir.ir import Buffer, Expr, PrimFunc, Stmt, Var
 from mlfc.tir.visitor import below, own_exprs, own_nodes, walk, walk_expr
 
 _Numbers: TypeAlias = "npt.NDArray[np.int64]"
-# iterations that are followed one by one; what lies further in counts as one moment
+# limit of individually followed iterations; deeper loops count as simultaneous
 _MOST = 1 << 14
 _OUTSIDE = -1
-# C compilers may take pointers to different types for apart, but for those to bytes
+# C compilers may assume that pointers to different types do not alias, except pointers to bytes
 _BYTES = ("int8", "uint8")
 _cache: WeakKeyDictionary[PrimFunc, dict[int, OverlapDistance | None]] = WeakKeyDictionary()
-# wider than any index, and far from where int64 ends
+# larger than any index, and far from the limit of int64
 _WIDEST = 1 << 40
 
 
 @dataclass(frozen=True)
 class OverlapDistance:
-    """How far before an input the output may start that overwrites it."""
+    """Minimum distance from the start of an output to the start of the input that it overwrites."""
 
-    nbytes: int  # at least so many bytes
-    step: int = 1  # the distance must be a multiple of so many bytes, or so large that the two do not meet
+    nbytes: int  # minimum in bytes
+    step: int = 1  # the distance must be a multiple of this number of bytes, or so large that the two do not overlap
 
     def allows(self, distance: int) -> bool:
         """Tell whether the output may start `distance` bytes before the input."""
@@ -46,7 +46,7 @@ class OverlapDistance:
 def overlap_distance(prim: PrimFunc, position: int) -> OverlapDistance | None:
     """Return how far before an input the output must start so that no byte is written before its last read.
 
-    None where nothing is won: the output may as well end where the input starts.
+    Returns None if overlap saves nothing: the output may as well end where the input starts.
     """
     cached = _cache.setdefault(prim, {})
     if position not in cached:
@@ -56,14 +56,14 @@ def overlap_distance(prim: PrimFunc, position: int) -> OverlapDistance | None:
 
 @dataclass(frozen=True, eq=False)
 class _Accesses:
-    """Reads or writes of one buffer: arrays with an element an access and iteration."""
+    """Reads or writes of one buffer: arrays with one element per access and iteration."""
 
-    time: _Numbers  # when; equal times are in no order
+    time: _Numbers  # accesses with equal times are unordered
     low: _Numbers  # bytes from the start of the buffer
-    high: _Numbers  # the first byte behind
+    high: _Numbers  # end of the bytes, exclusive
     first: _Numbers  # index of the last axis
-    last: _Numbers  # the same, included
-    owner: _Numbers  # which iteration of an outermost loop it belongs to, -1 for none
+    last: _Numbers  # inclusive end of the same range
+    owner: _Numbers  # iteration of an outermost loop to which it belongs, -1 for none
 
     def where(self, chosen: npt.NDArray[np.bool_]) -> _Accesses:
         return _Accesses(*(values[chosen] for values in vars(self).values()))
@@ -74,7 +74,7 @@ def _joined(parts: Sequence[_Accesses]) -> _Accesses:
 
 
 def _overlap_distance(prim: PrimFunc, buffer: Buffer) -> OverlapDistance | None:
-    if prim.symbols:  # the plan of memory that uses this is one of fixed sizes
+    if prim.symbols:  # the memory plan that uses this result requires static sizes
         return None
     if buffer.dtype != prim.output.dtype and not {buffer.dtype, prim.output.dtype}.intersection(_BYTES):
         return None
@@ -85,7 +85,7 @@ def _overlap_distance(prim: PrimFunc, buffer: Buffer) -> OverlapDistance | None:
     read, written = _joined(follower.reads), _joined(follower.writes)
     found = OverlapDistance(_overtaken_bytes(read, written))
     if found.nbytes and _keeps_apart(buffer, prim.output, read, written):
-        # bytes of different channels never meet if the distance is a whole number of pixels
+        # bytes of different channels do not collide if the distance is a whole number of pixels
         pixel = buffer.shape[-1] * dtypes.nbytes(buffer.dtype)
         owners = np.unique(written.owner)
         most = max(_overtaken_bytes(read.where(read.owner == o), written.where(written.owner == o)) for o in owners)
@@ -96,7 +96,7 @@ def _overlap_distance(prim: PrimFunc, buffer: Buffer) -> OverlapDistance | None:
 
 
 def _overtaken_bytes(read: _Accesses, written: _Accesses) -> int:
-    """Return how far ahead of what is still to be read the writing gets, at most."""
+    """Return the maximum number of bytes by which writes pass the lowest byte that is still to be read."""
     order = np.argsort(read.time, kind="stable")
     still_to_read = np.minimum.accumulate(read.low[order][::-1])[::-1]
     following = np.searchsorted(read.time[order], written.time, side="left")
@@ -107,7 +107,7 @@ def _overtaken_bytes(read: _Accesses, written: _Accesses) -> int:
 
 
 def _keeps_apart(source: Buffer, output: Buffer, read: _Accesses, written: _Accesses) -> bool:
-    """Tell whether each iteration of the outermost loops has channels of its own, the same in input and output."""
+    """Tell whether each iteration of the outermost loops has its own channels, the same in input and output."""
     if source.shape[-1:] != output.shape[-1:] or dtypes.nbytes(source.dtype) != dtypes.nbytes(output.dtype):
         return False
     owner = np.concatenate([read.owner, written.owner])
@@ -124,18 +124,18 @@ def _keeps_apart(source: Buffer, output: Buffer, read: _Accesses, written: _Acce
 
 @dataclass(frozen=True, eq=False)
 class _Position:
-    """Where the walk is: variables, time and the owning outermost iteration, for each iteration that is followed."""
+    """State of the walk: variables, time and owning outermost iteration, for each followed iteration."""
 
     spans: IndexSpans
     time: _Numbers
     owner: _Numbers
 
     def later(self, moments: int) -> _Position:
-        """Return the place so many moments on."""
+        """Return the position advanced by `moments` time steps."""
         return replace(self, time=self.time + moments)
 
     def iterated(self, loop: ir.For, moments: int, first_owner: int) -> _Position:
-        """Return the place inside a loop whose iterations are followed; those of an outermost one become owners."""
+        """Return the position inside a followed loop; iterations of an outermost loop become owners."""
         times = _times(loop)
         number = np.tile(np.arange(times), self.spans.count)
         owner = np.repeat(self.owner, times)
@@ -145,21 +145,21 @@ class _Position:
         return _Position(spans, np.repeat(self.time, times) + number * moments, owner)
 
     def inside(self, loop: ir.For) -> _Position:
-        """Return the place inside a loop all of whose iterations count as one moment."""
+        """Return the position inside a loop whose iterations count as simultaneous."""
         high = self.spans.of(loop.extent).high
         return replace(
             self, spans=self.spans.with_var(loop.var, IndexSpan(np.zeros_like(high), np.maximum(high - 1, 0)))
         )
 
     def bound(self, let: ir.Let) -> _Position:
-        """Return the place inside a Let."""
+        """Return the position inside a Let."""
         if not dtypes.is_integer(let.var.dtype):
             return self
         return replace(self, spans=self.spans.with_var(let.var, self.spans.of(let.value)))
 
 
 def _times(loop: ir.For) -> int:
-    """Return how often a loop of constant extent runs."""
+    """Return the iteration count of a loop of constant extent."""
     assert isinstance(loop.extent, ir.Const)
     return len(range(0, int(loop.extent.value), loop.step))
 
@@ -175,12 +175,12 @@ class _Follower:
         self._moments: dict[int, int] = {}
 
     def follow(self, body: Stmt) -> None:
-        """Collect what a function's body accesses."""
+        """Collect the accesses of a function's body."""
         self._count(body, 1)
         self._visit(body, _Position(IndexSpans(), np.zeros(1, np.int64), np.full(1, _OUTSIDE)))
 
     def _count(self, stmt: Stmt, iterations: int) -> int:
-        """Note how many moments a statement takes, which stands in so many iterations; 0 if it touches nothing."""
+        """Record and return the time steps of a statement that runs `iterations` times; 0 without accesses."""
         if isinstance(stmt, ir.For) and isinstance(stmt.extent, ir.Const) and iterations * _times(stmt) <= _MOST:
             moments = _times(stmt) * self._count(stmt.body, iterations * _times(stmt))
         elif isinstance(stmt, ir.For):
@@ -193,7 +193,7 @@ class _Follower:
         return moments
 
     def _accesses(self, stmt: Stmt) -> bool:
-        """Tell whether the statement itself, without those below it, reads or writes one of the buffers."""
+        """Tell whether the statement itself, without those below it, accesses one of the buffers."""
         if isinstance(stmt, ir.Store) and stmt.buffer is self._output:
             return True
         return any(map(self._is_read, own_nodes(stmt)))
@@ -202,7 +202,7 @@ class _Follower:
         return isinstance(node, ir.Load) and node.buffer is self._source
 
     def _visit(self, stmt: Stmt, place: _Position, *, at_once: bool = False) -> None:
-        """Collect the accesses of a statement and of those below it; `at_once`: all as of one moment."""
+        """Collect the accesses of a statement and of those below it; `at_once` treats all as simultaneous."""
         if not at_once and not self._moments[id(stmt)]:
             return
         if isinstance(stmt, ir.For) and not at_once:
@@ -213,7 +213,7 @@ class _Follower:
                 return
             at_once = True
         self._collect(own_exprs(stmt), place)
-        # vectors are read and written in parts, one after another
+        # vectors are read and written in several sequential parts
         in_parts = isinstance(stmt, ir.Store) and dtypes.lanes(stmt.value.dtype) != dtypes.lanes(stmt.buffer.dtype)
         later = place if at_once else place.later(1)
         if isinstance(stmt, ir.Store) and stmt.buffer is self._output:
@@ -236,8 +236,8 @@ class _Follower:
 
 
 def _accessed(buffer: Buffer, indices: Sequence[Expr], dtype: str, place: _Position) -> _Accesses:
-    """Return what a load or store of one element, or of the lanes from it on, accesses."""
-    # what a kernel accesses lies inside its buffers: the bounds proof says so
+    """Return the accesses of a load or store of one element, or of consecutive lanes starting at it."""
+    # the bounds proof guarantees that accesses are inside the buffers
     spans = [place.spans.of(index).clipped(0, extent - 1) for index, extent in zip(indices, buffer.shape, strict=True)]
     low = high = np.zeros(place.spans.count, np.int64)
     for span, extent in zip(spans, buffer.shape, strict=True):
@@ -252,17 +252,17 @@ def _accessed(buffer: Buffer, indices: Sequence[Expr], dtype: str, place: _Posit
 
 @dataclass(frozen=True, eq=False)
 class IndexSpan:
-    """The ends of an interval, both included: arrays with an element an iteration."""
+    """The ends of an interval, inclusive: arrays with one element per iteration."""
 
     low: _Numbers
     high: _Numbers
 
     def repeated(self, times: int) -> IndexSpan:
-        """Return the span where each iteration has become `times` iterations."""
+        """Return the span with each iteration expanded to `times` iterations."""
         return IndexSpan(np.repeat(self.low, times), np.repeat(self.high, times))
 
     def clipped(self, low: int, high: int) -> IndexSpan:
-        """Return what of the span lies between `low` and `high`, of which something must."""
+        """Return the part of the span between `low` and `high`, which must not be empty."""
         return IndexSpan(np.clip(self.low, low, high), np.clip(self.high, low, high))
 
 
@@ -274,11 +274,11 @@ class IndexSpans:
         self._spans = known or {}
 
     def with_var(self, var: Var, span: IndexSpan) -> IndexSpans:
-        """Return the same with one more variable."""
+        """Return the spans with one more variable."""
         return IndexSpans(self.count, {**self._spans, var: span})
 
     def with_loop(self, var: Var, times: int, step: int) -> IndexSpans:
-        """Return the same inside a loop of which every iteration is followed."""
+        """Return the spans inside a loop whose iterations are followed."""
         values = np.tile(np.arange(times, dtype=np.int64) * step, self.count)
         known = {name: span.repeated(times) for name, span in self._spans.items()}
         return IndexSpans(self.count * times, {**known, var: IndexSpan(values, values)})
@@ -288,7 +288,7 @@ class IndexSpans:
         return IndexSpan(np.full(self.count, low, np.int64), np.full(self.count, high, np.int64))
 
     def of(self, expr: Expr) -> IndexSpan:
-        """Return the span of an integer expression; one that is not known is as wide as its dtype."""
+        """Return the span of an integer expression; an unknown one has the range of its dtype."""
         if isinstance(expr, ir.Const):
             return self.constant(int(expr.value), int(expr.value))
         if isinstance(expr, Var):

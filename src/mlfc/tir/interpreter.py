@@ -1,4 +1,4 @@
-"""The meaning of loop-level code in numpy: the reference that printers are tested against."""
+"""Reference semantics of loop-level code in numpy, against which printers are tested."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ from mlfc.tir.parameters import with_numbers
 from mlfc.tir.visitor import walk
 
 _Numbers = npt.NDArray[np.int64]
-# work-items that run at once: what they hold is kept an item
+# work-items that run at once, as their private memory is stored per item
 _AT_ONCE = 1 << 16
 _NOBODY, _SEVERAL = -1, -2
 
 
 def run_launch(launch: Launch, memory: dict[Buffer, Array]) -> None:
-    """Run all work-items of a launch on the contents of parameters and scratch, each statement together.
+    """Run all work-items of a launch on the contents of parameters and scratch, each statement for all items.
 
-    Items may run in any order between barriers, so what two of them do to one element is an error here, in any order.
-    Raises InternalError if an access leaves its buffer, or two work-items meet in one element and one of them writes
-    it.
+    Items may run in any order between barriers, so a data race between two items is an error even if this order hides
+    it. Raises InternalError if an access is outside its buffer, or two work-items access the same element and one of
+    them writes it.
     """
     written = {stmt.buffer for stmt in walk(launch.body) if isinstance(stmt, ir.Store)}
     watches = {buffer: _Watch(buffer.name, array.size) for buffer, array in memory.items() if buffer in written}
@@ -50,7 +50,7 @@ def run_launch(launch: Launch, memory: dict[Buffer, Array]) -> None:
 
 
 class _Watch:
-    """Who wrote and who read each element of a buffer since the last barrier."""
+    """The writers and readers of each element of a buffer since the last barrier."""
 
     def __init__(self, name: str, size: int) -> None:
         self._name = name
@@ -64,7 +64,7 @@ class _Watch:
         seen = self._reader[places]
         alone = self._may_touch(places, who) and bool(((seen == _NOBODY) | (seen == who)).all())
         if not alone or np.unique(places).size < places.size:
-            raise InternalError(f"tir: two work-items meet in an element of {self._name}, and one of them writes it")
+            raise InternalError(f"tir: two work-items access an element of {self._name}, and one of them writes it")
         self._writer[places] = who
 
     def read(self, places: _Numbers, who: _Numbers) -> None:
@@ -82,7 +82,7 @@ class _Watch:
 
 
 class _ActiveItems(dict[Var, Array]):
-    """The variables of the work-items that take part in a statement, each cut out when it is first read."""
+    """The variables of the active work-items of a statement, each sliced when it is first read."""
 
     def __init__(self, values: Mapping[Var, Array], active: _Numbers) -> None:
         super().__init__()
@@ -98,7 +98,7 @@ class _ActiveItems(dict[Var, Array]):
 
 
 class _SimtInterpreter:
-    """Some groups of a launch: variables have one element an item, private buffers one row an item or group."""
+    """Several groups of a launch: variables have one element per item, private buffers one row per item or group."""
 
     def __init__(
         self, launch: Launch, groups: _Numbers, memory: Mapping[Buffer, Array], watches: Mapping[Buffer, _Watch]
@@ -150,14 +150,14 @@ class _SimtInterpreter:
                     self.watches[own].forget()
 
     def _values(self, stmt: Stmt, *exprs: Expr) -> list[Array]:
-        """Return what a statement's expressions are for each active work-item."""
+        """Return the values of a statement's expressions for each active work-item."""
         code = self._codes.get(id(stmt))
         if code is None:
             code = self._codes[id(stmt)] = compiled(exprs, self._read)
         return code(self._frame)
 
     def _read(self, frame: EvalFrame, load: ir.Load, indices: list[Array], guarded: bool) -> Array:
-        """Read each work-item's own variables and its group's shared ones."""
+        """Read private variables of each work-item and shared ones of its group."""
         buffer, own = load.buffer, self.owned.get(load.buffer)
         if own is not None:
             buffer, indices = own[0], [frame.env[own[1]], *indices]
@@ -178,7 +178,7 @@ class _SimtInterpreter:
 
     @contextmanager
     def _only(self, holds: Array) -> Iterator[bool]:
-        """Let only those active items go on for which `holds`; tell whether there are any."""
+        """Deactivate the items for which `holds` is false; yield whether any item is active."""
         before = self._active
         self._active = before[np.broadcast_to(holds, before.shape)]
         self._choose()
@@ -222,14 +222,14 @@ class _SimtInterpreter:
         check_bounds(buffer, indices, stmt.value.dtype)
         if buffer in self.watches:
             self.watches[buffer].wrote(*self.places(buffer, indices, stmt.value.dtype))
-        if indices:  # an element for each item, be it the same
+        if indices:  # one element per item, even if all are the same
             indices[0] = np.broadcast_to(indices[0], self._active.shape)
         else:
             value = value.ravel()[0]
         self.memory[buffer][access_key(buffer, indices, stmt.value.dtype)] = value
 
     def places(self, buffer: Buffer, indices: list[Array], dtype: str) -> tuple[_Numbers, _Numbers]:
-        """Return the elements that active items access, and which item each of them is accessed by."""
+        """Return the elements that active items access, and the item of each access."""
         wide = dtypes.lanes(buffer.dtype) == 1
         lanes = dtypes.lanes(dtype) if wide else 1
         flat = np.zeros(self._active.shape, np.int64)
@@ -246,7 +246,7 @@ _Run: TypeAlias = Callable[[], None]
 
 
 class StepLimitError(Exception):
-    """Interpretation took more statements than its caller allowed; caught where the limit is set."""
+    """Exceeded limit on interpreted statements; caught where the limit is set."""
 
 
 def run(
@@ -257,10 +257,10 @@ def run(
     numbers: Sequence[int] = (),
     step_limit: int | None = None,
 ) -> Array:
-    """Interpret a function; `numbers` are what its symbols are.
+    """Interpret a function; `numbers` are the values of its symbols.
 
-    What the function does not write is NaN in the output, or the largest value of the dtype.
-    Raises StepLimitError if the limit is reached.
+    Unwritten elements of the output are NaN, or the largest value of an integer dtype. Raises StepLimitError if the
+    limit is reached.
     """
     prim = with_numbers(prim, numbers) if prim.symbols else prim
     return run_counted(prim, inputs, constants, step_limit=step_limit)[0]
@@ -269,7 +269,7 @@ def run(
 def run_counted(
     prim: PrimFunc, inputs: Sequence[Array], constants: Sequence[Array] = (), *, step_limit: int | None = None
 ) -> tuple[Array, int]:
-    """Interpret a function of fixed extents as `run` does; return the output and how many statements ran."""
+    """Interpret a static function like `run`; return the output and the number of executed statements."""
     memory: dict[Buffer, Array] = {}
     for buffer, given in zip((*prim.inputs, *prim.constants), (*inputs, *constants), strict=True):
         is_narrow = buffer.holds is not None and given.dtype == dtypes.to_numpy(buffer.holds)
@@ -289,7 +289,7 @@ def run_counted(
 
 
 class _StatementMaker:
-    """Makes functions of statements; loops that allow it run as one array operation a statement."""
+    """Compiles statements to functions; loops that permit it run each statement as one array operation."""
 
     def __init__(self, memory: dict[Buffer, Array], step_limit: int | None) -> None:
         self._memory = memory
@@ -299,7 +299,7 @@ class _StatementMaker:
         self._step_limit = inf if step_limit is None else step_limit
 
     def code(self, stmt: Stmt) -> _Run:
-        """Return the function that runs a statement and what is below it."""
+        """Return the function that runs a statement and those below it."""
         run = self._action(stmt)
 
         def counted() -> None:
@@ -371,7 +371,7 @@ class _StatementMaker:
                 body()
                 if until(self._frame)[0]:
                     return
-            raise InternalError(f"tir: the loop {var.name} did not end in {left} iterations, as was promised")
+            raise InternalError(f"tir: the loop {var.name} did not end within {left} iterations")
 
         def loop() -> None:
             first, last = (0, int(extent(self._frame)[0])) if part is None else map(int, part(self._frame))
@@ -395,7 +395,7 @@ class _StatementMaker:
         return run
 
     def ranges(self, count: int) -> Iterable[tuple[int, int]]:
-        """Return the ranges of pieces that the threads of a parallel part take, one after another."""
+        """Return the ranges of pieces that the threads of a parallel part run in order."""
         return [(0, count)]
 
     def _store(self, stmt: ir.Store) -> _Run:
@@ -413,7 +413,7 @@ class _StatementMaker:
 
 
 def _is_pointwise(loop: ir.For) -> bool:
-    """Tell whether the body only binds names and stores scalars to places that differ in each iteration."""
+    """Tell whether the body only binds names and stores scalars to positions that differ in each iteration."""
     varying = {loop.var}
     for stmt in visitor.walk(loop.body):
         if not isinstance(stmt, (ir.Seq, ir.Store, ir.Let, ir.Comment)):

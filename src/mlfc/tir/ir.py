@@ -1,4 +1,4 @@
-"""The loop-level IR: plain data for one fused function, which is all that printers, proofs and models read.
+"""The loop-level IR: plain data for one fused function, the only input of printers, proofs and cost models.
 
 Nodes are immutable and compared by identity. Index arithmetic is int32. `Select` evaluates only the branch it takes, so
 a guarded load is legal.
@@ -31,10 +31,10 @@ def _operator(op: str, *, reflected: bool = False) -> Callable[[Any, Any], Expr]
 
 
 class ExprOps:
-    """Operators of Python on expressions; they fold constants."""
+    """Python operators on expressions; they fold constants."""
 
     dtype: str
-    build: ClassVar[Callable[[str, Any, Any], Expr]]  # `builder.binary`, which is set there: it stands on this file
+    build: ClassVar[Callable[[str, Any, Any], Expr]]  # `builder.binary`, set there: it imports this file
 
     __add__ = _operator("add")
     __radd__ = _operator("add", reflected=True)
@@ -61,7 +61,7 @@ class ExprOps:
 
 @dataclass(frozen=True, eq=False)
 class Var(ExprOps):
-    """A scalar (or vector) bound once by a loop or a Let; that of a symbol is a parameter of the function."""
+    """A scalar or vector bound once by a loop or a Let; a symbol's variable is a parameter of the function."""
 
     name: str
     dtype: str = "int32"
@@ -88,7 +88,7 @@ class Binary(ExprOps):
 
 @dataclass(frozen=True, eq=False)
 class Select(ExprOps):
-    """``then`` where ``condition`` (bool) holds, else ``otherwise``; lazy, like C's ``?:``."""
+    """``then`` if ``condition`` (bool) is true, else ``otherwise``; lazy, like C's ``?:``."""
 
     condition: Expr
     then: Expr
@@ -106,7 +106,7 @@ class Cast(ExprOps):
 
 @dataclass(frozen=True, eq=False)
 class Load(ExprOps):
-    """Read a buffer; with a vector dtype, that many elements from the given one on along the last axis.
+    """Read a buffer; with a vector dtype, that many consecutive elements along the last axis.
 
     On a buffer whose own dtype is a vector, ``dtype`` equals the buffer's and one element is read.
     """
@@ -138,16 +138,16 @@ Expr: TypeAlias = "Var | Const | Binary | Select | Cast | Load | Broadcast | Cal
 
 @dataclass(frozen=True, eq=False)
 class Buffer:
-    """Memory, row-major; extents that are no integers are `Dim` of the function's symbols."""
+    """Row-major memory; dynamic extents are `Dim` of the function's symbols."""
 
     name: str
     shape: Shape
     dtype: str
     # ``param`` (a pointer parameter), ``scratch`` (in the workspace, placed by the memory plan), ``local`` (on the
-    # stack or in registers, made by Allocate; each work-item of a launch has its own), ``shared`` (made by Allocate
-    # in a launch: the work-items of a group have it together)
+    # stack or in registers, created by Allocate; each work-item of a launch has its own), ``shared`` (created by
+    # Allocate in a launch and shared by the work-items of a group)
     scope: str = "param"
-    # the narrow dtype whose bits the bytes are, where they are some: for those who check arguments
+    # the narrow dtype encoded in the bytes, if any; used by argument checks
     holds: str | None = None
 
     @property
@@ -157,21 +157,21 @@ class Buffer:
 
     @property
     def nbytes(self) -> Any:
-        """Bytes."""
+        """Size in bytes."""
         return self.size * dtypes.nbytes(self.dtype)
 
 
 @dataclass(frozen=True, eq=False)
 class For:
-    """``for var in range(0, extent, step)``.
+    """Loop ``for var in range(0, extent, step)``.
 
-    `kind`: ``serial``; ``unrolled`` (the printer may spell out the copies; extent is constant and
-    small); ``vectorized`` (iterations are independent and unit-stride: the compiler may use lanes);
-    ``parallel`` (iterations are independent); ``rolled`` (the compiler must not spell it out).
-    `until`: a bool that is asked after each iteration, and ends the loop where it holds. Its maker knows that it holds
-    after `extent` iterations at the latest, so printers need not count what the body does not; serial loops only.
-    `fresh`: scratch of which no iteration reads what another one wrote.
-    `part`: the loop runs from the first of these on, to before the second, which may lie beyond its range's ends.
+    `kind`: ``serial``; ``unrolled`` (the printer may unroll it; extent is constant and small); ``vectorized``
+    (iterations are independent and unit-stride: the compiler may use lanes); ``parallel`` (iterations are independent);
+    ``rolled`` (the compiler must not unroll it).
+    `until`: a bool that is evaluated after each iteration and ends the loop when true. It must become true within
+    `extent` iterations, so printers need not count iterations; serial loops only.
+    `fresh`: scratch in which no iteration reads values written by another one.
+    `part`: the bounds of the loop, start inclusive and end exclusive, which may be outside its range.
     """
 
     var: Var
@@ -195,7 +195,7 @@ class Store:
 
 @dataclass(frozen=True, eq=False)
 class If:
-    """Run `then` where `condition` holds, else `otherwise`."""
+    """Run `then` if `condition` is true, else `otherwise`."""
 
     condition: Expr
     then: Stmt
@@ -206,9 +206,9 @@ class If:
 class Let:
     """Bind `var` to `value` within `body`.
 
-    `carried`: scratch whose contents the iterations of a loop, the body's last statement, hand on. `var` is then the
-    iteration with which that loop begins, and the statements before it fill this scratch, alone, for any value of it.
-    `fresh`: scratch of whose contents before the body reads nothing.
+    `carried`: scratch whose contents pass from one iteration to the next of a loop, the body's last statement. `var` is
+    then the first iteration of that loop, and the statements before it only fill this scratch, for any value of `var`.
+    `fresh`: scratch whose contents before the body are not read.
     """
 
     var: Var
@@ -220,7 +220,7 @@ class Let:
 
 @dataclass(frozen=True, eq=False)
 class Allocate:
-    """Give `buffer` (scope ``local`` or ``shared``) life within `body`; its contents start undefined."""
+    """Allocate `buffer` (scope ``local`` or ``shared``) within `body`; its contents are initially undefined."""
 
     buffer: Buffer
     body: Stmt
@@ -242,11 +242,11 @@ class Comment:
 
 @dataclass(frozen=True, eq=False)
 class Fence(Comment):
-    """A comment that compilers read too: they keep nothing that memory holds in registers across it.
+    """A comment that is also a compiler barrier: memory contents are not kept in registers across it.
 
-    It ends a loop that needs all registers: compilers load early, around that loop, what only later loops use.
+    It follows a loop that needs all registers, as compilers hoist loads for later loops above that loop.
 
-    `buffer`: an array of the function that is in memory at this point. Compilers may keep others in registers.
+    `buffer`: the only array of the function that must be in memory here. Compilers may keep others in registers.
     """
 
     buffer: Buffer | None = None
@@ -254,9 +254,9 @@ class Fence(Comment):
 
 @dataclass(frozen=True, eq=False)
 class Prefetch(Comment):
-    """A comment that processors read too: they bring an element of a buffer to their second-level cache.
+    """A comment that is also a prefetch of an element of a buffer to the second-level cache.
 
-    `offset` is its place in row-major order. Results are the same without.
+    `offset` is its position in row-major order. Results do not depend on it.
     """
 
     buffer: Buffer
@@ -265,42 +265,42 @@ class Prefetch(Comment):
 
 @dataclass(frozen=True, eq=False)
 class Require(Prefetch):
-    """Return -1 from the function unless an element of a bool buffer is true; code of devices goes on."""
+    """Return -1 from the function unless an element of a bool buffer is true; device code continues."""
 
 
 @dataclass(frozen=True, eq=False)
 class External:
-    """What an external code generator wrote in the place of loops; the whole body of a function."""
+    """Code of an external code generator that replaces loops; the whole body of a function."""
 
     generator: str  # its name, in `byoc.GENERATORS`
-    # C statements; ``${name}`` stands for the pointer to the function's buffer of that name. Empty where `module`
+    # C statements; ``${name}`` is replaced by the pointer to the function's buffer of that name. Empty if `module`
     # computes the function.
     text: str = ""
-    # what stands before functions with such text, each once a file: includes, prototypes
+    # declarations before functions with such text, each once per file: includes, prototypes
     declarations: tuple[str, ...] = ()
-    objects: tuple[bytes, ...] = ()  # relocatable objects that are linked with it
-    module: bytes | None = None  # what the generator makes a runtime module of, which then has the function
-    # numbers that ``${name}`` stands for, too: of int64, as what the run decides may be any of them
+    objects: tuple[bytes, ...] = ()  # relocatable objects to link
+    module: bytes | None = None  # the input from which the generator creates a runtime module with the function
+    # further values of ``${name}``: int64, as runtime values may be arbitrarily large
     extents: tuple[tuple[str, Expr], ...] = ()
 
 
 MOST_GROUPS, MOST_GROUPS_ACROSS = (1 << 31) - 1, 65535
-"""Groups that a launch may have along x, and along y and z: CUDA's limits, the lowest that there are."""
+"""Maximum groups of a launch along x, and along y and z: CUDA's limits, the lowest of all devices."""
 
 
 @dataclass(frozen=True, eq=False)
 class Launch:
-    """Run `body` once for each work-item of a grid of work-groups, in any order and side by side: a device's kernel.
+    """Run `body` once for each work-item of a grid of work-groups, in any order and concurrently: a device kernel.
 
-    It stands at the top of a function, or in a Seq that does; launches of a function run one after another. No
-    work-item may touch an element of a parameter or scratch buffer that another one writes; what a work-item wrote to
-    a shared buffer before a `Barrier` may be read by the others of its group behind it.
+    It is at the top of a function, or in a Seq at the top; launches of a function run sequentially. A work-item must
+    not access an element of a parameter or scratch buffer that another one writes; values that a work-item wrote to a
+    shared buffer before a `Barrier` are visible to the others of its group after it.
     """
 
     grid: tuple[Any, Any, Any]  # groups along x, y and z, which may be `Dim` of the function's symbols
     block: tuple[int, int, int]  # work-items of a group along x, y and z; neighbours along x run together
-    groups: tuple[Var, Var, Var]  # the place of the group in the grid
-    items: tuple[Var, Var, Var]  # the place of the work-item in its group
+    groups: tuple[Var, Var, Var]  # index of the group in the grid
+    items: tuple[Var, Var, Var]  # index of the work-item in its group
     body: Stmt
 
     @property
@@ -311,7 +311,7 @@ class Launch:
 
 @dataclass(frozen=True, eq=False)
 class Barrier:
-    """Wait until all work-items of the group are here; what they wrote to shared buffers is seen by all.
+    """Wait until all work-items of the group arrive; their writes to shared buffers are then visible to all.
 
     All work-items of a group must reach it, or none: no loop or condition around it depends on the work-item.
     """
@@ -319,10 +319,10 @@ class Barrier:
 
 @dataclass(frozen=True, eq=False)
 class Parallel:
-    """Run `body`, which computes the pieces from `first` on, before `last`, for ranges that make up ``[0, count)``.
+    """Run `body`, which computes the pieces ``first`` to ``last - 1``, for ranges that cover ``[0, count)``.
 
-    In any order and side by side: no piece touches what another one writes, but for `private` scratch, of which each
-    thread has its own. `tir.parallel` makes them, and what printers do not know as such runs as one range.
+    Ranges run in any order and concurrently: pieces do not access elements that others write, except `private` scratch,
+    of which each thread has its own copy. `tir.parallel` creates them; printers without support run a single range.
     """
 
     count: Expr
@@ -340,10 +340,10 @@ Stmt: TypeAlias = "For | Store | If | Let | Allocate | Seq | Comment | Launch | 
 class PrimFunc:
     """One fused function at loop level.
 
-    The C signature is the pointers of `inputs`, `constants` and `output` in that order, then, where
-    `scratch` is not empty, one ``uint8_t *workspace`` at which the scratch buffers lie at the offsets
-    of `scratch_offsets`, then one ``int32_t`` for each of `symbols`. Callers see to it that each of these lies between
-    its symbol's bounds, and that no extent and no tensor's number of elements is beyond int32.
+    The C signature is the pointers of `inputs`, `constants` and `output` in that order, then, if `scratch` is not
+    empty, one ``uint8_t *workspace`` with the scratch buffers at the offsets of `scratch_offsets`, then one ``int32_t``
+    for each of `symbols`. Callers ensure that each of these is within its symbol's bounds, and that no extent and no
+    tensor's number of elements exceeds int32.
     """
 
     name: str  # readable name from its operators: ``fused_nn_conv2d_nn_relu``; made unique by the program
@@ -356,11 +356,11 @@ class PrimFunc:
     # byte is written, and never after
     inplace: tuple[int, ...] = ()
     macs: Any = 0  # multiply-accumulates of one call
-    # the kind of device whose code it is, in `target.TargetKind`'s words; None for code of the host
+    # device kind of the code, as in `target.TargetKind`; None for host code
     device: str | None = None
-    symbols: tuple[Symbol, ...] = ()  # extents that callers pass; `extents.variable` is each one's variable
-    # what replaces the function on processors of higher levels, by level: functions of the same parameters that read
-    # other ones of the constants and have scratch of their own within the same bytes
+    symbols: tuple[Symbol, ...] = ()  # extents that callers pass; `extents.variable` returns each one's variable
+    # replacements of the function on processors of higher levels, by level: functions of the same parameters, which may
+    # read other constants and have their own scratch within the same bytes
     variants: tuple[tuple[str, PrimFunc], ...] = ()
 
     def __repr__(self) -> str:
@@ -372,7 +372,7 @@ class PrimFunc:
 
     @property
     def external(self) -> External | None:
-        """The body, where an external code generator wrote it."""
+        """The body if an external code generator wrote it, else None."""
         return self.body if isinstance(self.body, External) else None
 
     @property
@@ -399,7 +399,7 @@ class PrimFunc:
 
     @property
     def workspaces(self) -> tuple[Any, ...]:
-        """Bytes of each block of scratch that a launcher takes: one on the host, on a device one for each buffer."""
+        """Bytes of each scratch block that a launcher passes: one block on the host, one per buffer on a device."""
         if self.device is not None:
             return tuple(buffer.nbytes for buffer in self.scratch)
         return (self.scratch_bytes,) if self.scratch else ()

@@ -1,7 +1,7 @@
-"""Loading before a choice what only one of its branches reads.
+"""Hoist loads out of conditional expressions if they are safe without the condition.
 
-In vectors, a load in a branch of ``?:`` becomes a masked load, whose address gcc 12 may take from a register that holds
-something else by then. So an element that may be read whatever the condition says is read first.
+In vectorized code, a load in a branch of ``?:`` becomes a masked load, and gcc 12 may compute its address from a
+register that has been overwritten. So an element that is in bounds regardless of the condition is loaded first.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from mlfc.tir.visitor import children, rebuilt, rebuilt_stmt, same_expr, walk_ex
 
 
 def load_ahead(stmt: Stmt) -> Stmt:
-    """Return a statement in which scalar choices read no memory, but for what only their conditions keep in bounds."""
+    """Return a statement whose scalar conditionals only load elements that the condition keeps in bounds."""
     return _Loader().run(stmt)
 
 
@@ -42,7 +42,7 @@ class _Loader:
         return stmt if isinstance(stmt, ir.Launch) else rebuilt_stmt(stmt, below)
 
     def _loaded(self, value: Expr) -> tuple[list[tuple[Var, Expr]], Expr]:
-        """Return what is read first, in order, and the value that is computed of it."""
+        """Return the loads to execute first, in order, and the value computed from them."""
         if not any(_chooses(node) for node in walk_expr(value)):
             return [], value
         loaded: list[tuple[Var, Expr]] = []
@@ -64,7 +64,7 @@ class _Loader:
         return loaded, change(value, False)
 
     def _may_be_read(self, load: ir.Load) -> bool:
-        """Tell whether an element of memory that callers own may be read whatever choices are made."""
+        """Tell whether an element of memory that callers own is in bounds for all outcomes of conditions."""
         if load.buffer.scope == "local" or dtypes.lanes(load.dtype) > 1:
             return False
         if any(isinstance(node, (ir.Load, ir.Select)) for index in load.indices for node in walk_expr(index)):
@@ -78,7 +78,7 @@ class _Loader:
 
 
 def _chooses(expr: Expr) -> bool:
-    """Tell whether C computes the first operand, and looks at it before it computes others."""
+    """Tell whether C evaluates the first operand, and depending on its value the others."""
     return isinstance(expr, ir.Select) or (isinstance(expr, ir.Binary) and expr.op in ("land", "lor"))
 
 

@@ -1,7 +1,7 @@
-"""One function for several of the same structure: what differs between them becomes parameters.
+"""Merging of functions of the same structure into one: the differences become parameters.
 
-The functions are walked in step. Buffers are seen as one row of elements and index arithmetic as sums, so strides,
-offsets and extents are plain numbers. All else must be the same, operator by operator.
+The functions are walked in parallel. Buffers are seen as one-dimensional and index arithmetic as sums, so strides,
+offsets and extents are plain numbers. Everything else must be equal, operator by operator.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Node = TypeVar("Node")
 Kind = TypeVar("Kind")
 
 _BITS = ("float16", "bfloat16")
-# rough bytes of code that a node of a function takes, that loading a parameter takes, and of a parameter's value
+# approximate code bytes of a node, of loading a parameter, and of a parameter's value
 _NODE_BYTES, _LOAD_BYTES, _VALUE_BYTES = 2, 6, 2
 
 
@@ -33,7 +33,7 @@ class _DifferError(Exception):
 
 
 def merge_kernels(functions: Sequence[PrimFunc]) -> SharedFunction | None:
-    """Return the function that all of `functions` are for some numbers, or None where there is none."""
+    """Return a function of which all `functions` are specializations, or None if they differ in structure."""
     try:
         return _Merger(functions).run()
     except _DifferError:
@@ -41,7 +41,7 @@ def merge_kernels(functions: Sequence[PrimFunc]) -> SharedFunction | None:
 
 
 class _MergedFunction:
-    """What is known of one of the functions along the walk."""
+    """State of one of the functions during the walk."""
 
     def __init__(self) -> None:
         self.table = ExprTable()
@@ -50,7 +50,7 @@ class _MergedFunction:
         self._index_vars: set[Var] = set()
 
     def is_index(self, expr: Expr) -> bool:
-        """Tell whether an expression is made of loop variables alone: its sums may be taken apart and reordered."""
+        """Tell whether an expression only contains loop variables, so that its sums may be split and reordered."""
         if isinstance(expr, Var):
             return expr in self._index_vars
         if isinstance(expr, ir.Const):
@@ -60,13 +60,13 @@ class _MergedFunction:
         return False
 
     def bind(self, var: Var, shared: Var, *, index: bool) -> None:
-        """Let `var` be called `shared` from now on."""
+        """Rename `var` to `shared` from now on."""
         self.vars[var] = shared
         if index:
             self._index_vars.add(var)
 
     def statements(self, stmt: Stmt) -> list[Stmt]:
-        """Return a block as a list, without comments and without names of mere sums, which are spelled out."""
+        """Return a block as a list, without comments; bindings of plain sums are inlined."""
         if isinstance(stmt, ir.Seq):
             return [item for part in stmt.stmts for item in self.statements(part)]
         if isinstance(stmt, ir.Let) and self.is_index(stmt.value):
@@ -80,7 +80,7 @@ class _MergedFunction:
         return [stmt]
 
     def flat(self, buffer: Buffer, indices: Sequence[Expr]) -> Affine:
-        """Return which element of the row that a buffer is stands at `indices`."""
+        """Return the flat position of the element at `indices`."""
         total = Affine({}, 0)
         for extent, index in zip(buffer.shape, indices, strict=True):
             if not self.is_index(index):
@@ -98,7 +98,7 @@ class _Merger:
 
     def run(self) -> SharedFunction:
         first = self._functions[0]
-        if any(prim.symbols for prim in self._functions):  # their buffers are no rows of a known size
+        if any(prim.symbols for prim in self._functions):  # buffers with dynamic sizes cannot be flattened
             raise _DifferError
         groups = [(prim.inputs, prim.constants, (prim.output,), prim.scratch) for prim in self._functions]
         inputs, constants, outputs, scratch = (self._declared(group) for group in zip(*groups, strict=True))
@@ -112,7 +112,7 @@ class _Merger:
         )  # fmt: skip
         return SharedFunction(prim, tuple(self._pool.parameters), tuple(self._functions), self._sizes, places)
 
-    # what must be the same ------------------------------------------------------------------------------
+    # equality requirements ------------------------------------------------------------------------------
 
     @staticmethod
     def _require(holds: bool) -> None:
@@ -193,7 +193,7 @@ class _Merger:
     def _loop(self, loops: Sequence[ir.For]) -> Stmt:
         first = self._alike(loops, "kind", "step")
         extent = self._expr([loop.extent for loop in loops], f"{first.var.name}_count")
-        # copies can be spelled out only of loops whose length is known, and elements are touched once only there
+        # only loops of known length can be unrolled, and only then are elements known to be accessed once
         self._require(first.kind != "unrolled" or isinstance(extent, ir.Const))
         var = self._bind([loop.var for loop in loops], index=True)
         conditions = [loop.until for loop in loops if loop.until is not None]
@@ -224,7 +224,7 @@ class _Merger:
     # expressions ----------------------------------------------------------------------------------------
 
     def _expr(self, exprs: Exprs, hint: str = "number") -> Expr:
-        """Return the common form; `hint` names numbers that differ."""
+        """Return the common form; `hint` names differing numbers."""
         index = [member.is_index(expr) for member, expr in zip(self._members, exprs, strict=True)]
         if all(index):
             sums = [member.table.affine(expr) for member, expr in zip(self._members, exprs, strict=True)]
@@ -247,7 +247,7 @@ class _Merger:
     def _literal(self, literals: Sequence[ir.Const], hint: str) -> Expr:
         values = [literal.value for literal in literals]
         same = all(repr(value) == repr(values[0]) for value in values)
-        # C spells halves as bits, and what is not finite as macros of math.h
+        # C writes 16-bit floats as bits, and non-finite values as macros of math.h
         self._require(same or (literals[0].dtype not in _BITS and all(map(math.isfinite, values))))
         return self._pool.number(values, literals[0].dtype, hint)
 
@@ -263,13 +263,13 @@ class _Merger:
         return rebuilt(first, lambda _: self._expr(next(rows), hint))
 
     def _element(self, loads: Sequence[ir.Load]) -> ir.Load:
-        """Return the load of the one element where the loads start."""
+        """Return the load of the element at which the loads start."""
         buffer = self._buffer([load.buffer for load in loads])
         flat = [member.flat(load.buffer, load.indices) for member, load in zip(self._members, loads, strict=True)]
         return ir.Load(buffer, (self._sum(flat, buffer.name),), buffer.dtype)
 
     def _run(self, calls: Sequence[ir.Call]) -> Expr:
-        """Return the call that takes the lengths of its runs as numbers, where they differ."""
+        """Return the call with the lengths of its runs as arguments if they differ."""
         first = self._alike(calls, "name")
         if isinstance(first.args[0], ir.Broadcast):
             fills = _all([call.args[0] for call in calls], ir.Broadcast)
@@ -293,7 +293,7 @@ class _Merger:
     # sums -----------------------------------------------------------------------------------------------
 
     def _sum(self, sums: Sequence[Affine], hint: str) -> Expr:
-        """Return the sum whose coefficients and constant are numbers."""
+        """Return the sum with numbers as coefficients and constant."""
         coefficients: dict[Var, list[int]] = {}
         opaque: list[list[tuple[Expr, int]]] = []
         for position, (member, total) in enumerate(zip(self._members, sums, strict=True)):
@@ -308,7 +308,7 @@ class _Merger:
         self._require(all(len(terms) == len(opaque[0]) for terms in opaque))
         result: Expr = tb.const(0)
         for terms in zip(*opaque, strict=True):
-            # operations on index arithmetic that are no sums
+            # nonlinear operations on index arithmetic
             binaries = _all([term for term, _ in terms], ir.Binary)
             first = self._alike(binaries, "op", "dtype")
             a = self._expr([binary.a for binary in binaries], hint)
@@ -331,9 +331,9 @@ def _all(nodes: Sequence[object], kind: type[Kind]) -> list[Kind]:
 
 
 def merge_families(functions: Sequence[PrimFunc]) -> tuple[SharedFunction, ...]:
-    """Return the shared functions that make the code smaller, in the order of their first members.
+    """Return the shared functions that reduce code size, in the order of their first members.
 
-    `functions` are all that are printed into one file; each is a member of one family at most.
+    `functions` are all functions of one file; each is a member of at most one family.
     """
     families: list[list[PrimFunc]] = []
     for function in (item for item in functions if item.external is None):
@@ -348,7 +348,7 @@ def merge_families(functions: Sequence[PrimFunc]) -> tuple[SharedFunction, ...]:
 
 
 def _is_smaller(shared: SharedFunction) -> bool:
-    """Tell whether one function and its numbers take fewer bytes than the functions that it replaces."""
+    """Tell whether one function and its numbers need fewer bytes than the functions that it replaces."""
     own = _NODE_BYTES * sum(1 for _ in nodes(shared.prim.body))
     count = len(shared.members)
     values = sum(

@@ -1,7 +1,7 @@
-"""The values of loop-level expressions in numpy, in exactly the dtypes that compiled code computes in.
+"""Evaluation of loop-level expressions in numpy, in exactly the dtypes of compiled code.
 
-A variable may stand for an array of values; lanes are the last axis. A single value is a scalar of numpy, never an
-array without axes: arithmetic on scalars takes a thirtieth of the time, and most of what is interpreted is indices.
+A variable may be an array of values; lanes are the last axis. A single value is a numpy scalar, never a 0-d array:
+scalar arithmetic takes a thirtieth of the time, and most interpreted values are indices.
 """
 
 from __future__ import annotations
@@ -53,14 +53,14 @@ _BINARY: dict[str, Callable[[Array, Array], Any]] = {
 
 
 class EvalFrame:
-    """What expressions are evaluated in: the values of variables, and the contents of buffers."""
+    """Evaluation environment: values of variables and contents of buffers."""
 
     __slots__ = ("env", "known", "memory")
 
     def __init__(self, env: Mapping[Var, Array], memory: Mapping[Buffer, Array]) -> None:
         self.env = env
         self.memory = memory
-        self.known: dict[tuple[int, bool], Array] = {}  # of the nodes that an expression has several times
+        self.known: dict[tuple[int, bool], Array] = {}  # values of nodes that occur several times in an expression
 
 
 Code: TypeAlias = Callable[[EvalFrame], Array]
@@ -68,12 +68,12 @@ Read: TypeAlias = Callable[[EvalFrame, ir.Load, list[Array], bool], Array]
 
 
 def read(frame: EvalFrame, load: ir.Load, indices: list[Array], guarded: bool) -> Array:
-    """Return what a load reads; `guarded` limits indices, for a branch that is not always taken."""
+    """Return the elements that a load reads; `guarded` clamps indices, for a branch that may not be taken."""
     return read_elements(frame.memory[load.buffer], load.buffer, indices, load.dtype, guarded)
 
 
 def compiled(exprs: Sequence[Expr], read: Read = read) -> Callable[[EvalFrame], list[Array]]:
-    """Return the function of Python that computes some expressions, each node once.
+    """Return a Python function that computes some expressions, each node once.
 
     Walking the nodes for each element of a tensor would take several times as long.
     """
@@ -90,7 +90,7 @@ def compiled(exprs: Sequence[Expr], read: Read = read) -> Callable[[EvalFrame], 
 
 
 class _ExprCompiler:
-    """Makes functions of expressions that are evaluated together."""
+    """Compiles expressions that are evaluated together to functions."""
 
     def __init__(self, exprs: Sequence[Expr], read: Read) -> None:
         self._read = read
@@ -104,13 +104,13 @@ class _ExprCompiler:
                 self._shared.add(id(expr))
                 continue
             operands = children(expr)
-            if operands:  # leaves are known already
+            if operands:  # leaves are not cached
                 seen.add(id(expr))
                 stack.extend(operands)
         self.shares = bool(self._shared)
 
     def code(self, expr: Expr, guarded: bool) -> Code:
-        """Return the function for a node; `guarded` limits indices of loads."""
+        """Return the function for a node; `guarded` clamps indices of loads."""
         key = id(expr), guarded
         code = self._codes.get(key)
         if code is None:
@@ -153,7 +153,7 @@ class _ExprCompiler:
         if dtypes.element(expr.dtype) == "bool":
             return lambda frame: value(frame) != 0
         dtype = dtypes.to_numpy(expr.dtype)
-        # on a scalar of numpy, its type's constructor takes half the time
+        # for a numpy scalar, the constructor of its type takes half the time
         make = dtype.type if dtype.kind in "iuf" else None
 
         def cast(frame: EvalFrame) -> Array:
@@ -204,7 +204,7 @@ class _ExprCompiler:
         shape, buffer = expr.buffer.shape, expr.buffer
 
         def load(frame: EvalFrame) -> Array:
-            """Read an element, as most loads do; others go the general way."""
+            """Read an element by the fast path of common loads; others use `read`."""
             places = [index(frame) for index in indices]
             for place, extent in zip(places, shape, strict=True):
                 if place.ndim or not 0 <= int(place) < extent:
@@ -227,9 +227,9 @@ _KINDS: dict[type, Callable[[_ExprCompiler, Any, bool], Code]] = {
 
 
 def read_elements(array: Array, buffer: Buffer, indices: Sequence[Array], dtype: str, guarded: bool) -> Array:
-    """Return what an access of `dtype` reads of a buffer's contents."""
+    """Return the elements that an access of `dtype` reads from a buffer's contents."""
     if guarded:
-        # which elements are really read is decided above; the others only must not fail
+        # the condition decides which elements are used; reading the others must not fail
         ends = [extent - 1 for extent in buffer.shape]
         if ends:
             ends[-1] -= _lanes(buffer, dtype) - 1
@@ -240,18 +240,18 @@ def read_elements(array: Array, buffer: Buffer, indices: Sequence[Array], dtype:
     else:
         check_bounds(buffer, indices, dtype)
     value: Array = array[access_key(buffer, indices, dtype)]
-    return value if value.base is None else value.copy()  # what is stored later must not change it
+    return value if value.base is None else value.copy()  # a copy, so that later stores do not change it
 
 
 def _array(value: Any, dtype: str) -> Array:
-    """Return a value in a dtype, in which it mostly is already."""
+    """Convert a value to a dtype, which it usually has already."""
     array: Array = np.asarray(value).astype(dtypes.to_numpy(dtype), copy=False)[()]
     return array
 
 
 @cache
 def _of_body(body: IntrinsicBody) -> Callable[[Sequence[Array]], Array]:
-    """Return the function of an intrinsic's arguments that computes its body, lane by lane."""
+    """Return the function that computes an intrinsic's body from its arguments, lane by lane."""
     steps = [(step.var, compiled([step.value])) for step in body.steps]
     result = compiled([body.result])
 
@@ -265,17 +265,17 @@ def _of_body(body: IntrinsicBody) -> Callable[[Sequence[Array]], Array]:
     return run
 
 
-# `array.min` and `array.max` are functions of Python that call them
+# `array.min` and `array.max` are Python functions that call these
 _least, _most = np.minimum.reduce, np.maximum.reduce
 
 
 def _lanes(buffer: Buffer, dtype: str) -> int:
-    """Return how many elements of `buffer` one access of `dtype` touches."""
+    """Return the number of elements of `buffer` that one access of `dtype` touches."""
     return 1 if dtypes.lanes(buffer.dtype) > 1 else dtypes.lanes(dtype)
 
 
 def check_bounds(buffer: Buffer, indices: Sequence[Array], dtype: str) -> None:
-    """Raise InternalError where an access of `dtype` leaves the buffer."""
+    """Raise InternalError if an access of `dtype` is outside the buffer."""
     lanes = _lanes(buffer, dtype)
     rest = len(buffer.shape)
     for index, extent in zip(indices, buffer.shape, strict=True):
@@ -305,10 +305,10 @@ def access_key(buffer: Buffer, indices: Sequence[Array], dtype: str) -> tuple[Ar
 def evaluate_expr(expr: Expr, env: Mapping[Var, Any], memory: Mapping[Buffer, Array]) -> Array:
     """Return the value of an expression.
 
-    `env`: arrays must broadcast against each other; the result has their common shape (or a smaller one, where the
+    `env`: arrays must broadcast against each other; the result has their common shape (or a smaller one if the
     expression does not depend on all of them).
     `memory`: contents, in the buffers' shapes.
-    Raises InternalError if a load that is not guarded by a Select leaves its buffer.
+    Raises InternalError if a load that is not guarded by a Select is outside its buffer.
     """
     with np.errstate(all="ignore"):
         values = {var: _array(value, var.dtype) for var, value in env.items()}

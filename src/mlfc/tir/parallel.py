@@ -1,9 +1,9 @@
-"""Parts of a host's function that several threads may share, as `Parallel` statements.
+"""Parallel parts of host functions, as `Parallel` statements.
 
-The innermost iterations of a part that are proven independent, the *pieces*, are numbered through in the order in which
-one thread runs them, so results are the same bits however they are shared out: no sum is split. Scratch that every
-iteration fills before it reads it (`For.fresh`) is private to a thread. So is what iterations hand on (`Let.carried`):
-a range of them begins with what fills it.
+The innermost independent iterations of a part, the *pieces*, are numbered in the order of sequential execution, so
+results have the same bits for any distribution over threads: no sum is split. Scratch that every iteration fills before
+it reads it (`For.fresh`) is private to a thread. Scratch passed between iterations (`Let.carried`) is private too: each
+range of iterations starts by filling it.
 """
 
 from __future__ import annotations
@@ -26,45 +26,45 @@ from mlfc.tir.visitor import below, own_nodes, rebuilt_stmt, walk, walk_expr
 from mlfc.tir.work import GRAIN, Work, as_number, trips, work_of
 
 PIECES = 64
-"""Pieces that suffice: more would only cost."""
+"""Sufficient number of pieces: more only add cost."""
 FEW_PIECES = 7
-"""Fewer pieces share badly among threads; parts inside may do better, although what one wrote another reads."""
+"""Below this number, pieces balance badly; inner parts may do better, although they share data between threads."""
 MOST_COPIED = 64
-"""Statements of which there is a second copy for few pieces, unless it has parts of a known number of pieces.
+"""Maximum statements that are duplicated for the case of few pieces, if no part has a static number of pieces.
 
-Where there are few rows of an image, its columns are few, too; blocks of channels are not.
+An image with few rows also has few columns, but not few blocks of channels.
 """
 _INNER_SHARE = 0.7
 _RESTART_SHARE = 0.25
-"""What filling carried scratch may cost of the least range that begins with it."""
+"""Maximum cost of filling carried scratch, relative to the smallest range that starts with it."""
 _AT_ONCE = 8
-"""Iterations that begin with filling scratch where the run decides what either costs."""
+"""Iterations per piece of loops with carried scratch if a cost is only known at run time."""
 _STRIP = 4096
 """Iterations of a long vectorized loop that stay together."""
 
 
 def parallelize(prim: PrimFunc, aliased: frozenset[int] = frozenset()) -> PrimFunc:
-    """Return a function of the host with its parallel parts; `aliased` as for `independence.of_function`.
+    """Return a host function with its parallel parts; `aliased` as in `independence.of_function`.
 
-    Parts too small to be worth a second thread stay as they are.
+    Parts that are too small for a second thread are unchanged.
     """
     if prim.external is not None or prim.device is not None:
         return prim
     prim = replace(prim, body=_stripped(prim.body))
     found = _Finder(prim, of_function(prim, aliased)).found(prim.body)
-    return Unroll()(replace(prim, body=_without_unused(found)))  # which leaves out constants that no part needs
+    return Unroll()(replace(prim, body=_without_unused(found)))  # removes constants that no part needs
 
 
 @dataclass(frozen=True, eq=False)
 class _Nest:
-    """A statement as numbered pieces: how many, and the statement that runs those from one number to another."""
+    """A statement as numbered pieces: their count, and the statement that runs a range of them."""
 
     count: Any  # int or Expr
     stmt: Stmt
-    inner: tuple[_Nest, ...] = ()  # of a loop its body, of a sequence its statements
-    is_whole: bool = False  # a single piece, whatever the statement
-    each: int = 1  # how many iterations of a loop that hand on scratch are a piece
-    source: Stmt | None = None  # the function's own statement, of which `stmt` may be another form
+    inner: tuple[_Nest, ...] = ()  # the body of a loop, or the statements of a sequence
+    is_whole: bool = False  # a single piece, regardless of the statement
+    each: int = 1  # iterations per piece of a loop with carried scratch
+    source: Stmt | None = None  # the original statement, of which `stmt` may be another form
 
     def sources(self) -> Iterator[Stmt]:
         """Yield the statements of the function that these pieces run."""
@@ -78,8 +78,8 @@ class _Finder:
     def __init__(self, prim: PrimFunc, independence: Independence) -> None:
         self._prim, self._independence = prim, independence
         self._users = _users(prim.body)
-        self._in_few: set[Stmt] = set()  # what parts of few pieces consist of: it has few pieces too
-        # scratch that every statement with a use of it fills first
+        self._in_few: set[Stmt] = set()  # the statements of parts with few pieces, which have few pieces too
+        # scratch that every statement using it fills first
         self._refilled: set[Buffer] = set()
         for stmt in walk(prim.body):
             if isinstance(stmt, ir.Seq) and (refilled := _refilled(stmt)):
@@ -118,7 +118,7 @@ class _Finder:
         return rebuilt_stmt(stmt, self.found)
 
     def _part(self, nest: _Nest, work: Work) -> ir.Parallel | None:
-        """Return pieces as one part, None where it is one piece or takes what other threads cannot have."""
+        """Return pieces as one part, or None for a single piece or captured values that threads cannot share."""
         if nest.count == 1:
             return None
         own = self._private(nest.stmt)
@@ -133,7 +133,7 @@ class _Finder:
         return part if all(dtypes.lanes(var.dtype) == 1 for var in captured(part)) else None
 
     def _private(self, stmt: Stmt) -> tuple[tuple[Buffer, ...], tuple[Buffer, ...]] | None:
-        """Return the scratch and stack buffers that each thread needs; None if a part reaches what another one left."""
+        """Return the scratch and stack buffers private to each thread; None if a part reads what another one left."""
         inside = list(walk(stmt))
         own = {item.buffer for item in inside if isinstance(item, ir.Allocate)}
         uses = _users(stmt)
@@ -142,12 +142,12 @@ class _Finder:
             return None
         private = tuple(buffer for buffer in filled if buffer in uses and buffer not in own)
         if any(uses[buffer] != self._users[buffer] and buffer not in self._refilled for buffer in private):
-            return None  # somebody reads what the last iteration left
+            return None  # a later statement reads the result of the last iteration
         on_stack = tuple(buffer for buffer in private if buffer.scope == "local")
         return tuple(buffer for buffer in private if buffer not in on_stack), on_stack
 
     def _nest(self, stmt: Stmt, bound: frozenset[Var]) -> _Nest | None:
-        """Return a statement as pieces, None where it is none; `bound` are variables of the loops around it."""
+        """Return a statement as pieces, or None if it has none; `bound` are variables of the loops around it."""
         nest: _Nest | None = None
         if isinstance(stmt, ir.Let) and stmt.carried:
             nest = self._carrying(stmt, bound)
@@ -176,7 +176,7 @@ class _Finder:
         return _Nest(count * inner.count, stmt, (inner,))
 
     def _carrying(self, stmt: ir.Let, bound: frozenset[Var]) -> _Nest | None:
-        """Return the loop at the end of a statement as pieces of several iterations, before which scratch is filled."""
+        """Return the loop that ends a statement as pieces of several iterations, each after a fill of the scratch."""
         *fill, loop = _in_order(stmt.body)
         if not isinstance(loop, ir.For) or loop.step != 1 or loop.until is not None:
             return None
@@ -192,7 +192,7 @@ class _Finder:
         return _Nest(count, replace(stmt, body=ir.Seq((*fill, loop))), each=each)
 
     def _sequence(self, stmt: ir.Seq, bound: frozenset[Var]) -> _Nest | None:
-        """Return a sequence whose statements touch different elements as the pieces of all."""
+        """Return the pieces of all statements in a sequence whose statements access different elements."""
         if not any(isinstance(item, ir.For) or _is_carrying(item) for item in stmt.stmts):
             return None
         items = [item for item in stmt.stmts if not isinstance(item, ir.Comment)]
@@ -204,7 +204,7 @@ class _Finder:
 
 
 def _users(stmt: Stmt) -> dict[Buffer, int]:
-    """Return how many accesses each buffer has."""
+    """Return the number of accesses of each buffer."""
     return Counter(buffer for item in walk(stmt) for buffer in accessed(item))
 
 
@@ -220,14 +220,14 @@ def _in_order(stmt: Stmt) -> tuple[Stmt, ...]:
 
 
 def _filled(stmt: Stmt) -> tuple[Buffer, ...]:
-    """Return the scratch that a statement itself says to be filled before it is read."""
+    """Return the scratch that a statement's own attributes declare as filled before it is read."""
     if isinstance(stmt, ir.For):
         return stmt.fresh
     return (*stmt.carried, *stmt.fresh) if isinstance(stmt, ir.Let) else ()
 
 
 def _refilled(stmt: Stmt) -> frozenset[Buffer]:
-    """Return the scratch of which a statement reads nothing that was in it before."""
+    """Return the scratch whose previous contents a statement does not read."""
     known = frozenset(_filled(stmt))
     if isinstance(stmt, ir.Let):
         return known | _refilled(stmt.body)
@@ -235,7 +235,7 @@ def _refilled(stmt: Stmt) -> frozenset[Buffer]:
         return known
     fills = [_refilled(item) for item in stmt.stmts]
     found = frozenset[Buffer]().union(*fills)
-    if not found:  # mostly: what is accessed takes long to find
+    if not found:  # the common case; collecting accesses is slow
         return found
     used = [{buffer for part in walk(item) for buffer in accessed(part)} for item in stmt.stmts]
     return frozenset(
@@ -246,7 +246,7 @@ def _refilled(stmt: Stmt) -> frozenset[Buffer]:
 
 
 def _shared_work(stmt: Stmt) -> float:
-    """Return the work that is done in parallel parts."""
+    """Return the work inside parallel parts."""
     if isinstance(stmt, ir.Parallel):
         return as_number(stmt.work)
     total = sum(map(_shared_work, below(stmt)), 0.0)
@@ -258,7 +258,7 @@ def _depends(expr: Expr, bound: frozenset[Var]) -> bool:
 
 
 def captured(part: ir.Parallel) -> tuple[Var, ...]:
-    """Return the variables that a part takes from outside, in the order of their first use."""
+    """Return the variables that a part captures from outside, in the order of their first use."""
     bound = {part.first, part.last}
     used: dict[Var, None] = {}
     for stmt in walk(part.body):
@@ -269,7 +269,7 @@ def captured(part: ir.Parallel) -> tuple[Var, ...]:
 
 
 def _numbered(nest: _Nest, low: Expr, high: Expr) -> Stmt:
-    """Return the statement that runs a nest's pieces from `low` on, those below `high`; `low` is not negative."""
+    """Return the statement that runs the pieces of a nest from `low`, at least 0, up to `high`, exclusive."""
     stmt = nest.stmt
     if nest.is_whole:
         return ir.If(tb.binary("lt", low, high), stmt)
@@ -287,7 +287,7 @@ def _numbered(nest: _Nest, low: Expr, high: Expr) -> Stmt:
             return replace(stmt, part=(low, high))
         each = nest.inner[0].count
         body = _part_of(nest.inner[0], stmt.var * each, low, high)
-        # where `high` is below zero, it matters not how the quotient is rounded: the loop has no iteration
+        # if `high` is negative, the loop is empty for any rounding of the quotient
         return replace(stmt, body=body, part=(low // each, tb.binary("truncdiv", high + (each - 1), each)))
     stmts: list[Stmt] = []
     start: Any = 0
@@ -298,7 +298,7 @@ def _numbered(nest: _Nest, low: Expr, high: Expr) -> Stmt:
 
 
 def _part_of(nest: _Nest, start: Any, low: Expr, high: Expr) -> Stmt:
-    """Return the statement that runs those of a nest's pieces, numbered from `start` on, that are in a range."""
+    """Return the statement that runs the pieces within a range of a nest whose pieces are numbered from `start` on."""
     begin, end = Var("begin"), Var("end")
     return tb.seq([
         _let(begin, tb.maximum(low - start, 0)),
@@ -308,7 +308,7 @@ def _part_of(nest: _Nest, start: Any, low: Expr, high: Expr) -> Stmt:
 
 
 def _without_unused(stmt: Stmt) -> Stmt:
-    """Return a statement without buffers on the stack that its parts alone use, which have their own."""
+    """Return a statement without stack buffers that only its parts use, which have their own."""
     stmt = rebuilt_stmt(stmt, _without_unused)
     if isinstance(stmt, ir.Allocate) and not _uses(stmt.body, stmt.buffer):
         return stmt.body
@@ -322,11 +322,11 @@ def _uses(stmt: Stmt, buffer: Buffer) -> bool:
 
 
 def _let(var: Var, value: Expr) -> Stmt:
-    return ir.Let(var, value, ir.Seq(()))  # `seq` moves what follows into the body
+    return ir.Let(var, value, ir.Seq(()))  # `seq` moves the following statements into the body
 
 
 def _stripped(stmt: Stmt) -> Stmt:
-    """Return a statement whose long vectorized loops outside of all others are loops over strips of them."""
+    """Return a statement with its long vectorized outermost loops replaced by loops over strips."""
     if isinstance(stmt, ir.For):
         if stmt.kind != "vectorized" or stmt.step != 1 or not isinstance(stmt.extent, ir.Const):
             return stmt

@@ -1,6 +1,6 @@
-"""Numbers in which functions of the same structure differ: parameters of one function that serves them all.
+"""Parameters of a function that several functions of the same structure share: the numbers in which they differ.
 
-`specialize` puts the numbers in again, and gives the members of a family from the function that they share.
+`specialize` substitutes the numbers to recover the members of a family from their shared function.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from mlfc.tir.visitor import rebuilt, rebuilt_stmt
 Number: TypeAlias = "int | float"
 
 _LARGEST_OFFSET = 256
-_FACTORS = (2, 4, 8, 16, 32, 64)  # a shift, which addressing modes have for nothing
+_FACTORS = (2, 4, 8, 16, 32, 64)  # a power of two is a shift, which addressing modes include for free
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,14 +35,14 @@ class Parameter:
 
 @dataclass(frozen=True, eq=False)
 class SharedFunction:
-    """One function for a family of functions that differ in numbers alone."""
+    """A function shared by a family of functions that only differ in numbers."""
 
-    # its buffers have one dimension, and the largest size that any member asks for. Parameters are free variables.
+    # its buffers have one dimension and the largest size of any member. Parameters are free variables.
     prim: PrimFunc
     parameters: tuple[Parameter, ...]
-    members: tuple[PrimFunc, ...]  # what it stands for, in the order of the parameters' values
+    members: tuple[PrimFunc, ...]  # the functions that it replaces, in the order of the parameters' values
     sizes: Mapping[Buffer, tuple[int, ...]]  # elements of each buffer in each member
-    scratch_offsets: tuple[Expr, ...]  # where each scratch buffer lies in the member's own scratch
+    scratch_offsets: tuple[Expr, ...]  # offset of each scratch buffer in the member's own scratch
 
     def values(self, member: int) -> dict[Var, Number]:
         """Return the value of each parameter in one member."""
@@ -51,13 +51,13 @@ class SharedFunction:
 
 @dataclass(eq=False)
 class ParameterPool:
-    """Hands out a parameter for each tuple of differing numbers; tuples that go along share one."""
+    """Allocates a parameter for each tuple of differing numbers; tuples derived from one another share one."""
 
     parameters: list[Parameter] = field(default_factory=list)
     _names: dict[str, int] = field(default_factory=dict)
 
     def number(self, values: Sequence[Number], dtype: str, hint: str) -> Expr:
-        """Return a number by its value in each member, a literal where all agree; `hint` names a new parameter."""
+        """Return a number by its value in each member, a literal if all are equal; `hint` names a new parameter."""
         found = tuple(values)
         if len({repr(value) for value in found}) == 1:
             return tb.const(found[0], dtype)
@@ -73,7 +73,7 @@ class ParameterPool:
 
     @staticmethod
     def _derived(parameter: Parameter, values: tuple[Number, ...], dtype: str) -> Expr | None:
-        """Return `values` as a parameter that is there, as one plus a literal, or as one times a power of two."""
+        """Return `values` as an existing parameter, one plus a literal, or one times a power of two."""
         var = parameter.var
         if var.dtype != dtype:
             return None
@@ -90,12 +90,12 @@ class ParameterPool:
 
 
 def without_single_trips(body: Stmt) -> Stmt:
-    """Return statements with the bodies of loops of one trip in place of these loops."""
+    """Replace loops of a single iteration by their bodies."""
     return _Specializer({}, {}).stmt(body)
 
 
 def specialize(shared: SharedFunction, member: int) -> PrimFunc:
-    """Return what a shared function does for the numbers of one member; its buffers have one dimension."""
+    """Return one member of a shared function, with its numbers substituted; its buffers have one dimension."""
     values = {var: tb.const(value, var.dtype) for var, value in shared.values(member).items()}
     own = shared.members[member]
     buffers = {buffer: replace(buffer, shape=(sizes[member],)) for buffer, sizes in shared.sizes.items()}
@@ -106,7 +106,7 @@ def specialize(shared: SharedFunction, member: int) -> PrimFunc:
 
 
 def _placed(prim: PrimFunc, body: Stmt, values: Mapping[Var, Expr], buffers: Mapping[Buffer, Buffer]) -> PrimFunc:
-    """Return a function with literals for variables, other buffers, and what that makes constant folded."""
+    """Return a function with variables replaced by literals, other buffers, and constants folded."""
     return replace(
         prim,
         inputs=tuple(buffers[buffer] for buffer in prim.inputs),
@@ -146,11 +146,11 @@ class _Specializer:
         return self._buffers.get(buffer, buffer)
 
     def _expr(self, expr: Expr) -> Expr:
-        """Return an expression with the numbers put in and what they make literal folded."""
+        """Return an expression with numbers substituted and constants folded."""
         return self._placed(substitute(expr, self._values))
 
     def _placed(self, expr: Expr) -> Expr:
-        """Return an expression of this member's buffers, with the lengths of runs in the types of their loads."""
+        """Return an expression on this member's buffers, with the lengths of runs in the types of their loads."""
         inner = rebuilt(expr, self._placed)
         if isinstance(inner, ir.Load):
             return replace(inner, buffer=self._buffer(inner.buffer))
@@ -177,15 +177,15 @@ def _uncounted(call: ir.Call) -> Expr:
 
 
 def with_numbers(prim: PrimFunc, numbers: Sequence[int]) -> PrimFunc:
-    """Return a function with numbers for its symbols, in their order, and with what they make constant folded.
+    """Return a function with numbers substituted for its symbols, in order, and constants folded.
 
-    What cannot be proven of symbolic extents is proven of such functions, and the interpreter runs them.
-    Raises InternalError for numbers that the symbols cannot be.
+    Properties that cannot be proven for symbolic extents are proven for such functions, and the interpreter runs them.
+    Raises InternalError for numbers outside the symbols' bounds.
     """
     values = dict(zip(prim.symbols, numbers, strict=True))
     for symbol, number in values.items():
         if not symbol.low <= number <= symbol.high:
-            raise InternalError(f"{symbol} is {number}, not of [{symbol.low}, {symbol.high}]", place=prim.name)
+            raise InternalError(f"{symbol} = {number} is outside [{symbol.low}, {symbol.high}]", place=prim.name)
     buffers = {
         buffer: replace(buffer, shape=tuple(_number(extent, values) for extent in buffer.shape))
         for buffer in (*prim.params, *prim.scratch)

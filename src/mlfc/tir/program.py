@@ -23,18 +23,18 @@ from mlfc.support.module_info import RowTilingInfo
 from mlfc.tir.ir import PrimFunc
 
 COPY = "__copy"
-"""Name of kernels that bring a tensor to another device: no code, executors do it."""
+"""Name of kernels that copy a tensor to another device: they have no code, executors implement them."""
 
 
 @dataclass(frozen=True, eq=False)
 class Value:
     """A tensor of a program: model input or output, constant, intermediate or variable; or a list of tensors.
 
-    A variable has no writer but `Assign`, from several places: it is a result of branches, or what a loop carries. The
-    shape of a list is that of its elements with the most dimensions.
+    A variable is only written by `Assign`, possibly at several places: it is a result of branches, or a loop-carried
+    value. The shape of a list is that of its elements with the most dimensions.
 
-    `alias_of`: this value is a view of another one: its bytes from `start` on, in another shape.
-    `device`: the kind of device in whose memory it lies; None for the host's. That of `root` counts.
+    `alias_of`: this value is a view of another one: its bytes from `start` on, with another shape.
+    `device`: the kind of device whose memory contains it; None for the host's. That of `root` applies.
     """
 
     name: str
@@ -48,7 +48,7 @@ class Value:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the dense tensor; a `Dim` where an extent is one."""
+        """Bytes of the dense tensor; a `Dim` for dynamic shapes."""
         size: int = prod(self.shape)
         return size * dtypes.nbytes(self.dtype)
 
@@ -69,12 +69,12 @@ class Value:
 
     @property
     def root_start(self) -> int:
-        """Where the bytes begin in those of `root`."""
+        """Offset of the bytes within those of `root`."""
         return self.start + (self.alias_of.root_start if self.alias_of is not None else 0)
 
     @property
     def is_whole(self) -> bool:
-        """Whether it has all bytes of `root`."""
+        """True if it includes all bytes of `root`."""
         return self.nbytes == self.root.nbytes
 
 
@@ -87,17 +87,17 @@ class KernelCall:
     constants: tuple[Value, ...]
     output: Value
     nodes: tuple[str, ...] = ()
-    numbers: tuple[Extent, ...] = ()  # what `PrimFunc.symbols` of the kernel are in this call
+    numbers: tuple[Extent, ...] = ()  # values of the kernel's `PrimFunc.symbols` in this call
 
     @property
     def is_copy(self) -> bool:
-        """Whether it brings a tensor from one device to another; its kernel is none of `Program.kernels`."""
+        """True if it copies a tensor between devices; its kernel is not in `Program.kernels`."""
         return self.kernel.name == COPY
 
 
 @dataclass(frozen=True, eq=False)
 class Label:
-    """The target of jumps: the place in the list of instructions where it is."""
+    """A jump target at its position in the list of instructions."""
 
     name: str  # for readers
 
@@ -161,7 +161,7 @@ class CheckDimension:
 
 @dataclass(frozen=True, eq=False)
 class Assign:
-    """Set variables to other values, one after the other; no source is a variable that an earlier pair sets."""
+    """Set variables to other values in order; no source is a variable that an earlier pair sets."""
 
     variables: tuple[Value, ...]
     sources: tuple[Value, ...]
@@ -171,9 +171,8 @@ class Assign:
 class ListOperation:
     """An operator on lists of tensors.
 
-    A result that is a tensor is read from a list (of the kind ``variable``) or concatenated. `fresh` are the symbols of
-    its shape that the operation defines, `ranks` the possible numbers of dimensions of the tensors in the list that it
-    reads.
+    A tensor result is read from a list (of the kind ``variable``) or concatenated. `fresh` are the symbols of its shape
+    that the operation defines, `ranks` the possible numbers of dimensions of the tensors in the list that it reads.
     """
 
     operator: str  # Relay's name
@@ -186,7 +185,7 @@ class ListOperation:
 
 @dataclass(frozen=True, eq=False)
 class Return:
-    """End the run with the outputs, and the next values of states."""
+    """End the run; return the outputs, then the next values of states."""
 
     outputs: tuple[Value, ...]
 
@@ -226,13 +225,13 @@ class StateValue:
     """A tensor that is kept from one run to the next.
 
     `after` is computed by the program's calls, which do not depend on states; `memory.commit_states` stores it in
-    `written`, which has the memory of `before`. A program with control flow returns it behind its outputs.
+    `written`, which has the memory of `before`. A program with control flow returns it after its outputs.
     """
 
-    before: Value  # what calls read: of the kind ``state``, or ``input`` of a program with control flow
-    after: Value  # the next value: an intermediate of its own, or `written` itself where a call writes it in place
+    before: Value  # the value that calls read: of the kind ``state``, or ``input`` of a program with control flow
+    after: Value  # the next value: a separate intermediate, or `written` itself if a call writes it in place
     written: Value  # of the kind ``state``
-    copy: KernelCall | None  # writes `after` to `written`; None where the executor does
+    copy: KernelCall | None  # writes `after` to `written`; None if the executor does
     initial: Value | None = None  # the constant before the first run; None for zeros
 
     @property
@@ -253,9 +252,9 @@ class Program:
     constants: tuple[Value, ...]
     kernels: tuple[PrimFunc, ...]
     instructions: tuple[Instruction, ...]
-    contracts_floats: bool = True  # whether a float product and a sum may become one fused multiply-add
-    overlaps: bool = False  # whether outputs may reach into the place of inputs that die
-    tiling: RowTilingInfo | None = None  # which layers are tiled by rows, and what that saves
+    contracts_floats: bool = True  # a float product and a sum may become one fused multiply-add
+    overlaps: bool = False  # outputs may overlap the memory of inputs that are no longer used
+    tiling: RowTilingInfo | None = None  # the layers that are tiled by rows, and the memory saved
     states: tuple[StateValue, ...] = ()
 
     @cached_property
@@ -265,7 +264,7 @@ class Program:
 
     @property
     def is_dynamic(self) -> bool:
-        """Whether it has instructions other than calls."""
+        """True if it has instructions other than calls."""
         return len(self.calls) < len(self.instructions)
 
     @property
@@ -280,24 +279,24 @@ class Program:
 
     @property
     def returned(self) -> frozenset[Value]:
-        """The memory that is read after the last instruction: of outputs, and of next values of states."""
+        """The memory that is read after the last instruction: outputs and next values of states."""
         return frozenset(value.root for value in self.results)
 
     def __repr__(self) -> str:
         return f"<Program {self.name} of {len(self.calls)} calls>"
 
     def intermediates(self) -> Iterator[Value]:
-        """Yield every value that needs workspace, each once: inputs that lie there, then in the order of creation."""
+        """Yield every value that needs workspace, each once: inputs stored there, then in the order of creation."""
         written = (value for item in self.instructions for value in written_by(item))
         roots = [value.root for value in (*self.inputs, *written)]
         yield from dict.fromkeys(root for root in roots if root.kind in ("intermediate", "variable"))
 
 
 class Dataflow:
-    """Where the values of a program come from, through views, parts, branches, loops and lists.
+    """Origins of the values of a program, traced through views, parts, branches, loops and lists.
 
-    A source is the position of a call in `Program.calls`, or -1 - k for the program's k-th input; states are behind the
-    inputs. Constants have none.
+    A source is the position of a call in `Program.calls`, or -1 - k for the program's k-th input; states follow the
+    inputs. Constants have no source.
     """
 
     def __init__(self, program: Program) -> None:
@@ -306,7 +305,7 @@ class Dataflow:
         self._written: dict[Value, list[tuple[int, Value]]] = {}
         for index, call in enumerate(program.calls):
             self._written.setdefault(call.output.root, []).append((index, call.output))
-        self._assigned: dict[Value, list[Value]] = {}  # what variables and lists are made of
+        self._assigned: dict[Value, list[Value]] = {}  # sources of variables and lists
         for step in program.instructions:
             if isinstance(step, Assign):
                 for variable, source in zip(step.variables, step.sources, strict=True):
@@ -315,15 +314,15 @@ class Dataflow:
                 self._assigned.setdefault(step.output, []).extend(step.inputs)
 
     def read_by(self, index: int) -> tuple[int, ...]:
-        """Return the sources of what a call reads, each once, in the order of its arguments."""
+        """Return the sources of a call's arguments, each once, in the order of the arguments."""
         call: KernelCall = self._program.calls[index]
         found = chain.from_iterable(self.sources(value, index) for value in call.inputs)
         return tuple(dict.fromkeys(found))
 
     def given_by_calls(self) -> Mapping[int, tuple[int, ...]]:
-        """Return by call the positions of the outputs that it computes; next values of states are behind the outputs.
+        """Return, by call, the positions of the outputs that it computes; next values of states follow the outputs.
 
-        A state that a call writes in place is that call's.
+        A state that a call writes in place is an output of that call.
         """
         found: dict[int, list[int]] = {}
         for place, value in enumerate(self._program.results):
@@ -333,7 +332,7 @@ class Dataflow:
         return {index: tuple(places) for index, places in found.items()}
 
     def sources(self, value: Value, before: int) -> Iterable[int]:
-        """Yield what computes a value that is read by the call of this position."""
+        """Yield the sources of a value that the call at position `before` reads."""
         seen, remaining = {value}, [value]
         while remaining:
             item = remaining.pop()
@@ -346,13 +345,13 @@ class Dataflow:
                 fresh = [source for source in known if source not in seen]
                 seen.update(fresh)
                 remaining += reversed(fresh)
-                before = len(self._program.calls)  # a loop carries what later calls compute
+                before = len(self._program.calls)  # a loop carries values that later calls compute
             elif root in self._given:
                 yield self._given[root]
 
 
 def _touches(written: Value, read: Value) -> bool:
-    """Tell whether a part of a tensor has bytes of another part of it; open extents have no parts."""
+    """Tell whether two parts of a tensor overlap; tensors with dynamic shapes are not divided into parts."""
     if written.is_whole or read.is_whole:
         return True
     first, second = written.root_start, read.root_start

@@ -1,7 +1,7 @@
-"""Splitting loops that compute in 32 bits and store bytes.
+"""Splitting of loops that compute in 32 bits and store bytes.
 
-C compilers take the width of all of a loop's vectors from its narrowest type. A short loop is therefore cut into loops
-of one width each: bytes are read into an array of int32, results computed into another one, and that one is narrowed.
+C compilers choose the width of all vectors in a loop by its narrowest type. A short loop is therefore cut into loops of
+one width each: bytes are loaded into an array of int32, results are computed into another array, which is narrowed.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from mlfc.tir.ir import Buffer, Expr, For, Stmt, Var
 from mlfc.tir.unroll import substitute
 from mlfc.tir.visitor import inside_lets, only, rebuilt, rebuilt_stmt, same_expr, walk_expr
 
-# fewer results are not worth three loops; from 32 bytes on, nothing is gained, and what a cut loop keeps in registers
-# may be missing in the loop around it
+# fewer results do not pay for three loops; from 32 bytes on nothing is gained, and the registers of a cut loop may be
+# missing in the loop around it
 LEAST_BYTES, MOST_BYTES = 8, 31
-MOST_ELEMENTS = 1024  # of a nest: each of its arrays takes four bytes an element of the stack
+MOST_ELEMENTS = 1024  # of a nest: each of its arrays needs four bytes of stack per element
 
 _BYTES = ("int8", "uint8")
 
 
 def split_stores(stmt: Stmt) -> Stmt:
-    """Return `stmt` with its short vectorized loops that end in the store of a byte cut by width.
+    """Return `stmt` with its short vectorized loops that store a byte cut by width.
 
-    A whole nest of constant loops is cut at once where its elements are few, because what is stored and read again
-    within the same few cycles stalls. Values, and the order of accesses to any one element, stay the same.
+    A whole nest of constant loops is cut at once if it has few elements, because reloading a value within a few cycles
+    of its store stalls. Values, and the order of accesses to any one element, stay the same.
     """
     if isinstance(stmt, ir.For):
         parts = _nest(stmt)
@@ -40,7 +40,7 @@ def split_stores(stmt: Stmt) -> Stmt:
 
 
 def _nest(loop: For) -> tuple[list[For], list[ir.Let], ir.Store] | None:
-    """Return the loops, bindings and store of a nest worth cutting that does nothing else, or None."""
+    """Return the loops, bindings and store of a perfect nest that is worth cutting, or None."""
     loops: list[For] = []
     stmt: Stmt = loop
     while isinstance(stmt, For) and stmt.step == 1 and isinstance(stmt.extent, ir.Const):
@@ -59,24 +59,24 @@ def _extents(loops: Sequence[For]) -> tuple[int, ...]:
 
 
 class _NestCut:
-    """The cutting of one nest."""
+    """Rewriter of one nest."""
 
     def __init__(self, loops: list[For], lets: list[ir.Let], store: ir.Store) -> None:
         self._loops, self._lets, self._store = loops, lets, store
         self._exprs = [store.value, *(let.value for let in lets)]
         self._place = [loop.var for loop in loops]
-        self._copies: list[tuple[ir.Load, Buffer]] = []  # bytes that are read into an array of int32 first
-        self._narrow: dict[int, Expr] = {}  # what stands for a variable that was a byte
+        self._copies: list[tuple[ir.Load, Buffer]] = []  # bytes that are first loaded into an array of int32
+        self._narrow: dict[int, Expr] = {}  # replacements of variables that were bytes
         self._ranges = Ranges()
         self._in_arm = False
 
     def run(self) -> Stmt | None:
-        """Return the loops that replace the nest, or None where all is done in bytes or the value may not fit."""
+        """Return the loops that replace the nest, or None if all operations are on bytes or the value may not fit."""
         if not any(_narrows(node) for expr in self._exprs for node in walk_expr(expr)):
             return None
         bindings = [self._binding(let) for let in self._lets]
         value = self._widened(self._store.value)
-        # where an element is stored must not follow from what is computed, nor iterations read stored elements
+        # the position of a store must not depend on computed values, and iterations must not read stored elements
         lets = {id(let.var) for let in self._lets}
         depends = any(id(node) in lets for index in self._store.indices for node in walk_expr(index))
         loads = (node for expr in self._exprs for node in walk_expr(expr) if isinstance(node, ir.Load))
@@ -100,14 +100,14 @@ class _NestCut:
         return Buffer(name, _extents(self._loops), "int32", "local")
 
     def _copy_of(self, store: ir.Store) -> Stmt:
-        """Return the loops around `store`, with variables of their own."""
+        """Return the loops around `store`, with their own variables."""
         place = [Var(var.name) for var in self._place]
         env = dict(zip(self._place, place, strict=True))
         indices = tuple(substitute(index, env) for index in store.indices)
         return _around(self._loops, place, ir.Store(store.buffer, indices, substitute(store.value, env)))
 
     def _binding(self, let: ir.Let) -> tuple[Var, Expr]:
-        """Return what takes the place of a binding; of a byte, the int32 of the same value."""
+        """Return the replacement of a binding; a byte becomes an int32 of the same value."""
         wide = self._widened(let.value) if let.var.dtype in _BYTES else None
         self._ranges.enter_let(let)
         if wide is None:
@@ -118,13 +118,13 @@ class _NestCut:
         return var, wide
 
     def _rewritten(self, expr: Expr) -> Expr:
-        """Return `expr` with what it reads as bytes, only to widen it, read as int32."""
+        """Return `expr` with bytes that are loaded only to be widened loaded as int32."""
         if isinstance(expr, Var):
             return self._narrow.get(id(expr), expr)
         if isinstance(expr, ir.Cast) and expr.dtype == "int32" and expr.value.dtype in _BYTES:
             wide = self._widened(expr.value)
             return ir.Cast(self._rewritten(expr.value), "int32") if wide is None else wide
-        if isinstance(expr, ir.Select):  # a load in an arm of it may be legal only where that arm is taken
+        if isinstance(expr, ir.Select):  # a load in a branch may be in bounds only if that branch is taken
             condition, before = self._rewritten(expr.condition), self._in_arm
             self._in_arm = True
             then, otherwise = self._rewritten(expr.then), self._rewritten(expr.otherwise)
@@ -133,7 +133,7 @@ class _NestCut:
         return rebuilt(expr, self._rewritten)
 
     def _widened(self, expr: Expr) -> Expr | None:
-        """Return the int32 expression of the same value as a byte, or None where there is none."""
+        """Return the int32 expression with the same value as a byte expression, or None."""
         if isinstance(expr, ir.Const):
             return tb.const(expr.value)
         if isinstance(expr, Var) and id(expr) in self._narrow:
@@ -149,7 +149,7 @@ class _NestCut:
         return None
 
     def _copied(self, load: ir.Load) -> Expr | None:
-        """Return the element of the array that `load` is copied to first, or None where its index is computed."""
+        """Return the element of the int32 array for `load`, or None if its index is computed."""
         own = {id(var) for var in self._place}
         bound = {id(let.var) for let in self._lets}
         used = {id(node) for index in load.indices for node in walk_expr(index) if isinstance(node, Var)}

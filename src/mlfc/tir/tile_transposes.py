@@ -1,7 +1,7 @@
-"""Transposes in tiles: a few elements of each of some rows at a time, which touch fewer lines of memory.
+"""Tiled transposes: a few elements from each of several rows at a time, which touch fewer cache lines.
 
-Compilers spell out short ones, and shuffle vectors; longer ones, and those of dynamic extents, are cut here so that
-they can do the same.
+Compilers unroll short transposes and shuffle vectors; longer ones, and those of dynamic extents, are tiled here to
+permit the same.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from mlfc.tir.unroll import with_values
 from mlfc.tir.visitor import only, rebuilt_stmt, walk_expr
 
 TILE = 4
-"""Elements of a row that are written at once: as many as the narrowest vectors hold."""
+"""Elements of a row that are written at once: as many as the narrowest vectors have."""
 ROWS = 4
-"""Rows that are written in turns: of squares, compilers hold all in registers and shuffle them."""
+"""Rows of a tile: compilers hold a square tile in registers and shuffle it."""
 FEWEST = 8
-"""Rows for which tiles are worth it."""
+"""Minimum rows for tiling."""
 LONG = 16
-"""Elements beyond which compilers do not spell a loop out."""
+"""Elements beyond which compilers do not unroll a loop."""
 
 
 def tile_transposes(stmt: Stmt) -> Stmt:
-    """Return a statement whose transposes are cut into tiles; what is stored stays the same."""
+    """Return a statement with its transposes tiled; stored values stay the same."""
     if isinstance(stmt, For):
         found = _nest(stmt)
         if found is not None:
@@ -36,7 +36,7 @@ def tile_transposes(stmt: Stmt) -> Stmt:
 
 
 def _nest(loop: For) -> tuple[list[For], Var, Store] | None:
-    """Return the loops of a nest that is a transpose, the variable along which it reads without gaps, and its store."""
+    """Return the loops of a transpose, the variable along which its loads are contiguous, and its store, or None."""
     loops: list[For] = []
     stmt: Stmt = loop
     while isinstance(stmt, For) and stmt.step == 1 and stmt.until is None and stmt.part is None and not stmt.fresh:
@@ -44,7 +44,7 @@ def _nest(loop: For) -> tuple[list[For], Var, Store] | None:
         stmt = only(stmt.body)
     if len(loops) < 2 or not isinstance(stmt, Store) or not stmt.indices or _is_at_most(loops[-1].extent, LONG):
         return None
-    if any(as_extent(item.extent) is None for item in loops):  # of a band: what is left of one is not worth tiles
+    if any(as_extent(item.extent) is None for item in loops):  # a partial range: its remainder is too small
         return None
     last = loops[-1].var
     if stmt.indices[-1] is not last or any(_reads(index, last) for index in stmt.indices[:-1]):
@@ -71,7 +71,7 @@ def _reads(expr: Expr, var: Var) -> bool:
 
 
 def _tiled(loops: list[For], along: Var, store: Store) -> Stmt:
-    """Return the nest with some rows at a time inside, and in these a few elements of each."""
+    """Return the nest with loops over tiles: several rows, and within them a few elements of each."""
     last = loops[-1]
     inner = next(item for item in loops if item.var is along)
     body: Stmt = ir.Seq(tuple(part for row in _cut(inner, ROWS) for part in _tiles(row, inner, last, store)))
@@ -81,7 +81,7 @@ def _tiled(loops: list[For], along: Var, store: Store) -> Stmt:
 
 
 class _RangePart(NamedTuple):
-    """A part of a loop's range: blocks of `size` from `start` on; what is left is one block of a size of its own."""
+    """A part of a loop's range: blocks of `size` from `start` on, or the remainder as one smaller block."""
 
     start: Expr
     blocks: Expr
@@ -95,7 +95,7 @@ def _cut(loop: For, size: int) -> list[_RangePart]:
 
 
 def _tiles(rows: _RangePart, inner: For, last: For, store: Store) -> list[Stmt]:
-    """Return the loops over a part of the rows, one for each part of what is written of them."""
+    """Return the loops over a part of the rows, one for each part of the row elements."""
     found: list[Stmt] = []
     for elements in _cut(last, TILE):
         stmts = tb.StmtBuilder()

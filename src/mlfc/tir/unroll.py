@@ -1,4 +1,4 @@
-"""Spelling out loops that are marked ``unrolled``.
+"""Unrolling of loops that are marked ``unrolled``.
 
 C compilers keep a small array in registers only if every index into it is a literal, and disagree on when to unroll.
 """
@@ -19,12 +19,12 @@ from mlfc.tir.visitor import nodes, rebuilt, rebuilt_stmt, walk
 class Unroll:
     """Replace loops of kind ``unrolled`` by their copies."""
 
-    max_stmts: int = 1024  # a loop whose copies would have more statements stays a loop
-    # whether loops that threads may share keep the variable of the iteration they begin with, if constant
+    max_stmts: int = 1024  # a loop whose copies would have more statements is kept
+    # keep the constant variable of the first iteration of loops that threads may share
     keeps_begins: bool = False
 
     def __call__(self, prim: PrimFunc) -> PrimFunc:
-        """Return the function with its small unrolled loops spelled out."""
+        """Return the function with its small ``unrolled`` loops unrolled."""
         return replace(prim, body=self._stmt(prim.body, {}))
 
     def _stmt(self, stmt: Stmt, env: Mapping[ir.Var, Expr]) -> Stmt:
@@ -47,7 +47,7 @@ class Unroll:
         extent = substitute(stmt.extent, env)
         if stmt.kind == "unrolled" and isinstance(extent, ir.Const):
             values = range(0, int(extent.value), stmt.step)
-            # a buffer of the body would be one buffer in all copies, where each copy may rely on its own
+            # all copies would share a buffer of the body, but each copy may rely on its own
             alone = not any(isinstance(item, ir.Allocate) for item in walk(stmt.body))
             if alone and len(values) * sum(1 for _ in walk(stmt.body)) <= self.max_stmts:
                 return ir.Seq(tuple(self._stmt(stmt.body, {**env, stmt.var: tb.const(value)}) for value in values))
@@ -59,7 +59,7 @@ class Unroll:
 
 
 def substitute(expr: Expr, env: Mapping[ir.Var, Expr]) -> Expr:
-    """Return `expr` with variables replaced; literal arithmetic that appears is folded."""
+    """Return `expr` with variables replaced and constants folded."""
     if not env or isinstance(expr, ir.Const):
         return expr
     if isinstance(expr, ir.Var):
@@ -75,12 +75,12 @@ def substitute(expr: Expr, env: Mapping[ir.Var, Expr]) -> Expr:
 
 
 def with_values(stmt: Stmt, env: Mapping[ir.Var, Expr]) -> Stmt:
-    """Return a copy of a statement with variables replaced; what it binds are new variables, loops stay loops."""
+    """Return a copy of a statement with variables replaced; its bindings become new variables, loops are kept."""
     return Unroll(0)._stmt(stmt, env)
 
 
 def with_single_uses(stmt: Stmt) -> Stmt:
-    """Return the body of a loop with what is named but used once where it is used."""
+    """Return the body of a loop with bindings of a single use inlined."""
     uses = Counter(id(node) for node in nodes(stmt) if isinstance(node, ir.Var))
 
     def changed(item: Stmt, env: dict[ir.Var, Expr]) -> Stmt:

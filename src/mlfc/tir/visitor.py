@@ -1,4 +1,4 @@
-"""Walking loop-level code: iteration over nodes, and a text that equal functions share."""
+"""Traversal of loop-level code, and a canonical text that equal functions share."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from mlfc.support.dims import Symbol
 from mlfc.tir import ir
 from mlfc.tir.ir import Buffer, Expr, PrimFunc, Stmt
 
-# asked of every node of every walk: a table is several times faster than a chain of isinstance
+# looked up for every node of every walk: a table is several times faster than a chain of isinstance
 _CHILDREN: dict[type, Callable[[Any], tuple[Expr, ...]]] = {
     ir.Var: lambda _: (),
     ir.Const: lambda _: (),
@@ -28,7 +28,7 @@ _CHILDREN: dict[type, Callable[[Any], tuple[Expr, ...]]] = {
 }
 
 
-# what tells expressions of a class apart, beside their dtypes and operands
+# fields that distinguish expressions of a class, in addition to their dtypes and operands
 _LABELS: dict[type, str] = {ir.Binary: "op", ir.Call: "name", ir.Load: "buffer", ir.Const: "value"}
 
 
@@ -93,7 +93,7 @@ def walk_expr(expr: Expr) -> Iterator[Expr]:
 
 
 def is_small(expr: Expr, limit: int = 16) -> bool:
-    """Tell whether an expression, spelled out, has at most `limit` nodes and calls nothing."""
+    """Tell whether an expression, counted as a tree, has at most `limit` nodes and no calls."""
     return all(count < limit and not isinstance(node, ir.Call) for count, node in enumerate(walk_expr(expr)))
 
 
@@ -133,7 +133,7 @@ def walk(stmt: Stmt) -> Iterator[Stmt]:
 
 
 def own_exprs(stmt: Stmt) -> tuple[Expr, ...]:
-    """Return the expressions that stand in the statement itself, not in statements below it."""
+    """Return the expressions of the statement itself, without those of statements below it."""
     if isinstance(stmt, ir.For):
         return (stmt.extent, *(() if stmt.until is None else (stmt.until,)), *(stmt.part or ()))
     if isinstance(stmt, ir.Store):
@@ -150,29 +150,29 @@ def own_exprs(stmt: Stmt) -> tuple[Expr, ...]:
 
 
 def own_nodes(stmt: Stmt) -> Iterator[Expr]:
-    """Return the expressions that stand in the statement itself, each followed by everything below it."""
+    """Yield the expressions of the statement itself, each followed by everything below it."""
     return chain.from_iterable(map(walk_expr, own_exprs(stmt)))
 
 
 def nodes(stmt: Stmt) -> Iterator[Expr]:
-    """Return the expressions of the statement and of every statement below it, in program order."""
+    """Yield the expressions of the statement and of every statement below it, in program order."""
     return chain.from_iterable(map(own_nodes, walk(stmt)))
 
 
 def loads(stmt: Stmt) -> Iterator[ir.Load]:
-    """Return the loads of the statement and of every statement below it."""
+    """Yield the loads of the statement and of every statement below it."""
     return (node for node in nodes(stmt) if isinstance(node, ir.Load))
 
 
 def mentions(prim: PrimFunc, dtype: str) -> bool:
-    """Tell whether a function has a buffer of a dtype, or computes a value of it."""
+    """Tell whether a function has a buffer or computes a value of a dtype."""
     if any(dtypes.element(buffer.dtype) == dtype for buffer in (*prim.params, *prim.scratch)):
         return True
     return any(dtypes.element(expr.dtype) == dtype for expr in nodes(prim.body))
 
 
 class _CanonicalText:
-    """Spells a function with variables and buffers numbered by first use, so names do not matter."""
+    """Text of a function with variables and buffers numbered by first use, so that names do not matter."""
 
     def __init__(self) -> None:
         self._numbers: dict[int, int] = {}
@@ -228,13 +228,13 @@ class _CanonicalText:
         if isinstance(node, ir.Allocate):
             return f"{self.declaration(node.buffer)};{self.stmt(node.body)}"
         if isinstance(node, ir.Parallel):
-            raise InternalError("functions are compared before their work is shared")
+            raise InternalError("functions must be compared before they are parallelized")
         otherwise = self.stmt(node.otherwise) if node.otherwise is not None else ""
         return f"if {exprs}{{{self.stmt(node.then)}}}{{{otherwise}}}"
 
 
 def signature(prim: PrimFunc) -> str:
-    """Return a text that is the same for functions that do the same to arguments of the same types."""
+    """Return a text that is equal for functions that perform the same computation on arguments of the same types."""
     spell = _CanonicalText()
     symbols = [f"{spell.symbol(symbol)}:{symbol.low}:{symbol.high}" for symbol in prim.symbols]
     declared = [spell.declaration(buffer) for buffer in (*prim.params, *prim.scratch)]
@@ -257,9 +257,9 @@ def same_expr(a: Expr, b: Expr) -> bool:
 
 
 def launches(prim: PrimFunc) -> tuple[ir.Launch, ...]:
-    """Return the launches of a function in order; raise InternalError if anything but comments stands beside them."""
+    """Return the launches of a function in order; raise InternalError for other statements except comments."""
     stmts = prim.body.stmts if isinstance(prim.body, ir.Seq) else (prim.body,)
     found = tuple(stmt for stmt in stmts if not isinstance(stmt, ir.Comment))
     if not all(isinstance(stmt, ir.Launch) for stmt in found):
-        raise InternalError("a statement stands outside every launch", place=prim.name)
+        raise InternalError("a statement is outside every launch", place=prim.name)
     return found  # type: ignore[return-value]  # checked just above

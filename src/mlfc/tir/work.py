@@ -1,4 +1,4 @@
-"""How long a statement takes, roughly: enough to tell what is worth a second thread."""
+"""Rough cost model of statements, to decide if a second thread is worthwhile."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ from mlfc.tir.ir import Buffer, Expr, PrimFunc, Stmt, Var
 from mlfc.tir.visitor import below, children, own_exprs, own_nodes, walk, walk_expr
 
 Work: TypeAlias = "float | Expr"
-"""About as many scalar instructions; an expression of float32 where the run decides."""
+"""Number of scalar instructions, approximately; a float32 expression for dynamic extents."""
 GRAIN = 20_000.0
-"""Work that a thread should have at least, about five microseconds: as long as it takes to wake one."""
+"""Minimum work of a thread, about five microseconds, which is the time to wake one."""
 LEAST_OF_MODEL = 2e7
-"""Work of a model from which on its kernels share theirs unless told otherwise: half a millisecond or more.
+"""Work of a model from which on its kernels use threads by default: half a millisecond or more.
 
-Below that, waking a thread for each run costs what it saves.
+Below that, waking a thread for each run costs as much as it saves.
 """
-_LANES = 8  # elements that an iteration of a vectorized loop computes
-_VECTOR = 16  # elements of a vector that an instruction takes
-_VECTOR_COST = 0.5  # processors take two such instructions at a time
-_CALL = 12  # of a function for one number, such as the exponential
+_LANES = 8  # elements per iteration of a vectorized loop
+_VECTOR = 16  # vector elements per instruction
+_VECTOR_COST = 0.5  # processors issue two such instructions at a time
+_CALL = 12  # of a scalar function, such as the exponential
 _UNKNOWN = 16  # iterations of a loop whose extent depends on those around it
 _MOST = 1e30
 
 
 def as_number(work: Work) -> float:
-    """Return work as a number; what the run decides is taken to be much."""
+    """Return work as a number; a runtime value counts as large."""
     return work if isinstance(work, (int, float)) else _MOST
 
 
 def work_of(stmt: Stmt) -> Work:
-    """Return the work of a statement; the variables of the expression are those bound outside of it."""
+    """Return the work of a statement; an expression only has variables that are bound outside of it."""
     bound = {item.var for item in walk(stmt) if isinstance(item, (ir.For, ir.Let))}
     return _work(stmt, bound, 1.0)
 
@@ -57,7 +57,7 @@ def _work(stmt: Stmt, bound: Set[Var], lanes: float) -> Work:
     if isinstance(stmt, ir.If):
         then = _work(stmt.then, bound, lanes)
         other = 0.0 if stmt.otherwise is None else _work(stmt.otherwise, bound, lanes)
-        # which of both runs is not known
+        # the branch is not known at compile time
         chosen = max(then, other) if isinstance(then, float) and isinstance(other, float) else then + other
         return total + chosen
     if isinstance(stmt, (ir.Let, ir.Allocate)):
@@ -66,7 +66,7 @@ def _work(stmt: Stmt, bound: Set[Var], lanes: float) -> Work:
 
 
 def _of_expr(expr: Expr, lanes: float) -> float:
-    """Return the work of a value: compilers work addresses out beforehand."""
+    """Return the work of a value; address computations are free, as compilers hoist them."""
     if isinstance(expr, (ir.Const, ir.Var)):
         return 0.0
     below = 0.0 if isinstance(expr, ir.Load) else sum(_of_expr(item, lanes) for item in children(expr))
@@ -77,7 +77,7 @@ def _of_expr(expr: Expr, lanes: float) -> float:
 
 
 def trips(loop: ir.For, bound: Set[Var] = frozenset()) -> Work:
-    """Return how often a loop's body runs; `bound` are variables that nobody knows outside of it."""
+    """Return the iteration count of a loop; `bound` are variables whose values are not known outside of it."""
     if isinstance(loop.extent, ir.Const):
         return float(-(-int(loop.extent.value) // loop.step))
     if any(isinstance(node, ir.Load) or node in bound for node in walk_expr(loop.extent)):
@@ -86,10 +86,10 @@ def trips(loop: ir.For, bound: Set[Var] = frozenset()) -> Work:
 
 
 def traffic(prim: PrimFunc) -> Mapping[Buffer, int]:
-    """Return the bytes that one call loads from and stores to each buffer, at most.
+    """Return the maximum number of bytes that one call loads from and stores to each buffer.
 
-    Both branches of a condition count, and a loop counts as often as it can run: this tells hot buffers from cold
-    ones, it is no measure of time.
+    Both branches of a condition count, and a loop counts its maximum iterations. This separates hot from cold buffers
+    and does not measure time.
     """
     counter = _Counter()
     counter.count(prim.body, 1)

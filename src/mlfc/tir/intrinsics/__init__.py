@@ -1,6 +1,6 @@
-"""Intrinsics: named scalar functions that loop-level code may call, one family a file.
+"""Intrinsics: named scalar functions that loop-level code may call, one family per file.
 
-Most are declared by a body in tir expressions (`registry`), those of `general` by their meaning in numpy.
+Most are declared by a body in tir expressions (`registry`), those of `general` by a numpy function.
 """
 
 from mlfc.tir.intrinsics import conversions, fixed_point, float32, general, philox, words

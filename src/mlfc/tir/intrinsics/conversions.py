@@ -1,4 +1,4 @@
-"""Conversions that C99 has no type for, or leaves undefined: narrow floats and integers by bits, and to integers."""
+"""Conversions that C99 has no type for or leaves undefined: narrow floats and integers, and floats to integers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def _at_least(x: Expr, limit: float) -> Expr:
 
 
 def _where(condition: Expr, bits: int | Expr) -> Expr:
-    """Return the bits where the condition is true, else 0: compilers put masks in vectors where they keep branches."""
+    """Return the bits if the condition is true, else 0: compilers vectorize masks but keep branches."""
     return (tb.const(0, "uint32") - tb.cast(condition, "uint32")) & bits
 
 
@@ -37,7 +37,7 @@ def float16_to_float(steps: BodySteps, stored: Expr) -> Expr:
 
 
 def _rounded(steps: BodySteps, magnitude: Expr) -> tuple[Expr, Expr, Expr]:
-    """Return the bits of a unit and of the sum with a magnitude, whose low bits are its fraction, and NaN's bit."""
+    """Return the bits of a rounding unit and of its sum with a magnitude, which end in the fraction, and a NaN test."""
     limited = steps.let("limited", tb.minimum(magnitude, 0x47800000), "from 65536 on infinity")
     power = steps.let("power", tb.maximum(limited & 0x7F800000, 0x38800000))
     unit = steps.let("unit", power + 0x06800000, "added, it leaves the rounded fraction in the low bits")
@@ -152,21 +152,21 @@ for _dtype in ("float32", "float64"):
 
 
 ROUND_MODES = ("up", "down", "nearest")
-"""How float8_e8m0fnu rounds, which has no fraction; `nearest` sends ties up, and those of subnormals down."""
+"""Rounding modes of float8_e8m0fnu, which has no fraction; `nearest` rounds ties up, and those of subnormals down."""
 _NAN, _INFINITY = 0x7FC00000, 0x7F800000
 _POWERS = "float8_e8m0fnu"
 
 
 @dataclass(frozen=True)
 class _Format:
-    """A narrow float with a sign: its layout, and the codes at the end of its range."""
+    """Format of a narrow float with a sign: its layout, and the codes at the end of its range."""
 
     dtype: str
     exponent: int  # bits
     fraction: int
     bias: int
     largest: int  # code of the largest finite number
-    above: int  # code of what is larger still and not to be saturated
+    above: int  # code of larger numbers that are not saturated
     nan: int
 
     @property
@@ -181,7 +181,7 @@ class _Format:
 
     @property
     def unsigned_zero(self) -> bool:
-        """Whether there is one zero only, and the code of the other is NaN."""
+        """True if the only zero is positive, and the code of the negative zero is NaN."""
         return self.dtype.endswith("uz")
 
 
@@ -192,7 +192,7 @@ _FORMATS = {
         _Format("float8_e4m3fnuz", 4, 3, 8, largest=0x7F, above=0x80, nan=0x80),
         _Format("float8_e5m2", 5, 2, 15, largest=0x7B, above=0x7C, nan=0x7E),
         _Format("float8_e5m2fnuz", 5, 2, 16, largest=0x7F, above=0x80, nan=0x80),
-        # without NaN: it becomes the zero of the other sign
+        # the format lacks NaN, which becomes the zero of the other sign
         _Format("float4_e2m1fn", 2, 1, 1, largest=0x07, above=0x07, nan=0x08),
     )
 }
@@ -229,7 +229,7 @@ def _define_from_float(kind: _Format, *, saturate: bool) -> None:
         dropped = 23 - kind.fraction
         odd = shr(magnitude, dropped) & 1
         normal = shr(magnitude - ((127 - kind.bias) << 23) + ((1 << (dropped - 1)) - 1) + odd, dropped)
-        # a float whose last bit is worth the smallest number of the format
+        # a float whose last bit has the value of the smallest number of the format
         base = kind.unit * 2.0**23
         subnormal = bits_of_float(float_of_bits(magnitude) + base) - bits_of_float(tb.const(base, "float32"))
         rounded = tb.select(tb.binary("lt", magnitude, (128 - kind.bias) << 23), subnormal, normal)
@@ -237,7 +237,7 @@ def _define_from_float(kind: _Format, *, saturate: bool) -> None:
         rounded = steps.let("rounded", rounded, note)
         code = tb.select(tb.binary("gt", rounded, kind.largest), kind.largest if saturate else kind.above, rounded)
         code = steps.let("code", tb.select(tb.binary("gt", magnitude, _INFINITY), kind.nan, code))
-        if kind.unsigned_zero:  # neither zero nor NaN has a sign
+        if kind.unsigned_zero:  # zero and NaN have no sign
             bare = tb.binary("eq", code & (kind.sign - 1), 0)
             return tb.cast(tb.select(bare, code, code | sign), "uint8")
         return tb.cast(code ^ sign, "uint8")
@@ -263,7 +263,7 @@ def _define_power_from_float(mode: str, *, saturate: bool) -> None:
         fraction = steps.let("fraction", bits & 0x007FFFFF)
         half = tb.select(tb.binary("eq", exponent, 0), tb.const(0x00400001, "uint32"), 0x00400000)
         up = tb.binary("ge", fraction, half if mode == "nearest" else tb.const(1, "uint32"))
-        # infinity and NaN are NaN, and what saturates stays the largest number
+        # infinity and NaN become NaN, and saturated values the largest number
         last = tb.binary("ge", exponent, 0xFE if saturate else 0xFF)
         return tb.cast(tb.select(last, exponent, tb.select(up, exponent + 1, exponent)), "uint8")
 
@@ -288,7 +288,7 @@ for _mode, _saturate in itertools.product(ROUND_MODES, (True, False)):
 
 
 def widened(stored: Expr, dtype: str) -> Expr:
-    """Return the number of a narrow dtype that a byte holds: an int32 or a float32. Bits beyond it do not count."""
+    """Decode a byte of a narrow dtype to an int32 or a float32; bits beyond its width are ignored."""
     if dtype in dtypes.NARROW_FLOATS:
         known = stored & 0x0F if dtypes.bits(dtype) == 4 else stored
         return tb.intrinsic(f"{dtype}_to_float", known, dtype="float32")
@@ -298,7 +298,7 @@ def widened(stored: Expr, dtype: str) -> Expr:
 
 
 def narrowed(value: Expr, dtype: str, *, saturate: bool = True, round_mode: str = "up") -> Expr:
-    """Return the byte that holds a number as a narrow dtype: of an int32 its low bits, of a float32 the nearest."""
+    """Encode a number as a byte of a narrow dtype: the low bits of an int32, or the nearest value to a float32."""
     if dtype in dtypes.NARROW_INTEGERS:
         low, high = dtypes.limits(dtype)
         return tb.cast(tb.cast(value, "int32") & (high - low), "uint8")

@@ -166,21 +166,21 @@ def requantize_quotient(steps: BodySteps, a: Expr, b: Expr, multiplier: Expr, sh
     full = steps.let("full", tb.cast(shl(tb.cast(dividend, "uint32"), tb.cast(headroom, "uint32")), "int32"))
     quotient = steps.let("quotient", rounding_doubling_high_mul(full, inverse))
     scaled = steps.let("scaled", rounding_doubling_high_mul(quotient, multiplier))
-    # TFLite shifts without a limit: x86-64 and AArch64 take the amount modulo 32, and that of the 64-bit mask modulo 64
+    # TFLite's shift amount is unbounded: x86-64 and AArch64 use it modulo 32, and that of the 64-bit mask modulo 64
     right = steps.let("right", tb.const(31) - room + headroom - shift)
     amount = steps.let("amount", right & 31, known=(0, 31))
     beyond = shr(scaled, amount) + tb.cast(tb.binary("ge", scaled, 0), "int32")
     return tb.select(tb.binary("eq", right & 32, 0), rounding_divide_by_pot(scaled, amount), beyond)
 
 
-# numbers of 16 bits: one of m integer bits is an int16 in units of 2**(m - 15), here in an int32
+# 16-bit numbers: with m integer bits, an int16 in units of 2**(m - 15), stored here in an int32
 _LOWEST16, _LARGEST16 = -(1 << 15), (1 << 15) - 1
 _NUMBER = ("int32", _LOWEST16, _LARGEST16)
 _BITS = ("int32", 0, 7)
 
 
 def _narrow(constant: int) -> int:
-    """Return a constant of 32 bits in 16, rounded."""
+    """Round a 32-bit constant to 16 bits."""
     return (constant + (1 << 15)) >> 16
 
 
@@ -199,7 +199,7 @@ def exp_below_zero_q15(steps: BodySteps, x: Expr, bits: Expr) -> Expr:
     one = tb.const(1)
     quarter = steps.let("quarter", shl(one, 13 - bits), known=(1 << 6, 1 << 13))
     reduced = steps.let("reduced", (x & (quarter - 1)) - quarter, "from -1/4 to 0", known=(-(1 << 13), 0))
-    # the Taylor expansion around -1/8
+    # Taylor expansion around -1/8
     near = steps.let("moved", shl(reduced, bits) + (1 << 12), known=(-(1 << 12), 1 << 12))
     square = steps.let("square", _times(near, near))
     cube = steps.let("cube", _times(square, near))
@@ -241,7 +241,7 @@ def logistic_q15(steps: BodySteps, x: Expr, bits: Expr) -> Expr:
 def tanh_q15(steps: BodySteps, x: Expr, bits: Expr) -> Expr:
     """Return tanh of a number of so many integer bits, with none."""
     below = steps.let("below", tb.minimum(x, tb.const(0) - x))
-    # doubling the argument costs nothing: the same bits are read with one integer bit more
+    # doubling the argument is free: the same bits are interpreted with one more integer bit
     reciprocal = twice_reciprocal_of_one_plus_q15(exp_below_zero_q15(below, bits + 1))
     above = steps.let("above", _saturated((reciprocal - (1 << 13)) * 4))
     either = steps.let("either", tb.select(tb.binary("gt", x, 0), above, tb.const(0) - above))

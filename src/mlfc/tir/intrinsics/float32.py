@@ -1,7 +1,7 @@
-"""exp, tanh and erf of float32 in a few additions and multiplications, without calls that prevent vectors.
+"""exp, tanh and erf of float32 in a few additions and multiplications, without calls that prevent vectorization.
 
-The coefficients were fitted by reweighted least squares to the smallest largest error. Bounds are true with and without
-fused multiply-add, over all floats, NaN and infinities included; results below 2**-126 are rounded as any other.
+The coefficients are minimax fits by reweighted least squares. Bounds are valid with and without fused multiply-add, for
+all floats including NaN and infinities; results below 2**-126 are rounded like any other.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ ERF_ULP = 2.0
 """Largest errors in units of the last place of the result."""
 
 _LOG2_E = 1.44269502
-# The first part has so few bits that its product with any exponent is exact; the second part is the rest.
+# The first part has so few bits that its product with any exponent is exact; the second part is the remainder.
 _LN2_HIGH, _LN2_LOW = 0.693359375, -2.12194440e-4
 # Adding 3 * 2**22 leaves a float's nearest integer in its low bits.
 _ROUNDER = 12582912.0
@@ -48,7 +48,7 @@ def _polynomial(coefficients: tuple[float, ...], x: Expr) -> Expr:
 
 
 def _limited(x: Expr, op: str, limit: float) -> Expr:
-    """Return the limit where it compares so with x, or x, also where that is NaN."""
+    """Return the limit if it compares with x by `op`, else x, also if x is NaN."""
     return tb.select(tb.binary(op, x, limit), limit, x)
 
 

@@ -1,4 +1,4 @@
-"""Intrinsics without a body, by their meaning in numpy: what a C library has, and what works on words and runs."""
+"""Intrinsics without a body, defined by a numpy function: C library functions, and operations on words and runs."""
 
 from __future__ import annotations
 

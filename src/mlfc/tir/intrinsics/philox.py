@@ -1,4 +1,4 @@
-"""Random bits from a counter: Philox 4x32-10 of Salmon and others, SC 2011, as PyTorch and others have it."""
+"""Counter-based random bits: Philox 4x32-10 of Salmon et al., SC 2011, as in PyTorch and others."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def philox(steps: BodySteps, element: Expr, stream: Expr, run: Expr, key: Expr) 
         ]
         second = steps.let(f"product_2_{number}", _wide(words[2]) * tb.const(_MULTIPLIERS[1], "uint64"))
         word = _high(second) ^ words[1] ^ turn[0]
-        # two words are asked for: the last round computes no others, and so does without the first word before it
+        # only two words are returned, so the last round omits the others, and the round before omits the first word
         head = [word if number == _ROUNDS - 2 else steps.let(f"word_0_{number}", word), tb.cast(second, "uint32")]
         if number == _ROUNDS - 1:
             break

@@ -1,7 +1,7 @@
-"""What an intrinsic is, and how one is declared by a body in tir expressions.
+"""Intrinsics and their declaration by a body in tir expressions.
 
 A body is written once. C and its dialects print it as an inline function, LLVM inlines it, the interpreter evaluates
-it; an instruction of a target takes its place only where the target has one.
+it; an instruction replaces it only on targets that have one.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from mlfc.tir.ir import Expr, Var
 from mlfc.tir.visitor import rebuilt
 
 Parameter = str | tuple[str, int, int]
-"""The dtype of a parameter, and for an integer optionally the least and the greatest value that it takes."""
+"""The dtype of a parameter and, optionally for an integer, its least and greatest value."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,28 +28,28 @@ class Step:
 
     var: Var
     value: Expr
-    note: str = ""  # why it is computed so, for readers of printed code; may be empty
+    note: str = ""  # the reason for its form, for readers of printed code; may be empty
 
 
 @dataclass(frozen=True, eq=False)
 class IntrinsicBody:
     """The definition of an intrinsic on scalars; on vectors it applies to each lane.
 
-    Everything in it may be computed whether or not it is selected: it reads no memory and divides no integers.
-    An arm of a `Select` that is not taken may be any value.
+    All expressions may be evaluated speculatively: they do not access memory or divide integers. An arm of a `Select`
+    that is not taken may have any value.
     """
 
-    # names the function that printers make of it: the intrinsic, and its argument's dtype where it has several
+    # name of the printed function: the intrinsic, plus its argument's dtype if it has bodies for several
     key: str
     doc: str  # one line
     params: tuple[Var, ...]
-    steps: tuple[Step, ...]  # in order; each may use what is before it
+    steps: tuple[Step, ...]  # in order; each may use earlier ones
     result: Expr
-    known: Mapping[Var, tuple[int, int]]  # least and greatest value of parameters and steps, where the dtype says less
+    known: Mapping[Var, tuple[int, int]]  # least and greatest value of parameters and steps, if narrower than the dtype
 
     @cache  # noqa: B019  (bodies live as long as the program)
     def on_lanes(self, lanes: int) -> IntrinsicBody:
-        """Return the body on vectors of so many lanes."""
+        """Return the body on vectors of `lanes` lanes."""
         if lanes == 1:
             return self
         variables: dict[Var, Var] = {}
@@ -75,14 +75,14 @@ class Intrinsic:
 
     name: str
     num_args: int
-    # Numpy arrays in, numpy array out, elementwise, in the result's dtype; of those without bodies
+    # numpy arrays to numpy array, elementwise, in the result's dtype; None for an intrinsic with bodies
     evaluate: Callable[..., Any] | None
     doc: str = ""  # one line
-    # by the dtype of the first argument, or one by "" for all calls
+    # by the dtype of the first argument; the key "" is for all dtypes
     bodies: dict[str, IntrinsicBody] = field(default_factory=dict)
 
     def body(self, dtype: str) -> IntrinsicBody | None:
-        """Return the body for a first argument of a dtype, scalar or vector; None for an intrinsic without."""
+        """Return the body for a first argument of a dtype, scalar or vector; None for an intrinsic without bodies."""
         return self.bodies.get("") or self.bodies.get(dtypes.element(dtype))
 
 
@@ -90,7 +90,7 @@ INTRINSICS: Registry[Intrinsic] = Registry("intrinsic")
 
 
 def add(name: str, num_args: int, evaluate: Callable[..., Any], doc: str = "") -> None:
-    """Add an intrinsic that has its meaning in numpy, and in each language a form of its own."""
+    """Register an intrinsic defined by a numpy function, with its own form in each language."""
     INTRINSICS.add(name, Intrinsic(name, num_args, evaluate, doc))
 
 
@@ -102,7 +102,7 @@ class BodySteps:
         self.known: dict[Var, tuple[int, int]] = {}
 
     def let(self, name: str, value: Expr, note: str = "", *, known: tuple[int, int] | None = None) -> Var:
-        """Name a value; `known` are the least and the greatest number that it may be."""
+        """Bind a value to a name; `known` is its least and greatest value."""
         var = Var(name, value.dtype)
         self.steps.append(Step(var, value, note))
         if known is not None:
@@ -111,11 +111,11 @@ class BodySteps:
 
 
 def define(name: str, rule: Callable[..., Expr], params: Mapping[str, Parameter], dtype: str = "") -> IntrinsicBody:
-    """Add an intrinsic by its body, or a body for another dtype to an intrinsic.
+    """Register an intrinsic by its body, or a body for another dtype of an intrinsic.
 
-    `rule`: names intermediate values by ``steps.let`` and returns the result. Its docstring is a line for printed
-    code.
-    `dtype`: of the first argument, for intrinsics that have a body for each of several.
+    `rule`: names intermediate values by ``steps.let`` and returns the result. Its docstring becomes a comment in
+    printed code.
+    `dtype`: of the first argument, for intrinsics with bodies for several dtypes.
     """
     steps = BodySteps()
     variables = []
@@ -135,7 +135,7 @@ def define(name: str, rule: Callable[..., Expr], params: Mapping[str, Parameter]
 
 
 def defined(**params: Parameter) -> Callable[[Callable[..., Expr]], Callable[..., Expr]]:
-    """Return a decorator that adds an intrinsic named as the rule is; what it gives makes a call of it."""
+    """Return a decorator that registers a rule as an intrinsic of its name; the decorated function creates calls."""
 
     def add_body(rule: Callable[..., Expr]) -> Callable[..., Expr]:
         body = define(rule.__name__, rule, params)
@@ -159,10 +159,10 @@ def float_of_bits(bits: Expr) -> Expr:
 
 
 def shr(value: Expr, amount: int | Expr) -> Expr:
-    """Shift to the right by an int32, with the sign if the dtype has one."""
+    """Shift right by an int32; arithmetic for signed dtypes."""
     return tb.binary("shr", value, tb.as_expr(amount))
 
 
 def shl(value: Expr, amount: int | Expr) -> Expr:
-    """Shift to the left by an int32; what leaves the dtype is lost."""
+    """Shift left by an int32; bits beyond the dtype are lost."""
     return tb.binary("shl", value, tb.as_expr(amount))

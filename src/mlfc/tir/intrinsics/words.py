@@ -1,4 +1,4 @@
-"""Arithmetic on the bytes and the 16-bit halves of a word, an int32 whose first element is lowest; sums must fit."""
+"""Arithmetic on the bytes and 16-bit halves of a little-endian int32 word; sums must not overflow."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _byte(word: Expr, shift: int) -> Expr:
 
 
 def _added(total: Expr, *products: Expr) -> Expr:
-    """Return a sum, computed without signs: so no partial one overflows."""
+    """Return a sum, computed as unsigned, so that partial sums do not overflow."""
     unsigned = tb.cast(total, "uint32")
     for product in products:
         unsigned = unsigned + tb.cast(product, "uint32")

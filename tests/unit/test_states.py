@@ -178,7 +178,7 @@ def test_modules_with_wrong_states_are_not_built() -> None:
         assert any(message in fault for fault in state_faults(wrong))
         with pytest.raises(OptionError):
             mlfc.build(wrong, params=params, dry_run=True)
-    with pytest.raises(OptionError, match="has a value among the params"):
+    with pytest.raises(OptionError, match="params must not contain a value for the state"):
         mlfc.build(replace(module, states=(State("h_in", "h_out"),)), params={**params, "h_in": np.zeros((1, 8))})
 
 

@@ -133,7 +133,7 @@ def _special_file(target: Path) -> Iterator[BinaryIO]:
 
 
 def _is_special(path: Path) -> bool:
-    """Tell whether `path` exists and is neither file nor folder: renaming onto it would destroy it."""
+    """Return whether `path` exists and is neither file nor folder: renaming onto it would destroy it."""
     try:
         mode = path.stat().st_mode
     except OSError:

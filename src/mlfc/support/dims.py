@@ -230,7 +230,7 @@ class Dim:
 
 
 def is_static(shape: Iterable[Any]) -> bool:
-    """Tell whether no extent of a shape is left to the run."""
+    """Return whether no extent of a shape is left to the run."""
     return not any(isinstance(extent, Dim) for extent in shape)
 
 
@@ -520,7 +520,7 @@ def factors_of(extent: Extent) -> list[Extent]:
 
 
 def _is_below(rest: Extent, b: Extent) -> bool:
-    """Tell whether a rest is known to leave a quotient of 0."""
+    """Return whether a rest is known to leave a quotient of 0."""
     if isinstance(rest, int) and rest == 0:
         return True
     low, high = bounds(rest)

@@ -54,13 +54,13 @@ def vector(dtype: str, count: int) -> str:
 
 @cache
 def is_float(dtype: str) -> bool:
-    """Tell whether the element is a floating-point number."""
+    """Return whether the element is a floating-point number."""
     return element(dtype) in FLOATS
 
 
 @cache
 def is_integer(dtype: str) -> bool:
-    """Tell whether the element is a signed or unsigned integer (bool is neither)."""
+    """Return whether the element is a signed or unsigned integer (bool is neither)."""
     return element(dtype) in INTEGERS
 
 
@@ -71,7 +71,7 @@ def stored(dtype: str) -> str:
 
 
 def is_narrow(dtype: str) -> bool:
-    """Tell whether elements are only stored and converted; see `NARROW`."""
+    """Return whether elements are only stored and converted; see `NARROW`."""
     return dtype in NARROW
 
 
@@ -110,7 +110,7 @@ def float_range(dtype: str) -> tuple[float, float]:
 
 
 def is_numpys_own(scalar: str) -> bool:
-    """Tell whether numpy has a dtype of the name; those of the others are in the package ml_dtypes."""
+    """Return whether numpy has a dtype of the name; those of the others are in the package ml_dtypes."""
     return scalar != "bfloat16" and scalar not in NARROW
 
 

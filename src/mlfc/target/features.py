@@ -104,11 +104,11 @@ class Features:
         return self.vector_bytes == 0 and not self.gpu
 
     def has(self, instruction_set: str) -> bool:
-        """Tell whether code may use the templates of an instruction set."""
+        """Return whether code may use the templates of an instruction set."""
         return instruction_set in self.instruction_sets
 
     def keeps(self, intrinsic: str) -> bool:
-        """Tell whether the target has instructions for an intrinsic, which should stay whole."""
+        """Return whether the target has instructions for an intrinsic, which should stay whole."""
         return any(intrinsic in INSTRUCTION_SETS.get(name).intrinsics for name in self.instruction_sets)
 
 

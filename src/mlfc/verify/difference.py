@@ -144,7 +144,7 @@ def largest_difference(a: Array, b: Array) -> float:
 
 
 def is_real(dtype: np.dtype[Any]) -> bool:
-    """Tell whether elements are floats: bfloat16 is one, though numpy does not know it."""
+    """Return whether elements are floats: bfloat16 is one, though numpy does not know it."""
     return dtypes.is_float(dtypes.from_numpy(dtype))
 
 

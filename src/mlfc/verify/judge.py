@@ -214,7 +214,7 @@ def decision_of(expr: Expr) -> Decision | None:
 
 
 def rounds_inside(results: Sequence[Expr]) -> bool:
-    """Tell whether a model makes codes, which are integers of 8 bits, of floats that it computes."""
+    """Return whether a model makes codes, which are integers of 8 bits, of floats that it computes."""
     for node in post_order(ir.Tuple(tuple(results))):
         if isinstance(node, Call) and isinstance(node.type, ir.TensorType):
             is_code = dtypes.is_integer(node.type.dtype) and dtypes.bits(node.type.dtype) <= 8

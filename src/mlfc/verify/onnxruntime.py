@@ -126,7 +126,7 @@ def _other_model(path: Path, changed: Callable[[object], None] | None, *, layers
 
 
 def multiplies_integers(path: Path) -> bool:
-    """Tell whether a file may have an operator whose weights are to be made uint8: it has the name of one."""
+    """Return whether a file may have an operator whose weights are to be made uint8: it has the name of one."""
     names = [name.encode() for name in _PLACES]
     longest = max(map(len, names))
     tail = b""

@@ -98,7 +98,7 @@ def nudged(array: Any, random: np.random.Generator, most: int = 1) -> Any:
 
 
 def _is_exact(values: Array) -> bool:
-    """Tell whether floats are exact (whole, or a single one of few bits): an exponent of nearly 2 breaks a power."""
+    """Return whether floats are exact (whole, or a single one of few bits): an exponent of nearly 2 breaks a power."""
     if values.size == 1:
         values = np.frexp(values)[0] * _FEW
     return bool(np.all((np.abs(values) <= _FEW) & (values == np.round(values))))

@@ -84,7 +84,9 @@ HEADS: dict[str, BrokenBlob] = {
     ),
     "no_count": BrokenBlob("classic", lambda: u64(0), r"byte 8: the number of modules needs 8 bytes"),
     "count_of_64_bits": BrokenBlob("classic", lambda: blob(u64(2**64 - 1)), r"byte 8: 18446744073709551615 modules"),
-    "count_beyond_the_end": BrokenBlob("classic", lambda: blob(u64(3), LIB), r"byte 8: 3 modules cannot be in the 12"),
+    "count_beyond_the_end": BrokenBlob(
+        "classic", lambda: blob(u64(3), LIB), r"byte 8: 3 modules do not fit in the remaining 12"
+    ),
     "bytes_behind_the_tree": BrokenBlob(
         "classic", lambda: blob(u64(2), LIB, TREE, rows(()), b"!"), r"byte 80: 1 bytes follow the last module"
     ),

@@ -71,9 +71,7 @@ class PartInfo(Record):
 
     name: Annotated[str, Limits(enum=(GIVEN, EXTENTS, BYTES))]
     detail: Annotated[str | None, Says("the container's kind for `extents`, its tensors' dtype for `bytes`")] = None
-    is_mixed: Annotated[bool, Says("for `extents`, whether its tensors differ in rank")] = (
-        False
-    )
+    is_mixed: Annotated[bool, Says("for `extents`, whether its tensors differ in rank")] = False
 
 
 @dataclass(frozen=True)

@@ -39,9 +39,7 @@ class MemoryInfo(Record):
     ]
     constants_bytes: Annotated[Bytes, Says("of all constants, without padding")]
     io_bytes: Annotated[Bytes, Says("of inputs and outputs together")]
-    state_bytes: Annotated[
-        Bytes, Says("of the states; absent if the module has none", omitted=True)
-    ] = 0
+    state_bytes: Annotated[Bytes, Says("of the states; absent if the module has none", omitted=True)] = 0
 
 
 @dataclass(frozen=True)
@@ -115,9 +113,7 @@ class OperatorInfo(Record):
             omitted=True,
         ),
     ] = ()
-    run_macs: Annotated[
-        Text | None, Says("`macs` of a run if they are dynamic, as in `tensors`", omitted=True)
-    ] = None
+    run_macs: Annotated[Text | None, Says("`macs` of a run if they are dynamic, as in `tensors`", omitted=True)] = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,9 +142,7 @@ class CallInfo(OperatorInfo):
     ] = ()
     outputs: Annotated[
         tuple[Index, ...],
-        Says(
-            "the indices of the outputs that it computes; next values of states follow the outputs", omitted=True
-        ),
+        Says("the indices of the outputs that it computes; next values of states follow the outputs", omitted=True),
     ] = ()
 
 
@@ -426,9 +420,7 @@ class ModuleInfo(ModuleInterface):
     module_tree: Annotated[
         tuple[ImportedModule, ...],
         Limits(min_items=1),
-        Says(
-            "the modules of the import tree, the generated C first", "loading restores the imports", omitted=True
-        ),
+        Says("the modules of the import tree, the generated C first", "loading restores the imports", omitted=True),
     ] = ()
     build: Annotated[
         BuildInfo | None,

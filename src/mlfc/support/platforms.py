@@ -107,9 +107,7 @@ def parse_platform(text: str) -> Platform:
     # a vendor may have the name of a system: aarch64-apple-darwin, x86_64-w64-mingw32
     system = systems[-1]
     if system == "windows" and "msvc" in words:
-        raise OptionError(
-            "libraries for Windows require the GNU ABI", place=text, next_step=f"Use {arch}-windows-gnu"
-        )
+        raise OptionError("libraries for Windows require the GNU ABI", place=text, next_step=f"Use {arch}-windows-gnu")
     abi = next((word for word in words[2:] if word in _ABIS), None)
     default = "gnueabihf" if (arch, system) == ("arm", "linux") else _DEFAULT_ABI[system]
     return Platform(arch, system, default if abi is None or not default else abi)

@@ -61,7 +61,7 @@ def _read_c(mcpu: str, options: dict[str, str]) -> tuple[str, dict[str, str], Fe
         options = {**options, ATTRIBUTES: f"+{found}"}
     if ATTRIBUTES in options and not (name.startswith("x86-64") and set(options[ATTRIBUTES].split(",")) <= _PRODUCTS):
         raise OptionError(
-            f"target c: option {ATTRIBUTES} requires an x86-64 processor, and the value {' or '.join(sorted(_PRODUCTS))}"
+            f"target c: option {ATTRIBUTES} requires an x86-64 processor and a value {' or '.join(sorted(_PRODUCTS))}"
             f"; got {ATTRIBUTES}={options[ATTRIBUTES][:80]} for {name}",
             next_step="Leave it out, or compile with llvm",
         )
@@ -75,7 +75,7 @@ def _of_levels(levels: Levels, seen: Callable[[Features], Features] = lambda fea
 
 
 def _library_arch(triple: str) -> str:
-    """Return the architecture of a triple, or of its first word; raise OptionError if the machine cannot load libraries."""
+    """Return the architecture of a triple, or of its first word; raise OptionError if it cannot load libraries."""
     if (arch := arch_named(triple)) is not None:
         return arch
     if triple == host_arch():

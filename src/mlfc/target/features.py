@@ -156,7 +156,7 @@ class Level:
     flags: tuple[str, ...]  # for gcc and clang
     zig: str  # value of zig's ``-mcpu=``, whose default is the processor that zig runs on
     both: tuple[str, ...] = ()  # flags for all compilers
-    # the kernels that are faster than at the previous level: ``bytes``, if they read or write bytes; ``floats``, if they
+    # the kernels that are faster than at the previous level: ``bytes``, if they access bytes; ``floats``, if they
     # have floats and no bytes; ``templates``, if templates write them only for this level; empty: all
     serves: str = ""
     condition: str = ""  # preprocessor condition for systems that can have the level, if not all can

@@ -122,7 +122,7 @@ def differing_groups(
     `reference`: with all tensors.
     `sets`: named input sets for which the outputs differ.
 
-    Each difference names the group's nodes; its note names the C function, and whether the compiler's optimizer causes the
+    Each difference names the group's nodes; its note names the C function, and whether the optimizer causes the
     difference. The result is empty if no single group differs, or the code cannot be profiled.
     """
     shipped = profiled_factory(factory)

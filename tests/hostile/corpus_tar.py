@@ -182,12 +182,12 @@ def tar_size_that_is_no_number() -> bytes:
     return with_size_field(b"99999999999")
 
 
-@fault("asks for")
+@fault("requests")
 def tar_huge_extended_header() -> bytes:
     return with_size_field(b"77777777777", tarfile.XHDTYPE)
 
 
-@fault("asks for")
+@fault("requests")
 def tar_huge_long_name() -> bytes:
     return with_size_field(b"77777777777", tarfile.GNUTYPE_LONGNAME)
 

@@ -84,7 +84,9 @@ HEADS: dict[str, BrokenBlob] = {
     ),
     "no_count": BrokenBlob("classic", lambda: u64(0), r"byte 8: the number of modules needs 8 bytes"),
     "count_of_64_bits": BrokenBlob("classic", lambda: blob(u64(2**64 - 1)), r"byte 8: 18446744073709551615 modules"),
-    "count_beyond_the_end": BrokenBlob("classic", lambda: blob(u64(3), LIB), r"byte 8: 3 modules cannot be in the 12"),
+    "count_beyond_the_end": BrokenBlob(
+        "classic", lambda: blob(u64(3), LIB), r"byte 8: 3 modules do not fit in the remaining 12"
+    ),
     "bytes_behind_the_tree": BrokenBlob(
         "classic", lambda: blob(u64(2), LIB, TREE, rows(()), b"!"), r"byte 80: 1 bytes follow the last module"
     ),
@@ -130,7 +132,7 @@ TREES: dict[str, BrokenBlob] = {
         "classic", lambda: classic(LIB, tree=u64(2**64 - 1)), r"byte 48: 18446744073709551615 row pointers"
     ),
     "pointers_whose_bytes_overflow": BrokenBlob(
-        "ffi", lambda: blob(u64(2**61 + 1), bytes(80)), r"byte 8: 2305843009213693953 row pointers cannot be"
+        "ffi", lambda: blob(u64(2**61 + 1), bytes(80)), r"byte 8: 2305843009213693953 row pointers do not fit"
     ),
     "pointers_that_fall": BrokenBlob(
         "classic", lambda: classic(LIB, EMPTY, tree=u64(3, 0, 2, 1, 2, 1, 1)), r"row pointer 2 is 1, below .* 2"

@@ -67,7 +67,7 @@ _add_metadata(
     refused=False,
 )
 _add_metadata("many_unknown_values", _TOO_MANY, "extra", lambda: {str(index): [index] for index in range(100_000)})
-_add_metadata("long_metadata", "more than the 16,777,216", "extra", lambda: "x" * (16 << 20))
+_add_metadata("long_metadata", "exceed the limit of 16,777,216", "extra", lambda: "x" * (16 << 20))
 add("many_heads", _TOO_MANY, lambda: _graph(heads=[[4, 0, 0]] * 100_000), refused=False)
 add("many_heads_up_to_the_limit", "61000 outputs", lambda: _graph(heads=[[4, 0, 0]] * 61_000), refused=False)
 

@@ -23,7 +23,7 @@ from tests.counting import counted_calls
 from tests.vm_models import two_layers
 
 OLD = b"MLFC-VM\n" + struct.pack("<II", 2, 0) + bytes(500)
-RECOMPILE = r"bytecode of an earlier version\. Compile the model again; .*mlfc compile OLD\.tar -o NEW\.tar"
+RECOMPILE = r"bytecode of an earlier version\. Compile the model again, .*mlfc compile OLD\.tar -o NEW\.tar"
 _LEAVES = (
     st.none() | st.booleans() | st.integers() | st.floats() | st.sampled_from(["", "rows", "int8", "\x00", "x" * 300])
 )
@@ -81,14 +81,14 @@ GOOD = Executable("net", (VALUE,), (VALUE,), (SymbolInfo("n", 1, 8),))
         ({"name": "a b"}, "name"),
         ({"name": "n" * 256}, "name"),
         ({"symbols": ()}, "'x': unknown symbol 'n'"),
-        ({"symbols": (SymbolInfo("n", 1, 8),) * 2}, "symbols of different names"),
+        ({"symbols": (SymbolInfo("n", 1, 8),) * 2}, "symbols with distinct names"),
         ({"symbols": (SymbolInfo("n", 5, 4),)}, "symbol 'n': expected at least 5, got 4"),
         ({"symbols": (SymbolInfo("n", -1, 4),)}, "low"),
         ({"inputs": (replace(VALUE, dtype="int3"),)}, "dtype"),
         ({"inputs": (replace(VALUE, extents=(1,) * 9),)}, "extents"),
         ({"inputs": (replace(VALUE, extents=(-1,)),)}, "extents"),
         ({"inputs": (replace(VALUE, extents=(1 << 31,)),)}, "extents"),
-        ({"states": (VALUE,), "next_states": ("y",)}, "state 'x': expected numbers as its shape"),
+        ({"states": (VALUE,), "next_states": ("y",)}, "state 'x': expected a static shape"),
         ({"next_states": ("y",)}, "expected 0 next states, got 1"),
         ({"arena_bytes": -1}, "arena_bytes"),
     ],

@@ -182,7 +182,7 @@ def test_devices_of_small_groups_get_kernels_that_suit_them(
         ("opencl -max_num_threads=31", "at least 32, got -max_num_threads=31"),
         ("cuda -max_num_threads=", "at least 32, got -max_num_threads="),
         ("opencl -max_shared_memory_per_block=1k", "at least 4096, got -max_shared_memory_per_block=1k"),
-        ("cuda -mcpu=sm_90", "is a device and has no option -mcpu, got 'sm_90'"),
+        ("cuda -mcpu=sm_90", "is a device and does not support -mcpu, got 'sm_90'"),
         ("opencl -arch=sm_90", "unknown target option '-arch=sm_90'"),
     ],
 )

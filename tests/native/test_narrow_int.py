@@ -144,7 +144,7 @@ def test_helpers_compute_in_types_of_known_width(key: str, tmp_path: Path) -> No
 def test_no_code_computes_with_doubles_that_are_floats(tmp_path: Path) -> None:
     x = ir.Var("x", ir.TensorType((4,), "float64"))
     module = ir.IRModule({"main": ir.Function((x,), ir.call("exp", [x]))}, ("y",))
-    with pytest.raises(UnsupportedError, match="float64, and a double of the target has 32 bits"):
+    with pytest.raises(UnsupportedError, match="float64, but double has 32 bits on the target"):
         mlfc.build(module, "c -mcpu=avr")
     command = [need("clang", "clang"), *_AVR, f"-I{tmp_path}/include", "-fsyntax-only"]
     source = written(module, {}, "c", tmp_path)

@@ -91,7 +91,7 @@ def test_what_the_virtual_machine_lacks_is_refused(tmp_path: Path) -> None:
     nodes = [helper.make_node("Tanh", ["h"], ["next"]), helper.make_node("Neg", ["next"], ["y"])]
     graph = helper.make_graph(nodes, "kept", infos[:1], infos[1:])
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
-    with pytest.raises(UnsupportedError, match=r"state 'h' has an open shape.*--shape h=1,4"):
+    with pytest.raises(UnsupportedError, match=r"state 'h' has a dynamic shape.*--shape h=1,4"):
         mlfc.compile(path, "llvm", states={"h": "next"})
     assert mlfc.compile(path, "llvm", states={"h": "next"}, shapes={"h": (1, 4)}).factory.executor == "aot"
 

@@ -86,7 +86,9 @@ def test_the_fused_group_that_a_compiler_breaks_is_named(model: Path, wrong_comp
     assert first is not None
     assert first is result.groups[0]
     assert first.nodes == ("conv", "relu", "add", "prelu")
-    assert re.search(r"C function \w+fused_nn_conv2d_nn_relu_add\w*; without the compiler's optimizations", first.note)
+    assert re.search(
+        r"C function \w+fused_nn_conv2d_nn_relu_add\w*; correct without compiler optimizations", first.note
+    )
 
 
 def test_the_command_says_differs_and_what_to_do(model: Path, wrong_compiler: None) -> None:

@@ -168,5 +168,5 @@ def test_a_folder_of_files_keeps_what_else_is_there(tmp_path: Path) -> None:
 
 def test_a_file_in_place_of_the_folder_is_refused(tmp_path: Path) -> None:
     (tmp_path / "code").write_bytes(b"")
-    with pytest.raises(OutputError, match="there is a file of this name"):
+    with pytest.raises(OutputError, match="expected a folder, got an existing file"):
         atomic.write_folder(tmp_path / "code", {"a": b""})

@@ -31,10 +31,10 @@ def test_models_whose_nodes_are_shared_are_shown_at_once() -> None:
 @pytest.mark.parametrize(
     ("give", "expected"),
     [
-        (lambda module, params: ("model.onnx",), "not an object of the class str. Give the first of the two"),
-        (lambda module, params: ((module, params),), "not an object of the class tuple. Give the first of the two"),
+        (lambda module, params: ("model.onnx",), "expected IRModule, got str. Pass the module and params"),
+        (lambda module, params: ((module, params),), "expected IRModule, got tuple. Pass the module and params"),
         (lambda module, params: (module, params), r"got dict. The order is build\(module, target, params\)"),
-        (lambda module, params: (module, "c", [params]), "not an object of the class list. Give the second of the two"),
+        (lambda module, params: (module, "c", [params]), "names to arrays, got list. Pass the params"),
     ],
 )
 def test_arguments_in_the_wrong_place_are_named(give: Callable[..., tuple[Any, ...]], expected: str) -> None:

@@ -186,5 +186,5 @@ def test_command_line(command: Callable[..., str], reshaped: Path, tmp_path: Pat
 def test_verify_says_which_value_to_repeat(reshaped: Path, tmp_path: Path) -> None:
     model = mlfc.compile(reshaped, shapes={"x": (2, 6)}, values={"shape": [3, 4], "gain": 2})
     archive = model.export(tmp_path / "reshaped.tar")
-    with pytest.raises(MlfcError, match=r"no input 'gain'.*Repeat the value that it was compiled with: --value gain="):
+    with pytest.raises(MlfcError, match=r"no input 'gain'.*Set the value that it was compiled with: --value gain="):
         mlfc.verify(reshaped, archive)

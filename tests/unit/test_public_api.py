@@ -118,7 +118,7 @@ def test_a_compiled_model_is_compared_with_its_reference(model: mlfc.CompiledMod
     assert mlfc.verify(DIGITS / "digits_int8.tflite", model.model, samples=1).is_within
     with pytest.raises(OptionError, match="expected a path or a loaded model, got 5"):
         mlfc.verify(DIGITS / "digits_int8.tflite", 5)
-    with pytest.raises(OptionError, match="a board runs archives"):
+    with pytest.raises(OptionError, match="expected an archive to run on a board"):
         mlfc.verify(DIGITS / "digits_int8.tflite", model.model, board="mps2-an386")
     assert mlfc.verify(onnx.load(DIGITS / "digits.onnx"), samples=1, target="llvm").is_within
     with pytest.raises(ModelError, match=r"^model: ONNX Runtime cannot open the model: .*Load model from model failed"):

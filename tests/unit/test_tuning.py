@@ -202,7 +202,7 @@ def test_a_build_takes_the_choices_of_a_log_and_says_which_it_cannot(tmp_path: P
     assert tuned.lib.get_source() == mlfc.compile(_network(), TARGET, tuned=opened_log(log)).factory.lib.get_source()
     chosen = next(json.loads(line) for line in _lines(log, "choice") if '"tile"' in line)
     for changes, text in (
-        ({"values": {"tile": "99x1x1"}}, "no such parameters"),
+        ({"values": {"tile": "99x1x1"}}, "parameters that templates no longer support"),
         ({"templates": 0}, "another version"),
         ({"target": "c -mcpu=cortex-m4"}, "only for: c -mcpu=cortex-m4"),
         ({"form": 7, "kind": "else"}, "another version"),

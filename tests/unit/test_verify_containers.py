@@ -220,7 +220,7 @@ def test_an_output_that_only_the_reference_has_is_an_error(tmp_path: Path) -> No
     two = [N("Relu", ["x"], ["y"]), N("Neg", ["x"], ["z"])]
     x, y, z = (_tensor(name, [2]) for name in "xyz")
     mlfc.compile(_save(tmp_path, two, [x], [y]), "llvm").export(tmp_path / "one.tar")
-    with pytest.raises(InputError, match="expected an output 'z', got 'y' from what is compared"):
+    with pytest.raises(InputError, match="expected an output 'z', got 'y' from the compiled model"):
         verify(_save(tmp_path, two, [x], [y, z]), tmp_path / "one.tar", samples=0)
 
 
@@ -315,10 +315,10 @@ def test_inputs_that_never_suit_are_named(tmp_path: Path) -> None:
     nodes = [node, table, N("Add", ["i", "eight"], ["j"]), N("Gather", ["table", "j"], ["y"])]
     path = _save(tmp_path, nodes, [_tensor("i", [2], INT64)], [_tensor("y", [2])])
     with pytest.raises(
-        InputError, match=r"drawn inputs are invalid for the model: ONNX Runtime .*out of data bounds"
+        InputError, match=r"generated inputs are invalid for the model: ONNX Runtime .*out of data bounds"
     ) as refused:
         verify(path, samples=1, target="llvm")
-    assert refused.value.next_step == "Give valid ones: --inputs FILE.npz"
+    assert refused.value.next_step == "Provide valid ones: --inputs FILE.npz"
 
 
 def test_inputs_come_from_a_file(tmp_path: Path) -> None:
@@ -328,7 +328,7 @@ def test_inputs_come_from_a_file(tmp_path: Path) -> None:
     result = verify(path, inputs=tmp_path / "inputs.npz", target="llvm")
     assert (result.samples, result.is_within) == (1, True)
     (tmp_path / "inputs.bin").write_bytes(b"")
-    with pytest.raises(InputError, match=r"read from \.npz alone"):
+    with pytest.raises(InputError, match=r"require a \.npz file"):
         verify(path, inputs=tmp_path / "inputs.bin", target="llvm")
 
 
@@ -351,7 +351,7 @@ def test_made_up_sequences_are_of_a_form_that_is_accepted() -> None:
 
     sets, refused = made_up_sets(_asked({}), accepts_equal)
     assert (len(sets), refused) == (7, 1)
-    with pytest.raises(InputError, match="accepts none of 8 made-up sets") as caught:
+    with pytest.raises(InputError, match="rejects all 8 generated input sets") as caught:
         made_up_sets(_asked({}), lambda _: False)
     assert "s.0, s.1" in str(caught.value)
 

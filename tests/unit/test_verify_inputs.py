@@ -123,7 +123,7 @@ def test_labels_are_an_array_or_text(tmp_path: Path) -> None:
         with pytest.raises(InputError, match="expected 4 integers"):
             read_labels(tmp_path / name, 4)
     (tmp_path / "l.txt").write_text("3\n1.5\n")
-    with pytest.raises(InputError, match="whole numbers"):
+    with pytest.raises(InputError, match="integer labels"):
         read_labels(tmp_path / "l.txt", 2)
 
 

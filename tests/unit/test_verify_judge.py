@@ -163,7 +163,7 @@ def test_a_wrong_label_differs_however_near(labels: Path, monkeypatch: pytest.Mo
     result = verify(labels, samples=2)
     assert not result.is_within
     assert "element 3" in result.outputs[0].note
-    assert "apart" in result.outputs[0].note
+    assert "differ by" in result.outputs[0].note
 
 
 def test_labels_whose_scores_tie_are_shown_and_equal(labels: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -174,7 +174,7 @@ def test_labels_whose_scores_tie_are_shown_and_equal(labels: Path, monkeypatch: 
     assert item.elements > 0, "no sample has the label that ties"
     assert result.is_within
     assert item.excuse == "tie"
-    assert "5, and 2 by ONNX Runtime" in item.note
+    assert "5, but 2 in ONNX Runtime" in item.note
 
 
 def test_nan_in_both_is_said_and_on_one_side_differs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,1 +1,1 @@
-"""The ground: data types, fixed-point numbers, names, files, tars, progress."""
+"""Base utilities: data types, fixed-point numbers, names, files, archives, progress."""

@@ -1,10 +1,10 @@
-"""The type of arrays in annotations."""
+"""Type alias of arrays for annotations."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 if TYPE_CHECKING:
-    import numpy.typing as npt  # costs a tenth of the whole import of numpy
+    import numpy.typing as npt  # takes a tenth of the time of importing NumPy
 
 Array: TypeAlias = "npt.NDArray[Any]"

@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all, by way of a temporary name in the same folder; devices are written to."""
+"""Atomic file writes by way of a temporary file in the same folder; devices are written directly."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _NEXT_STEPS = {
     **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), "Choose a place that you may write to"),
     errno.ENOENT: "Create the folder first",
     errno.ENOTDIR: "A part of the path is a file; choose another place",
-    errno.EISDIR: "Give the name of a file",
+    errno.EISDIR: "Use the name of a file",
     errno.ENAMETOOLONG: "Choose a shorter name",
 }
 
@@ -35,7 +35,7 @@ def temporary_error(error: OSError) -> OutputError:
     """Return the error for a temporary file that cannot be written."""
     try:
         place = tempfile.gettempdir()
-    except OSError:  # no folder is usable: the first reason is the right one
+    except OSError:  # no temporary folder is usable; keep the first reason
         place = "temporary files"
     reason = error.strerror or str(error)
     next_step = "Free some space there, or set TMPDIR to a folder with room that you may write to"
@@ -43,12 +43,12 @@ def temporary_error(error: OSError) -> OutputError:
 
 
 def check_writable(path: str | os.PathLike[str]) -> None:
-    """Raise OutputError if a file at `path` certainly cannot be written, before the work that would fill it."""
+    """Raise OutputError if a file at `path` cannot be written; for a check before long work."""
     target = Path(path)
     try:
         is_folder = stat.S_ISDIR(target.stat().st_mode)
     except (OSError, ValueError) as error:
-        # a name that is too long, a circle of links, a zero in it: there never will be such a file
+        # a name that is too long, a cycle of links, a NUL character: the file can never exist
         if isinstance(error, ValueError) or error.errno in (errno.ENAMETOOLONG, errno.ELOOP):
             raise output_error(target, error if isinstance(error, OSError) else OSError(str(error))) from error
         is_folder = False
@@ -66,11 +66,11 @@ def check_writable(path: str | os.PathLike[str]) -> None:
 def atomic_file(
     path: str | os.PathLike[str], *, executable: bool = False, permissions: int | None = None, durable: bool = False
 ) -> Iterator[BinaryIO]:
-    """Open a binary file for writing; it becomes `path` when the block succeeds and vanishes otherwise.
+    """Open a binary file for writing; it is renamed to `path` if the block succeeds and deleted otherwise.
 
     As with ``open``, an existing file keeps its permissions and owner, and a symbolic link its target. `executable`
-    applies to new files, `permissions` to all, whatever the umask. `durable` writes the content to disk before the
-    name, so not even a power failure leaves half a file. Raises OutputError if the place cannot be written.
+    applies to new files, `permissions` to all, regardless of the umask. `durable` flushes the content to disk before
+    the rename, so that even a power failure leaves no partial file. Raises OutputError if `path` cannot be written.
     """
     target = Path(path)
     check_writable(target)
@@ -104,7 +104,7 @@ def atomic_file(
 
 
 def _take_permissions(name: str, final: Path, new: int) -> None:
-    """Give a private file made by mkstemp the permissions of the file that it replaces, or those of a new one."""
+    """Set the permissions of a file from mkstemp to those of the file that it replaces, or of a new file."""
     try:
         old = final.stat()
     except FileNotFoundError:
@@ -112,7 +112,7 @@ def _take_permissions(name: str, final: Path, new: int) -> None:
         return
     own = Path(name).stat()
     if hasattr(os, "chown") and (own.st_uid, own.st_gid) != (old.st_uid, old.st_gid):
-        for owner in (old.st_uid, -1):  # only root may give files away; groups that one is in may get them
+        for owner in (old.st_uid, -1):  # only root can change the owner; users can set groups they belong to
             with suppress(OSError):
                 os.chown(name, owner, old.st_gid)
                 break
@@ -121,7 +121,7 @@ def _take_permissions(name: str, final: Path, new: int) -> None:
 
 @contextmanager
 def _special_file(target: Path) -> Iterator[BinaryIO]:
-    """Open a file whose content goes to the device or pipe `target` when the block succeeds."""
+    """Open a file whose content is copied to the device or pipe `target` if the block succeeds."""
     try:
         with tempfile.TemporaryFile() as file:
             yield file
@@ -133,7 +133,7 @@ def _special_file(target: Path) -> Iterator[BinaryIO]:
 
 
 def _is_special(path: Path) -> bool:
-    """Tell whether `path` exists and is neither file nor folder: renaming onto it would destroy it."""
+    """Return whether `path` exists and is neither a file nor a folder: renaming onto it would destroy it."""
     try:
         mode = path.stat().st_mode
     except OSError:
@@ -142,7 +142,7 @@ def _is_special(path: Path) -> bool:
 
 
 def _resolved(path: Path) -> Path:
-    """Return what `path` links to: a link stays, the file that it names is replaced."""
+    """Return the target of `path`: a link is kept, and its target replaced."""
     return Path(os.path.realpath(path))
 
 
@@ -155,11 +155,11 @@ def write_bytes(path: str | os.PathLike[str], data: bytes) -> None:
 def write_folder(path: str | os.PathLike[str], files: Mapping[str, Data]) -> None:
     """Write files into a folder by relative path (forward slashes), all staged before the first one appears.
 
-    A new folder appears whole; in an existing one other files are left alone.
+    A new folder is created atomically; in an existing one other files are not changed.
     """
     target = Path(path)
     if target.exists() and not target.is_dir():
-        raise OutputError("there is a file of this name", place=str(target), next_step="Name a folder")
+        raise OutputError("expected a folder, got an existing file", place=str(target), next_step="Name a folder")
     if not target.exists():
         check_writable(target)
     try:
@@ -171,7 +171,7 @@ def write_folder(path: str | os.PathLike[str], files: Mapping[str, Data]) -> Non
             (stage / name).parent.mkdir(parents=True, exist_ok=True)
             write_data(stage / name, data)
         if not target.exists():
-            # mkdtemp makes folders private; the result gets the mode that a plain mkdir() would have given
+            # mkdtemp creates private folders; set the mode that mkdir() would have set
             stage.chmod(0o777 & ~_umask())
             stage.replace(target)
             return
@@ -185,7 +185,7 @@ def write_folder(path: str | os.PathLike[str], files: Mapping[str, Data]) -> Non
 
 
 def _umask() -> int:
-    # the only way to read the mask is to set it
+    # the umask can only be read by setting it
     mask = os.umask(0)
     os.umask(mask)
     return mask

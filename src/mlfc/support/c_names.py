@@ -1,4 +1,4 @@
-"""Names for generated C: legal, unique, bounded, and the same on every run."""
+"""Identifiers for generated C: legal, unique, bounded in length, and deterministic."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _MACROS = re.compile(
     r"|(FILENAME|FOPEN|MB_CUR|MB_LEN|RAND|TMP)_MAX"
     r"|(DBL|DECIMAL|EXIT|FE|FLT|FP|LC|LDBL|M|MATH|SEEK|SIG)_[A-Z0-9_]+|SIG[A-Z0-9]+|(PRI|SCN)[diouxX][A-Z0-9]+"
 )
-"""Macros of C's headers: a field of a struct with such a name breaks where the header came first."""
+"""Macros of C's headers: a struct field of such a name fails to compile after the header is included."""
 
 
 def bounded(name: str, limit: int = NAME_LIMIT) -> str:
@@ -50,8 +50,8 @@ def bounded(name: str, limit: int = NAME_LIMIT) -> str:
 def sanitize(name: str) -> str:
     """Return a legal identifier of C and C++ made from `name`, of at most 97 characters.
 
-    Every character outside ``[A-Za-z0-9]`` becomes ``_``, as in TVM's headers. Names that start with a digit, or like
-    reserved ones, get a prefix ``n``; keywords and macros get a suffix ``_``.
+    Every character outside ``[A-Za-z0-9]`` becomes ``_``, as in TVM's headers. Names that start with a digit or
+    like a reserved identifier get the prefix ``n``; keywords and macros get the suffix ``_``.
     """
     text = _identifier(name)
     return f"{text}_" if text in KEYWORDS or _MACROS.fullmatch(text) else bounded(text)
@@ -63,9 +63,9 @@ def _identifier(name: str) -> str:
 
 
 def unique(names: Iterable[str], reserved: Iterable[str] = ()) -> list[str]:
-    """Return a sanitized name for each of `names`, all different; clashes get suffixes ``_1``, ``_2``, ...
+    """Return a unique sanitized name for each of `names`; clashes get suffixes ``_1``, ``_2``, ...
 
-    Names that differ only in case count as equal, because macros made from them would be. `reserved` (lower case) are
+    Names that differ only in case count as equal: macros derived from them would clash. `reserved` (lower case) are
     never used.
     """
     sanitized = [sanitize(name) for name in names]
@@ -83,9 +83,9 @@ def unique(names: Iterable[str], reserved: Iterable[str] = ()) -> list[str]:
 
 
 def names_in_tables(names: Iterable[str]) -> list[str]:
-    """Return the names of tensors in the tables of a module, by which TVM's executors find them.
+    """Return the tensor names for a module's tables, in which TVM's executors look them up.
 
-    They replace every byte that is not an ASCII letter or digit with ``_``, and find the first of equal names; the
+    The executors replace each byte that is not an ASCII letter or digit by ``_``, and use the first of equal names; the
     others get suffixes ``_1``, ``_2``, ...
     """
     plain = [re.sub(rb"[^A-Za-z0-9]", b"_", name.encode("utf-8", "surrogatepass")).decode() or "_" for name in names]
@@ -100,10 +100,10 @@ def names_in_tables(names: Iterable[str]) -> list[str]:
 
 
 def module_name(name: str) -> str:
-    """Return a module's name as files, symbols and metadata share it.
+    """Return the form of a module's name that files, symbols and metadata share.
 
-    It is lower case: TVM's header lower-cases names that its sources do not, so archives of modules with capitals in
-    their names did not compile. Keywords pass, as it is only ever part of longer names: TVM's own default is
+    It is lower case, because TVM's header lower-cases names and its sources do not, so modules with capitals in their
+    names would not compile. Keywords are allowed, since the name is always part of a longer one: TVM's default is
     ``default``.
     """
     return bounded(_identifier(name).lower())

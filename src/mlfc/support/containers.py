@@ -1,7 +1,7 @@
-"""Inputs and outputs that are sequences or optionals: of which tensors a compiled model has each of them.
+"""Sequence and optional inputs and outputs, and the tensors that represent them in a compiled model.
 
-A sequence is the extents of its elements, one row each, and their bytes, each from a multiple of 64 on. An optional
-is a sequence of at most one; an optional sequence has a bool before these.
+A sequence consists of the shapes of its elements, one row each, and their bytes, each aligned to 64 bytes. An optional
+is a sequence of at most one element; an optional sequence has an additional leading bool.
 """
 
 from __future__ import annotations
@@ -12,22 +12,22 @@ from mlfc.support.tensor_info import TensorInfo, Text
 
 SEQUENCE, OPTIONAL, OPTIONAL_SEQUENCE = KINDS = ("sequence", "optional", "optional sequence")
 GIVEN, EXTENTS, BYTES = PARTS = ("given", "extents", "bytes")
-"""The parts of a container, in the order in which a model has them; only an optional sequence has the first."""
+"""The parts of a container, in the order of the model's tensors; only an optional sequence has the first."""
 
 
 ANY_RANK = ("...",)
-"""The shape of tensors that differ in how many dimensions they have."""
+"""The shape of tensors of different ranks."""
 
 
 @dataclass(frozen=True)
 class Container:
-    """An input or output that is no tensor."""
+    """An input or output that is a sequence or optional."""
 
     name: str
     kind: str  # of KINDS
     dtype: str  # of its tensors
     is_output: bool = False
-    is_mixed: bool = False  # whether its tensors differ in how many dimensions they have
+    is_mixed: bool = False  # whether its tensors differ in rank
 
     @property
     def parts(self) -> tuple[str, ...]:
@@ -36,32 +36,32 @@ class Container:
 
 
 def parts_of(kind: str) -> tuple[str, ...]:
-    """Return the parts that a container of a kind has."""
+    """Return the parts of a container of a kind."""
     return PARTS if kind == OPTIONAL_SEQUENCE else PARTS[1:]
 
 
 @dataclass(frozen=True)
 class ContainerInfo(TensorInfo):
-    """Name and kind of an input or output that is no tensor; shape and dtype are those of its tensors.
+    """Name and kind of a sequence or optional input or output; shape and dtype are those of its tensors.
 
-    The shape is `ANY_RANK` if they differ in how many dimensions they have.
+    The shape is `ANY_RANK` if its tensors differ in rank.
     """
 
     kind: Text = SEQUENCE
 
     @property
     def is_static(self) -> bool:
-        """False: nobody knows how many tensors there are."""
+        """False: the number of tensors is a runtime value."""
         return False
 
     @property
     def is_sequence(self) -> bool:
-        """Whether its value is a list of arrays, if it has one."""
+        """True if its value, when present, is a list of arrays."""
         return self.kind != OPTIONAL
 
     @property
     def may_be_none(self) -> bool:
-        """Whether there may be no value."""
+        """True if its value may be None."""
         return self.kind != SEQUENCE
 
     def element(self, index: int | None = None) -> TensorInfo:

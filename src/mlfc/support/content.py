@@ -1,4 +1,4 @@
-"""The content of files without a second copy: bytes, or something that yields them in pieces."""
+"""File content without a second copy: bytes, or an object that yields them in pieces."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ import numpy.typing as npt
 
 from mlfc.support import dtypes
 
-# what is hashed and written at once: large against the cost of a call, small against any memory
+# bytes hashed or written at once: large compared with the cost of a call, small compared with memory
 PIECE = 4 << 20
 _STREAM_PIECE = 1 << 20
 
 
 class Content(Protocol):
-    """Bytes made on demand, identical each time."""
+    """Bytes that are produced on demand, identical each time."""
 
     @property
     def nbytes(self) -> int:
-        """How many bytes there are."""
+        """The number of bytes."""
 
     def chunks(self) -> Iterator[bytes | memoryview]:
         """Yield the bytes in order: views of memory, or pieces of at most `PIECE` bytes."""
@@ -63,11 +63,11 @@ def sha256_stream(stream: BinaryIO) -> str:
 
 
 def sha256_of_each(items: Sequence[Data]) -> list[str]:
-    """Return the SHA-256 of each item, the large ones side by side: hashing is what an export computes longest."""
+    """Return the SHA-256 of each item; large items are hashed in parallel, since hashing dominates exports."""
     large = [index for index, data in enumerate(items) if nbytes_of(data) > PIECE]
     if len(large) < 2:
         return [sha256_of(data) for data in items]
-    # what only loads a small archive does without: the import takes a fifth of that time
+    # imported here: the import takes a fifth of the time of loading a small archive
     from concurrent.futures import ThreadPoolExecutor
 
     with ThreadPoolExecutor(min(len(large), os.cpu_count() or 1)) as pool:
@@ -76,7 +76,7 @@ def sha256_of_each(items: Sequence[Data]) -> list[str]:
 
 
 def to_bytes(data: Data) -> bytes:
-    """Return all bytes at once; for small data."""
+    """Return all bytes as one object; for small data."""
     return data if isinstance(data, bytes) else b"".join(chunks_of(data))
 
 
@@ -95,7 +95,7 @@ class Joined:
 
     @property
     def nbytes(self) -> int:
-        """How many bytes there are."""
+        """The number of bytes."""
         return sum(map(nbytes_of, self.parts))
 
     def chunks(self) -> Iterator[bytes | memoryview]:
@@ -106,20 +106,20 @@ class Joined:
 
 @dataclass(frozen=True, eq=False)
 class ArrayContent:
-    """The elements of an array as files hold them: row-major and little-endian.
+    """The elements of an array in file order: row-major and little-endian.
 
-    The array has a dtype of `mlfc.support.dtypes`, any strides and byte order, and must not change any more.
+    The array has a dtype of `mlfc.support.dtypes`, any strides and byte order, and must not be modified.
     """
 
     array: npt.NDArray[Any]
 
     @property
     def nbytes(self) -> int:
-        """How many bytes there are."""
+        """The number of bytes."""
         return self.array.nbytes
 
     def chunks(self) -> Iterator[bytes | memoryview]:
-        """Yield a view of the array, or, where its memory is not what files hold, copies of pieces of it."""
+        """Yield a view of the array, or copies of pieces if its memory has another layout or byte order."""
         array = self.array
         stored = dtypes.to_numpy(dtypes.from_numpy(array.dtype)).newbyteorder("<")
         if array.dtype == stored and array.flags.c_contiguous:
@@ -132,13 +132,13 @@ class ArrayContent:
 
 @dataclass(frozen=True)
 class FileContent:
-    """The bytes of a file, read on demand; it must not change any more."""
+    """The bytes of a file, read on demand; the file must not be modified."""
 
     path: Path
 
     @property
     def nbytes(self) -> int:
-        """How many bytes there are."""
+        """The number of bytes."""
         return self.path.stat().st_size
 
     def chunks(self) -> Iterator[bytes]:
@@ -149,7 +149,7 @@ class FileContent:
 
 
 def aligned_arrays(arrays: Iterable[npt.NDArray[Any]], alignment: int) -> Joined:
-    """Return arrays in sequence, each starting at a multiple of `alignment` bytes, with zeros between them."""
+    """Return arrays in sequence, each at a multiple of `alignment` bytes, padded with zeros."""
     parts: list[Data] = []
     offset = 0
     for array in arrays:

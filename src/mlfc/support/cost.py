@@ -1,7 +1,7 @@
-"""What making one model may cost: bytes of constants, operators, steps of computing constants, bytes of workspace.
+"""Resource limits for compiling one model: constant bytes, operators, constant-folding steps, workspace bytes.
 
-A model of a kilobyte can ask for gigabytes. What grows from a file is counted here, in a context rather than an
-argument because rules of operators receive only their operands. No clock is read, so results do not depend on it.
+A model of a kilobyte can require gigabytes. Resource use is counted in a context rather than an argument, because
+operator rules receive only their operands. Limits do not depend on time, so results are reproducible.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from mlfc.errors import LimitError, OptionError, Remedy
 
 @dataclass(frozen=True)
 class Limit:
-    """How much of a resource one model may use."""
+    """The limit of a resource for one model."""
 
     subject: str  # the resource with the verb of the message
     unit: str
-    base: int  # what every model may use
-    per_byte: int = 0  # more for each byte of its file
-    per_node: int = 0  # more for each tensor that a node in it reads or makes
+    base: int  # for every model
+    per_byte: int = 0  # in addition, per byte of its file
+    per_node: int = 0  # in addition, per tensor that a node reads or produces
 
 
 _UNLIMITED = 1 << 62
 STATEMENT_STEPS = 4096
-"""Steps of a statement that is interpreted by itself: numpy computes that many elements in its time."""
+"""Cost of one interpreted statement, in steps: NumPy computes that many elements in the same time."""
 
 LIMITS: Mapping[str, Limit] = {
     "constants": Limit("constants made from the model exceed", "bytes", 64 << 20, per_byte=32),
@@ -41,22 +41,22 @@ LIMITS: Mapping[str, Limit] = {
 
 @dataclass
 class Cost:
-    """What one import or build has used so far."""
+    """The resources that one import or build has used so far."""
 
     given_bytes: int  # of the model's file
-    given_nodes: int  # tensors that the nodes in it read and make
+    given_nodes: int  # tensors that its nodes read and produce
     factor: float = 1.0  # multiplies the limits
     used: dict[str, int] = field(default_factory=lambda: dict.fromkeys(LIMITS, 0))  # by the keys of `LIMITS`
-    files: set[str] = field(default_factory=set)  # beside the model's, among the given bytes
+    files: set[str] = field(default_factory=set)  # external files that are included in `given_bytes`
 
     def limit(self, resource: str) -> int:
-        """Return how much may be used of a resource."""
+        """Return the limit of a resource."""
         kind = LIMITS[resource]
         limit = self.factor * (kind.base + kind.per_byte * self.given_bytes + kind.per_node * self.given_nodes)
         return int(min(limit, _UNLIMITED))
 
     def require(self, resource: str, amount: int, place: str | None) -> None:
-        """Raise LimitError if `amount` more would be too much."""
+        """Raise LimitError if using `amount` more would exceed the limit."""
         limit, total = self.limit(resource), self.used[resource] + amount
         if total > limit:
             kind = LIMITS[resource]
@@ -74,9 +74,9 @@ _CURRENT: ContextVar[Cost | None] = ContextVar("cost", default=None)
 
 @contextmanager
 def limited(given_bytes: int, given_nodes: int, factor: float = 1.0) -> Iterator[Cost]:
-    """Count what happens inside against the limits of a model; raise OptionError if the factor is not positive."""
+    """Count resource use in the block against a model's limits; raise OptionError if `factor` is not positive."""
     if not (isinstance(factor, (int, float)) and 0 < factor < math.inf):
-        raise OptionError(f"expected a positive number as the factor of the limits, got {factor!r}")
+        raise OptionError(f"expected a positive number as the limit factor, got {factor!r}")
     cost = Cost(given_bytes, given_nodes, factor)
     token = _CURRENT.set(cost)
     try:
@@ -87,7 +87,7 @@ def limited(given_bytes: int, given_nodes: int, factor: float = 1.0) -> Iterator
 
 @contextmanager
 def apart() -> Iterator[None]:
-    """Count what happens inside separately: a trial with the limits of the model that it is part of."""
+    """Count resource use in the block separately, with the limits of the current model; for trials."""
     cost = _CURRENT.get()
     token = _CURRENT.set(None if cost is None else Cost(cost.given_bytes, cost.given_nodes, cost.factor))
     try:
@@ -98,7 +98,7 @@ def apart() -> Iterator[None]:
 
 @contextmanager
 def undone(error: type[Exception]) -> Iterator[None]:
-    """Count nothing of what happens inside if it ends in such an error: it is done anew."""
+    """Discard the resource use of the block if it raises `error`, because the work is repeated."""
     cost = _CURRENT.get()
     used = None if cost is None else dict(cost.used)
     try:
@@ -110,14 +110,14 @@ def undone(error: type[Exception]) -> Iterator[None]:
 
 
 def give_nodes(count: int) -> None:
-    """Count the tensors that the nodes of the model's file read and make; they raise its limits."""
+    """Add tensors that the nodes of the model's file read and produce; they raise its limits."""
     cost = _CURRENT.get()
     if cost is not None:
         cost.given_nodes += count
 
 
 def give_file(path: str, nbytes: int) -> None:
-    """Count a file beside the model's, however often it is read; it raises the model's limits."""
+    """Add an external file of the model, once per path; it raises the model's limits."""
     cost = _CURRENT.get()
     if cost is not None and path not in cost.files:
         cost.files.add(path)
@@ -125,14 +125,14 @@ def give_file(path: str, nbytes: int) -> None:
 
 
 def require(resource: str, amount: int, place: str | None = None) -> None:
-    """Raise LimitError if using `amount` more would exceed the limit; for what is about to be allocated."""
+    """Raise LimitError if using `amount` more would exceed the limit; call before allocating."""
     cost = _CURRENT.get()
     if cost is not None:
         cost.require(resource, amount, place)
 
 
 def spend(resource: str, amount: int, place: str | None = None) -> None:
-    """Count `amount` as used; raise LimitError beyond the limit. Outside of `limited`, nothing is counted."""
+    """Count `amount` as used; raise LimitError beyond the limit. No effect outside of `limited`."""
     cost = _CURRENT.get()
     if cost is not None:
         cost.require(resource, amount, place)

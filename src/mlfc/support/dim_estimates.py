@@ -1,16 +1,16 @@
-"""Numbers that stand for dynamic extents in estimates: of memory, work and size."""
+"""Representative values of dynamic dimensions for estimates of memory, work and size."""
 
 from __future__ import annotations
 
 from mlfc.support.dims import LARGEST, Extent, bounds, substituted, symbols_of
 
 NO_LIMIT = LARGEST // 128
-"""Upper bounds from here on count as unbounded memory: the symbol may be a factor of a larger dimension."""
+"""Upper bounds of at least this count as unbounded: the symbol may be a factor of a larger dimension."""
 _USUAL = 64
 
 
 def most(extent: Extent) -> int | None:
-    """Return the largest value that an extent, or a number of bytes, may have; None where a symbol has no bound."""
+    """Return the largest value of an extent or number of bytes; None if a symbol is unbounded."""
     if any(symbol.high >= NO_LIMIT for symbol in symbols_of([extent])):
         return None
     return max(0, bounds(extent)[1])

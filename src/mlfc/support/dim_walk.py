@@ -1,6 +1,6 @@
-"""Dynamic extents in another form: code, names, and the text of one call's numbers and types in metadata.
+"""Conversion of dynamic dimensions to code, to names, and to the text of calls' numbers and types in metadata.
 
-``n0 64 *``, in reverse Polish notation, is 64 times the kernel's first number; ``?`` is an unknown extent.
+``n0 64 *``, in reverse Polish notation, is 64 times the kernel's first number; ``?`` is an unknown dimension.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from mlfc.support.dims import Dim, Extent, Symbol, symbols_of
 from mlfc.support.dtypes import nbytes
 
 MOST_CHARS = 48
-"""Longer names read no better than what they stand for."""
+"""Longest name of an expression that is still readable."""
 
 _WORDS = {"+": "plus", "*": "times", "//": "div", "%": "mod"}
 _MINUS = "minus_"
@@ -38,8 +38,8 @@ _TENSOR = re.compile(r"([a-z][a-z0-9_]*)\[([^][]*)\]")
 def walked(extent: Extent, leaf: Callable[[int | Symbol], Any], apply: Callable[[str, Any, Any], Any]) -> Any:
     """Fold an extent: combine its symbols and numbers bottom-up.
 
-    `leaf` is of integers and symbols; `apply` takes an operation (``+``, ``*``, ``//``, ``%``, ``max``, ``min``) and
-    the results of both operands.
+    `leaf` is called with integers and symbols; `apply` with an operation (``+``, ``*``, ``//``, ``%``, ``max``,
+    ``min``) and the results of both operands.
     """
     if not isinstance(extent, Dim):
         return leaf(extent)
@@ -56,9 +56,9 @@ def walked(extent: Extent, leaf: Callable[[int | Symbol], Any], apply: Callable[
 
 
 def name_of(extent: Extent, symbol_name: Callable[[Symbol], str] = lambda symbol: sanitize(symbol.name)) -> str:
-    """Return the name of an extent in words, an identifier of C; that of an expression may be long, or not unique.
+    """Return a C identifier that describes an extent; for expressions it may be long, or not unique.
 
-    `symbol_name`: what symbols are called.
+    `symbol_name` returns the name of a symbol.
     """
     found: str = walked(
         extent, lambda leaf: symbol_name(leaf) if isinstance(leaf, Symbol) else number_name(leaf), combined
@@ -67,7 +67,7 @@ def name_of(extent: Extent, symbol_name: Callable[[Symbol], str] = lambda symbol
 
 
 def number_name(value: int) -> str:
-    """Return a number as a part of a name."""
+    """Return the form of a number in a name."""
     return f"{_MINUS}{-value}" if value < 0 else str(value)
 
 
@@ -85,7 +85,7 @@ def combined(op: str, a: str, b: str) -> str:
 
 
 def count_text(count: Extent, symbols: Mapping[Symbol, int]) -> str:
-    """Return a number as text; `symbols` are the places of its symbols among a call's numbers."""
+    """Return a count as text; `symbols` maps its symbols to their index in a call's numbers."""
     if not isinstance(count, Dim):
         return str(count)
     if any(symbol not in symbols for symbol in symbols_of([count])):
@@ -104,7 +104,7 @@ def tensor_text(dtype: str, shape: Iterable[Extent], symbols: Mapping[Symbol, in
 
 
 def counted(text: str, numbers: Sequence[int]) -> int | None:
-    """Return the number that a text is in a call with these numbers; None if it is none, or beyond 64 bits."""
+    """Return the value of a count's text in a call with these numbers; None if invalid, or beyond 64 bits."""
     stack: list[int] = []
     try:
         for word in text[:_MOST_CHARACTERS].split():
@@ -121,7 +121,7 @@ def counted(text: str, numbers: Sequence[int]) -> int | None:
 
 
 def tensor_in_call(text: str, numbers: Sequence[int]) -> str:
-    """Return a tensor's type with the extents that it has in a call with these numbers."""
+    """Return a tensor's type with the dimensions that it has in a call with these numbers."""
     parts = _TENSOR.fullmatch(text)
     if parts is None or not parts[2]:
         return text
@@ -130,7 +130,7 @@ def tensor_in_call(text: str, numbers: Sequence[int]) -> str:
 
 
 def nbytes_of_type(text: str) -> int:
-    """Return the bytes of a tensor of a type without unknown dimensions, 0 for others."""
+    """Return the bytes of a tensor of this type; 0 if it has unknown dimensions."""
     parts = _TENSOR.fullmatch(text)
     if parts is None or UNKNOWN in text:
         return 0
@@ -138,5 +138,5 @@ def nbytes_of_type(text: str) -> int:
 
 
 def dtype_of(text: str) -> str:
-    """Return a tensor's dtype."""
+    """Return the dtype in a tensor's type."""
     return text.partition("[")[0]

@@ -1,7 +1,7 @@
-"""Extents that are known only when a model runs: integer expressions of symbols, which shapes hold beside integers.
+"""Symbolic dimensions: integer expressions of symbols whose values are known at run time.
 
-A `Dim` stays in one normal form: a sum of products of symbols, with quotients, remainders, minima and maxima among the
-factors where they cannot be resolved. What comes out constant is an `int` again. Bounds of the symbols decide an order.
+A `Dim` is always in normal form: a sum of products of symbols, with quotients, remainders, minima and maxima among the
+factors where they cannot be resolved. Constant results are `int`. Comparisons are decided by the symbols' bounds.
 """
 
 from __future__ import annotations
@@ -13,25 +13,25 @@ from math import gcd, lcm, prod
 from typing import Any, TypeAlias, Union
 
 LARGEST = (1 << 31) - 1
-"""The upper bound of symbols that have none of their own: what 32-bit indices reach."""
+"""Default upper bound of symbols: the largest 32-bit index."""
 _TERM_LIMIT = 256
 _STEP_LIMIT = 64
-"""Of a division: what is left then is not divided."""
+"""Most steps of a symbolic division; the rest is not divided further."""
 _CHOICE_LIMIT = 4
-"""Of maxima and minima in a sum: the bounds of more are not looked into."""
+"""Most maxima and minima in a sum whose choices are examined for bounds."""
 _REMEMBERED = 1 << 13
 _DEPTH = 3
-"""Of bounds: how often a sum is rewritten to find closer ones, as each form of a deep quotient has others."""
+"""Most rewrites of a sum in search of tighter bounds; each form of a nested quotient yields different ones."""
 _FACTORED_TERMS = 8
-"""Of a sum: more are not written as a product."""
+"""Most terms of a sum that is tried to be factored."""
 _OPPOSITE = {"max": "min", "min": "max"}
 _NO_BOUNDS = float("-inf"), float("inf")
 
 
 class UndecidedError(ValueError):
-    """An expression is compared whose symbols have bounds that allow both answers, or is used as a constant.
+    """A comparison that the bounds of the symbols do not decide, or a symbolic expression used as a constant.
 
-    `extent` is compared with 0, where that is known.
+    `extent` is the expression that was compared with 0, if known.
     """
 
     def __init__(self, message: str, extent: Dim | None = None) -> None:
@@ -41,7 +41,7 @@ class UndecidedError(ValueError):
 
 @dataclass(frozen=True, order=True)
 class Symbol:
-    """An extent with a name, and the least and the largest value that it may have."""
+    """A named dimension with its smallest and largest value."""
 
     name: str
     low: int = 1
@@ -78,9 +78,9 @@ class _Atom:
         if self.kind in ("max", "min"):
             chosen = max if self.kind == "max" else min
             return chosen(low, least), chosen(high, most)
-        if least < 0 or not most:  # a divisor of which nothing is known
+        if least < 0 or not most:  # the sign of the divisor is unknown
             return -LARGEST, LARGEST
-        least = max(least, 1)  # a run fails on a division by 0
+        least = max(least, 1)  # division by 0 fails at run time
         if self.kind == "//":
             corners = [a // b for a in (low, high) for b in (least, most)]
             return min(corners), max(corners)
@@ -95,7 +95,7 @@ class _Atom:
         return f"{_in_brackets(a)} {self.kind} {_in_brackets(b)}"
 
 
-_Monomial: TypeAlias = "tuple[_Atom, ...]"  # sorted factors; of no factors it is 1
+_Monomial: TypeAlias = "tuple[_Atom, ...]"  # sorted factors; empty for 1
 Extent: TypeAlias = Union[int, "Dim"]
 Shape: TypeAlias = tuple[Any, ...]
 """Extents; those that are not `int` are `Dim`."""
@@ -103,9 +103,9 @@ Shape: TypeAlias = tuple[Any, ...]
 
 @dataclass(frozen=True, eq=False)
 class Dim:
-    """An extent that is not constant. Symbols, arithmetic and `maximum`, `minimum` make it; use no constructor."""
+    """A symbolic dimension. Created by symbols, arithmetic, `maximum` and `minimum`, never by the constructor."""
 
-    terms: tuple[tuple[_Monomial, int], ...]  # sorted, no coefficient is 0
+    terms: tuple[tuple[_Monomial, int], ...]  # sorted, with nonzero coefficients
 
     @cached_property
     def symbols(self) -> frozenset[Symbol]:
@@ -114,26 +114,26 @@ class Dim:
 
     @property
     def symbol(self) -> Symbol | None:
-        """The symbol that it is, None for an expression."""
+        """The symbol, if the expression is just that; else None."""
         (factors, count), *others = self.terms
         is_symbol = not others and count == 1 and len(factors) == 1 and factors[0].kind == "symbol"
         return factors[0].args[0] if is_symbol else None
 
     @property
     def multiple(self) -> tuple[int, Symbol] | None:
-        """How many times which symbol it is, at least once; None for another expression."""
+        """The factor, at least 1, and the symbol, if the expression is their product; else None."""
         (factors, count), *others = self.terms
         is_multiple = not others and count > 0 and len(factors) == 1 and factors[0].kind == "symbol"
         return (count, factors[0].args[0]) if is_multiple else None
 
     @cached_property
     def bounds(self) -> tuple[int, int]:
-        """The least and the largest value that the bounds of its symbols allow; they may be wider than it gets."""
+        """The smallest and largest value that the bounds of its symbols allow; not necessarily tight."""
         return _bounds(self, _DEPTH)
 
     @property
     def choice(self) -> tuple[str, Any, Any] | None:
-        """Of which two expressions it is the maximum or minimum (which comes first); None if of none."""
+        """The kind (``max`` or ``min``) and both operands, if the expression is a choice of two; else None."""
         places = [index for index, (factors, _) in enumerate(self.terms) if _is_choice(factors)]
         if len(places) != 1:
             return None
@@ -144,7 +144,7 @@ class Dim:
 
     @property
     def is_name(self) -> bool:
-        """Whether its text is one name, or a call."""
+        """True if its text is a single name or call."""
         (factors, count), *others = self.terms
         return not others and count == 1 and len(factors) == 1 and factors[0].kind in ("symbol", "max", "min")
 
@@ -230,12 +230,12 @@ class Dim:
 
 
 def is_static(shape: Iterable[Any]) -> bool:
-    """Tell whether no extent of a shape is left to the run."""
+    """Return whether all dimensions of a shape are static."""
     return not any(isinstance(extent, Dim) for extent in shape)
 
 
 def dims_in(values: Iterable[Any]) -> Iterator[Dim]:
-    """Yield the expressions in values and in tuples within them: those of a shape, or of attributes."""
+    """Yield the symbolic expressions in values and nested tuples, such as shapes or attributes."""
     for value in values:
         if isinstance(value, Dim):
             yield value
@@ -244,7 +244,7 @@ def dims_in(values: Iterable[Any]) -> Iterator[Dim]:
 
 
 def bounds(extent: Extent) -> tuple[int, int]:
-    """Return the least and the largest value that an extent may have."""
+    """Return the smallest and the largest possible value of an extent."""
     return extent.bounds if isinstance(extent, Dim) else (extent, extent)
 
 
@@ -268,7 +268,7 @@ def minimum(a: Extent, b: Extent) -> Any:
 
 
 def substituted(extent: Extent, values: Mapping[Symbol, Extent]) -> Any:
-    """Return an extent with values in the place of symbols."""
+    """Return an extent with symbols replaced by values."""
     if not isinstance(extent, Dim):
         return extent
     terms: list[tuple[_Monomial, int]] = []
@@ -282,7 +282,7 @@ def substituted(extent: Extent, values: Mapping[Symbol, Extent]) -> Any:
                 parts.append(_terms(_chosen(factor.kind, *args)))
             else:
                 parts.append(_terms(args[0] // args[1] if factor.kind == "//" else args[0] % args[1]))
-        single = [part[0] for part in parts if len(part) == 1]  # as where a symbol replaces another
+        single = [part[0] for part in parts if len(part) == 1]  # for example, one symbol replaces another
         product = tuple(sorted(factor for factors, _ in single for factor in factors))
         others = prod(_made(part) for part in parts if len(part) != 1)
         terms += _terms(_made([(product, count * prod(times for _, times in single))]) * others)
@@ -315,7 +315,7 @@ def _made(terms: Iterable[tuple[_Monomial, int]]) -> Any:
         total[factors] = total.get(factors, 0) + count
     kept = tuple(sorted(((factors, count) for factors, count in total.items() if count), key=_order))
     if len(kept) > _TERM_LIMIT:
-        raise UndecidedError(f"an extent of more than {_TERM_LIMIT} terms is too complicated")
+        raise UndecidedError(f"a dimension has more than {_TERM_LIMIT} terms")
     if not kept:
         return 0
     return kept[0][1] if len(kept) == 1 and not kept[0][0] else Dim(kept)
@@ -343,7 +343,7 @@ def _at_least(a: Dim, b: Any, how: str) -> bool:
 
 
 def _divided(a: Extent, b: Extent) -> tuple[Any, Any]:
-    """Return (quotient, rest) with ``a = quotient * b + rest``, where the rest has no term that `b` cancels."""
+    """Return (quotient, rest) with ``a = quotient * b + rest``, where `b` cancels no term of the rest."""
     if isinstance(b, int) and b == 0:
         raise ZeroDivisionError("an extent is divided by 0")
     first, count = _terms(b)[0]
@@ -381,7 +381,7 @@ def _quotient(a: Extent, b: Extent) -> Any:
         if parts is not None:
             kind, one, other = parts
             return quotient + _chosen(kind, one // b, other // b)
-        if rest.terms[0][1] < 0:  # rounded up in one form only
+        if rest.terms[0][1] < 0:  # canonical form of rounding up
             return quotient - (b - 1 - rest) // b
         constant = next((count for factors, count in rest.terms if not factors), 0)
         if not 0 <= constant < b:
@@ -398,7 +398,7 @@ def _remainder(a: Extent, b: Extent) -> Any:
 
 @lru_cache(_REMEMBERED)
 def _bounds(extent: Extent, depth: int) -> tuple[int, int]:
-    """Return bounds of an extent, for which sums are rewritten `depth` times; they depend on nothing else."""
+    """Return bounds of an extent, with at most `depth` rewrites of sums; the result depends only on the arguments."""
     if not isinstance(extent, Dim):
         return extent, extent
     low = high = 0
@@ -420,9 +420,9 @@ def _bounds(extent: Extent, depth: int) -> tuple[int, int]:
 
 
 def _bounds_by_rest(extent: Dim, depth: int) -> tuple[float, float]:
-    """Return bounds of an extent in which ``b * (a // b)`` is ``a - a % b``, which are closer."""
+    """Return the tighter bounds of an extent with ``b * (a // b)`` rewritten as ``a - a % b``."""
     divisors = [_divisor(factors) // gcd(_divisor(factors), count) for factors, count in extent.terms]
-    scale = lcm(*divisors)  # of the sum, without fractions
+    scale = lcm(*divisors)  # makes all coefficients integers
     if scale > LARGEST or all(_divisor(factors) == 1 for factors, _ in extent.terms):
         return _NO_BOUNDS
     total: Any = 0
@@ -442,13 +442,13 @@ def _is_choice(factors: _Monomial) -> bool:
 
 
 def _divisor(factors: _Monomial) -> int:
-    """Return the number by which a term divides, 1 if by none."""
+    """Return the constant divisor of a term that is a quotient, else 1."""
     divisor = factors[0].args[1] if len(factors) == 1 and factors[0].kind == "//" else 1
     return divisor if isinstance(divisor, int) and divisor > 1 else 1
 
 
 def _bounds_by_choice(extent: Dim, depth: int) -> tuple[float, float]:
-    """Return bounds of an extent with a maximum or minimum as a term: those of each choice, which others may cancel."""
+    """Return bounds of a sum with a maximum or minimum, from both choices, which other terms may cancel."""
     chosen = [term for term in extent.terms if _is_choice(term[0])]
     if len(extent.terms) == 1 or not 0 < len(chosen) <= _CHOICE_LIMIT:
         return _NO_BOUNDS
@@ -467,7 +467,7 @@ def _bounds_by_choice(extent: Dim, depth: int) -> tuple[float, float]:
 def _bounds_of_difference(
     rest: Extent, count: int, first: Sequence[Extent], second: Sequence[Extent], depth: int
 ) -> tuple[float, float]:
-    """Return bounds of ``rest + count * (max(a, b) - max(c, d))``: each is at least one less one of the other."""
+    """Return bounds of ``rest + count * (max(a, b) - max(c, d))``: by pairing the operands both ways."""
     (a, b), (c, d) = first, second
     low, high = _NO_BOUNDS
     for pairing in (((a, c), (b, d)), ((a, d), (b, c))):
@@ -477,7 +477,7 @@ def _bounds_of_difference(
 
 
 def _bounds_by_factors(extent: Dim, depth: int) -> tuple[float, float]:
-    """Return bounds of an extent that is a product of sums, none of which may be known to be less than 0."""
+    """Return bounds of an extent from its factorings as a product of sums."""
     if not 2 < len(extent.terms) <= _FACTORED_TERMS:
         return _NO_BOUNDS
     low, high = _NO_BOUNDS
@@ -502,7 +502,7 @@ def _factorings(extent: Dim) -> Iterator[tuple[Dim, Extent, Extent]]:
 
 
 def factors_of(extent: Extent) -> list[Extent]:
-    """Return extents whose product is the extent, as far as they are found."""
+    """Return extents whose product is `extent`, as far as it can be factored."""
     if not isinstance(extent, Dim):
         return [extent]
     if len(extent.terms) == 1:
@@ -520,7 +520,7 @@ def factors_of(extent: Extent) -> list[Extent]:
 
 
 def _is_below(rest: Extent, b: Extent) -> bool:
-    """Tell whether a rest is known to leave a quotient of 0."""
+    """Return whether ``rest // b`` is known to be 0."""
     if isinstance(rest, int) and rest == 0:
         return True
     low, high = bounds(rest)
@@ -534,7 +534,7 @@ def _atom(kind: str, a: Extent, b: Extent) -> Any:
 
 
 def _chosen(kind: str, a: Extent, b: Extent) -> Any:
-    """Return the larger or smaller of two extents, with what both have in common, or subtract, outside of it."""
+    """Return the larger or smaller of two extents, with common terms moved outside of the choice."""
     difference = a - b
     low, high = bounds(difference)
     if low >= 0:
@@ -546,13 +546,13 @@ def _chosen(kind: str, a: Extent, b: Extent) -> Any:
     for inner, other in ((more, less), (less, more)):
         for one, another in _choices(kind, inner):
             low, high = bounds(other - one) if kind == "max" else bounds(one - other)
-            if high <= 0:  # the inner choice is so large, or small, already
+            if high <= 0:  # the inner choice already dominates the other operand
                 return b - less + inner
-            if low >= 0:  # what it chooses from is beyond the other
+            if low >= 0:  # the other operand dominates one choice
                 return b - less + _chosen(kind, another, other)
         for one, _ in _choices(_OPPOSITE[kind], inner):
             low, high = bounds(other - one)
-            if (low >= 0) if kind == "max" else (high <= 0):  # what the inner choice may be is never beyond the other
+            if (low >= 0) if kind == "max" else (high <= 0):  # the inner choice never exceeds the other operand
                 return b - less + other
     first, second = sorted((more, less), key=str)
     return b - less + _atom(kind, first, second)

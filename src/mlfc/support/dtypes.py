@@ -1,4 +1,4 @@
-"""Data types as in TVM (``int8``, ``float32``, ``bool``, ``float32x16``), and numpy's and DLPack's counterparts."""
+"""Data types in TVM's notation (``int8``, ``float32``, ``bool``, ``float32x16``), with NumPy's and DLPack's."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from mlfc.errors import UnsupportedError
 INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
 FLOATS = ("float16", "float32", "float64", "bfloat16")
 HALVES = ("float16", "bfloat16")
-"""Floats of 16 bits, which are computed with as float32."""
+"""16-bit floats; arithmetic is in float32."""
 NARROW_INTEGERS = ("int4", "uint4", "int2", "uint2")
 NARROW_FLOATS = (
     "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu", "float4_e2m1fn",
 )  # fmt: skip
-"""By their bits of exponent and mantissa. fn: no infinities; uz: one zero, and what were -0 is NaN; u: no sign."""
+"""Named by exponent and mantissa bits. fn: no infinities; uz: unsigned zero, whose -0 encodes NaN; u: no sign."""
 NARROW = (*NARROW_INTEGERS, *NARROW_FLOATS)
-"""Stored and converted, never computed with: an element is a byte, whose low bits are the number's and the rest 0."""
+"""Only stored and converted: an element is a byte with the number in its low bits; the other bits are 0."""
 SCALARS = (*INTEGERS, *FLOATS, "bool", *NARROW)
 _DLPACK_CODES = {"int": 0, "uint": 1, "float": 2, "bfloat": 4}
 _DLPACK_NARROW = {
@@ -30,13 +30,13 @@ _DLPACK_NARROW = {
 }  # fmt: skip
 _NARROW_OF_DLPACK = {code: dtype for dtype, code in _DLPACK_NARROW.items()}
 _DLPACK_KINDS = {code: kind for kind, code in _DLPACK_CODES.items()}
-# TVM stores bool as a one-bit unsigned integer, one byte an element; newer DLPack has a code for it
+# TVM encodes bool as a 1-bit unsigned integer, stored in a byte; newer DLPack has a code for it
 _DLPACK_BOOLS = ((1, 1, 1), (6, 8, 1))
 
 
 @cache
 def lanes(dtype: str) -> int:
-    """Return the number of vector lanes, 1 for a scalar."""
+    """Return the number of vector lanes; 1 for a scalar."""
     _, _, tail = dtype.partition("x")
     return int(tail) if tail else 1
 
@@ -48,47 +48,47 @@ def element(dtype: str) -> str:
 
 
 def vector(dtype: str, count: int) -> str:
-    """Return the dtype of `count` lanes of scalar `dtype`; one lane is the scalar itself."""
+    """Return the vector dtype of `count` lanes of `dtype`; the scalar itself for one lane."""
     return dtype if count == 1 else f"{dtype}x{count}"
 
 
 @cache
 def is_float(dtype: str) -> bool:
-    """Tell whether the element is a floating-point number."""
+    """Return whether the element is a floating-point number."""
     return element(dtype) in FLOATS
 
 
 @cache
 def is_integer(dtype: str) -> bool:
-    """Tell whether the element is a signed or unsigned integer (bool is neither)."""
+    """Return whether the element is a signed or unsigned integer (bool is neither)."""
     return element(dtype) in INTEGERS
 
 
 @cache
 def stored(dtype: str) -> str:
-    """Return the dtype of an element's bits in memory and in loop-level code; narrow ones are bytes."""
+    """Return the dtype of an element in memory and in loop-level code; narrow types are bytes."""
     return "uint8" if dtype in NARROW else dtype
 
 
 def is_narrow(dtype: str) -> bool:
-    """Tell whether elements are only stored and converted; see `NARROW`."""
+    """Return whether elements are only stored and converted; see `NARROW`."""
     return dtype in NARROW
 
 
 @cache
 def bits(dtype: str) -> int:
-    """Return the bits of one element, as many as its numbers have; a bool counts 8, as it is stored."""
+    """Return the number of significant bits of one element; 8 for a bool, as stored."""
     scalar = element(dtype)
     if scalar == "bool":
         return 8
     match = re.search(r"\d+$", scalar.partition("_")[0])
     if scalar not in SCALARS or match is None:
-        raise UnsupportedError(f"dtype '{dtype}' is not known", next_step=f"Known: {', '.join(SCALARS)}")
+        raise UnsupportedError(f"unknown dtype '{dtype}'", next_step=f"Known: {', '.join(SCALARS)}")
     return int(match.group())
 
 
 def nbytes(dtype: str) -> int:
-    """Return the bytes of one value in memory, all lanes included."""
+    """Return the bytes of one value in memory, including all lanes."""
     return bits(stored(dtype)) // 8 * lanes(dtype)
 
 
@@ -110,19 +110,19 @@ def float_range(dtype: str) -> tuple[float, float]:
 
 
 def is_numpys_own(scalar: str) -> bool:
-    """Tell whether numpy has a dtype of the name; those of the others are in the package ml_dtypes."""
+    """Return whether NumPy has a dtype of this name; the others are in the package ml_dtypes."""
     return scalar != "bfloat16" and scalar not in NARROW
 
 
 @cache
 def to_numpy(dtype: str) -> np.dtype[np.generic]:
-    """Return numpy's dtype of the same element."""
+    """Return the NumPy dtype of an element."""
     scalar = element(dtype)
     bits(scalar)
     if not is_numpys_own(scalar):
         from mlfc.support.installation import required_for
 
-        # importing these takes a while
+        # imported here, because the import is slow
         with required_for(f"the dtype {scalar}"):
             import ml_dtypes
 
@@ -132,7 +132,7 @@ def to_numpy(dtype: str) -> np.dtype[np.generic]:
 
 
 def unpacked(packed: npt.NDArray[np.uint8], shape: tuple[int, ...], dtype: str) -> npt.NDArray[np.generic]:
-    """Return a tensor of a dtype below 8 bits from bytes that hold several elements each, from the lowest bits on."""
+    """Return a tensor of a dtype below 8 bits from packed bytes, whose first element is in the lowest bits."""
     width = bits(dtype)
     shifts = np.arange(0, 8, width, dtype=np.uint8)
     elements = (packed.reshape(-1, 1) >> shifts & ((1 << width) - 1)).reshape(-1)
@@ -140,7 +140,7 @@ def unpacked(packed: npt.NDArray[np.uint8], shape: tuple[int, ...], dtype: str) 
 
 
 def to_dlpack(dtype: str) -> tuple[int, int, int]:
-    """Return code, bits and lanes of a dtype in DLPack's numbers, which need not be one of `SCALARS`."""
+    """Return DLPack's code, bits and lanes of a dtype, which may be one beyond `SCALARS`."""
     if dtype == "bool":
         return _DLPACK_BOOLS[0]
     if dtype in _DLPACK_NARROW:
@@ -151,7 +151,7 @@ def to_dlpack(dtype: str) -> tuple[int, int, int]:
 
 
 def from_dlpack(code: int, width: int, count: int) -> str | None:
-    """Return the dtype of DLPack's code, bits and lanes; None if the code is unknown."""
+    """Return the dtype for DLPack's code, bits and lanes; None if the code is unknown."""
     if (code, width, count) in _DLPACK_BOOLS:
         return "bool"
     if (code, width, count) in _NARROW_OF_DLPACK:
@@ -160,7 +160,7 @@ def from_dlpack(code: int, width: int, count: int) -> str | None:
 
 
 def from_numpy(dtype: npt.DTypeLike) -> str:
-    """Return the name of numpy's dtype; raise UnsupportedError if tensors cannot hold it."""
+    """Return the name of a NumPy dtype; raise UnsupportedError if tensors do not support it."""
     name = np.dtype(dtype).name
     bits(name)
     return name

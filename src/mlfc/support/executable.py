@@ -17,18 +17,18 @@ from mlfc.support.records import Limits, Record, Says
 from mlfc.support.tensor_info import Dtype, TensorInfo, Text
 
 MAX_RANK = 8
-"""Of inputs, outputs and tensors in lists."""
+"""Largest rank of inputs, outputs and tensors in lists."""
 ALIGNMENT = 64
-"""Of all tensor data, in bytes."""
+"""Alignment of all tensor data, in bytes."""
 MAX_BYTES = 1 << 26
-"""Of the file."""
+"""Largest size of the file."""
 DTYPES = (
     "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64",
     "float16", "float32", "float64", "bfloat16",
     "int4", "uint4", "int2", "uint2",
     "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu", "float4_e2m1fn",
 )  # fmt: skip
-"""A dtype's place in this table is its number in `mlfc_vm_tensor`."""
+"""A dtype's index in this table is its number in `mlfc_vm_tensor`."""
 NUMBERED_DTYPES = {dtype: number for number, dtype in enumerate(DTYPES)}
 _OLD_MAGIC = b"MLFC-VM\n"
 _INT32 = (1 << 31) - 1
@@ -36,13 +36,13 @@ _INT32 = (1 << 31) - 1
 Dimension: TypeAlias = (
     Annotated[int, Limits(minimum=0, maximum=_INT32)] | Annotated[str, Limits(max_length=65536)] | None
 )
-"""A number, the name of a symbol, or None where nothing is known before the run."""
+"""A static dimension, the name of a symbol, or None if unknown before the run."""
 _SHOWN_EXTENTS = 8
 _SHOWN_NAME = 60
 
 
 class RunCode(IntEnum):
-    """Why runs fail: the values of C's ``MLFC_VM_`` constants."""
+    """Error codes of runs: the values of C's ``MLFC_VM_`` constants."""
 
     STATE = 4
     BAD_INPUT = 5
@@ -67,13 +67,11 @@ class RunCode(IntEnum):
 
 @dataclass(frozen=True)
 class PartInfo(Record):
-    """Which part of a sequence or optional an input or output is: see `mlfc.support.containers`."""
+    """The part of a sequence or optional that a tensor is; see `mlfc.support.containers`."""
 
     name: Annotated[str, Limits(enum=(GIVEN, EXTENTS, BYTES))]
-    detail: Annotated[str | None, Says("of the extents the kind, of the bytes the dtype of its tensors")] = None
-    is_mixed: Annotated[bool, Says("of the extents whether its tensors differ in how many dimensions they have")] = (
-        False
-    )
+    detail: Annotated[str | None, Says("the container's kind for `extents`, its tensors' dtype for `bytes`")] = None
+    is_mixed: Annotated[bool, Says("for `extents`, whether its tensors differ in rank")] = False
 
 
 @dataclass(frozen=True)
@@ -88,26 +86,26 @@ class VmValue(Record):
 
 @dataclass(frozen=True)
 class Executable(Record):
-    """A dynamic model: what its main function takes, returns and needs."""
+    """A dynamic model: inputs, outputs and memory of its main function."""
 
     name: Annotated[str, Limits(pattern="^[A-Za-z0-9_]{1,255}$"), Says("the module's: its code exports `run_symbol`")]
     inputs: Annotated[tuple[VmValue, ...], Limits(max_items=65536)]
     outputs: Annotated[tuple[VmValue, ...], Limits(max_items=65536)]
     symbols: Annotated[tuple[SymbolInfo, ...], Limits(max_items=65536), Says("the dynamic dimensions of inputs")] = ()
-    states: Annotated[tuple[VmValue, ...], Limits(max_items=65536), Says("kept from run to run")] = ()
+    states: Annotated[tuple[VmValue, ...], Limits(max_items=65536), Says("tensors that persist between runs")] = ()
     next_states: Annotated[tuple[Text, ...], Limits(max_items=65536), Says("names of their next values")] = ()
-    arena_bytes: Annotated[Bytes | None, Says("that a run needs; null where that follows from its inputs")] = None
+    arena_bytes: Annotated[Bytes | None, Says("that a run needs; null if that depends on its inputs")] = None
     kernels: Bytes = 0
-    devices: Annotated[tuple[Text, ...], Limits(max_items=16), Says("kinds of devices that compute parts of it")] = ()
+    devices: Annotated[tuple[Text, ...], Limits(max_items=16), Says("kinds of devices that it uses")] = ()
 
     @property
     def is_bounded(self) -> bool:
-        """Whether a run takes all its memory from one work area of known size."""
+        """True if a run uses only one work area of known size."""
         return self.arena_bytes is not None
 
     @property
     def work_bytes(self) -> int | None:
-        """The bytes of a work area that is large enough for every run, at any address; None without a bound."""
+        """Bytes of a work area that suffices for every run, at any address; None if unbounded."""
         return None if self.arena_bytes is None else self.arena_bytes + ALIGNMENT
 
 
@@ -117,7 +115,7 @@ def run_symbol(name: str) -> str:
 
 
 def reset_symbol(name: str) -> str:
-    """Return the name of the function that sets the states of a module to what they begin with."""
+    """Return the name of the function that resets the states of a module to their initial values."""
     return f"tvmgen_{name}_vm_state_reset"
 
 
@@ -127,7 +125,7 @@ def release_symbol(name: str) -> str:
 
 
 def state_offsets(executable: Executable) -> tuple[int, ...]:
-    """Return where the states begin in the memory of the caller, and where the last one ends."""
+    """Return the offsets of the states in the caller's memory, and the end of the last one."""
     offsets, end = [], 0
     for value in executable.states:
         offsets.append(-(-end // ALIGNMENT) * ALIGNMENT)
@@ -136,13 +134,13 @@ def state_offsets(executable: Executable) -> tuple[int, ...]:
 
 
 def encode(executable: Executable) -> bytes:
-    """Return the file of an executable."""
+    """Return the file content of an executable."""
     return (json.dumps(executable.to_json(), indent=1) + "\n").encode()
 
 
 def decode(data: bytes, place: str) -> Executable:
-    """Return the executable of a file, which is untrusted; raise ArchiveError unless it is one."""
-    again = "Compile the model again; an archive has all that takes: mlfc compile OLD.tar -o NEW.tar"
+    """Return the executable in an untrusted file; raise ArchiveError if it is invalid."""
+    again = "Compile the model again, from an archive: mlfc compile OLD.tar -o NEW.tar"
     if data.startswith(_OLD_MAGIC):
         raise ArchiveError(
             "expected a dynamic model as code, got bytecode of an earlier version", place=place, next_step=again
@@ -161,10 +159,10 @@ def decode(data: bytes, place: str) -> Executable:
 
 
 def _fault(executable: Executable) -> str | None:
-    """Return what contradicts itself in an executable."""
+    """Return the first inconsistency in an executable; None if it has none."""
     names = {symbol.name for symbol in executable.symbols}
     if len(names) < len(executable.symbols):
-        return "expected symbols of different names"
+        return "expected symbols with distinct names"
     for symbol in executable.symbols:
         if symbol.high is not None and symbol.high < symbol.low:
             return f"symbol '{symbol.name}': expected at least {symbol.low}, got {symbol.high}"
@@ -174,7 +172,7 @@ def _fault(executable: Executable) -> str | None:
                 return f"'{value.name}': unknown symbol '{extent}'"
     for value in executable.states:
         if not all(isinstance(extent, int) for extent in value.extents):
-            return f"state '{value.name}': expected numbers as its shape"
+            return f"state '{value.name}': expected a static shape"
     if len(executable.next_states) != len(executable.states):
         return f"expected {len(executable.states)} next states, got {len(executable.next_states)}"
     for values in (executable.inputs, executable.outputs):
@@ -188,13 +186,13 @@ def _fault(executable: Executable) -> str | None:
 
 
 def parts_at(values: Sequence[VmValue], at: int) -> int:
-    """Return how many values from one on are the parts of one input or output: 1 for a tensor."""
+    """Return the number of values, from index `at` on, that represent one input or output: 1 for a tensor."""
     part = values[at].part
     return 1 if part is None else 3 if part.name == GIVEN else 2
 
 
 def container_of(values: Sequence[VmValue]) -> Container | None:
-    """Return the sequence or optional of which values are the parts; None if they are not."""
+    """Return the container whose parts are `values`; None if they do not form one."""
     *_, extents, data = (None, None, *values)
     if extents is None or extents.part is None or data is None or data.part is None:
         return None
@@ -212,15 +210,15 @@ def container_of(values: Sequence[VmValue]) -> Container | None:
 
 
 def vm_info(executable: Executable) -> VmInfo:
-    """Return what a dynamic model needs."""
+    """Return the memory sizes and symbols of a dynamic model."""
     return VmInfo(executable.arena_bytes, executable.work_bytes, executable.symbols)
 
 
 def most_input_bytes(inputs: Sequence[TensorInfo], vm: VmInfo) -> int | None:
-    """Return the bytes of all inputs in the worst case; None where they have no bound.
+    """Return the bytes of all inputs in the worst case; None if unbounded.
 
-    Metadata of older versions do not have them: then extents that follow from others in a way that their names do not
-    tell are not known either.
+    Metadata of older versions lack this number. It is then computed from the symbols' bounds, and None if a dimension
+    is an expression.
     """
     if vm.input_bytes is not None:
         return vm.input_bytes
@@ -230,7 +228,7 @@ def most_input_bytes(inputs: Sequence[TensorInfo], vm: VmInfo) -> int | None:
 
 
 def bounding_option(inputs: Sequence[TensorInfo], symbols: Sequence[SymbolInfo]) -> str:
-    """Return an option that gives an input bounds, as an example: ``--shape x=batch:1..8,3``."""
+    """Return an example option that bounds an input's dimensions: ``--shape x=batch:1..8,3``."""
     lows = {symbol.name: symbol.low for symbol in symbols if symbol.high is None and symbol.name.isidentifier()}
     for tensor in inputs:
         extents = [str(extent) for extent in tensor.shape]

@@ -1,4 +1,4 @@
-"""Real numbers in integers: TFLite's multipliers and gemmlowp's fixed-point functions, at compile time.
+"""Fixed-point arithmetic at compile time: TFLite's multipliers and gemmlowp's functions.
 
 A value in format ``Qm`` is an int32 whose unit is ``2**(m - 31)``. The rules are those of gemmlowp
 (fixedpoint/fixedpoint.h) and tensorflow/lite/kernels/internal/quantization_util.cc.
@@ -16,14 +16,14 @@ THIRD = 715827883
 # exp(-2**e) in Q0 for e = -2, -1, ..., 4
 EXP_MINUS_POWERS = ((-2, 1672461947), (-1, 1302514674), (0, 790015084), (1, 290630308), (2, 39332535),
                      (3, 720401), (4, 242))  # fmt: skip
-# 48/17 and -32/17 in Q2: the first guess of Newton's reciprocal on [1/2, 1]
+# 48/17 and -32/17 in Q2: initial guess of Newton's reciprocal on [1/2, 1]
 RECIPROCAL_START, RECIPROCAL_SLOPE = 1515870810, -1010580540
 
 
 def quantize_multiplier(real: float) -> tuple[int, int]:
     """Return ``(multiplier, shift)`` with ``real ~ multiplier * 2**(shift - 31)`` for a finite real not below zero.
 
-    The multiplier is in [2**30, 2**31), or 0 for a real too small to matter; the shift is at least -31, positive to the
+    The multiplier is in [2**30, 2**31), or 0 for a real below the range; the shift is in [-31, 30], positive to the
     left. The rule is QuantizeMultiplier of TFLite.
     """
     if real == 0.0:
@@ -42,7 +42,7 @@ def quantize_multiplier(real: float) -> tuple[int, int]:
 
 
 def saturated(value: int, bits: int = 32) -> int:
-    """Return `value` limited to what `bits` bits hold in two's complement."""
+    """Return `value` saturated to `bits` bits in two's complement."""
     return max(-(1 << (bits - 1)), min(value, (1 << (bits - 1)) - 1))
 
 
@@ -142,7 +142,7 @@ def tanh(value: int, integer_bits: int) -> int:
     """Return tanh of a Q`integer_bits` number, in Q0."""
     if value == 0:
         return 0
-    # doubling the argument costs nothing: the same bits are read with one integer bit more
+    # doubling is free: the same bits are read with one more integer bit
     exponential = exp_on_negative_values(-abs(value), integer_bits + 1)
     positive = saturated((_twice_reciprocal_of_one_plus(exponential) - (1 << 29)) << 2)
     return positive if value > 0 else -positive

@@ -1,4 +1,4 @@
-"""The project's name before its first release: archives and libraries made under it still load."""
+"""Support for the project's name before its first release: archives and libraries of that time still load."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import re
 from typing import Any
 
 FORMER = "mlforge"
-"""Now `mlfc` in keys of metadata, exported symbols, kinds of modules."""
+"""Former form of `mlfc` in metadata keys, exported symbols and module kinds."""
 
 
 FORMER_TRACE = f"runtime/include/{FORMER}_trace.h"
-"""The header in an archive to which such code refers."""
+"""The archive's header that such code includes."""
 
 
 def former(name: str) -> str:
@@ -24,13 +24,13 @@ def current(symbol: str) -> str:
 
 
 def current_hooks(source: memoryview) -> bytes:
-    """Return an archive's C with the current names for the profiling hook."""
+    """Return an archive's C source with the current names of the profiling hook."""
     words = {b"mlforge": b"mlfc", b"MLFORGE": b"MLFC"}
     return re.sub(rb"\b(MLFORGE|mlforge)(?=_(TRACE|trace))", lambda found: words[found[1]], bytes(source))
 
 
 def current_keys(document: dict[str, Any]) -> dict[str, Any]:
-    """Return an archive's metadata with current keys; the document itself if it has no older ones."""
+    """Return an archive's metadata with current keys; the document itself if it has no former ones."""
     document = _renamed(document)
     modules = document.get("modules")
     if isinstance(modules, dict) and any(isinstance(item, dict) and FORMER in item for item in modules.values()):

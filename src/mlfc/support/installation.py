@@ -1,4 +1,4 @@
-"""What an installation lacks: a package of an extra, or the compiler where ``mlfc-runtime`` alone is installed."""
+"""Errors for missing packages: those of an extra, or the compiler if only ``mlfc-runtime`` is installed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _OURS = "mlfc"
 
 @contextmanager
 def required_for(what: str, place: str | None = None) -> Iterator[None]:
-    """Raise InstallationError where `what` is tried in the context and imports something that is not installed."""
+    """Raise InstallationError, naming the feature `what`, if the block imports a package that is not installed."""
     try:
         yield
     except ModuleNotFoundError as error:

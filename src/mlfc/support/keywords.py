@@ -1,4 +1,4 @@
-"""Options as frozen dataclasses, documented once, that public functions accept as keywords."""
+"""Option classes, documented once, whose fields public functions accept as keywords."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def option_names(options: type[Any]) -> tuple[str, ...]:
 
 
 def keywords_of(options: Any, names: Iterable[str]) -> dict[str, Any]:
-    """Return some of the options in an object as keywords."""
+    """Return the named options of an object as keyword arguments."""
     return {name: getattr(options, name) for name in names}
 
 
@@ -51,9 +51,9 @@ def check_names(function: str, given: Iterable[str], known: Iterable[str]) -> No
 def with_keywords(
     kind: Callable[Keywords, Options],
 ) -> Callable[[Callable[[First, Options], Result]], Callable[Concatenate[First, Keywords], Result]]:
-    """Turn a function of an argument and an options object into one of the argument and keywords.
+    """Decorate a function of an argument and an options object to accept the options as keywords.
 
-    The function's signature lists the options, and so does its docstring, before the section Returns.
+    Its signature and its docstring, before the section Returns, list the options.
     """
     own = list(inspect.signature(kind).parameters.values())
 

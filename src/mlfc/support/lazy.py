@@ -1,4 +1,4 @@
-"""Packages whose public names load on first use."""
+"""Packages whose public names are imported on first use."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 class LazyPackage(ModuleType):
-    """A package that imports its names on first use, from the module of each in `_HOMES`; a submodule is its own home.
+    """A package that imports its names on first use, from their modules in `_HOMES`; a submodule is its own home.
 
     These names have precedence over submodules of the same name.
     """
@@ -35,12 +35,12 @@ class LazyPackage(ModuleType):
         return found
 
     def __dir__(self) -> list[str]:
-        # what the package's file imports is nobody's business
+        # hide the imports of the package's file
         return sorted({*self._HOMES, *(name for name in super().__dir__() if name.startswith("__"))})
 
 
 def make_lazy(package: str) -> None:
-    """Let a package, which is being imported and has ``_HOMES``, load its names on first use."""
+    """Make a package that is being imported, and has ``_HOMES``, load its names on first use."""
     module = sys.modules[package]
     module.__dict__.setdefault("__all__", sorted(module.__dict__["_HOMES"]))
     module.__class__ = LazyPackage

@@ -32,7 +32,7 @@ class ForkSafeLock:
         self._lock.release()
 
     def forget_other_threads(self) -> None:
-        """Free the lock if another thread holds it: in a child process there is no other."""
+        """Free the lock if another thread holds it: other threads do not exist in a child process."""
         if self._owner != threading.get_ident():
             self._free()
 

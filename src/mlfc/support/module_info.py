@@ -1,7 +1,7 @@
-"""What mlfc says of a module and of an archive beyond the format: the objects ``mlfc`` of ``metadata.json``.
+"""Metadata of modules and archives beyond the Model Library Format: the objects ``mlfc`` of ``metadata.json``.
 
 The reader, the writer, the JSON Schema (``schema/metadata-7.json``), `mlfc inspect` and ``docs/reference/archive.md``
-are made from this declaration. Libraries carry a `ModuleInterface` of each model in them.
+are generated from these declarations. Libraries contain a `ModuleInterface` for each of their models.
 """
 
 from __future__ import annotations
@@ -29,64 +29,62 @@ Executor: TypeAlias = Annotated[str, Limits(enum=("aot", "graph", "vm"))]
 
 @dataclass(frozen=True)
 class MemoryInfo(Record):
-    """The bytes of a module."""
+    """The memory sizes of a module, in bytes."""
 
     workspace_bytes: Annotated[
         Bytes, Says("of all workspace, scratch included; for graph modules its blocks and largest scratch")
     ]
     workspace_lower_bound_bytes: Annotated[
-        Bytes, Says("the most bytes that are live at once", "no plan can need less, so it shows how good this one is")
+        Bytes, Says("the most bytes that are live at once", "no plan can need less: shows how good this one is")
     ]
     constants_bytes: Annotated[Bytes, Says("of all constants, without padding")]
     io_bytes: Annotated[Bytes, Says("of inputs and outputs together")]
-    state_bytes: Annotated[
-        Bytes, Says("of tensors that are kept from one run to the next; absent if there are none", omitted=True)
-    ] = 0
+    state_bytes: Annotated[Bytes, Says("of the states; absent if the module has none", omitted=True)] = 0
 
 
 @dataclass(frozen=True)
 class StateInfo(TensorInfo):
-    """A tensor that a module keeps from one run to the next.
+    """A tensor that persists between runs of a module.
 
     Attributes
     ----------
     name : str
-        The model's own: of the input, or of the variable.
+        The name of the input or variable in the model.
     next : str
-        The model's name of the tensor that it is set to at the end of a run.
+        The name in the model of the tensor that is its value after a run.
     offset : int or None
-        Where it begins in the memory of states; None for the graph executor, whose argument it is.
+        Its start in the memory of states; None for the graph executor, where it is an argument.
     """
 
-    next: Annotated[Text, Says("the model's tensor that it becomes at the end of a run")] = ""
+    next: Annotated[Text, Says("the model's tensor that is its value after a run")] = ""
     offset: Annotated[Bytes | None, Says("in the memory of states; null for arguments of a graph")] = None
 
 
 @dataclass(frozen=True)
 class PoolInfo(Record):
-    """A memory that a part of the workspace lies in."""
+    """A memory pool that stores a part of the workspace."""
 
     name: MemoryName
     nbytes: Bytes
-    base: Annotated[Bytes, Says("where it begins among the offsets of `plan`")]
+    base: Annotated[Bytes, Says("its first offset in `plan`")]
     lower_bound_bytes: Bytes
 
 
 @dataclass(frozen=True)
 class ConstantPoolInfo(Record):
-    """A memory that a part of the constants lies in."""
+    """A memory pool that stores a part of the constants."""
 
     name: MemoryName
     nbytes: Bytes
     file: Annotated[
         Annotated[str, Limits(pattern="^src/[a-z0-9_]{1,200}[.][a-z0-9_]{1,32}[.]bin$")] | None,
-        Says("under `codegen/host`: what the caller loads; null for a section of the code"),
+        Says("the file under `codegen/host` that the caller loads; null for a section of the code"),
     ]
 
 
 @dataclass(frozen=True)
 class RowTilingInfo(Record):
-    """Layers that are tiled by rows, and what that saved and cost."""
+    """Layers that are tiled by rows, and the saving and cost of it."""
 
     nodes: Annotated[
         tuple[Annotated[tuple[Text, ...], Limits(max_items=100000)], ...],
@@ -101,7 +99,7 @@ class RowTilingInfo(Record):
 
 @dataclass(frozen=True)
 class OperatorInfo(Record):
-    """One call of a generated function: what profiles tell of it."""
+    """One call of a generated function, as in profiles."""
 
     function: Text
     nodes: Annotated[tuple[Text, ...], Says("of the original model")]
@@ -110,51 +108,47 @@ class OperatorInfo(Record):
     tensors: Annotated[
         tuple[Text, ...],
         Says(
-            "the types of what it reads, then of what it writes: `float32[1,64]`; a number that the run decides in"
-            " reverse Polish notation, such as `n0 64 *`, in which `n0` is the kernel's first number",
+            "the types of the tensors it reads, then of those it writes: `float32[1,64]`; dynamic dimensions are in"
+            " reverse Polish notation, such as `n0 64 *`, where `n0` is the kernel's first number",
             omitted=True,
         ),
     ] = ()
-    run_macs: Annotated[
-        Text | None, Says("`macs` of a run, where the run decides them: as in `tensors`", omitted=True)
-    ] = None
+    run_macs: Annotated[Text | None, Says("`macs` of a run if they are dynamic, as in `tensors`", omitted=True)] = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class CallInfo(OperatorInfo):
-    """One call of a generated function, with what it costs."""
+    """One call of a generated function, with its cost."""
 
-    workspace_bytes: Annotated[Bytes | None, Says("its scratch, in the worst case; null where it has no bound")]
+    workspace_bytes: Annotated[Bytes | None, Says("its scratch, in the worst case; null if unbounded")]
     shapes: Annotated[
         tuple[Text, ...],
         Says(
-            "`tensors` with the model's names: `float32[1, (h + 1) // 2, 8]`; absent where all extents are known",
+            "`tensors` with the model's names: `float32[1, (h + 1) // 2, 8]`; absent if all are static",
             omitted=True,
         ),
     ] = ()
     live_bytes: Annotated[Bytes | None, Says("of the workspace during the call", omitted=True)] = None
     device: Annotated[
         Text | None,
-        Says("in models for a device: `cpu`, `opencl`, ...; copies between both are `__copy`", omitted=True),
+        Says("in models for a device: `cpu`, `opencl`, ...; copies between the two are `__copy`", omitted=True),
     ] = None
     reads: Annotated[
         tuple[Annotated[int, Limits(minimum=-_INT32, maximum=_INT32)], ...],
         Says(
-            "the positions of the calls whose results it reads; -1 - k for input k, with states after the inputs",
+            "the indices of the calls whose results it reads; -1 - k for input k; states follow the inputs",
             omitted=True,
         ),
     ] = ()
     outputs: Annotated[
         tuple[Index, ...],
-        Says(
-            "the positions of the outputs that it computes, with next values of states after the outputs", omitted=True
-        ),
+        Says("the indices of the outputs that it computes; next values of states follow the outputs", omitted=True),
     ] = ()
 
 
 @dataclass(frozen=True)
 class NamedBytes(Record):
-    """A tensor and its bytes."""
+    """The name and size of a tensor."""
 
     name: Text
     nbytes: Bytes
@@ -162,7 +156,7 @@ class NamedBytes(Record):
 
 @dataclass(frozen=True)
 class PeakInfo(Record):
-    """The call during which most workspace is live."""
+    """The call with the most live workspace bytes."""
 
     function: Text
     nodes: tuple[Text, ...]
@@ -172,36 +166,36 @@ class PeakInfo(Record):
 
 @dataclass(frozen=True)
 class ReachInfo(Record):
-    """An input of which an output takes bytes that are read no more."""
+    """An input that an output overwrites after its last read."""
 
-    block: Annotated[Index, Says("the position of the input in this list")]
+    block: Annotated[Index, Says("the index of the input in this list")]
     distance: Annotated[
         int,
         Limits(minimum=-(1 << 40), maximum=1 << 40),
-        Says("at least how many bytes the output starts before the input"),
+        Says("the least number of bytes by which the output starts before the input"),
     ]
 
 
 @dataclass(frozen=True)
 class BlockInfo(Record):
-    """A block of the workspace: its place and its life."""
+    """A block of the workspace: offset and lifetime."""
 
     name: Text
     nbytes: Bytes
     offset: Bytes
     first: Annotated[Index, Says("the first call that needs it")]
     last: Annotated[Index, Says("the last call that needs it")]
-    reuses: Annotated[Index | None, Says("the position in this list of the input it overwrites")]
+    reuses: Annotated[Index | None, Says("the index in this list of the input it overwrites")]
     reaches: Annotated[
         tuple[ReachInfo, ...],
         Limits(max_items=64),
-        Says("inputs of which it overwrites bytes no longer needed; absent if there are none", omitted=True),
+        Says("inputs that it overwrites after their last read; absent if none", omitted=True),
     ] = ()
 
 
 @dataclass(frozen=True)
 class ConstantInfo(Record):
-    """A constant's content."""
+    """The content of a constant."""
 
     name: Text
     nbytes: Bytes
@@ -213,16 +207,16 @@ class ConstantInfo(Record):
 
 @dataclass(frozen=True)
 class ImportedModule(Record):
-    """A module that a compiled model consists of."""
+    """A module of a compiled model."""
 
     type_key: Annotated[str, Limits(pattern="^[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}$")]
     files: tuple[Text, ...]
-    parent: Annotated[Index | None, Says("the position in this list of the module that imports it")]
+    parent: Annotated[Index | None, Says("the index in this list of the module that imports it")]
 
 
 @dataclass(frozen=True)
 class AskedPool(Record):
-    """A memory of the workspace as it was asked for."""
+    """A memory pool of the workspace, as requested."""
 
     name: MemoryName
     nbytes: Annotated[Size | None, Says("null for no limit")]
@@ -230,24 +224,24 @@ class AskedPool(Record):
 
 @dataclass(frozen=True)
 class AskedConstantPool(AskedPool):
-    """A memory of constants as it was asked for."""
+    """A memory pool of constants, as requested."""
 
     external: Annotated[bool, Says("whether the caller loads it")]
 
 
 @dataclass(frozen=True)
 class ToolchainInfo(Record):
-    """What compiled the objects in the archive."""
+    """The toolchain that compiled the objects in the archive."""
 
     compiler: Text
 
 
 @dataclass(frozen=True, kw_only=True)
 class BuildInfo(Record):
-    """All that compiling the same again takes, beside the source in the archive."""
+    """All options for compiling the module again from the source in the archive."""
 
     target: Text
-    target_host: Annotated[Text | None, Says("of the code beside a device's", omitted=True)] = None
+    target_host: Annotated[Text | None, Says("of the host code of a device", omitted=True)] = None
     executor: Executor
     optimize: Text
     numerics: Text
@@ -259,42 +253,42 @@ class BuildInfo(Record):
     specialize: Annotated[
         tuple[Mapping[str, Bytes], ...],
         Limits(max_items=1000),
-        Says("values of open extents that have code of their own", omitted=True),
+        Says("values of dynamic dimensions with specialized code", omitted=True),
     ] = ()
-    ram: Annotated[Bytes | None, Says("the bytes that layers were tiled for", omitted=True)] = None
-    pools: Annotated[tuple[AskedPool, ...], Limits(max_items=100), Says("as asked for", omitted=True)] = ()
-    constants: Annotated[tuple[AskedConstantPool, ...], Limits(max_items=100), Says("as asked for", omitted=True)] = ()
-    toolchain: Annotated[ToolchainInfo | None, Says("what compiled the objects in the archive; null without objects")]
+    ram: Annotated[Bytes | None, Says("the RAM budget in bytes that layers were tiled for", omitted=True)] = None
+    pools: Annotated[tuple[AskedPool, ...], Limits(max_items=100), Says("as requested", omitted=True)] = ()
+    constants: Annotated[tuple[AskedConstantPool, ...], Limits(max_items=100), Says("as requested", omitted=True)] = ()
+    toolchain: Annotated[ToolchainInfo | None, Says("the compiler of the objects in the archive; null without objects")]
     test_vectors: Bytes
     seed: Bytes
 
 
 @dataclass(frozen=True)
 class SymbolInfo(Record):
-    """An open extent of inputs: its name and bounds."""
+    """A dynamic dimension of inputs: name and bounds."""
 
     name: Text
     low: Bytes
-    high: Annotated[Bytes | None, Says("null where it has no bound")]
+    high: Annotated[Bytes | None, Says("null if unbounded")]
 
 
 @dataclass(frozen=True)
 class VmInfo(Record):
-    """What a dynamic model needs."""
+    """The memory and dimensions of a dynamic model."""
 
     arena_bytes: Annotated[
         Bytes | None,
-        Says("the memory of all tensors at their largest sizes; null where runs allocate memory", "no heap is needed"),
+        Says("the memory of all tensors at their largest sizes; null if runs allocate memory", "no heap is needed"),
     ]
     work_bytes: Annotated[
         Bytes | None,
-        Says("of the work area of a run; null where there is no bound", "the one static array of firmware"),
+        Says("of the work area of a run; null if unbounded", "the one static array of firmware"),
     ]
-    symbols: Annotated[tuple[SymbolInfo, ...], Limits(max_items=10000), Says("the open extents of the inputs")] = ()
+    symbols: Annotated[tuple[SymbolInfo, ...], Limits(max_items=10000), Says("dynamic dimensions of the inputs")] = ()
     input_bytes: Annotated[
         Bytes | None,
         Says(
-            "of all inputs in the worst case; absent where there is no bound",
+            "of all inputs in the worst case; absent if unbounded",
             "outputs are in the work area, inputs are not",
             omitted=True,
         ),
@@ -303,15 +297,15 @@ class VmInfo(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class ModuleInterface(Record):
-    """What callers must know of a module."""
+    """The interface of a module for its callers."""
 
     executor: Annotated[Executor, Says("`aot`, `graph` or `vm`")] = "aot"
     entry: Annotated[
         Symbol | None,
-        Says("the C function to call; null for the graph executor", "the runtime need not know how names are made"),
+        Says("the C function to call; null for the graph executor", "the runtime does not derive the name"),
     ]
     external_workspace: Annotated[
-        bool, Says("whether the caller passes the workspace in", "the entry has one argument more")
+        bool, Says("whether the caller provides the workspace", "the entry has one more argument")
     ]
     workspace_io: Annotated[
         bool,
@@ -324,7 +318,7 @@ class ModuleInterface(Record):
     tiling: Annotated[
         RowTilingInfo | None,
         Says(
-            "layers that are tiled by rows; absent if there are none",
+            "layers that are tiled by rows; absent if none",
             "the cost and the saving of `--ram`",
             omitted=True,
         ),
@@ -333,7 +327,7 @@ class ModuleInterface(Record):
         tuple[PoolInfo, ...],
         Limits(min_items=1, max_items=100),
         Says(
-            "the memories that the workspace is spread over; absent if it is one array",
+            "the memory pools of the workspace; absent if it is one array",
             "sections, or the caller's pointers, in this order",
             omitted=True,
         ),
@@ -342,7 +336,7 @@ class ModuleInterface(Record):
         tuple[ConstantPoolInfo, ...],
         Limits(max_items=100),
         Says(
-            "the memories that constants are spread over; absent if the linker places them",
+            "the memory pools of constants; absent if the linker places them",
             "sections, or the caller's pointers, after those of `pools`",
             omitted=True,
         ),
@@ -355,7 +349,7 @@ class ModuleInterface(Record):
         tuple[TensorInfo, ...],
         Says(
             "in the order of the C structs, with `scale` and `zero_point` of quantized tensors",
-            "shapes and scales have no place in the format",
+            "the format does not store shapes and scales",
         ),
     ]
     outputs: Annotated[tuple[TensorInfo, ...], Says("as `inputs`")]
@@ -363,8 +357,8 @@ class ModuleInterface(Record):
         tuple[StateInfo, ...],
         Limits(max_items=100000),
         Says(
-            "the tensors that are kept from one run to the next; absent if there are none",
-            "they are no inputs and outputs; `tvmgen_<M>_state_reset`, `..._save` and `..._restore` manage them",
+            "the tensors that persist between runs; absent if none",
+            "they are not inputs or outputs; `tvmgen_<M>_state_reset`, `..._save` and `..._restore` manage them",
             omitted=True,
         ),
     ] = ()
@@ -372,14 +366,14 @@ class ModuleInterface(Record):
         tuple[Annotated[str, Limits(max_length=64)], ...],
         Limits(max_items=16),
         Says(
-            "of a library with kernels for several levels of processors, these, the lowest first; absent for others",
-            "one is chosen when the library is loaded; `tvmgen_<M>_cpu` tells which",
+            "the CPU levels of a library's kernels, the lowest first; absent if it has only one",
+            "one is chosen when the library is loaded; `tvmgen_<M>_cpu` returns it",
             omitted=True,
         ),
     ] = ()
     vm: Annotated[
         VmInfo | None,
-        Says("of the virtual machine; absent for other executors", "bounds of open extents, and memory", omitted=True),
+        Says("of the virtual machine; absent for other executors", "bounds of dimensions, and memory", omitted=True),
     ] = None
     memory: Annotated[MemoryInfo, Says("as the format's keys above, and a bound", "budgets")]
     operators: Annotated[
@@ -390,55 +384,53 @@ class ModuleInterface(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class ModuleInfo(ModuleInterface):
-    """What mlfc knows of a module beyond the format; other readers skip this key."""
+    """Metadata of a module beyond the format; other readers skip this key."""
 
     version: Annotated[Text, Says("of the program", "modules of one archive may come from several")]
     numerics: Annotated[Text, Says("as compiled", "which results to expect")]
     optimize: Annotated[Text, Says("as compiled", "which code to expect")]
     operators: Annotated[
         tuple[CallInfo, ...], Says("each call in order", "what runs, where, for which nodes, at what cost")
-    ] = field()  # that of the base class has a default
+    ] = field()  # the base class has a default
     parameters: Annotated[
         Bytes | None,
         Says(
             "the number of values in the model's own weights",
-            "the size of the model, whatever its code",
+            "the size of the model, independent of its code",
             omitted=True,
             title="parameters of the model",
         ),
     ] = None
     peak: Annotated[
         PeakInfo | None,
-        Says("the call with the most live bytes; null without a workspace", "what to change to save memory"),
+        Says("the call with the most live bytes; null without a workspace", "where to save memory"),
     ]
     plan: Annotated[
         tuple[BlockInfo, ...] | None,
         Says(
-            "AOT, and VM with bounds: every block of the workspace, by first call, as large as the bounds allow; null"
-            " for graph modules, which have `memory.sids`, and where storage is allocated when the module runs",
+            "AOT, and VM with bounds: every block of the workspace, by first call, at its largest size; null"
+            " for graph modules, which have `memory.sids`, and if storage is allocated at run time",
             "anyone can check that no two live blocks overlap",
         ),
     ] = None
     constants: Annotated[
         tuple[ConstantInfo, ...] | None,
-        Says("each distinct content once", "which weights it has, and which differ between two archives", omitted=True),
+        Says("each distinct content once", "identifies the weights, also to compare two archives", omitted=True),
     ] = None
     module_tree: Annotated[
         tuple[ImportedModule, ...],
         Limits(min_items=1),
-        Says(
-            "the modules of the import tree, the generated C first", "loading gives the same imports back", omitted=True
-        ),
+        Says("the modules of the import tree, the generated C first", "loading restores the imports", omitted=True),
     ] = ()
     build: Annotated[
         BuildInfo | None,
-        Says("what it was compiled with", "with `src/`, all that compiling it again needs", omitted=True),
+        Says("its compile options", "sufficient, with `src/`, to compile it again", omitted=True),
     ] = None
     source: Annotated[Mapping[str, Text], Says("`format`, `name`, `sha256` of the model file", "which model this is")]
 
     @classmethod
     def of(cls, interface: ModuleInterface, **facts: Any) -> ModuleInfo:
-        """Return what an interface and these further facts say together."""
+        """Return the module info that consists of an interface and additional fields."""
         return cls(**{**vars(interface), **facts})
 
 
@@ -452,7 +444,7 @@ class FileInfo(Record):
 
 @dataclass(frozen=True)
 class SharedInfo(Record):
-    """What several modules have together."""
+    """Resources that several modules share."""
 
     workspace_bytes: Annotated[Bytes, Says("shared by `workspace_modules`, which must never run at once")]
     workspace_modules: tuple[Text, ...]
@@ -462,11 +454,11 @@ class SharedInfo(Record):
 
 @dataclass(frozen=True)
 class ArchiveInfo(Record):
-    """The archive's own facts; other readers skip this key."""
+    """Metadata of the archive; other readers skip this key."""
 
     version: Annotated[Text, Says("of the program that wrote it", "for bug reports")]
     files: Annotated[
-        Mapping[str, FileInfo], Says("every other member, by path", "damage is found before anything is compiled")
+        Mapping[str, FileInfo], Says("every other member, by path", "damage is detected before anything is compiled")
     ]
     shared: Annotated[SharedInfo | None, Says("of several modules", "budgets of the whole program", omitted=True)] = (
         None

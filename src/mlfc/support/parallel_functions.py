@@ -1,12 +1,12 @@
-"""The functions of `crt/parallel` by which kernels share their work among threads, as code calls them."""
+"""Names of the functions of `crt/parallel` with which kernels split their work among threads."""
 
 from collections.abc import Mapping
 
 PARALLEL_FOR = "mlfc_parallel_for"
-"""Shares pieces out among threads."""
+"""Distributes pieces among threads."""
 PARALLEL_FOR_IF_ASKED = "mlfc_parallel_for_if_asked"
-"""The same, which leaves them to the caller unless the program asked for threads."""
+"""The same, but runs all pieces on the caller's thread unless the program enabled threads."""
 HEADERS: Mapping[str, str] = {PARALLEL_FOR: "mlfc_parallel.h", PARALLEL_FOR_IF_ASKED: "mlfc_pool.h"}
-"""The header that declares each."""
+"""The header that declares each function."""
 SOURCE = "mlfc_parallel_for.c"
-"""Defines the first as an application says; in libraries of hosts, a pool of threads takes its place."""
+"""The application's definition of the first; libraries for hosts use a thread pool instead."""

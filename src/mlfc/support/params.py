@@ -1,4 +1,4 @@
-"""TVM's binary forms of one tensor and of a dictionary of tensors, the parameter file; readers trust no length."""
+"""TVM's binary formats of a tensor and of a parameter file. Readers check every length."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ MAX_DIMENSIONS = 32
 _HEADER = struct.Struct("<QQiiiBBH")
 _CPU = 1
 PARAMS_MAGIC = 0xF7E58D4F05049CB7
-# each costs its object, however small it is
+# each tensor costs a Python object, even an empty one
 MAX_TENSORS = 100_000
 _FILE_HEADER = struct.Struct("<QQQ")
 _COUNT = struct.Struct("<Q")
 
 
 def encode_ndarray(array: npt.NDArray[Any]) -> bytes:
-    """Return the bytes of a tensor of a dtype of `mlfc.support.dtypes`, any strides and byte order."""
+    """Return the bytes of a tensor, of any dtype of `mlfc.support.dtypes`, strides and byte order."""
     return to_bytes(ndarray_content(array))
 
 
 def ndarray_content(array: npt.NDArray[Any]) -> Content:
-    """Return the bytes of a tensor, read from the array piece by piece."""
+    """Return the bytes of a tensor as content, which reads the array in pieces."""
     header = _HEADER.pack(NDARRAY_MAGIC, 0, _CPU, 0, array.ndim, *dtypes.to_dlpack(dtypes.from_numpy(array.dtype)))
     return Joined((header + struct.pack(f"<{array.ndim}qq", *array.shape, array.nbytes), ArrayContent(array)))
 
@@ -43,9 +43,9 @@ def decode_ndarray(
 ) -> tuple[npt.NDArray[Any], int]:
     """Read the tensor that starts at `offset`; return it and the offset of the first byte after it.
 
-    The array is read-only, and a view of `data` wherever elements of its dtype may be at that address. The format
-    aligns nothing, so other arrays are copied: code compiled for aligned arrays must not read them in place. `place`
-    names `data` in messages. Raises ArchiveError with the byte at which the format is broken.
+    The array is read-only, and a view of `data` if that is aligned for its dtype. The format does not align data, so
+    other arrays are copied: code compiled for aligned arrays must not read them in place. `place` names `data` in
+    messages. Raises ArchiveError with the offset of the first invalid byte.
     """
     take = Cursor(data, offset, place)
     raw, dtype, shape = _take(take)
@@ -60,7 +60,7 @@ def ndarray_end(data: bytes | memoryview, offset: int = 0, *, place: str = "NDAr
 
 
 def _take(take: Cursor) -> tuple[memoryview, str, tuple[int, ...]]:
-    """Take a tensor: its data, dtype and shape."""
+    """Read a tensor; return its data, dtype and shape."""
     offset = take.offset
     magic, _, device, _, ndim, code, bits, lanes = take.unpack(_HEADER, "the header of a tensor")
     if magic != NDARRAY_MAGIC:
@@ -71,9 +71,9 @@ def _take(take: Cursor) -> tuple[memoryview, str, tuple[int, ...]]:
         raise take.fault(f"a tensor of {ndim} dimensions; 0 to {MAX_DIMENSIONS} are allowed", offset + 24)
     dtype = dtypes.from_dlpack(code, bits, lanes)
     if dtype not in dtypes.SCALARS:
-        raise take.fault(f"dtype code {code}, {bits} bits, {lanes} lanes is not known", offset + 28)
+        raise take.fault(f"dtype code {code}, {bits} bits, {lanes} lanes is not supported", offset + 28)
     shape = take.unpack(struct.Struct(f"<{ndim}q"), "the shape of a tensor")
-    # an extent of zero must not hide others that no array could have
+    # a dimension of 0 must not hide impossible dimensions
     if any(extent < 0 for extent in shape) or prod(max(extent, 1) for extent in shape) > 1 << 48:
         raise take.fault(f"the shape {shape} is not possible", offset + _HEADER.size)
     (nbytes,) = take.unpack(struct.Struct("<q"), "the data size of a tensor")
@@ -100,7 +100,7 @@ def _viewed(raw: memoryview, dtype: str) -> npt.NDArray[Any]:
 
 
 def _forget(copied: memoryview) -> None:
-    """Give back the memory of a part of a mapped file that was copied, so that only one of both is held."""
+    """Release the pages of a mapped file whose content was copied, so that only the copy stays in memory."""
     mapped = copied.obj
     if not isinstance(mapped, mmap.mmap) or not hasattr(mmap, "MADV_DONTNEED") or not copied.nbytes:
         return
@@ -117,7 +117,7 @@ def save_params(params: Mapping[str, npt.NDArray[Any]]) -> bytes:
 
 
 def params_content(params: Mapping[str, npt.NDArray[Any]]) -> Content:
-    """Return the bytes of a parameter file, read from the arrays piece by piece."""
+    """Return the bytes of a parameter file as content, which reads the arrays in pieces."""
     names = sorted(params)
     head = [_FILE_HEADER.pack(PARAMS_MAGIC, 0, len(names))]
     for name in names:
@@ -130,17 +130,17 @@ def params_content(params: Mapping[str, npt.NDArray[Any]]) -> Content:
 def load_params(data: bytes | memoryview, *, place: str = "parameters") -> dict[str, npt.NDArray[Any]]:
     """Read a parameter file; bytes after the last tensor are ignored, as by TVM's own readers.
 
-    Returns read-only arrays in the order of the file, views of `data` where alignment allows. Of a duplicate name the
-    last tensor counts, as in TVM. Raises ArchiveError with the byte at which the format is broken.
+    Returns read-only arrays in file order, views of `data` where alignment allows. For duplicate names the last tensor
+    is used, as in TVM. Raises ArchiveError with the offset of the first invalid byte.
     """
     take = Cursor(data, 0, place)
     magic, _, count = take.unpack(_FILE_HEADER, "the header of a parameter file")
     if magic != PARAMS_MAGIC:
         raise take.fault(f"a parameter file must start with the number {PARAMS_MAGIC:#x}, not {magic:#x}", 0)
     if count > MAX_TENSORS:
-        raise take.fault(f"{count} names cannot be: more than {MAX_TENSORS:,} tensors are not read", 16)
+        raise take.fault(f"{count} names exceed the limit of {MAX_TENSORS:,} tensors", 16)
     if count * _COUNT.size > take.remaining:
-        raise take.fault(f"{count} names cannot be in the {take.remaining} bytes that are left", 16)
+        raise take.fault(f"{count} names do not fit in the remaining {take.remaining} bytes", 16)
     names = [take.text("a name") for _ in range(count)]
     at = take.offset
     (arrays,) = take.unpack(_COUNT, "the number of tensors")

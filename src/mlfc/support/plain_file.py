@@ -1,4 +1,4 @@
-"""Opening files that users name, plain ones only, such as TOML; and a private folder of this process."""
+"""Opening of regular files that users name, reading of TOML, and a private folder of this process."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mlfc.errors import OptionError
 from mlfc.support.temporary import TemporaryFolder
 
 _FLAGS = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
-# by process: the child of a fork makes one of its own
+# by process id: the child of a fork creates its own folder
 _folders: dict[int, TemporaryFolder] = {}
 if sys.version_info >= (3, 11):
     import tomllib
@@ -25,11 +25,11 @@ _LARGEST_FILE = 1 << 20
 
 
 def open_plain(path: str | os.PathLike[str]) -> BinaryIO:
-    """Open a file for reading; raise OSError if it does not exist, cannot be read, or is not a plain file.
+    """Open a file for reading; raise OSError if it does not exist, cannot be read, or is not a regular file.
 
-    Reading a pipe or a device may wait or go on for ever, and archives and models are read in any order.
+    Reading a pipe or a device may block or never end, and archives and models require random access.
     """
-    # without O_NONBLOCK, to open a pipe would wait until somebody writes
+    # without O_NONBLOCK, opening a pipe would block until it has a writer
     descriptor = os.open(Path(path), _FLAGS)
     try:
         mode = os.fstat(descriptor).st_mode
@@ -46,9 +46,9 @@ def open_plain(path: str | os.PathLike[str]) -> BinaryIO:
 def read_small(
     path: str | os.PathLike[str], limit: int, fault: Callable[[str], Exception], what: str = "the file"
 ) -> bytes:
-    """Return the bytes of a plain file of at most `limit` bytes.
+    """Return the bytes of a regular file of at most `limit` bytes.
 
-    If it cannot be read or is larger, raises what `fault` makes of the reason, which calls the file `what`.
+    If it cannot be read or is larger, raises ``fault(reason)``; the reason refers to the file as `what`.
     """
     try:
         with open_plain(path) as file:
@@ -61,7 +61,7 @@ def read_small(
 
 
 def private_folder() -> Path:
-    """Return a folder that only this user may read, and that vanishes with this process."""
+    """Return a folder that only this user can read, and that is removed when this process ends."""
     process = os.getpid()
     if process not in _folders:
         _folders[process] = TemporaryFolder()
@@ -69,13 +69,13 @@ def private_folder() -> Path:
 
 
 def existing_private_folder() -> Path | None:
-    """Return the folder if this process has made it."""
+    """Return the private folder if this process has created it."""
     found = _folders.get(os.getpid())
     return None if found is None else Path(found.name)
 
 
 def read_toml(path: str | os.PathLike[str], what: str = "the file") -> str:
-    """Return the text of a file; raise OptionError, which calls it `what`, if it cannot be read, or is too large."""
+    """Return the text of a file; raise OptionError, which names it `what`, if it is unreadable or too large."""
     place = str(path)
     try:
         with open_plain(path) as file:
@@ -91,8 +91,8 @@ def read_toml(path: str | os.PathLike[str], what: str = "the file") -> str:
 
 
 def parse_toml(text: str, place: str) -> dict[str, Any]:
-    """Return the tables of a text; raise OptionError unless it is TOML."""
+    """Return the tables of a TOML text; raise OptionError if it is invalid."""
     try:
         return tomllib.loads(text)
-    except (ValueError, RecursionError) as error:  # a ValueError that is no TOMLDecodeError: thousands of digits
+    except (ValueError, RecursionError) as error:  # numbers of thousands of digits raise a plain ValueError
         raise OptionError(f"expected TOML: {error}", place=place) from None

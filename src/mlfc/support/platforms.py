@@ -1,4 +1,4 @@
-"""Machines that code is built for, as LLVM, Debian and zig name them, and kinds of devices, as DLPack numbers them."""
+"""Platforms that code is built for, in LLVM's, Debian's and zig's names, and DLPack's device kinds."""
 
 from __future__ import annotations
 
@@ -65,25 +65,25 @@ TYPE_CODES: Mapping[str, int] = MappingProxyType({kind: code for kind, (code, _)
 class Platform:
     """A processor with an operating system."""
 
-    arch: str  # in zig's words: ``x86_64``, ``aarch64``, ``riscv64``, ``wasm32``, ...
+    arch: str  # zig's name: ``x86_64``, ``aarch64``, ``riscv64``, ``wasm32``, ...
     system: str  # ``linux``, ``windows``, ``macos`` or ``wasi``
     abi: str = ""  # C library and calling convention, ``gnu`` or ``musl``; empty if the system has only one
 
     @property
     def triple(self) -> str:
-        """What zig calls it."""
+        """The target triple in zig's form."""
         return "-".join(filter(None, (self.arch, self.system, self.abi)))
 
     @property
     def llvm_triple(self) -> str:
-        """What LLVM calls it."""
+        """The target triple in LLVM's form."""
         vendor = {"windows": "pc", "macos": "apple"}.get(self.system, "unknown")
         arch = "i686" if self.arch == "x86" else self.arch
         return "-".join(filter(None, (arch, vendor, self.system, self.abi)))
 
     @property
     def suffix(self) -> str:
-        """Of shared libraries, with the dot."""
+        """The suffix of shared libraries, with the dot."""
         return {"windows": ".dll", "macos": ".dylib", "wasi": ".wasm"}.get(self.system, ".so")
 
     def __str__(self) -> str:
@@ -91,32 +91,30 @@ class Platform:
 
 
 def arch_named(word: str) -> str | None:
-    """Return the processor that the first word of a triple names, in `Platform`'s words; None if unknown."""
+    """Return the architecture, in `Platform`'s names, of the first word of a triple; None if unknown."""
     return _ARCH_OF.get(word)
 
 
 def parse_platform(text: str) -> Platform:
-    """Return the platform of a triple in the spelling of LLVM, Debian or zig; raise OptionError if it is unknown."""
+    """Return the platform of a triple in LLVM's, Debian's or zig's form; raise OptionError if it is unknown."""
     words = text.strip().lower().split("-")
     arch = arch_named(words[0])
-    # versions follow the names of systems: darwin20.6, macosx11.0, linux.5.10
+    # systems may have a version suffix: darwin20.6, macosx11.0, linux.5.10
     named = [re.sub(r"[\d.]+$", "", word) if word not in _SYSTEM_OF else word for word in words[1:]]
     systems = [_SYSTEM_OF[word] for word in named if word in _SYSTEM_OF]
     if arch is None or not systems:
         raise OptionError(f"unknown machine '{text}'", next_step=f"Machines: {EXAMPLES}, ...")
-    # a vendor may be called as a system: aarch64-apple-darwin, x86_64-w64-mingw32
+    # a vendor may have the name of a system: aarch64-apple-darwin, x86_64-w64-mingw32
     system = systems[-1]
     if system == "windows" and "msvc" in words:
-        raise OptionError(
-            "libraries for Windows are made with its GNU toolchain", place=text, next_step=f"Write {arch}-windows-gnu"
-        )
+        raise OptionError("libraries for Windows require the GNU ABI", place=text, next_step=f"Use {arch}-windows-gnu")
     abi = next((word for word in words[2:] if word in _ABIS), None)
     default = "gnueabihf" if (arch, system) == ("arm", "linux") else _DEFAULT_ABI[system]
     return Platform(arch, system, default if abi is None or not default else abi)
 
 
 def host_arch() -> str:
-    """Return the architecture of this process, if it is a known one; else what Python calls it."""
+    """Return the architecture of this process if it is known, else Python's name of it."""
     try:
         return this_platform().arch
     except OptionError:  # an unknown system

@@ -1,4 +1,4 @@
-"""The current work, shown while a person watches: on a terminal, or in a notebook as one output that is replaced."""
+"""Progress display on a terminal, or in a notebook as one output that is updated."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Show = TypeVar("Show", bound=Callable[..., object])
 
 @contextmanager
 def stage(text: str) -> Iterator[Callable[[str], None]]:
-    """Show `text` while the block runs, with a spinner on a terminal; yield what adds the name of a step to it."""
+    """Show `text` during the block, with a spinner on a terminal; yield a function that appends the name of a step."""
     if sys.stderr.isatty():
         from rich.console import Console
 
@@ -27,7 +27,7 @@ def stage(text: str) -> Iterator[Callable[[str], None]]:
 
 @contextmanager
 def bar(text: str) -> Iterator[Callable[[int, int, str], None]]:
-    """Show a bar while the block runs; yield what sets it: done, of how many, and a note."""
+    """Show a progress bar while the block runs; yield the function that sets it: done, total and a note."""
     if sys.stderr.isatty():
         with _bar_of_terminal(text) as show:
             yield show
@@ -44,7 +44,7 @@ def bar(text: str) -> Iterator[Callable[[int, int, str], None]]:
 
 @contextmanager
 def reported(wanted: Show | bool | None, shown: Callable[[], AbstractContextManager[Show]]) -> Iterator[Show]:
-    """Yield what reports progress: the caller's own function, what `shown` gives for True, else what does nothing."""
+    """Yield a progress function: the caller's own, that of `shown` for True, else one that does nothing."""
     if wanted is True:
         with shown() as show:
             yield show
@@ -68,7 +68,7 @@ def _bar_of_terminal(text: str) -> Iterator[Callable[[int, int, str], None]]:
         BarColumn(20),
         MofNCompleteColumn(table_column=whole),
         TimeElapsedColumn(table_column=whole),
-        # on a narrow terminal the note becomes shorter, before the rest does
+        # on a narrow terminal the note is shortened first
         TextColumn("{task.fields[note]}", table_column=Column(ratio=1, no_wrap=True, overflow="ellipsis")),
     )
     with Progress(*columns, console=Console(stderr=True), expand=True) as shown:
@@ -77,8 +77,8 @@ def _bar_of_terminal(text: str) -> Iterator[Callable[[int, int, str], None]]:
 
 
 def _cell() -> Callable[[str, str], None] | None:
-    """Return what shows a text, and its HTML, in the current cell of a notebook; None outside of notebooks."""
-    # whoever runs in a notebook has imported IPython
+    """Return a function that shows text or HTML in the current notebook cell; None outside of notebooks."""
+    # in a notebook, IPython is already imported
     ipython: Any = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython is not None else None
     if getattr(shell, "kernel", None) is None:

@@ -1,7 +1,7 @@
-"""JSON objects as frozen dataclasses: one declaration gives reader, writer, JSON Schema and the rows of a table.
+"""JSON objects as frozen dataclasses: one declaration defines reader, writer, JSON Schema and table rows.
 
 Types are ``int``, ``str``, ``bool``, ``float``, ``tuple``, ``Mapping``, a `Record`, any of these ``| None``, and
-`Annotated` with `Limits` and, of a field, `Says`. Keys that no field declares are ignored: they are of later versions.
+`Annotated` with `Limits` and, for fields, `Says`. Unknown keys are ignored: later versions may add some.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 _JSON_NAMES: dict[Any, str] = {str: "string", int: "integer", float: "number", bool: "boolean"}
 _WORDS = {"max_length": "maxLength", "min_items": "minItems", "max_items": "maxItems"}
-# of fields whose names would hide Python's, or are better now than when the format got them
+# JSON keys of fields whose names would shadow Python's, or were improved after the format was fixed
 _KEYS = {"nbytes": "bytes", "tiling": "stripes", "distance": "lead"}
 
 
 @dataclass(frozen=True)
 class Limits:
-    """Constraints of JSON Schema on a value beside its type; `name` is that of a definition for references."""
+    """JSON Schema constraints on a value, in addition to its type; `name` is the definition's name for references."""
 
     name: str = ""
     minimum: int | None = None
@@ -41,7 +41,7 @@ class Limits:
     enum: tuple[str, ...] | None = None
 
     def words(self) -> Schema:
-        """Return them in JSON Schema's words."""
+        """Return the constraints as JSON Schema keywords."""
         values = {_WORDS.get(entry.name, entry.name): getattr(self, entry.name) for entry in fields(self)[1:]}
         found = {word: value for word, value in values.items() if value is not None}
         return {word: list(value) if word == "enum" else value for word, value in found.items()}
@@ -49,20 +49,20 @@ class Limits:
 
 @dataclass(frozen=True)
 class Says:
-    """What a field means to people, in Markdown, for the documentation and the schema."""
+    """Description of a field, in Markdown, for the documentation and the schema."""
 
     says: str = ""  # what the value is
-    why: str = ""  # why it is there
-    omitted: bool = False  # whether JSON lacks the key if the value is the field's default
+    why: str = ""  # the purpose of the field
+    omitted: bool = False  # whether the key is omitted from JSON if the value is the default
     title: str = ""  # `mlfc inspect` shows fields with a title
 
 
 def _once(function: F) -> F:
-    return cache(function)  # type: ignore[return-value]  # mypy does not see that classes are hashable
+    return cache(function)  # type: ignore[return-value]  # mypy does not accept that classes are hashable
 
 
 class RecordError(ValueError):
-    """A JSON value is not what a record declares: `cause`, and the `path` to it."""
+    """A JSON value that does not match a record's declaration, with the `cause` and the `path` of the value."""
 
     def __init__(self, cause: str, path: str = "") -> None:
         super().__init__(cause)
@@ -73,7 +73,7 @@ class RecordError(ValueError):
 
 
 class Record:
-    """The base of frozen dataclasses for JSON objects."""
+    """Base class of frozen dataclasses for JSON objects."""
 
     @classmethod
     def from_json(cls: type[R], value: object) -> R:
@@ -90,7 +90,7 @@ class Record:
             raise ArchiveError(fault.cause, place=f"{place}{fault.path}", next_step=next_step) from None
 
     def to_json(self) -> dict[str, Any]:
-        """Return the JSON object, its keys in the order of the fields."""
+        """Return the JSON object, with keys in field order."""
         values = ((entry, getattr(self, entry.name)) for entry in _items(type(self)))
         return {
             entry.key: _plain(value) for entry, value in values if not (entry.says.omitted and value == entry.default)
@@ -99,7 +99,7 @@ class Record:
 
 @dataclass(frozen=True)
 class _RecordField:
-    """A field of a record: its name in Python, its key in JSON, its type without `Says`, and its default or MISSING."""
+    """A field of a record: Python name, JSON key, type without `Says`, and default or MISSING."""
 
     name: str
     key: str
@@ -117,7 +117,7 @@ def _items(cls: type[Record]) -> tuple[_RecordField, ...]:
         says = next((word for word in getattr(kind, "__metadata__", ()) if isinstance(word, Says)), Says())
         others = [argument for argument in get_args(_bare(kind)[0]) if argument is not type(None)]
         if says.omitted and entry.default is None and others:
-            kind = others[0]  # what is omitted where it is None is never null
+            kind = others[0]  # a key that is omitted for None is never null
         found.append(_RecordField(entry.name, _KEYS.get(entry.name, entry.name), kind, entry.default, says))
     return tuple(found)
 
@@ -132,12 +132,12 @@ def _plain(value: Any) -> Any:
 
 @_once
 def _reader(kind: Any) -> Reader:
-    """Return what makes a value of a type from JSON, made once for each type."""
+    """Return the function that reads a value of a type from JSON; it is created once per type."""
     kind, limits = _bare(kind)
     if kind in _JSON_NAMES:
         return _scalar_reader(kind, limits)
     origin, arguments = get_origin(kind), get_args(kind)
-    if origin in (Union, UnionType):  # of scalars where there are several
+    if origin in (Union, UnionType):  # several alternatives are all scalars
         readers = {_bare(entry)[0]: _reader(entry) for entry in arguments if entry is not type(None)}
         first, is_optional = next(iter(readers.values())), type(None) in arguments
         return lambda value: None if value is None and is_optional else readers.get(type(value), first)(value)
@@ -153,7 +153,7 @@ def _is_record(kind: Any) -> bool:
 
 
 def _bare(kind: Any) -> tuple[Any, Limits]:
-    """Return a type without what is annotated to it, and its limits."""
+    """Return a type without its annotations, and its limits."""
     if get_origin(kind) is not Annotated:
         return kind, Limits()
     kind, *words = get_args(kind)
@@ -168,7 +168,7 @@ def _fault(wanted: str, value: object) -> RecordError:
 def _scalar_reader(kind: type, limits: Limits) -> Reader:
     kinds = {int, float} if kind is float else {kind}
     least, most, longest, enum = limits.minimum, limits.maximum, limits.max_length, limits.enum
-    # Python's $ allows a line break behind it, JSON Schema's does not
+    # Python's $ also matches before a final line break, JSON Schema's does not
     pattern = re.compile(rf"{limits.pattern.removesuffix('$')}\Z") if limits.pattern else None
 
     def read(value: Any) -> Any:
@@ -242,7 +242,7 @@ def _read_at(place: str, read: Reader, value: Any) -> Any:
 
 
 def definitions(names: Mapping[type[Record], str]) -> dict[str, Schema]:
-    """Return the definitions of a JSON Schema: of the records under these names, and of every named type in them."""
+    """Return the definitions of a JSON Schema: these records, by name, and all named types in them."""
     found: dict[str, Schema] = {}
     for cls, name in names.items():
         found[name] = _record_schema(cls, names, found)
@@ -288,7 +288,7 @@ def _schema_of_type(kind: Any, names: Mapping[type[Record], str], found: dict[st
 
 
 def titled(record: Record) -> Iterator[tuple[str, Any]]:
-    """Yield title and value of each field with a title whose value is not None."""
+    """Yield the title and value of each field that has a title and a value other than None."""
     for entry in _items(type(record)):
         value = getattr(record, entry.name)
         if entry.says.title and value is not None:
@@ -296,14 +296,14 @@ def titled(record: Record) -> Iterator[tuple[str, Any]]:
 
 
 def described(cls: type[Record]) -> Iterator[tuple[str, Says, type[Record] | None]]:
-    """Yield the key of each field, ``[]`` behind that of a list, what is said of it, and the record in it, if any."""
+    """Yield for each field its key, with ``[]`` for a list, its description, and its record type, if any."""
     for entry in _items(cls):
         kind, mark = _inner(entry.kind)
         yield entry.key + mark, entry.says, kind if _is_record(kind) else None
 
 
 def _inner(kind: Any) -> tuple[Any, str]:
-    """Return the type of the values in a list or behind a null, and what marks a list."""
+    """Return the type of the values of a list or optional, and the suffix of its key."""
     kind, _ = _bare(kind)
     origin, arguments = get_origin(kind), get_args(kind)
     if origin in (Union, UnionType):

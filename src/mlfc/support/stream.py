@@ -1,4 +1,4 @@
-"""The encoding of module blobs and parameter files: little-endian numbers, lengths before untrusted bytes."""
+"""Encoding of module blobs and parameter files: little-endian numbers and length-prefixed bytes."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ _U64 = struct.Struct("<Q")
 
 
 def encode_u64(value: int) -> bytes:
-    """Return a number of 64 bits."""
+    """Encode a 64-bit number."""
     return _U64.pack(value)
 
 
 def encode_string(text: str | bytes) -> bytes:
-    """Return a string: its length and its bytes, text as UTF-8."""
+    """Encode a string: its length and its bytes, text as UTF-8."""
     data = text.encode() if isinstance(text, str) else text
     return _U64.pack(len(data)) + data
 
 
 def encode_strings(texts: Sequence[str]) -> bytes:
-    """Return a list of strings: their number, then each."""
+    """Encode a list of strings: their number, then each."""
     return _U64.pack(len(texts)) + b"".join(map(encode_string, texts))
 
 
 def encode_numbers(values: Iterable[int]) -> bytes:
-    """Return a list of numbers of 64 bits: how many, then each."""
+    """Encode a list of 64-bit numbers: their number, then each."""
     numbers = np.fromiter(values, "<u8")
     return _U64.pack(numbers.size) + numbers.tobytes()
 
@@ -43,7 +43,7 @@ def sized(data: Data) -> Joined:
 
 
 class Cursor:
-    """Reads fields one after another and never past the end; `place` names `data` in messages."""
+    """Sequential reader of fields that never reads past the end; `place` names `data` in messages."""
 
     def __init__(self, data: bytes | memoryview, offset: int, place: str) -> None:
         self._data = data
@@ -52,11 +52,11 @@ class Cursor:
 
     @property
     def remaining(self) -> int:
-        """Bytes that are left."""
+        """The number of remaining bytes."""
         return len(self._data) - self.offset
 
     def bytes(self, count: int, what: str) -> memoryview:
-        """Take `count` bytes; `what` they are goes into the message when there are fewer."""
+        """Read `count` bytes; `what` names them in the error message if fewer remain."""
         if not 0 <= count <= self.remaining:
             raise self.fault(f"{what} needs {count} bytes, {max(0, self.remaining)} are left", self.offset)
         start = self.offset
@@ -64,34 +64,34 @@ class Cursor:
         return memoryview(self._data)[start : self.offset]
 
     def peek(self) -> memoryview:
-        """Return all that is left, and take none of it."""
+        """Return all remaining bytes without consuming them."""
         return memoryview(self._data)[self.offset :]
 
     def unpack(self, layout: struct.Struct, what: str) -> tuple[Any, ...]:
-        """Take the fields of `layout`."""
+        """Read the fields of `layout`."""
         return layout.unpack(self.bytes(layout.size, what))
 
     def u64(self, what: str) -> int:
-        """Take a number of 64 bits."""
+        """Read a 64-bit number."""
         (value,) = self.unpack(_U64, what)
         return int(value)
 
     def count(self, what: str, size: int, limit: int | None = None) -> int:
-        """Take the number of things that follow, each of at least `size` bytes, and at most `limit` of them."""
+        """Read the number of following items, each of at least `size` bytes; at most `limit` are allowed."""
         at = self.offset
         count = self.u64(f"the number of {what}")
         if count * size > self.remaining:
-            raise self.fault(f"{count} {what} cannot be in the {self.remaining} bytes that are left", at)
+            raise self.fault(f"{count} {what} do not fit in the remaining {self.remaining} bytes", at)
         if limit is not None and count > limit:
             raise self.fault(f"{count} {what}; more than {limit:,} are not read", at)
         return count
 
     def string(self, what: str) -> memoryview:
-        """Take a length and as many bytes."""
+        """Read a length and that many bytes."""
         return self.bytes(self.u64(f"the length of {what}"), what)
 
     def text(self, what: str, limit: int | None = None) -> str:
-        """Take a string of UTF-8, of at most `limit` bytes."""
+        """Read a UTF-8 string of at most `limit` bytes."""
         length = self.u64(f"the length of {what}")
         at = self.offset
         if limit is not None and limit < length <= self.remaining:
@@ -103,20 +103,20 @@ class Cursor:
             raise self.fault(f"{what} is not UTF-8 ({error.reason})", at) from None
 
     def texts(self, what: str, limit: int | None = None) -> list[str]:
-        """Take a list of strings of UTF-8; `what` is the plural."""
+        """Read a list of UTF-8 strings; `what` is the plural."""
         return [self.text(f"one of the {what}") for _ in range(self.count(what, _U64.size, limit))]
 
     def numbers(self, what: str) -> npt.NDArray[np.uint64]:
-        """Take a list of numbers of 64 bits as a view; `what` is the plural."""
+        """Read a list of 64-bit numbers as a view; `what` is the plural."""
         return np.frombuffer(self.bytes(self.count(what, _U64.size) * _U64.size, what), "<u8")
 
     def end(self, what: str) -> None:
-        """Raise ArchiveError unless nothing follows `what`."""
+        """Raise ArchiveError if any bytes follow `what`."""
         if self.remaining:
             raise self.fault(f"{self.remaining} bytes follow {what}", self.offset)
 
     def fault(self, cause: str, offset: int) -> ArchiveError:
-        """Return an error at byte `offset`."""
+        """Return an error that names the byte `offset`."""
         return ArchiveError(
             cause, place=f"{self._place}, byte {offset}", next_step="The file is damaged or of another format"
         )

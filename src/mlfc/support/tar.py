@@ -1,4 +1,4 @@
-"""Tar archives, named as TVM's (``./folder/file``): written identically every time, read without trusting them."""
+"""Tar archives with TVM's member names (``./folder/file``): reproducible writing, and reading of untrusted files."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from mlfc.support.content import Data, chunks_of, nbytes_of
 from mlfc.support.plain_file import open_plain
 from mlfc.support.text import shortened
 
-# An xz of zeros expands ten-thousandfold; real archives of C and weights stay far below these.
+# An xz of zeros expands by a factor of 10,000; real archives of C and weights are far below these limits.
 MAX_EXPANSION: Final = 100
 MIN_EXPANDED: Final = 64 << 20
 MAX_EXPANDED: Final = 4 << 30
 _CHUNK: Final = 1 << 20
 _COMPRESSED = ((b"\x1f\x8b", gzip.open), (b"\xfd7zXZ\x00", lzma.open))
-# A member takes about 0.1 ms to read and to write. A hundred models in one archive have 730.
+# A member takes about 0.1 ms to read and to write. An archive of a hundred models has 730.
 MAX_MEMBERS: Final = 8_000
 MAX_NAME: Final = 1_024
 _PLAIN_NAME = re.compile(r"\w[\w.+-]*(?:/\w[\w.+-]*)*")
-# a file of holes takes no place on a disk and days to read
+# a sparse file needs no disk space and takes days to read
 MAX_BYTES: Final = 64 << 30
 MAX_HEADER: Final = 1 << 20
 MIN_MAPPED: Final = 1 << 20
@@ -50,7 +50,7 @@ _KINDS = {
 
 
 def source_date(timestamp: int | None = None) -> int:
-    """Return the seconds since 1970 to stamp on output: as given, else SOURCE_DATE_EPOCH, else 0."""
+    """Return the timestamp for output, in seconds since 1970: `timestamp`, else SOURCE_DATE_EPOCH, else 0."""
     text = os.environ.get("SOURCE_DATE_EPOCH", "0") if timestamp is None else str(timestamp)
     if not (text.isascii() and text.isdecimal()) or len(text) > 12 or int(text) > _END_OF_9999:
         raise OptionError(
@@ -62,10 +62,10 @@ def source_date(timestamp: int | None = None) -> int:
 
 
 def write_tar(file: BinaryIO, members: Mapping[str, Data], mtime: int) -> None:
-    """Write an uncompressed archive piece by piece, every member with the same time.
+    """Write an uncompressed archive in pieces, with the same time for all members.
 
-    Paths are relative with forward slashes. Folders are added as members; children come in sorted order per folder,
-    whatever the mapping's order.
+    Paths are relative with forward slashes. Folders are added as members; the children of a folder
+    are sorted, regardless of the mapping's order.
     """
     tree: dict[str, set[str]] = {"": set()}
     for name in members:
@@ -82,7 +82,7 @@ def write_tar(file: BinaryIO, members: Mapping[str, Data], mtime: int) -> None:
 
 
 def _write_member(file: BinaryIO, path: str, data: Data | None, mtime: int) -> int:
-    """Write a file, or a folder where there are no data; return the number of bytes written."""
+    """Write a file, or a folder if `data` is None; return the number of bytes written."""
     info = tarfile.TarInfo(f"./{path}" if path else ".")
     info.mtime, info.uname, info.gname = mtime, "root", "root"
     if data is None:
@@ -99,10 +99,10 @@ def _write_member(file: BinaryIO, path: str, data: Data | None, mtime: int) -> i
 
 
 class BoundedFile:
-    """A plain or compressed file that never reads more at once than there is, whatever a header asks for.
+    """A plain or compressed file whose reads are bounded, regardless of the sizes in headers.
 
-    `source` expands `compressed` into `file`, a temporary one, only as far as that is read: refusing the start of a
-    file never costs expanding its end.
+    `source` decompresses `compressed` into the temporary `file` only as far as it is read, so rejecting the start of a
+    file does not require decompressing all of it.
     """
 
     def __init__(
@@ -118,19 +118,19 @@ class BoundedFile:
         return self._file.fileno()
 
     def tell(self) -> int:
-        """Return where the next read begins."""
+        """Return the position of the next read."""
         return self._position
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        """Set where the next read begins; from the end, all is expanded."""
+        """Set the position of the next read; seeking from the end decompresses all."""
         start = {os.SEEK_SET: 0, os.SEEK_CUR: self._position}.get(whence)
         self._position = max(0, (self.size_up_to(None) if start is None else start) + offset)
         return self._position
 
     def read(self, size: int) -> bytes:
-        """Return so many bytes, or what there is; ReadError for more than `limit`."""
+        """Return up to `size` bytes; raise ReadError if `size` exceeds `limit`."""
         if not 0 <= size <= self.limit:
-            raise tarfile.ReadError(f"a header asks for {size:,} bytes")
+            raise tarfile.ReadError(f"a header requests {size:,} bytes")
         left = max(0, self.size_up_to(self._position + size) - self._position)
         self._file.seek(self._position)
         data = self._file.read(min(size, left))
@@ -138,9 +138,9 @@ class BoundedFile:
         return data
 
     def size_up_to(self, end: int | None) -> int:
-        """Return how many bytes there are, all of them or at least those before `end`.
+        """Return the number of bytes available: all, or at least those before `end`.
 
-        Raises ArchiveError if they are absurdly many for the compressed bytes read.
+        Raises ArchiveError if they are too many for the compressed bytes read.
         """
         if self._source is None:
             return self._size
@@ -151,9 +151,9 @@ class BoundedFile:
             self._size += len(piece)
             if self._size > min(MAX_EXPANDED, max(MIN_EXPANDED, MAX_EXPANSION * self._compressed.tell())):
                 raise ArchiveError(
-                    f"{self._compressed.tell():,} compressed bytes expand to {self._size:,} and more",
+                    f"{self._compressed.tell():,} compressed bytes expand to at least {self._size:,}",
                     place=self._place,
-                    next_step="If the archive is good, decompress it first",
+                    next_step="If you trust the archive, decompress it first",
                 )
             self._file.write(piece)
         self._file.flush()
@@ -176,7 +176,7 @@ def _bounded(file: BinaryIO, place: str) -> Iterator[BoundedFile]:
 class TarReader:
     """The files of an archive, by name without the leading ``./``.
 
-    Every file in `sizes` (bytes by name) is wholly within the archive: that was checked. `path` is for messages.
+    All files in `sizes` (bytes by name) are checked to lie within the archive. `path` is for messages.
     """
 
     def __init__(self, tar: tarfile.TarFile, path: str, file: BoundedFile) -> None:
@@ -199,17 +199,17 @@ class TarReader:
                 raise self.error("the member appears twice", name)
             end = info.offset_data + info.size
             if info.size < 0 or end > file.size_up_to(end):
-                raise self.error(f"the member has {info.size:,} bytes by its header, but the archive ends before", name)
+                raise self.error(f"the header declares {info.size:,} bytes, but the archive is shorter", name)
             self._members[name] = info
         for name in self._members:
             if name in folders or any(parent in self._members for parent in _parents(name)):
                 raise self.error("the member is both a file and a folder", name)
         spelled: dict[str, str] = {}
         for name in {*self._members, *folders}.union(*map(_parents, self._members)):
-            # file systems that do not tell such names apart would take one for the other
+            # some file systems do not distinguish such names
             other = spelled.setdefault(unicodedata.normalize("NFC", name).casefold(), name)
             if other != name:
-                raise self.error(f"the member is {min(other, name)!r} but for case or spelling", max(other, name))
+                raise self.error(f"the member is {min(other, name)!r} but for case or Unicode form", max(other, name))
         if file.size_up_to(None) > MAX_BYTES:
             raise ArchiveError(f"the archive has more than {MAX_BYTES:,} bytes", place=path)
         self.sizes = {name: info.size for name, info in self._members.items()}
@@ -222,9 +222,9 @@ class TarReader:
     def _checked_name(self, info: tarfile.TarInfo) -> str:
         name = info.name
         if len(name) > MAX_NAME or not name.isprintable() or "\\" in name:
-            raise self.error("the member's name is too long or has characters that names may not have", name)
+            raise self.error("the member's name is too long or has invalid characters", name)
         plain = name.removeprefix("./")
-        if _PLAIN_NAME.fullmatch(plain):  # most names: taking paths apart costs as much as reading headers
+        if _PLAIN_NAME.fullmatch(plain):  # the common case: parsing paths takes as long as reading headers
             return plain
         path = PurePosixPath(name)
         # a colon would name a drive or a stream on Windows
@@ -248,14 +248,14 @@ class TarReader:
         """Return a file's bytes; raise ArchiveError if it is missing or larger than `limit`."""
         with self.open(name) as file:
             if self.sizes[name] > limit:
-                raise self.error(f"{self.sizes[name]:,} bytes are more than the {limit:,} allowed here", name)
+                raise self.error(f"{self.sizes[name]:,} bytes exceed the limit of {limit:,}", name)
             return file.read()
 
     def view(self, name: str) -> memoryview:
-        """Return a file's bytes; of a large one a read-only map of the archive, which takes memory only as it is read.
+        """Return a file's bytes; for large files, a read-only map of the archive, whose pages are loaded on access.
 
-        The view outlives the reader, even if another file takes the archive's name. Only truncating the very file while
-        its map is in use makes reading fatal, as with any map.
+        The view outlives the reader, even if the archive is replaced. As with any map, reading crashes if the file is
+        truncated while its map is in use.
         """
         start = self._member(name).offset_data
         if self.sizes[name] <= MIN_MAPPED:
@@ -274,7 +274,7 @@ def _parents(name: str) -> set[str]:
 def open_tar(path: str | os.PathLike[str]) -> Iterator[TarReader]:
     """Open an archive, plain or compressed with gzip or xz, and check every member's header.
 
-    Raises ArchiveError if there is no such file, it is not a tar, is cut off, expands absurdly, or holds links,
+    Raises ArchiveError if the file does not exist, is not a tar, is truncated, expands too much, or contains links,
     devices, names that lead outside, or duplicate names.
     """
     place = str(path)
@@ -287,13 +287,13 @@ def open_tar(path: str | os.PathLike[str]) -> Iterator[TarReader]:
             with open_plain(path) as file:
                 if file.read(8).startswith(_MACHINE_CODE):
                     cause = "this is machine code, not an archive"
-            raise ArchiveError(cause, place=place, next_step="Give a .tar that mlfc compile wrote") from error
+            raise ArchiveError(cause, place=place, next_step="Use a .tar that mlfc compile wrote") from error
         bounded.limit = bounded.size_up_to(None)
         yield reader
 
 
 def _headers(stack: ExitStack, path: str | os.PathLike[str]) -> tuple[tarfile.TarFile, BoundedFile]:
-    """Open an archive, until `stack` ends, before reading its headers."""
+    """Open an archive until `stack` closes, without reading its headers."""
     place = str(path)
     try:
         file = stack.enter_context(open_plain(path))

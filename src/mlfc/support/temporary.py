@@ -1,4 +1,4 @@
-"""Temporary folders. The next process removes those of killed processes."""
+"""Temporary folders. Those of killed processes are removed by the next process."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ except ImportError:  # Windows: folders of killed processes stay
 
 _PREFIX = "mlfc-tmp-"
 _NAME = re.compile(rf"{_PREFIX}[a-z0-9_]+")
-_SETTLED = 60  # seconds after which a folder that is in use has been locked
+_SETTLED = 60  # seconds after which a folder in use is certainly locked
 
 
 class TemporaryFolder:
     """A folder that only this user may read, locked until it is removed or its process ends.
 
-    Unlike those of `tempfile`, it outlives the children of a fork, which run the same functions at their end.
+    Unlike with `tempfile`, forked children, which run the same exit functions, do not remove it.
     """
 
     def __init__(self) -> None:
@@ -51,9 +51,9 @@ def _end(path: str, lock: int | None, process: int) -> None:
 
 
 def remove_abandoned() -> None:
-    """Remove this user's folders of processes that have ended.
+    """Remove this user's temporary folders whose processes have ended.
 
-    The lock, which the system frees with the process, shows whether a folder is in use; process numbers may be reused.
+    A folder is in use if it is locked: the system frees locks with the process, while process ids may be reused.
     """
     if fcntl is None:
         return
@@ -69,7 +69,7 @@ def _remove_once(_process: int) -> None:
 
 def _remove(path: str) -> None:
     with suppress(OSError):
-        # not through a link
+        # do not follow links
         if os.lstat(path).st_uid != os.getuid() or time.time() - os.lstat(path).st_mtime < _SETTLED:
             return
         lock = _locked(path)
@@ -82,7 +82,7 @@ def _remove(path: str) -> None:
 
 
 def _locked(path: str) -> int | None:
-    """Return the descriptor that locks a folder; None if another process has it, or the system has no locks."""
+    """Return the descriptor that locks a folder; None if another process holds the lock, or locks are unsupported."""
     if fcntl is None:
         return None
     descriptor = None

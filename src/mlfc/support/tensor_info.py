@@ -17,7 +17,7 @@ _INT32 = (1 << 31) - 1
 
 Text: TypeAlias = Annotated[str, Limits("text", max_length=65536)]
 _Extent: TypeAlias = Annotated[int, Limits(minimum=0, maximum=_INT32)] | Annotated[str, Limits(max_length=4096)]
-if TYPE_CHECKING:  # those who meet expressions ask `is_static` first
+if TYPE_CHECKING:  # callers check `is_static` before they compute with dimensions
     Extents: TypeAlias = tuple[Any, ...]
 else:
     Extents = Annotated[tuple[_Extent, ...], Limits("extents", max_items=32)]
@@ -31,12 +31,12 @@ class TensorInfo(Displayed, Record):
     Attributes
     ----------
     name : str
-        The model's own name.
+        The name in the model.
     shape : tuple of int or str
-        Text is an expression of symbols, whose values are known when the model runs.
+        Text is an expression of symbols, whose values are known at run time.
     dtype : str
     scale, zero_point : float and int, or None
-        Where the integers stand for real numbers: ``real = scale * (value - zero_point)``.
+        Quantization parameters: ``real = scale * (value - zero_point)``.
     """
 
     name: Text
@@ -47,21 +47,21 @@ class TensorInfo(Displayed, Record):
 
     @property
     def numpy_dtype(self) -> np.dtype[Any]:
-        """The elements' dtype in numpy."""
+        """The NumPy dtype of the elements."""
         return to_numpy(self.dtype)
 
     @property
     def is_static(self) -> bool:
-        """Whether all extents are known before the model runs."""
+        """True if all dimensions are static."""
         return all(isinstance(extent, int) for extent in self.shape)
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the dense tensor; 0 where an extent is open."""
+        """Bytes of the dense tensor; 0 if a dimension is dynamic."""
         return prod(self.shape) * self.numpy_dtype.itemsize if self.is_static else 0
 
     def of_shape(self, shape: Sequence[int]) -> TensorInfo | None:
-        """Return the tensor with the extents of an array, None where the array does not have those that are known."""
+        """Return the tensor with the shape of an array; None if the static dimensions do not match."""
         if len(shape) != len(self.shape):
             return None
         pairs = zip(self.shape, shape, strict=True)
@@ -69,7 +69,7 @@ class TensorInfo(Displayed, Record):
         return replace(self, shape=tuple(shape)) if fits else None
 
     def at(self, extents: Mapping[str, int]) -> TensorInfo:
-        """Return the tensor where open extents have these values."""
+        """Return the tensor with values for its dynamic dimensions."""
         shape = (extents.get(item, item) if isinstance(item, str) else item for item in self.shape)
         return replace(self, shape=tuple(shape))
 

@@ -1,4 +1,4 @@
-"""Text for people: names and numbers in messages, objects at a prompt and in notebooks."""
+"""Text for users: names and numbers in messages, objects at a prompt and in notebooks."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _BYTES = re.compile(r"([0-9]{1,15}) ?(?:([kmg])(?:ib)?)?", re.IGNORECASE | re.AS
 
 
 def shortest_digits(value: float | np.floating[Any]) -> str:
-    """Return the shortest decimal form of a finite number that reads back as the same number of its width.
+    """Return the shortest decimal form of a finite number that parses to the same number of its width.
 
-    ``str`` of numpy's scalars switches to exponents at a size that depends on numpy's version; this does not.
+    ``str`` of NumPy scalars switches to exponents at a magnitude that depends on NumPy's version; this does not.
     """
     if isinstance(value, float):
         return repr(float(value))
@@ -32,7 +32,7 @@ def shortest_digits(value: float | np.floating[Any]) -> str:
 def shortened(text: str, limit: int = 64) -> str:
     """Return `text`, without its middle if it exceeds `limit` characters.
 
-    Converters join the names of all fused operators to names of hundreds of characters, which differ at their ends.
+    Converters join the names of fused operators to names of hundreds of characters, which differ at their ends.
     """
     if len(text) <= limit:
         return text
@@ -46,7 +46,7 @@ def byte_count(text: str | int) -> int:
     Raises
     ------
     OptionError
-        If it does not read so.
+        If the text does not have this form.
     """
     match = _BYTES.fullmatch(str(text).strip())
     if match is None:
@@ -55,14 +55,14 @@ def byte_count(text: str | int) -> int:
 
 
 def first_lines(text: str, count: int = 12) -> str:
-    """Return the first lines of a tool's output, each indented on a line of its own, to end a message."""
+    """Return the first lines of a tool's output, indented, as the end of a message."""
     return "".join(f"\n  {line}" for line in text.strip().splitlines()[:count])
 
 
 def printable(text: str) -> str:
-    """Return `text` with unprintable characters but line breaks escaped.
+    """Return `text` with unprintable characters escaped, except line breaks.
 
-    Names come from untrusted files, and a terminal takes some characters for commands.
+    Names come from untrusted files, and terminals interpret some characters as commands.
     """
     if text.isprintable():
         return text
@@ -70,12 +70,12 @@ def printable(text: str) -> str:
 
 
 def with_article(noun: str) -> str:
-    """Return a noun after ``a`` or ``an``."""
+    """Return a noun with its article, ``a`` or ``an``."""
     return f"{'an' if noun[0] in 'aeiou' else 'a'} {noun}"
 
 
 class Displayed:
-    """Gives a class a short ``repr``, and a table in notebooks, from the facts that it lists."""
+    """Mixin that adds a short ``repr``, and a table in notebooks, of a class's facts."""
 
     __slots__ = ()
 
@@ -88,12 +88,12 @@ class Displayed:
     def __repr__(self) -> str:
         try:
             facts = [f"{label}={_shown(value, 100, '[{}]')}" for label, value in self._facts().items()]
-        except AttributeError:  # it is not whole: a debugger looks at a constructor
+        except AttributeError:  # not fully constructed, as in a debugger
             facts = []
         return f"<{' '.join([type(self).__name__, *facts])}>"
 
     def _repr_html_(self) -> str:
-        """Return what a notebook shows."""
+        """Return the HTML that a notebook shows."""
         return html_table(type(self).__name__, (), list(self._facts().items()))
 
 

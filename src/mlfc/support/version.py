@@ -1,3 +1,3 @@
-"""The version of mlfc, which archives name."""
+"""The version of mlfc, which archives record."""
 
 __version__ = "0.1.0"

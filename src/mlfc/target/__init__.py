@@ -1,1 +1,1 @@
-"""Target strings and what targets can do."""
+"""Target strings and the features of targets."""

@@ -1,4 +1,4 @@
-"""The abilities of targets, for templates and printers."""
+"""Features of targets, for templates and code generators."""
 
 from __future__ import annotations
 
@@ -15,34 +15,34 @@ from mlfc.support.platforms import host_arch
 from mlfc.target.tuned import Tuned
 
 LLVM_OPTIONS = ("-mtriple", "-mattr", "-mfloat-abi", "-mabi")
-"""How target strings describe a machine to LLVM, in the order in which `target.llvm` names them."""
+"""Options of target strings that describe a machine to LLVM, in the order of the names in `target.llvm`."""
 
 
 @dataclass(frozen=True)
 class InstructionSet:
-    """A family of instructions for which templates, passes or printers have forms of their own."""
+    """A family of instructions that templates, passes or code generators support."""
 
     name: str
-    machines: str  # a regular expression for the first word of LLVM triples of machines that may have it
-    probe: str  # LLVM IR that LLVM compiles to such instructions
-    shows: str  # a regular expression for those instructions in LLVM's assembly
-    attribute: str = ""  # LLVM's feature for it, as in ``-mattr=+...``, if there is one
-    replaces: tuple[str, ...] = ()  # families whose templates are not used where this one is there
-    # the family before whose templates its own are asked: ``plain``, for microcontrollers, or ``vector``; empty for one
-    # that has none and only prints intrinsics differently
+    machines: str  # regular expression for the first word of LLVM triples of machines that may have it
+    probe: str  # LLVM IR that compiles to such instructions
+    shows: str  # regular expression for these instructions in LLVM's assembly
+    attribute: str = ""  # LLVM's feature for it, as in ``-mattr=+...``, if any
+    replaces: tuple[str, ...] = ()  # families whose templates are not used if this one is available
+    # the family whose templates have lower priority: ``plain``, for microcontrollers, or ``vector``; empty for a family
+    # without templates, which only prints intrinsics differently
     before: str = ""
-    # intrinsics that operators should leave whole, because it has instructions for them
+    # intrinsics that must not be expanded, because the family has instructions for them
     intrinsics: frozenset[str] = frozenset()
-    title: str = ""  # what boards call it, if it makes a difference between their cores: ``DSP``
-    in_llvm: bool = True  # whether LLVM's code may have it; where not, kernels for its processors are without
-    elf_attribute: int | None = None  # the build attribute of ELF objects that is not zero where they use it
+    title: str = ""  # name in board descriptions, if cores of boards differ in it: ``DSP``
+    in_llvm: bool = True  # whether the LLVM backend supports it; otherwise its kernels do not use it
+    elf_attribute: int | None = None  # the ELF build attribute that is nonzero in objects that use it
 
 
 INSTRUCTION_SETS: Registry[InstructionSet] = Registry("instruction set", "mlfc.isa")
 
 
 def leading(names: Iterable[str]) -> tuple[str, ...]:
-    """Return the families that none of the others replaces."""
+    """Return the families that no other one replaces."""
     found = tuple(names)
     replaced = {other for name in found for other in INSTRUCTION_SETS.get(name).replaces}
     return tuple(name for name in found if name not in replaced)
@@ -53,15 +53,15 @@ class VectorWidth:
     """A width of vector registers."""
 
     nbytes: int
-    shows: str  # a regular expression for the product of such vectors of 16-bit numbers in LLVM's assembly
-    condition: str = ""  # of the preprocessor, where C compilers have vectors wider than 16 bytes
+    shows: str  # regular expression for a 16-bit product of such vectors in LLVM's assembly
+    condition: str = ""  # preprocessor condition for vectors wider than 16 bytes
 
 
 @dataclass(frozen=True)
 class Vectors:
-    """The vectors of the machines with some triples."""
+    """The vector widths of machines, selected by triple."""
 
-    machines: str  # a regular expression for the first word of these triples
+    machines: str  # regular expression for the first word of the triples
     widths: tuple[VectorWidth, ...]  # the widest first
 
 
@@ -70,140 +70,140 @@ VECTORS: Registry[Vectors] = Registry("vector registers", "mlfc.isa")
 
 @dataclass(frozen=True)
 class Features:
-    """Abilities of a target."""
+    """Features of a target."""
 
-    # width of the vectors that templates write with, 0 for a core without useful vectors (Cortex-M); 64 is also right
-    # for machines with registers of 16 or 32 bytes: compilers split such vectors
+    # vector width that templates use; 0 for a core without useful vectors (Cortex-M). 64 is also suitable for registers
+    # of 16 or 32 bytes: compilers split the vectors
     vector_bytes: int = 64
     vector_registers: int = 16  # registers of `vector_bytes` that a tile may fill
-    # 32: weights are in the order of tiles that fill so many registers, so that kernels for either number read the same
+    # 32: weights are packed for tiles that fill so many registers, so that kernels for 16 and 32 share the packing
     packing_registers: int = 0
-    # the int8 templates may use ``dot4_u8s8``: its portable form is right everywhere, so this chooses a loop's shape
+    # the int8 templates may use ``dot4_u8s8``, which has a portable form, so this only chooses the loop structure
     dot4: bool = True
-    # keys of INSTRUCTION_SETS whose templates and passes the code may use, the best first
+    # keys of INSTRUCTION_SETS whose templates and passes may be used, best first
     instruction_sets: tuple[str, ...] = ()
-    fixed_point_lanes: int = 0  # int32 of the vectors in which results are requantized; 0: compilers find vectors
-    pushes_bytes: bool = False  # depthwise layers keep the rows of a window in the bytes of lanes
-    gpu: bool = False  # kernels are launched over a grid of work-groups; templates bind loops to groups and their items
+    fixed_point_lanes: int = 0  # int32 lanes of requantization; 0: left to the compiler's vectorizer
+    pushes_bytes: bool = False  # depthwise layers shift window rows through the bytes of a lane
+    gpu: bool = False  # kernels are launched over a grid; templates bind loops to work-groups and work-items
     group_items: int = 256  # most work-items of a group
-    shared_bytes: int = 32768  # most bytes that the work-items of a group may have together
-    prefetches: bool = False  # kernels ask for weights before they need them
-    # kernels are few bytes rather than the last per cent of speed: one kind of tile, loops that are not spelled out
+    shared_bytes: int = 32768  # most bytes of shared memory of a group
+    prefetches: bool = False  # kernels prefetch weights
+    # kernels prefer size to the last percent of speed: one kind of tile, no unrolled loops
     compact: bool = False
-    winograd: bool = False  # float32 convolutions may be computed by transforms, in which rounding errors grow
+    winograd: bool = False  # float32 convolutions may use Winograd transforms, which increase rounding errors
     wide_double: bool = True  # C's double has 64 bits
-    float_unit: bool = True  # float32 is compared and added by instructions, mostly: cores may come without the unit
+    float_unit: bool = True  # float32 uses instructions; some cores lack the unit
     optimize: str = "speed"  # ``speed`` or ``size``
-    # by level, what processors can do for which a library has kernels beside those for all of its architecture
+    # by name, features of the higher CPU levels for which a library has additional kernels
     levels: tuple[tuple[str, Features], ...] = ()
-    tuned: Tuned | None = None  # what measurements chose for kernels, instead of what templates' rules say
+    tuned: Tuned | None = None  # tuned parameters, in place of the templates' rules
 
     @property
     def is_microcontroller(self) -> bool:
-        """Whether it is a core that runs no operating system, hence no other runtime."""
+        """True for a core without an operating system, on which other runtimes are not available."""
         return self.vector_bytes == 0 and not self.gpu
 
     def has(self, instruction_set: str) -> bool:
-        """Tell whether code may use the templates of an instruction set."""
+        """Return whether the target has an instruction set."""
         return instruction_set in self.instruction_sets
 
     def keeps(self, intrinsic: str) -> bool:
-        """Tell whether the target has instructions for an intrinsic, which should stay whole."""
+        """Return whether the target has instructions for an intrinsic, which must not be expanded."""
         return any(intrinsic in INSTRUCTION_SETS.get(name).intrinsics for name in self.instruction_sets)
 
 
 def without_transforms(features: Features) -> Features:
-    """Return the abilities of a target for sums in the references' order alone."""
+    """Return the features without Winograd transforms, so that sums have the references' order."""
     levels = tuple((name, replace(level, winograd=False)) for name, level in features.levels)
     return replace(features, winograd=False, levels=levels)
 
 
 PLAIN = Features(vector_bytes=0, vector_registers=0, dot4=False, float_unit=False)
-"""Of a core that has neither vectors nor instructions that templates are written for."""
+"""Features of a core without vectors or instructions that templates support."""
 
 
 @dataclass(frozen=True)
 class Cpu:
-    """A processor that target strings may name."""
+    """A processor, for ``-mcpu``."""
 
     features: Features
-    architecture: str = ""  # of a microcontroller, the first word of its LLVM triple: ``thumbv7em``
-    runs: tuple[str, ...] = ()  # other such words, of code that it runs too
-    # the processor that it is but for one instruction set: what was measured for that one holds for the kernels that
-    # are the same, and LLVM's code is for that one where LLVM's code has no such instructions
+    architecture: str = ""  # for a microcontroller, the first word of its LLVM triple: ``thumbv7em``
+    runs: tuple[str, ...] = ()  # architectures whose code it also runs
+    # the processor that it extends by one instruction set: tuning results of the base apply to equal kernels, and the
+    # LLVM backend uses the base if it does not support the instruction set
     base: str = ""
-    # features of LLVM's generic processor that make it this one, where LLVM has no name for it
+    # LLVM features to add to the generic processor, if LLVM has no name for this one
     llvm: str | None = None
 
 
 LIBRARY_CPUS: Registry[str] = Registry("processor that loads libraries", "mlfc.isa")
-"""By the first letters of names of processors, LLVM's included: the architecture of their machines."""
+"""Architectures of machines by prefix of processor names, including LLVM's."""
 
 CPUS: Registry[Cpu] = Registry("cpu", "mlfc.isa")
 CPUS.add("generic", Cpu(Features()))
 
 
 AUTO = "auto"
-"""Instead of a processor: kernels for several levels, of which a library chooses one when it is loaded."""
+"""In place of a processor: kernels for several levels, from which a library chooses when it is loaded."""
 
 
 @dataclass(frozen=True)
 class Level:
-    """What processors of an architecture have, or some of them."""
+    """A CPU level: features that some processors of an architecture share."""
 
     name: str
     features: Features
-    flags: tuple[str, ...]  # of gcc and clang
-    zig: str  # behind zig's ``-mcpu=``, without which it compiles for the processor it runs on
-    both: tuple[str, ...] = ()  # flags of every compiler
-    # the kernels that are faster than those of the level before: ``bytes``, those that read or write any; ``floats``,
-    # those that have floats and no bytes; ``templates``, those that templates write for it alone; empty: all
+    flags: tuple[str, ...]  # for gcc and clang
+    zig: str  # value of zig's ``-mcpu=``, whose default is the processor that zig runs on
+    both: tuple[str, ...] = ()  # flags for all compilers
+    # the kernels that are faster than at the previous level: ``bytes``, if they access bytes; ``floats``, if they
+    # have floats and no bytes; ``templates``, if templates write them only for this level; empty: all
     serves: str = ""
-    condition: str = ""  # of the preprocessor, where systems can have the level, if not all of the architecture's
-    # LLVM's processor and features; None where code by LLVM would be no faster than that of the level before
+    condition: str = ""  # preprocessor condition for systems that can have the level, if not all can
+    # LLVM's processor and features; None if LLVM's code would not be faster than at the previous level
     llvm: tuple[str, str] | None = None
 
     @property
     def symbol(self) -> str:
-        """What ends names of functions and files."""
+        """The suffix of names of functions and files."""
         return self.name.replace("-", "_")
 
 
 @dataclass(frozen=True)
 class Levels:
-    """The levels of an architecture: first what all its processors have, then each has what those before it have.
+    """The levels of an architecture. All processors have the first; each level includes the previous ones.
 
-    Kernels that a level does not serve are, at this level, those of a level before it.
+    Kernels that a level does not serve are taken from a previous level.
     """
 
-    condition: str  # of the preprocessor, where C is compiled for the architecture
+    condition: str  # preprocessor condition for the architecture
     levels: tuple[Level, ...]
-    # files of C: includes, and the function ``static int mlf_level_here(void)``, which returns the place of the
-    # highest level that processor and operating system have
+    # C files: includes, and the function ``static int mlf_level_here(void)``, which returns the index of the highest
+    # level that the processor and operating system support
     choice: tuple[Path, ...]
-    # what compilers call native is at least the level of the processor; not so on AArch64, where they may leave out
-    # dot products, and know no size of vectors of SVE
+    # whether a compiler's native target includes the processor's level; not on AArch64, where compilers may omit dot
+    # products, and do not assume an SVE vector length
     is_native: bool = True
-    # of the processor of this process, what `native_cpu` asks for; of architectures but x86-64, names of levels
+    # returns the flags of this process's processor, for `native_cpu`; level names except on x86-64
     flags: Callable[[], set[str]] = set
-    is_chosen: bool = False  # the processor has the last level, so there is no choice to make
+    is_chosen: bool = False  # the processor has the last level, so no choice is necessary
 
     @property
     def higher(self) -> tuple[Level, ...]:
-        """All but the first."""
+        """All levels except the first."""
         return self.levels[1:]
 
     def chosen(self, name: str) -> Levels | None:
-        """Return the levels up to one that needs several files of C, each compiled for its own level; None for others.
+        """Return the levels up to `name` if it requires several C files, each compiled for its own level; else None.
 
-        That is so where a level does not serve all kernels, and compilers' native does not stand for it.
+        This is the case if a level does not serve all kernels and is not the compilers' native target.
         """
         place = next((place for place, level in enumerate(self.levels) if level.name == name), 0)
         return None if self.is_native or not place else replace(self, levels=self.levels[: place + 1], is_chosen=True)
 
 
 LEVELS: Registry[Levels] = Registry("architecture with levels", "mlfc.isa")
-"""By architecture, in `support.platforms.Platform`'s words."""
+"""Levels by architecture, in the names of `support.platforms.Platform`."""
 
 
 def levels_of_host() -> Levels | None:
@@ -213,13 +213,13 @@ def levels_of_host() -> Levels | None:
 
 
 def processor_abilities() -> set[str]:
-    """Return what the system says of the processor this runs on; nothing where it says none."""
+    """Return the feature flags that the system reports for this processor; empty if unknown."""
     levels = levels_of_host()
     return set() if levels is None else levels.flags()
 
 
 def native_cpu() -> str:
-    """Return the key of CPUS that fits the machine this runs on."""
+    """Return the key of CPUS for this machine."""
     flags, levels = processor_abilities(), levels_of_host()
     if host_arch() != "x86_64":
         higher = takewhile(lambda level: level.name in flags, levels.higher if levels else ())
@@ -232,7 +232,7 @@ def native_cpu() -> str:
 
 
 def flagged_level(cpu: str) -> Level | None:
-    """Return the level that `cpu` names, if this processor has it and its code needs other flags than native ones."""
+    """Return the level `cpu`, if this processor has it and its code requires flags other than native ones."""
     known, native = levels_of_host(), native_cpu()
     name = cpu.partition("+")[0]
     names = [level.name for level in known.levels] if known else []
@@ -242,14 +242,14 @@ def flagged_level(cpu: str) -> Level | None:
 
 
 def native_products() -> str:
-    """Return the instruction set for products of bytes that the machine this runs on has beside those of its level."""
+    """Return the byte dot-product instruction set that this machine has beyond its level; empty if none."""
     return "avx512vnni" if native_cpu() == "x86-64-v4" and "avx512_vnni" in processor_abilities() else ""
 
 
 def level_here(levels: Levels) -> tuple[Level, bool]:
-    """Return the level of the processor this runs on, or that of `LEVEL_VARIABLE`; and whether it is compilers' native.
+    """Return this processor's level, or that of `LEVEL_VARIABLE`, and whether it is the compilers' native target.
 
-    Raises OptionError for a level that there is not, or that the processor lacks.
+    Raises OptionError for a level that is unknown, or that the processor lacks.
     """
     names, native = [level.name for level in levels.levels], native_cpu()
     if native == "x86-64-v4" and not native_products():

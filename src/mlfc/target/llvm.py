@@ -1,4 +1,4 @@
-"""Targets of the kind ``llvm``: the triple and processor of their options, as LLVM itself knows them."""
+"""Targets of the kind ``llvm``: triple, processor and features, resolved by LLVM itself."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _TRIPLE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,79}")
 _ATTRIBUTES = re.compile(r"[+-][A-Za-z0-9_.-]+(,[+-][A-Za-z0-9_.-]+)*")
 _FLOAT_ABIS = {"soft": "eabi", "softfp": "eabi", "hard": "eabihf"}
 _RV32 = "riscv32-unknown-elf"
-# LLVM's names of processors that have other names here, by the first word of the triple
+# LLVM's names of processors that differ from mlfc's, by the first word of the triple
 _NAMES = {("x86_64", GENERIC): "x86-64", ("riscv32", GENERIC): "generic-rv32", ("riscv64", GENERIC): "generic-rv64"}
-# features of plain processors that every system with them has
+# features of generic processors that every system with them has
 _PLAIN = {"riscv32": "+m,+a,+c", "riscv64": "+m,+a,+f,+d,+c"}
-# dot products of bytes, which processors of one level have or not
+# byte dot products, which are optional within a level
 _DOT_PRODUCTS = ("avx512vnni", "avxvnni")
 _LIST = """\
 import sys
@@ -43,7 +43,7 @@ def _initialize() -> None:
 
 
 def find_target(triple: str) -> llvm.Target:
-    """Return LLVM's target of a triple; raise OptionError if it has none."""
+    """Return LLVM's target of a triple; raise OptionError if LLVM does not support it."""
     _initialize()
     try:
         if not _TRIPLE.fullmatch(triple):
@@ -64,7 +64,7 @@ def host_triple() -> str:
 
 
 def architecture(triple: str) -> str:
-    """Return the first word of a triple in one spelling: ``x86_64``, ``aarch64``, ``thumbv7em``, ..."""
+    """Return the normalized first word of a triple: ``x86_64``, ``aarch64``, ``thumbv7em``, ..."""
     word = triple.partition("-")[0]
     return {"amd64": "x86_64", "arm64": "aarch64"}.get(word, word)
 
@@ -75,13 +75,13 @@ def llvm_cpu(triple: str, mcpu: str) -> str:
 
 
 def llvm_features(triple: str, mcpu: str, attributes: str = "") -> str:
-    """Return the features beside the processor's own, as LLVM wants them: ``+m,+a,-c``."""
+    """Return the features in addition to the processor's own, in LLVM's form: ``+m,+a,-c``."""
     plain = _PLAIN.get(architecture(triple), "") if mcpu in (GENERIC, "generic-rv32") else ""
     return ",".join(filter(None, (plain, attributes)))
 
 
 def read_llvm(mcpu: str, options: dict[str, str]) -> tuple[str, dict[str, str], Features]:
-    """Return processor, options and features of a target; what the string leaves open is filled in.
+    """Return the processor, completed options and features of a target.
 
     `mcpu` is mlfc's name or LLVM's, ``generic`` or ``native``.
 
@@ -120,7 +120,7 @@ def _prepend(options: dict[str, str], features: str) -> None:
 
 
 def _native() -> tuple[str, str]:
-    """Return the processor of this machine, and features beside those of its level."""
+    """Return the processor of this machine, and its features beyond its level."""
     arch = architecture(host_triple())
     if arch != "x86_64":
         name = str(llvm.get_host_cpu_name())
@@ -141,7 +141,7 @@ def _triple(mcpu: str, options: dict[str, str]) -> str:
         return _RV32 if mcpu == "generic-rv32" else host_triple()
     if chosen is not None and given.endswith(("eabi", "eabihf")):
         return f"{given.removesuffix('hf').removesuffix('eabi')}{_FLOAT_ABIS[chosen]}"
-    # with other spellings of Windows and macOS, LLVM would make ELF objects
+    # for other forms of Windows and macOS triples, LLVM would emit ELF objects
     try:
         machine = parse_platform(given)
     except OptionError:  # a machine without a system
@@ -160,8 +160,8 @@ def _check_known(name: str, known: tuple[str, ...], place: str, what: str, tripl
 def _known(triple: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the processors of a triple and the features that they may have.
 
-    LLVM writes the lists to standard error, so a process of its own makes them. They are empty, and nothing is checked,
-    where no other Python starts.
+    LLVM writes the lists to standard error, so they are read from a subprocess. If that fails, they are empty, and
+    nothing is checked.
     """
     try:
         result = subprocess.run(
@@ -175,7 +175,7 @@ def _known(triple: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 
 def _features(triple: str, mcpu: str, attributes: str) -> Features:
-    """Return the features of a processor for the templates."""
+    """Return the features of a processor."""
     if mcpu in CPUS and mcpu != GENERIC:
         return in_llvm(CPUS.get(mcpu).features)
     arch = architecture(triple)
@@ -189,19 +189,18 @@ def _features(triple: str, mcpu: str, attributes: str) -> Features:
 
 
 def in_llvm(features: Features) -> Features:
-    """Return abilities without the instruction sets that LLVM's code does not have.
+    """Return features without the instruction sets that the LLVM backend does not support.
 
-    LLVM also unrolls the loops of compact templates, which then take more bytes than the others.
+    Compact templates are disabled, because LLVM unrolls their loops, which makes them larger than the others.
     """
     known = tuple(name for name in features.instruction_sets if INSTRUCTION_SETS.get(name).in_llvm)
     return replace(features, instruction_sets=known, compact=False)
 
 
 def find_instructions(triple: str, mcpu: str, attributes: str) -> dict[str, str]:
-    """Return the instruction sets that a processor has, each with an instruction that shows it.
+    """Return the instruction sets that a processor supports, each with an instruction that proves it.
 
-    LLVM is asked: it compiles what each family has for this, so there is no second table of processors and features
-    to fall behind LLVM's own.
+    LLVM compiles a probe for each family, so no second table of processors and features has to follow LLVM's.
     """
     found = {}
     for name in INSTRUCTION_SETS:

@@ -1,4 +1,4 @@
-"""Target strings: a kind and options, as TVM writes them: ``c -mcpu=cortex-m4``, ``llvm -mtriple=...``."""
+"""Target strings: a kind and options in TVM's form: ``c -mcpu=cortex-m4``, ``llvm -mtriple=...``."""
 
 from __future__ import annotations
 
@@ -13,36 +13,36 @@ from mlfc.support.platforms import arch_named, host_arch, parse_platform
 from mlfc.target import features as abilities
 from mlfc.target.features import AUTO, CPUS, LEVELS, LLVM_OPTIONS, Features, Levels, level_here, levels_of_host
 
-# options of TVM's that the compiler ignores
+# TVM options that the compiler ignores
 _SILENT = ("-keys", "-model", "-march", "-device")
 
 MOST_ITEMS, MOST_SHARED = "-max_num_threads", "-max_shared_memory_per_block"
-"""Options of devices: most work-items of a group, and most bytes that they have together; kernels take no more."""
-# products of bytes; old compilers lack the second, so -mcpu=native leaves it to them
+"""Device options: most work-items of a group, and most bytes of shared memory of a group."""
+# byte dot products; old compilers lack the second, so -mcpu=native leaves it to the compiler
 _PRODUCTS = {"+avx512vnni", "+avxvnni"}
-# the least that templates need
+# the minimum that templates require
 _FEWEST_ITEMS, _LEAST_SHARED = 32, 4096
 
 
 @dataclass(frozen=True)
 class TargetKind:
-    """A printer's kind of target."""
+    """A kind of target, which selects a code generator."""
 
     name: str
-    options: tuple[str, ...] = ()  # what a target string may have beside ``-mcpu``, each with one value: ``-mtriple``
-    # the kind of device whose code it is, in `runtime.Device`'s words; None for code of a host
+    options: tuple[str, ...] = ()  # options in addition to ``-mcpu``, each with one value: ``-mtriple``
+    # the kind of device that runs the code, as in `runtime.Device`; None for host code
     device: str | None = None
-    # completes processor and options and returns them with their features, where that takes more than CPUS
+    # completes the processor and options and returns them with the features; None: look up CPUS
     read: Callable[[str, dict[str, str]], tuple[str, dict[str, str], Features]] | None = None
 
 
 TRIPLE = "-mtriple"
-"""The option for the machine: of ``-mcpu=auto``, for the architecture whose levels it has."""
+"""Option for the machine; with ``-mcpu=auto``, for the architecture whose levels are used."""
 ATTRIBUTES = "-mattr"
-"""The option for instructions that processors of one level have or not; of ``c`` for those of x86."""
+"""Option for instructions that are optional within a level; for ``c``, only those of x86."""
 
 WINOGRAD = "-winograd"
-"""The option for convolutions by transforms: ``auto``, where they are faster, or ``off``, which is usual."""
+"""Option for Winograd convolutions: ``auto``, where they are faster, or ``off``."""
 
 
 def _read_c(mcpu: str, options: dict[str, str]) -> tuple[str, dict[str, str], Features]:
@@ -53,7 +53,7 @@ def _read_c(mcpu: str, options: dict[str, str]) -> tuple[str, dict[str, str], Fe
         return mcpu, {TRIPLE: arch}, _of_levels(LEVELS.get(arch))
     if TRIPLE in options:
         raise OptionError(
-            f"target c has the option {TRIPLE} with -mcpu={AUTO} only, got {TRIPLE}={options[TRIPLE][:80]}",
+            f"target c: option {TRIPLE} requires -mcpu={AUTO}, got {TRIPLE}={options[TRIPLE][:80]}",
             next_step="Name the processor with -mcpu, or compile with llvm",
         )
     name = abilities.native_cpu() if mcpu == "native" else mcpu
@@ -61,7 +61,7 @@ def _read_c(mcpu: str, options: dict[str, str]) -> tuple[str, dict[str, str], Fe
         options = {**options, ATTRIBUTES: f"+{found}"}
     if ATTRIBUTES in options and not (name.startswith("x86-64") and set(options[ATTRIBUTES].split(",")) <= _PRODUCTS):
         raise OptionError(
-            f"target c has the option {ATTRIBUTES} for processors of x86-64 only, with {' or '.join(sorted(_PRODUCTS))}"
+            f"target c: option {ATTRIBUTES} requires an x86-64 processor and a value {' or '.join(sorted(_PRODUCTS))}"
             f"; got {ATTRIBUTES}={options[ATTRIBUTES][:80]} for {name}",
             next_step="Leave it out, or compile with llvm",
         )
@@ -69,13 +69,13 @@ def _read_c(mcpu: str, options: dict[str, str]) -> tuple[str, dict[str, str], Fe
 
 
 def _of_levels(levels: Levels, seen: Callable[[Features], Features] = lambda features: features) -> Features:
-    """Return the abilities of all levels, each as a printer sees it."""
+    """Return the features of the first level with those of the higher levels, each mapped by `seen`."""
     first, *higher = levels.levels
     return replace(seen(first.features), levels=tuple((level.name, seen(level.features)) for level in higher))
 
 
 def _library_arch(triple: str) -> str:
-    """Return the architecture of a triple, or of its first word; raise OptionError if it loads no libraries."""
+    """Return the architecture of a triple, or of its first word; raise OptionError if it cannot load libraries."""
     if (arch := arch_named(triple)) is not None:
         return arch
     if triple == host_arch():
@@ -92,7 +92,7 @@ def _library_arch(triple: str) -> str:
 
 
 def _read_llvm(mcpu: str, options: dict[str, str]) -> tuple[str, dict[str, str], Features]:
-    from mlfc.target.llvm import GENERIC, in_llvm, read_llvm  # LLVM takes long to load
+    from mlfc.target.llvm import GENERIC, in_llvm, read_llvm  # LLVM is slow to load
 
     if mcpu != AUTO:
         return read_llvm(mcpu, options)
@@ -111,16 +111,16 @@ def _read_llvm(mcpu: str, options: dict[str, str]) -> tuple[str, dict[str, str],
 def _read_device(
     kind: str, features: Features, mcpu: str, options: dict[str, str]
 ) -> tuple[str, dict[str, str], Features]:
-    """Lower the limits of kernels to those that the options give the device."""
+    """Reduce the limits of kernels to those in the options of the device."""
     if mcpu != "generic":
         raise OptionError(
-            f"target {kind} is a device and has no option -mcpu, got '{mcpu}'",
-            next_step=f'Give the processor in the host target: "c -mcpu={mcpu}"',
+            f"target {kind} is a device and does not support -mcpu, got '{mcpu}'",
+            next_step=f'Set the processor in the host target: "c -mcpu={mcpu}"',
         )
     most_items = _at_least(options, MOST_ITEMS, _FEWEST_ITEMS, features.group_items)
     found = replace(
         features,
-        # groups fold in trees
+        # group reductions are trees, which require a power of two
         group_items=1 << most_items.bit_length() - 1,
         shared_bytes=_at_least(options, MOST_SHARED, _LEAST_SHARED, features.shared_bytes),
     )
@@ -128,7 +128,7 @@ def _read_device(
 
 
 def _at_least(options: Mapping[str, str], option: str, least: int, usual: int) -> int:
-    """Return the number of an option, or `usual` if that is less."""
+    """Return the number in an option, at most `usual`; raise OptionError below `least`."""
     text = options.get(option, str(usual))
     if not (text.isascii() and text.isdigit() and int(text[:9]) >= least):
         raise OptionError(f"expected a number of at least {least}, got {option}={text}")
@@ -141,7 +141,7 @@ KINDS.add("llvm", TargetKind("llvm", (*LLVM_OPTIONS, WINOGRAD), read=_read_llvm)
 
 
 def add_device_kind(name: str, features: Features, *options: str) -> None:
-    """Add a kind of device, named as in `runtime.Device`, with options of its own beside those of all devices."""
+    """Add a kind of device, named as in `runtime.Device`, with options in addition to those of all devices."""
     KINDS.add(name, TargetKind(name, (*options, MOST_ITEMS, MOST_SHARED), name, partial(_read_device, name, features)))
 
 
@@ -156,13 +156,13 @@ add_device_kind("cuda", Features(vector_bytes=0, gpu=True), "-arch")
 
 @dataclass(frozen=True)
 class Target:
-    """What code is made for."""
+    """The platform that code is generated for."""
 
-    kind: str  # the printer: a key of KINDS
-    # a key of CPUS; parsing resolves ``native`` to one, so that what archives say does not depend on their reader
+    kind: str  # a key of KINDS, which selects the code generator
+    # a key of CPUS; parsing resolves ``native``, so that archives do not depend on the machine that reads them
     mcpu: str
     features: Features  # of the processor
-    # what else the string has, by option: ``{"-mtriple": "aarch64-linux-gnu"}``
+    # the other options: ``{"-mtriple": "aarch64-linux-gnu"}``
     options: Mapping[str, str] = field(default_factory=dict)
 
     def __str__(self) -> str:
@@ -171,27 +171,27 @@ class Target:
 
     @property
     def device(self) -> str | None:
-        """The kind of device that runs the code beside a host; None for code of a host."""
+        """The kind of device that runs the code; None for host code."""
         return KINDS.get(self.kind).device
 
     @property
     def library_cpu(self) -> str:
-        """The processor of a library, with the instructions that it needs beside: ``x86-64-v4+avx512vnni``."""
+        """The processor of a library, with additional instruction sets: ``x86-64-v4+avx512vnni``."""
         products = self.options.get(ATTRIBUTES, "") if self.kind == "c" else ""
         return self.mcpu + products.replace(",", "")
 
     @property
     def library_arch(self) -> str:
-        """The architecture of a library that chooses among levels of processors."""
+        """The architecture of a library that chooses among CPU levels."""
         return _library_arch(self.options[TRIPLE])
 
     @property
     def levels(self) -> Levels | None:
-        """The levels of processors that have kernels of their own, if there are any."""
+        """The CPU levels with separate kernels; None if the target has only one."""
         return LEVELS.get(self.library_arch) if self.features.levels else None
 
     def at_level(self, name: str | None) -> Target:
-        """Return the target for the processors of one level, of None for all; LLVM's code may be that of one below."""
+        """Return the target for one CPU level; None for all processors. With LLVM it may be that of a lower level."""
         levels = self.levels.levels if self.levels else ()
         names = [level.name for level in levels]
         known = levels[: names.index(name) + 1] if name in names else ()
@@ -211,9 +211,9 @@ def parse_target(text: str, optimize: str = "speed") -> Target:
     Parameters
     ----------
     text : str
-        A kind of KINDS, ``-mcpu=NAME``, ``-mcpu=native``, ``-mcpu=auto`` for several levels of processors, and the
-        kind's own options; other options of TVM's (``-keys``, ``-model``, ``-march``) are accepted and ignored. A
-        processor in place of the kind is code in C for it: ``cortex-m4``.
+        A kind of KINDS, ``-mcpu=NAME``, ``-mcpu=native``, ``-mcpu=auto`` for several CPU levels, and the kind's own
+        options. TVM's options ``-keys``, ``-model``, ``-march`` and ``-device`` are accepted and ignored. A processor
+        in place of the kind is equivalent to C code for it: ``cortex-m4``.
     optimize : str
         ``speed`` or ``size``.
 
@@ -233,7 +233,7 @@ def parse_target(text: str, optimize: str = "speed") -> Target:
         words = shlex.split(text)
     except ValueError as error:
         raise OptionError(f"invalid target '{text}': {error}") from None
-    if words and words[0] in CPUS and words[0] not in KINDS:  # a processor alone is code in C for it
+    if words and words[0] in CPUS and words[0] not in KINDS:  # a processor alone means C code for it
         words[:1] = ["c", f"-mcpu={words[0]}"]
     kind, mcpu, options = KINDS.get(words[0] if words else ""), "generic", {}
     for word in words[1:]:
@@ -255,29 +255,29 @@ def parse_target(text: str, optimize: str = "speed") -> Target:
         features = CPUS.get(mcpu).features
     if transforms == "off":
         features, options = abilities.without_transforms(features), {**options, WINOGRAD: transforms}
-    if optimize == "size":  # levels are speed for bytes
+    if optimize == "size":  # levels increase the size
         features = replace(features, levels=(), packing_registers=0, compact=False)
     levels = tuple((name, replace(each, optimize=optimize)) for name, each in features.levels)
     return Target(kind.name, mcpu, replace(features, optimize=optimize, levels=levels), options)
 
 
 def llvm_here(target: Target) -> str:
-    """Return the target whose kernels, made by LLVM, are those that a target of this machine has in this process.
+    """Return the ``llvm`` target with the kernels that `target` uses in this process.
 
-    Of several levels of processors a library takes one when it is loaded; templates choose by what it has.
+    With several CPU levels, this is the level that a library would choose when it is loaded.
     """
     if target.mcpu != AUTO:
         return str(target).replace("c", "llvm", 1) if target.kind == "c" else str(target)
     known = levels_of_host() if target.library_arch == host_arch() else None
     words = ["llvm"]
-    if known is not None:  # code for size has none but the first
+    if known is not None:  # code for size has only the first level
         level = level_here(known)[0] if target.levels else known.levels[0]
         words += [f"-mcpu={level.name}"] if level.name in CPUS else []
     return " ".join([*words, *(f"{key}={value}" for key, value in target.options.items() if key == WINOGRAD)])
 
 
 def parse_host(text: str, optimize: str = "speed") -> Target:
-    """Return the target of the code beside a device's, as `parse_target` does."""
+    """Return the host target of a device's program, as `parse_target` does; raise OptionError for a device."""
     host = parse_target(text, optimize)
     if host.device:
         raise OptionError(

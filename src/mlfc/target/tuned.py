@@ -1,4 +1,4 @@
-"""What measurements chose for kernels: values of the parameters that templates have."""
+"""Tuning results for kernels: values of template parameters."""
 
 from __future__ import annotations
 
@@ -8,34 +8,34 @@ from typing import TypeAlias
 
 Value: TypeAlias = "int | str | tuple[int, ...]"
 Choices: TypeAlias = Mapping[str, str]
-"""Values, as `text_of` writes them, by the names of a template's parameters."""
+"""Values, in the form of `text_of`, by parameter name."""
 
 
 def text_of(value: Value) -> str:
-    """Return a value as logs have it: ``8``, ``1x7x4``, ``pixels``."""
+    """Return a value in the form of logs: ``8``, ``1x7x4``, ``pixels``."""
     return "x".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
 @dataclass(frozen=True)
 class TemplateParameter:
-    """A parameter that a template decides by a rule: what the rule says, and what else there is."""
+    """A tunable parameter of a template: the default of the template's rule, and the allowed values."""
 
     default: Value
-    allowed: Callable[[], Sequence[Value]]  # asked by who tunes: a template that nobody tunes spends no time on it
+    allowed: Callable[[], Sequence[Value]]  # evaluated only when tuning
 
 
 @dataclass(frozen=True, eq=False)
 class Tuned:
-    """The choices for kernels of one processor, by `transform.lower_group`."""
+    """The choices for kernels of one processor, for `transform.lower_group`."""
 
     kernels: Mapping[str, Choices]
-    # of the processor in whose order weights are packed, where kernels for several read the same
+    # the choices of the processor whose weight packing is used, if kernels for several share the weights
     packing: Mapping[str, Choices] = field(default_factory=dict)
-    # whether the choices are another processor's: kernels of this one may have other parameters
+    # whether the choices are another processor's, so kernels of this one may have other parameters
     is_borrowed: bool = False
-    used: set[str] = field(default_factory=set)  # keys of kernels that were asked for
-    refused: set[str] = field(default_factory=set)  # those of which a template had no such value
+    used: set[str] = field(default_factory=set)  # keys of the kernels that were looked up
+    refused: set[str] = field(default_factory=set)  # keys of kernels whose template lacks a chosen parameter or value
 
 
 TEMPLATES = 1
-"""The version of the templates' parameters: to be raised when one of them means something else."""
+"""Version of the template parameters; increase it when the meaning of one changes."""

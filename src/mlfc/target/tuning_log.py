@@ -1,4 +1,4 @@
-"""Logs of measured kernels: JSON lines, each a trial of some values or the choice for a kernel. Logs are untrusted."""
+"""Tuning logs: JSON lines, each a trial of parameter values or the choice for a kernel. Logs are untrusted."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from mlfc.target.tuned import TEMPLATES, Choices, Tuned
 MOST_BYTES, MOST_LINE, MOST_LINES = 64 << 20, 64 << 10, 200_000
 FORM = 1
 NONE = "none"
-"""Instead of a log: the rules of templates alone."""
+"""In place of a log: use only the templates' rules."""
 _AGAIN = "Tune again: mlfc tune MODEL -o LOG"
 
 Short: TypeAlias = Annotated[str, Limits(max_length=200)]
@@ -31,7 +31,7 @@ Size: TypeAlias = Annotated[int, Limits(minimum=0, maximum=1 << 31)]
 
 @dataclass(frozen=True)
 class KernelFacts(Record):
-    """What the loops of a kernel compute: see `transform.lower_group`."""
+    """The computation of a kernel; see `transform.lower_group.kernel_facts`."""
 
     operator: Short
     inputs: Annotated[tuple[Annotated[str, Limits(max_length=1000)], ...], Limits(max_items=64)]
@@ -39,7 +39,7 @@ class KernelFacts(Record):
 
     @cached_property
     def key(self) -> str:
-        """The key of the kernel."""
+        """The canonical JSON text, which identifies the kernel."""
         return json.dumps(self.to_json(), sort_keys=True, separators=(",", ":"))
 
 
@@ -47,39 +47,39 @@ class KernelFacts(Record):
 class LogEntry(Record):
     """A line of a log."""
 
-    form: Size  # of the line
+    form: Size  # version of the line's format
     templates: Size  # the version of their parameters
     kind: Annotated[str, Limits(enum=("trial", "choice"))]
-    target: Short  # of one processor
+    target: Short  # a single processor
     optimize: Annotated[str, Limits(enum=("speed", "size"))]
     kernel: KernelFacts
-    values: Mapping[str, Short]  # by parameter; what is not there is as the template's rule says
-    outcome: Annotated[str, Limits(enum=("right", "wrong", "failed"))]  # the results, compared with the rule's
-    ratio: float | None  # its time or instructions over the rule's
-    measured: Short  # ``time``, or the board whose instructions or cycles were counted
-    cost: float | None = None  # of the rule's values: seconds, or instructions or cycles
-    reason: Annotated[str, Limits(max_length=400)] = ""  # why it failed
+    values: Mapping[str, Short]  # by parameter; the template's rule decides missing ones
+    outcome: Annotated[str, Limits(enum=("right", "wrong", "failed"))]  # comparison of the results with the rule's
+    ratio: float | None  # time or instructions relative to the rule's
+    measured: Short  # ``time``, or the board on which instructions or cycles were counted
+    cost: float | None = None  # of the rule's values, in seconds, instructions or cycles
+    reason: Annotated[str, Limits(max_length=400)] = ""  # the cause of a failure
 
     @property
     def values_key(self) -> str:
-        """The values as a text."""
+        """The canonical JSON text of the values."""
         return values_key(self.values)
 
 
 def values_key(values: Mapping[str, Any]) -> str:
-    """Return values as a text that is the same for equal ones."""
+    """Return the canonical JSON text of values."""
     return json.dumps({name: values[name] for name in sorted(values)}, separators=(",", ":"))
 
 
 @dataclass(frozen=True, eq=False)
 class TuningLog:
-    """The entries of a log that fit this version's templates."""
+    """The entries of a log that match this version's templates."""
 
     entries: tuple[LogEntry, ...]
     place: str = "tuning log"
 
     def choices(self, target: str, optimize: str) -> dict[str, Choices]:
-        """Return the choices for a processor by kernel; the last one of several counts."""
+        """Return the choices for a processor by kernel; the last of several for a kernel is used."""
         return {
             entry.kernel.key: entry.values
             for entry in self.entries
@@ -87,7 +87,7 @@ class TuningLog:
         }
 
     def applied(self, target: Target) -> Target:
-        """Return a target for which templates take the choices of the log."""
+        """Return the target with the choices of the log."""
         features, levels = target.features, target.levels
         if levels is None:
             own = self._tuned(processor_of(target), target.mcpu, features.optimize)
@@ -96,7 +96,7 @@ class TuningLog:
             level.name: self._tuned(processor_of(target.at_level(level.name)), level.name, features.optimize)
             for level in levels.levels
         }
-        # the weights of all levels are in the order of the highest one's tiles
+        # all levels share weights packed for the highest level's tiles
         packing = by_level[levels.levels[-1].name].kernels
 
         def tuned(name: str, of: Features) -> Features:
@@ -106,7 +106,7 @@ class TuningLog:
         return replace(target, features=replace(tuned(levels.levels[0].name, features), levels=higher))
 
     def _tuned(self, text: str, cpu: str, optimize: str) -> Tuned:
-        """Return the choices for a processor; where there are none, those for the one that it is based on."""
+        """Return the choices for a processor; if it has none, those of its base processor."""
         own = self.choices(text, optimize)
         base = CPUS.get(cpu).base if cpu in CPUS else ""
         if own or not base:
@@ -114,23 +114,23 @@ class TuningLog:
         return Tuned(self.choices(text.replace(f"-mcpu={cpu}", f"-mcpu={base}"), optimize), is_borrowed=True)
 
     def note(self, target: Target) -> None:
-        """Warn once of choices that templates do not have, and of a log that has nothing for the target."""
+        """Warn of choices that templates do not support, or of a log without entries for the target."""
         features = [target.features, *(each for _, each in target.features.levels)]
         tuned = [each.tuned for each in features if each.tuned is not None]
         refused = {key for each in tuned for key in each.refused}
         if refused:
             warnings.warn(
-                f"{self.place}: {len(refused)} kernels have no such parameters any more and are as their templates'"
-                f" rules say. {_AGAIN}",
+                f"{self.place}: {len(refused)} choices have parameters that templates no longer support; the templates'"
+                f" defaults are used. {_AGAIN}",
                 stacklevel=3,
             )
         elif self.entries and not any(each.kernels for each in tuned):
             known = ", ".join(sorted({entry.target for entry in self.entries})[:8])
-            warnings.warn(f"{self.place}: nothing was tuned for '{target}', only for: {known}", stacklevel=3)
+            warnings.warn(f"{self.place}: no entries for '{target}', only for: {known}", stacklevel=3)
 
 
 def processor_of(target: Target) -> str:
-    """Return what logs call a target: of C the processor alone, whatever else its level has."""
+    """Return the form of a target in logs; for C only the processor, without other options."""
     if target.kind != "c":
         return str(target)
     return target.kind if target.mcpu == "generic" else f"{target.kind} -mcpu={target.mcpu}"
@@ -140,7 +140,7 @@ Log: TypeAlias = "str | os.PathLike[str] | TuningLog"
 
 
 def opened_log(log: Log) -> TuningLog:
-    """Return a log: itself, or the one in a file; entries of other versions are left out with a warning."""
+    """Return a log, opened from a file if necessary; entries of other versions are skipped with a warning."""
     if isinstance(log, TuningLog):
         return log
     if not isinstance(log, (str, os.PathLike)):
@@ -160,7 +160,7 @@ def opened_log(log: Log) -> TuningLog:
 def read_log(path: str | os.PathLike[str]) -> tuple[list[LogEntry], int]:
     """Return the entries of a file, and the bytes up to the end of the last whole line.
 
-    The last line may be cut off: whoever wrote it was interrupted. Raises InputError for anything else that is no log.
+    The last line may be incomplete, from an interrupted writer. Raises InputError for any other invalid content.
     """
     data = read_small(path, MOST_BYTES, partial(InputError, place=str(path), next_step=_AGAIN), "the log")
     whole = data.rfind(b"\n") + 1
@@ -181,7 +181,7 @@ def _entry(line: bytes, place: str) -> LogEntry:
             form = value["form"]
             if not isinstance(form, int) or isinstance(form, bool) or form < 0:
                 raise RecordError("expected a whole number for 'form'")
-            # what stands for a line of another version, of which nothing else is known
+            # placeholder for a line of another version, whose other fields are unknown
             return LogEntry(form, 0, "trial", "", "speed", KernelFacts("", (), {}), {}, "failed", None, "")
         return LogEntry.from_json(value)
     except ArchiveError as error:
@@ -193,12 +193,12 @@ def _entry(line: bytes, place: str) -> LogEntry:
 
 
 FOLDER = Path(__file__).parent / "tuned_kernels"
-"""What was measured for the kernels of well-known models: a log for each processor, ``x86-64-v4.jsonl``, which
-`benchmarks/tuning.py` writes."""
+"""Logs for the kernels of well-known models, one for each processor, such as ``x86-64-v4.jsonl``, written by
+`benchmarks/tuning.py`."""
 
 
 def shipped_log(target: Target) -> TuningLog | None:
-    """Return the log for a target's processor, or the highest of its levels; None where nobody measured."""
+    """Return the log for a target's processor, or the highest of its levels; None if none is shipped."""
     if target.kind != "c" or not target.features.vector_bytes:
         return None
     name = target.mcpu if target.levels is None else target.levels.levels[-1].name

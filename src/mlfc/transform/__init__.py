@@ -1,4 +1,4 @@
-"""From an imported model to a loop-level program: graph passes, fusion, lowering."""
+"""Transformation of an imported model into a loop-level program: graph passes, fusion, lowering."""
 
 from mlfc.transform.device_placement import place_on_device
 from mlfc.transform.lower import lower

@@ -1,4 +1,4 @@
-"""Attention reads and writes heads where they are: transpositions around it become its `orders`."""
+"""Absorb the transposes around `nn.attention` into its `orders` attribute."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from mlfc.transform.matching import joined_span, match_call, reshaped, shape_of,
 
 @dataclass(frozen=True)
 class AttentionOrders:
-    """Let `nn.attention` take queries, keys and values before they are transposed, and give its result as it is read.
+    """Make `nn.attention` read queries, keys and values before their transposes, and write its result transposed.
 
-    Between (batch, positions, heads, elements), which dense layers give, and (batch, heads, positions, elements), no
-    tensor is copied then.
+    This avoids copies between (batch, positions, heads, elements), the order of dense layers, and (batch, heads,
+    positions, elements).
     """
 
     def __call__(self, module: IRModule) -> IRModule:
-        """Return the module with those transpositions absorbed."""
+        """Return the module with these transposes absorbed."""
         body = module.main.body
         nodes = post_order(body)
         if not any(match_call(node, "nn.attention") for node in nodes):
@@ -38,7 +38,7 @@ class AttentionOrders:
 
 
 def _with_sources(call: Expr) -> Call | None:
-    """Return the attention that reads what its arguments are transpositions of."""
+    """Return the attention on the sources of its transposed arguments; None if no argument changes."""
     assert isinstance(call, Call)
     args, orders = list(call.args), list(call.attrs["orders"])
     for index in range(3):
@@ -61,7 +61,7 @@ def _with_sources(call: Expr) -> Call | None:
 
 
 def _turned(node: Call, done: dict[Expr, Expr], readers: dict[Expr, list[Expr]]) -> Expr | None:
-    """Return the attention that gives what a transposition makes of its result, if nothing else reads that."""
+    """Return the attention with its result transposed by `node`, if nothing else reads that result."""
     if match_call(node, "transpose") is None:
         return None
     source: Expr = node.args[0]
@@ -90,14 +90,14 @@ def _turned(node: Call, done: dict[Expr, Expr], readers: dict[Expr, list[Expr]])
 
 
 def _letters(view: tuple[int, ...], shape: tuple[int, ...], order: str) -> list[str] | None:
-    """Return which dimensions of an order each dimension of a view of a tensor stands for, None if they do not fit."""
+    """Return the dimensions of `order` that each dimension of a view covers; None if they do not match."""
     found, rest = [], list(zip(order, shape, strict=True))
     for axis, extent in enumerate(view):
         taken = ""
         while rest and (prod(shape[order.index(letter)] for letter in taken) != extent or not taken):
             letter, size = rest[0]
             if not taken and extent == 1 and size != 1:
-                break  # a dimension of one that stands for none
+                break  # a dimension of size 1 that covers none
             taken += letter
             rest.pop(0)
         if axis == len(view) - 1:
@@ -110,7 +110,7 @@ def _letters(view: tuple[int, ...], shape: tuple[int, ...], order: str) -> list[
 
 
 def _order(letters: Sequence[str], extents: Mapping[str, int]) -> str | None:
-    """Return the order in which dimensions follow each other, those of one anywhere; None if there is no such one."""
+    """Return the supported order of the given dimensions, ignoring those of size 1; None if none matches."""
 
     def long(order: str) -> list[str]:
         return [letter for letter in order if extents[letter] != 1]

@@ -1,4 +1,4 @@
-"""Weights become constants, so that every later pass can compute with them."""
+"""Bind weights as constants, so that later passes can compute with them."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from mlfc.relay.visitor import substitute
 class BindParams:
     """Turn the parameters of ``main`` that have a value into constants named after them.
 
-    Parameters that `params` does not name stay inputs of the model. A name that is no parameter's is an InputError:
-    these are values of another model, or of a graph executor.
+    Parameters that `params` does not contain stay inputs of the model. An unknown name raises InputError: the values
+    belong to another model, or to a graph executor.
     """
 
     params: Mapping[str, npt.NDArray[Any]] = field(default_factory=dict)
 
     def __call__(self, module: IRModule) -> IRModule:
-        """Return the module with those parameters bound."""
+        """Return the module with its parameters bound."""
         main = module.main
         known = {param.name for param in main.params}
         unknown = [name for name in self.params if name not in known]

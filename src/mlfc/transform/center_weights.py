@@ -1,7 +1,7 @@
-"""Rewrite products with uint8 weights that leave int8 when centred: kernels multiply bytes fastest.
+"""Rewrite products with uint8 weights that exceed int8 when centered: kernels are fastest on bytes.
 
 With weights w, their zero point z and a constant c, ``sum x (w - z) = sum x (w - z - c) + c sum x``, where x is the
-data less its zero point. The sum of the data is one number for each position, whatever the number of channels.
+data less its zero point. The sum of the data is one number per position, regardless of the number of output channels.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _FEWEST = 8
 
 
 def _centred(call: Call, channels: int) -> tuple[Constant, int] | None:
-    """Return the weights as int8, and the constant that was subtracted from them."""
+    """Return the weights as int8, and the constant subtracted from them; None if this does not apply."""
     data, weights, data_zero, zero = call.args[:4]
     if not isinstance(weights, Constant) or weights.data.dtype != np.uint8 or channels < _FEWEST:
         return None
@@ -35,7 +35,7 @@ def _centred(call: Call, channels: int) -> tuple[Constant, int] | None:
 
 
 def _completed(call: Call, weights: Constant, short: int, sums: Expr) -> Expr:
-    """Return the product with other weights, plus the subtracted constant times the sums of the data."""
+    """Return the product with the int8 weights, plus the subtracted constant times the sums of the data."""
     span = Span(call.span.nodes)
     args = [call.args[0], weights, call.args[2], const(0, "int32"), *call.args[4:]]
     product = ir.call(ir.op_name(call) or "", args, dict(call.attrs), span=span)

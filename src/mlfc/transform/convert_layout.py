@@ -1,7 +1,7 @@
-"""NHWC inside: every convolution, pool and image operator reads and writes channels last.
+"""Convert all convolutions, pools and image operators to channels-last layout (NHWC).
 
-Rules convert operators, by `Operator.layout`, to operands whose axes are in another order: a rule gets the forms and a
-call of the logical graph, and puts the call's form.
+Rules, by `Operator.layout`, convert operators to operands with permuted axes: a rule receives the forms and a call of
+the logical graph, and stores the form of the call.
 """
 
 from __future__ import annotations
@@ -36,35 +36,35 @@ def identity(rank: int) -> tuple[int, ...]:
 
 
 class Forms:
-    """The forms of the expressions of one graph."""
+    """The forms of all expressions of one graph."""
 
     def __init__(self) -> None:
         self.of: dict[Expr, Form] = {}
         self._ordered: dict[tuple[Expr, tuple[int, ...]], Expr] = {}
-        # tensors whose order an operator dictates, and so what is computed from them
+        # tensors whose axis order an operator dictates, and tensors computed from them
         self.bound: set[Expr] = set()
 
     def put(self, logical: Expr, expr: Expr, order: Sequence[int] | None = None) -> None:
-        """Note that `expr` computes `logical`, with its axes in `order`."""
+        """Store that `expr` computes `logical` with its axes in `order`."""
         rank = len(logical.type.shape) if isinstance(logical.type, TensorType) else 0
         self.of[logical] = Form(expr, identity(rank) if order is None or rank == 0 else tuple(order))
         if isinstance(logical, Call) and any(arg in self.bound for arg in matching.flat_args(logical)):
             self.bound.add(logical)
 
     def apply(self, call: Call, order: Sequence[int], made: Sequence[int] | None = None, **changed: object) -> None:
-        """Apply `call` to its first argument with axes in `order` and to logical others; the result is as `made`."""
+        """Apply `call` to its first argument in `order`, the others in logical order; the result is in `made`."""
         args = [self.ordered(call.args[0], order), *map(self.logical, call.args[1:])]
         self.put(call, apply(call, args, **changed), order if made is None else made)
 
     def ordered(self, logical: Expr, order: Sequence[int]) -> Expr:
-        """Return a tensor with its axes in `order`, transposed if there is no other way."""
+        """Return a tensor with its axes in `order`, transposed if necessary."""
         form, wanted = self.of[logical], tuple(order)
         if form.order == wanted:
             return form.expr
         key = (logical, wanted)
         if key not in self._ordered:
             dequantize = match_call(logical, "qnn.dequantize")
-            if dequantize is not None:  # the integers are smaller to move, and perhaps are at hand in this order
+            if dequantize is not None:  # the integers are smaller, and may exist in this order already
                 axis = wanted.index(dequantize.attrs["axis"] % len(wanted))
                 args = [self.ordered(dequantize.args[0], wanted), *dequantize.args[1:]]
                 self._ordered[key] = apply(dequantize, args, axis=axis)
@@ -75,7 +75,7 @@ class Forms:
         return self._ordered[key]
 
     def logical(self, expr: Expr) -> Expr:
-        """Return an argument of the logical graph as it is there; tuples field by field."""
+        """Return an argument in the logical axis order; tuples field by field."""
         if isinstance(expr, Tuple):
             return Tuple(tuple(self.logical(item) for item in expr.fields), expr.span)
         if not isinstance(expr.type, TensorType):
@@ -83,7 +83,7 @@ class Forms:
         return self.ordered(expr, identity(len(expr.type.shape)))
 
     def broadcast(self, expr: Expr, order: Sequence[int]) -> Expr:
-        """Return an operand of numpy's broadcasting for results with axes in `order`."""
+        """Return an operand that broadcasts, by NumPy's rules, to results with axes in `order`."""
         shape, rank = shape_of(expr), len(order)
         if isinstance(expr, Constant) and expr.data.size == 1:
             return expr
@@ -93,7 +93,7 @@ class Forms:
         return transposed(wide, order)
 
     def common_order(self, operands: Sequence[Expr], rank: int) -> tuple[int, ...]:
-        """Return the order of most bytes of the operands; between equals, of one that an operator dictates."""
+        """Return the order of most operand bytes; ties prefer an order that an operator dictates."""
         sizes: dict[tuple[int, ...], int] = {}
         bound: set[tuple[int, ...]] = set()
         for operand in operands:
@@ -108,7 +108,7 @@ class Forms:
 
 
 def apply(call: Call, args: Sequence[Expr], **changed: object) -> Call:
-    """Return `call` on other arguments, with some attributes changed."""
+    """Return `call` with other arguments and some attributes changed."""
     if not isinstance(call.op, Operator):
         raise InternalError("layouts are converted before fusion")
     return ir.call(call.op.name, args, {**call.attrs, **changed}, span=call.span)
@@ -123,7 +123,7 @@ def _channels_last(layout: str) -> str:
 
 
 def _convolution(forms: Forms, call: Call) -> None:
-    """Convert weights to HWIO, or for one group a channel to HWOI with O the input channels."""
+    """Convert weights to HWIO; for one group per channel, to HWOI with O the input channels."""
     attrs: dict[str, Any] = dict(call.attrs)
     given, made = attrs["data_layout"], attrs["out_layout"] or attrs["data_layout"]
     target = _channels_last(given)
@@ -168,7 +168,7 @@ def _broadcast_to(forms: Forms, call: Call) -> None:
 
 
 def _along_axis(forms: Forms, call: Call) -> None:
-    """Convert an operator of one tensor with one or several axes by number, whose result has the same axes."""
+    """Convert an operator of one tensor with an axis attribute, whose result has the same axes."""
     axis, order = call.attrs["axis"], forms.of[call.args[0]].order
     if axis is None or not order:
         return _logical(forms, call)
@@ -177,13 +177,13 @@ def _along_axis(forms: Forms, call: Call) -> None:
 
 
 def _image_by_image(forms: Forms, call: Call) -> None:
-    """Convert an operator whose first axis counts images, whatever the order of the others."""
+    """Convert an operator whose first axis counts images, for any order of the other axes."""
     order = (0, *(axis for axis in forms.of[call.args[0]].order if axis != 0))
     forms.apply(call, order, axis=order.index(call.attrs["axis"] % len(order)))
 
 
 def _quantized_pair(forms: Forms, call: Call) -> None:
-    """Convert qnn.add and its kind, whose scales may belong to the positions of an axis of an operand."""
+    """Convert qnn.add and similar operators, whose scales may be per channel along an axis of an operand."""
     rank = len(shape_of(call))
     order = forms.common_order(call.args[:2], rank)
     changed = {
@@ -221,10 +221,10 @@ def _reduce(forms: Forms, call: Call) -> None:
     order = forms.of[data].order
     rank = len(order)
     axes = normalized_axes(op_name(call) or "", attrs["axis"], rank, exclude=attrs["exclude"])
-    if "select_last_index" in attrs and len(axes) != 1:  # the index counts in the logical order
+    if "select_last_index" in attrs and len(axes) != 1:  # the index refers to the logical order
         return _logical(forms, call)
     positions = tuple(sorted(order.index(axis) for axis in axes))
-    # operands beside the data are of the same rank, or numbers
+    # operands other than the data have the same rank, or are scalars
     others = [forms.ordered(arg, order) if len(shape_of(arg)) == rank else forms.logical(arg) for arg in call.args[1:]]
     args = [forms.of[data].expr, *others]
     result = apply(call, args, axis=positions, exclude=False)
@@ -246,7 +246,7 @@ def _view(forms: Forms, call: Call) -> None:
         return _logical(forms, call)
     pieces = matching.matching_axes(before, after)
     order = [axis for axis in forms.of[data].order if before[axis] != 1]
-    # what is merged into one axis, or regrouped, must lie together and in the logical order
+    # axes that are merged or regrouped must be adjacent and in the logical order
     first = sorted(pieces, key=lambda piece: min(order.index(axis) for axis in piece[0]))
     wanted = _with_units([axis for piece in first for axis in piece[0]], before)
     if [axis for axis in wanted if before[axis] != 1] == order:
@@ -259,7 +259,7 @@ def _view(forms: Forms, call: Call) -> None:
 
 
 def _with_units(axes: list[int], shape: tuple[int, ...]) -> list[int]:
-    """Return `axes` with the axes of extent one put in at their own places."""
+    """Return `axes` with the axes of size 1 inserted at their logical positions."""
     result = list(axes)
     for axis, extent in enumerate(shape):
         if extent == 1:
@@ -289,9 +289,9 @@ _LAYOUTS: dict[Layout, Callable[[Forms, Call], None]] = {
 class ConvertLayout:
     """Turn channels-first operators to channels last, weights to HWIO (depthwise: HWOI).
 
-    Transposes stay where inputs and outputs of the model have both channels and a spatial extent, and where
-    an operator needs another order; between layers there are none. Dense layers behind a flattened image
-    get their weights' columns in the order of channels last.
+    Transposes remain only where a model's input or output has both channels and spatial dimensions, and where an
+    operator requires another order. The weight columns of dense layers after a flattened image are permuted to
+    channels-last order.
     """
 
     def __call__(self, module: IRModule) -> IRModule:
@@ -309,8 +309,8 @@ class ConvertLayout:
 
 
 def _flattened_dense(call: Call) -> Expr | None:
-    """Let a dense layer read a flattened tensor in the order in which it lies, instead of transposing it."""
-    if call.attrs.get("block_size"):  # whose blocks of columns share a scale
+    """Make a dense layer read a flattened tensor in memory order, by permuting its weights instead."""
+    if call.attrs.get("block_size"):  # blocks of columns share a scale
         return None
     weights, chain, data = matching.value_of(call.args[1]), _pointwise_chain(call.args[0]), call.args[0]
     if chain:
@@ -325,14 +325,14 @@ def _flattened_dense(call: Call) -> Expr | None:
     result = reshaped(turned.args[0], shape_of(view), view.span)
     for step in reversed(chain):
         result = with_children(step, [result, *step.args[1:]])
-    # columns in the order before the transpose
+    # columns in the order from before the transpose
     wide = weights.reshape(weights.shape[0], *shape[1:]).transpose([axes.index(axis) for axis in range(len(axes))])
     packed = changed_constant(call.args[1], wide.reshape(weights.shape))
     return with_children(call, [result, packed, *call.args[2:]])
 
 
 def _pointwise_chain(expr: Expr) -> list[Call]:
-    """Return the operators, last first, that map each element of a tensor alike."""
+    """Return the elementwise operators that precede `expr`, last first, with scalar other operands."""
     chain: list[Call] = []
     while isinstance(expr, Call) and isinstance(expr.op, Operator) and expr.op.kind is Kind.ELEMENTWISE:
         first, *rest = expr.args

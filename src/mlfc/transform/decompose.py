@@ -1,4 +1,4 @@
-"""Operators with several results become ones with a single result, which is all that the loop level knows."""
+"""Decompose operators with several results: the loop level supports only single results."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from mlfc.transform.matching import dtype_of, reshaped, shape_of, value_of
 
 @dataclass(frozen=True)
 class Decompose:
-    """Rewrite split, nn.batch_norm and nn.dropout; take fields out of tuples where they are known."""
+    """Rewrite split, nn.batch_norm and nn.dropout; replace fields of known tuples by their expressions."""
 
     def __call__(self, module: IRModule) -> IRModule:
         """Return the module without these operators."""
@@ -52,7 +52,7 @@ def _slice(item: TupleGetItem, split: Call) -> Expr:
 
 
 def _batch_norm(item: TupleGetItem, norm: Call) -> Expr:
-    """Return ``data * scale + shift``; both are computed here, in float64, if the statistics are known."""
+    """Return ``data * scale + shift``, with both computed here in float64 if the statistics are constant."""
     if item.index:
         return item
     data, gamma, beta, mean, variance = norm.args
@@ -62,7 +62,7 @@ def _batch_norm(item: TupleGetItem, norm: Call) -> Expr:
     values = [value_of(arg) for arg in norm.args[1:]]
     if all(value is not None for value in values):
         wide = [np.asarray(value, np.float64) for value in values]
-        with np.errstate(all="ignore"):  # of a negative variance: NaN, as the operator itself gives
+        with np.errstate(all="ignore"):  # a negative variance gives NaN, as in the operator itself
             factor = (wide[0] if attrs["scale"] else 1.0) / np.sqrt(wide[3] + attrs["epsilon"])
         offset = (wide[1] if attrs["center"] else 0.0) - wide[2] * factor
         scale: Expr = Constant(factor.astype(dtype).reshape(shape))

@@ -1,7 +1,7 @@
-"""Which groups run on a device, and which stay on the host beside it.
+"""Choose the groups that run on a device; the others run on the host.
 
-A group runs on the device if it can be lowered for it. Groups that do little, connected ones together and then single
-ones, move to the host where fewer tensors have to be copied then: a round trip costs more than they do.
+A group runs on the device if it can be lowered for it. Small groups, first connected ones together, then single ones,
+move to the host if that reduces the number of copied tensors: a round trip costs more than their work.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ from mlfc.transform.lower_group import LoweredGroup, lower_group
 from mlfc.transform.matching import storage_owner
 
 SMALL_WORK = 1 << 16
-"""Elements computed and multiply-accumulates up to which a group is small: what a host does in the time of a copy."""
+"""Most computed elements plus multiply-accumulates of a small group: a host's work in the time of a copy."""
 
 FEW_NUMBERS = 64
-"""Elements of integers that the host computes unless the device has what they are computed from."""
+"""Most elements of an integer tensor that the host computes unless its operands are on the device."""
 DEFINES = "defines"
-"""The attribute of a function: the symbols whose values are the last fields of its body."""
+"""Name of a function attribute: the symbols whose values are the last fields of its body."""
 
 
 @dataclass(frozen=True, eq=False)
 class DevicePlacement:
-    """Which parts of a module run on a device."""
+    """The groups and inputs of a module that are on a device."""
 
     device: str  # the kind of device
-    groups: Mapping[relay.Call, LoweredGroup]  # that run there, lowered for it
-    inputs: frozenset[relay.Expr]  # that are there: those that such a group reads
+    groups: Mapping[relay.Call, LoweredGroup]  # those that run on the device, lowered for it
+    inputs: frozenset[relay.Expr]  # those that such a group reads
 
     def device_of(self, expr: relay.Expr) -> str | None:
-        """Return the kind of device where an input or the result of a group lies; None for the host."""
+        """Return the kind of device that stores an input or a group's result; None for the host."""
         return self.device if expr in self.inputs or expr in self.groups else None
 
 
@@ -51,10 +51,11 @@ def place_on_device(
     special: Sequence[relay.IRModule] = (),
     dynamic: bool = False,
 ) -> DevicePlacement:
-    """Choose where the groups of fused modules run, beside a device of a kind that has these features.
+    """Choose which groups of fused modules run on a device with these features.
 
-    `special` are modules that may run instead. In a `dynamic` program only groups are placed: inputs and results of
-    branches and loops are on either side, and small integers, which shapes and branches depend on, stay on the host.
+    `special` are specialized versions of the module. In a `dynamic` program only groups are placed: inputs and results
+    of branches and loops may be on either side, and small integer tensors, which shapes and branches depend on, stay on
+    the host.
     """
     known: dict[relay.Function, LoweredGroup | None] = {}
     groups: dict[relay.Call, LoweredGroup] = {}
@@ -66,7 +67,7 @@ def place_on_device(
             if function not in known:
                 known[function] = _lowered(function, device, features)
             group = known[function]
-            # a few integers or bools, as those that shapes and branches depend on
+            # a few integers or bools, on which shapes and branches may depend
             kind = relay.tensor_type(call)
             is_number = kind.dtype == "bool" or dtypes.is_integer(kind.dtype)
             is_control = is_number and (most(kind.size) or FEW_NUMBERS + 1) <= FEW_NUMBERS
@@ -81,27 +82,27 @@ def place_on_device(
 
 
 def _lowered(function: relay.Function, device: str, features: Features) -> LoweredGroup | None:
-    if "Compiler" in function.attrs:  # external generators write code of hosts
+    if "Compiler" in function.attrs:  # external generators generate code for hosts
         return None
     try:
         group = lower_group(function, features)
     except UnsupportedError:
         return None
-    # a result without elements has no kernel
+    # a result without elements launches no kernel
     return replace(group, prim=replace(group.prim, device=device)) if launches(group.prim) else None
 
 
 @dataclass(eq=False)
 class _Flow:
-    """Which groups read which tensors; a view is the tensor that it is a view of."""
+    """The groups of a function and the tensors that they read; views are replaced by their sources."""
 
     main: relay.Function
     groups: dict[relay.Call, relay.Function] = field(default_factory=dict)  # in the order of the graph
     # the inputs and groups whose results a group reads, each once
     sources: dict[relay.Call, list[relay.Expr]] = field(default_factory=dict)
-    # the groups that read an input or the result of a group
+    # the groups that read each input or group result
     readers: dict[relay.Expr, list[relay.Call]] = field(default_factory=dict)
-    # what the host reads itself: conditions, the values of symbols, places in lists
+    # values that the host reads itself: conditions, values of symbols, positions in lists
     on_host: set[relay.Expr] = field(default_factory=set)
 
     def __post_init__(self) -> None:
@@ -123,7 +124,7 @@ class _Flow:
                     self.readers.setdefault(owner, []).append(expr)
 
     def copies(self, tensors: Iterable[relay.Expr], on_device: Collection[relay.Call]) -> int:
-        """Return how many of these tensors have to be copied: callers write inputs where they are read, if they can."""
+        """Return how many tensors must be copied; callers write an input directly to its only side."""
         count = 0
         for tensor in tensors:
             sides = {reader in on_device for reader in self.readers[tensor]}
@@ -136,13 +137,13 @@ class _Flow:
 
 
 def _without_islands(flow: _Flow, groups: Mapping[relay.Call, LoweredGroup]) -> set[relay.Call]:
-    """Return the groups that stay on the device when small ones have moved to where that saves copies."""
+    """Return the groups that stay on the device after small ones moved to the host to save copies."""
     on_device = set(groups)
     small = []
     for call, group in groups.items():
         operators = sum(isinstance(expr, relay.Call) for expr in post_order(flow.groups[call].body))
         macs, elements = (most(extent) for extent in (group.prim.macs, math.prod(relay.tensor_type(call).shape)))
-        # what may be large is taken to be
+        # a group of unknown size counts as large
         if macs is not None and elements is not None and macs + operators * elements <= SMALL_WORK:
             small.append(call)
     islands = [*_connected(flow, small), *([call] for call in small)]
@@ -159,7 +160,7 @@ def _without_islands(flow: _Flow, groups: Mapping[relay.Call, LoweredGroup]) -> 
 
 
 def _connected(flow: _Flow, calls: Iterable[relay.Call]) -> list[list[relay.Call]]:
-    """Return groups that read each other's results together."""
+    """Return the connected components of groups that read each other's results."""
     members: dict[relay.Expr, list[relay.Call]] = {}
     for call in calls:
         parts = {id(members[source]): members[source] for source in flow.sources[call] if source in members}

@@ -1,4 +1,4 @@
-"""Attention in products and a softmax, for devices: their tiled products are faster than what one query reads alone."""
+"""Expand `nn.attention` into products and a softmax for devices: tiled products are faster than single queries."""
 
 from __future__ import annotations
 
@@ -19,6 +19,6 @@ def _spelled(call: Call) -> Expr:
 
 
 class ExpandAttention(RulePass):
-    """Spell `nn.attention` out."""
+    """Expand `nn.attention` into elementary operators."""
 
     _RULES: ClassVar[dict[str, Rule]] = {"nn.attention": _spelled}

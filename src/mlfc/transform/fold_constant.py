@@ -1,4 +1,4 @@
-"""What depends on constants alone is computed at compile time."""
+"""Evaluate expressions of constants at compile time."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from mlfc.transform.matching import flat_args
 class FoldConstant:
     """Replace calls whose arguments are all constants by their value.
 
-    A mask that compares the positions of rows with those of columns stays a comparison where one operator reads it:
-    that computes it element by element, in the loop that it has anyway.
+    A large mask that compares row positions with column positions stays a comparison if its only reader is pointwise:
+    the reader computes it element by element in its own loop.
     """
 
     max_growth: int = 4  # largest ratio of a result's bytes to its arguments' that is still stored as data
-    always_bytes: int = 1 << 20  # results up to this size are stored whatever their ratio is
-    mask_bytes: int = 1 << 10  # masks up to this size are stored whatever their ratio is
+    always_bytes: int = 1 << 20  # results up to this size are stored regardless of the ratio
+    mask_bytes: int = 1 << 10  # masks up to this size are stored regardless of the ratio
 
     def __call__(self, module: IRModule) -> IRModule:
-        """Return the module with those calls replaced."""
+        """Return the module with constants in place of these calls."""
         folded: dict[Expr, Call] = {}
         body = rewrite(module.main.body, partial(self._visit, folded))
-        # masks of positions are comparisons where that fuses with what reads them
+        # position masks stay comparisons if they fuse with their reader
         masks: dict[Expr, Expr] = {}
         readers = users(body) if folded else {}
         for constant in folded:
@@ -41,7 +41,7 @@ class FoldConstant:
         return module.with_body(rewrite(body, lambda node: masks.get(node, node)) if masks else body)
 
     def _comparison(self, constant: Expr, folded: Mapping[Expr, Call]) -> Expr | None:
-        """Return the comparison of vectors that gave a large mask, or the logic of some; None if nothing like that."""
+        """Return the comparison that produced a large mask, or the logic of several comparisons; else None."""
         call = folded.get(constant)
         if call is None or tensor_type(constant).nbytes <= self.mask_bytes:
             return None
@@ -66,7 +66,7 @@ class FoldConstant:
             return node
         try:
             value = evaluate(node)
-        except UnsupportedError:  # a layout that a later pass converts, which then is folded
+        except UnsupportedError:  # a layout that a later pass converts; the call is folded after that
             return node
         if value is None:
             return node

@@ -1,4 +1,4 @@
-"""Explicit padding in front of a convolution or pool moves into its padding attribute."""
+"""Fold explicit padding before a convolution or pool into its padding attribute."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from mlfc.transform.matching import Rule, RulePass, joined_span, match_call, nam
 
 def _fold_conv(call: Call) -> Expr | None:
     called, weights = operator_of(call), value_of(call.args[1])
-    # padding by the operator is left out, also where a weight times zero is NaN
+    # an operator skips its own padding, even where a weight times zero is NaN
     if not called.integer_of and (weights is None or not np.all(np.isfinite(weights.astype(np.float64)))):
         return None
     return _folded(call, call.attrs["data_layout"], scalar_of(call.args[2]) if called.integer_of else 0.0, {})
@@ -36,7 +36,7 @@ def _fold_avg_pool(call: Call) -> Expr | None:
 def _folded(
     call: Call, layout: str, fill: float | None, changed: dict[str, bool], limits: Sequence[int] = ()
 ) -> Expr | None:
-    """Return the call with a pad before it as its padding, below `limits` in each spatial dimension."""
+    """Return the call with the preceding pad folded in; None if the padding reaches `limits` in a dimension."""
     pad = match_call(call.args[0], "nn.pad")
     if pad is None or fill is None:
         return None
@@ -58,7 +58,7 @@ def _folded(
 
 
 class FoldPad(RulePass):
-    """Fold ``nn.pad`` with what the operator pads with itself: zero, or the input's zero point."""
+    """Fold ``nn.pad`` whose value is the operator's own padding value: zero, or the input's zero point."""
 
     _RULES: ClassVar[dict[str, Rule]] = {
         **dict.fromkeys(

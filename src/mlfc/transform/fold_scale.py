@@ -1,4 +1,4 @@
-"""Constant scales and shifts behind a convolution or dense layer move into its weights and its bias."""
+"""Fold constant scales and shifts after a convolution or dense layer into its weights and bias."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from mlfc.support import dtypes
 from mlfc.transform import matching
 from mlfc.transform.matching import Array, dtype_of, joined_span, match_call, per_channel, shape_of, value_of
 
-_MOST_CANCELLED = 64.0  # largest ratio of biases to their sum at which they are merged
+_MOST_CANCELLED = 64.0  # largest ratio of a bias to the sum at which biases are merged
 
 
 @dataclass(frozen=True)
 class FoldScale:
-    """Fold ``multiply`` and ``add`` of constants behind convolutions and dense layers, in float arithmetic.
+    """Fold ``multiply`` and ``add`` of constants after convolutions and dense layers, in float arithmetic.
 
-    A factor for each output channel goes into constant weights, a summand for each becomes ``nn.bias_add``,
-    which kernels start their sums with. All factors must be moderate and all new constants normal or zero, and two
-    biases become one only where they do not cancel. Chains of ``multiply`` and ``add`` on anything else are kept, but
-    for batch norms and factors of 16-bit floats: merging their constants can overflow, underflow or cancel.
+    Per-channel factors are multiplied into constant weights; per-channel summands become ``nn.bias_add``, with which
+    kernels initialize their accumulators. All factors must be moderate (`matching.is_moderate`), all new constants
+    normal or zero, and two biases are merged only if they do not cancel. Chains of ``multiply`` and ``add`` on other
+    operators are kept, except batch norms and factors of 16-bit floats: merging can overflow, underflow or cancel.
     """
 
     def __call__(self, module: IRModule) -> IRModule:
-        """Return the module with those operators folded."""
+        """Return the module with these operators folded."""
         return module.with_body(_Folding()(module.main.body))
 
 
 class _Folding(matching.RuleRewriter):
-    """The rules. What is read by others too is left alone: folding would compute it twice."""
+    """The rules. Values with other readers are kept: folding would compute them twice."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -52,7 +52,7 @@ class _Folding(matching.RuleRewriter):
         if isinstance(data, Call) and match_call(data, "nn.bias_add"):
             return self._scaled_bias_add(data, factor, call)
         norm = self._norm(data)
-        if norm is None:  # factors of 16-bit floats: ONNX Runtime multiplies in float32, so the first product fits
+        if norm is None:  # factors of 16-bit floats: ONNX Runtime multiplies in float32, without overflow
             inner, known = _split(data) if match_call(data, "multiply") else (None, None)
             product = None if known is None or dtypes.bits(dtype_of(call)) > 16 else _product(known, factor)
             if inner is None or product is None:
@@ -64,7 +64,7 @@ class _Folding(matching.RuleRewriter):
         return _affine(norm[0], scale, offset, joined_span(data, call))
 
     def _norm(self, expr: Expr) -> tuple[Expr, Array, Array] | None:
-        """Return the operands of ``x * a + b`` if it is one node: a batch normalization, which rounds twice."""
+        """Return the operands of ``x * a + b`` from a single node: a batch normalization, which rounds twice."""
         product, offset = _split(expr) if match_call(expr, "add") else (None, None)
         inner, scale = _split(product) if product is not None and match_call(product, "multiply") else (None, None)
         if product is None or inner is None or scale is None or offset is None or not self._alone(product):
@@ -103,14 +103,14 @@ class _Folding(matching.RuleRewriter):
         return None if norm is None or total is None else _affine(*norm[:2], total, joined_span(data, call))
 
     def subtract(self, call: Call) -> Expr | None:
-        """Rewrite ``x - c`` as ``x + -c``, which is the same number in float arithmetic."""
+        """Rewrite ``x - c`` as ``x + -c``, which is equal in float arithmetic."""
         shift = value_of(call.args[1])
         if shift is None or not dtypes.is_float(dtype_of(call)):
             return None
         return ir.call("add", [call.args[0], Constant(-shift)], span=call.span)
 
     def bias_add(self, call: Call) -> Expr | None:
-        """Merge two biases of one axis."""
+        """Merge two consecutive biases along the same axis."""
         inner, bias = match_call(call.args[0], "nn.bias_add"), value_of(call.args[1])
         if inner is None or bias is None or not dtypes.is_float(dtype_of(call)) or not self._alone(inner):
             return None
@@ -141,7 +141,7 @@ def _affine(data: Expr, scale: Array, offset: Array, span: ir.Span) -> Expr:
 
 
 def _product(a: Array, b: Array) -> Array | None:
-    """Return the product of constants, rounded once; None unless each is normal, or zero because a factor is."""
+    """Return the product of constants, rounded once; None unless each element is normal, or has a zero factor."""
     with np.errstate(all="ignore"):
         product = (a.astype(np.float64) * b.astype(np.float64)).astype(a.dtype)
     dtype = dtypes.from_numpy(product.dtype)
@@ -152,7 +152,7 @@ def _product(a: Array, b: Array) -> Array | None:
 
 
 def _sum(a: Array, b: Array) -> Array | None:
-    """Return the sum of constants, rounded once; None if they cancel, for then the sum hides how the parts round."""
+    """Return the sum of constants, rounded once; None if they cancel, since the sum would hide their rounding."""
     with np.errstate(all="ignore"):
         wide = a.astype(np.float64) + b.astype(np.float64)
         total = wide.astype(a.dtype)
@@ -161,7 +161,7 @@ def _sum(a: Array, b: Array) -> Array | None:
 
 
 def _is_anchor(expr: Expr) -> TypeGuard[Call]:
-    """Tell whether an expression is a product with weights that are real numbers."""
+    """Return whether an expression is a product with unpacked weights."""
     called = ir.operator(expr)
     return called is not None and called.filters is not None and not called.packed_of
 
@@ -174,7 +174,7 @@ def _channels(anchor: Call) -> tuple[int, tuple[int, ...]]:
 
 
 def _scaled_anchor(anchor: Call, scale: Array, span: ir.Span) -> Expr | None:
-    """Return the anchor with the weights of each output channel multiplied, or None if they are not known."""
+    """Return the anchor with the weights of each output channel scaled; None if that is not possible."""
     weights = value_of(anchor.args[1])
     axes = _channels(anchor)[1]
     if weights is None or not axes or not np.all(matching.is_moderate(scale)):

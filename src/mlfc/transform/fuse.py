@@ -1,7 +1,7 @@
-"""Operator fusion: every operator call ends up in a Primitive function, which becomes one loop nest.
+"""Operator fusion: each operator call is moved into a Primitive function, which becomes one loop nest.
 
-A group has one exit, the only member that anything outside reads, and every member leads to it. That alone keeps the
-graph of groups free of cycles: a path that left a group and came back would start and end at the exit.
+A group has one exit, the only member that is read from outside, and every member leads to it. This keeps the graph of
+groups acyclic: a path that leaves a group and returns would start and end at the exit.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from mlfc.transform.matching import as_function, compares_constants, flat_args, 
 class FuseOps:
     """Group operators into Primitive functions; only those and VIEW operators stay in ``main``.
 
-    Constants move into the functions. An output that is an input, a constant, or storage that another output has
-    already, becomes a copy.
+    Constants move into the functions. An output that is an input, a constant, or shares its storage with an
+    earlier output becomes a copy.
     """
 
     max_depth: int = 64  # most operators of a group
@@ -48,7 +48,7 @@ class FuseOps:
             if isinstance(node, TupleGetItem) or (isinstance(node, Call) and kind_of(node) is Kind.OPAQUE):
                 source = node.value if isinstance(node, TupleGetItem) else node
                 raise UnsupportedError(
-                    f"{ir.op_name(source) or 'a tuple'} has no loop-level form that stands alone",
+                    f"{ir.op_name(source) or 'a tuple'} cannot be compiled on its own",
                     place=source.span.place,
                     next_step="Only the first result of normalizations, and the parts of splits, can be compiled",
                 )
@@ -83,11 +83,11 @@ def _own_storage(outputs: Sequence[Expr]) -> tuple[Expr, ...]:
 
 _LOOPS = (Kind.ANCHOR, Kind.REDUCE)
 
-# How often operators of kind REDUCE read an element of their input, but those with `Trait.READS_ONCE`.
+# How often operators of kind REDUCE without `Trait.READS_ONCE` read an element of their input.
 _SEVERAL_READS = 3
 _MAX_CHEAP_REPEATS = 4.0
 _MAX_DIAMOND = 32
-# Most times that a kernel's text may repeat a producer, with the indices at which it reads.
+# Largest number of copies of a producer, times those of its indices, in a kernel's code.
 _MAX_COPIES = 32
 
 
@@ -97,11 +97,11 @@ class Group:
 
     exit: Call  # the member whose value is the group's
     members: list[Call]
-    master: Call | None = None  # the one member with loops of its own
-    evaluations: dict[Call, float] = field(default_factory=dict)  # how many elements of a member are computed
-    # members of which each element is computed once, into a local, where the result is stored
+    master: Call | None = None  # the anchor or reduction, if any
+    evaluations: dict[Call, float] = field(default_factory=dict)  # number of elements of a member that are computed
+    # members whose elements are computed once each, into a local, at the store of the result
     at_store: set[Call] = field(default_factory=set)
-    # how often the group's text names a member computed elsewhere, and an index in one such place
+    # how often the group's code inlines any other member, and repeats an index in one such copy
     copies: dict[Call, int] = field(default_factory=dict)
     index_copies: dict[Call, int] = field(default_factory=dict)
 
@@ -111,15 +111,15 @@ def kind_of(call: Call) -> Kind:
     if isinstance(call.op, Function) and "Compiler" in call.op.attrs:
         return Kind.EXTERNAL
     if not isinstance(call.op, Operator):
-        raise InternalError("the graph was fused before")
+        raise InternalError("the graph is already fused")
     return call.op.kind
 
 
 class Grouping:
-    """Finds the groups of a graph.
+    """Search for the groups of a graph.
 
-    `calls` is every operator call, what is read before what reads it; `outputs` must exist in memory in any case;
-    `max_depth` is the most members of a group.
+    `calls` are all operator calls in topological order; `outputs` are always stored in memory; `max_depth` is the
+    largest number of members of a group.
     """
 
     def __init__(self, calls: Sequence[Call], outputs: Sequence[Expr], max_depth: int) -> None:
@@ -135,15 +135,15 @@ class Grouping:
                 self._users.setdefault(arg, []).append(call)
 
     def find(self) -> list[Group]:
-        """Return the groups in the order of their exits; each call but views and external ones is in exactly one."""
-        # the later of two producers takes what joins them: then the other one's value is already there
+        """Return the groups in the order of their exits; each call, except views and external ones, is in one group."""
+        # the later of two producers takes the operator that joins them: the other's value exists by then
         for call in reversed(self._calls):
             if kind_of(call) in _LOOPS:
                 self._claim_consumers(call)
         for call in reversed(self._calls):
             if call in self._group:
                 continue
-            # computed where its only reader reads it, or in a group of its own
+            # inlined into the group of all its readers, or in a new group
             group = self._joinable(call)
             if group is None:
                 group = Group(call, [], None, {call: _size(call)}, {call})
@@ -160,18 +160,18 @@ class Grouping:
         return sorted(groups.values(), key=lambda group: self._index[group.exit])
 
     def _claim_consumers(self, master: Call) -> None:
-        """Make a group of `master` and the pointwise operators of its shape that follow it."""
+        """Create the group of `master` and the pointwise operators of its shape that follow it."""
         group = self._group[master] = Group(master, [master], master)
         while (found := self._next_exit(group, master)) is not None:
             group.members += found
             self._group.update(dict.fromkeys(found, group))
             group.exit = found[-1]
-        # what follows the master is computed once, where the result is stored
+        # consumers of the master are computed once, at the store of the result
         group.evaluations.update((call, _size(call)) for call in group.members)
         group.at_store.update(call for call in group.members if call is not master)
 
     def _next_exit(self, group: Group, master: Call) -> list[Call] | None:
-        """Return the calls up to the next one through which all that reads the exit passes, or None."""
+        """Return the calls up to the next one that post-dominates the group's exit, or None."""
         if group.exit in self._outputs:
             return None
         waiting = set(self._users.get(group.exit, ()))
@@ -202,12 +202,12 @@ class Grouping:
             return None
         repeats = self._evaluations(call, group) / max(_size(call), 1)
         limit = 1.0 if operator_of(call).expensive else _MAX_CHEAP_REPEATS
-        # interpolation computes each element of several others, in vectors unless a reduction reads it
+        # interpolation computes an element from several others; it vectorizes unless a reduction reads it
         is_injective = kind_of(call) is Kind.INJECTIVE
         moves_data = is_injective and max(self._inline_cost(call).names.values(), default=1) == 1
         if is_injective and not moves_data and any(kind_of(reader) is Kind.REDUCE for reader in readers):
             return None
-        # to compare two constants costs what it costs to read a mask
+        # comparing two constants costs as much as reading a mask
         if repeats > limit and not moves_data and not compares_constants(call):
             return None
         copies, index_copies = self._copies(call, group)
@@ -220,7 +220,7 @@ class Grouping:
         )
 
     def _copies(self, call: Call, group: Group) -> tuple[int, int]:
-        """Return how often the group's text would name `call`, and each index where it reads it."""
+        """Return how often the group's code would inline `call`, and repeat each index in one copy."""
         if self._is_at_store(call, group):
             return 1, 1
         copies, index_copies = 0, 1
@@ -234,7 +234,7 @@ class Grouping:
         return copies, index_copies
 
     def _evaluations(self, call: Call, group: Group) -> float:
-        """Return how many elements of `call` are computed if it is computed where it is read."""
+        """Return the number of elements of `call` that are computed if it is inlined into its readers."""
         if self._is_at_store(call, group):
             return _size(call)
         total = 0.0
@@ -243,7 +243,7 @@ class Grouping:
         return total
 
     def _reads(self, reader: Call, source: Call) -> float:
-        """Return how many elements of `source` one whole evaluation of `reader` reads."""
+        """Return the number of elements of `source` that one complete evaluation of `reader` reads."""
         kind = kind_of(reader)
         if kind is Kind.REDUCE:
             return _size(source) * (1 if has_trait(reader, Trait.READS_ONCE) else _SEVERAL_READS)
@@ -258,17 +258,17 @@ def _size(call: Call) -> float:
 
 @dataclass(frozen=True)
 class InlineCost:
-    """How one element of a call's result is written."""
+    """Code size of one element of a call's result."""
 
-    names: dict[Expr, int]  # how often each argument is named
-    index_growth: int  # how often, at most, a read of an argument names one index of the result
+    names: dict[Expr, int]  # how often each argument is read
+    index_growth: int  # largest number of times that a read of an argument uses one index of the result
 
 
 def inline_cost(call: Call) -> InlineCost:
-    """Return the counts of a call whose operator computes element by element."""
+    """Return the inline cost of a call whose operator computes element by element."""
     operator = call.op
     if not isinstance(operator, Operator) or operator.compute is None:
-        raise InternalError("only operators that compute element by element can be spelled out")
+        raise InternalError("only operators that compute element by element can be inlined")
     out = tensor_type(call)
     bound: dict[tir.Var, Expr] = {}
     growth = 1

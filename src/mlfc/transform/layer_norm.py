@@ -1,4 +1,4 @@
-"""Layer normalization spelled out in elementary operators becomes `nn.layer_norm`, which is one kernel."""
+"""Recognize layer normalization written in elementary operators as `nn.layer_norm`, which is one kernel."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _normalization(call: Call) -> Expr | None:
     factors = product.args if product else ()
     if power is not None and scalar_of(power.args[1]) == 2:
         factors = power.args[:1]
-    # squares of the difference, or of the same one written again
+    # the square of the difference, or of an equal one
     if not factors or not all(_same_difference(arg, distance) for arg in factors):
         return None
     if axis is None or axis != _single_axis(variance):
@@ -62,7 +62,7 @@ def _same_difference(expr: Expr, distance: Call) -> bool:
 
 
 def _absorbed(name: str, position: int, unused: tuple[str, ...], call: Call) -> Expr | None:
-    """Let the normalization take the constant vector that follows it, unless it has one already."""
+    """Absorb the constant vector that follows a normalization, unless it has one already."""
     for norm, other in (call.args, call.args[::-1]):
         found, value = match_call(norm, "nn.layer_norm"), matching.value_of(other)
         if found is None or value is None or any(found.attrs[attr] for attr in unused):
@@ -80,7 +80,7 @@ def _absorbed(name: str, position: int, unused: tuple[str, ...], call: Call) -> 
 class RecognizeLayerNorm(RulePass):
     """Recognize ``(x - mean(x)) / sqrt(mean((x - mean(x))**2) + epsilon) * gamma + beta`` along one axis.
 
-    That is how exporters write it for ONNX before opset 17.
+    Exporters write it this way for ONNX before opset 17.
     """
 
     _RULES: ClassVar[dict[str, Rule]] = {

@@ -1,4 +1,4 @@
-"""From the fused graph to a loop-level program: every group becomes a call of one tir function."""
+"""Lower a fused graph to a loop-level program: each group becomes a call of one tir function."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ def lower(
     special: Sequence[tuple[Mapping[Symbol, int], relay.IRModule]] = (),
     dynamic: bool = False,
 ) -> Program:
-    """Lower a fused module, whose functions hold only Primitive functions, VIEW operators and control flow.
+    """Lower a fused module, whose functions contain only Primitive functions, VIEW operators and control flow.
 
-    `features` are those of the target, or of the host where there is a device beside it, on which `placement` runs
-    groups. `tiled` are layers that are tiled by rows. `cache` holds what groups of the same module and features were
-    lowered to, to be used and added to. Equal kernels appear once. Where a kernel `shares_work` among threads, which
-    advance in any order, no output reaches into the memory of an input.
+    `features` are the target's, or the host's if `placement` runs groups on a device. `tiled` is a chain of layers to
+    be tiled by rows. `cache` maps groups of the same module and features to their lowered form; new groups are added.
+    Equal kernels appear once. With `shares_work`, kernels split their work among threads that advance in any order, so
+    no output overlaps the memory of an input.
 
-    In a static program, callers own the memory of outputs, and before a kernel reads a tensor that is on another
-    device, a call copies it: each tensor once. `dynamic` programs have instructions other than calls, and return their
-    outputs. `special` are fused modules that do the same for certain values of the inputs' symbols: the first that fits
-    is run. Raises UnsupportedError for recursion other than loops.
+    In a static program, callers own the memory of outputs; a tensor that a kernel reads on another device is copied
+    there once, by a call before the kernel. `dynamic` programs have instructions other than calls, and return their
+    outputs. `special` are versions of the module for certain values of the inputs' symbols; the first that matches at
+    run time is executed. Raises UnsupportedError for recursion other than loops.
     """
     builder = _ProgramBuilder(features, tiled, {} if cache is None else cache, placement, dynamic)
     program = builder.build(module, name, special)
@@ -50,14 +50,14 @@ def lower(
 
 
 class _ProgramBuilder(ControlFlowBuilder):
-    """Builds programs of whole modules: inputs, outputs and states around the instructions."""
+    """Builder of whole programs: adds inputs, outputs and states to the instructions."""
 
     def build(
         self, module: relay.IRModule, name: str, special: Sequence[tuple[Mapping[Symbol, int], relay.IRModule]] = ()
     ) -> Program:
         """Return the program of a module's ``main``."""
         self._rounding_sensitive = is_rounding_sensitive([module, *(other for _, other in special)])
-        if self._rounding_sensitive:  # compute as the references do
+        if self._rounding_sensitive:  # use the reference's order of float operations
             self._features = without_transforms(self._features)
         kept = {state.input for state in module.states}
         declared = {}
@@ -69,7 +69,7 @@ class _ProgramBuilder(ControlFlowBuilder):
             outputs, states = self._returned_results(module, declared, special)
         else:
             outputs, states = self._stored_results(module, declared)
-        if self._features.optimize != "size":  # then printers share more: functions that differ in sizes, too
+        if self._features.optimize != "size":  # for size, printers also merge kernels that differ in sizes
             calls = [item for item in self._instructions if isinstance(item, KernelCall)]
             shared = share_kernels(calls, self._constant)
             instead = {call.kernel: other.kernel for call, other in shared.items()}
@@ -95,18 +95,18 @@ class _ProgramBuilder(ControlFlowBuilder):
             states=states,
         )
 
-    # static programs: callers and states have memory of their own for results
+    # static programs: results are stored in memory of the caller or of a state
 
     def _stored_results(
         self, module: relay.IRModule, declared: Mapping[str, Value]
     ) -> tuple[tuple[Value, ...], tuple[StateValue, ...]]:
-        """Add the calls of ``main``; return the outputs and states."""
+        """Append the calls of ``main``; return the outputs and states."""
         body = module.main.body
         heads = body.fields if isinstance(body, relay.Tuple) else (body,)
         names = module.output_names or tuple(f"output{i}" if len(heads) > 1 else "output" for i in range(len(heads)))
         results = dict(zip(names, heads, strict=True))
         next_heads = {state: results.pop(state.output) for state in module.states}
-        claims: dict[relay.Expr, str] = {}  # the calls that write to an output's memory
+        claims: dict[relay.Expr, str] = {}  # the calls that write an output's memory
         for name, head in results.items():
             if isinstance(owner := storage_owner(head), relay.Call):
                 claims.setdefault(owner, name)
@@ -125,7 +125,7 @@ class _ProgramBuilder(ControlFlowBuilder):
         return tuple(outputs), self._states(next_heads, declared)
 
     def _states(self, heads: Mapping[relay.State, relay.Expr], declared: Mapping[str, Value]) -> tuple[StateValue, ...]:
-        """Return the states, each with an intermediate that is its next value alone."""
+        """Return the states; each next value is an intermediate that no other state shares."""
         found: list[StateValue] = []
         for state, head in heads.items():
             before, value = declared[state.input], self._values[head]
@@ -150,16 +150,16 @@ class _ProgramBuilder(ControlFlowBuilder):
         declared: Mapping[str, Value],
         special: Sequence[tuple[Mapping[Symbol, int], relay.IRModule]],
     ) -> tuple[tuple[Value, ...], tuple[StateValue, ...]]:
-        """Add the instructions of ``main``, each special module in front; return the outputs and states."""
+        """Append the instructions of the special modules, then of ``main``; return the outputs and states."""
         inputs = tuple(declared.values())
         for state in module.states:
             value = declared[state.input]
             if symbols_of(value.shape):
                 fixed = ",".join(str(extent) if isinstance(extent, int) else "1" for extent in value.shape)
                 raise UnsupportedError(
-                    f"the state '{value.name}' has an open shape, and it is kept in memory of fixed size",
+                    f"the state '{value.name}' has a dynamic shape; the shape of a state must be static",
                     place=f"state '{value.name}'",
-                    next_step=f"Fix it: --shape {value.name}={fixed}",
+                    next_step=f"Make it static: --shape {value.name}={fixed}",
                 )
         self._bind_inputs(inputs)
         bound = frozenset(self._known)
@@ -186,11 +186,11 @@ class _ProgramBuilder(ControlFlowBuilder):
         return results[:count], tuple(states)
 
     def _declared(self, module: relay.IRModule, written: Sequence[Value]) -> tuple[Value, ...]:
-        """Return the outputs with the dimensions of their types: those of one branch alone are not the model's."""
+        """Return the outputs with the shapes of the module's result types, which cover all branches."""
         kinds = [item.type for item in results_of(module.main)]
         kinds = list(kinds[0].fields) if isinstance(kinds[0], relay.TupleType) else kinds
         names, kept = module.output_names, {state.output for state in module.states}
-        if kept:  # as `_returned` puts them last
+        if kept:  # `_returned` puts them last
             kinds = [kind for name, kind in zip(names, kinds, strict=True) if name not in kept]
         outputs = (
             replace(value, shape=kind.shape) if isinstance(kind, relay.TensorType) else value

@@ -1,4 +1,4 @@
-"""From fused groups to calls of kernels: values, constants and kernels of a program, expression by expression."""
+"""Lowering of fused groups to kernel calls: values, constants and kernels of a program."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ _MAX_ELEMENTS = dtypes.limits("int32")[1]
 
 @dataclass(eq=False)
 class CallBuilder:
-    """Collects the kernels, constants and instructions of a program."""
+    """Builder of the kernels, constants and instructions of a program."""
 
     _features: Features
     _tiled: TiledChain | None
     _cache: dict[relay.Function, LoweredGroup]
     _placement: DevicePlacement | None
-    # whether its executor allocates tensors and copies them between devices where a run needs it; otherwise each value
-    # is on one device, and calls copy it to others
+    # whether the executor allocates tensors and copies them between devices at run time; otherwise each value is on one
+    # device, and calls copy it to others
     _dynamic: bool
     _values: dict[relay.Expr, Value] = field(default_factory=dict, init=False)
     _kernels: dict[str, PrimFunc] = field(default_factory=dict, init=False)
@@ -64,8 +64,8 @@ class CallBuilder:
         elements = bounds(math.prod(kind_of.shape))[0]
         if elements > _MAX_ELEMENTS:
             raise UnsupportedError(
-                f"the tensor '{name}' has {elements:,} elements, more than the {_MAX_ELEMENTS:,} that C code of 32-bit "
-                "indices reaches",
+                f"the tensor '{name}' has {elements:,} elements, more than the {_MAX_ELEMENTS:,} that 32-bit indices "
+                "can address",
                 place=expr.span.place,
             )
         value = Value(name, kind_of.shape, kind_of.dtype, kind, None, alias_of, device=device)
@@ -73,7 +73,7 @@ class CallBuilder:
         return value
 
     def _copy_call(self, value: Value, target: Value) -> KernelCall:
-        """Return a call that copies a value to memory of its size, which may be on another device."""
+        """Return a call that copies a value to memory of the same size, which may be on another device."""
         group = self._copying(value)
         if value.root.device is None and target.device is None:
             return self._kernel_call(group, [value], target, ())
@@ -85,7 +85,7 @@ class CallBuilder:
         return lower_group(group, self._features)
 
     def _on(self, value: Value, device: str | None) -> Value:
-        """Return a value on a device: itself, the same constant there, or the copy that a call makes."""
+        """Return a value on a device: the value itself, the same constant on that device, or a copy made by a call."""
         root = value.root
         if self._dynamic or root.device == device:
             return value
@@ -123,7 +123,7 @@ class CallBuilder:
     def _declare_result(
         self, expr: relay.Expr, output_name: str | None, otherwise: str, device: str | None = None
     ) -> Value:
-        if output_name is not None:  # which may be empty
+        if output_name is not None:  # it may be empty
             return self._declare(expr, output_name, "output", device=device)
         nodes = expr.span.nodes
         name = expr.span.tensor or (nodes[-1] if nodes else otherwise)
@@ -136,7 +136,7 @@ class CallBuilder:
                 group = self._cache[function] = lowered(function, self._features)
                 if not self._features.wide_double and visitor.mentions(group.prim, "float64"):
                     raise UnsupportedError(
-                        "this computes with float64, and a double of the target has 32 bits",
+                        "the model computes with float64, but double has 32 bits on the target",
                         next_step="Convert the model to float32, or quantize it",
                     )
             return self._cache[function]
@@ -146,7 +146,7 @@ class CallBuilder:
             raise
 
     def _visit_tiled(self, expr: relay.Expr, output_name: str | None) -> None:
-        """Lower the whole chain at its last layer."""
+        """Lower the whole tiled chain when its last layer is visited."""
         assert self._tiled is not None
         layers = self._tiled.layers
         if expr is not layers[-1].call:
@@ -184,7 +184,7 @@ class CallBuilder:
 
     def _constant(self, name: str, array: npt.NDArray[Any], device: str | None = None) -> Value:
         dtype = dtypes.from_numpy(array.dtype)
-        content = np.ascontiguousarray(array).reshape(-1).view(np.uint8)  # numpy exports no bfloat16
+        content = np.ascontiguousarray(array).reshape(-1).view(np.uint8)  # NumPy cannot export bfloat16 buffers
         digest = sha256(content.data).digest() if array.size >= 64 else array.tobytes()
         key = (dtype, array.shape, digest, None if self._dynamic else device)
         if key not in self._constants:
@@ -196,7 +196,7 @@ def lower_external(function: relay.Function, features: Features) -> LoweredGroup
     """Lower a subgraph by its external code generator."""
     generator = generator_of(function)
     if generator is None:
-        raise InternalError("a subgraph of no external code generator")
+        raise InternalError("the subgraph has no external code generator")
     subgraph = subgraph_of(function, features)
     body = generated(generator, subgraph)
     prim = PrimFunc(

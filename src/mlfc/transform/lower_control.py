@@ -1,7 +1,8 @@
-"""From functions with control flow to instructions: functions are inlined where they are called.
+"""Lower functions with control flow to instructions. All calls are inlined.
 
-The call of a function in its own tail, through any branches, is a jump, which is how Relay writes loops. What a loop
-passes on to itself unchanged is not a variable. Expressions are lowered after those that define their symbols.
+A tail call of a function to itself, through any branches, becomes a jump: Relay expresses loops this way. Loop
+parameters that every iteration passes on unchanged do not become variables. Expressions are lowered after those that
+define their symbols.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from mlfc.transform.lower_calls import CallBuilder
 
 
 def defined_symbols(function: relay.Function) -> tuple[Symbol, ...]:
-    """Return the symbols that the last fields of a function's body define."""
+    """Return the symbols whose values are the last fields of a function's body."""
     return tuple(function.attrs.get(DEFINES, ()))
 
 
@@ -36,9 +37,9 @@ def results_of(function: relay.Function) -> tuple[relay.Expr, ...]:
 
 @dataclass(frozen=True, eq=False)
 class Tail:
-    """The use of a function's results: they are assigned and the run continues at `end`, or they are the model's.
+    """Continuation of a function: assign its results and jump to `end`, or return them as the model's outputs.
 
-    `loops` are the functions in whose tail this is, with their variables.
+    `loops` are the enclosing loops that this is a tail position of, by function name.
     """
 
     results: tuple[Value, ...] | None = None
@@ -66,15 +67,15 @@ class _Frame:
 
 @dataclass(eq=False)
 class ControlFlowBuilder(CallBuilder):
-    """Lowers functions with branches, loops, lists and dynamic dimensions."""
+    """Lowering of functions with branches, loops, lists and dynamic dimensions."""
 
-    _module: relay.IRModule = field(default_factory=lambda: relay.IRModule({}), init=False)  # that of the functions
+    _module: relay.IRModule = field(default_factory=lambda: relay.IRModule({}), init=False)  # of the functions
     _known: set[Symbol] = field(default_factory=set, init=False)
     _entered: list[str] = field(default_factory=list, init=False)
     _labels: int = field(default=0, init=False)
 
     def _defines(self, value: Value, axis: int, extent: Extent) -> bool:
-        """Define a symbol that a dimension is, where it is not known yet; tell whether it does."""
+        """Define the symbol that a dimension consists of, unless it is known; return whether it was defined."""
         symbol = extent.symbol if isinstance(extent, Dim) else None
         if symbol is None or symbol in self._known:
             return False
@@ -101,16 +102,16 @@ class ControlFlowBuilder(CallBuilder):
             unknown = [symbol for symbol in symbols_of([require.extent]) if symbol not in self._known]
             if unknown:
                 raise UnsupportedError(
-                    f"the symbol {unknown[0]} is in the expression {require.extent} alone",
+                    f"the symbol {unknown[0]} occurs only in the expression {require.extent}, so its value is unknown",
                     place=f"input '{require.source.name}'",
-                    next_step=f"Let an input have the extent {unknown[0]} itself",
+                    next_step=f"Add an input with the plain dimension {unknown[0]}",
                 )
         self._instructions += waiting
 
     # functions
 
     def _function(self, name: str, args: Sequence[Value], tail: Tail) -> tuple[Value, ...]:
-        """Inline a function applied to arguments; return the results if they are the model's."""
+        """Inline a function applied to arguments; return the results if they are the model's outputs."""
         function = self._module.functions[name]
         frame = _Frame(function, dict(zip(function.params, args, strict=True)))
         self._entered.append(name)
@@ -132,7 +133,7 @@ class ControlFlowBuilder(CallBuilder):
         return results
 
     def _returned(self, results: Sequence[Value]) -> tuple[Value, ...]:
-        """Add the end of the run; an output that is an input, a constant or another output is copied."""
+        """Append the return; copy each output that is an input, a constant or another output."""
         names = self._module.output_names or tuple(f"output{index}" for index in range(len(results)))
         kept = [state.output for state in self._module.states]
         taken: set[Value] = set()
@@ -153,16 +154,16 @@ class ControlFlowBuilder(CallBuilder):
         return frame.tuples[expr] if expr in frame.tuples else (frame.values[expr],)
 
     def _evaluate(self, frame: _Frame, wanted: Sequence[relay.Expr]) -> None:
-        """Add the instructions of expressions, each after those of its operands and of its symbols."""
+        """Append the instructions of expressions, each after those of its operands and symbols."""
         function = frame.function
         symbols = defined_symbols(function)
         defining = dict(zip(_fields(function)[len(_fields(function)) - len(symbols) :], symbols, strict=True))
         definers: dict[Symbol, relay.Expr] = {symbol: expr for expr, symbol in defining.items()}
         own = set(symbols_of(relay.extents_of([param.type for param in function.params])))
         for expr in {expr: None for root in (*wanted, *defining) for expr in post_order(root)}:
-            if is_flow(expr) or is_list_operator(expr):  # symbols that are new in its type are read from its value
+            if is_flow(expr) or is_list_operator(expr):  # its value defines the new symbols of its type
                 for symbol in symbols_of(relay.extents_of([expr.type])):
-                    # an expression that reads a symbol from this one comes too late to define it
+                    # not if an operand of this kind is read to define the symbol
                     if symbol not in own and (symbol not in definers or expr in children(definers[symbol])):
                         definers[symbol] = expr
         for expr, symbol in defining.items():
@@ -197,7 +198,7 @@ class ControlFlowBuilder(CallBuilder):
         else:
             group = expr.op if isinstance(expr, relay.Call) else None
             for call in post_order(group.body) if isinstance(group, relay.Function) else ():
-                # a dimension of a result must not be negative, and windows must fit into their data
+                # dimensions of results must not be negative, and windows must fit into their data
                 for extent, least in unproven_extents(call).items() if isinstance(call, relay.Call) else ():
                     if frame.checked.get(extent, -1) < least:
                         frame.checked[extent] = least
@@ -207,7 +208,7 @@ class ControlFlowBuilder(CallBuilder):
             self._visit(expr, None)
 
     def _list(self, frame: _Frame, expr: relay.Call) -> None:
-        """Add an operator on lists."""
+        """Append an operator on lists."""
         name = relay.op_name(expr) or ""
         kind = "variable" if relay.has_trait(expr, Trait.AT_POSITION) else "intermediate"
         output = self._variable(expr.type, expr.span, name, kind)
@@ -224,7 +225,7 @@ class ControlFlowBuilder(CallBuilder):
     # branches and calls
 
     def _joined(self, frame: _Frame, expr: relay.If | relay.Call) -> None:
-        """Add branches or a call whose results are read afterwards: variables, which every path assigns."""
+        """Append branches or a call; their results are variables that every path assigns."""
         kinds = expr.type.fields if isinstance(expr.type, relay.TupleType) else (expr.type,)
         results = tuple(self._variable(kind, expr.span, f"result{index}") for index, kind in enumerate(kinds))
         end = self._label("join")
@@ -234,12 +235,12 @@ class ControlFlowBuilder(CallBuilder):
         if not isinstance(expr.type, relay.TupleType):
             frame.values[expr] = results[0]
         for value in results:
-            # tensors of a list have dimensions of their own
+            # each tensor of a list has its own dimensions
             for axis, extent in enumerate(() if value.kind == "list" else value.shape):
                 self._defines(value, axis, extent)
 
     def _flow(self, frame: _Frame, expr: relay.If | relay.Call, tail: Tail) -> tuple[Value, ...]:
-        """Add branches or a call."""
+        """Append branches or a call in the position `tail`."""
         args, kinds = [frame.values[arg] for arg in expr.args], [arg.type for arg in expr.args]
         if isinstance(expr, relay.Call):
             assert isinstance(expr.op, relay.GlobalVar)
@@ -270,9 +271,9 @@ class ControlFlowBuilder(CallBuilder):
             return ()
         if name in self._entered:
             raise UnsupportedError(
-                f"the function @{name} calls itself, and goes on afterwards",
+                f"the function @{name} calls itself other than in tail position",
                 place=f"function @{name}",
-                next_step="Only loops can be compiled: let the call be the last thing that the function does",
+                next_step="Make the recursive call the last operation of the function: only loops can be compiled",
             )
         if name not in called_functions(self._module, name, tail.loops):
             self._pass((), params, kinds)
@@ -292,10 +293,10 @@ class ControlFlowBuilder(CallBuilder):
     def _pass(
         self, pairs: Sequence[tuple[Value, Value]], params: Sequence[relay.Type], given: Sequence[relay.Type]
     ) -> None:
-        """Assign arguments to variables, then set the symbols of their types, which the arguments may still use."""
+        """Assign arguments to variables, then set the symbols of their types, which the arguments may use."""
         found = relay.bound_symbols(params, given)
         if found is None:
-            raise InternalError(f"({', '.join(map(str, given))}) are no arguments for ({', '.join(map(str, params))})")
+            raise InternalError(f"({', '.join(map(str, given))}) do not fit parameters ({', '.join(map(str, params))})")
         changed = {symbol: extent for symbol, extent in found.items() if extent != symbol.dim}
         self._instructions += [CheckBounds(symbol, extent) for symbol, extent in changed.items()]
         if pairs:
@@ -306,7 +307,7 @@ class ControlFlowBuilder(CallBuilder):
         self._known.update(found)
 
     def _assign(self, variables: Sequence[Value], sources: Sequence[Value]) -> None:
-        """Set variables to other values as if at once: a source that an earlier pair overwrites is saved before."""
+        """Assign all variables simultaneously: a source that an earlier pair overwrites is saved first."""
         saved: dict[Value, Value] = {}
         for index, source in enumerate(sources):
             if source.root in variables[: index + 1] and source not in saved:
@@ -320,7 +321,7 @@ class ControlFlowBuilder(CallBuilder):
         if isinstance(kind, relay.ListType):
             kind, scope = kind.elements[-1], "list"
         if not isinstance(kind, relay.TensorType):
-            raise InternalError(f"expected a tensor, found {kind}")
+            raise InternalError(f"expected a tensor, got {kind}")
         return Value(span.tensor or name, kind.shape, kind.dtype, scope)
 
     def _label(self, name: str) -> Label:
@@ -334,12 +335,12 @@ def _fields(function: relay.Function) -> tuple[relay.Expr, ...]:
 
 
 def is_flow(expr: relay.Expr) -> TypeGuard[relay.If | relay.Call]:
-    """Tell whether an expression is a branch or the call of a function of the module."""
+    """Return whether an expression is a branch or a call of a function of the module."""
     return isinstance(expr, relay.If) or (isinstance(expr, relay.Call) and isinstance(expr.op, relay.GlobalVar))
 
 
 def is_list_operator(expr: relay.Expr) -> TypeGuard[relay.Call]:
-    """Tell whether an expression is a call of an operator on lists."""
+    """Return whether an expression is a call of an operator on lists."""
     called = relay.operator(expr)
     return called is not None and called.kind is Kind.LIST
 
@@ -360,7 +361,7 @@ def _mentioned(expr: relay.Expr) -> list[Symbol]:
 def _scheduled(
     wanted: Sequence[relay.Expr], definers: Mapping[Symbol, relay.Expr], done: Mapping[relay.Expr, Value]
 ) -> list[relay.Expr]:
-    """Return expressions in the order in which they can be computed."""
+    """Return expressions in an order in which they can be computed."""
 
     def needs(expr: relay.Expr) -> Iterator[relay.Expr]:
         for symbol in _mentioned(expr):
@@ -388,7 +389,7 @@ def _scheduled(
 
 
 def _passed_on(module: relay.IRModule, name: str) -> set[int]:
-    """Return the parameters that every call of a loop from its own tail passes on unchanged."""
+    """Return the indices of the parameters that all iterations of a loop pass on unchanged."""
     kept = set(range(len(module.functions[name].params)))
     pending: list[tuple[str, tuple[int | None, ...]]] = [(name, tuple(sorted(kept)))]
     seen = set(pending)

@@ -1,4 +1,4 @@
-"""From a fused group to one loop-level function, around its one operator with loops of its own."""
+"""Lower a fused group to one loop-level function, built around its anchor operator."""
 
 from __future__ import annotations
 
@@ -42,19 +42,19 @@ _NAME_LIMIT = 80
 
 @dataclass(frozen=True)
 class LoweredGroup:
-    """A fused group: its loop-level function and main operator, the parameters that it reads, its constants."""
+    """A lowered group: its function, main operator, the parameters that it reads, and its constants."""
 
     prim: PrimFunc
     label: str
     used: tuple[int, ...]
     constants: tuple[npt.NDArray[Any], ...]
-    parameters: Mapping[str, TemplateParameter] = field(default_factory=dict)  # which its template has
+    parameters: Mapping[str, TemplateParameter] = field(default_factory=dict)  # of its template
 
 
 def lower_group(function: relay.Function, features: Features) -> LoweredGroup:
-    """Lower one fused group, for each level of processors.
+    """Lower one fused group, with a variant for each CPU level.
 
-    Raises UnsupportedError where the target or an operator needs extents that are fixed.
+    Raises UnsupportedError where the target or an operator requires static dimensions.
     """
     base = _lowered(function, features)
     same: dict[Features, LoweredGroup] = {replace(features, levels=()): base}
@@ -68,7 +68,7 @@ def lower_group(function: relay.Function, features: Features) -> LoweredGroup:
 
 
 def _lowered(function: relay.Function, features: Features) -> LoweredGroup:
-    """Lower one fused group for processors that all have the same abilities."""
+    """Lower one fused group for one set of CPU features."""
     kinds = [kind for kind in (*function.type.params, function.body.type) if isinstance(kind, relay.TensorType)]
     symbols = dims.symbols_of([extent for kind in kinds for extent in kind.shape])
     lowering = _GroupLowering(function, features, binds=features.gpu)
@@ -78,24 +78,24 @@ def _lowered(function: relay.Function, features: Features) -> LoweredGroup:
         if features.gpu:
             with suppress(dims.UndecidedError, TypeError):
                 return lowering.run()
-            # no template takes open extents: of plain loops each work-item computes a few results
+            # templates require static shapes: use plain loops, of which each work-item computes a few results
             plain = replace(features, gpu=False, vector_bytes=0, instruction_sets=())
             lowering = _GroupLowering(function, plain, binds=True)
         return lowering.run()
     except dims.UndecidedError as error:
         raise UnsupportedError(f"{lowering.names}: {error}", next_step=relay.FIX_EXTENT) from error
     except TypeError as error:
-        cause = f"{lowering.names}: expected a fixed extent, got {', '.join(map(str, symbols))}"
+        cause = f"{lowering.names}: expected a static dimension, got {', '.join(map(str, symbols))}"
         raise UnsupportedError(cause, next_step=relay.FIX_EXTENT) from error
 
 
 @dataclass(eq=False)
 class _GroupLowering:
-    """The lowering of one group: tensors of its expressions, made on demand."""
+    """Lowering of one group; the tensors of its expressions are created on demand."""
 
     function: relay.Function
     features: Features
-    binds: bool  # whether loops become launches
+    binds: bool  # whether loops become kernel launches
     ctx: Context = field(init=False)
     tensors: dict[int, Tensor] = field(default_factory=dict)
     store_indices: Indices = ()
@@ -112,16 +112,16 @@ class _GroupLowering:
 
     @property
     def names(self) -> str:
-        """The operators."""
+        """The names of the operators, joined by "and"."""
         return " and ".join(dict.fromkeys(operator_of(call).name for call in self.calls))
 
     def run(self) -> LoweredGroup:
         emitters = [call for call in self.calls if operator_of(call).emit is not None]
         if len(emitters) > 1:
             names = ", ".join(operator_of(call).name for call in emitters)
-            raise InternalError(f"a fused group has several operators with loops of their own: {names}")
+            raise InternalError(f"a fused group has several anchor operators: {names}")
         body_type = relay.tensor_type(self.function.body)
-        # the same arithmetic for each element of equally shaped tensors; scalars have no dimensions to merge
+        # pointwise operators on tensors of one shape run in one flat loop; scalars have no dimensions to merge
         flat = bool(body_type.shape) and all(
             operator_of(call).kind in POINTWISE and relay.tensor_type(call).shape == body_type.shape
             for call in self.calls
@@ -178,13 +178,13 @@ class _GroupLowering:
         shared = self.uses[id(call)] > 1
 
         def read_once(indices: Indices) -> Expr:
-            # only at the element being stored: elsewhere the read may stand under a guard, as it may where
-            # the shapes differ (padding behind the data leaves the indices as they are)
+            # only at the element being stored: other reads may be guarded, as may reads of another shape
+            # (padding after the data does not change the indices)
             if kind.shape != self.store_shape or not _same_indices(indices, self.store_indices):
                 return read(indices)
             if id(call) not in self.let_cache:
                 value = read(indices)
-                # a rule may name its argument several times, so what is not small gets a name too
+                # a rule may use its argument several times, so bind values that are not small as well
                 bind = shared or (call is not self.function.body and not visitor.is_small(value))
                 self.let_cache[id(call)] = self.ctx.stmts.let("value", value, value.dtype) if bind else value
             return self.let_cache[id(call)]
@@ -196,7 +196,7 @@ class _GroupLowering:
         value = tensor.read(indices)
         is_plain = all(isinstance(extent, int) or extent.multiple for extent in output.shape)
         if not is_plain and not isinstance(value, Load):
-            # gcc fuses no product and sum that branches of an address stand between
+            # gcc does not contract a product and a sum if an address with branches is computed in between
             value = self.ctx.stmts.let("value", value, value.dtype)
         self.ctx.stmts.store(output, indices, value)
 
@@ -217,7 +217,7 @@ class _GroupLowering:
         operator.emit(self.ctx, args, emitter.attrs, Output(kind.shape, kind.dtype, store, bias, plain))
 
     def _absorbed_bias(self, emitter: relay.Call) -> tuple[relay.Call, npt.NDArray[Any] | None]:
-        """Return the expression that the emitter computes once it takes the bias, and that bias."""
+        """Return the call that the emitter computes including an absorbed bias, and that bias."""
         users = [call for call in self.calls if any(arg is emitter for arg in call.args)]
         if not operator_of(emitter).takes_bias or len(users) != 1 or not relay.has_trait(users[0], Trait.BIAS):
             return emitter, None
@@ -256,13 +256,13 @@ class _GroupLowering:
         return LoweredGroup(prim, label, used, tuple(array for _, array in constants), self.ctx.parameters)
 
     def _fitted(self, body: Stmt) -> Stmt:
-        """Return the body in the form that suits the target."""
+        """Return the body after the target's loop-level passes."""
         if self.binds:
             return bind(body, self.features.group_items)
         body = widen_halves(body)
         if self.features.vector_bytes:
             body = half_blocks(body)
-        if self.features.fixed_point_lanes:  # before the cut of what is left to the compiler
+        if self.features.fixed_point_lanes:  # before the remaining stores are split for the C compiler
             body = vectorize(body, WIDE[self.features.fixed_point_lanes], self.ctx)
         if self.features.vector_bytes:
             body = body if self.features.optimize == "size" else tile_transposes(body)
@@ -277,7 +277,7 @@ def _same_indices(a: Indices, b: Indices) -> bool:
 
 
 def _shareable(body: Stmt, buffer: Buffer, output: Buffer) -> bool:
-    """Tell whether every read of `buffer` happens in the store of the output element at the same byte."""
+    """Return whether each element of `buffer` is read only in the store of the output element at its offset."""
     if buffer.shape != output.shape or dtypes.nbytes(buffer.dtype) != dtypes.nbytes(output.dtype):
         return False
     for stmt in visitor.walk(body):
@@ -293,13 +293,13 @@ def _shareable(body: Stmt, buffer: Buffer, output: Buffer) -> bool:
 
 Constants: TypeAlias = "tuple[npt.NDArray[Any], ...]"
 Lowered: TypeAlias = "tuple[PrimFunc, Constants]"
-"""A function, and the values of its constants."""
+"""A function and the values of its constants."""
 
 
 def with_variants(base: Lowered, others: Mapping[str, Lowered]) -> Lowered:
-    """Return a function with those that replace it on processors of higher levels, where they differ from it.
+    """Return a function with its variants for higher CPU levels, where they differ from it.
 
-    Scratch has as many bytes as the neediest wants, and the output shares memory where all of them allow it.
+    The scratch is as large as the largest variant's; the output shares an input's memory only if all variants allow it.
     """
     prim, constants = base
     different = {
@@ -314,7 +314,7 @@ def with_variants(base: Lowered, others: Mapping[str, Lowered]) -> Lowered:
     union = list(zip(prim.constants, constants, strict=True))
     places = {level: _places(union, other) for level, other in different.items()}
     prims = [prim, *(other for other, _ in different.values())]
-    # a buffer behind the scratch of the first for as many bytes as any of the others needs more
+    # a buffer after the base function's scratch for the bytes that the largest variant needs in addition
     end = 0 if not prim.scratch else prim.scratch_offsets[-1] + (prim.scratch[-1].nbytes + 63) // 64 * 64
     more = reduce(maximum, (other.scratch_bytes - end for other in prims[1:]), 0)
     needs_more = isinstance(more, Dim) or more > 0
@@ -331,7 +331,7 @@ def with_variants(base: Lowered, others: Mapping[str, Lowered]) -> Lowered:
         variant = replace(
             other,
             constants=tuple(own.get(index, buffer) for index, (buffer, _) in enumerate(union)),
-            # all have a workspace if one has
+            # if one variant has a workspace, all do
             scratch=other.scratch or merged.scratch[:1],
             inplace=merged.inplace,
             symbols=merged.symbols,
@@ -341,7 +341,7 @@ def with_variants(base: Lowered, others: Mapping[str, Lowered]) -> Lowered:
 
 
 def _is_equal(a: npt.NDArray[Any], b: npt.NDArray[Any]) -> bool:
-    """Tell whether two arrays are the same elements, whatever their shapes: functions have their own."""
+    """Return whether two arrays have the same elements, regardless of shape: each function declares its own."""
     if a is b:
         return True
     if a.dtype != b.dtype or a.size != b.size:
@@ -351,7 +351,7 @@ def _is_equal(a: npt.NDArray[Any], b: npt.NDArray[Any]) -> bool:
 
 
 def _places(union: list[tuple[Buffer, npt.NDArray[Any]]], other: Lowered) -> dict[int, Buffer]:
-    """Return a function's constants by their places among those of all, to which missing ones are added."""
+    """Return a function's constants by their index in `union`, to which missing ones are added."""
     places: dict[int, Buffer] = {}
     for buffer, array in zip(other[0].constants, other[1], strict=True):
         known = (index for index, (_, data) in enumerate(union) if index not in places and _is_equal(data, array))
@@ -363,7 +363,7 @@ def _places(union: list[tuple[Buffer, npt.NDArray[Any]]], other: Lowered) -> dic
 
 
 def kernel_facts(function: relay.Function) -> dict[str, Any] | None:
-    """Return operator, shapes, dtypes and attributes of a fused group's loops; None where no template writes them."""
+    """Return the operator, input types and attributes of a group's anchor; None if the group has none."""
     calls = (expr for expr in post_order(function.body) if isinstance(expr, relay.Call))
     emitter = next((call for call in calls if operator_of(call).emit is not None), None)
     if emitter is None:
@@ -376,11 +376,11 @@ def kernel_facts(function: relay.Function) -> dict[str, Any] | None:
 
 
 def key_of(facts: dict[str, Any]) -> str:
-    """Return the key of `kernel_facts`."""
+    """Return the canonical JSON text of `kernel_facts`."""
     return json.dumps(facts, sort_keys=True, separators=(",", ":"))
 
 
 def kernel_key(function: relay.Function) -> str | None:
-    """Return the key of a fused group, None where no template writes its loops."""
+    """Return the key of a fused group; None if it has no anchor operator."""
     facts = kernel_facts(function)
     return None if facts is None else key_of(facts)

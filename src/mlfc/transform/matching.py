@@ -1,4 +1,4 @@
-"""Questions that the passes ask about expressions, and small expressions that they make."""
+"""Predicates, accessors and small constructors of expressions, shared by the passes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def match_call(expr: Expr, *names: str) -> Call | None:
 
 
 def compares_constants(expr: Expr) -> bool:
-    """Tell whether an expression is a comparison of constants, or the logic of several: a mask of positions."""
+    """Return whether an expression compares constants, or combines such masks by logical operators."""
     if not isinstance(expr, Call):
         return False
     if has_trait(expr, Trait.LOGIC):
@@ -36,7 +36,7 @@ def compares_constants(expr: Expr) -> bool:
 
 
 def names_of(test: Callable[[Operator], bool]) -> list[str]:
-    """Return the names of the operators that pass a test, for tables of rules."""
+    """Return the names of the operators for which `test` is true, for tables of rules."""
     return [name for name in OPERATORS if test(OPERATORS.get(name))]
 
 
@@ -46,7 +46,7 @@ def value_of(expr: Expr) -> Array | None:
 
 
 def scalar_of(expr: Expr) -> float | None:
-    """Return the value of a Constant whose elements are all the same number, else None."""
+    """Return the value of a Constant whose elements are all equal, else None."""
     data = value_of(expr)
     if data is None or data.size == 0:
         return None
@@ -55,9 +55,9 @@ def scalar_of(expr: Expr) -> float | None:
 
 
 def is_moderate(value: Array) -> Array:
-    """Tell for each number whether it is zero or its magnitude is in [2**-32, 2**32].
+    """Return for each number whether it is zero or its magnitude is in [2**-32, 2**32].
 
-    A quarter of the exponents of float32: such a factor makes only results overflow or vanish that are near it anyway.
+    This is a quarter of float32's exponent range: such a factor overflows or underflows only results near the limits.
     """
     magnitude = np.abs(value.astype(np.float64))
     return np.asarray((magnitude == 0) | ((magnitude >= 2.0**-32) & (magnitude <= 2.0**32)))
@@ -85,7 +85,7 @@ def dtype_of(expr: Expr) -> str:
 
 
 def flat_args(call: Call) -> list[Expr]:
-    """Return the arguments of a call with tuples spelled out."""
+    """Return the arguments of a call with tuples flattened."""
     flat: list[Expr] = []
     for arg in call.args:
         flat.extend(arg.fields if isinstance(arg, Tuple) else (arg,))
@@ -100,7 +100,7 @@ def operator_of(call: Call) -> Operator:
 
 
 def windows_of(call: Call) -> list[tuple[int, int, int, int]] | None:
-    """Return the windows of a call as `Operator.windows`; None where it has none, or irregular ones."""
+    """Return the windows of a call, as `Operator.windows` does; None if it has none, or irregular ones."""
     find = operator_of(call).windows
     return None if find is None else find([ir.tensor_type(arg) for arg in call.args], call.attrs)
 
@@ -112,14 +112,14 @@ def macs_of(call: Call) -> int:
 
 
 def storage_owner(expr: Expr) -> Expr:
-    """Return the expression whose bytes `expr` is, looking through views."""
+    """Return the expression that owns the memory of `expr`, looking through views."""
     while isinstance(expr, Call) and isinstance(expr.op, Operator) and expr.op.kind is Kind.VIEW:
         expr = expr.args[0]
     return expr
 
 
 def reshaped(expr: Expr, shape: Sequence[int], span: Span = NO_SPAN) -> Expr:
-    """Return `expr` under another shape; a constant at once, and nothing at all for its own shape."""
+    """Return `expr` reshaped; constants are reshaped immediately, and an unchanged shape returns `expr`."""
     target = tuple(shape)
     if target == shape_of(expr):
         return expr
@@ -129,13 +129,13 @@ def reshaped(expr: Expr, shape: Sequence[int], span: Span = NO_SPAN) -> Expr:
 
 
 def transpose_axes(call: Call) -> tuple[int, ...]:
-    """Return the axes of a ``transpose``, each from 0; those of none are reversed."""
+    """Return the axes of a ``transpose``, counted from 0; without the attribute, all axes reversed."""
     rank = len(shape_of(call))
     return tuple(axis % rank for axis in call.attrs["axes"] or reversed(range(rank)))
 
 
 def transposed(expr: Expr, axes: Sequence[int], span: Span = NO_SPAN) -> Expr:
-    """Return `expr` with its axes in another order, as a view where only axes of extent one move."""
+    """Return `expr` with its axes in another order; a reshape if only axes of size 1 move."""
     order, shape = tuple(axes), shape_of(expr)
     if isinstance(expr, Constant):
         return Constant(expr.data.transpose(order), expr.name, expr.span)
@@ -147,15 +147,15 @@ def transposed(expr: Expr, axes: Sequence[int], span: Span = NO_SPAN) -> Expr:
 
 
 def moves_nothing(shape: Sequence[int], axes: Sequence[int]) -> bool:
-    """Tell whether transposing by `axes` keeps the elements in their order in memory."""
+    """Return whether transposing by `axes` keeps the order of the elements in memory."""
     long_axes = [axis for axis in axes if shape[axis] != 1]
     return long_axes == sorted(long_axes)
 
 
 def matching_axes(before: Shape, after: Shape) -> list[tuple[list[int], list[int]]]:
-    """Return the smallest runs of axes of two shapes with equal products, without axes of extent one.
+    """Return the smallest groups of consecutive axes of two shapes with equal products, without axes of size 1.
 
-    Where the run decides which of two products is less, all axes that are left are one run.
+    If it is unknown at compile time which of two products is less, all remaining axes form one group.
     """
     left = [axis for axis, extent in enumerate(before) if extent != 1]
     right = [axis for axis, extent in enumerate(after) if extent != 1]
@@ -176,17 +176,17 @@ def matching_axes(before: Shape, after: Shape) -> list[tuple[list[int], list[int
 
 
 def _is_less(a: Extent, b: Extent) -> bool | None:
-    """Tell whether a product of extents is less than another, None if the run decides."""
+    """Return whether a product of dimensions is less than another; None if unknown at compile time."""
     if isinstance(a, int) and isinstance(b, int):
         return a < b
-    if isinstance(b % a, int) or isinstance(a % b, int):  # a part of the other, or the whole
+    if isinstance(b % a, int) or isinstance(a % b, int):  # one divides the other
         return isinstance(b % a, int) and b % a == 0
     low, high = bounds(b - a)
     return True if low > 0 else False if high < 0 else None
 
 
 def per_channel(value: Array, shape: Sequence[int], axis: int) -> Array | None:
-    """Return `value`, broadcast to `shape`, as one number a position of `axis`; None if it varies elsewhere."""
+    """Return `value`, broadcast to `shape`, as a vector along `axis`; None if it varies along another axis."""
     rank, extent = len(shape), shape[axis]
     axis %= rank
     if value.ndim > rank or not isinstance(extent, int):
@@ -198,13 +198,13 @@ def per_channel(value: Array, shape: Sequence[int], axis: int) -> Array | None:
 
 
 def same_quantization(a: Sequence[Expr], b: Sequence[Expr]) -> bool:
-    """Tell whether two ``(scale, zero_point)`` pairs of constants are equal, element for element."""
+    """Return whether two ``(scale, zero_point)`` pairs of constants are equal, element by element."""
     pairs = [(value_of(x), value_of(y)) for x, y in zip(a, b, strict=True)]
     return all(x is not None and y is not None and np.array_equal(x, y) for x, y in pairs)
 
 
 def keeps_order(scale: Expr) -> bool:
-    """Tell whether constant scales are positive and of a range in which codes and their real numbers keep order."""
+    """Return whether constant scales are positive and in a range where dequantization is monotonic."""
     value = value_of(scale)
     if value is None:
         return False
@@ -213,14 +213,14 @@ def keeps_order(scale: Expr) -> bool:
 
 
 def typed_like(expr: Expr, original: Expr) -> bool:
-    """Tell whether `expr` can stand in the place of `original`."""
+    """Return whether `expr` has the tensor type of `original`, so that it can replace it."""
     return isinstance(expr.type, ir.TensorType) and expr.type == original.type
 
 
 class RuleRewriter(Rewriter):
-    """Replaces each operator call by what the rule of its name makes of it.
+    """Rewriter that applies to each operator call the rule of its name.
 
-    What a rule returns is given to the rules again, until none applies.
+    Rules are applied to their own results again, until none applies.
     """
 
     def __init__(self, rules: Mapping[str, Rule]) -> None:
@@ -228,7 +228,7 @@ class RuleRewriter(Rewriter):
         self._rules = rules
 
     def apply(self, node: Expr) -> Expr:
-        """Return what the rules make of one expression."""
+        """Return one expression rewritten by the rules."""
         while isinstance(node, Call):
             rule = self._rules.get(op_name(node) or "")
             found = rule(node) if rule else None
@@ -241,13 +241,13 @@ class RuleRewriter(Rewriter):
 def apply_rules(module: IRModule, rules: Mapping[str, Rule]) -> IRModule:
     """Return `module` with the rules applied to ``main``."""
     if not any(isinstance(node, Call) and (op_name(node) or "") in rules for node in post_order(module.main.body)):
-        return module  # as for most rules in most models: nothing needs to be rewritten to find that out
+        return module  # the common case: skip the traversal that rewrites
     return module.with_body(RuleRewriter(rules)(module.main.body))
 
 
 @dataclass(frozen=True)
 class RulePass:
-    """A pass that rewrites ``main`` by rules, which are tables by the names of operators."""
+    """A pass that rewrites ``main`` by rules, keyed by operator name."""
 
     _RULES: ClassVar[Mapping[str, Rule]]
 
@@ -257,9 +257,9 @@ class RulePass:
 
 
 def as_function(members: Sequence[Call], last: Call, attrs: Attrs) -> tuple[Function, tuple[Expr, ...]]:
-    """Return a function that computes `last`, and the expressions outside that its parameters stand for.
+    """Return a function that computes `last`, and the outside expressions to pass as its arguments.
 
-    `members` are the calls, what is read before what reads it; constants that they read go with them.
+    `members` are the calls in topological order; the constants that they read become part of the function.
     """
     inner = set(members)
     params: dict[Expr, Var] = {}
@@ -271,7 +271,7 @@ def as_function(members: Sequence[Call], last: Call, attrs: Attrs) -> tuple[Func
     nodes: list[str] = []
     for call in members:
         if not isinstance(call.op, Operator):
-            raise InternalError("what is taken out holds something that is not an operator")
+            raise InternalError("the extracted calls include one that is not of an operator")
         args = [
             Tuple(tuple(done.get(item, item) for item in arg.fields), arg.span)
             if isinstance(arg, Tuple)

@@ -1,4 +1,4 @@
-"""Views give way to what could otherwise fuse, so that no kernel ends only because the shape changes."""
+"""Move reshapes out of the way of fusion, so that a change of shape alone does not end a kernel."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from mlfc.transform.matching import match_call, matching_axes, reshaped, shape_o
 
 @dataclass(frozen=True)
 class MoveViews:
-    """Move reshapes behind arithmetic with scalars, and before slices.
+    """Move reshapes after arithmetic with scalars, and before slices.
 
-    The arithmetic then joins the product or convolution in front of it, and the slice the transpose behind it: both
-    are common between the matrix products of attention.
+    The arithmetic then fuses with the preceding product or convolution, and the slice with the following transpose.
+    Both patterns are common between the matrix products of attention.
     """
 
     def __call__(self, module: IRModule) -> IRModule:
-        """Return the module with those reshapes moved."""
+        """Return the module with these reshapes moved."""
 
         def moved(node: Expr) -> Expr:
             found = _before_slice(node) if match_call(node, "reshape") else _behind_pointwise(node)
@@ -49,7 +49,7 @@ def _behind_pointwise(call: Expr) -> Expr | None:
     view = match_call(views[0], "reshape")
     if view is None:
         return None
-    # an operator that takes arithmetic behind it computes what is viewed, or did before such arithmetic
+    # the viewed value must come from an anchor operator, optionally followed by pointwise operators
     product, called = view.args[0], ir.operator(view.args[0])
     while isinstance(product, Call) and called is not None and called.kind in POINTWISE:
         product = product.args[0]

@@ -1,4 +1,4 @@
-"""Weights that are dequantized for float layers stay packed: kernels unpack them where they multiply."""
+"""Keep the quantized weights of float layers packed: kernels dequantize them in the inner loop."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from mlfc.support import dtypes
 from mlfc.transform.matching import Array, apply_rules, dtype_of, match_call, shape_of, transpose_axes, value_of
 
 _PACKED = forms("packed_of")
-_LEAST_BLOCK = 8  # weights that share a scale: of fewer, the scales are as large as the weights
+_LEAST_BLOCK = 8  # fewest weights per scale: scales of smaller blocks take as much memory as the weights
 
 
 @dataclass(frozen=True)
 class PackWeights:
-    """Turn dense layers, convolutions and row look-ups on dequantized constants into operators on the constants.
+    """Turn dense layers, convolutions and row lookups on dequantized constants into weight-only operators.
 
-    A weight takes 2, 4 or 8 bits of the constants then, not 32. The kernels' arithmetic is that of dequantized weights.
-    What would save less than `least_saving` bytes is left to `FoldConstant`, as are scales that are not finite, and
-    blocks that are not along the reduction.
+    A weight is stored in 2, 4 or 8 bits instead of 32. Kernels compute with the dequantized values. Weights whose
+    packing would save less than `least_saving` bytes, scales that are not finite, and blocks that are not along the
+    reduction axis are left to `FoldConstant`.
     """
 
     least_saving: int = 1024
 
     def __call__(self, module: IRModule) -> IRModule:
-        """Return the module with those operators replaced."""
+        """Return the module with weight-only operators."""
         convolutions = dict.fromkeys(_PACKED, self._convolution)
         return apply_rules(module, {**convolutions, "nn.dense": self._dense, "take": self._take})
 
@@ -57,7 +57,7 @@ class PackWeights:
         layout = call.attrs["kernel_layout"]
         if found is None:
             return None
-        # filters that read one channel each, or may do so: as those of depthwise convolutions
+        # each filter reads one channel, or the layout allows it: a depthwise convolution
         is_thin = found.codes.data.shape[layout.index("I")] == 1 or layout.endswith("OI")
         if call.attrs["groups"] != 1 and is_thin:
             return None
@@ -75,7 +75,7 @@ class PackWeights:
         )
 
     def _packable(self, call: Call, index: int) -> _Dequantized | None:
-        """Return the weights of a float layer if they are dequantized constants and it pays to keep them packed."""
+        """Return the weights of a float layer if they are dequantized constants and packing saves enough bytes."""
         found = _dequantized(call.args[index]) if dtype_of(call) == "float32" else None
         if found is None or found.saving() < self.least_saving:
             return None
@@ -85,7 +85,7 @@ class PackWeights:
 
 @dataclass(frozen=True, eq=False)
 class _Dequantized:
-    """Constants that are dequantized; along one axis at most, scales are for blocks of `block` codes."""
+    """Dequantized constants. Along at most one axis, each scale applies to a block of `block` codes."""
 
     codes: Constant
     scale: Array
@@ -95,13 +95,13 @@ class _Dequantized:
     block: int = 0
 
     def turned(self, axes: Sequence[int]) -> _Dequantized:
-        """Return the same with the axes in another order."""
+        """Return the constants with their axes in another order."""
         codes = Constant(self.codes.data.transpose(axes), self.codes.name, self.codes.span)
         scale, zero = self.scale.transpose(axes), self.zero.transpose(axes)
         return replace(self, codes=codes, scale=scale, zero=zero, axis=list(axes).index(self.axis))
 
     def with_units(self, shape: Sequence[int]) -> _Dequantized | None:
-        """Return the same under a shape with other axes of extent one; None if it is no such shape."""
+        """Return the constants reshaped to `shape`; None unless the shapes differ only in axes of size 1."""
         before = self.codes.data.shape
         kept = [axis for axis, extent in enumerate(before) if extent != 1]
         places = [axis for axis, extent in enumerate(shape) if extent != 1]
@@ -117,11 +117,11 @@ class _Dequantized:
         return replace(self, codes=codes, scale=scale, zero=zero, axis=axis)
 
     def block_along(self, axis: int) -> int:
-        """Return the codes along `axis` that share a scale, 0 for all of them."""
+        """Return the number of codes along `axis` that share a scale; 0 if all do."""
         return self.block if self.axis == axis and max(self.scale.shape[axis], self.zero.shape[axis]) > 1 else 0
 
     def in_rows(self) -> bool:
-        """Tell whether scales and zero points are for rows of a matrix or for blocks of them."""
+        """Return whether each scale and zero point applies to a matrix row or to a block of one."""
         if self.codes.data.ndim != 2:
             return False
         rows, blocks = (max(pair) for pair in zip(self.scale.shape, self.zero.shape, strict=True))
@@ -129,19 +129,19 @@ class _Dequantized:
         return whole and (blocks == 1 or self.block_along(1) >= _LEAST_BLOCK)
 
     def saving(self) -> int:
-        """Return the bytes that packed weights take less than those of float32."""
+        """Return the number of bytes saved compared with float32 weights."""
         size = self.codes.data.size
         packed = -(-size * dtypes.bits(self.codes.type.dtype) // 8) + self.scale.nbytes
         varies = bool(self.zero.size) and bool(np.any(self.zero != self.zero.flat[0]))
         return 4 * size - packed - (self.zero.size if varies else 0)
 
     def constants(self) -> tuple[Constant, Constant, Constant]:
-        """Return codes, scales and zero points."""
+        """Return the codes, scales and zero points."""
         return self.codes, Constant(self.scale, self.scale_name), Constant(self.zero)
 
 
 def _dequantized(expr: Expr) -> _Dequantized | None:
-    """Return what an expression dequantizes, if that is constant; None if it does something else."""
+    """Return the constants that an expression dequantizes; None for any other expression."""
     call = match_call(expr, "transpose", "reshape", "qnn.dequantize", "qnn.dequantize_blocks")
     if call is None:
         return None

@@ -1,4 +1,4 @@
-"""Which parts of a graph go to external code generators."""
+"""Assign parts of a graph to external code generators."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from mlfc.transform.matching import as_function
 
 @dataclass(eq=False)
 class _Region:
-    """A match: its calls, the last of which alone is read from outside."""
+    """A match: calls of which only the last is read from outside."""
 
     generator: Generator
     composite: Composite
@@ -26,9 +26,9 @@ class _Region:
 
 @dataclass(frozen=True)
 class PartitionGraph:
-    """Make a function of each part that a generator takes; it has the attributes ``Compiler`` and ``Composite``.
+    """Move each part that a generator supports into a function with attributes ``Compiler`` and ``Composite``.
 
-    The generators are asked in their order. The calls nearest to the outputs are looked at first.
+    Generators are tried in order. Matching starts at the outputs.
     """
 
     generators: tuple[Generator, ...]
@@ -41,7 +41,7 @@ class PartitionGraph:
         readers = users(body)
         outputs: set[Expr] = set(body.fields) if isinstance(body, Tuple) else {body}
         claimed: set[Expr] = set()
-        found: dict[Call, _Region] = {}  # the matches by their last calls; none has a call of another one
+        found: dict[Call, _Region] = {}  # the matches by their last calls; they are disjoint
         for expr in reversed(order):
             if isinstance(expr, Call) and expr not in claimed:
                 match = self._match(expr, claimed, readers, outputs)
@@ -86,7 +86,7 @@ class PartitionGraph:
 
 
 def _through_tuples(expr: Expr, readers: Mapping[Expr, Sequence[Expr]]) -> list[Expr]:
-    """Return who reads an expression; a tuple's readers in its place."""
+    """Return the readers of an expression; a tuple is replaced by its readers."""
     found: list[Expr] = []
     for reader in readers[expr]:
         found.extend(_through_tuples(reader, readers) or [reader] if isinstance(reader, Tuple) else [reader])
@@ -96,7 +96,7 @@ def _through_tuples(expr: Expr, readers: Mapping[Expr, Sequence[Expr]]) -> list[
 def _merged(
     regions: Mapping[Call, _Region], order: Sequence[Expr], readers: Mapping[Expr, Sequence[Expr]], outputs: set[Expr]
 ) -> dict[Call, _Region]:
-    """Return the regions with each joined to the one that alone reads it, where their generator merges."""
+    """Return the regions; a region with one reading region of the same merging generator is joined to it."""
     home = {call: region for region in regions.values() for call in region.calls}
     place = {expr: index for index, expr in enumerate(order)}
     for last in sorted(regions, key=place.__getitem__, reverse=True):

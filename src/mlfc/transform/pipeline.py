@@ -1,4 +1,4 @@
-"""The graph passes in their order, on functions without control flow: results of branches and calls are variables."""
+"""The sequence of graph passes. Passes run on functions whose branches and calls are replaced by variables."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ PASSES: tuple[Pass, ...] = (
     RecognizeLayerNorm(),
     RecognizeAttention(),
     ToDense(),
-    CanonicalizeQuantized(),  # before constants are folded: it needs the dequantized weights as integers
-    PackWeights(),  # likewise, of what is left
+    CanonicalizeQuantized(),  # before FoldConstant: it needs the weights as integers
+    PackWeights(),  # likewise, for the remaining weights
     FoldConstant(),
     Simplify(),
     AttentionOrders(),
@@ -76,14 +76,14 @@ def run(
 ) -> IRModule:
     """Return the module with its parameters bound and all passes applied to each function, for `transform.lower`.
 
-    Functions that ``main`` does not reach are left out. `params` are values of parameters of ``main``. `partition`
-    lets external code generators take what they can before the rest is fused. `on_device`: whether a device runs what
-    it can. `copies`: as for `FuseOps`; False for dynamic programs. `after_each` is called as ``(name, module)`` after
-    each pass of each function, named by its class, to verify or print.
+    Functions that are unreachable from ``main`` are removed. `params` are values of parameters of ``main``.
+    `partition` assigns parts to external code generators before the rest is fused. `on_device`: whether a device runs
+    groups. `copies`: as for `FuseOps`; False for dynamic programs. `after_each` is called as ``(name, module)`` after
+    each pass of each function, with the name of the pass's class, to verify or print the module.
     """
     external: tuple[Pass, ...] = () if partition is None else (partition,)
     passes: tuple[Pass, ...] = (*PASSES[:-1], *external, FuseOps(copies=copies))
-    if on_device:  # which has templates for floats, and memory for them
+    if on_device:  # devices have float templates, and memory for float weights
         passes = tuple(step for step in passes if not isinstance(step, PackWeights))
         passes = tuple(ExpandAttention() if isinstance(step, RecognizeAttention) else step for step in passes)
     module = _states_first(module) if copies else module
@@ -101,7 +101,7 @@ def run(
 
 
 def _states_first(module: IRModule) -> IRModule:
-    """Return the module with the next values of states first: in this order calls are lowered, so they die early."""
+    """Return the module with the next values of states first: they are lowered first, so their lifetimes end early."""
     if not module.states or not isinstance(module.main.body, Tuple):
         return module
     kept = {state.output for state in module.states}
@@ -111,29 +111,29 @@ def _states_first(module: IRModule) -> IRModule:
 
 
 def checked_params(module: IRModule, params: Mapping[str, npt.NDArray[Any]] | None) -> dict[str, npt.NDArray[Any]]:
-    """Return the parameters of a module; raise OptionError where an argument stands in another's place."""
+    """Return the parameters of a module. Raises OptionError if the arguments are of the wrong type or order."""
     if not isinstance(module, IRModule):
         raise OptionError(
-            f"what is compiled is a module, not an object of the class {type(module).__name__}",
-            next_step="Give the first of the two that mlfc.import_model(file) returns, and the second as params",
+            f"expected IRModule, got {type(module).__name__}",
+            next_step="Pass the module and params that mlfc.import_model(file) returns, as two arguments",
         )
     if not isinstance(params, Mapping | None):
         raise OptionError(
-            f"params are arrays by their names, not an object of the class {type(params).__name__}",
-            next_step="Give the second of the two that mlfc.import_model(file) returns",
+            f"expected params to be a mapping of names to arrays, got {type(params).__name__}",
+            next_step="Pass the params that mlfc.import_model(file) returns as its second value",
         )
     for fault in state_faults(module):
         raise OptionError(fault, place="states")
     for state in module.states:
         if state.input in (params or {}):
-            raise OptionError(f"the state '{state.input}' has a value among the params", place="states")
+            raise OptionError(f"params must not contain a value for the state '{state.input}'", place="states")
     return dict(params or {})
 
 
 def within_limits(
     module: IRModule, params: Mapping[str, npt.NDArray[Any]], factor: float
 ) -> AbstractContextManager[object]:
-    """Count what is done with a module, within what its parameters and tensors allow; see `mlfc.support.cost`."""
+    """Limit the cost of compiling a module by its parameters and tensors; see `mlfc.support.cost`."""
     calls = (expr for expr in post_order(module.main.body) if isinstance(expr, Call))
     tensors = sum(1 + len(flat_args(call)) for call in calls)
     return limited(sum(np.asarray(value).nbytes for value in params.values()), tensors, factor)
@@ -141,7 +141,7 @@ def within_limits(
 
 @dataclass(frozen=True, eq=False)
 class _Opaque:
-    """What was taken out: the expression, the variables for its results, and its arguments in the cut function."""
+    """An extracted expression, the variables that replace its results, and its arguments in the cut function."""
 
     expr: Expr
     variables: tuple[Var, ...]
@@ -150,15 +150,15 @@ class _Opaque:
 
 @dataclass(frozen=True, eq=False)
 class Cut:
-    """A function without its control flow; its last parameters and results are those of what was taken out."""
+    """A function without its control flow; the last parameters and results are those of extracted expressions."""
 
     function: Function
     original: Function
     opaque: tuple[_Opaque, ...]
-    is_tail: bool  # whether the whole body was taken out
+    is_tail: bool  # whether the whole body was extracted
 
     def restored(self, function: Function) -> Function:
-        """Return what passes made of `function`, with the control flow."""
+        """Return the transformed `function` with the control flow restored."""
         if not self.opaque:
             return function
         fields = function.body.fields if isinstance(function.body, Tuple) else (function.body,)
@@ -183,7 +183,7 @@ class Cut:
 
 
 def is_opaque(expr: Expr) -> bool:
-    """Tell whether passes do not look into an expression: a branch, a call of a function, an operator on lists."""
+    """Return whether an expression is opaque to passes: a branch, a function call or an operator on lists."""
     if isinstance(expr, If):
         return True
     if not isinstance(expr, Call):
@@ -192,7 +192,7 @@ def is_opaque(expr: Expr) -> bool:
 
 
 def cut(function: Function) -> Cut:
-    """Return a function without control flow."""
+    """Extract the control flow of a function."""
     done: dict[Expr, Expr] = {}
     opaque: list[_Opaque] = []
     for expr in post_order(function.body):

@@ -1,8 +1,8 @@
-"""Quantized models in canonical form: integer operators where floats were only written around them.
+"""Canonicalize quantized models: replace dequantize -> float operator -> quantize by integer operators.
 
-ONNX writes a quantized layer as dequantize -> float operator -> quantize. Integers move inwards, and a dequantized
-int32 sum quantized again is `qnn.requantize`, as ONNX defines QLinearConv. Other float operators stay between their
-neighbours.
+ONNX represents a quantized layer as dequantize -> float operator -> quantize. The operator becomes an integer operator,
+and an int32 sum that is dequantized and quantized again becomes `qnn.requantize`, as ONNX defines QLinearConv. Float
+operators without an integer form stay between dequantize and quantize.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ _INT32_MAX = float(np.iinfo(np.int32).max)
 
 
 def _dequantized(expr: Expr) -> Call | None:
-    """Return a dequantize whose parameters are constants, with positive scales."""
+    """Return a dequantize with constant parameters and positive scales, else None."""
     call = match_call(expr, "qnn.dequantize")
     return call if call and matching.keeps_order(call.args[1]) and value_of(call.args[2]) is not None else None
 
 
 def _byte_tensor(expr: Expr) -> Call | None:
-    """Return a dequantize of an 8-bit tensor with one scale and one zero point."""
+    """Return a dequantize of an 8-bit tensor with one scale and one zero point, else None."""
     call = _dequantized(expr)
     if call is None or dtype_of(call.args[0]) not in ("int8", "uint8"):
         return None
@@ -39,7 +39,7 @@ def _byte_tensor(expr: Expr) -> Call | None:
 
 
 def _weights(expr: Expr, axis: int) -> Call | None:
-    """Return a dequantize of 8-bit weights, quantized as a whole or along the output channels `axis`."""
+    """Return a dequantize of 8-bit weights, per tensor or per output channel along `axis`, else None."""
     call = _dequantized(expr)
     if call is None or dtype_of(call.args[0]) not in ("int8", "uint8") or scalar_of(call.args[2]) is None:
         return None
@@ -50,7 +50,7 @@ def _weights(expr: Expr, axis: int) -> Call | None:
 def _number(expr: Expr) -> float:
     value = scalar_of(expr)
     if value is None:
-        raise InternalError("a quantization parameter was expected to be one number")
+        raise InternalError("expected a scalar quantization parameter")
     return value
 
 
@@ -62,7 +62,7 @@ def _integer_product(call: Call, data: Call, weights: Call, channel_axis: int) -
     """Return the dequantized integer form of a product of dequantized tensors."""
     scales = value_of(weights.args[1])
     if scales is None:
-        raise InternalError("quantization parameters were expected to be constants")
+        raise InternalError("expected constant quantization parameters")
     weight_scale = ir.const(scales.reshape(()) if scales.size == 1 else scales, "float32")
     data_scale = _scalar(data.args[1], "float32")
     args = [
@@ -93,7 +93,7 @@ def _product(call: Call) -> Expr | None:
 
 
 def _integer_sums(expr: Expr) -> Call | None:
-    """Return a dequantize of int32 sums: what stands for a float product here."""
+    """Return a dequantize of int32 sums, the integer form of a float product, else None."""
     call = _dequantized(expr)
     is_sums = call is not None and dtype_of(call.args[0]) == "int32" and scalar_of(call.args[2]) == 0
     return call if is_sums else None
@@ -102,7 +102,7 @@ def _integer_sums(expr: Expr) -> Call | None:
 def _add(call: Call, *, rounds: bool = False) -> Expr | None:
     """Turn the addition of a per-channel constant into a bias of the integer sums.
 
-    Without `rounds`, only if it is a whole number of their steps: what is not quantized again keeps its precision.
+    Without `rounds`, only if the constant is a multiple of their scale, since the result is not quantized again.
     """
     for data, other in (call.args, call.args[::-1]):
         sums = _integer_sums(data)
@@ -139,11 +139,11 @@ def _with_bias(call: Call, sums: Call, bias: Expr, *, rounds: bool) -> Expr | No
 
 
 def _bias_steps(bias: Expr, scale: Array, *, rounds: bool) -> Array | None:
-    """Return a constant bias in units of the sums' scale, of the shape of `bias`; None if it must not be rounded."""
+    """Return a constant bias in units of the sums' scale, in the shape of `bias`; None if rounding is not allowed."""
     call, value = _dequantized(bias), _constant_value(bias)
     if call is not None and isinstance(call.args[0], Constant) and scalar_of(call.args[2]) == 0:
         own = value_of(call.args[1])
-        # the exporter's product of the scales differs from ours by rounding; the integers are meant
+        # the exporter's product of the scales differs from ours by rounding only: keep its integers
         if own is not None and own.size == scale.size and np.allclose(own.reshape(-1), scale.reshape(-1), rtol=1e-5):
             return call.args[0].data
     if value is None or (scale.size > 1 and value.size not in (1, scale.size)):
@@ -157,7 +157,7 @@ def _bias_steps(bias: Expr, scale: Array, *, rounds: bool) -> Array | None:
 
 
 def _constant_value(expr: Expr) -> Array | None:
-    """Return the value of a constant, or of a dequantized one in float64."""
+    """Return the value of a constant, or of a dequantized constant in float64."""
     call = _dequantized(expr)
     if call is None or not isinstance(call.args[0], Constant):
         return value_of(expr)
@@ -174,7 +174,7 @@ def _quantize(call: Call) -> Expr | None:
     joined = match_call(call.args[0], "concatenate")
     if joined is None:
         return _requantize(call)
-    # the parts of a concatenation are quantized if some of them are integers already
+    # quantize the parts of a concatenation if some of them are already quantized
     parts = flat_args(joined)
     if scalar_of(call.args[1]) is None or not any(match_call(part, "qnn.dequantize") for part in parts):
         return None
@@ -195,7 +195,7 @@ def _quantize(call: Call) -> Expr | None:
 
 
 def _requantize(call: Call) -> Expr | None:
-    """Turn sums that are dequantized, perhaps limited, and quantized again into a requantization."""
+    """Turn sums that are dequantized, optionally clipped, and quantized again into a requantize."""
     source, limits = call.args[0], []
     while (limited := match_call(source, "nn.relu", "clip")) is not None:
         limits.append(limited)
@@ -205,7 +205,7 @@ def _requantize(call: Call) -> Expr | None:
     sums = _integer_sums(source)
     if sums is None or scalar_of(call.args[1]) is None or scalar_of(call.args[2]) is None:
         return None
-    if call.attrs["rounding"] != "TONEVEN":  # a TFLite model: its reference does these in float arithmetic
+    if call.attrs["rounding"] != "TONEVEN":  # a TFLite model: its reference computes this in float arithmetic
         return None
     zero, zero_point = ir.const(0), _scalar(call.args[2], "int32")
     scales = sums.args[1], _scalar(call.args[1], "float32")
@@ -220,7 +220,7 @@ def _requantize(call: Call) -> Expr | None:
 
 
 def _limited(result: Expr, limited: Call, quantize: Call) -> Expr:
-    """Limit integers to what the limits of the real numbers quantize to: quantization keeps order."""
+    """Clip integers to the quantized limits of `limited`; quantization is monotonic."""
     infinity = float(np.inf)
     is_relu = match_call(limited, "nn.relu") is not None
     bounds = (0.0, infinity) if is_relu else (limited.attrs["a_min"], limited.attrs["a_max"])
@@ -233,7 +233,7 @@ def _limited(result: Expr, limited: Call, quantize: Call) -> Expr:
 
 
 def _on_codes(inner: Call, call: Call, args: Sequence[Expr], **changed: object) -> Expr:
-    """Return the dequantized result of an operator on codes, which `inner` dequantizes, in place of `call`."""
+    """Return the dequantized result of `call`'s operator applied to the codes that `inner` dequantizes."""
     name, attrs = changed.pop("name", matching.operator_of(call).name), {**call.attrs, **changed}
     moved = ir.call(str(name), args, attrs, span=ir.Span(call.span.nodes))
     scales = [_scalar(inner.args[1], "float32"), _scalar(inner.args[2], "int32")]
@@ -241,7 +241,7 @@ def _on_codes(inner: Call, call: Call, args: Sequence[Expr], **changed: object) 
 
 
 def _movement(call: Call) -> Expr | None:
-    """Move integers instead of the real numbers that they stand for."""
+    """Apply a data movement to the integer codes instead of the dequantized values."""
     inner = _byte_tensor(call.args[0])
     if inner is None or 0 in shape_of(call.args[0]):
         return None
@@ -251,7 +251,7 @@ def _movement(call: Call) -> Expr | None:
 
 
 def _weights_movement(call: Call) -> Expr | None:
-    """Transpose the integers of weights that are quantized along an axis."""
+    """Transpose the codes of weights that are quantized along an axis."""
     inner = _dequantized(call.args[0])
     if inner is None or scalar_of(inner.args[1]) is not None or call.attrs["axes"] is None:
         return _movement(call)

@@ -1,4 +1,4 @@
-"""Attention that exporters spell out, in products, scales, masks and a softmax, becomes `nn.attention`."""
+"""Recognize attention that exporters expand into products, scales, masks and a softmax."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from mlfc.transform import matching
 from mlfc.transform.matching import dtype_of, is_moderate, match_call, reshaped, scalar_of, shape_of, storage_owner
 
 LOWEST = -1e9
-"""What is added to masked scores that come to nothing beside any other, as minus infinity would."""
+"""Largest number that hides a score it is added to as completely as minus infinity does."""
 
 
 @dataclass(frozen=True)
 class RecognizeAttention:
     """Recognize ``softmax(scale * q k^T + masks) v`` of float32, unless something else reads the scores.
 
-    Scales may be factors of queries, keys or scores, masks may be added or selected; keys and values that are repeated
-    for several heads are read once. Models whose results depend on the last bit of a float stay as they are.
+    Scales may multiply queries, keys or scores; masks may be added or selected. Keys and values that are repeated for
+    several heads are read once. Rounding-sensitive models are not changed.
     """
 
     def __call__(self, module: IRModule) -> IRModule:
-        """Return the module with those expressions replaced."""
+        """Return the module with `nn.attention` in place of these expressions."""
         nodes = post_order(module.main.body)
         calls = [node for node in nodes if isinstance(node, Call) and isinstance(node.op, Operator)]
         if any(isinstance(call.op, Operator) and call.op.rounding_sensitive for call in calls):
@@ -41,7 +41,7 @@ class RecognizeAttention:
         if not matches:
             return module
         readers = users(module.main.body)
-        # nothing else reads what is between the products
+        # values between the products must not have other readers
         found = {
             match.last: match
             for match in matches
@@ -57,16 +57,16 @@ class RecognizeAttention:
 
 @dataclass(frozen=True, eq=False)
 class _MaskPart:
-    """A tensor of a mask, as it is broadcast to scores of a shape."""
+    """A mask or bias tensor, and the shape of the scores that it is broadcast to."""
 
     kind: str  # mask or bias
     tensor: Expr
-    view: tuple[int, ...]  # the shape of the scores where it is read
-    negated: bool = False  # whether a mask is true where the key is hidden
+    view: tuple[int, ...]  # the shape of the scores at that point
+    negated: bool = False  # whether the mask is true for hidden keys
 
 
 class _AttentionMatch:
-    """An attention, from its second product `last` back to its first: sizes, tensors before factors, and masks."""
+    """A candidate, matched from its second product `last` back to its first: sizes, unscaled tensors, masks."""
 
     first: Call  # the first product
 
@@ -75,17 +75,17 @@ class _AttentionMatch:
         self.scale, self.cap, self.zero_nan = 1.0, 0.0, False
         self.fill: float | None = None  # of masked scores, None for minus infinity
         self.parts: list[_MaskPart] = []
-        self.inner: list[Expr] = []  # all between the products, and the first of them
+        self.inner: list[Expr] = []  # all expressions between the products, and the first product
 
     def matches(self) -> bool:
-        """Tell whether it is one; then it can be built."""
+        """Return whether the candidate is an attention, so that `build` may be called."""
         softmax = None if self.last.attrs["transpose_a"] else self._softmax(self.last.args[0])
         if softmax is None or len(shape_of(softmax)) < 3 or not self._scores(softmax.args[0], 16):
             return False
         return self._fits(shape_of(softmax)[:-2])
 
     def _through_views(self, expr: Expr) -> Expr:
-        """Return what an expression is a view of; the views belong to the self."""
+        """Return the source of a chain of views; the views are added to `inner`."""
         owner = storage_owner(expr)
         while expr is not owner:
             self.inner.append(expr)
@@ -93,7 +93,7 @@ class _AttentionMatch:
         return owner
 
     def _softmax(self, expr: Expr) -> Call | None:
-        """Return the softmax over keys that an expression is, NaN replaced by zeros or not."""
+        """Return the softmax over keys that `expr` is, with or without a replacement of NaN by zero; else None."""
         expr = self._through_views(expr)
         chosen = match_call(expr, "where")
         if chosen is not None:
@@ -110,7 +110,7 @@ class _AttentionMatch:
         return found
 
     def _scores(self, expr: Expr, depth: int) -> bool:
-        """Follow what a softmax reads back to the first product; tell whether all of it is that of an attention."""
+        """Match from the input of the softmax back to the first product; return whether it matches."""
         expr = self._through_views(expr)
         if not isinstance(expr, Call) or depth == 0:
             return False
@@ -122,7 +122,7 @@ class _AttentionMatch:
         return self._scaled(expr)
 
     def _either(self, call: Call, depth: int) -> bool:
-        """Follow the operand of an addition that leads to the product; the other one is a bias."""
+        """Match the operand of an addition that leads to the product; the other one is a bias."""
         for scores, bias in (call.args, call.args[::-1]):
             if shape_of(scores) != shape_of(call) or dtype_of(bias) != dtype_of(call):
                 continue
@@ -134,7 +134,7 @@ class _AttentionMatch:
         return False
 
     def _selected(self, call: Call, depth: int) -> bool:
-        """Follow the operand of a selection that leads to the product; the other one is a number for hidden scores."""
+        """Match the operand of a selection that leads to the product; the other is the fill of hidden scores."""
         condition, then, otherwise = call.args
         for scores, other, negated in ((then, otherwise, False), (otherwise, then, True)):
             number = scalar_of(other)
@@ -148,7 +148,7 @@ class _AttentionMatch:
         return False
 
     def _scaled(self, expr: Expr) -> bool:
-        """Follow factors of the scores, and a cap, to the product of queries and keys."""
+        """Match the factors of the scores, and a soft cap, back to the product of queries and keys."""
         while match_call(expr, "nn.batch_matmul") is None:
             factored = _factored(expr)
             tanh = match_call(expr, "tanh")
@@ -171,7 +171,7 @@ class _AttentionMatch:
         return True
 
     def _fits(self, leading: tuple[int, ...]) -> bool:
-        """Tell whether the match is an attention, given the leading dimensions of its softmax; then it can be built."""
+        """Return whether the sizes match an attention, given the leading dimensions of its softmax; store them."""
         self.heads, self.batch = leading[-1], prod(leading[:-1])
         first = self.first
         self.queries, self.keys = shape_of(first)[1:]
@@ -200,14 +200,14 @@ class _AttentionMatch:
         return True
 
     def _before(self, expr: Expr) -> Expr:
-        """Return a factor of the first product without the numbers that it is multiplied with."""
+        """Return an operand of the first product without its scalar factors, which are multiplied into `scale`."""
         while (factored := _factored(storage_owner(expr))) is not None:
             self.scale *= factored[1]
             expr = factored[0]
         return expr
 
     def _unturned(self, expr: Expr, swapped: bool) -> tuple[Expr, bool]:
-        """Return keys before a transposition of each matrix, and whether they are elements by positions then."""
+        """Return the keys before a transpose of each matrix, and whether these are (elements, positions)."""
         turned = match_call(storage_owner(expr), "transpose")
         if turned is None or shape_of(turned)[-2:] not in ((self.keys, self.size), (self.size, self.keys)):
             return expr, swapped
@@ -216,7 +216,7 @@ class _AttentionMatch:
         return (turned.args[0], not swapped) if only else (expr, swapped)
 
     def _unrepeated(self, expr: Expr) -> tuple[Expr, int]:
-        """Return keys or values before they were repeated for each head that shares them, and how often that was."""
+        """Return keys or values before their repetition for the heads that share them, and the repeat count."""
         call = match_call(storage_owner(expr), "broadcast_to")
         if call is None:
             return expr, 1
@@ -232,7 +232,7 @@ class _AttentionMatch:
         return (call.args[0], after[-3]) if same else (expr, 1)
 
     def build(self, done: Mapping[Expr, Expr]) -> Expr:
-        """Return the call that stands for the match; `done` has what stands for expressions before it."""
+        """Return the `nn.attention` call of the match; `done` maps earlier expressions to their rewritten forms."""
         first, last = self.first, self.last
         q, k, v = (done[source] for source in self.sources)
         parts = [
@@ -263,7 +263,7 @@ class _AttentionMatch:
         return reshaped(found, shape_of(last), span)
 
     def _stack(self, expr: Expr, heads: int, count: int, size: int, *, swapped: bool) -> Expr:
-        """Return a tensor of matrices by (batch, heads, positions, elements)."""
+        """Return a tensor of matrices in the shape (batch, heads, positions, elements)."""
         shape = (self.batch, heads, count, size)
         source = storage_owner(expr)
         if swapped:
@@ -272,7 +272,7 @@ class _AttentionMatch:
             rank = len(shape_of(expr))
             turned = match_call(expr, "transpose")
             axes = (*range(rank - 2), rank - 1, rank - 2)
-            if turned is not None:  # which exporters write for the product: then this undoes it
+            if turned is not None:  # exporters add it for the product: undo it
                 before = matching.transpose_axes(turned)
                 expr = matching.transposed(turned.args[0], [before[axis] for axis in axes])
             else:
@@ -281,7 +281,7 @@ class _AttentionMatch:
         return reshaped(source, shape)
 
     def _placed(self, part: _MaskPart) -> bool:
-        """Tell whether a mask fits (batch, heads, queries, keys)."""
+        """Return whether a mask broadcasts to (batch, heads, queries, keys)."""
         if part.view[-2:] != (self.queries, self.keys):
             return False
         if len(shape_of(part.tensor)) > len(part.view):
@@ -291,14 +291,14 @@ class _AttentionMatch:
         return self._grouping(part.view[:-2]) is not None or is_plain
 
     def _grouping(self, leading: tuple[int, ...]) -> int | None:
-        """Return how many leading dimensions make up the batch, if the others make up the heads."""
+        """Return how many leading dimensions form the batch, if the others form the heads; else None."""
         for split in range(len(leading), -1, -1):
             if prod(leading[:split]) == self.batch and prod(leading[split:]) == self.heads:
                 return split
         return None
 
     def _broadcast(self, tensor: Expr, view: tuple[int, ...]) -> Expr:
-        """Return a mask with the dimensions (batch, heads, queries, keys), of which each may be one."""
+        """Return a mask in the shape (batch, heads, queries, keys), in which each dimension may be 1."""
         shape = (1,) * (len(view) - len(shape_of(tensor))) + shape_of(tensor)
         split = self._grouping(view[:-2])
         groups = [range(0)] * 2 if split is None else [range(split), range(split, len(view) - 2)]
@@ -314,7 +314,7 @@ class _AttentionMatch:
         return reshaped(tensor, (*target, *shape[-2:]))
 
     def _window(self, part: _MaskPart) -> dict[str, object] | None:
-        """Return the attributes that say the same as a constant mask of a window, None if it is none."""
+        """Return the window attributes equivalent to a constant mask; None if the mask is not a window."""
         value = matching.value_of(part.tensor)
         if value is None or value.shape[-2:] != (self.queries, self.keys) or value.size != self.queries * self.keys:
             return None
@@ -331,7 +331,7 @@ class _AttentionMatch:
 
 
 def _factored(expr: Expr) -> tuple[Expr, float] | None:
-    """Return an expression and the number that it is multiplied with, if it is a product with one."""
+    """Return the tensor and the scalar factor of a product or quotient; None for other expressions."""
     call = match_call(expr, "multiply", "divide")
     if call is None:
         return None
@@ -344,15 +344,15 @@ def _factored(expr: Expr) -> tuple[Expr, float] | None:
 
 
 def window_of(seen: matching.Array, *, needs_keys: bool) -> dict[str, object] | None:
-    """Return `offset`, `left` and `right` of a mask of (queries, keys), None if it is no window.
+    """Return `offset`, `left` and `right` of a (queries, keys) mask; None if it is not a window.
 
-    `needs_keys`: a query that sees no key is none of a window.
+    With `needs_keys`, each query must see at least one key.
     """
     queries, keys = seen.shape
     first, last = np.flatnonzero(seen[0]), np.flatnonzero(seen[-1])
     if needs_keys and not seen.any(axis=1).all():
         return None
-    end = int(first[-1]) if first.size else -1  # the last key of the first query, behind which each sees one more
+    end = int(first[-1]) if first.size else -1  # the last key that the first query sees; each later query sees one more
     begin = int(last[0]) - (queries - 1) if last.size else 0
     at = np.arange(queries)[:, None]
     positions = np.arange(keys)

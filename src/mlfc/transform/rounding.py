@@ -1,4 +1,4 @@
-"""Modules whose results depend on the last bit of a float: they are computed as the references compute them."""
+"""Detection of modules whose results depend on the last bit of a float: these must round as their references do."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from mlfc.relay.visitor import post_order
 from mlfc.support import dtypes
 from mlfc.transform.matching import operator_of
 
-# whose own sums have no order that a reference states
+# operators whose order of summation no reference defines
 _LOOPS = (Kind.REDUCE, Kind.ANCHOR, Kind.OPAQUE, Kind.LIST, Kind.EXTERNAL)
 _KEEPING = (Elements.SAME, Elements.MOVED)
 _Around = Mapping[Any, relay.Expr]
 _Place = tuple[relay.Expr, _Around]
-"""An expression, and what the parameters of the fused group around it stand for; none outside of groups."""
+"""An expression, and the arguments of the fused group that contains it; empty outside of groups."""
 
 _OUTSIDE: _Around = {}
 
 
 def is_rounding_sensitive(modules: Sequence[relay.IRModule]) -> bool:
-    """Tell whether the last bit of a float matters in a module.
+    """Return whether results of a module depend on the last bit of a float.
 
-    It does in fused groups with an operator that says so, and where sums of products are quantized: dequantized codes
-    and constants often meet in the middle between two codes, where a fused multiply-add takes the other one.
+    This is true for operators marked as rounding-sensitive, and where a sum with a product is quantized: sums of
+    dequantized codes and constants are often halfway between two codes, where a fused multiply-add yields another code.
     """
     functions = [function for module in modules for function in module.functions.values()]
     calls = [expr for function in functions for expr in post_order(function.body) if isinstance(expr, relay.Call)]
@@ -44,8 +44,8 @@ def is_rounding_sensitive(modules: Sequence[relay.IRModule]) -> bool:
 
 
 def _have_sum_of_product(todo: list[_Place]) -> bool:
-    """Tell whether one of the values is made, element by element, of a sum with a product, in other groups, too."""
-    seen: dict[tuple[relay.Expr, int], _Place] = {}  # with the places, whose identities must not be taken again
+    """Return whether a value is computed, element by element and across groups, from a sum with a product."""
+    seen: dict[tuple[relay.Expr, int], _Place] = {}  # keeps the places alive, so that their ids stay unique
     while todo:
         expr, around = todo.pop()
         if (expr, id(around)) in seen:
@@ -55,7 +55,7 @@ def _have_sum_of_product(todo: list[_Place]) -> bool:
             todo += _behind(expr, around)
         elif expr.op.kind not in _LOOPS:
             if expr.op.traits & Trait.PRODUCT and dtypes.is_integer(relay.tensor_type(expr.args[0]).dtype):
-                continue  # a product of integer codes: what they were made of was rounded to them
+                continue  # a product of integer codes, whose sources were already rounded
             if expr.op.traits & Trait.SUM and any(map(_is_product, expr.args)):
                 return True
             todo += [(arg, around) for arg in expr.args]
@@ -63,7 +63,7 @@ def _have_sum_of_product(todo: list[_Place]) -> bool:
 
 
 def _behind(expr: relay.Expr, around: _Around) -> list[_Place]:
-    """Return what an expression stands for that computes nothing itself."""
+    """Return the sources of an expression that computes nothing itself."""
     if expr in around:
         return [(around[expr], _OUTSIDE)]
     if isinstance(expr, relay.Call) and isinstance(expr.op, relay.Function):
@@ -74,7 +74,7 @@ def _behind(expr: relay.Expr, around: _Around) -> list[_Place]:
 
 
 def _is_product(expr: relay.Expr) -> bool:
-    """Tell whether a value is a product that the same kernel computes: what it reads from memory is rounded."""
+    """Return whether a value is a product computed in the same kernel; values read from memory are rounded."""
     while isinstance(expr, relay.Call) and isinstance(expr.op, Operator):
         if expr.op.traits & Trait.PRODUCT:
             return True

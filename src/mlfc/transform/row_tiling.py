@@ -1,7 +1,7 @@
-"""Layers of a network tiled by rows: less is in memory at a time, and no row is computed twice.
+"""Row tiling of layer chains: reduces peak memory without computing any row twice.
 
 Tile by tile, all layers of a chain compute the rows that the next rows of the last layer need; rows that the next tile
-needs again are carried over. Rows of channels-last data are contiguous, so every target's kernels serve a tile.
+needs again are carried over. Rows of channels-last data are contiguous, so tiles use the target's ordinary kernels.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ _ROWS = (1, -3)  # the axis of rows
 
 @dataclass(frozen=True, eq=False)
 class TiledLayer:
-    """A layer that can be tiled by rows: what its rows need of the rows before."""
+    """A layer that can be tiled by rows: its window along the row axis."""
 
     call: ir.Call  # of a Primitive function with one argument
     in_rows: int  # of the whole input, (1, rows, columns, channels)
     out_rows: int  # of the whole output
-    window: int = 1  # input rows that an output row needs
+    window: int = 1  # input rows per output row
     stride: int = 1  # input rows from one output row to the next; at most `window`
     top: int = 0  # rows of padding before the input
 
@@ -47,39 +47,39 @@ class TiledLayer:
         return ir.tensor_type(self.call)
 
     def needs(self, first: int, end: int) -> tuple[int, int]:
-        """Return the input rows, first and end, that output rows need."""
+        """Return the range of input rows, first and end, that a range of output rows needs."""
         start = first * self.stride - self.top
         return max(0, start), min(self.in_rows, (end - 1) * self.stride - self.top + self.window)
 
     def padding(self, tile: RowTile) -> tuple[int, int]:
-        """Return the rows of padding before and behind the input rows of a piece."""
+        """Return the number of padding rows before and after the input rows of a tile."""
         reach = (tile.end - 1) * self.stride - self.top + self.window
         return max(0, self.top - tile.first * self.stride), max(0, reach - tile.needs_end)
 
 
 @dataclass(frozen=True)
 class RowTile:
-    """What a layer does in one tile: output rows, and the input rows that they need."""
+    """The work of a layer in one tile: output rows, and the input rows that they need."""
 
     first: int
     end: int
     needs_first: int
     needs_end: int
-    carried_end: int  # the input rows before this one are carried over from the tile before
+    carried_end: int  # input rows before this one are carried over from the previous tile
 
     @property
     def needs(self) -> int:
-        """How many input rows it reads."""
+        """The number of input rows that it reads."""
         return self.needs_end - self.needs_first
 
     @property
     def carried(self) -> int:
-        """How many input rows are carried over."""
+        """The number of input rows that are carried over from the previous tile."""
         return max(0, self.carried_end - self.needs_first)
 
 
 def find_chains(module: ir.IRModule) -> tuple[tuple[TiledLayer, ...], ...]:
-    """Return the longest chains of layers of a fused module that can be tiled by rows, in their order."""
+    """Return the longest chains of layers of a fused module that can be tiled by rows, in graph order."""
     users: dict[ir.Expr, list[ir.Expr]] = {}
     starts: list[ir.Expr] = []
     for expr in post_order(module.main.body):
@@ -97,7 +97,7 @@ def find_chains(module: ir.IRModule) -> tuple[tuple[TiledLayer, ...], ...]:
 
 
 def _chain(source: ir.Expr, users: Mapping[ir.Expr, Sequence[ir.Expr]], last: ir.Expr) -> tuple[TiledLayer, ...]:
-    """Return the layers from `source` on, each the only one that reads what the one before computes."""
+    """Return the layers from `source` on; each is the only reader of the previous one."""
     layers: list[TiledLayer] = []
     while len(users.get(source, ())) == 1 and source is not last:
         (call,) = users[source]
@@ -110,7 +110,7 @@ def _chain(source: ir.Expr, users: Mapping[ir.Expr, Sequence[ir.Expr]], last: ir
 
 
 def _layer(call: ir.Call) -> TiledLayer | None:
-    """Return a call of a fused group as a layer; None where its rows cannot be tiled by rows."""
+    """Return a call of a fused group as a layer; None if it cannot be tiled by rows."""
     function = call.op
     if not isinstance(function, ir.Function) or len(call.args) != 1:
         return None
@@ -122,7 +122,7 @@ def _layer(call: ir.Call) -> TiledLayer | None:
     if len(anchors) != 1 or not all(_is_by_row(expr) for expr in inside if expr is not anchors[0]):
         return None
     (anchor,) = anchors
-    # what follows the anchor must not read, beside its result, what the anchor reads more rows of
+    # operators after the anchor must not also read tensors before it, of which it reads more rows
     before = {expr for expr in post_order(anchor) if not isinstance(expr, ir.Constant)} - {anchor}
     if any(arg in before for expr in inside if expr not in before | {anchor} for arg in expr.args):
         return None
@@ -131,13 +131,13 @@ def _layer(call: ir.Call) -> TiledLayer | None:
         return None
     window, stride, top, _ = windows[0]
     layer = TiledLayer(call, source[1], result[1], window, stride, top)
-    # rows that are made of padding alone need no row of the input
+    # an output row computed from padding alone would need no input row
     edges = (layer.needs(0, 1), layer.needs(result[1] - 1, result[1]))
     return layer if stride <= window and all(first < end for first, end in edges) else None
 
 
 def _is_by_row(call: ir.Call) -> bool:
-    """Tell whether an operator computes each row from the same row, with constants that are the same for all rows."""
+    """Return whether an operator computes each row from the same row, with constants that do not vary by row."""
     if not isinstance(call.op, Operator) or call.op.kind not in POINTWISE or "shape" in call.attrs:
         return False
     constants = [ir.tensor_type(arg).shape for arg in call.args if isinstance(arg, ir.Constant)]
@@ -147,7 +147,7 @@ def _is_by_row(call: ir.Call) -> bool:
 
 
 def schedule(layers: Sequence[TiledLayer], rows: int) -> tuple[tuple[RowTile | None, ...], ...]:
-    """Return what each layer of a chain does, tile by tile of `rows` rows of the last; None where it is idle."""
+    """Return each layer's work, tile by tile of `rows` rows of the last layer; None if a layer is idle."""
     height = layers[-1].out_rows
     done = [0] * len(layers)  # output rows that each layer has computed
     known = [0] * len(layers)  # input rows that have reached each layer
@@ -168,7 +168,7 @@ def schedule(layers: Sequence[TiledLayer], rows: int) -> tuple[tuple[RowTile | N
 
 
 def tiled_function(layer: TiledLayer, rows: int, padding: tuple[int, int]) -> ir.Function:
-    """Return a layer's function on so many rows of its input, with so much padding before and behind them."""
+    """Return a layer's function for `rows` input rows, with `padding` rows before and after them."""
     function = layer.call.op
     assert isinstance(function, ir.Function)
     param = function.params[0]
@@ -188,22 +188,22 @@ def tiled_function(layer: TiledLayer, rows: int, padding: tuple[int, int]) -> ir
 
 @dataclass(frozen=True, eq=False)
 class TiledChain:
-    """Layers to be tiled by rows: a chain; see `row_tiling.find_chains`."""
+    """A chain of layers to be tiled by rows; see `row_tiling.find_chains`."""
 
     layers: tuple[TiledLayer, ...]
     rows: int  # rows of the last layer that a tile computes
-    # functions on row tiles that exist already, which chains of the same layers share
+    # functions of tiles created so far, shared by chains of the same layers
     functions: dict[tuple[TiledLayer | None, int, int, int], ir.Function] = field(default_factory=dict)
 
     def function(self, layer: TiledLayer, tile: RowTile) -> ir.Function:
-        """Return a layer's function on the rows of a tile: the same one for the same sizes."""
+        """Return a layer's function on the rows of a tile; tiles of equal sizes share it."""
         key = (layer, tile.needs, *layer.padding(tile))
         if key not in self.functions:
             self.functions[key] = tiled_function(layer, tile.needs, layer.padding(tile))
         return self.functions[key]
 
     def copying(self, size: int, dtype: str) -> ir.Function:
-        """Return the function that copies so many elements."""
+        """Return the function that copies `size` elements."""
         key = (None, size, dtypes.nbytes(dtype), 0)
         if key not in self.functions:
             param = ir.Var("rows", ir.TensorType((size,), dtype))
@@ -213,10 +213,10 @@ class TiledChain:
 
 @dataclass(eq=False)
 class TiledLowering:
-    """Writes the calls of one chain."""
+    """Lowering of one chain to calls."""
 
     tiled: TiledChain
-    # (function, input, output, nodes): adds a call of the kernel of a fused group
+    # (function, input, output, nodes): appends a call of a fused group's kernel
     emit: Callable[[ir.Function, Value, Value, tuple[str, ...]], None]
     _carried: dict[int, Value] = field(default_factory=dict)
 
@@ -245,7 +245,7 @@ class TiledLowering:
     def _output(
         self, layers: Sequence[TiledLayer], layer_tiles: Sequence[RowTile | None], index: int, result: Value
     ) -> tuple[Value, Value]:
-        """Return where a layer writes its rows, and the input of the next layer, of which they are the last rows."""
+        """Return the rows that a layer writes, and the next layer's input, whose last rows they are."""
         tile = layer_tiles[index]
         assert tile is not None
         if index + 1 == len(layers):
@@ -267,7 +267,7 @@ class TiledLowering:
 
 
 def rows_of(value: Value, first: int, end: int) -> Value:
-    """Return rows of channels-last data of one image as a value: a part of the whole, or the whole itself."""
+    """Return a range of rows of one channels-last image, as a part of `value` or the whole."""
     if (first, end) == (0, value.shape[1]):
         return value
     row = prod(value.shape[2:]) * dtypes.nbytes(value.dtype)
@@ -275,17 +275,18 @@ def rows_of(value: Value, first: int, end: int) -> Value:
     return Value(value.name, shape, value.dtype, value.kind, None, value, first * row)
 
 
-# how many chains are lowered and planned before the smallest workspace found so far is taken
+# most chains that are lowered and planned; then the smallest workspace found is used
 _MOST_TRIALS = 8
 
 
 def tile_for_ram(
     module: ir.IRModule, lower: Callable[[TiledChain], Program], whole: Planned, limit: int, planner: memory.Planner
 ) -> Planned:
-    """Return a program with layers tiled by rows so that the workspace is at most `limit` bytes, and its plan.
+    """Return a program with layers tiled by rows so that its workspace is at most `limit` bytes, and its plan.
 
-    `lower` lowers the fused module with a tiled chain; `whole` is untiled, with a workspace larger than the limit. The
-    result has the fewest calls of those that fit; where none does, the smallest workspace.
+    `lower` lowers the fused module with a tiled chain; `whole` is the untiled program, whose workspace exceeds the
+    limit. Of the programs that fit, the one with the fewest calls is returned; if none fits, the one with the smallest
+    workspace.
     """
     best = whole
     for tiled in _candidates(module, whole, limit):
@@ -308,10 +309,10 @@ def tile_for_ram(
 
 
 def _candidates(module: ir.IRModule, whole: Planned, limit: int) -> list[TiledChain]:
-    """Return the chains that may fit, the one with the fewest calls first; if none may, the smallest ones first."""
+    """Return the chains that may fit, fewest calls first; if none may, the smallest first."""
     program, plan = whole
     groups = [expr for expr in post_order(module.main.body) if isinstance(expr, ir.Call)]
-    # in the order of the groups are the program's calls
+    # the program's calls are in the order of the groups
     live = dict(zip((call for call in groups if isinstance(call.op, ir.Function)), plan.live, strict=False))
     placed = {value.name for value in program.inputs if value.kind != "input"}
     lent = {param for param in module.main.params if param.name not in placed}
@@ -327,7 +328,7 @@ def _candidates(module: ir.IRModule, whole: Planned, limit: int) -> list[TiledCh
             beside = min(max(0, live[item.call] - item.input.nbytes - item.output.nbytes) for item in layers)
             ends = max(held, layers[-1].output.nbytes)
             height = layers[-1].out_rows
-            # the heights of tiles, each number of tiles once
+            # the tile heights, one for each number of tiles
             for rows in sorted({-(-height // count) for count in range(2, height + 1)}, reverse=True):
                 over = max(0, max(outside, beside + ends + _least_bytes(layers, rows)) - limit)
                 calls = depth * -(-height // rows)
@@ -336,7 +337,7 @@ def _candidates(module: ir.IRModule, whole: Planned, limit: int) -> list[TiledCh
 
 
 def _least_bytes(layers: Sequence[TiledLayer], rows: int) -> int:
-    """Return the most bytes between input and output of a chain, if outputs are in the place of their inputs."""
+    """Return the peak bytes between a chain's input and output, if outputs overwrite their inputs."""
     carried = [0] * len(layers)
     most = 0
     tiles = schedule(layers, rows)

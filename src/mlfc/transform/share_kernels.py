@@ -1,7 +1,7 @@
-"""One kernel for layers that differ in single numbers alone: zero points, multipliers of tensors, limits.
+"""Merge kernels that differ only in literals: zero points, per-tensor multipliers, limits.
 
-Such literals become elements of one more constant, which the kernel loads before its loops: what differs is in
-arguments then, so every executor and printer shares the function without knowing of it.
+The literals become elements of an additional constant, which the kernel loads before its loops. Since only arguments
+differ, executors and printers need no changes.
 """
 
 from __future__ import annotations
@@ -21,27 +21,27 @@ from mlfc.tir.ir import Buffer, Expr, PrimFunc, Stmt, Var
 from mlfc.tir.program import KernelCall, Value
 
 FEWEST_NODES = 64
-"""Nodes of expressions of a function that is worth sharing: less code is not larger than what loads the numbers."""
+"""Fewest expression nodes of a function that is worth sharing; smaller ones are no larger than the added loads."""
 
 _DTYPES = ("int32", "int8", "uint8", "float32")
 _PROVEN = frozenset({"floordiv", "floormod", "truncdiv", "truncmod", "shl", "shr"})
-_LIMIT = "limit"  # in place of a dtype: of the values of an expression, which any larger one is, too
+_LIMIT = "limit"  # in place of a dtype: an upper bound of an expression; any larger number is also a bound
 _LARGEST = (1 << 31) - 1
 
 Number: TypeAlias = "int | float"
 Give: TypeAlias = "Callable[[ir.Const, str], Expr]"
-"""Returns what takes the place of a literal, given its dtype or `_LIMIT`."""
+"""Returns the replacement of a literal, given its dtype or `_LIMIT`."""
 Constants: TypeAlias = "Callable[[str, npt.NDArray[Any]], Value]"
 
 
 def share_kernels(calls: Sequence[KernelCall], constant: Constants) -> dict[KernelCall, KernelCall]:
-    """Return what calls become whose kernels can be shared.
+    """Return the replacement of each call whose kernel can be shared.
 
     Parameters
     ----------
     calls : sequence of KernelCall
     constant : callable
-        Makes a constant of the program of its name and elements.
+        Creates a constant of the program from its name and elements.
     """
     kinds: dict[object, list[PrimFunc]] = defaultdict(list)
     for kernel in dict.fromkeys(call.kernel for call in calls):
@@ -65,7 +65,7 @@ def share_kernels(calls: Sequence[KernelCall], constant: Constants) -> dict[Kern
 
 
 class _Member:
-    """A kernel, the literals of its bodies, and a text that is the same for kernels that differ in these alone."""
+    """A kernel, the literals of its bodies, and a key that is equal for kernels that differ only in these."""
 
     def __init__(self, kernel: PrimFunc) -> None:
         self.kernel = kernel
@@ -85,7 +85,7 @@ class _Member:
 
 
 def _shared(family: Sequence[_Member], constant: Constants) -> dict[PrimFunc, tuple[PrimFunc, tuple[Value, ...]]]:
-    """Return the kernel that takes the place of those of a family, and the further constants of each of them."""
+    """Return the kernel that replaces each kernel of a family, and its additional constants."""
     first, numbers = family[0].kernel, _FamilyNumbers(family)
     prims = [first, *(variant for _, variant in first.variants)]
     whole = [
@@ -101,10 +101,10 @@ def _shared(family: Sequence[_Member], constant: Constants) -> dict[PrimFunc, tu
 
 
 class _FamilyNumbers:
-    """The numbers in which the kernels of a family differ: one array a dtype, in which each is once."""
+    """The numbers in which the kernels of a family differ: one array per dtype, without duplicates."""
 
     def __init__(self, family: Sequence[_Member]) -> None:
-        # by body, its literals in order, each as in all kernels
+        # for each body, its literals in order; each literal has its value in all kernels
         self._rows = [list(zip(*literals, strict=True)) for literals in zip(*(m.literals for m in family), strict=True)]
         self._columns: dict[str, dict[tuple[str, ...], tuple[Number, ...]]] = {}
         for row in self._rows:
@@ -123,7 +123,7 @@ class _FamilyNumbers:
         ]
 
     def body(self, body: Stmt, place: int) -> Stmt:
-        """Return a body that takes the numbers from these arrays, each once."""
+        """Return the body with the numbers loaded from these arrays, each once."""
         rows = iter(self._rows[place])
         used: dict[tuple[str, tuple[str, ...]], Var] = {}
 
@@ -144,14 +144,14 @@ class _FamilyNumbers:
 
 
 class _Literals:
-    """Replaces literals that values are computed with; proofs rest on those of indices, extents and divisors."""
+    """Replacement of literals in computed values. Literals in indices, extents and divisors stay: proofs use them."""
 
     def __init__(self, body: Stmt, give: Give) -> None:
         self._give = give
         self._placing = _placing(body)
 
     def stmt(self, stmt: Stmt) -> Stmt:
-        """Return a statement with other literals."""
+        """Return a statement with its literals replaced."""
         if isinstance(stmt, ir.Store):
             return ir.Store(stmt.buffer, stmt.indices, self._value(stmt.value))
         if isinstance(stmt, ir.Let):
@@ -174,7 +174,7 @@ class _Literals:
 
 
 def _placing(body: Stmt) -> set[Var]:
-    """Return the variables on which it depends which elements are accessed, and how often."""
+    """Return the variables that determine which elements are accessed, and how often."""
     found: set[Var] = set()
     bound: list[ir.Let] = []
     for stmt in visitor.walk(body):

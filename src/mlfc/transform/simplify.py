@@ -1,4 +1,4 @@
-"""Operators that do nothing vanish, chains of data movement become one, shape changes become `reshape`."""
+"""Remove operators without effect, merge chains of data movement, and replace shape changes by `reshape`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _merge_view(call: Call) -> Expr | None:
 
 
 def _is_view(called: object) -> bool:
-    """Tell whether a callee only changes the shape of its first argument."""
+    """Return whether a callee only changes the shape of its first argument."""
     return isinstance(called, Operator) and called.kind is Kind.VIEW and called.elements is Elements.SAME
 
 
@@ -45,7 +45,7 @@ def _merge_transpose(call: Call) -> Expr | None:
 
 
 def _absorb_transpose(call: Call) -> Expr | None:
-    """Let a product of matrices read them as they lie instead of transposing them."""
+    """Absorb the transposes of a matrix product's operands into its transpose attributes."""
     args, changed = list(call.args), dict(call.attrs)
     for index, name in enumerate(("transpose_a", "transpose_b")):
         turned = match_call(args[index], "transpose")
@@ -62,7 +62,7 @@ def _drop_same_type(call: Call) -> Expr | None:
 
 
 def _slice_for_take(call: Call) -> Expr | None:
-    """Replace the choice of one position by a slice, which moves with layouts and fuses."""
+    """Replace a `take` of one position by a slice, which layout conversion and fusion support."""
     data, position = call.args[0], value_of(call.args[1])
     axis = call.attrs["axis"]
     if axis is None or call.attrs["batch_dims"] or position is None or position.size != 1:
@@ -78,7 +78,7 @@ def _slice_for_take(call: Call) -> Expr | None:
 
 
 def _drop_zero(call: Call) -> Expr | None:
-    """Drop ``x - 0``, ``x + 0`` and ``0 + x``; of floats only -0.0 may be added, as +0.0 makes +0.0 of -0.0."""
+    """Drop ``x - 0``, ``x + 0`` and ``0 + x``; for float sums only if the zero is -0.0, because -0.0 + +0.0 is +0.0."""
     is_sum = match_call(call, "add") is not None
     is_negative = is_sum and dtypes.is_float(dtype_of(call))
     zero = value_of(call.args[1] if isinstance(call.args[1], Constant) else call.args[0])
@@ -88,7 +88,7 @@ def _drop_zero(call: Call) -> Expr | None:
 
 
 def _drop_one(call: Call) -> Expr | None:
-    """Drop ``x * 1``, ``1 * x`` and ``x / 1``; dividing by a power of two becomes multiplying, which is exact."""
+    """Drop ``x * 1``, ``1 * x`` and ``x / 1``; replace division by a power of two by multiplication, which is exact."""
     orders = [(0, 1), (1, 0)] if match_call(call, "multiply") else [(0, 1)]
     kept = _drop_neutral(call, orders, 1)
     divisor = value_of(call.args[1])
@@ -107,13 +107,13 @@ def _drop_neutral(call: Call, orders: list[tuple[int, int]], neutral: float) -> 
 
 
 def _drop_quantize(call: Call) -> Expr | None:
-    """Drop quantize(dequantize(x)) with equal parameters: up to 16 bits, float32 brings each integer back."""
+    """Drop quantize(dequantize(x)) with equal parameters: float32 restores integers of up to 16 bits exactly."""
     inner = match_call(call.args[0], "qnn.dequantize")
     if inner is None or not typed_like(inner.args[0], call) or dtypes.bits(dtype_of(call)) > 16:
         return None
     if call.attrs["axis"] != inner.attrs["axis"] and shape_of(call.args[1]):
         return None
-    if not matching.keeps_order(call.args[1]):  # too large for its real numbers, or not a number
+    if not matching.keeps_order(call.args[1]):  # the scale is out of range, or NaN
         return None
     return inner.args[0] if matching.same_quantization(call.args[1:], inner.args[1:]) else None
 
@@ -121,7 +121,7 @@ def _drop_quantize(call: Call) -> Expr | None:
 class Simplify(matching.RulePass):
     """Remove operators without effect and merge chains of reshapes and transposes.
 
-    Quantizing and dequantizing again is not such an operator: it rounds.
+    A quantize followed by a dequantize stays, because it rounds.
     """
 
     _RULES: ClassVar[dict[str, matching.Rule]] = {

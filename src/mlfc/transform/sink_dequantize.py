@@ -1,4 +1,4 @@
-"""Narrow tensors are widened where they are read, not once for several readers."""
+"""Duplicate widening operators for each reader, so that the narrow tensor stays in memory."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from mlfc.transform.matching import match_call
 
 @dataclass(frozen=True)
 class SinkDequantize:
-    """Give every reader its own ``qnn.dequantize`` or widening ``cast``, which fusion then puts into it.
+    """Duplicate a ``qnn.dequantize`` or widening ``cast`` for each reader, into which fusion then inlines it.
 
-    Otherwise several readers would share the wide tensor in memory. Operators that need their input in
-    memory in any case share it.
+    Otherwise several readers would share the wide tensor in memory. Operators that always read their input from memory
+    share one copy.
     """
 
     def __call__(self, module: IRModule) -> IRModule:
-        """Return the module with those operators repeated."""
+        """Return the module with these operators duplicated."""
         rewriter = Rewriter(lambda node: self._visit(rewriter, node))
         return module.with_body(rewriter(module.main.body))
 

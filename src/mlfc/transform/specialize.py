@@ -1,4 +1,4 @@
-"""A module for certain values of its symbols: what was open is fixed, in types and in attributes."""
+"""Specialization of a module: values replace symbols in types and attributes."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from mlfc.support.dims import Symbol
 
 
 def fixed_symbols(module: IRModule, values: Mapping[str, int]) -> dict[Symbol, int]:
-    """Return values of symbols by the symbols, given by their names.
+    """Return the values by symbol, given the values by name.
 
-    Raises OptionError for a symbol that no input has, or a value outside its bounds.
+    Raises OptionError if no input has a symbol of that name, or a value is out of bounds.
     """
     known = input_symbols(module)
     chosen: dict[Symbol, int] = {}
     for name, value in values.items():
         if name not in known:
-            raise OptionError(unknown("open dimension", name, known), place="specialize")
+            raise OptionError(unknown("dynamic dimension", name, known), place="specialize")
         symbol = known[name]
         if not symbol.low <= value <= symbol.high:
             raise OptionError(
@@ -32,7 +32,7 @@ def fixed_symbols(module: IRModule, values: Mapping[str, int]) -> dict[Symbol, i
 
 
 def specialized(module: IRModule, values: Mapping[str, int]) -> IRModule:
-    """Return the module for certain extents, by the names of their symbols; raise as `fixed_symbols` does."""
+    """Return the module with the named symbols replaced by values. Raises OptionError as `fixed_symbols` does."""
     chosen = fixed_symbols(module, values)
     functions = {name: Substitution(chosen).function(function) for name, function in module.functions.items()}
     return replace(module, functions=functions)

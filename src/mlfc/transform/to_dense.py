@@ -1,4 +1,4 @@
-"""Matrix products with a constant on the right become `nn.dense`, whose weights are packed at compile time."""
+"""Turn matrix products with a constant right operand into `nn.dense`, whose weights are packed at compile time."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from mlfc.transform.matching import Rule, RulePass, match_call, reshaped, shape_
 
 
 def _product(call: Call) -> Expr | None:
-    """Rewrite a product of matrices, or of every matrix of a batch with the same one."""
+    """Rewrite a product of two matrices, or of each matrix of a batch with the same one."""
     left, right = call.args
     is_batch = match_call(call, "nn.batch_matmul") is not None
     if call.attrs["transpose_a"] or (is_batch and shape_of(right)[0] != 1):

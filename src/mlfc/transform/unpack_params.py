@@ -1,4 +1,4 @@
-"""Parameters whose numbers share bytes become constants of the numbers themselves."""
+"""Unpack parameters that store several numbers per byte into plain constants."""
 
 from __future__ import annotations
 
@@ -21,6 +21,6 @@ def _unpacked(call: Call) -> Expr | None:
 
 
 class UnpackParams(RulePass):
-    """Evaluate qnn.unpack of constants, so that every later pass sees numbers."""
+    """Evaluate qnn.unpack of constants, so that later passes see plain arrays."""
 
     _RULES: ClassVar[dict[str, Rule]] = {"qnn.unpack": _unpacked}

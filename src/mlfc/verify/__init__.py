@@ -1,4 +1,4 @@
-"""Compares compiled models with reference implementations, layer by layer where asked; names load on first use."""
+"""Comparison of compiled models with reference implementations. Names are imported on first use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every operator of compiled code as it ships: on a board, by checksums, and the first fused group that differs."""
+"""Comparison of the operators of a normal build: on a board, by checksums; on this machine, by fused group."""
 
 from __future__ import annotations
 
@@ -25,41 +25,40 @@ UNOPTIMIZED = "-O0"
 
 @dataclass(frozen=True)
 class BoardOperator:
-    """An operator of a program, by what it computes."""
+    """An operator of a program, identified by its output."""
 
-    name: str  # of its output: the original tensor's, if it is one, made unique
+    name: str  # unique name of its output, the original tensor's if possible
     shape: tuple[int, ...]
     dtype: str
     nodes: tuple[str, ...]  # the original nodes
     function: str  # the generated C function
 
     def array(self, data: bytes) -> Array:
-        """Return its output from bytes."""
+        """Return the output stored in bytes."""
         return np.frombuffer(data, to_numpy(self.dtype)).reshape(self.shape)
 
 
 class BoardLayers:
-    """A compiled model on a board and on this machine, operator by operator.
+    """A compiled model that runs on a board and on this machine, operator by operator.
 
-    `firmware`: of the same module, traced.
+    `firmware`: of the same module, with tracing.
     `layers`: by name, in the order of computation.
-    `unlike_host`: the layers that, with any of the inputs until now, came out otherwise on the board than on this
-        machine.
+    `unlike_host`: the layers whose results on the board differed from this machine's for any inputs so far.
     """
 
     def __init__(self, factory: Factory, firmware: EmulatedModule) -> None:
         host = profiled_factory(factory)
         if not isinstance(host, ProfiledModule):
-            raise InternalError("operators of the graph executor are not calls of one program")
+            raise InternalError("the graph executor does not support profiling of operators")
         self._host, self._firmware = host, firmware
         self.inputs, self.outputs = firmware.inputs, firmware.outputs
         self.layers = {layer.name: layer for layer in program_layers(factory)}
         self.unlike_host: set[str] = set()
 
     def run(self, *inputs: Any) -> dict[str, Array]:
-        """Return what the board computes, by name: of every layer, and the model's outputs."""
+        """Return all layers and the model's outputs, computed on the board, by name."""
         given = inputs[0] if len(inputs) == 1 and isinstance(inputs[0], Mapping) else inputs
-        self._host.reset_state()  # as the firmware does when it starts
+        self._host.reset_state()  # as the firmware does at its start
         here = self._host.operator_outputs(given)
         measured = self._firmware.measure(given)
         pairs = enumerate(zip(here, measured.checksums, strict=True))
@@ -73,16 +72,16 @@ class BoardLayers:
         return {**found, **measured.outputs}
 
     def on_host(self, inputs: Mapping[str, Array] | Sequence[Array]) -> dict[str, Array]:
-        """Return what this machine computes of every layer, by name."""
+        """Return all layers, computed on this machine, by name."""
         self._host.reset_state()
         here = self._host.operator_outputs(inputs)
         return {layer.name: layer.array(data) for layer, data in zip(self.layers.values(), here, strict=True)}
 
 
 class BesideHost(WrappedReference):
-    """A reference that takes from this machine what it does not have itself, and all but the tensors `known`.
+    """A reference that adds the tensors it lacks, and those not in `known`, from this machine.
 
-    `known`: the tensors to take from `reference`; None for all that it has.
+    `known`: the tensors to use from `reference`; None for all.
     """
 
     def __init__(self, reference: Reference, compiled: BoardLayers, known: Sequence[str] | None) -> None:
@@ -95,13 +94,13 @@ class BesideHost(WrappedReference):
         if self._known is not None:
             expected = {name: expected[name] for name in self._known}
         here = self._compiled.on_host(inputs)
-        # an operator may compute a part of the tensor that it is named after
+        # an operator may compute only a part of the tensor that it is named after
         whole = {name: array for name, array in expected.items() if name not in here or array.size == here[name].size}
         return {**here, **whole}
 
 
 def program_layers(factory: Factory) -> list[BoardOperator]:
-    """Return what each operator of compiled code computes, in the order of the calls."""
+    """Return the operators of compiled code, in the order of the calls."""
     outputs = {value.root: value.name for value in factory.program.outputs}
     taken, found, functions = set(outputs.values()), [], factory.code.function_names
     for index, call in enumerate(factory.program.calls):
@@ -118,19 +117,19 @@ def program_layers(factory: Factory) -> list[BoardOperator]:
 def differing_groups(
     factory: Factory, reference: Reference, sets: Sequence[tuple[str, dict[str, Array]]]
 ) -> tuple[Difference, ...]:
-    """Return the fused groups whose result differs, in the order of computation.
+    """Return the fused groups whose results differ, in the order of computation.
 
     `reference`: with all tensors.
-    `sets`: named sets of inputs on which the outputs differ.
+    `sets`: named input sets for which the outputs differ.
 
-    Each difference names the group's nodes; its note names the C function, and whether the compiler's optimizer makes
-    the difference. The result is empty if no group differs by itself, or the code has no hook.
+    Each difference names the group's nodes; its note names the C function, and whether the optimizer causes the
+    difference. The result is empty if no single group differs, or the code cannot be profiled.
     """
     shipped = profiled_factory(factory)
     if not isinstance(shipped, ProfiledModule):
         return ()
     plain = None
-    with suppress(MlfcError):  # a compiler without such a flag
+    with suppress(MlfcError):  # the compiler lacks the flag
         plain = profiled_factory(factory, flags=(UNOPTIMIZED,)) if factory.target.kind == "c" else None
     layers = program_layers(factory)
     found: dict[int, Difference] = {}
@@ -153,13 +152,13 @@ def _group(
     if unoptimized is not None:
         item = difference(layer.name, array, layer.array(unoptimized), sample)
         if not item.is_within:
-            note = f"C function {layer.function}; without the compiler's optimizations ({UNOPTIMIZED}) it is right"
+            note = f"C function {layer.function}; correct without compiler optimizations ({UNOPTIMIZED})"
             return replace(item, nodes=layer.nodes, note=note)
     if layer.name not in expected:
         return None
     tensor = expected[layer.name]
     layouts = [tensor] if tensor.size == np.prod(layer.shape, dtype=np.int64) else []
-    if tensor.ndim >= 3 and (last := np.moveaxis(tensor, 1, -1)).shape == layer.shape:  # with channels last
+    if tensor.ndim >= 3 and (last := np.moveaxis(tensor, 1, -1)).shape == layer.shape:  # channels last
         layouts.append(last)
     items = [difference(layer.name, array, other, sample) for other in layouts]
     if not items or any(item.is_within for item in items):

@@ -1,4 +1,4 @@
-"""Runs a compiled model and its reference on the same inputs and measures the differences."""
+"""Comparison of a compiled model with its reference on the same inputs."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ from mlfc.verify.reference import LITERT, Reference, Stepping, WithFrozen, open_
 
 Sets = Sequence[tuple[str, dict[str, Any]]]
 Imported = Callable[[], tuple[IRModule, Mapping[str, Array]]]
-_NO_TENSOR = "it has no tensor in any set of inputs"
+_NO_TENSOR = "it has no tensor in any input set"
 
 
 @dataclass(frozen=True, repr=False)
@@ -56,20 +56,20 @@ class Comparison(Displayed):
     reference : str
         ``LiteRT`` or ``ONNX Runtime``.
     samples : int
-        How many sets of inputs were run.
+        Number of input sets that were run.
     refused : int
-        How many made-up sets the reference refused: these were not compared.
+        Number of generated input sets that the reference rejected, which were not compared.
     outputs : tuple of Difference
-        Of the model's outputs, as the code that ships computes them.
+        Differences of the model's outputs, computed by the normal build.
     layers : tuple of Difference
-        Of every layer in the order of computation, where that was asked for. On this machine each layer is compiled by
-        itself for that, on a board it is what ships.
+        Differences of all layers in the order of computation, with the option `layers`. On this machine each layer is
+        compiled separately; on a board these are the operators of the normal build.
     groups : tuple of Difference
-        Where layers were asked for, and the outputs of the code that ships differ: its fused groups that do.
+        Differences of fused groups of the normal build, with the option `layers` and if its outputs differ.
     unseen : tuple of str
-        Where layers were asked for: the nodes with branches and loops, whose own nodes were not compared one by one.
+        With the option `layers`, the nodes with branches and loops, whose inner nodes were not compared.
     accuracy : Accuracy or None
-        Where labels were given.
+        The accuracy, if labels were provided.
     """
 
     reference: str
@@ -95,30 +95,30 @@ class Comparison(Displayed):
 
     @property
     def is_within(self) -> bool:
-        """Whether every tensor counts as equal to its reference."""
+        """True if every tensor counts as equal to its reference."""
         return all(item.is_within for item in (*self.outputs, *self.layers))
 
     @property
     def first_differing(self) -> Difference | None:
-        """The first layer, else fused group, else output that differs."""
+        """The first differing layer, else fused group, else output; None if all are equal."""
         return next((item for item in (*self.layers, *self.groups, *self.outputs) if not item.is_within), None)
 
 
 def _tolerance(options: VerifyOptions) -> Tolerance | None:
-    """Return the only criterion, if there is one."""
+    """Return the tolerance that the options set, if any."""
     rtol, atol = options.rtol, options.atol
     return None if rtol is None and atol is None else Tolerance(rtol or 0.0, atol or 0.0)
 
 
 def _sets(options: VerifyOptions, compiled: Computes, reference: Reference, imported: Imported) -> tuple[Sets, int]:
-    """Return the sets of inputs, and how many more the reference refuses."""
+    """Return the input sets, and the number of further sets that the reference rejects."""
     if options.inputs is not None:
         return read_sets(Path(options.inputs), compiled.inputs), 0
-    # of models for the virtual machine, here or on a board
+    # only dynamic models have bounds
     bounds: Mapping[str, tuple[int, int]] = getattr(compiled, "extents", {})
     try:
         module = imported()[0]
-    except MlfcError:  # an artifact may have been compiled with what is not known here
+    except MlfcError:  # the import options of an artifact may be unknown
         module = None
 
     def accepts(inputs: Mapping[str, Any]) -> bool:
@@ -152,7 +152,7 @@ def _built(options: VerifyOptions, module: IRModule, params: Mapping[str, Array]
 
 @dataclass(eq=False)
 class _Comparing:
-    """One compiled model beside one reference."""
+    """The comparison of one compiled model with one reference."""
 
     compiled: Computes
     reference: Reference
@@ -160,17 +160,17 @@ class _Comparing:
     tolerance: Tolerance | None
     judge: Judge | None
     labels: Labels | None = None
-    say: Any = lambda *_: None  # of the form `Say`
-    required: Sequence[str] = ()  # outputs that both must have; others, of layers, are compared where both do
+    say: Any = lambda *_: None  # a `Say` function
+    required: Sequence[str] = ()  # outputs that both must return; layers are compared if both return them
     worst: dict[str, Difference] = field(default_factory=dict)
-    empty: dict[str, Difference] = field(default_factory=dict)  # no set has tensors of these to compare
-    is_drawn: bool = False  # whether the inputs were drawn, which may be invalid for the model
-    refused: int = 0  # sets that the reference refuses
+    empty: dict[str, Difference] = field(default_factory=dict)  # outputs without tensors in any input set
+    is_drawn: bool = False  # whether the inputs are random, so that they may be invalid for the model
+    refused: int = 0  # number of input sets that the reference rejects
 
     def run(self) -> list[Difference]:
-        """Return the worst difference of every tensor; sets of inputs of models with state are steps, in this order.
+        """Return the worst difference of every tensor. For models with states, the input sets are consecutive steps.
 
-        A sequence or optional has one, the worst of its tensors.
+        For a sequence or optional, this is the worst of its tensors.
         """
         refusals: list[MlfcError] = []
         for done, (sample, inputs) in enumerate(self.sets):
@@ -180,17 +180,17 @@ class _Comparing:
         self.say(len(self.sets), len(self.sets), "")
         if refusals and len(refusals) == len(self.sets):
             raise InputError(
-                f"the drawn inputs are invalid for the model: {refusals[0].cause}",
+                f"the generated inputs are invalid for the model: {refusals[0].cause}",
                 place=refusals[0].place,
-                next_step="Give valid ones: --inputs FILE.npz",
+                next_step="Provide valid ones: --inputs FILE.npz",
             ) from refusals[0]
         self.refused = len(refusals)
         return list({**self.empty, **self.worst}.values())
 
     def _run_set(self, sample: str, inputs: Mapping[str, Any]) -> MlfcError | None:
-        """Compare the results for one set of inputs; return the error if the reference refuses it."""
+        """Compare the results for one input set; return the error if the reference rejects the set."""
         held = self.reference.held if isinstance(self.reference, Stepping) else {}
-        # endless loops fail here: the virtual machine counts iterations
+        # endless loops fail here, because runs count iterations
         try:
             found = dict(self.compiled.run(inputs))
         except (InputError, RunError):
@@ -198,17 +198,17 @@ class _Comparing:
                 raise
             try:
                 self.reference.run(inputs)
-            except ModelError as error:  # the reference refuses them, too
+            except ModelError as error:  # the reference also rejects them
                 return error
             raise
         try:
             expected = dict(self.reference.run(inputs))
         except ModelError as refusal:
-            if not self.is_drawn or isinstance(self.reference, Stepping):  # the states would differ from here on
+            if not self.is_drawn or isinstance(self.reference, Stepping):  # the states would differ afterwards
                 raise
             return refusal
-        # what is not compared must not count as equal
-        ours = ("what is compared", found, (*self.required, *sorted(self.reference.output_names)))
+        # a missing output must not count as equal
+        ours = ("the compiled model", found, (*self.required, *sorted(self.reference.output_names)))
         for who, results, names in (("the reference", expected, self.required), ours):
             missing = [name for name in names if name not in results]
             if missing:
@@ -237,12 +237,12 @@ class _Comparing:
     def _differences(
         self, sample: str, found: dict[str, Any], expected: dict[str, Any]
     ) -> tuple[list[tuple[str, Difference]], dict[int, tuple[Difference, Array, Array]]]:
-        """Return the differences with the names of outputs, and by position those to judge, with their tensors."""
+        """Return the differences with their output names, and those to judge, by index, with their tensors."""
         dtypes = {info.name: info.dtype for info in self.compiled.outputs}
         items: list[tuple[str, Difference]] = []
         doubtful: dict[int, tuple[Difference, Array, Array]] = {}
         for name in [name for name in found if name in expected]:
-            value, other = found.pop(name), expected.pop(name)  # to release each tensor when it has been compared
+            value, other = found.pop(name), expected.pop(name)  # releases each tensor after its comparison
             dtype = dtypes.get(name) or value.dtype.name  # operators on a board are not outputs
             self.empty.setdefault(name, Difference(name, dtype, 0.0, 0.0, sample, note=_NO_TENSOR))
             if apart := unlike(value, other):
@@ -258,24 +258,24 @@ class _Comparing:
         return items, doubtful
 
     def _difference(self, sample: str, name: str, part: str, ours: Array, theirs: Array) -> tuple[Difference, bool]:
-        """Return the difference of a tensor, which may be a part of the sequence `name`, and whether to judge it."""
+        """Return the difference of a tensor, which may belong to the sequence `name`, and whether to judge it."""
         if name in self.required and ours.shape != theirs.shape and ours.size == theirs.size:
             shapes = f"shape {list(ours.shape)} against {list(theirs.shape)}"
             return _of_another_form(part, ours.dtype.name, sample, shapes), False
         item = difference(part, ours, theirs, sample, self.tolerance)
         known = self.worst.get(name)
-        # a larger difference that is not excused is reported already, so the judge need not run
+        # a larger difference without an excuse is already reported, so the judge is not necessary
         is_settled = known is not None and not known.is_within and known.largest >= item.largest
         return item, not item.is_within and not is_settled
 
 
 @with_keywords(VerifyOptions)
 def verify(model: Model, options: VerifyOptions) -> Comparison:
-    """Compare a model with its reference, on given inputs or on seeded random, all-minimum, all-maximum and zero ones.
+    """Compare a model with its reference, on given inputs or on random, all-minimum, all-maximum and zero inputs.
 
-    The sets of inputs of a model with ``states`` are steps of one sequence, and so is what the reference computes; on a
-    board, each set is a first step. With ``numerics="tflm"`` the reference is LiteRT nevertheless: the differences show
-    how far TensorFlow Lite Micro's rounding is from LiteRT's.
+    For a model with ``states``, the input sets are consecutive steps of one sequence; on a board, each set is a first
+    step. With ``numerics="tflm"`` the reference is still LiteRT: the differences show how far TensorFlow Lite Micro's
+    rounding is from LiteRT's.
 
     Parameters
     ----------
@@ -289,7 +289,7 @@ def verify(model: Model, options: VerifyOptions) -> Comparison:
     Raises
     ------
     MlfcError
-        If the model cannot be compiled or the reference is not installed or refuses it.
+        If the model cannot be compiled, or the reference is not installed or rejects it.
     """
     return verify_model(model, options)
 
@@ -333,7 +333,7 @@ def _stepping(
     board: Board | None,
     as_it_is: Imported,
 ) -> Reference:
-    """Return a reference that keeps the states of the compiled model; OptionError if variables begin with others."""
+    """Return a reference that keeps the states of the compiled model; raise OptionError if initial values differ."""
     if not states:
         return reference
     variables = [info for info in states if info.name not in reference.input_names]
@@ -342,7 +342,7 @@ def _stepping(
         first = own.get(info.name)
         if not np.array_equal(initial[info.name], np.zeros(info.shape, info.numpy_dtype) if first is None else first):
             raise OptionError(
-                f"the reference begins with the model's own value of '{info.name}', and this with another",
+                f"the initial value of '{info.name}' differs from the reference's, which is the model's own",
                 next_step="Compile the model without --state-init to compare it",
             )
     return Stepping(reference, states, initial, always_new=board is not None)
@@ -351,7 +351,7 @@ def _stepping(
 def _states_of(
     artifact: str | os.PathLike[str] | Computes, module: str | None, compiled: Computes
 ) -> tuple[Sequence[StateInfo], Mapping[str, Array]]:
-    """Return the states of an artifact, and what they begin with."""
+    """Return the states of an artifact, and their initial values."""
     if not isinstance(compiled, EmulatedModule):
         state = getattr(compiled, "state", None)
         return (state.infos, dict(state)) if isinstance(state, ModelState) else ((), {})
@@ -383,7 +383,7 @@ def _compared(
 def _with_layers(
     asked: VerifyOptions, path: Path, reference: Reference, factory: Factory, imported: Imported, result: Comparison
 ) -> Comparison:
-    """Compare every layer, compiled by itself; and if what ships differs, its fused groups."""
+    """Compare every layer, compiled separately, and the fused groups of the normal build if its outputs differ."""
     module, params = imported()
     every = with_all_tensors(module)
     compiled = load_factory(_built(asked, every, params))
@@ -397,9 +397,9 @@ def _with_layers(
     layers = tuple(comparing.run())
     wrong = {item.sample for item in result.outputs if not item.is_within}
     if isinstance(reference, Stepping):
-        wrong = set()  # a step by itself begins with other states
+        wrong = set()  # a single step would have other states
     groups = differing_groups(factory, reference, [one for one in sets if one[0] in wrong]) if wrong else ()
-    unseen: dict[str, None] = {}  # the nodes in branches and loops
+    unseen: dict[str, None] = {}  # nodes with branches and loops
     for expr in post_order(module.main.body):
         if isinstance(expr, If) or (isinstance(expr, Call) and isinstance(expr.op, GlobalVar)):
             unseen.update(dict.fromkeys(expr.span.nodes))
@@ -407,7 +407,7 @@ def _with_layers(
 
 
 def _judge(asked: VerifyOptions, subject: Subject, reference: Reference) -> Judge | None:
-    """Return what looks at differences, if it can: of variables in the model it does not know the values."""
+    """Return the judge of differences; None if a tolerance is set, or the reference keeps variables itself."""
     if _tolerance(asked) or (isinstance(reference, Stepping) and not reference.knows_all):
         return None
 
@@ -431,7 +431,7 @@ def _compared_on_board(
     check_traces(board)
     compiled = BoardLayers(factory, emulated_factory(factory, board, trace=True))
     outputs = [info.name for info in compiled.outputs]
-    # tensors inside of an ONNX model are channels-first, and the operators' are channels-last
+    # inner tensors of an ONNX model are channels-first, those of the operators are channels-last
     known = None if title == LITERT else outputs
     sets, _ = _sets(asked, compiled, reference, imported)
     judge = _judge(asked, Subject(path, title, True, asked.target, imported), reference)
@@ -448,11 +448,11 @@ def _compared_on_board(
 def _loaded(artifact: str | os.PathLike[str] | Computes, module: str | None, board: Board | None) -> Computes:
     if not isinstance(artifact, (str, os.PathLike)):
         if board is not None:
-            raise OptionError("a board runs archives, not a model that is loaded here", next_step="Give the archive")
+            raise OptionError("expected an archive to run on a board, got a loaded model", next_step="Pass its path")
         if not hasattr(artifact, "run"):
             raise OptionError(f"expected a path or a loaded model, got {artifact!r}", place="artifact")
         factory = getattr(artifact, "factory", None)
-        # of a compiled model what it runs, with states of its own
+        # load the compiled model's code again, with separate states
         return load_factory(factory) if isinstance(factory, Factory) else artifact
     return load(artifact, module=module) if board is None else emulated_archive(artifact, board, module)
 

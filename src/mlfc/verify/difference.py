@@ -1,4 +1,4 @@
-"""How far one tensor is from another, what of that is allowed, and how often a classifier is right."""
+"""Error metrics between tensors, tolerances, and classification accuracy."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from mlfc.support.text import Displayed
 from mlfc.verify.inputs import read_labels
 
 FLOAT_TOLERANCE = 1e-5
-"""Allowed |difference| of floats, as a part of the largest |reference value| of the tensor."""
+"""Allowed |difference| of floats, relative to the largest |reference value| of the tensor."""
 
 
 @dataclass(frozen=True)
 class Tolerance(Displayed):
-    """What a user allows: ``atol + rtol * abs(reference)`` for each element, as `numpy.testing.assert_allclose`.
+    """A tolerance set by users: ``atol + rtol * abs(reference)`` per element, as in `numpy.testing.assert_allclose`.
 
     Attributes
     ----------
@@ -36,16 +36,16 @@ class Tolerance(Displayed):
 
 @dataclass(frozen=True)
 class Evidence(Displayed):
-    """What the model in float64, and a reference with its weights off by one last bit, say of a difference.
+    """Evidence about a difference, from the model in float64 and from perturbed runs of the reference.
 
     Attributes
     ----------
     error : float
         Largest |difference| between the compiled model and float64.
     reference_error : float
-        That between the reference and float64.
+        Largest |difference| between the reference and float64.
     rounding : float
-        Largest |difference| between results of the reference for inputs and weights that differ in last bits.
+        Largest |difference| between results of the reference for inputs and weights that differ by ulps.
     """
 
     error: float
@@ -55,40 +55,40 @@ class Evidence(Displayed):
 
 @dataclass(frozen=True)
 class Difference(Displayed):
-    """How far one tensor is from its reference, over all sets of inputs.
+    """The difference of a tensor from its reference, over all input sets.
 
     Attributes
     ----------
     tensor : str
     dtype : str
     largest : float
-        Largest absolute difference; infinite where one has a NaN that the other has not.
+        Largest absolute difference; infinite if only one of the two elements is NaN.
     tolerance : float
-        What is allowed, for the element that has the largest.
+        The allowed difference of the element with the largest one.
     sample : str
-        Which set of inputs that is.
+        The input set with the largest difference.
     elements : int
-        How many elements of that set differ by more than is allowed.
+        Number of elements in that set that differ by more than is allowed.
     element : int
-        Which one differs most, counted in C order.
+        Index of the element that differs most, in C order.
     nodes : tuple of str
-        The original nodes that compute it, where operators of compiled code are looked at.
+        The original nodes that compute the tensor, for operators of compiled code.
     is_unlike_host : bool
-        Whether a board computes another tensor than this machine does from the same C.
+        True if a board computes another tensor than this machine from the same C code.
     cosine : float
-        Cosine of the angle between the two, over the elements that are finite in both.
+        Cosine similarity, over the elements that are finite in both.
     snr : float
-        Signal-to-noise ratio in dB: the reference's power over that of the difference.
+        Signal-to-noise ratio in dB: the power of the reference over that of the difference.
     nans : int
-        How many elements are NaN in both.
+        Number of elements that are NaN in both.
     lone_nans : int
-        How many are NaN in one of the two.
+        Number of elements that are NaN in one of the two.
     excuse : str
-        Why a difference beyond the tolerance counts as equal; empty where it does not.
+        The reason why a difference beyond the tolerance counts as equal; empty if it does not.
     evidence : Evidence or None
-        What that was judged by.
+        The evidence for that decision.
     note : str
-        What else a reader should know.
+        Additional information.
     """
 
     tensor: str
@@ -110,15 +110,15 @@ class Difference(Displayed):
 
     @property
     def is_within(self) -> bool:
-        """Whether the tensor counts as equal to its reference."""
+        """True if the tensor counts as equal to its reference."""
         return self.largest <= self.tolerance or bool(self.excuse)
 
 
 def difference(name: str, ours: Array, theirs: Array, sample: str, tolerance: Tolerance | None = None) -> Difference:
     """Compare a tensor with its reference.
 
-    Integers and booleans must be equal, floats within `FLOAT_TOLERANCE`; a `tolerance` takes the place of both, but for
-    booleans. NaN equals NaN.
+    Integers and booleans must be equal, and floats within `FLOAT_TOLERANCE`; a `tolerance` replaces both criteria,
+    except for booleans. NaN equals NaN.
     """
     if ours.size != theirs.size:
         note = f"{ours.size:,} elements against {theirs.size:,}"
@@ -127,7 +127,7 @@ def difference(name: str, ours: Array, theirs: Array, sample: str, tolerance: To
     apart = _apart(a, b)
     allowed = np.broadcast_to(_allowed(ours, b, tolerance), apart.shape)
     elements = int((apart > allowed).sum())
-    # by how much it is too large, and of what is allowed, the largest
+    # the largest excess, or if all are allowed, the largest difference
     element = int(np.argmax(apart - allowed)) if elements else int(apart.argmax()) if apart.size else 0
     cosine, snr = _likeness(a, b)
     nans, lone_nans = (int(which(_is_nan(a), _is_nan(b)).sum()) for which in (np.logical_and, np.logical_xor))
@@ -139,17 +139,17 @@ def difference(name: str, ours: Array, theirs: Array, sample: str, tolerance: To
 
 
 def largest_difference(a: Array, b: Array) -> float:
-    """Return the largest |difference| of two tensors of one size; NaN equals NaN and nothing else."""
+    """Return the largest |difference| of two tensors, infinite for different sizes; NaN equals only NaN."""
     return math.inf if a.size != b.size else float(_apart(_comparable(a), _comparable(b)).max(initial=0.0))
 
 
 def is_real(dtype: np.dtype[Any]) -> bool:
-    """Tell whether elements are floats: bfloat16 is one, though numpy does not know it."""
+    """Return whether elements are floats, including bfloat16, which NumPy does not classify as one."""
     return dtypes.is_float(dtypes.from_numpy(dtype))
 
 
 def _comparable(array: Array) -> Array:
-    # float64 represents integers of 32 bits exactly
+    # float64 represents 32-bit integers exactly
     is_exact = is_real(array.dtype) or array.dtype.itemsize <= 4
     return array.astype(np.float64 if is_exact else np.uint64 if array.dtype == np.uint64 else np.int64).ravel()
 
@@ -163,8 +163,8 @@ def _apart(a: Array, b: Array) -> Array:
         return apart
     same = (a == b) | (_is_nan(a) & _is_nan(b))
     if a.dtype != np.float64:
-        apart = np.maximum(apart, 1)  # of two large integers that differ, float64 may make one number
-    # infinities of one sign are equal, though their difference is not a number
+        apart = np.maximum(apart, 1)  # float64 may map different large integers to the same number
+    # infinities of the same sign are equal, though their difference is NaN
     return np.where(same, 0.0, np.where(np.isnan(apart), np.inf, apart))
 
 
@@ -173,7 +173,7 @@ def _is_nan(array: Array) -> Array:
 
 
 def _allowed(ours: Array, theirs: Array, tolerance: Tolerance | None) -> Array:
-    """Return the tolerance of each element, or one number for all of them."""
+    """Return the tolerance of each element, or one number for all elements."""
     if not is_real(ours.dtype) and (tolerance is None or ours.dtype.kind == "b"):
         return np.zeros(())
     sizes = np.abs(theirs.astype(np.float64, copy=False))
@@ -185,7 +185,7 @@ def _allowed(ours: Array, theirs: Array, tolerance: Tolerance | None) -> Array:
 
 
 def _likeness(a: Array, b: Array) -> tuple[float, float]:
-    """Return the cosine of two tensors, and the second one's power over that of the difference in dB."""
+    """Return the cosine similarity of two tensors, and the power of the second over that of the difference in dB."""
     x, y = a.astype(np.float64, copy=False), b.astype(np.float64, copy=False)
     if not (scale := _scale(x, y)) < math.inf:
         finite = np.isfinite(x) & np.isfinite(y)
@@ -203,30 +203,30 @@ def _likeness(a: Array, b: Array) -> tuple[float, float]:
 
 
 def _dot(x: Array, y: Array) -> float:
-    """Return the dot product without BLAS, whose threads cost more time than the product of a layer's tensor."""
+    """Return the dot product without BLAS, whose threading overhead exceeds the time for one layer's tensor."""
     return float(np.einsum("i,i->", x, y))
 
 
 def _scale(x: Array, y: Array) -> float:
-    """Return the largest magnitude in two arrays; not finite if an element is not."""
+    """Return the largest magnitude in two arrays; not finite if any element is not."""
     ends = [end for array in (x, y) for end in (array.max(initial=0.0), -array.min(initial=0.0))]
     return float(np.max(ends))
 
 
 @dataclass(frozen=True)
 class Accuracy(Displayed):
-    """How often the class of the highest score, or the label itself, is the given one.
+    """Classification accuracy: how often the class with the highest score, or the label itself, is the expected one.
 
     Attributes
     ----------
     output : str
-        Which output was looked at: the first.
+        The evaluated output, which is the model's first.
     compiled, reference : int
-        How many sets are right.
+        Number of correct input sets.
     agreeing : int
-        In how many both say the same.
+        Number of input sets with equal predictions.
     samples : int
-        How many there are.
+        Number of input sets.
     """
 
     output: str
@@ -237,7 +237,7 @@ class Accuracy(Displayed):
 
 
 class Labels:
-    """Counts right answers."""
+    """Counter of correct predictions."""
 
     def __init__(self, labels: Array, output: str) -> None:
         self._labels, self._output = labels, output
@@ -245,18 +245,18 @@ class Labels:
 
     @classmethod
     def read(cls, path: Path, count: int, outputs: Sequence[TensorInfo]) -> Labels:
-        """Read the labels of `count` sets of inputs; InputError if there are not as many."""
+        """Read the labels of `count` input sets; raise InputError if their number differs."""
         if not outputs or 0 in outputs[0].shape:
-            raise InputError("the model has no output that could be a class", place=str(path))
+            raise InputError("the model has no output with classes or scores", place=str(path))
         return cls(read_labels(path, count), outputs[0].name)
 
     def count(self, ours: Mapping[str, Array], theirs: Mapping[str, Array]) -> None:
-        """Note the answers for the next set of inputs."""
+        """Record the predictions for the next input set."""
         self._answers.append((_answer(ours[self._output]), _answer(theirs[self._output])))
 
     @property
     def accuracy(self) -> Accuracy:
-        """What the answers until now come to."""
+        """The accuracy of the predictions recorded so far."""
         answers = np.asarray(self._answers, np.int64).reshape(-1, 2)
         right = (answers == self._labels[: len(answers), None]).sum(axis=0)
         agreeing = int((answers[:, 0] == answers[:, 1]).sum())

@@ -1,4 +1,4 @@
-"""The inputs on which models are compared, tensors or sequences and optionals: made up, or the user's from a file."""
+"""Inputs for comparisons, tensors or sequences and optionals: generated, or read from a user's file."""
 
 from __future__ import annotations
 
@@ -26,41 +26,41 @@ from mlfc.support.tensor_info import TensorInfo
 _MOST_LABELS = 1 << 27  # bytes
 _MOST_BYTES = 1 << 31
 EXTENTS = (2, 1, 5, 16, 7)
-"""Of open dimensions that are made up."""
+"""Generated sizes of dynamic dimensions."""
 DRAWS = ((1, None), (1, 2), (32, None), (512, None), (32, 2), (512, 2), (1, 1))
-"""Pairs of a factor of `EXTENTS` and an end of integers, tried in order until the reference accepts the inputs."""
-_MOST_DRAWN = 1 << 26  # bytes of one set with larger sizes
+"""Pairs of a factor for `EXTENTS` and an exclusive bound for integers, tried until the reference accepts the inputs."""
+_MOST_DRAWN = 1 << 26  # bytes of one set with a factor above 1
 _KEEPING = (Elements.SAME, Elements.CONVERTED, Elements.MOVED)
 CORNERS = ("minimum", "maximum", "zero point")
 _WHY = {
     "random": "seeded values over the whole range of the inputs",
-    "minimum": "every element is the lowest: accumulators and saturation at their limits",
-    "maximum": "every element is the highest: accumulators and saturation at their limits",
-    "zero point": "every element stands for zero: sums and ranges vanish, which is where quotients go wrong",
+    "minimum": "all elements are the lowest value: tests accumulators and saturation at their limits",
+    "maximum": "all elements are the highest value: tests accumulators and saturation at their limits",
+    "zero point": "all elements represent zero: sums and ranges vanish, which tests divisions",
     "empty": "sequences without tensors, optionals without a value",
 }
 EMPTY = "empty"
 VARIED, ALIKE, EQUAL = STYLES = ("varied", "alike", "equal")
-"""How open extents are made up: each another one, those of one sequence as one tensor, all as one number."""
+"""Generation of dynamic dimensions: all different, equal within a sequence, or all equal."""
 _LENGTHS = (2, 1, 4, 3, 7)
 
 Sets = list[tuple[str, dict[str, Any]]]
 
 
 def read_sets(path: Path, infos: Sequence[TensorInfo]) -> list[tuple[str, dict[str, Any]]]:
-    """Read sets of inputs, each with a name: ``set 0``, ``set 1``, ...
+    """Read named input sets: ``set 0``, ``set 1``, ...
 
     `path`: ``.npz``: an array for each input, by name or position, of the input's shape, or of as many of them along a
         leading axis. ``.npy``: the same for a model with one input. Any other name: the bytes of the inputs in order,
-        row by row in the machine's byte order, one set behind the other. A model with sequences or optionals takes one
-        set, from ``.npz``: the tensors of a sequence ``s`` are ``s.0``, ``s.1``, ...
+        row-major in the machine's byte order, one set after another. For a model with sequences or optionals, only one
+        set from ``.npz`` is supported: the tensors of a sequence ``s`` are ``s.0``, ``s.1``, ...
 
-    Raises InputError or ProblemsError if they do not fit.
+    Raises InputError or ProblemsError if the arrays do not match the inputs.
     """
     if any(isinstance(info, ContainerInfo) for info in infos):
         if path.suffix != ".npz":
             raise InputError(
-                "inputs that are sequences or optionals are read from .npz alone",
+                "sequence and optional inputs require a .npz file",
                 place=str(path),
                 next_step="Write .npz: numpy.savez(path, **{'s.0': array, 's.1': array}) for a sequence s",
             )
@@ -71,7 +71,7 @@ def read_sets(path: Path, infos: Sequence[TensorInfo]) -> list[tuple[str, dict[s
     elif path.suffix == ".npy":
         if len(infos) != 1:
             raise InputError(
-                f"the model has {len(infos)} inputs, a .npy file one",
+                f"the model has {len(infos)} inputs, but a .npy file contains one",
                 place=str(path),
                 next_step="Write .npz: numpy.savez(path, **{name: array})",
             )
@@ -102,14 +102,14 @@ def read_sets(path: Path, infos: Sequence[TensorInfo]) -> list[tuple[str, dict[s
 def read_labels(path: Path, count: int) -> Array:
     """Read `count` class labels: a ``.npy`` array of integers, or text with one number a line.
 
-    Raises InputError if they are not as many, or no integers.
+    Raises InputError if their number differs, or they are not integers.
     """
     if path.suffix == ".npy":
         labels = read_npy(path, None)
     else:
         words = read_small(path, _MOST_LABELS, partial(InputError, place=str(path))).split()
         if not all(re.fullmatch(rb"[+-]?[0-9]{1,18}", word) for word in words):
-            raise InputError("labels are whole numbers, one a line", place=str(path), next_step="Or write a .npy array")
+            raise InputError("expected integer labels, one a line", place=str(path), next_step="Or write a .npy array")
         labels = np.asarray([int(word) for word in words], np.int64)
     if labels.dtype.kind not in "iu" or labels.size != count:
         raise InputError(
@@ -127,11 +127,10 @@ def sample_inputs(
     module: IRModule | None = None,
     draw: tuple[int, int | None] = DRAWS[0],
 ) -> Iterator[tuple[str, dict[str, Array]]]:
-    """Yield named sets of inputs: `samples` random ones, then the corners of the value range.
+    """Yield named input sets: `samples` random ones, then the corners of the value range.
 
-    `bounds` are the least and largest values of open extents, of which each set has others. `module` knows extents
-    that follow from these, and the tables that integers are places in. `draw` is one of `DRAWS`; sets that would be
-    very large are left out for factors above 1.
+    `bounds` are the bounds of dynamic dimensions, which vary between sets. From `module`, dependent dimensions and the
+    tables that integers index are derived. `draw` is one of `DRAWS`; for factors above 1, very large sets are skipped.
     """
     factor, end = draw
     ends = index_ends(module) if module else {}
@@ -150,7 +149,7 @@ def sample_inputs(
 
 
 def corner_arrays(infos: Sequence[TensorInfo], title: str, ends: Mapping[str, int] | None = None) -> dict[str, Array]:
-    """Return arrays that hold one of the `CORNERS` of the value range; places stay below the numbers in `ends`."""
+    """Return arrays filled with one of the `CORNERS` of the value range; indices stay below the bounds in `ends`."""
     found = {}
     for info in infos:
         kind, is_largest = info.numpy_dtype.kind, title == "maximum"
@@ -159,7 +158,7 @@ def corner_arrays(infos: Sequence[TensorInfo], title: str, ends: Mapping[str, in
         elif kind not in "iu":
             value = 1 if is_largest else 0 if kind == "b" else -1
         elif info.numpy_dtype.itemsize > 2 and info.scale is None:
-            # indices: an extreme one would lie outside of what it points into
+            # indices: extreme ones would be out of range
             value = min(1, (ends or {}).get(info.name, 2) - 1) if is_largest else 0
         else:
             limits = np.iinfo(info.numpy_dtype)
@@ -169,7 +168,7 @@ def corner_arrays(infos: Sequence[TensorInfo], title: str, ends: Mapping[str, in
 
 
 def _at(info: TensorInfo, kind: object, values: Mapping[str, int]) -> TensorInfo:
-    """Return a tensor where open extents have these values; its type knows those that follow from others."""
+    """Return a tensor with values for its dynamic dimensions; `kind` defines dependent ones."""
     if info.is_static or not isinstance(kind, TensorType):
         return info.at(values)
     known = {symbol: values[symbol.name] for symbol in symbols_of(kind.shape) if symbol.name in values}
@@ -177,9 +176,9 @@ def _at(info: TensorInfo, kind: object, values: Mapping[str, int]) -> TensorInfo
 
 
 def sample_extents(bounds: Mapping[str, tuple[int, int]], index: int, factor: int = 1) -> dict[str, int]:
-    """Return values of dynamic dimensions for a sample: small ones, odd and even, within their bounds.
+    """Return small values, odd and even, of dynamic dimensions for a sample, within their bounds.
 
-    `factor` multiplies those that are not batches by their name.
+    `factor` multiplies all dimensions without ``batch`` in their name.
     """
     return {
         name: max(low, min(high, EXTENTS[(index + place) % len(EXTENTS)] * (1 if "batch" in name.lower() else factor)))
@@ -188,14 +187,14 @@ def sample_extents(bounds: Mapping[str, tuple[int, int]], index: int, factor: in
 
 
 def why(sample: str) -> str | None:
-    """Return what a set of `sample_inputs` is for; None for sets of a user's file."""
+    """Return the purpose of an input set of `sample_inputs`; None for sets of a user's file."""
     return _WHY.get("random" if sample.startswith("random ") else sample)
 
 
 def index_ends(module: IRModule) -> dict[str, int]:
-    """Return for inputs of places in tables the number of elements of the smallest table, 2 for masks.
+    """Return the index bound of inputs that index tables: the size of the smallest table, or 2 for masks.
 
-    A mask is known by its name, as exporters call it: ``attention_mask``. Other inputs are left out.
+    Masks are recognized by the exporters' name: ``attention_mask``. Other inputs are omitted.
     """
     found = {param.name: 2 for param in module.main.params if "mask" in param.name.lower()}
     for node in post_order(module.main.body):
@@ -220,7 +219,7 @@ def _axes(lookup: Call) -> slice:
 
 
 def _source(expr: Expr) -> str | None:
-    """Return the name of the input whose elements `expr` has, perhaps counted from the end where they are negative."""
+    """Return the name of the input whose elements `expr` has, possibly with negative indices made positive."""
     while isinstance(expr, Call):
         called = operator(expr)
         if has_trait(expr, Trait.SELECTION):
@@ -234,17 +233,17 @@ def _source(expr: Expr) -> str | None:
 
 @dataclass(frozen=True)
 class Asked:
-    """The inputs that are to be made up."""
+    """Specification of inputs to generate."""
 
     infos: Sequence[TensorInfo]
-    bounds: Mapping[str, tuple[int, int]]  # the least and the largest value of each open extent of tensors
-    elements: Mapping[str, Sequence[int | None]]  # known extents of the tensors in sequences and optionals
+    bounds: Mapping[str, tuple[int, int]]  # bounds of the dynamic dimensions of tensors
+    elements: Mapping[str, Sequence[int | None]]  # static dimensions of the tensors in sequences and optionals
     samples: int
     seed: int
 
 
 def element_shapes(module: IRModule) -> dict[str, tuple[int | None, ...]]:
-    """Return the extents of the tensors in the model's sequences and optionals, None for open ones, by input."""
+    """Return the shapes of the tensors in sequence and optional inputs, with None for dynamic dimensions."""
     names = {container.parts[-1]: container.name for container in module.containers if not container.is_output}
     found = {}
     for node in post_order(module.main.body) if names else ():
@@ -257,10 +256,10 @@ def element_shapes(module: IRModule) -> dict[str, tuple[int | None, ...]]:
 
 
 def made_up_sets(asked: Asked, accepts: Callable[[Mapping[str, Any]], bool]) -> tuple[Sets, int]:
-    """Return made-up sets of inputs that the reference accepts, and how many it does not.
+    """Return generated input sets that the reference accepts, and the number that it rejects.
 
-    Which positions a sequence has and which extents go together is written nowhere, so the way is taken in which the
-    most sets are accepted. The last set has empty sequences, and no value where that is possible.
+    The model does not declare the lengths of sequences and which dimensions must be equal, so the style with the most
+    accepted sets is used. The last set has empty sequences, and optionals without a value.
 
     Raises InputError if no set is accepted.
     """
@@ -276,9 +275,9 @@ def made_up_sets(asked: Asked, accepts: Callable[[Mapping[str, Any]], bool]) -> 
         info = next(info for info in asked.infos if isinstance(info, ContainerInfo))
         keys = f"{info.name}.0, {info.name}.1, ..." if info.is_sequence else info.name
         raise InputError(
-            f"the reference accepts none of {count} made-up sets of inputs",
+            f"the reference rejects all {count} generated input sets",
             place=info.name,
-            next_step=f"Give inputs: --inputs FILE.npz, where the tensors of '{info.name}' are {keys}",
+            next_step=f"Provide inputs: --inputs FILE.npz, where the tensors of '{info.name}' are {keys}",
         )
     return best, count - len(best)
 
@@ -295,7 +294,7 @@ def _samples(asked: Asked, style: str) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def _tensors(asked: Asked, style: str, index: int) -> list[TensorInfo]:
-    """Return the tensors of one set: of sequences and optionals those that are in them."""
+    """Return the tensors of one set, including those in sequences and optionals."""
     if style == EQUAL:
         size = EXTENTS[index % len(EXTENTS)]
         extents = {name: max(low, min(high, size)) for name, (low, high) in asked.bounds.items()}
@@ -316,7 +315,7 @@ def _tensors(asked: Asked, style: str, index: int) -> list[TensorInfo]:
 
 
 def _formed(infos: Sequence[TensorInfo], tensors: Mapping[str, Array]) -> dict[str, Any]:
-    """Return values of inputs, made of their tensors; those of a sequence ``s`` are ``s.0``, ``s.1``, ..."""
+    """Return the values of inputs from their tensors; those of a sequence ``s`` are ``s.0``, ``s.1``, ..."""
     found: dict[str, Any] = {}
     for info in infos:
         if isinstance(info, ContainerInfo) and info.is_sequence:
@@ -330,7 +329,7 @@ def _formed(infos: Sequence[TensorInfo], tensors: Mapping[str, Array]) -> dict[s
 
 
 def unlike(ours: Any, theirs: Any) -> str:
-    """Return how two results are no values of one form, such as ``2 tensors against 3``; empty if they are."""
+    """Return how the forms of two results differ, such as ``2 tensors against 3``; empty if they are equal."""
     forms = ["no value" if value is None else "a tensor" for value in (ours, theirs)]
     for place, value in enumerate((ours, theirs)):
         if isinstance(value, list):
@@ -339,6 +338,6 @@ def unlike(ours: Any, theirs: Any) -> str:
 
 
 def pairs(name: str, ours: Any, theirs: Any) -> list[tuple[str, Array, Array]]:
-    """Return the tensors of two results of one form, with their names."""
+    """Return the tensors of two results of equal form, with their names."""
     others = flattened({name: theirs})
     return [(part, array, others[part]) for part, array in flattened({name: ours}).items()]

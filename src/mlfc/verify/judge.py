@@ -1,7 +1,7 @@
-"""Tells rounding from a real difference, where a tensor is further from its reference than the tolerance.
+"""Distinguish rounding from real differences that exceed the tolerance.
 
-Witnesses are the model in float64, how far the reference is from it, and how far the reference moves when last bits of
-its weights and inputs change. The first alone excuses nothing.
+The evidence is the model in float64, the reference's distance from it, and the change of the reference's results when
+its weights and inputs are perturbed by ulps. The float64 model alone does not excuse a difference.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from mlfc.verify.witnesses import OwnRounding, float64_model
 
 ROUNDING = "rounding"
 TIE = "tie"
-# rounding differs from one order of a sum to the next: how many times as much as was seen still counts as the same
+# rounding depends on the order of sums: this multiple of the observed rounding is still plausible
 _AS_MUCH = 8.0
-# a function with results up to 1 may be wrong by a few last bits of 1, however small the result
+# a function with results up to 1 may be wrong by a few ulps of 1, even for small results
 _LAST_BITS = 2.0**-21
-# and where the reference is no help for that reason, ours must be this near to float64, as a part of the largest
+# in this case, our result must be this close to float64, relative to the largest element
 _NEAR = 1e-3
-# QDQ models round to integers again and again: of so many elements one step may go the other way
+# QDQ models round to integers repeatedly: this fraction of the elements may be off by one step
 _STEPS = 0.01
 _SAME = (Elements.SAME, Elements.CONVERTED)
 _WITHIN_RANGE = (Elements.MOVED, Elements.EXTREME, Elements.AVERAGED)
@@ -43,22 +43,22 @@ _WITHIN_RANGE = (Elements.MOVED, Elements.EXTREME, Elements.AVERAGED)
 
 @dataclass(frozen=True, eq=False)
 class Subject:
-    """What is compared."""
+    """The subject of a comparison."""
 
     path: Path  # the model
-    title: str  # its reference
+    title: str  # the name of its reference
     layers: bool  # whether all tensors are compared
     target: str  # of the compiled model
-    # returns the model as the importer made it, with the outputs that are compared, and its weights
+    # returns the imported model, with the compared outputs, and its weights
     imported: Callable[[], tuple[IRModule, Mapping[str, Array]]]
 
 
 Witnesses: TypeAlias = tuple[Callable[[], dict[str, Array] | None], Callable[[], dict[str, float]]]
-"""The model in float64 and the rounding of the reference for one set of inputs; computed by the first call."""
+"""The float64 model's tensors and the reference's rounding for one input set, both computed on first use."""
 
 
 class Judge:
-    """Looks at differences that are too large; what that takes is made when there is the first."""
+    """Judge of differences beyond the tolerance; the evidence is created when first needed."""
 
     def __init__(self, subject: Subject) -> None:
         self._subject = subject
@@ -66,10 +66,10 @@ class Judge:
     def __call__(
         self, doubtful: Sequence[tuple[Difference, Array, Array]], inputs: Mapping[str, Array]
     ) -> list[Difference]:
-        """Return the differences of one set of inputs with evidence and excuses.
+        """Return the differences of one input set with evidence and excuses.
 
-        `doubtful`: differences beyond their tolerance, with the two tensors. Of the model in float64 and of the changed
-            references no other tensor is kept.
+        `doubtful`: differences beyond their tolerance, with both tensors. Other tensors of the float64 model and of the
+            perturbed references are released.
         """
         tensors = {item.tensor for item, *_ in doubtful}
         given = {**(self._imported[0].frozen if self._imported else {}), **inputs}
@@ -87,7 +87,7 @@ class Judge:
         if decision is not None:
             return self._by_scores(item, decision, witnesses, ours, theirs)
         if not is_real(ours.dtype) and ours.dtype.itemsize > 2:
-            return item  # a count, a place, a label whose scores nobody knows
+            return item  # a count, an index, or a label with unknown scores
         functions = self._imported[0].functions if self._imported else {}
         return self._by_rounding(item, 0.0 if expr is None else range_of(expr, functions), witnesses, ours, theirs)
 
@@ -95,7 +95,7 @@ class Judge:
     def _imported(self) -> tuple[IRModule, Mapping[str, Array]] | None:
         try:
             return self._subject.imported()
-        except MlfcError:  # an artifact may have been compiled with what is not known here
+        except MlfcError:  # the import options of an artifact may be unknown
             return None
 
     @cached_property
@@ -112,14 +112,14 @@ class Judge:
 
     @cached_property
     def _exact(self) -> tuple[Runnable, dict[str, Sequence[str]]] | None:
-        """The model in float64, and the names of its outputs with the scores of each decision."""
+        """The float64 model, and the names of its outputs with the scores of each decision."""
         if self._imported is None:
             return None
         module, params = self._imported
         scores = [(name, score) for name, decision in self._decisions.items() for score in decision.scores]
         try:
             model, names = float64_model(module, params, self._subject.target, [score for _, score in scores])
-        except MlfcError:  # what external generators take has no float64
+        except MlfcError:  # external generators do not support float64
             return None
         by_tensor: dict[str, Sequence[str]] = {}
         for (tensor, _), name in zip(scores, names, strict=True):
@@ -132,7 +132,7 @@ class Judge:
         return OwnRounding(subject.path, subject.title, layers=subject.layers, is_quantized=is_quantized)
 
     def _exact_outputs(self, tensors: Collection[str], inputs: Mapping[str, Array]) -> dict[str, Array] | None:
-        """Return tensors in float64, and the scores that decided them, if the model has that form."""
+        """Return tensors in float64, and the scores of their decisions; None if the model has no float64 form."""
         if self._exact is None:
             return None
         model, scores = self._exact
@@ -142,11 +142,11 @@ class Judge:
     def _by_rounding(self, item: Difference, limit: float, seen: Witnesses, ours: Array, theirs: Array) -> Difference:
         exact, rounding = seen[0](), seen[1]()[item.tensor]
         steps = not is_real(ours.dtype)
-        # LiteRT's integer kernels define their results; ONNX defines most by floats, which round
+        # LiteRT's integer kernels are exact definitions; ONNX defines most operators by floats, which round
         allowed = float(steps and self._subject.title != LITERT) or item.tolerance
         if exact is None or item.tensor not in exact:
             excused = item.largest <= max(allowed, _AS_MUCH * rounding)
-            note = "this model has no float64 form to judge by"
+            note = "the model has no float64 form for a judgement"
             return replace(item, excuse=ROUNDING if excused and rounding else "", note=note)
         truth = exact[item.tensor]
         error, reference_error = largest_difference(ours, truth), largest_difference(theirs, truth)
@@ -157,7 +157,7 @@ class Judge:
         excused = item.largest <= plausible or (
             reference_error <= max(plausible, _LAST_BITS * limit) and error <= max(plausible, near)
         )
-        if steps and excused:  # no more integers may be off than where rounding goes the other way now and then
+        if steps and excused:  # only as many integers may be off as occasional rounding explains
             wrong, wrong_there = ((array.ravel() != truth.ravel()).sum() for array in (ours, theirs))
             excused = bool(wrong <= max(1.0, 4.0 * float(wrong_there), _STEPS * truth.size))
         return replace(item, excuse=ROUNDING if excused else "", evidence=evidence)
@@ -178,27 +178,27 @@ class Judge:
         if not is_real(scores[0].dtype) and self._subject.title != LITERT:
             tied |= apart <= 1
         note = (
-            f"element {worst}: {one[worst]}, and {other[worst]} by {self._subject.title}; in float64 the scores of the "
-            f"two are {apart[worst]:.3g} apart, of {sizes[worst]:.6g} at most"
+            f"element {worst}: {one[worst]}, but {other[worst]} in {self._subject.title}; in float64 the scores of the "
+            f"two differ by {apart[worst]:.3g}, with magnitudes up to {sizes[worst]:.6g}"
         )
         return replace(item, excuse=TIE if tied.all() else "", note=note, element=worst)
 
 
 @dataclass(frozen=True, eq=False)
 class Decision:
-    """What chose the elements of a tensor."""
+    """The operator that chose the elements of a tensor."""
 
     call: Call  # of ``argmax``, ``argmin`` or a comparison
-    table: Array | None = None  # what the position is looked up in: the classes' own labels
+    table: Array | None = None  # the labels of the classes, indexed by the position
 
     @property
     def scores(self) -> tuple[Expr, ...]:
-        """What it was chosen by: the scores, or the two sides of the comparison."""
+        """The scores of the choice, or the two operands of the comparison."""
         return self.call.args
 
 
 def decision_of(expr: Expr) -> Decision | None:
-    """Return what chose a tensor's elements, one decision for each element; None where that is not so."""
+    """Return the decision that chose each element of a tensor; None if it is not the result of decisions."""
     table = None
     for node in _same_elements(expr):
         if not isinstance(node, Call):
@@ -214,7 +214,7 @@ def decision_of(expr: Expr) -> Decision | None:
 
 
 def rounds_inside(results: Sequence[Expr]) -> bool:
-    """Tell whether a model makes codes, which are integers of 8 bits, of floats that it computes."""
+    """Return whether a model quantizes computed floats to codes, which are integers of at most 8 bits."""
     for node in post_order(ir.Tuple(tuple(results))):
         if isinstance(node, Call) and isinstance(node.type, ir.TensorType):
             is_code = dtypes.is_integer(node.type.dtype) and dtypes.bits(node.type.dtype) <= 8
@@ -227,10 +227,10 @@ def rounds_inside(results: Sequence[Expr]) -> bool:
 def range_of(
     expr: Expr, functions: Mapping[str, Function] | None = None, given: Mapping[Expr, Expr] | None = None
 ) -> float:
-    """Return the largest magnitude that a tensor can have by the operator that computes it; 0 if it has no such.
+    """Return the largest magnitude of a tensor that its operator allows; 0 if unbounded.
 
-    `functions`: of the module, for what branches give.
-    `given`: the arguments of branches, by their parameters.
+    `functions`: of the module, to look up branches.
+    `given`: the arguments of branches, by parameter.
     """
     functions, given = functions or {}, given or {}
     last = _same_elements(expr)[-1]
@@ -246,7 +246,7 @@ def range_of(
         for branch in (functions[last.then.name], functions[last.otherwise.name]):
             sources.append(branch.body)
             given = {**given, **dict(zip(branch.params, last.args, strict=True))}
-        # a loop is a branch that runs itself again
+        # a loop is a branch that calls itself
         functions = {known: it for known, it in functions.items() if known not in (last.then.name, last.otherwise.name)}
     if sources:
         ranges = [range_of(source, functions, given) for source in sources]
@@ -255,7 +255,7 @@ def range_of(
 
 
 def _same_elements(expr: Expr) -> list[Expr]:
-    """Return a tensor, and the tensors before it that have its elements in its order."""
+    """Return a tensor, and the tensors before it with the same elements in the same order."""
     found = [expr]
     while isinstance(expr, Call) and isinstance(expr.op, Operator):
         if expr.op.elements not in _SAME:
@@ -269,9 +269,9 @@ def _same_elements(expr: Expr) -> list[Expr]:
 
 
 def gaps(decision: Decision, scores: Sequence[Array], ours: Array, theirs: Array) -> tuple[Array, Array] | None:
-    """Return how far apart the scores of two decisions are, for each element, and how large the scores are.
+    """Return for each element the difference of two decisions' scores, and the magnitude of the scores.
 
-    Returns both of the shape ``(elements,)``; None where a label is in no table or beyond the scores.
+    Both have the shape ``(elements,)``. Returns None if a label is not in the table or beyond the scores.
     """
     if ir.has_trait(decision.call, Trait.COMPARISON):
         a, b = (np.asarray(score, np.float64) for score in scores)
@@ -282,7 +282,7 @@ def gaps(decision: Decision, scores: Sequence[Array], ours: Array, theirs: Array
     axes = tuple(one % table.ndim for one in axes)
     others = [one for one in range(table.ndim) if one not in axes]
     count = int(np.prod([table.shape[one] for one in others], dtype=np.int64))
-    rows = table.transpose(*others, *axes).reshape(count, -1)  # one for each position that was looked for
+    rows = table.transpose(*others, *axes).reshape(count, -1)  # one per chosen position
     places = [_places(decision.table, array) for array in (ours, theirs)]
     if any(place is None or place.size != len(rows) or (place >= rows.shape[1]).any() for place in places):
         return None

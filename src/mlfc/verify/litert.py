@@ -1,4 +1,4 @@
-"""Reference results of TFLite models: LiteRT with its reference kernels, every tensor kept."""
+"""Reference results of TFLite models: LiteRT with its reference kernels and all tensors preserved."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from mlfc.support.arrays import Array
 
 
 def reference(model: str | Path | bytes, inputs: Mapping[str, Array]) -> dict[str, Array]:
-    """Run a TFLite model with LiteRT's reference kernels (see `LiteRtReference` for the few operators without one).
+    """Run a TFLite model with LiteRT's reference kernels; see `LiteRtReference` for operators without one.
 
     `model`: the model file or its contents.
     `inputs`: a value for each input, by tensor name. A shape that differs from the file's resizes the input.
 
     Returns the value of every activation tensor by name (a tensor without a name is ``tensor_<index>``); constants and
-    scratch tensors are left out. Raises ToolchainError if LiteRT is not installed; InputError if the inputs are not
-    those of the model; ModelError if LiteRT refuses the model.
+    scratch tensors are omitted. Raises ToolchainError if LiteRT is not installed; InputError if the inputs do not match
+    the model; ModelError if LiteRT rejects the model.
     """
     return LiteRtReference(model).run(inputs)
 
@@ -28,8 +28,8 @@ def reference(model: str | Path | bytes, inputs: Mapping[str, Array]) -> dict[st
 class LiteRtReference:
     """A TFLite model opened by LiteRT; `run` may be called many times.
 
-    LiteRT has no reference kernel of some float operators (ELU, CEIL, ROUND, ...). A model with one of them runs
-    with the built-in kernels instead, without delegates.
+    LiteRT lacks reference kernels for some float operators (ELU, CEIL, ROUND, ...). A model with one of them runs with
+    the built-in kernels instead, without delegates.
     """
 
     def __init__(self, model: str | Path | bytes, signature: str | None = None) -> None:
@@ -46,7 +46,7 @@ class LiteRtReference:
         self.begin()
 
     def begin(self) -> None:
-        """Open the model anew: variables are as they were before the first run."""
+        """Open the model again, which resets its variables."""
         failures = []
         for resolver in self._resolvers:
             try:
@@ -61,7 +61,7 @@ class LiteRtReference:
         raise ModelError(f"LiteRT cannot open the model: {failures[-1]}", place=self._place)
 
     def _details(self, kind: str) -> list[Mapping[str, Any]]:
-        """Return the details of the inputs or outputs, of the signature if one is chosen."""
+        """Return the details of the inputs or outputs, of the chosen signature if any."""
         if self._signature is not None:
             return [*getattr(self._interpreter.get_signature_runner(self._signature), f"get_{kind}_details")().values()]
         return [*getattr(self._interpreter, f"get_{kind}_details")()]
@@ -88,9 +88,9 @@ class LiteRtReference:
         if set(inputs) != set(details):
             missing = sorted(set(details) - set(inputs))
             raise InputError(
-                f"the model's inputs are {', '.join(details)}, not {', '.join(inputs)}",
+                f"expected the inputs {', '.join(details)}, got {', '.join(inputs)}",
                 place=self._place,
-                next_step=f"Repeat the value that it was compiled with: --value {missing[0]}=..." if missing else None,
+                next_step=f"Set the value that it was compiled with: --value {missing[0]}=..." if missing else None,
             )
         for name, detail in details.items():
             if tuple(detail["shape"]) != np.shape(inputs[name]):

@@ -11,9 +11,9 @@ import numpy as np
 from mlfc.errors import InputError, ModelError, ToolchainError
 
 # On x86 processors without VNNI, ONNX Runtime's products of uint8 data and int8 weights saturate sums of two at 16
-# bits, unless its optimizer makes the weights uint8. The reference runs without the optimizer, so they are made uint8
-# here: weight and zero point are both larger by 128, and the definition of the operators gives the same result. These
-# are the places of a weight and of its zero point among the inputs.
+# bits, unless its optimizer converts the weights to uint8. The reference runs without the optimizer, so the weights are
+# converted here: adding 128 to both weight and zero point does not change the result as the operators define it. These
+# are the indices of a weight and its zero point among the inputs.
 _PLACES = {"QLinearConv": (3, 5), "QLinearMatMul": (3, 5), "ConvInteger": (1, 3), "MatMulInteger": (1, 3)}
 _CHUNK = 1 << 24
 
@@ -22,7 +22,7 @@ class OnnxRuntimeReference:
     """An ONNX model opened by ONNX Runtime; `run` may be called many times.
 
     `layers`: whether `run` returns every node's results, not the model's outputs alone.
-    `changed`: changes the ``onnx.ModelProto`` in place before it is opened.
+    `changed`: modifies the ``onnx.ModelProto`` in place before it is opened.
     """
 
     def __init__(
@@ -35,25 +35,25 @@ class OnnxRuntimeReference:
                 "ONNX Runtime is not installed", next_step='Install it with: pip install "mlfc[verify]"'
             ) from None
         options = onnxruntime.SessionOptions()
-        # optimized graphs compute other roundings, and lack the tensors that fusion removed
+        # optimized graphs round differently, and lack the tensors that fusion removed
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-        # with more, some operators quantize each thread's part by a range of its own
+        # with more threads, some operators quantize each thread's part by a separate range
         options.intra_op_num_threads = 1
         options.log_severity_level = 4
-        # an arena keeps the memory of all tensors between runs, in each of the judge's sessions
+        # an arena would keep the memory of all tensors between runs, in each session
         options.enable_cpu_mem_arena = False
-        # a path lets ONNX Runtime find weights that lie in files of their own
+        # with a path, ONNX Runtime finds weights in external files
         other = layers or changed or multiplies_integers(Path(model))
         source = _other_model(Path(model), changed, layers=layers) if other else str(model)
         try:
             self._session = onnxruntime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
-        except Exception as error:  # ONNX Runtime has a dozen exception classes and exports none of them
+        except Exception as error:  # ONNX Runtime does not export its exception classes
             raise ModelError(f"ONNX Runtime cannot open the model: {error}", place=str(model)) from error
         self._model = str(model)
         self.input_names = frozenset(item.name for item in self._session.get_inputs())
         self._names = [output.name for output in self._session.get_outputs()]
         self.output_names = frozenset(self._names)
-        # with all layers, the outputs that were added are not the model's
+        # with all layers, added outputs are not the model's
         if layers:
             self.output_names = frozenset(output.name for output in _loaded(Path(model)).graph.output)
         has_maps = any(output.type.startswith("seq(map(") for output in self._session.get_outputs())
@@ -70,9 +70,9 @@ class OnnxRuntimeReference:
         missing = sorted(self.input_names - set(inputs))
         if missing:
             raise InputError(
-                f"what is compared has no input '{missing[0]}', the model has",
+                f"the compiled model has no input '{missing[0]}', but the original model has one",
                 place=self._model,
-                next_step=f"Repeat the value that it was compiled with: --value {missing[0]}=...",
+                next_step=f"Set the value that it was compiled with: --value {missing[0]}=...",
             )
         try:
             values = self._session.run(self._names, dict(inputs))
@@ -99,7 +99,7 @@ def _loaded(path: Path) -> Any:
 
 
 def _classes(path: Path) -> dict[str, list[int]]:
-    """Return the classes of each output that is a sequence of maps, in the order in which their scores come."""
+    """Return the classes of each output that is a sequence of maps, in the order of their scores."""
     nodes = [node for node in _loaded(path).graph.node if node.op_type == "ZipMap"]
     return {
         node.output[0]: [key for item in node.attribute if item.name == "classlabels_int64s" for key in item.ints]
@@ -119,14 +119,14 @@ def _other_model(path: Path, changed: Callable[[object], None] | None, *, layers
         for name in node.output:
             if name and name not in outputs:
                 outputs.add(name)
-                # without a type: ONNX Runtime infers it
+                # ONNX Runtime infers the type
                 model.graph.output.append(onnx.ValueInfoProto(name=name))
     data: bytes = model.SerializeToString()
     return data
 
 
 def multiplies_integers(path: Path) -> bool:
-    """Tell whether a file may have an operator whose weights are to be made uint8: it has the name of one."""
+    """Return whether a file contains the name of an operator whose weights must be converted to uint8."""
     names = [name.encode() for name in _PLACES]
     longest = max(map(len, names))
     tail = b""
@@ -139,7 +139,7 @@ def multiplies_integers(path: Path) -> bool:
 
 
 def widen_weights(model: Any) -> None:
-    """Make int8 weights of integer products uint8, in place."""
+    """Convert int8 weights of integer products to uint8, in place."""
     from onnx import numpy_helper
 
     known = {tensor.name: tensor for tensor in model.graph.initializer}

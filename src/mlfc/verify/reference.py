@@ -1,4 +1,4 @@
-"""What a reference implementation is, and which one a model has."""
+"""Reference implementations, and the choice of one for a model."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ ONNX_RUNTIME = "ONNX Runtime"
 
 
 class Reference(Protocol):
-    """What computes the results to compare with."""
+    """An implementation that computes the expected results."""
 
     @property
     def input_names(self) -> frozenset[str]:
-        """The inputs that `run` takes."""
+        """The inputs of `run`."""
         ...
 
     @property
     def output_names(self) -> frozenset[str]:
-        """The outputs of the model, which `run` returns, among other tensors."""
+        """The outputs of the model; `run` may return further tensors."""
         ...
 
     def run(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -38,12 +38,12 @@ class Reference(Protocol):
         ...
 
     def begin(self) -> None:
-        """Forget what earlier runs left in the model's variables."""
+        """Reset the model's variables to their initial values."""
         ...
 
 
 class WrappedReference:
-    """A reference over another one.
+    """A reference that wraps another one.
 
     `provided`: the inputs of the other one that the wrapper provides.
     """
@@ -53,7 +53,7 @@ class WrappedReference:
 
     @property
     def input_names(self) -> frozenset[str]:
-        """The inputs that `run` takes."""
+        """The inputs of `run`."""
         return self._reference.input_names - self._provided
 
     @property
@@ -62,12 +62,12 @@ class WrappedReference:
         return self._reference.output_names
 
     def begin(self) -> None:
-        """Forget what earlier runs left in the model's variables."""
+        """Reset the model's variables to their initial values."""
         self._reference.begin()
 
 
 class WithFrozen(WrappedReference):
-    """A reference of a model some inputs of which always have the same values."""
+    """A reference of a model with constant values for some inputs."""
 
     def __init__(self, reference: Reference, frozen: Mapping[str, Array]) -> None:
         super().__init__(reference, frozen)
@@ -81,9 +81,9 @@ class WithFrozen(WrappedReference):
 class Stepping(WrappedReference):
     """A reference that keeps the states of a compiled model.
 
-    `reference`: keeps variables of the model itself; of what was tied, it takes the old values and returns the new
-        ones. `states`: of the compiled model. `initial`: what they begin with, by name.
-    `always_new`: whether every run is the first of a sequence, as those of firmware that is started anew.
+    `reference`: keeps the model's own variables; tied states are its inputs and outputs. `states`: of the compiled
+        model. `initial`: their initial values, by name.
+    `always_new`: whether every run is the first of a sequence, as for firmware that is restarted.
     """
 
     def __init__(
@@ -97,27 +97,27 @@ class Stepping(WrappedReference):
         self._next = {info.name: info.next for info in states if info.name in reference.input_names}
         super().__init__(reference, self._next)
         self._initial = {name: initial[name] for name in self._next}
-        self.knows_all = len(self._next) == len(states)  # whether none is a variable of the reference's own
+        self.knows_all = len(self._next) == len(states)  # whether no state is a variable of the reference
         self._always_new = always_new
         self.begin()
 
     def begin(self) -> None:
-        """Begin a sequence."""
+        """Start a new sequence."""
         super().begin()
         self._held = dict(self._initial)
 
     @property
     def output_names(self) -> frozenset[str]:
-        """The outputs of the model, but for the next values of states."""
+        """The outputs of the model, except the next values of states."""
         return self._reference.output_names - set(self._next.values())
 
     @property
     def held(self) -> Mapping[str, Array]:
-        """What was tied, by the names of inputs: their values in the next run."""
+        """The values of tied states for the next run, by input name."""
         return self._held
 
     def run(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
-        """Return tensors by name, and go one step further."""
+        """Return tensors by name, and update the states."""
         if self._always_new:
             self.begin()
         found = self._reference.run({**inputs, **self._held})
@@ -126,19 +126,19 @@ class Stepping(WrappedReference):
 
 
 def open_reference(path: Path, *, layers: bool, signature: str | None = None) -> tuple[str, Reference]:
-    """Return the name of a model's reference, and the model opened by it.
+    """Return the name of a model's reference, and the reference with the model.
 
     `layers`: whether to return all tensors, not the model's outputs alone.
     `signature`: of a TFLite model, as for importing it; then only its outputs are returned.
 
-    Raises OptionError if it is no model but compiled; ToolchainError if the reference is not installed; ModelError if
-    it refuses the model.
+    Raises OptionError if the file is a compiled model; ToolchainError if the reference is not installed; ModelError if
+    the reference rejects the model.
     """
     if artifact_kind(path) != "model":
         raise OptionError(
-            "this was compiled already; only the original model can be run by its reference",
+            "expected an original model, got a compiled one",
             place=str(path),
-            next_step="Write: mlfc verify MODEL ARTIFACT",
+            next_step="Run: mlfc verify MODEL ARTIFACT",
         )
     with path.open("rb") as file:
         start = file.read(8)
@@ -152,12 +152,12 @@ def open_reference(path: Path, *, layers: bool, signature: str | None = None) ->
 
 
 def with_all_tensors(module: IRModule) -> IRModule:
-    """Return a model whose outputs are all named tensors of `module`, in an order in which they can be computed.
+    """Return a model whose outputs are all named tensors of `module`, in topological order.
 
     Parameters
     ----------
     module : IRModule
-        As an importer made it: the last expression of each original node has its tensor's name.
+        From an importer: the last expression of each original node has its tensor's name.
 
     Returns
     -------
@@ -177,11 +177,11 @@ def with_all_tensors(module: IRModule) -> IRModule:
             continue
         if name not in own or own[name] is expr:
             found.setdefault(name, expr)
-    # an output that is an input, or whose node lost its name, has not been met above; parts of a sequence stay together
+    # add outputs that are inputs, or whose nodes lost their names; parts of a sequence stay together
     for name, head in own.items():
         found.setdefault(name, head)
     states = []
-    for state in module.states:  # the next value is a tensor to look at, too
+    for state in module.states:  # the next value is also compared
         again = unique_name(f"{state.output} (next)", found)
         found[again] = found[state.output]
         states.append(replace(state, output=again))

@@ -1,6 +1,7 @@
-"""Witnesses of what is rounding: the model in float64, and references whose floats are off by last bits.
+"""Evidence for rounding: the model in float64, and references with perturbed floats.
 
-The importer's graph is compiled in float64 by the other printer than the judged code; quantization keeps its float32.
+The imported graph is compiled in float64 by the backend that did not generate the judged code; quantization stays in
+float32.
 """
 
 from __future__ import annotations
@@ -34,24 +35,24 @@ if TYPE_CHECKING:
 
 _LARGEST_MODEL = 1 << 30
 _VARIANTS = 3
-# last bits of float16 are so much larger than those of float32
+# ratio of the ulps of float16 and float32
 _STORED_STEP = 2.0**13
-# last places, about what floats may differ by: enough for codes to round the other way, as they do now and then
+# perturbation in ulps, about the usual difference of floats: enough for some codes to round the other way
 _COARSE = 256
-# whole numbers up to here, and numbers with no more bits than that, count as exact
+# integers up to this value, and single numbers with no more significant bits, count as exact
 _FEW = 2**11
-# ONNX operators that take floats as sizes and places: a last bit more may be an element more
+# ONNX operators with floats as sizes or positions: one ulp may change the number of elements
 _SIZES = ("Resize", "Upsample", "Range", "NonMaxSuppression")
 WIDE = "float64"
 _DTYPE_ATTRS = ("dtype", "out_dtype")
 
 
 class OwnRounding:
-    """How much of a reference's result is rounding.
+    """The rounding error of a reference's results, estimated by perturbed runs.
 
     `layers`: whether to compare all tensors.
-    `is_quantized`: whether the model rounds what it computes to codes. A last bit moves few of them, and those that it
-    moves may change a result by a percent: such models are run with larger changes, too.
+    `is_quantized`: whether the model rounds computed values to codes. One ulp changes few codes, but a changed code may
+    change a result by a percent, so such models are also run with larger perturbations.
     """
 
     def __init__(self, path: Path, title: str, *, layers: bool, is_quantized: bool = False) -> None:
@@ -65,10 +66,10 @@ class OwnRounding:
             self._variants[scale, most] = [variant for variant in variants if variant is not None]
 
     def of(self, tensors: Collection[str], inputs: Mapping[str, Array]) -> dict[str, float]:
-        """Return the largest |difference| of each tensor between runs that differ in last bits of weights and inputs.
+        """Return the largest |difference| of each tensor between runs with perturbed weights and inputs.
 
-        Weights that are kept in float16 and computed with in float32 change by float16's last bits, and what that does
-        counts by the ratio of the two: results follow small changes nearly in proportion.
+        Weights that are stored in float16 and used in float32 change by float16 ulps. The resulting difference is
+        scaled down by the ratio of the ulps, since results are nearly linear in small changes.
         """
         largest = dict.fromkeys(tensors, 0.0)
         for (scale, most), variants in self._variants.items():
@@ -82,10 +83,10 @@ class OwnRounding:
 
 
 def nudged(array: Any, random: np.random.Generator, most: int = 1) -> Any:
-    """Return an array, or a list of them, whose floats are up to `most` units in the last place off; zeros stay.
+    """Return an array, or a list of arrays, with floats perturbed by up to `most` ulps; zeros are unchanged.
 
-    So do infinities, NaN and what lies at the ends of a dtype's range, which masks are made of: one unit more is none.
-    An array of numbers that are exact stays as it is, and so does None.
+    Infinities, NaN and values at the ends of a dtype's range, which masks use, are also unchanged, as are arrays of
+    exact numbers and None.
     """
     if isinstance(array, list):
         return [nudged(item, random, most) for item in array]
@@ -98,7 +99,7 @@ def nudged(array: Any, random: np.random.Generator, most: int = 1) -> Any:
 
 
 def _is_exact(values: Array) -> bool:
-    """Tell whether floats are exact (whole, or a single one of few bits): an exponent of nearly 2 breaks a power."""
+    """Return whether floats are exact: integers, or a single number of few bits, such as the exponent 2 of a power."""
     if values.size == 1:
         values = np.frexp(values)[0] * _FEW
     return bool(np.all((np.abs(values) <= _FEW) & (values == np.round(values))))
@@ -107,17 +108,17 @@ def _is_exact(values: Array) -> bool:
 def _run(
     variant: Reference, seed: int, inputs: Mapping[str, Array], most: int, tensors: Collection[str]
 ) -> dict[str, Array]:
-    """Return the tensors with these names from a run with other last bits of the inputs; no others are kept."""
+    """Return the named tensors of a run with perturbed inputs; other tensors are released."""
     random = np.random.default_rng(seed)
     results = flattened(variant.run({name: nudged(value, random, most) for name, value in inputs.items()}))
-    variant.begin()  # LiteRT keeps every tensor of the last run
+    variant.begin()  # releases the tensors of the last run in LiteRT
     return {name: results[name] for name in tensors if name in results}
 
 
 def _variant(
     path: Path, title: str, random: np.random.Generator, *, layers: bool, stored: bool, most: int
 ) -> Reference | None:
-    """Return a reference with other last bits, of just what is kept in float16 if `stored`; None without or refused."""
+    """Return a reference with perturbed weights (`stored`: only those stored in float16); None if not possible."""
     try:
         if title == LITERT:
             from mlfc.verify.litert import LiteRtReference as LiteRT
@@ -133,12 +134,12 @@ def _variant(
             changed=lambda model: counts.append(_nudge_onnx(model, random, stored=stored, most=most)),
         )
         return None if stored and not counts[0] else changed
-    except MlfcError:  # a copy of the model does not find what lies beside it
+    except MlfcError:  # a copy of the model cannot find its external files
         return None
 
 
 def _nudged_tflite(data: bytes, random: np.random.Generator, *, stored: bool, most: int) -> tuple[bytes, int]:
-    """Return a model with other constants, and how many are others."""
+    """Return a model with perturbed constants, and their number."""
     import tflite
 
     changed = bytearray(data)
@@ -158,7 +159,7 @@ def _nudged_tflite(data: bytes, random: np.random.Generator, *, stored: bool, mo
 
 
 def _nudge_onnx(model: object, random: np.random.Generator, *, stored: bool, most: int) -> int:
-    """Change the constants of a model, those in branches and loops too, and return how many."""
+    """Perturb the constants of a model, including those in branches and loops; return their number."""
     from onnx import ModelProto, TensorProto, numpy_helper
 
     assert isinstance(model, ModelProto)
@@ -182,7 +183,7 @@ def _nudge_onnx(model: object, random: np.random.Generator, *, stored: bool, mos
 
 
 def _graphs(graph: GraphProto) -> Iterator[GraphProto]:
-    """Yield a graph and those in its nodes."""
+    """Yield a graph and the subgraphs of its nodes."""
     yield graph
     for node in graph.node:
         for attribute in node.attribute:
@@ -193,10 +194,10 @@ def _graphs(graph: GraphProto) -> Iterator[GraphProto]:
 def float64_model(
     module: IRModule, params: Mapping[str, Array], target: str, more: Sequence[Expr] = ()
 ) -> tuple[Runnable, tuple[str, ...]]:
-    """Compile a model in float64; return it, with its float outputs in float64, and the names of outputs for `more`.
+    """Compile a model in float64; return it and the names of the outputs for `more`.
 
-    `module`: as an importer made it.
-    `target`: of the judged code; the float64 model is printed by the other printer.
+    `module`: from an importer.
+    `target`: of the judged code; the float64 model uses the other backend.
     `more`: tensors of the model to add to its outputs.
     """
     wide, names = in_float64(module, more)
@@ -205,7 +206,7 @@ def float64_model(
 
 
 def in_float64(module: IRModule, more: Sequence[Expr] = ()) -> tuple[IRModule, tuple[str, ...]]:
-    """Return a model with every float in float64, and the names of the outputs for `more`; see `float64_model`."""
+    """Return a model with all floats, including outputs, in float64, and the names of the outputs for `more`."""
     body, heads = module.main.body, module.outputs
     defined = body.fields[len(heads) :] if isinstance(body, Tuple) else ()
     wide = _widened(Tuple((*heads, *more, *defined)))
@@ -216,7 +217,7 @@ def in_float64(module: IRModule, more: Sequence[Expr] = ()) -> tuple[IRModule, t
 
 
 def _function(function: Function) -> Function:
-    """Return what a branch or a loop runs, with parameters in float64, too."""
+    """Return the function of a branch or loop in float64, including its parameters."""
     params: list[Var] = []
     for param in function.params:
         wide = _wide_type(param.type)
@@ -261,7 +262,7 @@ def _wide_node(node: Expr, args: list[Expr]) -> Expr:
             if _wide_type(node.type) == wide.type:
                 return wide
         except MlfcError:
-            pass  # it is defined for other dtypes alone
+            pass  # the operator does not support float64
     return _as_defined(node, args)
 
 
@@ -277,7 +278,7 @@ def _wide_type(kind: ir.Type) -> ir.Type:
 
 
 def _as_defined(node: Call, args: Sequence[Expr]) -> Expr:
-    """Return a call in the dtypes that the model has it in, between casts."""
+    """Return a call in its original dtypes, between casts."""
     narrow = [_narrowed(arg, was) for arg, was in zip(args, node.args, strict=True)]
     result = with_children(node, narrow)
     if isinstance(node.type, ir.TupleType):

@@ -1,5 +1,5 @@
 /* Part of mlfc's C runtime. This code is yours to use as you like. SPDX-License-Identifier: 0BSD */
-/*! \brief Limits of the C runtime on a computer with memory to spare */
+/*! \brief Limits of the C runtime on a host with ample memory */
 #ifndef TVM_RUNTIME_CRT_CONFIG_H_
 #define TVM_RUNTIME_CRT_CONFIG_H_
 
@@ -13,7 +13,7 @@
 #define TVM_CRT_MAX_STRLEN_FUNCTION_NAME 1024
 #define TVM_CRT_MAX_STRLEN_PARAM_NAME 1024
 #define TVM_CRT_MAX_STRLEN_ERROR_TEXT 2048
-/* As the workspace of generated code, which may work with the widest vectors. */
+/* Like the workspace of generated code, which may use the widest vectors. */
 #define TVM_CRT_STORAGE_ALIGNMENT_BYTES 64
 
 #if defined(__GNUC__)

@@ -1,5 +1,5 @@
 /* Part of mlfc's C runtime. This code is yours to use as you like. SPDX-License-Identifier: 0BSD */
-/* The platform functions on a computer: malloc, the C library's clock, and the standard error stream. */
+/* Platform functions of a host: malloc, the C library's clock, and standard error. */
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -35,7 +35,7 @@ size_t TVMPlatformFormatMessage(char* out_buf, size_t out_buf_size_bytes, const 
   return length < 0 ? 0 : (size_t)length;
 }
 
-/* The RPC server, where it is linked, has one that takes the place of this. */
+/* The RPC server, if linked, replaces this function. */
 #if defined(__GNUC__)
 __attribute__((weak))
 #endif
@@ -63,7 +63,7 @@ tvm_crt_error_t TVMPlatformBeforeMeasurement(void) { return kTvmErrorNoError; }
 
 tvm_crt_error_t TVMPlatformAfterMeasurement(void) { return kTvmErrorNoError; }
 
-/* Good enough to tell sessions apart, which is all that the runtime asks; not for secrets. */
+/* Sufficient to distinguish sessions, the only use in the runtime; not for secrets. */
 tvm_crt_error_t TVMPlatformGenerateRandom(uint8_t* buffer, size_t num_bytes) {
   FILE* source = fopen("/dev/urandom", "rb");
   const size_t got = source == NULL ? 0 : fread(buffer, 1, num_bytes, source);

@@ -5,8 +5,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Returns the CRC-32 of some bytes, the one of zlib, Ethernet and gzip: that of "123456789" is 0xcbf43926.
- * Four bits a step: the table is 64 bytes, where the usual one is a kilobyte of flash. */
+/* Returns the CRC-32 of a buffer, as in zlib, Ethernet and gzip: that of "123456789" is 0xcbf43926.
+ * Processes four bits per step: the table takes 64 bytes of flash, the usual one a kilobyte. */
 static uint32_t mlfc_checksum(const void *data, size_t nbytes) {
   static const uint32_t table[16] = {
       UINT32_C(0x00000000), UINT32_C(0x1db71064), UINT32_C(0x3b6e20c8), UINT32_C(0x26d930ac),

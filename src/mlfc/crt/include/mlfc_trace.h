@@ -1,19 +1,19 @@
 /*
- * What the hook of generated code does with -DMLFC_TRACE=1: it prints a line for every operator that ran,
+ * The tracing hook of generated code, enabled by -DMLFC_TRACE=1. It prints a line for each operator that ran:
  *
  *   trace <index> <checksum> <ticks>
  *
- * index     the operator's place in the order of execution, from 0, as in `mlfc inspect`. In a dynamic model, where an
- *           operator may run in each iteration of a loop or not at all, the place of its call in the code
- * checksum  the CRC-32 of its output's bytes at the moment when it ended, eight hexadecimal digits
- * ticks     what it took, by the C library's clock(); printing and the checksum are not in it
+ * index     the operator's index in the order of execution, from 0, as in `mlfc inspect`. In a dynamic model, where an
+ *           operator may run in each iteration of a loop or not at all, the index of its call in the code
+ * checksum  the CRC-32 of its output's bytes when it ended, in eight hexadecimal digits
+ * ticks     its duration by the C library's clock(), without printing and the checksum
  *
- * What it does can be replaced by functions of yours, by their names:
+ * Parts of it can be replaced by your own functions:
  *
  *   -DMLFC_TRACE_TICKS=name    uint64_t name(void): another clock
- *   -DMLFC_TRACE_PRINT=name    void name(const char *line): where lines go, each with its end of line
+ *   -DMLFC_TRACE_PRINT=name    void name(const char *line): prints a line, which includes its end of line
  *   -DMLFC_TRACE_RECORD=name   void name(int32_t index, const void *data, size_t nbytes, uint64_t ticks):
- *                                 instead of printing, sees every operator's output
+ *                                 receives every operator's output instead of printing
  *
  * This code is yours to use as you like. SPDX-License-Identifier: 0BSD
  */

@@ -15,7 +15,7 @@ void MLFC_TRACE_PRINT(const char *line);
 static void mlfc_trace_print(const char *line) { (void)fputs(line, stdout); }
 #endif
 
-/* Writes a number before `end` and returns where it starts; `digits` is the fewest that it has. */
+/* Writes a number that ends before `end` and returns its start; `digits` is the minimum number of digits. */
 static char *mlfc_trace_number(char *end, uint64_t value, unsigned base, int digits) {
   do {
     *--end = "0123456789abcdef"[value % base];

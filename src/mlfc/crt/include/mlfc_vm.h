@@ -1,6 +1,6 @@
 /* Part of mlfc's C runtime. This code is yours to use as you like. SPDX-License-Identifier: 0BSD */
 /*!
- * \brief What callers of dynamic models give and get: models whose shapes or control flow depend on their inputs.
+ * \brief Interface of dynamic models, whose shapes or control flow depend on their inputs.
  *
  * The header of a module declares its main function, `tvmgen_<module>_vm_run`:
  *
@@ -8,10 +8,10 @@
  *                                  void* work, int64_t work_bytes, mlfc_vm_error* error);
  *
  * It checks the inputs, runs the model and sets the outputs; it returns MLFC_VM_OK or the code of the error. `work` is
- * memory at any address, for one run at a time. Where the header states a size, `..._VM_WORK_SIZE`, the model needs
- * that and no heap: outputs are in `work` until the next run. Other models take memory from `host->allocate` while they
- * run; `tvmgen_<module>_vm_release` frees their outputs, and `error->values[0]` is then the size of a work area that
- * would have spared the largest allocation.
+ * memory at any address, for one run at a time. If the header declares a size, `..._VM_WORK_SIZE`, the model needs
+ * only that and no heap: outputs are in `work` until the next run. Other models call `host->allocate` while they run;
+ * `tvmgen_<module>_vm_release` frees their outputs, and `error->values[0]` is then the size of a work area that would
+ * have avoided the largest allocation.
  */
 #ifndef MLFC_VM_H_
 #define MLFC_VM_H_
@@ -24,56 +24,56 @@ extern "C" {
 
 enum { MLFC_VM_MAX_RANK = 8, MLFC_VM_ALIGNMENT = 64, MLFC_VM_CPU = 1 };
 
-/*! \brief What a run returns, and what is in `code` of an error. In brackets: its `values`. */
+/*! \brief Status of a run, also in `code` of an error. In brackets: the error's `values`. */
 enum {
   MLFC_VM_OK = 0,
-  /*! \brief The model keeps tensors from run to run, and `host->state` is NULL; [bytes it must have]. */
+  /*! \brief The model has states, but `host->state` is NULL; [required bytes]. */
   MLFC_VM_STATE = 4,
-  /*! \brief An input does not fit; [input, axis or a MLFC_VM_AXIS_ value, what it has]. */
+  /*! \brief An input does not match its declaration; [input, axis or a MLFC_VM_AXIS_ value, actual value]. */
   MLFC_VM_BAD_INPUT = 5,
-  /*! \brief The model returns something else than it declares; as for inputs. */
+  /*! \brief An output does not match its declaration; values as for inputs. */
   MLFC_VM_BAD_OUTPUT = 6,
-  /*! \brief The work area is too small; [bytes it must have]. */
+  /*! \brief The work area is too small; [required bytes]. */
   MLFC_VM_WORK = 7,
-  /*! \brief The result of an operation on dimensions does not fit; [a, b]. */
+  /*! \brief An operation on dimensions overflows; [a, b]. */
   MLFC_VM_OVERFLOW = 9,
-  /*! \brief A division by zero; [dividend]. */
+  /*! \brief Division by zero; [dividend]. */
   MLFC_VM_DIVISION = 10,
-  /*! \brief A tensor has fewer elements; [bytes asked for, bytes it has]. */
+  /*! \brief A tensor has fewer elements than required; [required bytes, actual bytes]. */
   MLFC_VM_ELEMENT = 12,
   /*! \brief A number is outside its bounds; [value, low, high]. */
   MLFC_VM_RANGE = 14,
-  /*! \brief Two numbers differ that must be equal; [a, b]. */
+  /*! \brief Two numbers that must be equal differ; [a, b]. */
   MLFC_VM_EQUAL = 15,
-  /*! \brief A negative dimension or size; [it]. */
+  /*! \brief A negative dimension or size; [its value]. */
   MLFC_VM_NEGATIVE = 16,
   /*! \brief A tensor is too large; [dimension or size]. */
   MLFC_VM_SIZE = 17,
-  /*! \brief A kernel refused what it was given; [its status]. */
+  /*! \brief A kernel rejected its arguments; [its status]. */
   MLFC_VM_KERNEL = 22,
-  /*! \brief A packed function failed, or there are none; [its status]. */
+  /*! \brief A packed function failed, or `host` provides none; [its status]. */
   MLFC_VM_PACKED = 23,
-  /*! \brief There is no such device; [device]. */
+  /*! \brief The device does not exist; [device]. */
   MLFC_VM_DEVICE = 24,
-  /*! \brief The limit of memory; [bytes asked for, limit]. */
+  /*! \brief The memory limit was exceeded; [requested bytes, limit]. */
   MLFC_VM_MEMORY = 25,
-  /*! \brief No memory, or no function that allocates; [bytes]. */
+  /*! \brief Allocation failed, or `host` provides no allocator; [bytes]. */
   MLFC_VM_ALLOCATE = 26,
-  /*! \brief The limit of iterations; [limit]. */
+  /*! \brief The iteration limit was exceeded; [limit]. */
   MLFC_VM_TURNS = 27,
   /*! \brief The model ended the run, for the reason in `text`. */
   MLFC_VM_FAILED = 29,
-  /*! \brief A list has no such position; [index, length]. */
+  /*! \brief A list index is out of range; [index, length]. */
   MLFC_VM_INDEX = 30
 };
 
-/*! \brief In place of an axis in errors of inputs and outputs. */
+/*! \brief Values in place of an axis in errors of inputs and outputs. */
 enum { MLFC_VM_AXIS_DTYPE = -1, MLFC_VM_AXIS_RANK = -2, MLFC_VM_AXIS_ALIGNMENT = -3 };
 
-/*! \brief Why a run failed. */
+/*! \brief The error of a failed run. */
 typedef struct {
   int32_t code;
-  /*! \brief What it is about: an input, a dimension, a node; or NULL. */
+  /*! \brief The input, dimension or node concerned; or NULL. */
   const char* text;
   int64_t values[3];
 } mlfc_vm_error;
@@ -81,63 +81,63 @@ typedef struct {
 /*! \brief A tensor; elements are in row-major order, without gaps. */
 typedef struct {
   /*!
-   * \brief On a device the handle of its memory. Inputs begin at a multiple of MLFC_VM_ALIGNMENT, those that never have
-   * so many bytes at a multiple of the largest power of two that fits; outputs of fewer bytes likewise.
+   * \brief On a device, the handle of its memory. Inputs are aligned to MLFC_VM_ALIGNMENT; inputs and outputs that are
+   * always smaller, to the largest power of two that does not exceed their size.
    */
   void* data;
-  /*! \brief What holds the memory of an output; NULL for inputs. */
+  /*! \brief The owner of an output's memory; NULL for inputs. */
   void* block;
   int64_t extents[MLFC_VM_MAX_RANK];
-  /*! \brief DLPack's type of the device: MLFC_VM_CPU for the host. */
+  /*! \brief DLPack's device type: MLFC_VM_CPU for the host. */
   int32_t device;
-  /*! \brief A number that the header of a module states for each input and output. */
+  /*! \brief The dtype number that a module's header declares for each input and output. */
   uint8_t dtype;
   uint8_t rank;
 } mlfc_vm_tensor;
 
-/*! \brief Memory of devices; for models that run in part on one. */
+/*! \brief Device memory functions, for models that run partly on a device. */
 typedef struct {
   void* (*allocate)(void* context, int32_t device, int64_t bytes);
   void (*release)(void* context, int32_t device, void* memory);
-  /*! \brief Copies the bytes of a tensor into another one, wherever both are; 0 on success. */
+  /*! \brief Copies the bytes of a tensor to another one, on the same or another device; 0 on success. */
   int32_t (*copy)(void* context, const mlfc_vm_tensor* to, const mlfc_vm_tensor* from, int64_t bytes);
   /*! \brief Returns a copy of a constant on a device, the same for all runs. */
   void* (*constant)(void* context, int32_t device, const void* data, int64_t bytes);
 } mlfc_vm_devices;
 
-/*! \brief What the caller provides; everything may be zero. */
+/*! \brief Functions and memory of the caller; all fields may be zero. */
 typedef struct {
-  /*! \brief As malloc and free; models whose header states a work size need neither. */
+  /*! \brief Like malloc and free; not used by models whose header declares a work size. */
   void* (*allocate)(int64_t bytes);
   void (*release)(void* memory);
   /*! \brief Calls a function of a runtime module on tensors, the last of which is its result; 0 on success. */
   int32_t (*packed)(void* context, const char* name, mlfc_vm_tensor* tensors, int32_t count);
   /*!
-   * \brief Is called before and after each kernel, with the number of its call in the code and the numbers that it
-   * takes; `data` is NULL before it and its output after it.
+   * \brief Called before and after each kernel, with the number of its call in the code and its numeric arguments;
+   * `data` is NULL before the kernel and its output after it.
    */
   void (*trace)(void* context, int32_t call, const int64_t* numbers, int32_t count, void* data, int64_t bytes);
   const mlfc_vm_devices* devices;
   /*! \brief Passed to the functions above. */
   void* context;
   /*!
-   * \brief NULL, or for each output memory of the caller that the run writes it to, with the dtype and dimensions that
-   * it must have. Where it has others, MLFC_VM_BAD_OUTPUT without a text is the error, `values` are [output, 0, 0],
-   * `outputs` has the dimensions, and nothing is written.
+   * \brief NULL, or the caller's memory for each output, with the expected dtype and dimensions. If an output has
+   * others, the run fails with MLFC_VM_BAD_OUTPUT without a text, `values` are [output, 0, 0], `outputs` contains the
+   * actual dimensions, and nothing is written.
    */
   const mlfc_vm_tensor* targets;
   /*!
-   * \brief The tensors that the model keeps from run to run: `..._VM_STATE_SIZE` bytes, one memory for each sequence.
-   * `tvmgen_<module>_vm_state_reset` sets it first; a run that fails leaves it as it was.
+   * \brief Memory of the model's states: `..._VM_STATE_SIZE` bytes, one for each sequence of runs.
+   * `tvmgen_<module>_vm_state_reset` initializes it; a failed run does not change it.
    */
   void* state;
-  /*! \brief Of all memory of a run at one time; 0 is none. */
+  /*! \brief Limit of a run's total memory at any time; 0 for none. */
   int64_t memory_limit;
-  /*! \brief Of iterations of all loops together; 0 is none. */
+  /*! \brief Limit of the total iterations of all loops; 0 for none. */
   uint64_t turn_limit;
 } mlfc_vm_host;
 
-/*! \brief For generated code: a run, the memory that tensors share, and lists of tensors. */
+/*! \brief For generated code: a run, memory shared by tensors, and lists of tensors. */
 typedef struct {
   const mlfc_vm_host* host;
   mlfc_vm_error* error;

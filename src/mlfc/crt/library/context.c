@@ -1,5 +1,5 @@
 /* Part of mlfc's C runtime. This code is yours to use as you like. SPDX-License-Identifier: 0BSD */
-/* The variables of a library by which loaders of modules recognize it, and give it functions of their process. */
+/* The variables by which module loaders recognize a library, and pass it functions of their process. */
 #include "../src/runtime/crt/common/context.h"
 
 #include "mlfc_abi.h"
@@ -10,7 +10,7 @@ const int32_t mlfc_abi_version = MLFC_ABI_VERSION;
 extern TVM_DLL const struct mlfc_digest mlfc_digest;
 const struct mlfc_digest mlfc_digest = {MLFC_DIGEST_MARK, {0}};
 
-/* The loader's handle of this library as a module: what TVMBackendGetFuncFromEnv takes to find imported functions. */
+/* The loader's module handle of this library, which TVMBackendGetFuncFromEnv uses to find imported functions. */
 void* __tvm_module_ctx = NULL;
 
 int (*__TVMFuncCall)(TVMFunctionHandle, TVMValue*, int*, int, TVMValue*, int*) = NULL;

@@ -1,9 +1,9 @@
 /* Part of mlfc's C runtime. This code is yours to use as you like. SPDX-License-Identifier: 0BSD */
-/*! \brief Limits of the C runtime inside a shared library: those of the computer, and two settings */
+/*! \brief Limits of the C runtime in a shared library: those of the host, and two settings */
 #ifndef MLFC_LIBRARY_CRT_CONFIG_H_
 #define MLFC_LIBRARY_CRT_CONFIG_H_
 
-/* Functions are looked up in the library itself, whether or not it has a system library. */
+/* Functions are looked up in the library itself, regardless of a system library. */
 #define TVM_CRT_SYSTEM_LIB 0
 #define TVM_CRT_CONTEXT_POINTERS 1
 

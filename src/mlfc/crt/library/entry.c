@@ -1,5 +1,5 @@
 /* Part of mlfc's C runtime. This code is yours to use as you like. SPDX-License-Identifier: 0BSD */
-/* Tensors are checked before a function sees them: nothing that a caller passes makes it touch other memory. */
+/* Tensors are checked before a function is called: invalid arguments cannot make it access other memory. */
 #include "mlfc_entry.h"
 
 #include <stdarg.h>
@@ -30,7 +30,7 @@ static const char* dtype_name(DLDataType dtype, char* out, size_t size) {
   return out;
 }
 
-/* One byte that is 0 or 1 has two names: TVM's, an unsigned integer of one bit, and that of newer DLPack. */
+/* A bool, one byte of 0 or 1, has two types: TVM's 1-bit unsigned integer, and that of newer DLPack. */
 static int same_dtype(DLDataType given, DLDataType expected) {
   if (expected.bits == 1 && given.code == MLFC_DLPACK_BOOL && given.bits == 8) return given.lanes == 1;
   return given.code == expected.code && given.bits == expected.bits && given.lanes == expected.lanes;

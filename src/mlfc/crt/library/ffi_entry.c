@@ -1,7 +1,7 @@
 /* Part of mlfc's C runtime. This code is yours to use as you like. SPDX-License-Identifier: 0BSD */
 #include "ffi_host.h"
 
-/* More outputs than this are passed in, not returned. */
+/* More outputs than this must be passed in and are not returned. */
 enum { MAX_RESULTS = 64 };
 
 static const char* kind_name(int32_t type_index) {
@@ -29,7 +29,7 @@ static const char* kind_name(int32_t type_index) {
   }
 }
 
-/* Returns the tensor that an argument is; NULL if it is none. */
+/* Returns an argument as a tensor; NULL if it is not one. */
 static const DLTensor* tensor_of(const struct mlfc_any* arg) {
   if (arg->value.v_ptr == NULL) return NULL;
   if (arg->type_index == kFfiTensorPointer) return (const DLTensor*)arg->value.v_ptr;
@@ -49,7 +49,7 @@ static int take_tensors(const struct mlfc_function* function, const struct mlfc_
   return 0;
 }
 
-/* Runs the function on fresh outputs and returns them. */
+/* Runs the function on new outputs and returns them. */
 static int run_for_results(const struct mlfc_function* function, const DLTensor** tensors, void** data,
                            struct mlfc_any* result, struct mlfc_failure* failure) {
   struct mlfc_any made[MAX_RESULTS];

@@ -1,7 +1,7 @@
 /* Part of mlfc's C runtime. This code is yours to use as you like. SPDX-License-Identifier: 0BSD */
 /*
- * Functions of tvm-ffi's library are looked up at run time instead of linked: a library that needs them to load would
- * serve no other caller, and symbols that are weak stay NULL where that library comes after this one.
+ * Functions of tvm-ffi's library are looked up at run time instead of linked: linking would make that library mandatory
+ * for all callers, and weak symbols stay NULL if it is loaded after this one.
  */
 #define _GNU_SOURCE /* RTLD_DEFAULT */
 #define _DARWIN_C_SOURCE
@@ -29,7 +29,7 @@ static void* find(const char* name) {
 #elif defined(__unix__) || defined(__APPLE__)
 #include <dlfcn.h>
 #if defined(__ELF__)
-#pragma weak dlsym /* older systems have it in a library of its own, which whoever loads libraries has loaded */
+#pragma weak dlsym /* on older systems in a separate library, which a loader of libraries has loaded */
 static void* find(const char* name) { return &dlsym == NULL ? NULL : dlsym(RTLD_DEFAULT, name); }
 #else
 static void* find(const char* name) { return dlsym(RTLD_DEFAULT, name); }
@@ -52,7 +52,7 @@ struct managed_tensor {
   void (*deleter)(struct managed_tensor* self);
 };
 
-/* A pointer to one of the functions, as what it is. */
+/* A pointer to one of the functions, with its type. */
 union function {
   void* pointer;
   void (*set_raised)(const char* kind, const char* message);
@@ -65,7 +65,7 @@ union function {
   int (*decref)(void* object);
 };
 
-/* Looks a function up once it is there. */
+/* Looks up a function on first use. */
 static int get(const char* name, void** known, union function* out) {
   out->pointer = __atomic_load_n(known, __ATOMIC_RELAXED);
   if (out->pointer == NULL) {
@@ -89,7 +89,7 @@ int mlfc_ffi_raise(const struct mlfc_failure* failure) {
 
 static void free_tensor(struct managed_tensor* self) { free(self->context); }
 
-/* One block: the struct, extents, strides, and the elements at the next multiple of 64. */
+/* One block: the struct, shape, strides, and the elements at the next multiple of 64 bytes. */
 static struct managed_tensor* new_tensor(const struct mlfc_parameter* parameter, DLDataType dtype) {
   const size_t lists = 2 * (size_t)parameter->ndim * sizeof(int64_t);
   struct managed_tensor* made = NULL;
@@ -121,13 +121,13 @@ int mlfc_ffi_tensor(const struct mlfc_parameter* parameter, struct mlfc_any* out
   union function allocator, take;
   DLDataType dtype = parameter->dtype;
   struct managed_tensor* made = NULL;
-  if (dtype.bits == 1) { /* what arrays of other libraries call a bool */
+  if (dtype.bits == 1) { /* the bool type of other libraries' arrays */
     dtype.code = MLFC_DLPACK_BOOL;
     dtype.bits = 8;
   }
   out->type_index = kFfiTensor;
   out->small_length = 0;
-  /* memory of the framework whose tensors the caller works with, where it says so */
+  /* allocate by the framework of the caller's tensors, if it is registered */
   if (get("TVMFFIEnvGetDLPackManagedTensorAllocator", &known_allocator, &allocator) &&
       allocator.get_allocator() != NULL) {
     DLTensor prototype = {NULL, {kDLCPU, 0}, parameter->ndim, dtype, (int64_t*)(uintptr_t)parameter->shape, NULL, 0};

@@ -1,5 +1,5 @@
 /* Part of mlfc's C runtime. This code is yours to use as you like. SPDX-License-Identifier: 0BSD */
-/*! \brief What is called of the library of tvm-ffi, found when it is needed: other callers do without it */
+/*! \brief Functions of tvm-ffi's library, looked up on first use: other callers do not need it */
 #ifndef MLFC_FFI_HOST_H_
 #define MLFC_FFI_HOST_H_
 
@@ -22,24 +22,24 @@ enum {
   kFfiArray = 71
 };
 
-/* What every object starts with: counts, type index, deleter. */
+/* Header of every object: counts, type index, deleter. */
 enum { kFfiHeaderBytes = 24 };
 
 /*! \brief Raises the failure in the caller's language; always -1. */
 int mlfc_ffi_raise(const struct mlfc_failure* failure);
 
-/*! \brief Makes a fresh tensor as a parameter describes it, owned by the caller. */
+/*! \brief Creates a tensor that matches a parameter, owned by the caller. */
 int mlfc_ffi_tensor(const struct mlfc_parameter* parameter, struct mlfc_any* out,
                        struct mlfc_failure* failure);
 
-/*! \brief Makes an array of values. */
+/*! \brief Creates an array of values. */
 int mlfc_ffi_array(struct mlfc_any* values, int32_t count, struct mlfc_any* out,
                       struct mlfc_failure* failure);
 
-/*! \brief Makes a string. */
+/*! \brief Creates a string. */
 int mlfc_ffi_string(const char* text, struct mlfc_any* out, struct mlfc_failure* failure);
 
-/*! \brief Gives up an object. */
+/*! \brief Releases a reference to an object. */
 void mlfc_ffi_release(struct mlfc_any* value);
 
 #endif /* MLFC_FFI_HOST_H_ */

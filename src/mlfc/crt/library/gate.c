@@ -1,11 +1,11 @@
 /* Part of mlfc's C runtime. This code is yours to use as you like. SPDX-License-Identifier: 0BSD */
 /*
- * The number of the process whose thread is inside, so that nothing has to be made or linked for a gate: threads that
- * find their own process in it give their turn to others until it is zero. A run takes microseconds to milliseconds and
- * calls nothing that could come back here.
+ * A spin lock that stores the id of the process whose thread is inside, and needs no initialization or library. Threads
+ * that find their own process id in it yield until it is zero. A run takes microseconds to milliseconds and never
+ * reenters the gate.
  *
- * After a fork the child has one thread. If another one was inside, the child's copy of the gate has the parent's
- * number, and nobody would ever leave: the next one who enters takes it over.
+ * After a fork the child has one thread. If another one was inside, the child's copy of the gate has the parent's id
+ * and would never be released: the next thread that enters takes it over.
  */
 #include "mlfc_entry.h"
 
@@ -13,13 +13,13 @@
 #define WIN32_LEAN_AND_MEAN
 #include <windows.h>
 #define GIVE_WAY() ((void)SwitchToThread())
-#define PROCESS() 1 /* there is no fork */
+#define PROCESS() 1 /* the system has no fork */
 #elif defined(__unix__) || defined(__APPLE__)
 #include <sched.h>
 #include <unistd.h>
 #define GIVE_WAY() ((void)sched_yield())
 #define PROCESS() ((long)getpid())
-#else /* no threads, or none that this could know */
+#else /* no threads, or no known thread API */
 #define GIVE_WAY() ((void)0)
 #define PROCESS() 1
 #endif

@@ -1,5 +1,5 @@
 /* Part of mlfc's C runtime. This code is yours to use as you like. SPDX-License-Identifier: 0BSD */
-/*! \brief Functions on tensors behind both calling conventions: what their arguments must be is a table */
+/*! \brief Functions on tensors for both calling conventions, with a table of their parameters */
 #ifndef MLFC_ENTRY_H_
 #define MLFC_ENTRY_H_
 
@@ -13,12 +13,12 @@
 extern "C" {
 #endif
 
-/*! \brief Type code of bool in newer DLPack, whose name older headers do not have. */
+/*! \brief Type code of bool in newer DLPack, which older headers do not name. */
 enum { MLFC_DLPACK_BOOL = 6 };
 
 /*! \brief An argument: a compact tensor on the CPU. */
 struct mlfc_parameter {
-  /*! \brief The model's own name, for messages. */
+  /*! \brief The name in the model, for messages. */
   const char* name;
   const int64_t* shape;
   int32_t ndim;
@@ -26,56 +26,56 @@ struct mlfc_parameter {
   uint64_t num_bytes;
 };
 
-/*! \brief Lets one call at a time through: zero at first. */
+/*! \brief Lock for one call at a time; initially zero. */
 struct mlfc_gate {
-  /*! \brief The process whose thread is inside, 0 if there is none. */
+  /*! \brief Id of the process whose thread is inside; 0 if none. */
   long process;
 };
 
-/*! \brief Returns when no other thread is inside. */
+/*! \brief Waits until no other thread is inside, and enters. */
 void mlfc_gate_enter(struct mlfc_gate* gate);
 
-/*! \brief Lets the next one in. */
+/*! \brief Leaves, so that the next thread can enter. */
 void mlfc_gate_leave(struct mlfc_gate* gate);
 
 /*! \brief A function that reads some tensors and writes others. */
 struct mlfc_function {
   const char* name;
-  /*! \brief Those it reads, then those it writes. */
+  /*! \brief The tensors that it reads, then those that it writes. */
   const struct mlfc_parameter* parameters;
   int32_t num_inputs;
   int32_t num_outputs;
   /*! \brief Runs it on the addresses of the tensors' elements; 0 on success. */
   int32_t (*run)(void* const* data);
-  /*! \brief Held during a run; NULL for functions that may run any number of times at once. */
+  /*! \brief Lock held during a run; NULL for reentrant functions. */
   struct mlfc_gate* gate;
 };
 
-/*! \brief Why a call failed. */
+/*! \brief The error of a failed call. */
 struct mlfc_failure {
-  /*! \brief The name of an exception of Python: TypeError, ValueError, RuntimeError. */
+  /*! \brief The name of a Python exception: TypeError, ValueError, RuntimeError. */
   const char* kind;
   char text[512];
 };
 
-/*! \brief Sets the failure; the text is a format of printf. Always -1. */
+/*! \brief Sets the failure; the text is a printf format. Returns -1. */
 int mlfc_fail(struct mlfc_failure* failure, const char* kind, const char* format, ...);
 
 /*!
  * \brief Checks the tensors, and runs the function on them.
- * \param function What to run.
+ * \param function The function to run.
  * \param tensors One for each parameter, none NULL.
  * \param data Memory for as many addresses.
- * \param failure Set where the call fails.
+ * \param failure Set if the call fails.
  * \return 0 on success.
  */
 int mlfc_run(const struct mlfc_function* function, const DLTensor* const* tensors, void** data,
                 struct mlfc_failure* failure);
 
 /*!
- * \brief The whole of a function of the classic convention.
- * \param function What it runs.
- * \param args, type_codes, num_args As it got them.
+ * \brief Implements a function of the classic convention.
+ * \param function The function to run.
+ * \param args, type_codes, num_args Its arguments.
  * \param tensors, data Memory for as many pointers as the function has parameters.
  */
 int mlfc_classic_entry(const struct mlfc_function* function, const TVMValue* args, const int* type_codes,

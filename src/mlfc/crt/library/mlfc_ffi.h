@@ -1,5 +1,5 @@
 /* Part of mlfc's C runtime. This code is yours to use as you like. SPDX-License-Identifier: 0BSD */
-/*! \brief Functions of the convention of tvm-ffi, whose library need not be there when these are loaded */
+/*! \brief Functions of tvm-ffi's calling convention, which can be loaded without tvm-ffi's library */
 #ifndef MLFC_FFI_H_
 #define MLFC_FFI_H_
 
@@ -12,7 +12,7 @@ extern "C" {
 /*! \brief A value of tvm-ffi: TVMFFIAny. */
 struct mlfc_any {
   int32_t type_index;
-  /*! \brief Of a short string that lies in the value; else 0. */
+  /*! \brief Length of a short string stored in the value; else 0. */
   uint32_t small_length;
   union {
     int64_t v_int64;
@@ -23,30 +23,30 @@ struct mlfc_any {
 };
 
 /*!
- * \brief The whole of a function of tvm-ffi.
+ * \brief Implements a function of tvm-ffi.
  *
- * Its arguments are all tensors of the function, or the inputs alone: then it returns fresh outputs, one as a tensor,
+ * Its arguments are all tensors of the function, or only the inputs: then it returns new outputs, one as a tensor,
  * several as an array.
  *
- * \param function What it runs.
- * \param args, num_args, result As it got them.
+ * \param function The function to run.
+ * \param args, num_args, result Its arguments and result.
  * \param tensors, data Memory for as many pointers as the function has parameters.
  */
 int mlfc_ffi_entry(const struct mlfc_function* function, const struct mlfc_any* args, int32_t num_args,
                       struct mlfc_any* result, const DLTensor** tensors, void** data);
 
 /*!
- * \brief The whole of a function of tvm-ffi that calls one of the classic convention on tensors.
+ * \brief Implements a function of tvm-ffi that calls one of the classic convention on tensors.
  * \param name For messages.
- * \param packed What to call.
- * \param count How many tensors it takes.
- * \param args, num_args As it got them.
+ * \param packed The function to call.
+ * \param count Number of its tensors.
+ * \param args, num_args Its arguments.
  * \param values, type_codes Memory for as many arguments.
  */
 int mlfc_ffi_packed(const char* name, TVMBackendPackedCFunc packed, int32_t count, const struct mlfc_any* args,
                        int32_t num_args, TVMValue* values, int* type_codes);
 
-/*! \brief The whole of a function of tvm-ffi that returns a text. */
+/*! \brief Implements a function of tvm-ffi that returns a text. */
 int mlfc_ffi_text(const char* text, struct mlfc_any* result);
 
 #ifdef __cplusplus

@@ -1,5 +1,5 @@
 /* Part of mlfc's C runtime. This code is yours to use as you like. SPDX-License-Identifier: 0BSD */
-/* How many cores of one socket a process may use: to hand results to another socket takes longer than small kernels. */
+/* Number of cores of one socket that a process may use: transfers to another socket take longer than small kernels. */
 #if defined(__linux__) && !defined(_GNU_SOURCE)
 #define _GNU_SOURCE
 #endif
@@ -37,7 +37,7 @@ static long first_number(const char* path) {
   return number;
 }
 
-/* The processors of a quota in a folder of the second version of control groups, rounded up; 0 for none. */
+/* The CPU quota in a cgroup v2 folder, rounded up; 0 for none. */
 static long quota_in(const char* folder) {
   char path[600];
   char text[64];
@@ -54,7 +54,7 @@ static long quota_in(const char* folder) {
   return cores;
 }
 
-/* The smallest quota of the process's control group and of those around it; 0 for none. */
+/* The smallest quota of the process's cgroup and its ancestors; 0 for none. */
 static long quota_of_group(void) {
   char line[512];
   long least = quota_in("");
@@ -80,7 +80,7 @@ static long quota_of_group(void) {
   return least;
 }
 
-/* A number of a processor's place in the machine, or -1. */
+/* A topology number of a processor, or -1. */
 static long place_of(int cpu, const char* name) {
   char path[600];
   snprintf(path, sizeof path, MLFC_SYS "/devices/system/cpu/cpu%d/topology/%s", cpu, name);
@@ -97,7 +97,7 @@ static long allowed_cores(void) {
     core[cpu] = is_allowed ? place_of(cpu, "core_id") : -1;
     socket[cpu] = is_allowed ? place_of(cpu, "physical_package_id") : -1;
     for (int other = 0; other < cpu && core[cpu] >= 0; ++other) {
-      if (core[other] == core[cpu] && socket[other] == socket[cpu]) core[cpu] = -1; /* another thread of that core */
+      if (core[other] == core[cpu] && socket[other] == socket[cpu]) core[cpu] = -1; /* another thread of the core */
     }
   }
   for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {

@@ -1,5 +1,5 @@
 /* Part of mlfc's C runtime. This code is yours to use as you like. SPDX-License-Identifier: 0BSD */
-/*! \brief How kernels share their work among threads or cores: by a function that an application may hand in */
+/*! \brief Work sharing of kernels among threads or cores, by a function that the application may provide */
 #ifndef MLFC_PARALLEL_H_
 #define MLFC_PARALLEL_H_
 
@@ -18,27 +18,27 @@ extern "C" {
 #endif
 
 /*!
- * \brief Computes the pieces from first on, before last; pieces may be computed in any order, and at the same time.
- * \param scratch The thread's own memory, aligned to 64 bytes; NULL where the arguments have the memory to use.
+ * \brief Computes the pieces in [first, last); pieces may be computed in any order, and concurrently.
+ * \param scratch The thread's own memory, aligned to 64 bytes; NULL if the arguments contain the memory to use.
  */
 typedef int32_t mlfc_task(const void* arguments, int32_t first, int32_t last, void* scratch);
 
 /*!
- * \brief Computes the pieces from 0 to count by calls of a task, each piece once; returns when all are done.
+ * \brief Computes the pieces in [0, count) by calls of a task, each piece once; returns when all are done.
  *
- * At any time one call at most may have NULL as its scratch, that of the caller's thread; others have memory of their
- * own. No task shares out pieces itself.
- * \param most Threads that the work is worth: about as many times ten microseconds of a host's core.
- * \param scratch_bytes The size of the memory of its own that each thread but the caller's gets.
- * \return 0, or what a task that failed returned.
+ * At any time at most one call may have NULL as its scratch, that of the caller's thread; others have their own memory.
+ * Tasks do not distribute pieces themselves.
+ * \param most Most useful threads: the work is about that many times ten microseconds of a host's core.
+ * \param scratch_bytes The size of the scratch of each thread except the caller's.
+ * \return 0, or the result of a failed task.
  */
 typedef int32_t mlfc_parallel_for_function(mlfc_task* task, const void* arguments, int32_t count, int32_t most,
                                            uint64_t scratch_bytes);
 
-/*! \brief Chooses who shares out the pieces of kernels, while none runs; NULL, as at first: whoever does by itself. */
+/*! \brief Sets the function that distributes pieces, while no kernel runs; NULL for the built-in one, the default. */
 MLFC_POOL_API void mlfc_set_parallel_for(mlfc_parallel_for_function* function);
 
-/*! \brief What kernels call. */
+/*! \brief The function that kernels call. */
 MLFC_POOL_API int32_t mlfc_parallel_for(mlfc_task* task, const void* arguments, int32_t count, int32_t most,
                                         uint64_t scratch_bytes);
 

@@ -1,15 +1,15 @@
 /* Part of mlfc's C runtime. This code is yours to use as you like. SPDX-License-Identifier: 0BSD */
 /*
- * A pool of threads that share out pieces of work: each has its own, and then takes of those of others.
+ * A work-stealing thread pool: each thread has its own pieces, and then takes pieces of others.
  *
- * `door` is open while there are pieces left, and counts the workers inside. A worker enters by adding itself while it
- * is open; the caller closes it when no pieces are left, and waits for those inside. So nobody waits for a worker that
- * wakes too late, and the description of the work, which the caller changes only while the door is closed and nobody
- * inside, is never read while it changes.
+ * `door` is open while pieces are left, and counts the workers inside. A worker enters by incrementing the count while
+ * it is open; the caller closes it when no pieces are left, and waits for the workers inside. So the caller never waits
+ * for a worker that wakes too late, and the description of the work, which the caller changes only while the door is
+ * closed and no worker is inside, is never read while it changes.
  *
- * Workers watch `round` for a while after they have done something, then sleep. They are made when they are first
- * needed, live as long as the process, and do not exist in the child of a fork, which makes its own: it knows by the
- * number of its process, because not every C library has `pthread_atfork` where it is linked statically.
+ * Workers spin on `round` for a while after their last work, then sleep. They are created when first needed, live as
+ * long as the process, and do not exist in the child of a fork, which creates its own. It detects the fork by its
+ * process id, because statically linked C libraries may lack `pthread_atfork`.
  */
 #if defined(__linux__) && !defined(_GNU_SOURCE)
 #define _GNU_SOURCE
@@ -35,11 +35,11 @@
 #endif
 
 #if defined(__has_include)
-/* the C runtime of libraries, whose configuration this is, defines the variable; the virtual machine's does not */
+/* defined by the C runtime of libraries, whose configuration this is, but not by that of dynamic models */
 #if __has_include(<tvm/runtime/c_backend_api.h>) && __has_include(<crt_config.h>)
 #define HAS_TVM_INTERFACE
 #include <tvm/runtime/c_backend_api.h>
-/* Set by TVM where it loaded the library; mlfc's loader leaves it alone. */
+/* Set by TVM if it loaded the library; mlfc's loader does not set it. */
 extern TVM_DLL int (*__TVMBackendParallelLaunch)(FTVMParallelLambda, void*, int);
 #endif
 #endif
@@ -47,10 +47,10 @@ extern TVM_DLL int (*__TVMBackendParallelLaunch)(FTVMParallelLambda, void*, int)
 #define MOST_THREADS 1024
 #define OPEN 0x40000000
 #define ALIGNMENT 64
-#define SHARE 2         /* a thread takes this part of what is left of a thread's pieces: 1 / 2 */
-#define CHUNKS 16       /* but not less than this part of what each gets of all, because each range begins anew */
-#define WATCH_NS 100000 /* how long a worker watches before it sleeps: about as long as the gaps between kernels */
-#define LOOKS 64        /* between two looks at the clock */
+#define SHARE 2         /* the fraction of a thread's remaining pieces that a thread takes: 1 / 2 */
+#define CHUNKS 16       /* at least this fraction of a thread's share, because each range has a start-up cost */
+#define WATCH_NS 100000 /* how long a worker spins before it sleeps: about as long as the gaps between kernels */
+#define LOOKS 64        /* spins between two reads of the clock */
 
 #define LOAD(place) __atomic_load_n(&(place), __ATOMIC_ACQUIRE)
 #define STORE(place, value) __atomic_store_n(&(place), value, __ATOMIC_RELEASE)
@@ -65,45 +65,45 @@ extern TVM_DLL int (*__TVMBackendParallelLaunch)(FTVMParallelLambda, void*, int)
 #endif
 
 typedef struct {
-  void* memory; /* aligned, and where it was allocated */
+  void* memory; /* aligned, and the start of the allocation */
   void* start;
   uint64_t bytes;
 } scratch_space;
 
 static struct {
-  /* of the work: changed by the caller while nobody is inside */
+  /* the work; changed by the caller only while no worker is inside */
   mlfc_task* task;
   const void* arguments;
   int32_t least, workers;
   uint64_t scratch_bytes;
   char gap[64];
-  int32_t status; /* of the first task that failed */
+  int32_t status; /* result of the first failed task */
   char other_gap[64];
   int32_t door;
   uint32_t round;
   char last_gap[64];
-  int32_t busy;    /* a caller has the pool */
-  int32_t started; /* workers that exist */
+  int32_t busy;    /* a caller is using the pool */
+  int32_t started; /* number of existing workers */
   int32_t sleeping;
-  int32_t threads; /* as chosen; 0 until somebody asks */
-  int32_t asked;   /* whether the program chose, or its environment: 1 or -1, 0 until that is known */
+  int32_t threads; /* chosen number; 0 until first used */
+  int32_t asked;   /* whether the program or its environment chose: 1 or -1; 0 if not yet determined */
   int32_t is_over;
   int32_t is_timed;
-  int32_t process; /* whose workers these are */
-  int32_t claimed; /* the process in which a thread makes the pool its own */
+  int32_t process; /* process of the workers */
+  int32_t claimed; /* the process in which a thread resets the pool */
   uint64_t launches;
 } pool;
 
-/* The pieces of each thread, the caller's first. Where kernels share out the same rows, their data stay in its cache. */
+/* The pieces of each thread, the caller's first. Kernels that split the same rows find their data in its cache. */
 static struct {
-  int64_t next, end; /* the first piece that nobody has taken */
+  int64_t next, end; /* the first piece not taken */
   char gap[48];
 } own_pieces[MOST_THREADS];
 
-/* Nanoseconds that each thread spent in tasks while that was asked for, the caller's first. */
+/* Nanoseconds that each thread spent in tasks while measured, the caller's first. */
 static uint64_t spent[MOST_THREADS];
 
-static __thread int is_inside; /* this thread computes a piece: what it calls runs alone */
+static __thread int is_inside; /* this thread computes a piece, so nested calls run sequentially */
 
 /* system ---------------------------------------------------------------------------------------------------- */
 
@@ -139,7 +139,7 @@ static void renew_lock(void) {}
 static int start_worker(intptr_t index) {
   HMODULE self;
   HANDLE thread;
-  /* the code of a thread must stay */
+  /* a thread's code must not be unloaded */
   GetModuleHandleExA(GET_MODULE_HANDLE_EX_FLAG_PIN | GET_MODULE_HANDLE_EX_FLAG_FROM_ADDRESS, (LPCSTR)&run_worker, &self);
   thread = CreateThread(NULL, 0, run_worker, (LPVOID)index, 0, NULL);
   if (thread == NULL) return 0;
@@ -174,7 +174,7 @@ static void* run_worker(void* index) {
 
 static int32_t this_process(void) { return (int32_t)getpid(); }
 
-/* Whatever the threads of the process before a fork did with it does not end here. */
+/* Operations of the parent's threads on it, from before a fork, never complete here. */
 static void renew_lock(void) {
   pthread_mutex_init(&lock, NULL);
   pthread_cond_init(&changed, NULL);
@@ -183,7 +183,7 @@ static void renew_lock(void) {
 static int start_worker(intptr_t index) {
   sigset_t all, before;
   int is_made;
-  /* signals are the business of the program's own threads */
+  /* signals are handled by the program's own threads */
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);
   is_made = pthread_create(&workers[index], NULL, run_worker, (void*)index) == 0;
@@ -191,7 +191,7 @@ static int start_worker(intptr_t index) {
   return is_made;
 }
 
-/* At the end of the process, or where its library is unloaded, nobody may stay in this code. */
+/* At the end of the process, or before the library is unloaded, all workers must leave this code. */
 __attribute__((destructor)) static void end_workers(void) {
   int32_t expected = 0;
   if (LOAD(pool.process) != this_process()) return;
@@ -209,7 +209,7 @@ __attribute__((destructor)) static void end_workers(void) {
   pool.started = 0;
 }
 
-#else /* no threads, or none that this could know */
+#else /* no threads, or no known thread API */
 
 #define LOCK() ((void)0)
 #define UNLOCK() ((void)0)
@@ -229,7 +229,7 @@ static int start_worker(intptr_t index) {
 
 /* work -------------------------------------------------------------------------------------------------------- */
 
-/* Takes the next pieces of a thread, or where it has none left, of another; returns whether there were any. */
+/* Takes the next pieces of a thread, or of another if it has none left; returns whether any were left. */
 static int32_t take_range(intptr_t thread, int32_t* first, int32_t* last) {
   const intptr_t threads = pool.workers + 1;
   for (intptr_t other = 0; other < threads; ++other) {
@@ -251,7 +251,7 @@ static int32_t take_range(intptr_t thread, int32_t* first, int32_t* last) {
   return 0;
 }
 
-/* Takes pieces until none is left, as the thread of a number. */
+/* Processes pieces until none is left, as the thread with this number. */
 static void take(intptr_t thread, void* scratch) {
   const int64_t start = LOAD(pool.is_timed) ? nanoseconds() : 0;
   int32_t first, last;
@@ -268,7 +268,7 @@ static void take(intptr_t thread, void* scratch) {
   if (start != 0) __atomic_fetch_add(&spent[thread], (uint64_t)(nanoseconds() - start), __ATOMIC_RELAXED);
 }
 
-/* Returns memory of at least so many bytes, or NULL. */
+/* Returns memory of at least `bytes` bytes, or NULL. */
 static void* grown(scratch_space* space, uint64_t bytes) {
   if (bytes > space->bytes) {
     free(space->start);
@@ -281,7 +281,7 @@ static void* grown(scratch_space* space, uint64_t bytes) {
   return space->memory;
 }
 
-/* Waits until the round is no longer `seen`; returns which one it is. */
+/* Waits until the round is no longer `seen`; returns the new round. */
 static uint32_t watch(uint32_t seen) {
   const int64_t end = nanoseconds() + WATCH_NS;
   uint32_t round;
@@ -307,7 +307,7 @@ static void work(intptr_t index) {
     int32_t door = LOAD(pool.door);
     while (door & OPEN) {
       if (!__atomic_compare_exchange_n(&pool.door, &door, door + 1, 0, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED)) continue;
-      /* inside, so the work stays what it is until this thread leaves */
+      /* inside, so the work does not change until this thread leaves */
       if (index < pool.workers) {
         void* const scratch = pool.scratch_bytes ? grown(&own, pool.scratch_bytes) : NULL;
         if (scratch != NULL || pool.scratch_bytes == 0) take(index + 1, scratch);
@@ -357,7 +357,7 @@ static uint64_t time_of(int32_t thread) {
   return thread >= 0 && thread < MOST_THREADS ? __atomic_load_n(&spent[thread], __ATOMIC_RELAXED) : 0;
 }
 
-/* Shares the work out; the pool is the caller's. */
+/* Distributes the work; the caller owns the pool. */
 static int32_t share(mlfc_task* task, const void* arguments, int32_t count, int32_t helpers, uint64_t scratch_bytes) {
   const int64_t chunks = (int64_t)(helpers + 1) * CHUNKS;
   const int64_t least = count / chunks;
@@ -391,7 +391,7 @@ static int32_t share(mlfc_task* task, const void* arguments, int32_t count, int3
   return pool.status;
 }
 
-/* Tells whether the pool is this process's; in the child of a fork, one thread empties it meanwhile. */
+/* Returns whether the pool is this process's; in the child of a fork, one thread resets it first. */
 static int own_pool(void) {
   const int32_t process = this_process();
   int32_t claimed = LOAD(pool.claimed);
@@ -442,7 +442,7 @@ static mlfc_parallel_for_function* handed_in = NULL;
 
 void mlfc_set_parallel_for(mlfc_parallel_for_function* function) { handed_in = function; }
 
-/* Tells whether threads were asked for: by the loader that shares a pool, by the program, or by its environment. */
+/* Returns whether threads are enabled: by a loader that shares a pool, by the program, or by its environment. */
 static int is_asked(void) {
   if (mlfc_used_pool != NULL || handed_in != NULL) return 1;
   if (LOAD(pool.asked) == 0) {

@@ -1,5 +1,5 @@
 /* Part of mlfc's C runtime. This code is yours to use as you like. SPDX-License-Identifier: 0BSD */
-/* Sharing out the pieces of kernels where the application knows how: on the cores of a microcontroller, by an RTOS. */
+/* Distribution of kernels' pieces by the application, such as on the cores of a microcontroller by an RTOS. */
 #include <mlfc_parallel.h>
 #include <stddef.h>
 

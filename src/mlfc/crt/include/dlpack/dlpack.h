@@ -1,5 +1,5 @@
 /* Part of mlfc's C runtime. This code is yours to use as you like. SPDX-License-Identifier: 0BSD */
-/*! \brief Tensors as DLPack lays them out in memory */
+/*! \brief Memory layout of DLPack tensors */
 #ifndef DLPACK_DLPACK_H_
 #define DLPACK_DLPACK_H_
 
@@ -26,7 +26,7 @@ typedef enum {
   kDLOneAPI = 14,
   kDLWebGPU = 15,
   kDLHexagon = 16,
-  /* Keeps the type four bytes wide where the ABI has short enumerations, as on bare-metal Arm. */
+  /* Keeps the type four bytes wide on ABIs with short enumerations, such as bare-metal Arm. */
   kDLDeviceTypeIsFourBytes = 0x7fffffff
 } DLDeviceType;
 
@@ -45,21 +45,21 @@ typedef enum {
   kDLBool = 6U
 } DLDataTypeCode;
 
-/*! \brief Type of elements: TVM's bool is {kDLUInt, 1, 1}, one byte an element. */
+/*! \brief Element type. TVM's bool is {kDLUInt, 1, 1}, stored in one byte. */
 typedef struct {
   uint8_t code;
   uint8_t bits;
   uint16_t lanes;
 } DLDataType;
 
-/*! \brief A tensor that someone else owns. */
+/*! \brief A tensor that does not own its memory. */
 typedef struct {
   void* data;
   DLDevice device;
   int32_t ndim;
   DLDataType dtype;
   int64_t* shape;
-  /*! \brief In elements; NULL says compact and row-major. */
+  /*! \brief In elements; NULL for compact and row-major. */
   int64_t* strides;
   uint64_t byte_offset;
 } DLTensor;

@@ -1,5 +1,5 @@
 /* Part of mlfc's C runtime. This code is yours to use as you like. SPDX-License-Identifier: 0BSD */
-/*! \brief What generated code calls */
+/*! \brief Functions that generated code calls */
 #ifndef TVM_RUNTIME_C_BACKEND_API_H_
 #define TVM_RUNTIME_C_BACKEND_API_H_
 
@@ -13,18 +13,18 @@ extern "C" {
 typedef int (*TVMBackendPackedCFunc)(TVMValue* args, int* type_codes, int num_args, TVMValue* out_ret_value,
                                      int* out_ret_tcode, void* resource_handle);
 
-/*! \brief Finds a function of a module, then among the global ones. A NULL module asks for global ones only. */
+/*! \brief Finds a function of a module, else a global one. With a NULL module, only global ones are searched. */
 TVM_DLL int TVMBackendGetFuncFromEnv(void* mod_node, const char* func_name, TVMFunctionHandle* out);
 
 /*!
- * \brief Makes a symbol part of the system library of programs without TVMSystemLibEntryPoint.
- * \param name Its name; must stay where it is.
+ * \brief Adds a symbol to the system library of programs without TVMSystemLibEntryPoint.
+ * \param name Its name, which is not copied.
  * \param ptr A TVMBackendPackedCFunc.
  */
 TVM_DLL int TVMBackendRegisterSystemLibSymbol(const char* name, void* ptr);
 
 /*!
- * \brief Allocates temporary memory; freed in the opposite order.
+ * \brief Allocates temporary memory, to be freed in reverse order.
  * \return The memory, or NULL.
  */
 TVM_DLL void* TVMBackendAllocWorkspace(int device_type, int device_id, uint64_t nbytes, int dtype_code_hint,
@@ -41,21 +41,21 @@ typedef struct {
 typedef int (*FTVMParallelLambda)(int task_id, TVMParallelGroupEnv* penv, void* cdata);
 
 /*!
- * \brief Runs the tasks of a parallel loop: one after the other, all by the caller.
+ * \brief Runs the tasks of a parallel loop sequentially on the caller's thread.
  * \param flambda Called with 0, 1, ... until one fails.
- * \param cdata Handed to each call.
- * \param num_task How many; 0 lets the runtime choose, which is one.
+ * \param cdata Passed to each call.
+ * \param num_task Number of tasks; 0 lets the runtime choose, which is one.
  */
 TVM_DLL int TVMBackendParallelLaunch(FTVMParallelLambda flambda, void* cdata, int num_task);
 
-/*! \brief Waits for the other tasks. An error unless there is one task: tasks that run in a row cannot wait. */
+/*! \brief Waits for the other tasks. Fails for more than one task, since sequential tasks cannot wait. */
 TVM_DLL int TVMBackendParallelBarrier(int task_id, TVMParallelGroupEnv* penv);
 
 /*!
  * \brief Runs an initialization once.
  * \param handle NULL before the first call.
- * \param f Called in the first call only; a failed call leaves the handle as it was.
- * \param cdata Handed to f.
+ * \param f Called only in the first call; if it fails, the handle is not changed.
+ * \param cdata Passed to f.
  * \param nbytes Size of what cdata points to.
  */
 TVM_DLL int TVMBackendRunOnce(void** handle, int (*f)(void*), void* cdata, int nbytes);

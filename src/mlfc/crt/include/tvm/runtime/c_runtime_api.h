@@ -7,7 +7,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* What generated code and firmware compare with: the interfaces are those of TVM 0.14. */
+/* Version that generated code and firmware check: the interfaces are those of TVM 0.14. */
 #define TVM_VERSION "0.14.0"
 
 #ifndef TVM_DLL
@@ -26,7 +26,7 @@ extern "C" {
 
 typedef int64_t tvm_index_t;
 
-/*! \brief Device types beside those of dlpack.h. */
+/*! \brief Device types in addition to those of dlpack.h. */
 typedef enum {
   kDLAOCL = 32,
   kDLSDAccel = 33,
@@ -34,7 +34,7 @@ typedef enum {
   kDLMicroDev = 35
 } TVMDeviceExtType;
 
-/*! \brief What a TVMValue holds. */
+/*! \brief Type of the value in a TVMValue. */
 typedef enum {
   kTVMArgInt = kDLInt,
   kTVMArgFloat = kDLFloat,
@@ -79,32 +79,32 @@ typedef void* TVMStreamHandle;
 /*! \brief Points to a TVMRetValue. */
 typedef void* TVMRetValueHandle;
 
-/*! \brief Where the caller of a TVMPackedCFunc wants the result. */
+/*! \brief Destination of the result of a TVMPackedCFunc. */
 typedef struct {
   TVMValue* value;
   int* type_code;
 } TVMRetValue;
 
-/*! \brief Sets the text that TVMGetLastError returns; the text is copied, and cut to the configured length. */
+/*! \brief Sets the text that TVMGetLastError returns; the text is copied and truncated to the configured length. */
 TVM_DLL void TVMAPISetLastError(const char* msg);
 
-/*! \brief Returns what went wrong last; an empty text when nothing did. */
+/*! \brief Returns the text of the last error; empty if none occurred. */
 TVM_DLL const char* TVMGetLastError(void);
 
 /*!
  * \brief Finds a function of a module.
  * \param mod Handle of the module.
  * \param func_name Name of the function.
- * \param query_imports Ignored: modules of this runtime import nothing.
- * \param out The function's handle; NULL when there is none.
- * \return 0, or an error code, also when there is no such function.
+ * \param query_imports Ignored: modules of this runtime have no imports.
+ * \param out The function's handle; NULL if not found.
+ * \return 0, or an error code, also if the function is not found.
  */
 TVM_DLL int TVMModGetFunction(TVMModuleHandle mod, const char* func_name, int query_imports, TVMFunctionHandle* out);
 
-/*! \brief Forgets a module; its handle may then be given to another. */
+/*! \brief Frees the handle of a module; it may be reused for another one. */
 TVM_DLL int TVMModFree(TVMModuleHandle mod);
 
-/*! \brief Lets go of a function's handle: nothing to do, since handles own no memory. */
+/*! \brief Frees a function's handle; no effect, since handles do not own memory. */
 TVM_DLL int TVMFuncFree(TVMFunctionHandle func);
 
 /*!
@@ -112,19 +112,19 @@ TVM_DLL int TVMFuncFree(TVMFunctionHandle func);
  * \param func The handle.
  * \param arg_values Arguments, borrowed during the call.
  * \param type_codes Their TVMArgTypeCode.
- * \param num_args How many.
- * \param ret_val Where the result goes.
- * \param ret_type_code Where its TVMArgTypeCode goes; kTVMNullptr when the function returns nothing.
- * \return What the function returned: 0 on success.
+ * \param num_args Number of arguments.
+ * \param ret_val Receives the result.
+ * \param ret_type_code Receives its TVMArgTypeCode; kTVMNullptr if the function returns nothing.
+ * \return The function's return value: 0 on success.
  */
 TVM_DLL int TVMFuncCall(TVMFunctionHandle func, TVMValue* arg_values, int* type_codes, int num_args,
                         TVMValue* ret_val, int* ret_type_code);
 
-/*! \brief A function that hands back its result by TVMCFuncSetReturn. */
+/*! \brief A function that returns its result by TVMCFuncSetReturn. */
 typedef int (*TVMPackedCFunc)(TVMValue* args, int* type_codes, int num_args, TVMRetValueHandle ret,
                               void* resource_handle);
 
-/*! \brief Sets the result of the TVMPackedCFunc that is running: exactly one value. */
+/*! \brief Sets the result of the running TVMPackedCFunc: exactly one value. */
 TVM_DLL int TVMCFuncSetReturn(TVMRetValueHandle ret, TVMValue* value, int* type_code, int num_ret);
 
 /*!
@@ -135,20 +135,20 @@ TVM_DLL int TVMCFuncSetReturn(TVMRetValueHandle ret, TVMValue* value, int* type_
  */
 TVM_DLL int TVMFuncRegisterGlobal(const char* name, TVMFunctionHandle f, int override);
 
-/*! \brief Finds a global function. A miss is an error with a text that names it. */
+/*! \brief Finds a global function. Fails, with a text that names the function, if it does not exist. */
 TVM_DLL int TVMFuncGetGlobal(const char* name, TVMFunctionHandle* out);
 
 /*! \brief Allocates an array of zeros through TVMPlatformMemoryAllocate. */
 TVM_DLL int TVMArrayAlloc(const tvm_index_t* shape, int ndim, int dtype_code, int dtype_bits, int dtype_lanes,
                           int device_type, int device_id, TVMArrayHandle* out);
 
-/*! \brief Frees what TVMArrayAlloc allocated. */
+/*! \brief Frees an array of TVMArrayAlloc. */
 TVM_DLL int TVMArrayFree(TVMArrayHandle handle);
 
-/*! \brief Copies exactly the array's number of bytes in. */
+/*! \brief Copies exactly the array's number of bytes into it. */
 TVM_DLL int TVMArrayCopyFromBytes(TVMArrayHandle handle, void* data, size_t nbytes);
 
-/*! \brief Copies exactly the array's number of bytes out. */
+/*! \brief Copies exactly the array's number of bytes out of it. */
 TVM_DLL int TVMArrayCopyToBytes(TVMArrayHandle handle, void* data, size_t nbytes);
 
 #ifdef __cplusplus

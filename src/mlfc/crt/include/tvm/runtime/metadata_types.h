@@ -20,7 +20,7 @@ struct TVMTensorInfo {
   DLDataType dtype;
 };
 
-/*! \brief Constants of a pool; data_bytes is an array as in parameter files. */
+/*! \brief Constants of a pool; data_bytes is an array in the format of parameter files. */
 struct TVMConstantInfo {
   const char* name_hint;
   int64_t byte_offset;
@@ -38,7 +38,7 @@ struct TVMMetadata {
   int64_t num_workspace_pools;
   const struct TVMConstantInfo* constant_pools;
   int64_t num_constant_pools;
-  /*! \brief What the symbols of the module start with: tvmgen_<module>. */
+  /*! \brief Prefix of the module's symbols: tvmgen_<module>. */
   const char* mod_name;
 };
 

@@ -28,10 +28,10 @@ TVM_DLL int TVMAotExecutor_GetNumInputs(TVMAotExecutor* executor);
 /*! \brief Returns the number of outputs. */
 TVM_DLL int TVMAotExecutor_GetNumOutputs(TVMAotExecutor* executor);
 
-/*! \brief Returns the position of an input by its name in the tables, or the model's own; -1 when there is none. */
+/*! \brief Returns the position of an input by its name in the tables or in the model; -1 if not found. */
 TVM_DLL int TVMAotExecutor_GetInputIndex(TVMAotExecutor* executor, const char* name);
 
-/*! \brief Returns the name of an input; it belongs to the model's tables: not to be changed. */
+/*! \brief Returns the name of an input; it is part of the model's tables and must not be modified. */
 TVM_DLL int TVMAotExecutor_GetInputName(TVMAotExecutor* executor, int index, char** name);
 
 /*! \brief Returns the executor's own tensor of an input, to be filled. */

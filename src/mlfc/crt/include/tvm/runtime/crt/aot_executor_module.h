@@ -1,5 +1,5 @@
 /* Part of mlfc's C runtime. This code is yours to use as you like. SPDX-License-Identifier: 0BSD */
-/*! \brief The AOT executor as a module, for callers that only know packed functions */
+/*! \brief The AOT executor as a module, for callers that only use packed functions */
 #ifndef TVM_RUNTIME_CRT_AOT_EXECUTOR_MODULE_H_
 #define TVM_RUNTIME_CRT_AOT_EXECUTOR_MODULE_H_
 
@@ -13,8 +13,8 @@ extern "C" {
 /*!
  * \brief Registers the global function tvm.aot_executor.create(module, device, module_name).
  *
- * Each call makes an executor of its own, which freeing its module releases. Where no module is named "default", that
- * name means the only one with tables.
+ * Each call creates a new executor, which is freed with its module. If no module is named "default", this name refers
+ * to the only module with tables.
  */
 TVM_DLL tvm_crt_error_t TVMAotExecutorModule_Register(void);
 

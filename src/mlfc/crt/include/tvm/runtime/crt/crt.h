@@ -11,10 +11,10 @@ extern "C" {
 #endif
 
 /*!
- * \brief Makes the runtime ready: to be called before anything else of it. Later calls change nothing.
+ * \brief Initializes the runtime; must be called before its other functions. Later calls have no effect.
  *
- * The tables of modules and functions belong to the whole program and have no lock: one thread at a time may change
- * them. Error texts belong to each thread where crt_config.h says how (TVM_CRT_THREAD_LOCAL).
+ * The tables of modules and functions are global and have no lock: only one thread at a time may modify them. Error
+ * texts are per thread if crt_config.h defines TVM_CRT_THREAD_LOCAL.
  */
 TVM_DLL tvm_crt_error_t TVMInitializeRuntime(void);
 

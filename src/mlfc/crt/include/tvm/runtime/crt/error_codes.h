@@ -22,7 +22,7 @@ typedef enum {
   kTvmErrorCategoryData = 10
 } tvm_crt_error_category_t;
 
-/*! \brief What went wrong: the category in the second byte, the detail in the first. TVMGetLastError has the text. */
+/*! \brief Error code: the category in the second byte, the detail in the first. TVMGetLastError returns the text. */
 typedef enum {
   kTvmErrorNoError = 0,
 
@@ -65,13 +65,13 @@ typedef enum {
 
   kTvmErrorTimeEvaluatorBadHandle = DEFINE_TVM_CRT_ERROR(kTvmErrorCategoryTimeEvaluator, 0),
 
-  /* mlfc's own: a file that its reader refuses, and a tensor that does not fit the one it is copied to. */
+  /* Additions of mlfc: an invalid file, and a tensor that does not match the destination of a copy. */
   kTvmErrorDataGraphInvalid = DEFINE_TVM_CRT_ERROR(kTvmErrorCategoryData, 0),
   kTvmErrorDataParamsInvalid = DEFINE_TVM_CRT_ERROR(kTvmErrorCategoryData, 1),
   kTvmErrorDataTensorMismatch = DEFINE_TVM_CRT_ERROR(kTvmErrorCategoryData, 2),
   kTvmErrorDataLimitExceeded = DEFINE_TVM_CRT_ERROR(kTvmErrorCategoryData, 3),
 
-  /* Codes with the top bit set are the platform's own. */
+  /* Codes with the top bit set are reserved for the platform. */
   kTvmErrorSystemErrorMask = -2147483647 - 1
 } tvm_crt_error_t;
 

@@ -25,17 +25,17 @@ typedef struct TVMFuncRegistry {
   const TVMBackendPackedCFunc* funcs;
 } TVMFuncRegistry;
 
-/*! \brief A table that can grow inside the buffer that it was created in. */
+/*! \brief A table that can grow within its buffer. */
 typedef struct TVMMutableFuncRegistry {
   TVMFuncRegistry registry;
-  /*! \brief How many functions there is room for. */
+  /*! \brief Capacity of the table, in functions. */
   size_t max_functions;
 } TVMMutableFuncRegistry;
 
-/*! \brief Room that TVMMutableFuncRegistry_Create counts for a name without its terminator. */
+/*! \brief Average length of a name, without terminator, that TVMMutableFuncRegistry_Create assumes. */
 #define TVM_CRT_AVERAGE_FUNCTION_NAME_STRLEN 10
 
-/*! \brief Bytes of a buffer that holds `num_funcs` functions whose names have the average length. */
+/*! \brief Bytes of a buffer for `num_funcs` functions with names of the average length. */
 #define TVM_CRT_FUNC_REGISTRY_SIZE_BYTES(num_funcs) \
   (2 + (num_funcs) * (TVM_CRT_AVERAGE_FUNCTION_NAME_STRLEN + 1 + sizeof(TVMBackendPackedCFunc)))
 
@@ -50,12 +50,12 @@ tvm_crt_error_t TVMFuncRegistry_Lookup(const TVMFuncRegistry* reg, const char* n
 tvm_crt_error_t TVMFuncRegistry_GetByIndex(const TVMFuncRegistry* reg, tvm_function_index_t index,
                                            TVMBackendPackedCFunc* out_func);
 
-/*! \brief Makes an empty table in a buffer, which the table keeps using. */
+/*! \brief Creates an empty table in a buffer, which must outlive the table. */
 tvm_crt_error_t TVMMutableFuncRegistry_Create(TVMMutableFuncRegistry* reg, uint8_t* buffer, size_t buffer_size_bytes);
 
 /*!
  * \brief Adds a function.
- * \param override Nonzero: a function of this name is replaced. Zero: that is an error.
+ * \param override Nonzero: replaces a function of this name. Zero: fails if one exists.
  */
 tvm_crt_error_t TVMMutableFuncRegistry_Set(TVMMutableFuncRegistry* reg, const char* name, TVMBackendPackedCFunc func,
                                            int override);

@@ -1,5 +1,5 @@
 /* Part of mlfc's C runtime. This code is yours to use as you like. SPDX-License-Identifier: 0BSD */
-/*! \brief The graph executor as a module, for callers that only know packed functions */
+/*! \brief The graph executor as a module, for callers that only use packed functions */
 #ifndef TVM_RUNTIME_CRT_GRAPH_EXECUTOR_MODULE_H_
 #define TVM_RUNTIME_CRT_GRAPH_EXECUTOR_MODULE_H_
 
@@ -13,7 +13,7 @@ extern "C" {
 /*!
  * \brief Registers the global function tvm.graph_executor.create(json, module, device_type, device_id).
  *
- * Each call makes an executor of its own, which freeing its module releases.
+ * Each call creates a new executor, which is freed with its module.
  */
 TVM_DLL tvm_crt_error_t TVMGraphExecutorModule_Register(void);
 

@@ -1,5 +1,5 @@
 /* Part of mlfc's C runtime. This code is yours to use as you like. SPDX-License-Identifier: 0BSD */
-/*! \brief Where log lines go, and checks that stop the program, as firmware written for microTVM makes them */
+/*! \brief Logging, and checks that abort the program, compatible with firmware for microTVM */
 #ifndef TVM_RUNTIME_CRT_LOGGING_H_
 #define TVM_RUNTIME_CRT_LOGGING_H_
 
@@ -9,7 +9,7 @@
 extern "C" {
 #endif
 
-/*! \brief Writes a formatted line to the log; the platform implements it, or the RPC server, which sends it on. */
+/*! \brief Writes a formatted line to the log; implemented by the platform, or by the RPC server for the host. */
 #if defined(__GNUC__)
 __attribute__((format(printf, 1, 2)))
 #endif
@@ -19,7 +19,7 @@ void TVMLogf(const char* fmt, ...);
 } /* extern "C" */
 #endif
 
-/*! \brief Logs the condition and aborts unless it holds. */
+/*! \brief Logs the condition and aborts unless it is true. */
 #define CHECK(condition)                                               \
   do {                                                                 \
     if (!(condition)) {                                                \
@@ -28,7 +28,7 @@ void TVMLogf(const char* fmt, ...);
     }                                                                  \
   } while (0)
 
-/* The format and its arguments follow. C++ knows such macros since 2011. */
+/* The format and its arguments follow. Variadic macros require C++11. */
 #if !defined(__cplusplus) || __cplusplus >= 201103L
 #define TVM_CRT_CHECK_THAT(condition, ...)             \
   do {                                                 \
@@ -38,7 +38,7 @@ void TVMLogf(const char* fmt, ...);
     }                                                  \
   } while (0)
 
-/*! \brief Each compares two values; unless it is so, logs a formatted text and aborts. */
+/*! \brief Compare two values; log a formatted text and abort if the comparison is false. */
 #define CHECK_EQ(x, y, ...) TVM_CRT_CHECK_THAT((x) == (y), __VA_ARGS__)
 #define CHECK_NE(x, y, ...) TVM_CRT_CHECK_THAT((x) != (y), __VA_ARGS__)
 #define CHECK_LT(x, y, ...) TVM_CRT_CHECK_THAT((x) < (y), __VA_ARGS__)

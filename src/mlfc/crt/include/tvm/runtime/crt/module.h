@@ -1,5 +1,5 @@
 /* Part of mlfc's C runtime. This code is yours to use as you like. SPDX-License-Identifier: 0BSD */
-/*! \brief Modules: tables of functions that handles stand for */
+/*! \brief Modules: tables of functions, referred to by handles */
 #ifndef TVM_RUNTIME_CRT_MODULE_H_
 #define TVM_RUNTIME_CRT_MODULE_H_
 
@@ -18,7 +18,7 @@ typedef struct TVMModule {
 /*! \brief The functions linked into the program; code generated with a system library defines it. */
 const TVMModule* TVMSystemLibEntryPoint(void);
 
-/*! \brief Gives a module a handle. The module must stay where it is until TVMModFree. */
+/*! \brief Creates a handle for a module, which must not move until TVMModFree. */
 TVM_DLL int TVMModCreateFromCModule(const TVMModule* mod, TVMModuleHandle* out_handle);
 
 #ifdef __cplusplus

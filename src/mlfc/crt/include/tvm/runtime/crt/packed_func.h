@@ -1,5 +1,5 @@
 /* Part of mlfc's C runtime. This code is yours to use as you like. SPDX-License-Identifier: 0BSD */
-/*! \brief Functions with their arguments, to be called from firmware */
+/*! \brief Packed functions with their arguments, for calls from firmware */
 #ifndef TVM_RUNTIME_CRT_PACKED_FUNC_H_
 #define TVM_RUNTIME_CRT_PACKED_FUNC_H_
 
@@ -29,10 +29,10 @@ typedef struct TVMPackedFunc {
   void (*SetArgs)(struct TVMPackedFunc* pf, const struct TVMArgs* args);
 } TVMPackedFunc;
 
-/*! \brief Packs arguments; more than TVM_CRT_MAX_ARGS abort the program, since there is no way to say so. */
+/*! \brief Packs arguments; aborts the program for more than TVM_CRT_MAX_ARGS, since it cannot return an error. */
 TVMArgs TVMArgs_Create(TVMValue* values, uint32_t* tcodes, uint32_t values_count);
 
-/*! \brief Returns an argument or a result that is a module; NULL and an error text when it is not one. */
+/*! \brief Returns a module argument or result; NULL, with an error text, for another type. */
 TVMModuleHandle TVMArgs_AsModuleHandle(const TVMArgs* args, size_t index);
 
 /*! \brief Prepares a call of a global function. */
@@ -41,7 +41,7 @@ int TVMPackedFunc_InitGlobalFunc(TVMPackedFunc* pf, const char* name, const TVMA
 /*! \brief Prepares a call of a module's function. */
 int TVMPackedFunc_InitModuleFunc(TVMPackedFunc* pf, TVMModuleHandle module, const char* name, const TVMArgs* args);
 
-/*! \brief Calls the function; `ret_value` holds one value afterwards, or none if the call failed. Returns its error. */
+/*! \brief Calls the function; `ret_value` has one value afterwards, or none if the call failed. Returns the error. */
 int TVMPackedFunc_Call(TVMPackedFunc* pf);
 
 /*! \brief Replaces the arguments. */

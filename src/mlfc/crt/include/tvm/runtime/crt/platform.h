@@ -1,5 +1,5 @@
 /* Part of mlfc's C runtime. This code is yours to use as you like. SPDX-License-Identifier: 0BSD */
-/*! \brief What the runtime asks of its platform: the firmware's author writes these functions */
+/*! \brief Functions of the platform, which firmware must implement */
 #ifndef TVM_RUNTIME_CRT_PLATFORM_H_
 #define TVM_RUNTIME_CRT_PLATFORM_H_
 
@@ -15,7 +15,7 @@ extern "C" {
 
 /*!
  * \brief Writes a formatted text.
- * \return Length of the text, as vsnprintf returns it.
+ * \return The length of the text, as in vsnprintf.
  */
 size_t TVMPlatformFormatMessage(char* out_buf, size_t out_buf_size_bytes, const char* fmt, va_list args);
 
@@ -25,7 +25,7 @@ __attribute__((noreturn))
 #endif
 void TVMPlatformAbort(tvm_crt_error_t code);
 
-/*! \brief Allocates memory, aligned for every type that the machine has, better to 16 bytes. */
+/*! \brief Allocates memory, aligned for every type of the machine, preferably to 16 bytes. */
 tvm_crt_error_t TVMPlatformMemoryAllocate(size_t num_bytes, DLDevice dev, void** out_ptr);
 
 /*! \brief Frees memory of TVMPlatformMemoryAllocate. */
@@ -37,7 +37,7 @@ tvm_crt_error_t TVMPlatformTimerStart(void);
 /*! \brief Stops the timer and returns the seconds since it started. */
 tvm_crt_error_t TVMPlatformTimerStop(double* elapsed_time_seconds);
 
-/*! \brief Called before a function is timed: to start caches in a known state, to raise a pin. */
+/*! \brief Called before a function is timed, for example to flush caches or to raise a pin. */
 tvm_crt_error_t TVMPlatformBeforeMeasurement(void);
 
 /*! \brief Called after a function was timed. */
@@ -46,7 +46,7 @@ tvm_crt_error_t TVMPlatformAfterMeasurement(void);
 /*! \brief Fills a buffer with random bytes that differ after each reset. */
 tvm_crt_error_t TVMPlatformGenerateRandom(uint8_t* buffer, size_t num_bytes);
 
-/*! \brief Brings up clocks, serial lines and memory; the firmware calls it first. */
+/*! \brief Initializes clocks, serial lines and memory; the firmware calls it first. */
 tvm_crt_error_t TVMPlatformInitialize(void);
 
 #ifdef __cplusplus

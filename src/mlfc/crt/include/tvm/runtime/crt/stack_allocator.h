@@ -1,5 +1,5 @@
 /* Part of mlfc's C runtime. This code is yours to use as you like. SPDX-License-Identifier: 0BSD */
-/*! \brief Memory of AOT modules: a stack in one array */
+/*! \brief Stack allocator for AOT modules, in one array */
 #ifndef TVM_RUNTIME_CRT_STACK_ALLOCATOR_H_
 #define TVM_RUNTIME_CRT_STACK_ALLOCATOR_H_
 
@@ -12,12 +12,12 @@
 extern "C" {
 #endif
 
-/*! \brief Alignment of what the allocator returns: a power of two. crt_config.h may say another. */
+/*! \brief Alignment of what the allocator returns: a power of two. crt_config.h may define another one. */
 #ifndef TVM_RUNTIME_ALLOC_ALIGNMENT_BYTES
 #define TVM_RUNTIME_ALLOC_ALIGNMENT_BYTES 16
 #endif
 
-/*! \brief Stands behind each block where TVM_CRT_STACK_ALLOCATOR_ENABLE_LIFO_CHECK is defined, and is checked. */
+/*! \brief Tag behind each block, checked if TVM_CRT_STACK_ALLOCATOR_ENABLE_LIFO_CHECK is defined. */
 #define STACK_ALLOCATOR_TAG 0xabcd1234
 
 typedef struct {
@@ -29,17 +29,17 @@ typedef struct {
 /*!
  * \brief Starts an empty stack.
  * \param tvm_runtime_workspace The stack.
- * \param g_aot_memory Its memory; up to 15 bytes of it go to alignment.
+ * \param g_aot_memory Its memory; up to 15 bytes are lost to alignment.
  * \param workspace_size Bytes of that memory.
  */
 tvm_crt_error_t StackMemoryManager_Init(tvm_workspace_t* tvm_runtime_workspace, uint8_t* g_aot_memory,
                                         size_t workspace_size);
 
-/*! \brief Takes memory from the stack. */
+/*! \brief Allocates memory on the stack. */
 tvm_crt_error_t StackMemoryManager_Allocate(tvm_workspace_t* tvm_runtime_workspace, int32_t nbytes,
                                             void** current_alloc);
 
-/*! \brief Gives back a block, and with it every block allocated after it. */
+/*! \brief Frees a block, and all blocks allocated after it. */
 tvm_crt_error_t StackMemoryManager_Free(tvm_workspace_t* tvm_runtime_workspace, void* ptr);
 
 #ifdef __cplusplus

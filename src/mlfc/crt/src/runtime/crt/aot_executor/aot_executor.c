@@ -13,7 +13,7 @@
 #include "../common/tensor.h"
 #include "executor.h"
 
-/* Tensors are inputs, then outputs, as the entry function takes them. */
+/* Tensors are inputs, then outputs, in the order of the entry function's arguments. */
 struct TVMAotExecutor {
   const TVMMetadata* metadata;
   TVMBackendPackedCFunc run;
@@ -29,7 +29,7 @@ static const DLDevice cpu = {kDLCPU, 0};
 static const char prefix[] = "tvmgen_";
 static const char get_metadata[] = "_get_c_metadata";
 
-/* A module's name inside of a longer text. */
+/* A module's name within a longer text. */
 typedef struct {
   const char* text;
   size_t length;
@@ -74,7 +74,7 @@ static tvm_crt_error_t make_tensor(TVMAotExecutor* executor, int index, const TV
   tensor->device = cpu;
   tensor->dtype = info->dtype;
   tensor->ndim = (int32_t)info->num_shape;
-  /* Read only, though DLTensor cannot say so. */
+  /* Read-only, which DLTensor cannot express. */
   memcpy(&tensor->shape, &info->shape, sizeof(tensor->shape));
   executor->values[index].v_handle = tensor;
   executor->codes[index] = kTVMNDArrayHandle;
@@ -98,7 +98,7 @@ static tvm_crt_error_t make_tensors(TVMAotExecutor* executor) {
   return kTvmErrorNoError;
 }
 
-/* Allocates an executor with room for its lists, in order of falling alignment. */
+/* Allocates an executor with its lists, in order of decreasing alignment. */
 static TVMAotExecutor* allocate(int num_args) {
   const size_t count = (size_t)num_args;
   const size_t one = sizeof(DLTensor) + sizeof(TVMValue) + sizeof(AlignedBlock) + sizeof(int);
@@ -148,7 +148,7 @@ int TVMAotExecutor_Create(TVMModuleHandle module_handle, const DLDevice device, 
   return create(module_handle, device, executor, name);
 }
 
-/* Finds the one module that has tables, by the name of the function that gives them. */
+/* Finds the only module with tables, by the name of the function that returns them. */
 static bool find_only_module(TVMModuleHandle module_handle, ModuleName* name) {
   const size_t prefix_length = sizeof(prefix) - 1;
   const char* function = tvm_crt_only_function(module_handle, prefix, get_metadata);
@@ -185,7 +185,7 @@ static bool is_letter_or_digit(char c) {
   return (c >= '0' && c <= '9') || (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z');
 }
 
-/* Whether a name of the model's own is in the tables as this one: as an identifier of C. */
+/* Whether a name of the model becomes this name in the tables, where names are C identifiers. */
 static bool is_identifier_of(const char* identifier, const char* name) {
   while (*name != '\0' && *identifier == (is_letter_or_digit(*name) ? *name : '_')) {
     ++name;

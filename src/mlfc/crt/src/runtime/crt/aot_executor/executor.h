@@ -1,5 +1,5 @@
 /* Part of mlfc's C runtime. This code is yours to use as you like. SPDX-License-Identifier: 0BSD */
-/*! \brief What the module of an AOT executor knows of it beyond the public functions */
+/*! \brief Internal functions of the AOT executor, for its module */
 #ifndef TVM_RUNTIME_CRT_AOT_EXECUTOR_EXECUTOR_H_
 #define TVM_RUNTIME_CRT_AOT_EXECUTOR_EXECUTOR_H_
 
@@ -8,10 +8,10 @@
 #include <tvm/runtime/crt/aot_executor.h>
 
 /*!
- * \brief Creates an executor, as TVMAotExecutor_Create does.
+ * \brief Creates an executor, like TVMAotExecutor_Create.
  *
- * microTVM's hosts ask for the module "default" whatever its name is: where there is none of this name, that means the
- * only one that there is.
+ * microTVM's hosts request the module "default" regardless of its name: if none has this name, it refers to the only
+ * module.
  */
 int aot_executor_create_any(TVMModuleHandle module_handle, DLDevice device, TVMAotExecutor** executor,
                             const char* module_name);

@@ -13,7 +13,7 @@
 
 static const DLDevice cpu = {kDLCPU, 0};
 
-/* Functions of a module are called with its executor; without one by who has found them in some other way. */
+/* Functions of a module are called with its executor; without one if a caller found them in another way. */
 static tvm_crt_error_t check(const TVMAotExecutor* executor, const char* function, const char* kinds, const int* codes,
                              int num_args) {
   if (executor == NULL) {
@@ -108,7 +108,7 @@ MODULE_FUNCTION(run) {
   return error != kTvmErrorNoError ? (int)error : TVMAotExecutor_Run(executor);
 }
 
-/* What hosts look for and this executor has not: its parameters are part of the code. */
+/* Functions that hosts expect; not supported, because parameters are part of the code. */
 MODULE_FUNCTION(not_implemented) {
   UNUSED_PARAMETERS;
   return tvm_crt_fail(kTvmErrorFunctionCallNotImplemented, "the AOT executor does not have this function");

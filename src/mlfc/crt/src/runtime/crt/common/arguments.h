@@ -1,5 +1,5 @@
 /* Part of mlfc's C runtime. This code is yours to use as you like. SPDX-License-Identifier: 0BSD */
-/*! \brief What modules of executors do with arguments and results */
+/*! \brief Arguments and results of executor modules' functions */
 #ifndef TVM_RUNTIME_CRT_COMMON_ARGUMENTS_H_
 #define TVM_RUNTIME_CRT_COMMON_ARGUMENTS_H_
 
@@ -11,14 +11,14 @@
   static int name(TVMValue* args, int* codes, int num_args, TVMValue* ret, int* ret_code, \
                   void* resource_handle)
 
-/*! \brief Stands in such a function for the parameters that it does not use. */
+/*! \brief Marks the unused parameters of such a function. */
 #define UNUSED_PARAMETERS \
   ((void)args, (void)codes, (void)num_args, (void)ret, (void)ret_code, (void)resource_handle)
 
 /*!
- * \brief Checks number and kinds of arguments.
+ * \brief Checks the number and kinds of arguments.
  * \param function Name of the function, for the error text.
- * \param kinds A letter an argument: i integer, d device, s string, b bytes, m module, t tensor, k string or integer.
+ * \param kinds A letter per argument: i integer, d device, s string, b bytes, m module, t tensor, k string or integer.
  */
 tvm_crt_error_t tvm_crt_check_arguments(const char* function, const char* kinds, const int* type_codes, int num_args);
 

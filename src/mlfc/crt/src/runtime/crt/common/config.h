@@ -1,5 +1,5 @@
 /* Part of mlfc's C runtime. This code is yours to use as you like. SPDX-License-Identifier: 0BSD */
-/*! \brief The limits of crt_config.h, with defaults for those that a configuration written for microTVM leaves out */
+/*! \brief The limits of crt_config.h, with defaults for those missing in a configuration for microTVM */
 #ifndef TVM_RUNTIME_CRT_COMMON_CONFIG_H_
 #define TVM_RUNTIME_CRT_COMMON_CONFIG_H_
 
@@ -37,7 +37,7 @@
 #define TVM_CRT_MAX_STRLEN_ERROR_TEXT 160
 #endif
 
-/* Longest packet that the RPC server takes. */
+/* Longest packet that the RPC server accepts. */
 #ifndef TVM_CRT_MAX_PACKET_SIZE_BYTES
 #define TVM_CRT_MAX_PACKET_SIZE_BYTES 2048
 #endif
@@ -47,17 +47,17 @@
 #define TVM_CRT_RPC_AOT_EXECUTOR 1
 #endif
 
-/* Whether hosts may touch only memory that they allocated by the RPC server, and the tensors of executors' modules. */
+/* Whether hosts may access only memory that they allocated by the RPC server, and tensors of executor modules. */
 #ifndef TVM_CRT_RPC_OWN_MEMORY_ONLY
 #define TVM_CRT_RPC_OWN_MEMORY_ONLY 0
 #endif
 
-/* What is constant: parameters of the model that are part of the program. Hosts may read it, and set it to itself. */
+/* Constant memory: parameters that are part of the program. Hosts may read it, and set it to its present content. */
 #ifndef TVM_CRT_RPC_IS_CONSTANT
 #define TVM_CRT_RPC_IS_CONSTANT(address, num_bytes) false
 #endif
 
-/* Storage class of the error text: empty where one thread calls the runtime. */
+/* Storage class of the error text: empty if only one thread calls the runtime. */
 #ifndef TVM_CRT_THREAD_LOCAL
 #define TVM_CRT_THREAD_LOCAL
 #endif
@@ -67,7 +67,7 @@
 #define TVM_CRT_SYSTEM_LIB 1
 #endif
 
-/* Whether a process that loads the runtime as part of a library may put functions of its own in place of these. */
+/* Whether a process that loads the runtime as part of a library may replace its functions. */
 #ifndef TVM_CRT_CONTEXT_POINTERS
 #define TVM_CRT_CONTEXT_POINTERS 0
 #endif

@@ -1,5 +1,5 @@
 /* Part of mlfc's C runtime. This code is yours to use as you like. SPDX-License-Identifier: 0BSD */
-/*! \brief Functions of the process that loaded a library, which then take the place of the library's own runtime */
+/*! \brief Functions of the process that loaded a library, which replace those of the library's runtime */
 #ifndef TVM_RUNTIME_CRT_COMMON_CONTEXT_H_
 #define TVM_RUNTIME_CRT_COMMON_CONTEXT_H_
 
@@ -10,7 +10,7 @@
 
 #if TVM_CRT_CONTEXT_POINTERS
 
-/* Loaders of modules find these variables by name and fill them; NULL where nobody did. */
+/* Module loaders find these variables by name and set them; NULL if not set. */
 extern TVM_DLL int (*__TVMFuncCall)(TVMFunctionHandle, TVMValue*, int*, int, TVMValue*, int*);
 extern TVM_DLL void (*__TVMAPISetLastError)(const char*);
 extern TVM_DLL int (*__TVMBackendGetFuncFromEnv)(void*, const char*, TVMFunctionHandle*);
@@ -19,7 +19,7 @@ extern TVM_DLL int (*__TVMBackendFreeWorkspace)(int, int, void*);
 extern TVM_DLL int (*__TVMBackendParallelLaunch)(FTVMParallelLambda, void*, int);
 extern TVM_DLL int (*__TVMBackendParallelBarrier)(int, TVMParallelGroupEnv*);
 
-/* Returns what the process's function returns, where there is one. */
+/* Returns the result of the process's function, if it is set. */
 #define TVM_CRT_FORWARD(pointer, arguments)         \
   do {                                              \
     if ((pointer) != NULL) return pointer arguments; \

@@ -1,5 +1,5 @@
 /* Part of mlfc's C runtime. This code is yours to use as you like. SPDX-License-Identifier: 0BSD */
-/* Only what generated code needs of the platform: linking this pulls in no table of functions. */
+/* Only functions that generated code needs of the platform: linking this file does not add function tables. */
 #include <stddef.h>
 #include <stdint.h>
 #include <tvm/runtime/c_backend_api.h>
@@ -53,7 +53,7 @@ int TVMBackendRunOnce(void** handle, int (*f)(void*), void* cdata, int nbytes) {
   (void)nbytes;
   if (*handle != NULL) return 0;
   const int error = f(cdata);
-  /* Any value but NULL serves as the mark. */
+  /* Any value other than NULL marks the call as done. */
   if (error == 0) *handle = (void*)(uintptr_t)1;
   return error;
 }

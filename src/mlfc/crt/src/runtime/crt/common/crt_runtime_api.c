@@ -13,8 +13,8 @@
 
 /*
  * A module's handle is its index with bit 15 set; a function's handle is its module's, shifted by 16 bits, and its
- * index with bit 15 set. The table of global functions has the index behind the last module's. No handle is NULL, and
- * all fit 32 bits.
+ * index with bit 15 set. The table of global functions has the index after the last module's. No handle is NULL, and
+ * all fit in 32 bits.
  */
 enum { VALID = 0x8000, GLOBALS = TVM_CRT_MAX_REGISTERED_MODULES };
 
@@ -38,7 +38,7 @@ static TVMFunctionHandle function_handle(size_t module_index, tvm_function_index
   return (TVMFunctionHandle)(((uintptr_t)(module_index | VALID) << 16) | (uintptr_t)(index | VALID));
 }
 
-/* Returns the slot of a module's handle; NULL and an error text when it is none. */
+/* Returns the slot of a module's handle; NULL, with an error text, if invalid. */
 static ModuleSlot* find_slot(TVMModuleHandle handle) {
   const uintptr_t value = (uintptr_t)handle;
   const uintptr_t index = value & ~(uintptr_t)VALID;
@@ -49,7 +49,7 @@ static ModuleSlot* find_slot(TVMModuleHandle handle) {
   return &modules[index];
 }
 
-/* Finds a function, and what it gets as its resource handle. */
+/* Finds a function, and its resource handle. */
 static tvm_crt_error_t function_of_handle(TVMFunctionHandle handle, TVMBackendPackedCFunc* out, void** object) {
   const uintptr_t value = (uintptr_t)handle;
   const uintptr_t module_part = value >> 16;
@@ -72,7 +72,7 @@ static tvm_crt_error_t function_of_handle(TVMFunctionHandle handle, TVMBackendPa
 }
 
 #if TVM_CRT_SYSTEM_LIB
-/* The global function runtime.SystemLib: the module of the functions that are linked into the program. */
+/* The global function runtime.SystemLib: returns the module of the functions linked into the program. */
 static int system_lib(TVMValue* args, int* type_codes, int num_args, TVMValue* ret_value, int* ret_code,
                       void* resource_handle) {
   const TVMModule* module = TVMSystemLibEntryPoint();
@@ -218,7 +218,7 @@ const char* tvm_crt_only_function(TVMModuleHandle module, const char* prefix, co
   return found;
 }
 
-/* Pointers to functions and to data are alike on every machine that TVM's interface of void* handles can serve. */
+/* Function and data pointers have the same representation on all machines that TVM's void* handles support. */
 static TVMBackendPackedCFunc as_function(void* pointer) {
   union {
     void* pointer;

@@ -10,7 +10,7 @@
 
 static TVM_CRT_THREAD_LOCAL char last_error[TVM_CRT_MAX_STRLEN_ERROR_TEXT];
 
-/* Where the next character of the text goes; what does not fit is cut. */
+/* Position of the next character; text that does not fit is truncated. */
 typedef struct {
   size_t length;
 } Text;
@@ -47,7 +47,7 @@ static void put_format(Text* text, const char* format, va_list args) {
   }
 }
 
-/* Ends the text, and tells the process that loaded the library, where it wants to know. */
+/* Terminates the text, and passes it to the process that loaded the library, if requested. */
 static void finish(const Text* text) {
   last_error[text->length] = '\0';
 #if TVM_CRT_CONTEXT_POINTERS
@@ -73,7 +73,7 @@ tvm_crt_error_t tvm_crt_fail(tvm_crt_error_t code, const char* format, ...) {
 
 void TVMAPISetLastError(const char* msg) {
   Text text = {0};
-  /* Handing back the text that TVMGetLastError gave leaves it as it is. */
+  /* Setting the text that TVMGetLastError returned does not change it. */
   if (msg == last_error) return;
   if (msg != NULL) put_string(&text, msg);
   finish(&text);

@@ -36,7 +36,7 @@ tvm_crt_error_t TVMFuncRegistry_GetByIndex(const TVMFuncRegistry* reg, tvm_funct
   return kTvmErrorNoError;
 }
 
-/* The buffer holds the pointers first, which must be aligned, and the names behind them. */
+/* The buffer contains the pointers, which must be aligned, then the names. */
 tvm_crt_error_t TVMMutableFuncRegistry_Create(TVMMutableFuncRegistry* reg, uint8_t* buffer, size_t buffer_size_bytes) {
   const size_t entry = TVM_CRT_FUNC_REGISTRY_SIZE_BYTES(1) - TVM_CRT_FUNC_REGISTRY_SIZE_BYTES(0);
   const size_t misaligned = (size_t)((uintptr_t)buffer % sizeof(TVMBackendPackedCFunc));
@@ -54,14 +54,14 @@ tvm_crt_error_t TVMMutableFuncRegistry_Create(TVMMutableFuncRegistry* reg, uint8
   return kTvmErrorNoError;
 }
 
-/* Bytes that TVMMutableFuncRegistry_Create counted for names: what does not fit there is refused. */
+/* Bytes that TVMMutableFuncRegistry_Create reserved for names: names that do not fit are rejected. */
 static size_t names_capacity(const TVMMutableFuncRegistry* reg) {
   return COUNT_BYTES + reg->max_functions * (TVM_CRT_AVERAGE_FUNCTION_NAME_STRLEN + 1);
 }
 
 tvm_crt_error_t TVMMutableFuncRegistry_Set(TVMMutableFuncRegistry* reg, const char* name, TVMBackendPackedCFunc func,
                                            int override) {
-  /* The table lies in the buffer that the caller gave to be written. */
+  /* The table is in the caller's writable buffer. */
   char* names = (char*)reg->registry.names;
   TVMBackendPackedCFunc* funcs = (TVMBackendPackedCFunc*)reg->registry.funcs;
   const uint16_t count = TVMFuncRegistry_GetNumFuncs(&reg->registry);

@@ -8,7 +8,7 @@
 #include "error_text.h"
 #include "tensor.h"
 
-/* An array: what callers see comes first. */
+/* An array; the public part comes first. */
 typedef struct {
   DLTensor tensor;
   int64_t shape[TVM_CRT_MAX_NDIM];

@@ -1,5 +1,5 @@
 /* Part of mlfc's C runtime. This code is yours to use as you like. SPDX-License-Identifier: 0BSD */
-/* The structs of packed_func.h are as large as crt_config.h says, so the defaults must come first. */
+/* crt_config.h determines the size of the structs in packed_func.h, so the defaults must come first. */
 #include "config.h"
 
 #include <string.h>

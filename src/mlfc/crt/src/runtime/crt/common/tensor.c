@@ -79,7 +79,7 @@ tvm_crt_error_t tvm_crt_copy_elements(const DLTensor* from, DLTensor* to) {
   return error;
 }
 
-/* In numbers: pointers of different objects cannot be compared. */
+/* Compares integers, since pointers to different objects cannot be compared. */
 bool tvm_crt_lies_in(const void* address, size_t num_bytes, const void* block, size_t block_bytes) {
   const uintptr_t begin = (uintptr_t)block;
   if (block == NULL || (uintptr_t)address < begin) return false;
@@ -90,7 +90,7 @@ bool tvm_crt_lies_in(const void* address, size_t num_bytes, const void* block, s
 tvm_crt_error_t tvm_crt_block_allocate(size_t bytes, AlignedBlock* block) {
   const size_t slack = TVM_CRT_STORAGE_ALIGNMENT_BYTES - 1;
   block->allocated = NULL;
-  /* Empty tensors get an address too: operators may compare it with NULL. */
+  /* Empty tensors also get an address: operators may compare it with NULL. */
   const size_t size = bytes == 0 ? 1 : bytes;
   if (size > SIZE_MAX - slack ||
       TVMPlatformMemoryAllocate(size + slack, cpu, &block->allocated) != kTvmErrorNoError || block->allocated == NULL) {

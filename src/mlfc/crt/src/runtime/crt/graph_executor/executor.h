@@ -1,5 +1,5 @@
 /* Part of mlfc's C runtime. This code is yours to use as you like. SPDX-License-Identifier: 0BSD */
-/*! \brief What a graph executor consists of */
+/*! \brief Data structures of the graph executor */
 #ifndef TVM_RUNTIME_CRT_GRAPH_EXECUTOR_EXECUTOR_H_
 #define TVM_RUNTIME_CRT_GRAPH_EXECUTOR_EXECUTOR_H_
 
@@ -12,7 +12,7 @@
 
 #include "../common/tensor.h"
 
-/*! \brief An operator with its arguments: values and type codes as it is called with. */
+/*! \brief An operator with the values and type codes of its arguments. */
 typedef struct {
   TVMBackendPackedCFunc function;
   TVMValue* values;
@@ -23,7 +23,7 @@ typedef struct {
 /*! \brief Memory that tensors share. */
 typedef struct {
   AlignedBlock block;
-  /*! \brief What tensors point to: of `block`, or linked parameters; NULL until it is needed. */
+  /*! \brief Data of the tensors: in `block`, or linked parameters; NULL until needed. */
   void* data;
   /*! \brief The size of the largest tensor in it. */
   size_t bytes;
@@ -43,7 +43,7 @@ struct TVMGraphExecutor {
   uint32_t* outputs;
   uint32_t num_calls;
   Call* calls;
-  /*! \brief One an entry of the graph; behind them, one-dimensional views for operators with flattened arguments. */
+  /*! \brief One per entry of the graph, then one-dimensional views for operators with flattened arguments. */
   uint32_t num_tensors;
   DLTensor* tensors;
   uint32_t* storage_of_tensor;
@@ -53,16 +53,16 @@ struct TVMGraphExecutor {
   bool complete;
 };
 
-/*! \brief Gives a storage memory of its own, with what it holds now; an error when there is none. */
+/*! \brief Allocates a storage's own memory and copies its present content; fails if memory is exhausted. */
 tvm_crt_error_t storage_own(TVMGraphExecutor* executor, uint32_t id);
 
-/*! \brief Gives every storage without memory some. */
+/*! \brief Allocates memory for every storage without it. */
 tvm_crt_error_t storage_complete(TVMGraphExecutor* executor);
 
-/*! \brief Whether tensors of a storage may point to memory of others that holds `bytes` bytes and is only read. */
+/*! \brief Whether tensors of a storage may point to external read-only memory of `bytes` bytes. */
 bool storage_can_link(const TVMGraphExecutor* executor, uint32_t id, size_t bytes);
 
-/*! \brief Lets a storage's tensors point to `data`, which is only read; what it had is freed. */
+/*! \brief Makes a storage's tensors point to `data`, which is read-only, and frees its own memory. */
 void storage_link(TVMGraphExecutor* executor, uint32_t id, const void* data);
 
 /*! \brief Returns whether bytes lie in one of the executor's own storages. */

@@ -51,7 +51,7 @@ static void read_ids(JsonReader* reader, uint32_t* total, uint32_t* list) {
   }
 }
 
-/* Reads a number that stands in a string, as all attributes of operators do. */
+/* Reads a number in a string, the form of all operator attributes. */
 static uint32_t read_number_text(JsonReader* reader, uint32_t maximum) {
   char text[12];
   json_string(reader, text, sizeof(text), "a number");
@@ -64,7 +64,7 @@ static uint32_t read_number_text(JsonReader* reader, uint32_t maximum) {
   return value;
 }
 
-/* Which required attributes of an operator have been seen, a bit each. */
+/* Required attributes of an operator that have been read, one bit each. */
 enum { FUNC_NAME = 1, NUM_INPUTS = 2, NUM_OUTPUTS = 4, FLATTEN_DATA = 8, ALL_ATTRS = 15 };
 
 static unsigned read_node_attr(JsonReader* reader, const char* key, GraphNode* node, uint32_t* num_inputs) {
@@ -88,7 +88,7 @@ static unsigned read_node_attr(JsonReader* reader, const char* key, GraphNode* n
   return 0;
 }
 
-/* Tells the two special names from those of functions. */
+/* Distinguishes the two special names from function names. */
 static GraphNodeKind kind_of(const char* func_name) {
   static const char copy[] = "\"__copy\"";
   static const char nothing[] = "\"__nop\"";
@@ -96,7 +96,7 @@ static GraphNodeKind kind_of(const char* func_name) {
   return strncmp(func_name, nothing, sizeof(nothing) - 1) == 0 ? GRAPH_NOTHING : GRAPH_CALL;
 }
 
-/* What is known of a node only when all its keys have been read. */
+/* Facts of a node that are known only after all its keys have been read. */
 typedef struct {
   bool is_input;
   bool is_operator;
@@ -183,7 +183,7 @@ static DLDataType read_dtype(JsonReader* reader) {
   } kinds[] = {
       {"int", kDLInt}, {"uint", kDLUInt}, {"float", kDLFloat}, {"bfloat", kDLBfloat}, {"handle", kDLOpaqueHandle}};
   static const DLDataType boolean = {kDLUInt, 1, 1};
-  /* DLPack's numbers, which older headers of it have no names for */
+  /* DLPack's numbers, which older headers do not name */
   static const struct {
     const char* name;
     DLDataType dtype;
@@ -301,7 +301,7 @@ static void read_graph(JsonReader* reader, GraphInfo* graph) {
   json_end(reader);
 }
 
-/* Lays the counted lists out from `base`, resets the counts, and returns the bytes that they take. */
+/* Lays out the counted lists from `base`, resets the counts, and returns their size in bytes. */
 static size_t lay_out(GraphInfo* graph, char* base) {
   const GraphInfo counted = *graph;
   size_t used = 0;

@@ -1,5 +1,5 @@
 /* Part of mlfc's C runtime. This code is yours to use as you like. SPDX-License-Identifier: 0BSD */
-/*! \brief A graph as its JSON says it, checked: what an executor is made of */
+/*! \brief A checked graph, read from JSON, from which an executor is created */
 #ifndef TVM_RUNTIME_CRT_GRAPH_EXECUTOR_GRAPH_H_
 #define TVM_RUNTIME_CRT_GRAPH_EXECUTOR_GRAPH_H_
 
@@ -26,7 +26,7 @@ typedef enum {
 
 typedef struct {
   GraphNodeKind kind;
-  /*! \brief Where the names stand in the JSON text, for json_string. */
+  /*! \brief Position of the names in the JSON text, for json_string. */
   const char* name;
   const char* func_name;
   /*! \brief Its inputs: `num_inputs` of GraphInfo.inputs from here. */
@@ -48,7 +48,7 @@ typedef struct {
 /*!
  * \brief The graph. An entry is one output of one node.
  *
- * Each count is followed by its list. While the JSON is read the first time lists are NULL, and counted only.
+ * Each count is followed by its list. In the first pass over the JSON, lists are NULL and only counted.
  */
 typedef struct {
   uint32_t num_nodes;
@@ -69,20 +69,20 @@ typedef struct {
   int64_t* extents;
   uint32_t num_storage_ids;
   uint32_t* storage_ids;
-  /*! \brief 0 where the graph does not say. */
+  /*! \brief 0 if the graph does not declare it. */
   uint32_t num_device_types;
-  /*! \brief What all lists lie in. */
+  /*! \brief The memory of all lists. */
   void* memory;
 } GraphInfo;
 
 /*!
  * \brief Reads and checks a graph.
  *
- * Afterwards all numbers are in range, nodes read only what earlier nodes gave, the lists of entries are equally long,
- * and storage ids are less than the number of entries.
+ * Afterwards all numbers are in range, nodes read only outputs of earlier nodes, the lists of entries have equal
+ * lengths, and storage ids are less than the number of entries.
  *
  * \param text The JSON; names point into it.
- * \param graph To be freed by graph_free, whatever is returned.
+ * \param graph Must be freed by graph_free, even after an error.
  */
 tvm_crt_error_t graph_load(const char* text, GraphInfo* graph);
 
@@ -92,7 +92,7 @@ void graph_free(GraphInfo* graph);
 /*! \brief Returns the number of an entry. */
 uint32_t graph_entry(const GraphInfo* graph, GraphRef ref);
 
-/*! \brief Checks what graph_load promises of a graph whose text has been read. */
+/*! \brief Checks the guarantees of graph_load for a graph whose text has been read. */
 tvm_crt_error_t graph_check(const GraphInfo* graph);
 
 #endif /* TVM_RUNTIME_CRT_GRAPH_EXECUTOR_GRAPH_H_ */

@@ -7,7 +7,7 @@ static tvm_crt_error_t refuse(const char* what, uint32_t number) {
   return tvm_crt_fail(kTvmErrorDataGraphInvalid, "graph JSON: %s (%u)", what, number);
 }
 
-/* A node may read what nodes before `limit` give; so no cycles are possible. */
+/* A node may read only outputs of nodes before `limit`, so cycles are impossible. */
 static bool is_output_before(const GraphInfo* graph, GraphRef ref, uint32_t limit) {
   return ref.node < limit && ref.index < graph->nodes[ref.node].num_outputs;
 }

@@ -8,7 +8,7 @@
 
 static const DLDevice cpu = {kDLCPU, 0};
 
-/* Firmware that was written for microTVM checks little: a failed TVMGraphExecutor_Create leaves it with NULL. */
+/* Firmware for microTVM may not check for errors: after a failed TVMGraphExecutor_Create it passes NULL. */
 static tvm_crt_error_t missing(const char* what) {
   return tvm_crt_fail(kTvmErrorFunctionCallInvalidArg, "%s is NULL", what);
 }
@@ -76,7 +76,7 @@ int TVMGraphExecutor_SetInput(TVMGraphExecutor* executor, const char* name, DLTe
   if (!tvm_crt_tensor_bytes(data_in, &bytes) || !storage_can_link(executor, storage, bytes)) {
     return copy_input(executor, index, data_in);
   }
-  /* The input itself may have no memory yet, and need not get any. */
+  /* The input itself may have no memory, and does not need any. */
   DLTensor wanted = executor->tensors[tensor];
   wanted.data = data_in->data;
   const tvm_crt_error_t error = tvm_crt_check_alike(data_in, &wanted);
@@ -109,7 +109,7 @@ int TVMGraphExecutor_Run(TVMGraphExecutor* executor) {
     int code = kTVMNullptr;
     const int status = call->function(call->values, call->codes, call->num_args, &value, &code, NULL);
     if (status != 0) {
-      /* Operators need not say what went wrong. */
+      /* Operators need not set an error text. */
       if (TVMGetLastError()[0] == '\0') {
         tvm_crt_fail(kTvmErrorNoError, "operator %u of the graph failed", (uint32_t)(call - executor->calls));
       }
@@ -119,7 +119,7 @@ int TVMGraphExecutor_Run(TVMGraphExecutor* executor) {
   return 0;
 }
 
-/* Finds the tensor that an array is for, and checks that the array is like it. */
+/* Finds the tensor of an array, and checks that they match. */
 static tvm_crt_error_t find_param(TVMGraphExecutor* executor, const Param* param, uint32_t* found) {
   const int index = TVMGraphExecutor_GetInputIndex(executor, param->name);
   size_t bytes;
@@ -135,7 +135,7 @@ static tvm_crt_error_t find_param(TVMGraphExecutor* executor, const Param* param
                       param->name);
 }
 
-/* Checks all arrays of a file, so that a broken one changes nothing. */
+/* Checks all arrays of a file first, so that an invalid file changes nothing. */
 static tvm_crt_error_t check_params(TVMGraphExecutor* executor, const char* blob, uint32_t size) {
   ParamsReader reader = params_reader(blob, size);
   Param param;
@@ -147,7 +147,7 @@ static tvm_crt_error_t check_params(TVMGraphExecutor* executor, const char* blob
   return reader.error;
 }
 
-/* Whether an array can be used where it stands. Other tensors of its storage must fit in it. */
+/* Whether an array can be used in place. Other tensors of its storage must fit in it. */
 static bool can_link(const TVMGraphExecutor* executor, uint32_t tensor, const Param* param, uint32_t alignment) {
   const size_t element = tvm_crt_element_bytes(param->dtype);
   const uintptr_t address = (uintptr_t)param->data;

@@ -1,5 +1,5 @@
 /* Part of mlfc's C runtime. This code is yours to use as you like. SPDX-License-Identifier: 0BSD */
-/*! \brief Lists behind each other in one block of memory */
+/*! \brief Consecutive lists in one block of memory */
 #ifndef TVM_RUNTIME_CRT_GRAPH_EXECUTOR_LAYOUT_H_
 #define TVM_RUNTIME_CRT_GRAPH_EXECUTOR_LAYOUT_H_
 
@@ -7,9 +7,9 @@
 #include <stdint.h>
 
 /*!
- * \brief Takes the next part of a block, at a multiple of eight bytes.
- * \param base The block; NULL while its size is found.
- * \param used Bytes taken so far. SIZE_MAX when they cannot be counted.
+ * \brief Reserves the next part of a block, at a multiple of eight bytes.
+ * \param base The block; NULL to compute its size.
+ * \param used Bytes used so far; SIZE_MAX on overflow.
  * \param count Elements of the part.
  * \param size Bytes of an element.
  * \return The part; NULL without a block.

@@ -6,7 +6,7 @@
 
 #include "../common/error_text.h"
 
-/* Open brackets that json_skip follows: a bit each. Graphs nest values four deep. */
+/* Open brackets in json_skip, one bit each. Graphs nest values four deep. */
 enum { MAX_DEPTH = 32 };
 
 JsonReader json_reader(const char* text) {
@@ -39,7 +39,7 @@ static void refuse(JsonReader* reader, const char* expected) {
   json_fail(reader, kTvmErrorDataGraphInvalid, "%s is expected", expected);
 }
 
-/* Passes white space and returns the character behind it; NUL at the end and after an error. */
+/* Skips white space and returns the next character; NUL at the end and after an error. */
 static char peek(JsonReader* reader) {
   if (reader->error != kTvmErrorNoError) return '\0';
   while (*reader->at == ' ' || *reader->at == '\n' || *reader->at == '\r' || *reader->at == '\t') ++reader->at;
@@ -68,7 +68,7 @@ bool json_next(JsonReader* reader, char close, uint32_t* count) {
   return reader->error == kTvmErrorNoError;
 }
 
-/* Returns the character that stands behind a backslash. */
+/* Returns the character of an escape after its backslash. */
 static char escaped(JsonReader* reader, char c) {
   switch (c) {
     case 'n': return '\n';
@@ -85,7 +85,7 @@ static char escaped(JsonReader* reader, char c) {
   }
 }
 
-/* Reads a string; what does not fit the buffer is dropped. Returns the whole length. */
+/* Reads a string, truncated to the buffer. Returns its full length. */
 static size_t read_string(JsonReader* reader, char* out, size_t size) {
   size_t length = 0;
   if (!expect(reader, '"')) return 0;
@@ -147,7 +147,7 @@ uint64_t json_unsigned(JsonReader* reader, uint64_t maximum) {
   return reader->error == kTvmErrorNoError ? value : 0;
 }
 
-/* Passes true, false, null or a number of any form. */
+/* Skips true, false, null or a number of any form. */
 static void skip_word(JsonReader* reader) {
   const char* start = reader->at;
   while ((*reader->at >= '0' && *reader->at <= '9') || (*reader->at >= 'a' && *reader->at <= 'z') ||

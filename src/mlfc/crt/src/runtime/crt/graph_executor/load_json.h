@@ -12,7 +12,7 @@
 #include <stdint.h>
 #include <tvm/runtime/crt/error_codes.h>
 
-/*! \brief Size of the buffers for keys; a longer key reads as an empty one, which no reader looks for. */
+/*! \brief Size of the buffers for keys; a longer key reads as an empty one, which no reader uses. */
 enum { JSON_KEY_SIZE = 24 };
 
 typedef struct {
@@ -23,29 +23,29 @@ typedef struct {
 
 JsonReader json_reader(const char* text);
 
-/*! \brief Stops reading with an error; its text gets the place in front. Only the first error counts. */
+/*! \brief Stops reading with an error, whose text is prefixed by the position. Only the first error is kept. */
 void json_fail(JsonReader* reader, tvm_crt_error_t code, const char* format, ...);
 
 /*!
  * \brief Moves to the next element of the list or object that `close` ends.
  * \param count Elements so far; 0 before the first call, which expects the opening bracket.
- * \return False at the end, which is then passed, and after an error.
+ * \return False at the end, which is then skipped, and after an error.
  */
 bool json_next(JsonReader* reader, char close, uint32_t* count);
 
 /*! \brief Reads an object's key and the colon. */
 void json_key(JsonReader* reader, char key[JSON_KEY_SIZE]);
 
-/*! \brief Reads a string into a buffer; one that does not fit is an error that names `limit`. */
+/*! \brief Reads a string into a buffer; fails, naming `limit`, if it does not fit. */
 void json_string(JsonReader* reader, char* out, size_t size, const char* limit);
 
-/*! \brief Passes a string and returns where it starts, for a later json_string. */
+/*! \brief Skips a string and returns its start, for a later json_string. */
 const char* json_string_position(JsonReader* reader);
 
 /*! \brief Reads a decimal integer from 0 to `maximum`. */
 uint64_t json_unsigned(JsonReader* reader, uint64_t maximum);
 
-/*! \brief Passes any value. */
+/*! \brief Skips any value. */
 void json_skip(JsonReader* reader);
 
 /*! \brief Expects the end of the text. */

@@ -5,7 +5,7 @@
 
 #include "../common/error_text.h"
 
-/* Upper and lower half of the two magic numbers. */
+/* Upper and lower halves of the two magic numbers. */
 #define LIST_MAGIC (((uint64_t)0xF7E58D4F << 32) | 0x05049CB7)
 #define ARRAY_MAGIC (((uint64_t)0xDD5E40F0 << 32) | 0x96B4A13F)
 
@@ -19,7 +19,7 @@ static void refuse(ParamsReader* reader, const uint8_t* at, const char* what) {
   fail(reader, at, kTvmErrorDataParamsInvalid, what);
 }
 
-/* Returns where the next bytes stand and passes them; NULL if the file ends before, and after an error. */
+/* Returns the next bytes and skips them; NULL if the file is too short, and after an error. */
 static const uint8_t* take(ParamsReader* reader, const uint8_t** at, uint64_t bytes) {
   const uint8_t* start = *at;
   if (reader->error != kTvmErrorNoError) return NULL;
@@ -31,7 +31,7 @@ static const uint8_t* take(ParamsReader* reader, const uint8_t** at, uint64_t by
   return start;
 }
 
-/* Reads an integer of `bytes` bytes, little-endian whatever the machine is. */
+/* Reads a little-endian integer of `bytes` bytes, regardless of the machine's byte order. */
 static uint64_t take_number(ParamsReader* reader, const uint8_t** at, uint32_t bytes) {
   const uint8_t* start = take(reader, at, bytes);
   uint64_t value = 0;
@@ -69,7 +69,7 @@ static void read_name(ParamsReader* reader, Param* param) {
   if (strlen(param->name) != length) refuse(reader, at, "a name contains a NUL");
 }
 
-/* Multiplies, or returns UINT64_MAX, which no file has bytes for. */
+/* Returns the product, or UINT64_MAX on overflow, which exceeds any file. */
 static uint64_t multiply(uint64_t a, uint64_t b) { return b != 0 && a > UINT64_MAX / b ? UINT64_MAX : a * b; }
 
 static void read_array(ParamsReader* reader, Param* param) {

@@ -1,5 +1,5 @@
 /* Part of mlfc's C runtime. This code is yours to use as you like. SPDX-License-Identifier: 0BSD */
-/*! \brief Reads a parameter file where it stands */
+/*! \brief Reads a parameter file in place */
 #ifndef TVM_RUNTIME_CRT_GRAPH_EXECUTOR_LOAD_PARAMS_H_
 #define TVM_RUNTIME_CRT_GRAPH_EXECUTOR_LOAD_PARAMS_H_
 
@@ -17,7 +17,7 @@ typedef struct {
   DLDataType dtype;
   int32_t ndim;
   int64_t shape[TVM_CRT_MAX_NDIM];
-  /*! \brief Its elements, aligned to nothing. */
+  /*! \brief Its elements, without alignment. */
   const char* data;
   size_t bytes;
 } Param;
@@ -32,7 +32,7 @@ typedef struct {
   tvm_crt_error_t error;
 } ParamsReader;
 
-/*! \brief Starts reading; faults show in `error` after params_next. Bytes behind the last array are left alone. */
+/*! \brief Starts reading; errors are in `error` after params_next. Bytes after the last array are ignored. */
 ParamsReader params_reader(const char* blob, size_t size);
 
 /*! \brief Reads the next array; false after the last one, and after an error. */

@@ -1,5 +1,5 @@
 /* Part of mlfc's C runtime. This code is yours to use as you like. SPDX-License-Identifier: 0BSD */
-/* Makes an executor of a checked graph. */
+/* Creates an executor from a checked graph. */
 #include <string.h>
 #include <tvm/runtime/crt/platform.h>
 
@@ -13,7 +13,7 @@
 
 static const DLDevice cpu = {kDLCPU, 0};
 
-/* Lists of the executor that only its pointers lead to. */
+/* Lists of the executor that are reachable only through its pointers. */
 typedef struct {
   TVMValue* values;
   int* codes;
@@ -24,7 +24,7 @@ typedef struct {
   size_t num_name_bytes;
 } Parts;
 
-/* Everything that setting up needs. */
+/* State of the setup. */
 typedef struct {
   const GraphInfo* graph;
   TVMModuleHandle module;
@@ -65,7 +65,7 @@ static tvm_crt_error_t count_parts(const GraphInfo* graph, TVMGraphExecutor* cou
   return kTvmErrorNoError;
 }
 
-/* Lays the executor and its lists out in one block and returns the bytes that they take. */
+/* Lays out the executor and its lists in one block and returns its size in bytes. */
 static size_t lay_out(const GraphInfo* graph, TVMGraphExecutor* executor, Parts* parts, char* base) {
   size_t used = 0;
   layout_take(base, &used, 1, sizeof(TVMGraphExecutor));
@@ -118,13 +118,13 @@ static tvm_crt_error_t make_tensors(Setup* setup) {
     }
     if (bytes > storage->bytes) storage->bytes = bytes;
   }
-  /* Views come behind; their shapes behind all others. */
+  /* Views come last; their shapes follow all others. */
   executor->num_tensors = graph->num_dtypes;
   setup->parts.extents += graph->num_extents;
   return kTvmErrorNoError;
 }
 
-/* Returns the tensor that an operator gets for an entry. */
+/* Returns the tensor that is passed to an operator for an entry. */
 static DLTensor* argument(Setup* setup, uint32_t entry, bool flatten) {
   TVMGraphExecutor* executor = setup->executor;
   DLTensor* tensor = &executor->tensors[entry];
@@ -187,7 +187,7 @@ static tvm_crt_error_t make_call(Setup* setup, const GraphNode* node) {
   return find_function(setup, node, &call->function);
 }
 
-/* Nodes that only hand a tensor on must have one input and one output that fit. */
+/* Nodes that only pass a tensor on must have one input and one matching output. */
 static tvm_crt_error_t check_passing(const Setup* setup, const GraphNode* node) {
   const TVMGraphExecutor* executor = setup->executor;
   size_t in_bytes = 0;
@@ -235,7 +235,7 @@ static tvm_crt_error_t make_ends(Setup* setup) {
   return kTvmErrorNoError;
 }
 
-/* Inputs and parameters get memory when they are first set: until then they may be linked to some. */
+/* Inputs and parameters are allocated when first set, since they may be linked before. */
 static tvm_crt_error_t allocate_written(TVMGraphExecutor* executor) {
   for (uint32_t id = 0; id < executor->num_storages; ++id) {
     if (!executor->storages[id].written) continue;

@@ -37,10 +37,10 @@ bool storage_can_link(const TVMGraphExecutor* executor, uint32_t id, size_t byte
 
 void storage_link(TVMGraphExecutor* executor, uint32_t id, const void* data) {
   Storage* storage = &executor->storages[id];
-  /* Firmware may fill the tensor of TVMGraphExecutor_GetInput and set it as the input: it stays where it is. */
+  /* Firmware may set the filled tensor of TVMGraphExecutor_GetInput as the input: it is kept. */
   if (data == storage->block.data) return;
   tvm_crt_block_free(&storage->block);
-  /* DLTensor has no pointer to constants. Storages that operators write to are never linked; storage_own copies. */
+  /* DLTensor has no const pointer. Storages that operators write to are never linked; storage_own copies. */
   union {
     const void* constant;
     void* data;

@@ -8,7 +8,7 @@
 #include "../common/handles.h"
 #include "../graph_executor/executor.h"
 
-/* Functions of a module are called with its executor; without one by who has found them in some other way. */
+/* Functions of a module are called with its executor; without one if a caller found them in another way. */
 static tvm_crt_error_t check(const TVMGraphExecutor* executor, const char* function, const char* kinds,
                              const int* codes, int num_args) {
   if (executor == NULL) {
@@ -17,13 +17,13 @@ static tvm_crt_error_t check(const TVMGraphExecutor* executor, const char* funct
   return tvm_crt_check_arguments(function, kinds, codes, num_args);
 }
 
-/* Returns the position of an input that is given by name or position; -1 when there is none. */
+/* Returns the index of an input, given by name or index; -1 if not found. */
 static int32_t input_index(TVMGraphExecutor* executor, const TVMValue* arg, int code) {
   if (code == kTVMStr) return TVMGraphExecutor_GetInputIndex(executor, arg->v_str);
   return arg->v_int64 >= 0 && arg->v_int64 < (int64_t)executor->num_inputs ? (int32_t)arg->v_int64 : -1;
 }
 
-/* Copies, as the caller's array may live on another machine, and not long. */
+/* Copies, because the caller's array may be on another machine and short-lived. */
 MODULE_FUNCTION(set_input) {
   TVMGraphExecutor* executor = (TVMGraphExecutor*)resource_handle;
   UNUSED_PARAMETERS;

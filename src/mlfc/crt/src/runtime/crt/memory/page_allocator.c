@@ -6,13 +6,14 @@
 
 enum { MIN_PAGE_LOG2 = 4, MAX_PAGE_LOG2 = 30, MAX_ALIGNMENT = 64 };
 
-/* Lies at the start of the pool, followed by a word a page; then come the pages. */
+/* At the start of the pool, followed by one word per page, then by the pages. */
 typedef struct {
   MemoryManagerInterface interface;
   uint8_t* pages;
   size_t num_pages;
   size_t page_log2;
-  /* At a block's first page: how many it has. Zero at free pages and inside blocks; walking by blocks tells which. */
+  /* At a block's first page, its number of pages. Zero at free pages and inside blocks; walking by blocks
+   * distinguishes these. */
   uint32_t* block_pages;
 } PageManager;
 
@@ -21,7 +22,7 @@ static size_t pages_for(const PageManager* manager, size_t num_bytes) {
   return num_bytes == 0 ? 1 : num_bytes / page + (num_bytes % page != 0);
 }
 
-/* First fit: walks over blocks and counts free pages between them. */
+/* First fit: iterates over blocks and counts free pages between them. */
 static tvm_crt_error_t allocate(MemoryManagerInterface* interface, size_t num_bytes, DLDevice dev, void** out_ptr) {
   PageManager* manager = (PageManager*)(void*)interface;
   const size_t needed = pages_for(manager, num_bytes);

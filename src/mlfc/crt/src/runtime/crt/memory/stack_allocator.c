@@ -9,7 +9,7 @@
 enum { ALIGNMENT = TVM_RUNTIME_ALLOC_ALIGNMENT_BYTES };
 
 #ifdef TVM_CRT_STACK_ALLOCATOR_ENABLE_LIFO_CHECK
-/* Behind each block: its size and a tag, so that a block that overran its end, or is freed out of turn, is noticed. */
+/* After each block: its size and a tag, to detect blocks that overran their end or are freed out of order. */
 typedef struct {
   uint32_t size;
   uint32_t tag;
@@ -39,7 +39,7 @@ tvm_crt_error_t StackMemoryManager_Allocate(tvm_workspace_t* tvm_runtime_workspa
   const size_t left = stack->workspace_size - (size_t)(stack->next_alloc - stack->workspace);
   *current_alloc = NULL;
   if (nbytes >= 0 && (size_t)nbytes <= SIZE_MAX - ALIGNMENT - FOOTER_BYTES) {
-    /* An empty block takes room too: its address must lie within the stack when it is freed. */
+    /* An empty block also uses memory: its address must lie within the stack when it is freed. */
     const size_t bytes = nbytes == 0 ? 1 : (size_t)nbytes;
     const size_t taken = (bytes + FOOTER_BYTES + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
     if (taken <= left) {

@@ -72,7 +72,7 @@ tvm_crt_error_t TVMFramer_FinishPacket(TVMFramer* framer) {
   return error != kTvmErrorNoError ? error : flush(framer);
 }
 
-/* What of a packet comes next. */
+/* The expected part of a packet. */
 enum { IN_NOISE, IN_LENGTH, IN_PAYLOAD, IN_CRC };
 
 void TVMUnframer_Init(TVMUnframer* unframer, uint8_t* payload, size_t capacity) {
@@ -98,13 +98,13 @@ static void start_packet(TVMUnframer* unframer) {
   enter(unframer, IN_LENGTH);
 }
 
-/* Adds a byte to the number that is being read; returns whether it has all of them. */
+/* Adds a byte to the number being read; returns whether it is complete. */
 static bool add_to_number(TVMUnframer* unframer, uint8_t byte, size_t num_bytes) {
   unframer->number |= (uint32_t)byte << 8 * unframer->done;
   return ++unframer->done == num_bytes;
 }
 
-/* Takes a byte of a packet without its escape; returns whether that completes a packet which is whole. */
+/* Handles an unescaped byte of a packet; returns whether it completes a valid packet. */
 static bool take(TVMUnframer* unframer, uint8_t byte) {
   switch (unframer->part) {
     case IN_LENGTH:

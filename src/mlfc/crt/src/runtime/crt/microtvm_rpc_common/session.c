@@ -2,7 +2,7 @@
 #include <tvm/runtime/crt/platform.h>
 #include <tvm/runtime/crt/rpc_common/session.h>
 
-/* Where there is no source of random bytes, counting still tells a session from the one before it. */
+/* Without a source of random bytes, counting still distinguishes a session from the previous one. */
 static uint8_t next_nonce(uint8_t last) {
   uint8_t nonce = 0;
   if (TVMPlatformGenerateRandom(&nonce, sizeof(nonce)) != kTvmErrorNoError || nonce == 0 || nonce == last) {

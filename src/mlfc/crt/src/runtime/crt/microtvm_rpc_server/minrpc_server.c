@@ -12,7 +12,7 @@
 #include "rpc_code.h"
 #include "time_evaluator.h"
 
-/* Too large for stacks of microcontrollers. */
+/* Static, because it is too large for a microcontroller's stack. */
 static RequestArgs args;
 static bool module_is_hosts[TVM_CRT_MAX_REGISTERED_MODULES];
 
@@ -31,7 +31,7 @@ void minrpc_end_session(void) {
   }
 }
 
-/* What a call made is the host's, whether or not it got the handle. */
+/* Objects created by a call belong to the host, even if it did not receive the handle. */
 static void remember_modules_since(const ModuleSnapshot* before) {
   const ModuleSnapshot now = tvm_crt_modules_taken();
   for (size_t i = 0; i < TVM_CRT_MAX_REGISTERED_MODULES; ++i) {
@@ -77,7 +77,7 @@ static tvm_crt_error_t call_function(TVMSession* session, Request* request) {
   request_args(request, &args);
   request_end(request);
   for (int i = 0; TVM_CRT_RPC_OWN_MEMORY_ONLY && i < args.count; ++i) {
-    /* An operator would take what stands there for a tensor, wherever that leads. */
+    /* An operator would interpret arbitrary memory as a tensor. */
     if (args.codes[i] != kTVMOpaqueHandle || request->fault != NULL) continue;
     request->fault = "handles cannot be arguments here";
   }
@@ -92,7 +92,7 @@ static tvm_crt_error_t call_function(TVMSession* session, Request* request) {
   return status != 0 ? reply_error(session) : reply_result(session, value, code);
 }
 
-/* Returns the memory that a copy reads or writes; NULL, and the request's fault, where that is not allowed. */
+/* Returns the memory that a copy accesses; NULL, and sets the request's fault, if not allowed. */
 static uint8_t* copied_memory(Request* request, const DLTensor* tensor, uint64_t num_bytes) {
   size_t bytes;
   uint8_t* memory;
@@ -127,7 +127,7 @@ static tvm_crt_error_t copy_to_remote(TVMSession* session, Request* request) {
   if (request->fault != NULL) return reply_exception(session, request->fault);
   if (num_bytes == 0) return reply_nothing(session);
   if (request_is_constant(memory, (size_t)num_bytes)) {
-    /* Hosts set all parameters before they run a graph, and most set those that the firmware has. */
+    /* Hosts set all parameters before they run a graph, often to the firmware's own values. */
     const bool same = memcmp(memory, request->at, (size_t)num_bytes) == 0;
     return same ? reply_nothing(session) : reply_exception(session, constant);
   }
@@ -177,12 +177,12 @@ static tvm_crt_error_t copy_among_remote(TVMSession* session) {
 
 static tvm_crt_error_t get_global_function(TVMSession* session) {
   TVMFunctionHandle function;
-  /* No such function: NULL, which is no error. */
+  /* An unknown function returns NULL, which is not an error. */
   TVMFuncGetGlobal(args.values[0].v_str, &function);
   return reply_handle(session, function);
 }
 
-/* The one attribute that hosts ask for is whether the device exists. */
+/* The only attribute that hosts query is whether the device exists. */
 static tvm_crt_error_t get_attribute(TVMSession* session) {
   TVMValue value;
   const bool asks_existence = args.values[1].v_int64 == 0;
@@ -191,7 +191,7 @@ static tvm_crt_error_t get_attribute(TVMSession* session) {
   return reply_values(session, kRpcReturn, &value, &code, 1);
 }
 
-/* What requests that are packed arguments must have. */
+/* Required arguments of requests with packed arguments. */
 static const char* kinds_of(uint32_t code) {
   switch (code) {
     case kRpcGetGlobalFunc: return "s";
@@ -213,7 +213,7 @@ static const char* kinds_of(uint32_t code) {
 static tvm_crt_error_t system_call(TVMSession* session, Request* request, uint32_t code) {
   const char* kinds = kinds_of(code);
   if (kinds == NULL) return reply_exception(session, "this server does not know the request");
-  /* The tensor of an allocation has no memory yet, so none is looked for. */
+  /* The tensor of an allocation has no memory yet, so it is not checked. */
   request->tensors_exist = code != kRpcDevAllocDataWithScope;
   request_args(request, &args);
   request_end(request);
@@ -230,7 +230,7 @@ static tvm_crt_error_t system_call(TVMSession* session, Request* request, uint32
     case kRpcDevFreeData: return reply_status(session, remote_memory_free(args.values[1].v_handle));
     case kRpcCopyAmongRemote: return copy_among_remote(session);
     case kRpcDevAllocDataWithScope: return allocate_tensor(session);
-    /* There is one stream, in which each request is done before the next. */
+    /* The only stream completes each request before the next. */
     case kRpcDevCreateStream: return reply_handle(session, NULL);
     default: return reply_nothing(session);
   }

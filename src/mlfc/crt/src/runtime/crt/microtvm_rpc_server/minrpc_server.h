@@ -9,14 +9,14 @@
 
 /*!
  * \brief Handles one request and sends the reply.
- * \param session Where the reply goes.
- * \param data The request, which is changed.
- * \param num_bytes Its bytes.
- * \return kTvmErrorPlatformShutdown where the host asks for the end; otherwise whether the reply could be written.
+ * \param session The session of the reply.
+ * \param data The request, which is modified.
+ * \param num_bytes Size of the request.
+ * \return kTvmErrorPlatformShutdown if the host requests it; otherwise whether the reply could be written.
  */
 tvm_crt_error_t minrpc_handle(TVMSession* session, uint8_t* data, size_t num_bytes);
 
-/*! \brief Frees what the host of the last session left behind: memory, modules, the time evaluator. */
+/*! \brief Frees the resources of the last session: memory, modules and the time evaluator. */
 void minrpc_end_session(void);
 
 #endif /* TVM_RUNTIME_CRT_MICROTVM_RPC_SERVER_MINRPC_SERVER_H_ */

@@ -7,7 +7,7 @@
 #include "../common/error_text.h"
 #include "../common/tensor.h"
 
-/* Stands in front of each block. */
+/* Header of each block. */
 typedef struct Header {
   struct Header* next;
   void* allocated;

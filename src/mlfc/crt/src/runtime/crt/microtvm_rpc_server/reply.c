@@ -15,7 +15,7 @@ static tvm_crt_error_t put_u32(TVMSession* session, uint32_t value) { return put
 
 static tvm_crt_error_t put_u64(TVMSession* session, uint64_t value) { return put_number(session, value, 8); }
 
-/* Puts the length of what follows and the code: the head of every reply. */
+/* Writes the header of every reply: the length of the rest, and the code. */
 static tvm_crt_error_t start(TVMSession* session, uint32_t code, size_t num_bytes) {
   const size_t length = sizeof(code) + num_bytes;
   tvm_crt_error_t error = TVMSession_StartMessage(session, kTvmMessageNormal, sizeof(uint64_t) + length);
@@ -103,7 +103,7 @@ tvm_crt_error_t reply_result(TVMSession* session, TVMValue value, int code) {
   switch (code) {
     case kTVMModuleHandle:
     case kTVMPackedFuncHandle: codes[1] = kTVMOpaqueHandle; return reply_values(session, kRpcReturn, values, codes, 2);
-    /* An array: what it is, and the handle to let go of it. */
+    /* An array: its description, and the handle to free it. */
     case kTVMNDArrayHandle: codes[1] = kTVMDLTensorHandle; return reply_values(session, kRpcReturn, values, codes, 3);
     case kTVMArgInt:
     case kTVMArgFloat:

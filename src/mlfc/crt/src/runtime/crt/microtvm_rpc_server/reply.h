@@ -11,16 +11,16 @@
 /*! \brief Sends values as packed arguments, by their type codes. */
 tvm_crt_error_t reply_values(TVMSession* session, uint32_t code, const TVMValue* values, const int* codes, int count);
 
-/*! \brief Sends that a system call is done. */
+/*! \brief Sends the completion of a system call. */
 tvm_crt_error_t reply_nothing(TVMSession* session);
 
 /*! \brief Sends a handle or an address. */
 tvm_crt_error_t reply_handle(TVMSession* session, void* handle);
 
-/*! \brief Sends what a function returned, with its type in front. */
+/*! \brief Sends the result of a function, after its type. */
 tvm_crt_error_t reply_result(TVMSession* session, TVMValue value, int code);
 
-/*! \brief Sends why a request failed. */
+/*! \brief Sends the error of a failed request. */
 tvm_crt_error_t reply_exception(TVMSession* session, const char* text);
 
 /*! \brief Sends bytes of memory. */

@@ -14,7 +14,7 @@ static void fail(Request* request, const char* fault) {
   request->left = 0;
 }
 
-/* Passes over bytes and returns where they are; NULL if there are fewer. */
+/* Skips bytes and returns their start; NULL if fewer remain. */
 static uint8_t* take(Request* request, uint64_t num_bytes) {
   if (num_bytes > request->left) {
     fail(request, cut_off);
@@ -77,7 +77,7 @@ void request_tensor(Request* request, DLTensor* tensor, int64_t shape[TVM_CRT_MA
   tensor->byte_offset = request_u64(request);
 }
 
-/* Whether a call may hand this tensor to a function, which will use all of it. */
+/* Whether a call may pass this tensor to a function, which may access all of it. */
 static void check_tensor(Request* request, const DLTensor* tensor) {
   size_t bytes;
   uint8_t* memory;
@@ -88,7 +88,7 @@ static void check_tensor(Request* request, const DLTensor* tensor) {
   }
 }
 
-/* Moves a string over its own length, so that there is room for a terminator. */
+/* Moves a string over its length prefix, to make room for a terminator. */
 static const char* read_string(Request* request) {
   const uint64_t length = request_u64(request);
   uint8_t* text = take(request, length);
@@ -144,7 +144,7 @@ void request_end(Request* request) {
   if (request->left != 0) fail(request, "the request is longer than what it holds");
 }
 
-/* In numbers: there is no arithmetic with pointers to nowhere. */
+/* Computes with integers, since arithmetic on invalid pointers is undefined. */
 bool request_memory(const void* base, uint64_t offset, size_t num_bytes, uint8_t** out) {
   const uintptr_t begin = (uintptr_t)base;
   *out = (uint8_t*)begin;

@@ -1,5 +1,5 @@
 /* Part of mlfc's C runtime. This code is yours to use as you like. SPDX-License-Identifier: 0BSD */
-/*! \brief Reads requests where they stand; whatever the bytes are, nothing outside of them is touched */
+/*! \brief Reads requests in place; never accesses memory outside of them, for any content */
 #ifndef TVM_RUNTIME_CRT_MICROTVM_RPC_SERVER_REQUEST_H_
 #define TVM_RUNTIME_CRT_MICROTVM_RPC_SERVER_REQUEST_H_
 
@@ -13,7 +13,7 @@
 /*! \brief Most arguments of a call: runtime.RPCTimeEvaluator takes twelve. */
 enum { REQUEST_MAX_ARGS = TVM_CRT_MAX_ARGS > 12 ? TVM_CRT_MAX_ARGS : 12 };
 
-/*! \brief What an argument that is not a plain value points to. */
+/*! \brief Storage for an argument that is not a plain value. */
 typedef union {
   DLTensor tensor;
   TVMByteArray bytes;
@@ -28,16 +28,16 @@ typedef struct {
 } RequestArgs;
 
 /*!
- * \brief The bytes of a request that are still to be read.
+ * \brief The unread bytes of a request.
  *
- * After the first fault, every function returns zeros: callers look once, before they act.
+ * After the first fault, every function returns zeros, so callers check once, before they act.
  */
 typedef struct {
   uint8_t* at;
   size_t left;
-  /*! \brief Whether the memory of tensors among arguments must be there. */
+  /*! \brief Whether tensors among the arguments must have memory. */
   bool tensors_exist;
-  /*! \brief What is wrong with the request; NULL while nothing is. */
+  /*! \brief The first fault of the request; NULL if none. */
   const char* fault;
 } Request;
 
@@ -47,23 +47,23 @@ uint64_t request_u64(Request* request);
 /*! \brief Reads an address or a handle. */
 void* request_pointer(Request* request);
 
-/*! \brief Reads a tensor, whose extents go to `shape`. */
+/*! \brief Reads a tensor, and its dimensions into `shape`. */
 void request_tensor(Request* request, DLTensor* tensor, int64_t shape[TVM_CRT_MAX_NDIM]);
 
-/*! \brief Reads packed arguments. Strings get their terminators in place, so the request is changed. */
+/*! \brief Reads packed arguments. Strings get their terminators in place, so the request is modified. */
 void request_args(Request* request, RequestArgs* args);
 
 /*! \brief Sets the fault unless the request ends here. */
 void request_end(Request* request);
 
 /*!
- * \brief Finds bytes that a host wants to use.
+ * \brief Locates bytes for an access by a host.
  * \param base Any address.
- * \param offset Where they start from there.
- * \param num_bytes How many; none may be anywhere.
- * \param out Where they are.
- * \return Whether the host may use them: read them, and write them unless they are constant. An operator that writes
- *         to constants is stopped by the machine alone.
+ * \param offset Offset of the bytes from it.
+ * \param num_bytes Number of bytes; zero bytes may be anywhere.
+ * \param out Receives their address.
+ * \return Whether the host may read them, and write them unless they are constant. Writes of operators to constants
+ *         are not checked.
  */
 bool request_memory(const void* base, uint64_t offset, size_t num_bytes, uint8_t** out);
 

@@ -1,5 +1,5 @@
 /* Part of mlfc's C runtime. This code is yours to use as you like. SPDX-License-Identifier: 0BSD */
-/*! \brief What requests and replies begin with, behind their length */
+/*! \brief Codes of requests and replies, which follow the length */
 #ifndef TVM_RUNTIME_CRT_MICROTVM_RPC_SERVER_RPC_CODE_H_
 #define TVM_RUNTIME_CRT_MICROTVM_RPC_SERVER_RPC_CODE_H_
 

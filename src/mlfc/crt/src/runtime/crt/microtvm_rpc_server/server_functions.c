@@ -16,8 +16,8 @@
 #include "time_evaluator.h"
 
 /*
- * A function of a module; nothing where it has none of this name. What imports may answer for, global functions do:
- * firmware has there what belongs to the model and stands in no table of generated code.
+ * Returns a function of a module, or nothing if it does not exist. Global functions are searched in place of imports:
+ * firmware registers functions there that belong to the model and are not in a table of generated code.
  */
 MODULE_FUNCTION(get_function) {
   TVMFunctionHandle function;
@@ -34,7 +34,7 @@ MODULE_FUNCTION(get_function) {
   return status;
 }
 
-/* The longest request: what a packet of the largest size has room for. */
+/* The longest request: the capacity of the largest packet. */
 MODULE_FUNCTION(get_max_packet_size) {
   UNUSED_PARAMETERS;
   const int overhead = TVM_FRAMING_OVERHEAD_BYTES + TVM_SESSION_HEADER_BYTES;
@@ -54,7 +54,7 @@ MODULE_FUNCTION(random_fill) {
   return TVMPlatformGenerateRandom((uint8_t*)tensor->data + tensor->byte_offset, bytes);
 }
 
-/* mlfc's own: the CRC-32 of a tensor, by which a host knows whether it must send it. */
+/* Extension of mlfc: the CRC-32 of a tensor, with which a host decides whether to send it. */
 MODULE_FUNCTION(checksum) {
   size_t bytes;
   UNUSED_PARAMETERS;
@@ -89,7 +89,7 @@ tvm_crt_error_t server_functions_register(void) {
   const tvm_crt_error_t error = TVMAotExecutorModule_Register();
   if (error != kTvmErrorNoError) return error;
 #endif
-  /* The tables of firmware written for microTVM may be full now; hosts do without this one. */
+  /* The tables of firmware for microTVM may be full; hosts do not require this function. */
   tvm_crt_register_global("mlfc.checksum", checksum);
   registered = true;
   return kTvmErrorNoError;

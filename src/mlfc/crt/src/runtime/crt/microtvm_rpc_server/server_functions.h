@@ -1,5 +1,5 @@
 /* Part of mlfc's C runtime. This code is yours to use as you like. SPDX-License-Identifier: 0BSD */
-/*! \brief Global functions that hosts count on */
+/*! \brief Global functions that hosts require */
 #ifndef TVM_RUNTIME_CRT_MICROTVM_RPC_SERVER_SERVER_FUNCTIONS_H_
 #define TVM_RUNTIME_CRT_MICROTVM_RPC_SERVER_SERVER_FUNCTIONS_H_
 

@@ -9,8 +9,8 @@
 #include "../common/handles.h"
 
 /*
- * Handles of evaluators look like those of functions, with a module that no program has. Each gets a number of its own,
- * so that one which was replaced is found out.
+ * Handles of evaluators have the form of function handles, with a module index that no program uses. Each has a unique
+ * number, so that the handle of a replaced evaluator is detected.
  */
 enum { MODULE_PART = 0xFFFF, VALID = 0x8000, NUMBERS = 0x7FFF };
 enum { FEWEST_ARGS = 8, ARGS_WITH_ZERO_LIMIT = 11, ZERO_LIMIT = 100, ZERO_DOUBLINGS = 12, MAX_REPEAT = 4096 };
@@ -101,7 +101,7 @@ static int timed_calls(int64_t calls, TVMValue* args, int* type_codes, int num_a
   if (status != 0) return tvm_crt_fail((tvm_crt_error_t)status, "the platform's timer does not start");
   for (int64_t i = 0; status == 0 && i < calls; ++i) {
     status = TVMFuncCall(evaluator.function, args, type_codes, num_args, &value, &code);
-    /* Nobody gets the handle of what the call made, such as an executor, so it must not stay. */
+    /* Handles of objects created by the call, such as executors, are lost, so the objects are freed. */
     if (status == 0 && code == kTVMModuleHandle) tvm_crt_modules_free_since(&before);
   }
   const tvm_crt_error_t stopped = TVMPlatformTimerStop(seconds);
@@ -123,7 +123,7 @@ int time_evaluator_call(TVMFunctionHandle handle, TVMValue* args, int* type_code
     for (;;) {
       const int status = timed_calls(calls, args, type_codes, num_args, &seconds);
       if (status != 0) return status;
-      /* A coarse clock needs more calls; of one that does not go, nobody learns more by waiting. */
+      /* A coarse clock needs more calls; with a stopped clock, waiting is pointless. */
       zeros += seconds <= 0;
       if (seconds >= evaluator.min_seconds || zeros >= evaluator.zero_limit || calls > INT32_MAX / 2) break;
       if (seconds > 0 || zeros < ZERO_DOUBLINGS) calls *= 2;

@@ -1,5 +1,5 @@
 /* Part of mlfc's C runtime. This code is yours to use as you like. SPDX-License-Identifier: 0BSD */
-/*! \brief The device's side of a session: which packets belong to the host that drives it now, and answers to it */
+/*! \brief The device's side of a session: receives the packets of the current host and answers them */
 #ifndef TVM_RUNTIME_CRT_RPC_COMMON_SESSION_H_
 #define TVM_RUNTIME_CRT_RPC_COMMON_SESSION_H_
 
@@ -27,7 +27,7 @@ typedef enum {
   kTvmMessageNormal = 0x10
 } TVMMessageType;
 
-/*! \brief What a packet means to the one who holds the session. */
+/*! \brief Event that a packet causes. */
 typedef enum { kTvmSessionNothing, kTvmSessionStarted, kTvmSessionEnded, kTvmSessionMessage } TVMSessionEvent;
 
 typedef struct TVMSession {
@@ -39,17 +39,17 @@ typedef struct TVMSession {
   bool sending;
 } TVMSession;
 
-/*! \brief Starts without a session, and tells a host that has one that it is over. */
+/*! \brief Starts without a session, and notifies a host that has one of its end. */
 tvm_crt_error_t TVMSession_Init(TVMSession* session, const TVMWriteStream* stream);
 
 /*!
- * \brief Handles a packet: answers a host that starts a session, and sorts out what is meant for another one.
- * \param payload Its payload; a message of the session starts TVM_SESSION_HEADER_BYTES behind that.
- * \param event What happened.
+ * \brief Handles a packet: answers a host that starts a session, and rejects packets of other sessions.
+ * \param payload Its payload, in which a message starts at TVM_SESSION_HEADER_BYTES.
+ * \param event The event that it causes.
  */
 tvm_crt_error_t TVMSession_Handle(TVMSession* session, const uint8_t* payload, size_t length, TVMSessionEvent* event);
 
-/*! \brief Starts a message; exactly so many bytes must follow. An error where another message is being sent. */
+/*! \brief Starts a message of exactly the given number of bytes. Fails while another message is being sent. */
 tvm_crt_error_t TVMSession_StartMessage(TVMSession* session, TVMMessageType type, size_t body_bytes);
 
 /*! \brief Sends a part of the message. */

@@ -1,5 +1,5 @@
 /* Part of mlfc's C runtime. This code is yours to use as you like. SPDX-License-Identifier: 0BSD */
-/*! \brief Where bytes for the other side of a line go */
+/*! \brief Output stream for the other side of a line */
 #ifndef TVM_RUNTIME_CRT_RPC_COMMON_WRITE_STREAM_H_
 #define TVM_RUNTIME_CRT_RPC_COMMON_WRITE_STREAM_H_
 
@@ -13,12 +13,12 @@ extern "C" {
 #endif
 
 typedef struct TVMWriteStream {
-  /*! \brief Writes some of the bytes, waiting for room; returns how many, 0 or less when the line is gone. */
+  /*! \brief Writes some bytes, blocking if necessary; returns the number written; at most 0 if the line is closed. */
   ssize_t (*write)(void* context, const uint8_t* data, size_t num_bytes);
   void* context;
 } TVMWriteStream;
 
-/*! \brief Writes all bytes, in as many calls as it takes. */
+/*! \brief Writes all bytes, in as many calls as necessary. */
 tvm_crt_error_t TVMWriteStream_WriteAll(const TVMWriteStream* stream, const uint8_t* data, size_t num_bytes);
 
 #ifdef __cplusplus

@@ -1,7 +1,7 @@
-"""Loops that fold a tensor over some of its axes, so that C compilers vectorize them.
+"""Loops that reduce a tensor over some of its axes, in forms that C compilers vectorize.
 
-Where the last axis stays, a tile of neighbouring results is accumulated at a time, else several accumulators take turns
-and are folded at the end. Long float sums are made of shorter ones, so that their error grows slowly.
+If the last axis is kept, a tile of neighbouring results is accumulated at a time; otherwise several accumulators
+alternate and are combined at the end. Long float sums are split into shorter ones, so that their error grows slowly.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from mlfc.tir import builder as tb
 from mlfc.tir.context import Context, Output, Reader
 from mlfc.tir.ir import Buffer, Const, Expr, Select
 
-# A tile of results, and the accumulators of one result; both fill whole vectors of every target.
+# The size of a tile of results, and the number of accumulators of one result; both fill whole vectors of every target.
 COLUMNS = 64
 LANES = 16
-# Lanes that the narrowest vectors have.
+# Lanes of the narrowest vectors.
 VECTOR = 4
 # Additions into one accumulator before a partial sum is closed: its rounding errors stay near 1e-6 of the sum.
 CLOSE_AFTER = 512
@@ -31,16 +31,16 @@ CLOSE_AFTER = 512
 
 @dataclass(frozen=True)
 class Axes:
-    """Which axes of a shape are folded; axes of extent 1 count as kept, for they need no loop."""
+    """The reduced and kept axes of a shape; axes of size 1 count as kept, as they need no loop."""
 
     shape: Shape
     folded_axes: tuple[int, ...]
     keepdims: bool
-    wide: frozenset[int] = frozenset()  # open axes whose extent is known not to be 1 where the loops stand
+    wide: frozenset[int] = frozenset()  # dynamic axes whose size is known not to be 1 where the loops are
 
     @cached_property
     def folded(self) -> tuple[int, ...]:
-        """Axes to fold that have more or fewer elements than one."""
+        """The reduced axes whose size may differ from 1."""
         return tuple(axis for axis in self.folded_axes if self.shape[axis] != 1)
 
     @cached_property
@@ -50,25 +50,25 @@ class Axes:
 
     @cached_property
     def tiled(self) -> int | None:
-        """The kept axis of unit stride, where there is one behind every folded axis; else None."""
+        """The kept axis of unit stride if it follows every reduced axis; else None."""
         behind = [axis for axis in self.kept if self.shape[axis] != 1]
         return behind[-1] if behind and behind[-1] > max(self.folded, default=-1) else None
 
     @property
     def undecided(self) -> int | None:
-        """An open axis whose extent decides the order of additions by being 1 or not; None where there is none."""
+        """A dynamic axis whose size affects the order of additions by being 1 or not; None without one."""
         behind = [axis for axis in self.kept if self.shape[axis] != 1 and axis > max(self.folded, default=axis)]
         chosen = [*(self.folded[-1:] if len(self.folded) > 1 else ()), *([] if self._is_wide(behind) else behind[-1:])]
         return next((axis for axis in chosen if not self._is_wide([axis])), None)
 
     def _is_wide(self, axes: Sequence[int]) -> bool:
-        """Tell whether one of some axes is known to have other than one element."""
+        """Return whether one of some axes is known to have a size other than 1."""
         ends = [bounds(self.shape[axis]) for axis in axes if axis not in self.wide]
         return len(ends) < len(axes) or any(low > 1 or high < 1 for low, high in ends)
 
     @property
     def count(self) -> Any:
-        """Elements that go into one result."""
+        """The number of elements reduced into one result."""
         return prod(self.shape[axis] for axis in self.folded)
 
     def position(self, folded: Sequence[Expr]) -> Expr:
@@ -93,21 +93,21 @@ class Axes:
 
 @dataclass(frozen=True)
 class Fold:
-    """An associative operation with its neutral element."""
+    """An associative operation and its neutral element."""
 
     dtype: str  # of the accumulators
     neutral: float
     step: Callable[[Expr, Expr], Expr]  # (accumulator, element) -> accumulator
     finish: Callable[[Expr], Expr]  # accumulator -> result
-    rounds: bool = False  # each step rounds, so long folds are made of short ones
-    # what is written before the elements of a row from a place on are read, if no axis is beside the row
+    rounds: bool = False  # each step rounds, so long reductions are split into short ones
+    # writes code, such as a prefetch, before each read of a row's elements from a position on; only for single results
     ahead: Callable[[Expr], None] | None = None
 
 
 def in_halves(parts: Sequence[Expr], step: Callable[[Expr, Expr, int], Expr]) -> Expr:
-    """Return parts folded into half as many until one is left; the last argument of `step` is the second one's place.
+    """Return parts combined into half as many until one is left; `step`'s last argument is the second part's index.
 
-    It is the order in which one result's accumulators are folded: a part that is not there changes nothing.
+    This is the order in which one result's accumulators are combined: a missing part changes nothing.
     """
     left, apart = list(parts), LANES // 2
     while apart:
@@ -119,13 +119,13 @@ def in_halves(parts: Sequence[Expr], step: Callable[[Expr, Expr, int], Expr]) ->
 
 @contextmanager
 def serial_loops(ctx: Context, extents: Sequence[Extent | Expr], prefix: str) -> Iterator[list[Expr]]:
-    """Open one serial loop an extent."""
+    """Open one serial loop per extent."""
     with ExitStack() as stack:
         yield [stack.enter_context(ctx.stmts.loop(extent, f"{prefix}{axis}")) for axis, extent in enumerate(extents)]
 
 
 def tiles_of(ctx: Context, extent: Extent) -> Iterator[tuple[Expr, Extent]]:
-    """Open each tile of a range in turn: its first place and its width."""
+    """Open each tile of a range in turn; yield its start and its width."""
     whole = extent // COLUMNS
     if not _is_zero(whole):
         with ctx.stmts.loop(whole, "tile") as tile:
@@ -135,7 +135,7 @@ def tiles_of(ctx: Context, extent: Extent) -> Iterator[tuple[Expr, Extent]]:
 
 
 def kept_tiles(ctx: Context, axes: Axes) -> Iterator[tuple[dict[int, Expr], Extent]]:
-    """Open loops over the kept axes, and in them each tile of results in turn: its first place and its width."""
+    """Open loops over the kept axes, and in them each tile of results in turn; yield its start and its width."""
     looped = [axis for axis in axes.kept if axis != axes.tiled]
     with serial_loops(ctx, [axes.shape[axis] for axis in looped], "i") as indices:
         kept = dict(zip(looped, indices, strict=True))
@@ -151,17 +151,17 @@ def _is_zero(extent: Extent) -> bool:
 
 
 def shifted(kept: dict[int, Expr], axes: Axes, offset: Expr) -> dict[int, Expr]:
-    """Return the kept indices of the result `offset` places behind the first of a tile."""
+    """Return the kept indices of the result `offset` positions after the first of a tile."""
     return kept if axes.tiled is None else {**kept, axes.tiled: kept[axes.tiled] + offset}
 
 
 def emit_fold(ctx: Context, read: Reader, axes: Axes, fold: Fold, out: Output) -> None:
-    """Write the loops that fold what `read` gives over `axes` and store every result."""
+    """Write the loops that reduce the values of `read` over `axes` and store every result."""
     if ctx.features.gpu:
         templates.emit("fold", ctx, read, axes, fold, out)
         return
     axis = axes.undecided if dtypes.is_float(fold.dtype) else None
-    if axis is not None:  # the order of additions is that of the loops for an extent that is known
+    if axis is not None:  # the order of additions is that of the loops for static sizes
         with ctx.stmts.when(tb.binary("ne", tb.as_expr(axes.shape[axis]), 1)):
             emit_fold(ctx, read, replace(axes, wide=axes.wide | {axis}), fold, out)
         with ctx.stmts.otherwise():
@@ -174,7 +174,7 @@ def emit_fold(ctx: Context, read: Reader, axes: Axes, fold: Fold, out: Output) -
 
 @dataclass(eq=False)
 class _FoldTile:
-    """The fold of one tile: `width` results side by side, or one result in several lanes."""
+    """The reduction of one tile: `width` neighbouring results, or one result in several lanes."""
 
     ctx: Context
     read: Reader
@@ -188,15 +188,15 @@ class _FoldTile:
         self.inner: Extent = axes.shape[axes.folded[-1]] if axes.folded else 1
         self.outer = [axes.shape[axis] for axis in axes.folded[:-1]]
         self.across = axes.tiled is not None
-        # floats are compared, by vectors: gcc finds none in conditions that are spelled out, as loops of few lanes are
+        # min and max of floats use vector loops: gcc does not vectorize unrolled conditions, and it unrolls short loops
         floats = dtypes.is_float(self.fold.dtype) and not self.fold.rounds and self.fold.neutral in (-inf, inf)
         compares = floats and bool(self.ctx.features.vector_bytes)
-        # lanes beyond those that an extent would have keep the neutral element, which changes nothing
+        # lanes beyond a static size's keep the neutral element, which does not change the result
         most = 2 * LANES if compares else LANES
         alone = most if isinstance(self.inner, Dim) else max(1, min(most, self.inner))
         self.lanes: Extent = self.width if self.across else alone
         self.room = COLUMNS if isinstance(self.lanes, Dim) else self.lanes
-        # elements of the innermost folded axis that are added before a partial sum is closed
+        # elements of the innermost reduced axis that are added before a partial sum is closed
         self.stretch = CLOSE_AFTER if self.across else CLOSE_AFTER * LANES
         self.kind = "rolled" if compares else "vectorized"  # of short loops
 
@@ -217,7 +217,7 @@ class _FoldTile:
         count = self.axes.count
         if not self.fold.rounds or bounds(count)[1] <= CLOSE_AFTER:
             return tb.const(False, "bool")
-        if isinstance(count, Dim) and not self.outer:  # a part that is the whole is the same sum
+        if isinstance(count, Dim) and not self.outer:  # a single part is the same sum as the whole
             is_small = self.ctx.features.optimize == "size"
             return tb.const(True, "bool") if is_small else tb.binary("gt", tb.as_expr(self.inner), self.stretch)
         lanes = tb.const(1) if self.across else tb.maximum(tb.minimum(LANES, tb.as_expr(self.inner)), 1)
@@ -231,7 +231,8 @@ class _FoldTile:
         whole = self.inner // self.stretch
         with serial_loops(self.ctx, self.outer, "r") as outer:
             if self.across and isinstance(self.inner, Dim):
-                # no part has a constant length: with 16-bit addresses, compilers would report that it exceeds memory
+                # parts have no constant length: on targets with 16-bit addresses, compilers detect that it exceeds
+                # memory
                 with self.ctx.stmts.loop(-(-self.inner // self.stretch), "part") as part:
                     start = part * self.stretch
                     self._part(total, outer, start, tb.minimum(tb.as_expr(self.inner) - start, self.stretch))
@@ -257,7 +258,7 @@ class _FoldTile:
         return buffer
 
     def _stretch(self, into: Buffer, outer: list[Expr], start: Expr, length: Any) -> None:
-        """Fold `length` elements of the innermost folded axis from `start` on."""
+        """Reduce `length` elements of the innermost reduced axis, starting at `start`."""
         stmts = self.ctx.stmts
         if self.across:
             with stmts.loop(length, "r") as step, stmts.loop(self.lanes, "c", "vectorized") as lane:
@@ -287,7 +288,7 @@ class _FoldTile:
         out.store(self.axes.result(self.first), tb.cast(self.fold.finish(self._in_one(total)), out.dtype))
 
     def _in_one(self, total: Buffer) -> Expr:
-        """Return the lanes folded into one; which of them are in use is asked once, as most rows use all."""
+        """Return the lanes combined into one; whether all are in use is checked once, as in most rows they are."""
         may_be_short = isinstance(self.inner, Dim) and dtypes.is_float(self.fold.dtype) and not self.fold.rounds
         low, high = bounds(self.inner)
         if not may_be_short or low >= self.room:
@@ -303,7 +304,7 @@ class _FoldTile:
         return tb.load(result, [0])
 
     def _tree(self, total: Buffer, *, is_short: bool) -> Expr:
-        """Return the lanes folded into half as many until one is left, in vectors while they fill some."""
+        """Return the lanes combined into half as many until one is left, in vector loops while they fill a vector."""
         stmts, room, apart = self.ctx.stmts, self.room, LANES
 
         def fold(lane: Expr) -> None:
@@ -325,9 +326,9 @@ class _FoldTile:
         return in_halves(parts, lambda one, other, lane: self._folded(one, other, lane if is_short else None))
 
     def _folded(self, one: Expr, other: Expr, lane: Expr | int | None) -> Expr:
-        """Return two lanes as one, by name where a step reads them more than once: steps of steps would double.
+        """Return two lanes combined, as a variable if a step reads them more than once: nested steps would double.
 
-        `lane` is the number of the second where that may not be in use: then a largest element that is NaN must stay.
+        `lane` is the index of the second lane if it may be unused: then a NaN that is the result so far must be kept.
         """
         value = self.fold.step(one, other)
         if lane is not None:
@@ -337,15 +338,15 @@ class _FoldTile:
 
 @dataclass(frozen=True)
 class Contest:
-    """How the position of an extreme is found."""
+    """The comparison that determines the position of an extreme."""
 
     dtype: str  # of the elements
-    worst: float  # the best before the first element
+    worst: float  # the initial best value
     better: Callable[[Expr, Expr], Expr]  # (element, best so far) -> bool expression
 
 
 def emit_arg(ctx: Context, read: Reader, axes: Axes, contest: Contest, out: Output) -> None:
-    """Write the loops that find the position of the element that wins the contest over `axes`."""
+    """Write the loops that find the position of the best element over `axes`."""
     if ctx.features.gpu:
         templates.emit("contest", ctx, read, axes, contest, out)
         return

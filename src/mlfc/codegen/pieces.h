@@ -81,7 +81,7 @@ typedef char mlf_double_has_64_bits[sizeof(double) == 8 ? 1 : -1];
 #endif
 
 //: rolled_loops
-/* before loops that compilers would spell out, although their bodies fill the registers or compare */
+/* before loops that compilers would unroll, although their bodies fill the registers or compare */
 #if defined(__clang__)
 #define MLF_ROLLED _Pragma("clang loop unroll(disable)")
 #elif defined(__GNUC__) && __GNUC__ >= 8

@@ -22,7 +22,7 @@ $permission
 
 static int32_t mlf_tiles_here;
 
-/* asks when the program is loaded, before there are threads; until then there are no tiles */
+/* requests tiles when the program is loaded, before it has threads; no tiles are used until then */
 __attribute__((constructor)) static void mlf_ask_for_tiles(void) { mlf_tiles_here = mlf_tiles_permitted(); }
 #endif
 

@@ -6,10 +6,10 @@
 
 void uart_start(void);
 
-/* Waits for a byte and returns it; -1 when none will come any more. */
+/* Waits for a byte and returns it; -1 if the sender has gone. */
 int uart_read(void);
 
-/* Writes all bytes, waiting for room; returns 0, or -1 when nobody takes them any more. */
+/* Writes all bytes, waiting for room; returns 0, or -1 if the receiver has gone. */
 int uart_write(const uint8_t *data, size_t nbytes);
 
 #endif /* UART_H_ */

@@ -12,7 +12,7 @@ static volatile uint8_t *uart(void) { return (volatile uint8_t *)UART_BASE; }
 void uart_start(void) {
   const uint32_t divisor = UART_CLOCK_HZ / CLOCKS_PER_BIT / UART_BAUD;
   uart()[INTERRUPTS] = 0;
-  /* without a clock that is known, whoever started the board has set the speed */
+  /* if the clock is unknown, the boot loader has set the speed */
   if (divisor > 0) {
     uart()[LINE] = DIVISOR_ACCESS;
     uart()[DATA] = (uint8_t)divisor;

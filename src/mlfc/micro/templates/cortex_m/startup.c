@@ -22,7 +22,7 @@ void unexpected(const uint32_t *frame) __attribute__((noreturn, used));
 static void exception(void) __attribute__((naked));
 
 static void exception(void) {
-  /* a stack that ran out of its room must not stop the handler */
+  /* a stack overflow must not stop the handler */
   __asm volatile(
       "mov r0, sp\n\tldr r1, =linker_stack_bottom\n\tcmp r0, r1\n\tbhs 1f\n\t"
       "ldr r1, =linker_stack_top\n\tmov sp, r1\n1:\n\tbl unexpected");
@@ -31,7 +31,7 @@ static void exception(void) {
 void unexpected(const uint32_t *frame) {
   uint32_t number;
   __asm volatile("mrs %0, ipsr" : "=r"(number));
-  /* a stack that ran out of its room may have no frame on it */
+  /* after a stack overflow the frame may be missing */
   const int is_stacked = frame >= linker_stack_bottom && frame + FRAME_PC < linker_stack_top;
   fault(number, is_stacked ? frame[FRAME_PC] : 0);
 }
@@ -48,7 +48,7 @@ const struct vector_table vector_table __attribute__((section(".vectors"), used,
      exception, counter_overflow}};
 
 static void reset(void) {
-  /* a loader may have brought us here from a table of its own */
+  /* a boot loader may have jumped here with its own vector table active */
   SCB_VTOR = (uintptr_t)&vector_table;
   counter_start();
 #if defined(__ARM_FP) || defined(__ARM_FEATURE_MVE)

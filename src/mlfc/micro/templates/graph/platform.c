@@ -1,4 +1,4 @@
-/* What the C runtime asks of a board that runs a graph. SPDX-License-Identifier: 0BSD */
+/* Platform functions that the C runtime requires on a board that runs a graph. SPDX-License-Identifier: 0BSD */
 #include <crt_config.h>
 #include <stdio.h>
 #include <tvm/runtime/crt/page_allocator.h>
@@ -12,7 +12,7 @@ enum { ABORTED = 71, PAGE_LOG2 = 5, PAGE = 1 << PAGE_LOG2, LISTS = 10, LIST_ALIG
 
 #define PAGES(bytes) (((bytes) + PAGE - 1) / PAGE)
 
-/* The lists of the graph's text, which lie in one block until the executor has been made ... */
+/* The lists parsed from the graph's JSON, in one block until the executor exists ... */
 #define TEXT_BYTES                                                                                          \
   (GRAPH_NODES * sizeof(GraphNode) + (GRAPH_REFERENCES + GRAPH_HEADS) * sizeof(GraphRef) +                   \
    (GRAPH_ARGUMENTS + GRAPH_NODES + 1 + GRAPH_ENTRIES) * sizeof(uint32_t) +                                  \
@@ -27,9 +27,9 @@ enum { ABORTED = 71, PAGE_LOG2 = 5, PAGE = 1 << PAGE_LOG2, LISTS = 10, LIST_ALIG
 
 /* ... and the storages that operators write to, which the configuration counts in pages of this size. */
 enum {
-  SCRATCH_BLOCKS = 8, /* of one operator, each at a page of its own */
+  SCRATCH_BLOCKS = 8, /* of one operator, each on its own page */
   NUM_PAGES = PAGES(TEXT_BYTES) + PAGES(EXECUTOR_BYTES) + PAGES(GRAPH_SCRATCH_BYTES) + SCRATCH_BLOCKS + GRAPH_STORAGE_PAGES,
-  MANAGER_BYTES = 128 /* what the allocator takes for itself, and loses to alignment */
+  MANAGER_BYTES = 128 /* the allocator's own data, and padding for alignment */
 };
 
 static uint8_t pool[NUM_PAGES * (PAGE + sizeof(uint32_t)) + MANAGER_BYTES]

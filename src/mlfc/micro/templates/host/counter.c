@@ -1,4 +1,4 @@
-/* Nanoseconds of a clock that nobody sets. SPDX-License-Identifier: 0BSD */
+/* Nanoseconds of a monotonic clock. SPDX-License-Identifier: 0BSD */
 #define _POSIX_C_SOURCE 199309L
 #include "counter.h"
 

@@ -1,4 +1,4 @@
-/* What the C runtime asks of a board that a host drives. SPDX-License-Identifier: 0BSD */
+/* Platform functions that the C runtime requires on a board that a host drives. SPDX-License-Identifier: 0BSD */
 #include <crt_config.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -11,7 +11,7 @@
 
 enum { ABORTED = 71 };
 
-/* Tensors, scratch, and what the server keeps for a host. */
+/* Tensors, scratch, and the server's objects for a host. */
 static uint8_t pool[PLATFORM_POOL_BYTES] __attribute__((aligned(64), section(".bss.noinit.platform")));
 static MemoryManagerInterface *manager;
 static uint64_t timer_start;
@@ -28,7 +28,7 @@ tvm_crt_error_t TVMPlatformMemoryAllocate(size_t num_bytes, DLDevice dev, void *
 
 tvm_crt_error_t TVMPlatformMemoryFree(void *ptr, DLDevice dev) { return manager->Free(manager, ptr, dev); }
 
-/* The host sees the log line among the session's last words. */
+/* The host shows the log line with the session's last messages. */
 void TVMPlatformAbort(tvm_crt_error_t code) {
   TVMLogf("the C runtime stopped with error 0x%x", (unsigned)code);
   host_exit(ABORTED);
@@ -62,7 +62,7 @@ tvm_crt_error_t TVMPlatformBeforeMeasurement(void) { return kTvmErrorNoError; }
 
 tvm_crt_error_t TVMPlatformAfterMeasurement(void) { return kTvmErrorNoError; }
 
-/* Enough to tell sessions apart, which is all that is asked for: stirred by when the host asks. */
+/* Only distinguishes sessions: mixes in the time of the host's request. */
 tvm_crt_error_t TVMPlatformGenerateRandom(uint8_t *buffer, size_t num_bytes) {
   random_state ^= (uint32_t)counter_ticks();
   for (size_t i = 0; i < num_bytes; ++i) {

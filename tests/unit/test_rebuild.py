@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+import json
 import lzma
+import re
 import subprocess
 import sys
 import tarfile
@@ -24,8 +26,8 @@ from mlfc.errors import ArchiveError, OptionError, TextError
 from mlfc.factory import Factory
 from mlfc.relay import ir
 from mlfc.relay.text import from_text
-from mlfc.support.content import to_bytes
-from mlfc.support.params import load_params
+from mlfc.support.content import sha256_of, to_bytes
+from mlfc.support.params import load_params, params_content
 from mlfc.support.tar import write_tar
 from tests import onnx_models
 from tests.tflite_builder import Op, T
@@ -130,6 +132,35 @@ def test_a_weight_may_have_the_name_of_a_reference(tmp_path: Path, monkeypatch: 
         return mlfc.build(module, target=target, params=params, module_name="tiny")
 
     assert_rebuilds(make, tmp_path)
+
+
+def test_weights_have_the_names_of_the_variables_in_the_text(tmp_path: Path) -> None:
+    names = ("layer.0/w:0", "layer_0_w_0", "w")
+    nodes = [helper.make_node("Sum", ["x:0", *names], ["y.1"])]
+    weights = {name: np.float32([index, 1]) for index, name in enumerate(names)}
+    factory = built(onnx_models.model(nodes, {"x:0": (2,)}, ["y.1"], weights).SerializeToString())
+    original = exported(factory, tmp_path / "new.tar")
+    files = {name: to_bytes(data) for name, data in source_files(factory).items()}
+    params = load_params(files["src/tiny.params"])
+    assert {name: array.tolist() for name, array in params.items()} == {
+        "layer_0_w_01": [0, 1], "layer_0_w_0": [1, 1], "w": [2, 1]
+    }  # fmt: skip
+    # TVM binds by the names of variables
+    assert {*params} <= {*re.findall(r"%(\w+):", files[MEMBER].decode())}
+    assert mlfc.build(from_text(files[MEMBER].decode()), params=params, module_name="tiny").lib.get_source() == (
+        factory.lib.get_source()
+    )
+    assert exported(rebuild(tmp_path / "new.tar"), tmp_path / "again.tar") == original
+    # earlier versions stored them under the names in the model
+    with tarfile.open(tmp_path / "new.tar") as tar:
+        members = {item.name[2:]: tar.extractfile(item).read() for item in tar if item.isfile()}  # type: ignore[union-attr]
+    members["src/tiny.params"] = data = to_bytes(params_content(weights))
+    document = json.loads(members["metadata.json"])
+    document["mlfc"]["files"]["src/tiny.params"] = {"bytes": len(data), "sha256": sha256_of(data)}
+    members["metadata.json"] = json.dumps(document).encode()
+    with (tmp_path / "old.tar").open("wb") as file:
+        write_tar(file, members, 0)
+    assert exported(rebuild(tmp_path / "old.tar"), tmp_path / "migrated.tar") == original
 
 
 def test_text_and_weights_are_what_the_public_functions_read() -> None:

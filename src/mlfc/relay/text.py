@@ -8,7 +8,7 @@ spans and facts about the model are in comments.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -255,6 +255,13 @@ def parameter_names(function: Function) -> dict[Var, str]:
     """Return the name under which each parameter is printed."""
     titles = unique_names([param.name for param in function.params])
     return dict(zip(function.params, titles, strict=True))
+
+
+def by_parameter_name(function: Function, values: Mapping[str, npt.NDArray[Any]]) -> dict[str, npt.NDArray[Any]]:
+    """Return values keyed by the names of parameters; keys may also be the names under which these are printed."""
+    # unambiguous: a name that can be printed unchanged is
+    names = {title: param.name for param, title in parameter_names(function).items()}
+    return {names.get(key, key): value for key, value in values.items()}
 
 
 class _RelayFunctionPrinter:

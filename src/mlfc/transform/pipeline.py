@@ -13,6 +13,7 @@ import numpy.typing as npt
 from mlfc.errors import OptionError
 from mlfc.relay.faults import state_faults
 from mlfc.relay.ir import Call, Expr, Function, GlobalVar, If, IRModule, ListType, Tuple, TupleGetItem, TupleType, Var
+from mlfc.relay.text import by_parameter_name
 from mlfc.relay.visitor import called_functions, children, post_order, substitute, with_children
 from mlfc.support.cost import limited
 from mlfc.transform.attention_orders import AttentionOrders
@@ -111,7 +112,10 @@ def _states_first(module: IRModule) -> IRModule:
 
 
 def checked_params(module: IRModule, params: Mapping[str, npt.NDArray[Any]] | None) -> dict[str, npt.NDArray[Any]]:
-    """Return the parameters of a module. Raises OptionError if the arguments are of the wrong type or order."""
+    """Return the parameters of a module by name; keys may also be the names of variables in its Relay text.
+
+    Raises OptionError if the arguments are of the wrong type or order.
+    """
     if not isinstance(module, IRModule):
         raise OptionError(
             f"expected IRModule, got {type(module).__name__}",
@@ -124,10 +128,11 @@ def checked_params(module: IRModule, params: Mapping[str, npt.NDArray[Any]] | No
         )
     for fault in state_faults(module):
         raise OptionError(fault, place="states")
+    values = by_parameter_name(module.main, params or {})
     for state in module.states:
-        if state.input in (params or {}):
+        if state.input in values:
             raise OptionError(f"params must not contain a value for the state '{state.input}'", place="states")
-    return dict(params or {})
+    return values
 
 
 def within_limits(

@@ -12,7 +12,7 @@ from mlfc.archive.read.opening import Archive
 from mlfc.errors import ArchiveError
 from mlfc.relay.faults import state_faults
 from mlfc.relay.ir import IRModule
-from mlfc.relay.text import from_text, section_text, text_and_constants
+from mlfc.relay.text import by_parameter_name, from_text, parameter_names, section_text, text_and_constants
 from mlfc.relay.text_source import MAX_TEXT
 from mlfc.support.content import Data, sha256_of
 from mlfc.support.params import load_params, params_content
@@ -29,15 +29,16 @@ _AGAIN = "Export the archive again"
 def source_files(factory: Factory, *, params: bool = True) -> dict[str, Data]:
     """Return a module's source by path in the archive.
 
-    `params` adds the weights, under their names in the model, and the initial values of states that are not zero.
-    Large tensor constants are stored among them as ``meta[relay.Constant][0]`` and so on, as the text refers to
-    them. Without weights, the text contains all constants in its metadata section.
+    `params` adds the weights and the initial values of states that are not zero, under the names of the variables in
+    the text, so that ``relay.build`` of TVM binds them. Large tensor constants are stored among them as
+    ``meta[relay.Constant][0]`` and so on, as the text refers to them. Without weights, the text contains all constants
+    in its metadata section.
     """
     main = factory.module.main
     values = factory.source_params
-    weights = {param.name: values[param.name] for param in main.params if param.name in values}
     text, constants = text_and_constants(factory.module, spans=True)
-    weights |= {state.input: state.initial for state in factory.module.states if state.initial is not None}
+    values = {**values, **{state.input: state.initial for state in factory.module.states if state.initial is not None}}
+    weights = {title: values[param.name] for param, title in parameter_names(main).items() if param.name in values}
     beside = {_reference(index): constant.data for index, constant in enumerate(constants)}
     small = sum(constant.type.nbytes for constant in constants) <= _SECTION_LIMIT
     if small or not params or not weights.keys().isdisjoint(beside):
@@ -82,12 +83,14 @@ def read_source(archive: Archive, module: str) -> tuple[IRModule, dict[str, npt.
     ir_module = from_text(text, place, constants=constants)
     if "main" not in ir_module.functions:
         raise ArchiveError("it has no function main", place=place, next_step=_AGAIN)
+    known = {param.name for param in ir_module.main.params}
+    # earlier versions stored weights under the names in the model
+    values = {name: value for name, value in by_parameter_name(ir_module.main, values).items() if name in known}
     states = tuple(replace(state, initial=values.pop(state.input, None)) for state in ir_module.states)
     ir_module = replace(ir_module, states=states)
     for fault in state_faults(ir_module):
         raise ArchiveError(fault, place=place, next_step=_AGAIN)
-    names = (param.name for param in ir_module.main.params)
-    return ir_module, {name: values[name] for name in names if name in values}
+    return ir_module, values
 
 
 def _reference(index: int) -> str:

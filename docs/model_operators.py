@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 import string
 import sys
 import textwrap
@@ -45,7 +46,7 @@ from tests.tflite_sweep import FILE as SWEEP
 _DOMAINS = {"": "ai.onnx", table.ML: table.ML, table.MICROSOFT: table.MICROSOFT}
 _OPSETS = {"": table.NEWEST_OPSET, table.ML: 5, table.MICROSOFT: 1}
 # imported by the importer itself
-_GRAPHS = ("If",)
+_GRAPHS = ("If", "Loop")
 _SHAPES = ((1, 2, 4, 4), (2, 4), (4,), (), (1, 2, 3), (1, 2, 4, 4, 4))
 _CODES = {f"tensor({name.lower()})": code for name, code in TensorProto.DataType.items()} | {
     "tensor(float)": TensorProto.FLOAT, "tensor(double)": TensorProto.DOUBLE,
@@ -129,11 +130,18 @@ def onnx_page(made: str) -> str:
         measured_ones = [name for name in names if name not in _GRAPHS and measured(domain, name)[0]]
         lines += [_onnx_row(domain, name) for name in measured_ones]
         lines += ["", *_unmeasured(sorted({*names} - {*measured_ones})), ""]
-    lines += ["## Not supported", "", "| operator | instead |", "|---|---|"]
-    for domain, name in sorted(_history()):
-        if name not in supported(domain):
-            lines.append(f"| `{table.qualified(domain, name)}` | {table.advice(domain, name)} |")
-    return "\n".join([*lines, ""])
+    lacking = [(domain, name) for domain, name in sorted(_history()) if name not in supported(domain)]
+    advice = {table.qualified(domain, name): table.advice(domain, name) for domain, name in lacking}
+    return "\n".join([*lines, *_unsupported(advice), ""])
+
+
+def _unsupported(advice: Mapping[str, str | None]) -> list[str]:
+    """Return the section of operators that are not supported, with the advice on each that is not on similar names."""
+    general = [name for name, text in advice.items() if not text or re.match("(Similar s|S)upported|Replace it", text)]
+    lines = ["## Not supported", "", "| operator | instead |", "|---|---|"]
+    lines += [f"| `{name}` | {text} |" for name, text in advice.items() if name not in general]
+    others = f"Others: {', '.join(f'`{name}`' for name in general)}."
+    return [*lines, "", *textwrap.wrap(others, 100, break_on_hyphens=False, break_long_words=False)]
 
 
 def _families() -> str:
@@ -302,10 +310,9 @@ def tflite_page(made: str) -> str:
         shown = f"[{sets[text]}]" if text in sets else text
         lines.append(f"| `{code}` | {shown} | {measured_tflite(code)[1] or '-'} |")
     lines += ["", *_unmeasured(sorted({*imported_codes()} - {*measured_ones}))]
-    lines += ["", "## Not supported", "", "| operator | instead |", "|---|---|"]
     names = sorted(name for name, value in vars(tflite.BuiltinOperator).items() if isinstance(value, int))
     known = {*imported_codes(), "CUSTOM", "DELEGATE", "PLACEHOLDER_FOR_GREATER_OP_CODES"}
-    lines += [f"| `{name}` | {_instead(name)} |" for name in names if name not in known]
+    lines += ["", *_unsupported({name: _instead(name) for name in names if name not in known})]
     return "\n".join([*lines, "", *_compared(compared, sets), ""])
 
 

@@ -61,7 +61,7 @@ _SAME_SCALE = {
 _MEANINGLESS = {
     "no scale": "codes without a scale, which the kernel multiplies by 0",
     "other scales": "tensors of different scales, which the kernel takes for equal ones",
-    "undefined": "results of a kernel that does not know the dtype, or reads what nobody wrote",
+    "undefined": "results of a kernel that does not know the dtype, or reads uninitialized memory",
 }
 _AT_ONCE = 80  # operators of one compiled model
 

@@ -151,3 +151,14 @@ def test_names_of_classes_mean_one_thing() -> None:
         for name in re.findall(r"^ *class (\w+)", path.read_text(encoding="utf-8"), re.MULTILINE)
     )
     assert {name: count[name] for name in ONE_CLASS if count[name] > 1} == {}
+
+
+def test_the_documentation_stays_short() -> None:
+    texts = (
+        re.sub(r"^    .*$", "", path.read_text(encoding="utf-8"), flags=re.M) for path in CHECKOUT.glob("docs/**/*.md")
+    )
+    words = (
+        len(re.findall(r"\S*[A-Za-z0-9]\S*", re.sub(r"^```.*?^```$", "", text, flags=re.M | re.S))) for text in texts
+    )
+    # words of sentences and tables, without code
+    assert sum(words) <= 50_000

@@ -98,5 +98,5 @@ def test_odd_names_views_inputs_that_are_outputs_and_integers(name: str) -> None
 def test_what_graph_firmware_cannot_do_is_said(models: Path) -> None:
     with pytest.raises(OptionError, match="--executor aot"):
         graph_firmware(models / "hello_world_int8.tflite", "mps2-an386", profile=True)
-    with pytest.raises(OptionError, match=r"16 bits.*--executor aot"):
+    with pytest.raises(OptionError, match=r"16-bit.*--executor aot"):
         graph_firmware(models / "hello_world_int8.tflite", "arduino_mega")

@@ -78,7 +78,7 @@ def test_places_in_sequences_come_when_the_model_runs(tmp_path: Path) -> None:
     machines = [mlfc.runtime.VirtualMachine(lib, mlfc.cpu(0)) for lib in modules]
     x = np.random.default_rng(5).normal(size=(3, 6)).astype(np.float32)
     fitting = [([2, 4], 0, 0), ([1, 2, 3], -1, 2), ([0, 6, 0], 1, -1), ([6], 0, 0)]
-    wrong = [([2, 5], 0, 0, "sizes"), ([-1, 7], 0, 0, "sizes"), ([6], 1, 0, "position"), ([3, 3], 0, 3, "position")]
+    wrong = [([2, 5], 0, 0, "sizes"), ([-1, 7], 0, 0, "sizes"), ([6], 1, 0, "index into"), ([3, 3], 0, 3, "index into")]
     for machine in machines:
         for sizes, i, j in fitting:
             given = {"x": x, "sizes": np.int64(sizes), "i": np.asarray(i), "j": np.asarray(j)}

@@ -17,6 +17,7 @@ check: $(VENV)/.dev
 	$(BIN)/ruff check src tests benchmarks examples docs fuzz release
 	$(BIN)/ruff format --check src tests benchmarks examples docs fuzz release
 	$(BIN)/mypy
+	$(BIN)/codespell src tests benchmarks examples docs fuzz release README.md CHANGELOG.md CONTRIBUTING.md
 	$(BIN)/python -m pytest tests/tiny
 	$(MAKE) docs
 

@@ -106,9 +106,7 @@ _CUT = "Cut the model before this node and do the step in the program that uses 
 UNROLL = "Export the model with the loop unrolled: a static sequence length makes the iterations plain operators"
 _NO_STRINGS = "Generated code has no strings: do the step in the program, and cut the model after this node"
 _ADVICE = {
-    ("", "Loop"): UNROLL,
     ("", "MaxRoiPool"): _CUT,
-    ("", "LpPool"): "AveragePool and MaxPool are supported",
     ("", "ImageDecoder"): "Decode the image in the program, and cut the model after this node",
     ("", "RegexFullMatch"): _NO_STRINGS,
 }

@@ -18,17 +18,19 @@ from mlfc.objfile.write import blob_source, object_with_data
 from mlfc.runtime.modules.blob import SYMBOLS
 from mlfc.support.content import Data, FileContent, chunks_of, write_data
 from mlfc.support.parallel_functions import HEADERS, SOURCE
+from mlfc.support.params import ParameterOffsets
 from mlfc.support.plain_file import open_plain
 from mlfc.support.platforms import Platform
 from mlfc.support.tar import open_tar
 from mlfc.target.features import AUTO, Level
 
-Beside: TypeAlias = Callable[[Sequence[str], Mapping[str, Data]], Mapping[str, Data]]
-"""Function that returns the files beside code in exported libraries, given calling conventions and the code."""
+Beside: TypeAlias = Callable[[Sequence[str], Mapping[str, Data], ParameterOffsets], Mapping[str, Data]]
+"""Function that returns the files beside code in exported libraries, given calling conventions, code and offsets."""
 PARALLEL = tuple(HEADERS)
 """Functions through which code distributes work over threads."""
 # the configuration of libraries takes precedence over that of whole programs
 _RUNTIME_INCLUDES = (f"{RUNTIME}/include", f"{RUNTIME}/library")
+_DYNAMIC_INCLUDES = (f"{RUNTIME}/dynamic",)
 _PARALLEL_INCLUDES = (f"{RUNTIME}/parallel",)
 _PARALLEL_HEADERS = tuple(f"<{header}>".encode() for header in HEADERS.values())
 _PARALLEL_SYMBOLS = tuple(f"{name}\0".encode() for name in PARALLEL)
@@ -74,7 +76,7 @@ class BuildPart:
 
 
 def runtime_code(code: Iterable[Mapping[str, Data]]) -> BuildPart:
-    """Return the runtime that code needs, in a separate folder: for packed functions, for dynamic models."""
+    """Return the runtime that code needs, in a separate folder: for packed functions, dynamic models, threads."""
     needed: dict[str, bytes] = {}
     includes: tuple[str, ...] = ()
     for files in code:
@@ -82,11 +84,14 @@ def runtime_code(code: Iterable[Mapping[str, Data]]) -> BuildPart:
             needed.update(runtime_files())
         if _mentions(files, [b"<mlfc_vm.h>"], ()):
             needed.update(crt_files("include"))
+        if _mentions(files, [b'"mlfc_dynamic.h"'], ()):
+            needed.update(crt_files("dynamic"))
+            includes += _DYNAMIC_INCLUDES
         if mentions_parallel(files):
             needed.update(crt_files("parallel"))
-            includes = _PARALLEL_INCLUDES
+            includes += _PARALLEL_INCLUDES
     files = {f"{RUNTIME}/{name}": data for name, data in sorted(needed.items())}
-    return BuildPart(files, (*_RUNTIME_INCLUDES, *includes) if needed else ())
+    return BuildPart(files, (*_RUNTIME_INCLUDES, *dict.fromkeys(includes)) if needed else ())
 
 
 def mentions_parallel(files: Mapping[str, Data]) -> bool:
@@ -176,7 +181,7 @@ def parts_of(
         if is_native and files_here:
             files = files_here()
         beside: Beside | None = getattr(module, "library_files", None)
-        code.append(fitting_code({**files, **(beside(abi, files) if beside else {})}, machine))
+        code.append(fitting_code({**files, **(beside(abi, files, tree.places) if beside else {})}, machine))
     runtime = runtime_code(code)
     headers = {name: data for name, data in runtime.files.items() if name.endswith(".h")}
     parts = []

@@ -21,6 +21,7 @@ from mlfc.support.content import Data
 from mlfc.support.dim_estimates import most
 from mlfc.support.module_info import ModuleInterface
 from mlfc.support.parallel_functions import HEADERS, PARALLEL_FOR, SOURCE
+from mlfc.support.params import ParameterOffsets
 from mlfc.target.target import Target
 
 _FILE = "src/mlfc_description.c"
@@ -53,8 +54,8 @@ def beside_code(
     `descriptions` are by module name.
     """
 
-    def beside(abi: Sequence[str], files: Mapping[str, Data]) -> Mapping[str, Data]:
-        return {**library_files(units, codes(), abi, files), _FILE: _description(descriptions)}
+    def beside(abi: Sequence[str], files: Mapping[str, Data], places: ParameterOffsets) -> Mapping[str, Data]:
+        return {**library_files(units, codes(), abi, files, places), _FILE: _description(descriptions)}
 
     return beside
 

@@ -21,6 +21,7 @@ from mlfc.runtime.modules.module import Function, Module
 from mlfc.support.arrays import Array
 from mlfc.support.content import Data, to_bytes
 from mlfc.support.locks import ForkSafeLock
+from mlfc.support.params import ParameterOffsets
 from mlfc.target.features import Level, flagged_level, level_here, levels_of_host
 
 
@@ -84,9 +85,14 @@ class HostLibrary(Module):
         """Return the files whose code uses every feature of this processor."""
         return self.files if self._native is None else self._native()
 
-    def library_files(self, abi: Sequence[str], files: Mapping[str, Data]) -> Mapping[str, Data]:
-        """Return the files beside the code in libraries whose functions have these calling conventions."""
-        return {} if self._beside is None else self._beside(abi, files)
+    def library_files(
+        self, abi: Sequence[str], files: Mapping[str, Data], places: ParameterOffsets
+    ) -> Mapping[str, Data]:
+        """Return the files beside the code in libraries whose functions have these calling conventions.
+
+        `places` are those of graphs' parameters in the library.
+        """
+        return {} if self._beside is None else self._beside(abi, files, places)
 
     def export_library(self, path: str | os.PathLike[str], *arguments: Any, **options: Any) -> Path:
         """Write the code and its imports as a library; as `mlfc.library.export.export_library`."""

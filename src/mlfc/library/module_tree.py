@@ -5,15 +5,17 @@ All modules that become code of the library share one number, for which the blob
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from mlfc.errors import OptionError, unknown
+from mlfc.runtime.libraries.factory import FactoryModule
 from mlfc.runtime.modules.blob import LIBRARY, SYMBOLS, TREE
 from mlfc.runtime.modules.loaders import extent_of
 from mlfc.runtime.modules.module import Module
-from mlfc.support.content import Data, Joined
+from mlfc.support.content import Data, Joined, nbytes_of
+from mlfc.support.params import ParameterOffsets
 from mlfc.support.stream import encode_numbers, encode_string, encode_u64, sized
 
 
@@ -27,6 +29,7 @@ class PackedTree:
     code: tuple[Module, ...]
     modules: tuple[Module | None, ...]  # by number, the root first; None for the library
     children: tuple[tuple[int, ...], ...]  # the numbers that each of `modules` imports, ascending
+    places: ParameterOffsets = field(default_factory=dict)
 
     @property
     def is_needed(self) -> bool:
@@ -34,7 +37,9 @@ class PackedTree:
         return self.modules != (None,)
 
 
+_WORD = 8  # the size before the stream
 _Groups: TypeAlias = "tuple[tuple[Module, ...], ...]"
+_ByModule: TypeAlias = "dict[str, Mapping[str, tuple[str, int]]]"
 _Children: TypeAlias = "tuple[tuple[int, ...], ...]"
 
 
@@ -59,11 +64,12 @@ def pack(root: Module, abi: str = "classic") -> PackedTree:
         )
     groups, children = _in_order(*_numbered(root))
     modules = tuple(None if group[0].is_dso_exportable else group[0] for group in groups)
-    stream = _ffi_stream if abi == "ffi" else _classic_stream
-    body = Joined(tuple(stream(modules, children)))
+    places: _ByModule = {}
+    parts = _ffi_stream(modules, children) if abi == "ffi" else _classic_stream(modules, children, places)
+    body = Joined(tuple(parts))
     content = Joined((encode_u64(body.nbytes), body))
     code = tuple(module for module in members if module.is_dso_exportable)
-    return PackedTree(SYMBOLS[abi], content, code, modules, children)
+    return PackedTree(SYMBOLS[abi], content, code, modules, children, places)
 
 
 def _exported(root: Module) -> list[Module]:
@@ -141,7 +147,12 @@ def _in_order(groups: _Groups, imports: _Children) -> tuple[_Groups, _Children]:
     return tuple(groups[index] for index in order), renumbered
 
 
-def _classic_stream(modules: Sequence[Module | None], children: Sequence[Sequence[int]]) -> list[Data]:
+def _classic_stream(
+    modules: Sequence[Module | None],
+    children: Sequence[Sequence[int]],
+    places: _ByModule,
+) -> list[Data]:
+    """Return the parts of a classic blob behind its size; add the places of graphs' parameters to `places`."""
     if modules == (None,):
         return [encode_u64(0)]
     parts: list[Data] = [encode_u64(len(modules) + 1)]
@@ -149,8 +160,14 @@ def _classic_stream(modules: Sequence[Module | None], children: Sequence[Sequenc
         if module is None:
             parts.append(encode_string(LIBRARY))
             continue
-        body = module.stored()
-        parts += [encode_string(module.type_key), body if extent_of(module.type_key) else sized(body)]
+        parts.append(encode_string(module.type_key))
+        if isinstance(module, FactoryModule):
+            start = _WORD + sum(map(nbytes_of, parts))
+            body, offsets = module.stored_at(start)
+            places[module.name] = {name: (SYMBOLS["classic"], offset) for name, offset in offsets.items()}
+        else:
+            body = module.stored()
+        parts.append(body if extent_of(module.type_key) else sized(body))
     return [*parts, encode_string(TREE), _rows(children)]
 
 

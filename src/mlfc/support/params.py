@@ -6,7 +6,7 @@ import mmap
 import struct
 from collections.abc import Mapping
 from math import prod
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +25,8 @@ PARAMS_MAGIC = 0xF7E58D4F05049CB7
 MAX_TENSORS = 100_000
 _FILE_HEADER = struct.Struct("<QQQ")
 _COUNT = struct.Struct("<Q")
+ParameterOffsets: TypeAlias = Mapping[str, Mapping[str, tuple[str, int]]]
+"""By module and parameter of its graph, the symbol and offset of the elements in a library."""
 
 
 def encode_ndarray(array: npt.NDArray[Any]) -> bytes:

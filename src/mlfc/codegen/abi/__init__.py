@@ -7,32 +7,41 @@ functions of tvm-ffi.
 from __future__ import annotations
 
 import json
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import PurePosixPath
+from types import MappingProxyType
 from typing import Any
 
-from mlfc.codegen.abi.entry import AotEntry, host_module
+from mlfc.codegen.abi.dynamic import dynamic_entry
+from mlfc.codegen.abi.entry import AotEntry, HostTensor, host_module
+from mlfc.codegen.abi.graph import graph_entry
 from mlfc.codegen.c_host import packed_head
-from mlfc.codegen.c_interface import LICENCE
-from mlfc.codegen.emit import GeneratedCode
+from mlfc.codegen.emit import GeneratedCode, banner
 from mlfc.codegen.host.aot import main_function_name
 from mlfc.codegen.unit import Unit
-from mlfc.codegen.writer import Writer, c_string, comment_text
+from mlfc.codegen.writer import Writer, c_string
 from mlfc.errors import OptionError, unknown
 from mlfc.support.content import Data, to_bytes
+from mlfc.support.params import ParameterOffsets
 
 ABIS = ("classic", "ffi")
 """The conventions, by their names in the option ``--abi``."""
 
 
 def library_files(
-    units: Sequence[Unit], codes: Sequence[GeneratedCode], abi: Sequence[str], files: Mapping[str, Data] | None = None
+    units: Sequence[Unit],
+    codes: Sequence[GeneratedCode],
+    abi: Sequence[str],
+    files: Mapping[str, Data] | None = None,
+    places: ParameterOffsets = MappingProxyType({}),
 ) -> Mapping[str, Data]:
     """Return the C files that export a library's modules to callers, by path; they override the modules' own files.
 
     A file may replace one of the modules' files of the same path. The files depend on the headers and sources of
     `mlfc.library.build.runtime_files`. `abi` contains elements of `ABIS`; `files` is the modules' code where it differs
-    from `codes`.
+    from `codes`. `places` are the offsets of the parameters of graphs in the library. A UserWarning names each module
+    that tvm-ffi cannot call, with the reason.
 
     Raises
     ------
@@ -46,10 +55,11 @@ def library_files(
     beside: dict[str, Data] = {}
     shares = [code.workspace_peers != () for code in codes]
     for index, (unit, code) in enumerate(zip(units, codes, strict=True)):
-        if not abi or unit.executor == "vm":  # dynamic models: the main function calls the operators
+        if unit.executor != "aot":
+            parts = _other_entries(unit, code, places, alone=len(units) == 1) if "ffi" in abi else []
+            beside |= {f"src/{unit.module}_entries.c": "\n".join(parts).encode()} if parts else {}
             continue
-        if unit.executor == "graph":
-            beside |= operator_entries(unit, code, abi)
+        if not abi:
             continue
         is_first = shares[index] and shares.index(True) == index
         entry = AotEntry(unit, code, host_module(unit, code), defines_gate=is_first)
@@ -68,6 +78,34 @@ def library_files(
             if PurePosixPath(path).stem in (f"{unit.module}_lib0", f"{unit.module}_lib1"):
                 beside[path] = to_bytes(own[path]).replace(main, other)
     return beside
+
+
+def _other_entries(unit: Unit, code: GeneratedCode, places: ParameterOffsets, *, alone: bool) -> list[str]:
+    """Return the parts of the file by which tvm-ffi calls a module of the graph executor, or a dynamic one."""
+    parts = [operator_entries(unit, code)] if unit.executor == "graph" else []
+    reason = _obstacle(unit, code, places)
+    if reason:
+        warnings.warn(f"{unit.module}: expected a model that tvm-ffi can call, got {reason}", stacklevel=2)
+        return parts
+    is_graph = unit.executor == "graph"
+    entry = graph_entry(unit, code, places) if is_graph else dynamic_entry(unit, code)
+    return [*parts, entry.file_start(), ffi_entries(entry, alone=alone)]
+
+
+def _obstacle(unit: Unit, code: GeneratedCode, places: ParameterOffsets) -> str | None:
+    """Return what keeps tvm-ffi from calling a module of the graph executor, or a dynamic one, and what to do."""
+    load = "load the library with mlfc.load_module"
+    for kernel in unit.program.kernels:
+        if kernel.device:
+            return f"operators on the device '{kernel.device}'; {load}"
+        if kernel.external is not None and kernel.external.module is not None:
+            return f"operators in a module of the kind '{kernel.external.generator}'; {load}"
+    executable = unit.executable
+    if executable is not None and any(value.part for value in (*executable.inputs, *executable.outputs)):
+        return f"sequences or optionals as inputs or outputs; {load}"
+    if code.graph is not None and not code.graph.params.keys() <= places.get(unit.module, {}).keys():
+        return "operators without the parameters of their graph; export the factory, not its lib"
+    return None
 
 
 def classic_entries(entry: AotEntry, *, alone: bool) -> str:
@@ -127,10 +165,7 @@ def ffi_entries(entry: AotEntry, *, alone: bool) -> str:
     writer = Writer()
     for name in names:
         with writer.block(f"TVM_DLL {ffi_head(name)}"):
-            writer.line(f"const DLTensor *tensors[{entry.slots}];")
-            writer.line(f"void *data[{entry.slots}];")
-            writer.line("(void)handle;")
-            writer.line("return mlfc_ffi_entry(&function, args, num_args, result, tensors, data);")
+            entry.write_ffi_call(writer)
         writer.line()
     if entry.keeps_state:
         with writer.block(f"TVM_DLL {ffi_head(f'{PREFIX}{module}_state_reset')}"):
@@ -145,7 +180,7 @@ def ffi_entries(entry: AotEntry, *, alone: bool) -> str:
         ("outputs", entry.module.outputs, "written; left out, they are returned"),
     ):
         metadata[kind] = [{"name": item.name, "shape": list(item.shape), "dtype": item.dtype} for item in group]
-        lines += [f"{item.name} : {item.dtype}{list(item.shape)}, {says}" for item in group]
+        lines += [f"{item.name} : {_text_of(item)}, {says}" for item in group]
     for kind, text in (("metadata", json.dumps(metadata)), ("doc", "\n".join(lines) + "\n")):
         with writer.block(f"TVM_DLL {ffi_head(f'{PREFIX}_{kind}_{module}')}"):
             _write_text(writer, text)
@@ -153,6 +188,11 @@ def ffi_entries(entry: AotEntry, *, alone: bool) -> str:
             writer.line("return mlfc_ffi_text((const char *)text, result);")
         writer.line()
     return writer.text()
+
+
+def _text_of(item: HostTensor) -> str:
+    """Return the dtype and shape of a tensor; an unnamed dynamic dimension is ``?``."""
+    return f"{item.dtype}[{', '.join('?' if extent is None else str(extent) for extent in item.shape)}]"
 
 
 def _write_text(writer: Writer, text: str) -> None:
@@ -177,12 +217,10 @@ def ffi_head(name: str) -> str:
     return f"int {name}(void *handle, const struct mlfc_any *args, int32_t num_args, struct mlfc_any *result)"
 
 
-def operator_entries(unit: Unit, code: GeneratedCode, abi: Sequence[str]) -> Mapping[str, Data]:
-    """Return the file that exports the operators of a module to tvm-ffi, as wrappers of their packed functions."""
-    if "ffi" not in abi:
-        return {}
+def operator_entries(unit: Unit, code: GeneratedCode) -> str:
+    """Return the functions that export the operators of a module to tvm-ffi, as wrappers of their packed functions."""
     writer = Writer()
-    writer.lines([f"/* target: {comment_text(str(unit.target))} */", f"/* {LICENCE} */"])
+    writer.lines(banner(str(unit.target)).splitlines())
     writer.lines(["#include <stdint.h>", "#include <tvm/runtime/c_backend_api.h>", '#include "mlfc_ffi.h"', ""])
     for kernel in unit.kernels_in_code:
         # device functions take their scratch buffers from the caller
@@ -196,4 +234,4 @@ def operator_entries(unit: Unit, code: GeneratedCode, abi: Sequence[str]) -> Map
             text = c_string(name, len(name))
             writer.line(f"return mlfc_ffi_packed({text}, {name}, {count}, args, num_args, values, type_codes);")
         writer.line()
-    return {f"src/{unit.module}_entries.c": writer.text().encode()}
+    return writer.text()

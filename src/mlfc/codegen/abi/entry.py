@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from math import prod
+from typing import ClassVar
 
-from mlfc.codegen.c_interface import LICENCE, tensors
-from mlfc.codegen.emit import GeneratedCode
+from mlfc.codegen.c_interface import tensors
+from mlfc.codegen.emit import GeneratedCode, banner
 from mlfc.codegen.host.tvm import dtype_code
 from mlfc.codegen.unit import SHARED_MODULE, Unit
-from mlfc.codegen.writer import Writer, c_string, comment_text
+from mlfc.codegen.writer import Writer, c_string
 from mlfc.errors import OptionError
 from mlfc.support import dtypes
 from mlfc.support.c_names import names_in_tables
@@ -38,13 +39,19 @@ class HostTensor:
 
     name: str  # the name in the model
     field: str  # the field in the struct of the C interface
-    shape: tuple[int, ...]
+    shape: tuple[int | str | None, ...]  # a dynamic dimension is the name of its symbol, or None
     dtype: str
 
     @property
+    def dimensions(self) -> tuple[int, ...]:
+        """The shape as the C runtime has it: a dynamic dimension is -1."""
+        return tuple(item if isinstance(item, int) else -1 for item in self.shape)
+
+    @property
     def nbytes(self) -> int:
-        """The size of all elements in bytes."""
-        return prod(self.shape) * dtypes.nbytes(dtypes.element(self.dtype))
+        """The size of all elements in bytes; 0 for a dynamic shape."""
+        known = self.dimensions
+        return 0 if -1 in known else prod(known) * dtypes.nbytes(dtypes.element(self.dtype))
 
 
 @dataclass(frozen=True)
@@ -183,7 +190,7 @@ def host_module(unit: Unit, code: GeneratedCode) -> HostModule:
 
 @dataclass(frozen=True, eq=False)
 class AotEntry:
-    """A module compiled ahead of time that a library exports."""
+    """A module that a library exports; this class is for modules compiled ahead of time."""
 
     unit: Unit
     code: GeneratedCode
@@ -203,13 +210,14 @@ class AotEntry:
     def file_start(self) -> str:
         """Return the part of the file that both conventions use."""
         writer, module = Writer(), self.module
-        writer.lines([f"/* target: {comment_text(str(self.unit.target))} */", f"/* {LICENCE} */"])
+        writer.lines(banner(str(self.unit.target)).splitlines())
         writer.lines(["#include <stddef.h>", "#include <stdint.h>", "#include <string.h>"])
         writer.lines(["#include <tvm/runtime/c_backend_api.h>", "#include <tvm/runtime/metadata_types.h>"])
-        writer.lines(['#include "mlfc_entry.h"', '#include "mlfc_ffi.h"', f'#include "{self.code.header_name}"'])
+        headers = ("mlfc_entry.h", "mlfc_ffi.h", *self.own_headers)
+        writer.lines([f'#include "{header}"' for header in headers])
         writer.line()
         for index, tensor in enumerate(self.tensors):
-            extents = ", ".join(map(str, tensor.shape)) or "0"
+            extents = ", ".join(map(str, tensor.dimensions)) or "0"
             writer.line(f"static const int64_t shape_{index}[] = {{{extents}}};")
         with writer.block(f"static const struct mlfc_parameter parameters[{self.slots}] =", "};"):
             for index, tensor in enumerate(self.tensors):
@@ -218,9 +226,9 @@ class AotEntry:
             if not self.tensors:
                 writer.line("{NULL, NULL, 0, {0, 0, 0}, 0},")
         writer.line()
-        module.write_run(writer)
+        self.write_run(writer)
         gate = self._gate(writer)
-        if gate != _NO_GATE and not self.unit.workspace_io and not self.code.external_workspace:
+        if self.code.entry and gate != _NO_GATE and not self.unit.workspace_io and not self.code.external_workspace:
             # the variant of the C interface's function that waits for concurrent calls of the functions in this file
             structs = ", ".join(f"struct {module.prefix}_{kind} *{kind}" for kind in ("inputs", "outputs"))
             with writer.block(f"TVM_DLL int32_t {self.code.entry}_in_turn({structs})"):
@@ -230,14 +238,40 @@ class AotEntry:
             writer.line()
         writer.line("static const struct mlfc_function function = {")
         counts = f"{len(module.inputs)}, {len(module.outputs)}"
-        writer.line(f"  {c_string(module.name)}, parameters, {counts}, run, {gate},")
+        writer.line(f"  {c_string(module.name)}, parameters, {counts}, {self.run_name}, {gate},")
         writer.line("};")
         if self.keeps_state:
-            module.write_reset(writer, "reset")
+            self.write_reset(writer)
             writer.line("static const struct mlfc_function reset_function = {")
             writer.line(f"  {c_string(f'{module.name}_state_reset')}, parameters, 0, 0, reset, {gate},")
             writer.line("};")
         return writer.text()
+
+    run_name: ClassVar[str] = "run"
+    """The C function of the addresses of all tensors."""
+
+    @property
+    def has_static_memory(self) -> bool:
+        """Whether runs work in memory of the library."""
+        return not self.code.external_workspace
+
+    @property
+    def own_headers(self) -> tuple[str, ...]:
+        """The headers that the file includes beside the runtime's."""
+        return (self.code.header_name,) if self.code.header_name else ()
+
+    def write_run(self, writer: Writer) -> None:
+        """Write the function that runs the module."""
+        self.module.write_run(writer)
+
+    def write_reset(self, writer: Writer) -> None:
+        """Write the function ``reset``, which resets the states."""
+        self.module.write_reset(writer, "reset")
+
+    def write_ffi_call(self, writer: Writer) -> None:
+        """Write the body of the function of tvm-ffi."""
+        writer.lines([f"const DLTensor *tensors[{self.slots}];", f"void *data[{self.slots}];", "(void)handle;"])
+        writer.line("return mlfc_ffi_entry(&function, args, num_args, result, tensors, data);")
 
     @property
     def keeps_state(self) -> bool:
@@ -246,7 +280,7 @@ class AotEntry:
 
     def _gate(self, writer: Writer) -> str:
         """Write the gate that serializes calls; return its address."""
-        if self.code.external_workspace and not self.unit.program.states:
+        if not (self.has_static_memory or self.keeps_state):
             return _NO_GATE
         if self.code.workspace_peers:
             writer.line(f"{'' if self.defines_gate else 'extern '}struct mlfc_gate {_SHARED_GATE};")

@@ -80,8 +80,8 @@ static int check_memory(const struct mlfc_function* function, const struct mlfc_
   return 0;
 }
 
-static int check(const struct mlfc_function* function, const struct mlfc_parameter* expected,
-                 const DLTensor* tensor, void** data, struct mlfc_failure* failure) {
+int mlfc_check(const struct mlfc_function* function, const struct mlfc_parameter* expected, const DLTensor* tensor,
+               void** data, struct mlfc_failure* failure) {
   char given_name[40], expected_name[40];
   if (tensor->ndim != expected->ndim) {
     return mlfc_fail(failure, "ValueError", "%s.%s.ndim is expected to equal %d, it is %d", function->name,
@@ -120,7 +120,7 @@ int mlfc_run(const struct mlfc_function* function, const DLTensor* const* tensor
                 struct mlfc_failure* failure) {
   int32_t status;
   for (int32_t index = 0; index < function->num_inputs + function->num_outputs; ++index) {
-    if (check(function, &function->parameters[index], tensors[index], &data[index], failure) != 0) return -1;
+    if (mlfc_check(function, &function->parameters[index], tensors[index], &data[index], failure) != 0) return -1;
   }
   if (check_overlap(function, data, failure) != 0) return -1;
   if (function->gate != NULL) mlfc_gate_enter(function->gate);

@@ -25,6 +25,20 @@ enum {
 /* Header of every object: counts, type index, deleter. */
 enum { kFfiHeaderBytes = 24 };
 
+/* More outputs than this are passed in, not returned. */
+enum { MLFC_MAX_RESULTS = 64 };
+
+/*!
+ * \brief Takes the arguments of a call: all tensors of the function, or its inputs alone.
+ * \return 1 where the call returns the outputs, 0 where it has them, -1 on failure.
+ */
+int mlfc_ffi_take(const struct mlfc_function* function, const struct mlfc_any* args, int32_t num_args,
+                  const struct mlfc_any* result, const DLTensor** tensors, struct mlfc_failure* failure);
+
+/*! \brief Returns fresh outputs if the status is 0, and gives them up otherwise; returns the status. */
+int mlfc_ffi_return(struct mlfc_any* made, int32_t count, int status, struct mlfc_any* result,
+                    struct mlfc_failure* failure);
+
 /*! \brief Raises the failure in the caller's language; always -1. */
 int mlfc_ffi_raise(const struct mlfc_failure* failure);
 

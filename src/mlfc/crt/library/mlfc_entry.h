@@ -62,6 +62,15 @@ struct mlfc_failure {
 int mlfc_fail(struct mlfc_failure* failure, const char* kind, const char* format, ...);
 
 /*!
+ * \brief Checks a tensor of a function.
+ * \param expected What it must be.
+ * \param data Set to the address of its elements.
+ * \return 0 on success.
+ */
+int mlfc_check(const struct mlfc_function* function, const struct mlfc_parameter* expected, const DLTensor* tensor,
+               void** data, struct mlfc_failure* failure);
+
+/*!
  * \brief Checks the tensors, and runs the function on them.
  * \param function The function to run.
  * \param tensors One for each parameter, none NULL.
@@ -71,6 +80,29 @@ int mlfc_fail(struct mlfc_failure* failure, const char* kind, const char* format
  */
 int mlfc_run(const struct mlfc_function* function, const DLTensor* const* tensors, void** data,
                 struct mlfc_failure* failure);
+
+/*! \brief An argument of an operator: the number of its storage, its dtype and elements. */
+struct mlfc_operand {
+  int32_t storage;
+  DLDataType dtype;
+  int64_t elements;
+};
+
+/*! \brief A call of an operator. */
+struct mlfc_call {
+  TVMBackendPackedCFunc function;
+  const struct mlfc_operand* operands;
+  int32_t count;
+};
+
+/*!
+ * \brief Calls operators in order.
+ * \param storages Addresses by number.
+ * \param tensors, values, type_codes Memory for the operands of one call.
+ * \return 0 on success.
+ */
+int32_t mlfc_call_operators(const struct mlfc_call* calls, int32_t count, void* const* storages, DLTensor* tensors,
+                            TVMValue* values, int* type_codes);
 
 /*!
  * \brief Implements a function of the classic convention.

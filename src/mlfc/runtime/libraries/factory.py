@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
+from itertools import accumulate, islice
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -33,7 +34,7 @@ from mlfc.runtime.modules.module import Function, Module, pick_module
 from mlfc.runtime.modules.runnable import HasModel, Runnable
 from mlfc.runtime.modules.tvm_kinds import METADATA, MetadataModule
 from mlfc.support.arrays import Array
-from mlfc.support.content import Data, Joined
+from mlfc.support.content import Data, Joined, nbytes_of
 from mlfc.support.former_name import former
 from mlfc.support.params import MAX_TENSORS, decode_ndarray, ndarray_content, ndarray_end
 from mlfc.support.stream import Cursor, encode_string, encode_strings, encode_u64
@@ -135,7 +136,16 @@ class FactoryModule(Module, HasModel):
 
     def stored(self) -> Data:
         """Return TVM's stored form; parameters are read from their arrays."""
-        return self._body if self._body is not None else _encoded(self.key, self.graph_json or None, self.params)
+        return self.stored_at(len(GRAPH))[0]
+
+    def stored_at(self, start: int) -> tuple[Data, Mapping[str, int]]:
+        """Return the stored form for a blob in which it starts at `start`, and the offset of each parameter's elements.
+
+        The offsets are those in the blob; a factory that is stored unchanged has none.
+        """
+        if self._body is not None:
+            return self._body, {}
+        return _encoded(self.key, self.graph_json or None, self.params, start)
 
     @property
     def lib(self) -> Module:
@@ -218,8 +228,10 @@ class FactoryModule(Module, HasModel):
         )
 
 
-def _encoded(key: str, graph_json: str | None, params: Mapping[str, Array]) -> Joined:
-    """Return the stored form; parameters are read from their arrays.
+def _encoded(
+    key: str, graph_json: str | None, params: Mapping[str, Array], start: int
+) -> tuple[Joined, Mapping[str, int]]:
+    """Return the stored form and the offsets of parameters, as `FactoryModule.stored_at`; arrays are not copied.
 
     Parameters are sorted by descending element size, and blanks after the JSON align the first one to eight bytes in a
     blob. All of them can therefore be used in place when the library is mapped.
@@ -230,9 +242,12 @@ def _encoded(key: str, graph_json: str | None, params: Mapping[str, Array]) -> J
     head = b""
     if graph_json is not None:
         text = graph_json.encode()
-        # before the body, only the root's key has a size that is not a multiple of eight
-        head = encode_string(text + b" " * (-(len(GRAPH) + len(text) + len(names)) % _WORD))
-    return Joined((head, names, *arrays, encode_string(key)))
+        head = encode_string(text + b" " * (-(start + len(text) + len(names)) % _WORD))
+    ends = accumulate(map(nbytes_of, arrays), initial=start + len(head) + len(names))
+    places = {
+        name: end - array.nbytes for (name, array), end in zip(params.items(), islice(ends, 1, None), strict=True)
+    }
+    return Joined((head, names, *arrays, encode_string(key))), places
 
 
 def _names(take: Cursor) -> list[str]:

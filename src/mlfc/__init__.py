@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from mlfc.archive.describe.memory_map import memory_map as memory_map
     from mlfc.archive.describe.profile import load_profiled as load_profiled
     from mlfc.archive.loading import load as load
-    from mlfc.archive.read.load import load_module as load_module
+    from mlfc.archive.loading import load_module as load_module
     from mlfc.archive.validate.validate import validate as validate
     from mlfc.archive.write.export import export_model_library_format as export_model_library_format
     from mlfc.archive.write.migrate import migrate as migrate

@@ -126,9 +126,7 @@ class GraphModuleDebug(GraphModule):
         Parameters are as for `run_individual_node`.
         """
         nodes = range(len(self._graph().graph.nodes))
-        return [
-            [*self.run_individual_node(index, number, repeat, min_repeat_ms, **cooling).results] for index in nodes
-        ]
+        return [[*self.run_individual_node(index, number, repeat, min_repeat_ms, **cooling).results] for index in nodes]
 
     def run_individual_node(
         self,

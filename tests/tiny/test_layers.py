@@ -30,7 +30,16 @@ LAYERS = (
     ("factory", "compiler", "problems"),
     ("archive",),
     ("micro", "cluster", "publish"),
-    ("verify", "specializing", "compiled_model", "onnx_backend", "session", "graph_executor", "debug_executor", "torch"),
+    (
+        "verify",
+        "specializing",
+        "compiled_model",
+        "onnx_backend",
+        "session",
+        "graph_executor",
+        "debug_executor",
+        "torch",
+    ),
     ("tuning", "matrix", "quantize"),
     ("cli",),
 )

@@ -43,41 +43,17 @@ IN_MEMORY = "bytes"
 _TAR_MAGIC = slice(257, 262)
 
 
-def load_module(
+def open_module(
     source: str | os.PathLike[str] | bytes | bytearray | memoryview, module: str | None = None, *, fmt: str = ""
 ) -> Any:
-    """Load a module of an archive, of a shared library or of objects, told apart by content.
-
-    Parameters
-    ----------
-    source : path, bytes, bytearray or memoryview
-        A file, or what it holds.
-    module : str, optional
-        Which module, where there are several.
-    fmt : str
-        What the file is said to be by its suffix, as TVM's loader takes it: ``so``, ``o``, ``tar``. It is refused if
-        the content is something else.
-
-    Returns
-    -------
-    Module
-        The root of the tree that a library carries: for one that `Factory.export_library` wrote its `FactoryModule`,
-        for one without a tree the `SharedLibrary` itself. A `FactoryModule` of an archive with a model, and the
-        `HostLibrary` of an archive of single functions. Factories unpack as ``(graph_json, lib, params)``, make
-        executors, and run like what `load` gives.
-
-    Raises
-    ------
-    ArchiveError
-        If it is none of these; as `load` otherwise.
-    """
+    """Load a module; as `mlfc.load_module`."""
     with required_for(LOADING, IN_MEMORY if isinstance(source, MEMORY) else str(source)):
         if isinstance(source, MEMORY):
             view = memoryview(source)
             root = _module_of_bytes(view.cast("B") if view.c_contiguous else memoryview(bytes(view)), module, fmt)
         else:
             root = _module_of_file(source, module, fmt)
-    root.origin = LoadedOrigin.of(load_module, source, module)
+    root.origin = LoadedOrigin.of(open_module, source, module)
     return root
 
 

@@ -43,7 +43,8 @@ def test_loaded_models_are_exported_again(executor: str, tmp_path: Path) -> None
     from_archive.export_library(tmp_path / "again.so")
     expected = mlfc.load(library).run({"x": X})["y"]
     for name in ("copy.so", "again.so", "again.tar"):
-        np.testing.assert_array_equal(mlfc.load(tmp_path / name).run({"x": X})["y"], expected)
+        # archives are compiled for all processors of their kind, libraries for this one
+        np.testing.assert_allclose(mlfc.load(tmp_path / name).run({"x": X})["y"], expected, rtol=1e-5)
     with pytest.raises(OptionError, match=r"first\.so: expected a model loaded from an archive, got machine code"):
         mlfc.export_model_library_format(from_library, tmp_path / "no.tar")
     with pytest.raises(OptionError, match=r"first\.so: expected a copy of the loaded library, got a request for '\.o'"):

@@ -179,8 +179,9 @@ def test_a_program_for_tvm_runs(executor: str) -> None:
         graph_executor.GraphModule(lib)  # type: ignore[arg-type]
     with pytest.warns(UserWarning, match=r"^ignored unknown input 'imag'; nearest: 'image'$") as caught:
         module.set_input(imag=IMAGE, image=IMAGE)
+    assert caught[0].filename == __file__
+    with pytest.warns(UserWarning, match="ignored unknown input 'imag'"):
         module.run(image=IMAGE, imag=IMAGE)
-    assert [item.filename for item in caught] == [__file__] * 2
     with pytest.raises(InputError, match="no such input"):
         module.set_input("imag", IMAGE)
     if executor == "graph":

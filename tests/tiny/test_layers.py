@@ -30,17 +30,8 @@ LAYERS = (
     ("factory", "compiler", "problems"),
     ("archive",),
     ("micro", "cluster", "publish"),
-    (
-        "verify",
-        "specializing",
-        "compiled_model",
-        "onnx_backend",
-        "session",
-        "graph_executor",
-        "debug_executor",
-        "torch",
-    ),
-    ("tuning", "matrix", "quantize"),
+    ("verify", "specializing", "compiled_model", "onnx_backend", "session", "graph_executor", "torch"),
+    ("tuning", "matrix", "quantize", "debug_executor"),
     ("cli",),
 )
 LAYER_OF = {package: level for level, packages in enumerate(LAYERS) for package in packages}

@@ -157,13 +157,14 @@ class FactoryModule(Module, HasModel):
         """Return a function of the factory."""
         if name in (DEFAULT_KEY, self.key, self.name):
             return self.create
-        return {
+        functions: dict[str, Function] = {
             "debug_create": self.debug_create,
             "get_graph_json": lambda: self.graph_json,
             "get_graph_params": lambda: dict(self.params),
             "remove_params": self.without_params,
             "list_module_names": lambda: [self.name],
-        }.get(name)
+        }
+        return functions.get(name)
 
     def without_params(self) -> FactoryModule:
         """Return a factory of the same graph and code without parameters; callers must set them in each executor."""

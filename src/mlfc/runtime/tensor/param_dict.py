@@ -23,8 +23,8 @@ def save_param_dict(params: Mapping[str, Any], abi: str = "classic") -> bytes:
     params : mapping of str to array
         Arrays of numpy or of any DLPack library.
     abi : str
-        Form of bool tensors: ``classic`` writes one-bit unsigned integers, which every TVM reads, and TVM 0.20 and
-        later as ``uint1``; ``ffi`` writes DLPack's bool, which only TVM 0.20 and later read. Other types are equal.
+        Form of bool tensors: ``classic`` writes the one-bit unsigned integers of TVM 0.14, ``ffi`` the bool of DLPack
+        and tvm-ffi. TVM 0.27 requires ``ffi``: it stores the others in too little memory. Other types are equal.
 
     Returns
     -------

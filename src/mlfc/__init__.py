@@ -11,6 +11,7 @@ from mlfc.support.lazy import make_lazy
 from mlfc.support.version import __version__ as __version__
 
 if TYPE_CHECKING:
+    from mlfc import debug_executor as debug_executor
     from mlfc import errors as errors
     from mlfc import graph_executor as graph_executor
     from mlfc import onnx_backend as onnx_backend
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from mlfc.archive.describe.memory_map import memory_map as memory_map
     from mlfc.archive.describe.profile import load_profiled as load_profiled
     from mlfc.archive.loading import load as load
-    from mlfc.archive.read.load import load_module as load_module
+    from mlfc.archive.loading import load_module as load_module
     from mlfc.archive.validate.validate import validate as validate
     from mlfc.archive.write.export import export_model_library_format as export_model_library_format
     from mlfc.archive.write.migrate import migrate as migrate
@@ -40,6 +41,8 @@ if TYPE_CHECKING:
     from mlfc.runtime.devices.device import cuda as cuda
     from mlfc.runtime.devices.device import device as device
     from mlfc.runtime.devices.device import opencl as opencl
+    from mlfc.runtime.tensor.param_dict import load_param_dict as load_param_dict
+    from mlfc.runtime.tensor.param_dict import save_param_dict as save_param_dict
     from mlfc.runtime.threads import get_num_threads as get_num_threads
     from mlfc.runtime.threads import set_num_threads as set_num_threads
     from mlfc.session import InferenceSession as InferenceSession
@@ -48,6 +51,7 @@ if TYPE_CHECKING:
 
 
 _HOMES = {
+    "debug_executor": "mlfc.debug_executor",
     "errors": "mlfc.errors",
     "graph_executor": "mlfc.graph_executor",
     "onnx_backend": "mlfc.onnx_backend",
@@ -78,6 +82,8 @@ _HOMES = {
     "compile_matrix": "mlfc.matrix.compile_matrix",
     "tune": "mlfc.tuning.tune",
     "quantize": "mlfc.quantize.quantize",
+    "load_param_dict": "mlfc.runtime.tensor.param_dict",
+    "save_param_dict": "mlfc.runtime.tensor.param_dict",
     "set_num_threads": "mlfc.runtime.threads",
     "get_num_threads": "mlfc.runtime.threads",
     "Pool": "mlfc.memory",

@@ -6,11 +6,12 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeAlias
 
-from mlfc.errors import InputError, OptionError
+from mlfc.errors import InputError, OptionError, unknown
 from mlfc.runtime.devices.device import Device, require_device
 from mlfc.runtime.executors.aot_module import AotExecutor
 from mlfc.runtime.executors.graph_executor import GraphExecutor
@@ -22,6 +23,8 @@ from mlfc.support.text import Displayed
 __all__ = ["GraphModule", "create"]
 
 Executor: TypeAlias = "GraphExecutor | AotExecutor"
+_SHOWN = 3
+"""Ignored inputs that a warning names."""
 
 
 def create(graph_json_str: str, libmod: Module, device: Device | Sequence[Device]) -> GraphModule:
@@ -72,15 +75,49 @@ class GraphModule(Displayed):
         return found  # type: ignore[no-any-return]  # an attribute
 
     def set_input(self, key: str | int | None = None, value: Any = None, **params: Any) -> None:
-        """Copy values into inputs or parameters: one by name or index, and others by name."""
+        """Copy values into inputs or parameters: one by name or index, others by name.
+
+        Parameters
+        ----------
+        key : str or int, optional
+        value : array, optional
+            The value of the input `key`.
+        **params
+            Further inputs by name. As in TVM, names that the model lacks are ignored, with a warning.
+
+        Raises
+        ------
+        InputError
+            If the input `key` does not exist, or an array does not match its input.
+        """
+        known = self._known(params)
         if key is None:
-            self.executor.set_input(**params)
+            self.executor.set_input(**known)
         else:
-            self.executor.set_input(key, value, **params)
+            self.executor.set_input(key, value, **known)
+
+    def _known(self, params: dict[str, Any]) -> dict[str, Any]:
+        """Return the inputs that the model has; warn about the others."""
+        known = {name: value for name, value in params.items() if self.executor.get_input_index(name) >= 0}
+        ignored = [name for name in params if name not in known]
+        if ignored:
+            names = list(self.executor.get_input_info())
+            causes = "; ".join(unknown("input", name, names) for name in ignored[:_SHOWN])
+            more = f"; and {len(ignored) - _SHOWN} more" if len(ignored) > _SHOWN else ""
+            warnings.warn(f"ignored {causes}{more}", stacklevel=3)
+        return known
+
+    def set_input_zero_copy(self, key: str | int, value: Any) -> None:
+        """Bind an input to the caller's memory; as `GraphExecutor.set_input_zero_copy`."""
+        self._graph().set_input_zero_copy(key, value)
+
+    def set_output_zero_copy(self, key: str | int, value: Any) -> None:
+        """Bind an output to the caller's memory; as `GraphExecutor.set_output_zero_copy`."""
+        self._graph().set_output_zero_copy(key, value)
 
     def run(self, **input_dict: Any) -> None:
-        """Set inputs, if there are any, and run."""
-        self.executor.run(**input_dict)
+        """Set inputs, if there are any, and run; names that the model lacks are ignored, with a warning."""
+        self.executor.run(**self._known(input_dict))
 
     def get_output(self, index: int, out: Any = None) -> Any:
         """Return an output as a new tensor, or write it to `out`."""
@@ -161,9 +198,10 @@ class GraphModule(Displayed):
             self.set_input(**kwargs)
             return self.time_evaluator(func_name, device, number, repeat, min_repeat_ms, **cooling)()
         require_device(device)
+        inputs = self._known(kwargs)
 
         def whole() -> None:
-            self.executor.run(**kwargs)
+            self.executor.run(**inputs)
             for index in range(self.get_num_outputs()):
                 self.executor.get_output(index)
 

@@ -147,7 +147,7 @@ def test_faults_of_runs_are_named() -> None:
 
 @pytest.mark.parametrize("executor", ["graph", "aot"])
 def test_a_program_for_tvm_runs(executor: str) -> None:
-    from mlfc import graph_executor
+    from mlfc import debug_executor, graph_executor
 
     mod, params = mlfc.import_model(DIGITS)
     lib = mlfc.build(mod, "llvm", params, executor=executor)
@@ -177,12 +177,30 @@ def test_a_program_for_tvm_runs(executor: str) -> None:
         assert "mean=" in repr(results)
     with pytest.raises(InputError, match=r'Pass lib\["default"\]'):
         graph_executor.GraphModule(lib)  # type: ignore[arg-type]
+    with pytest.warns(UserWarning, match=r"^ignored unknown input 'imag'; nearest: 'image'$") as caught:
+        module.set_input(imag=IMAGE, image=IMAGE)
+    assert caught[0].filename == __file__
+    with pytest.warns(UserWarning, match="ignored unknown input 'imag'"):
+        module.run(image=IMAGE, imag=IMAGE)
+    with pytest.raises(InputError, match="no such input"):
+        module.set_input("imag", IMAGE)
     if executor == "graph":
+        debugged = debug_executor.GraphModuleDebug(lib["debug_create"]("default", device), [device], lib.graph_json)
+        debugged.run(image=IMAGE)
+        np.testing.assert_array_equal(debugged.get_output(0).numpy(), wanted)
+        with pytest.raises(OptionError, match="unknown module 'other'"):
+            lib["debug_create"]("other", device)
+        module.set_output_zero_copy(0, out)
+        out[...] = 0
+        module.run()
+        np.testing.assert_array_equal(out, wanted)
         created = graph_executor.create(lib.graph_json, lib.lib, device)
         created.load_params(save_params(lib.params))
         created.run(image=IMAGE)
         np.testing.assert_array_equal(created.get_output(0).numpy(), wanted)
     else:
+        with pytest.raises(OptionError, match="executor='graph'"):
+            lib["debug_create"]("default", device)
         with pytest.raises(OptionError, match="executor='graph'"):
             module.load_params(b"")
 

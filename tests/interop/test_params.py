@@ -10,6 +10,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+import mlfc
+from mlfc.errors import OptionError
 from mlfc.support.params import decode_ndarray, encode_ndarray, load_params, save_params
 
 WORKED_EXAMPLE = bytes.fromhex(
@@ -81,6 +83,27 @@ def test_values_survive(array):
     assert again.shape == array.shape
     assert again.dtype == array.dtype.newbyteorder("=")
     np.testing.assert_array_equal(again, array)
+
+
+# as TVM 0.27 writes {"b": [True, False, True]}; TVM 0.14 writes the type 01 01 01 00
+BOOLS_OF_027 = bytes.fromhex(
+    "b79c04054f8de5f7 0000000000000000 0100000000000000 0100000000000000 62 0100000000000000"
+    "3fa1b496f0405edd 0000000000000000 01000000 00000000 01000000 06080100"
+    "0300000000000000 0300000000000000 010001"
+)
+
+
+def test_bool_is_read_and_written_in_the_form_of_each_tvm():
+    params = {"b": np.array([True, False, True])}
+    older = BOOLS_OF_027.replace(bytes([6, 8, 1, 0]), bytes([1, 1, 1, 0]))
+    assert mlfc.save_param_dict(params) == older
+    assert mlfc.save_param_dict({"b": mlfc.runtime.array(params["b"])}, abi="ffi") == BOOLS_OF_027
+    for data in (older, BOOLS_OF_027, bytearray(BOOLS_OF_027)):
+        (found,) = mlfc.load_param_dict(data).values()
+        assert found.dtype == np.bool_
+        assert found.tolist() == [True, False, True]
+    with pytest.raises(OptionError, match="unknown calling convention 'fii'; nearest: 'ffi'"):
+        mlfc.runtime.save_param_dict(params, abi="fii")
 
 
 def test_bool_is_a_one_bit_unsigned_integer():

@@ -202,6 +202,30 @@ TVM_DLL int32_t nested{PACKED_HEAD} {{
         module["nested"]()
 
 
+@pytest.mark.parametrize("form", ["tar", "lazy"])
+def test_the_context_may_be_defined_by_the_code(form: str, tmp_path: Path) -> None:
+    """TVM's C for hosts defines the variable that loaders fill; code finds functions of the process through it."""
+    lib0 = f"""// tvm target: c -keys=cpu
+#define TVM_EXPORTS
+#include "tvm/runtime/c_runtime_api.h"
+#include "tvm/runtime/c_backend_api.h"
+#include <math.h>
+#include <stdbool.h>
+void* __tvm_module_ctx = NULL;
+#ifdef __cplusplus
+extern "C"
+#endif
+TVM_DLL int32_t tvmgen_default___tvm_main__{PACKED_HEAD} {{
+  TVMFunctionHandle function;
+  if (__tvm_module_ctx == NULL) return -1;
+  if (TVMBackendGetFuncFromEnv(__tvm_module_ctx, "tests.next", &function) != 0) return -2;
+  return TVMFuncCall(function, args, type_code, num_args, out_value, out_type_code);
+}}
+"""
+    mlfc.runtime.register_global_func("tests.next", lambda x: x + 1, override=True)
+    assert loaded({"lib0.c": lib0}, form, tmp_path)["tvmgen_default___tvm_main__"](41) == 42
+
+
 def test_what_nobody_defines_is_named(tmp_path: Path) -> None:
     declared = "void *TVMBackendAllocWorkspace(void); int lost(void);\n"
     code = "void *f(void) { return lost() ? TVMBackendAllocWorkspace() : 0; }"

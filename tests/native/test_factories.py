@@ -10,6 +10,7 @@ import pytest
 
 import mlfc
 from mlfc.archive.details import module_info
+from mlfc.errors import OptionError
 from mlfc.factory import link
 from mlfc.runtime import AotModule
 from tests.native.test_linked_modules import X, factories, network
@@ -28,6 +29,31 @@ def test_a_compiled_module_makes_executors(executor: str, name: str, tmp_path: P
     expected = mlfc.load(mlfc.export_model_library_format(factory, tmp_path / "one.tar")).run({"x": X})["y"]
     np.testing.assert_array_equal(run.get_output(0), expected)
     assert factory.runtime.type_key == ("GraphExecutorFactory" if executor == "graph" else "AotExecutorFactory")
+
+
+@pytest.mark.parametrize("executor", ["aot", "graph"])
+def test_loaded_models_are_exported_again(executor: str, tmp_path: Path) -> None:
+    factory = mlfc.build(network(), "llvm", executor=executor, module_name="one")
+    archive = mlfc.export_model_library_format(factory, tmp_path / "first.tar", timestamp=0, test_vectors=1)
+    library = factory.export_library(tmp_path / "first.so")
+    from_archive, from_library = mlfc.load_module(archive), mlfc.load_module(library)
+    again = mlfc.export_model_library_format(from_archive, tmp_path / "again.tar", timestamp=0)
+    assert again.read_bytes() == archive.read_bytes()
+    assert from_library.export_library(tmp_path / "copy.so").read_bytes() == library.read_bytes()
+    from_archive.export_library(tmp_path / "again.so")
+    expected = mlfc.load(library).run({"x": X})["y"]
+    for name in ("copy.so", "again.so", "again.tar"):
+        # archives are compiled for all processors of their kind, libraries for this one
+        np.testing.assert_allclose(mlfc.load(tmp_path / name).run({"x": X})["y"], expected, rtol=1e-5)
+    with pytest.raises(OptionError, match=r"first\.so: expected a model loaded from an archive, got machine code"):
+        mlfc.export_model_library_format(from_library, tmp_path / "no.tar")
+    with pytest.raises(OptionError, match=r"first\.so: expected a copy of the loaded library, got a request for '\.o'"):
+        from_library.export_library(tmp_path / "no.o")
+    with pytest.raises(OptionError, match=r"expected a module that mlfc\.load_module returned"):
+        from_library.lib.export_library(tmp_path / "no.so")
+    from_library.import_module(mlfc.load_module(library))
+    with pytest.raises(OptionError, match="modules were imported after"):
+        from_library.export_library(tmp_path / "no.so")
 
 
 def test_the_three_parts_make_a_graph_executor() -> None:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from mlfc import debug_executor
 from mlfc.errors import ArchiveError, InputError, RunError
 from mlfc.library.host import HostLibrary
-from mlfc.runtime import Device, GraphExecutor, GraphModule, Module, TensorInfo
-from mlfc.support.params import save_params
+from mlfc.runtime import Device, GraphExecutor, GraphModule, Module, TensorInfo, cpu
+from mlfc.support.params import load_params, save_params
 
 pytestmark = pytest.mark.usefixtures("quick_builds")
 
@@ -190,6 +192,61 @@ def test_an_input_in_place_is_read_anew_at_each_run(lib: HostLibrary) -> None:
     assert memory[0, 0] == 9
     with pytest.raises(InputError, match="contiguous and aligned"):
         executor.set_input_zero_copy("x", np.zeros((2, 6), np.float32)[:, ::2])
+
+
+def test_outputs_are_written_to_memory_of_the_caller(lib: HostLibrary) -> None:
+    graph = Builder()
+    x, p = graph.argument("x", SHAPE), graph.argument("p", SHAPE)
+    total = graph.call("add", [x, p], SHAPE)
+    flat = graph.call("__nop", [total], [6], storage=103)
+    executor = GraphExecutor(graph.text(flat, graph.call("add", [total, x], SHAPE), x), lib)
+    flat_out, total_out = np.zeros(6, np.float32), np.zeros(SHAPE, np.float32)
+    executor.set_output_zero_copy(0, flat_out)
+    executor.set_output_zero_copy("node4:0", total_out)
+    executor.run(x=X, p=P)
+    np.testing.assert_array_equal(flat_out, (X + P).reshape(6))
+    np.testing.assert_array_equal(total_out, X + P + X)
+    np.testing.assert_array_equal(executor.get_output(0), flat_out)
+    executor.fork().run(x=P)
+    np.testing.assert_array_equal(total_out, X + P + X)
+    fixed = X.copy()
+    fixed.flags.writeable = False
+    for key, value, message in (
+        (1, fixed, "expected a writable array"),
+        (2, X.copy(), "expected a computed output, got an input"),
+        (3, X, "output 3 is out of range"),
+        ("node5:0", X, "unknown output 'node5:0'; nearest: 'node4:0'"),
+        (1, np.zeros((2, 6), np.float32)[:, ::2], "contiguous and aligned"),
+    ):
+        with pytest.raises(InputError, match=message):
+            executor.set_output_zero_copy(key, value)
+
+
+def test_nodes_run_one_by_one(lib: HostLibrary, tmp_path: Path) -> None:
+    module = debug_executor.create(everything(), lib, cpu(0), dump_root=tmp_path)
+    module.set_input(x=X, p=P)
+    np.testing.assert_array_equal(module.debug_get_output("node2").numpy(), X + P)
+    np.testing.assert_array_equal(module.debug_get_output(3).numpy(), (X + P).reshape(6))
+    np.testing.assert_array_equal(module.debug_get_output("p").numpy(), P)
+    out = np.empty(6, np.float32)
+    assert module.debug_get_output("node4", out) is out
+    assert float(module.get_output(1).numpy()) == 0  # later nodes have not run
+    module.run()
+    check(module.executor, X, P)
+    (stored,) = tmp_path.rglob("output_tensors.params")
+    outputs = load_params(stored.read_bytes())
+    np.testing.assert_array_equal(outputs["node5____topo-index:5____output-num:1"], [(X + P).max()])
+    np.testing.assert_array_equal(outputs["x____topo-index:0____output-num:0"], X)
+    module.exit()
+    assert not stored.parent.exists()
+    times = module.run_individual(2, repeat=3)
+    assert [any(row) for row in times] == [False, False, True, False, True, True, True, True]
+    assert len(module.run_individual_node("node2", repeat=3).results) == len(times[0]) == 3
+    assert [item.nodes for item in module.profile(x=X).operators][:2] == [("node2",), ("node4",)]
+    with pytest.raises(InputError, match=r"unknown node 'nod2'; nearest: 'node2'"):
+        module.debug_get_output("nod2")
+    with pytest.raises(InputError, match="node 8 is out of range: the graph has 8"):
+        module.run_individual_node(8)
 
 
 def test_parameters_are_linked_shared_and_forked_without_copies(lib: HostLibrary) -> None:

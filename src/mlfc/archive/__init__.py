@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from mlfc.archive.describe.memory_map import memory_map as memory_map
     from mlfc.archive.describe.profile import load_profiled as load_profiled
     from mlfc.archive.loading import load as load
-    from mlfc.archive.read.load import load_module as load_module
+    from mlfc.archive.loading import load_module as load_module
     from mlfc.archive.validate.validate import validate as validate
     from mlfc.archive.write.export import code_files as code_files
     from mlfc.archive.write.export import export_model_library_format as export_model_library_format
@@ -28,7 +28,7 @@ _HOMES = {
     "export_model_library_format": "mlfc.archive.write.export",
     "inspect": "mlfc.archive.describe.inspect",
     "load": "mlfc.archive.loading",
-    "load_module": "mlfc.archive.read.load",
+    "load_module": "mlfc.archive.loading",
     "load_profiled": "mlfc.archive.describe.profile",
     "memory_map": "mlfc.archive.describe.memory_map",
     "migrate": "mlfc.archive.write.migrate",

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from mlfc.archive.read.load import (
     IN_MEMORY,
@@ -14,9 +16,9 @@ from mlfc.archive.read.load import (
     file_of,
     kind_of_artifact,
     load_factory,
-    load_module,
     model_of_library,
     model_of_parts,
+    open_module,
 )
 from mlfc.runtime.modules.runnable import LoadedOrigin, Restorable
 from mlfc.support.installation import required_for
@@ -26,6 +28,40 @@ if TYPE_CHECKING:
     from mlfc.factory import Factory
     from mlfc.runtime.devices.device import Device
     from mlfc.runtime.modules.runnable import Runnable
+
+
+def load_module(
+    source: str | os.PathLike[str] | bytes | bytearray | memoryview, module: str | None = None, *, fmt: str = ""
+) -> Any:
+    """Load a module of an archive, of a shared library or of objects, told apart by content.
+
+    Parameters
+    ----------
+    source : path, bytes, bytearray or memoryview
+        A file, or what it holds.
+    module : str, optional
+        Which module, where there are several.
+    fmt : str
+        What the file is said to be by its suffix, as TVM's loader takes it: ``so``, ``o``, ``tar``. It is refused if
+        the content is something else.
+
+    Returns
+    -------
+    Module
+        The root of the tree that a library carries: for one that `Factory.export_library` wrote its `FactoryModule`,
+        for one without a tree the `SharedLibrary` itself. A `FactoryModule` of an archive with a model, and the
+        `HostLibrary` of an archive of single functions. Factories unpack as ``(graph_json, lib, params)``, make
+        executors, and run like what `load` gives.
+
+    Raises
+    ------
+    ArchiveError
+        If it is none of these; as `load` otherwise.
+    """
+    root = open_module(source, module, fmt=fmt)
+    if root.origin is not None:
+        root.origin = replace(root.origin, opener=load_module, exporter=write_library, members=len([*root.walk()]))
+    return root
 
 
 def load(
@@ -66,7 +102,7 @@ def load(
         if not isinstance(path, MEMORY):
             model = _load_file(path, module, devices)
         elif kind_of_artifact(path) == "library":
-            model = model_of_library(load_module(path, module), IN_MEMORY, devices)
+            model = model_of_library(open_module(path, module), IN_MEMORY, devices)
         else:
             with file_of(path) as file:
                 model = _load_file(file, module, devices)
@@ -77,7 +113,7 @@ def load(
 
 def _load_file(path: str | os.PathLike[str], module: str | None, devices: Sequence[Device]) -> Runnable:
     if artifact_kind(path) in ("library", "objects"):
-        model: Runnable = model_of_library(load_module(path, module), str(path), devices)
+        model: Runnable = model_of_library(open_module(path, module), str(path), devices)
         return model
     from mlfc.archive.read.module_parts import read_parts
 
@@ -100,3 +136,10 @@ def own_factory(path: str | os.PathLike[str], name: str) -> Factory:
     from mlfc.archive.write.rebuild import rebuild
 
     return next(item for item in rebuild(path) if item.module_name == name)
+
+
+def write_library(origin: LoadedOrigin, path: str | os.PathLike[str], **options: Any) -> Path:
+    """Write a loaded module as a library; as `mlfc.archive.write.loaded.write_library`."""
+    from mlfc.archive.write import loaded
+
+    return loaded.write_library(origin, path, **options)

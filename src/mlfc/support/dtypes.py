@@ -139,10 +139,13 @@ def unpacked(packed: npt.NDArray[np.uint8], shape: tuple[int, ...], dtype: str) 
     return elements[: math.prod(shape)].reshape(shape).view(to_numpy(dtype))
 
 
-def to_dlpack(dtype: str) -> tuple[int, int, int]:
-    """Return DLPack's code, bits and lanes of a dtype, which may be one beyond `SCALARS`."""
+def to_dlpack(dtype: str, abi: str = "classic") -> tuple[int, int, int]:
+    """Return DLPack's code, bits and lanes of a dtype, which may be one beyond `SCALARS`.
+
+    A bool has those of TVM up to 0.19 (``classic``), or those of DLPack 1 and tvm-ffi (``ffi``).
+    """
     if dtype == "bool":
-        return _DLPACK_BOOLS[0]
+        return _DLPACK_BOOLS[abi == "ffi"]
     if dtype in _DLPACK_NARROW:
         return _DLPACK_NARROW[dtype]
     scalar = element(dtype)

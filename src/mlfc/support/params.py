@@ -34,9 +34,10 @@ def encode_ndarray(array: npt.NDArray[Any]) -> bytes:
     return to_bytes(ndarray_content(array))
 
 
-def ndarray_content(array: npt.NDArray[Any]) -> Content:
-    """Return the bytes of a tensor as content, which reads the array in pieces."""
-    header = _HEADER.pack(NDARRAY_MAGIC, 0, _CPU, 0, array.ndim, *dtypes.to_dlpack(dtypes.from_numpy(array.dtype)))
+def ndarray_content(array: npt.NDArray[Any], abi: str = "classic") -> Content:
+    """Return the bytes of a tensor, which reads the array in pieces; `abi` is as for `mlfc.save_param_dict`."""
+    dtype = dtypes.to_dlpack(dtypes.from_numpy(array.dtype), abi)
+    header = _HEADER.pack(NDARRAY_MAGIC, 0, _CPU, 0, array.ndim, *dtype)
     return Joined((header + struct.pack(f"<{array.ndim}qq", *array.shape, array.nbytes), ArrayContent(array)))
 
 
@@ -113,12 +114,12 @@ def _forget(copied: memoryview) -> None:
         mapped.madvise(mmap.MADV_DONTNEED, first, last - first)
 
 
-def save_params(params: Mapping[str, npt.NDArray[Any]]) -> bytes:
+def save_params(params: Mapping[str, npt.NDArray[Any]], abi: str = "classic") -> bytes:
     """Return the bytes of a parameter file; names are sorted, so equal dictionaries give equal bytes."""
-    return to_bytes(params_content(params))
+    return to_bytes(params_content(params, abi))
 
 
-def params_content(params: Mapping[str, npt.NDArray[Any]]) -> Content:
+def params_content(params: Mapping[str, npt.NDArray[Any]], abi: str = "classic") -> Content:
     """Return the bytes of a parameter file as content, which reads the arrays in pieces."""
     names = sorted(params)
     head = [_FILE_HEADER.pack(PARAMS_MAGIC, 0, len(names))]
@@ -126,7 +127,7 @@ def params_content(params: Mapping[str, npt.NDArray[Any]]) -> Content:
         text = name.encode()
         head += [_COUNT.pack(len(text)), text]
     head.append(_COUNT.pack(len(names)))
-    return Joined((b"".join(head), *(ndarray_content(np.asarray(params[name])) for name in names)))
+    return Joined((b"".join(head), *(ndarray_content(np.asarray(params[name]), abi) for name in names)))
 
 
 def load_params(data: bytes | memoryview, *, place: str = "parameters") -> dict[str, npt.NDArray[Any]]:

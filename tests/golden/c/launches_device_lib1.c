@@ -100,7 +100,7 @@ static int mlf_arguments(const char *function, const TVMValue *args, const int *
 
 /* where the loader of the library puts its handle; the runtime that a library carries has it, too */
 extern TVM_DLL void *__tvm_module_ctx;
-#if defined(__GNUC__) && !defined(_WIN32)
+#if defined(__GNUC__) && !defined(_WIN32) && !defined(__APPLE__)
 __attribute__((weak)) void *__tvm_module_ctx = NULL;
 #endif
 

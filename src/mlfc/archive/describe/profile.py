@@ -6,7 +6,7 @@ import os
 from typing import TYPE_CHECKING
 
 from mlfc.archive.loading import lacks_compiler, load, own_factory
-from mlfc.archive.read.load import artifact_kind, host_library, load_graph, load_module
+from mlfc.archive.read.load import artifact_kind, host_library, load_graph, open_module
 from mlfc.archive.read.module_parts import read_parts
 from mlfc.crt import trace_headers
 from mlfc.errors import OptionError
@@ -67,7 +67,7 @@ def load_profiled(
         if isinstance(model, GraphModule):
             return model
         if isinstance(model, VmModel):
-            return _vm_of_library(load_module(path, module))
+            return _vm_of_library(open_module(path, module))
         raise OptionError(
             "a library of a model compiled ahead of time cannot be profiled: it has no C that could be built with "
             "timers",

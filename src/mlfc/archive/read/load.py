@@ -43,41 +43,17 @@ IN_MEMORY = "bytes"
 _TAR_MAGIC = slice(257, 262)
 
 
-def load_module(
+def open_module(
     source: str | os.PathLike[str] | bytes | bytearray | memoryview, module: str | None = None, *, fmt: str = ""
 ) -> Any:
-    """Load a module of an archive, of a shared library or of objects, which are distinguished by content.
-
-    Parameters
-    ----------
-    source : path, bytes, bytearray or memoryview
-        A path, or the contents.
-    module : str, optional
-        Name of the module, required if there are several.
-    fmt : str
-        Expected format, by suffix as for TVM's loader: ``so``, ``o``, ``tar``. The file is rejected if its content
-        is of another format.
-
-    Returns
-    -------
-    Module
-        The root of a library's module tree: the `FactoryModule` if `Factory.export_library` wrote the library, the
-        `SharedLibrary` itself if it has no tree. For an archive with a model a `FactoryModule`, for an archive of
-        single functions the `HostLibrary`. Factories unpack as ``(graph_json, lib, params)``, create executors,
-        and run like the result of `load`.
-
-    Raises
-    ------
-    ArchiveError
-        If the source is none of these; otherwise as for `load`.
-    """
+    """Load a module; as `mlfc.load_module`."""
     with required_for(LOADING, IN_MEMORY if isinstance(source, MEMORY) else str(source)):
         if isinstance(source, MEMORY):
             view = memoryview(source)
             root = _module_of_bytes(view.cast("B") if view.c_contiguous else memoryview(bytes(view)), module, fmt)
         else:
             root = _module_of_file(source, module, fmt)
-    root.origin = LoadedOrigin.of(load_module, source, module)
+    root.origin = LoadedOrigin.of(open_module, source, module)
     return root
 
 

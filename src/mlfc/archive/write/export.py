@@ -20,6 +20,7 @@ from mlfc.factory import Factory
 from mlfc.library.build import needs_runtime
 from mlfc.library.toolchain import OBJECT_SUFFIX, SOURCES, Compiler, compile_objects
 from mlfc.runtime.executors.graph_json import MAX_TEXT as MAX_GRAPH
+from mlfc.runtime.modules.module import Module
 from mlfc.support.atomic import atomic_file, check_writable
 from mlfc.support.content import Data, to_bytes
 from mlfc.support.json_text import MAX_TOKENS, values_of
@@ -31,7 +32,7 @@ _GRAPHS = (".graph", "/graph.json")
 
 
 def export_model_library_format(
-    mod: Factory | Sequence[Factory],
+    mod: Factory | Sequence[Factory] | Module,
     path: str | os.PathLike[str],
     *,
     options: ExportOptions | None = None,
@@ -42,8 +43,8 @@ def export_model_library_format(
 
     Parameters
     ----------
-    mod : Factory or sequence of Factory
-        Results of `build`; the modules' names must differ.
+    mod : Factory, sequence of Factory or Module
+        Results of `build`; the modules' names must differ. A result of `load_module` for an archive is recompiled.
     path : path
         The archive. An existing file is replaced once the new one is complete.
     options : ExportOptions, optional
@@ -68,6 +69,11 @@ def export_model_library_format(
     OutputError
         If `path` cannot be written.
     """
+    if isinstance(mod, Module):
+        from mlfc.archive.write.loaded import rebuilt
+
+        mod, recorded = rebuilt(mod)
+        options = options or recorded
     given = list(mod) if isinstance(mod, Sequence) else [mod]
     for item in given:
         if not isinstance(item, Factory):

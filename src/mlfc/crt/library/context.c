@@ -11,7 +11,14 @@ extern TVM_DLL const struct mlfc_digest mlfc_digest;
 const struct mlfc_digest mlfc_digest = {MLFC_DIGEST_MARK, {0}};
 
 /* The loader's module handle of this library, which TVMBackendGetFuncFromEnv uses to find imported functions. */
+#if defined(__APPLE__)
+/* TVM's C for hosts defines it, too. A loader would merge weak variables of several libraries, but not common ones. */
+__attribute__((common)) void* __tvm_module_ctx;
+#elif defined(__GNUC__)
+__attribute__((weak)) void* __tvm_module_ctx = NULL; /* TVM's C for hosts defines it, too. */
+#else
 void* __tvm_module_ctx = NULL;
+#endif
 
 int (*__TVMFuncCall)(TVMFunctionHandle, TVMValue*, int*, int, TVMValue*, int*) = NULL;
 void (*__TVMAPISetLastError)(const char*) = NULL;

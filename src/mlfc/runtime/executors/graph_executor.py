@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from mlfc.errors import InputError, OptionError, RunError
+from mlfc.errors import InputError, OptionError, RunError, unknown
 from mlfc.runtime.devices.device import Device, Recording
 from mlfc.runtime.executors.graph_json import COPY, NOP, Graph, GraphNode, numpy_dtype, parse_graph
 from mlfc.runtime.executors.graph_memory import GraphMemory, array_shape, graph_devices
@@ -179,6 +179,39 @@ class GraphExecutor(Displayed):
             Unless the array matches, is contiguous and aligned to its element size, and operators run on its device.
         """
         name, entry = self._find(key)
+        self._use(entry, self._in_place(value, entry, name, "Use set_input, which copies"))
+
+    def set_output_zero_copy(self, key: Key, value: Any) -> None:
+        """Bind an output to the caller's memory, which later runs write.
+
+        Parameters
+        ----------
+        key : str or int
+            The index of the output, or its name in `get_output_info`.
+        value : array
+            An array of this process, or a tensor of the output's device.
+
+        Raises
+        ------
+        InputError
+            If the output does not exist or is an input, or the array is read-only or breaks the rules of
+            `set_input_zero_copy`.
+        """
+        names = list(self.get_output_info())
+        index = names.index(key) if isinstance(key, str) and key in names else key
+        if isinstance(index, str):
+            raise InputError(unknown("output", index, names))
+        self._require_output(index)
+        head, copying = self.graph.heads[index], "Use get_output, which copies"
+        if self._roots[head] in self._arguments.values():
+            raise InputError("expected a computed output, got an input", place=names[index], next_step=copying)
+        array = self._in_place(value, head, names[index], copying)
+        if isinstance(array, np.ndarray) and not array.flags.writeable:
+            raise InputError("expected a writable array, got a read-only one", place=names[index])
+        self._use(self._roots[head], array)
+
+    def _in_place(self, value: Any, entry: int, name: str, next_step: str) -> Array | NDArray:
+        """Return an array checked for use as the memory of an entry."""
         array = self._taken(value, entry, name)
         fault = None
         if not isinstance(array, np.ndarray):
@@ -187,10 +220,10 @@ class GraphExecutor(Displayed):
         elif not self._memory.is_here(entry):
             fault = f"operators on {self._memory.device(entry)} cannot read this machine's memory"
         elif not (array.flags.c_contiguous and array.flags.aligned):
-            fault = "the array must be contiguous and aligned to be read in place"
+            fault = "the array must be contiguous and aligned to be used in place"
         if fault is not None:
-            raise InputError(fault, place=name, next_step="Use set_input, which copies")
-        self._use(entry, array)
+            raise InputError(fault, place=name, next_step=next_step)
+        return array
 
     def is_here(self, key: Key) -> bool:
         """Return whether an input is in memory of this process."""
@@ -202,9 +235,12 @@ class GraphExecutor(Displayed):
 
     def get_output(self, index: int, out: Any = None) -> Any:
         """Return a copy of output `index`: a new array, or `out`, an array of this process or of a device."""
+        self._require_output(index)
+        return self._copied(self.graph.heads[index], out)
+
+    def _require_output(self, index: int) -> None:
         if not counts(index, len(self.graph.heads)):
             raise InputError(f"output {index} is out of range: the graph has {len(self.graph.heads)}")
-        return self._copied(self.graph.heads[index], out)
 
     def get_num_inputs(self) -> int:
         """Return the number of inputs, including parameters."""
@@ -307,12 +343,55 @@ class GraphExecutor(Displayed):
             If an operator fails.
         """
         for node, call in self._schedule.calls:
-            if status := call():
-                raise self._failure(node, status)
+            self._call_now(node, call)
             names = [
                 node.name if len(node.outputs) == 1 else f"{node.name}:{index}" for index in range(len(node.outputs))
             ]
             yield node, {name: self._copied(entry, None) for name, entry in zip(names, node.outputs, strict=True)}
+
+    def debug_get_output(self, node: Key, out: Any = None) -> Any:
+        """Run the operators up to a node, by its name or index, and return a copy of its first output.
+
+        Raises
+        ------
+        InputError
+            If the node does not exist, or `out` does not match.
+        RunError
+            If an operator fails.
+        """
+        wanted = self._node(node).outputs.start
+        for step, call in self._schedule.calls:
+            if step.outputs.start > wanted:
+                break
+            self._call_now(step, call)
+        return self._copied(wanted, out)
+
+    def is_call(self, node: Key) -> bool:
+        """Return whether a node, by its name or index, computes: inputs and reshapes do not."""
+        return self._node(node).function not in (None, NOP)
+
+    def run_node(self, node: Key) -> None:
+        """Run one node, by its name or index, on the current contents of its inputs, and wait for devices."""
+        wanted = self._node(node)
+        for step, call in self._schedule.calls:
+            if step is wanted:
+                self._call_now(step, call)
+        self._memory.synchronize()
+
+    def _call_now(self, node: GraphNode, call: Call) -> None:
+        if status := call():
+            raise self._failure(node, status)
+
+    def _node(self, key: Key) -> GraphNode:
+        nodes = self.graph.nodes
+        if isinstance(key, str):
+            found = next((node for node in nodes if node.name == key), None)
+            if found is None:
+                raise InputError(unknown("node", key, [node.name for node in nodes]))
+            return found
+        if not counts(key, len(nodes)):
+            raise InputError(f"node {key} is out of range: the graph has {len(nodes)}")
+        return nodes[key]
 
     def calls(self) -> Iterator[tuple[GraphNode, Call]]:
         """Yield the operators in order, each with the function that runs it and returns its status."""

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mlfc.errors import ArchiveError, OptionError, RunError
+from mlfc.errors import ArchiveError, OptionError, RunError, unknown
 from mlfc.runtime.devices.device import Device, cpu, require_device
 from mlfc.runtime.executors.aot_module import AotExecutor
 from mlfc.runtime.executors.graph_executor import GraphExecutor
@@ -61,7 +61,8 @@ class FactoryModule(Module, HasModel):
     """A loaded model, which unpacks as ``(graph_json, lib, params)`` and runs like the result of `mlfc.load`.
 
     Its functions are the module's name and ``default``, which take devices and return a new executor with the
-    parameters set, and TVM's ``get_graph_json``, ``get_graph_params``, ``remove_params`` and ``list_module_names``.
+    parameters set, and TVM's ``debug_create``, ``get_graph_json``, ``get_graph_params``, ``remove_params`` and
+    ``list_module_names``.
 
     Parameters
     ----------
@@ -166,12 +167,14 @@ class FactoryModule(Module, HasModel):
         """Return a function of the factory."""
         if name in (DEFAULT_KEY, self.key, self.name):
             return self.create
-        return {
+        functions: dict[str, Function] = {
+            "debug_create": self.debug_create,
             "get_graph_json": lambda: self.graph_json,
             "get_graph_params": lambda: dict(self.params),
             "remove_params": self.without_params,
             "list_module_names": lambda: [self.name],
-        }.get(name)
+        }
+        return functions.get(name)
 
     def without_params(self) -> FactoryModule:
         """Return a factory of the same graph and code without parameters; callers must set them in each executor."""
@@ -190,6 +193,23 @@ class FactoryModule(Module, HasModel):
         """
         model = self.model_on(devices)
         return model.executor if isinstance(model, GraphModule) else AotExecutor(model)
+
+    def debug_create(self, module_name: str, *devices: Device) -> GraphExecutor:
+        """Return a new executor for `mlfc.debug_executor.GraphModuleDebug`.
+
+        Raises OptionError for another module's name or a model compiled ahead of time, and the errors of `create`.
+        """
+        names = (DEFAULT_KEY, self.key, self.name)
+        if module_name not in names:
+            raise OptionError(unknown("module", module_name, dict.fromkeys(names)))
+        if not self.graph_json:
+            raise OptionError(
+                "expected a model with a graph, got one compiled ahead of time",
+                place="debug_create",
+                next_step="Compile it with executor='graph'",
+            )
+        executor: GraphExecutor = self.create(*devices)
+        return executor
 
     @cached_property
     def model(self) -> Runnable:

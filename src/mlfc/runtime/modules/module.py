@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, SupportsIndex, TypeAlias, TypeVar, overload
 
@@ -173,6 +175,34 @@ class Module(Displayed):
             f"modules of the kind '{self.type_key}' cannot be stored as bytes: this one can {abilities}",
             next_step="Export the code that they were built from",
         )
+
+    def export_library(self, path: str | os.PathLike[str], **options: Any) -> Path:
+        """Write a loaded module as a library.
+
+        A loaded library or tar of objects is copied. A model from an archive is compiled again, with the options of
+        `mlfc.build(...).export_library`.
+
+        Raises
+        ------
+        OptionError
+            If the module was not returned by `mlfc.load_module`, has other imports since, or is a library that is
+            requested in another form.
+        ArchiveError
+            If the archive lacks the model's source.
+        """
+        if self.origin is None or self.origin.exporter is None:
+            raise OptionError(
+                "expected a module that mlfc.load_module returned, got another one",
+                place=self.type_key,
+                next_step="Export what mlfc.load_module or mlfc.build returned, whole",
+            )
+        if len([*self.walk()]) != self.origin.members:
+            raise OptionError(
+                "modules were imported after this one was loaded, and a copy of its file would lack them",
+                place=self.type_key,
+                next_step="Import them into the library that mlfc.build returned, and export that",
+            )
+        return self.origin.exporter(self.origin, path, **options)
 
     def stored(self) -> Data:
         """Return the stored form of `save_to_bytes` in pieces; kinds with much data override this method."""

@@ -120,6 +120,8 @@ class LoadedOrigin:
     source: str | bytes
     arguments: tuple[Any, ...] = ()
     identity: tuple[int, ...] | None = None  # of the file
+    exporter: Callable[..., Path] | None = None  # takes the origin, a path and options; writes a library
+    members: int = 0  # of the tree of modules when it was loaded
 
     @classmethod
     def of(cls, opener: Callable[..., Any], source: Any, *arguments: Any) -> LoadedOrigin | None:
@@ -133,16 +135,16 @@ class LoadedOrigin:
 
     def opened(self) -> Any:
         """Load the object again."""
-        self._check()
+        self.check()
         return self.opener(self.source, *self.arguments)
 
     def reduced(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
         """Return an origin by content, which other processes can load."""
-        self._check()
+        self.check()
         data = self.source if isinstance(self.source, bytes) else Path(self.source).read_bytes()
         return self.opener, (data, *self.arguments)
 
-    def _check(self) -> None:
+    def check(self) -> None:
         """Raise InputError if the file has changed since it was loaded."""
         if isinstance(self.source, str) and file_identity(self.source) != self.identity:
             raise InputError(

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 def load_module(
     source: str | os.PathLike[str] | bytes | bytearray | memoryview, module: str | None = None, *, fmt: str = ""
 ) -> Any:
-    """Load a module of an archive, of a shared library or of objects, told apart by content.
+    """Load a module of an archive, of a shared library or of objects, distinguished by content.
 
     Parameters
     ----------

@@ -41,7 +41,7 @@ class DynamicEntry(AotEntry):
 
     @property
     def has_static_memory(self) -> bool:
-        """Whether runs work in memory of the library."""
+        """True if runs use static memory of the library."""
         return False
 
     @property

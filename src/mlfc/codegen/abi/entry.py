@@ -252,7 +252,7 @@ class AotEntry:
 
     @property
     def has_static_memory(self) -> bool:
-        """Whether runs work in memory of the library."""
+        """True if runs use static memory of the library."""
         return not self.code.external_workspace
 
     @property

@@ -73,6 +73,36 @@ def test_graphs_run_by_main_and_by_name(models: Path, tmp_path: Path, target: st
             np.testing.assert_array_equal(np.from_dlpack(result), expected)
 
 
+ALIASES = {
+    "one_result_twice": [("Relu", "x", "y"), ("Reshape", "y s", "z")],
+    "an_input": [("Identity", "x", "y"), ("Relu", "x", "z")],
+    "a_view_of_an_input": [("Reshape", "x s", "y"), ("Relu", "y", "z")],
+    "a_constant": [("Relu", "x", "y"), ("Identity", "c", "z")],
+    "an_operand": [("Relu", "x", "y"), ("Add", "y c", "z")],
+}
+
+
+@pytest.mark.parametrize("name", ALIASES)
+def test_outputs_of_graphs_may_share_storage(tmp_path: Path, name: str) -> None:
+    nodes = [helper.make_node(kind, inputs.split(), [output]) for kind, inputs, output in ALIASES[name]]
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [2, 3])
+    results = [helper.make_tensor_value_info(output, TensorProto.FLOAT, None) for output in "yz"]
+    values = {"s": np.array([6]), "c": np.float32([[1, 2, 3]])}
+    graph = helper.make_graph(
+        nodes, name, [x], results, [numpy_helper.from_array(*item[::-1]) for item in values.items()]
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    factory = imported(model, name, executor="graph", target="llvm")
+    data = np.random.default_rng(6).normal(size=(2, 3)).astype(np.float32)
+    expected = [*factory.runtime.run(data).values()]
+    function = tvm_ffi.load_module(str(factory.export_library(tmp_path / "model.so"))).get_function("main")
+    given = [np.zeros_like(array) for array in expected]
+    assert function(data, *given) is None
+    for found in (map(np.from_dlpack, function(data)), given):
+        for array, wanted in zip(found, expected, strict=True):
+            np.testing.assert_array_equal(array, wanted)
+
+
 def test_graphs_of_one_library_have_their_names(models: Path, tmp_path: Path) -> None:
     names = ("digits", "one", "other")
     made: list[Factory] = [imported(models / "hello_world_int8.tflite", name, executor="graph") for name in names]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ from mlfc.relay.text import by_parameter_name, from_text, parameter_names, secti
 from mlfc.relay.text_source import MAX_TEXT
 from mlfc.support.content import Data, sha256_of
 from mlfc.support.params import load_params, params_content
+from mlfc.support.text import shortened
 
 if TYPE_CHECKING:
     from mlfc.factory import Factory
@@ -60,10 +62,10 @@ def read_source(archive: Archive, module: str) -> tuple[IRModule, dict[str, npt.
     record, files = archive.record.modules[module], archive.record.modules[module].files
     if record.details is None or files.relay is None or files.source_params is None:
         lack = f"was exported without its weights: {source_params_path(module)} is missing"
-        if record.details is None:
-            lack = "was not compiled by mlfc: its Relay text lacks values"
-        elif files.relay is None:
+        if files.relay is None:
             lack = f"has no Relay text: {relay_path(module)} is missing"
+        elif record.details is None:
+            lack = f"was not compiled by mlfc, and its archive lacks {_missing_values(archive, module)}"
         cause = f"module '{module}' {lack}, so it cannot be compiled again"
         raise ArchiveError(cause, place=archive.path, next_step="Compile the model itself")
     listed = archive.record.manifest or {}
@@ -91,6 +93,18 @@ def read_source(archive: Archive, module: str) -> tuple[IRModule, dict[str, npt.
     for fault in state_faults(ir_module):
         raise ArchiveError(fault, place=place, next_step=_AGAIN)
     return ir_module, values
+
+
+def _missing_values(archive: Archive, module: str) -> str:
+    """Return the values to which the Relay text of another compiler refers, and that its archives do not contain."""
+    record = archive.record.modules[module]
+    text = archive.tar.read(record.files.relay or "", MAX_TEXT).decode("utf-8", "replace")
+    inputs = {item.name for item in record.inputs}
+    main = text.partition("def @main(")[2].partition("{")[0]
+    weights = [name for name in re.findall(r"%(\w+): Tensor", main) if name not in inputs]
+    count = len({*re.findall(r"meta\[relay\.Constant\]\[\d+\]", text)})
+    values = [f"the weights {shortened(', '.join(weights))}"] if weights else []
+    return " and ".join([*values, *([f"{count} constants meta[relay.Constant]"] if count else [])]) or "its weights"
 
 
 def _reference(index: int) -> str:

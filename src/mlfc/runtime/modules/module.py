@@ -27,6 +27,10 @@ F = TypeVar("F", bound=Function)
 SET_DEVICE = "__tvm_set_device"
 _functions: dict[str, Function] = {}
 
+RELAX = "relax.VMExecutable"
+"""The kind of modules with bytecode or compiled code for TVM's Relax virtual machine."""
+RUN_RELAX = "Run it in TVM: relax.VirtualMachine(tvm.runtime.load_module(path), tvm.cpu())"
+
 
 class Module(Displayed):
     """A module of functions; query its abilities with the attributes ``is_*``, not by its class.
@@ -233,7 +237,9 @@ class OpaqueModule(Module):
         if function is None:
             raise OptionError(
                 f"'{name}' cannot be looked up: no loader for modules of kind '{self.type_key}'",
-                next_step=f"Register one with mlfc.runtime.register_loader('{self.type_key}')",
+                next_step=RUN_RELAX
+                if self.type_key == RELAX
+                else f"Register one with mlfc.runtime.register_loader('{self.type_key}')",
             )
         return function
 

@@ -391,9 +391,9 @@ class Inputs:
                 raise OptionError(f"option --{item.name.replace('_', '-')} {reason}", next_step=next_step)
 
     def by_model(self, models: Sequence[str]) -> dict[str, Inputs]:
-        """Return the options of each of several models, from texts like ``kws:input=1,49,10,1``.
+        """Return the options of each model, from strings like ``kws:input=1,49,10,1``.
 
-        With one model texts have no prefix, as names of inputs may contain colons.
+        For a single model, strings have no prefix: a colon is part of the input's name.
         """
         if len(models) == 1:
             return {models[0]: self}

@@ -84,7 +84,7 @@ class LoadedPool:
 
 
 def section(pool: str) -> str:
-    """Return the name of the linker section for the constants of a memory."""
+    """Return the name of the linker section for the constants in a memory pool."""
     return f".rodata.tvm.{pool}"
 
 

@@ -121,7 +121,10 @@ def float32(weights: Weights, data_dtype: str = "float32") -> Arithmetic:
 
 
 def _dot4(data_dtype: str, zero: int, centered: Array) -> Arithmetic:
-    """Multiply unsigned data by signed weights; flipping the top bit converts int8 data to unsigned."""
+    """Return the arithmetic of dot products of four uint8 data and four int8 weights.
+
+    int8 data become uint8 by flipping the top bit, which adds 128; the zero point is raised by as much.
+    """
     shift = 128 if data_dtype == "int8" else 0
 
     def to_staged(value: Expr) -> Expr:

@@ -78,7 +78,7 @@ class HostLibrary(Module):
         return "\n".join(to_bytes(self.files[name]).decode() for name in files)
 
     def files_at(self, level: str | None) -> Mapping[str, Data]:
-        """Return the files for one processor level only; for None those for all processors."""
+        """Return the files compiled for one processor level, or for every processor if `level` is None."""
         return self.files if self._at_level is None else self._at_level(level)
 
     def files_here(self) -> Mapping[str, Data]:

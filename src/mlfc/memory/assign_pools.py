@@ -103,7 +103,7 @@ def _groups(program: Program) -> list[_PoolGroup]:
 
 
 def _moved(program: Program) -> dict[Key, int]:
-    """Return the bytes that all calls read and write in each block."""
+    """Return for each block the number of bytes that are read and written in it, summed over all calls."""
     kernels = {kernel: traffic(kernel) for kernel in dict.fromkeys(call.kernel for call in program.calls)}
     moved: dict[Key, int] = {}
     for index, call in enumerate(program.calls):

@@ -35,7 +35,7 @@ def check_indices(name: str, kind: TensorType) -> None:
 
 
 def _widened(index: Expr) -> Expr:
-    """Return an index as int32, or as int64 if its values may not fit."""
+    """Cast an index to int32, or to int64 if its dtype has values beyond int32."""
     if index.dtype == "int64":
         return index
     return tb.cast(index, "int64" if index.dtype in ("uint32", "uint64") else "int32")

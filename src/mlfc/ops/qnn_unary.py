@@ -273,7 +273,7 @@ def _tabulated_size(ctx: Context, number: Expr, name: str, bits: int, end: int) 
 
 
 def tabulated_sigmoid(ctx: Context, number: Expr) -> Expr:
-    """Return the logistic function of a number in units of 1/(3 * 4096), in units of 2**-15."""
+    """Return the logistic function as a multiple of 2**-15; `number` is a multiple of 1 / (3 * 4096)."""
     is_positive, positive = _tabulated_size(ctx, number, "positive", 9, 0x7FFF << 10)
     mirrored = tb.const((1 << 25) + (1 << 9) - 1) - positive
     return tb.select(is_positive, positive + (1 << 9), mirrored) >> 10

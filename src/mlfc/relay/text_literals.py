@@ -56,7 +56,7 @@ def string_value(token: str) -> str:
 
 
 def scalar_text(data: npt.NDArray[Any], dtype: str) -> str | None:
-    """Return a scalar constant as a literal, or None if Relay stores it in the metadata section."""
+    """Return a scalar constant as a literal, or None for constants that Relay text keeps in its metadata section."""
     if data.shape:
         return None
     if dtype == "bool":

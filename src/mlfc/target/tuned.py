@@ -12,7 +12,7 @@ Choices: TypeAlias = Mapping[str, str]
 
 
 def text_of(value: Value) -> str:
-    """Return a value in the form of logs: ``8``, ``1x7x4``, ``pixels``."""
+    """Return a value as written in tuning logs: ``8``, ``1x7x4``, ``pixels``."""
     return "x".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 

@@ -126,7 +126,10 @@ def _other_model(path: Path, changed: Callable[[object], None] | None, *, layers
 
 
 def multiplies_integers(path: Path) -> bool:
-    """Return whether a file contains the name of an operator whose weights must be converted to uint8."""
+    """Return whether the model file contains the name of an operator that multiplies integers.
+
+    Other text in the file may match, too; then `widen_weights` changes nothing.
+    """
     names = [name.encode() for name in _PLACES]
     longest = max(map(len, names))
     tail = b""

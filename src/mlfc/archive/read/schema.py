@@ -103,7 +103,10 @@ def _is_good(name: str) -> Callable[[object], bool]:
 
 @cache
 def _lister(name: str) -> Callable[[object], Iterator[ValidationError]]:
-    """Return the function that lists a value's faults; long valid parts are left to compiled checks."""
+    """Return the function that yields the errors of a value against the definition `name`.
+
+    It skips long parts that a compiled check has found valid.
+    """
     from jsonschema import Draft4Validator, ValidationError
     from jsonschema.validators import extend
 

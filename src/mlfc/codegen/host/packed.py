@@ -117,7 +117,7 @@ CHECKS = (REFUSE, IS_COMPACT, ARGUMENTS)
 
 
 def checked(name: str, expected: Expr, count: int, device: Number, data: Expr) -> host.Call:
-    """Return the call by which the packed function `name` checks its arguments."""
+    """Return the call that checks number, dtypes, shapes and device of the arguments of packed function `name`."""
     return ARGUMENTS(name, *tvm.PACKED_PARAMETERS[:3], expected, count, device, data)
 
 

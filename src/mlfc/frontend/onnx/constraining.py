@@ -138,7 +138,7 @@ def _making_none(a: Extent, b: Extent, own: AbstractSet[Symbol]) -> dict[Symbol,
 
 
 def _only_symbol(extent: Extent, own: AbstractSet[Symbol]) -> Symbol | None:
-    """Return the only symbol of an expression if it is one of `own`; else None."""
+    """Return the symbol of an expression that contains exactly one, if `own` contains it; None otherwise."""
     symbols = extent.symbols if isinstance(extent, Dim) else frozenset()
     return next(iter(symbols)) if len(symbols) == 1 and symbols <= own else None
 

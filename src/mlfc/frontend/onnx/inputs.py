@@ -178,7 +178,7 @@ class NodeProto:
 
     @property
     def label(self) -> str:
-        """Name of the node in messages."""
+        """Name used for the node in messages."""
         return self.proto.name or f"{self.proto.op_type} #{self.index}"
 
 

@@ -109,7 +109,7 @@ class Loops:
         return self._call("reshape", value, newshape=shape) if shape_of(value) != shape else value
 
     def _turn(self, number: Expr, condition: Expr, states: Sequence[Expr]) -> tuple[Expr, list[Expr], list[Expr]]:
-        """Import an iteration of a Loop; return the next condition, the states, and the new rows."""
+        """Import the body of a Loop once; return the next condition, the states, and this iteration's scan outputs."""
         given = [number, condition]
         for index, item in enumerate(self.graph.input[:2]):  # condition and iteration number may have shape (1,)
             declared = item.type.tensor_type

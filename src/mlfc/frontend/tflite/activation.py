@@ -25,9 +25,9 @@ _SOFTMAX_TYPES = (("int8", "int8"), ("uint8", "uint8"), ("int8", "int16"), ("int
 
 
 def activated(node: Node, expr: Expr, function: int, *, tanh: bool = False) -> Expr:
-    """Apply a fused activation function to an expression of real numbers.
+    """Apply the fused activation `function` of TFLite to a float expression.
 
-    `tanh` is True if the reference kernel supports TANH; those of most operators ignore it.
+    `tanh` is True if the operator's reference kernel computes TANH. Otherwise TANH is omitted, as by these kernels.
     """
     if tanh and function == ActivationFunctionType.TANH and tensor_type(expr).dtype == "float32":
         return node.call("tanh", expr)

@@ -49,7 +49,7 @@ class Computes(Protocol):
         """Its outputs, in order."""
 
     def run(self, *inputs: Any) -> dict[str, Array]:
-        """Run one inference, on a mapping by name or on arrays in order."""
+        """Run one inference and return the outputs by name; `inputs` are a mapping by name, or arrays in order."""
 
 
 class Runnable(Computes, Protocol):

@@ -57,6 +57,12 @@ def build(mod: IRModule, options: _BuildArguments) -> Factory:
     ------
     MlfcError
         For unknown or invalid options, and for modules that cannot be compiled.
+
+    Examples
+    --------
+    >>> module, params = mlfc.import_model("digits.tflite")
+    >>> mlfc.build(module, "c -mcpu=cortex-m4", params).module_name
+    'default'
     """
     return build_module(mod, options.params, options)
 

@@ -121,6 +121,11 @@ def check(model: Model, options: ImportOptions) -> list[MlfcError]:
     Returns
     -------
     list of MlfcError
+
+    Examples
+    --------
+    >>> mlfc.check("digits.tflite")
+    []
     """
     return list(_outcome(model, options).problems)
 

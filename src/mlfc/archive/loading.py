@@ -33,30 +33,36 @@ if TYPE_CHECKING:
 def load_module(
     source: str | os.PathLike[str] | bytes | bytearray | memoryview, module: str | None = None, *, fmt: str = ""
 ) -> Any:
-    """Load a module of an archive, of a shared library or of objects, distinguished by content.
+    """Load a module of an archive, of a shared library or of objects, which are distinguished by content.
 
     Parameters
     ----------
     source : path, bytes, bytearray or memoryview
-        A file, or what it holds.
+        A path, or the contents.
     module : str, optional
-        Which module, where there are several.
+        Name of the module, required if there are several.
     fmt : str
-        What the file is said to be by its suffix, as TVM's loader takes it: ``so``, ``o``, ``tar``. It is refused if
-        the content is something else.
+        Expected format, by suffix as for TVM's loader: ``so``, ``o``, ``tar``. The file is rejected if its content
+        is of another format.
 
     Returns
     -------
     Module
-        The root of the tree that a library carries: for one that `Factory.export_library` wrote its `FactoryModule`,
-        for one without a tree the `SharedLibrary` itself. A `FactoryModule` of an archive with a model, and the
-        `HostLibrary` of an archive of single functions. Factories unpack as ``(graph_json, lib, params)``, make
-        executors, and run like what `load` gives.
+        The root of a library's module tree: the `FactoryModule` if `Factory.export_library` wrote the library, the
+        `SharedLibrary` itself if it has no tree. For an archive with a model a `FactoryModule`, for an archive of
+        single functions the `HostLibrary`. Factories unpack as ``(graph_json, lib, params)``, create executors,
+        and run like the result of `load`.
 
     Raises
     ------
     ArchiveError
-        If it is none of these; as `load` otherwise.
+        If the source is none of these; otherwise as for `load`.
+
+    Examples
+    --------
+    >>> executor = mlfc.load_module("digits.so")["default"](mlfc.cpu(0))
+    >>> executor.get_num_outputs()
+    1
     """
     root = open_module(source, module, fmt=fmt)
     if root.origin is not None:
@@ -97,6 +103,11 @@ def load(
         If the C compiler rejects the code, or no compiler is found and the archive has no source.
     RunError, DeviceError
         If the model was not compiled for these devices, or they are unavailable.
+
+    Examples
+    --------
+    >>> mlfc.load("digits.tar").run({"image": image})["probabilities"].shape
+    (1, 10)
     """
     with required_for(LOADING, IN_MEMORY if isinstance(path, MEMORY) else str(path)):
         if not isinstance(path, MEMORY):

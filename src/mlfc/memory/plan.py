@@ -30,6 +30,11 @@ class Pool(Displayed):
         Part of symbols, macros and the section's name.
     nbytes : int or None
         Limit of bytes that the workspace may use; None for unlimited.
+
+    Examples
+    --------
+    >>> pools = [mlfc.Pool("sram", 4096), mlfc.Pool("psram")]
+    >>> model = mlfc.compile("digits.tflite", pools=pools)
     """
 
     name: str

@@ -86,6 +86,12 @@ def set_num_threads(count: int) -> None:
     ------
     OptionError
         For other numbers.
+
+    Examples
+    --------
+    >>> mlfc.set_num_threads(1)
+    >>> mlfc.get_num_threads()
+    1
     """
     if isinstance(count, bool) or not isinstance(count, int) or not 0 <= count <= MOST_THREADS:
         raise OptionError(f"expected a number of threads from 0 to {MOST_THREADS}, got {count!r}", place="threads")

@@ -290,6 +290,11 @@ def verify(model: Model, options: VerifyOptions) -> Comparison:
     ------
     MlfcError
         If the model cannot be compiled, or the reference is not installed or rejects it.
+
+    Examples
+    --------
+    >>> mlfc.verify("digits.tflite", samples=2).is_within
+    True
     """
     return verify_model(model, options)
 

@@ -75,6 +75,11 @@ def diff(
         If `modules` names an unknown module, or `b` does not record the size that is limited.
     ToolchainError
         If the code of `a` or `b` does not compile.
+
+    Examples
+    --------
+    >>> mlfc.diff("digits.tar", "digits.tar")["equal"]
+    True
     """
     with open_archive(a) as first, open_archive(b) as second:
         pairs = _pairs(first, second, modules or {})

@@ -48,6 +48,11 @@ def inspect(path: str | os.PathLike[str]) -> dict[str, Any]:
     ------
     ArchiveError
         If it is not an archive, or contradicts itself.
+
+    Examples
+    --------
+    >>> mlfc.inspect("digits.tar")["modules"]["digits"]["executor"]
+    'aot'
     """
     with open_archive(path) as archive:
         return describe(archive)

@@ -75,5 +75,11 @@ def find_faults(path: str | os.PathLike[str]) -> list[ArchiveFault]:
 
 
 def validate(path: str | os.PathLike[str]) -> list[str]:
-    """Return every fault of an archive as text, ``place: what is wrong``; otherwise as `find_faults`."""
+    """Return every fault of an archive as text, ``place: what is wrong``; otherwise as `find_faults`.
+
+    Examples
+    --------
+    >>> mlfc.validate("digits.tar")
+    []
+    """
     return [str(fault) for fault in find_faults(path)]

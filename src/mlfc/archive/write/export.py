@@ -68,6 +68,13 @@ def export_model_library_format(
         If test vectors are requested and the code cannot be compiled here; no file is written in this case.
     OutputError
         If `path` cannot be written.
+
+    Examples
+    --------
+    >>> module, params = mlfc.import_model("digits.tflite")
+    >>> factory = mlfc.build(module, params=params)
+    >>> mlfc.export_model_library_format(factory, "new.tar").name
+    'new.tar'
     """
     if isinstance(mod, Module):
         from mlfc.archive.write.loaded import rebuilt

@@ -63,6 +63,11 @@ def migrate(old: str | os.PathLike[str], new: str | os.PathLike[str], timestamp:
         If the old archive breaks its format, or its files differ from its list.
     OutputError
         If the new one cannot be written.
+
+    Examples
+    --------
+    >>> mlfc.migrate("digits.tar", "version7.tar").version
+    7
     """
     target = Path(new)
     check_writable(target)

@@ -52,6 +52,11 @@ def rebuild(path: str | os.PathLike[str], target: str | None = None, **changes: 
         If the archive lacks the source, or its module has code that was not compiled from it.
     MlfcError
         If the model cannot be compiled for the target.
+
+    Examples
+    --------
+    >>> mlfc.rebuild("digits.tar", "c -mcpu=cortex-m4")[0].module_name
+    'digits'
     """
     check_names("rebuild", changes, _CHANGES)
     chosen = {name: value for name, value in {"target": target, **changes}.items() if value is not None}

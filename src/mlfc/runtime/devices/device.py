@@ -348,6 +348,11 @@ def device(kind: str, index: int = 0) -> Device:
     ------
     OptionError
         For an unknown kind or a negative index.
+
+    Examples
+    --------
+    >>> mlfc.device("opencl", 1)
+    Device(kind='opencl', type_code=4, index=1)
     """
     known = "cpu" if kind in _HOST_TARGETS else kind
     if known not in TYPE_CODES:

@@ -30,6 +30,12 @@ def save_param_dict(params: Mapping[str, Any], abi: str = "classic") -> bytes:
     -------
     bytes
         Names are sorted, so equal dictionaries produce equal bytes.
+
+    Examples
+    --------
+    >>> data = mlfc.save_param_dict({"w": np.ones(2, np.float32)})
+    >>> mlfc.load_param_dict(data)["w"].tolist()
+    [1.0, 1.0]
     """
     if abi not in _ABIS:
         raise OptionError(unknown("calling convention", abi, _ABIS), place="abi")

@@ -117,9 +117,9 @@ def test_bytecode_of_earlier_versions_is_refused_in_modules(tmp_path: Path) -> N
         mlfc.runtime.load_from_bytes("mlfc.vm", OLD)
     with pytest.raises(ArchiveError, match=RECOMPILE):
         VmModule(OLD)
-    # a library whose description is replaced by bytecode of the same size
+    # a library without a digest whose description is replaced by bytecode of the same size
     module, params = two_layers(4)
-    path = mlfc.build(module, "llvm", params, executor="vm").export_library(tmp_path / "old.so")
+    path = mlfc.build(module, "llvm", params, executor="vm").export_library(tmp_path / "old.so", abi=["classic"])
     data = path.read_bytes()
     description = next(item.save_to_bytes() for item in mlfc.load_module(path).walk() if isinstance(item, VmModule))
     assert data.count(description) == 1

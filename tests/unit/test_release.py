@@ -106,7 +106,9 @@ for load in (mlfc.load, mlfc.load_module):
 """
     there = set(run(package, script, tmp_path / "model.tar").split())
     devices = {"cpu", "cuda", "device", "opencl"}
-    assert there == {"errors", "runtime", "load", "load_module", "get_num_threads", "set_num_threads", *devices}
+    params = {"load_param_dict", "save_param_dict"}
+    threads = {"get_num_threads", "set_num_threads"}
+    assert there == {"errors", "runtime", "load", "load_module", *threads, *params, *devices}
 
 
 def test_types_that_numpy_lacks_need_their_package(package: Path) -> None:

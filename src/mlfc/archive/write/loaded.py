@@ -54,11 +54,11 @@ def rebuilt(module: Module) -> tuple[list[Factory], ExportOptions]:
                 wanted = origin.arguments[0]
                 factories = [factory for factory in rebuild(source) if wanted in (None, factory.module_name)]
                 return factories, recorded_options(source)
+        found = f"machine code ({place})"
     else:
-        place = module.type_key
+        found = f"a module of the kind '{module.type_key}'"
     raise OptionError(
-        "expected a model loaded from an archive, got machine code, which an archive cannot be made from",
-        place=place,
+        f"expected the result of mlfc.build or a model loaded from an archive, got {found}",
         next_step="Load the model's archive, or compile the model again, and export that",
     )
 

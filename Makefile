@@ -8,10 +8,9 @@ BIN := $(VENV)/bin
 demo: $(VENV)/.installed
 	$(BIN)/python examples/digits/demo.py --out build
 
-# TEST_FLAGS: for pytest; one worker more than cores, as tests also wait for emulators and servers
-WORKERS ?= $(shell $(PYTHON) -c "import os; print(1 + (os.cpu_count() or 1))")
+# TEST_FLAGS: for pytest
 test: $(VENV)/.dev
-	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(TEST_FLAGS) tests
+	$(BIN)/python -m pytest -n 2 --dist worksteal $(TEST_FLAGS) tests
 
 check: $(VENV)/.dev
 	$(BIN)/ruff check src tests benchmarks examples docs fuzz release

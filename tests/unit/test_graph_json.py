@@ -115,8 +115,8 @@ FAULTS: dict[str, tuple[Callable[[Document], Any], str]] = {
     "an unknown dtype": (change("attrs", "dltype", 1, 0, to="float"), "unknown dtype 'float'"),
     "a dtype of no bits": (change("attrs", "dltype", 1, 0, to="int0"), "unknown dtype 'int0'"),
     "a fraction": (change("attrs", "shape", 1, 0, to=[1.5]), "expected an integer from 0 to .*, found 1.5"),
-    "a sum that is no integer": (change("node_row_ptr", 0, to=0.0), "node_row_ptr: expected the cumulative"),
-    "an argument that is no integer": (change("arg_nodes", 0, to=False), "arg_nodes: expected the nodes"),
+    "a cumulative count of another type": (change("node_row_ptr", 0, to=0.0), "node_row_ptr: expected the cumulative"),
+    "an argument index of another type": (change("arg_nodes", 0, to=False), "arg_nodes: expected the nodes"),
     "two devices of a block": (
         lambda graph: (
             change("attrs", "storage_id", 1, 3, to=2)(graph),

@@ -89,7 +89,7 @@ class GraphMemory:
         return call
 
     def use(self, argument: int, array: Any) -> None:
-        """Use `array` as an argument's memory if it is on the right device and no node writes it; otherwise copy it."""
+        """Use `array` as the memory of an entry if it is on the right device and not of a state; otherwise copy it."""
         is_array = isinstance(array, np.ndarray)
         fits = is_array == self.is_here(argument) and (is_array or array.device == self.device(argument))
         # some devices accept only a whole ``cl_mem``

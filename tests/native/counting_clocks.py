@@ -13,8 +13,8 @@ import pytest
 
 from mlfc.archive.describe import profile
 from mlfc.library import llvm_library
-from mlfc.runtime.executors import graph_executor
 from mlfc.runtime.executors import profile as module_profile
+from mlfc.runtime.executors import schedule
 
 _IN_C = b"""
 static uint64_t readings = 0;
@@ -67,5 +67,5 @@ def install(monkeypatch: pytest.MonkeyPatch) -> None:
         return real(code.replace(declared, _IN_LLVM) if isinstance(code, str) else code, machine)
 
     monkeypatch.setattr(llvm_library, "compile_object", compile_object)
-    monkeypatch.setattr(graph_executor, "time", SimpleNamespace(perf_counter_ns=_squares()))
+    monkeypatch.setattr(schedule, "time", SimpleNamespace(perf_counter_ns=_squares()))
     monkeypatch.setattr(module_profile, "time", SimpleNamespace(perf_counter=_squares()))

@@ -117,9 +117,9 @@ def _sets(options: VerifyOptions, compiled: Computes, reference: Reference, impo
     # only dynamic models have bounds
     bounds: Mapping[str, tuple[int, int]] = getattr(compiled, "extents", {})
     try:
-        module = imported()[0]
+        module, params = imported()
     except MlfcError:  # the import options of an artifact may be unknown
-        module = None
+        module, params = None, {}
 
     def accepts(inputs: Mapping[str, Any]) -> bool:
         try:
@@ -134,7 +134,7 @@ def _sets(options: VerifyOptions, compiled: Computes, reference: Reference, impo
         best: Sets = []
         most = -1
         for draw in DRAWS:
-            sets = list(sample_inputs(compiled.inputs, options.samples, options.seed, bounds, module, draw))
+            sets = list(sample_inputs(compiled.inputs, options.samples, options.seed, bounds, module, draw, params))
             if sets and accepts(sets[0][1]):
                 return sets, 0
             accepted = sum(accepts(inputs) for _, inputs in sets)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from mlfc.errors import InputError
-from mlfc.relay.ir import Call, Expr, IRModule, TensorType, Var, has_trait, operator, tensor_type
+from mlfc.relay.ir import Call, Constant, Expr, IRModule, TensorType, Var, has_trait, operator, tensor_type
 from mlfc.relay.op import Elements, Kind, Trait
 from mlfc.relay.visitor import post_order
 from mlfc.runtime.tensor.arrays import fill
@@ -33,7 +33,7 @@ _MOST_DRAWN = 1 << 26  # bytes of one set with a factor above 1
 _KEEPING = (Elements.SAME, Elements.CONVERTED, Elements.MOVED)
 CORNERS = ("minimum", "maximum", "zero point")
 _WHY = {
-    "random": "seeded values over the whole range of the inputs",
+    "random": "seeded values over the whole range of the inputs, or below the size of the tables they index",
     "minimum": "all elements are the lowest value: tests accumulators and saturation at their limits",
     "maximum": "all elements are the highest value: tests accumulators and saturation at their limits",
     "zero point": "all elements represent zero: sums and ranges vanish, which tests divisions",
@@ -126,14 +126,16 @@ def sample_inputs(
     bounds: Mapping[str, tuple[int, int]] | None = None,
     module: IRModule | None = None,
     draw: tuple[int, int | None] = DRAWS[0],
+    params: Mapping[str, Array] | None = None,
 ) -> Iterator[tuple[str, dict[str, Array]]]:
     """Yield named input sets: `samples` random ones, then the corners of the value range.
 
-    `bounds` are the bounds of dynamic dimensions, which vary between sets. From `module`, dependent dimensions and the
-    tables that integers index are derived. `draw` is one of `DRAWS`; for factors above 1, very large sets are skipped.
+    `bounds` are the bounds of dynamic dimensions, which vary between sets. From `module` and its weights `params`,
+    dependent dimensions and the tables that integers index are derived. `draw` is one of `DRAWS`; for factors above 1,
+    very large sets are skipped.
     """
     factor, end = draw
-    ends = index_ends(module) if module else {}
+    ends = index_ends(module, params) if module else {}
     if end is not None:
         ends = {info.name: min(end, ends.get(info.name, end)) for info in infos}
     types = {param.name: param.type for param in module.main.params} if module else {}
@@ -191,22 +193,37 @@ def why(sample: str) -> str | None:
     return _WHY.get("random" if sample.startswith("random ") else sample)
 
 
-def index_ends(module: IRModule) -> dict[str, int]:
+def index_ends(module: IRModule, params: Mapping[str, Array] | None = None) -> dict[str, int]:
     """Return the index bound of inputs that index tables: the size of the smallest table, or 2 for masks.
 
-    Masks are recognized by the exporters' name: ``attention_mask``. Other inputs are omitted.
+    Inputs compared with all positions, for example to encode them one-hot, count too. Masks are recognized by the
+    exporters' name: ``attention_mask``. Other inputs are omitted.
     """
     found = {param.name: 2 for param in module.main.params if "mask" in param.name.lower()}
     for node in post_order(module.main.body):
-        if not isinstance(node, Call) or not has_trait(node, Trait.PICK | Trait.PUT):
+        if not isinstance(node, Call):
             continue
-        table, places = node.args[0].type, _source(node.args[1])
-        if places is None or not isinstance(table, TensorType):
-            continue
-        sizes = [size for size in table.shape[_axes(node)] if isinstance(size, int)]
-        if sizes:
+        places, sizes = None, []
+        if has_trait(node, Trait.PICK | Trait.PUT) and isinstance(node.args[0].type, TensorType):
+            table, places = node.args[0].type, _source(node.args[1])
+            sizes = [size for size in table.shape[_axes(node)] if isinstance(size, int)]
+        elif has_trait(node, Trait.COMPARISON):
+            places = _source(node.args[0]) or _source(node.args[1])
+            tables = [_data(arg, params or {}) for arg in node.args]
+            sizes = [table.size for table in tables if table is not None and _are_positions(table)]
+        if places is not None and sizes:
             found[places] = min(*sizes, found.get(places, sizes[0]))
     return found
+
+
+def _data(expr: Expr, params: Mapping[str, Array]) -> Array | None:
+    if isinstance(expr, Constant):
+        return expr.data
+    return params.get(expr.name) if isinstance(expr, Var) else None
+
+
+def _are_positions(data: Array) -> bool:
+    return data.size > 1 and np.array_equal(data.ravel(), np.arange(data.size))
 
 
 def _axes(lookup: Call) -> slice:

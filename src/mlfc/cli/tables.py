@@ -66,7 +66,14 @@ def print_table(
         styles = [[cell.style if isinstance(cell, Styled) else "" for cell in row] for row in rows]
         _print_rich(_one_line(title), _Shown(list(columns), texts, numeric, styles), names=names, optional=optional)
         return
-    # without a terminal texts are not shortened: longer ones exceed their column
+    # without a terminal only names are shortened: longer texts exceed their column
+    for index, column in enumerate(zip(*texts, strict=True)):
+        if (
+            not (names and index == 0)
+            and max((len(word) for text in column for word in text.split()), default=0) > _WIDEST
+        ):
+            for row, text in zip(texts, distinct(column, _WIDEST), strict=True):
+                row[index] = text
     widths = [min(_WIDEST, max(map(len, column))) for column in zip(columns, *texts, strict=True)]
     typer.echo(_one_line(title))
     for line in (columns, *texts):

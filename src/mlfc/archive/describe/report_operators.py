@@ -165,4 +165,4 @@ def amount(value: object, largest: int | None = None) -> Cell:
 
 def _some(nodes: Sequence[str]) -> str:
     more = len(nodes) - _NAMES
-    return "; ".join(nodes[:_NAMES]) + (f"; and {more} more" if more > 0 else "")
+    return "; ".join(map(shortened, nodes[:_NAMES])) + (f"; and {more} more" if more > 0 else "")

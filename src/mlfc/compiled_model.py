@@ -126,9 +126,9 @@ class CompiledModel(Displayed, HasModel):
                 self._model = SpecializingModel(self._model, self._specialized)
         return self._model
 
-    def run(self, *inputs: Any) -> dict[str, Array]:
+    def run(self, *inputs: Any, real: bool = False) -> dict[str, Array]:
         """Run one inference; see `AotModule.run`."""
-        return (self.model if self._model is None else self._model).run(*inputs)
+        return (self.model if self._model is None else self._model).run(*inputs, real=real)
 
     @cached_property
     def _portable(self) -> Factory:

@@ -68,8 +68,6 @@ class DataOptions:
                 "options --scale, --mean and --std require --inputs with an image, a WAV file or a folder",
                 next_step="Remove them, or scale the arrays yourself",
             )
-        if self.real and self.inputs is None and self.outputs is None:
-            raise OptionError("option --real requires --inputs or --outputs", place="--real", next_step="Add one")
         self.scaling  # noqa: B018  (raises for wrong numbers)
 
     def sets(self, model: Computes, *sizes: Any) -> Sets:

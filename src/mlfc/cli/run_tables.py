@@ -121,6 +121,8 @@ def print_profile(operators: Sequence[OperatorTime], top: int, peaks: Peaks | No
             f"  peaks with {threads}: {peaks.float32 / 1e9:,.0f} G float32 and {peaks.int8 / 1e9:,.0f} G int8 MAC/s,"
             f" {peaks.bandwidth[0][1] / 1e9:,.0f} GB/s from cache, {peaks.bandwidth[-1][1] / 1e9:,.0f} GB/s from memory"
         )
+        for text in peaks.explanations(shown):
+            typer.echo(f"  shares {text}")
 
 
 def _room(columns: Sequence[str], rows: Sequence[Mapping[str, object]], width: int) -> int:
@@ -146,8 +148,8 @@ def _cells(item: OperatorTime, limit: Roofline | None) -> dict[str, object]:
         "share %": round(item.share * 100, 1),
         "GMAC/s": _rounded(item.gmacs_per_second, 1, 2),
         "GB/s": _rounded(item.gbytes_per_second, 1, 2),
-        "bound": limit and limit.bound,
         "of peak %": limit and _rounded(limit.share, 100, 1),
+        "peak of": limit and limit.bound,
         "balance %": _rounded(item.balance, 100, 0),
     }
 

@@ -96,14 +96,16 @@ class DataOptions:
             )
         return sets[0][1]
 
-    def results(self, model: Computes, sets: Sets, runs: Sequence[Mapping[str, Any]], *, keeps_state: bool) -> Results:
+    def results(
+        self, model: Computes, sets: Sets, runs: Sequence[Mapping[str, Any]], *, keeps_state: bool
+    ) -> RunResults:
         """Return the results of runs on sets of inputs, written to the file of --outputs."""
         from mlfc.runtime.tensor.npz import flattened, write_npz
         from mlfc.runtime.tensor.real import real_outputs
 
         if self.real:
             runs = [real_outputs(run, model.outputs) for run in runs]
-        found = Results(model, [name for name, _ in sets], runs, self, keeps_state, self._labels(flattened(runs[0])))
+        found = RunResults(model, [name for name, _ in sets], runs, self, keeps_state, self._labels(flattened(runs[0])))
         if self.outputs is not None:
             write_npz(self.outputs, found.joined())
         return found
@@ -129,7 +131,7 @@ class DataOptions:
 
 
 @dataclass(frozen=True, eq=False)
-class Results:
+class RunResults:
     """Results of runs on sets of inputs, which are steps of a sequence if the model keeps state."""
 
     model: Computes

@@ -15,7 +15,7 @@ import typer
 from mlfc.cli.artifacts import compiled_model, input_sizes, is_compiled
 from mlfc.cli.board_run import run_elsewhere
 from mlfc.cli.options import Inputs, chosen_board, given_options
-from mlfc.cli.run_data import DataOptions, Results, Sets
+from mlfc.cli.run_data import DataOptions, RunResults, Sets
 from mlfc.cli.run_tables import as_rows, known_peaks, print_profile, write_profile
 from mlfc.cli.tables import print_json, print_table
 from mlfc.errors import MlfcError, OptionError, RunError
@@ -319,7 +319,7 @@ def _load(
 
 
 def _report(
-    results: Results,
+    results: RunResults,
     times: Sequence[float],
     operators: tuple[Sequence[OperatorTime], Peaks | None] | None,
     options: RunOptions,

@@ -98,7 +98,7 @@ def test_images_become_inputs(tmp_path: Path) -> None:
     last = TensorInfo("image", (1, 2, 4, 3), "uint8")
     (given,) = calibration_sets(tmp_path, [last], 9, ImageScaling())
     assert given["image"][0, 0, 0].tolist() == [255, 0, 0]
-    with pytest.raises(InputError, match="cannot be scaled for the input image"):
+    with pytest.raises(InputError, match="values cannot be scaled for the input image"):
         calibration_sets(tmp_path, [last], 9, scaling)
 
 

@@ -121,6 +121,13 @@ def test_misuse_is_one_clear_error(
     assert not out.exists()
 
 
+def test_raw_bytes_are_no_real_values(tmp_path: Path) -> None:
+    (tmp_path / "x.bin").write_bytes(bytes(4))
+    assert len(read_sets(tmp_path / "x.bin", [INT8])) == 1
+    with pytest.raises(InputError, match=r"expected \.npz or \.npy for real values, got \.bin"):
+        read_sets(tmp_path / "x.bin", [INT8], real=True)
+
+
 def test_images_have_the_shape_and_values_of_the_input(tmp_path: Path) -> None:
     pillow = pytest.importorskip("PIL.Image", reason='pillow is not installed: pip install "mlfc[quantize]"')
     path = tmp_path / "one.png"
@@ -140,7 +147,7 @@ def test_images_have_the_shape_and_values_of_the_input(tmp_path: Path) -> None:
     for info, message in (
         (TensorInfo("x", (1, 3, 8, 3), "float32"), "may be channels-first or channels-last"),
         (TensorInfo("x", (1, 64), "float32"), "images require an input of 1 x channels x height x width"),
-        (TensorInfo("x", (1, 8, 8, 1), "int32"), "have no usual form for the input"),
+        (TensorInfo("x", (1, 8, 8, 1), "int32"), "values cannot be scaled for the input"),
     ):
         with pytest.raises(InputError, match=message):
             value(info)

@@ -270,7 +270,12 @@ def _print_layers(module: dict[str, Any]) -> None:
         shown = None if live is None else f"{bar(live, most)}{mark}"
         name = ", ".join(operator["nodes"] or ()) or operator["function"]
         rows.append((index, name, live, shown, *map(operator.get, _OPERATOR_NUMBERS)))
-    columns = ("call", "operator", "live bytes", "", "scratch", "bytes moved", "MACs", "MACs/byte")
+    columns: tuple[str, ...] = ("call", "operator", "live bytes", "", "scratch", "bytes moved", "MACs", "MACs/byte")
+    if module["vm"] and module["vm"]["arena_bytes"] is None:  # columns without a value are dropped
+        kept = [index for index in range(len(columns)) if any(row[index] is not None for row in rows)]
+        kept = sorted({*kept, columns.index("live bytes"), columns.index("MACs")})
+        columns = tuple(columns[index] for index in kept)
+        rows = [tuple("no bound" if row[index] is None else row[index] for index in kept) for row in rows]
     print_table("layers", columns, rows, optional=("", "MACs/byte", "bytes moved", "scratch"))
 
 

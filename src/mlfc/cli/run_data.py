@@ -81,7 +81,7 @@ class DataOptions:
         if self.inputs is None:
             return [("generated", generated_inputs(self.fill, self.seed, model.inputs, *sizes))]
         found: Sets = [*read_sets(self.inputs, model.inputs, self.scaling, real=self.real)]
-        if text := note(self.inputs, model.inputs, self.scaling):
+        if len(model.inputs) == 1 and (text := note(self.inputs, model.inputs[0], self.scaling)):
             typer.echo(printable(text), err=True)
         return found
 
@@ -117,9 +117,7 @@ class DataOptions:
         from mlfc.support.plain_file import read_small
 
         data = read_small(self.labels, _MOST_LABELS, lambda cause: InputError(cause, place=str(self.labels)))
-        found = [line.strip() for line in data.decode("utf-8-sig", "replace").splitlines()]
-        while found and not found[-1]:
-            found.pop()
+        found = [line.strip() for line in data.decode("utf-8-sig", "replace").rstrip().splitlines()]
         if not any(array.size == len(found) for array in results.values()):
             sizes = ", ".join(f"{name}: {array.size:,}" for name, array in results.items())
             raise InputError(

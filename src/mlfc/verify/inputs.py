@@ -23,7 +23,7 @@ from mlfc.support.containers import ContainerInfo
 from mlfc.support.dims import substituted, symbols_of
 from mlfc.support.plain_file import read_small
 from mlfc.support.tensor_info import TensorInfo
-from mlfc.verify.media import MEDIA, ImageScaling, media_sets
+from mlfc.verify.media import MEDIA, USUAL, ImageScaling, media_sets
 
 _IN_FOLDERS = (".npz", ".npy", *MEDIA)
 _MOST_LABELS = 1 << 27  # bytes
@@ -57,9 +57,9 @@ def read_sets(
 
     `path`: ``.npz``: an array for each input, by name or position, of the input's shape, or of as many of them along a
         leading axis. ``.npy``: the same for a model with one input. An image or WAV file, for a model with one input of
-        such a shape. A folder of these files. Any other name: the bytes of the inputs in order,
-        row-major in the machine's byte order, one set after another. For a model with sequences or optionals, only one
-        set from ``.npz`` is supported: the tensors of a sequence ``s`` are ``s.0``, ``s.1``, ...
+        such a shape. A folder of these files. Any other name: the bytes of the inputs in order, row-major in the
+        machine's byte order, one set after another. For a model with sequences or optionals, only one set from
+        ``.npz`` is supported: the tensors of a sequence ``s`` are ``s.0``, ``s.1``, ...
     `scaling`: of pixels and samples; default: `ImageScaling()`.
     `real`: arrays of files have real numbers, which are quantized for quantized inputs.
 
@@ -82,7 +82,7 @@ def iter_sets(
             sets = list(iter_sets(file, infos, scaling, real=real))
             yield from ((file.name if len(sets) == 1 else f"{file.name} {name}", given) for name, given in sets)
     elif path.suffix.lower() in MEDIA:
-        yield from media_sets(path, infos, scaling or ImageScaling())
+        yield from media_sets(path, infos, scaling or USUAL)
     else:
         known = {info.name: info for info in infos}
         for name, given in _array_sets(path, infos, real=real):
@@ -109,6 +109,9 @@ def _array_sets(path: Path, infos: Sequence[TensorInfo], *, real: bool) -> list[
                 next_step="Write .npz: numpy.savez(path, **{name: array})",
             )
         batches = {infos[0].name: read_npy(path, infos[0], real=real)}
+    elif real:
+        cause = f"expected .npz or .npy for real values, got {path.suffix or 'raw bytes'}"
+        raise InputError(cause, place=str(path), next_step="Remove --real")
     else:
         size = sum(info.nbytes for info in infos)
         read = read_small(path, _MOST_BYTES, partial(InputError, place=str(path)))

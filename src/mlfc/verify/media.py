@@ -54,11 +54,6 @@ class ImageScaling:
                 next_step="Example: --scale 1/255 --mean 0.485,0.456,0.406 --std 0.229,0.224,0.225",
             )
 
-    @property
-    def is_usual(self) -> bool:
-        """True if no option is set."""
-        return self == ImageScaling()
-
     def applied(self, values: Array, usual: float) -> Array:
         """Return scaled float32 values, whose last axis are channels; `usual` is the default scale."""
         channels = values.shape[-1]
@@ -68,6 +63,10 @@ class ImageScaling:
         scaled = values.astype(np.float64) * (usual if self.scale is None else self.scale)
         found: Array = ((scaled - np.asarray(self.mean)) / np.asarray(self.std)).astype(np.float32)
         return found
+
+
+USUAL = ImageScaling()
+"""The scaling without options."""
 
 
 def media_sets(path: Path, infos: Sequence[TensorInfo], scaling: ImageScaling) -> list[tuple[str, dict[str, Any]]]:
@@ -82,7 +81,7 @@ def media_sets(path: Path, infos: Sequence[TensorInfo], scaling: ImageScaling) -
     kind = "images" if path.suffix.lower() in IMAGES else "WAV files"
     if len(infos) != 1 or isinstance(infos[0], ContainerInfo):
         cause = f"{kind} require a model with one input, got {', '.join(map(str, infos))}"
-        raise InputError(cause, place=str(path), next_step=f"Fix the others: --value NAME=NUMBER. {_WRITE}")
+        raise _misfit(cause, str(path))
     (info,) = infos
     if kind == "images":
         return [(path.name, {info.name: _image(path, info, scaling)})]
@@ -90,20 +89,19 @@ def media_sets(path: Path, infos: Sequence[TensorInfo], scaling: ImageScaling) -
     return [(f"window {index}" if len(windows) > 1 else path.name, {info.name: x}) for index, x in enumerate(windows)]
 
 
-def note(path: Path, infos: Sequence[TensorInfo], scaling: ImageScaling) -> str | None:
-    """Return how the values of a file become those of the input; None for files of arrays."""
-    suffix = path.suffix.lower()
-    if suffix not in MEDIA or not infos:
+def note(path: Path, info: TensorInfo, scaling: ImageScaling) -> str | None:
+    """Return how values of a file, or of the first in a folder, become those of the input; None for arrays."""
+    files = sorted(path.rglob("*")) if path.is_dir() else [path]
+    suffix = next((file.suffix.lower() for file in files if file.suffix.lower() in MEDIA), None)
+    if suffix is None:
         return None
-    if suffix in IMAGES and scaling.is_usual and infos[0].numpy_dtype.kind in "iu":
-        return f"{path}: pixels of 0..255 are passed as {infos[0].dtype}; for other values set --scale, --mean, --std"
-    usual = "1/255" if suffix in IMAGES else "1"
-    what = "pixel" if suffix in IMAGES else "sample"
-    if suffix in SOUNDS and infos[0].numpy_dtype.kind in "iu" and infos[0].scale is None:
-        return f"{path}: samples are passed as {infos[0].dtype}"
-    scale = usual if scaling.scale is None else f"{scaling.scale:.6g}"
-    text = f"{what} * {scale}"
-    if (scaling.mean, scaling.std) != ((0.0,), (1.0,)):
+    what, usual = ("pixel", "1/255") if suffix in IMAGES else ("sample", "1")
+    is_integer = info.numpy_dtype.kind in "iu"
+    if is_integer and scaling == USUAL and (info.scale is None or suffix in IMAGES):
+        more = "" if info.scale is None else "; for other values set --scale, --mean, --std"
+        return f"{path}: {what}s are passed as {info.dtype}{more}"
+    text = f"{what} * {usual if scaling.scale is None else format(scaling.scale, '.6g')}"
+    if (scaling.mean, scaling.std) != (USUAL.mean, USUAL.std):
         mean, std = (",".join(f"{item:g}" for item in numbers) for numbers in (scaling.mean, scaling.std))
         text = f"({text} - {mean}) / {std}"
     return f"{path}: value = {text}"
@@ -113,15 +111,11 @@ def _converted(
     values: Array, usual: float, raw: Array | None, info: TensorInfo, scaling: ImageScaling, place: Path
 ) -> Array:
     """Return values, channels last, with the input's dtype: `raw` if no scaling applies, which is None if undefined."""
-    if info.numpy_dtype.kind in "iu" and scaling.is_usual and raw is not None:
+    if info.numpy_dtype.kind in "iu" and scaling == USUAL and raw is not None:
         return raw
     if info.scale is None and info.numpy_dtype.kind != "f":
-        cause = f"pixels or samples cannot be scaled for the input {info}, whose quantization is not recorded"
-        if scaling.is_usual:
-            cause = f"pixels or samples have no usual form for the input {info}"
-        raise InputError(
-            cause, place=str(place), next_step=f"Remove --scale, --mean and --std, or convert it yourself. {_WRITE}"
-        )
+        cause = f"values cannot be scaled for the input {info}, whose quantization is not recorded"
+        raise _misfit(cause, str(place))
     found: Array = quantized(scaling.applied(values, usual), info)
     return found
 

@@ -105,18 +105,17 @@ OPTIONS = {
     "format_version": _archive(),
     "host_driven": _option("Run the graph on this machine and every operator on the board."),
     "inputs": _option(
-        ".npz with the inputs by name, or arr_0, arr_1, ... by position; .npy; an image or WAV file of the input's"
-        " shape; or a folder of those. Arrays with one more leading axis are several sets, of a model with state"
-        " consecutive steps."
+        ".npz with the inputs by name, or arr_0, arr_1, ... by position; .npy; an image, a WAV file, or a folder."
+        " Several sets along a leading axis are consecutive steps of a model with state."
     ),
-    "labels": _option("Class labels, one a line, for the largest values of an output; shows 5 without --top."),
+    "labels": _option("Class labels of the largest values, one a line."),
     "layers": _option("Each operator: live memory, bytes moved, MACs."),
     "limit_factor": _code(metavar="N"),
     "load_constants": _memory(
         "A memory that the caller loads with constants, from a file beside the code; comes after --constants.",
         "NAME[=BYTES]",
     ),
-    "mean": _option("Of images and sound: mean, subtracted after --scale; one number, or one per channel.", "R,G,B"),
+    "mean": _option("Of images and sound: subtracted after --scale.", "R,G,B"),
     "matrix": _option(
         "Compile all combinations of the models, targets and options in a file into the folder or .tar of -o.",
         "FILE.toml",
@@ -147,14 +146,10 @@ OPTIONS = {
         "Tile layers by rows to keep workspace, inputs and outputs within this size; fail if the workspace,"
         " with --board everything in RAM, exceeds them."
     ),
-    "real": _option("Real numbers: quantize the arrays of --inputs for quantized inputs, and dequantize outputs."),
+    "real": _option("Quantize real inputs, and dequantize outputs."),
     "rfc": _archive(flags="--rfc/--tvm"),
     "runtime": _archive(flags="--runtime/--no-runtime"),
-    "scale": _option(
-        "Of images and sound: factor of pixels from 0 to 255, usually 1/255, or of samples from -1 to 1. Without"
-        " --scale, --mean and --std, quantized inputs receive pixels as their integers.",
-        "NUMBER",
-    ),
+    "scale": _option("Of images and sound: factor of pixels, usually 1/255, or samples.", "NUMBER"),
     "seed": _option("Seed of the random inputs."),
     "selftest": _option("Check the archive's test vectors on the board, or on this machine."),
     "shape": _option(
@@ -174,7 +169,7 @@ OPTIONS = {
         "Specialized code for values of dynamic dimensions, which is faster and produces the same bits; repeatable.",
         "batch=8[,...]",
     ),
-    "std": _option("Of images and sound: standard deviation, the divisor after that.", "R,G,B"),
+    "std": _option("Of images and sound: the divisor after --mean.", "R,G,B"),
     "state": _memory(
         "Keep an input: the output after = is its value in the next run, and neither is passed; repeatable.",
         "NAME=OUTPUT",

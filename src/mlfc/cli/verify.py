@@ -41,8 +41,8 @@ def verify(
     inputs: Annotated[
         Path | None,
         typer.Option(
-            help="Compare on these inputs: .npz by name or position, .npy, or the raw bytes. Several sets have a"
-            " leading axis."
+            help="Compare on these inputs: .npz by name or position, .npy, an image or WAV file, a folder of those, or"
+            " the raw bytes. Several sets have a leading axis."
         ),
     ] = None,
     settings: Annotated[dict[str, Any], Fields(VerifyOptions, ("labels", "samples", "seed", "rtol", "atol"))],

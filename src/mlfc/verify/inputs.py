@@ -17,12 +17,15 @@ from mlfc.relay.op import Elements, Kind, Trait
 from mlfc.relay.visitor import post_order
 from mlfc.runtime.tensor.arrays import fill
 from mlfc.runtime.tensor.npz import flattened, read_batches, read_npy, read_npz
+from mlfc.runtime.tensor.real import quantized
 from mlfc.support.arrays import Array
 from mlfc.support.containers import ContainerInfo
 from mlfc.support.dims import substituted, symbols_of
 from mlfc.support.plain_file import read_small
 from mlfc.support.tensor_info import TensorInfo
+from mlfc.verify.media import MEDIA, USUAL, ImageScaling, media_sets
 
+_IN_FOLDERS = (".npz", ".npy", *MEDIA)
 _MOST_LABELS = 1 << 27  # bytes
 _MOST_BYTES = 1 << 31
 EXTENTS = (2, 1, 5, 16, 7)
@@ -47,16 +50,46 @@ _LENGTHS = (2, 1, 4, 3, 7)
 Sets = list[tuple[str, dict[str, Any]]]
 
 
-def read_sets(path: Path, infos: Sequence[TensorInfo]) -> list[tuple[str, dict[str, Any]]]:
-    """Read named input sets: ``set 0``, ``set 1``, ...
+def read_sets(
+    path: Path, infos: Sequence[TensorInfo], scaling: ImageScaling | None = None, *, real: bool = False
+) -> list[tuple[str, dict[str, Any]]]:
+    """Read named input sets: ``set 0``, ``set 1``, ...; those of images and folders have the names of their files.
 
     `path`: ``.npz``: an array for each input, by name or position, of the input's shape, or of as many of them along a
-        leading axis. ``.npy``: the same for a model with one input. Any other name: the bytes of the inputs in order,
-        row-major in the machine's byte order, one set after another. For a model with sequences or optionals, only one
-        set from ``.npz`` is supported: the tensors of a sequence ``s`` are ``s.0``, ``s.1``, ...
+        leading axis. ``.npy``: the same for a model with one input. An image or WAV file, for a model with one input of
+        such a shape. A folder of these files. Any other name: the bytes of the inputs in order, row-major in the
+        machine's byte order, one set after another. For a model with sequences or optionals, only one set from
+        ``.npz`` is supported: the tensors of a sequence ``s`` are ``s.0``, ``s.1``, ...
+    `scaling`: of pixels and samples; default: `ImageScaling()`.
+    `real`: arrays of files have real numbers, which are quantized for quantized inputs.
 
     Raises InputError or ProblemsError if the arrays do not match the inputs.
     """
+    return [*iter_sets(path, infos, scaling, real=real)]
+
+
+def iter_sets(
+    path: Path, infos: Sequence[TensorInfo], scaling: ImageScaling | None = None, *, real: bool = False
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the sets of `read_sets`; the files of a folder are read one by one."""
+    if path.is_dir():
+        files = sorted(item for item in path.rglob("*") if item.suffix.lower() in _IN_FOLDERS and item.is_file())
+        if not files:
+            cause = f"no {', '.join(_IN_FOLDERS)} file found in the folder"
+            raise InputError(cause, place=str(path), next_step="Name another")
+        for file in files:
+            # of a file with one set, the name is enough
+            sets = list(iter_sets(file, infos, scaling, real=real))
+            yield from ((file.name if len(sets) == 1 else f"{file.name} {name}", given) for name, given in sets)
+    elif path.suffix.lower() in MEDIA:
+        yield from media_sets(path, infos, scaling or USUAL)
+    else:
+        known = {info.name: info for info in infos}
+        for name, given in _array_sets(path, infos, real=real):
+            yield name, {key: quantized(value, known[key]) for key, value in given.items()} if real else given
+
+
+def _array_sets(path: Path, infos: Sequence[TensorInfo], *, real: bool) -> list[tuple[str, dict[str, Any]]]:
     if any(isinstance(info, ContainerInfo) for info in infos):
         if path.suffix != ".npz":
             raise InputError(
@@ -67,7 +100,7 @@ def read_sets(path: Path, infos: Sequence[TensorInfo]) -> list[tuple[str, dict[s
         return [("set 0", read_npz(path, infos))]
     batches: dict[str, Array]
     if path.suffix == ".npz":
-        batches = read_batches(path, infos)
+        batches = read_batches(path, infos, real=real)
     elif path.suffix == ".npy":
         if len(infos) != 1:
             raise InputError(
@@ -75,7 +108,10 @@ def read_sets(path: Path, infos: Sequence[TensorInfo]) -> list[tuple[str, dict[s
                 place=str(path),
                 next_step="Write .npz: numpy.savez(path, **{name: array})",
             )
-        batches = {infos[0].name: read_npy(path, infos[0])}
+        batches = {infos[0].name: read_npy(path, infos[0], real=real)}
+    elif real:
+        cause = f"expected .npz or .npy for real values, got {path.suffix or 'raw bytes'}"
+        raise InputError(cause, place=str(path), next_step="Remove --real")
     else:
         size = sum(info.nbytes for info in infos)
         read = read_small(path, _MOST_BYTES, partial(InputError, place=str(path)))

@@ -173,7 +173,7 @@ class _Generators(Registry[Generator]):
 
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,63}")
-GENERATORS: Registry[Generator] = _Generators("external code generator", "mlfc.byoc")
+GENERATORS: Registry[Generator] = _Generators("external code generator", "mlfc.byoc", plugins=True)
 
 
 def find_generators(names: Iterable[str]) -> tuple[Generator, ...]:

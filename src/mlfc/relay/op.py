@@ -184,7 +184,7 @@ _LAYOUT_OF_ATTRIBUTE = {
     "data_layout": Layout.CONVOLUTION, "layout": Layout.CHANNELS_LAST, "pad_width": Layout.PAD,
     "lhs_axis": Layout.OPERAND_AXES, "exclude": Layout.REDUCE,
 }  # fmt: skip
-OPERATORS: Registry[Operator] = Registry("operator", "mlfc.ops")
+OPERATORS: Registry[Operator] = Registry("operator", "mlfc.ops", plugins=True)
 KERNEL_PREFIX = "fused_"
 """The prefix of kernel names, before the names of their operators."""
 

@@ -361,7 +361,10 @@ class _TreeReader:
     def _operator_call(self, name: Token, arguments: Tree[Token], scope: Scope) -> Expr:
         if name not in OPERATORS:
             near = " or ".join(OPERATORS.near(name))
-            raise self._fault(name, f"operator `{name}` not found", f"did you mean {near}?" if near else None)
+            step = f"did you mean {near}?" if near else None
+            if name.rpartition(".")[2][:1].isupper():  # named after an ONNX operator
+                step = "It is an operator of your own: name the file that declares it, --op FILE.py"
+            raise self._fault(name, f"operator `{name}` not found", step)
         args, attrs = self._arguments(arguments, scope)
         # TVM prints this key for operators called without their own constructor
         attrs.pop("attrs_type_key", None)

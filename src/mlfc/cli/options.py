@@ -126,9 +126,7 @@ OPTIONS = {
     "module": _option("The module, if there are several.", "NAME"),
     "module_name": _option("Default: from the file name."),
     "numerics": _option(),
-    "op": _code(
-        "A Python file with operators of your own or external code generators, which is run; repeatable.", "FILE.py"
-    ),
+    "op": _code("Run a Python file that declares operators or code generators; repeatable.", "FILE.py"),
     "optimize": _option(),
     "option": _option("An option of the project; repeatable.", "NAME=VALUE"),
     "output": _option("Default: <name>.tar.", flags="--output -o"),

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -20,9 +20,8 @@ from mlfc.relay.ir import Attrs, TensorType
 from mlfc.support import dtypes, user_files
 from mlfc.support.dims import Dim
 from mlfc.support.text import shortest_digits
-from mlfc.tir.ir import External
+from mlfc.tir.ir import Buffer, External
 
-Results: TypeAlias = Callable[[Sequence[TensorType], Attrs], Sequence[TensorType]]
 _C_TYPES = {
     **{dtype: f"{dtype}_t" for dtype in dtypes.INTEGERS},
     "float32": "float", "float64": "double", "float16": "uint16_t", "bfloat16": "uint16_t", "bool": "uint8_t",
@@ -34,7 +33,6 @@ _NOT_CODE = re.compile(
 _HEAD = re.compile(r"(?<![\w*])((?:[A-Za-z_]\w*[\s*]+)+)([A-Za-z_]\w*)\s*\(([^()]*)\)\s*([{;])")
 _SPECIFIERS = ("static", "inline", "extern", "restrict", "__restrict", "__restrict__")
 _QUIET = '#if defined(__GNUC__)\n#pragma GCC diagnostic ignored "-Wunused-function"\n#endif\n'
-_UNBOUNDED = 1 << 31
 
 
 @dataclass(frozen=True)
@@ -65,6 +63,22 @@ class CSource:
     scratch: int | Callable[..., Any] = 0
 
 
+class Rules(Protocol):
+    """The rules of an operator."""
+
+    def inputs(self) -> tuple[int, int | None]:
+        """Return the least and the largest number of inputs; None if unbounded."""
+        ...
+
+    def results(self, types: Sequence[TensorType], attrs: Attrs) -> Sequence[TensorType]:
+        """Return the types of the results."""
+        ...
+
+    def run(self, what: str, function: Callable[..., Any], args: Sequence[Any], attrs: Attrs) -> Any:
+        """Return the result of a function with the attributes that it names; raise TypeCheckError if it fails."""
+        ...
+
+
 def check_dtypes(title: str, source: CSource, types: Sequence[TensorType]) -> None:
     """Raise TypeCheckError if a file has no function for types, those of the inputs first, or C has no type for one."""
     if types[0].dtype not in source.functions:
@@ -74,11 +88,11 @@ def check_dtypes(title: str, source: CSource, types: Sequence[TensorType]) -> No
         raise TypeCheckError(f"{title}: C has no type for {odd[0]}")
 
 
-def c_generator(operator: str, key: str, source: CSource, results: Results, most_inputs: int) -> Generator:
+def c_generator(operator: str, key: str, source: CSource, rules: Rules) -> Generator:
     """Return the generator `key` of a Relay operator whose calls run a C file.
 
-    `results` is the type rule; missing operands up to `most_inputs` are NULL. The attribute ``output`` of a call is the
-    index of its result. Raises OptionError if the file cannot be read, or lacks a function.
+    The attribute ``output`` of a call is the index of its result. Raises OptionError if the file cannot be read, or
+    lacks a function.
     """
     beside = user_files.loading()
     path = Path(source.path) if beside is None else beside.parent / source.path
@@ -90,18 +104,18 @@ def c_generator(operator: str, key: str, source: CSource, results: Results, most
 
     def generate(part: Subgraph) -> External:
         name = source.functions[part.name]
-        types, values = _arguments(part, source, results, most_inputs)
+        types, values = _arguments(part, source, rules)
         given = functions[name]
         pairs = zip(("int", *types), given, strict=False)
         if len(given) != len(types) + 1 or any(a != b and not (a == _OMITTED and b[-1] == "*") for a, b in pairs):
-            cause = (
-                f"expected the function int {name}({', '.join(types)}), got {given[0]} {name}({', '.join(given[1:])})"
+            found = f"{given[0]} {name}({', '.join(given[1:])})"
+            raise OptionError(
+                f"expected the function int {name}({', '.join(types)}), got {found}",
+                place=f"{path}, node '{', '.join(part.function.body.span.nodes)}'",
+                next_step="Change it, or CSource(arguments=...)",
             )
-            nodes = ", ".join(part.function.body.span.nodes)
-            raise OptionError(cause, place=f"{path}, node '{nodes}'", next_step="Change it, or CSource(arguments=...)")
-        return External(
-            key, f"if ({name}({', '.join(values)}) != 0) {{\n  return -1;\n}}", (_QUIET + text.strip("\n"),)
-        )
+        call = f"if ({name}({', '.join(values)}) != 0) {{\n  return -1;\n}}"
+        return External(key, call, (_QUIET + text.strip("\n"),))
 
     def is_of(dtype: str) -> Callable[[relay.Call], bool]:
         return lambda call: relay.tensor_type((*call.args, call)[0]).dtype == dtype
@@ -110,32 +124,33 @@ def c_generator(operator: str, key: str, source: CSource, results: Results, most
     return Generator(key, table, generate, always=True, takes_open=True)
 
 
-def _arguments(part: Subgraph, source: CSource, results: Results, most_inputs: int) -> tuple[list[str], list[str]]:
+def _arguments(part: Subgraph, source: CSource, rules: Rules) -> tuple[list[str], list[str]]:
     """Return the C types and the values of the arguments of a call."""
     call = part.function.body
     assert isinstance(call, relay.Call)
     kinds = [relay.tensor_type(arg) for arg in call.args]
     attrs = {name: value for name, value in call.attrs.items() if name != "output"}
-    names: dict[relay.Expr, str] = {
-        param: buffer.name for param, buffer in zip(part.function.params, part.inputs, strict=True)
-    }
+    buffers: dict[relay.Expr, Buffer] = dict(zip(part.function.params, part.inputs, strict=True))
     found: list[tuple[str, str]] = []
     for index, (arg, kind) in enumerate(zip(call.args, kinds, strict=True)):
-        name = part.constant(f"constant{index}", arg.data).name if isinstance(arg, relay.Constant) else names[arg]
-        found.append((f"const {_C_TYPES[kind.dtype]} *", f"${{{name}}}"))
-    found += [(_OMITTED, "NULL")] * (most_inputs - len(kinds) if most_inputs < _UNBOUNDED else 0)
-    made = results(kinds, call.attrs)
+        buffer = part.constant(f"constant{index}", arg.data) if isinstance(arg, relay.Constant) else buffers[arg]
+        found.append((f"const {_C_TYPES[kind.dtype]} *", f"${{{buffer.name}}}"))
+    most = rules.inputs()[1]
+    found += [(_OMITTED, "NULL")] * (0 if most is None else most - len(kinds))
+    made = rules.results(kinds, call.attrs)
     for index, kind in enumerate(made):
         c_type, name = f"{_C_TYPES[kind.dtype]} *", "${output}"
         if index != call.attrs["output"]:
             name = f"({c_type})${{{part.scratch(f'unused{index}', kind.nbytes).name}}}"
         found.append((c_type, name))
     if source.scratch:
-        nbytes = source.scratch(*kinds, **named(source.scratch, attrs)) if callable(source.scratch) else source.scratch
+        nbytes = rules.run("scratch", source.scratch, kinds, attrs) if callable(source.scratch) else source.scratch
+        if not isinstance(nbytes, Dim) and not (isinstance(nbytes, int) and nbytes >= 0):
+            raise OptionError(f"expected a number of bytes as scratch, got {nbytes!r}", place=call.span.place)
         found.append(("void *", f"${{{part.scratch('scratch', nbytes).name}}}"))
     numbers: Sequence[Any] = (made[0].size, *attrs.values())
     if source.arguments is not None:
-        numbers = source.arguments(*kinds, **named(source.arguments, attrs))
+        numbers = rules.run("arguments", source.arguments, kinds, attrs)
     for value in numbers:
         if isinstance(value, Dim):
             part.extent(f"number{len(found)}", value)
@@ -147,20 +162,8 @@ def _arguments(part: Subgraph, source: CSource, results: Results, most_inputs: i
             found.append(("float", f"{digits}{'' if any(mark in digits for mark in '.e') else '.0'}f"))
         else:
             cause = f"expected integers and finite floats as arguments of a C function, got {value!r}"
-            raise OptionError(cause, place=part.function.body.span.place, next_step="Set CSource(arguments=...)")
-    types, values = zip(*found, strict=True)
-    return list(types), list(values)
-
-
-def named(function: Callable[..., Any], attrs: Attrs) -> dict[str, Any]:
-    """Return the attributes that a function accepts as keywords."""
-    import inspect
-
-    params = inspect.signature(function).parameters.values()
-    if any(param.kind is param.VAR_KEYWORD for param in params):
-        return dict(attrs)
-    names = {param.name for param in params if param.kind in (param.KEYWORD_ONLY, param.POSITIONAL_OR_KEYWORD)}
-    return {name: value for name, value in attrs.items() if name in names}
+            raise OptionError(cause, place=call.span.place, next_step="Set CSource(arguments=...)")
+    return [kind for kind, _ in found], [value for _, value in found]
 
 
 def _with_internal_linkage(text: str) -> tuple[str, dict[str, tuple[str, ...]]]:
@@ -179,11 +182,11 @@ def _with_internal_linkage(text: str) -> tuple[str, dict[str, tuple[str, ...]]]:
     for match in reversed(heads):
         if match[2] in defined and "static" not in match[1].split():
             text = f"{text[: match.start()]}static {text[match.start() :]}"
-    return text, {name: tuple(map(_type_of, (match[1], *_params(match[3])))) for name, match in defined.items()}
-
-
-def _params(text: str) -> list[str]:
-    return [] if text.strip() in ("", "void") else text.split(",")
+    found = {}
+    for name, match in defined.items():
+        params = [] if match[3].strip() in ("", "void") else match[3].split(",")
+        found[name] = tuple(map(_type_of, (match[1], *params)))
+    return text, found
 
 
 def _type_of(declaration: str) -> str:

@@ -10,7 +10,6 @@ import numpy as np
 import onnx
 from onnx import helper, inliner, numpy_helper
 
-from mlfc.byoc.c_source import named
 from mlfc.byoc.onnx_graphs import captured_names, inner_graphs
 from mlfc.errors import OptionError
 from mlfc.frontend.onnx.custom import CustomOperator, declared
@@ -119,11 +118,7 @@ def _computed(operator: CustomOperator, node: onnx.NodeProto, known: Mapping[str
     assert operator.reference is not None
     attrs = operator.values({item.name: helper.get_attribute_value(item) for item in node.attribute})
     arrays = [known[name] if name else None for name in node.input]
-    try:
-        found = operator.reference(*arrays, **named(operator.reference, attrs))
-    except Exception as error:  # whatever the user's function raises
-        cause = f"the reference of {operator.title} raises {type(error).__name__}: {error}"
-        raise OptionError(cause, place=f"node '{node.name}'") from error
+    found = operator.run("reference", operator.reference, arrays, attrs)
     results = [np.asarray(item) for item in (found if isinstance(found, (list, tuple)) else [found])]
     if len(results) < len(node.output):
         cause = f"expected {len(node.output)} results from the reference of {operator.title}, got {len(results)}"

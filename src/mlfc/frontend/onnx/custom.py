@@ -6,13 +6,12 @@ import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
 
 from mlfc.byoc import GENERATORS
-from mlfc.byoc.c_source import CSource, c_generator, check_dtypes, named
+from mlfc.byoc.c_source import CSource, c_generator, check_dtypes
 from mlfc.errors import ModelError, OptionError, TypeCheckError, UnsupportedError, unknown
 from mlfc.frontend.onnx import table
 from mlfc.frontend.onnx.node import Node, shape_of
@@ -58,12 +57,12 @@ class CustomOperator:
         """The name of its external code generator."""
         return self.relay_name.replace(".", "_")[-64:]
 
-    def inputs(self) -> tuple[int, int]:
-        """Return the least and the largest number of inputs."""
+    def inputs(self) -> tuple[int, int | None]:
+        """Return the least and the largest number of inputs; None if unbounded."""
         given = [*inspect.signature(self.infer or self.compose or id).parameters.values()][self.infer is None :]
         own = [item for item in given if item.kind <= item.VAR_POSITIONAL and item.name not in self.attributes]
         least = sum(item.default is item.empty and item.kind < item.VAR_POSITIONAL for item in own)
-        return least, 1 << 31 if any(item.kind is item.VAR_POSITIONAL for item in own) else len(own)
+        return least, None if any(item.kind is item.VAR_POSITIONAL for item in own) else len(own)
 
     def values(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """Return all attributes from those of a node; raise ModelError for unknown, missing and mistyped ones."""
@@ -84,7 +83,7 @@ class CustomOperator:
         """Return the types of the results by the type rule; raise TypeCheckError if it fails."""
         own = {name: value for name, value in attrs.items() if name != _RESULT}
         assert self.infer is not None
-        found = self.run("type rule", self.infer, *types, **named(self.infer, own))
+        found = self.run("type rule", self.infer, types, own)
         results = tuple(found) if isinstance(found, (list, tuple)) else (found,)
         for item in results:
             is_type = isinstance(item, TensorType) and item.dtype in dtypes.SCALARS
@@ -92,10 +91,13 @@ class CustomOperator:
                 raise TypeCheckError(f"expected a TensorType from the type rule of {self.title}, got {item!r}")
         return results
 
-    def run(self, what: str, function: Any, *args: Any, **attrs: Any) -> Any:
-        """Return the result of a function of the declaration; raise TypeCheckError if it fails."""
+    def run(self, what: str, function: Callable[..., Any], args: Sequence[Any], attrs: Attrs) -> Any:
+        """Return the result of a function with the attributes that it names; raise TypeCheckError if it fails."""
+        params = inspect.signature(function).parameters.values()
+        takes_all = any(item.kind is item.VAR_KEYWORD for item in params)
+        names = {item.name for item in params if item.kind in (item.KEYWORD_ONLY, item.POSITIONAL_OR_KEYWORD)}
         try:
-            return function(*args, **attrs)
+            return function(*args, **{name: value for name, value in attrs.items() if takes_all or name in names})
         except (TypeCheckError, UnsupportedError, UndecidedError):
             raise
         except Exception as error:  # whatever the user's function raises
@@ -109,10 +111,8 @@ class CustomOperator:
             inputs.pop()
         try:
             values = self.values(node.attributes)
-            if not least <= len(inputs) <= most:
-                wanted = (
-                    f"{least}" if least == most else f"{least} or more" if most > len(inputs) else f"at most {most}"
-                )
+            if len(inputs) < least or (most is not None and len(inputs) > most):
+                wanted = least if least == most else f"at least {least}" if len(inputs) < least else f"at most {most}"
                 raise ModelError(f"expected {wanted} inputs of {self.title}, got {len(inputs)}")
             results = self._composed(node, inputs, values) if self.compose else self._called(node, inputs, values)
             for result, shape in zip(results, node.declared, strict=False):
@@ -135,7 +135,7 @@ class CustomOperator:
 
     def _composed(self, node: Node, inputs: Sequence[Expr | None], values: Attrs) -> list[Expr]:
         assert self.compose is not None
-        found = self.run("composition", self.compose, node.call, *inputs, **named(self.compose, values))
+        found = self.run("composition", self.compose, [node.call, *inputs], values)
         results = list(found) if isinstance(found, (list, tuple)) else [found]
         for item in results:
             if not isinstance(item, (Call, Constant, Tuple, TupleGetItem, Var)):
@@ -250,7 +250,7 @@ def _register(made: CustomOperator, element: Any, emit: Any, source: CSource | N
         return results[attrs[_RESULT]]
 
     def checked_element(of: rules.Element, *inputs: Tensor) -> Any:
-        found = made.run("element rule", element, of, *inputs)
+        found = made.run("element rule", element, [of, *inputs], {})
         if not isinstance(found, tir.ExprOps) or found.dtype != of.out.dtype:
             shown = found.dtype if isinstance(found, tir.ExprOps) else repr(found)
             raise TypeCheckError(f"expected {of.out.dtype} from the element rule of {made.title}, got {shown}")
@@ -259,9 +259,9 @@ def _register(made: CustomOperator, element: Any, emit: Any, source: CSource | N
     kind = Kind.EXTERNAL if source else Kind.ANCHOR if emit else Kind.ELEMENTWISE if elementwise else Kind.INJECTIVE
     attrs = [Attr(name, REQUIRED, _kind(default) is float) for name, default in made.attributes.items()]
     if source is not None:
-        GENERATORS.add(made.key, c_generator(made.relay_name, made.key, source, made.results, made.inputs()[1]))
+        GENERATORS.add(made.key, c_generator(made.relay_name, made.key, source, made))
     rules.declare(
-        made.relay_name, None, infer, kind, (*attrs, Attr(_RESULT, 0)),
-        element and checked_element, emit=emit and partial(made.run, "loop-level rule", emit), expensive=True,
+        made.relay_name, None, infer, kind, (*attrs, Attr(_RESULT, 0)), element and checked_element,
+        emit=emit and (lambda *args: made.run("loop-level rule", emit, args, {})), expensive=True,
         layout=Layout.POINTWISE if elementwise else Layout.LOGICAL, contract="declared by the user",
     )  # fmt: skip

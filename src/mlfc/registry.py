@@ -121,7 +121,7 @@ def _load_plugins() -> bool:
             try:
                 with recorded():
                     entry.load()
-            except Exception as error:  # whatever the package raises
+            except Exception as error:  # of any kind
                 warnings.warn(f"the entry point {_PLUGINS}: {entry.name} = {entry.value} fails: {error}", stacklevel=2)
     return True
 

@@ -63,7 +63,7 @@ class CSource:
     scratch: int | Callable[..., Any] = 0
 
 
-class Rules(Protocol):
+class OperatorRules(Protocol):
     """The rules of an operator."""
 
     def inputs(self) -> tuple[int, int | None]:
@@ -88,7 +88,7 @@ def check_dtypes(title: str, source: CSource, types: Sequence[TensorType]) -> No
         raise TypeCheckError(f"{title}: C has no type for {odd[0]}")
 
 
-def c_generator(operator: str, key: str, source: CSource, rules: Rules) -> Generator:
+def c_generator(operator: str, key: str, source: CSource, rules: OperatorRules) -> Generator:
     """Return the generator `key` of a Relay operator whose calls run a C file.
 
     The attribute ``output`` of a call is the index of its result. Raises OptionError if the file cannot be read, or
@@ -124,7 +124,7 @@ def c_generator(operator: str, key: str, source: CSource, rules: Rules) -> Gener
     return Generator(key, table, generate, always=True, takes_open=True)
 
 
-def _arguments(part: Subgraph, source: CSource, rules: Rules) -> tuple[list[str], list[str]]:
+def _arguments(part: Subgraph, source: CSource, rules: OperatorRules) -> tuple[list[str], list[str]]:
     """Return the C types and the values of the arguments of a call."""
     call = part.function.body
     assert isinstance(call, relay.Call)

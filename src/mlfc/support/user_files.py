@@ -86,8 +86,8 @@ def _fault(path: Path, error: BaseException) -> OptionError:
     line = error.lineno if isinstance(error, SyntaxError) else lines[-1] if lines else None
     place = str(path) if line is None else f"{path}:{line}"
     if isinstance(error, MlfcError):
-        own = error.place if error.place not in (None, str(path)) else ""
-        return OptionError(f"{own}: {error.cause}" if own else error.cause, place=place, next_step=error.next_step)
+        cause = f"{error.place}: {error.cause}" if error.place else error.cause
+        return OptionError(cause, place=place, next_step=error.next_step)
     if isinstance(error, (SyntaxError, ValueError)) and not lines:
         return OptionError(f"expected a Python file: {getattr(error, 'msg', error)}", place=place)
     return OptionError(f"the file raises {type(error).__name__}: {error}", place=place)

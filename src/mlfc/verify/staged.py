@@ -48,8 +48,8 @@ class StagedSession:
         known = dict(inputs)
         for index, (nodes, operator) in enumerate(self._stages):
             if operator is not None:
-                known |= {name: numpy_helper.to_array(self._constants[name]) for name in nodes[0].input
-                          if name in self._constants}  # fmt: skip
+                constants = (self._constants[name] for name in nodes[0].input if name in self._constants)
+                known |= {item.name: numpy_helper.to_array(item) for item in constants}
                 known |= _computed(operator, nodes[0], known)
             elif nodes:
                 if index not in self._sessions:
@@ -68,17 +68,15 @@ class StagedSession:
         reads, writes = [name for name in outer if name in known], [name for name in made if name in later]
         if lists := [name for name in reads if not isinstance(known[name], np.ndarray)]:
             raise OptionError(f"expected tensors between custom operators, got the sequence '{lists[0]}'")
-        kinds = [
-            (name, helper.np_dtype_to_tensor_dtype(known[name].dtype), [None] * known[name].ndim) for name in reads
-        ]
-        model = onnx.ModelProto()
-        model.CopyFrom(self._model)
-        model.graph.Clear()
-        model.graph.name = "stage"
-        model.graph.node.extend(nodes)
-        model.graph.input.extend(helper.make_tensor_value_info(*kind) for kind in kinds)
-        model.graph.output.extend(onnx.ValueInfoProto(name=name) for name in writes)
-        model.graph.initializer.extend(self._constants[name] for name in outer if name not in reads)
+        if not writes:
+            return SimpleNamespace(run=lambda *_: []), [], []
+        kinds = [(name, helper.np_dtype_to_tensor_dtype(known[name].dtype), known[name].ndim) for name in reads]
+        inputs = [helper.make_tensor_value_info(name, kind, [None] * rank) for name, kind, rank in kinds]
+        constants = [self._constants[name] for name in outer if name not in reads]
+        outputs = [onnx.ValueInfoProto(name=name) for name in writes]
+        graph = helper.make_graph(nodes, "stage", inputs, outputs, constants)
+        model = helper.make_model(graph, opset_imports=list(self._model.opset_import))
+        model.ir_version = self._model.ir_version
         return self._opened(model.SerializeToString()), reads, writes
 
 

@@ -100,7 +100,7 @@ class CustomOperator:
             return function(*args, **{name: value for name, value in attrs.items() if takes_all or name in names})
         except (TypeCheckError, UnsupportedError, UndecidedError):
             raise
-        except Exception as error:  # whatever the user's function raises
+        except Exception as error:  # of any kind
             raise TypeCheckError(f"the {what} of {self.title} raises {type(error).__name__}: {error}") from error
 
     def convert(self, node: Node) -> Sequence[Expr]:
@@ -180,18 +180,17 @@ def declare(
     elementwise: bool = False,
     reference: Callable[..., Any] | None = None,
 ) -> None:
-    """Declare an operator for ONNX nodes by one of `compose`, `element`, `emit` and `source`.
+    """Declare an operator for ONNX nodes that mlfc does not support, by `compose`, `element`, `emit` or `source`.
 
     Functions receive inputs by position, and the attributes that they name by keyword.
 
     Parameters
     ----------
     name, domain : str
-        Operator and domain of the nodes, which mlfc must not support itself. The declaration has precedence over a
-        function of the model.
+        Operator and domain of the nodes. The declaration has precedence over a function of the model.
     infer : callable ``(*types, **attributes) -> TensorType or several``
-        The type rule, not needed with `compose`. Dimensions in the ``shape`` of a type may be expressions of symbols,
-        with ``+``, ``-``, ``*`` and ``//``. Parameters with a default are optional inputs.
+        The type rule, not needed with `compose`. Dimensions in the ``shape`` of a type may be symbolic expressions.
+        Parameters with a default are optional inputs.
     attributes : mapping of str to object, optional
         The default value of each attribute; for a required one its type: bool, int, float, str or tuple.
     compose : callable ``(call, *inputs, **attributes) -> Expr or several``
@@ -203,8 +202,7 @@ def declare(
     source : CSource
         A C file.
     elementwise : bool
-        Each element of the result depends on the elements of the inputs at its position only, and all shapes are equal.
-        Such operators need no transposes between convolutions.
+        Each element of the result depends on the elements at its position only, and all shapes are equal.
     reference : callable ``(*arrays, **attributes) -> ndarray or several``
         The results in NumPy, for ``mlfc verify``.
 

@@ -160,7 +160,7 @@ class _Generators(Registry[Generator]):
 
     def add(self, key: str, entry: Generator) -> Generator:
         """Add a generator under its name, which is also the name of a folder in archives."""
-        if key in self:
+        if key in self._filled():
             raise OptionError(f"generator '{key}' is already registered", next_step="Rename yours")
         if key != entry.name:
             raise OptionError(f"the generator '{entry.name}' is added as '{key}'", next_step="Use one name for both")

@@ -226,7 +226,7 @@ def declare(
     if table.since(made.domain, name) or (not made.domain and name in _CONTROL):
         step = "Declare yours under another name or domain, and rename it in the model"
         raise OptionError(f"the operator '{made.title}' is supported already", next_step=step)
-    if made.title in CUSTOM:
+    if made.title in [*CUSTOM]:  # without those of installed packages
         if origin or CUSTOM.get(made.title).origin:  # without files, notebooks declare again
             first = CUSTOM.get(made.title).origin or "this process"
             raise OptionError(f"the operator '{made.title}' is declared twice, first in {first}")

@@ -14,7 +14,7 @@ from onnx import helper, numpy_helper
 
 import mlfc
 from mlfc import operators, registry
-from mlfc.errors import MlfcError, OptionError, TextError
+from mlfc.errors import MlfcError, OptionError, RunError, TextError
 from mlfc.frontend.onnx.custom import CUSTOM
 from mlfc.registry import recorded, remove
 from mlfc.relay.text import to_text
@@ -159,6 +159,34 @@ def test_c_has_scratch_several_results_and_dynamic_dimensions(folder: Path) -> N
     factories = [mlfc.compile("split.onnx", "c", shapes={"x": (3, 4)}, module_name=name).factory for name in "uv"]
     mlfc.export_model_library_format(factories, "both.tar")
     np.testing.assert_array_equal(mlfc.load("both.tar", module="v").run({"x": x})["y"], np.abs(x + 0.5))
+
+
+SHARED_FILE = """\
+#include <stdint.h>
+#define EACH for (int i = 0; i < n; ++i)
+int half_int8(const int8_t *x, int8_t *y, int64_t n) { EACH { y[i] = (int8_t)(x[i] / 2); } return 0; }
+int half_float32(const float *x, float *y, int64_t n) { EACH { y[i] = x[i] / 2; } return 0; }
+int checked_float32(const float *x, float *y, int64_t n) { EACH { y[i] = x[i]; } return x[0] > 4; }
+"""
+
+
+def test_dtypes_select_the_function_and_its_result_is_checked(folder: Path) -> None:
+    Path("shared.c").write_text(SHARED_FILE)
+    names = {"int8": "half_int8", "float32": "half_float32"}
+    for name, known in (("Half", names), ("Checked", {"float32": "checked_float32"})):
+        source = operators.CSource("shared.c", known)
+        operators.declare(name, domain="com.example", infer=lambda x: x, source=source)
+    nodes = [helper.make_node("Half", ["x"], ["a"], domain="com.example"), helper.make_node("Cast", ["a"], ["b"], to=1),
+             helper.make_node("Half", ["b"], ["c"], domain="com.example"),
+             helper.make_node("Checked", ["c"], ["y"], domain="com.example")]  # fmt: skip
+    save("halves", nodes, {"x": [4]}, {"y": [4]})
+    model = onnx.load("halves.onnx")
+    model.graph.input[0].type.tensor_type.elem_type = onnx.TensorProto.INT8
+    compiled = mlfc.compile(model, "c", executor="graph")
+    x = np.array([9, -9, 4, 100], np.int8)
+    np.testing.assert_array_equal(compiled.run({"x": x})["y"], [2, -2, 1, 25])
+    with pytest.raises(RunError):
+        compiled.run({"x": x[::-1].copy()})
 
 
 def test_a_declaration_replaces_a_function_of_the_model(folder: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -64,6 +65,10 @@ class ImportOptions:
         (),
         "External code generators for the operators they support, in order of precedence: ``cmsis_nn``, "
         "``onnxruntime``.",
+    )
+    operators: Sequence[str | os.PathLike[str]] = option(
+        (),
+        "Python files with operators of your own (`mlfc.operators.declare`) or external code generators. They are run.",
     )
     target: str | None = option(
         None,

@@ -129,6 +129,7 @@ OPTIONS = {
     "module": _option("The module, if there are several.", "NAME"),
     "module_name": _option("Default: from the file name."),
     "numerics": _option(),
+    "op": _code("Run a Python file that declares operators or code generators; repeatable.", "FILE.py"),
     "optimize": _option(),
     "option": _option("An option of the project; repeatable.", "NAME=VALUE"),
     "output": _option("Default: <name>.tar.", flags="--output -o"),
@@ -369,6 +370,7 @@ class Inputs:
     state: list[str] | None = None
     state_init: str | None = None
     signature: str | None = None
+    op: list[str] | None = None
 
     def options(self, target: str | None = None, **more: Any) -> CompileOptions:
         """Return the options of importing and building a model, with `more`; None stands for an option not set."""
@@ -385,6 +387,7 @@ class Inputs:
             "states": parse_states(self.state or ()),
             "state_init": self.state_init if self.state_init in (None, _ZEROS) else read_any_npz(self.state_init),
             "signature": self.signature,
+            "operators": self.op or (),
         }
 
     def with_shapes_of(self, path: Path) -> Inputs | None:
@@ -422,7 +425,7 @@ class Inputs:
             )
         if self.signature is not None:
             raise OptionError("option --signature requires a single model", place="--signature")
-        return {name: Inputs(shapes[name], values[name], states[name], self.state_init) for name in models}
+        return {name: Inputs(shapes[name], values[name], states[name], self.state_init, op=self.op) for name in models}
 
 
 def _named_texts(texts: Sequence[str], form: str, flag: str, what: str) -> Iterator[tuple[str, str]]:

@@ -35,6 +35,7 @@ from mlfc.support.keywords import with_keywords
 from mlfc.support.module_info import StateInfo
 from mlfc.support.progress import bar, reported
 from mlfc.support.text import Displayed, html_table
+from mlfc.support.user_files import load_user_files
 from mlfc.verify.board_layers import BesideHost, BoardLayers, WholeSequence, differing_groups
 from mlfc.verify.difference import Accuracy, Difference, Labels, Tolerance, difference
 from mlfc.verify.inputs import DRAWS, Asked, element_shapes, made_up_sets, pairs, read_sets, sample_inputs, unlike
@@ -300,6 +301,7 @@ def verify(model: Model, options: VerifyOptions) -> Comparison:
 
 def verify_model(model: Model, options: VerifyOptions) -> Comparison:
     """Compare a model with its reference as `verify` does."""
+    load_user_files(options.operators)
     with model_file(model) as path, reported(options.progress, partial(bar, f"comparing {model_name(model)}")) as say:
         chosen = None if options.board is None else find_board(options.board)
         options = replace(options, progress=say, target=chosen.target if chosen else options.target)

@@ -183,7 +183,7 @@ def parts_of(
     """Return the parts of a library for `machine`, default this one, in the order in which TVM numbers their files.
 
     `is_native` requests code for exactly this processor; without `has_levels`, no files are for some processors only.
-    `system_lib` requests code for a program with TVM's C runtime, instead of code with a runtime and functions of `abi`.
+    `system_lib` requests code for a program with TVM's C runtime, without a runtime and the functions of `abi`.
     Raises ToolchainError if a module has no code for the machine.
     """
     code = []

@@ -307,7 +307,9 @@ def _objects(
 
 def _system_objects(objects: Sequence[Path], compiler: Compiler, flags: Sequence[str]) -> list[Path]:
     """Return the objects of code as TVM's exporter names them: ``lib0.o``, the function table, and ``lib1.o``."""
-    tables = [path for path in objects if any(item.name == SYSTEM_LIB for item in exports(memoryview(path.read_bytes())))]
+    tables = [
+        path for path in objects if any(item.name == SYSTEM_LIB for item in exports(memoryview(path.read_bytes())))
+    ]
     if len(tables) != 1:
         raise OptionError(
             f"expected code with one {SYSTEM_LIB}, got {len(tables)}",

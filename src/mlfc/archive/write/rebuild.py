@@ -33,7 +33,7 @@ def rebuild(path: str | os.PathLike[str], target: str | None = None, **changes: 
     Parameters
     ----------
     path : path
-        An archive that mlfc wrote with source parameters.
+        An archive that mlfc wrote with source parameters, or one of TVM's graph executor with all values of its text.
     target : str, optional
         As for `build`. Default: the recorded target.
     **changes

@@ -178,13 +178,26 @@ CONV = "tvmgen_net_fused_nn_conv2d_add_nn_relu_multiply"
         ("0.5f", "0.25f", "of the graph is not what the text computes with add"),
         ("(%13, %9)", "%13", "the graph has other outputs"),
         ("nn.relu(%1)", "nn.leaky_relu(%1, alpha=0.142857f)", "the attribute alpha has only 6 digits"),
-        ("(%13, %9)\n}", "(%13, %9)\n}\ndef @f() {\n  1f\n}", "only calls in sequence are supported"),
-        ("%0 = nn", "let %q = abs(%x);\n  %0 = nn", "only calls in sequence are supported"),
+        (
+            "(%13, %9)\n}",
+            "(%13, %9)\n}\ndef @f() {\n  1f\n}",
+            "only calls of operators with one result, in sequence, are supported",
+        ),
+        (
+            "%0 = nn",
+            "let %q = abs(%x);\n  %0 = nn",
+            "only calls of operators with one result, in sequence, are supported",
+        ),
         (
             "multiply(%4, 0.333333f",
             "multiply(0.333333f, %4",
             "of the graph is not what the text computes with multiply",
         ),
+        ("nn.relu(%1)", "nn.relu(%2)", "only calls of operators with one result, in sequence"),
+        ("nn.relu(%1)", "nn.relu(%1).0", "only calls of operators with one result, in sequence"),
+        ("%3 = nn.dropout(%2)", "%3 = split(%2, indices_or_sections=1)", "only calls of operators with one result"),
+        ("%1 = nn.bias_add(%0, %b);", "%1 = nn.bias_add(%0, %b);\n  %1 = abs(%1);", "only calls of operators with one"),
+        ("Constant][2]", "Constant][999999999]", "the constants are not numbered from 0 on"),
         ('"p3"', '"q3"', "add_add_add of the graph is not what the text computes with add"),
     ],
 )

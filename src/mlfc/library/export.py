@@ -14,6 +14,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, BinaryIO, TypeAlias, cast
 
+import numpy as np
+
 from mlfc.errors import OptionError, ToolchainError
 from mlfc.library.build import BuildPart, parts_of, write_blob
 from mlfc.library.cache import find_entry, store_entry
@@ -308,7 +310,7 @@ def _objects(
 def _system_objects(objects: Sequence[Path], compiler: Compiler, flags: Sequence[str]) -> list[Path]:
     """Return the objects of code as TVM's exporter names them: ``lib0.o``, the function table, and ``lib1.o``."""
     tables = [
-        path for path in objects if any(item.name == SYSTEM_LIB for item in exports(memoryview(path.read_bytes())))
+        path for path in objects if any(item.name == SYSTEM_LIB for item in exports(np.memmap(path, mode="r").data))
     ]
     if len(tables) != 1:
         raise OptionError(

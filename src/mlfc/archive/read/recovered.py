@@ -30,6 +30,8 @@ from mlfc.relay.text_types import TypeReader
 from mlfc.runtime.executors.graph_json import NOP, Graph, GraphNode
 
 Array: TypeAlias = "npt.NDArray[Any]"
+Arrays: TypeAlias = "Mapping[str, Array]"
+Types: TypeAlias = "Mapping[str, TensorType]"
 Node: TypeAlias = "Tree[Token]"
 Place: TypeAlias = "tuple[int, int]"  # of an expression in the text: first and last character
 Key: TypeAlias = "Place | str"  # of an expression: the text of a variable or reference, else the place
@@ -37,16 +39,15 @@ Way: TypeAlias = "tuple[str, int, tuple[tuple[Node, Array | int], ...]]"
 """A way to read a function up to a call: the names of calls, the number of inputs, and for each expression that it
 reads the value, or the entry of the graph."""
 
-_RENAMED = {"nn.bias_add": "add"}
 _PACKED = {"contrib_dense_pack": "dense", "contrib_conv2d_NCHWc": "conv2d", "contrib_depthwise_conv2d_NCHWc": "conv2d"}
 _LAYOUTS = {"nn.conv2d": ("kernel_layout", "OIHW"), "nn.dense": ("weight_layout", "NC")}
 _VIEWS = ("reshape", "expand_dims", "squeeze", "nn.batch_flatten")
 _DIGITS = 6  # of floats in TVM's text
-_MOST_STEPS, _MOST_DEPTH = 200_000, 200
+_MOST_STEPS, _MOST_DEPTH = 200_000, 100
 
 
 def recovered_module(
-    text: str, place: str, module: str, inputs: Iterable[str], graph: Graph | None, params: Mapping[str, Array]
+    text: str, place: str, module: str, inputs: Iterable[str], graph: Graph | None, params: Arrays
 ) -> tuple[IRModule, dict[str, Array]]:
     """Return the module of a text that TVM printed, and its weights.
 
@@ -58,8 +59,8 @@ def recovered_module(
     prepared, tree = syntax_tree(source)
     main, *others = trees(tree.children)
     *parts, body = trees(main.children)
-    if others or any(item.data != "binding" for item in trees(body.children)[:-1]):
-        raise ArchiveError("only calls in sequence are supported")
+    if others or not _is_sequence(body):
+        raise ArchiveError("only calls of operators with one result, in sequence, are supported")
     types = TypeReader({}, prepared.code, lambda _, cause, *__: ArchiveError(cause))
     known = {_sanitized(name) for name in inputs}
     declared = {_variable(part): types.type(part.children[1]) for part in parts if part.data == "parameter"}
@@ -80,8 +81,10 @@ def recovered_module(
     for node in sought:
         if _key(node) not in values:
             raise ArchiveError(f"no value of {_shown(node)} was found")
-    arrays = {int(str(node.children[-1])): values[_key(node)] for node in constants}
-    added, code = [arrays.get(index, np.zeros(0)) for index in range(max(arrays, default=-1) + 1)], source.text
+    arrays = {str(node.children[-1]): values[_key(node)] for node in constants}
+    if set(arrays) != set(map(str, range(len(arrays)))):
+        raise ArchiveError("the constants are not numbered from 0 on")
+    added, code = [arrays[str(index)] for index in range(len(arrays))], source.text
     for node in sorted(body.find_data("literal"), key=_place, reverse=True):
         start, end = _place(node)
         if (start, end) in values:
@@ -100,14 +103,7 @@ def recovered_module(
 class _Recovery:
     """The calls of a text, beside the graph that was compiled from them; `weights` are the variables without values."""
 
-    def __init__(
-        self,
-        body: Node,
-        weights: Mapping[str, TensorType],
-        graph: Graph,
-        params: Mapping[str, Array],
-        module: str,
-    ) -> None:
+    def __init__(self, body: Node, weights: Types, graph: Graph, params: Arrays, module: str) -> None:
         *statements, self._result = trees(body.children)
         self._bound = {str(item.children[0]): tree_of(item.children[-1]) for item in statements}
         self._weights, self._graph, self._params, self._prefix = weights, graph, params, f"tvmgen_{module}_fused_"
@@ -115,6 +111,8 @@ class _Recovery:
         self._is_relaid = any("layout_transform" in (node.function or "") for node in graph.nodes)
         self._varying: dict[Place, bool] = {}
         self._steps = 0
+        for item in self._bound.values():  # in order, which bounds the recursion
+            self._varies(item)
 
     def values(self) -> dict[Key, Array]:
         """Return the values of constants, except literals that are exact."""
@@ -156,9 +154,10 @@ class _Recovery:
         while True:
             if part.data == "local" and part.children[0] in self._bound:
                 part = self._bound[str(part.children[0])]
-            elif part.data == "applied" and isinstance(part.children[-1], Token):
-                inner = self._plain(tree_of(part.children[0]))
-                part = _arguments(inner)[0] if _operator(inner) == "nn.dropout" else inner
+            elif part.data == "applied" and isinstance(part.children[1], Token):
+                part = tree_of(part.children[0])
+            elif _operator(part) == "nn.dropout":
+                part = _arguments(part)[0]
             else:
                 return part
 
@@ -250,14 +249,39 @@ class _Recovery:
             yield part, found
 
 
+def _is_sequence(body: Node) -> bool:
+    """Return True if a text has only calls of operators with one result, each after its arguments."""
+    seen: set[str] = set()
+    dropped: set[str] = set()  # results of dropout, which are tuples
+    for item in trees(body.children):
+        names = {str(node.children[0]) for node in item.find_data("local")}
+        calls = [(node.children[-1], _arguments(node)) for node in item.find_data("applied") if len(node.children) == 2]
+        if any(name[1:].isdecimal() for name in names - seen) or len(calls) != len([*item.find_data("applied")]):
+            return False
+        for suffix, arguments in calls:
+            if not arguments or (isinstance(suffix, Token) and _shown(arguments[0]) not in dropped):
+                return False
+        if item.data == "binding":
+            name, value = str(item.children[0]), tree_of(item.children[1])
+            if name in seen:
+                return False
+            seen.add(name)
+            dropped |= {name} if _operator(value) == "nn.dropout" else set()
+    return not any(True for name in ("let", "chain", "if", "function", "global_function") for _ in body.find_data(name))
+
+
 def _operator(node: Node) -> str | None:
     head = node.children[0] if node.data == "applied" else None
     return str(head.children[0]) if isinstance(head, Tree) and head.data == "operator" else None
 
 
 def _arguments(node: Node) -> list[Node]:
-    parts = trees(node.children if node.data == "tuple" else tree_of(node.children[1]).children)
-    return [part for part in parts if part.data != "attribute"]
+    suffix = node if node.data == "tuple" else node.children[1]
+    return [
+        part
+        for part in trees(suffix.children if isinstance(suffix, Tree) else node.children)
+        if part.data != "attribute"
+    ]
 
 
 def _attribute(node: Node, name: str) -> str:
@@ -271,7 +295,7 @@ def _attribute(node: Node, name: str) -> str:
 def _name(call: Node) -> str:
     """Return the name of a call in names of functions; empty for tuples."""
     operator = _operator(call) or ""
-    return _RENAMED.get(operator, operator).replace(".", "_")
+    return "add" if operator == "nn.bias_add" else operator.replace(".", "_")
 
 
 def _variable(node: Node) -> str:

@@ -229,10 +229,35 @@ def test_values_that_fit_in_two_places_are_not_recovered(tmp_path: Path) -> None
     whole = [*arguments, ("tvmgen_net_fused_add_add_add", (0, 1, 2, 3), (2,), {})]
     (factory,) = rebuild(archive(tmp_path / "net.tar", text, graph(x, whole, [4]), params, x))
     assert [factory.source_params[name][0] for name in "abc"] == [0, 1, 2]
-    # one value for two of the variables
+    # one value for two of the variables, and one scalar for one of two literals
     shared = [*arguments[:3], ("tvmgen_net_fused_add_add_add", (0, 1, 2), (2,), {})]
-    with pytest.raises(ArchiveError, match="can be read in two ways with add"):
+    with pytest.raises(ArchiveError, match="is not what the text computes with add"):
         rebuild(archive(tmp_path / "net.tar", text, graph(x, shared, [3]), params, x))
+    text = (
+        text.replace("%b", "0.333333f", 2).replace("0.333333f: Tensor[(2), float32], ", "").replace("%c)", "0.333333f)")
+    )
+    third = [arguments[0], arguments[1], ("p2", (), (), {}), ("tvmgen_net_fused_add_add_add", (0, 1, 2), (2,), {})]
+    with pytest.raises(ArchiveError, match="can be read in two ways with add"):
+        rebuild(archive(tmp_path / "net.tar", text, graph(x, third, [3]), {**params, "p2": np.float32(1 / 3)}, x))
+
+
+def test_values_in_branches_and_lists_are_recovered(tmp_path: Path) -> None:
+    names = [f"w{place}" for place in range(12)]
+    weights = ", ".join(f"%{name}: Tensor[(2), float32]" for name in names)
+    lines = [f"  %{2 * place} = add(%x, %{name});" for place, name in enumerate(names)]
+    lines = [f"{line}\n  %{2 * place + 1} = multiply(%{2 * place}, %{2 * place});" for place, line in enumerate(lines)]
+    fields = ", ".join(f"%{2 * place + 1}" for place in range(len(names)))
+    text = f"def @main(%x: Tensor[(2), float32], {weights}) {{\n" + "\n".join(lines)
+    text += f"\n  %24 = ({fields});\n  concatenate(%24)\n}}\n"
+    x = {"x": np.ones(2, np.float32)}
+    params = {f"p{place}": np.full(2, place, np.float32) for place in range(len(names))}
+    nodes: list[Any] = [("x", (), (2,), {}), *((name, (), (2,), {}) for name in params)]
+    nodes += [(f"tvmgen_net_fused_add_multiply_{place}", (0, place + 1), (2,), {}) for place in range(len(names))]
+    nodes.append(("tvmgen_net_fused_concatenate", range(13, 25), (24,), {}))
+    (factory,) = rebuild(archive(tmp_path / "net.tar", text, graph(x, nodes, [25]), params, x))
+    assert [factory.source_params[name][0] for name in names] == [*range(12)]
+    (result,) = factory.runtime.run(x).values()
+    np.testing.assert_array_equal(result, np.repeat(np.arange(1, 13) ** 2, 2))
 
 
 def test_operands_in_a_packed_layout_are_not_recovered(tmp_path: Path) -> None:

@@ -43,6 +43,7 @@ _PACKED = {"contrib_dense_pack": "dense", "contrib_conv2d_NCHWc": "conv2d", "con
 _LAYOUTS = {"nn.conv2d": ("kernel_layout", "OIHW"), "nn.dense": ("weight_layout", "NC")}
 _VIEWS = ("reshape", "expand_dims", "squeeze", "nn.batch_flatten")
 _DIGITS = 6  # of floats in TVM's text
+_INSIDE = -1  # in place of an entry: the function computes the expression itself
 _MOST_STEPS, _MOST_DEPTH = 200_000, 100
 
 
@@ -127,9 +128,9 @@ class _Recovery:
             part, value = waiting.pop()
             if isinstance(value, int):
                 part, node = self._plain(part), self._maker(value)
-                if (_place(part), node.name) not in seen:
-                    seen.add((_place(part), node.name))
-                    waiting += self._read(part, node)
+                if (_place(part), node.outputs.start) not in seen:
+                    seen.add((_place(part), node.outputs.start))
+                    waiting += [item for item in self._read(part, node) if item[1] is not _INSIDE]
             elif found.setdefault(_key(part), value).tobytes() != value.tobytes():
                 raise ArchiveError(f"the graph has two values of {_shown(part)}")
         return found
@@ -137,7 +138,7 @@ class _Recovery:
     def _maker(self, entry: int) -> GraphNode:
         """Return the node that computes an entry, apart from changes of its layout."""
         node = self._makers[entry]
-        while node.function is not None and not self._calls(node)[0]:
+        while node.function is not None and node.inputs and not self._calls(node)[0]:
             node = self._makers[node.inputs[0]]
         return node
 
@@ -186,19 +187,24 @@ class _Recovery:
         ways = [start]
         for part in map(self._plain, _arguments(call)):
             ways = [more for way in ways for more in self._argument(part, call, node, way, depth)]
+            self._steps += len(ways)
         for joined, at, found in ways:  # a tuple of arguments is not a call
             names = "_".join(filter(None, (joined, _name(call))))
             if any(name.startswith(names) for name in self._calls(node)) or node.function == NOP:
-                yield names, at, found
+                yield names, at, (*found, (call, _INSIDE))
 
     def _argument(self, part: Node, call: Node, node: GraphNode, way: Way, depth: int) -> Iterator[Way]:
         joined, at, found = way
+        if _key(part) in (_key(item) for item, _ in found):  # a function has one input for each value
+            yield way
+            return
         varies = self._varies(part)
-        for place, entry in enumerate(node.inputs[: at + 1]):  # inputs that were read before, and the next one
-            maker = self._makers[entry]
+        # functions share equal scalars
+        for place in range(0 if part.data == "literal" else at, min(at + 1, len(node.inputs))):
+            maker = self._makers[node.inputs[place]]
             array = self._params.get(maker.name) if maker.function is None else None
             if array is None and varies and part.data != "tuple":
-                yield joined, max(at, place + 1), (*found, (part, entry))
+                yield joined, at + 1, (*found, (part, node.inputs[place]))
             elif array is not None and not varies:
                 for item, value in self._original(part, array, call, node):
                     own = _literal(item) if item.data == "literal" else None
@@ -223,9 +229,7 @@ class _Recovery:
         """Yield a constant of the text and its value, if the graph can contain it as `array`."""
         found: Array | None = array
         operator = _operator(call)
-        if (
-            operator == "nn.bias_add"
-        ):  # it has an axis of channels, or of blocks of channels and one of those in a block
+        if operator == "nn.bias_add":  # an axis of channels, or one of their blocks and one of those in a block
             found = array.reshape(-1) if sum(extent > 1 for extent in array.shape[:-1]) <= 1 else None
         elif operator in _LAYOUTS:
             name, usual = _LAYOUTS[operator]

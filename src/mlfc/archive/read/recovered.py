@@ -58,9 +58,11 @@ def recovered_module(
     """
     source = Source(f'#[version = "{VERSION}"]\n{text}', place)
     prepared, tree = syntax_tree(source)
-    main, *others = trees(tree.children)
-    *parts, body = trees(main.children)
-    if others or not _is_sequence(body):
+    definitions = trees(tree.children)
+    if [item.children[0] for item in definitions] != ["@main"]:
+        raise ArchiveError("it has other functions than main")
+    *parts, body = trees(definitions[0].children)
+    if not _is_sequence(body):
         raise ArchiveError("only calls of operators with one result, in sequence, are supported")
     types = TypeReader({}, prepared.code, lambda _, cause, *__: ArchiveError(cause))
     known = {_sanitized(name) for name in inputs}

@@ -13,10 +13,12 @@ from mlfc.crt import crt_files
 from mlfc.errors import ArchiveError, ToolchainError
 from mlfc.library.module_tree import PackedTree
 from mlfc.library.toolchain import NATIVE, OBJECT_SUFFIX, RUNTIME, SOURCES, compile_cached
+from mlfc.objfile.exports import exports
 from mlfc.objfile.head import HEAD, OBJECT, misfit, read_head
 from mlfc.objfile.write import blob_source, object_with_data
+from mlfc.runtime.libraries.library_module import SYSTEM_LIB
 from mlfc.runtime.modules.blob import SYMBOLS
-from mlfc.support.content import Data, FileContent, chunks_of, write_data
+from mlfc.support.content import Data, FileContent, chunks_of, to_bytes, write_data
 from mlfc.support.parallel_functions import HEADERS, SOURCE
 from mlfc.support.params import ParameterOffsets
 from mlfc.support.plain_file import open_plain
@@ -134,6 +136,11 @@ def fitting_code(files: Mapping[str, Data], machine: Platform | None = None) -> 
     return rest
 
 
+def _parallel_source(files: Mapping[str, Data]) -> Mapping[str, Data]:
+    """Return the function of programs that distributes work, which libraries replace by a thread pool."""
+    return {name: data for name, data in files.items() if PurePosixPath(name).name == SOURCE}
+
+
 def has_only_objects(files: Mapping[str, Data]) -> bool:
     """Return True if code consists of objects without sources."""
     suffixes = {PurePosixPath(name).suffix for name in files if PurePosixPath(name).name != SOURCE}
@@ -165,11 +172,18 @@ def runtime_files() -> Mapping[str, bytes]:
 
 
 def parts_of(
-    tree: PackedTree, abi: Sequence[str], machine: Platform | None, *, is_native: bool = False, has_levels: bool = True
+    tree: PackedTree,
+    abi: Sequence[str],
+    machine: Platform | None,
+    *,
+    is_native: bool = False,
+    has_levels: bool = True,
+    system_lib: bool = False,
 ) -> list[BuildPart]:
     """Return the parts of a library for `machine`, default this one, in the order in which TVM numbers their files.
 
     `is_native` requests code for exactly this processor; without `has_levels`, no files are for some processors only.
+    `system_lib` requests code for a program with TVM's C runtime, without a runtime and the functions of `abi`.
     Raises ToolchainError if a module has no code for the machine.
     """
     code = []
@@ -177,11 +191,16 @@ def parts_of(
         files: Mapping[str, Data] = getattr(module, "files")  # noqa: B009  (what modules that are code have)
         if not has_levels and getattr(module, "levels", {}):
             files = module.files_at(None)  # type: ignore[attr-defined]  # which modules with levels have
-        files_here: Callable[[], Mapping[str, Data]] | None = getattr(module, "files_here", None)
-        if is_native and files_here:
-            files = files_here()
+        other: Callable[[], Mapping[str, Data]] | None = getattr(
+            module, "system_files" if system_lib else "files_here", None
+        )
+        if other and (is_native or system_lib):
+            files = other()
         beside: Beside | None = getattr(module, "library_files", None)
-        code.append(fitting_code({**files, **(beside(abi, files, tree.places) if beside else {})}, machine))
+        if beside and not (system_lib and tree.modules == (None,)):  # programs do without descriptions of models
+            files = {**files, **beside(() if system_lib else abi, files, tree.places)}
+        fitting = fitting_code(files, machine)
+        code.append({**fitting, **_parallel_source(files)} if system_lib else fitting)
     runtime = runtime_code(code)
     headers = {name: data for name, data in runtime.files.items() if name.endswith(".h")}
     parts = []
@@ -192,7 +211,7 @@ def parts_of(
         cpu, known = getattr(module, "cpu", "generic"), getattr(module, "levels", {})
         levels = {f"module{index}/{name}": level for name, level in known.items() if name in own}
         parts.append(BuildPart(placed | headers, (*folders, *runtime.includes), cpu, levels))
-    if runtime.files:
+    if runtime.files and not system_lib:
         # for all processors, if a module is
         common = AUTO if any(part.cpu == AUTO for part in parts) else "generic"
         parts.append(BuildPart(runtime.files, runtime.includes, common))
@@ -232,8 +251,18 @@ def linked_library(path: str | os.PathLike[str]) -> Path:
                     next_step="Link all of its files to a shared library with the compiler they are for, and load that",
                 )
             files = {name: tar.view(name) for name in tar.sizes}
-    # objects contain the runtime that they call, or get its functions when loaded; C that includes TVM's headers
-    # was exported by TVM, which provides the runtime and its headers separately
+    # objects contain the runtime that they call, or get its functions when loaded, except those for TVM's C runtime;
+    # C that includes TVM's headers was exported by TVM, which provides the runtime and its headers separately
     code = fitting_code(files)
     sources = {name: data for name, data in code.items() if PurePosixPath(name).suffix in SOURCES}
-    return build_library(files) if runtime_code([sources]).files else compile_cached(code, (NATIVE,))
+    lacks_runtime = runtime_code([sources]).files or _lacks_runtime(code)
+    return build_library(files) if lacks_runtime else compile_cached(code, (NATIVE,))
+
+
+def _lacks_runtime(files: Mapping[str, Data]) -> bool:
+    """Return True if objects have a function table for TVM's C runtime, and none of them is part of a runtime."""
+    if not _mentions(files, (), [f"{SYSTEM_LIB}\0".encode()]):
+        return False
+    mark = "TVMAPISetLastError"
+    found = [data for name, data in files.items() if _mentions({name: data}, (), [f"{mark}\0".encode()])]
+    return not any(item.name == mark for data in found for item in exports(memoryview(to_bytes(data))))

@@ -46,7 +46,8 @@ if TYPE_CHECKING:
     from mlfc.runtime.modules.runnable import Runnable
     from mlfc.support.module_info import ModuleInterface
 
-_SYSTEM_LIB = "TVMSystemLibEntryPoint"
+SYSTEM_LIB = "TVMSystemLibEntryPoint"
+"""Function that returns the table of functions in code for TVM's C runtime."""
 
 
 class _FuncRegistry(ctypes.Structure):
@@ -60,8 +61,8 @@ class _SystemLib(ctypes.Structure):
 class LibraryModule(Module):
     """A loaded shared library; loading runs its code and raises ToolchainError on failure.
 
-    Functions are found by symbol and, if the library has a function registry as in TVM's C runtime, by their names
-    there, which also covers static functions. The code looks up functions in the imports of `environment`, by default
+    Functions are found by their names in the function registry, if the library has one as in TVM's C runtime, which
+    also covers static functions, and by symbol. The code looks up functions in the imports of `environment`, by default
     this module. `description` describes the models in its file; default: read from memory.
     """
 
@@ -120,7 +121,8 @@ class LibraryModule(Module):
         if name == MAIN and (main := self.address(MAIN)) is not None and not may_be_function(main):
             # a string names the library's entry function
             name = ctypes.string_at(main).decode(errors="replace") or name
-        address = self._code(name) or self._registered.get(name) or self._code(f"mlfc_packed_{name}")
+        # the C function that a program calls may have the name of a registered packed function
+        address = self._registered.get(name) or self._code(name) or self._code(f"mlfc_packed_{name}")
         reads = self._inputs_of(name)
         if address:
             return PackedFunc(address, name, last_error=self._last_error, owner=self, reads=reads)
@@ -187,9 +189,9 @@ class LibraryModule(Module):
 
     @cached_property
     def _registered(self) -> dict[str, int]:
-        if self.address(_SYSTEM_LIB) is None:
+        if self.address(SYSTEM_LIB) is None:
             return {}
-        entry = self.library[_SYSTEM_LIB]
+        entry = self.library[SYSTEM_LIB]
         entry.restype = ctypes.POINTER(_SystemLib)
         registry = entry().contents.registry.contents
         at = registry.names

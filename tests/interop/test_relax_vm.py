@@ -49,7 +49,7 @@ BY_TVM = """
 0100000000000000 0100000000000000 0200000000000000 0100000000000000 0000000000000000
 0200000000000000 0100000000000000
 """
-"""What the ExecBuilder of TVM 0.27 stores of ``main(x, y) = mymodel(x, y)`` and ``b(q) = m2(q)``."""
+"""The stored form by the ExecBuilder of TVM 0.27 of ``main(x, y) = mymodel(x, y)`` and ``b(q) = m2(q)``."""
 
 
 def test_executables_are_those_of_tvm() -> None:

@@ -16,6 +16,7 @@ from mlfc.runtime.modules.module import RELAX, Function, Module
 from mlfc.runtime.modules.runnable import HasModel
 from mlfc.runtime.tensor.arrays import Values, bound, by_name, only
 from mlfc.support.arrays import Array
+from mlfc.support.dims import LARGEST
 from mlfc.support.dtypes import SCALARS
 from mlfc.support.locks import ForkSafeLock
 from mlfc.support.tensor_info import TensorInfo
@@ -101,6 +102,12 @@ class RelaxModel(LoadedModel):
     def __init__(self, call: Callable[..., Any], inputs: tuple[TensorInfo, ...]) -> None:
         self.inputs = inputs
         self._call = call
+
+    @property
+    def extents(self) -> dict[str, tuple[int, int]]:
+        """The bounds, minimum and maximum, of each dynamic dimension of the inputs."""
+        names = (item for info in self.inputs for item in info.shape if isinstance(item, str) and item.isidentifier())
+        return dict.fromkeys(names, (0, LARGEST))
 
     def run(self, *inputs: Any) -> dict[str, Array]:
         """Run one inference, on a mapping by name or on arrays in order; return fresh arrays by output name.

@@ -90,8 +90,8 @@ def _renamed(unit: Unit, files: Mapping[str, Data]) -> Mapping[str, Data]:
     main = main_function_name(f"tvmgen_{unit.module}").encode()
     other = f"tvmgen_{unit.module}_on_pointers".encode().ljust(len(main), b"_")
     stems = (f"{unit.module}_lib0", f"{unit.module}_lib1")
-    found = {path: data for path, data in files.items() if PurePosixPath(path).stem in stems}
-    return {path: to_bytes(data).replace(main, other) for path, data in found.items()}
+    found = [path for path in files if PurePosixPath(path).stem in stems]
+    return {path: to_bytes(files[path]).replace(main, other) for path in found}
 
 
 def _other_entry(unit: Unit, code: GeneratedCode, places: ParameterOffsets) -> AotEntry | None:
@@ -235,10 +235,9 @@ def relax_entry(entries: Sequence[AotEntry], *, alone: bool) -> str:
 
     The functions of the virtual machine have the modules' names; that of a module `alone` in its library is ``main``.
     """
-    modules = [entry.module for entry in entries]
     functions = {
         "main" if alone else item.name: (f"{_PACKED}{item.name}", [value.name for value in item.inputs])
-        for item in modules
+        for item in (entry.module for entry in entries)
     }
     writer = Writer()
     writer.lines([*banner(str(entries[0].unit.target)).splitlines(), '#include "mlfc_relax.h"', ""])

@@ -9,6 +9,7 @@ from functools import cached_property, partial
 from typing import Any
 
 from mlfc.errors import ArchiveError, RunError
+from mlfc.runtime.executors.aot_module import BoundCall
 from mlfc.runtime.executors.states import LoadedModel
 from mlfc.runtime.ffi.native_code import require_tvm
 from mlfc.runtime.modules.loaders import register_loader
@@ -21,22 +22,23 @@ from mlfc.support.dtypes import SCALARS
 from mlfc.support.locks import ForkSafeLock
 from mlfc.support.tensor_info import TensorInfo
 
-_MAIN = "main"
 # texts that the executable has for errors in arguments; each follows its length
-_PARAMETER = re.compile(rb"ErrorContext\(fn=main, loc=param\[")
+_PARAMETER = re.compile(rb"(.{8})ErrorContext\(fn=main, loc=param\[", re.DOTALL)
 _TYPE = re.compile(
     r"param=(?P<name>.*), annotation="
-    r'R\.Tensor\((?:\((?P<shape>.*)\), )?dtype="(?P<dtype>\w+)"(?:, ndim=(?P<rank>\d+))?\)'
+    r'R\.Tensor\((?:\((?P<shape>.*)\), )?dtype="(?P<dtype>\w+)"(?:, ndim=(?P<rank>\d\d?))?\)'
 )
 _INTEGER = re.compile(r"T\.int64\((-?\d+)\)")
 _DIMENSION = re.compile(r"(?:[^,()]|\([^()]*\))+")
 _LENGTH = struct.Struct("<Q")
+_LONGEST = 4096
 
 
 class RelaxModule(Module, HasModel):
     """An executable of TVM's Relax virtual machine.
 
-    Its functions, by name, take and return arrays; they require TVM in this environment. `model` is ``main``.
+    Its functions, by name, take arrays and return a list of arrays; they require TVM in this environment. `model` is
+    ``main``.
     """
 
     type_key = RELAX
@@ -59,7 +61,7 @@ class RelaxModule(Module, HasModel):
     @cached_property
     def model(self) -> RelaxModel:
         """The function ``main``; raises ArchiveError if its parameters are not tensors."""
-        return RelaxModel(partial(self._call, _MAIN), tuple(_parameters(self._data)))
+        return RelaxModel(partial(self._call, "main"), tuple(_parameters(self._data)))
 
     @cached_property
     def _machine(self) -> Any:
@@ -68,14 +70,10 @@ class RelaxModule(Module, HasModel):
         try:
             return tvm.relax.VirtualMachine(tvm.runtime.load_module(path), tvm.cpu())
         except Exception as error:  # its errors have no other common base class
-            cause, advice = (
-                f"TVM does not load the library: {error}",
-                "Load it from a file: mlfc.load_module('model.so')",
-            )
-            raise ArchiveError(cause, place=path or RELAX, next_step=advice) from error
+            cause = f"TVM does not load the library: {error}"
+            raise ArchiveError(cause, place=path or RELAX, next_step="Load it from a file") from error
 
-    def _call(self, name: str, *arrays: Any) -> Any:
-        """Return the results of a function: an array, or a tuple of results."""
+    def _call(self, name: str, *arrays: Any) -> list[Array]:
         machine = self._machine
         try:
             with self._lock:
@@ -99,7 +97,7 @@ class RelaxModel(LoadedModel):
 
     outputs: tuple[TensorInfo, ...] = ()
 
-    def __init__(self, call: Callable[..., Any], inputs: tuple[TensorInfo, ...]) -> None:
+    def __init__(self, call: Callable[..., list[Array]], inputs: tuple[TensorInfo, ...]) -> None:
         self.inputs = inputs
         self._call = call
 
@@ -110,66 +108,47 @@ class RelaxModel(LoadedModel):
         return dict.fromkeys(names, (0, LARGEST))
 
     def run(self, *inputs: Any) -> dict[str, Array]:
-        """Run one inference, on a mapping by name or on arrays in order; return fresh arrays by output name.
-
-        Raises InputError or ProblemsError for inputs that do not match, RunError if TVM fails.
-        """
-        results = _flat(self._call(*by_name(only(inputs), self.inputs, "input").values()))
+        """Run one inference, on a mapping by name or on arrays in order; return fresh arrays by output name."""
+        results = self._call(*by_name(only(inputs), self.inputs, "input").values())
         found = {f"output{index}": result for index, result in enumerate(results)}
         self.outputs = tuple(TensorInfo(name, array.shape, array.dtype.name) for name, array in found.items())
         return found
 
-    def bind(self, inputs: Values, outputs: Values | None = None) -> BoundRelax:
+    def bind(self, inputs: Values, outputs: Values | None = None) -> BoundCall:
         """Return a callable that runs on these inputs; results are copied into `outputs`, if given."""
-        return BoundRelax(self, by_name(inputs, self.inputs, "input"), outputs)
 
+        def run() -> int:
+            results = self.run(call.inputs)
+            targets = results if outputs is None else bound(outputs, self.outputs, "output")
+            for name, result in results.items():
+                targets[name][...] = result
+            call.outputs.update(targets)
+            return 0
 
-class BoundRelax:
-    """A model bound to inputs; calling it runs the model and returns 0."""
-
-    def __init__(self, model: RelaxModel, inputs: dict[str, Array], targets: Values | None) -> None:
-        self._model, self._targets = model, targets
-        self.inputs = inputs
-        self.outputs: dict[str, Array] = {}
-
-    def __call__(self) -> int:
-        """Run the model on the current contents of the inputs."""
-        self.outputs = results = self._model.run(self.inputs)
-        if self._targets is not None:
-            self.outputs = bound(self._targets, self._model.outputs, "output")
-            for target, result in zip(self.outputs.values(), results.values(), strict=True):
-                target[...] = result
-        return 0
+        call = BoundCall(run)
+        call.inputs, call.outputs = by_name(inputs, self.inputs, "input"), {}
+        return call
 
 
 def _parameters(data: bytes) -> Iterator[TensorInfo]:
     """Yield the parameters of main; raise ArchiveError for one that is not a tensor."""
     for found in _PARAMETER.finditer(data):
-        (size,) = _LENGTH.unpack_from(data, found.start() - _LENGTH.size)
-        text = data[found.start() : found.start() + size].decode(errors="replace")
+        start, (size,) = found.end(1), _LENGTH.unpack(found[1])
+        text = data[start : start + min(size, _LONGEST)].decode(errors="replace")
         described = _TYPE.search(text)
         if described is None or described["dtype"] not in SCALARS:
-            raise ArchiveError(
-                f"expected tensors as parameters of main, got {text.strip()}",
-                place=RELAX,
-                next_step="Call the function: mlfc.load_module(path)['main']",
-            )
-        shape = ["?"] * int(described["rank"] or 0)
-        if described["shape"] is not None:
-            shape = [item.strip() for item in _DIMENSION.findall(_INTEGER.sub(r"\1", described["shape"]))]
-        extents = tuple(int(item) if item.isdecimal() else item for item in shape if item)
+            cause = f"expected tensors as parameters of main, got {text.strip()}"
+            raise ArchiveError(cause, place=RELAX, next_step="Call the function: mlfc.load_module(path)['main']")
+        known = _DIMENSION.findall(_INTEGER.sub(r"\1", described["shape"] or ""))
+        shape = filter(None, map(str.strip, [*known, *["?"] * int(described["rank"] or 0)]))
+        extents = tuple(int(item) if item.isdecimal() else item for item in shape)
         yield TensorInfo(described["name"], extents, described["dtype"])
 
 
-def _arrays(results: Any) -> Any:
-    return tuple(map(_arrays, results)) if isinstance(results, (tuple, list)) else results.numpy()
+def _arrays(results: Any) -> list[Array]:
+    """Return the arrays of results, which may be nested tuples, in order."""
+    nested = isinstance(results, tuple)
+    return [array for result in results for array in _arrays(result)] if nested else [results.numpy()]
 
 
-def _flat(results: Any) -> Iterator[Array]:
-    for result in results if isinstance(results, tuple) else (results,):
-        yield from _flat(result) if isinstance(result, tuple) else (result,)
-
-
-@register_loader(RELAX)
-def _load_executable(data: bytes | memoryview) -> Module:
-    return RelaxModule(data)
+register_loader(RELAX)(RelaxModule)

@@ -32,7 +32,8 @@ PARALLEL = tuple(HEADERS)
 """Functions through which code distributes work over threads."""
 # the configuration of libraries takes precedence over that of whole programs
 _RUNTIME_INCLUDES = (f"{RUNTIME}/include", f"{RUNTIME}/library")
-_DYNAMIC_INCLUDES = (f"{RUNTIME}/dynamic",)
+# folders of the runtime that code needs if it includes their headers
+_FOLDERS = {"dynamic": b'"mlfc_dynamic.h"', "relax": b'"mlfc_relax.h"'}
 _PARALLEL_INCLUDES = (f"{RUNTIME}/parallel",)
 _PARALLEL_HEADERS = tuple(f"<{header}>".encode() for header in HEADERS.values())
 _PARALLEL_SYMBOLS = tuple(f"{name}\0".encode() for name in PARALLEL)
@@ -86,9 +87,10 @@ def runtime_code(code: Iterable[Mapping[str, Data]]) -> BuildPart:
             needed.update(runtime_files())
         if _mentions(files, [b"<mlfc_vm.h>"], ()):
             needed.update(crt_files("include"))
-        if _mentions(files, [b'"mlfc_dynamic.h"'], ()):
-            needed.update(crt_files("dynamic"))
-            includes += _DYNAMIC_INCLUDES
+        for folder, header in _FOLDERS.items():
+            if _mentions(files, [header], ()):
+                needed.update(crt_files(folder))
+                includes += (f"{RUNTIME}/{folder}",)
         if mentions_parallel(files):
             needed.update(crt_files("parallel"))
             includes += _PARALLEL_INCLUDES

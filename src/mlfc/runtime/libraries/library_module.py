@@ -21,7 +21,7 @@ import numpy as np
 from mlfc.errors import ArchiveError, OptionError, ToolchainError, unknown
 from mlfc.runtime.executors.aot_module import AotModule, BoundCall, filled, new_pool
 from mlfc.runtime.ffi.library_names import defining_file, loadable, may_be_function
-from mlfc.runtime.ffi.native_code import FFI_LIBRARY, FFI_PREFIX, FfiFunc, PackedFunc, require_host
+from mlfc.runtime.ffi.native_code import FFI_LIBRARY, FFI_PREFIX, FfiFunc, PackedFunc, require_host, require_tvm
 from mlfc.runtime.libraries.factory import DEFAULT_KEY
 from mlfc.runtime.libraries.library_context import (
     CONTEXT,
@@ -48,6 +48,8 @@ if TYPE_CHECKING:
 
 SYSTEM_LIB = "TVMSystemLibEntryPoint"
 """Function that returns the table of functions in code for TVM's C runtime."""
+_RELAX_FUNCTION = "TVMBackendAnyList"
+"""Prefix of the functions of TVM's runtime that compiled Relax executables call."""
 
 
 class _FuncRegistry(ctypes.Structure):
@@ -216,6 +218,8 @@ def _opened(path: str) -> ctypes.CDLL:
         except OSError as error:
             if FFI_LIBRARY in str(error):
                 require_host(path)
+            elif _RELAX_FUNCTION in str(error):
+                require_tvm(path)
             elif lacks_functions(error):
                 bind_functions(path)
             else:

@@ -30,7 +30,7 @@ LAYERS = (
     ("factory", "compiler", "problems"),
     ("archive",),
     ("micro", "cluster", "publish"),
-    ("verify", "specializing", "compiled_model", "onnx_backend", "session", "graph_executor", "torch"),
+    ("verify", "specializing", "compiled_model", "onnx_backend", "graph_executor", "torch"),
     ("tuning", "matrix", "quantize", "debug_executor", "compat"),
     ("cli",),
 )

@@ -161,7 +161,8 @@ def chosen_provider(providers: Sequence[Provider] | None, options: ProviderOptio
             raise OptionError(unknown("provider", name, get_all_providers()), place="providers")
     names = [name for name, _ in given]
     for number, (name, own) in enumerate(given):
-        device = device_of(kinds[name], int(own.pop(_DEVICE, 0))) if name in kinds else None
+        index = int(own.pop(_DEVICE, 0))
+        device = device_of(kinds[name], 0 if name == CPU else index) if name in kinds else None
         if device is not None and device.exists:
             if number:
                 warnings.warn(f"{', '.join(names[:number])}: not available; the model runs on {name}", stacklevel=4)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from mlfc.archive.loading import load
-from mlfc.archive.read.load import kind_of_artifact
+from mlfc.archive.read.load import IN_MEMORY, LOADING, kind_of_artifact
 from mlfc.compat.onnxruntime.options import (
     CPU,
     Provider,
@@ -20,7 +20,7 @@ from mlfc.compat.onnxruntime.options import (
     threads_and_ignored,
     warn_of,
 )
-from mlfc.compat.onnxruntime.values import IOBinding, NodeArg, OrtValue, tensor_of
+from mlfc.compat.onnxruntime.values import IOBinding, NodeArg, OrtValue, on_host
 from mlfc.errors import InputError, OptionError, unknown
 from mlfc.runtime.modules.runnable import HasModel, Runnable
 from mlfc.runtime.tensor.ndarray import from_dlpack
@@ -230,7 +230,7 @@ class InferenceSession(Displayed, HasModel):
         self, output_names: Sequence[str] | None, input_dict_ort_values: Mapping[str, OrtValue], run_options: Any = None
     ) -> list[OrtValue]:
         """Run one inference on tensors, and return tensors; otherwise as `run`."""
-        feeds = {name: tensor_of(value) for name, value in input_dict_ort_values.items()}
+        feeds = {name: on_host(value) for name, value in input_dict_ort_values.items()}
         return [OrtValue(from_dlpack(value)) for value in self.run(output_names, feeds, run_options)]
 
     def io_binding(self) -> IOBinding:
@@ -239,9 +239,7 @@ class InferenceSession(Displayed, HasModel):
 
     def run_with_iobinding(self, iobinding: IOBinding, run_options: Any = None) -> None:
         """Run one inference on bound buffers; outputs are copied into those that have memory."""
-        feeds = {
-            name: tensor_of(value) if isinstance(value, OrtValue) else value for name, value in iobinding.feeds.items()
-        }
+        feeds = {name: on_host(value) for name, value in iobinding.feeds.items()}
         results = dict(zip(iobinding.targets, self.run(list(iobinding.targets), feeds, run_options), strict=False))
         for name, target in iobinding.targets.items():
             found = from_dlpack(results[name])
@@ -258,7 +256,10 @@ def _is_model(source: Any) -> bool:
     """Return whether an object must be compiled: it is not an archive, a library or objects."""
     if isinstance(source, (str, os.PathLike)) and not Path(source).is_file():
         return True  # the importers report what is wrong
-    return not isinstance(source, _CONTENT) or kind_of_artifact(source) == "model"
+    if not isinstance(source, _CONTENT):
+        return True
+    with required_for(LOADING, str(source) if isinstance(source, (str, os.PathLike)) else IN_MEMORY):
+        return kind_of_artifact(source) == "model"
 
 
 def _array(value: Any, info: TensorInfo | None) -> Any:

@@ -145,9 +145,9 @@ class OrtValue(Displayed):
         return self._tensor.__array__(dtype, copy)
 
 
-def tensor_of(value: Any) -> NDArray:
-    """Return the tensor of an `OrtValue` or of an array of any library."""
-    return value._tensor if isinstance(value, OrtValue) else from_dlpack(np.asarray(value))
+def on_host(value: Any) -> Any:
+    """Return the elements of an `OrtValue` or `NDArray`, copied from devices; other values unchanged."""
+    return value.numpy() if isinstance(value, (OrtValue, NDArray)) else value
 
 
 class IOBinding(Displayed):
@@ -195,7 +195,7 @@ class IOBinding(Displayed):
 
     def bind_ortvalue_output(self, name: str, ortvalue: OrtValue) -> None:
         """Request an output in the memory of a tensor."""
-        self.targets[self._checked("output", name)] = tensor_of(ortvalue)
+        self.targets[self._checked("output", name)] = ortvalue._tensor
 
     def clear_binding_inputs(self) -> None:
         """Remove all inputs."""

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator, Mapping, Sequence
+import pickle
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from mlfc.archive.loading import load
+from mlfc.archive.read.load import load_factory
 from mlfc.library.cache import find_entry
 from mlfc.library.toolchain import processor_here
 from mlfc.support.levels import LEVEL_VARIABLE
@@ -33,22 +33,16 @@ _KEPT = frozenset(
 
 def compiled(model: Any, device: Device, options: Mapping[str, Any]) -> Any:
     """Return a model compiled with options of `mlfc.compile`, from the cache if possible."""
-    kind = device.kind
-    if kind != "cpu":
-        from mlfc.archive.read.load import load_factory
-
-        return load_factory(_compiled(model, {"target": kind, **options}).factory, (device,))
-    key = _key(model, options) if options.keys() <= _KEPT else None
-    if key is None:
-        return _compiled(model, options)
-    found = find_entry(key, this_platform().suffix)
-    return _built(model, key, options) if found is None else load(found)
-
-
-def _compiled(model: Any, options: Mapping[str, Any]) -> Any:
+    is_on_cpu = device.kind == "cpu"
+    key = _key(model, options) if is_on_cpu and options.keys() <= _KEPT else None
+    if key is not None:
+        found = find_entry(key, this_platform().suffix)
+        return _built(model, key, options) if found is None else load(found)
     from mlfc.compiled_model import compile as compile_model
 
-    return compile_model(model, **options)
+    if is_on_cpu:
+        return compile_model(model, **options)
+    return load_factory(compile_model(model, **{"target": device.kind, **options}).factory, (device,))
 
 
 def _built(model: Any, key: str, options: Mapping[str, Any]) -> Any:
@@ -68,8 +62,6 @@ def _built(model: Any, key: str, options: Mapping[str, Any]) -> Any:
     factory = build_module(*import_for_run(model, chosen), chosen)
     with compiled_quickly(), suppress(ToolchainError):
         return load(cached_library(factory.runtime, (), key))
-    from mlfc.archive.read.load import load_factory
-
     return load_factory(factory)
 
 
@@ -85,11 +77,12 @@ def _key(model: Any, options: Mapping[str, Any]) -> str | None:
     ):
         digest.update(f"{part}\0".encode())
     try:
-        for piece in (*_pieces(options), *_contents(model)):
+        digest.update(pickle.dumps(sorted(options.items())))
+        for piece in _contents(model):
             digest.update(piece)
-    except (OSError, TypeError, ValueError):  # the importers report what is wrong
+    except (OSError, TypeError, ValueError, AttributeError, pickle.PicklingError):  # the importers report what is wrong
         return None
-    return f"{digest.hexdigest()[:40]}"
+    return digest.hexdigest()[:40]
 
 
 @cache
@@ -101,22 +94,6 @@ def _compiler() -> str:
         states = ((name, Path(folder, name).stat()) for name in sorted(names) if not name.endswith(".pyc"))
         found += [f"{folder}/{name} {state.st_size} {state.st_mtime_ns}" for name, state in states]
     return "\n".join(sorted(found))
-
-
-def _pieces(value: Any) -> Iterator[bytes]:
-    """Yield the bytes that identify the value of an option; raise TypeError for values without a simple form."""
-    if isinstance(value, Mapping):
-        yield from _pieces(sorted(value.items()))
-    elif isinstance(value, Sequence) and not isinstance(value, (str, bytes)):
-        yield f"[{len(value)}".encode()
-        for item in value:
-            yield from _pieces(item)
-    elif isinstance(value, (np.ndarray, np.generic)):
-        yield f"{value.dtype}{value.shape}".encode() + value.tobytes()
-    elif value is None or isinstance(value, (str, bytes, bool, int, float)):
-        yield f"{value!r}\0".encode()
-    else:
-        raise TypeError
 
 
 def _contents(model: Any) -> Iterator[bytes]:

@@ -19,15 +19,10 @@ from mlfc.support.text import Displayed
 
 # ONNX's names of types that differ from numpy's
 _TYPES = {
-    "float32": "float",
-    "float64": "double",
-    "float8_e4m3fn": "float8e4m3fn",
-    "float8_e4m3fnuz": "float8e4m3fnuz",
-    "float8_e5m2": "float8e5m2",
-    "float8_e5m2fnuz": "float8e5m2fnuz",
-    "float8_e8m0fnu": "float8e8m0",
+    "float32": "float", "float64": "double", "float8_e4m3fn": "float8e4m3fn", "float8_e4m3fnuz": "float8e4m3fnuz",
+    "float8_e5m2": "float8e5m2", "float8_e5m2fnuz": "float8e5m2fnuz", "float8_e8m0fnu": "float8e8m0",
     "float4_e2m1fn": "float4e2m1",
-}
+}  # fmt: skip
 # ONNX's numbers of element types
 _NUMBERS = {
     1: "float32", 2: "uint8", 3: "int8", 4: "uint16", 5: "int16", 6: "int32", 7: "int64", 9: "bool", 10: "float16",
@@ -134,12 +129,6 @@ class OrtValue(Displayed):
     def update_inplace(self, np_arr: Any) -> None:
         """Copy an array of the same shape and type into the tensor."""
         self._tensor.copyfrom(np_arr)
-
-    def __dlpack_device__(self) -> tuple[int, int]:
-        return self._tensor.__dlpack_device__()
-
-    def __dlpack__(self, **options: Any) -> Any:
-        return self._tensor.__dlpack__(**options)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
         return self._tensor.__array__(dtype, copy)

@@ -12,19 +12,7 @@ from numpy import testing
 from mlfc import debug_executor, graph_executor, micro
 from mlfc.compat.tvm import contrib, relay, runtime, target, transform
 from mlfc.compat.tvm.relay import build_module, resnet
-from mlfc.compat.tvm.runtime import (
-    Device,
-    TVMError,
-    cl,
-    context,
-    cpu,
-    cuda,
-    device,
-    get_global_func,
-    gpu,
-    opencl,
-    register_func,
-)
+from mlfc.compat.tvm.runtime import Device, TVMError, cpu, cuda, device, get_global_func, opencl, register_func
 from mlfc.relay.ir import IRModule
 from mlfc.support.version import __version__
 
@@ -34,26 +22,20 @@ __all__ = [
     "transform",
 ]  # fmt: skip
 
-nd = runtime
+nd, gpu, cl, context = runtime, cuda, opencl, device
 
 # modules that programs import by TVM's names
 _MODULES = {
-    "contrib.debugger": contrib,
-    "contrib.debugger.debug_executor": debug_executor,
-    "contrib.debugger.debug_runtime": debug_executor,
-    "contrib.graph_executor": graph_executor,
-    "contrib.graph_runtime": graph_executor,
-    "contrib.utils": contrib,
-    "micro": micro,
-    "nd": nd,
-    "relay.backend": build_module,
-    "relay.testing": relay,
-    "relay.testing.resnet": resnet,
-    "relay.transform": transform,
-    "relay.vm": build_module,
-    "runtime.ndarray": nd,
-    "runtime.vm": runtime,
-    "target.target": target,
-    "testing": testing,
+    build_module: "relay.backend relay.vm",
+    contrib: "contrib.debugger contrib.utils",
+    debug_executor: "contrib.debugger.debug_executor contrib.debugger.debug_runtime",
+    graph_executor: "contrib.graph_executor contrib.graph_runtime",
+    micro: "micro",
+    relay: "relay.testing",
+    resnet: "relay.testing.resnet",
+    runtime: "nd runtime.ndarray runtime.vm",
+    target: "target.target",
+    testing: "testing",
+    transform: "relay.transform",
 }
-sys.modules.update({f"{__name__}.{name}": module for name, module in _MODULES.items()})
+sys.modules.update({f"{__name__}.{name}": module for module, names in _MODULES.items() for name in names.split()})

@@ -16,13 +16,11 @@ from mlfc.runtime.tensor.ndarray import NDArray, from_dlpack
 from mlfc.runtime.tensor.param_dict import load_param_dict, save_param_dict
 
 __all__ = [
-    "Device", "Module", "NDArray", "TVMError", "VirtualMachine", "array", "cl", "context", "cpu", "cuda", "device",
-    "empty", "from_dlpack", "get_global_func", "gpu", "load_module", "load_param_dict", "ndarray", "opencl",
+    "Device", "Module", "NDArray", "TVMError", "VirtualMachine", "array", "cpu", "cuda", "device",
+    "empty", "from_dlpack", "get_global_func", "load_module", "load_param_dict", "ndarray", "opencl",
     "register_func", "save_param_dict", "vm",
 ]  # fmt: skip
 
-gpu, cl, context = cuda, opencl, device
-"""The names before TVM 0.8."""
 register_func = modules.register_global_func
 ndarray = vm = sys.modules[__name__]
 

@@ -92,7 +92,11 @@ class SessionOptions(_Options):
 
     def register_custom_ops_library(self, path: str) -> None:
         """Raise OptionError: machine code for ONNX Runtime's operators cannot be called."""
-        raise OptionError("libraries of custom operators are not supported", place=path)
+        raise OptionError(
+            "libraries of custom operators are not supported",
+            place=path,
+            next_step="Write the operator as a local function of the ONNX model",
+        )
 
 
 def threads_and_ignored(options: Any) -> tuple[int | None, list[str]]:

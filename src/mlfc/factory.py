@@ -170,6 +170,18 @@ class Factory(Displayed):
             return GraphModule.described(self.graph_json, self.lib, description, devices=devices)
         return AotModule(self.lib.executable(), description, loaded_pools(description, self.code.files))
 
+    def get_graph_json(self) -> str:
+        """Return `graph_json`; this and the next two are methods of TVM's factory."""
+        return self.graph_json
+
+    def get_lib(self) -> HostLibrary:
+        """Return `lib`."""
+        return self.lib
+
+    def get_params(self) -> dict[str, npt.NDArray[Any]]:
+        """Return `params`."""
+        return self.params
+
     def __getitem__(self, name: str) -> Function:
         """Return a function of `runtime`: ``factory["default"](mlfc.cpu(0))`` is an executor."""
         return self.runtime[name]

@@ -148,24 +148,30 @@ def export_library(
     return target
 
 
-def cached_library(root: Module) -> Path:
-    """Return the result of `export_library` for this machine with default options, cached; raise the same errors."""
+def cached_library(root: Module, abi: Sequence[str] = ABIS, key: str | None = None) -> Path:
+    """Return the result of `export_library` for this machine with default options, cached; raise the same errors.
+
+    `abi` may be empty for libraries that only mlfc loads. `key` is that of `find_entry`, by default a hash of the code.
+    """
     compiler = find_compiler()
-    trees = _trees(root, ABIS)
+    trees = _trees(root, abi)
     machine = compiler.platform()
-    parts = parts_of(trees[0], ABIS, machine, is_native=NATIVE in processor_flags(compiler, "generic", ()))
-    settings = [*compiler.command, compiler.version, *compiler.flags, processor_here()]
-    files: dict[str, Data] = {f"{tree.symbol}/blob": tree.content for tree in trees if tree.is_needed}
-    for number, part in enumerate(parts):
-        files |= {f"{number}/{name}": data for name, data in part.files.items()}
-        levels = [f"{name} {' '.join(level_flags(compiler, level))}" for name, level in sorted(part.levels.items())]
-        settings += [*part.includes, *processor_flags(compiler, part.cpu, ()), *levels]
-    key = cache_key(files, settings, {})
-    found = find_entry(key, machine.suffix)
-    if found is not None:
-        return found
-    with TemporaryFolder() as folder:
-        made = export_library(root, Path(folder, f"model{machine.suffix}"))
+    parts = parts_of(trees[0], abi, machine, is_native=NATIVE in processor_flags(compiler, "generic", ()))
+    if key is None:
+        settings = [*compiler.command, compiler.version, *compiler.flags, processor_here()]
+        files: dict[str, Data] = {f"{tree.symbol}/blob": tree.content for tree in trees if tree.is_needed}
+        for number, part in enumerate(parts):
+            files |= {f"{number}/{name}": data for name, data in part.files.items()}
+            levels = [f"{name} {' '.join(level_flags(compiler, level))}" for name, level in sorted(part.levels.items())]
+            settings += [*part.includes, *processor_flags(compiler, part.cpu, ()), *levels]
+        key = cache_key(files, settings, {})
+        found = find_entry(key, machine.suffix)
+        if found is not None:
+            return found
+    with scratch(), TemporaryFolder() as folder:
+        made = Path(folder, f"model{machine.suffix}")
+        objects = _objects(Path(folder), compiler, (), parts, trees, ())
+        link(objects, made, (), compiler, _constants(parts, trees))
         return store_entry(key, machine.suffix, FileContent(made))
 
 
@@ -271,7 +277,7 @@ def _objects(
     trees: Sequence[PackedTree],
     addons: Sequence[PathLike],
     *,
-    system_lib: bool,
+    system_lib: bool = False,
 ) -> list[Path]:
     """Return the objects to link, in order: the user's, code as ``lib0.o``, ``lib1.o``, ... in a folder, blobs."""
     common = AUTO if any(part.cpu == AUTO for part in parts) else "generic"  # of objects outside of modules

@@ -369,6 +369,17 @@ def test_the_default_output_replaces_earlier_ones_only_and_says_so(tmp_path: Pat
     assert "not created by mlfc" in result.stderr
 
 
+def test_names_keep_what_is_not_the_suffix_of_a_model(tmp_path: Path) -> None:
+    for version in ("v1", "v2"):
+        shutil.copy(DIGITS, tmp_path / f"net.{version}.onnx")
+        assert f"net_{version}" in succeeded("compile", f"net.{version}.onnx", cwd=tmp_path)
+    assert {"net.v1.tar", "net.v2.tar"} <= {path.name for path in tmp_path.iterdir()}
+    models = ("net.v1.onnx", "net.v2.onnx")
+    succeeded("compile", *models, "--executor", "net.v2=graph", "-o", "both.tar", cwd=tmp_path)
+    modules = json.loads(succeeded("inspect", "both.tar", "--json", cwd=tmp_path))["modules"]
+    assert {name: module["executor"] for name, module in modules.items()} == {"net_v1": "aot", "net_v2": "graph"}
+
+
 def test_a_processor_is_a_target_and_sizes_have_units(tmp_path: Path) -> None:
     succeeded("compile", DIGITS, "--target", "cortex-m4", "--ram", "64k", "-o", "short.tar", cwd=tmp_path)
     (tmp_path / "build.toml").write_text('target = "c -mcpu=cortex-m4"\nram = "64K"\n', encoding="utf-8")

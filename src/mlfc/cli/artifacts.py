@@ -16,7 +16,7 @@ from mlfc.support.containers import ContainerInfo
 from mlfc.support.progress import stage
 from mlfc.support.temporary import TemporaryFolder
 from mlfc.support.tensor_info import TensorInfo
-from mlfc.support.text import printable
+from mlfc.support.text import model_title, printable
 
 if TYPE_CHECKING:
     from mlfc.factory import Factory
@@ -55,7 +55,7 @@ def compiled_model(
     from mlfc.frontend import import_for_run
     from mlfc.support.c_names import module_name
 
-    name = module_name(model.name.partition(".")[0]) if is_named else None
+    name = module_name(model_title(model)) if is_named else None
     options = given.options(target, executor=executor, module_name=name, parallel=parallel, tuned=tuned)
     return build_module(*import_for_run(model, options, executor), options)
 

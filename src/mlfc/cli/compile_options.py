@@ -277,7 +277,7 @@ def parse_executors(texts: Sequence[str], names: Sequence[str] | None) -> dict[s
     chosen: dict[str, str] = {}
     for text in texts:
         name, equals, executor = text.rpartition("=")
-        if equals and (not re.fullmatch(r"\w+", name) or (names is not None and name not in names)):
+        if equals and not (re.fullmatch(r"\w+", name) if names is None else name in names):
             raise OptionError(
                 f"expected NAME=EXECUTOR, got '{text}'",
                 place="--executor",

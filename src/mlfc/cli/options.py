@@ -17,7 +17,7 @@ from mlfc.cli.build_file import read_options
 from mlfc.errors import OptionError
 from mlfc.options import CompileOptions
 from mlfc.support.keywords import doc_of
-from mlfc.support.text import byte_count
+from mlfc.support.text import byte_count, model_title
 from mlfc.target.defaults import PORTABLE
 
 if TYPE_CHECKING:
@@ -484,7 +484,7 @@ def parse_models(texts: Sequence[str]) -> dict[str, Path]:
                 f"invalid module name '{name}'", place=text, next_step="Use letters, digits and underscores"
             )
         if not named or not re.fullmatch(r"\w+", name):
-            name, path = Path(text).name.partition(".")[0], text
+            name, path = model_title(text), text
         if name in models:
             raise OptionError(f"two models have the name '{name}'", next_step="Name them: NAME=FILE")
         models[name] = Path(path)

@@ -11,7 +11,7 @@ import typer
 from mlfc.cli.options import Inputs
 from mlfc.cli.tables import print_json, print_table
 from mlfc.errors import OptionError
-from mlfc.support.text import printable
+from mlfc.support.text import model_title, printable
 
 if TYPE_CHECKING:
     from mlfc.quantize.quantize import LayerError, QuantizedModel
@@ -71,7 +71,7 @@ def quantize(
     if not calibrate.exists():
         raise OptionError("file or folder not found", place=f"--calibrate {calibrate}")
     scaling = ImageScaling(_numbers("--mean", mean, (0.0,)), _numbers("--std", std, (1.0,)))
-    target = output or Path(f"{model.stem}_{'int16' if activations == 'int16' else 'int8'}.onnx")
+    target = output or Path(f"{model_title(model)}_{'int16' if activations == 'int16' else 'int8'}.onnx")
     if output is None and target.exists():
         raise OptionError(f"{target} exists", place="--output", next_step="Choose another file: -o FILE.onnx")
     found = quantized(

@@ -15,7 +15,7 @@ from mlfc.cli.run_tables import known_peaks
 from mlfc.cli.verify import verdict
 from mlfc.errors import MlfcError, OptionError
 from mlfc.support.progress import bar, stage
-from mlfc.support.text import printable
+from mlfc.support.text import model_title, printable
 
 if TYPE_CHECKING:
     from mlfc.archive.describe.measured import Costs
@@ -154,7 +154,7 @@ def _budget(model: Path, inputs: Inputs) -> Mapping[str, Any]:
             mod, params = import_for_run(model, options)
         except MlfcError as error:  # hosts support more than boards: dynamic dimensions, sequences
             return {"refusal": str(error)}
-        return board_budgets(mod, params, name=module_name(model.name.partition(".")[0]), progress=say).as_json()
+        return board_budgets(mod, params, name=module_name(model_title(model)), progress=say).as_json()
 
 
 _RUNS = 20

@@ -18,6 +18,7 @@ from mlfc.support.cost import limited
 from mlfc.support.keywords import with_keywords
 from mlfc.support.plain_file import open_plain
 from mlfc.support.temporary import TemporaryFolder
+from mlfc.support.text import model_title
 from mlfc.target.defaults import PORTABLE
 from mlfc.target.target import parse_target
 
@@ -273,10 +274,10 @@ def _kind(model: object) -> str:
 
 
 def model_name(model: Model) -> str:
-    """Return the default name of a model: its file name without suffix, the class of a module, else ``model``."""
+    """Return the default name of a model: its file name without the suffix of the format, the class of a module, else ``model``."""
     if isinstance(model, Captured):
         return model.name
-    return Path(model).stem if isinstance(model, (str, os.PathLike)) else "model"
+    return model_title(model) if isinstance(model, (str, os.PathLike)) else "model"
 
 
 def _content(path: Path) -> bytes:

@@ -25,6 +25,7 @@ from mlfc.support.module_info import ModuleInterface
 from mlfc.support.plain_file import open_plain
 from mlfc.support.tar import open_tar
 from mlfc.support.temporary import TemporaryFolder
+from mlfc.support.text import model_title
 
 _VECTORS = 3
 # executors of project types that do not support all
@@ -63,7 +64,7 @@ def project_source(
     executor = "graph" if project_type == "host_driven" else "aot"
     if is_dynamic(mod) and "vm" in _EXECUTORS.get(project_type, ()):
         executor = "vm"
-    name = module_name(Path(path).name.partition(".")[0])
+    name = module_name(model_title(path))
     factory = build(mod, board.target, params, executor=executor, module_name=name)
     vectors = _VECTORS if project_type == "selftest" else 0
     with TemporaryFolder() as folder:

@@ -274,7 +274,7 @@ def _kind(model: object) -> str:
 
 
 def model_name(model: Model) -> str:
-    """Return the default name of a model: its file name without the format's suffix, the class of a module, or ``model``."""
+    """Return the default name of a model: its file name without the suffix, the class of a module, else ``model``."""
     if isinstance(model, Captured):
         return model.name
     return model_title(model) if isinstance(model, (str, os.PathLike)) else "model"

@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import tarfile
+import textwrap
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,7 @@ import onnx
 import pytest
 from onnx import helper
 
+import mlfc as compiler
 from mlfc.cli.main import run
 from mlfc.library.toolchain import find_compiler
 from mlfc.objfile.head import read_head
@@ -367,6 +369,37 @@ def test_the_default_output_replaces_earlier_ones_only_and_says_so(tmp_path: Pat
     result = mlfc("compile", DIGITS, cwd=tmp_path)
     assert (result.returncode, (tmp_path / "digits.tar").read_bytes()) == (2, b"my notes")
     assert "not created by mlfc" in result.stderr
+
+
+def test_a_report_replaces_reports_only(tmp_path: Path) -> None:
+    (tmp_path / "digits.html").write_bytes(b"my notes")
+    assert "digits.html: exists, not created by mlfc" in mlfc("report", DIGITS, cwd=tmp_path).stderr
+    succeeded("report", DIGITS, "-o", "digits.html", cwd=tmp_path)
+    assert "digits.html, replacing the earlier one, " in succeeded("report", DIGITS, cwd=tmp_path)
+
+
+def test_the_first_commands_of_the_readme_print_what_it_shows(tmp_path: Path) -> None:
+    page = (ROOT / "README.md").read_text(encoding="utf-8").partition("## ")[0]
+    commands = re.findall(r"^    (mlfc [^#\n]+?) +#", page, re.MULTILINE)
+    printed = [succeeded(*line.split()[1:], cwd=tmp_path) for line in commands]
+    assert [line.split()[1] for line in commands] == ["examples", "compile", "run"]
+    for text in printed[1:]:
+        assert textwrap.indent(text, "    ").rstrip() in page
+
+
+def test_examples_keep_other_files_and_are_evaluated(tmp_path: Path) -> None:
+    assert "try/digits.onnx" in succeeded("examples", "try", cwd=tmp_path)
+    succeeded("examples", "try", cwd=tmp_path)
+    with np.load(tmp_path / "try" / "held_out.npz") as data:
+        images, labels = data["image"], np.load(tmp_path / "try" / "labels.npy")
+    model = compiler.compile(compiler.examples.digits())
+    found = [model.run(image)["probabilities"].argmax() for image in images]
+    right = int((np.array(found) == labels).sum())
+    assert right >= 0.97 * len(images)
+    (tmp_path / "try" / "labels.npy").write_bytes(b"mine")
+    assert (
+        "labels.npy: exists, not created by mlfc. Name another folder" in mlfc("examples", "try", cwd=tmp_path).stderr
+    )
 
 
 def test_names_keep_what_is_not_the_suffix_of_a_model(tmp_path: Path) -> None:

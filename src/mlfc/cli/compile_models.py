@@ -94,8 +94,6 @@ def compile_models(
     With several models, --shape, --value, --state and --specialize start with a model's name: MODEL:NAME=1,3,224,224.
     """
     from mlfc.archive.describe.inspect_library import inspect_library
-    from mlfc.archive.read.load import artifact_kind
-    from mlfc.support.atomic import check_writable
 
     if matrix is not None:
         compile_rows(matrix, output, scheduler, as_json, ctx)
@@ -116,10 +114,7 @@ def compile_models(
     linking = library.arguments(form, board.board)
     suffixes = {"mlf": ".model-lib" if archived.get("rfc") else ".tar", "so": library.suffix}
     place = output or _default_output(named, form, bool(archives), suffixes)
-    if form not in ("c", "o"):
-        check_writable(place)
-    if (replaces := output is None and place.is_file()) and form in ("mlf", "so") and artifact_kind(place) == "model":
-        raise OptionError("exists, not created by mlfc", place=str(place), next_step="Name another file with -o")
+    replaces = form not in ("c", "o") and _replaces(place, is_default=output is None)
     placing = placement.arguments(on_board)
     chosen, limit = target if on_board is None else on_board.target, ram
     if on_board is not None and ram is None and on_board.memories:
@@ -198,6 +193,17 @@ def _default_output(named: Mapping[str, Path], emit: str, from_archive: bool, su
         raise OptionError("several models require option -o", next_step="Name the output with -o")
     name = next(iter(named))
     return Path(f"{name}{ {'c': '_c', 'o': '_o', 'a': '.a', 'tar': '_lib.tar', **suffixes}[emit] }")
+
+
+def _replaces(place: Path, *, is_default: bool) -> bool:
+    """Return whether a default output replaces an earlier one; raise OutputError if the output cannot be written."""
+    from mlfc.archive.read.load import artifact_kind
+    from mlfc.support.atomic import check_writable, replaces_earlier
+
+    if is_default:
+        return replaces_earlier(place, lambda path: artifact_kind(path) != "model")
+    check_writable(place)
+    return False
 
 
 def _write(factories: Sequence[Factory], place: Path, emit: str, options: ExportOptions, board: Board | None) -> None:

@@ -23,6 +23,7 @@ from mlfc.cli import (
     check,
     compile_models,
     diff,
+    examples,
     fit,
     inspect,
     listings,
@@ -64,6 +65,7 @@ COMMANDS = (
     ("validate", archives.validate, archives.VALIDATE_EXAMPLES),
     ("migrate", archives.migrate, archives.MIGRATE_EXAMPLES),
     *publish.COMMANDS,
+    ("examples", examples.examples, examples.EXAMPLES),
     ("operators", listings.operators, listings.OPERATORS_EXAMPLES),
     ("targets", listings.targets, listings.TARGETS_EXAMPLES),
     ("devices", listings.devices, listings.DEVICES_EXAMPLES),
@@ -82,9 +84,9 @@ _SIGPIPE = 13  # Windows does not define this signal
 
 
 def _add(to: typer.Typer, commands: Iterable[tuple[str, Callable[..., None], tuple[str, ...]]]) -> None:
-    for name, function, examples in commands:
+    for name, function, lines in commands:
         # the backspace makes the help printer keep the lines apart
-        epilog = "\n".join(("\b", "Examples:", *(f"  {line}" for line in examples)))
+        epilog = "\n".join(("\b", "Examples:", *(f"  {line}" for line in lines)))
         to.command(name, cls=GroupedCommand, epilog=epilog)(with_options(function))
 
 

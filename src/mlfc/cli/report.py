@@ -68,7 +68,7 @@ def report(
     from mlfc.archive.read.load import artifact_kind
     from mlfc.archive.read.opening import open_archive
     from mlfc.cli.verify import require_equal
-    from mlfc.support.atomic import write_bytes
+    from mlfc.support.atomic import replaces_earlier, write_bytes
     from mlfc.target.defaults import PORTABLE
 
     kind = artifact_kind(artifact)
@@ -81,7 +81,8 @@ def report(
                 place=f"--{option}",
                 next_step="Pass the model that it was compiled from",
             )
-    path = output or Path(f"{artifact.name.partition('.')[0]}.html")
+    path = output or Path(f"{model_title(artifact)}.html")
+    replaces = output is None and replaces_earlier(path, b'<meta name="generator" content="mlfc">')
     found = None
     if other is not None:
         if profile or verify:
@@ -118,7 +119,8 @@ def report(
             with open_archive(archive) as opened, stage(f"writing the page of {artifact.name}"):
                 page = report_page(opened, artifact.name, budget, measured)
     write_bytes(path, page.encode())
-    typer.echo(printable(f"wrote {path}, {len(page.encode()):,} bytes"))
+    written = f"{path}, replacing the earlier one" if replaces else f"{path}"
+    typer.echo(printable(f"wrote {written}, {len(page.encode()):,} bytes"))
     if found is not None:
         require_equal(found, artifact)
 

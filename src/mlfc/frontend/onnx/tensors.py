@@ -118,6 +118,9 @@ def _inside(folder: Path, location: str, place: str) -> Path:
             step = "Replace the link by a copy of the file; copy the model, too, if it is a link: cp -L"
         raise ModelError(f"external data file '{location}' is outside the model's folder", place=place, next_step=step)
     if not found:
-        step = f"Copy it from the folder that the model was exported to, to {root}"
-        raise ModelError(f"external data file '{location}' is missing", place=place, next_step=step)
+        raise ModelError(
+            f"external data file '{location}' is missing",
+            place=place,
+            next_step=f"Copy it from the folder that the model was exported to, to {root}",
+        )
     return path

@@ -19,6 +19,7 @@ import typer
 import mlfc
 from mlfc.cli import (
     archives,
+    budget,
     cache,
     check,
     compile_models,
@@ -61,7 +62,7 @@ COMMANDS = (
     ("report", report.report, report.EXAMPLES),
     ("inspect", inspect.inspect, inspect.EXAMPLES),
     ("diff", diff.diff, diff.EXAMPLES),
-    ("budget", diff.budget, diff.BUDGET_EXAMPLES),
+    ("budget", budget.budget, budget.EXAMPLES),
     ("validate", archives.validate, archives.VALIDATE_EXAMPLES),
     ("migrate", archives.migrate, archives.MIGRATE_EXAMPLES),
     *publish.COMMANDS,

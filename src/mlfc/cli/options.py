@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 OF_ITS_ARCHIVE = "Target of a model. Default: c, as for the archives of mlfc compile."
 _FEW = 30
 _ZEROS = "zeros"
+_SEVERAL = "--max-growth"
 
 
 def _option(text: str = "", metavar: str | None = None, flags: str = "", panel: str | None = None, **more: Any) -> Any:
@@ -296,7 +297,19 @@ def _declared(param: inspect.Parameter, doc: str = "", panel: str | None = None)
 
 
 class GroupedCommand(TyperCommand):
-    """A command that groups its options in its help, if it has many; those without a group come first."""
+    """A command that groups its options in its help, if it has many; those without a group come first.
+
+    `--max-growth` accepts several values after each other.
+    """
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the command line."""
+        found: list[str] = []
+        for text in args:
+            if found[-2:-1] == [_SEVERAL] and re.fullmatch(r"(ram|flash)=.*", text):
+                found.append(_SEVERAL)
+            found.append(text)
+        return super().parse_args(ctx, found)
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the arguments, the options without a group, and the groups in the order of the options."""

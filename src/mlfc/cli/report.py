@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mlfc.cli.artifacts import archive_of, given_inputs
+from mlfc.cli.artifacts import archive_of, given_inputs, inputs_of
 from mlfc.cli.options import OF_ITS_ARCHIVE, BoardOptions, Inputs, target_option
 from mlfc.cli.run_tables import known_peaks
 from mlfc.cli.verify import verdict
@@ -135,9 +135,7 @@ def _compared_page(artifacts: tuple[Path, Path], inputs: Inputs, target: str) ->
             kind = artifact_kind(artifact)
             if kind not in ("archive", "model"):
                 raise OptionError("expected a model or an archive to compare, got a library", place=str(artifact))
-            # shapes and values apply to a model beside an archive
-            own = inputs if kind == "model" else Inputs()
-            archives.append(stack.enter_context(archive_of(artifact, own, target)))
+            archives.append(stack.enter_context(archive_of(artifact, inputs_of(artifact, inputs), target)))
         names = artifacts[0].name, artifacts[1].name
         with stage(f"comparing {' and '.join(names)}"):
             return compare_page(archives[0], archives[1], names)

@@ -38,7 +38,7 @@ _RUNTIME_ALONE = f"""
 try:
     mlfc.compile
 except mlfc.errors.InstallationError as error:
-    assert "pip install mlfc" in str(error)
+    assert "pip install ." in str(error)
 else:
     raise AssertionError("there is a compiler")
 assert not {{name.partition(".")[0] for name in sys.modules}} & {{*{_FOREIGN!r}}}

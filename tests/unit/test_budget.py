@@ -48,7 +48,7 @@ def test_a_budget_is_required(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "mlfc", "budget", DIGITS], capture_output=True, text=True, cwd=tmp_path, check=False
     )
-    message = "error: expected a budget, got none. Add --ram BYTES, --flash BYTES, --max-growth or --board\n"
+    message = "error: expected a budget, got none. Add --ram BYTES, --flash BYTES, --max-growth or --board [MLF121]\n"
     assert (done.returncode, done.stderr) == (2, message)
 
 

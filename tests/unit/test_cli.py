@@ -342,6 +342,7 @@ def test_a_users_fault_gives_one_message_and_leaves_nothing(tmp_path: Path, name
     result = mlfc(*args, cwd=tmp_path)
     assert result.returncode == 2, result.stderr
     assert message in result.stderr
+    assert re.search(r" \[MLF\d{3}\]$", result.stderr.splitlines()[0]) or "Usage:" in result.stderr
     assert "Traceback" not in result.stderr
     assert "bug in mlfc" not in result.stderr
     assert result.stdout == ""
@@ -414,7 +415,7 @@ def test_names_keep_what_is_not_the_suffix_of_a_model(tmp_path: Path) -> None:
 
 
 def test_a_processor_is_a_target_and_sizes_have_units(tmp_path: Path) -> None:
-    succeeded("compile", DIGITS, "--target", "cortex-m4", "--ram", "64k", "-o", "short.tar", cwd=tmp_path)
+    succeeded("compile", DIGITS, "--target", "cortex-m4", "--ram", "64kb", "-o", "short.tar", cwd=tmp_path)
     (tmp_path / "build.toml").write_text('target = "c -mcpu=cortex-m4"\nram = "64K"\n', encoding="utf-8")
     succeeded("compile", DIGITS, "--config", "build.toml", "-o", "long.tar", cwd=tmp_path)
     assert (tmp_path / "short.tar").read_bytes() == (tmp_path / "long.tar").read_bytes()
@@ -470,7 +471,10 @@ def test_the_package_runs_as_a_program(tmp_path: Path) -> None:
     done = subprocess.run([*command, "targets", "--json"], cwd=tmp_path, capture_output=True, text=True, check=True)
     assert "cortex-m4" in json.loads(done.stdout)["cpus"]
     done = subprocess.run([*command, "run", "none.tar"], cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (2, "error: none.tar: cannot be read: No such file or directory\n")
+    assert (done.returncode, done.stderr) == (
+        2,
+        "error: none.tar: cannot be read: No such file or directory [MLF140]\n",
+    )
 
 
 def test_wrong_inputs_are_all_named(folder: Path, tmp_path: Path) -> None:

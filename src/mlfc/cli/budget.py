@@ -33,7 +33,7 @@ EXAMPLES = (
     "mlfc budget kws.tar --flash 256k --json",
 )
 _LAST = "HEAD"
-_GROWTH = re.compile(r"(ram|flash)=(?:([0-9]{1,4}(?:\.[0-9]{1,4})?)%|([0-9]{1,15} ?(?:[kmg]i?b?)?))", re.ASCII | re.I)
+_GROWTH = re.compile(r"(ram|flash)=(?:([0-9]{1,4}(?:\.[0-9]{1,4})?)%|([0-9]{1,15}[kmg]?(?:i?b)?))", re.ASCII | re.I)
 
 
 @dataclass(frozen=True)

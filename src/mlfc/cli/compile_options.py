@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 LIBRARIES = ("so", "a", "tar")
 EMITS = ("mlf", "c", "o", *LIBRARIES)
 _BY_SUFFIX = {".so": "so", ".dylib": "so", ".dll": "so", ".wasm": "so", ".a": "a", ".o": "o"}
-_SIZED = re.compile(r"([^=]*)(?:=([0-9]{1,15} ?[kKmMgG]?(?:i[bB])?))?", re.ASCII)
+_SIZED = re.compile(r"([^=]*)(?:=([0-9]{1,15} ?[kKmMgG]?(?:i?[bB])?))?", re.ASCII)
 _FORM = "Write NAME or NAME=BYTES, such as dtcm=65536 or dtcm=64k"
 _IMPORTED = "has no effect on an archive, which is imported already"
 

@@ -418,7 +418,7 @@ def _archiver(compiler: Compiler) -> list[str]:
     raise ToolchainError(
         "no archiver for static libraries found",
         place=found or "ar",
-        next_step='Install binutils, or run: pip install "mlfc[cross]". Or set AR to one',
+        next_step='Install binutils, or run in a checkout of mlfc: pip install ".[cross]". Or set AR to one',
     )
 
 

@@ -34,7 +34,7 @@ RUNTIME = "runtime"
 """The folder of the C runtime among the files of a library."""
 _GCC = "Free Software Foundation"  # in gcc's --version, even if the command has another name
 _ZIG = ("-m", "ziglang", "cc")  # after the Python interpreter that has the wheel
-_INSTALL_ZIG = 'pip install "mlfc[cross]"'
+_INSTALL_ZIG = 'pip install ".[cross]" in a checkout of mlfc'
 # linker flags for a library of objects, by system: on Linux it calls its own runtime, even if the process has one with
 # the same symbols; on macOS functions of tvm-ffi may be undefined until it is loaded; callers of wasm allocate in it
 _SHARED = {

@@ -163,7 +163,9 @@ def _explained(artifact: Path, cause: str, next_step: str) -> Iterator[None]:
         raise
     except ImportError as error:
         raise SignatureError(
-            f"the package {error.name} is missing", place=str(artifact), next_step='Run: pip install "mlfc[signing]"'
+            f"the package {error.name} is missing",
+            place=str(artifact),
+            next_step='In a checkout of mlfc, run: pip install ".[signing]"',
         ) from error
     except Exception as error:  # it does not define an exception, and its dependencies raise dozens
         reason = shortened(" ".join(str(error).split()) or type(error).__name__, _SHOWN)

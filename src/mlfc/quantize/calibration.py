@@ -106,7 +106,7 @@ def _image(path: Path, infos: Sequence[TensorInfo], scaling: ImageScaling) -> Ar
     except ImportError:
         raise ToolchainError(
             "reading images requires Pillow, which is not installed",
-            next_step='Install it with: pip install "mlfc[quantize]"',
+            next_step='Install it in a checkout of mlfc: pip install ".[quantize]"',
         ) from None
     channels, height, width, is_first = _picture(infos, str(path))
     try:

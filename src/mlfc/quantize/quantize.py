@@ -312,7 +312,7 @@ def _quantizer() -> Any:
     except ImportError as error:
         raise ToolchainError(
             f"ONNX Runtime's quantizer is not installed: {error}",
-            next_step='Install it with: pip install "mlfc[quantize]"',
+            next_step='Install it in a checkout of mlfc: pip install ".[quantize]"',
         ) from None
     return onnxruntime.quantization
 

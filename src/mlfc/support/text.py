@@ -16,7 +16,7 @@ from mlfc.errors import OptionError
 
 _GAP = "..."
 _MAX_TEXT = 300
-_BYTES = re.compile(r"([0-9]{1,15}) ?(?:([kmg])(?:ib)?)?", re.IGNORECASE | re.ASCII)
+_BYTES = re.compile(r"([0-9]{1,15}) ?(?:([kmg])?(?:i?b)?)?", re.IGNORECASE | re.ASCII)
 _MODEL_SUFFIX = re.compile(r"(?<=.)\.(?:onnx|ort|tflite|lite|pt2|tar|tar\.gz|tgz|model-lib)$", re.IGNORECASE)
 
 

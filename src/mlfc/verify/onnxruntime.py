@@ -33,7 +33,7 @@ class OnnxRuntimeReference:
             import onnxruntime
         except ImportError:
             raise ToolchainError(
-                "ONNX Runtime is not installed", next_step='Install it with: pip install "mlfc[verify]"'
+                "ONNX Runtime is not installed", next_step='Install it in a checkout of mlfc: pip install ".[verify]"'
             ) from None
         options = onnxruntime.SessionOptions()
         # optimized graphs round differently, and lack the tensors that fusion removed

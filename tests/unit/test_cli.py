@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnx.parser
 import pytest
 from onnx import helper
 
@@ -449,11 +450,54 @@ def test_a_device_as_output_is_written_and_stays(tmp_path: Path) -> None:
     assert all((tmp_path / device).is_char_device() for device in ("full", "null"))
 
 
-def test_a_module_name_is_no_path(tmp_path: Path) -> None:
-    place = tmp_path / "inner"
-    place.mkdir()
-    succeeded("compile", DIGITS, "--module-name", "../My Model", cwd=place)
-    assert [path.name for path in tmp_path.rglob("*.tar")] == ["n___my_model.tar"]
+def test_a_module_name_is_an_identifier(tmp_path: Path) -> None:
+    for name, accepted in {"../My Model": "n___my_model", "1 bad-name": "n1_bad_name"}.items():
+        refused = mlfc("compile", DIGITS, "--module-name", name, cwd=tmp_path)
+        assert f"expected letters, digits and underscores, got '{name}'. Use {accepted} [" in refused.stderr
+    assert not [*tmp_path.iterdir()]
+    succeeded("compile", DIGITS, "--module-name", "My_Model", cwd=tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["my_model.tar"]
+
+
+def test_compile_tells_what_generators_logs_and_levels_did(tmp_path: Path) -> None:
+    m4 = ("--target", "c -mcpu=cortex-m4", "-o", "m4.tar", "--byoc", "cmsis_nn")
+    text = succeeded("compile", DIGITS.with_name("digits_int8.tflite"), *m4, "--numerics", "tflm", cwd=tmp_path)
+    assert text.endswith("cmsis_nn: 3 of 4 nodes\n")
+    none = mlfc("compile", DIGITS, *m4, cwd=tmp_path)
+    message = "warning: --byoc cmsis_nn: no node is for it; mlfc compiled all 6\n"
+    assert (none.returncode, none.stderr) == (0, message)
+    (tmp_path / "tune.jsonl").write_text("")
+    text = succeeded("compile", DIGITS, "-o", "d.so", "--tuned", "tune.jsonl", cwd=tmp_path)
+    assert re.search(r"^tune\.jsonl: values for 0 of \d kernels$", text, re.MULTILINE)
+    assert re.search(r"^compiled for (\d) processor levels; .* 1/\1 of the time: ", text, re.MULTILINE)
+
+
+def branching(path: Path) -> Path:
+    """Write a model whose input ``sr`` decides a branch, and ``shape`` a shape."""
+    model = onnx.parser.parse_model("""
+        <ir_version: 9, opset_import: ["" : 18]>
+        net (float[N] x, int64 sr, int64[2] shape) => (float[A, B] y) <int64 rate = {16000}> {
+            fast = Equal(sr, rate)
+            z = If(fast) <then_branch = one () => (float[N] z1) { z1 = Relu(x) },
+                          else_branch = two () => (float[N] z2) { z2 = Neg(x) }>
+            y = Reshape(z, shape)
+        }
+    """)
+    onnx.save(model, path)
+    return path
+
+
+def test_inputs_that_decide_shapes_and_branches_are_named(tmp_path: Path) -> None:
+    model = branching(tmp_path / "net.onnx")
+    text = succeeded("check", model, cwd=tmp_path)
+    assert "warning: shapes or control flow depend on the value of " in text
+    assert "--value sr=16000" in text
+    assert "--value shape=..." in text
+    failed = mlfc("run", model, "--fill", "ones", cwd=tmp_path)
+    assert failed.returncode == 2
+    assert f"error: {model}: " in failed.stderr
+    assert "The values of 'sr', 'shape' were generated; pass accepted ones: --inputs FILE.npz" in failed.stderr
+    assert json.loads(succeeded("check", DIGITS, "--json", cwd=tmp_path))["deciding"] == []
 
 
 def test_tflm_numerics_are_compared_with_litert_and_differ_where_they_must(tmp_path: Path, models: Path) -> None:

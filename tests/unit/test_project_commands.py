@@ -98,7 +98,11 @@ def test_options_of_the_build_of_another_type_are_refused(made: Path, option: st
 @pytest.mark.parametrize(
     ("ending", "options", "message"),
     [
-        ("echo no probe found >&2; exit 7", ("port=COM3",), "flash-it ended with status 7: [MLF180]\n  looking for the probe\n"),
+        (
+            "echo no probe found >&2; exit 7",
+            ("port=COM3",),
+            "flash-it ended with status 7: [MLF180]\n  looking for the probe\n",
+        ),
         (None, ("port=COM3",), "flash-it is not on the PATH. Get it there"),
         ("exit 0", (), "the board's port was not found. Name it by the option port"),
     ],

@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 demo: $(VENV)/.installed
 	$(BIN)/python examples/digits/demo.py --out build
 	@echo "Next, a model of your own: $(BIN)/mlfc check MODEL, $(BIN)/mlfc compile MODEL"
-	@echo "or this one on an emulated Cortex-M4: $(BIN)/mlfc run build/digits_int8.tar --board mps2-an386"
+	@echo "or this one on an emulated Cortex-M4: $(BIN)/mlfc run examples/digits/digits_int8.tflite --board mps2-an386"
 
 # TEST_FLAGS: for pytest
 test: $(VENV)/.dev

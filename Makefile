@@ -7,6 +7,8 @@ BIN := $(VENV)/bin
 
 demo: $(VENV)/.installed
 	$(BIN)/python examples/digits/demo.py --out build
+	@echo "Next, a model of your own: $(BIN)/mlfc check MODEL, $(BIN)/mlfc compile MODEL"
+	@echo "or this one on an emulated Cortex-M4: $(BIN)/mlfc run examples/digits/digits_int8.tflite --board mps2-an386"
 
 # TEST_FLAGS: for pytest
 test: $(VENV)/.dev
@@ -45,11 +47,11 @@ clean:
 
 $(VENV)/.installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e .
+	$(BIN)/python -m pip install --disable-pip-version-check -e .
 	touch $@
 
 # most of what these packages bring is never imported: Python compiles the rest when it is
 $(VENV)/.dev: pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -e ".[dev]"
+	$(BIN)/python -m pip install --disable-pip-version-check --no-compile -e ".[dev]"
 	touch $(VENV)/.installed $@

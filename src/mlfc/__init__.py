@@ -13,6 +13,7 @@ from mlfc.support.version import __version__ as __version__
 if TYPE_CHECKING:
     from mlfc import debug_executor as debug_executor
     from mlfc import errors as errors
+    from mlfc import examples as examples
     from mlfc import graph_executor as graph_executor
     from mlfc import onnx_backend as onnx_backend
     from mlfc import operators as operators
@@ -56,6 +57,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "debug_executor": "mlfc.debug_executor",
     "errors": "mlfc.errors",
+    "examples": "mlfc.examples",
     "graph_executor": "mlfc.graph_executor",
     "onnx_backend": "mlfc.onnx_backend",
     "operators": "mlfc.operators",

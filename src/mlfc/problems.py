@@ -11,8 +11,10 @@ from mlfc.errors import MlfcError, OptionError, ProblemsError, Remedy
 from mlfc.frontend import Model, import_for_run
 from mlfc.frontend.common import Census
 from mlfc.options import BuildOptions, ImportOptions
-from mlfc.relay.ir import IRModule, TensorType
-from mlfc.support.dims import LARGEST, Symbol, symbols_of
+from mlfc.relay.ir import Call, Constant, Expr, If, IRModule, TensorType, Tuple, Var, has_trait, tensor_type
+from mlfc.relay.op import Trait
+from mlfc.relay.visitor import post_order
+from mlfc.support.dims import LARGEST, Symbol, bounds, symbols_of
 from mlfc.support.executable import bounding_option
 from mlfc.support.keywords import with_keywords
 from mlfc.support.module_info import SymbolInfo
@@ -22,6 +24,7 @@ from mlfc.target.defaults import PORTABLE
 from mlfc.target.target import parse_target
 
 _ROUNDS = 5
+_FEW, _LARGEST_SEARCH = 8, 400  # elements of an input that may be a setting; expressions between it and a decision
 # remedies that are tried; limits are only raised by users, who know the origin of the model
 _KEYS = {"--shape": "shapes", "--value": "values"}
 _TRIED = (*_KEYS, "--byoc")
@@ -70,6 +73,8 @@ class Outcome(Displayed):
         Dynamic dimensions of the inputs, in order; empty if the model cannot be imported.
     bounding : tuple of str
         Example options that bound these for a microcontroller; empty for other targets, and if all are bounded.
+    deciding : tuple of Remedy
+        Options that make inputs constant whose values decide shapes or control flow.
     """
 
     problems: tuple[MlfcError, ...]
@@ -78,6 +83,7 @@ class Outcome(Displayed):
     unchecked: int
     open_dimensions: tuple[OpenDimension, ...]
     bounding: tuple[str, ...]
+    deciding: tuple[Remedy, ...]
 
     def _facts(self) -> Mapping[str, object]:
         counted = {"problems": len(self.problems), "nodes": self.nodes, "refused": self.refused}
@@ -169,10 +175,12 @@ def _outcome(model: Model, options: ImportOptions) -> Outcome:
     problems: tuple[MlfcError, ...] = ()
     found: tuple[OpenDimension, ...] = ()
     bounding: tuple[str, ...] = ()
+    deciding: tuple[Remedy, ...] = ()
     try:
         target = options.target or PORTABLE
         mod, params = import_for_run(model, replace(options, target=target), census=census)
         found, bounding = _open_dimensions(mod, params), _bounding(mod, params, target)
+        deciding = _deciding(mod, params)
         build_module(mod, params, BuildOptions(target, limit_factor=options.limit_factor, dry_run=True))
     except ProblemsError as error:
         problems = error.problems
@@ -180,7 +188,7 @@ def _outcome(model: Model, options: ImportOptions) -> Outcome:
         problems = (error,)
     # a traceback would keep the frames of the import alive, and with them the model's constants
     problems = tuple(problem.with_traceback(None) for problem in problems)
-    return Outcome(problems, census.nodes, census.refused, census.unchecked, found, bounding)
+    return Outcome(problems, census.nodes, census.refused, census.unchecked, found, bounding, deciding)
 
 
 def _open_dimensions(module: IRModule, params: Mapping[str, Any]) -> tuple[OpenDimension, ...]:
@@ -207,6 +215,29 @@ def _bounding(module: IRModule, params: Mapping[str, Any], target: str) -> tuple
             options.append(bounding_option([TensorInfo(name, shape, type_.dtype)], symbols))
             bounded |= unbounded
     return tuple(dict.fromkeys(options))
+
+
+def _deciding(module: IRModule, params: Mapping[str, Any]) -> tuple[Remedy, ...]:
+    """Return options that make the small integer inputs constant which decide shapes, branches and loops."""
+    main, found = module.main, dict[str, str]()
+    asked: list[Expr] = []
+    if isinstance(main.body, Tuple) and main.defines:
+        asked += main.body.fields[-len(main.defines) :]
+    for node in post_order(main.body):
+        if isinstance(node, If):
+            asked.append(node.condition)
+        elif isinstance(node, Call) and has_trait(node, Trait.SELECTION) and tensor_type(node.args[0]).size == 1:
+            asked.append(node.args[0])  # of branches of which both are computed
+    for expr in asked:
+        order = post_order(expr)
+        # an input that is compared with a number often has that value
+        numbers = [str(item.data) for item in order if isinstance(item, Constant) and item.data.shape == ()]
+        for var in order if len(order) <= _LARGEST_SEARCH else ():
+            if not isinstance(var, Var) or var.name in params or not isinstance(var.type, TensorType):
+                continue
+            if bounds(var.type.size)[1] <= _FEW and var.type.dtype in ("int32", "int64", "bool"):
+                found.setdefault(var.name, numbers[0] if numbers and not var.type.shape else "...")
+    return tuple(Remedy("--value", f"{name}={value}", is_example=True) for name, value in found.items())
 
 
 def _inputs(module: IRModule, params: Mapping[str, Any]) -> list[tuple[str, TensorType]]:

@@ -330,7 +330,7 @@ def test_misuse_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
             mlfc.compile(module, example_inputs=X)
     monkeypatch.delitem(sys.modules, "mlfc.frontend.torch.capture")
     monkeypatch.setitem(sys.modules, "onnxscript", None)
-    with pytest.raises(OptionError, match=r"requires the package onnxscript.*pip install 'mlfc\[torch\]'"):
+    with pytest.raises(OptionError, match=r"requires the package onnxscript.*pip install '\.\[torch\]'"):
         mlfc.compile(module, example_inputs=X)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -17,10 +18,12 @@ from mlfc.errors import InputError, MlfcError
 from mlfc.quantize.calibration import calibration_sets
 from mlfc.support.tensor_info import TensorInfo
 from mlfc.verify.media import ImageScaling
+from tests.unit.test_cli import mlfc as in_process
 
 pytest.importorskip("onnxruntime", reason='onnxruntime is not installed: pip install "mlfc[quantize]"')
 DIGITS = Path(__file__).parents[2] / "examples" / "digits"
 FLOAT = DIGITS / "digits.onnx"
+PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "quantize.md"
 IMAGE = TensorInfo("image", (1, 3, 2, 4), "float32")
 
 
@@ -32,6 +35,8 @@ def held_out(tmp_path_factory: pytest.TempPathFactory) -> Path:
     images = given["images"].transpose(0, 3, 1, 2)[:, None]
     np.savez(folder / "inputs.npz", image=np.ascontiguousarray(images[:120]))
     np.save(folder / "labels.npy", given["labels"][:120])
+    np.savez(folder / "others.npz", image=np.ascontiguousarray(images[120:150]))
+    np.save(folder / "labels_of_others.npy", given["labels"][120:150])
     return folder
 
 
@@ -41,20 +46,76 @@ def program(*arguments: object, cwd: Path) -> subprocess.CompletedProcess[str]:
 
 
 def test_quantized_model_is_right_as_often_and_compiles_exactly(held_out: Path, tmp_path: Path) -> None:
-    arguments = ("--calibrate", held_out / "inputs.npz", "--labels", held_out / "labels.npy", "--samples", 120)
+    arguments = ("--calibrate", held_out / "inputs.npz", "--labels", held_out / "labels.npy", "--samples", 30)
     done = program("quantize", FLOAT, *arguments, "--json", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert found["bytes"]["after"] < 0.6 * found["bytes"]["before"]
+    # all inputs are evaluated, also those beyond --samples
+    assert (found["samples"], found["accuracy"]["samples"]) == (30, 120)
     assert found["accuracy"]["reference"] - found["accuracy"]["compiled"] <= 2
     assert [item["node"] for item in found["layers"]] == ["conv1_relu", "conv2_relu", "flatten", "dense", "softmax"]
     assert all(30 < item["noise_db"] < 80 for item in found["layers"])
     compiled = mlfc.compile(tmp_path / "digits_int8.onnx")
     assert any("int8" in str(value.dtype) for value in compiled.factory.program.calls[1].inputs)
     assert compiled.verify(samples=3).is_within
-    again = program("quantize", FLOAT, *arguments, cwd=tmp_path)
-    assert again.returncode == 2
-    assert "digits_int8.onnx exists" in again.stderr
+    others = ("--evaluate", held_out / "others.npz", "--labels", held_out / "labels_of_others.npy", "--samples", 2)
+    again = program("quantize", FLOAT, *arguments[:2], *others, cwd=tmp_path)
+    assert "digits_int8.onnx, replacing the earlier one: " in again.stdout, again.stderr
+    assert re.search(r"right: \d+ of 30, \d+ before", again.stdout)
+    (tmp_path / "digits_int8.onnx").write_bytes(FLOAT.read_bytes())
+    refused = program("quantize", FLOAT, *arguments, cwd=tmp_path)
+    assert (refused.returncode, (tmp_path / "digits_int8.onnx").read_bytes()) == (2, FLOAT.read_bytes())
+    assert "digits_int8.onnx: exists, not created by mlfc" in refused.stderr
+
+
+def test_the_pages_example_prints_what_it_shows(tmp_path: Path) -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    printed = ""
+    for line in re.findall(r"^(mlfc [^#\n]+?) *(?:#.*)?$", page.partition("It prints")[0], re.MULTILINE):
+        done = in_process(*line.split()[1:], cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        printed += done.stdout
+    shown = re.findall(r"^    (.*)$", page.partition("Layers that")[0], re.MULTILINE)
+    assert "\n".join(shown) in printed
+
+
+def test_inputs_and_outputs_may_be_integers(held_out: Path, tmp_path: Path) -> None:
+    with np.load(held_out / "inputs.npz") as data:
+        sets = [{"image": image} for image in data["image"][:20]]
+    makers = {"float32": {}, "int8": {"inputs_dtype": "int8", "outputs_dtype": "int8"}}
+    for dtype, asked in makers.items():
+        mlfc.quantize(FLOAT, sets, tmp_path / f"{dtype}.onnx", **asked)
+    real, codes = (mlfc.compile(tmp_path / f"{dtype}.onnx") for dtype in makers)
+    source, target = codes.inputs[0], codes.outputs[0]
+    assert (source.name, source.dtype, target.name, target.dtype) == ("image", "int8", "probabilities", "int8")
+    assert None not in (source.scale, source.zero_point, target.scale, target.zero_point)
+    counts = [len(onnx.load(tmp_path / f"{dtype}.onnx").graph.node) for dtype in makers]
+    assert counts[0] - counts[1] == 2
+    for given in sets[:3]:
+        scaled = np.rint(given["image"] / np.float32(source.scale)) + source.zero_point
+        found = codes.run({"image": np.clip(scaled, -128, 127).astype(np.int8)})["probabilities"]
+        dequantized = (found.astype(np.float32) - target.zero_point) * np.float32(target.scale)
+        np.testing.assert_array_equal(dequantized, real.run(given)["probabilities"])
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        ({"inputs_dtype": "int8", "exclude": ["conv1"]}, "the input 'image' is read as float by Conv 'conv1'"),
+        (
+            {"outputs_dtype": "int8", "exclude": ["softmax"]},
+            "the output 'probabilities' is computed as float by Softmax",
+        ),
+        ({"inputs_dtype": "uint8"}, "expected float32 or int8, the dtype of activations, got 'uint8'"),
+        ({"evaluate": []}, "option evaluate requires labels"),
+    ],
+)
+def test_options_that_do_not_fit_are_refused(asked: dict[str, Any], message: str, tmp_path: Path) -> None:
+    sets = [{"image": np.zeros((1, 1, 8, 8), np.float32)}]
+    with pytest.raises(MlfcError, match=re.escape(message)):
+        mlfc.quantize(FLOAT, sets, tmp_path / "made.onnx", **asked)
+    assert not (tmp_path / "made.onnx").exists()
 
 
 def test_int16_activations_lose_less(tmp_path: Path) -> None:
@@ -96,7 +157,7 @@ def test_images_become_inputs(tmp_path: Path) -> None:
     assert given["image"].shape == (1, 3, 2, 4)
     assert given["image"][0, :, 0, 0].tolist() == [1.0, -2.0, -4.0]
     last = TensorInfo("image", (1, 2, 4, 3), "uint8")
-    (given,) = calibration_sets(tmp_path, [last], 9, ImageScaling())
+    (given,) = calibration_sets(tmp_path, [last], None, ImageScaling())
     assert given["image"][0, 0, 0].tolist() == [255, 0, 0]
     with pytest.raises(InputError, match="values cannot be scaled for the input image"):
         calibration_sets(tmp_path, [last], 9, scaling)

@@ -332,4 +332,4 @@ def test_missing_packages_are_named(
     for name in [name for name in sys.modules if name.split(".")[0] == package]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, package, None)
-    assert f'pip install "mlfc[{extra}]"' in failed(*command, cwd=artifacts)
+    assert f'pip install ".[{extra}]"' in failed(*command, cwd=artifacts)

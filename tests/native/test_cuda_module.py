@@ -135,7 +135,7 @@ def test_faults_of_the_driver_are_named(stand_in: dict[str, str], fault: str, th
 @pytest.mark.parametrize(
     ("before", "library", "message"),
     [
-        ("import sys; sys.modules['cuda.bindings'] = None\n", None, 'Run: pip install "mlfc[cuda]"'),
+        ("import sys; sys.modules['cuda.bindings'] = None\n", None, 'Run in a checkout of mlfc: pip install ".[cuda]"'),
         ("", b"", "CUDA has no driver here: its library cannot be loaded. Install NVIDIA's driver"),
     ],
 )
@@ -244,5 +244,7 @@ def test_source_that_cannot_be_compiled_at_load_says_what_would_help(monkeypatch
         with pytest.raises(DeviceError, match=message):
             CudaModule("cu", {}, "text")._image(api)
     monkeypatch.setattr(cuda_compilers, "find_nvrtc", lambda: None)
-    with pytest.raises(ToolchainError, match=r"NVRTC is not installed. Run: pip install \"mlfc\[cuda\]\""):
+    with pytest.raises(
+        ToolchainError, match=r"NVRTC is not installed. Run in a checkout of mlfc: pip install \"\.\[cuda\]\""
+    ):
         CudaModule("cu", {}, "text")._image(api)

@@ -305,7 +305,7 @@ def test_stored_modules_with_flipped_bits_are_modules_or_refused(data: st.DataOb
 @pytest.mark.parametrize(
     ("before", "environment", "message"),
     [
-        ("import sys; sys.modules['pyopencl'] = None; ", {}, 'Run: pip install "mlfc[opencl]"'),
+        ("import sys; sys.modules['pyopencl'] = None; ", {}, 'Run in a checkout of mlfc: pip install ".[opencl]"'),
         ("", {"OCL_ICD_VENDORS": "/nowhere"}, "apt-get install pocl-opencl-icd"),
     ],
 )

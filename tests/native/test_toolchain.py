@@ -82,7 +82,7 @@ def test_no_compiler_at_all_says_what_to_install(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
     monkeypatch.delenv("CC", raising=False)
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
-    with pytest.raises(ToolchainError, match=r"pip install \"mlfc\[cross\]\""):
+    with pytest.raises(ToolchainError, match=r"pip install \"\.\[cross\]\""):
         find_compiler()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -124,7 +125,14 @@ def test_options_and_boards_reach_prj_conf(host_archive: Path, tmp_path: Path, m
     assert symbols["FPU"].str_value == symbols[SYMBOL].str_value == symbols[f"{SYMBOL}_SPEED"].str_value == "y"
     assert symbols["CODE_DATA_RELOCATION"].str_value == "n"
     folder = project("zephyr", host_archive, tmp_path / "m3", "mps2-an385")
-    assert configured(folder, monkeypatch).syms["FPU"].str_value == "n"
+    symbols = configured(folder, monkeypatch).syms
+    assert symbols["FPU"].str_value == "n"
+    bound = re.search(r"an inference takes at most (\d+) bytes", (folder / "app" / "prj.conf").read_text())
+    compiler = shutil.which("arm-none-eabi-gcc")
+    assert (bound is not None) == (compiler is not None)
+    # with the compiler, less than the 65,536 bytes of the board's file
+    expected = 65536 if bound is None else int(bound[1]) + 2048
+    assert int(symbols["MAIN_STACK_SIZE"].str_value) == expected < 65536 + (bound is None)
     document = yaml.safe_load((folder / "zephyr" / "module.yml").read_text())
     assert document == {
         "name": "mlfc-hello-world",

@@ -31,7 +31,7 @@ LAYERS = (
     ("archive",),
     ("micro", "cluster", "publish"),
     ("verify", "specializing", "compiled_model", "onnx_backend", "graph_executor", "torch"),
-    ("tuning", "matrix", "quantize", "debug_executor", "compat"),
+    ("tuning", "matrix", "quantize", "debug_executor", "compat", "examples"),
     ("cli",),
 )
 LAYER_OF = {package: level for level, packages in enumerate(LAYERS) for package in packages}

@@ -23,6 +23,7 @@ from mlfc.micro.firmware.bare_metal import (
 )
 from mlfc.support.module_info import MemoryInfo, ModuleInterface
 from mlfc.target.target import parse_target
+from tests.unit.test_cli import mlfc as program
 from tests.unit.test_cli import succeeded
 
 FOLDER = Path(board_room.__file__).parents[1] / "boards"
@@ -175,6 +176,9 @@ def test_one_board_is_shown_whole(tmp_path: Path) -> None:
     assert {item["name"] for item in document["memories"]} == {"flash", "axi_sram", "dtcm", "itcm", "sram4"}
     listed = json.loads(succeeded("boards", "--json", cwd=tmp_path))
     assert listed["stm32h743"] == document
+    (tmp_path / "mine.toml").write_text(succeeded("boards", "stm32h743", "--toml", cwd=tmp_path))
+    assert json.loads(succeeded("boards", "mine.toml", "--json", cwd=tmp_path))["memories"] == document["memories"]
+    assert "option --toml requires a board" in program("boards", "--toml", cwd=tmp_path).stderr
     assert set(listed) == set(boards())
 
 

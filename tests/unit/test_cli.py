@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import tarfile
+import textwrap
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,9 +19,11 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnx.parser
 import pytest
 from onnx import helper
 
+import mlfc as compiler
 from mlfc.cli.main import run
 from mlfc.library.toolchain import find_compiler
 from mlfc.objfile.head import read_head
@@ -340,6 +343,7 @@ def test_a_users_fault_gives_one_message_and_leaves_nothing(tmp_path: Path, name
     result = mlfc(*args, cwd=tmp_path)
     assert result.returncode == 2, result.stderr
     assert message in result.stderr
+    assert re.search(r" \[MLF\d{3}\]$", result.stderr.splitlines()[0]) or "Usage:" in result.stderr
     assert "Traceback" not in result.stderr
     assert "bug in mlfc" not in result.stderr
     assert result.stdout == ""
@@ -369,8 +373,50 @@ def test_the_default_output_replaces_earlier_ones_only_and_says_so(tmp_path: Pat
     assert "not created by mlfc" in result.stderr
 
 
+def test_a_report_replaces_reports_only(tmp_path: Path) -> None:
+    (tmp_path / "digits.html").write_bytes(b"my notes")
+    assert "digits.html: exists, not created by mlfc" in mlfc("report", DIGITS, cwd=tmp_path).stderr
+    succeeded("report", DIGITS, "-o", "digits.html", cwd=tmp_path)
+    assert "digits.html, replacing the earlier one, " in succeeded("report", DIGITS, cwd=tmp_path)
+
+
+def test_the_first_commands_of_the_readme_print_what_it_shows(tmp_path: Path) -> None:
+    page = (ROOT / "README.md").read_text(encoding="utf-8").partition("## ")[0]
+    commands = re.findall(r"^    (mlfc [^#\n]+?) +#", page, re.MULTILINE)
+    printed = [succeeded(*line.split()[1:], cwd=tmp_path) for line in commands]
+    assert [line.split()[1] for line in commands] == ["examples", "compile", "run"]
+    for text in printed[1:]:
+        assert textwrap.indent(text, "    ").rstrip() in page
+
+
+def test_examples_keep_other_files_and_are_evaluated(tmp_path: Path) -> None:
+    assert "try/digits.onnx" in succeeded("examples", "try", cwd=tmp_path)
+    succeeded("examples", "try", cwd=tmp_path)
+    with np.load(tmp_path / "try" / "held_out.npz") as data:
+        images, labels = data["image"], np.load(tmp_path / "try" / "labels.npy")
+    model = compiler.compile(compiler.examples.digits())
+    found = [model.run(image)["probabilities"].argmax() for image in images]
+    right = int((np.array(found) == labels).sum())
+    assert right >= 0.97 * len(images)
+    (tmp_path / "try" / "labels.npy").write_bytes(b"mine")
+    assert (
+        "labels.npy: exists, not created by mlfc. Name another folder" in mlfc("examples", "try", cwd=tmp_path).stderr
+    )
+
+
+def test_names_keep_what_is_not_the_suffix_of_a_model(tmp_path: Path) -> None:
+    for version in ("v1", "v2"):
+        shutil.copy(DIGITS, tmp_path / f"net.{version}.onnx")
+        assert f"net_{version}" in succeeded("compile", f"net.{version}.onnx", cwd=tmp_path)
+    assert {"net.v1.tar", "net.v2.tar"} <= {path.name for path in tmp_path.iterdir()}
+    models = ("net.v1.onnx", "net.v2.onnx")
+    succeeded("compile", *models, "--executor", "net.v2=graph", "-o", "both.tar", cwd=tmp_path)
+    modules = json.loads(succeeded("inspect", "both.tar", "--json", cwd=tmp_path))["modules"]
+    assert {name: module["executor"] for name, module in modules.items()} == {"net_v1": "aot", "net_v2": "graph"}
+
+
 def test_a_processor_is_a_target_and_sizes_have_units(tmp_path: Path) -> None:
-    succeeded("compile", DIGITS, "--target", "cortex-m4", "--ram", "64k", "-o", "short.tar", cwd=tmp_path)
+    succeeded("compile", DIGITS, "--target", "cortex-m4", "--ram", "64kb", "-o", "short.tar", cwd=tmp_path)
     (tmp_path / "build.toml").write_text('target = "c -mcpu=cortex-m4"\nram = "64K"\n', encoding="utf-8")
     succeeded("compile", DIGITS, "--config", "build.toml", "-o", "long.tar", cwd=tmp_path)
     assert (tmp_path / "short.tar").read_bytes() == (tmp_path / "long.tar").read_bytes()
@@ -404,11 +450,54 @@ def test_a_device_as_output_is_written_and_stays(tmp_path: Path) -> None:
     assert all((tmp_path / device).is_char_device() for device in ("full", "null"))
 
 
-def test_a_module_name_is_no_path(tmp_path: Path) -> None:
-    place = tmp_path / "inner"
-    place.mkdir()
-    succeeded("compile", DIGITS, "--module-name", "../My Model", cwd=place)
-    assert [path.name for path in tmp_path.rglob("*.tar")] == ["n___my_model.tar"]
+def test_a_module_name_is_an_identifier(tmp_path: Path) -> None:
+    for name, accepted in {"../My Model": "n___my_model", "1 bad-name": "n1_bad_name"}.items():
+        refused = mlfc("compile", DIGITS, "--module-name", name, cwd=tmp_path)
+        assert f"expected letters, digits and underscores, got '{name}'. Use {accepted} [" in refused.stderr
+    assert not [*tmp_path.iterdir()]
+    succeeded("compile", DIGITS, "--module-name", "My_Model", cwd=tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["my_model.tar"]
+
+
+def test_compile_tells_what_generators_logs_and_levels_did(tmp_path: Path) -> None:
+    m4 = ("--target", "c -mcpu=cortex-m4", "-o", "m4.tar", "--byoc", "cmsis_nn")
+    text = succeeded("compile", DIGITS.with_name("digits_int8.tflite"), *m4, "--numerics", "tflm", cwd=tmp_path)
+    assert text.endswith("cmsis_nn: 3 of 4 nodes\n")
+    none = mlfc("compile", DIGITS, *m4, cwd=tmp_path)
+    message = "warning: --byoc cmsis_nn: no node is for it; mlfc compiled all 6\n"
+    assert (none.returncode, none.stderr) == (0, message)
+    (tmp_path / "tune.jsonl").write_text("")
+    text = succeeded("compile", DIGITS, "-o", "d.so", "--tuned", "tune.jsonl", cwd=tmp_path)
+    assert re.search(r"^tune\.jsonl: values for 0 of \d kernels$", text, re.MULTILINE)
+    assert re.search(r"^compiled for (\d) processor levels; .* 1/\1 of the time: ", text, re.MULTILINE)
+
+
+def branching(path: Path) -> Path:
+    """Write a model whose input ``sr`` decides a branch, and ``shape`` a shape."""
+    model = onnx.parser.parse_model("""
+        <ir_version: 9, opset_import: ["" : 18]>
+        net (float[N] x, int64 sr, int64[2] shape) => (float[A, B] y) <int64 rate = {16000}> {
+            fast = Equal(sr, rate)
+            z = If(fast) <then_branch = one () => (float[N] z1) { z1 = Relu(x) },
+                          else_branch = two () => (float[N] z2) { z2 = Neg(x) }>
+            y = Reshape(z, shape)
+        }
+    """)
+    onnx.save(model, path)
+    return path
+
+
+def test_inputs_that_decide_shapes_and_branches_are_named(tmp_path: Path) -> None:
+    model = branching(tmp_path / "net.onnx")
+    text = succeeded("check", model, cwd=tmp_path)
+    assert "warning: shapes or control flow depend on the value of " in text
+    assert "--value sr=16000" in text
+    assert "--value shape=..." in text
+    failed = mlfc("run", model, "--fill", "ones", cwd=tmp_path)
+    assert failed.returncode == 2
+    assert f"error: {model}: " in failed.stderr
+    assert "The values of 'sr', 'shape' were generated; pass accepted ones: --inputs FILE.npz" in failed.stderr
+    assert json.loads(succeeded("check", DIGITS, "--json", cwd=tmp_path))["deciding"] == []
 
 
 def test_tflm_numerics_are_compared_with_litert_and_differ_where_they_must(tmp_path: Path, models: Path) -> None:
@@ -426,7 +515,10 @@ def test_the_package_runs_as_a_program(tmp_path: Path) -> None:
     done = subprocess.run([*command, "targets", "--json"], cwd=tmp_path, capture_output=True, text=True, check=True)
     assert "cortex-m4" in json.loads(done.stdout)["cpus"]
     done = subprocess.run([*command, "run", "none.tar"], cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (2, "error: none.tar: cannot be read: No such file or directory\n")
+    assert (done.returncode, done.stderr) == (
+        2,
+        "error: none.tar: cannot be read: No such file or directory [MLF140]\n",
+    )
 
 
 def test_wrong_inputs_are_all_named(folder: Path, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -15,8 +16,8 @@ import yaml
 import mlfc
 from mlfc.errors import ArchiveError, OptionError
 from tests.show_archive import CODE, CODE_PATH, HEADER, HEADER_PATH, document, write_archive
+from tests.unit.test_cli import DIGITS, succeeded
 from tests.unit.test_cli import mlfc as program
-from tests.unit.test_cli import succeeded
 
 Metadata = dict[str, Any]
 FIXTURES = "fixtures/tvm-0.14"
@@ -334,7 +335,10 @@ def test_a_budget_is_asked_of_the_second(tmp_path: Path) -> None:
     assert (within.returncode, within.stdout) == (0, "nothing changed\n")
     over = program("diff", a, a, "--ram", str(ram - 1), "--flash", "1M", cwd=tmp_path)
     assert over.returncode == 1
-    assert f"RAM: {ram:,} bytes exceed the budget of {ram - 1:,} by 1" in over.stdout
+    lines = [line.split()[1:] for line in over.stdout.splitlines()]
+    assert ["RAM", f"{ram:,}", f"{ram:,}", f"{ram - 1:,}", "1"] in lines
+    mlfc.compile(DIGITS).export(tmp_path / "release.tar")
+    assert "nothing changed" in succeeded("diff", "release.tar", DIGITS, cwd=tmp_path)
 
 
 def test_the_action_shows_what_changed_and_fails_beyond_the_budget(tmp_path: Path, models: Path) -> None:
@@ -348,11 +352,12 @@ def test_the_action_shows_what_changed_and_fails_beyond_the_budget(tmp_path: Pat
         who = ("-c", "user.name=n", "-c", "user.email=e", "-c", "commit.gpgsign=false")
         subprocess.run(["git", *who, *arguments], cwd=tmp_path, check=True, capture_output=True)
 
-    def run(ram: str) -> tuple[int, str]:
+    def run(ram: str, growth: str = "") -> tuple[int, str]:
         summary = tmp_path / "summary"
         summary.write_text("")
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-        asked = {"MODEL": "m.tflite", "TARGET": "c", "RAM": ram, "FLASH": "", "BASE": "HEAD"}
+        limits = {"RAM": ram, "FLASH": "", "MAX_GROWTH": growth}
+        asked = {"MODEL": "m.tflite", "TARGET": "c", "BOARD": "", "BASE": "HEAD", **limits}
         environment = {**os.environ, **asked, "PATH": path, "GITHUB_STEP_SUMMARY": str(summary)}
         script = checkout / ".github" / "budget.sh"
         found = subprocess.run(
@@ -370,6 +375,7 @@ def test_the_action_shows_what_changed_and_fails_beyond_the_budget(tmp_path: Pat
     status, text = run("1M")
     assert status == 0
     assert "whole archive: bytes" in text
-    status, text = run("100")
+    status, text = run("100", "ram=1M flash=4k")
     assert status == 1
-    assert "exceed the budget of 100 by" in text
+    assert re.search(r"m\.tflite +RAM +[\d,]+ +[\d,]+ +100 +[1-9]", text)
+    assert re.search(r"m\.tflite +constants +[\d,]+ +271,936 +[\d,]+ +[1-9]", text)

@@ -45,5 +45,7 @@ def test_every_end_has_its_words() -> None:
 def test_boards_without_an_emulator_are_refused(tmp_path: Path) -> None:
     with pytest.raises(OptionError, match="board 'rp2040' has no known emulator"):
         run_command(find_board("rp2040"))
+    with pytest.raises(OptionError, match="Emulate its core: --board mps2-an386"):
+        run_command(find_board("nrf52840dk"))
     with pytest.raises(OptionError, match="no known emulator"):
         emulate(tmp_path, replace(find_board("mps2-an386"), emulator=None), 1)

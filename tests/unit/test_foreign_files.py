@@ -12,6 +12,7 @@ import pytest
 
 import mlfc
 from mlfc.errors import ModelError
+from tests.unit.test_cli import DIGITS
 from tests.unit.test_cli import mlfc as run_mlfc
 
 
@@ -79,6 +80,38 @@ def test_files_of_other_frameworks_are_not_opened(name: str, tmp_path: Path) -> 
         assert (result.returncode, result.stdout) == (2, "")
         assert message in result.stderr
     assert sorted(item.name for item in tmp_path.iterdir()) == [name]
+
+
+@pytest.mark.parametrize(
+    ("name", "step"),
+    [
+        ("net.joblib", "skl2onnx.to_onnx"),
+        ("net.pt", "module.load_state_dict(weights)"),
+        ("net.safetensors", "module.load_state_dict(weights)"),
+        ("net.h5", "model.export('model.onnx', format='onnx')"),
+        ("net.keras", "model.export('model.onnx', format='onnx')"),
+        ("net.pb", "tf.lite.TFLiteConverter.from_saved_model"),
+        ("net.bin", "Use a .tflite, .onnx or Relay text file"),
+    ],
+)
+def test_content_that_is_not_recognized_has_the_advice_of_its_suffix(name: str, step: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_bytes(b"\x7f" * 64)
+    with pytest.raises(ModelError) as caught:
+        mlfc.compile(tmp_path / name)
+    assert step in str(caught.value)
+
+
+def test_a_pickle_of_scikit_learn_is_converted_by_its_package(tmp_path: Path) -> None:
+    linear = pytest.importorskip("sklearn.linear_model", reason="pip install scikit-learn")
+    with pytest.raises(ModelError, match=r"which is not opened.*skl2onnx\.to_onnx"):
+        mlfc.import_model(pickle.dumps(linear.LogisticRegression()))
+
+
+@pytest.mark.parametrize("length", [12, 300, 3000, 6400])
+def test_a_tflite_file_without_its_end_is_truncated(length: int) -> None:
+    content = DIGITS.with_name("digits_int8.tflite").read_bytes()
+    with pytest.raises(ModelError, match="the file is truncated: its tables refer to bytes beyond its end"):
+        mlfc.import_model(content[:length])
 
 
 def test_a_saved_model_says_how_to_convert_it(tmp_path: Path) -> None:

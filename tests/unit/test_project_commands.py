@@ -8,9 +8,11 @@ import stat
 import sys
 from pathlib import Path
 
+import onnx
 import pytest
 
 from mlfc.micro.board.board import find_board
+from tests.state_models import gru
 from tests.unit.test_cli import DIGITS, mlfc, succeeded
 from tests.unit.test_project_client import ANSWERS, HEAD
 
@@ -96,7 +98,11 @@ def test_options_of_the_build_of_another_type_are_refused(made: Path, option: st
 @pytest.mark.parametrize(
     ("ending", "options", "message"),
     [
-        ("echo no probe found >&2; exit 7", ("port=COM3",), "flash-it ended with status 7:\n  looking for the probe\n"),
+        (
+            "echo no probe found >&2; exit 7",
+            ("port=COM3",),
+            "flash-it ended with status 7: [MLF180]\n  looking for the probe\n",
+        ),
         (None, ("port=COM3",), "flash-it is not on the PATH. Get it there"),
         ("exit 0", (), "the board's port was not found. Name it by the option port"),
     ],
@@ -149,6 +155,17 @@ def test_templates_are_listed_with_their_options(tmp_path: Path) -> None:
     assert listed["makefile"]["is_built_by_tests"] is True
     (board,) = (option for option in listed["package"]["options"] if option["name"] == "board")
     assert (board["default"], board["required"]) == ("host", None)
+
+
+def test_a_model_is_imported_with_its_states(tmp_path: Path) -> None:
+    onnx.save(gru(), tmp_path / "gru.onnx")
+    wanted = ("--template", "makefile", "--board", "host")
+    succeeded("project", "create", "gru.onnx", "fw", *wanted, "--state", "h_in=h_out", cwd=tmp_path)
+    details = json.loads(succeeded("inspect", tmp_path / "fw" / "model.tar", "--json", cwd=tmp_path))["modules"]["gru"]
+    assert ([item["name"] for item in details["inputs"]], details["memory"]["state_bytes"]) == (["x"], 32)
+    refused = mlfc("project", "create", "fw/model.tar", "fw2", *wanted, "--state", "h_in=h_out", cwd=tmp_path)
+    assert "option --state requires a model; the inputs of an archive are static" in refused.stderr
+    assert not (tmp_path / "fw2").exists()
 
 
 def test_what_was_made_is_said(tmp_path: Path) -> None:

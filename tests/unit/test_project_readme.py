@@ -50,6 +50,8 @@ def test_firmware_that_needs_files_or_a_debugger_says_so(
     readme_of: Callable[[str, str], str], template: str, board: str, reads_files: bool, needs_debugger: bool
 ) -> None:
     text = readme_of(template, board)
+    main = "app/src/main.c" if template == "zephyr" else "main.c"
+    assert f"Your code goes into `{main}`, " in text
     assert ("`inputs.bin`" in text) == reads_files
     assert ("arm semihosting enable" in text) == needs_debugger
 

@@ -96,7 +96,8 @@ for name in sorted(names):
         getattr(mlfc, name)
         print(name)
     except mlfc.errors.InstallationError as error:
-        text = "requires mlfc's compiler, got an installation that only runs models. Run: pip install mlfc"
+        text = "requires mlfc's compiler, got an installation that only runs models. "
+        text += "Run in a checkout of mlfc: pip install ."
         assert str(error) in (f"mlfc.{name} {text}", f"mlfc.archive.{name} {text}"), error
 [getattr(mlfc.runtime, name) for name in mlfc.runtime.__all__]
 for load in (mlfc.load, mlfc.load_module, mlfc.InferenceSession):

@@ -92,7 +92,7 @@ def test_the_installed_program_starts_where_nothing_is_imported() -> None:
 def test_a_closed_output_is_told_of_before_any_work(tmp_path: Path) -> None:
     line = f'exec "{sys.executable}" -m mlfc compile "{DIGITS}" -o "{tmp_path}/a.tar" >&-'
     done = subprocess.run(["sh", "-c", line], stderr=subprocess.PIPE, text=True, check=False)
-    expected = "error: standard output: is closed. Redirect it to a file or to /dev/null\n"
+    expected = "error: standard output: is closed. Redirect it to a file or to /dev/null [MLF130]\n"
     assert (done.returncode, done.stderr) == (2, expected)
     assert not any(tmp_path.iterdir())
 
@@ -127,7 +127,9 @@ def test_a_full_output_is_named(unbuffered: str) -> None:
     commands = ("operators", "operators --json", "--help", "--version")
     with Path("/dev/full").open("wb") as full:
         told = told_of_output(full, commands, unbuffered)
-    expected = "error: standard output: cannot be written: No space left on device. Redirect it to a file with room\n"
+    expected = (
+        "error: standard output: cannot be written: No space left on device. Redirect it to a file with room [MLF130]\n"
+    )
     assert told == f"{expected}status 2\n" * len(commands)
 
 

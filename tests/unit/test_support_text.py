@@ -1,4 +1,4 @@
-"""Numbers in text: the shortest digits, equal with all versions of numpy."""
+"""Numbers and names in text: the shortest digits, equal with all versions of numpy; titles of models."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlfc.support.text import shortest_digits
+from mlfc.support.text import model_title, shortest_digits
 
 
 @given(st.floats(width=32, allow_nan=False, allow_infinity=False))
@@ -26,3 +26,18 @@ def test_digits_read_back_as_the_same_number(value: float) -> None:
 def test_exponents_start_where_python_has_them(value: float, text: str) -> None:
     assert shortest_digits(np.float32(value)) == text
     assert shortest_digits(0.1) == "0.1"
+
+
+@pytest.mark.parametrize(
+    ("path", "title"),
+    [
+        ("models/kws.tflite", "kws"),
+        ("net.v1.onnx", "net.v1"),
+        ("net.v1", "net.v1"),
+        ("NET.ONNX", "NET"),
+        ("old.tar.gz", "old"),
+        (".onnx", ".onnx"),
+    ],
+)
+def test_the_title_of_a_model_lacks_only_the_suffix_of_its_format(path: str, title: str) -> None:
+    assert model_title(path) == title

@@ -164,7 +164,7 @@ def test_samples_reach_the_corners_of_the_range() -> None:
 @pytest.mark.parametrize(("name", "package"), [(MODELS[0], "onnxruntime"), (MODELS[1], "ai_edge_litert.interpreter")])
 def test_a_missing_reference_says_what_to_install(name: str, package: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(ToolchainError, match=r"not installed.*mlfc\[verify\]"):
+    with pytest.raises(ToolchainError, match=r"not installed.*pip install \"\.\[verify\]"):
         verify(DIGITS / name, samples=1)
 
 

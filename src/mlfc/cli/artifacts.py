@@ -16,7 +16,7 @@ from mlfc.support.containers import ContainerInfo
 from mlfc.support.progress import stage
 from mlfc.support.temporary import TemporaryFolder
 from mlfc.support.tensor_info import TensorInfo
-from mlfc.support.text import printable
+from mlfc.support.text import model_title, printable
 
 if TYPE_CHECKING:
     from mlfc.factory import Factory
@@ -48,23 +48,25 @@ def compiled_model(
     *,
     parallel: bool | None = None,
     tuned: Path | None = None,
-    is_named: bool = False,
+    name: str | None = None,
 ) -> Factory:
-    """Compile a model file, as a module named after it if `is_named`."""
+    """Compile a model file, as a module with a `name`."""
     from mlfc.compiler import build_module
     from mlfc.frontend import import_for_run
-    from mlfc.support.c_names import module_name
 
-    name = module_name(model.name.partition(".")[0]) if is_named else None
     options = given.options(target, executor=executor, module_name=name, parallel=parallel, tuned=tuned)
     return build_module(*import_for_run(model, options, executor), options)
 
 
 @contextmanager
-def archive_of(artifact: Path, given: Inputs, target: str) -> Iterator[Path]:
-    """Yield an archive as it is, or that of a model, which is compiled into a temporary file."""
+def archive_of(artifact: Path, given: Inputs, target: str, name: str | None = None) -> Iterator[Path]:
+    """Yield an archive as it is, or that of a model, which is compiled into a temporary file.
+
+    The model's module has a `name`, by default the file's.
+    """
     from mlfc.archive import export_model_library_format
     from mlfc.archive.read.load import artifact_kind
+    from mlfc.support.c_names import module_name
 
     if artifact_kind(artifact) != "model":
         given.refuse("requires a model; the inputs of an archive are static")
@@ -72,9 +74,16 @@ def archive_of(artifact: Path, given: Inputs, target: str) -> Iterator[Path]:
         return
     with TemporaryFolder() as folder:
         with stage(f"compiling {artifact.name}"):
-            factory = compiled_model(artifact, given, target, is_named=True)
+            factory = compiled_model(artifact, given, target, name=name or module_name(model_title(artifact)))
             made = export_model_library_format(factory, Path(folder, "model.tar"))
         yield made
+
+
+def inputs_of(artifact: Path, given: Inputs) -> Inputs:
+    """Return the options about inputs of one of several artifacts: they apply to models alone."""
+    from mlfc.archive.read.load import artifact_kind
+
+    return given if artifact_kind(artifact) == "model" else Inputs()
 
 
 def input_sizes(

@@ -68,6 +68,12 @@ def _summary(model: Path, found: Examination) -> list[str]:
             lines.append(f"dynamic dimensions: {'; '.join(map(str, found.open_dimensions))}")
         if found.bounding:
             lines.append(f"a microcontroller needs bounds of them, for example: {' '.join(found.bounding)}")
+        if found.deciding:
+            lines.append(
+                "warning: shapes or control flow depend on the value of "
+                f"{', '.join(repr(item.subject) for item in found.deciding)}; to compile it in: "
+                f"{' '.join(map(str, found.deciding))}"
+            )
         return lines
     lines = [f"{model}: {_nodes(found)}"] if found.nodes else []
     if found.remedies:
@@ -99,6 +105,7 @@ def _counts(outcome: Outcome) -> dict[str, Any]:
         ],
         "open_dimensions": [vars(item) for item in outcome.open_dimensions],
         "bounding": list(outcome.bounding),
+        "deciding": [_remedy(item) for item in outcome.deciding],
     }
 
 

@@ -94,8 +94,6 @@ def compile_models(
     With several models, --shape, --value, --state and --specialize start with a model's name: MODEL:NAME=1,3,224,224.
     """
     from mlfc.archive.describe.inspect_library import inspect_library
-    from mlfc.archive.read.load import artifact_kind
-    from mlfc.support.atomic import check_writable
 
     if matrix is not None:
         compile_rows(matrix, output, scheduler, as_json, ctx)
@@ -116,10 +114,7 @@ def compile_models(
     linking = library.arguments(form, board.board)
     suffixes = {"mlf": ".model-lib" if archived.get("rfc") else ".tar", "so": library.suffix}
     place = output or _default_output(named, form, bool(archives), suffixes)
-    if form not in ("c", "o"):
-        check_writable(place)
-    if (replaces := output is None and place.is_file()) and form in ("mlf", "so") and artifact_kind(place) == "model":
-        raise OptionError("exists, not created by mlfc", place=str(place), next_step="Name another file with -o")
+    replaces = form not in ("c", "o") and _replaces(place, is_default=output is None)
     placing = placement.arguments(on_board)
     chosen, limit = target if on_board is None else on_board.target, ram
     if on_board is not None and ram is None and on_board.memories:
@@ -142,16 +137,17 @@ def compile_models(
             next_step="Remove --target-host, or compile for a device: --target opencl",
         )
     table = fitting_memory(factories, on_board, ram, flash, export)
-    with stage(f"writing {place}"):
-        if form in compile_options.LIBRARIES:
-            _write_library(factories, place, form, export, linking)
-        else:
+    if form in compile_options.LIBRARIES:  # with a bar
+        _write_library(factories, place, form, export, linking)
+    else:
+        with stage(f"writing {place}"):
             _write(factories, place, form, export, on_board)
     levels: dict[str, int] = {}
     if any(factory.code.levels for factory in factories) and place.is_file():
         levels = inspect_library(place)["library"]["levels"]
     written = f"{place}, replacing the earlier one" if replaces and not as_json else f"{place}"
     _report(factories, written, table, levels, as_json)
+    _print_use(factories, code, levels, as_json)
     if ram is not None and on_board is None and not as_json:
         _print_lent(factories, ram)
 
@@ -179,8 +175,13 @@ def _named(models: Sequence[str], module_name: str | None) -> tuple[dict[str, Pa
             raise OptionError(
                 "option --module-name requires a single model", next_step="Write NAME=FILE for each model"
             )
-        # the name of the code is also the name of the file: "../x" must not be one
-        named = {checked_name(module_name): next(iter(named.values()))}
+        if checked_name(module_name) != module_name.lower():
+            raise OptionError(
+                f"expected letters, digits and underscores, got '{module_name}'",
+                place="--module-name",
+                next_step=f"Use {checked_name(module_name)}",
+            )
+        named = {module_name.lower(): next(iter(named.values()))}
     archives = [path for path in named.values() if path.is_file() and artifact_kind(path) == "archive"]
     if archives and (len(named) > 1 or module_name is not None):
         raise OptionError(
@@ -198,6 +199,17 @@ def _default_output(named: Mapping[str, Path], emit: str, from_archive: bool, su
         raise OptionError("several models require option -o", next_step="Name the output with -o")
     name = next(iter(named))
     return Path(f"{name}{ {'c': '_c', 'o': '_o', 'a': '.a', 'tar': '_lib.tar', **suffixes}[emit] }")
+
+
+def _replaces(place: Path, *, is_default: bool) -> bool:
+    """Return whether a default output replaces an earlier one; raise OutputError if the output cannot be written."""
+    from mlfc.archive.read.load import artifact_kind
+    from mlfc.support.atomic import check_writable, replaces_earlier
+
+    if is_default:
+        return replaces_earlier(place, lambda path: artifact_kind(path) != "model")
+    check_writable(place)
+    return False
 
 
 def _write(factories: Sequence[Factory], place: Path, emit: str, options: ExportOptions, board: Board | None) -> None:
@@ -274,10 +286,35 @@ def _write_library(
     root = library_root(
         factories, share_workspace=bool(options.share_workspace), share_weights=bool(options.share_weights)
     )
-    export_library(root, place, system_lib=options.system_lib, **linking)
+    export_library(root, place, system_lib=options.system_lib, **linking, progress=True)
     headers = [item.code.files[f"include/{item.code.header_name}"] for item in factories if item.code.header_name]
     if headers:
         write_bytes(place.with_suffix(".h"), b"\n".join(map(to_bytes, headers)))
+
+
+def _print_use(factories: Sequence[Factory], code: Mapping[str, Any], levels: Mapping[str, int], as_json: bool) -> None:
+    """Print how much of the code external generators and the tuning log determine; warn of generators without use."""
+    from mlfc.target.tuning_log import kernels_of
+
+    calls = [call for factory in factories for call in factory.program.calls]
+    names = dict.fromkeys(call.kernel.name for call in calls)
+    nodes = sum(len(call.nodes) for call in calls)
+    for generator in code.get("byoc", ()):
+        own = sum(len(call.nodes) for call in calls if call.kernel.name.startswith(f"{generator}_"))
+        if not own:
+            typer.echo(f"warning: --byoc {generator}: no node is for it; mlfc compiled all {nodes}", err=True)
+        elif not as_json:
+            typer.echo(f"{generator}: {own} of {nodes} nodes")
+    if as_json:
+        return
+    if code.get("tuned") is not None:
+        used = {key for factory in factories for key in kernels_of(factory.target_host or factory.target)}
+        typer.echo(printable(f"{code['tuned']}: values for {len(used)} of {len(names)} kernels"))
+    if len(levels) > 1:
+        typer.echo(
+            f"compiled for {len(levels)} processor levels; for this processor alone, in about 1/{len(levels)} of the "
+            "time: --target 'c -mcpu=native'"
+        )
 
 
 def _bounded(details: ModuleInfo, nbytes: int) -> int | str:

@@ -22,7 +22,7 @@ STATIC = ("a", "tar")
 LIBRARIES = ("so", *STATIC)
 EMITS = ("mlf", "c", "o", *LIBRARIES)
 _BY_SUFFIX = {".so": "so", ".dylib": "so", ".dll": "so", ".wasm": "so", ".a": "a", ".o": "o"}
-_SIZED = re.compile(r"([^=]*)(?:=([0-9]{1,15} ?[kKmMgG]?(?:i[bB])?))?", re.ASCII)
+_SIZED = re.compile(r"([^=]*)(?:=([0-9]{1,15} ?[kKmMgG]?(?:i?[bB])?))?", re.ASCII)
 _FORM = "Write NAME or NAME=BYTES, such as dtcm=65536 or dtcm=64k"
 _IMPORTED = "has no effect on an archive, which is imported already"
 
@@ -279,7 +279,7 @@ def parse_executors(texts: Sequence[str], names: Sequence[str] | None) -> dict[s
     chosen: dict[str, str] = {}
     for text in texts:
         name, equals, executor = text.rpartition("=")
-        if equals and (not re.fullmatch(r"\w+", name) or (names is not None and name not in names)):
+        if equals and not (re.fullmatch(r"\w+", name) if names is None else name in names):
             raise OptionError(
                 f"expected NAME=EXECUTOR, got '{text}'",
                 place="--executor",

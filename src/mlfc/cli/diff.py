@@ -1,56 +1,57 @@
-"""``mlfc diff`` and ``mlfc budget``."""
+"""``mlfc diff``."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from mlfc.cli.artifacts import archive_of
-from mlfc.cli.options import Inputs, size_option
+from mlfc.cli.artifacts import archive_of, inputs_of
+from mlfc.cli.budget import Budget, Excess, budget_json, memory_use, print_budget
+from mlfc.cli.options import BoardOptions, Inputs, target_option
 from mlfc.cli.tables import Styled, print_json, print_line, print_table
 from mlfc.errors import OptionError
 from mlfc.support.progress import stage
+from mlfc.support.text import model_title
+from mlfc.target.defaults import PORTABLE
 
 EXAMPLES = (
     "mlfc diff old.tar new.tar",
     "mlfc diff tvm.tar ours.tar --module default:kws",
     "mlfc diff old.tar new.tar --ram 64k --flash 256k",
+    "mlfc diff old.onnx new.onnx --board nrf52840dk --max-growth ram=2% flash=5%",
     "mlfc diff old.tar new.tar --compile --json",
-)
-BUDGET_EXAMPLES = (
-    "mlfc budget kws.tflite --ram 64k --flash 256k",
-    "mlfc budget *.tflite --target cortex-m4 --ram 64k",
-    "mlfc budget kws.tar --flash 256k --json",
 )
 _ROWS = 12
 _STYLES = {"-": "red", "+": "green", "~": "yellow", "!!": "bold red", "!": "yellow"}
 _GONE_AND_NEW = (("-", "removed"), ("+", "added"))
 _SIGNS = {"break": "!!", "warning": "!", "note": ""}
-_BUDGET = {"ram_bytes": "RAM", "constants_bytes": "constants"}
 _SAME, _BROKEN = "a caller of A works with B", "a caller of A breaks with B"
 
 
 def diff(
-    a: Annotated[Path, typer.Argument(help="An archive: before.")],
-    b: Annotated[Path, typer.Argument(help="An archive: after.")],
+    a: Annotated[Path, typer.Argument(help="An archive, or a model: before.")],
+    b: Annotated[Path, typer.Argument(help="An archive, or a model: after.")],
     *,
     module: Annotated[
         list[str] | None,
         typer.Option(metavar="A:B", help="Compare module A of the first with module B of the second; repeatable."),
     ] = None,
     compile_code: bool = False,
-    ram: Annotated[
-        int | None, size_option("Fail if workspace, inputs, outputs and state of the second exceed this size.")
-    ] = None,
-    flash: Annotated[int | None, size_option("Fail if the constants of the second exceed this size.")] = None,
+    target: Annotated[str | None, target_option("Target of models. Default: c.")] = None,
+    board: BoardOptions,
+    inputs: Inputs,
+    limits: Budget,
+    allow_breaks: Annotated[bool, typer.Option("--allow-breaks", help="Fail only if a limit is exceeded.")] = False,
     as_json: bool = False,
 ) -> None:
-    """Compare two archives.
+    """Compare two archives, or models, which are compiled.
 
-    Exit status 1: a C caller of the first breaks with the second, or the second exceeds a budget.
+    The limits apply to the second. With --board, they are by default those of its memories, and code and stack count.
+    Exit status 1: a C caller of the first breaks with the second, or a limit is exceeded.
     """
     from mlfc import archive
 
@@ -60,19 +61,44 @@ def diff(
         if not (first and colon and second) or first in modules:
             raise OptionError(f"expected A:B, got '{text}'", place="--module", next_step="Use each module A once")
         modules[first] = second
-    with stage(f"comparing {a} and {b}"):
-        found = archive.diff(a, b, modules=modules, compile_code=compile_code, ram=ram, flash=flash)
+    on_board = board.chosen(target)
+    chosen = on_board.target if on_board else target or PORTABLE
+    with ExitStack() as stack:
+        one, two = (stack.enter_context(item) for item in _archives((a, b), inputs, chosen))
+        with stage(f"comparing {a} and {b}"):
+            found = archive.diff(one, two, modules=modules, compile_code=compile_code)
+        found |= {"a": str(a), "b": str(b)}
+        over: list[Excess] = []
+        if (limits.ram, limits.flash, limits.max_growth, on_board) != (None,) * 4:
+            over = limits.limited(memory_use(two, on_board), memory_use(one, on_board), b)
+            found["budget"] = budget_json(over)
     if as_json:
         print_json(found)
     elif found["equal"]:
         typer.echo("nothing changed")
     else:
         _print(found)
-    over = _excess(found.get("budget", {}))
-    for line in () if as_json else over:
-        print_line(line, "red")
-    if found["breaks"] or over:
+    exceeds = any(item.over for item in over)
+    if over and not as_json and (exceeds or not found["equal"]):
+        print_budget({str(b): over}, on_board)
+    if (found["breaks"] and not allow_breaks) or exceeds:
         raise typer.Exit(1)
+
+
+def _archives(artifacts: Sequence[Path], inputs: Inputs, target: str) -> Iterator[AbstractContextManager[Path]]:
+    """Yield the archives of both artifacts; models of two names become modules of the same name, to be compared."""
+    from mlfc.archive.read.load import artifact_kind
+    from mlfc.archive.read.opening import open_archive
+    from mlfc.support.c_names import module_name
+
+    name = module_name(model_title(artifacts[0]))
+    for artifact in artifacts:
+        if artifact_kind(artifact) == "archive":
+            with open_archive(artifact) as opened:
+                name = next(iter(opened.record.modules))
+            break
+    for artifact in artifacts:
+        yield archive_of(artifact, inputs_of(artifact, inputs), target, name)
 
 
 def _print(found: Mapping[str, Any]) -> None:
@@ -158,50 +184,3 @@ def _print_limited(title: str, columns: Sequence[str], rows: Sequence[tuple[obje
         print_table(title, columns, list(map(_coloured, rows[:_ROWS])))
     if len(rows) > _ROWS:
         typer.echo(f"  ... and {len(rows) - _ROWS} more; --json lists all")
-
-
-def budget(
-    artifacts: Annotated[list[Path], typer.Argument(metavar="ARTIFACT...", help="Models, or archives.")],
-    *,
-    target: Annotated[str, typer.Option(help="Target of models.")] = "c",
-    ram: Annotated[int | None, size_option("Limit for workspace, inputs, outputs and state of each artifact.")] = None,
-    flash: Annotated[int | None, size_option("Limit for the constants of each artifact.")] = None,
-    as_json: bool = False,
-) -> None:
-    """Check that models stay within a budget.
-
-    Exit status 1: a model exceeds it. Unlike mlfc compile --ram, this does not change a model to meet the budget. The
-    pre-commit hook mlfc-budget runs this command.
-    """
-    from mlfc import archive
-
-    if ram is None and flash is None:
-        raise OptionError("expected a budget, got none", next_step="Add --ram BYTES, --flash BYTES or both")
-    found: dict[str, dict[str, list[int]]] = {}
-    for path in artifacts:
-        with archive_of(path, Inputs(), target) as made:
-            found[str(path)] = archive.diff(made, made, ram=ram, flash=flash)["budget"]
-    over = {name: _excess(sizes) for name, sizes in found.items()}
-    if as_json:
-        print_json({name: {**sizes, "exceeds": bool(over[name])} for name, sizes in found.items()})
-    else:
-        columns = [_BUDGET[key] for key in next(iter(found.values()), {})]
-        rows = [
-            (name, *(Styled(f"{size:,}", "red" if size > limit else "green") for size, limit in sizes.values()))
-            for name, sizes in found.items()
-        ]
-        print_table("bytes", ("", *columns), rows, names=True)
-        for name, texts in over.items():
-            for text in texts:
-                print_line(f"{name}: {text}", "red")
-    if any(over.values()):
-        raise typer.Exit(1)
-
-
-def _excess(sizes: Mapping[str, Sequence[int]]) -> list[str]:
-    """Return a sentence for each size that exceeds its limit."""
-    return [
-        f"{_BUDGET[key]}: {size:,} bytes exceed the budget of {limit:,} by {size - limit:,}"
-        for key, (size, limit) in sizes.items()
-        if size > limit
-    ]

@@ -11,7 +11,7 @@ from mlfc.cli.options import Inputs, chosen_board
 from mlfc.cli.tables import Styled, print_json, print_table
 from mlfc.errors import OptionError
 from mlfc.support.progress import bar
-from mlfc.support.text import printable
+from mlfc.support.text import model_title, printable
 
 if TYPE_CHECKING:
     from mlfc.micro.fit.boards import BudgetTable
@@ -77,7 +77,7 @@ def fit(
     options = fixed.options(target, limit_factor=limit_factor)
     with bar(f"fitting {model.name}") as say:
         mod, params = import_for_run(model, options)
-        name = module_name(model.name.partition(".")[0])
+        name = module_name(model_title(model))
         found = board_budgets(mod, params, chosen or None, name=name, emulate=emulate, options=options, progress=say)
     if as_json:
         print_json({"model": str(model), **found.as_json()})

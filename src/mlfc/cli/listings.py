@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mlfc.cli.tables import print_json, print_table
+from mlfc.errors import OptionError
 from mlfc.support.text import printable
 
 if TYPE_CHECKING:
@@ -20,7 +21,12 @@ TARGETS_EXAMPLES = (
     'mlfc compile kws.tflite --target "c -mcpu=cortex-m4"',
     'mlfc compile kws.tflite --target "llvm -mtriple=thumbv7em-none-eabi -mcpu=cortex-m4"',
 )
-BOARDS_EXAMPLES = ("mlfc boards", "mlfc boards stm32h743", "mlfc run kws.tflite --board mps2-an386 --profile")
+BOARDS_EXAMPLES = (
+    "mlfc boards",
+    "mlfc boards stm32h743",
+    "mlfc boards nrf52840dk --toml > mine.toml",
+    "mlfc run kws.tflite --board mps2-an386 --profile",
+)
 _OF_THE_FILE = ("text", "trusted")
 
 
@@ -98,6 +104,9 @@ def boards(
     name: Annotated[
         str | None, typer.Argument(metavar="NAME", help="Details of one board, or of your own board file")
     ] = None,
+    toml: Annotated[
+        bool, typer.Option("--toml", help="Print the board's file, to start one of your own from.")
+    ] = False,
     as_json: bool = False,
 ) -> None:
     """List the boards for --board.
@@ -108,9 +117,14 @@ def boards(
     from mlfc.micro.board.board import find_board
 
     if name is not None:
-        # displayed, not executed
-        _print_one(find_board(name, trust=True), as_json)
+        board = find_board(name, trust=True)  # displayed, not executed
+        if toml:
+            typer.echo(board.text, nl=False)
+        else:
+            _print_one(board, as_json)
         return
+    if toml:
+        raise OptionError("option --toml requires a board", next_step="Name it: mlfc boards NAME --toml")
     found = [all_boards().get(item) for item in all_boards()]
     if as_json:
         print_json({board.name: _document(board) for board in found})

@@ -19,10 +19,12 @@ import typer
 import mlfc
 from mlfc.cli import (
     archives,
+    budget,
     cache,
     check,
     compile_models,
     diff,
+    examples,
     fit,
     inspect,
     listings,
@@ -35,7 +37,7 @@ from mlfc.cli import (
     verify,
 )
 from mlfc.cli.options import GroupedCommand, with_options
-from mlfc.errors import InternalError, MlfcError, OutputError
+from mlfc.errors import InternalError, LimitError, MlfcError, OutputError
 from mlfc.support.atomic import temporary_error
 from mlfc.support.text import printable, shortened
 
@@ -60,10 +62,11 @@ COMMANDS = (
     ("report", report.report, report.EXAMPLES),
     ("inspect", inspect.inspect, inspect.EXAMPLES),
     ("diff", diff.diff, diff.EXAMPLES),
-    ("budget", diff.budget, diff.BUDGET_EXAMPLES),
+    ("budget", budget.budget, budget.EXAMPLES),
     ("validate", archives.validate, archives.VALIDATE_EXAMPLES),
     ("migrate", archives.migrate, archives.MIGRATE_EXAMPLES),
     *publish.COMMANDS,
+    ("examples", examples.examples, examples.EXAMPLES),
     ("operators", listings.operators, listings.OPERATORS_EXAMPLES),
     ("targets", listings.targets, listings.TARGETS_EXAMPLES),
     ("devices", listings.devices, listings.DEVICES_EXAMPLES),
@@ -82,9 +85,9 @@ _SIGPIPE = 13  # Windows does not define this signal
 
 
 def _add(to: typer.Typer, commands: Iterable[tuple[str, Callable[..., None], tuple[str, ...]]]) -> None:
-    for name, function, examples in commands:
+    for name, function, lines in commands:
         # the backspace makes the help printer keep the lines apart
-        epilog = "\n".join(("\b", "Examples:", *(f"  {line}" for line in examples)))
+        epilog = "\n".join(("\b", "Examples:", *(f"  {line}" for line in lines)))
         to.command(name, cls=GroupedCommand, epilog=epilog)(with_options(function))
 
 
@@ -144,23 +147,25 @@ def run() -> None:
         prepare_streams()
         app()
     except MlfcError as error:
-        _fail(str(error), error.exit_status, error)
+        _fail(error, error)
     except OSError as error:  # an invalid file name, a full disk: a failure of the machine, not a bug
         if error.filename is None:  # files named by users are reported by their writers
-            _fail(str(temporary_error(error)), 2, error)
-        _fail(f"{shortened(str(error.filename), 100)}: {error.strerror or error}", 2, error)
+            _fail(temporary_error(error), error)
+        _fail(OutputError(str(error.strerror or error), place=shortened(str(error.filename), 100)), error)
     except MemoryError as error:
-        _fail("out of memory", 2, error)
+        _fail(LimitError("out of memory"), error)
     except Exception as error:  # only our own errors are expected here: any other is a bug
-        bug = InternalError(f"{type(error).__name__}: {error}")
-        _fail(f"{bug}. Set {_TRACEBACK}=1 to see where", bug.exit_status, error)
+        bug = InternalError(f"{type(error).__name__}: {error}. Set {_TRACEBACK}=1 to see where")
+        _fail(bug, error)
 
 
-def _fail(message: str, status: int, error: BaseException) -> None:
+def _fail(shown: MlfcError, error: BaseException) -> None:
+    """Print an error, with its code at the end of the first line, and exit."""
     if os.environ.get(_TRACEBACK):
         raise error
-    typer.echo(f"error: {printable(message)}", err=True)
-    sys.exit(status)
+    first, newline, rest = printable(str(shown)).partition("\n")
+    typer.echo(f"error: {first} [{shown.code}]{newline}{rest}", err=True)
+    sys.exit(shown.exit_status)
 
 
 def prepare_streams() -> None:

@@ -18,7 +18,7 @@ from mlfc.cli.build_file import read_options
 from mlfc.errors import OptionError
 from mlfc.options import CompileOptions
 from mlfc.support.keywords import doc_of
-from mlfc.support.text import byte_count
+from mlfc.support.text import byte_count, model_title
 from mlfc.target.defaults import PORTABLE
 
 if TYPE_CHECKING:
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 OF_ITS_ARCHIVE = "Target of a model. Default: c, as for the archives of mlfc compile."
 _FEW = 30
 _ZEROS = "zeros"
+_SEVERAL = "--max-growth"
 
 
 def _option(text: str = "", metavar: str | None = None, flags: str = "", panel: str | None = None, **more: Any) -> Any:
@@ -311,7 +312,19 @@ def _declared(param: inspect.Parameter, doc: str = "", panel: str | None = None)
 
 
 class GroupedCommand(TyperCommand):
-    """A command that groups its options in its help, if it has many; those without a group come first."""
+    """A command that groups its options in its help, if it has many; those without a group come first.
+
+    `--max-growth` accepts several values after each other.
+    """
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the command line."""
+        found: list[str] = []
+        for text in args:
+            if found[-2:-1] == [_SEVERAL] and re.fullmatch(r"(ram|flash)=.*", text):
+                found.append(_SEVERAL)
+            found.append(text)
+        return super().parse_args(ctx, found)
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the arguments, the options without a group, and the groups in the order of the options."""
@@ -501,7 +514,7 @@ def parse_models(texts: Sequence[str]) -> dict[str, Path]:
                 f"invalid module name '{name}'", place=text, next_step="Use letters, digits and underscores"
             )
         if not named or not re.fullmatch(r"\w+", name):
-            name, path = Path(text).name.partition(".")[0], text
+            name, path = model_title(text), text
         if name in models:
             raise OptionError(f"two models have the name '{name}'", next_step="Name them: NAME=FILE")
         models[name] = Path(path)

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
-from mlfc.cli.artifacts import core_warnings
+from mlfc.cli.artifacts import core_warnings, is_compiled
 from mlfc.cli.board_run import run_firmware
-from mlfc.cli.options import chosen_board
+from mlfc.cli.options import Inputs, chosen_board
 from mlfc.cli.run_data import DataOptions
 from mlfc.cli.tables import print_json, print_table
 from mlfc.errors import BudgetError, OptionError
+from mlfc.options import ImportOptions
 from mlfc.support.progress import stage
 from mlfc.support.text import printable
 
@@ -46,6 +47,7 @@ def create(
         str | None, typer.Option("--type", metavar="TYPE", help="standalone (the default), selftest or host_driven.")
     ] = None,
     module: str | None = None,
+    fixed: Inputs,
     option: list[str] | None = None,
     force: bool = False,
     list_options: Annotated[bool, _LIST_OPTIONS] = False,  # noqa: ARG001  (its callback leaves)
@@ -61,10 +63,11 @@ def create(
         if value is not None:
             options[name] = value
     options.setdefault("project_type", "standalone")
+    imports = None if is_compiled(model, None, fixed) else ImportOptions(**fixed.keywords())
     chosen = chosen_board(board, trust_board)
     warnings = {} if chosen is None else core_warnings(model, chosen, str(board), module)
     with stage(f"making {folder}"):
-        generate_project(template, model, folder, options, force=force, trust_board=trust_board)
+        generate_project(template, model, folder, options, force=force, trust_board=trust_board, imports=imports)
     record = read_record(folder)
     if as_json:
         facts = {name: record.document[name] for name in ("template", "board", "module")}

@@ -11,14 +11,16 @@ import typer
 from mlfc.cli.options import Inputs, numbers
 from mlfc.cli.tables import print_json, print_table
 from mlfc.errors import OptionError
-from mlfc.support.text import printable
+from mlfc.support.atomic import replaces_earlier
+from mlfc.support.text import model_title, printable
 
 if TYPE_CHECKING:
     from mlfc.quantize.quantize import LayerError, QuantizedModel
 
 EXAMPLES = (
     "mlfc quantize resnet.onnx --calibrate images/ --mean 0.485,0.456,0.406 --std 0.229,0.224,0.225",
-    "mlfc quantize kws.onnx --calibrate inputs.npz --labels labels.npy -o kws_int8.onnx",
+    "mlfc quantize kws.onnx --calibrate inputs.npz --evaluate held_out.npz --labels labels.npy",
+    "mlfc quantize kws.onnx --calibrate inputs.npz --inputs-dtype int8 --outputs-dtype int8 -o kws_int8.onnx",
     "mlfc quantize vad.onnx --calibrate frames.npz --shape input=1,512 --activations int16",
     "mlfc quantize detector.onnx --calibrate images/ --exclude /head/Conv --method percentile",
 )
@@ -48,9 +50,15 @@ def quantize(
     exclude: Annotated[
         list[str] | None, typer.Option(metavar="NODE", help="A node that stays float; repeatable.")
     ] = None,
+    inputs_dtype: Annotated[str, typer.Option(help="float32, or the dtype of --activations.")] = "float32",
+    outputs_dtype: Annotated[str, typer.Option(help="float32, or the dtype of --activations.")] = "float32",
+    evaluate: Annotated[
+        Path | None,
+        typer.Option(metavar="DATA", help="Held-out inputs for --labels, as for --calibrate. Default: --calibrate."),
+    ] = None,
     labels: Annotated[
         Path | None,
-        typer.Option(help="The class of each input set, .npy or one per line, to measure accuracy."),
+        typer.Option(help="The class of each of these input sets, .npy or one per line, to measure accuracy."),
     ] = None,
     mean: Annotated[
         str | None, typer.Option(metavar="R,G,B", help="Of images: mean, subtracted from pixel values of 0 to 1.")
@@ -65,15 +73,18 @@ def quantize(
     Requires typical inputs, and shows the error of each layer. ONNX Runtime's quantizer chooses the ranges. The result
     is an ONNX model that compiles like any other.
     """
+    from mlfc.quantize.quantize import PRODUCER
     from mlfc.quantize.quantize import quantize as quantized
     from mlfc.verify.media import ImageScaling
 
-    if not calibrate.exists():
-        raise OptionError("file or folder not found", place=f"--calibrate {calibrate}")
+    for option, path in (("calibrate", calibrate), ("evaluate", evaluate)):
+        if path is not None and not path.exists():
+            raise OptionError("file or folder not found", place=f"--{option} {path}")
     scaling = ImageScaling(numbers("--mean", mean, (0.0,)), numbers("--std", std, (1.0,)))
-    target = output or Path(f"{model.stem}_{'int16' if activations == 'int16' else 'int8'}.onnx")
-    if output is None and target.exists():
-        raise OptionError(f"{target} exists", place="--output", next_step="Choose another file: -o FILE.onnx")
+    target = output or Path(f"{model_title(model)}_{'int16' if activations == 'int16' else 'int8'}.onnx")
+    # at the start of ONNX: the version of its format, and the producer
+    mark = bytes((18, len(PRODUCER))) + PRODUCER.encode()
+    replaces = output is None and replaces_earlier(target, mark)
     found = quantized(
         model,
         calibrate,
@@ -84,14 +95,17 @@ def quantize(
         activations=activations,
         per_channel=per_channel,
         exclude=tuple(exclude or ()),
+        inputs_dtype=inputs_dtype,
+        outputs_dtype=outputs_dtype,
+        evaluate=evaluate,
         labels=labels,
         scaling=scaling,
         progress=True,
     )
-    _report(found, as_json)
+    _report(found, as_json, replaces)
 
 
-def _report(found: QuantizedModel, as_json: bool) -> None:
+def _report(found: QuantizedModel, as_json: bool, replaces: bool) -> None:
     accuracy = found.accuracy
     if as_json:
         sizes = {"before": found.bytes_before, "after": found.bytes_after}
@@ -111,7 +125,8 @@ def _report(found: QuantizedModel, as_json: bool) -> None:
             f"same answer: {accuracy.agreeing}"
         )
     change = f"{found.bytes_before:,} -> {found.bytes_after:,} bytes"
-    typer.echo(printable(f"{found.path}: {change}, {found.samples} sets of inputs. Next: mlfc compile {found.path}"))
+    written = f"{found.path}, replacing the earlier one" if replaces else f"{found.path}"
+    typer.echo(printable(f"{written}: {change}, {found.samples} sets of inputs. Next: mlfc compile {found.path}"))
 
 
 def _row(item: LayerError) -> tuple[object, ...]:

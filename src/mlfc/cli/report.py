@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mlfc.cli.artifacts import archive_of, generated_inputs
+from mlfc.cli.artifacts import archive_of, generated_inputs, inputs_of
 from mlfc.cli.options import OF_ITS_ARCHIVE, BoardOptions, Inputs, target_option
 from mlfc.cli.run_tables import known_peaks
 from mlfc.cli.verify import verdict
 from mlfc.errors import MlfcError, OptionError
 from mlfc.support.progress import bar, stage
-from mlfc.support.text import printable
+from mlfc.support.text import model_title, printable
 
 if TYPE_CHECKING:
     from mlfc.archive.describe.measured import Costs
@@ -68,7 +68,7 @@ def report(
     from mlfc.archive.read.load import artifact_kind
     from mlfc.archive.read.opening import open_archive
     from mlfc.cli.verify import require_equal
-    from mlfc.support.atomic import write_bytes
+    from mlfc.support.atomic import replaces_earlier, write_bytes
     from mlfc.target.defaults import PORTABLE
 
     kind = artifact_kind(artifact)
@@ -81,7 +81,8 @@ def report(
                 place=f"--{option}",
                 next_step="Pass the model that it was compiled from",
             )
-    path = output or Path(f"{artifact.name.partition('.')[0]}.html")
+    path = output or Path(f"{model_title(artifact)}.html")
+    replaces = output is None and replaces_earlier(path, b'<meta name="generator" content="mlfc">')
     found = None
     if other is not None:
         if profile or verify:
@@ -118,7 +119,8 @@ def report(
             with open_archive(archive) as opened, stage(f"writing the page of {artifact.name}"):
                 page = report_page(opened, artifact.name, budget, measured)
     write_bytes(path, page.encode())
-    typer.echo(printable(f"wrote {path}, {len(page.encode()):,} bytes"))
+    written = f"{path}, replacing the earlier one" if replaces else f"{path}"
+    typer.echo(printable(f"wrote {written}, {len(page.encode()):,} bytes"))
     if found is not None:
         require_equal(found, artifact)
 
@@ -133,9 +135,7 @@ def _compared_page(artifacts: tuple[Path, Path], inputs: Inputs, target: str) ->
             kind = artifact_kind(artifact)
             if kind not in ("archive", "model"):
                 raise OptionError("expected a model or an archive to compare, got a library", place=str(artifact))
-            # shapes and values apply to a model beside an archive
-            own = inputs if kind == "model" else Inputs()
-            archives.append(stack.enter_context(archive_of(artifact, own, target)))
+            archives.append(stack.enter_context(archive_of(artifact, inputs_of(artifact, inputs), target)))
         names = artifacts[0].name, artifacts[1].name
         with stage(f"comparing {' and '.join(names)}"):
             return compare_page(archives[0], archives[1], names)
@@ -154,7 +154,7 @@ def _budget(model: Path, inputs: Inputs) -> Mapping[str, Any]:
             mod, params = import_for_run(model, options)
         except MlfcError as error:  # hosts support more than boards: dynamic dimensions, sequences
             return {"refusal": str(error)}
-        return board_budgets(mod, params, name=module_name(model.name.partition(".")[0]), progress=say).as_json()
+        return board_budgets(mod, params, name=module_name(model_title(model)), progress=say).as_json()
 
 
 _RUNS = 20

@@ -26,7 +26,7 @@ BUILD, MEASURE = "BUILD", "MEASURE"
 _SECONDS = 10.0  # timeout for connecting to a scheduler
 _POLL = 0.5  # between checks for lost workers
 _MOST_DEATHS = 3
-_INSTALL = "Run: pip install 'mlfc[cluster]'"
+_INSTALL = "Run in a checkout of mlfc: pip install '.[cluster]'"
 
 
 @dataclass(frozen=True)

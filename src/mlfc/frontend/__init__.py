@@ -18,6 +18,7 @@ from mlfc.support.cost import limited
 from mlfc.support.keywords import with_keywords
 from mlfc.support.plain_file import open_plain
 from mlfc.support.temporary import TemporaryFolder
+from mlfc.support.text import model_title
 from mlfc.support.user_files import load_user_files
 from mlfc.target.defaults import PORTABLE
 from mlfc.target.target import parse_target
@@ -63,6 +64,14 @@ _HEAD, _TAIL = 4096, 1 << 20
 _MODULE = "In Python, pass the module itself: mlfc.compile(module, example_inputs=(x,))"
 _LOAD_WEIGHTS = f"Load them into their module, module.load_state_dict(weights). {_MODULE}"
 _KERAS = "Export it from Keras: model.export('model.onnx', format='onnx')"
+_SKLEARN = "Convert it where it was trained: skl2onnx.to_onnx(model, x[:1]), with its first input x"
+# of files whose content is not recognized
+_STEPS = {
+    **dict.fromkeys((".joblib", ".pkl", ".pickle"), _SKLEARN),
+    **dict.fromkeys((".pt", ".pth", ".safetensors"), _LOAD_WEIGHTS),
+    **dict.fromkeys((".h5", ".hdf5", ".keras"), _KERAS),
+    ".pb": "Convert it to TFLite (tf.lite.TFLiteConverter.from_saved_model) or ONNX (tf2onnx)",
+}
 _MEMBERS = (
     (
         (b"/archive_format", b"/models/"),
@@ -140,6 +149,8 @@ def read_model(model: Model, options: ImportOptions, census: Census | None = Non
             # show the user's path instead of the title, the only name that importers know
             place = (error.place or title).removeprefix(f"{title}, ").removeprefix(f"{title}:")
             error.place = str(model) if place == title else f"{model!s}: {place}"
+            if "not an ONNX model" in error.cause:
+                error.next_step = _STEPS.get(path.suffix.lower(), error.next_step)
         raise
 
 
@@ -196,7 +207,7 @@ def opened(model: Model, options: Options) -> tuple[Model, Options]:
         except ModuleNotFoundError as error:
             raise OptionError(
                 f"compiling PyTorch models requires the package {error.name}, which is not installed",
-                next_step="Install it: pip install 'mlfc[torch]'",
+                next_step="Install it in a checkout of mlfc: pip install '.[torch]'",
             ) from error
         model = capture(model, options.example_inputs, options.dynamic_shapes)
         options = replace(options, example_inputs=None, dynamic_shapes=None)
@@ -275,10 +286,10 @@ def _kind(model: object) -> str:
 
 
 def model_name(model: Model) -> str:
-    """Return the default name of a model: its file name without suffix, the class of a module, else ``model``."""
+    """Return the default name of a model: its file name without the suffix, the class of a module, else ``model``."""
     if isinstance(model, Captured):
         return model.name
-    return Path(model).stem if isinstance(model, (str, os.PathLike)) else "model"
+    return model_title(model) if isinstance(model, (str, os.PathLike)) else "model"
 
 
 def _content(path: Path) -> bytes:
@@ -348,7 +359,8 @@ def _recognized(data: bytes) -> tuple[str, str] | None:
                 return what, step
         return "a zip file", "Unpack it, and use the model that it contains"
     if data.startswith(_PICKLE) and data[1:2] and data[1] in _PICKLE_PROTOCOLS:
-        return "a Python pickle, which is not opened: reading one can run code that it contains", _LOAD_WEIGHTS
+        step = _SKLEARN if b"sklearn" in data else _LOAD_WEIGHTS
+        return "a Python pickle, which is not opened: reading one can run code that it contains", step
     if data.startswith(_HDF5):
         return "an HDF5 file, such as Keras writes", _KERAS
     if data[4:8] == _ORT:

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, TypeAlias, cast
 
@@ -48,6 +49,7 @@ from mlfc.runtime.modules.tvm_kinds import METADATA
 from mlfc.support.atomic import atomic_file, check_writable, output_error
 from mlfc.support.content import ArrayContent, Data, FileContent, write_data
 from mlfc.support.platforms import EXAMPLES, Platform, parse_platform, this_platform
+from mlfc.support.progress import bar, reported
 from mlfc.support.tar import source_date, write_tar
 from mlfc.support.temporary import TemporaryFolder
 from mlfc.target.features import AUTO, LEVELS, LIBRARY_CPUS, Level
@@ -80,6 +82,7 @@ def export_library(
     target_triple: str | None = None,
     abi: Sequence[str] = ABIS,
     system_lib: bool = False,
+    progress: Callable[[int, int, str], None] | bool | None = None,
 ) -> Path:
     """Write a tree of modules as one file.
 
@@ -111,6 +114,8 @@ def export_library(
         Write objects for programs with TVM's C runtime, as TVM does for ``Runtime("crt", {"system-lib": True})``:
         ``lib0.o`` (function table), ``lib1.o`` (code) and ``devc.o`` (module tree), without a runtime. `path` ends in
         ``.tar``, ``.a`` or ``.o``, and `abi` has no effect.
+    progress : callable or bool, optional
+        Called after each source with the number compiled, the number of all, and its processor level. True: show a bar.
 
     Returns
     -------
@@ -141,7 +146,8 @@ def export_library(
             is_native = NATIVE in processor_flags(compiler, "generic", options)
             parts = parts_of(trees[0], abi, machine, is_native=is_native, system_lib=system_lib)
             _check_levels(parts, options)
-            objects = _objects(folder, compiler, options, parts, trees, addons, system_lib=system_lib)
+            with reported(progress, partial(bar, f"compiling {target.name}")) as say:
+                objects = _objects(folder, compiler, options, parts, trees, addons, say, system_lib=system_lib)
             link(objects, target, options, compiler, _constants(parts, trees))
         else:
             _link_by(fcompile, folder, target, trees, abi, addons, options)
@@ -170,7 +176,7 @@ def cached_library(root: Module, abi: Sequence[str] = ABIS, key: str | None = No
             return found
     with scratch(), TemporaryFolder() as folder:
         made = Path(folder, f"model{machine.suffix}")
-        objects = _objects(Path(folder), compiler, (), parts, trees, ())
+        objects = _objects(Path(folder), compiler, (), parts, trees, (), lambda *_: None)
         link(objects, made, (), compiler, _constants(parts, trees))
         return store_entry(key, machine.suffix, FileContent(made))
 
@@ -276,17 +282,25 @@ def _objects(
     parts: Sequence[BuildPart],
     trees: Sequence[PackedTree],
     addons: Sequence[PathLike],
+    say: Callable[[int, int, str], None],
     *,
     system_lib: bool = False,
 ) -> list[Path]:
     """Return the objects to link, in order: the user's, code as ``lib0.o``, ``lib1.o``, ... in a folder, blobs."""
     common = AUTO if any(part.cpu == AUTO for part in parts) else "generic"  # of objects outside of modules
+    levels = {name: level.name for part in parts for name, level in part.levels.items()}
+    total = sum(Path(name).suffix in SOURCES for part in parts for name in part.files)
+    finished: list[str] = []
+
+    def tell(name: str) -> None:
+        finished.append(name)
+        say(len(finished), max(total, len(finished)), levels.get(name, ""))
 
     def built(part: BuildPart) -> list[Path]:
         usual = processor_flags(compiler, part.cpu, options)
         own = {name: level_flags(compiler, part.levels[name]) if name in part.levels else usual for name in part.files}
         return compile_objects(
-            part.files, folder, tuple(options), includes=part.includes, compiler=compiler, own_flags=own
+            part.files, folder, tuple(options), includes=part.includes, compiler=compiler, own_flags=own, done=tell
         )
 
     found: list[Path] = []
@@ -478,7 +492,7 @@ def _archiver(compiler: Compiler) -> list[str]:
     raise ToolchainError(
         "no archiver for static libraries found",
         place=found or "ar",
-        next_step='Install binutils, or run: pip install "mlfc[cross]". Or set AR to one',
+        next_step='Install binutils, or run in a checkout of mlfc: pip install ".[cross]". Or set AR to one',
     )
 
 

@@ -11,7 +11,7 @@ import shlex
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
@@ -34,7 +34,7 @@ RUNTIME = "runtime"
 """The folder of the C runtime among the files of a library."""
 _GCC = "Free Software Foundation"  # in gcc's --version, even if the command has another name
 _ZIG = ("-m", "ziglang", "cc")  # after the Python interpreter that has the wheel
-_INSTALL_ZIG = 'pip install "mlfc[cross]"'
+_INSTALL_ZIG = 'pip install ".[cross]" in a checkout of mlfc'
 # linker flags for a library of objects, by system: on Linux it calls its own runtime, even if the process has one with
 # the same symbols; on macOS functions of tvm-ffi may be undefined until it is loaded; callers of wasm allocate in it
 _SHARED = {
@@ -326,11 +326,12 @@ def compile_objects(
     includes: Sequence[str] | None = None,
     compiler: Compiler | None = None,
     own_flags: Mapping[str, Sequence[str]] | None = None,
+    done: Callable[[str], None] | None = None,
 ) -> list[Path]:
     """Write `files` under `folder`, compile each source, two at a time, and return all objects, compiled first.
 
-    `own_flags` are those of single files, after `flags`. The runtime is compiled with ``-O1``, in half the time of
-    ``-O3``: execution time is spent in kernels.
+    `own_flags` are those of single files, after `flags`; `done` is called with each source's name. The runtime is
+    compiled with ``-O1``, in half the time of ``-O3``: execution time is spent in kernels.
     """
     chosen = compiler or find_compiler()
     for name, data in files.items():
@@ -345,6 +346,8 @@ def compile_objects(
         target = f"{name}.o"
         own = (*(("-O1",) if name.startswith(f"{RUNTIME}/") else ()), *(own_flags or {}).get(name, ()))
         run_tool([*chosen.command, *chosen.flags, *flags, *own, *found, "-c", name, "-o", target], folder)
+        if done is not None:
+            done(name)
         return folder / target
 
     # importing it takes longer than loading a library from the cache

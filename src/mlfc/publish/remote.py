@@ -57,7 +57,7 @@ class RemoteStore:
             import oras.container
             import oras.logger
         except ImportError as error:
-            step = 'Run: pip install "mlfc[registry]"'
+            step = 'Run in a checkout of mlfc: pip install ".[registry]"'
             raise RegistryError(f"the package {error.name} is missing", place=str(reference), next_step=step) from error
         from mlfc.publish.http import bounded_session
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from mlfc.errors import ArchiveError, SignatureError
 from mlfc.publish.subject import ArtifactSubject
-from mlfc.support.atomic import check_writable, write_bytes
+from mlfc.support.atomic import check_writable, replaces_earlier, write_bytes
 from mlfc.support.json_text import parse_json
 from mlfc.support.plain_file import open_plain, read_small
 from mlfc.support.temporary import TemporaryFolder
@@ -50,7 +50,10 @@ def sign(artifact: Path, key: Path | None, output: Path | None = None, *, token:
     """
     _require_file(artifact)
     target = output or artifact.with_name(artifact.name + SUFFIX)
-    check_writable(target)
+    if output is None:
+        replaces_earlier(target, b'"mediaType"')
+    else:
+        check_writable(target)
     with _explained(artifact, "the artifact cannot be signed", "Check the key, or the network"):
         from model_signing import signing
 
@@ -160,7 +163,9 @@ def _explained(artifact: Path, cause: str, next_step: str) -> Iterator[None]:
         raise
     except ImportError as error:
         raise SignatureError(
-            f"the package {error.name} is missing", place=str(artifact), next_step='Run: pip install "mlfc[signing]"'
+            f"the package {error.name} is missing",
+            place=str(artifact),
+            next_step='In a checkout of mlfc, run: pip install ".[signing]"',
         ) from error
     except Exception as error:  # it does not define an exception, and its dependencies raise dozens
         reason = shortened(" ".join(str(error).split()) or type(error).__name__, _SHOWN)

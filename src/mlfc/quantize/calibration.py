@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from itertools import islice
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +19,10 @@ Sets = Sequence[Mapping[str, Array]]
 _SHOWN_PROBLEMS = 20
 
 
-def calibration_sets(data: Any, infos: Sequence[TensorInfo], samples: int, scaling: ImageScaling) -> Sets:
-    """Return at most `samples` input sets.
+def calibration_sets(
+    data: Any, infos: Sequence[TensorInfo], samples: int | None, scaling: ImageScaling
+) -> Iterator[Mapping[str, Array]]:
+    """Yield at most `samples` input sets, all if None.
 
     Parameters
     ----------
@@ -28,7 +30,7 @@ def calibration_sets(data: Any, infos: Sequence[TensorInfo], samples: int, scali
         A file or folder as for ``mlfc verify --inputs``, or any iterable of arrays by input name, such as a generator.
     infos : sequence of TensorInfo
         The model's inputs, with static shapes.
-    samples : int
+    samples : int or None
     scaling : ImageScaling
         Of images and sound.
 
@@ -37,21 +39,22 @@ def calibration_sets(data: Any, infos: Sequence[TensorInfo], samples: int, scali
     InputError or ProblemsError
         For data that do not match the shapes and dtypes of the inputs, or if there are none.
     """
-    if isinstance(data, (str, Path)):
-        found: Sets = [given for _, given in islice(iter_sets(Path(data), infos, scaling), samples)]
-        place: str | None = str(data)
+    place = str(data) if isinstance(data, (str, Path)) else None
+    found: Iterator[Mapping[str, Array]]
+    if place is not None:
+        found = islice((given for _, given in iter_sets(Path(place), infos, scaling)), samples)
     elif isinstance(data, Iterable) and not isinstance(data, (Mapping, np.ndarray, bytes)):
-        found = _checked(islice(data, samples), infos)
-        place = None
+        found = iter(_checked(islice(data, samples), infos))
     else:
         raise InputError(
             f"expected a path or an iterable of arrays by input name, got {type(data).__name__}",
             place="calibration data",
             next_step="Example: [{'input': x} for x in batches]",
         )
-    if not found:
+    first = next(found, None)
+    if first is None:
         raise InputError("no calibration samples found", place=place, next_step="Provide a hundred typical inputs")
-    return found
+    return chain((first,), found)
 
 
 def _checked(sets: Iterable[Any], infos: Sequence[TensorInfo]) -> list[Mapping[str, Array]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -18,6 +18,7 @@ from mlfc.errors import InputError, MlfcError, ModelError, OptionError, Toolchai
 from mlfc.frontend import Model, import_for_run, model_bytes, model_name
 from mlfc.options import ImportOptions
 from mlfc.quantize.calibration import Sets, calibration_sets
+from mlfc.quantize.interface import FLOAT, set_integer_inputs, set_integer_outputs
 from mlfc.relay.ir import TensorType, Type
 from mlfc.support.arrays import Array
 from mlfc.support.atomic import check_writable, write_bytes
@@ -26,6 +27,7 @@ from mlfc.support.progress import reported, stage
 from mlfc.support.temporary import TemporaryFolder
 from mlfc.support.tensor_info import TensorInfo
 from mlfc.support.text import Displayed, html_table
+from mlfc.support.version import __version__
 from mlfc.verify.difference import Accuracy, Labels
 from mlfc.verify.inputs import read_labels
 from mlfc.verify.media import ImageScaling
@@ -34,6 +36,7 @@ from mlfc.verify.onnxruntime import OnnxRuntimeReference
 METHODS = {"minmax": "MinMax", "entropy": "Entropy", "percentile": "Percentile"}
 """Methods for deriving ranges from calibration data, with the names of ONNX Runtime's quantizer."""
 ACTIVATIONS = {"int8": "QInt8", "uint8": "QUInt8", "int16": "QInt16"}
+PRODUCER = "mlfc"
 _OPSET_OF_INT16 = 21  # since this opset ONNX's QuantizeLinear supports int16; before, ONNX Runtime's operator does
 _SAMPLES = 100
 _COMPARED = 16  # number of input sets for which layers are compared
@@ -82,7 +85,7 @@ class QuantizedModel(Displayed):
     outputs : tuple of LayerError
         The model's outputs among them.
     accuracy : Accuracy or None
-        Only with labels: ``compiled`` is the int8 model, ``reference`` the float one.
+        Only with `labels`: ``compiled`` is the int8 model, ``reference`` the float one.
     """
 
     path: Path
@@ -112,6 +115,9 @@ def quantize(
     activations: str = "int8",
     per_channel: bool = True,
     exclude: Sequence[str] = (),
+    inputs_dtype: str = FLOAT,
+    outputs_dtype: str = FLOAT,
+    evaluate: Any = None,
     labels: str | os.PathLike[str] | None = None,
     scaling: ImageScaling | None = None,
     progress: Callable[[str], None] | bool | None = None,
@@ -139,8 +145,13 @@ def quantize(
         Use a scale per output channel for weights.
     exclude : sequence of str
         Nodes that stay float.
+    inputs_dtype, outputs_dtype : str
+        ``float32``, or the dtype of `activations`: callers then convert, ``real = scale * (value - zero_point)``.
+    evaluate : path or iterable of mapping, optional
+        Held-out inputs to measure the accuracy of both models, in the forms of `calibrate`. Default: `calibrate`, of
+        a path all input sets.
     labels : path, optional
-        The class of each input set, as for `verify`; the accuracy of both models is measured.
+        The class of each of these input sets, as for `verify`; required to measure the accuracy.
     scaling : ImageScaling, optional
         Normalization of images; default: 0 to 1.
     progress : callable or bool, optional
@@ -161,11 +172,7 @@ def quantize(
     >>> made.outputs[0].noise_db                                                                 # doctest: +SKIP
     38.2
     """
-    for name, value, known in (("method", method, METHODS), ("activations", activations, ACTIVATIONS)):
-        if value not in known:
-            raise OptionError(unknown(name, value, known), place=name)
-    if samples < 1:
-        raise OptionError(f"expected at least one sample, got {samples}", place="samples")
+    _check_options(method, activations, (inputs_dtype, outputs_dtype), samples, (evaluate, labels))
     import onnx
 
     check_writable(output)
@@ -177,7 +184,8 @@ def quantize(
         for name in exclude:
             if name not in nodes:
                 raise OptionError(unknown("node", name, nodes), place="exclude")
-        sets = calibration_sets(calibrate, infos, samples, scaling or ImageScaling())
+        read = partial(calibration_sets, infos=infos, scaling=scaling or ImageScaling())
+        sets = list(read(calibrate, samples=samples))
         with TemporaryFolder() as folder:
             source, prepared, made = (Path(folder, f"{title}.onnx") for title in ("model", "prepared", "int8"))
             with _named(place, "read"):
@@ -192,12 +200,37 @@ def quantize(
             with _named(place, "quantize"):
                 _quantize(prepared, made, sets, (method, activations, per_channel), exclude)
             say("comparing every layer")
-            layers, outputs, accuracy = _layer_errors(prepared, made, sets, None if labels is None else Path(labels))
-            content = made.read_bytes()
+            layers, outputs = _layer_errors(prepared, made, sets)
+            accuracy = None
+            if labels is not None:
+                say("measuring the accuracy")
+                held_out = calibrate if evaluate is None and isinstance(calibrate, (str, Path)) else evaluate
+                given = sets if held_out is None else read(held_out, samples=None)
+                accuracy = _accuracy(prepared, made, given, Path(labels))
+            content = _with_interface(made, activations, inputs_dtype, outputs_dtype, place)
             write_bytes(output, content)
             return QuantizedModel(
                 Path(output), len(sets), source.stat().st_size, len(content), layers, outputs, accuracy
             )
+
+
+def _check_options(
+    method: str, activations: str, dtypes: tuple[str, str], samples: int, evaluated: tuple[Any, Any]
+) -> None:
+    for name, value, known in (("method", method, METHODS), ("activations", activations, ACTIVATIONS)):
+        if value not in known:
+            raise OptionError(unknown(name, value, known), place=name)
+    for name, value in zip(("inputs_dtype", "outputs_dtype"), dtypes, strict=True):
+        if value not in (FLOAT, activations):
+            raise OptionError(f"expected {FLOAT} or {activations}, the dtype of activations, got '{value}'", place=name)
+    if samples < 1:
+        raise OptionError(f"expected at least one sample, got {samples}", place="samples")
+    if evaluated[0] is not None and evaluated[1] is None:
+        raise OptionError(
+            "option evaluate requires labels",
+            place="evaluate",
+            next_step="Add the class of each input set: --labels FILE",
+        )
 
 
 def _onnx_bytes(model: Model) -> bytes | Path:
@@ -280,7 +313,7 @@ def _quantizer() -> Any:
     except ImportError as error:
         raise ToolchainError(
             f"ONNX Runtime's quantizer is not installed: {error}",
-            next_step='Install it with: pip install "mlfc[quantize]"',
+            next_step='Install it in a checkout of mlfc: pip install ".[quantize]"',
         ) from None
     return onnxruntime.quantization
 
@@ -341,10 +374,24 @@ class _Sums:
         return LayerError(name, node.name, node.op_type, self.largest, self.error, noise_db)
 
 
+def _with_interface(made: Path, activations: str, inputs_dtype: str, outputs_dtype: str, place: str) -> bytes:
+    """Return the quantized model with the dtypes of its inputs and outputs, and mlfc as its producer."""
+    import onnx
+
+    model = onnx.load(made)
+    if inputs_dtype != FLOAT:
+        set_integer_inputs(model, activations, place)
+    if outputs_dtype != FLOAT:
+        set_integer_outputs(model, activations, place)
+    model.producer_name, model.producer_version = PRODUCER, __version__
+    data: bytes = model.SerializeToString()
+    return data
+
+
 def _layer_errors(
-    float_model: Path, int8_model: Path, sets: Sets, labels: Path | None
-) -> tuple[tuple[LayerError, ...], tuple[LayerError, ...], Accuracy | None]:
-    """Run both models; return the differences of all layers and of the outputs, and with labels the accuracy."""
+    float_model: Path, int8_model: Path, sets: Sets
+) -> tuple[tuple[LayerError, ...], tuple[LayerError, ...]]:
+    """Run both models; return the differences of all layers and of the outputs."""
     import onnx
 
     graph = onnx.load(float_model, load_external_data=False).graph
@@ -360,16 +407,23 @@ def _layer_errors(
                 sums.setdefault(name, _Sums()).add(other, value)
     ordered = [name for name in makers if name in sums]
     layers = tuple(sums[name].result(makers[name], name) for name in ordered)
-    accuracy = None
-    if labels is not None:
-        if not outputs:
-            raise InputError("the model has no output that could be a class", place=str(labels))
-        counted = Labels(read_labels(labels, len(sets)), outputs[0])
-        exact, ours = OnnxRuntimeReference(float_model), OnnxRuntimeReference(int8_model)
-        for given in sets:
-            counted.count(ours.run(given), exact.run(given))
-        accuracy = counted.accuracy
-    return layers, tuple(item for item in layers if item.tensor in outputs), accuracy
+    return layers, tuple(item for item in layers if item.tensor in outputs)
+
+
+def _accuracy(float_model: Path, int8_model: Path, sets: Iterable[Mapping[str, Array]], labels: Path) -> Accuracy:
+    """Run both models on input sets whose classes are in the file `labels`."""
+    import onnx
+
+    outputs = onnx.load(float_model, load_external_data=False).graph.output
+    if not outputs:
+        raise InputError("the model has no output that could be a class", place=str(labels))
+    counted, count = Labels(read_labels(labels), outputs[0].name), 0
+    exact, ours = OnnxRuntimeReference(float_model), OnnxRuntimeReference(int8_model)
+    for given in sets:
+        counted.count(ours.run(given), exact.run(given))
+        count += 1
+    read_labels(labels, count)  # one for each input set
+    return counted.accuracy
 
 
 def _dequantized(found: Mapping[str, Array], name: str) -> Array | None:

@@ -7,13 +7,16 @@ import os
 import shutil
 import stat
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
 from mlfc.errors import OutputError
 from mlfc.support.content import Data, write_data
+from mlfc.support.plain_file import open_plain
+
+_HEAD = 1024
 
 _NEXT_STEPS = {
     **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "Free some space or choose another place"),
@@ -60,6 +63,27 @@ def check_writable(path: str | os.PathLike[str]) -> None:
         )
     if not os.access(target if _is_special(target) else _resolved(target).parent, os.W_OK):
         raise output_error(target, OSError(errno.EACCES, os.strerror(errno.EACCES)))
+
+
+def replaces_earlier(
+    path: Path, is_own: Callable[[Path], bool] | bytes, next_step: str = "Name another file with -o"
+) -> bool:
+    """Return True if a default output exists, False if not; raise OutputError unless mlfc can write and replace it.
+
+    Outputs that users name are replaced in any case. `is_own` is true for files that mlfc wrote, or is text near their
+    start.
+    """
+    check_writable(path)
+    if not path.is_file():
+        return False
+    if isinstance(is_own, bytes):
+        with open_plain(path) as file:
+            accepted = is_own in file.read(_HEAD)
+    else:
+        accepted = is_own(path)
+    if not accepted:
+        raise OutputError("exists, not created by mlfc", place=str(path), next_step=next_step)
+    return True
 
 
 @contextmanager

@@ -23,5 +23,5 @@ def required_for(what: str, place: str | None = None) -> Iterator[None]:
         raise InstallationError(
             f"{what} requires mlfc's compiler, got an installation that only runs models",
             place=place,
-            next_step="Run: pip install mlfc",
+            next_step="Run in a checkout of mlfc: pip install .",
         ) from error

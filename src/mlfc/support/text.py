@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from html import escape
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,7 +17,8 @@ from mlfc.errors import OptionError
 _GAP = "..."
 _NODE = re.compile(r"(.+) \((\w+ #\d+)\)", re.DOTALL)  # of TFLite
 _MAX_TEXT = 300
-_BYTES = re.compile(r"([0-9]{1,15}) ?(?:([kmg])(?:ib)?)?", re.IGNORECASE | re.ASCII)
+_BYTES = re.compile(r"([0-9]{1,15}) ?(?:([kmg])?(?:i?b)?)?", re.IGNORECASE | re.ASCII)
+_MODEL_SUFFIX = re.compile(r"(?<=.)\.(?:onnx|ort|tflite|lite|pt2|tar|tar\.gz|tgz|model-lib)$", re.IGNORECASE)
 
 
 def shortest_digits(value: float | np.floating[Any]) -> str:
@@ -28,6 +31,11 @@ def shortest_digits(value: float | np.floating[Any]) -> str:
     if value == 0 or 1e-4 <= abs(float(value)) < 1e16:
         return np.format_float_positional(value, unique=True, trim="0")
     return np.format_float_scientific(value, unique=True, trim="-", exp_digits=2)
+
+
+def model_title(path: str | os.PathLike[str]) -> str:
+    """Return a model's file name without the suffix of its format: ``net.v1`` for ``models/net.v1.onnx``."""
+    return _MODEL_SUFFIX.sub("", Path(path).name)
 
 
 def shortened(text: str, limit: int = 64) -> str:

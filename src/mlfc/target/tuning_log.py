@@ -129,6 +129,13 @@ class TuningLog:
             warnings.warn(f"{self.place}: no entries for '{target}', only for: {known}", stacklevel=3)
 
 
+def kernels_of(target: Target) -> set[str]:
+    """Return the keys of the kernels that were compiled with values of a log."""
+    features = [target.features, *(each for _, each in target.features.levels)]
+    tuned = [each.tuned for each in features if each.tuned is not None]
+    return {key for each in tuned for key in each.used - each.refused}
+
+
 def processor_of(target: Target) -> str:
     """Return the form of a target in logs; for C only the processor, without other options."""
     if target.kind != "c":

@@ -135,8 +135,8 @@ def _array_sets(path: Path, infos: Sequence[TensorInfo], *, real: bool) -> list[
     return [(f"set {index}", {name: array[index, ...] for name, array in batches.items()}) for index in range(*counts)]
 
 
-def read_labels(path: Path, count: int) -> Array:
-    """Read `count` class labels: a ``.npy`` array of integers, or text with one number a line.
+def read_labels(path: Path, count: int | None = None) -> Array:
+    """Read `count` class labels, any number if None: a ``.npy`` array of integers, or text with one number a line.
 
     Raises InputError if their number differs, or they are not integers.
     """
@@ -147,9 +147,10 @@ def read_labels(path: Path, count: int) -> Array:
         if not all(re.fullmatch(rb"[+-]?[0-9]{1,18}", word) for word in words):
             raise InputError("expected integer labels, one a line", place=str(path), next_step="Or write a .npy array")
         labels = np.asarray([int(word) for word in words], np.int64)
-    if labels.dtype.kind not in "iu" or labels.size != count:
+    if labels.dtype.kind not in "iu" or count not in (None, labels.size):
+        wanted = "" if count is None else f"{count:,} "
         raise InputError(
-            f"expected {count:,} integers, one for each set of inputs, got {labels.size:,} of {labels.dtype}",
+            f"expected {wanted}integers, one for each set of inputs, got {labels.size:,} of {labels.dtype}",
             place=str(path),
         )
     return labels.reshape(-1).astype(np.int64)

@@ -37,7 +37,7 @@ class LiteRtReference:
             from ai_edge_litert.interpreter import Interpreter, OpResolverType
         except ImportError:
             raise ToolchainError(
-                "LiteRT is not installed", next_step='Install it with: pip install "mlfc[verify]"'
+                "LiteRT is not installed", next_step='Install it in a checkout of mlfc: pip install ".[verify]"'
             ) from None
         self._place = None if isinstance(model, bytes) else str(model)
         self._data = model if isinstance(model, bytes) else Path(model).read_bytes()

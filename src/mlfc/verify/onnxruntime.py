@@ -17,6 +17,7 @@ from mlfc.errors import InputError, MlfcError, ModelError, ToolchainError
 # are the indices of a weight and its zero point among the inputs.
 _PLACES = {"QLinearConv": (3, 5), "QLinearMatMul": (3, 5), "ConvInteger": (1, 3), "MatMulInteger": (1, 3)}
 _CHUNK = 1 << 24
+_FOLDER = "session.model_external_initializers_file_folder_path"
 
 
 class OnnxRuntimeReference:
@@ -33,7 +34,7 @@ class OnnxRuntimeReference:
             import onnxruntime
         except ImportError:
             raise ToolchainError(
-                "ONNX Runtime is not installed", next_step='Install it with: pip install "mlfc[verify]"'
+                "ONNX Runtime is not installed", next_step='Install it in a checkout of mlfc: pip install ".[verify]"'
             ) from None
         options = onnxruntime.SessionOptions()
         # optimized graphs round differently, and lack the tensors that fusion removed
@@ -43,10 +44,14 @@ class OnnxRuntimeReference:
         options.log_severity_level = 4
         # an arena would keep the memory of all tensors between runs, in each session
         options.enable_cpu_mem_arena = False
-        # with a path, ONNX Runtime finds weights in external files
-        other = layers or changed or multiplies_integers(Path(model))
-        source = _other_model(Path(model), changed, layers=layers) if other else str(model)
+        # the folder of weights in external files, which ONNX Runtime cannot derive from bytes
+        options.add_session_config_entry(_FOLDER, str(Path(model).parent.resolve()))
         opened = partial(onnxruntime.InferenceSession, sess_options=options, providers=["CPUExecutionProvider"])
+        try:
+            other = layers or changed or multiplies_integers(Path(model))
+            source = _other_model(Path(model), changed, layers=layers) if other else str(model)
+        except Exception as error:  # those of onnx and protobuf have no common class
+            raise ModelError(f"ONNX Runtime cannot open the model: {error}", place=str(model)) from error
         try:
             self._session = opened(source)
         except Exception as error:  # ONNX Runtime does not export its exception classes
@@ -118,8 +123,8 @@ def _classes(path: Path) -> dict[str, list[int]]:
 def _other_model(path: Path, changed: Callable[[object], None] | None, *, layers: bool) -> bytes:
     import onnx
 
-    model = onnx.load(path)
-    widen_weights(model)
+    model = onnx.load(path, load_external_data=changed is not None)
+    widen_weights(model, path.parent)
     if changed is not None:
         changed(model)
     outputs = {output.name for output in model.graph.output}
@@ -149,8 +154,8 @@ def multiplies_integers(path: Path) -> bool:
     return False
 
 
-def widen_weights(model: Any) -> None:
-    """Convert int8 weights of integer products to uint8, in place."""
+def widen_weights(model: Any, folder: Path) -> None:
+    """Convert int8 weights of integer products to uint8, in place; `folder` has those in external files."""
     from onnx import numpy_helper
 
     known = {tensor.name: tensor for tensor in model.graph.initializer}
@@ -170,10 +175,10 @@ def widen_weights(model: Any) -> None:
         zero_name = node.input[zero] if len(node.input) > zero else ""
         if node.input[weight] not in known or (zero_name and zero_name not in known):
             continue
-        values = numpy_helper.to_array(known[node.input[weight]])
+        values = numpy_helper.to_array(known[node.input[weight]], str(folder))
         if values.dtype != np.int8:
             continue
-        point = numpy_helper.to_array(known[zero_name]) if zero_name else np.zeros((), np.int8)
+        point = numpy_helper.to_array(known[zero_name], str(folder)) if zero_name else np.zeros((), np.int8)
         node.input.extend([""] * (zero + 1 - len(node.input)))
         node.input[zero] = shifted(zero_name or "zero", point)
         node.input[weight] = shifted(node.input[weight], values)

@@ -219,6 +219,12 @@ def _facts(a: Mapping[str, Any], b: Mapping[str, Any], keys: Iterable[str]) -> d
     return found
 
 
+def memory_totals(path: str | os.PathLike[str]) -> dict[str, int | None]:
+    """Return RAM and constant bytes of an archive, None where it does not record them."""
+    with open_archive(path) as archive:
+        return _totals(describe(archive))
+
+
 def _totals(described: Mapping[str, Any]) -> dict[str, int | None]:
     """Return RAM and constant bytes of a whole archive; what modules share counts once."""
     together = _workspace_partners(described)

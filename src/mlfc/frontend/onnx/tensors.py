@@ -114,7 +114,13 @@ def _inside(folder: Path, location: str, place: str) -> Path:
         raise ModelError(f"expected a file name, got '{location}'", place=place) from None
     if path != root and root not in path.parents:
         step = "Move the file beside the model and name it there"
+        if (folder / location).is_symlink():
+            step = "Replace the link by a copy of the file; copy the model, too, if it is a link: cp -L"
         raise ModelError(f"external data file '{location}' is outside the model's folder", place=place, next_step=step)
     if not found:
-        raise ModelError(f"external data file '{location}' is missing", place=place)
+        raise ModelError(
+            f"external data file '{location}' is missing",
+            place=place,
+            next_step=f"Copy it from the folder that the model was exported to, to {root}",
+        )
     return path

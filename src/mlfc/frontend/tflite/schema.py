@@ -120,8 +120,11 @@ def guarded(place: str) -> Iterator[None]:
             str(error), place=place, next_step="Specify bounds that decide it: --shape NAME=n:4..64,..."
         ) from None
     except _LIES as error:
+        what = f"damaged: {error or type(error).__name__}"
+        if isinstance(error, struct.error):  # reading beyond the end of a flatbuffer
+            what = "truncated: its tables refer to bytes beyond its end"
         raise ModelError(
-            f"the file is damaged: {error or type(error).__name__}",
+            f"the file is {what}",
             place=place,
             next_step="Export or download the model again",
         ) from None

@@ -6,7 +6,7 @@ import json
 import os
 import shlex
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -24,10 +24,12 @@ from mlfc.micro.project.record import ARCHIVE, BOARD, BUILT, RECORD, SERVER, rea
 from mlfc.micro.project.template import MODEL_FOLDER, WHAT_TYPES_DO, ProjectModel, ProjectTemplate
 from mlfc.micro.project_server.steps import arguments_of
 from mlfc.micro.render import render
+from mlfc.options import ImportOptions
 from mlfc.registry import Registry
 from mlfc.support.atomic import check_writable, write_folder
 from mlfc.support.content import Data
 
+_MAINS = ("main.c", "main.cpp", ".ino")
 _SERVER_PACKAGE = "project_server"
 _TEMPLATES = (
     makefile.TEMPLATE,
@@ -48,6 +50,7 @@ def generate_project(
     *,
     force: bool = False,
     trust_board: bool = False,
+    imports: ImportOptions | None = None,
 ) -> Path:
     """Generate a firmware project.
 
@@ -56,6 +59,7 @@ def generate_project(
     `options`: ``board``, ``project_type`` and others by name, listed by `template_options`.
     `force`: write into an existing folder; files of an older project in it are removed, others stay.
     `trust_board`: whether a board's file may name any program, its flash tool included; see `board.find_board`.
+    `imports`: how to import a model: shapes, values and states.
 
     Returns `folder`. Raises OptionError for a template, board, type or option that does not exist, or is incompatible
     with the others; OutputError if the folder is not empty, or cannot be written; BudgetError if the module does not
@@ -86,7 +90,7 @@ def generate_project(
     if reason is not None:
         raise OptionError(f"template {chosen.name} does not support board '{board.name}': {reason}")
     module = values["module"]
-    with project_source(model, board, project_type, None if module is None else str(module)) as source:
+    with project_source(model, board, project_type, None if module is None else str(module), imports) as source:
         check_model(chosen, board, project_type, source)
         # the project contains the board's file, so it does not record the file's original path
         made = project_files(chosen, board, project_type, {**values, "board": board.name}, source)
@@ -139,7 +143,7 @@ def project_files(
     made.update(template.files(model, board, project_type, options))
     record = record_of(template, board, project_type, options, model)
     if "README.md" not in made:
-        made["README.md"] = readme(template, board, record)
+        made["README.md"] = readme(template, board, record, made)
     record["files"] = sorted([*made, BOARD, RECORD])
     made[RECORD] = (json.dumps(record, indent=2) + "\n").encode()
     return made
@@ -160,8 +164,14 @@ def _remove_older(target: Path) -> None:
         shutil.rmtree(target / BUILT, ignore_errors=True)
 
 
-def readme(template: ProjectTemplate, board: Board, document: Mapping[str, Any]) -> bytes:
-    """Return the text of ``README.md``; `document` is the content of ``project.json``."""
+def _main(paths: Iterable[str]) -> str | None:
+    """Return the source file that calls the model; those in the archive are of other programs."""
+    found = (path for path in sorted(paths) if path.endswith(_MAINS) and not path.startswith(f"{MODEL_FOLDER}/"))
+    return next(found, None)
+
+
+def readme(template: ProjectTemplate, board: Board, document: Mapping[str, Any], paths: Iterable[str]) -> bytes:
+    """Return the text of ``README.md``; `document` is the content of ``project.json``, `paths` are all files."""
     steps: Mapping[str, Sequence[Mapping[str, Any]]] = document["steps"]
     return render(
         "project/README.md",
@@ -170,6 +180,7 @@ def readme(template: ProjectTemplate, board: Board, document: Mapping[str, Any])
         template=template,
         board=board,
         firmware=document["firmware"],
+        main=_main(paths) if document["project_type"] == "standalone" else None,
         reads_files=template.is_bare_metal and document["project_type"] == "standalone" and board.arch != "avr",
         needs_debugger=(
             template.is_bare_metal

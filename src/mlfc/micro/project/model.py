@@ -19,12 +19,14 @@ from mlfc.micro.firmware.bare_metal import check_path, unbounded
 from mlfc.micro.firmware.graph_source import graph_of_parts, require_code_alone
 from mlfc.micro.firmware.runtime_firmware import aot_details, graph_details
 from mlfc.micro.project.template import ProjectModel
+from mlfc.options import ImportOptions
 from mlfc.support.c_names import module_name
 from mlfc.support.content import Data
 from mlfc.support.module_info import ModuleInterface
 from mlfc.support.plain_file import open_plain
 from mlfc.support.tar import open_tar
 from mlfc.support.temporary import TemporaryFolder
+from mlfc.support.text import model_title
 
 _VECTORS = 3
 # executors of project types that do not support all
@@ -33,7 +35,11 @@ _EXECUTORS = {"selftest": ("aot", "vm"), "standalone": ("aot", "graph", "vm")}
 
 @contextmanager
 def project_source(
-    path: str | os.PathLike[str], board: Board, project_type: str, module: str | None = None
+    path: str | os.PathLike[str],
+    board: Board,
+    project_type: str,
+    module: str | None = None,
+    imports: ImportOptions | None = None,
 ) -> Iterator[ProjectModel]:
     """Yield the model of a project during the context.
 
@@ -56,14 +62,14 @@ def project_source(
         )
     from mlfc.archive.write.export import export_model_library_format
     from mlfc.compiler import build
-    from mlfc.frontend import import_model
+    from mlfc.frontend import read_model
     from mlfc.relay.dynamic import is_dynamic
 
-    mod, params = import_model(Path(path))
+    mod, params = read_model(Path(path), imports or ImportOptions())
     executor = "graph" if project_type == "host_driven" else "aot"
     if is_dynamic(mod) and "vm" in _EXECUTORS.get(project_type, ()):
         executor = "vm"
-    name = module_name(Path(path).name.partition(".")[0])
+    name = module_name(model_title(path))
     factory = build(mod, board.target, params, executor=executor, module_name=name)
     vectors = _VECTORS if project_type == "selftest" else 0
     with TemporaryFolder() as folder:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from mlfc.errors import OptionError, RunError
-from mlfc.micro.board.board import Board
+from mlfc.micro.board.board import Board, boards
 from mlfc.micro.board.programs import need, run
 from mlfc.micro.firmware.bare_metal import ELF, ERROR, OUTPUTS, REPORT, SIZE
 from mlfc.support.arrays import Array
@@ -48,10 +48,16 @@ def run_command(board: Board, elf: str = ELF) -> list[str]:
     if command is None:
         raise OptionError(
             f"board '{board.name}' has no known emulator",
-            next_step="List boards with an emulator: mlfc boards. For a real board create a project (mlfc project "
-            "create, build, flash), whose README.md describes how to run it",
+            next_step=f"{_similar(board)}For a real board create a project (mlfc project create, build, flash), whose "
+            "README.md describes how to run it",
         )
     return command
+
+
+def _similar(board: Board) -> str:
+    """Return the advice to use an emulated board, with the same core if there is one."""
+    same = [item.name for item in map(boards().get, boards()) if item.emulator and item.core == board.core]
+    return f"Emulate its core: --board {same[0]}. " if same else "List boards with an emulator: mlfc boards. "
 
 
 def emulate(folder: Path, board: Board, timeout: float, elf: str = ELF) -> None:

@@ -158,7 +158,7 @@ def require_nvrtc() -> Nvrtc:
     if found is None:
         raise ToolchainError(
             "CUDA source must be compiled, and NVIDIA's compiler NVRTC is not installed",
-            next_step='Run: pip install "mlfc[cuda]"',
+            next_step='Run in a checkout of mlfc: pip install ".[cuda]"',
         )
     return found
 

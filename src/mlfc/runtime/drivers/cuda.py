@@ -21,7 +21,7 @@ from mlfc.support.arrays import Array
 from mlfc.support.locks import ForkSafeLock
 from mlfc.support.text import first_lines
 
-_NO_PACKAGE = 'Run: pip install "mlfc[cuda]"'
+_NO_PACKAGE = 'Run in a checkout of mlfc: pip install ".[cuda]"'
 _NO_DRIVER = "Install NVIDIA's driver for the GPU; nvidia-smi must then list it"
 _LOST = "The process has lost the device: restart the process"
 _COMPILE = "Compile for this GPU: {target}"

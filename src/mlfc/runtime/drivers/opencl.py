@@ -17,7 +17,7 @@ from mlfc.support.arrays import Array
 from mlfc.support.locks import ForkSafeLock
 from mlfc.support.text import first_lines
 
-_NO_PACKAGE = 'Run: pip install "mlfc[opencl]"'
+_NO_PACKAGE = 'Run in a checkout of mlfc: pip install ".[opencl]"'
 _NO_DRIVER = (
     "Install the driver of the device's vendor, or, for OpenCL on the processor: apt-get install pocl-opencl-icd"
 )

@@ -20,7 +20,7 @@ import mlfc.ops
 import mlfc.schema
 from mlfc.cli.main import COMMANDS, GROUPS, app
 from mlfc.micro.board.board import Board, MemoryRegion, boards
-from mlfc.relay.op import OPERATORS, REQUIRED, Attr
+from mlfc.relay.op import OPERATORS, REQUIRED, Attr, Operator, Trait
 from mlfc.support.module_info import DEFINITIONS, ArchiveInfo, ModuleInfo
 from mlfc.support.records import Record, Says, definitions, described
 
@@ -139,10 +139,10 @@ def operators_page() -> str:
         "states the accuracy of the results on every target. The operators of models are in",
         "[onnx.md](onnx.md) and [tflite.md](tflite.md); `mlfc check MODEL` lists all that cannot be compiled.",
         "",
-        f"{len(OPERATORS)} operators. Attributes without a default are required. TVM 0.14 lacks those marked *",
-        "(of `qnn.softmax`, its uint8 form): [Relay text](archive.md) has an equivalent of TVM's in their",
-        "place, and the operator or attribute in a comment, which mlfc reads. TVM cannot read models with",
-        "`onnx.call`.",
+        f"{len(OPERATORS)} operators. Attributes without a default are required. TVM 0.14 lacks those marked * (of",
+        "`qnn.softmax`, its uint8 form): [Relay text](archive.md) has an equivalent in TVM's operators, and",
+        "the operator or attribute in a comment, which mlfc reads. Text with operators marked † needs mlfc;",
+        "`mlfc inspect` names them.",
         "",
         "Contracts of many operators:",
         "",
@@ -156,10 +156,17 @@ def operators_page() -> str:
     for name in OPERATORS:
         item = OPERATORS.get(name)
         attributes = ", ".join(map(_attribute, item.attrs))
-        own = " *" if item.in_tvm is not None else ""
+        own = _mark(item)
         contract = f"[{letters[item.contract]}]" if item.contract in letters else _cell(item.contract)
         lines.append(f"| `{name}`{own} | {_cell(item.doc)} | {attributes} | {contract} |")
     return "\n".join([*lines, ""])
+
+
+def _mark(item: Operator) -> str:
+    """Return the mark of an operator that TVM lacks."""
+    if item.in_tvm is not None:
+        return " *"
+    return " †" if Trait.NOT_IN_TVM in item.traits else ""
 
 
 def _attribute(attr: Attr) -> str:

@@ -142,7 +142,7 @@ def onnx_page(made: str) -> str:
 
 def _unsupported(advice: Mapping[str, str | None]) -> list[str]:
     """Return the section of operators that are not supported, with the advice on each that is not on similar names."""
-    similar = re.compile("Similar supported|Supported|Replace it")
+    similar = re.compile("Similar supported|Supported|Replace it|Export it as")
     general = [name for name, text in advice.items() if not text or similar.match(text)]
     lines = ["## Not supported", "", "| operator | instead |", "|---|---|"]
     lines += [f"| `{name}` | {text} |" for name, text in advice.items() if name not in general]

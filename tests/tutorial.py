@@ -45,7 +45,7 @@ def run_page(page: str, checkout: Path, folder: str) -> list[Step]:
         The folder within it to which the page's commands change, and which receives its files.
     """
     (checkout / "examples").symlink_to(ROOT / "examples")
-    (checkout / folder).mkdir(parents=True)
+    (checkout / folder).mkdir(parents=True, exist_ok=True)
     commands: list[str] = []
     expected: dict[int, str] = {}
     for language, file, text in blocks(page):

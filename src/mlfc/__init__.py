@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from mlfc import errors as errors
     from mlfc import graph_executor as graph_executor
     from mlfc import onnx_backend as onnx_backend
+    from mlfc import operators as operators
     from mlfc import runtime as runtime
     from mlfc.archive.compare.diff import diff as diff
     from mlfc.archive.describe.inspect import inspect as inspect
@@ -55,6 +56,7 @@ _HOMES = {
     "errors": "mlfc.errors",
     "graph_executor": "mlfc.graph_executor",
     "onnx_backend": "mlfc.onnx_backend",
+    "operators": "mlfc.operators",
     "runtime": "mlfc.runtime",
     "import_model": "mlfc.frontend",
     "Dim": "mlfc.frontend.shapes",

@@ -13,7 +13,8 @@ from mlfc.archive.describe.inspect import inspect
 from mlfc.archive.describe.memory_map import MemoryMap, memory_map
 from mlfc.archive.read.load import load_factory
 from mlfc.archive.stored import StoredModel
-from mlfc.archive.write.export import export_model_library_format
+from mlfc.archive.write.export import archive_files, export_model_library_format
+from mlfc.archive.write.options import ExportOptions
 from mlfc.compiler import build_module
 from mlfc.errors import OptionError, ToolchainError, unknown
 from mlfc.frontend import Model, import_for_run, model_name, opened
@@ -25,6 +26,7 @@ from mlfc.runtime.modules.runnable import HasModel, Reduced, Runnable, kept_by, 
 from mlfc.specializing import SpecializingModel
 from mlfc.support.arrays import Array
 from mlfc.support.keywords import keywords_of, option_names, with_keywords
+from mlfc.support.tar import write_tar
 from mlfc.support.temporary import TemporaryFolder
 from mlfc.support.text import Displayed
 from mlfc.target.target import llvm_here
@@ -126,9 +128,9 @@ class CompiledModel(Displayed, HasModel):
                 self._model = SpecializingModel(self._model, self._specialized)
         return self._model
 
-    def run(self, *inputs: Any) -> dict[str, Array]:
+    def run(self, *inputs: Any, real: bool = False) -> dict[str, Array]:
         """Run one inference; see `AotModule.run`."""
-        return (self.model if self._model is None else self._model).run(*inputs)
+        return (self.model if self._model is None else self._model).run(*inputs, real=real)
 
     @cached_property
     def _portable(self) -> Factory:
@@ -185,14 +187,20 @@ class CompiledModel(Displayed, HasModel):
         return {} if self._model is None else kept_by(self._model)
 
     def inspect(self) -> dict[str, Any]:
-        """Return the result of `mlfc.inspect` for the archive that `export` writes."""
+        """Return the result of `mlfc.inspect` for the archive that `export` writes.
+
+        The archive has code for all levels of processors, whose memory may differ from that of `memory_map`.
+        """
         with TemporaryFolder() as folder:
             return inspect(self.export(Path(folder, f"{self.name}.tar")))
 
     def memory_map(self) -> MemoryMap:
-        """Return the memory map of the archive that `export` writes."""
+        """Return the memory map of this code, as it runs in this process."""
         with TemporaryFolder() as folder:
-            return memory_map(self.export(Path(folder, f"{self.name}.tar")))
+            path = Path(folder, f"{self.name}.tar")
+            with path.open("wb") as file:  # may contain kernels for several processors, which cannot be exported
+                write_tar(file, archive_files([self.factory], ExportOptions(), 0), 0)
+            return memory_map(path)
 
     def verify(self, *, layers: bool = False, **options: Any) -> Comparison:
         """Compare this code, as it runs in this process, with the reference: LiteRT or ONNX Runtime.
@@ -213,13 +221,14 @@ class CompiledModel(Displayed, HasModel):
         return verify(self._source, layers=True, **{**made, "target": str(self.factory.target)})
 
     def _facts(self) -> Mapping[str, object]:
-        sizes = self.factory.code.sizes
+        sizes, vm = self.factory.code.sizes, self.factory.interface().vm
+        is_unbounded = vm is not None and vm.arena_bytes is None
         return {
             "name": self.name,
             "target": ", ".join(map(str, self.factory.targets)),
             "executor": self.factory.executor,
             "inputs": self.inputs,
             "outputs": self.outputs,
-            "workspace": f"{sizes.workspace:,} bytes",
+            "workspace": "no bound" if is_unbounded else f"{sizes.workspace:,} bytes",
             "constants": f"{sizes.constants:,} bytes",
         }

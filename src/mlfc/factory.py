@@ -25,9 +25,9 @@ from mlfc.runtime.modules.loaders import ExternalCode, load_part
 from mlfc.runtime.modules.module import Function, Module
 from mlfc.runtime.modules.runnable import Runnable
 from mlfc.support.content import Data
-from mlfc.support.dim_estimates import most
+from mlfc.support.dim_estimates import most, most_work
 from mlfc.support.dim_walk import UNKNOWN, count_text, tensor_text
-from mlfc.support.dims import LARGEST, Dim, bounds, substituted, symbols_of
+from mlfc.support.dims import Dim, bounds
 from mlfc.support.executable import state_offsets, vm_info
 from mlfc.support.module_info import MemoryInfo, ModuleInterface, OperatorInfo, PoolInfo, StateInfo, VmInfo
 from mlfc.support.parallel_functions import PARALLEL_FOR_IF_ASKED
@@ -316,8 +316,6 @@ def call_info(call: KernelCall, function: str) -> OperatorInfo:
     touched = dict.fromkeys(value.root for value in (*call.inputs, *call.constants, call.output))
     nbytes: Any = sum(value.nbytes for value in touched)
     macs = call.kernel.macs
-    # for the largest dynamic sizes; those without a bound count as 1
-    sizes = {symbol: symbol.high if symbol.high < LARGEST else 1 for symbol in symbols_of([macs])}
     numbered = {symbol: place for place, symbol in enumerate(call.kernel.symbols)}
     # the model's own dimension sizes among the arguments of the call
     passed = {
@@ -329,7 +327,7 @@ def call_info(call: KernelCall, function: str) -> OperatorInfo:
     return OperatorInfo(
         function,
         tuple(call.nodes),
-        max(0, int(substituted(macs, sizes))),
+        most_work(macs),
         most(nbytes),
         tuple(tensor_text(value.dtype, value.shape, passed) for value in (*call.inputs, *call.constants, call.output)),
         None if text == UNKNOWN else text,

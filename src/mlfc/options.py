@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -26,32 +27,33 @@ class ImportOptions:
 
     example_inputs: Any = option(
         None,
-        "Arguments of the ``forward`` of a PyTorch module, which requires them, by position or by name: they declare "
-        "the shapes and dtypes of the inputs.",
+        "Example arguments for the ``forward`` of a PyTorch module, by position or by name. Required for modules: "
+        "their shapes and dtypes become those of the inputs.",
     )
     dynamic_shapes: Any = option(
         None,
-        "Dynamic dimensions of a PyTorch module's inputs, as `torch.export.export` takes them: "
-        '``({0: torch.export.Dim("batch", min=1, max=32)},)``. Names and bounds of each ``Dim`` are kept.',
+        "Dynamic dimensions of a PyTorch module's inputs, in the form of the argument of `torch.export.export`: "
+        '``({0: torch.export.Dim("batch", min=1, max=32)},)``. The names and bounds are kept.',
     )
     shapes: Mapping[str, Sequence[int]] | None = option(
         None,
-        "Shapes of inputs with dynamic dimensions. An `mlfc.Dim`, or (name, low, high), instead of a number keeps a "
-        "dimension dynamic.",
+        "Shapes of inputs whose dimensions are dynamic in the model. To keep a dimension dynamic, pass an `mlfc.Dim` "
+        "or (name, low, high) instead of a number.",
     )
     values: Mapping[str, npt.ArrayLike] | None = option(
         None,
-        "Inputs that become constants of their dtype; what depends on them alone is computed at compile time. One "
-        "number fills an input, a list has its elements in order. Of a quantized input: its integers.",
+        "Inputs to replace by constants, which are folded into the model. A number fills the whole input; a list has "
+        "its elements in order. For a quantized input, pass its integers.",
     )
     states: Mapping[str, str] | None = option(
         None,
-        'Inputs, and for each the output that is its value in the next run: ``{"h_in": "h_out"}``. The compiled model '
-        "keeps them. Variables of TFLite models and buffers that a PyTorch module writes are states by themselves.",
+        "Inputs that the compiled model keeps between runs, each with the output that is its next value: "
+        '``{"h_in": "h_out"}``. Variables of TFLite models, and buffers that a PyTorch module writes, are always '
+        "states.",
     )
     state_init: Mapping[str, npt.ArrayLike] | str | None = option(
         None,
-        "First values of states, by the names of inputs or variables, or ``zeros``. Default: those of the model, else "
+        "Initial values of states, by the names of inputs or variables, or ``zeros``. Default: the model's, else "
         "zeros.",
     )
     numerics: str = option(
@@ -63,6 +65,10 @@ class ImportOptions:
         (),
         "External code generators for the operators they support, in order of precedence: ``cmsis_nn``, "
         "``onnxruntime``.",
+    )
+    operators: Sequence[str | os.PathLike[str]] = option(
+        (),
+        "Python files with operators of your own (`mlfc.operators.declare`) or external code generators. They are run.",
     )
     target: str | None = option(
         None,
@@ -82,8 +88,8 @@ class BuildOptions:
 
     target: str = option(
         PORTABLE,
-        "A target string; see `mlfc.target.target.parse_target`. For a device (``opencl``, ``cuda``), each group of "
-        "operators runs there if it can, the others on the host.",
+        "A target string; see `mlfc.target.target.parse_target`. With a device (``opencl``, ``cuda``), operators that "
+        "the device does not support run on the host.",
     )
     _: KW_ONLY
     target_host: str = option(PORTABLE, "The target of the host's code beside a device's: ``c`` (default) or ``llvm``.")
@@ -109,8 +115,8 @@ class BuildOptions:
     constants: Sequence[ConstantPool] = option((), "Memories for constants, the fastest first.")
     ram: int | None = option(
         None,
-        "Tile layers by rows to keep workspace, inputs and outputs within this number of bytes: more calls, the same "
-        "results. Larger is not an error here; see `mlfc.archive.write.budget.check_budget`.",
+        "Tile layers by rows to keep workspace, inputs and outputs within this number of bytes. This adds calls and "
+        "does not change results. Exceeding it is not an error; see `mlfc.archive.write.budget.check_budget`.",
     )
     limit_factor: float = option(1.0, _LIMITS)
     specialize: Sequence[Mapping[str, int]] | str = option(
@@ -121,9 +127,9 @@ class BuildOptions:
     )
     parallel: bool | None = option(
         None,
-        "Kernels share their work among threads, with the same bits for any number; those of archives through a "
-        "function that the application provides. Default: in libraries if that pays, and in C programs only once they "
-        "ask for threads.",
+        "Kernels share their work among threads; results are the same for any number of them. Archives start threads "
+        "through a function that the application provides. Default: libraries where this is faster; C programs once "
+        "they request threads.",
     )
     tuned: Log | None = option(
         None,
@@ -139,6 +145,6 @@ class CompileOptions(ImportOptions, BuildOptions):
 
     target: str = option(
         EVERY_CPU,
-        "A target string, as for `build`. By default the model is as fast here as this processor allows, its libraries "
-        "are fast on every processor of this kind, and archives have C for all of them, as of the target ``c``.",
+        "A target string, as for `build`. The default suits each use: models run here with code for this processor, "
+        "libraries contain code for each level of the architecture, and archives contain portable C.",
     )

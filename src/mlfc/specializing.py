@@ -12,6 +12,7 @@ import numpy as np
 from mlfc.errors import MlfcError
 from mlfc.runtime.executors.vm.vm_model import VmModel
 from mlfc.runtime.modules.runnable import Bound, Runnable
+from mlfc.runtime.tensor.real import run_real
 from mlfc.support.arrays import Array
 from mlfc.support.tensor_info import TensorInfo
 from mlfc.support.text import Displayed
@@ -84,8 +85,10 @@ class SpecializingModel(Displayed):
         model = self._model_for(self._general.in_order(inputs))
         return model.bind(inputs, outputs)
 
-    def run(self, *inputs: Any) -> dict[str, Array]:
-        """Run one inference, on a mapping by name or on arrays in order."""
+    def run(self, *inputs: Any, real: bool = False) -> dict[str, Array]:
+        """Run one inference, on a mapping by name or on arrays in order; `real` is as for `AotModule.run`."""
+        if real:
+            return run_real(self, inputs)
         given = inputs[0] if len(inputs) == 1 and isinstance(inputs[0], Mapping) else inputs
         model = self._model_for(self._general.in_order(given))
         return model.run(given) if isinstance(given, Mapping) else model.run(*given)

@@ -59,17 +59,20 @@ def assert_outputs(path: Path, expected: Mapping[str, Any]) -> None:
 
 @pytest.mark.parametrize(("template", "board"), CASES)
 def test_a_project_computes_what_the_reference_does(models: Path, tmp_path: Path, template: str, board: str) -> None:
-    """Also check that a build reports its memory."""
+    """Also check that a build reports its memory, and that a run has several sets of inputs."""
     tools(board, template)
     model, project = models / MODEL, "made"
     succeeded("project", "create", model, project, "--template", template, "--board", board, cwd=tmp_path)
     memory = json.loads(succeeded("project", "build", project, "--json", cwd=tmp_path))["memory"]
     reference = LiteRtReference(model)
-    inputs = seeded_inputs(inputs_of(tmp_path / project), 4)
-    write_npz(tmp_path / "in.npz", inputs)
+    sets = [seeded_inputs(inputs_of(tmp_path / project), seed) for seed in (4, 5)]
+    write_npz(tmp_path / "in.npz", {name: np.concatenate([given[name] for given in sets]) for name in sets[0]})
     text = succeeded("project", "run", project, "--inputs", "in.npz", "--outputs", "out.npz", "--json", cwd=tmp_path)
     assert json.loads(text)["stack_bytes"] > 0
-    assert_outputs(tmp_path / "out.npz", reference.run(inputs))
+    expected = [reference.run(given) for given in sets]
+    assert_outputs(
+        tmp_path / "out.npz", {name: np.concatenate([run[name] for run in expected]) for name in expected[0]}
+    )
     if board == "mps2-an386":
         assert memory["differences"] == []
         again = mlfc("project", "build", project, cwd=tmp_path)

@@ -13,9 +13,10 @@ import onnx.parser
 import pytest
 
 import mlfc
-from mlfc.errors import MlfcError
-from mlfc.quantize.calibration import ImageScaling, calibration_sets
+from mlfc.errors import InputError, MlfcError
+from mlfc.quantize.calibration import calibration_sets
 from mlfc.support.tensor_info import TensorInfo
+from mlfc.verify.media import ImageScaling
 
 pytest.importorskip("onnxruntime", reason='onnxruntime is not installed: pip install "mlfc[quantize]"')
 DIGITS = Path(__file__).parents[2] / "examples" / "digits"
@@ -95,8 +96,10 @@ def test_images_become_inputs(tmp_path: Path) -> None:
     assert given["image"].shape == (1, 3, 2, 4)
     assert given["image"][0, :, 0, 0].tolist() == [1.0, -2.0, -4.0]
     last = TensorInfo("image", (1, 2, 4, 3), "uint8")
-    (given,) = calibration_sets(tmp_path, [last], 9, scaling)
+    (given,) = calibration_sets(tmp_path, [last], 9, ImageScaling())
     assert given["image"][0, 0, 0].tolist() == [255, 0, 0]
+    with pytest.raises(InputError, match="values cannot be scaled for the input image"):
+        calibration_sets(tmp_path, [last], 9, scaling)
 
 
 def test_all_wrong_sets_are_told_at_once() -> None:

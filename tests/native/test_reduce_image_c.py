@@ -34,9 +34,23 @@ def test_against_reference(index: int) -> None:
     CASES[index].check(kernels()[index](*CASES[index].args))
 
 
-@pytest.mark.parametrize(("shape", "axes"), [((1, 300000), (1,)), ((60000, 3), (0,)), ((1, 224, 224, 3), (1, 2))])
+_LONG = [((1, 300000), (1,)), ((60000, 3), (0,)), ((1, 224, 224, 3), (1, 2)), ((512, 9), (0,)), ((70000, 2), (0, 1))]
+
+
+@pytest.mark.parametrize(("shape", "axes"), _LONG)
 def test_long_float_sums_stay_accurate(shape: Sequence[int], axes: tuple[int, ...]) -> None:
-    x = np.random.default_rng(0).random(shape, np.float32) + np.float32(0.5)
-    expected = x.sum(axes, dtype=np.float64)
-    case = Case("sum", [x], lambda: expected, {"axis": axes})
-    np.testing.assert_allclose(build(*group(case))(x), expected, rtol=5e-7)
+    random = np.random.default_rng(0).random(shape, np.float32) + np.float32(0.5)
+    run = build(*group(Case("sum", [random], lambda: random, {"axis": axes})))
+    np.testing.assert_allclose(run(random), random.sum(axes, dtype=np.float64), rtol=5e-7)
+    # rounding errors of equal elements do not cancel out
+    equal = np.full(shape, 1.2345, np.float32)
+    np.testing.assert_allclose(run(equal), equal.sum(axes, dtype=np.float64), rtol=4e-6)
+    infinite = random.copy()
+    infinite.flat[5] = np.inf
+    np.testing.assert_array_equal(np.isinf(run(infinite)), np.isinf(infinite.sum(axes)))
+    assert not np.isnan(run(infinite)).any()
+    overflow = np.full(shape, 3e38, np.float32)
+    assert (run(overflow) == np.inf).all()
+    infinite.flat[5 + 2 * (1 if len(shape) - 1 in axes else shape[-1])] = -np.inf  # of the same result
+    with np.errstate(invalid="ignore"):
+        np.testing.assert_array_equal(np.isnan(run(infinite)), np.isnan(infinite.sum(axes)))

@@ -16,6 +16,7 @@ from mlfc import archive
 from mlfc.archive.write.budget import check_budget
 from mlfc.errors import ArchiveError, BudgetError, OptionError
 from mlfc.factory import Factory
+from mlfc.support.dim_estimates import most, most_work
 from mlfc.support.executable import decode, encode
 from tests.native.extracted import WARNINGS, extracted, make, sum_factory
 from tests.open_models import looping
@@ -50,6 +51,15 @@ def test_bound_too_large_for_memory_is_none(high: int, tmp_path: Path) -> None:
     assert archive.validate(path) == []
     main = json.loads(members(path)["metadata.json"])["modules"]["net"]["memory"]["functions"]["main"][0]
     assert main["inputs"]["x"]["size"] == 0
+
+
+def test_work_without_a_practical_bound_counts_once(tmp_path: Path) -> None:
+    path = exported(built(1_000_000_000), tmp_path)
+    operators = json.loads(members(path)["metadata.json"])["modules"]["net"]["mlfc"]["operators"]
+    assert 0 < max(call["macs"] for call in operators) < 1000
+    side = mlfc.Dim("side", 1, 1 << 20)
+    # metadata hold integers that JSON readers keep exactly
+    assert (most(side * side * side), most_work(side * side * side)) == (None, (1 << 53) - 1)
 
 
 @pytest.mark.parametrize(("high", "target"), [(4, "c"), (None, "c"), (4, "llvm"), (None, "llvm")])

@@ -23,7 +23,7 @@ LAYERS = (
     ("target", "relay", "tir"),
     ("kernels",),
     ("ops", "byoc"),
-    ("frontend", "transform", "memory", "options"),
+    ("frontend", "transform", "memory", "options", "operators"),
     ("codegen",),
     ("isa",),
     ("library",),

@@ -9,6 +9,7 @@ import pytest
 
 from mlfc.cli.tables import Styled, print_table
 from mlfc.support import progress
+from mlfc.support.text import shortened
 
 
 def test_a_name_cannot_write_a_row_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
@@ -102,10 +103,20 @@ def test_bars_shorten_the_note_and_not_the_count(
     assert "--ram 14k" not in shown
 
 
-def test_names_are_whole_where_there_is_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
-    """Print full names: they differ in the middle, and other programs read them."""
+def test_long_names_stay_different_where_there_is_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    """Shorten names that differ in the middle alone; programs read --json instead. Names that users type stay whole."""
     names = [f"functional/{'stage/' * 10}conv{index}/{'inner/' * 10}Conv2D" for index in range(2)]
-    print_table("layers", ("operator", "bytes", "kind"), [(names[0], 7, "a"), (names[1], 8, "b"), ("short", 9, "c")])
-    lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in lines[2:]] == [*names, "short"]
-    assert max(map(len, lines[-1:])) < 90, "a long name does not move the columns of others"
+    rows = [(names[0], 7, "a"), (names[1], 8, "b"), ("short", 9, "c")]
+    print_table("layers", ("operator", "bytes", "kind"), rows)
+    shown = [line.split()[0] for line in capsys.readouterr().out.splitlines()[2:]]
+    assert len({*shown}) == 3
+    assert max(map(len, shown)) <= 64
+    print_table("layers", ("operator", "bytes", "kind"), rows, names=True)
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()[2:]] == [*names, "short"]
+
+
+def test_the_operator_of_a_long_node_comes_first() -> None:
+    name = "functional_1/activation/Relu;" * 9
+    assert shortened(f"{name} (CONV_2D #2)").startswith("CONV_2D #2 functional_1/")
+    assert shortened(f"{name} (CONV_2D #2), {name} (RELU #13)").startswith("CONV_2D #2, RELU #13 functional")
+    assert shortened("relu (RELU #1)") == "relu (RELU #1)"

@@ -131,8 +131,10 @@ def test_what_is_hardly_faster_does_not_win_and_a_spent_budget_ends_the_search(t
     assert (seen[0].done, seen[-1].kernels) == (0, len(spent.kernels))
     entries = opened_log(tmp_path / "noise.jsonl").entries
     assert best_so_far([entry for entry in entries if entry.kind == "trial"])[-1] == pytest.approx(0.99)
-    assert "<polyline" in page("a < b", entries)
-    assert "a &lt; b" in page("a < b", entries)
+    own = {item.key for item in noisy.kernels}
+    assert "<polyline" in page("a < b", entries, own)
+    assert "a &lt; b" in page("a < b", entries, own)
+    assert page("other model", entries, [noisy.kernels[0].key]).count("<tr><td>") == 1
 
 
 def test_samples_are_taken_by_turns_and_hopeless_candidates_dropped() -> None:

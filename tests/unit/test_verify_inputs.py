@@ -202,6 +202,18 @@ def test_places_that_are_made_up_are_inside_of_their_tables(tmp_path: Path) -> N
     assert (result.is_within, result.samples) == (True, 13)
 
 
+def test_inputs_compared_with_positions_index_tables(tmp_path: Path) -> None:
+    nodes = [
+        helper.make_node("Unsqueeze", ["x", "axis"], ["column"]),
+        helper.make_node("Equal", ["column", "positions"], ["found"]),
+        helper.make_node("Cast", ["found"], ["y"], to=TensorProto.FLOAT),
+    ]
+    tables = {"axis": np.array([1]), "positions": np.arange(257, dtype=np.int32)}
+    path = saved_graph(tmp_path / "m.onnx", nodes, {"x": (TensorProto.INT32, ["n"])}, **tables)
+    module, params = import_for_run(path, ImportOptions(dynamic=True))
+    assert index_ends(module, params) == {"x": 257}
+
+
 def test_made_up_sides_are_multiples_where_the_model_asks_for_them(tmp_path: Path) -> None:
     pytest.importorskip("onnxruntime", reason="pip install 'mlfc[verify]'")
     nodes = [

@@ -160,7 +160,7 @@ class _Generators(Registry[Generator]):
 
     def add(self, key: str, entry: Generator) -> Generator:
         """Add a generator under its name, which is also the name of a folder in archives."""
-        if key in self:
+        if key in self._filled():
             raise OptionError(f"generator '{key}' is already registered", next_step="Rename yours")
         if key != entry.name:
             raise OptionError(f"the generator '{entry.name}' is added as '{key}'", next_step="Use one name for both")
@@ -173,7 +173,7 @@ class _Generators(Registry[Generator]):
 
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,63}")
-GENERATORS: Registry[Generator] = _Generators("external code generator", "mlfc.byoc")
+GENERATORS: Registry[Generator] = _Generators("external code generator", "mlfc.byoc", plugins=True)
 
 
 def find_generators(names: Iterable[str]) -> tuple[Generator, ...]:

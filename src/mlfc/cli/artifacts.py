@@ -100,8 +100,7 @@ def core_warnings(artifact: Path, board: Board, named: str, module: str | None) 
     return {"warnings": found} if found else {}
 
 
-def given_inputs(
-    path: Path | None,
+def generated_inputs(
     fill: str,
     seed: int,
     infos: Sequence[TensorInfo],
@@ -109,17 +108,14 @@ def given_inputs(
     shapes: Sequence[str] = (),
     elements: Mapping[str, Sequence[int | None]] | None = None,
 ) -> Mapping[str, Any]:
-    """Return the inputs of a model: from a file, or generated.
+    """Return generated inputs of a model.
 
-    `extents` are the bounds of dynamic dimensions: generated inputs use the sizes in `shapes`, or within the bounds 1
+    `extents` are the bounds of dynamic dimensions: the inputs use the sizes in `shapes`, or within the bounds 1
     for a batch and 16 for others. `elements` are the known dimension sizes of tensors in sequences and optionals.
     """
     from mlfc.frontend.shapes import parse_shapes
     from mlfc.runtime.tensor.arrays import fill as filled
-    from mlfc.runtime.tensor.npz import read_npz
 
-    if path is not None:
-        return read_npz(path, infos)
     usual = {name: 1 if "batch" in name.lower() else 16 for name in extents or ()}
     chosen = {name: max(low, min(high, usual[name])) for name, (low, high) in (extents or {}).items()}
     declared = _declared_sizes(infos, extents or {}, shapes)

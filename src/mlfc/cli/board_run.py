@@ -11,7 +11,8 @@ import typer
 from mlfc.cli.artifacts import compiled_model, core_warnings, input_sizes, is_compiled
 from mlfc.cli.memory import memory_json, print_linked
 from mlfc.cli.options import Inputs, chosen_board
-from mlfc.cli.run_tables import as_rows, instruction_rows, print_instructions, print_outputs, print_profile, summaries
+from mlfc.cli.run_data import DataOptions, Sets
+from mlfc.cli.run_tables import as_rows, instruction_rows, print_instructions, print_profile
 from mlfc.cli.tables import print_json, print_table
 from mlfc.errors import BudgetError, OptionError
 from mlfc.support.progress import stage
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from mlfc.micro.board.board import Board
     from mlfc.micro.memory.memory_table import MemoryTable
     from mlfc.micro.run.emulator import BuiltFirmware
-    from mlfc.support.arrays import Array
 
 _VERIFY = "mlfc verify MODEL --layers"
 
@@ -54,11 +54,11 @@ def run_elsewhere(artifact: Path, options: RunOptions, fixed: Inputs) -> None:
         else:
             factory = compiled_model(artifact, fixed, board.target, tuned=options.tuned)
             firmware = emulated_factory(factory, board, profile=options.is_profiled)
+    sizes = input_sizes(firmware, artifact, fixed)
     run_firmware(
         firmware,
-        options.fill_inputs(firmware.inputs, *input_sizes(firmware, artifact, fixed)),
-        options.outputs,
-        options.top,
+        [("", options.only_set(firmware, *sizes))] if options.is_profiled else options.sets(firmware, *sizes),
+        options,
         options.as_json,
         memory=firmware.memory if options.memory else None,
         warnings=warnings,
@@ -67,32 +67,28 @@ def run_elsewhere(artifact: Path, options: RunOptions, fixed: Inputs) -> None:
 
 def run_firmware(
     firmware: BuiltFirmware,
-    given: Mapping[str, Array],
-    outputs: Path | None,
-    top: int,
+    sets: Sets,
+    options: DataOptions,
     as_json: bool,
     *,
     memory: Callable[[], tuple[MemoryTable, MemoryTable]] | None = None,
     warnings: Mapping[str, list[str]] | None = None,
 ) -> None:
-    """Run firmware once and print its results and costs; `memory` maps usage of the board's memory regions.
+    """Run firmware on sets of inputs and print its results and costs; `memory` maps usage of the board's memory.
 
     `warnings` are added to JSON.
     """
     from mlfc.micro.fit.boards import Count
-    from mlfc.runtime.tensor.npz import write_npz
 
     with stage(f"running under {firmware.program}"):
-        run = firmware.measure(given)
-    if outputs is not None:
-        write_npz(outputs, run.outputs)
+        run = firmware.measure_steps([given for _, given in sets])
+    results = options.results(firmware, sets, run.steps, keeps_state=bool(firmware.states))
     tables = None
     if memory:
         with stage("adding up memory"):
             tables = memory()
-    found = [info.of_shape(run.outputs[info.name].shape) or info for info in firmware.outputs]
-    tensors = summaries(found, run.outputs, 0 if run.operators else top)
-    rows = instruction_rows(firmware.operators_of(run), run.operators, top)
+    found = results.document(with_top=not run.operators)
+    rows = instruction_rows(firmware.operators_of(run), run.operators, options.top)
     sizes = {"flash_bytes": run.flash_bytes, "ram_bytes": run.ram_bytes, "stack_bytes": run.stack_bytes}
     counts = {"instructions": run.instructions, "startup_instructions": run.startup_instructions}
     if run.cycles is not None:
@@ -101,14 +97,14 @@ def run_firmware(
     milliseconds = Count(run.instructions, run.cycles).milliseconds(clock)
     if as_json:
         time = {} if milliseconds is None else {"clock_hz": clock, "milliseconds": milliseconds}
-        document: dict[str, Any] = {"outputs": tensors, **counts, **time, **sizes, **(warnings or {})}
+        document: dict[str, Any] = {**found, **counts, **time, **sizes, **(warnings or {})}
         if run.operators:
             document["operators"] = rows
         if tables:
             document["memory"] = memory_json(*tables)
         print_json(document)
         return
-    print_outputs(tensors)
+    results.print(found)
     names = {"startup_instructions": "to start up", "flash_bytes": "flash bytes", "ram_bytes": "RAM bytes",
              "stack_bytes": "of these stack"}  # fmt: skip
     # cores take a cycle for most instructions, more for some, and wait for memories
@@ -162,19 +158,17 @@ def _run_driven(
         stage(f"running {artifact} on {board.name}"),
         driven_model(source, board, options.port, lambda line: typer.echo(f"device: {line}", err=True)) as model,
     ):
-        given = options.fill_inputs(model.inputs)
-        measured = model.profile(given, options.repeat or 1) if options.is_profiled else None
-        results: Mapping[str, Array] = model.run(given) if measured is None else measured.outputs
-        intermediate = model.tensors(given) if options.tensors is not None else {}
-        infos = model.outputs
-    if options.outputs is not None:
-        write_npz(options.outputs, results)
+        is_single = options.is_profiled or options.tensors is not None
+        sets = [("", options.only_set(model))] if is_single else options.sets(model)
+        measured = model.profile(sets[0][1], options.repeat or 1) if options.is_profiled else None
+        runs = [measured.outputs] if measured else [model.run(given) for _, given in sets]
+        intermediate = model.tensors(sets[0][1]) if options.tensors is not None else {}
+        results = options.results(model, sets, runs, keeps_state=len(model.state) > 0)
     if options.tensors is not None:
         write_npz(options.tensors, intermediate)
-    tensors = summaries(infos, results, 0 if measured else options.top)
-    document: dict[str, Any] = {"outputs": tensors, **warnings}
+    document: dict[str, Any] = {**results.document(with_top=measured is None), **warnings}
     if not options.as_json:
-        print_outputs(tensors)
+        results.print(document)
     if measured is not None and (options.port is not None or board.emulator is None):
         document["operators"] = as_rows(measured.operators, options.top)
         if not options.as_json:

@@ -85,7 +85,8 @@ def _fits(value: object, kind: Any) -> bool:
 
 def _value(value: Any, kind: Any, folder: Path) -> Any:
     if kind is list:
-        return [value] if isinstance(value, str) else value
+        items = [value] if isinstance(value, str) else value
+        return [str(folder / item) if item.endswith(".py") else item for item in items]
     if kind is Path or (kind is str and value.endswith(".toml")):  # a board's file
         return str(folder / value)
     return value

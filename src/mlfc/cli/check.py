@@ -43,7 +43,9 @@ def check(
     """
     from mlfc.byoc import find_generators
     from mlfc.problems import examine_model
+    from mlfc.support.user_files import load_user_files
 
+    load_user_files(fixed.op or ())
     find_generators(byoc or ())
     on_board = board.chosen(target)
     chosen = target if on_board is None else on_board.target

@@ -280,9 +280,9 @@ def _write_library(
         write_bytes(place.with_suffix(".h"), b"\n".join(map(to_bytes, headers)))
 
 
-def _bounded(details: ModuleInfo, nbytes: int) -> int | None:
-    """Return the bytes of a memory; None if dynamic dimensions are unbounded."""
-    return None if details.vm is not None and details.vm.arena_bytes is None else nbytes
+def _bounded(details: ModuleInfo, nbytes: int) -> int | str:
+    """Return the bytes of a memory, or that dynamic dimensions have no bound."""
+    return "no bound" if details.vm is not None and details.vm.arena_bytes is None else nbytes
 
 
 def compile_rows(

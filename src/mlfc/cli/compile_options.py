@@ -199,13 +199,13 @@ def compile_archive(
     step = "Compile the model itself"
     if "numerics" in changes:
         raise OptionError(f"option --numerics {_IMPORTED}", next_step=step)
-    inputs.refuse(_IMPORTED, step)
+    replace(inputs, op=None).refuse(_IMPORTED, step)
     executors = parse_executors(executor or (), None)
     if set(executors) - {""}:
         raise OptionError("an archive needs the same executor for all modules", place="--executor")
     special = parse_extents(specialize, None)[""] if specialize else None
     with stage(f"compiling {path}"):
-        return rebuild(path, executor=executors.get(""), specialize=special, **changes)
+        return rebuild(path, executor=executors.get(""), specialize=special, operators=inputs.op, **changes)
 
 
 def compile_files(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,6 +13,7 @@ from mlfc.cli.memory import planned_memory, print_memory
 from mlfc.cli.options import OF_ITS_ARCHIVE, BoardOptions, Inputs, target_option
 from mlfc.cli.tables import LEVELS_TITLE, bar, describe_tensor, device_line, print_json, print_table, tiling_line
 from mlfc.errors import OptionError, unknown
+from mlfc.support.dtypes import SCALARS, to_numpy
 from mlfc.support.text import printable, shortened, with_article
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ EXAMPLES = (
     "mlfc inspect kws.tflite --board mps3-an547",
 )
 _PEAK_TENSORS = 8
-_TENSOR_NUMBERS = ("bytes", "scale", "zero_point")
+_TENSOR_NUMBERS = ("scale", "zero_point")
 _OPERATOR_NUMBERS = ("workspace_bytes", "bytes", "macs", "intensity")
 
 
@@ -163,9 +164,10 @@ def _print_module(name: str, module: dict[str, Any]) -> None:
     tensors = [(kind, tensor) for kind in ("inputs", "outputs", "states") for tensor in module[kind]]
     if tensors:
         rows = [
-            (kind.removesuffix("s"), tensor["name"], describe_tensor(tensor), *map(tensor.get, _TENSOR_NUMBERS))
+            (kind.removesuffix("s"), tensor["name"], describe_tensor(tensor), byte_text(tensor),
+             *map(tensor.get, _TENSOR_NUMBERS))
             for kind, tensor in tensors
-        ]
+        ]  # fmt: skip
         print_table("tensors", ("", "name", "type", "bytes", "scale", "zero point"), rows)
     for function, buffers in (module["functions"] or {}).items():
         rows = [(item["input_binding"], describe_tensor(item), item["bytes"]) for item in buffers]
@@ -183,6 +185,9 @@ def _print_module(name: str, module: dict[str, Any]) -> None:
         memory.insert(0, ("work area, including workspace", module["vm"]["work_bytes"]))
     for kind, pools in (("workspace", module["pools"]), ("constants", module["constant_pools"])):
         memory += [(f"{kind} in {pool['name']}", pool["bytes"]) for pool in pools or ()]
+    if module["vm"] and module["vm"]["arena_bytes"] is None:
+        unbounded = [item["name"] for item in module["vm"]["symbols"] if item["high"] is None]
+        memory.insert(0, ("workspace", f"no bound ({', '.join(unbounded) or 'lists'})"))
     if memory:
         print_table("memory", ("", "bytes"), memory)
     if module["stripes"]:
@@ -192,6 +197,17 @@ def _print_module(name: str, module: dict[str, Any]) -> None:
         typer.echo(printable(on_device))
     if module["peak"]:
         _print_peak(module)
+
+
+def byte_text(tensor: Mapping[str, Any]) -> object:
+    """Return the bytes of a tensor: with dynamic dimensions their bound, or the formula if there is none."""
+    shape, nbytes = tensor["shape"] or (), tensor["bytes"]
+    if all(isinstance(extent, int) for extent in shape):
+        return nbytes
+    if nbytes is not None:
+        return f"at most {nbytes:,}"
+    factors = [to_numpy(tensor["dtype"]).itemsize, *shape] if tensor["dtype"] in SCALARS else []
+    return " * ".join(f"({item})" if " " in str(item) else str(item) for item in factors if item != 1) or None
 
 
 def _print_vm(vm: Mapping[str, Any]) -> None:
@@ -221,13 +237,27 @@ def _print_peak(module: dict[str, Any]) -> None:
     for tensor in shown:
         offset, pool = tensor.get("offset"), tensor.get("pool")
         place = offset if offset is None or pool is None else f"{pool} + {offset - bases[pool]:,}"
-        rows.append((tensor["name"], tensor["bytes"], place))
+        rows.append((tensor["name"], tensor["bytes"], place, overlap_note(tensor, tensors)))
     if len(shown) < len(tensors):
-        rows.append((f"{len(tensors) - len(shown)} more", sum(item["bytes"] for item in tensors[len(shown) :]), None))
+        hidden = tensors[len(shown) :]
+        rows.append((f"{len(hidden)} more", sum(item["bytes"] for item in hidden), None, ""))
+    columns = ["tensor", "bytes", "offset", "note"]
+    if not any(row[-1] for row in rows):
+        rows, columns = [row[:-1] for row in rows], columns[:-1]
     call = "" if peak["call"] is None else f"call {peak['call']}, "
     nodes = f" ({shortened(', '.join(peak['nodes']))})" if peak["nodes"] else ""
     title = f"peak of {peak['live_bytes']:,} live bytes: {call}{peak['function']}{nodes}"
-    print_table(title, ("tensor", "bytes", "offset"), rows)
+    print_table(title, columns, rows)
+
+
+def overlap_note(tensor: Mapping[str, Any], live: Sequence[Mapping[str, Any]]) -> str:
+    """Return why a tensor shares bytes with another live one, which the planner allows for reads before writes."""
+    start, end = tensor.get("offset"), (tensor.get("offset") or 0) + tensor["bytes"]
+    others = [] if start is None else [item for item in live if item is not tensor and item.get("offset") is not None]
+    shared = [item for item in others if item["offset"] < end and start < item["offset"] + item["bytes"]]
+    found = [item["name"] for item in shared if item["bytes"] and tensor["bytes"]]
+    names = " and ".join(shortened(name) for name in found)
+    return f"shares memory with {names}: each byte is read before it is overwritten" if found else ""
 
 
 def _print_layers(module: dict[str, Any]) -> None:
@@ -240,7 +270,12 @@ def _print_layers(module: dict[str, Any]) -> None:
         shown = None if live is None else f"{bar(live, most)}{mark}"
         name = ", ".join(operator["nodes"] or ()) or operator["function"]
         rows.append((index, name, live, shown, *map(operator.get, _OPERATOR_NUMBERS)))
-    columns = ("call", "operator", "live bytes", "", "scratch", "bytes moved", "MACs", "MACs/byte")
+    columns: tuple[str, ...] = ("call", "operator", "live bytes", "", "scratch", "bytes moved", "MACs", "MACs/byte")
+    if module["vm"] and module["vm"]["arena_bytes"] is None:  # columns without a value are dropped
+        kept = [index for index in range(len(columns)) if any(row[index] is not None for row in rows)]
+        kept = sorted({*kept, columns.index("live bytes"), columns.index("MACs")})
+        columns = tuple(columns[index] for index in kept)
+        rows = [tuple("no bound" if row[index] is None else row[index] for index in kept) for row in rows]
     print_table("layers", columns, rows, optional=("", "MACs/byte", "bytes moved", "scratch"))
 
 

@@ -6,6 +6,7 @@ import inspect
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
+from fractions import Fraction
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast, get_args, get_origin, get_type_hints
@@ -104,15 +105,17 @@ OPTIONS = {
     "format_version": _archive(),
     "host_driven": _option("Run the graph on this machine and every operator on the board."),
     "inputs": _option(
-        ".npz with the inputs by name, or arr_0, arr_1, ... by position. Of a model with state, several sets along a"
-        " leading axis are consecutive steps."
+        ".npz with the inputs by name, or arr_0, arr_1, ... by position; .npy; an image, a WAV file, or a folder."
+        " Several sets along a leading axis are consecutive steps of a model with state."
     ),
+    "labels": _option("Class labels of the largest values, one a line."),
     "layers": _option("Each operator: live memory, bytes moved, MACs."),
     "limit_factor": _code(metavar="N"),
     "load_constants": _memory(
         "A memory that the caller loads with constants, from a file beside the code; comes after --constants.",
         "NAME[=BYTES]",
     ),
+    "mean": _option("Of images and sound: subtracted after --scale.", "R,G,B"),
     "matrix": _option(
         "Compile all combinations of the models, targets and options in a file into the folder or .tar of -o.",
         "FILE.toml",
@@ -126,6 +129,7 @@ OPTIONS = {
     "module": _option("The module, if there are several.", "NAME"),
     "module_name": _option("Default: from the file name."),
     "numerics": _option(),
+    "op": _code("Run a Python file that declares operators or code generators; repeatable.", "FILE.py"),
     "optimize": _option(),
     "option": _option("An option of the project; repeatable.", "NAME=VALUE"),
     "output": _option("Default: <name>.tar.", flags="--output -o"),
@@ -143,8 +147,10 @@ OPTIONS = {
         "Tile layers by rows to keep workspace, inputs and outputs within this size; fail if the workspace,"
         " with --board everything in RAM, exceeds them."
     ),
+    "real": _option("Quantize real inputs, and dequantize outputs."),
     "rfc": _archive(flags="--rfc/--tvm"),
     "runtime": _archive(flags="--runtime/--no-runtime"),
+    "scale": _option("Of images and sound: factor of pixels, usually 1/255, or samples.", "NUMBER"),
     "seed": _option("Seed of the random inputs."),
     "selftest": _option("Check the archive's test vectors on the board, or on this machine."),
     "shape": _option(
@@ -164,6 +170,7 @@ OPTIONS = {
         "Specialized code for values of dynamic dimensions, which is faster and produces the same bits; repeatable.",
         "batch=8[,...]",
     ),
+    "std": _option("Of images and sound: the divisor after --mean.", "R,G,B"),
     "state": _memory(
         "Keep an input: the output after = is its value in the next run, and neither is passed; repeatable.",
         "NAME=OUTPUT",
@@ -197,7 +204,7 @@ OPTIONS = {
         " socket that the process may use; small models run on one.",
         "N",
     ),
-    "top": _option("Show the largest K values of each output; with --profile, the K slowest operators."),
+    "top": _option("Show the largest K values of each output."),
     "tuned": _code(metavar="LOG"),
     "trials": _option(metavar="N"),
     "triple": _library(
@@ -208,6 +215,14 @@ OPTIONS = {
     "weights": _option("Each constant, the largest first."),
     "workspace_io": _memory(flags="--workspace-io/--own-io"),
 }
+
+
+def numbers(option: str, text: str | None, usual: tuple[float, ...]) -> tuple[float, ...]:
+    """Return the numbers of an option's text, such as 0.485,0.456,0.406 or 1/255."""
+    try:
+        return usual if text is None else tuple(float(Fraction(part)) for part in text.split(","))
+    except (ValueError, ArithmeticError):
+        raise OptionError(f"expected numbers such as 0.485,0.456,0.406 or 1/255, got '{text}'", place=option) from None
 
 
 def size_option(text: str) -> Any:
@@ -355,6 +370,7 @@ class Inputs:
     state: list[str] | None = None
     state_init: str | None = None
     signature: str | None = None
+    op: list[str] | None = None
 
     def options(self, target: str | None = None, **more: Any) -> CompileOptions:
         """Return the options of importing and building a model, with `more`; None stands for an option not set."""
@@ -371,6 +387,7 @@ class Inputs:
             "states": parse_states(self.state or ()),
             "state_init": self.state_init if self.state_init in (None, _ZEROS) else read_any_npz(self.state_init),
             "signature": self.signature,
+            "operators": self.op or (),
         }
 
     def with_shapes_of(self, path: Path) -> Inputs | None:
@@ -408,7 +425,7 @@ class Inputs:
             )
         if self.signature is not None:
             raise OptionError("option --signature requires a single model", place="--signature")
-        return {name: Inputs(shapes[name], values[name], states[name], self.state_init) for name in models}
+        return {name: Inputs(shapes[name], values[name], states[name], self.state_init, op=self.op) for name in models}
 
 
 def _named_texts(texts: Sequence[str], form: str, flag: str, what: str) -> Iterator[tuple[str, str]]:

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
-from mlfc.cli.artifacts import core_warnings, given_inputs
+from mlfc.cli.artifacts import core_warnings
 from mlfc.cli.board_run import run_firmware
 from mlfc.cli.options import chosen_board
-from mlfc.cli.run_tables import print_outputs, summaries
+from mlfc.cli.run_data import DataOptions
 from mlfc.cli.tables import print_json, print_table
 from mlfc.errors import BudgetError, OptionError
 from mlfc.support.progress import stage
@@ -169,11 +169,7 @@ def flash(folder: Folder, *, option: list[str] | None = None) -> None:
 def run_project(
     folder: Folder,
     *,
-    inputs: Path | None = None,
-    outputs: Path | None = None,
-    fill: str = "random",
-    seed: int = 0,
-    top: Annotated[int, typer.Option(help="Show the largest K values of each output.")] = 0,
+    data: DataOptions,
     timeout: float = 300.0,
     option: list[str] | None = None,
     as_json: bool = False,
@@ -181,16 +177,15 @@ def run_project(
     """Run a project's firmware, in an emulator or on a board."""
     from mlfc.micro.project.options import parse_options
     from mlfc.micro.run.project_run import built_project, driven_project
-    from mlfc.runtime.tensor.npz import write_npz
     from mlfc.support.atomic import check_writable
 
-    if top < 0 or not timeout > 0:
-        raise OptionError("--top must be at least 0, and --timeout greater than 0")
-    if outputs is not None:
-        check_writable(outputs)
+    data.check_data()
+    if not timeout > 0:
+        raise OptionError("--timeout must be greater than 0")
+    if data.outputs is not None:
+        check_writable(data.outputs)
     project = built_project(folder)
     options = parse_options(option or ())
-    given = partial(given_inputs, inputs, fill, seed)
     kind = project.record.project_type
     if kind == "host_driven":
         log = partial(typer.echo, err=True)
@@ -198,22 +193,22 @@ def run_project(
             driven_project(project, options, lambda line: log(f"device: {printable(line)}")) as model,
             stage(f"running {folder} on {project.board.name}"),
         ):
-            results, infos = model.run(given(model.inputs)), model.outputs
-        if outputs is not None:
-            write_npz(outputs, results)
-        tensors = summaries(infos, results, top)
+            sets = data.sets(model)
+            runs = [model.run(given) for _, given in sets]
+            results = data.results(model, sets, runs, keeps_state=bool(project.details.states))
+        document = results.document()
         if as_json:
-            print_json({"outputs": tensors})
+            print_json(document)
         else:
-            print_outputs(tensors)
+            results.print(document)
     elif kind != "selftest" and project.is_bare_metal:
         firmware = project.firmware(timeout)
-        run_firmware(firmware, given(firmware.inputs, firmware.extents), outputs, top, as_json)
+        run_firmware(firmware, data.sets(firmware, firmware.extents), data, as_json)
     else:
         why = "a self-test has its own inputs and outputs"
         if not project.is_bare_metal:
             why = f"firmware of the template {project.record.template} has its own inputs, and prints"
-        if inputs or outputs:
+        if data.inputs or data.outputs:
             raise OptionError(why, next_step="Remove --inputs and --outputs")
         _run_alone(project, options, timeout, as_json)
 
@@ -315,6 +310,7 @@ COMMANDS = (
         (
             "mlfc project run kws_m4 --inputs in.npz --outputs out.npz",
             "mlfc project run kws_m4 --fill zeros --top 3",
+            "mlfc project run vww_m4 --inputs person.jpg --labels labels.txt",
             "mlfc project run kws_driven --option port=/dev/ttyACM0",
         ),
     ),

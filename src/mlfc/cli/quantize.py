@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mlfc.cli.options import Inputs
+from mlfc.cli.options import Inputs, numbers
 from mlfc.cli.tables import print_json, print_table
 from mlfc.errors import OptionError
 from mlfc.support.text import printable
@@ -65,12 +65,12 @@ def quantize(
     Requires typical inputs, and shows the error of each layer. ONNX Runtime's quantizer chooses the ranges. The result
     is an ONNX model that compiles like any other.
     """
-    from mlfc.quantize.calibration import ImageScaling
     from mlfc.quantize.quantize import quantize as quantized
+    from mlfc.verify.media import ImageScaling
 
     if not calibrate.exists():
         raise OptionError("file or folder not found", place=f"--calibrate {calibrate}")
-    scaling = ImageScaling(_numbers("--mean", mean, (0.0,)), _numbers("--std", std, (1.0,)))
+    scaling = ImageScaling(numbers("--mean", mean, (0.0,)), numbers("--std", std, (1.0,)))
     target = output or Path(f"{model.stem}_{'int16' if activations == 'int16' else 'int8'}.onnx")
     if output is None and target.exists():
         raise OptionError(f"{target} exists", place="--output", next_step="Choose another file: -o FILE.onnx")
@@ -89,13 +89,6 @@ def quantize(
         progress=True,
     )
     _report(found, as_json)
-
-
-def _numbers(option: str, text: str | None, usual: tuple[float, ...]) -> tuple[float, ...]:
-    try:
-        return usual if text is None else tuple(float(part) for part in text.split(","))
-    except ValueError:
-        raise OptionError(f"expected numbers such as 0.485,0.456,0.406, got '{text}'", place=option) from None
 
 
 def _report(found: QuantizedModel, as_json: bool) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mlfc.cli.artifacts import archive_of, given_inputs
+from mlfc.cli.artifacts import archive_of, generated_inputs
 from mlfc.cli.options import OF_ITS_ARCHIVE, BoardOptions, Inputs, target_option
 from mlfc.cli.run_tables import known_peaks
 from mlfc.cli.verify import verdict
@@ -170,12 +170,12 @@ def costs_of(archive: Path, module: str, board: Board | None) -> Costs:
     if board is not None:
         with stage(f"counting the instructions of {module} on {board.name}"):
             firmware = emulated_archive(archive, board, module, profile=True)
-            run = firmware.measure(given_inputs(None, "random", 0, firmware.inputs, firmware.extents))
+            run = firmware.measure(generated_inputs("random", 0, firmware.inputs, firmware.extents))
         return Costs(board.name, INSTRUCTIONS, tuple(map(float, run.operators)))
     with stage(f"timing the operators of {module}"):
         model = load_profiled(archive, module)
         extents = model.extents if isinstance(model, ProfiledVm) else None
-        profile = model.profile(given_inputs(None, "random", 0, model.inputs, extents), _RUNS)
+        profile = model.profile(generated_inputs("random", 0, model.inputs, extents), _RUNS)
     peaks = known_peaks(())
     where = "this machine" if peaks is None else peaks.processor
     calls = tuple(item.nanoseconds / 1e3 for item in profile.operators)

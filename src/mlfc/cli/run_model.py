@@ -5,19 +5,21 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mlfc.cli.artifacts import compiled_model, given_inputs, input_sizes, is_compiled
+from mlfc.cli.artifacts import compiled_model, input_sizes, is_compiled
 from mlfc.cli.board_run import run_elsewhere
 from mlfc.cli.options import Inputs, chosen_board, given_options
-from mlfc.cli.run_tables import as_rows, known_peaks, print_outputs, print_profile, summaries, write_profile
+from mlfc.cli.run_data import DataOptions, RunResults, Sets
+from mlfc.cli.run_tables import as_rows, known_peaks, print_profile, write_profile
 from mlfc.cli.tables import print_json, print_table
 from mlfc.errors import MlfcError, OptionError, RunError
-from mlfc.support.progress import stage
+from mlfc.support.progress import bar, stage
 
 if TYPE_CHECKING:
     from mlfc.library.peaks import Peaks
@@ -32,6 +34,9 @@ EXAMPLES = (
     "mlfc run kws.tar --inputs in.npz --outputs out.npz",
     "mlfc run kws.tar --fill random --seed 1 --repeat 100",
     "mlfc run kws.tflite --top 3",
+    "mlfc run mobilenet.tar --inputs cat.jpg --scale 1/255 --mean 0.485,0.456,0.406 --std 0.229,0.224,0.225",
+    "mlfc run mobilenet_int8.tar --inputs photos/ --labels labels.txt",
+    "mlfc run kws_int8.tar --inputs features.npz --outputs scores.npz --real",
     "mlfc run wakeword.tar --inputs frames.npz --outputs scores.npz",
     "mlfc run kws.tar --profile --repeat 100 --top 5",
     "mlfc run resnet18.onnx --threads 2 --profile-html profile.html --trace trace.json",
@@ -44,13 +49,13 @@ EXAMPLES = (
 
 
 @dataclass(frozen=True)
-class RunOptions:
+class RunOptions(DataOptions):
     """Options of all kinds of runs."""
 
-    inputs: Path | None = None
-    outputs: Path | None = None
-    fill: str = "random"
-    seed: int = 0
+    top: Annotated[
+        int,
+        typer.Option(help="Show the largest K values of each output; with --profile, the K slowest operators."),
+    ] = 0
     module: str | None = None
     repeat: Annotated[
         int | None,
@@ -59,7 +64,6 @@ class RunOptions:
     profile: bool = False
     profile_html: Path | None = None
     trace: Path | None = None
-    top: int = 0
     device: str | None = None
     board: str | None = None
     trust_board: bool = False
@@ -106,10 +110,6 @@ class RunOptions:
         """Options of `build` for a model that is compiled to run here."""
         return {"parallel": None if self.threads is None else self.threads != 1, "tuned": self.tuned}
 
-    def fill_inputs(self, *arguments: Any) -> Any:
-        """Return the inputs of a model; the other arguments are as for `given_inputs`."""
-        return given_inputs(self.inputs, self.fill, self.seed, *arguments)
-
     def devices(self) -> tuple[Device, ...]:
         """Return the device that the user selected, if any."""
         if self.device is None:
@@ -129,8 +129,9 @@ class RunOptions:
                 "options --profile-html and --trace require a run on this machine",
                 next_step="Remove them, or --board, --host-driven and --selftest",
             )
-        if self.runs < 1 or self.top < 0:
-            raise OptionError("--repeat must be at least 1, and --top at least 0")
+        self.check_data()
+        if self.runs < 1:
+            raise OptionError("--repeat must be at least 1")
         if self.host_driven and (self.selftest or self.memory):
             raise OptionError(
                 "option --host-driven excludes --selftest and --memory: the host runs single operators",
@@ -217,12 +218,12 @@ def _run_profiled(artifact: Path, options: RunOptions, fixed: Inputs, devices: S
             factory = compiled_model(artifact, fixed, _target(devices), **options.compiling)
             profiled = profiled_factory(factory, devices)
         _limit(profiled, options.limits)
-    measured = profiled.profile(
-        options.fill_inputs(profiled.inputs, *input_sizes(profiled, artifact, fixed)), options.runs
-    )
+    given = options.only_set(profiled, *input_sizes(profiled, artifact, fixed))
+    measured = profiled.profile(given, options.runs)
     peaks = known_peaks(devices)
     write_profile(options.profile_html, options.trace, artifact.name, measured, peaks)
-    _report(profiled, measured.outputs, measured.runs, (measured.operators, peaks), options)
+    results = options.results(profiled, [("", given)], [measured.outputs], keeps_state=False)
+    _report(results, measured.runs, (measured.operators, peaks), options)
 
 
 def _run_here(artifact: Path, options: RunOptions, fixed: Inputs, devices: Sequence[Device]) -> None:
@@ -240,14 +241,16 @@ def _run_here(artifact: Path, options: RunOptions, fixed: Inputs, devices: Seque
             )
     if options.state_in is not None:
         compiled.state.update(read_npz(options.state_in, compiled.state.infos))
-    if len(compiled.state) and options.inputs is not None:
-        results, times = _steps(compiled, options.inputs, options.runs, artifact)
+    sizes = *input_sizes(compiled, artifact, fixed), elements
+    if options.repeat is None:
+        sets = options.sets(compiled, *sizes)
     else:
-        made = options.fill_inputs(compiled.inputs, *input_sizes(compiled, artifact, fixed), elements)
-        results, times = _timed(compiled, made, options.runs, artifact)
+        sets = [("repeated", options.only_set(compiled, *sizes))]
+    runs, times = _timed(compiled, sets, options.runs, artifact)
     if options.state_out is not None:
         write_npz(options.state_out, dict(compiled.state))
-    _report(compiled, results, times, None, options)
+    results = options.results(compiled, sets, runs, keeps_state=len(compiled.state) > 0)
+    _report(results, times, None, options)
 
 
 def _limit(model: Runnable, limits: Mapping[str, int]) -> None:
@@ -264,38 +267,24 @@ def _limit(model: Runnable, limits: Mapping[str, int]) -> None:
     model.set_limits(**limits)
 
 
-def _steps(
-    compiled: Runnable, inputs: Path, runs: int, artifact: Path
-) -> tuple[Mapping[str, Array], tuple[float, ...]]:
-    """Run a model with state on every set of inputs in a file, in order; the first axis of outputs are the steps."""
-    import numpy as np
-
-    from mlfc.verify.inputs import read_sets
-
-    sets = [given for _, given in read_sets(inputs, compiled.inputs)]
-    if len(sets) == 1:
-        return _timed(compiled, sets[0], runs, artifact)
-    found: list[Mapping[str, Array]] = []
-    times: list[float] = []
-    for given in sets:
-        results, taken = _timed(compiled, given, 1, artifact)
-        found.append(results)
-        times += taken
-    return {name: np.stack([results[name] for results in found]) for name in found[0]}, tuple(times)
-
-
 def _timed(
-    compiled: Runnable, given: Mapping[str, Array], runs: int, artifact: Path
-) -> tuple[Mapping[str, Array], tuple[float, ...]]:
-    call = compiled.bind(given)
+    compiled: Runnable, sets: Sets, repeat: int, artifact: Path
+) -> tuple[list[Mapping[str, Array]], tuple[float, ...]]:
+    """Run a model on sets of inputs in order, each `repeat` times; return the outputs of each, and all times."""
+    found: list[Mapping[str, Array]] = []
     times = []
-    for _ in range(runs):
-        start = time.perf_counter()
-        status = call()
-        times.append(time.perf_counter() - start)
-        if status != 0:
-            raise RunError(f"the model returned status {status}", place=str(artifact))
-    return call.outputs, tuple(times)
+    with bar(f"running {artifact.name}") if len(sets) > 1 else nullcontext(lambda *_: None) as say:
+        for done, (name, given) in enumerate(sets):
+            say(done, len(sets), name)
+            call = compiled.bind(given)
+            for _ in range(repeat):
+                start = time.perf_counter()
+                status = call()
+                times.append(time.perf_counter() - start)
+                if status != 0:
+                    raise RunError(f"the model returned status {status}", place=str(artifact))
+            found.append(call.outputs)
+    return found, tuple(times)
 
 
 def _target(devices: Sequence[Device]) -> str:
@@ -330,49 +319,27 @@ def _load(
 
 
 def _report(
-    compiled: Runnable,
-    results: Mapping[str, Array],
+    results: RunResults,
     times: Sequence[float],
     operators: tuple[Sequence[OperatorTime], Peaks | None] | None,
     options: RunOptions,
 ) -> None:
-    from mlfc.runtime.tensor.npz import flattened, write_npz
-    from mlfc.support.containers import ContainerInfo
-    from mlfc.support.tensor_info import TensorInfo
-
-    listed = {info.name for info in compiled.outputs if isinstance(info, ContainerInfo)}
-    names = {info.name: flattened({info.name: results[info.name]}) for info in compiled.outputs}
-    results = flattened(results)
-    if options.outputs is not None:
-        write_npz(options.outputs, results)
-    fixed = [info for info in compiled.outputs if info.is_static]
-    steps = {len(results[info.name]) for info in fixed if results[info.name].shape != info.shape}
-    last = {name: array[-1] for name, array in results.items()} if steps else results
-    infos = [
-        TensorInfo(name, array.shape, info.dtype) if info.name in listed else info.of_shape(last[name].shape) or info
-        for info in compiled.outputs
-        for name, array in names[info.name].items()
-    ]
-    tensors = summaries(infos, last, options.top if operators is None else 0)
     milliseconds = {
         "runs": len(times),
         "median_ms": statistics.median(times) * 1e3,
         "min_ms": min(times) * 1e3,
         "mean_ms": statistics.fmean(times) * 1e3,
     }
+    document = results.document(with_top=operators is None)
     if options.as_json:
-        document: dict[str, Any] = {"outputs": tensors, "time": milliseconds}
-        if steps:
-            document["steps"] = steps.pop()
+        document["time"] = milliseconds
         if operators is not None:
             times_of, peaks = operators
             document["operators"] = as_rows(times_of, options.top, peaks)
             document["peaks"] = peaks and peaks.to_json()
         print_json(document)
         return
-    if steps:
-        typer.echo(f"{steps.pop()} steps; results of the last one:")
-    print_outputs(tensors)
+    results.print(document)
     if operators is not None:
         print_profile(operators[0], options.top, operators[1])
     if len(times) > 1:

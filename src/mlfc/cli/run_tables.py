@@ -22,12 +22,19 @@ if TYPE_CHECKING:
 # columns in the order in which narrow terminals drop them: names and times stay
 _LOST = ("function", "GB/s", "GMAC/s", "bytes", "MACs", "balance %")
 _LEAST_NAME, _NAME = 24, 64
+_TOP = {"inputs": "inputs", "index": "index", "value": "value", "real": "real value", "label": "label"}
+_MOST_SETS = 20
 _COUNTS = ("#", "function", "nodes", "MACs", "instructions", "share %", "per MAC")
 
 
-def summaries(infos: Sequence[TensorInfo], results: Mapping[str, Array], top: int) -> list[dict[str, Any]]:
-    """Return a summary of each output for tables and JSON, with its largest `top` values."""
-    return [_summary(info, results[info.name], top) for info in infos]
+def summaries(
+    infos: Sequence[TensorInfo], results: Mapping[str, Array], top: int, labels: Sequence[str] | None = None
+) -> list[dict[str, Any]]:
+    """Return a summary of each output for tables and JSON, with its largest `top` values.
+
+    `labels`: of the values of outputs with as many values.
+    """
+    return [_summary(info, results[info.name], top, labels) for info in infos]
 
 
 def print_outputs(tensors: Sequence[dict[str, Any]]) -> None:
@@ -39,17 +46,31 @@ def print_outputs(tensors: Sequence[dict[str, Any]]) -> None:
     )
     for item in tensors:
         if item["top"]:
-            rows = [(entry["index"], entry["value"], entry["real"]) for entry in item["top"]]
-            print_table(f"largest of {item['name']}", ("index", "value", "real value"), rows)
+            _print_top(f"largest of {item['name']}", item["top"])
 
 
-def _summary(info: TensorInfo, array: Array, top: int) -> dict[str, Any]:
+def print_sets(sets: Sequence[Mapping[str, Any]]) -> None:
+    """Print the largest values of each output for several sets of inputs: ``inputs``, and the values by output."""
+    for name in [name for name in sets[0] if name != "inputs"]:
+        rows = [{"inputs": item["inputs"], **entry} for item in sets[:_MOST_SETS] for entry in item[name]]
+        _print_top(f"largest of {name}", rows)
+    if len(sets) > _MOST_SETS:
+        typer.echo(f"{len(sets) - _MOST_SETS} more sets: --json")
+
+
+def _print_top(title: str, entries: Sequence[Mapping[str, Any]]) -> None:
+    keys = [key for key in _TOP if any(entry.get(key) is not None for entry in entries)]
+    print_table(title, [_TOP[key] for key in keys], [[entry.get(key) for key in keys] for entry in entries])
+
+
+def _summary(info: TensorInfo, array: Array, top: int, labels: Sequence[str] | None) -> dict[str, Any]:
     import numpy as np
 
     values = array.astype(np.float64).ravel()
     # stable: equal values keep their order
     order = np.argsort(-values, kind="stable")[:top]
     scale, zero = info.scale, info.zero_point or 0
+    is_labelled = labels is not None and len(labels) == array.size
     return {
         "name": info.name,
         "dtype": info.dtype,
@@ -62,6 +83,7 @@ def _summary(info: TensorInfo, array: Array, top: int) -> dict[str, Any]:
                 "index": int(index),
                 "value": array.ravel()[index].item(),
                 "real": None if scale is None else scale * (float(values[index]) - zero),
+                **({"label": labels[index]} if labels is not None and is_labelled else {}),
             }
             for index in order
         ],
@@ -99,6 +121,8 @@ def print_profile(operators: Sequence[OperatorTime], top: int, peaks: Peaks | No
             f"  peaks with {threads}: {peaks.float32 / 1e9:,.0f} G float32 and {peaks.int8 / 1e9:,.0f} G int8 MAC/s,"
             f" {peaks.bandwidth[0][1] / 1e9:,.0f} GB/s from cache, {peaks.bandwidth[-1][1] / 1e9:,.0f} GB/s from memory"
         )
+        for text in peaks.explanations(shown):
+            typer.echo(f"  shares {text}")
 
 
 def _room(columns: Sequence[str], rows: Sequence[Mapping[str, object]], width: int) -> int:
@@ -124,8 +148,8 @@ def _cells(item: OperatorTime, limit: Roofline | None) -> dict[str, object]:
         "share %": round(item.share * 100, 1),
         "GMAC/s": _rounded(item.gmacs_per_second, 1, 2),
         "GB/s": _rounded(item.gbytes_per_second, 1, 2),
-        "bound": limit and limit.bound,
         "of peak %": limit and _rounded(limit.share, 100, 1),
+        "peak of": limit and limit.bound,
         "balance %": _rounded(item.balance, 100, 0),
     }
 

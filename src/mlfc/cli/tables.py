@@ -52,12 +52,15 @@ def print_table(
     names: bool = False,
     optional: Sequence[str] = (),
 ) -> None:
-    """Print rows; columns of numbers are right-aligned.
+    """Print rows; columns of numbers are right-aligned, and columns without any value are omitted.
 
     `names`: the first column contains names that users type. They are never broken.
     If the terminal is too narrow for names, their middle is omitted, and different ones stay different.
     `optional`: columns to drop in this order if the terminal is too narrow.
     """
+    used = [place for place in range(len(columns)) if not rows or any(row[place] not in (None, "") for row in rows)]
+    columns, rows = [columns[place] for place in used], [[row[place] for place in used] for row in rows]
+    optional = [name for name in optional if name in columns]
     texts = [[cell_text(cell) for cell in row] for row in rows]
     values = [[cell.value if isinstance(cell, Styled) else cell for cell in row] for row in rows]
     number = (int, float, type(None))
@@ -66,7 +69,14 @@ def print_table(
         styles = [[cell.style if isinstance(cell, Styled) else "" for cell in row] for row in rows]
         _print_rich(_one_line(title), _Shown(list(columns), texts, numeric, styles), names=names, optional=optional)
         return
-    # without a terminal texts are not shortened: longer ones exceed their column
+    # without a terminal only names are shortened: longer texts exceed their column
+    for index, column in enumerate(zip(*texts, strict=True)):
+        if (
+            not (names and index == 0)
+            and max((len(word) for text in column for word in text.split()), default=0) > _WIDEST
+        ):
+            for row, text in zip(texts, distinct(column, _WIDEST), strict=True):
+                row[index] = text
     widths = [min(_WIDEST, max(map(len, column))) for column in zip(columns, *texts, strict=True)]
     typer.echo(_one_line(title))
     for line in (columns, *texts):

@@ -74,7 +74,8 @@ def tune(
         from mlfc.tuning.log import LogFile
 
         entries = LogFile(output).current(found.target, options.optimize, found.measured)
-        write_bytes(plot, page(f"{model.name} for {found.target}", entries).encode())
+        own = {kernel.key for kernel in found.kernels}
+        write_bytes(plot, page(f"{model.name} for {found.target}", entries, own).encode())
     _report(found, as_json)
 
 

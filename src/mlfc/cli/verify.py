@@ -41,8 +41,8 @@ def verify(
     inputs: Annotated[
         Path | None,
         typer.Option(
-            help="Compare on these inputs: .npz by name or position, .npy, or the raw bytes. Several sets have a"
-            " leading axis."
+            help="Compare on these inputs: .npz by name or position, .npy, an image or WAV file, a folder of those, or"
+            " the raw bytes. Several sets have a leading axis."
         ),
     ] = None,
     settings: Annotated[dict[str, Any], Fields(VerifyOptions, ("labels", "samples", "seed", "rtol", "atol"))],
@@ -137,6 +137,8 @@ def require_equal(result: Comparison, model: Path, numerics: str = "litert") -> 
         hints.append("Every layer and every fused group by itself is correct: check the memory that they share")
     elif first.nodes:
         hints.append("The same C has the same result on this machine, so the board is not the cause")
+    if reason and first.dtype.startswith("float"):
+        hints.append("If real inputs are unlike these, pass some with --inputs FILE.npz")
     if numerics == "tflm":
         hints.append("The rounding of TensorFlow Lite Micro (--numerics tflm) differs from LiteRT's")
     raise BudgetError(cause, place=str(model), next_step=". ".join(hints) or None)
@@ -187,5 +189,6 @@ def verdict(item: Difference) -> str:
     """Return the comparison result of a tensor as text."""
     if not item.is_within:
         return "DIFFERS on the board" if item.is_unlike_host else "DIFFERS"
-    reason = {"rounding": " but for rounding", "tie": " but for labels that tie"}.get(item.excuse, "")
-    return f"equal{reason}" + (f"; {item.nans:,} elements are NaN in both" if item.nans else "")
+    usual = "within tolerance" if item.largest else "equal"
+    words = {"rounding": "differs by rounding", "tie": "differs in labels that tie"}.get(item.excuse, usual)
+    return words + (f"; {item.nans:,} elements are NaN in both" if item.nans else "")

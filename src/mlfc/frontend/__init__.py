@@ -18,6 +18,7 @@ from mlfc.support.cost import limited
 from mlfc.support.keywords import with_keywords
 from mlfc.support.plain_file import open_plain
 from mlfc.support.temporary import TemporaryFolder
+from mlfc.support.user_files import load_user_files
 from mlfc.target.defaults import PORTABLE
 from mlfc.target.target import parse_target
 
@@ -121,6 +122,7 @@ def read_model(model: Model, options: ImportOptions, census: Census | None = Non
     """Import a model as `import_model` does. `census` counts its nodes even if the import fails."""
     if options.numerics not in NUMERICS:
         raise OptionError(unknown("numerics", options.numerics, NUMERICS))
+    load_user_files(options.operators)
     model, options = opened(model, options)
     given = model_bytes(model)
     path = Path(cast("str | Path", model)) if given is None else None

@@ -1,7 +1,8 @@
 """Loops that reduce a tensor over some of its axes, in forms that C compilers vectorize.
 
 If the last axis is kept, a tile of neighbouring results is accumulated at a time; otherwise several accumulators
-alternate and are combined at the end. Long float sums are split into shorter ones, so that their error grows slowly.
+alternate and are combined at the end. Long float sums are split into parts of bounded length, which are added with
+Kahan's compensation, so that the error does not grow with the length.
 """
 
 from __future__ import annotations
@@ -25,8 +26,11 @@ COLUMNS = 64
 LANES = 16
 # Lanes of the narrowest vectors.
 VECTOR = 4
-# Additions into one accumulator before a partial sum is closed: its rounding errors stay near 1e-6 of the sum.
-CLOSE_AFTER = 512
+# Additions into one accumulator before a partial sum is closed: of each of several neighbouring results, and of the
+# lanes of a single result. Rounding errors stay below 2e-6 and 4e-6 of the sum even if all elements are equal, so that
+# the errors do not cancel out.
+CLOSE_AFTER = 128
+CLOSE_LANES_AFTER = 256
 
 
 @dataclass(frozen=True)
@@ -99,7 +103,7 @@ class Fold:
     neutral: float
     step: Callable[[Expr, Expr], Expr]  # (accumulator, element) -> accumulator
     finish: Callable[[Expr], Expr]  # accumulator -> result
-    rounds: bool = False  # each step rounds, so long reductions are split into short ones
+    rounds: bool = False  # a sum of floats: each step rounds, so long sums are split into parts
     # writes code, such as a prefetch, before each read of a row's elements from a position on; only for single results
     ahead: Callable[[Expr], None] | None = None
 
@@ -197,7 +201,8 @@ class _FoldTile:
         self.lanes: Extent = self.width if self.across else alone
         self.room = COLUMNS if isinstance(self.lanes, Dim) else self.lanes
         # elements of the innermost reduced axis that are added before a partial sum is closed
-        self.stretch = CLOSE_AFTER if self.across else CLOSE_AFTER * LANES
+        self.additions = CLOSE_AFTER if self.across else CLOSE_LANES_AFTER
+        self.stretch = self.additions if self.across else self.additions * LANES
         self.kind = "rolled" if compares else "vectorized"  # of short loops
 
     def emit(self, out: Output) -> None:
@@ -215,19 +220,20 @@ class _FoldTile:
     def _is_long(self) -> Expr:
         """Return whether partial sums are closed."""
         count = self.axes.count
-        if not self.fold.rounds or bounds(count)[1] <= CLOSE_AFTER:
+        if not self.fold.rounds or bounds(count)[1] <= self.additions:
             return tb.const(False, "bool")
         if isinstance(count, Dim) and not self.outer:  # a single part is the same sum as the whole
             is_small = self.ctx.features.optimize == "size"
             return tb.const(True, "bool") if is_small else tb.binary("gt", tb.as_expr(self.inner), self.stretch)
         lanes = tb.const(1) if self.across else tb.maximum(tb.minimum(LANES, tb.as_expr(self.inner)), 1)
-        return tb.binary("gt", tb.as_expr(count) // lanes, CLOSE_AFTER)
+        return tb.binary("gt", tb.as_expr(count) // lanes, self.additions)
 
     def _plainly(self, total: Buffer) -> None:
         with serial_loops(self.ctx, self.outer, "r") as outer:
             self._stretch(total, outer, tb.const(0), self.inner)
 
     def _in_parts(self, total: Buffer) -> None:
+        lost = self._accumulators("lost")
         whole = self.inner // self.stretch
         with serial_loops(self.ctx, self.outer, "r") as outer:
             if self.across and isinstance(self.inner, Dim):
@@ -235,20 +241,27 @@ class _FoldTile:
                 # memory
                 with self.ctx.stmts.loop(-(-self.inner // self.stretch), "part") as part:
                     start = part * self.stretch
-                    self._part(total, outer, start, tb.minimum(tb.as_expr(self.inner) - start, self.stretch))
+                    self._part(total, lost, outer, start, tb.minimum(tb.as_expr(self.inner) - start, self.stretch))
                 return
             if not _is_zero(whole):
                 with self.ctx.stmts.loop(whole, "part") as part:
-                    self._part(total, outer, part * self.stretch, self.stretch)
+                    self._part(total, lost, outer, part * self.stretch, self.stretch)
             if not _is_zero(self.inner % self.stretch):
-                self._part(total, outer, tb.as_expr(whole * self.stretch), self.inner % self.stretch)
+                self._part(total, lost, outer, tb.as_expr(whole * self.stretch), self.inner % self.stretch)
 
-    def _part(self, total: Buffer, outer: list[Expr], start: Expr, length: Extent | Expr) -> None:
+    def _part(self, total: Buffer, lost: Buffer, outer: list[Expr], start: Expr, length: Extent | Expr) -> None:
+        """Add the sum of a part to `total`; `lost` is what rounding added to `total` so far (Kahan, 1965)."""
         partial = self._accumulators("partial")
         self._stretch(partial, outer, start, length)
         stmts = self.ctx.stmts
         with stmts.loop(self.lanes, "c", "vectorized") as lane:
-            stmts.store(total, [lane], self.fold.step(tb.load(total, [lane]), tb.load(partial, [lane])))
+            before = stmts.let("before", tb.load(total, [lane]))
+            added = stmts.let("added", tb.load(partial, [lane]) - tb.load(lost, [lane]))
+            after = stmts.let("after", before + added)
+            stmts.store(total, [lane], after)
+            error = stmts.let("error", after - before - added)
+            is_finite = tb.binary("eq", error - error, tb.const(0.0, self.fold.dtype))
+            stmts.store(lost, [lane], tb.select(is_finite, error, tb.const(0.0, self.fold.dtype)))
 
     def _accumulators(self, name: str) -> Buffer:
         stmts = self.ctx.stmts

@@ -6,7 +6,7 @@ import ctypes
 import hashlib
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -28,6 +28,13 @@ from mlfc.support.version import __version__
 from mlfc.target.features import LEVELS, native_cpu
 
 COMPUTE, MEMORY = "compute", "memory"
+ABOVE_PEAK = {
+    COMPUTE: "above 100 % of the peak of compute: MACs are those of the plain operator, and fast algorithms such as"
+    " Winograd convolution multiply less often",
+    MEMORY: "above 100 % of the peak of memory: bytes are those of the operator's tensors, which a nearer cache or"
+    " registers hold in part",
+}
+"""Explanations of shares above 100 %, by bound."""
 _SIZES = tuple(1 << power for power in range(14, 27))
 _SUFFIX = ".json"
 _TRIES = 7
@@ -47,8 +54,11 @@ class Roofline:
 
     @property
     def share(self) -> float:
-        """Fraction of the peak that is its bound."""
+        """Fraction of the peak that is its bound; see `ABOVE_PEAK` for values above 1."""
         return (self.compute if self.bound == COMPUTE else self.memory) or 0.0
+
+    def __str__(self) -> str:
+        return f"{self.share:.1%} of the peak of {self.bound}"
 
 
 @dataclass(frozen=True)
@@ -80,6 +90,11 @@ class Peaks:
         if compute is None and memory is None:
             return None
         return Roofline(COMPUTE if (compute or 0.0) >= (memory or 0.0) else MEMORY, compute, memory)
+
+    def explanations(self, items: Iterable[OperatorTime]) -> list[str]:
+        """Return the entries of `ABOVE_PEAK` for the operators that exceed a peak."""
+        limits = [limit for item in items if (limit := self.limit(item)) is not None]
+        return [text for bound, text in ABOVE_PEAK.items() if any(x.bound == bound and x.share > 1 for x in limits)]
 
     def to_json(self) -> dict[str, Any]:
         """Return a JSON object."""

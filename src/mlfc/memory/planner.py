@@ -10,7 +10,8 @@ from mlfc.memory.allocations import Allocations
 from mlfc.memory.liveness import LiveRange, live_bytes, live_ranges, most_bytes
 from mlfc.memory.plan import SCRATCH_ALIGNMENT, SCRATCH_NAME, Plan
 from mlfc.memory.reuse import Reuse, allows_inplace, choose_reuse, overlap_distances
-from mlfc.support.dims import LARGEST, symbols_of
+from mlfc.support.dim_estimates import NO_LIMIT
+from mlfc.support.dims import symbols_of
 from mlfc.tir.program import KernelCall, ListOperation, Program, Value, written_by
 
 _MOST_ARENA_BYTES = (1 << 31) - 1  # of a dynamic program
@@ -35,7 +36,7 @@ def plan(
         has_lists = any(isinstance(item, ListOperation) for item in program.instructions)
         sizes = [value.nbytes for value in program.intermediates()]
         sizes += [call.kernel.scratch_bytes for call in program.calls]
-        has_bounds = all(symbol.high < LARGEST for symbol in symbols_of(sizes))
+        has_bounds = all(symbol.high < NO_LIMIT for symbol in symbols_of(sizes))
         if has_lists or not has_bounds or any(call.kernel.device for call in program.calls):
             return Allocations(program).plan()
     ranges = tuple(filter(keep, live_ranges(program, alignment, max(SCRATCH_ALIGNMENT, alignment))))

@@ -17,7 +17,7 @@ import numpy as np
 from mlfc.errors import InputError, MlfcError, ModelError, OptionError, ToolchainError, unknown
 from mlfc.frontend import Model, import_for_run, model_bytes, model_name
 from mlfc.options import ImportOptions
-from mlfc.quantize.calibration import ImageScaling, Sets, calibration_sets
+from mlfc.quantize.calibration import Sets, calibration_sets
 from mlfc.relay.ir import TensorType, Type
 from mlfc.support.arrays import Array
 from mlfc.support.atomic import check_writable, write_bytes
@@ -28,6 +28,7 @@ from mlfc.support.tensor_info import TensorInfo
 from mlfc.support.text import Displayed, html_table
 from mlfc.verify.difference import Accuracy, Labels
 from mlfc.verify.inputs import read_labels
+from mlfc.verify.media import ImageScaling
 from mlfc.verify.onnxruntime import OnnxRuntimeReference
 
 METHODS = {"minmax": "MinMax", "entropy": "Entropy", "percentile": "Percentile"}

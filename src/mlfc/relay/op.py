@@ -186,7 +186,7 @@ _LAYOUT_OF_ATTRIBUTE = {
     "data_layout": Layout.CONVOLUTION, "layout": Layout.CHANNELS_LAST, "pad_width": Layout.PAD,
     "lhs_axis": Layout.OPERAND_AXES, "exclude": Layout.REDUCE,
 }  # fmt: skip
-OPERATORS: Registry[Operator] = Registry("operator", "mlfc.ops")
+OPERATORS: Registry[Operator] = Registry("operator", "mlfc.ops", plugins=True)
 KERNEL_PREFIX = "fused_"
 """The prefix of kernel names, before the names of their operators."""
 
@@ -199,7 +199,7 @@ def forms(field: str) -> Mapping[str, str]:
 
 def kernel_operators(kernel: str) -> tuple[str, ...]:
     """Return the operators in the name of a kernel or its function, as far as the name is complete."""
-    pattern, names = _kernel_names()
+    pattern, names = _kernel_names(len(OPERATORS))
     _, _, rest = kernel.partition(KERNEL_PREFIX)
     found, place = [], 0
     while (match := pattern.match(rest, place)) is not None:
@@ -209,7 +209,7 @@ def kernel_operators(kernel: str) -> tuple[str, ...]:
 
 
 @cache
-def _kernel_names() -> tuple[re.Pattern[str], Mapping[str, str]]:
+def _kernel_names(_: int) -> tuple[re.Pattern[str], Mapping[str, str]]:
     names = {name.replace(".", "_"): name for name in OPERATORS}
     longest = sorted(names, key=lambda name: (-len(name), name))
     return re.compile(f"({'|'.join(map(re.escape, longest))})(?:_|$)"), names

@@ -49,6 +49,7 @@ _COMPOSED = ("chain", "applied", "global_function", "tuple", "if")
 _NOWHERE = Origin()
 _MAX_FIELDS = 4_096
 _CHANGE_BOTH = "change the comment together with what it explains, or leave it out"
+CUSTOM_OPERATOR = "name the file that declares the operator: --op FILE.py"
 
 
 def parse(source: Source, constants: Sequence[npt.NDArray[Any]] = ()) -> IRModule:
@@ -361,7 +362,10 @@ class _TreeReader:
     def _operator_call(self, name: Token, arguments: Tree[Token], scope: Scope) -> Expr:
         if name not in OPERATORS:
             near = " or ".join(OPERATORS.near(name))
-            raise self._fault(name, f"operator `{name}` not found", f"did you mean {near}?" if near else None)
+            step = f"did you mean {near}?" if near else None
+            # custom operators are named after ONNX operators
+            step = CUSTOM_OPERATOR if name.rpartition(".")[2][:1].isupper() else step
+            raise self._fault(name, f"operator `{name}` not found", step)
         args, attrs = self._arguments(arguments, scope)
         # TVM prints this key for operators called without their own constructor
         attrs.pop("attrs_type_key", None)

@@ -13,6 +13,7 @@ import numpy as np
 from mlfc.errors import OptionError
 
 _GAP = "..."
+_NODE = re.compile(r"(.+) \((\w+ #\d+)\)", re.DOTALL)  # of TFLite
 _MAX_TEXT = 300
 _BYTES = re.compile(r"([0-9]{1,15}) ?(?:([kmg])(?:ib)?)?", re.IGNORECASE | re.ASCII)
 
@@ -32,10 +33,15 @@ def shortest_digits(value: float | np.floating[Any]) -> str:
 def shortened(text: str, limit: int = 64) -> str:
     """Return `text`, without its middle if it exceeds `limit` characters.
 
-    Converters join the names of fused operators to names of hundreds of characters, which differ at their ends.
+    Converters join the names of fused operators to names of hundreds of characters, which differ at their ends. The
+    operators of TFLite nodes come first: ``CONV_2D #2 functional_1/...`` for ``functional_1/... (CONV_2D #2)``.
     """
     if len(text) <= limit:
         return text
+    nodes = list(map(_NODE.fullmatch, text.split(", ")))
+    if all(nodes):
+        text = " ".join((", ".join(node[2] for node in nodes if node), nodes[0][1] if nodes[0] else ""))
+        return text if len(text) <= limit else shortened(text, limit)
     kept = limit - len(_GAP)
     return text[: kept - kept // 2] + _GAP + text[-(kept // 2) :]
 

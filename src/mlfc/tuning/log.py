@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from html import escape
 from pathlib import Path
 
@@ -65,8 +65,12 @@ def require_log_name(path: str | os.PathLike[str]) -> None:
         ) from error
 
 
-def page(title: str, entries: Sequence[LogEntry]) -> str:
-    """Return a self-contained HTML page."""
+def page(title: str, entries: Iterable[LogEntry], kernels: Collection[str]) -> str:
+    """Return a self-contained HTML page of the entries of these kernels, given by their keys.
+
+    A log may have kernels of several models.
+    """
+    entries = [entry for entry in entries if entry.kernel.key in kernels]
     choices = {entry.kernel.key: entry for entry in entries if entry.kind == "choice"}
     rows = []
     for entry in sorted(choices.values(), key=lambda entry: entry.ratio or 1.0)[:_ROWS]:

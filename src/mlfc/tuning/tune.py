@@ -49,6 +49,7 @@ class KernelResult:
     values: Choices  # empty if the template's rule is best
     ratio: float  # of time or counts, relative to the rule
     cost: float | None  # of the rule: seconds, or instructions or cycles
+    key: str  # identifies the kernel in the log
 
 
 @dataclass(frozen=True, repr=False)
@@ -185,7 +186,7 @@ class _Tuning:
         for kernel in self._kernels:
             entry, cost = self._choices.get(kernel.facts.key), self._costs.get(kernel.facts.key)
             values, ratio = (entry.values, entry.ratio or 1.0) if entry else ({}, 1.0)
-            results.append(KernelResult(kernel.title, kernel.calls, kernel.macs, values, ratio, cost))
+            results.append(KernelResult(kernel.title, kernel.calls, kernel.macs, values, ratio, cost, kernel.facts.key))
         own = [self._choices[kernel.facts.key] for kernel in self._kernels if kernel.facts.key in self._choices]
         return TuningResult(
             Path(self._log.path),

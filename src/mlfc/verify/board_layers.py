@@ -54,28 +54,54 @@ class BoardLayers:
         self.inputs, self.outputs = firmware.inputs, firmware.outputs
         self.layers = {layer.name: layer for layer in program_layers(factory)}
         self.unlike_host: set[str] = set()
+        # by the identity of the inputs, which are kept alive
+        self._computed: dict[int, tuple[dict[str, Array], dict[str, Array], object]] = {}
+
+    def prepare(self, sequence: Sequence[Mapping[str, Array]]) -> None:
+        """Compute consecutive steps, which keep the model's states; `run` then returns their results."""
+        self._host.reset_state()  # as the firmware does at its start
+        here = [self._host.operator_outputs(given) for given in sequence]
+        measured = self._firmware.measure_steps(sequence)
+        count = len(self.layers)
+        every = [data for step in here for data in step]
+        pairs = enumerate(zip(every, measured.checksums, strict=True))
+        sizes = {index % count: len(data) for index, (data, checksum) in pairs if zlib.crc32(data) != checksum}
+        fetched = self._firmware.operator_outputs(sequence, sizes) if sizes else [{}] * len(sequence)
+        self.unlike_host |= {name for index, name in enumerate(self.layers) if index in sizes}
+        self._computed = {
+            id(given): (self._arrays(host), {**self._arrays(host, there), **outputs}, given)
+            for given, host, there, outputs in zip(sequence, here, fetched, measured.steps, strict=True)
+        }
+
+    def _arrays(self, here: Sequence[bytes], there: Mapping[int, bytes] | None = None) -> dict[str, Array]:
+        """Return the layers by name: those in `there`, else those in `here`."""
+        return {
+            layer.name: layer.array((there or {}).get(index, here[index]))
+            for index, layer in enumerate(self.layers.values())
+        }
 
     def run(self, *inputs: Any) -> dict[str, Array]:
         """Return all layers and the model's outputs, computed on the board, by name."""
-        given = inputs[0] if len(inputs) == 1 and isinstance(inputs[0], Mapping) else inputs
-        self._host.reset_state()  # as the firmware does at its start
-        here = self._host.operator_outputs(given)
-        measured = self._firmware.measure(given)
-        pairs = enumerate(zip(here, measured.checksums, strict=True))
-        sizes = {index: len(data) for index, (data, checksum) in pairs if zlib.crc32(data) != checksum}
-        fetched = self._firmware.operator_outputs(given, sizes) if sizes else {}
-        found = {}
-        for index, layer in enumerate(self.layers.values()):
-            if index in fetched:
-                self.unlike_host.add(layer.name)
-            found[layer.name] = layer.array(fetched.get(index, here[index]))
-        return {**found, **measured.outputs}
+        (given,) = inputs
+        if id(given) not in self._computed:
+            self.prepare([given])
+        return dict(self._computed[id(given)][1])
 
-    def on_host(self, inputs: Mapping[str, Array] | Sequence[Array]) -> dict[str, Array]:
-        """Return all layers, computed on this machine, by name."""
-        self._host.reset_state()
-        here = self._host.operator_outputs(inputs)
-        return {layer.name: layer.array(data) for layer, data in zip(self.layers.values(), here, strict=True)}
+    def on_host(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
+        """Return all layers of the inputs of the last runs, computed on this machine, by name."""
+        return self._computed[id(inputs)][0]
+
+
+class WholeSequence:
+    """A model on a board that runs a sequence of steps at once, and returns their results one by one."""
+
+    def __init__(self, firmware: EmulatedModule, sequence: Sequence[Mapping[str, Array]]) -> None:
+        self.inputs, self.outputs = firmware.inputs, firmware.outputs
+        self._steps = iter(firmware.measure_steps(sequence).steps)
+
+    def run(self, *_: Any) -> dict[str, Array]:
+        """Return the outputs of the next step."""
+        return dict(next(self._steps))
 
 
 class BesideHost(WrappedReference):
@@ -87,6 +113,12 @@ class BesideHost(WrappedReference):
     def __init__(self, reference: Reference, compiled: BoardLayers, known: Sequence[str] | None) -> None:
         super().__init__(reference)
         self._compiled, self._known = compiled, known
+
+    @property
+    def held(self) -> Mapping[str, Array]:
+        """The values of states for the next run, by input name."""
+        held: Mapping[str, Array] = getattr(self._reference, "held", {})
+        return held
 
     def run(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """Return tensors by name."""

@@ -35,7 +35,8 @@ from mlfc.support.keywords import with_keywords
 from mlfc.support.module_info import StateInfo
 from mlfc.support.progress import bar, reported
 from mlfc.support.text import Displayed, html_table
-from mlfc.verify.board_layers import BesideHost, BoardLayers, differing_groups
+from mlfc.support.user_files import load_user_files
+from mlfc.verify.board_layers import BesideHost, BoardLayers, WholeSequence, differing_groups
 from mlfc.verify.difference import Accuracy, Difference, Labels, Tolerance, difference
 from mlfc.verify.inputs import DRAWS, Asked, element_shapes, made_up_sets, pairs, read_sets, sample_inputs, unlike
 from mlfc.verify.judge import Judge, Subject
@@ -117,9 +118,9 @@ def _sets(options: VerifyOptions, compiled: Computes, reference: Reference, impo
     # only dynamic models have bounds
     bounds: Mapping[str, tuple[int, int]] = getattr(compiled, "extents", {})
     try:
-        module = imported()[0]
+        module, params = imported()
     except MlfcError:  # the import options of an artifact may be unknown
-        module = None
+        module, params = None, {}
 
     def accepts(inputs: Mapping[str, Any]) -> bool:
         try:
@@ -134,7 +135,7 @@ def _sets(options: VerifyOptions, compiled: Computes, reference: Reference, impo
         best: Sets = []
         most = -1
         for draw in DRAWS:
-            sets = list(sample_inputs(compiled.inputs, options.samples, options.seed, bounds, module, draw))
+            sets = list(sample_inputs(compiled.inputs, options.samples, options.seed, bounds, module, draw, params))
             if sets and accepts(sets[0][1]):
                 return sets, 0
             accepted = sum(accepts(inputs) for _, inputs in sets)
@@ -189,7 +190,7 @@ class _Comparing:
 
     def _run_set(self, sample: str, inputs: Mapping[str, Any]) -> MlfcError | None:
         """Compare the results for one input set; return the error if the reference rejects the set."""
-        held = self.reference.held if isinstance(self.reference, Stepping) else {}
+        held: Mapping[str, Array] = getattr(self.reference, "held", {})
         # endless loops fail here, because runs count iterations
         try:
             found = dict(self.compiled.run(inputs))
@@ -273,9 +274,8 @@ class _Comparing:
 def verify(model: Model, options: VerifyOptions) -> Comparison:
     """Compare a model with its reference, on given inputs or on random, all-minimum, all-maximum and zero inputs.
 
-    For a model with ``states``, the input sets are consecutive steps of one sequence; on a board, each set is a first
-    step. With ``numerics="tflm"`` the reference is still LiteRT: the differences show how far TensorFlow Lite Micro's
-    rounding is from LiteRT's.
+    For a model with ``states``, the input sets are consecutive steps of one sequence. With ``numerics="tflm"`` the
+    reference is still LiteRT: the differences show how far TensorFlow Lite Micro's rounding is from LiteRT's.
 
     Parameters
     ----------
@@ -301,6 +301,7 @@ def verify(model: Model, options: VerifyOptions) -> Comparison:
 
 def verify_model(model: Model, options: VerifyOptions) -> Comparison:
     """Compare a model with its reference as `verify` does."""
+    load_user_files(options.operators)
     with model_file(model) as path, reported(options.progress, partial(bar, f"comparing {model_name(model)}")) as say:
         chosen = None if options.board is None else find_board(options.board)
         options = replace(options, progress=say, target=chosen.target if chosen else options.target)
@@ -321,7 +322,7 @@ def verify_model(model: Model, options: VerifyOptions) -> Comparison:
             factory = _built(options, *imported())
             begin = {state.before.name: state.begin for state in factory.program.states}
             kept = factory.interface().states
-        reference = _stepping(reference, kept, begin, chosen, partial(read_model, path, as_it_is))
+        reference = _stepping(reference, kept, begin, partial(read_model, path, as_it_is))
         if options.artifact is not None:
             return _compared(options, path, title, reference, compiled, imported)
         if chosen and options.layers:
@@ -335,7 +336,6 @@ def _stepping(
     reference: Reference,
     states: Sequence[StateInfo],
     initial: Mapping[str, Array],
-    board: Board | None,
     as_it_is: Imported,
 ) -> Reference:
     """Return a reference that keeps the states of the compiled model; raise OptionError if initial values differ."""
@@ -350,7 +350,7 @@ def _stepping(
                 f"the initial value of '{info.name}' differs from the reference's, which is the model's own",
                 next_step="Compile the model without --state-init to compare it",
             )
-    return Stepping(reference, states, initial, always_new=board is not None)
+    return Stepping(reference, states, initial)
 
 
 def _states_of(
@@ -378,6 +378,8 @@ def _compared(
     judge = _judge(asked, Subject(path, title, False, asked.target, imported), reference)
     labels = None if asked.labels is None else Labels.read(Path(asked.labels), len(sets), compiled.outputs)
     names = [info.name for info in compiled.outputs]
+    if isinstance(compiled, EmulatedModule) and compiled.states:
+        compiled = WholeSequence(compiled, [given for _, given in sets])
     comparing = _Comparing(compiled, reference, sets, _tolerance(asked), judge, labels, asked.progress, names)
     comparing.is_drawn = asked.inputs is None
     found = comparing.run()
@@ -440,6 +442,8 @@ def _compared_on_board(
     known = None if title == LITERT else outputs
     sets, _ = _sets(asked, compiled, reference, imported)
     judge = _judge(asked, Subject(path, title, True, asked.target, imported), reference)
+    if factory.program.states:
+        compiled.prepare([given for _, given in sets])
     beside = BesideHost(reference, compiled, known)
     found = _Comparing(compiled, beside, sets, _tolerance(asked), judge, say=asked.progress).run()
     nodes = {name: layer.nodes for name, layer in compiled.layers.items()}

@@ -12,17 +12,20 @@ from typing import Any
 import numpy as np
 
 from mlfc.errors import InputError
-from mlfc.relay.ir import Call, Expr, IRModule, TensorType, Var, has_trait, operator, tensor_type
+from mlfc.relay.ir import Call, Constant, Expr, IRModule, TensorType, Var, has_trait, operator, tensor_type
 from mlfc.relay.op import Elements, Kind, Trait
 from mlfc.relay.visitor import post_order
 from mlfc.runtime.tensor.arrays import fill
 from mlfc.runtime.tensor.npz import flattened, read_batches, read_npy, read_npz
+from mlfc.runtime.tensor.real import quantized
 from mlfc.support.arrays import Array
 from mlfc.support.containers import ContainerInfo
 from mlfc.support.dims import substituted, symbols_of
 from mlfc.support.plain_file import read_small
 from mlfc.support.tensor_info import TensorInfo
+from mlfc.verify.media import MEDIA, USUAL, ImageScaling, media_sets
 
+_IN_FOLDERS = (".npz", ".npy", *MEDIA)
 _MOST_LABELS = 1 << 27  # bytes
 _MOST_BYTES = 1 << 31
 EXTENTS = (2, 1, 5, 16, 7)
@@ -33,7 +36,7 @@ _MOST_DRAWN = 1 << 26  # bytes of one set with a factor above 1
 _KEEPING = (Elements.SAME, Elements.CONVERTED, Elements.MOVED)
 CORNERS = ("minimum", "maximum", "zero point")
 _WHY = {
-    "random": "seeded values over the whole range of the inputs",
+    "random": "seeded values over the whole range of the inputs, or below the size of the tables they index",
     "minimum": "all elements are the lowest value: tests accumulators and saturation at their limits",
     "maximum": "all elements are the highest value: tests accumulators and saturation at their limits",
     "zero point": "all elements represent zero: sums and ranges vanish, which tests divisions",
@@ -47,16 +50,46 @@ _LENGTHS = (2, 1, 4, 3, 7)
 Sets = list[tuple[str, dict[str, Any]]]
 
 
-def read_sets(path: Path, infos: Sequence[TensorInfo]) -> list[tuple[str, dict[str, Any]]]:
-    """Read named input sets: ``set 0``, ``set 1``, ...
+def read_sets(
+    path: Path, infos: Sequence[TensorInfo], scaling: ImageScaling | None = None, *, real: bool = False
+) -> list[tuple[str, dict[str, Any]]]:
+    """Read named input sets: ``set 0``, ``set 1``, ...; those of images and folders have the names of their files.
 
     `path`: ``.npz``: an array for each input, by name or position, of the input's shape, or of as many of them along a
-        leading axis. ``.npy``: the same for a model with one input. Any other name: the bytes of the inputs in order,
-        row-major in the machine's byte order, one set after another. For a model with sequences or optionals, only one
-        set from ``.npz`` is supported: the tensors of a sequence ``s`` are ``s.0``, ``s.1``, ...
+        leading axis. ``.npy``: the same for a model with one input. An image or WAV file, for a model with one input of
+        such a shape. A folder of these files. Any other name: the bytes of the inputs in order, row-major in the
+        machine's byte order, one set after another. For a model with sequences or optionals, only one set from
+        ``.npz`` is supported: the tensors of a sequence ``s`` are ``s.0``, ``s.1``, ...
+    `scaling`: of pixels and samples; default: `ImageScaling()`.
+    `real`: arrays of files have real numbers, which are quantized for quantized inputs.
 
     Raises InputError or ProblemsError if the arrays do not match the inputs.
     """
+    return [*iter_sets(path, infos, scaling, real=real)]
+
+
+def iter_sets(
+    path: Path, infos: Sequence[TensorInfo], scaling: ImageScaling | None = None, *, real: bool = False
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the sets of `read_sets`; the files of a folder are read one by one."""
+    if path.is_dir():
+        files = sorted(item for item in path.rglob("*") if item.suffix.lower() in _IN_FOLDERS and item.is_file())
+        if not files:
+            cause = f"no {', '.join(_IN_FOLDERS)} file found in the folder"
+            raise InputError(cause, place=str(path), next_step="Name another")
+        for file in files:
+            # of a file with one set, the name is enough
+            sets = list(iter_sets(file, infos, scaling, real=real))
+            yield from ((file.name if len(sets) == 1 else f"{file.name} {name}", given) for name, given in sets)
+    elif path.suffix.lower() in MEDIA:
+        yield from media_sets(path, infos, scaling or USUAL)
+    else:
+        known = {info.name: info for info in infos}
+        for name, given in _array_sets(path, infos, real=real):
+            yield name, {key: quantized(value, known[key]) for key, value in given.items()} if real else given
+
+
+def _array_sets(path: Path, infos: Sequence[TensorInfo], *, real: bool) -> list[tuple[str, dict[str, Any]]]:
     if any(isinstance(info, ContainerInfo) for info in infos):
         if path.suffix != ".npz":
             raise InputError(
@@ -67,7 +100,7 @@ def read_sets(path: Path, infos: Sequence[TensorInfo]) -> list[tuple[str, dict[s
         return [("set 0", read_npz(path, infos))]
     batches: dict[str, Array]
     if path.suffix == ".npz":
-        batches = read_batches(path, infos)
+        batches = read_batches(path, infos, real=real)
     elif path.suffix == ".npy":
         if len(infos) != 1:
             raise InputError(
@@ -75,7 +108,10 @@ def read_sets(path: Path, infos: Sequence[TensorInfo]) -> list[tuple[str, dict[s
                 place=str(path),
                 next_step="Write .npz: numpy.savez(path, **{name: array})",
             )
-        batches = {infos[0].name: read_npy(path, infos[0])}
+        batches = {infos[0].name: read_npy(path, infos[0], real=real)}
+    elif real:
+        cause = f"expected .npz or .npy for real values, got {path.suffix or 'raw bytes'}"
+        raise InputError(cause, place=str(path), next_step="Remove --real")
     else:
         size = sum(info.nbytes for info in infos)
         read = read_small(path, _MOST_BYTES, partial(InputError, place=str(path)))
@@ -126,14 +162,16 @@ def sample_inputs(
     bounds: Mapping[str, tuple[int, int]] | None = None,
     module: IRModule | None = None,
     draw: tuple[int, int | None] = DRAWS[0],
+    params: Mapping[str, Array] | None = None,
 ) -> Iterator[tuple[str, dict[str, Array]]]:
     """Yield named input sets: `samples` random ones, then the corners of the value range.
 
-    `bounds` are the bounds of dynamic dimensions, which vary between sets. From `module`, dependent dimensions and the
-    tables that integers index are derived. `draw` is one of `DRAWS`; for factors above 1, very large sets are skipped.
+    `bounds` are the bounds of dynamic dimensions, which vary between sets. From `module` and its weights `params`,
+    dependent dimensions and the tables that integers index are derived. `draw` is one of `DRAWS`; for factors above 1,
+    very large sets are skipped.
     """
     factor, end = draw
-    ends = index_ends(module) if module else {}
+    ends = index_ends(module, params) if module else {}
     if end is not None:
         ends = {info.name: min(end, ends.get(info.name, end)) for info in infos}
     types = {param.name: param.type for param in module.main.params} if module else {}
@@ -191,22 +229,37 @@ def why(sample: str) -> str | None:
     return _WHY.get("random" if sample.startswith("random ") else sample)
 
 
-def index_ends(module: IRModule) -> dict[str, int]:
+def index_ends(module: IRModule, params: Mapping[str, Array] | None = None) -> dict[str, int]:
     """Return the index bound of inputs that index tables: the size of the smallest table, or 2 for masks.
 
-    Masks are recognized by the exporters' name: ``attention_mask``. Other inputs are omitted.
+    Inputs compared with all positions, for example to encode them one-hot, count too. Masks are recognized by the
+    exporters' name: ``attention_mask``. Other inputs are omitted.
     """
     found = {param.name: 2 for param in module.main.params if "mask" in param.name.lower()}
     for node in post_order(module.main.body):
-        if not isinstance(node, Call) or not has_trait(node, Trait.PICK | Trait.PUT):
+        if not isinstance(node, Call):
             continue
-        table, places = node.args[0].type, _source(node.args[1])
-        if places is None or not isinstance(table, TensorType):
-            continue
-        sizes = [size for size in table.shape[_axes(node)] if isinstance(size, int)]
-        if sizes:
+        places, sizes = None, []
+        if has_trait(node, Trait.PICK | Trait.PUT) and isinstance(node.args[0].type, TensorType):
+            table, places = node.args[0].type, _source(node.args[1])
+            sizes = [size for size in table.shape[_axes(node)] if isinstance(size, int)]
+        elif has_trait(node, Trait.COMPARISON):
+            places = _source(node.args[0]) or _source(node.args[1])
+            tables = [_data(arg, params or {}) for arg in node.args]
+            sizes = [table.size for table in tables if table is not None and _are_positions(table)]
+        if places is not None and sizes:
             found[places] = min(*sizes, found.get(places, sizes[0]))
     return found
+
+
+def _data(expr: Expr, params: Mapping[str, Array]) -> Array | None:
+    if isinstance(expr, Constant):
+        return expr.data
+    return params.get(expr.name) if isinstance(expr, Var) else None
+
+
+def _are_positions(data: Array) -> bool:
+    return data.size > 1 and np.array_equal(data.ravel(), np.arange(data.size))
 
 
 def _axes(lookup: Call) -> slice:

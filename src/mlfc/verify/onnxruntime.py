@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from mlfc.errors import InputError, ModelError, ToolchainError
+from mlfc.errors import InputError, MlfcError, ModelError, ToolchainError
 
 # On x86 processors without VNNI, ONNX Runtime's products of uint8 data and int8 weights saturate sums of two at 16
 # bits, unless its optimizer converts the weights to uint8. The reference runs without the optimizer, so the weights are
@@ -45,10 +46,15 @@ class OnnxRuntimeReference:
         # with a path, ONNX Runtime finds weights in external files
         other = layers or changed or multiplies_integers(Path(model))
         source = _other_model(Path(model), changed, layers=layers) if other else str(model)
+        opened = partial(onnxruntime.InferenceSession, sess_options=options, providers=["CPUExecutionProvider"])
         try:
-            self._session = onnxruntime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
+            self._session = opened(source)
         except Exception as error:  # ONNX Runtime does not export its exception classes
-            raise ModelError(f"ONNX Runtime cannot open the model: {error}", place=str(model)) from error
+            from mlfc.verify.staged import staged
+
+            self._session = staged(source, opened)
+            if self._session is None:
+                raise ModelError(f"ONNX Runtime cannot open the model: {error}", place=str(model)) from error
         self._model = str(model)
         self.input_names = frozenset(item.name for item in self._session.get_inputs())
         self._names = [output.name for output in self._session.get_outputs()]
@@ -76,6 +82,8 @@ class OnnxRuntimeReference:
             )
         try:
             values = self._session.run(self._names, dict(inputs))
+        except MlfcError:
+            raise
         except Exception as error:  # as above
             raise ModelError(
                 f"ONNX Runtime cannot run the model with these inputs: {error}", place=self._model

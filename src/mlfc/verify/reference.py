@@ -83,22 +83,13 @@ class Stepping(WrappedReference):
 
     `reference`: keeps the model's own variables; tied states are its inputs and outputs. `states`: of the compiled
         model. `initial`: their initial values, by name.
-    `always_new`: whether every run is the first of a sequence, as for firmware that is restarted.
     """
 
-    def __init__(
-        self,
-        reference: Reference,
-        states: Sequence[StateInfo],
-        initial: Mapping[str, Array],
-        *,
-        always_new: bool = False,
-    ) -> None:
+    def __init__(self, reference: Reference, states: Sequence[StateInfo], initial: Mapping[str, Array]) -> None:
         self._next = {info.name: info.next for info in states if info.name in reference.input_names}
         super().__init__(reference, self._next)
         self._initial = {name: initial[name] for name in self._next}
         self.knows_all = len(self._next) == len(states)  # whether no state is a variable of the reference
-        self._always_new = always_new
         self.begin()
 
     def begin(self) -> None:
@@ -118,8 +109,6 @@ class Stepping(WrappedReference):
 
     def run(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
         """Return tensors by name, and update the states."""
-        if self._always_new:
-            self.begin()
         found = self._reference.run({**inputs, **self._held})
         self._held = {name: found[output] for name, output in self._next.items()}
         return found

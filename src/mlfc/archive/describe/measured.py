@@ -96,7 +96,7 @@ def cost_bars(operators: Sequence[Mapping[str, Any]], costs: Costs) -> str:
         kind = "bar memory" if limit is not None and limit.bound == MEMORY else "bar"
         share = cost / costs.total if costs.total else 0.0
         told = f"call {index}: {_name(operator)}: {costs.text(cost)}, {share:.1%}"
-        told += f"; {limit.share:.1%} of the peak of {limit.bound}" if limit is not None else ""
+        told += f"; {limit}" if limit is not None else ""
         parts.append(
             f'<g><title>{html_of(told)}</title><rect class="{kind}" x="{x:.2f}" y="{_TOP + _BARS - height:.2f}" '
             f'width="{max(across - 1, across * 0.8):.2f}" height="{height:.2f}"/></g>'

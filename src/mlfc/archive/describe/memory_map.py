@@ -43,6 +43,8 @@ class MemoryMap(Displayed):
     def _facts(self) -> Mapping[str, object]:
         known = {name.removesuffix("_bytes").replace("_", " "): size for name, size in self.described["memory"].items()}
         sizes = {name: f"{size:,} bytes" for name, size in known.items() if size is not None}
+        if (vm := self.described.get("vm")) and vm["arena_bytes"] is None:
+            sizes = {"workspace": "no bound", **sizes}
         peak = self.described["peak"] or {}
         if peak.get("call") is None:
             return {"name": self.name, **sizes}

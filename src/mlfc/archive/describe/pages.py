@@ -47,9 +47,9 @@ class Cell:
 
 
 def name_cell(name: str, shown: str | None = None) -> Cell:
-    """Return the cell of a name, displayed as `shown` if given; a long one shows its middle in a tooltip only."""
+    """Return the cell of a name, displayed as `shown` if given; a long or different name is in a tooltip."""
     text = name if shown is None else shown
-    return Cell(name, html=_pointed_at(name, text, _LONG)) if len(text) > _LONG else Cell(name, text)
+    return Cell(name, html=_pointed_at(name, text, _LONG)) if len(text) > _LONG or text != name else Cell(name, text)
 
 
 def _pointed_at(name: str, text: str, room: int) -> str:
@@ -64,14 +64,27 @@ def number(value: float | None, largest: float | None = None, text: str | None =
     return Cell(value, shown, share=value / largest if largest else None, kind=kind)
 
 
-def sortable(columns: Sequence[str], names: Iterable[str], rows: Iterable[Sequence[Any]]) -> str:
-    """Return a table; the columns in `names` contain text. Rows contain cells, or text and numbers to make cells of."""
+def sortable(
+    columns: Sequence[str], names: Iterable[str], rows: Iterable[Sequence[Any]], first: int | None = None
+) -> str:
+    """Return a table; the columns in `names` contain text. Rows contain cells, or text and numbers to make cells of.
+
+    Only the `first` rows are shown until the reader wants all. Columns of empty texts are omitted.
+    """
+    rows = list(rows)
+    used = [index for index in range(len(columns)) if not rows or any(row[index] != "" for row in rows)]
+    columns, rows = [columns[index] for index in used], [[row[index] for index in used] for row in rows]
+    names = {*names} & {*columns}
     texts = {columns.index(name) for name in names}
     head = "".join(f"<th{_class(index in texts)}>{html_of(column)}</th>" for index, column in enumerate(columns))
     body = "\n".join(
         "<tr>" + "".join(_cell(value, index in texts) for index, value in enumerate(row)) + "</tr>" for row in rows
     )
-    return f'<div class="wide"><table>\n<thead><tr>{head}</tr></thead>\n<tbody>\n{body}\n</tbody>\n</table></div>'
+    table = f'<div class="wide"><table>\n<thead><tr>{head}</tr></thead>\n<tbody>\n{body}\n</tbody>\n</table></div>'
+    if first is None or len(rows) <= first:
+        return table
+    # style, not script, hides the other rows; the page must set their number to that of `first`
+    return f'<div class="fold">{table}<label><input type="checkbox"> show all {len(rows):,} rows</label></div>'
 
 
 def _class(is_text: bool, kind: str = "") -> str:

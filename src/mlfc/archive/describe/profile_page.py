@@ -67,8 +67,8 @@ def _facts(profile: Profile, peaks: Peaks | None) -> str:
     return (
         f"{told} Measured peaks of {peaks.processor} with {threads}: {peaks.float32 / 1e9:,.0f} G float32 and "
         f"{peaks.int8 / 1e9:,.0f} G int8 multiply-accumulates, {peaks.bandwidth[-1][1] / 1e9:,.0f} GB from memory a "
-        "second."
-    )
+        f"second. {' '.join(f'Shares {text}.' for text in peaks.explanations(profile.operators))}"
+    ).rstrip()
 
 
 def _row(row: dict[str, Any], name: str) -> tuple[object, ...]:
@@ -174,7 +174,7 @@ def _parts(stage: Stage, x: float, width: float, level: int, peaks: Peaks | None
             name = operator_name(item)
             limit = None if peaks is None else peaks.limit(item)
             told = f"{name}: {item.nanoseconds / 1e3:,.2f} us, {item.share:.1%}"
-            told += f"; {limit.share:.1%} of the peak of {limit.bound}" if limit is not None else ""
+            told += f"; {limit}" if limit is not None else ""
             colour = _colour(None if limit is None else limit.share)
             yield level + 1, _rectangle(at, across, level + 1, colour, name, told)
         at += across

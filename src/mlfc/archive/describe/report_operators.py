@@ -94,7 +94,9 @@ class OperatorTable:
         if (picture := measured.roofline(self.operators, costs)) is not None:
             yield f"<h2>{'Roofline' if costs.peaks else 'Speed'}</h2>"
             yield f'<div class="map chart">{picture}</div>'
-            limits = "" if costs.peaks else " The peaks of this board are unknown."
+            limits = " The peaks of this board are unknown."
+            if costs.peaks:
+                limits = "".join(f" Shares {text}." for text in costs.peaks.explanations(costs.operators))
             yield (
                 "<p>A point is a call: how many multiply-accumulates (MACs) it does for each byte that it moves, and"
                 f" how fast. Those that took most are large and have their number.{limits}</p>"
@@ -165,4 +167,4 @@ def amount(value: object, largest: int | None = None) -> Cell:
 
 def _some(nodes: Sequence[str]) -> str:
     more = len(nodes) - _NAMES
-    return "; ".join(nodes[:_NAMES]) + (f"; and {more} more" if more > 0 else "")
+    return "; ".join(map(shortened, nodes[:_NAMES])) + (f"; and {more} more" if more > 0 else "")

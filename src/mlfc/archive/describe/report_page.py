@@ -26,6 +26,7 @@ _FULL, _TIGHT = 100, 90  # percent of a memory
 _UNKNOWN = "unknown before the run"
 _UNBOUNDED = 1 << 62  # sort key of dimensions without a bound
 _MOST_FUNCTIONS = 2_000
+_FIRST = 10  # rows of long tables that are shown at first
 _CONVENTIONS = {"c": "C interface", "classic": "packed functions of TVM", "ffi": "functions of tvm-ffi"}
 
 
@@ -66,7 +67,6 @@ def _module(
     yield _tensor_table(module)
     if module["vm"] is not None:
         yield from _open_extents(module["vm"])
-    yield from boards
     picture = graph_picture(name, module, sources, table.facts(), table.marks())
     if picture is not None:
         yield f'<h2 class="scripted" hidden>Graph</h2>\n{picture}'
@@ -79,6 +79,7 @@ def _module(
     if module["constants"]:
         yield "<h2>Constants</h2>"
         yield _constants(module["constants"])
+    yield from boards
     if kernels:
         yield "<h2>Kernels</h2>"
     for function in dict.fromkeys(operator["function"] for operator in operators):
@@ -190,7 +191,7 @@ def _memory(name: str, module: Mapping[str, Any]) -> Iterator[str]:
         nodes = ", ".join(peak["nodes"] or ()) or peak["function"]
         call = "" if peak.get("call") is None else f" in call {peak['call']}"
         live = f"{peak['live_bytes']:,}"
-        yield f"<p>Most is live{call}, {live} bytes: {html_of(shortened(nodes, _NAME))}. At that time are there:</p>"
+        yield f"<p>The peak is {live} live bytes{call}: {html_of(shortened(nodes))}. The live tensors are:</p>"
         listed, most = (peak["tensors"] or ())[:MOST_ROWS], peak["live_bytes"]
         tensors = [(name_cell(item["name"]), number(item["bytes"], most)) for item in listed]
         yield sortable(("tensor", "bytes"), ("tensor",), tensors)
@@ -203,7 +204,7 @@ def _memory(name: str, module: Mapping[str, Any]) -> Iterator[str]:
         yield f"<p>{html_of(error)}</p>"
         return
     yield f'<div class="map">{picture}</div>'
-    yield "<p>A rectangle is a tensor: its place in memory, and the calls during which it is there. Point at one.</p>"
+    yield "<p>A rectangle is a tensor: its place in memory, and the calls during which it is live. Point at one.</p>"
 
 
 def _constants(constants: Sequence[Mapping[str, Any]]) -> str:
@@ -213,7 +214,7 @@ def _constants(constants: Sequence[Mapping[str, Any]]) -> str:
         for item in sorted(constants, key=lambda item: -item["bytes"])[:MOST_ROWS]
     ]
     told = "" if len(constants) <= MOST_ROWS else f"<p>The {MOST_ROWS:,} largest of {len(constants):,}.</p>"
-    return told + sortable(("name", "dtype", "shape", "bytes"), ("name", "dtype", "shape"), rows)
+    return told + sortable(("name", "dtype", "shape", "bytes"), ("name", "dtype", "shape"), rows, _FIRST)
 
 
 def _boards(budget: Mapping[str, Any]) -> Iterator[str]:
@@ -233,7 +234,7 @@ def _boards(budget: Mapping[str, Any]) -> Iterator[str]:
             yield f"<li>{html_of(item['text'])}{f': saves about {saved}' if saved else ''}</li>"
         yield "</ul>"
     columns = ("board", "chip", "fits", "RAM", "RAM %", "flash", "flash %", "stack", "with", "why not")
-    yield sortable(columns, ("board", "chip", "fits", "with", "why not"), [_board(row) for row in rows])
+    yield sortable(columns, ("board", "chip", "fits", "with", "why not"), [_board(row) for row in rows], _FIRST)
 
 
 def _board(row: Mapping[str, Any]) -> tuple[object, ...]:
@@ -271,7 +272,7 @@ def _shared(shared: Mapping[str, Any] | None) -> Iterator[str]:
 
 
 def _origin(found: Mapping[str, Any]) -> Iterator[str]:
-    yield "<h2>Where it is from</h2>"
+    yield "<h2>Origin</h2>"
     facts: dict[str, object] = {
         "written by": found["writer"],
         "format": f"version {found['version']}, {found['style']}",

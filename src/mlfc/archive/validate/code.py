@@ -22,6 +22,7 @@ from mlfc.codegen.host.graph_json import input_names
 from mlfc.errors import ArchiveError, MlfcError
 from mlfc.memory.plan import DEFAULT_POOL, pool_array
 from mlfc.relay.text import from_text
+from mlfc.relay.text_parser import CUSTOM_OPERATOR
 from mlfc.relay.text_source import MAX_TEXT
 from mlfc.runtime.executors.graph_json import COPY, NOP, Graph
 from mlfc.support import dtypes
@@ -329,4 +330,5 @@ def relay_faults(parsed: ParsedFiles) -> Faults:
         except UnicodeDecodeError as error:
             yield path, f"it is not UTF-8 at byte {error.start}"
         except MlfcError as error:
-            yield told_by(error, path)
+            if CUSTOM_OPERATOR not in error.cause:  # its declaration is not needed to run the archive
+                yield told_by(error, path)

@@ -96,6 +96,7 @@ def export_model_library_format(
     target = Path(path)
     check_writable(target)
     seconds = source_date(chosen.timestamp)
+    require_one_processor(factories)
     files = archive_files(factories, chosen, seconds)
     with atomic_file(target) as file:
         write_tar(file, files, seconds)

@@ -70,7 +70,6 @@ def archive_members(
     Raises ToolchainError if test vectors are requested and the code does not compile.
     """
     _check_options(factories, options)
-    require_one_processor(factories)
     linked = linked_code(factories, options)
     files: dict[str, Data] = {f"{layout.CODE}/{path}": data for path, data in linked.files.items()}
     trees = []

@@ -21,10 +21,11 @@ from mlfc.options import BuildOptions
 from mlfc.support.keywords import check_names, option_names
 from mlfc.support.module_info import BuildInfo
 from mlfc.support.parallel_functions import SOURCE
+from mlfc.support.user_files import load_user_files
 from mlfc.target.defaults import PORTABLE
 from mlfc.target.target import parse_target
 
-_CHANGES = (*(name for name in option_names(BuildOptions) if name != "module_name"), "byoc")
+_CHANGES = (*(name for name in option_names(BuildOptions) if name != "module_name"), "byoc", "operators")
 
 
 def rebuild(path: str | os.PathLike[str], target: str | None = None, **changes: Any) -> list[Factory]:
@@ -38,7 +39,8 @@ def rebuild(path: str | os.PathLike[str], target: str | None = None, **changes: 
         As for `build`. Default: the recorded target.
     **changes
         Options of `build` for every module, and ``byoc``; others, and those that are None, keep their recorded
-        values. The integer rounding mode cannot be changed, as it was fixed by the import of the model.
+        values. ``operators``: Python files that declare the model's own operators. The integer rounding mode cannot be
+        changed, as it was fixed by the import of the model.
 
     Returns
     -------
@@ -60,6 +62,7 @@ def rebuild(path: str | os.PathLike[str], target: str | None = None, **changes: 
     """
     check_names("rebuild", changes, _CHANGES)
     chosen = {name: value for name, value in {"target": target, **changes}.items() if value is not None}
+    load_user_files(chosen.pop("operators", ()))
     with open_archive(path) as archive:
         for fault in archive.file_faults():
             raise ArchiveError(fault, place=archive.path, next_step="Export the archive again")

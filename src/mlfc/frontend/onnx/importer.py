@@ -17,7 +17,7 @@ from mlfc.byoc.onnx_graphs import captured_names, inner_graphs
 from mlfc.errors import InternalError, LimitError, MlfcError, ModelError, UnsupportedError
 from mlfc.frontend.common import Census, Params, Values, finish, numbered
 from mlfc.frontend.dynamic import Constrained, Dynamic
-from mlfc.frontend.onnx import model_io, older, table
+from mlfc.frontend.onnx import custom, model_io, older, table
 from mlfc.frontend.onnx.bodies import Choices, Chosen, graph_of
 from mlfc.frontend.onnx.constraining import Constraining, fitting_length
 from mlfc.frontend.onnx.containers import check_tensors, describe, tensors_in
@@ -266,6 +266,8 @@ class _Importer(Constraining):
         check_text(self.name, item.label, proto.op_type, domain, *proto.input, *proto.output)
         name = scope.prefix + item.label
         function = self.functions.get((domain, proto.op_type, proto.overload))
+        if function is not None and custom.declared(domain, proto.op_type) is not None:
+            function = None  # the declaration has precedence
         self.census.nodes += function is None  # the nodes of the function's body are counted
         try:
             with located(proto):
@@ -370,6 +372,7 @@ class _Importer(Constraining):
         operator = table.qualified(domain, proto.op_type)
         is_old = not domain and opset < older.OPSET
         found = table.find(domain, proto.op_type, older.OPSET if is_old else opset)
+        found = custom.find(domain, proto.op_type) if found is None else found
         if found is None:
             cause = f"operator '{operator}' (opset {opset}) is not supported"
             raise UnsupportedError(cause, place=f"node '{name}'", next_step=table.advice(domain, proto.op_type, opset))

@@ -332,7 +332,7 @@ class Node:
         """Span of the expressions that this node creates."""
         return Span((self.name,))
 
-    def call(self, operator: str, *args: Expr | Extent | float, **attrs: Any) -> Expr:
+    def call(self, operator: str, /, *args: Expr | Extent | float, **attrs: Any) -> Expr:
         """Apply a Relay operator; evaluate it if the node folds and all arguments are known and small.
 
         Numbers and dimension expressions among the arguments get the dtype of the last tensor.

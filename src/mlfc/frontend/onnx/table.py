@@ -96,12 +96,14 @@ def advice(domain: str, operator: str, opset: int = 0) -> str:
     names = {item.rpartition(".")[2].lower(): item for item in IMPORTERS}
     near = [names[key] for key in nearest(operator.lower(), names)]
     if near and qualified(domain, operator) not in near:
-        return f"Supported operators with a similar name: {', '.join(near)}"
-    return "Replace it with supported operators before the export"
+        return f"Supported operators with a similar name: {', '.join(near)}. Otherwise {_DECLARE}"
+    return f"{_DECLARE[0].upper()}{_DECLARE[1:]}"
 
 
 ONNX_RUNTIME = Remedy("--byoc", "onnxruntime")
 RUN_IT = f"Run the node in ONNX Runtime (mlfc compile {ONNX_RUNTIME})"
+OWN_OPERATORS = "docs/how-to/own-operators.md"
+_DECLARE = f"export it as an ONNX local function, or declare it with --op FILE.py: {OWN_OPERATORS}"
 _CUT = "Cut the model before this node and do the step in the program that uses the result"
 UNROLL = "Export the model with the loop unrolled: a static sequence length makes the iterations plain operators"
 _NO_STRINGS = "Generated code has no strings: do the step in the program, and cut the model after this node"

@@ -59,6 +59,8 @@ MAP = "firmware.map"
 """File name of the linker's map."""
 INPUTS, OUTPUTS, REPORT, ERROR = "inputs.bin", "outputs.bin", "report.txt", "error.bin"
 _ERROR = struct.Struct("<4q")
+NEXT_SET = b"\x01"
+"""Byte in the file of inputs between two sets."""
 SIZE = np.dtype("<i8")
 """Type of a dimension size in the files of inputs and outputs."""
 
@@ -140,7 +142,7 @@ def project_files(
 
     `code`, `board`, `model_folder`: as for `bare_metal`.
     `details`: may be None only with `firmware`.
-    `firmware`: None for a main that runs the model once and reports.
+    `firmware`: None for a main that runs the model on each set of inputs and reports.
     `is_selftest`: whether ``make selftest`` is an alias of ``make run``.
 
     ``make`` builds ``firmware.elf``, ``make run`` runs it under the board's emulator if it has one. Raises the errors
@@ -254,7 +256,7 @@ def headers_part() -> tuple[dict[str, bytes], tuple[str, ...]]:
 
 
 def dynamic_firmware(name: str, details: ModuleInterface) -> Firmware:
-    """Return a main that runs a module once; raise OptionError if its memory is unbounded."""
+    """Return a main that runs a module on each set of inputs; raise OptionError if its memory is unbounded."""
     if details.vm is None or details.vm.work_bytes is None:
         raise unbounded(details, name)
     subject = described_subject(name, details)

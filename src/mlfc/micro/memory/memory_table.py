@@ -214,7 +214,7 @@ class LinkedPart:
         return self.section.startswith(_ZEROED)
 
     def owner(self, model_sources: Collection[str]) -> str:
-        """Return its owner: the model, by `model_sources` or objects compiled from them, a library, or the firmware."""
+        """Return the owner: the model if the file is, or was compiled from, one of `model_sources`."""
         name = PurePosixPath((self.file or "").rpartition("(")[2].rstrip(")")).name
         if name in model_sources or any(name in (f"{source}.o", f"{source}.obj") for source in model_sources):
             return MODEL

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ import numpy as np
 
 from mlfc.archive.details import full_module_info
 from mlfc.archive.read.module_parts import read_parts
-from mlfc.errors import OptionError, RunError
+from mlfc.errors import InputError, OptionError, RunError
 from mlfc.factory import Factory
 from mlfc.micro.board.board import Board
 from mlfc.micro.board.object_code import object_paths
@@ -26,7 +26,8 @@ from mlfc.micro.run import firmware_run
 from mlfc.micro.run.firmware_build import build, section_sizes
 from mlfc.runtime.executors.vm.failures import require_fitting
 from mlfc.runtime.modules.module import Module
-from mlfc.runtime.tensor.arrays import by_name
+from mlfc.runtime.tensor.arrays import Values, by_name, only, require_readable
+from mlfc.runtime.tensor.real import run_real
 from mlfc.support.arrays import Array
 from mlfc.support.content import Data
 from mlfc.support.dim_walk import counted
@@ -40,29 +41,35 @@ _AOT = "Compile the model with --executor aot, or run a graph with --host-driven
 
 @dataclass(frozen=True)
 class BoardRun:
-    """Results and costs of one inference on a board."""
+    """Results of consecutive inferences on a board, and the mean costs of one."""
 
-    outputs: Mapping[str, Array]
-    # of the inference alone, accurate to a tick of the board's counter; None if the board does not count
+    steps: tuple[Mapping[str, Array], ...]  # outputs of each inference
+    # of an inference alone, accurate to a tick of the board's counter; None if the board does not count
     instructions: int | None
     startup_instructions: int | None  # from reset to the first inference, without measuring code
-    cycles: int | None  # of the inference, if the board's counter counts cycles
+    cycles: int | None  # of an inference, if the board's counter counts cycles
     operators: tuple[int, ...]  # instructions of each operator in order; empty unless requested
-    checksums: tuple[int, ...]  # the CRC-32 of each operator's output; empty unless the firmware traces
-    # runs of each operator and their multiply-accumulates; empty if each runs once, or without counting
+    # the CRC-32 of each operator's output, step after step; empty unless the firmware traces
+    checksums: tuple[int, ...]
+    # runs of each operator in all steps and their multiply-accumulates; empty if each runs once, or without counting
     calls: tuple[int, ...]
     macs: tuple[int, ...]
     # code, constants and initial data of the firmware; None on a machine with an operating system
     flash_bytes: int | None
-    ram_bytes: int | None  # data, workspace, inputs and outputs, and the measured stack of the inference
+    ram_bytes: int | None  # data, workspace, inputs and outputs, and the measured stack of an inference
     stack_bytes: int  # the stack alone
+
+    @property
+    def outputs(self) -> Mapping[str, Array]:
+        """The outputs of the last inference."""
+        return self.steps[-1]
 
 
 class BuiltFirmware:
-    """Firmware that runs a module once, built in a folder, and run by the board's emulator or this machine.
+    """Firmware of a module, built in a folder, and run by the board's emulator or this machine.
 
     `elf`: the program's path in the folder.
-    `timeout`: limit of one run in seconds.
+    `timeout`: limit of one inference in seconds.
     `executable`: description of a dynamic module.
 
     Raises OptionError if the board's firmware cannot run here.
@@ -100,32 +107,38 @@ class BuiltFirmware:
         symbols = self._executable.symbols if self._executable else ()
         return {symbol.name: (symbol.low, symbol.high or LARGEST) for symbol in symbols}
 
-    def run(self, *inputs: Any) -> dict[str, Array]:
-        """Run one inference; see `AotModule.run`."""
-        return dict(self.measure(inputs[0] if len(inputs) == 1 and isinstance(inputs[0], Mapping) else inputs).outputs)
+    def run(self, *inputs: Any, real: bool = False) -> dict[str, Array]:
+        """Run one inference; see `AotModule.run`. States start with their initial values."""
+        return run_real(self, inputs) if real else dict(self.measure(only(inputs)).outputs)
 
-    def measure(self, inputs: Mapping[str, Any] | Sequence[Any]) -> BoardRun:
-        """Run one inference, and return its outputs and costs.
+    def measure(self, inputs: Values) -> BoardRun:
+        """Run one inference, and return its outputs and costs; as `measure_steps` for one set of inputs."""
+        return self.measure_steps([inputs])
+
+    def measure_steps(self, sequence: Sequence[Values]) -> BoardRun:
+        """Run consecutive inferences, which keep the model's states, and return their outputs and costs.
 
         Raises InputError or ProblemsError if the inputs do not match the model; RunError if the firmware fails or does
         not end in time.
         """
-        folder = self._emulated(inputs)
+        folder, steps = self._emulated(sequence), len(sequence)
         report = firmware_run.read_report(folder)
         count = len(self.operators) if self._is_traced else 0
-        traced = firmware_run.read_trace(folder, count) if count and not self._executable else ()
+        traced = firmware_run.read_trace(folder, count, steps) if count and not self._executable else ()
         called = firmware_run.read_calls(folder, count) if count and self._executable else ()
-        spent = [operator.ticks for operator in traced] or [operator.ticks for operator in called]
-        emulator, stack, ticks = self.board.emulator, report["stack"], report["ticks"]
+        spent = [sum(operator.ticks for operator in traced[index::count]) for index in range(count if traced else 0)]
+        spent = spent or [operator.ticks for operator in called]
+        emulator, stack, ticks = self.board.emulator, report["stack"], report["ticks"] / steps
         rate = emulator.instructions_per_tick if emulator else None
         cycles = emulator.cycles_per_tick if emulator else None
         has_sizes = self.board.arch != "host"
+        has_shapes = self._executable is not None
         return BoardRun(
-            firmware_run.read_outputs(folder, self.outputs, has_shapes=self._executable is not None),
+            tuple(firmware_run.read_outputs(folder, self.outputs, steps, has_shapes=has_shapes)),
             _counted(ticks, rate),
             _counted(report["startup"], rate),
             _counted(ticks, cycles),
-            tuple(round(each * rate) for each in spent) if rate else (),
+            tuple(round(each * rate / steps) for each in spent) if rate else (),
             tuple(operator.checksum for operator in traced),
             tuple(len(operator.calls) for operator in called),
             tuple(_macs(known, operator.calls) for known, operator in zip(self.operators, called, strict=False)),
@@ -134,43 +147,45 @@ class BuiltFirmware:
             stack,
         )
 
-    def operator_outputs(self, inputs: Mapping[str, Any] | Sequence[Any], sizes: Mapping[int, int]) -> dict[int, bytes]:
-        """Run one inference of traced firmware, and return the outputs of some operators.
+    def operator_outputs(self, sequence: Sequence[Values], sizes: Mapping[int, int]) -> list[dict[int, bytes]]:
+        """Run consecutive inferences of traced firmware, and return the outputs of some operators in each.
 
-        `inputs`: as for `measure`; raises its errors.
+        `sequence`: as for `measure_steps`; raises its errors.
         `sizes`: bytes of each requested output, by operator index.
         """
         folder = self._place
         firmware_run.choose(folder, sizes, len(self.operators))
         try:
-            self._emulated(inputs)
+            self._emulated(sequence)
         finally:
             (folder / firmware_run.CHOSEN).unlink()
-        return firmware_run.read_tensors(folder, sizes)
+        return firmware_run.read_tensors(folder, sizes, len(sequence))
 
-    def _emulated(self, inputs: Mapping[str, Any] | Sequence[Any]) -> Path:
-        """Run one inference, and return the folder with its output files."""
+    def _emulated(self, sequence: Sequence[Values]) -> Path:
+        """Run consecutive inferences, and return the folder with the output files."""
         folder, executable = self._place, self._executable
-        arrays = by_name(inputs, self.inputs, "input")
-        if executable is None:
-            (folder / bare_metal.INPUTS).write_bytes(
-                b"".join(np.ascontiguousarray(array).tobytes() for array in arrays.values())
-            )
-        else:
-            given = [np.require(array, requirements=["C_CONTIGUOUS", "ALIGNED"]) for array in arrays.values()]
-            require_fitting(executable, given)
-            parts = (
-                part for array in given for part in (np.array(array.shape, bare_metal.SIZE).tobytes(), array.tobytes())
-            )
-            (folder / bare_metal.INPUTS).write_bytes(b"".join(parts))
+        if len(sequence) > 1 and not self.inputs:
+            raise InputError("the model has no inputs", next_step="Run it once")
+        given = bare_metal.NEXT_SET.join(b"".join(self._bytes_of(inputs)) for inputs in sequence)
+        (folder / bare_metal.INPUTS).write_bytes(given)
         try:
-            firmware_run.emulate(folder, self.board, self._timeout, self._elf)
+            firmware_run.emulate(folder, self.board, self._timeout * len(sequence), self._elf)
         except RunError:
             recorded = None if executable is None else bare_metal.recorded_error(folder, executable)
             if recorded is None:
                 raise
             raise recorded from None
         return folder
+
+    def _bytes_of(self, inputs: Values) -> Iterator[bytes]:
+        """Yield the parts of one set of inputs in the firmware's file."""
+        arrays = by_name(inputs, self.inputs, "input").values()
+        if self._executable is not None:
+            require_fitting(self._executable, [*map(require_readable, arrays)])
+        for array in arrays:
+            if self._executable is not None:
+                yield np.array(array.shape, bare_metal.SIZE).tobytes()
+            yield array.tobytes()
 
 
 class EmulatedModule(BuiltFirmware):
@@ -309,5 +324,5 @@ def _macs(operator: OperatorInfo, calls: Sequence[Sequence[int]]) -> int:
     return sum(max(0, counted(operator.run_macs, numbers) or 0) for numbers in calls)
 
 
-def _counted(ticks: int, rate: float | None) -> int | None:
+def _counted(ticks: float, rate: float | None) -> int | None:
     return None if rate is None else round(ticks * rate)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from io import BytesIO
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -110,26 +111,36 @@ def read_report(folder: Path) -> dict[str, int]:
         raise RunError(f"the firmware's report is damaged: {error}", place=REPORT) from error
 
 
-def read_outputs(folder: Path, infos: Sequence[TensorInfo], *, has_shapes: bool = False) -> dict[str, Array]:
-    """Return the tensors that firmware wrote; raise RunError unless the file contains exactly these.
+def read_outputs(
+    folder: Path, infos: Sequence[TensorInfo], steps: int = 1, *, has_shapes: bool = False
+) -> list[dict[str, Array]]:
+    """Return the tensors that firmware wrote in each step; raise RunError unless the file contains exactly these.
 
     `has_shapes`: the shape of each tensor precedes its elements, as firmware of dynamic models writes them.
     """
     data, at = (folder / OUTPUTS).read_bytes() if infos else b"", 0
-    found: dict[str, Array] = {}
-    for info in infos:
-        shape: Sequence[Any] = info.shape
-        if has_shapes:
-            start, at = at, at + SIZE.itemsize * len(info.shape)
-            if at > len(data):
+    found: list[dict[str, Array]] = []
+    for _ in range(steps):
+        tensors: dict[str, Array] = {}
+        for info in infos:
+            shape: Sequence[Any] = info.shape
+            if has_shapes:
+                start, at = at, at + SIZE.itemsize * len(info.shape)
+                if at > len(data):
+                    break
+                shape = np.frombuffer(data[start:at], SIZE).tolist()
+            end = at + prod(shape) * info.numpy_dtype.itemsize
+            if min(shape, default=0) < 0 or end > len(data):
                 break
-            shape = np.frombuffer(data[start:at], SIZE).tolist()
-        end = at + prod(shape) * info.numpy_dtype.itemsize
-        if min(shape, default=0) < 0 or end > len(data):
+            tensors[info.name] = np.frombuffer(data[at:end], info.numpy_dtype).reshape(shape).copy()
+            at = end
+        if len(tensors) != len(infos):
             break
-        found[info.name] = np.frombuffer(data[at:end], info.numpy_dtype).reshape(shape).copy()
-        at = end
-    if len(found) != len(infos) or at != len(data):
+        found.append(tensors)
+    if len(found) == 1 < steps and at == len(data):
+        step = "Create the project again: mlfc project create"
+        raise RunError(f"the project's firmware only runs one set of inputs, got {steps}", next_step=step)
+    if len(found) != steps or at != len(data):
         raise RunError(f"the firmware wrote {len(data):,} bytes of outputs", place=OUTPUTS)
     return found
 
@@ -189,15 +200,15 @@ def check_traces(board: Board) -> None:
         )
 
 
-def read_trace(folder: Path, operators: int) -> tuple[TracedOperator, ...]:
-    """Return the trace of each operator in a run; raise RunError unless it has one line per operator."""
+def read_trace(folder: Path, operators: int, steps: int = 1) -> tuple[TracedOperator, ...]:
+    """Return the trace of each operator, step after step; raise RunError unless it has one line per operator."""
     found: list[TracedOperator] = []
     for match in map(_LINE.fullmatch, _lines(folder)):
-        if match is None or int(match[1]) != len(found):
+        if match is None or int(match[1]) != len(found) % operators:
             break
         found.append(TracedOperator(int(match[2], 16), int(match[3])))
-    if len(found) != operators:
-        raise RunError(f"expected {operators} operators from the firmware, got {len(found)}", place=LINES)
+    if len(found) != operators * steps:
+        raise RunError(f"expected {operators * steps} operators from the firmware, got {len(found)}", place=LINES)
     return tuple(found)
 
 
@@ -229,14 +240,12 @@ def choose(folder: Path, sizes: Mapping[int, int], operators: int) -> None:
     (folder / CHOSEN).write_bytes(bytes(int(index in sizes) for index in range(operators)))
 
 
-def read_tensors(folder: Path, sizes: Mapping[int, int]) -> dict[int, bytes]:
-    """Return the outputs written by the run after `choose`; raise RunError if they are incomplete."""
+def read_tensors(folder: Path, sizes: Mapping[int, int], steps: int = 1) -> list[dict[int, bytes]]:
+    """Return the outputs written by each step of the run after `choose`; raise RunError if they are incomplete."""
     path = folder / TENSORS
     data = path.read_bytes() if path.is_file() else b""
-    if len(data) != sum(sizes.values()):
-        raise RunError(f"the firmware wrote {len(data):,} bytes out of {sum(sizes.values()):,}", place=TENSORS)
-    found, offset = {}, 0
-    for index in sorted(sizes):
-        found[index] = data[offset : offset + sizes[index]]
-        offset += sizes[index]
-    return found
+    total = sum(sizes.values()) * steps
+    if len(data) != total:
+        raise RunError(f"the firmware wrote {len(data):,} bytes out of {total:,}", place=TENSORS)
+    stream = BytesIO(data)
+    return [{index: stream.read(sizes[index]) for index in sorted(sizes)} for _ in range(steps)]

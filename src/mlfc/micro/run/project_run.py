@@ -34,7 +34,8 @@ from mlfc.micro.run.firmware_run import execute, failure, run_command
 from mlfc.runtime.executors.graph_module import GraphModule
 from mlfc.runtime.executors.profile import Profile
 from mlfc.runtime.modules.runnable import HasModel
-from mlfc.runtime.tensor.arrays import by_name, require_readable
+from mlfc.runtime.tensor.arrays import by_name, only, require_readable
+from mlfc.runtime.tensor.real import run_real
 from mlfc.support.arrays import Array
 from mlfc.support.executable import decode
 from mlfc.support.module_info import ModuleInterface
@@ -118,9 +119,11 @@ class DrivenAotModel:
         self.outputs = details.outputs
         self._executor = session.create_aot_executor(name)
 
-    def run(self, inputs: Mapping[str, Any] | Sequence[Any]) -> dict[str, Array]:
-        """Run one inference, on a mapping by name or on arrays in order."""
-        for index, array in enumerate(by_name(inputs, self.inputs, "input").values()):
+    def run(self, *inputs: Any, real: bool = False) -> dict[str, Array]:
+        """Run one inference; see `AotModule.run`."""
+        if real:
+            return run_real(self, inputs)
+        for index, array in enumerate(by_name(only(inputs), self.inputs, "input").values()):
             self._executor.set_input(index, require_readable(array))
         self._executor.run()
         return {

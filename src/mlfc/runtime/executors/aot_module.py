@@ -18,6 +18,7 @@ from mlfc.runtime.ffi.library_names import is_in_memory
 from mlfc.runtime.ffi.native_code import NativeCode
 from mlfc.runtime.modules.runnable import Runnable, require_success
 from mlfc.runtime.tensor.arrays import Expected, Values, address_of, aligned, by_name, counts
+from mlfc.runtime.tensor.real import run_real
 from mlfc.runtime.threads import address_in, share_pool
 from mlfc.support.arrays import Array
 from mlfc.support.c_names import names_in_tables
@@ -108,7 +109,7 @@ class AotModule(LoadedModel):
         self._idle: list[_Prepared] = []  # structs of finished runs; several runs may be active at once
         self.device: Device = cpu()
 
-    def run(self, *inputs: Any) -> dict[str, Array]:
+    def run(self, *inputs: Any, real: bool = False) -> dict[str, Array]:
         """Run one inference.
 
         Parameters
@@ -116,6 +117,9 @@ class AotModule(LoadedModel):
         *inputs
             One mapping from input names to arrays, or the arrays in the order of `inputs`. numpy arrays and arrays of
             any DLPack library are read in place if they are contiguous.
+        real : bool
+            Pass and return real numbers: inputs are quantized by their scale and zero point, rounded half to even and
+            saturated; quantized outputs are returned as float32.
 
         Returns
         -------
@@ -125,10 +129,13 @@ class AotModule(LoadedModel):
         Raises
         ------
         InputError, ProblemsError
-            If inputs are missing, unknown, or of a wrong shape or dtype; reports all faults at once.
+            If inputs are missing, unknown, or of a wrong shape or dtype; reports all faults at once. With `real`, if
+            the quantization of a tensor is not recorded.
         RunError
             If the generated code reports failure.
         """
+        if real:
+            return run_real(self, inputs)
         arrays, outputs = self._taken.arrays(inputs), self._given.new()
         if not self._reuses_calls:
             call: Callable[[], int] = self._call(dict(zip(self._taken.names, arrays, strict=True)), outputs)

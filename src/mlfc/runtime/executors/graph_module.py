@@ -17,6 +17,7 @@ from mlfc.runtime.executors.states import GraphStates, LoadedModel, ModelState
 from mlfc.runtime.modules.module import Module
 from mlfc.runtime.modules.runnable import require_success
 from mlfc.runtime.tensor.arrays import Expected, Values
+from mlfc.runtime.tensor.real import run_real
 from mlfc.support.arrays import Array
 from mlfc.support.locks import ForkSafeLock
 from mlfc.support.tensor_info import TensorInfo
@@ -148,8 +149,10 @@ class GraphModule(LoadedModel):
         if states:
             self._state = ModelState(states, GraphStates(executor, states, self._lock))
 
-    def run(self, *inputs: Any) -> dict[str, Array]:
+    def run(self, *inputs: Any, real: bool = False) -> dict[str, Array]:
         """Run one inference; as `AotModule.run`."""
+        if real:
+            return run_real(self, inputs)
         arrays = self._taken.arrays(inputs)
         with self._lock:
             for key, array in zip(self._keys, arrays, strict=True):

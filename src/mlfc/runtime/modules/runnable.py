@@ -58,6 +58,9 @@ class Runnable(Computes, Protocol):
     def bind(self, inputs: Values, outputs: Values | None = None) -> Bound:
         """Return a callable that runs on these buffers."""
 
+    def run(self, *inputs: Any, real: bool = False) -> dict[str, Array]:
+        """Run one inference; with `real`, on real numbers, which are quantized, and dequantize the outputs."""
+
     def new_outputs(self) -> dict[str, Array]:
         """Return fresh arrays for the outputs."""
 
@@ -87,9 +90,9 @@ class HasModel(ABC):
         """The model's outputs, in order."""
         return self.model.outputs
 
-    def run(self, *inputs: Any) -> dict[str, Array]:
+    def run(self, *inputs: Any, real: bool = False) -> dict[str, Array]:
         """Run one inference; see `AotModule.run`."""
-        return self.model.run(*inputs)
+        return self.model.run(*inputs, real=real)
 
     def bind(self, inputs: Values, outputs: Values | None = None) -> Bound:
         """Return a callable that runs on these buffers; see `AotModule.bind`."""

@@ -142,7 +142,7 @@ def _by_position(values: Sequence[Any], infos: Sequence[TensorInfo], kind: str) 
 
 
 def _checked(value: Any, info: TensorInfo, kind: str) -> Array:
-    array = _as_array(value, info, kind)
+    array = as_array(value, info, kind)
     faults = []
     if array.dtype != info.numpy_dtype:
         given = array.dtype.name if array.dtype.isnative else f"{array.dtype.name} of the other byte order"
@@ -150,11 +150,14 @@ def _checked(value: Any, info: TensorInfo, kind: str) -> Array:
     if info.of_shape(array.shape) is None:
         faults.append(f"its shape is {array.shape}, not {info.shape}")
     if faults:
-        raise InputError(f"the {kind} does not fit: {' and '.join(faults)}", place=info.name)
+        is_unquantized = info.scale is not None and array.dtype.kind == "f"
+        step = "Quantize it, or pass real numbers: run(..., real=True)" if is_unquantized else None
+        raise InputError(f"the {kind} does not fit: {' and '.join(faults)}", place=info.name, next_step=step)
     return array
 
 
-def _as_array(value: Any, info: TensorInfo, kind: str) -> Array:
+def as_array(value: Any, info: TensorInfo, kind: str) -> Array:
+    """Return a value as an array, without a copy; raise InputError if it is none or on another device."""
     if isinstance(value, np.ndarray):
         return value
     if isinstance(value, np.generic):

@@ -10,15 +10,18 @@ import zipfile
 import zlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 
 from mlfc.errors import InputError, ProblemsError
+from mlfc.runtime.tensor.real import takes_real
 from mlfc.support.arrays import Array
 from mlfc.support.atomic import atomic_file
 from mlfc.support.containers import ContainerInfo
+from mlfc.support.dtypes import SCALARS
 from mlfc.support.plain_file import open_plain
 from mlfc.support.tensor_info import TensorInfo
 
@@ -82,12 +85,13 @@ def flattened(values: Mapping[str, Any]) -> dict[str, Array]:
     return found
 
 
-def read_batches(path: str | os.PathLike[str], infos: Sequence[TensorInfo]) -> dict[str, Array]:
+def read_batches(path: str | os.PathLike[str], infos: Sequence[TensorInfo], *, real: bool = False) -> dict[str, Array]:
     """Read several sets of a model's inputs, along the first axis of each array; see `read_npz`.
 
-    In the file, sets are along an extra leading axis, or along the first axis of an input if its size is 1.
+    In the file, sets are along an extra leading axis, or along the first axis of an input if its size is 1. With
+    `real`, float and quantized inputs accept numbers of any dtype.
     """
-    return _arrays(path, infos, batched=True)
+    return _arrays(path, infos, batched=True, real=real)
 
 
 def read_any_npz(path: str | os.PathLike[str]) -> dict[str, Array]:
@@ -103,12 +107,12 @@ def read_any_npz(path: str | os.PathLike[str]) -> dict[str, Array]:
     return arrays
 
 
-def read_npy(path: str | os.PathLike[str], info: TensorInfo | None) -> Array:
+def read_npy(path: str | os.PathLike[str], info: TensorInfo | None, *, real: bool = False) -> Array:
     """Read sets of one input from a ``.npy`` file, as `read_batches`; without `info`, any numeric array unchanged."""
     try:
         with open_plain(path) as file:
             if info is not None:
-                return _read(file, info, batched=True)
+                return _read(file, info, batched=True, real=real)
             return _numbers(file, _MAX_BATCH)
     except InputError as error:  # of the array's contents, which do not match the input
         error.place = f"{path}: {error.place}"
@@ -117,7 +121,9 @@ def read_npy(path: str | os.PathLike[str], info: TensorInfo | None) -> Array:
         raise InputError(f"cannot be read as .npy: {error}", place=str(path)) from error
 
 
-def _arrays(path: str | os.PathLike[str], infos: Sequence[TensorInfo], *, batched: bool) -> dict[str, Array]:
+def _arrays(
+    path: str | os.PathLike[str], infos: Sequence[TensorInfo], *, batched: bool, real: bool = False
+) -> dict[str, Array]:
     """Return the arrays of a file, each with a leading axis of sets."""
     problems: list[InputError] = []
     arrays: dict[str, Array] = {}
@@ -134,7 +140,8 @@ def _arrays(path: str | os.PathLike[str], infos: Sequence[TensorInfo], *, batche
         for key, name in named.items():
             try:
                 with archive.open(members[key]) as file:
-                    arrays[name] = _read(file, by_name[name], batched=batched, most=_most_bytes(members[key]))
+                    most = _most_bytes(members[key])
+                    arrays[name] = _read(file, by_name[name], batched=batched, real=real, most=most)
             except InputError as error:
                 problems.append(error)
             except (*_BROKEN, MemoryError) as error:
@@ -190,8 +197,10 @@ def _bound(members: Mapping[str, Any], infos: Sequence[TensorInfo]) -> dict[str,
     return named
 
 
-def _read(file: IO[bytes], info: TensorInfo, *, batched: bool, most: int = _MAX_BATCH) -> Array:
+def _read(file: IO[bytes], info: TensorInfo, *, batched: bool, real: bool = False, most: int = _MAX_BATCH) -> Array:
     shape, is_fortran, dtype = _header(file)
+    if real and takes_real(info) and dtype.kind in "fiu" and dtype.name in SCALARS:
+        info = replace(info, dtype=dtype.name)
     if not info.is_static:
         info = info.of_shape(shape) or (info.of_shape(shape[1:]) if batched else None) or info
     sets = _sets(shape, info.shape) if batched else 1 if shape == info.shape else None
@@ -205,7 +214,9 @@ def _read(file: IO[bytes], info: TensorInfo, *, batched: bool, most: int = _MAX_
     if sets != 1 and size > min(most, _MAX_BATCH):
         faults.append(f"its {size:,} bytes are more than {min(most, _MAX_BATCH):,}")
     if faults:
-        raise InputError(f"the input does not fit: {' and '.join(faults)}", place=info.name)
+        is_unquantized = info.scale is not None and dtype.kind == "f"
+        step = "Quantize it, or pass real numbers: mlfc run --real" if is_unquantized else None
+        raise InputError(f"the input does not fit: {' and '.join(faults)}", place=info.name, next_step=step)
     data = file.read(size)
     if len(data) != size or file.read(1):
         raise InputError(f"the array does not have the {size:,} bytes of its header", place=info.name)

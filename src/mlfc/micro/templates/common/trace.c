@@ -24,19 +24,18 @@ void trace_print(const char *line) {
   }
 }
 
-static void reopen(int *handle, const char *path, int for_writing) {
-  if (*handle != -1) {
-    host_close(*handle);
-  }
-  *handle = host_open(path, for_writing);
-}
-
+/* further runs continue the files */
 static void begin_run(void) {
   trace_spent = 0;
-  reopen(&lines, "trace.txt", 1);
-  reopen(&chosen, "chosen.bin", 0);
+  if (lines == -1) {
+    lines = host_open("trace.txt", 1);
+  }
   if (chosen != -1) {
-    reopen(&tensors, "tensors.bin", 1);
+    host_close(chosen);
+  }
+  chosen = host_open("chosen.bin", 0);
+  if (chosen != -1 && tensors == -1) {
+    tensors = host_open("tensors.bin", 1);
   }
 }
 

@@ -18,6 +18,7 @@ from mlfc.runtime.executors.vm.engine import Engine, Find, Limits, PreparedCall,
 from mlfc.runtime.executors.vm.native import RESET, TRACE, HasSymbols, aligned_zeros, number_of, pointer_to
 from mlfc.runtime.tensor.arrays import Values, is_readable, only, require_readable
 from mlfc.runtime.tensor.ndarray import NDArray, from_dlpack
+from mlfc.runtime.tensor.real import run_real
 from mlfc.support.arrays import Array
 from mlfc.support.dim_walk import counted, nbytes_of_type, tensor_in_call
 from mlfc.support.dims import LARGEST
@@ -143,11 +144,13 @@ class VmModel(LoadedModel):
         with self._states.lock:
             return self._given.values(self._engine.run(given, self._limits, self._states.address))
 
-    def run(self, *inputs: Any) -> dict[str, Array]:
+    def run(self, *inputs: Any, real: bool = False) -> dict[str, Array]:
         """Run one inference, on a mapping by name or on arrays in order; return fresh arrays by output name.
 
-        Sequences and optionals are lists of arrays, or None.
+        Sequences and optionals are lists of arrays, or None. `real` is as for `AotModule.run`.
         """
+        if real:
+            return run_real(self, inputs)
         given = self.in_order(only(inputs))
         if self._is_plain and not self._devices and all(map(is_readable, given)):
             results: Sequence[Any] = self._engine.run(given, self._limits)

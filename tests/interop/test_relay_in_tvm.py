@@ -300,6 +300,7 @@ def test_a_text_lists_what_tvm_cannot_parse() -> None:
     assert lacks("signal.rfft", x) == ("signal.rfft",)
     assert lacks("cast_narrow", x, dtype="float8_e5m2") == ("float8_e5m2",)
     assert lacks("extent_of", s, axis=0) == ("extent_of", "symbolic dimensions")
-    # names in comments, strings, variables and functions, and operators of other programs
-    others = '%require(%x) @extent_of(%x) nn.unknown(%x, a="linalg.det()") /* exact={"op": "list_get(x)"} */'
+    # names in comments, strings, variables and functions; operators of users
+    others = '%require(%x) @extent_of(%x) nn.relu(%x, a="linalg.det()") /* exact={"op": "list_get(x)"} */'
     assert not_in_tvm(others) == ()
+    assert not_in_tvm("com_example.act(%x) /* Tensor[(floordiv(n, 2)), int8] */") == ("com_example.act",)

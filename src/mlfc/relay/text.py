@@ -92,10 +92,13 @@ def from_text(text: str, file: str = "<text>", *, constants: Sequence[npt.NDArra
 
 
 def not_in_tvm(text: str) -> tuple[str, ...]:
-    """Return the operators and dtypes of a text that TVM 0.14 lacks, and ``symbolic dimensions`` if it has any."""
+    """Return the operators and dtypes of mlfc's text that TVM 0.14 lacks, and ``symbolic dimensions`` if it has any.
+
+    Operators that are not registered are those of users.
+    """
     code = _SKIPPED.sub("", text.partition(SECTION)[0])
-    named = (name for name in sorted(set(_CALLED.findall(code))) if name in OPERATORS)
-    found = [name for name in named if Trait.NOT_IN_TVM in OPERATORS.get(name).traits]
+    named = sorted(set(_CALLED.findall(code)) - set(_CALL_OF.values()))
+    found = [name for name in named if name not in OPERATORS or Trait.NOT_IN_TVM in OPERATORS.get(name).traits]
     found += [dtype for dtype in NARROW_FLOATS if re.search(rf"\b{dtype}\b", code)]
     return (*found, *(["symbolic dimensions"] if _SYMBOLIC.search(code) else ()))
 

@@ -133,6 +133,8 @@ def _not_in_tvm(archive: Archive, module: ModuleRecord) -> list[str] | None:
     path = module.files.relay
     if path is None or archive.tar.sizes.get(path, MAX_SOURCE + 1) > MAX_SOURCE:
         return None
+    if module.details is None:  # TVM wrote it
+        return []
     return list(not_in_tvm(archive.tar.read(path, MAX_SOURCE).decode("utf-8", "replace")))
 
 

@@ -21,6 +21,9 @@ FILES = (
     "archive/loading.py",
     "archive/read/__init__.py",
     "archive/read/load.py",
+    # sessions with libraries
+    "compat/__init__.py",
+    "compat/onnxruntime",
 )
 _HERE = Path(__file__).resolve().parent
 

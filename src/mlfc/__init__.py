@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from mlfc.archive.write.export import export_model_library_format as export_model_library_format
     from mlfc.archive.write.migrate import migrate as migrate
     from mlfc.archive.write.rebuild import rebuild as rebuild
+    from mlfc.compat.onnxruntime import InferenceSession as InferenceSession
+    from mlfc.compat.onnxruntime import SessionOptions as SessionOptions
+    from mlfc.compat.onnxruntime import get_available_providers as get_available_providers
     from mlfc.compiled_model import CompiledModel as CompiledModel
     from mlfc.compiled_model import compile as compile  # noqa: A004
     from mlfc.compiler import build as build
@@ -46,7 +49,6 @@ if TYPE_CHECKING:
     from mlfc.runtime.tensor.param_dict import save_param_dict as save_param_dict
     from mlfc.runtime.threads import get_num_threads as get_num_threads
     from mlfc.runtime.threads import set_num_threads as set_num_threads
-    from mlfc.session import InferenceSession as InferenceSession
     from mlfc.tuning.tune import tune as tune
     from mlfc.verify.compare import verify as verify
 
@@ -64,7 +66,9 @@ _HOMES = {
     "examine": "mlfc.problems",
     "compile": "mlfc.compiled_model",
     "CompiledModel": "mlfc.compiled_model",
-    "InferenceSession": "mlfc.session",
+    "InferenceSession": "mlfc.compat.onnxruntime",
+    "SessionOptions": "mlfc.compat.onnxruntime",
+    "get_available_providers": "mlfc.compat.onnxruntime",
     "verify": "mlfc.verify.compare",
     "validate": "mlfc.archive",
     "load_profiled": "mlfc.archive",

@@ -128,6 +128,7 @@ class Factory(Displayed):
             "beside": beside_code([unit], lambda: [self.host_code], {self.module_name: self.interface()}),
             "cpu": self.unit.target.library_cpu,
             "at_level": lambda level: codegen.generate(unit.at_level(level)).files,
+            "system": lambda: link([self], system_lib=True).files,
         }
         if self.unit.target.kind == "llvm":
             from mlfc.library.llvm_library import llvm_library  # importing LLVM takes long
@@ -168,6 +169,18 @@ class Factory(Displayed):
         if self.graph_json:
             return GraphModule.described(self.graph_json, self.lib, description, devices=devices)
         return AotModule(self.lib.executable(), description, loaded_pools(description, self.code.files))
+
+    def get_graph_json(self) -> str:
+        """Return `graph_json`; this and the next two are methods of TVM's factory."""
+        return self.graph_json
+
+    def get_lib(self) -> HostLibrary:
+        """Return `lib`."""
+        return self.lib
+
+    def get_params(self) -> dict[str, npt.NDArray[Any]]:
+        """Return `params`."""
+        return self.params
 
     def __getitem__(self, name: str) -> Function:
         """Return a function of `runtime`: ``factory["default"](mlfc.cpu(0))`` is an executor."""
@@ -292,6 +305,7 @@ def library_root(factories: Sequence[Factory], *, share_workspace: bool = False,
         native=native if has_objects else None,
         levels=linked.levels,
         at_level=lambda level: codegen.generate_together([unit.at_level(level) for unit in units], **sharing).files,
+        system=lambda: link(factories, system_lib=True, **sharing).files,
     )
     objects: set[bytes] = set()
     for module in (module for factory in factories for module in factory.lib.imported_modules):

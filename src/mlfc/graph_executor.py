@@ -27,7 +27,9 @@ _SHOWN = 3
 """Ignored inputs that a warning names."""
 
 
-def create(graph_json_str: str, libmod: Module, device: Device | Sequence[Device]) -> GraphModule:
+def create(
+    graph_json_str: str, libmod: Module, device: Device | Sequence[Device] = (), *, ctx: Device | None = None
+) -> GraphModule:
     """Return an executor of a graph; its parameters are set if the library has them.
 
     Parameters
@@ -36,8 +38,11 @@ def create(graph_json_str: str, libmod: Module, device: Device | Sequence[Device
     libmod : Module
         The functions of the graph.
     device : Device or sequence of Device
+        Default: those of the graph.
+    ctx : Device, optional
+        The name of `device` before TVM 0.8.
     """
-    return GraphModule(GraphExecutor(graph_json_str, libmod, device))
+    return GraphModule(GraphExecutor(graph_json_str, libmod, ctx or device))
 
 
 class GraphModule(Displayed):

@@ -289,12 +289,12 @@ def test_conventions_are_chosen(models: Path, tmp_path: Path) -> None:
 
 def _compiled(files: dict[str, Any], folder: Path, *flags: str) -> Path:
     runtime = {f"runtime/{path}": data for path, data in _runtime().items()}
-    includes = ["include", "src", "runtime/include", "runtime/library"]
+    includes = ["include", "src", "runtime/include", "runtime/library", "runtime/relax"]
     return compile_shared({**files, **runtime}, folder / "library.so", flags, includes=includes)
 
 
 def _runtime() -> dict[str, bytes]:
-    return crt_files("include", "src/runtime/crt/common", "host", "library")
+    return crt_files("include", "src/runtime/crt/common", "host", "library", "relax")
 
 
 @pytest.mark.parametrize("compiler", ["gcc", "clang"])
@@ -305,9 +305,9 @@ def test_the_code_compiles_without_warnings(models: Path, tmp_path: Path, compil
     for path, data in {**files, **_runtime()}.items():
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         write_data(tmp_path / path, data)
-    sources = sorted({"src/hello_entries.c"} & set(files))
-    sources += [path for path in _runtime() if path.startswith(("library/", "src/runtime/crt/common/"))]
-    command = [need(compiler, compiler), *WARNINGS, "-fsyntax-only", "-Iinclude", "-Ilibrary"]
+    sources = sorted({"src/hello_entries.c", "src/mlfc_relax.c"} & set(files))
+    sources += [path for path in _runtime() if path.startswith(("library/", "relax/", "src/runtime/crt/common/"))]
+    command = [need(compiler, compiler), *WARNINGS, "-fsyntax-only", "-Iinclude", "-Ilibrary", "-Irelax"]
     result = subprocess.run(
         [*command, *(path for path in sources if path.endswith(".c"))],
         cwd=tmp_path, capture_output=True, text=True, check=False,

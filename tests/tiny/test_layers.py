@@ -30,8 +30,8 @@ LAYERS = (
     ("factory", "compiler", "problems"),
     ("archive",),
     ("micro", "cluster", "publish"),
-    ("verify", "specializing", "compiled_model", "onnx_backend", "session", "graph_executor", "torch"),
-    ("tuning", "matrix", "quantize", "debug_executor"),
+    ("verify", "specializing", "compiled_model", "onnx_backend", "graph_executor", "torch"),
+    ("tuning", "matrix", "quantize", "debug_executor", "compat"),
     ("cli",),
 )
 LAYER_OF = {package: level for level, packages in enumerate(LAYERS) for package in packages}

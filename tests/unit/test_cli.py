@@ -486,7 +486,10 @@ def test_objects_for_a_board_are_made_by_its_compiler(tmp_path: Path, monkeypatc
 def test_options_of_archives_are_refused_where_none_is_made(tmp_path: Path, emit: str) -> None:
     result = mlfc("compile", DIGITS, "--emit", emit, "--rfc", "--test-vectors", 2, cwd=tmp_path)
     assert result.returncode == 2
-    assert "--test-vectors, --rfc: this option requires --emit mlf" in result.stderr
+    assert "--test-vectors, --rfc: this option requires --emit mlf. " in result.stderr
+    result = mlfc("compile", DIGITS, "--emit", emit, "--system-lib", cwd=tmp_path)
+    assert result.returncode == 2
+    assert "--system-lib: this option requires --emit mlf, a, tar" in result.stderr
     assert list(tmp_path.iterdir()) == []
 
 

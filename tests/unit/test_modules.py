@@ -90,11 +90,6 @@ def test_an_unknown_kind_is_kept_and_says_what_it_is() -> None:
         module["main"]
 
 
-def test_a_relax_executable_is_to_be_run_in_tvm() -> None:
-    with pytest.raises(OptionError, match=r"'relax\.VMExecutable'\. Run it in TVM: relax\.VirtualMachine\("):
-        load_from_bytes("relax.VMExecutable", b"\x01", "")["main"]
-
-
 @pytest.fixture(scope="module")
 def model() -> bytes:
     """Return ``s, d = a + b, a - b`` on float32[2, 3]."""

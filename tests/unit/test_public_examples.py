@@ -14,9 +14,9 @@ import mlfc
 DIGITS = Path(__file__).resolve().parents[2] / "examples" / "digits" / "digits_int8.tflite"
 # without an example that runs here: modules, classes of results, devices, long runs, files with samples
 OTHERS = {
-    "CompiledModel", "ConstantPool", "InferenceSession", "compile", "compile_matrix", "cpu", "cuda", "debug_executor",
-    "errors", "examine", "get_num_threads", "graph_executor", "load_param_dict", "load_profiled", "memory_map",
-    "onnx_backend", "opencl", "quantize", "runtime", "tune",
+    "CompiledModel", "ConstantPool", "InferenceSession", "SessionOptions", "compile", "compile_matrix", "cpu", "cuda",
+    "debug_executor", "errors", "examine", "get_available_providers", "get_num_threads", "graph_executor",
+    "load_param_dict", "load_profiled", "memory_map", "onnx_backend", "opencl", "quantize", "runtime", "tune",
 }  # fmt: skip
 PUBLIC = sorted({*mlfc._HOMES} - OTHERS)
 

@@ -76,7 +76,10 @@ def test_libraries_run_with_numpy_alone(package: Path, tmp_path: Path) -> None:
     script = """
 image = np.load(sys.argv[1])
 for name in sys.argv[2:]:
-    print(mlfc.load(name).run(image)["probabilities"].tobytes().hex())
+    scores = mlfc.load(name).run(image)["probabilities"].tobytes()
+    print(scores.hex())
+    session = mlfc.InferenceSession(name, mlfc.SessionOptions(), providers=mlfc.get_available_providers()[-1:])
+    assert session.run(None, {"image": image.tolist()})[0].tobytes() == scores
     with open(name, "rb") as file:
         assert mlfc.load_module(file.read()).type_key
 """
@@ -96,19 +99,26 @@ for name in sorted(names):
         text = "requires mlfc's compiler, got an installation that only runs models. Run: pip install mlfc"
         assert str(error) in (f"mlfc.{name} {text}", f"mlfc.archive.{name} {text}"), error
 [getattr(mlfc.runtime, name) for name in mlfc.runtime.__all__]
-for load in (mlfc.load, mlfc.load_module):
+for load in (mlfc.load, mlfc.load_module, mlfc.InferenceSession):
     try:
         load(sys.argv[1])
     except mlfc.errors.InstallationError as error:
         assert error.place == sys.argv[1] and "requires mlfc's compiler" in error.cause
     else:
         raise AssertionError(load)
+try:
+    mlfc.InferenceSession(sys.argv[2])
+except mlfc.errors.InstallationError as error:
+    assert "compiling a model requires mlfc's compiler" in str(error), error
+else:
+    raise AssertionError("compiled")
 """
-    there = set(run(package, script, tmp_path / "model.tar").split())
+    there = set(run(package, script, tmp_path / "model.tar", DIGITS).split())
     devices = {"cpu", "cuda", "device", "opencl"}
     params = {"load_param_dict", "save_param_dict"}
     threads = {"get_num_threads", "set_num_threads"}
-    assert there == {"errors", "runtime", "load", "load_module", *threads, *params, *devices}
+    sessions = {"InferenceSession", "SessionOptions", "get_available_providers"}
+    assert there == {"errors", "runtime", "load", "load_module", *threads, *params, *devices, *sessions}
 
 
 def test_types_that_numpy_lacks_need_their_package(package: Path) -> None:

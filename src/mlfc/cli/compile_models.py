@@ -274,7 +274,7 @@ def _write_library(
     root = library_root(
         factories, share_workspace=bool(options.share_workspace), share_weights=bool(options.share_weights)
     )
-    export_library(root, place, **linking)
+    export_library(root, place, system_lib=options.system_lib, **linking)
     headers = [item.code.files[f"include/{item.code.header_name}"] for item in factories if item.code.header_name]
     if headers:
         write_bytes(place.with_suffix(".h"), b"\n".join(map(to_bytes, headers)))

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from mlfc.factory import Factory
     from mlfc.micro.board.board import Board
 
-LIBRARIES = ("so", "a", "tar")
+STATIC = ("a", "tar")
+LIBRARIES = ("so", *STATIC)
 EMITS = ("mlf", "c", "o", *LIBRARIES)
 _BY_SUFFIX = {".so": "so", ".dylib": "so", ".dll": "so", ".wasm": "so", ".a": "a", ".o": "o"}
 _SIZED = re.compile(r"([^=]*)(?:=([0-9]{1,15} ?[kKmMgG]?(?:i[bB])?))?", re.ASCII)
@@ -110,10 +111,11 @@ def export_options(
     from mlfc.archive.write.rebuild import recorded_options
 
     asked = {**archived, **({"params_form": forms} if forms else {})}
-    if emit != "mlf" and asked:
+    wrong = [name for name in asked if emit != "mlf" and not (emit in STATIC and name == "system_lib")]
+    if wrong:
         raise OptionError(
-            "this option requires --emit mlf",
-            place=", ".join(f"--{name.replace('_', '-')}" for name in asked),
+            f"this option requires --emit {', '.join(('mlf', *STATIC)) if wrong == ['system_lib'] else 'mlf'}",
+            place=", ".join(f"--{name.replace('_', '-')}" for name in wrong),
             next_step=f"Remove it, or remove --emit {emit}",
         )
     if asked.pop("params_form", None) and forms:

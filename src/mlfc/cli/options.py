@@ -63,7 +63,7 @@ _KINDS: dict[str, Any] = {
 # whose option has another meaning annotate their own parameter.
 OPTIONS = {
     "abi": _library(
-        "Calling conventions of a library: TVM's packed functions, those of tvm-ffi, or both (default).",
+        "Calling conventions of a library: packed functions of TVM up to 0.20, those of tvm-ffi, or both (default).",
         "classic,ffi",
     ),
     "as_json": _option("Print JSON.", flags="--json"),

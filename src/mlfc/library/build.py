@@ -13,10 +13,12 @@ from mlfc.crt import crt_files
 from mlfc.errors import ArchiveError, ToolchainError
 from mlfc.library.module_tree import PackedTree
 from mlfc.library.toolchain import NATIVE, OBJECT_SUFFIX, RUNTIME, SOURCES, compile_cached
+from mlfc.objfile.exports import exports
 from mlfc.objfile.head import HEAD, OBJECT, misfit, read_head
 from mlfc.objfile.write import blob_source, object_with_data
+from mlfc.runtime.libraries.library_module import SYSTEM_LIB
 from mlfc.runtime.modules.blob import SYMBOLS
-from mlfc.support.content import Data, FileContent, chunks_of, write_data
+from mlfc.support.content import Data, FileContent, chunks_of, to_bytes, write_data
 from mlfc.support.parallel_functions import HEADERS, SOURCE
 from mlfc.support.params import ParameterOffsets
 from mlfc.support.plain_file import open_plain
@@ -30,7 +32,8 @@ PARALLEL = tuple(HEADERS)
 """Functions through which code distributes work over threads."""
 # the configuration of libraries takes precedence over that of whole programs
 _RUNTIME_INCLUDES = (f"{RUNTIME}/include", f"{RUNTIME}/library")
-_DYNAMIC_INCLUDES = (f"{RUNTIME}/dynamic",)
+# folders of the runtime that code needs if it includes their headers
+_FOLDERS = {"dynamic": b'"mlfc_dynamic.h"', "relax": b'"mlfc_relax.h"'}
 _PARALLEL_INCLUDES = (f"{RUNTIME}/parallel",)
 _PARALLEL_HEADERS = tuple(f"<{header}>".encode() for header in HEADERS.values())
 _PARALLEL_SYMBOLS = tuple(f"{name}\0".encode() for name in PARALLEL)
@@ -84,9 +87,10 @@ def runtime_code(code: Iterable[Mapping[str, Data]]) -> BuildPart:
             needed.update(runtime_files())
         if _mentions(files, [b"<mlfc_vm.h>"], ()):
             needed.update(crt_files("include"))
-        if _mentions(files, [b'"mlfc_dynamic.h"'], ()):
-            needed.update(crt_files("dynamic"))
-            includes += _DYNAMIC_INCLUDES
+        for folder, header in _FOLDERS.items():
+            if _mentions(files, [header], ()):
+                needed.update(crt_files(folder))
+                includes += (f"{RUNTIME}/{folder}",)
         if mentions_parallel(files):
             needed.update(crt_files("parallel"))
             includes += _PARALLEL_INCLUDES
@@ -134,6 +138,11 @@ def fitting_code(files: Mapping[str, Data], machine: Platform | None = None) -> 
     return rest
 
 
+def _parallel_source(files: Mapping[str, Data]) -> Mapping[str, Data]:
+    """Return the function of programs that distributes work, which libraries replace by a thread pool."""
+    return {name: data for name, data in files.items() if PurePosixPath(name).name == SOURCE}
+
+
 def has_only_objects(files: Mapping[str, Data]) -> bool:
     """Return True if code consists of objects without sources."""
     suffixes = {PurePosixPath(name).suffix for name in files if PurePosixPath(name).name != SOURCE}
@@ -165,11 +174,18 @@ def runtime_files() -> Mapping[str, bytes]:
 
 
 def parts_of(
-    tree: PackedTree, abi: Sequence[str], machine: Platform | None, *, is_native: bool = False, has_levels: bool = True
+    tree: PackedTree,
+    abi: Sequence[str],
+    machine: Platform | None,
+    *,
+    is_native: bool = False,
+    has_levels: bool = True,
+    system_lib: bool = False,
 ) -> list[BuildPart]:
     """Return the parts of a library for `machine`, default this one, in the order in which TVM numbers their files.
 
     `is_native` requests code for exactly this processor; without `has_levels`, no files are for some processors only.
+    `system_lib` requests code for a program with TVM's C runtime, without a runtime and the functions of `abi`.
     Raises ToolchainError if a module has no code for the machine.
     """
     code = []
@@ -177,11 +193,16 @@ def parts_of(
         files: Mapping[str, Data] = getattr(module, "files")  # noqa: B009  (what modules that are code have)
         if not has_levels and getattr(module, "levels", {}):
             files = module.files_at(None)  # type: ignore[attr-defined]  # which modules with levels have
-        files_here: Callable[[], Mapping[str, Data]] | None = getattr(module, "files_here", None)
-        if is_native and files_here:
-            files = files_here()
+        other: Callable[[], Mapping[str, Data]] | None = getattr(
+            module, "system_files" if system_lib else "files_here", None
+        )
+        if other and (is_native or system_lib):
+            files = other()
         beside: Beside | None = getattr(module, "library_files", None)
-        code.append(fitting_code({**files, **(beside(abi, files, tree.places) if beside else {})}, machine))
+        if beside and not (system_lib and tree.modules == (None,)):  # programs do without descriptions of models
+            files = {**files, **beside(() if system_lib else abi, files, tree.places)}
+        fitting = fitting_code(files, machine)
+        code.append({**fitting, **_parallel_source(files)} if system_lib else fitting)
     runtime = runtime_code(code)
     headers = {name: data for name, data in runtime.files.items() if name.endswith(".h")}
     parts = []
@@ -192,7 +213,7 @@ def parts_of(
         cpu, known = getattr(module, "cpu", "generic"), getattr(module, "levels", {})
         levels = {f"module{index}/{name}": level for name, level in known.items() if name in own}
         parts.append(BuildPart(placed | headers, (*folders, *runtime.includes), cpu, levels))
-    if runtime.files:
+    if runtime.files and not system_lib:
         # for all processors, if a module is
         common = AUTO if any(part.cpu == AUTO for part in parts) else "generic"
         parts.append(BuildPart(runtime.files, runtime.includes, common))
@@ -232,8 +253,18 @@ def linked_library(path: str | os.PathLike[str]) -> Path:
                     next_step="Link all of its files to a shared library with the compiler they are for, and load that",
                 )
             files = {name: tar.view(name) for name in tar.sizes}
-    # objects contain the runtime that they call, or get its functions when loaded; C that includes TVM's headers
-    # was exported by TVM, which provides the runtime and its headers separately
+    # objects contain the runtime that they call, or get its functions when loaded, except those for TVM's C runtime;
+    # C that includes TVM's headers was exported by TVM, which provides the runtime and its headers separately
     code = fitting_code(files)
     sources = {name: data for name, data in code.items() if PurePosixPath(name).suffix in SOURCES}
-    return build_library(files) if runtime_code([sources]).files else compile_cached(code, (NATIVE,))
+    lacks_runtime = runtime_code([sources]).files or _lacks_runtime(code)
+    return build_library(files) if lacks_runtime else compile_cached(code, (NATIVE,))
+
+
+def _lacks_runtime(files: Mapping[str, Data]) -> bool:
+    """Return True if objects have a function table for TVM's C runtime, and none of them is part of a runtime."""
+    if not _mentions(files, (), [f"{SYSTEM_LIB}\0".encode()]):
+        return False
+    mark = "TVMAPISetLastError"
+    found = [data for name, data in files.items() if _mentions({name: data}, (), [f"{mark}\0".encode()])]
+    return not any(item.name == mark for data in found for item in exports(memoryview(to_bytes(data))))

@@ -14,6 +14,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, BinaryIO, TypeAlias, cast
 
+import numpy as np
+
 from mlfc.errors import OptionError, ToolchainError
 from mlfc.library.build import BuildPart, parts_of, write_blob
 from mlfc.library.cache import find_entry, store_entry
@@ -38,8 +40,9 @@ from mlfc.library.toolchain import (
 from mlfc.objfile.digest import add_digest, constants_in
 from mlfc.objfile.exports import exports
 from mlfc.objfile.head import OBJECT, read_head
-from mlfc.runtime.libraries.factory import AOT
+from mlfc.runtime.libraries.factory import AOT, GRAPH
 from mlfc.runtime.libraries.factory import KIND as SET
+from mlfc.runtime.libraries.library_module import SYSTEM_LIB
 from mlfc.runtime.modules.module import Module
 from mlfc.runtime.modules.tvm_kinds import METADATA
 from mlfc.support.atomic import atomic_file, check_writable, output_error
@@ -61,6 +64,7 @@ _AHEAD_OF_TIME = (AOT, METADATA, SET)
 Build: TypeAlias = Callable[..., Any]
 PathLike: TypeAlias = "str | os.PathLike[str]"
 _SYSTEMS_OF_SUFFIX = {".so": ("linux", "macos"), ".dylib": ("macos",), ".dll": ("windows",), ".wasm": ("wasi",)}
+_STATIC = (".tar", ".a", ".o")
 _CHOICES = ("-march", "-mcpu", "-mtune", "-target", "--target")
 
 
@@ -75,6 +79,7 @@ def export_library(
     options: Sequence[str] = (),
     target_triple: str | None = None,
     abi: Sequence[str] = ABIS,
+    system_lib: bool = False,
 ) -> Path:
     """Write a tree of modules as one file.
 
@@ -102,6 +107,10 @@ def export_library(
         compiles.
     abi : sequence of str
         Calling conventions of its functions: ``classic``, ``ffi``.
+    system_lib : bool
+        Write objects for programs with TVM's C runtime, as TVM does for ``Runtime("crt", {"system-lib": True})``:
+        ``lib0.o`` (function table), ``lib1.o`` (code) and ``devc.o`` (module tree), without a runtime. `path` ends in
+        ``.tar``, ``.a`` or ``.o``, and `abi` has no effect.
 
     Returns
     -------
@@ -119,7 +128,7 @@ def export_library(
     """
     target = Path(path)
     _check(target, abi, {"addons": addons, "options": options})
-    trees = _trees(root, abi)
+    trees = [_system_tree(root, target, fcompile)] if system_lib else _trees(root, abi)
     with scratch(workspace_dir), _folder(workspace_dir) as folder:
         if fcompile is None:
             wanted = None if target_triple is None else parse_platform(target_triple)
@@ -130,33 +139,39 @@ def export_library(
             machine = compiler.platform()
             _check_name(target, machine)
             is_native = NATIVE in processor_flags(compiler, "generic", options)
-            parts = parts_of(trees[0], abi, machine, is_native=is_native)
+            parts = parts_of(trees[0], abi, machine, is_native=is_native, system_lib=system_lib)
             _check_levels(parts, options)
-            objects = _objects(folder, compiler, options, parts, trees, addons)
+            objects = _objects(folder, compiler, options, parts, trees, addons, system_lib=system_lib)
             link(objects, target, options, compiler, _constants(parts, trees))
         else:
             _link_by(fcompile, folder, target, trees, abi, addons, options)
     return target
 
 
-def cached_library(root: Module) -> Path:
-    """Return the result of `export_library` for this machine with default options, cached; raise the same errors."""
+def cached_library(root: Module, abi: Sequence[str] = ABIS, key: str | None = None) -> Path:
+    """Return the result of `export_library` for this machine with default options, cached; raise the same errors.
+
+    `abi` may be empty for libraries that only mlfc loads. `key` is that of `find_entry`, by default a hash of the code.
+    """
     compiler = find_compiler()
-    trees = _trees(root, ABIS)
+    trees = _trees(root, abi)
     machine = compiler.platform()
-    parts = parts_of(trees[0], ABIS, machine, is_native=NATIVE in processor_flags(compiler, "generic", ()))
-    settings = [*compiler.command, compiler.version, *compiler.flags, processor_here()]
-    files: dict[str, Data] = {f"{tree.symbol}/blob": tree.content for tree in trees if tree.is_needed}
-    for number, part in enumerate(parts):
-        files |= {f"{number}/{name}": data for name, data in part.files.items()}
-        levels = [f"{name} {' '.join(level_flags(compiler, level))}" for name, level in sorted(part.levels.items())]
-        settings += [*part.includes, *processor_flags(compiler, part.cpu, ()), *levels]
-    key = cache_key(files, settings, {})
-    found = find_entry(key, machine.suffix)
-    if found is not None:
-        return found
-    with TemporaryFolder() as folder:
-        made = export_library(root, Path(folder, f"model{machine.suffix}"))
+    parts = parts_of(trees[0], abi, machine, is_native=NATIVE in processor_flags(compiler, "generic", ()))
+    if key is None:
+        settings = [*compiler.command, compiler.version, *compiler.flags, processor_here()]
+        files: dict[str, Data] = {f"{tree.symbol}/blob": tree.content for tree in trees if tree.is_needed}
+        for number, part in enumerate(parts):
+            files |= {f"{number}/{name}": data for name, data in part.files.items()}
+            levels = [f"{name} {' '.join(level_flags(compiler, level))}" for name, level in sorted(part.levels.items())]
+            settings += [*part.includes, *processor_flags(compiler, part.cpu, ()), *levels]
+        key = cache_key(files, settings, {})
+        found = find_entry(key, machine.suffix)
+        if found is not None:
+            return found
+    with scratch(), TemporaryFolder() as folder:
+        made = Path(folder, f"model{machine.suffix}")
+        objects = _objects(Path(folder), compiler, (), parts, trees, ())
+        link(objects, made, (), compiler, _constants(parts, trees))
         return store_entry(key, machine.suffix, FileContent(made))
 
 
@@ -208,6 +223,27 @@ def _trees(root: Module, abi: Sequence[str]) -> list[PackedTree]:
     return [whole]
 
 
+def _system_tree(root: Module, target: Path, fcompile: Build | None) -> PackedTree:
+    """Return the tree of a library for TVM's C runtime; raise OptionError if the runtime cannot run a member."""
+    if fcompile is not None or target.suffix.lower() not in _STATIC:
+        raise OptionError(
+            "option system_lib excludes a linker (fcompile)"
+            if fcompile is not None
+            else f"option system_lib requires objects, got the library '{target.name}'",
+            place="system_lib",
+            next_step=f"Name a file that ends in {', '.join(_STATIC)}, without fcompile",
+        )
+    tree = pack(root)
+    others = {module.type_key for module in tree.modules if module is not None} - {GRAPH, *_AHEAD_OF_TIME}
+    if others:
+        raise OptionError(
+            f"TVM's C runtime has no modules of the kind '{min(others)}'",
+            place="system_lib",
+            next_step="Compile for the CPU, with the executor graph or aot",
+        )
+    return tree
+
+
 @contextmanager
 def _folder(given: PathLike | None) -> Iterator[Path]:
     if given is None:
@@ -240,6 +276,8 @@ def _objects(
     parts: Sequence[BuildPart],
     trees: Sequence[PackedTree],
     addons: Sequence[PathLike],
+    *,
+    system_lib: bool = False,
 ) -> list[Path]:
     """Return the objects to link, in order: the user's, code as ``lib0.o``, ``lib1.o``, ... in a folder, blobs."""
     common = AUTO if any(part.cpu == AUTO for part in parts) else "generic"  # of objects outside of modules
@@ -265,12 +303,36 @@ def _objects(
             path.replace(folder / f"lib{index}{OBJECT_SUFFIX}")
             for index, path in enumerate(built(part), len(found) - first)
         ]
+    if system_lib:
+        found[first:] = _system_objects(found[first:], compiler, options)
     for tree in trees:
-        if tree.is_needed:
+        if tree.is_needed or system_lib:
             place = write_blob(tree, folder, compiler.platform())
             is_object = place.suffix == OBJECT_SUFFIX
             found += [place] if is_object else built(BuildPart({place.name: place.read_bytes()}, (), common))[:1]
     return found
+
+
+def _system_objects(objects: Sequence[Path], compiler: Compiler, flags: Sequence[str]) -> list[Path]:
+    """Return the objects of code as TVM's exporter names them: ``lib0.o``, the function table, and ``lib1.o``."""
+    tables = [
+        path for path in objects if any(item.name == SYSTEM_LIB for item in exports(np.memmap(path, mode="r").data))
+    ]
+    if len(tables) != 1:
+        raise OptionError(
+            f"expected code with one {SYSTEM_LIB}, got {len(tables)}",
+            place="system_lib",
+            next_step="Export the result of mlfc.build or mlfc.compile",
+        )
+    folder, rest = objects[0].parent, [path for path in objects if path != tables[0]]
+    table = tables[0].rename(folder / f"table{OBJECT_SUFFIX}")
+    code = _combine(rest, folder / f"code{OBJECT_SUFFIX}", compiler, flags)
+    return [path.replace(folder / f"lib{index}{OBJECT_SUFFIX}") for index, path in enumerate((table, code))]
+
+
+def _combine(objects: Sequence[Path], built: Path, compiler: Compiler, flags: Sequence[str]) -> Path:
+    run_tool([*compiler.command, "-r", "-nostdlib", *flags, "-o", str(built), *map(str, objects)], built.parent)
+    return built
 
 
 def _written(
@@ -388,9 +450,7 @@ def link(
         run_tool([*_archiver(compiler), "rcsD", "linked.a", *(path.name for path in objects)], folder)
         place_binary(folder / "linked.a", target, executable=False)
     elif suffix == ".o":
-        built = folder / "linked.o"
-        run_tool([*compiler.command, "-r", "-nostdlib", *flags, "-o", str(built), *map(str, objects)], folder)
-        place_binary(built, target, executable=False)
+        place_binary(_combine(objects, folder / "linked.o", compiler, flags), target, executable=False)
     else:
         # libraries for Windows and macOS contain their own name
         name = target.name if target.suffix else f"{target.name}{compiler.platform().suffix}"

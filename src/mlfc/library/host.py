@@ -33,7 +33,7 @@ class HostLibrary(Module):
     `beside` returns files for exported libraries, which replace files of the code with the same path. `native` returns
     files for exactly this processor, if C compilers cannot derive them from `files`, which run on all of its kind.
     `levels` are by path the processor levels of files that do not run on all processors; `at_level` returns the files
-    for one level only.
+    for one level only. `system` returns the files for programs with TVM's C runtime, if they differ.
     """
 
     type_key = "c"
@@ -53,12 +53,14 @@ class HostLibrary(Module):
         native: Callable[[], Mapping[str, Data]] | None = None,
         levels: Mapping[str, Level] | None = None,
         at_level: Callable[[str | None], Mapping[str, Data]] | None = None,
+        system: Callable[[], Mapping[str, Data]] | None = None,
     ) -> None:
         super().__init__()
         self.levels = dict(levels or {})
         self._at_level = at_level
         self._files = files
         self._native = native
+        self._system = system
         self.cpu = cpu
         self._beside = beside
         self._params = dict(params or {})
@@ -84,6 +86,10 @@ class HostLibrary(Module):
     def files_here(self) -> Mapping[str, Data]:
         """Return the files whose code uses every feature of this processor."""
         return self.files if self._native is None else self._native()
+
+    def system_files(self) -> Mapping[str, Data]:
+        """Return the files for programs with TVM's C runtime, with ``TVMSystemLibEntryPoint``."""
+        return self.files if self._system is None else self._system()
 
     def library_files(
         self, abi: Sequence[str], files: Mapping[str, Data], places: ParameterOffsets

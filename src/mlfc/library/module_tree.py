@@ -153,8 +153,6 @@ def _classic_stream(
     places: _ByModule,
 ) -> list[Data]:
     """Return the parts of a classic blob behind its size; add the places of graphs' parameters to `places`."""
-    if modules == (None,):
-        return [encode_u64(0)]
     parts: list[Data] = [encode_u64(len(modules) + 1)]
     for module in modules:
         if module is None:

@@ -148,6 +148,10 @@ class Var:
     type: TensorType | TupleType | ListType
     span: Span = NO_SPAN
 
+    # TVM's names
+    name_hint = property(lambda self: self.name)
+    checked_type = property(lambda self: self.type)
+
 
 @dataclass(frozen=True, eq=False)
 class Constant:
@@ -315,6 +319,10 @@ class IRModule(Displayed):
     def main(self) -> Function:
         """The model's function."""
         return self.functions["main"]
+
+    def __getitem__(self, name: str) -> Function:
+        """Return a function by name."""
+        return self.functions[name]
 
     @property
     def outputs(self) -> tuple[Expr, ...]:

@@ -57,16 +57,21 @@ def parse(source: Source, constants: Sequence[npt.NDArray[Any]] = ()) -> IRModul
 
     A metadata section of the text takes precedence over `constants`.
     """
-    prepared = source.prepared()
-    try:
-        tree = parser().parse(prepared.code)
-    except UnexpectedInput as error:
-        raise _syntax_fault(source, error, prepared.code) from None
+    prepared, tree = syntax_tree(source)
     if prepared.metadata_start < len(source.text):
         line = source.text.count("\n", 0, prepared.metadata_start) + 1
         section = source.text[prepared.metadata_start + len(SECTION) :]
         constants = read_metadata(section, f"{source.file}:{line}")
     return _TreeReader(source, [Constant(array) for array in constants], prepared).module(tree)
+
+
+def syntax_tree(source: Source) -> tuple[Prepared, Tree[Token]]:
+    """Return the code of a text and its tree by the grammar; raise TextError for the first fault."""
+    prepared = source.prepared()
+    try:
+        return prepared, parser().parse(prepared.code)
+    except UnexpectedInput as error:
+        raise _syntax_fault(source, error, prepared.code) from None
 
 
 def _syntax_fault(source: Source, error: UnexpectedInput, text: str) -> MlfcError:

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 from mlfc.errors import ArchiveError, MlfcError, OptionError
 from mlfc.objfile.head import HEAD, OBJECT, read_head
 from mlfc.runtime.executors.aot_module import AotModule, loaded_pools
-from mlfc.runtime.modules.module import RELAX, RUN_RELAX
 from mlfc.runtime.modules.runnable import LoadedOrigin
 from mlfc.support.installation import required_for
 from mlfc.support.plain_file import open_plain
@@ -129,7 +128,7 @@ def model_of_library(root: Any, place: str, devices: Sequence[Device]) -> Any:
         raise ArchiveError(
             f"the library holds a module of the kind '{root.type_key}', not a model",
             place=place,
-            next_step=RUN_RELAX if root.type_key == RELAX else f"Load its functions with mlfc.load_module({place!r})",
+            next_step=f"Load its functions with mlfc.load_module({place!r})",
         )
     return root.model
 

@@ -10,11 +10,14 @@ import numpy.typing as npt
 
 from mlfc.archive.read.layout import relay_path, source_params_path
 from mlfc.archive.read.opening import Archive
+from mlfc.archive.read.recovered import recovered_module
 from mlfc.errors import ArchiveError
 from mlfc.relay.faults import state_faults
 from mlfc.relay.ir import IRModule
 from mlfc.relay.text import by_parameter_name, from_text, parameter_names, section_text, text_and_constants
 from mlfc.relay.text_source import MAX_TEXT
+from mlfc.runtime.executors.graph_json import MAX_TEXT as MAX_GRAPH
+from mlfc.runtime.executors.graph_json import parse_graph
 from mlfc.support.content import Data, sha256_of
 from mlfc.support.params import load_params, params_content
 from mlfc.support.text import shortened
@@ -60,12 +63,17 @@ def read_source(archive: Archive, module: str) -> tuple[IRModule, dict[str, npt.
     Raises TextError if the text is damaged.
     """
     record, files = archive.record.modules[module], archive.record.modules[module].files
-    if record.details is None or files.relay is None or files.source_params is None:
+    lack = None
+    if files.relay is None:
+        lack = f"has no Relay text: {relay_path(module)} is missing"
+    elif record.details is None:
+        try:
+            return _recovered(archive, module)
+        except ArchiveError as error:
+            lack = f"was not compiled by mlfc, and its archive lacks {_missing_values(archive, module)}: {error.cause}"
+    elif files.source_params is None:
         lack = f"was exported without its weights: {source_params_path(module)} is missing"
-        if files.relay is None:
-            lack = f"has no Relay text: {relay_path(module)} is missing"
-        elif record.details is None:
-            lack = f"was not compiled by mlfc, and its archive lacks {_missing_values(archive, module)}"
+    if lack is not None or files.relay is None or files.source_params is None:
         cause = f"module '{module}' {lack}, so it cannot be compiled again"
         raise ArchiveError(cause, place=archive.path, next_step="Compile the model itself")
     listed = archive.record.manifest or {}
@@ -93,6 +101,18 @@ def read_source(archive: Archive, module: str) -> tuple[IRModule, dict[str, npt.
     for fault in state_faults(ir_module):
         raise ArchiveError(fault, place=place, next_step=_AGAIN)
     return ir_module, values
+
+
+def _recovered(archive: Archive, module: str) -> tuple[IRModule, dict[str, npt.NDArray[Any]]]:
+    """Return a module that TVM compiled, with values from its graph; raise ArchiveError if they cannot be recovered."""
+    record, tar = archive.record.modules[module], archive.tar
+    files, graph, params = record.files, None, {}
+    text = tar.read(files.relay or "", MAX_TEXT).decode("utf-8", "replace")
+    if files.graph is not None and (files.params or "").endswith(".params"):
+        graph = parse_graph(tar.read(files.graph, MAX_GRAPH), f"{archive.path}: {files.graph}")
+        params = load_params(tar.view(files.params or ""), place=f"{archive.path}: {files.params}")
+    names = [item.name for item in record.inputs]
+    return recovered_module(text, f"{archive.path}: {files.relay}", module, names, graph, params)
 
 
 def _missing_values(archive: Archive, module: str) -> str:

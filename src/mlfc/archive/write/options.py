@@ -34,7 +34,9 @@ class ExportOptions:
     share_workspace: bool = option(False, "One workspace for several modules that never run together.")
     share_weights: bool = option(False, "Keep equal constants of several modules once.")
     system_lib: bool = option(
-        False, "Add aot modules to the C runtime's table of functions too, for hosts that drive microTVM's projects."
+        False,
+        "In archives: add aot modules to the C runtime's table of functions too, for hosts that drive microTVM's "
+        "projects. In static libraries and tars: the files of TVM's exporter for programs with its C runtime.",
     )
 
     def __post_init__(self) -> None:

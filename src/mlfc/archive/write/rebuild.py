@@ -14,7 +14,7 @@ from mlfc.archive.read.opening import Archive, open_archive
 from mlfc.archive.read.source import read_source
 from mlfc.archive.write.options import FORMAT_VERSIONS, PARAMS_FORMS, ExportOptions
 from mlfc.compiler import build_module
-from mlfc.errors import ArchiveError, InternalError
+from mlfc.errors import ArchiveError
 from mlfc.factory import Factory
 from mlfc.memory import ConstantPool, Pool
 from mlfc.options import BuildOptions
@@ -34,7 +34,7 @@ def rebuild(path: str | os.PathLike[str], target: str | None = None, **changes: 
     Parameters
     ----------
     path : path
-        An archive that mlfc wrote with source parameters.
+        An archive that mlfc wrote with source parameters, or one of TVM's graph executor with all values of its text.
     target : str, optional
         As for `build`. Default: the recorded target.
     **changes
@@ -96,14 +96,13 @@ def recorded_options(path: str | os.PathLike[str]) -> ExportOptions:
 def _module(archive: Archive, name: str, chosen: Mapping[str, Any]) -> Factory:
     module, params = read_source(archive, name)
     record = archive.record.modules[name]
-    if record.details is None:
-        raise InternalError(f"module '{name}' has a source but was not compiled by mlfc")
-    recorded = record.details.build or BuildInfo(
-        target=(" ".join(record.targets)),
-        executor=record.details.executor,
-        optimize=record.details.optimize,
-        numerics=record.details.numerics,
-        external_workspace=record.details.external_workspace,
+    details = record.details
+    recorded = (details and details.build) or BuildInfo(
+        target=" ".join(record.targets),
+        executor=details.executor if details else record.executor or "aot",
+        optimize=details.optimize if details else "speed",
+        numerics=details.numerics if details else "litert",
+        external_workspace=bool(details and details.external_workspace),
         toolchain=None,
         test_vectors=0,
         seed=0,
@@ -134,7 +133,7 @@ def _module(archive: Archive, name: str, chosen: Mapping[str, Any]) -> Factory:
         options = replace(options, external_workspace=False, workspace_io=False, pools=(), constants=(), ram=None)
     factory = build_module(replace(module, numerics=recorded.numerics, byoc=byoc), params, options)
     # recompiling does not recreate modules that a user imported
-    stored = Counter(entry.type_key for entry in record.details.module_tree[1:])
+    stored = Counter(entry.type_key for entry in details.module_tree[1:]) if details else Counter()
     # kernels of a device are compiled again, or not needed for another target
     kernels = [str(target).partition(" ")[0] for target in archive.record.modules[name].targets]
     others = stored - Counter(module.type_key for module in factory.lib.imported_modules) - Counter(kernels)

@@ -16,6 +16,7 @@ from typing import Any
 from mlfc.codegen.abi.dynamic import dynamic_entry
 from mlfc.codegen.abi.entry import AotEntry, HostTensor, host_module
 from mlfc.codegen.abi.graph import graph_entry
+from mlfc.codegen.abi.relax import executable
 from mlfc.codegen.c_host import packed_head
 from mlfc.codegen.emit import GeneratedCode, banner
 from mlfc.codegen.host.aot import main_function_name
@@ -51,45 +52,55 @@ def library_files(
     for name in abi:
         if name not in ABIS:
             raise OptionError(unknown("calling convention", name, ABIS))
+    if not abi:
+        return {}
     own = files if files is not None else {path: data for code in codes for path, data in code.files.items()}
     beside: dict[str, Data] = {}
     shares = [code.workspace_peers != () for code in codes]
+    alone, called = len(units) == 1, list[AotEntry]()
     for index, (unit, code) in enumerate(zip(units, codes, strict=True)):
-        if unit.executor != "aot":
-            parts = _other_entries(unit, code, places, alone=len(units) == 1) if "ffi" in abi else []
-            beside |= {f"src/{unit.module}_entries.c": "\n".join(parts).encode()} if parts else {}
-            continue
-        if not abi:
-            continue
-        is_first = shares[index] and shares.index(True) == index
-        entry = AotEntry(unit, code, host_module(unit, code), defines_gate=is_first)
-        parts = [entry.file_start()]
-        if "classic" in abi:
-            parts.append(classic_entries(entry, alone=len(units) == 1))
-        if "ffi" in abi:
-            parts.append(ffi_entries(entry, alone=len(units) == 1))
-        beside[f"src/{unit.module}_entries.c"] = "\n".join(parts).encode()
-        # The main function of the C interface takes plain pointers, but its name is the one by which executors look up
-        # the packed function, even if the library does not export that. Only the module's own files call it, so it is
-        # renamed to a name of the same length, which fits in place inside objects.
-        main = main_function_name(f"tvmgen_{unit.module}").encode()
-        other = f"tvmgen_{unit.module}_on_pointers".encode().ljust(len(main), b"_")
-        for path in own:
-            if PurePosixPath(path).stem in (f"{unit.module}_lib0", f"{unit.module}_lib1"):
-                beside[path] = to_bytes(own[path]).replace(main, other)
+        parts: list[str] = []
+        entry: AotEntry | None = None
+        if unit.executor == "aot":
+            is_first = shares[index] and shares.index(True) == index
+            entry = AotEntry(unit, code, host_module(unit, code), defines_gate=is_first)
+            parts += [entry.file_start(), *([classic_entries(entry, alone=alone)] if "classic" in abi else [])]
+            beside |= _renamed(unit, own)
+        elif "ffi" in abi:
+            entry = _other_entry(unit, code, places)
+            parts += [operator_entries(unit, code)] if unit.executor == "graph" else []
+            parts += [entry.file_start()] if entry is not None else []
+        if entry is not None and "ffi" in abi:
+            parts.append(ffi_entries(entry, alone=alone))
+            called.append(entry)
+        if parts:
+            beside[f"src/{unit.module}_entries.c"] = "\n".join(parts).encode()
+    if called:
+        beside["src/mlfc_relax.c"] = relax_entry(called, alone=alone).encode()
     return beside
 
 
-def _other_entries(unit: Unit, code: GeneratedCode, places: ParameterOffsets, *, alone: bool) -> list[str]:
-    """Return the parts of the file by which tvm-ffi calls a module of the graph executor, or a dynamic one."""
-    parts = [operator_entries(unit, code)] if unit.executor == "graph" else []
+def _renamed(unit: Unit, files: Mapping[str, Data]) -> Mapping[str, Data]:
+    """Return the files of a module compiled ahead of time that define or call its main function, with another name.
+
+    The main function of the C interface takes plain pointers, but its name is the one by which executors look up the
+    packed function, even if the library does not export that. Only the module's own files call it, so it is renamed to
+    a name of the same length, which fits in place inside objects.
+    """
+    main = main_function_name(f"tvmgen_{unit.module}").encode()
+    other = f"tvmgen_{unit.module}_on_pointers".encode().ljust(len(main), b"_")
+    stems = (f"{unit.module}_lib0", f"{unit.module}_lib1")
+    found = [path for path in files if PurePosixPath(path).stem in stems]
+    return {path: to_bytes(files[path]).replace(main, other) for path in found}
+
+
+def _other_entry(unit: Unit, code: GeneratedCode, places: ParameterOffsets) -> AotEntry | None:
+    """Return the entry of a module of the graph executor, or a dynamic one; warn if tvm-ffi cannot call the module."""
     reason = _obstacle(unit, code, places)
     if reason:
         warnings.warn(f"{unit.module}: expected a model that tvm-ffi can call, got {reason}", stacklevel=2)
-        return parts
-    is_graph = unit.executor == "graph"
-    entry = graph_entry(unit, code, places) if is_graph else dynamic_entry(unit, code)
-    return [*parts, entry.file_start(), ffi_entries(entry, alone=alone)]
+        return None
+    return graph_entry(unit, code, places) if unit.executor == "graph" else dynamic_entry(unit, code)
 
 
 def _obstacle(unit: Unit, code: GeneratedCode, places: ParameterOffsets) -> str | None:
@@ -117,7 +128,7 @@ def classic_entries(entry: AotEntry, *, alone: bool) -> str:
     """
     main = main_function_name(entry.module.prefix)
     writer = Writer()
-    for name in (main, f"mlfc_packed_{entry.module.name}"):
+    for name in (main, f"{_PACKED}{entry.module.name}"):
         with writer.block(f"TVM_DLL {packed_head(name)}"):
             writer.line(f"const DLTensor *tensors[{entry.slots}];")
             writer.line(f"void *data[{entry.slots}];")
@@ -150,7 +161,7 @@ def classic_entries(entry: AotEntry, *, alone: bool) -> str:
 
 
 PREFIX = "__tvm_ffi_"
-_MAIN = f"{PREFIX}main"
+_PACKED = "mlfc_packed_"
 _LONGEST_LITERAL = 4095
 _ROW = 32
 
@@ -158,14 +169,17 @@ _ROW = 32
 def ffi_entries(entry: AotEntry, *, alone: bool) -> str:
     """Return the tvm-ffi function of a module and the functions that describe it.
 
-    If the module is `alone` in its library, calling the library calls this function.
+    If the module is `alone` in its library, calling the library calls this function. One of its names is unique to
+    functions of modules, as that of `classic_entries`.
     """
     module = entry.module.name
-    names = [f"{PREFIX}{module}", *([_MAIN] if alone and module != "main" else [])]
     writer = Writer()
-    for name in names:
-        with writer.block(f"TVM_DLL {ffi_head(name)}"):
-            entry.write_ffi_call(writer)
+    with writer.block(f"static {ffi_head('run_model')}"):
+        entry.write_ffi_call(writer)
+    writer.line()
+    for name in dict.fromkeys((module, *(["main"] if alone else []), f"{_PACKED}{module}")):
+        with writer.block(f"TVM_DLL {ffi_head(PREFIX + name)}"):
+            writer.line("return run_model(handle, args, num_args, result);")
         writer.line()
     if entry.keeps_state:
         with writer.block(f"TVM_DLL {ffi_head(f'{PREFIX}{module}_state_reset')}"):
@@ -204,12 +218,35 @@ def _write_text(writer: Writer, text: str) -> None:
         parts = [c_string(line, len(line)) for line in lines]
     else:
         head, tail = "static const unsigned char text[] = {", "};"
-        rows = [(*data, 0)[start : start + _ROW] for start in range(0, len(data) + 1, _ROW)]
-        parts = [f"{', '.join(map(str, row))}," for row in rows]
+        parts = _rows((*data, 0))
     writer.line(head)
     with writer.indented():
         writer.lines(parts)
     writer.line(tail)
+
+
+def _rows(data: Sequence[int]) -> list[str]:
+    """Return the lines of an initializer with these bytes."""
+    return [f"{', '.join(map(str, data[start : start + _ROW]))}," for start in range(0, len(data), _ROW)]
+
+
+def relax_entry(entries: Sequence[AotEntry], *, alone: bool) -> str:
+    """Return the file with the function by which TVM's `relax.VirtualMachine` loads the library.
+
+    The functions of the virtual machine have the modules' names; that of a module `alone` in its library is ``main``.
+    """
+    functions = {
+        "main" if alone else item.name: (f"{_PACKED}{item.name}", [value.name for value in item.inputs])
+        for item in (entry.module for entry in entries)
+    }
+    writer = Writer()
+    writer.lines([*banner(str(entries[0].unit.target)).splitlines(), '#include "mlfc_relax.h"', ""])
+    with writer.block(f"TVM_DLL {ffi_head(f'{PREFIX}vm_load_executable')}"):
+        with writer.block("static const unsigned char code[] =", "};"):
+            writer.lines(_rows(executable(functions)))
+        writer.lines(["(void)handle;", "(void)args;", "(void)num_args;"])
+        writer.line("return mlfc_relax_load(code, sizeof code, result);")
+    return writer.text()
 
 
 def ffi_head(name: str) -> str:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -21,9 +23,29 @@ from mlfc.support.content import ArrayContent, Data, chunks_of, nbytes_of, to_by
 from mlfc.tir.program import Value
 
 _SPEED, _SIZE = 3, 2
+_QUICK = 1
+_level: ContextVar[int] = ContextVar("level", default=_SPEED)
 
 
 _WORD = 4
+
+
+@contextmanager
+def compiled_quickly() -> Iterator[None]:
+    """Compile objects that are first read in the block at LLVM's level 1: three quarters of the time, the same bits.
+
+    Kernels are as fast, because they are printed with vectors and LLVM still vectorizes the other loops. Level 0 would
+    not fuse products with sums.
+    """
+    token = _level.set(_QUICK)
+    try:
+        yield
+    finally:
+        _level.reset(token)
+
+
+def _level_of(optimize: str) -> int:
+    return _level.get() if optimize == "speed" else _SIZE
 
 
 def parse(module: ir.Module | str, machine: Machine) -> llvm.ModuleRef:
@@ -41,7 +63,7 @@ def parse(module: ir.Module | str, machine: Machine) -> llvm.ModuleRef:
 
 def optimize_module(parsed: llvm.ModuleRef, machine: Machine, optimize: str = "speed") -> None:
     """Run the optimization passes over a module, for ``speed`` or ``size``."""
-    level = _SPEED if optimize == "speed" else _SIZE
+    level = _level_of(optimize)
     options = llvm.create_pipeline_tuning_options(speed_level=level)
     for choice in ("loop_vectorization", "slp_vectorization", "loop_interleaving", "loop_unrolling"):
         setattr(options, choice, optimize == "speed")
@@ -53,7 +75,7 @@ def compile_object(module: ir.Module | str, machine: Machine, optimize: str = "s
     """Return the object file of a module, optimized for ``speed`` or ``size``."""
     parsed = parse(module, machine)
     optimize_module(parsed, machine, optimize)
-    level = _SPEED if optimize == "speed" else _SIZE
+    level = _level_of(optimize)
     return bytes(machine.target_machine(level).emit_object(parsed))
 
 

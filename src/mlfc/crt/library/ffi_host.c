@@ -41,11 +41,6 @@ static void* find(const char* name) {
 }
 #endif
 
-struct byte_array {
-  const char* data;
-  size_t size;
-};
-
 struct managed_tensor {
   DLTensor tensor;
   void* context;
@@ -59,8 +54,8 @@ union function {
   void* (*get_allocator)(void);
   int (*allocate)(DLTensor* prototype, void** out);
   int (*from_dlpack)(struct managed_tensor* from, int32_t alignment, int32_t contiguous, void** out);
-  int (*new_string)(const struct byte_array* text, struct mlfc_any* out);
-  int (*get_global)(const struct byte_array* name, void** out);
+  int (*new_string)(const struct mlfc_bytes* text, struct mlfc_any* out);
+  int (*get_global)(const struct mlfc_bytes* name, void** out);
   int (*call)(void* function, struct mlfc_any* args, int32_t num_args, struct mlfc_any* result);
   int (*decref)(void* object);
 };
@@ -83,7 +78,7 @@ int mlfc_ffi_raise(const struct mlfc_failure* failure) {
   static void* known;
   union function raise;
   TVMAPISetLastError(failure->text);
-  if (get("TVMFFIErrorSetRaisedFromCStr", &known, &raise)) raise.set_raised(failure->kind, failure->text);
+  if (failure->kind != NULL && get("TVMFFIErrorSetRaisedFromCStr", &known, &raise)) raise.set_raised(failure->kind, failure->text);
   return -1;
 }
 
@@ -147,26 +142,34 @@ int mlfc_ffi_tensor(const struct mlfc_parameter* parameter, struct mlfc_any* out
 int mlfc_ffi_string(const char* text, struct mlfc_any* out, struct mlfc_failure* failure) {
   static void* known;
   union function make;
-  const struct byte_array content = {text, strlen(text)};
+  const struct mlfc_bytes content = {text, strlen(text)};
   if (!get("TVMFFIStringFromByteArray", &known, &make)) return lacking(failure, "TVMFFIStringFromByteArray");
   if (make.new_string(&content, out) == 0) return 0;
   return mlfc_fail(failure, "RuntimeError", "no memory for a string");
 }
 
-int mlfc_ffi_array(struct mlfc_any* values, int32_t count, struct mlfc_any* out,
-                      struct mlfc_failure* failure) {
-  static void *known_global, *known_call, *array_maker;
-  const struct byte_array name = {"ffi.Array", 9};
+int mlfc_ffi_call(const char* name, void** known, struct mlfc_any* args, int32_t count, struct mlfc_any* out,
+                  struct mlfc_failure* failure) {
+  static void *known_global, *known_call;
+  const struct mlfc_bytes text = {name, strlen(name)};
   union function global, call;
-  void* maker = __atomic_load_n(&array_maker, __ATOMIC_RELAXED);
+  void* function = __atomic_load_n(known, __ATOMIC_RELAXED);
   if (!get("TVMFFIFunctionGetGlobal", &known_global, &global)) return lacking(failure, "TVMFFIFunctionGetGlobal");
   if (!get("TVMFFIFunctionCall", &known_call, &call)) return lacking(failure, "TVMFFIFunctionCall");
-  if (maker == NULL) { /* global functions live as long as the process */
-    if (global.get_global(&name, &maker) != 0 || maker == NULL) return lacking(failure, "ffi.Array");
-    __atomic_store_n(&array_maker, maker, __ATOMIC_RELAXED);
+  if (function == NULL) { /* global functions live as long as the process */
+    if (global.get_global(&text, &function) != 0 || function == NULL) return lacking(failure, name);
+    __atomic_store_n(known, function, __ATOMIC_RELAXED);
   }
-  if (call.call(maker, values, count, out) == 0) return 0;
-  return mlfc_fail(failure, "RuntimeError", "no memory for an array of results");
+  if (call.call(function, args, count, out) == 0) return 0;
+  mlfc_fail(failure, "", "the function %s failed", name);
+  failure->kind = NULL; /* the function has raised its own error */
+  return -1;
+}
+
+int mlfc_ffi_array(struct mlfc_any* values, int32_t count, struct mlfc_any* out,
+                      struct mlfc_failure* failure) {
+  static void* known;
+  return mlfc_ffi_call("ffi.Array", &known, values, count, out, failure);
 }
 
 void mlfc_ffi_release(struct mlfc_any* value) {

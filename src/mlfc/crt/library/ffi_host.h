@@ -19,7 +19,14 @@ enum {
   kFfiString = 65,
   kFfiBytes = 66,
   kFfiTensor = 70,
-  kFfiArray = 71
+  kFfiArray = 71,
+  kFfiModule = 73
+};
+
+/* Bytes of tvm-ffi, with their length: TVMFFIByteArray. */
+struct mlfc_bytes {
+  const char* data;
+  size_t size;
 };
 
 /* Header of every object: counts, type index, deleter. */
@@ -45,6 +52,13 @@ int mlfc_ffi_raise(const struct mlfc_failure* failure);
 /*! \brief Creates a tensor that matches a parameter, owned by the caller. */
 int mlfc_ffi_tensor(const struct mlfc_parameter* parameter, struct mlfc_any* out,
                        struct mlfc_failure* failure);
+
+/*!
+ * \brief Calls a global function; where that raises an error, the failure has no kind.
+ * \param known Set to the function, which is looked up by name where this is NULL.
+ */
+int mlfc_ffi_call(const char* name, void** known, struct mlfc_any* args, int32_t count, struct mlfc_any* out,
+                  struct mlfc_failure* failure);
 
 /*! \brief Creates an array of values. */
 int mlfc_ffi_array(struct mlfc_any* values, int32_t count, struct mlfc_any* out,

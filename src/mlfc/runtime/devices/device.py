@@ -87,6 +87,12 @@ class Device(Displayed):
         """Wait until all work queued on the device is done; raise DeviceError if it failed."""
         self.api.synchronize()
 
+    # TVM's names
+    device_type = property(lambda self: self.type_code)
+    device_id = property(lambda self: self.index)
+    exist = exists
+    sync = synchronize
+
 
 class Recording(Protocol):
     """Recorded launches that a device runs as one unit."""

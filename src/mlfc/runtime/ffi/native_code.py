@@ -205,6 +205,10 @@ def _exported(arg: Any, keep: list[Any], index: int, name: str) -> int:
 
 
 _HEADER = 24  # bytes of the header of an object
+_RUN_RELAX = (
+    "Run: pip install apache-tvm; or run it where TVM is installed: "
+    "relax.VirtualMachine(tvm.runtime.load_module(path), tvm.cpu())"
+)
 FFI_LIBRARY = "TVMFFI"
 """Prefix of the functions of tvm-ffi's library."""
 
@@ -229,6 +233,16 @@ def require_host(place: str) -> None:
             place=place,
             next_step="Run: pip install apache-tvm-ffi",
         ) from error
+
+
+def require_tvm(place: str) -> Any:
+    """Load TVM, with the global symbols of its runtime, and return it; raise ArchiveError if it is missing."""
+    try:
+        import_module("tvm.relax")
+        return import_module("tvm")
+    except ImportError as error:
+        cause = "the library contains an executable of TVM's Relax virtual machine, and TVM is not installed"
+        raise ArchiveError(cause, place=place, next_step=_RUN_RELAX) from error
 
 
 def host_function(name: str) -> Any:

@@ -21,7 +21,7 @@ import numpy as np
 from mlfc.errors import ArchiveError, OptionError, ToolchainError, unknown
 from mlfc.runtime.executors.aot_module import AotModule, BoundCall, filled, new_pool
 from mlfc.runtime.ffi.library_names import defining_file, loadable, may_be_function
-from mlfc.runtime.ffi.native_code import FFI_LIBRARY, FFI_PREFIX, FfiFunc, PackedFunc, require_host
+from mlfc.runtime.ffi.native_code import FFI_LIBRARY, FFI_PREFIX, FfiFunc, PackedFunc, require_host, require_tvm
 from mlfc.runtime.libraries.factory import DEFAULT_KEY
 from mlfc.runtime.libraries.library_context import (
     CONTEXT,
@@ -46,7 +46,10 @@ if TYPE_CHECKING:
     from mlfc.runtime.modules.runnable import Runnable
     from mlfc.support.module_info import ModuleInterface
 
-_SYSTEM_LIB = "TVMSystemLibEntryPoint"
+SYSTEM_LIB = "TVMSystemLibEntryPoint"
+"""Function that returns the table of functions in code for TVM's C runtime."""
+_RELAX_FUNCTION = "TVMBackendAnyList"
+"""Prefix of the functions of TVM's runtime that compiled Relax executables call."""
 
 
 class _FuncRegistry(ctypes.Structure):
@@ -60,8 +63,8 @@ class _SystemLib(ctypes.Structure):
 class LibraryModule(Module):
     """A loaded shared library; loading runs its code and raises ToolchainError on failure.
 
-    Functions are found by symbol and, if the library has a function registry as in TVM's C runtime, by their names
-    there, which also covers static functions. The code looks up functions in the imports of `environment`, by default
+    Functions are found by their names in the function registry, if the library has one as in TVM's C runtime, which
+    also covers static functions, and by symbol. The code looks up functions in the imports of `environment`, by default
     this module. `description` describes the models in its file; default: read from memory.
     """
 
@@ -120,7 +123,8 @@ class LibraryModule(Module):
         if name == MAIN and (main := self.address(MAIN)) is not None and not may_be_function(main):
             # a string names the library's entry function
             name = ctypes.string_at(main).decode(errors="replace") or name
-        address = self._code(name) or self._registered.get(name) or self._code(f"mlfc_packed_{name}")
+        # the C function that a program calls may have the name of a registered packed function
+        address = self._registered.get(name) or self._code(name) or self._code(f"mlfc_packed_{name}")
         reads = self._inputs_of(name)
         if address:
             return PackedFunc(address, name, last_error=self._last_error, owner=self, reads=reads)
@@ -187,9 +191,9 @@ class LibraryModule(Module):
 
     @cached_property
     def _registered(self) -> dict[str, int]:
-        if self.address(_SYSTEM_LIB) is None:
+        if self.address(SYSTEM_LIB) is None:
             return {}
-        entry = self.library[_SYSTEM_LIB]
+        entry = self.library[SYSTEM_LIB]
         entry.restype = ctypes.POINTER(_SystemLib)
         registry = entry().contents.registry.contents
         at = registry.names
@@ -214,6 +218,8 @@ def _opened(path: str) -> ctypes.CDLL:
         except OSError as error:
             if FFI_LIBRARY in str(error):
                 require_host(path)
+            elif _RELAX_FUNCTION in str(error):
+                require_tvm(path)
             elif lacks_functions(error):
                 bind_functions(path)
             else:

@@ -22,7 +22,7 @@ from mlfc.runtime.libraries.library_file import (
 )
 from mlfc.runtime.libraries.library_module import LibraryModule, names_of_models
 from mlfc.runtime.modules.blob import SYMBOLS, read_tree
-from mlfc.runtime.modules.module import RUN_RELAX, Function, Module, pick_module
+from mlfc.runtime.modules.module import Function, Module, pick_module
 from mlfc.runtime.modules.runnable import HasModel, Runnable
 
 _NEEDED = "Load the libraries that it needs before it: ctypes.CDLL(path, ctypes.RTLD_GLOBAL)"
@@ -58,8 +58,7 @@ class SharedLibrary(LibraryModule, HasModel):
             super().__init__(absolute, description=file.description)
         except ToolchainError as error:
             cause = str(error.__cause__)
-            advice = RUN_RELAX if "TVMBackendAnyList" in cause else _NEEDED
-            raise ArchiveError(f"this library does not load: {cause}", place=self.place, next_step=advice) from error
+            raise ArchiveError(f"this library does not load: {cause}", place=self.place, next_step=_NEEDED) from error
         if file.image is not None:  # its version was already checked in the file, before any of its code ran
             return
         address = self.address(VERSION_SYMBOL)

@@ -9,7 +9,7 @@ from typing import TypeAlias
 from mlfc.errors import OptionError
 from mlfc.registry import Registry
 from mlfc.runtime.devices.device import driver_files, import_driver
-from mlfc.runtime.modules.module import Function, Module, OpaqueModule
+from mlfc.runtime.modules.module import RELAX, Function, Module, OpaqueModule
 from mlfc.support.content import Data, to_bytes
 from mlfc.support.former_name import former
 
@@ -25,10 +25,11 @@ extents: dict[str, Extent] = {}
 TVM's classic stream stores bodies without their lengths, so its readers must know these kinds.
 """
 _TVM_KINDS = "mlfc.runtime.modules.tvm_kinds"
-# kinds of mlfc are imported when a file contains one
+# kinds that need more than TVM's data are imported when a file contains one
 _BUILT_IN = {
     "onnxruntime": "mlfc.runtime.modules.onnxruntime_module",
     "mlfc.vm": "mlfc.runtime.executors.vm.vm_module",
+    RELAX: "mlfc.runtime.executors.relax_module",
     **dict.fromkeys(("mlfc.ModuleSet", former("mlfc.ModuleSet")), "mlfc.runtime.libraries.factory"),
     **dict.fromkeys(
         ("GraphExecutorFactory", "GraphRuntimeFactory", "AotExecutorFactory"), "mlfc.runtime.libraries.factory"

@@ -29,7 +29,6 @@ _functions: dict[str, Function] = {}
 
 RELAX = "relax.VMExecutable"
 """The kind of modules with bytecode or compiled code for TVM's Relax virtual machine."""
-RUN_RELAX = "Run it in TVM: relax.VirtualMachine(tvm.runtime.load_module(path), tvm.cpu())"
 
 
 class Module(Displayed):
@@ -237,9 +236,7 @@ class OpaqueModule(Module):
         if function is None:
             raise OptionError(
                 f"'{name}' cannot be looked up: no loader for modules of kind '{self.type_key}'",
-                next_step=RUN_RELAX
-                if self.type_key == RELAX
-                else f"Register one with mlfc.runtime.register_loader('{self.type_key}')",
+                next_step=f"Register one with mlfc.runtime.register_loader('{self.type_key}')",
             )
         return function
 

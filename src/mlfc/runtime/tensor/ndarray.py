@@ -97,6 +97,10 @@ class NDArray(Displayed):
         self.device.api.copy_out(self.handle, self.byte_offset, out)
         return out
 
+    def asnumpy(self) -> Array:
+        """Return the tensor as an array; `numpy` under TVM's older name."""
+        return self.numpy()
+
     def copyfrom(self, source: Any) -> NDArray:
         """Copy from an array of the same shape and dtype, of any library; return this one.
 

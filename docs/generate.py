@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import re
 import sys
 import textwrap
 from collections import Counter
@@ -20,7 +21,7 @@ import mlfc.ops
 import mlfc.schema
 from mlfc.cli.main import COMMANDS, GROUPS, app
 from mlfc.micro.board.board import Board, MemoryRegion, boards
-from mlfc.relay.op import OPERATORS, REQUIRED, Attr
+from mlfc.relay.op import OPERATORS, REQUIRED, Attr, Operator, Trait
 from mlfc.support.module_info import DEFINITIONS, ArchiveInfo, ModuleInfo
 from mlfc.support.records import Record, Says, definitions, described
 
@@ -94,8 +95,10 @@ def cli_page() -> str:
         "",
     ]
     commands = [*COMMANDS, *((f"{group} {name}", *rest) for group, _, inner in GROUPS for name, *rest in inner)]
-    options = (row for _, function, _ in commands for row in parameters(function) if isinstance(row[1], OptionInfo))
-    shared = [row for row, count in Counter(map(_option_row, options)).items() if count >= _COMMANDS_IN_COMMON]
+    options = [row for _, function, _ in commands for row in parameters(function) if isinstance(row[1], OptionInfo)]
+    common = [row for row, count in Counter(map(_option_row, options)).items() if count >= _COMMANDS_IN_COMMON]
+    names = Counter(row.split("`")[1] for row in common)
+    shared = [row for row in common if names[row.split("`")[1]] == 1]
     lines += ["These options have the same meaning in several commands, which only name them:", ""]
     lines += [*_TABLE, *shared, ""]
     for name, function, examples in commands:
@@ -104,7 +107,7 @@ def cli_page() -> str:
 
 
 _TABLE = ("| | default | |", "|---|---|---|")
-_COMMANDS_IN_COMMON = 3
+_COMMANDS_IN_COMMON = 2
 
 
 def _option_row(row: tuple[str, Any, str]) -> str:
@@ -119,7 +122,7 @@ def _command(name: str, function: Callable[..., Any], examples: tuple[str, ...],
     lines = [f"## {name}", "", _wrapped(function.__doc__), "", f"    {usage}", ""]
     own = [text for row in rows if (text := _option_row(row)) not in shared]
     lines += [*_TABLE, *own, ""] if own else []
-    named = ", ".join(f"`{row[0].split()[0]}`" for row in rows if _option_row(row) in shared)
+    named = ", ".join(f"`{row[0].split()[0].rstrip(',')}`" for row in rows if _option_row(row) in shared)
     lines += [textwrap.fill(f"Also {named}.", 100, break_on_hyphens=False), ""] if named else []
     return [*lines, "Examples:", "", *(f"    {line}" for line in examples), ""]
 
@@ -136,13 +139,14 @@ def operators_page() -> str:
     lines = [_MADE, "", "# Operators", ""]
     lines += [
         "The operators of the graph IR, under Relay's names; `mlfc operators` prints them. The contract",
-        "states the accuracy of the results on every target. The operators of models are in",
-        "[onnx.md](onnx.md) and [tflite.md](tflite.md); `mlfc check MODEL` lists all that cannot be compiled.",
+        "states the accuracy of the results on every target; it is empty where results are exact. The",
+        "operators of models are in [onnx.md](onnx.md) and [tflite.md](tflite.md); `mlfc check MODEL` lists",
+        "all that cannot be compiled.",
         "",
-        f"{len(OPERATORS)} operators. Attributes without a default are required. TVM 0.14 lacks those marked *",
-        "(of `qnn.softmax`, its uint8 form): [Relay text](archive.md) has an equivalent of TVM's in their",
-        "place, and the operator or attribute in a comment, which mlfc reads. TVM cannot read models with",
-        "`onnx.call`.",
+        f"{len(OPERATORS)} operators; a row of `1d`, `2d` and `3d` has the defaults of `2d`. Attributes without a",
+        "default are required. TVM 0.14 lacks those marked * (of `qnn.softmax`, its uint8 form): [Relay",
+        "text](archive.md) has an equivalent in TVM's operators, and the operator or attribute in a comment,",
+        "which mlfc reads. Text with operators marked † needs mlfc; `mlfc inspect` names them.",
         "",
         "Contracts of many operators:",
         "",
@@ -154,12 +158,23 @@ def operators_page() -> str:
         "|---|---|---|---|",
     ]
     for name in OPERATORS:
+        forms = {f"{n}d": form for n in "123" if (form := name.replace("2d", f"{n}d")) in OPERATORS and "2d" in name}
+        if re.search("[13]d", name) and re.sub("[13]d", "2d", name) in OPERATORS:
+            continue  # in the row of 2d
         item = OPERATORS.get(name)
+        shown = f"`{next(iter(forms.values()), name)}`" + "".join(f", `{form}`" for form in [*forms][1:])
         attributes = ", ".join(map(_attribute, item.attrs))
-        own = " *" if item.in_tvm is not None else ""
         contract = f"[{letters[item.contract]}]" if item.contract in letters else _cell(item.contract)
-        lines.append(f"| `{name}`{own} | {_cell(item.doc)} | {attributes} | {contract} |")
+        contract = "" if contract == "exact" else contract
+        lines.append(f"| {shown}{_mark(item)} | {_cell(item.doc)} | {attributes} | {contract} |")
     return "\n".join([*lines, ""])
+
+
+def _mark(item: Operator) -> str:
+    """Return the mark of an operator that TVM lacks."""
+    if item.in_tvm is not None:
+        return " *"
+    return " †" if Trait.NOT_IN_TVM in item.traits else ""
 
 
 def _attribute(attr: Attr) -> str:
@@ -178,18 +193,18 @@ def boards_page() -> str:
         "**What is tested.** Firmware for boards with an emulator runs there. For the other boards that mlfc",
         "starts by itself (bare metal), start-up code and linker script are built; for the rest, projects",
         "are generated and the code of models is compiled, except for the ESP32-S3. No physical board has",
-        "been tested. `mlfc boards NAME` shows the sources of the numbers.",
+        "been tested. `mlfc boards NAME` shows addresses and the sources of the numbers. The target is",
+        "`c -mcpu=` with the core.",
         "",
-        "| board | | chip | core | target | MHz | regions | bare metal | runs under | flash tool | names elsewhere |",
-        "|---|---|---|---|---|---|---|---|---|---|---|",
+        "| board | | chip | core | MHz | regions, KiB | bare metal | runs under | flash tool | names elsewhere |",
+        "|---|---|---|---|---|---|---|---|---|---|",
     ]
     for board in (boards().get(name) for name in boards()):
         cells = (
             f"`{board.name}`",
-            board.description,
+            re.split(r",| with ", board.description)[0],
             board.chip,
             " ".join((board.core, *board.features)),
-            f"`{board.target}`",
             f"{board.fastest_clock_hz / 1e6:g}" if board.fastest_clock_hz else "",
             ", ".join(_region(item, board) for item in board.memories),
             "yes" if board.bare_metal else "no",
@@ -203,7 +218,7 @@ def boards_page() -> str:
 
 def _region(region: MemoryRegion, board: Board) -> str:
     mark = " *" if region in (board.flash, board.ram) else ""
-    return f"{region.name}{mark} {region.nbytes // 1024:,} KiB at `0x{region.origin:08x}`"
+    return f"{region.name}{mark} {region.nbytes // 1024:,}"
 
 
 def _in_table(code: str) -> str:

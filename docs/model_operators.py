@@ -57,6 +57,11 @@ _TYPES = tuple(name for name in TFLITE_DTYPES if name != "resource")
 _VARIED = 2  # number of an operator's cases that are also tried with other types
 _QUANTIZED = ("int8", "uint8", "int16")
 _FAMILIES = {"floats": dtypes.FLOATS, "integers": dtypes.INTEGERS, "narrow": dtypes.NARROW}
+_TFLITE_FAMILIES = {
+    "floats": ("float16", "float32"),
+    "integers": ("int8", "int16", "int32", "int64", "uint8", "uint32", "uint64"),
+    "quantized": tuple(f"quantized {name}" for name in _QUANTIZED),
+}
 
 
 @dataclass(frozen=True)
@@ -111,14 +116,14 @@ def onnx_page(made: str) -> str:
     """Return the page of ONNX's operators."""
     lines = [made, "", "# ONNX operators", ""]
     lines += [
-        f"Opsets {table.OLDEST_OPSET} to {table.NEWEST_OPSET} of `ai.onnx`. *Since* has the opsets in which ONNX",
-        "changed an operator; each form is imported with its own meaning. The dtypes are those of the first",
-        "input with which a node is imported, measured with models of one node, whose other inputs have the",
-        "same dtype where they may. The contract is that of the [operators](operators.md) that the node",
-        "becomes: *exact* where each is exact, bit for bit, or correctly rounded. With float16 and bfloat16,",
-        "each of them rounds. [`mlfc check`](cli.md#check) says what would help with a model that is refused.",
+        f"Opsets {table.OLDEST_OPSET} to {table.NEWEST_OPSET} of `ai.onnx`; each form of an operator is imported with",
+        "its own meaning. The dtypes are those of the first input with which a node is imported, measured",
+        "with models of one node, whose other inputs have the same dtype where they may. The contract is",
+        "that of the [operators](operators.md) that the node becomes, empty where each is exact, bit for",
+        "bit, or correctly rounded. With float16 and bfloat16, each of them rounds. [`mlfc",
+        "check`](cli.md#check) suggests remedies for a model that is refused.",
         "",
-        *textwrap.wrap(_families(), 100, break_on_hyphens=False),
+        *textwrap.wrap(_families(_FAMILIES), 100, break_on_hyphens=False),
         "",
     ]
     for domain, title in _DOMAINS.items():
@@ -126,7 +131,7 @@ def onnx_page(made: str) -> str:
         if domain == table.MICROSOFT:
             lines += [f"## {title}", "", *_unmeasured(names), ""]
             continue
-        lines += [f"## {title}", "", "| operator | since | dtypes | contract |", "|---|---|---|---|"]
+        lines += [f"## {title}", "", "| operator | dtypes | contract |", "|---|---|---|"]
         measured_ones = [name for name in names if name not in _GRAPHS and measured(domain, name)[0]]
         lines += [_onnx_row(domain, name) for name in measured_ones]
         lines += ["", *_unmeasured(sorted({*names} - {*measured_ones})), ""]
@@ -145,8 +150,8 @@ def _unsupported(advice: Mapping[str, str | None]) -> list[str]:
     return [*lines, "", *textwrap.wrap(others, 100, break_on_hyphens=False, break_long_words=False)]
 
 
-def _families() -> str:
-    return "; ".join(f"*{name}*: {', '.join(kinds)}" for name, kinds in _FAMILIES.items()) + "."
+def _families(families: Mapping[str, Collection[str]]) -> str:
+    return "; ".join(f"*{name}*: {', '.join(kinds)}" for name, kinds in families.items()) + "."
 
 
 def _unmeasured(names: Sequence[str]) -> list[str]:
@@ -163,14 +168,14 @@ def supported(domain: str) -> list[str]:
 
 def _onnx_row(domain: str, name: str) -> str:
     kinds, contract = measured(domain, name)
-    return f"| `{name}` | {_since(domain, name)} | {_listed(kinds) or '-'} | {contract or '-'} |"
+    return f"| `{name}` | {_listed(kinds, _FAMILIES) or '-'} | {'' if contract == _EXACT else contract} |"
 
 
-def _listed(kinds: Sequence[str]) -> str:
+def _listed(kinds: Iterable[str], families: Mapping[str, Collection[str]]) -> str:
     """Return abbreviated dtypes, in which a name stands for a family."""
     rest = list(kinds)
     found = []
-    for name, family in _FAMILIES.items():
+    for name, family in families.items():
         if {*family} <= {*rest}:
             found.append(name)
             rest = [kind for kind in rest if kind not in family]
@@ -186,12 +191,6 @@ def _history() -> dict[tuple[str, str], list[int]]:
         if newest is not None and schema.since_version <= newest:
             found.setdefault((schema.domain, schema.name), []).append(schema.since_version)
     return {key: sorted(versions) for key, versions in found.items()}
-
-
-def _since(domain: str, name: str) -> str:
-    ours = min(table.since(domain, name), default=1)
-    known = [version for version in _history().get((domain, name), [1]) if version >= ours]
-    return ", ".join(map(str, known or [ours]))
 
 
 @cache
@@ -293,28 +292,35 @@ def tflite_page(made: str) -> str:
     lines += [
         "The dtypes are those of the first input with which an operator is imported, measured with models of",
         "one operator. Integer results are those of LiteRT's reference kernels bit for bit, or of TFLite",
-        "Micro's with `--numerics tflm`. The last column has the accuracy in float32: of the tests against",
+        "Micro's with `--numerics tflm`. The third column has the accuracy in float32: of the tests against",
         "LiteRT, as a part of the largest magnitude, or by the contract of the [operators](operators.md)",
-        "that the operator becomes: *exact* where each is exact or correctly rounded.",
-        "[`mlfc check`](cli.md#check) says what would help with a model that is refused.",
+        "that the operator becomes, empty where each is exact or correctly rounded. The last has the dtypes",
+        "in which results [equal LiteRT's](#compared-with-litert), where they are not those of the second.",
+        "[`mlfc check`](cli.md#check) suggests remedies for a model that is refused.",
+        "",
+        *textwrap.wrap(_families(_TFLITE_FAMILIES), 100, break_on_hyphens=False),
         "",
     ]
-    measured_ones = [code for code in imported_codes() if measured_tflite(code)[0]]
-    listed = {code: _listed(measured_tflite(code)[0]) for code in measured_ones}
-    compared = {
-        code: ", ".join(kinds) for code, kinds in json.loads(SWEEP.read_text(encoding="utf-8"))["kinds"].items()
+    record = json.loads(SWEEP.read_text(encoding="utf-8"))["kinds"]
+    compared = {code: _listed(sorted(kinds), _TFLITE_FAMILIES) for code, kinds in record.items()}
+    listed = {
+        code: _listed(kinds, _TFLITE_FAMILIES)
+        for code in imported_codes()
+        if (kinds := sorted({*measured_tflite(code)[0], *record.get(code, ())}))
     }
     sets = common_texts([*listed.values(), *compared.values()])
     lines += ["| set | dtypes |", "|---|---|", *(f"| [{letter}] | {text} |" for text, letter in sets.items()), ""]
-    lines += ["| operator | dtypes | floats |", "|---|---|---|"]
+    lines += ["| operator | dtypes | float32 | equal to LiteRT |", "|---|---|---|---|"]
     for code, text in listed.items():
-        shown = f"[{sets[text]}]" if text in sets else text
-        lines.append(f"| `{code}` | {shown} | {measured_tflite(code)[1] or '-'} |")
-    lines += ["", *_unmeasured(sorted({*imported_codes()} - {*measured_ones}))]
+        equal = compared.get(code, "-")
+        shown = [f"[{sets[item]}]" if item in sets else item for item in (text, "" if equal == text else equal)]
+        floats = measured_tflite(code)[1]
+        lines.append(f"| `{code}` | {shown[0]} | {'' if floats == _EXACT else floats or '-'} | {shown[1]} |")
+    lines += ["", *_unmeasured(sorted({*imported_codes()} - {*listed}))]
     names = sorted(name for name, value in vars(tflite.BuiltinOperator).items() if isinstance(value, int))
     known = {*imported_codes(), "CUSTOM", "DELEGATE", "PLACEHOLDER_FOR_GREATER_OP_CODES"}
     lines += ["", *_unsupported({name: _instead(name) for name in names if name not in known})]
-    return "\n".join([*lines, "", *_compared(compared, sets), ""])
+    return "\n".join([*lines, "", *_compared(), ""])
 
 
 def common_texts(texts: Iterable[str]) -> dict[str, str]:
@@ -324,7 +330,7 @@ def common_texts(texts: Iterable[str]) -> dict[str, str]:
     return dict(zip(common, string.ascii_letters, strict=False))
 
 
-def _compared(kinds: Mapping[str, str], sets: Mapping[str, str]) -> list[str]:
+def _compared() -> list[str]:
     """Return the lines on the comparison with LiteRT, from the record that the sweep writes."""
     record = json.loads(SWEEP.read_text(encoding="utf-8"))
     reasons = "; ".join(f"{count} with {reason}" for reason, count in record["left_out"].items())
@@ -336,9 +342,7 @@ def _compared(kinds: Mapping[str, str], sets: Mapping[str, str]) -> list[str]:
         f"({', '.join(refused)}). Not counted are models of which LiteRT's results mean nothing: {reasons}. Recurrent "
         f"operators, variables, control flow and signal operators have tests of their own."
     )
-    lines = ["## Compared with LiteRT", "", *textwrap.wrap(text, 100, break_on_hyphens=False, break_long_words=False)]
-    lines += ["", "| operator | dtypes in which results are equal |", "|---|---|"]
-    return [*lines, *(f"| {code} | {f'[{sets[text]}]' if text in sets else text} |" for code, text in kinds.items())]
+    return ["## Compared with LiteRT", "", *textwrap.wrap(text, 100, break_on_hyphens=False, break_long_words=False)]
 
 
 def imported_codes() -> list[str]:

@@ -20,14 +20,16 @@ from mlfc.errors import TextError
 from mlfc.ops.attention import EXTRAS
 from mlfc.relay import ir
 from mlfc.relay.ir import IRModule
-from mlfc.relay.op import OPERATORS
-from mlfc.relay.text import from_text, to_text
+from mlfc.relay.op import OPERATORS, Trait
+from mlfc.relay.text import from_text, not_in_tvm, to_text
 from mlfc.relay.text_metadata import SECTION
 from mlfc.relay.visitor import children, post_order
 from mlfc.support.content import to_bytes
+from mlfc.support.dims import Symbol
+from mlfc.support.dtypes import NARROW_INTEGERS
 from tests.edge_cases import specs
 from tests.edge_specs import Given
-from tests.interop.tvm_relay_types import faults
+from tests.interop.tvm_relay_types import OPERATORS_OF_TVM, faults
 from tests.onnx_models import small_network
 from tests.tflite_cases import float_cases, quantized_cases
 from tests.unit.test_tflite_ops import model_of
@@ -41,6 +43,17 @@ MODELS = (
     "pretrainedResnet_quant",
     "vww_96_int8",
 )
+
+_NEEDS_MLFC = """
+extent_of linalg.det ml.ngram_counts ml.pairwise_coupling ml.tree_ensemble nn.gru_steps nn.lstm_steps
+nn.rnn_steps onnx.call qnn.dynamic_lstm_steps qnn.dynamic_rnn_steps qnn.lstm_steps qnn.weight_only_conv1d
+qnn.weight_only_conv2d qnn.weight_only_conv3d qnn.weight_only_dense qnn.weight_only_take random.philox_normal
+random.philox_uniform require signal.filter_bank signal.gain signal.irfft signal.log signal.overlap_add
+signal.rfft signal.scale_bits signal.square_root vision.select_boxes
+list_append list_as list_bytes list_concat list_erase list_extents list_from list_get list_insert list_length
+list_new list_require list_split list_stack
+"""
+"""The operators that TVM 0.14 lacks, and that no composition of its operators stands for."""
 
 
 def as_tvm_reads(text: str) -> IRModule:
@@ -139,9 +152,14 @@ def of_tables(others: set[str]) -> list[ir.Call]:
     return list(found.values())
 
 
+def _block_values(dtype: str) -> Any:
+    return (np.arange(32).reshape(1, 2, 4, 4) % 7 - 2).astype(dtype)
+
+
 def test_what_stands_for_an_operator_computes_the_same_up_to_one() -> None:
     pair = [ir.const(np.float32(0.05)), ir.const(np.int32(-3)), ir.const(np.float32(0.04)), ir.const(np.int32(5))]
     slopes = ir.const(np.array([100, -50, 20, 7], np.int8))
+    rows = np.random.default_rng(5).integers(-128, 128, (2, 6, 4), np.int8)
     x, f = ir.Var("x", ir.TensorType((1, 4, 4, 4), "int8")), ir.Var("f", ir.TensorType((2, 8), "float32"))
     low = ir.call("minimum", [ir.call("min", [f], axis=(1,), keepdims=True), ir.const(np.float32(0))])
     high = ir.call("maximum", [ir.call("max", [f], axis=(1,), keepdims=True), ir.const(np.float32(0))])
@@ -173,10 +191,24 @@ def test_what_stands_for_an_operator_computes_the_same_up_to_one() -> None:
         ir.call("nn.attention", [real, real, real], scale=0.5, right=0, softcap=2.0, orders=("BNHD",) * 4),
         ir.call("nn.attention", [real, real, real, *extras], scale=0.5, left=1, offset=-1, extras=EXTRAS),
     ]
+    calls += [
+        ir.call("qnn.dequantize_blocks", [x, ir.const(np.float32(0.5)), ir.const(np.int32(-3))]),
+        ir.call("qnn.dequantize_blocks", [x, *(ir.const(_block_values(dtype)) for dtype in ("float32", "int32"))],
+                axis=1, block_size=3),
+        ir.call("qnn.prod", [ir.call("clip", [x], a_min=-40, a_max=40), *pair], axis=(1,)),
+        ir.call("nn.svdf_time", [ir.const(rows[:, :, 0]), ir.const(rows), ir.const(rows[0])], rank=2, state_zero=3),
+        *(ir.call("qnn.unpack", [ir.const(rows.view(np.uint8)[0])], out_dtype=dtype, extent=extent)
+          for dtype, extent in (("int4", 5), ("uint4", 6), ("int2", 16), ("uint2", 9))),
+    ]  # fmt: skip
     # TVM 0.14 does not have the dtypes of cast_narrow
     calls += of_tables({"qnn.softmax", "cast_narrow", *(call.op.name for call in calls)})
     stand_ins = [call.op.in_tvm(call.args, call.attrs, call.type) for call in calls]
-    module = IRModule({"main": ir.Function((x, f), ir.Tuple((*calls, *stand_ins)))})
+    # the numbers of narrow dtypes are compared as bytes
+    fields = [
+        ir.call("cast", [item], dtype="int8") if item.type.dtype in NARROW_INTEGERS else item
+        for item in (*calls, *stand_ins)
+    ]
+    module = IRModule({"main": ir.Function((x, f), ir.Tuple(tuple(fields)))})
     rng = np.random.default_rng(4)
     values = {"x": rng.integers(-128, 128, (1, 4, 4, 4), np.int8), "f": rng.normal(size=(2, 8)).astype(np.float32)}
     found = list(mlfc.build(module).runtime.run(values).values())
@@ -243,3 +275,32 @@ def test_only_operators_without_a_place_in_tvm_are_stood_for(name: Any) -> None:
     )
     with pytest.raises(TextError, match="which is not an operator for a function"):
         from_text(text)
+
+
+def test_the_operators_that_tvm_cannot_parse() -> None:
+    lacking = {name for name in OPERATORS if name not in OPERATORS_OF_TVM}
+    composed = {name for name in lacking if OPERATORS.get(name).in_tvm is not None}
+    marked = {name for name in OPERATORS if Trait.NOT_IN_TVM in OPERATORS.get(name).traits}
+    assert not marked & OPERATORS_OF_TVM
+    assert marked >= lacking - composed
+    assert lacking - composed == set(_NEEDS_MLFC.split())
+    # the stand-ins of operators without the mark never depend on the arguments
+    assert marked & composed == {"extents", "qnn.dequantize_blocks", "qnn.unpack"}
+
+
+def test_a_text_lists_what_tvm_cannot_parse() -> None:
+    n = Symbol("n").dim
+    x, s = ir.Var("require", ir.TensorType((2, 4), "float32")), ir.Var("s", ir.TensorType((n, 4), "float32"))
+
+    def lacks(operator: str, data: ir.Var, **attrs: Any) -> tuple[str, ...]:
+        return not_in_tvm(to_text(IRModule({"main": ir.Function((data,), ir.call(operator, [data], attrs))})))
+
+    assert lacks("nn.mish", x) == ()
+    assert lacks("nn.mish", s) == ("symbolic dimensions",)
+    assert lacks("signal.rfft", x) == ("signal.rfft",)
+    assert lacks("cast_narrow", x, dtype="float8_e5m2") == ("float8_e5m2",)
+    assert lacks("extent_of", s, axis=0) == ("extent_of", "symbolic dimensions")
+    # names in comments, strings, variables and functions; operators of users
+    others = '%require(%x) @extent_of(%x) nn.relu(%x, a="linalg.det()") /* exact={"op": "list_get(x)"} */'
+    assert not_in_tvm(others) == ()
+    assert not_in_tvm("com_example.act(%x) /* Tensor[(floordiv(n, 2)), int8] */") == ("com_example.act",)

@@ -29,7 +29,7 @@ _NORM = "axis epsilon center scale"
 _PLAIN = """
 nn.relu nn.batch_flatten abs ceil cos erf exp floor log negative round rsqrt sigmoid sign sin sqrt tan tanh logical_not
 add subtract multiply divide power floor_mod floor_divide maximum minimum equal not_equal less less_equal greater
-greater_equal logical_and logical_or where copy zeros_like ones_like
+greater_equal logical_and logical_or where copy zeros_like ones_like bitwise_and bitwise_xor right_shift
 """
 _SAME = ("add", "subtract", "multiply", "divide", "maximum", "minimum", "power", "equal", "less", "greater")
 _TABLES = tuple(f"qnn.{name}" for name in ("sigmoid", "tanh", "exp", "log", "sqrt", "rsqrt", "erf", "abs", "hardswish"))
@@ -87,6 +87,15 @@ FIELDS: dict[str, str] = {
     **dict.fromkeys(_TABLES, ""),
     **dict.fromkeys(_PLAIN.split(), ""),
 }  # fmt: skip
+
+_OTHERS = """
+acos acosh arange asin asinh atan atanh bitwise_not bitwise_or broadcast_to_like cast_like cosh cumprod cumsum fast_erf
+fast_exp fast_tanh fixed_point_multiply image.grid_sample isfinite isinf isnan left_shift log10 log2 logical_xor mod
+nn.conv3d_transpose reinterpret reshape_like reverse_sequence scatter_elements scatter_nd sinh slice_like topk trilu
+trunc trunc_divide trunc_mod vision.roi_align
+"""
+OPERATORS_OF_TVM = frozenset((*FIELDS, *_OTHERS.split()))
+"""The names of TVM 0.14's operators, of those that mlfc has, too."""
 
 ROUNDINGS = ("None", "UPWARD", "TONEAREST")
 Check = Callable[[Call, Sequence[Any]], "str | None"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import xml.etree.ElementTree as ET
 from pathlib import Path
@@ -13,6 +14,7 @@ import mlfc
 from mlfc.archive.describe.inspect import MAX_LISTED, live_during, span_bytes
 from mlfc.archive.describe.memory_map import memory_picture
 from mlfc.errors import ArchiveError
+from mlfc.relay.text import from_text
 from mlfc.support.module_info import BlockInfo
 from tests.show_archive import document, write_archive
 from tests.unit.test_cli import mlfc as program
@@ -200,3 +202,13 @@ def test_a_model_is_shown_as_the_archive_that_it_compiles_to(tmp_path: Path) -> 
         result = program("inspect", archive, *given, cwd=tmp_path)
         assert result.returncode == 2
         assert f"option {given[0]} requires a model" in result.stderr
+
+
+def test_a_text_that_tvm_cannot_parse_is_named(kws: Path, tmp_path: Path) -> None:
+    assert mlfc.inspect(kws)["modules"]["kws"]["not_in_tvm"] == []
+    text = '#[version = "0.0.5"]\ndef @main(%x: Tensor[(8), float32]) {\n  signal.rfft(%x)\n}\n'
+    archive = tmp_path / "spectrum.tar"
+    mlfc.export_model_library_format(mlfc.build(from_text(text), module_name="spectrum"), archive)
+    assert "  Relay text: needs mlfc (TVM lacks signal.rfft)\n" in succeeded("inspect", archive, cwd=tmp_path)
+    shown = json.loads(succeeded("inspect", archive, "--json", cwd=tmp_path))
+    assert shown["modules"]["spectrum"]["not_in_tvm"] == ["signal.rfft"]

@@ -13,7 +13,7 @@ from math import isqrt
 from mlfc.errors import TypeCheckError
 from mlfc.ops.rules import check_dtype, declare
 from mlfc.relay.ir import Attrs, TensorType
-from mlfc.relay.op import Kind
+from mlfc.relay.op import Kind, Trait
 from mlfc.tir import builder as tb
 from mlfc.tir.context import Context, Output, Tensor
 from mlfc.tir.ir import Buffer, Expr
@@ -112,6 +112,6 @@ class _CouplingState:
             stmts.store(self.guess, [other], tb.load(self.guess, [other]) / scale)
 
 
-declare("ml.pairwise_coupling", 1, _infer, Kind.ANCHOR, emit=_emit,
+declare("ml.pairwise_coupling", 1, _infer, Kind.ANCHOR, emit=_emit, traits=Trait.NOT_IN_TVM,
         contract="libsvm's steps in the dtype of the data; 0.005 over the number of classes where it stops",
         doc="Class probabilities (rows, classes) from those of the pairs (0, 1), (0, 2), ...")  # fmt: skip

@@ -98,11 +98,12 @@ declare("ones", 0, _infer_filled, Kind.INJECTIVE, _SHAPED, lambda of: tb.const(1
 declare("full", 1, _infer_filled, Kind.INJECTIVE, _SHAPED, lambda of, value: converted(scalar(value), of.out.dtype),
         doc="One value everywhere")  # fmt: skip
 declare("extents", 0, _infer_extents, Kind.INJECTIVE, (Attr("values"), Attr("dtype"), Attr("shape", ())), _extents,
-        in_tvm=_extents_in_tvm, traits=Trait.SHAPE,
+        in_tvm=_extents_in_tvm, traits=Trait.SHAPE | Trait.NOT_IN_TVM,
         doc="Integers that are extents of tensors, or computed from them")  # fmt: skip
 declare("extent_of", 1, _infer_extent_of, Kind.INJECTIVE, (Attr("axis"),),
         lambda of, x: as_index(x.shape[of.attrs["axis"]], of.out.dtype),
-        traits=Trait.SHAPE_OF, doc="The extent of a tensor, whose elements are not read")  # fmt: skip
+        traits=Trait.SHAPE_OF | Trait.NOT_IN_TVM,
+        doc="The extent of a tensor, whose elements are not read")  # fmt: skip
 declare("arange", 3, _infer_arange, Kind.INJECTIVE, (Attr("start"), Attr("stop"), Attr("step"), Attr("dtype")), _arange,
         contract="start + i * step, two roundings",
         doc="Evenly spaced numbers; the attributes repeat the values of the three arguments")  # fmt: skip

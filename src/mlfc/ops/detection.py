@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from mlfc.errors import TypeCheckError
 from mlfc.ops.rules import check_dtype, declare, scalar
 from mlfc.relay.ir import Attrs, TensorType
-from mlfc.relay.op import REQUIRED, Attr, Kind
+from mlfc.relay.op import REQUIRED, Attr, Kind, Trait
 from mlfc.support import dtypes
 from mlfc.support.dims import maximum, minimum
 from mlfc.tir import builder as tb
@@ -122,7 +122,7 @@ def _edges(ctx: Context, boxes: Tensor, batch: Expr, box: Expr, *, centred: bool
 
 
 declare("vision.select_boxes", 5, _infer, Kind.ANCHOR, (Attr("rows", REQUIRED), Attr("center_point_box", False)),
-        emit=_emit,
+        emit=_emit, traits=Trait.NOT_IN_TVM,
         contract="exact up to the rounding of areas; rows without a box are -1, boxes without a row are left out",
         note="rows without a box are -1, boxes without a row are left out",
         doc="Batch, class and index of the boxes with the best scores that do not overlap better ones")  # fmt: skip

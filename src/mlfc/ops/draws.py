@@ -9,7 +9,7 @@ from mlfc.errors import TypeCheckError
 from mlfc.ops.elementwise import LIBM_CONTRACT
 from mlfc.ops.rules import Element, check_choice, checked_shape, declare, scalar
 from mlfc.relay.ir import Attrs, TensorType
-from mlfc.relay.op import REQUIRED, Attr, Kind
+from mlfc.relay.op import REQUIRED, Attr, Kind, Trait
 from mlfc.tir import builder as tb
 from mlfc.tir.context import Tensor
 from mlfc.tir.intrinsics.philox import philox
@@ -62,7 +62,8 @@ def _normal(of: Element, runs: Tensor) -> Expr:
 
 
 _SHAPED = (Attr("shape", REQUIRED), Attr("dtype", "float32"), Attr("key", (0, 0)))
-_declare = partial(declare, num_inputs=1, infer=_infer, kind=Kind.INJECTIVE, expensive=True)
+_declare = partial(declare, num_inputs=1, infer=_infer, kind=Kind.INJECTIVE, expensive=True,
+                   traits=Trait.NOT_IN_TVM)  # fmt: skip
 _declare("random.philox_uniform", element=_uniform,
          attrs=(*_SHAPED, Attr("low", 0.0, is_float=True), Attr("high", 1.0, is_float=True)),
          contract="bits exact; low + u * (high - low) of u in [0, 1), each operation rounded",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from mlfc.errors import TypeCheckError
 from mlfc.ops.rules import checked_shape, declare
 from mlfc.relay.ir import Attrs, TensorType
-from mlfc.relay.op import Attr, Kind
+from mlfc.relay.op import Attr, Kind, Trait
 from mlfc.support import dtypes
 
 
@@ -20,4 +20,5 @@ def _infer_onnx_call(name: str, attrs: Attrs, *_: TensorType) -> TensorType:
 
 declare("onnx.call", None, _infer_onnx_call, Kind.EXTERNAL,
         (Attr("model"), Attr("shape"), Attr("dtype"), Attr("output", 0)), contract="ONNX Runtime's",
+        traits=Trait.NOT_IN_TVM,
         doc="One output of an ONNX node, which ONNX Runtime computes; the node is a model in base64.")  # fmt: skip

@@ -17,7 +17,7 @@ from mlfc.errors import TypeCheckError
 from mlfc.kernels.folding import serial_loops
 from mlfc.ops.rules import check_choice, declare
 from mlfc.relay.ir import Attrs, TensorType
-from mlfc.relay.op import Kind
+from mlfc.relay.op import Kind, Trait
 from mlfc.support import cost, dtypes
 from mlfc.tir import builder as tb
 from mlfc.tir.context import Context, Output, Tensor
@@ -320,8 +320,10 @@ def _macs(types: Sequence[TensorType], _: Attrs, out: TensorType) -> Any:
 
 _CONTRACT = "bit-exact to TFLite Micro's on integers; floats in its order"
 declare("signal.rfft", 1, _infer, Kind.REDUCE, emit=_emit_rfft, macs=_macs, contract=_CONTRACT,
+        traits=Trait.NOT_IN_TVM,
         doc="Fourier transform of real numbers: real and imaginary parts in turn, the lower half of the spectrum",
         )  # fmt: skip
 declare("signal.irfft", 1, _infer, Kind.REDUCE, emit=_emit_irfft, macs=_macs, contract=_CONTRACT,
+        traits=Trait.NOT_IN_TVM,
         doc="Real numbers of which this is the lower half of the spectrum, real and imaginary parts in turn",
         )  # fmt: skip

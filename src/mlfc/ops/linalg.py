@@ -8,7 +8,7 @@ from mlfc.errors import TypeCheckError
 from mlfc.kernels.folding import serial_loops
 from mlfc.ops.rules import check_dtype, declare, same_extent
 from mlfc.relay.ir import Attrs, TensorType
-from mlfc.relay.op import Kind
+from mlfc.relay.op import Kind, Trait
 from mlfc.tir import builder as tb
 from mlfc.tir.context import Context, Output, Tensor
 
@@ -59,4 +59,4 @@ def _emit(ctx: Context, inputs: Sequence[Tensor], _: Attrs, out: Output) -> None
 
 
 declare("linalg.det", 1, _infer, Kind.REDUCE, emit=_emit, contract="as LAPACK's order of elimination gives it",
-        doc="Determinants of square matrices")  # fmt: skip
+        traits=Trait.NOT_IN_TVM, doc="Determinants of square matrices")  # fmt: skip

@@ -151,7 +151,7 @@ def _declare(name: str, takes: tuple[str, ...], infer: Callable[..., Type], doc:
             _check(name, what, kind, types[0])
         return infer(name, given, *types)
 
-    traits = Trait.AT_POSITION if "position" in takes else Trait.NONE
+    traits = Trait.NOT_IN_TVM | (Trait.AT_POSITION if "position" in takes else Trait.NONE)
     OPERATORS.add(name, Operator(name, len(takes), of_types, Kind.LIST, attrs, traits=traits, doc=doc))
 
 

@@ -8,7 +8,7 @@ from mlfc.errors import TypeCheckError
 from mlfc.kernels.folding import serial_loops
 from mlfc.ops.rules import check_dtype, declare
 from mlfc.relay.ir import Attrs, TensorType
-from mlfc.relay.op import REQUIRED, Attr, Kind
+from mlfc.relay.op import REQUIRED, Attr, Kind, Trait
 from mlfc.support.dims import maximum, minimum
 from mlfc.tir import builder as tb
 from mlfc.tir.context import Context, Output, Tensor
@@ -100,5 +100,5 @@ def _child(ctx: Context, inputs: Sequence[Tensor], node: Expr, token: Expr) -> E
 
 declare("ml.ngram_counts", 4, _infer, Kind.ANCHOR,
         (Attr("columns", REQUIRED), Attr("longest", REQUIRED), Attr("skips", 0)),
-        emit=_emit, contract="exact up to 2^24",
+        emit=_emit, traits=Trait.NOT_IN_TVM, contract="exact up to 2^24",
         doc="Counts of known n-grams, also with up to a number of tokens skipped between any two")  # fmt: skip

@@ -1,6 +1,7 @@
 """Relay text of quantized operators that TVM does not have, written in real numbers with TVM's operators.
 
-TVM's results may differ from mlfc's by one. The text is for other readers; mlfc reads its own operators back.
+TVM's results may differ from mlfc's by one, those of ``qnn.prod`` by more. The text is for other readers; mlfc reads
+its own operators back.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from mlfc.ops.qnn_unary import tabulated_sigmoid, tabulated_tanh
 from mlfc.ops.recurrent import refuse_device
 from mlfc.ops.rules import declare
 from mlfc.relay.ir import Attrs, TensorType
-from mlfc.relay.op import REQUIRED, Attr, Kind
+from mlfc.relay.op import REQUIRED, Attr, Kind, Trait
 from mlfc.support import dtypes
 from mlfc.tir import builder as tb
 from mlfc.tir.context import Context, Output, Tensor
@@ -262,6 +262,7 @@ _ATTRS = (
     Attr("couples_input", False), Attr("time_major", False), Attr("tables", False),
 )  # fmt: skip
 declare("qnn.lstm_steps", None, _infer, Kind.ANCHOR, _ATTRS, emit=_emit, contract="bit-exact to TFLite",
+        traits=Trait.NOT_IN_TVM,
         macs=lambda types, attrs, _: types[0].size // types[0].shape[2]
         * (types[1].size + (types[-2].size if attrs["projection_scale"] else 0)),
         doc="The steps of TFLite's integer LSTM, given the inputs' part of its gates")  # fmt: skip

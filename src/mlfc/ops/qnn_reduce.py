@@ -303,7 +303,8 @@ _AXES = (Attr("axis", None), Attr("keepdims", False), Attr("exclude", False))
 for _name, _in_tvm, _doc in (
     ("qnn.mean", qnn_in_tvm.in_reals(lambda data, attrs: call("mean", [data], attrs)),
      "Mean over axes, rescaled to the result's scale."),
-    ("qnn.prod", None, "Product over axes, rescaled after each factor."),
+    ("qnn.prod", qnn_in_tvm.in_reals(lambda data, attrs: call("prod", [data], attrs)),
+     "Product over axes, rescaled after each factor."),
 ):  # fmt: skip
     declare(_name, 5, _infer_mean, Kind.REDUCE, _AXES, emit=partial(_emit_fold, _name), in_tvm=_in_tvm,
             contract=_CONTRACT, doc=_doc)  # fmt: skip

@@ -23,7 +23,7 @@ from mlfc.ops.elementwise import limited, magnitude, sigmoid
 from mlfc.ops.qnn_linear import asymmetric_scale, asymmetric_zero_point, centred, symmetric
 from mlfc.ops.rules import check_alike, check_choice, check_dtype, declare
 from mlfc.relay.ir import Attrs, TensorType
-from mlfc.relay.op import REQUIRED, Attr, Kind
+from mlfc.relay.op import REQUIRED, Attr, Kind, Trait
 from mlfc.support.dims import LARGEST, bounds
 from mlfc.tir import builder as tb
 from mlfc.tir.context import Context, Output, Tensor, computed
@@ -469,7 +469,7 @@ def declare_cell(
 
     count = 4 + len(cell.inputs(1, 1, 1))
     declare(name, count, partial(_infer, cell), Kind.ANCHOR, (*_ATTRS, *more), emit=emit, macs=macs,
-             doc=doc, **{"contract": CONTRACT, **rest})  # fmt: skip
+             doc=doc, traits=Trait.NOT_IN_TVM, **{"contract": CONTRACT, **rest})  # fmt: skip
 
 
 LSTM = CellKind(4, 3, lambda d, b, u: [(d, b, u), (d, 3 * u)], ("all", "hidden", "cell"), _lstm)

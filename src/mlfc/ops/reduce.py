@@ -251,7 +251,7 @@ for _name, _which in (("argmax", "largest"), ("argmin", "smallest")):
             traits=Trait.READS_ONCE | Trait.POSITION)  # fmt: skip
 for _name, _doc in (("cumsum", "Running sum along an axis."), ("cumprod", "Running product along an axis.")):
     declare(_name, 1, _infer_scan, Kind.REDUCE, _SCAN, emit=partial(_emit_scan, _name), layout=Layout.AXIS, doc=_doc)
-declare("require", 1, _infer_require, Kind.REDUCE, emit=_emit_require,
+declare("require", 1, _infer_require, Kind.REDUCE, emit=_emit_require, traits=Trait.NOT_IN_TVM,
         doc="A bool that must be true; otherwise execution fails")  # fmt: skip
 declare("variance", 2, _infer_variance, Kind.REDUCE, _VARIANCE, emit=_emit_variance, contract=_CLOSE,
         doc="Mean squared distance from a given mean over axes.")  # fmt: skip

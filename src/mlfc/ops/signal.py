@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 
 from mlfc.errors import TypeCheckError
 from mlfc.ops.rules import Element, check_choice, declare
 from mlfc.relay.ir import Attrs, TensorType
-from mlfc.relay.op import REQUIRED, Attr, Kind
+from mlfc.relay.op import REQUIRED, Attr, Kind, Trait
 from mlfc.tir import builder as tb
 from mlfc.tir.context import Context, Output, Tensor
 from mlfc.tir.ir import Expr
@@ -209,18 +210,19 @@ def _emit_overlap_add(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs, out:
 
 
 _CONTRACT = "bit-exact to TFLite Micro's"
-declare("signal.scale_bits", 1, _infer_scale_bits, Kind.REDUCE, emit=_emit_scale_bits, contract=_CONTRACT,
+_declare = partial(declare, traits=Trait.NOT_IN_TVM)
+_declare("signal.scale_bits", 1, _infer_scale_bits, Kind.REDUCE, emit=_emit_scale_bits, contract=_CONTRACT,
         doc="Number of bits by which all 16-bit numbers of a vector can be shifted left")  # fmt: skip
-declare("signal.filter_bank", 6, _infer_filter_bank, Kind.REDUCE, emit=_emit_filter_bank, contract=_CONTRACT,
+_declare("signal.filter_bank", 6, _infer_filter_bank, Kind.REDUCE, emit=_emit_filter_bank, contract=_CONTRACT,
         doc="Energies of overlapping bands: each bin counts by a weight in one, by another in the next")  # fmt: skip
-declare("signal.square_root", 2, _infer_square_root, Kind.REDUCE, emit=_emit_square_root, contract=_CONTRACT,
+_declare("signal.square_root", 2, _infer_square_root, Kind.REDUCE, emit=_emit_square_root, contract=_CONTRACT,
         doc="Square roots of 64-bit numbers, rounded, then shifted down by a number of bits")  # fmt: skip
-declare("signal.log", 1, _infer_log, Kind.ELEMENTWISE, (Attr("correction_bits", 0), Attr("output_scale", 1)), _log,
+_declare("signal.log", 1, _infer_log, Kind.ELEMENTWISE, (Attr("correction_bits", 0), Attr("output_scale", 1)), _log,
         expensive=True, contract=_CONTRACT,
         doc="Natural logarithm in fixed point, from a table of segments")  # fmt: skip
-declare("signal.gain", 3, _infer_gain, Kind.INJECTIVE, (Attr("snr_shift", 0),), _gain, expensive=True,
+_declare("signal.gain", 3, _infer_gain, Kind.INJECTIVE, (Attr("snr_shift", 0),), _gain, expensive=True,
         contract=_CONTRACT,
         doc="Per-channel amplitude normalization: energies times a function of the noise, compressed")  # fmt: skip
-declare("signal.overlap_add", 2, _infer_overlap_add, Kind.REDUCE, (Attr("frame_step", REQUIRED),),
+_declare("signal.overlap_add", 2, _infer_overlap_add, Kind.REDUCE, (Attr("frame_step", REQUIRED),),
         emit=_emit_overlap_add, contract=f"{_CONTRACT}; floats in its order",
         doc="Sums of overlapping frames, and the remainder of earlier ones")  # fmt: skip

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from mlfc.errors import TypeCheckError
 from mlfc.ops.rules import declare, divided
+from mlfc.relay import ir as relay
 from mlfc.relay.ir import Attrs, TensorType
 from mlfc.relay.op import REQUIRED, Attr, Kind
 from mlfc.tir import builder as tb
@@ -33,6 +34,17 @@ def _infer(name: str, attrs: Attrs, feature: TensorType, state: TensorType, weig
     return TensorType((feature.shape[0], divided(name, filters, attrs["rank"], "filters")), _SUMS[feature.dtype])
 
 
+def _in_tvm(args: Sequence[relay.Expr], attrs: Attrs, out: TensorType) -> relay.Expr:
+    newest = relay.call("expand_dims", [args[0]], axis=2)
+    end = relay.tensor_type(args[1]).shape[2:]
+    steps = relay.call("strided_slice", [args[1]], begin=(1,), end=end, strides=(1,), axes=(2,))
+    codes = relay.call("cast", [relay.call("concatenate", [relay.Tuple((steps, newest))], axis=2)], dtype=out.dtype)
+    codes = relay.call("subtract", [codes, relay.const(attrs["state_zero"], out.dtype)])
+    products = relay.call("multiply", [codes, relay.call("cast", [args[2]], dtype=out.dtype)])
+    sums = relay.call("sum", [products], axis=(2,))
+    return relay.call("sum", [relay.call("reshape", [sums], newshape=(*out.shape, attrs["rank"]))], axis=(2,))
+
+
 def _emit(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs, out: Output) -> None:
     feature, state, weights = inputs
     stmts, memory, rank = ctx.stmts, weights.shape[1], attrs["rank"]
@@ -58,6 +70,6 @@ def _emit(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs, out: Output) -> 
 
 
 declare("nn.svdf_time", 3, _infer, Kind.REDUCE, (Attr("rank", REQUIRED), Attr("state_zero", 0)), emit=_emit,
-        macs=lambda types, _, __: types[0].shape[0] * types[2].size,
+        in_tvm=_in_tvm, macs=lambda types, _, __: types[0].shape[0] * types[2].size,
         contract="exact on integers, with int32 sums; floats in the order of the steps",
         doc="Sums of filters over the last steps: the feature, and the state except its oldest step")  # fmt: skip

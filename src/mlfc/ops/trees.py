@@ -12,7 +12,7 @@ from mlfc.kernels.trees import emit_trees
 from mlfc.ops.reduce import highest, lowest
 from mlfc.ops.rules import check_alike, check_choice, check_dtype, declare
 from mlfc.relay.ir import Attrs, TensorType
-from mlfc.relay.op import Attr, Kind
+from mlfc.relay.op import Attr, Kind, Trait
 from mlfc.support import dtypes
 from mlfc.tir import builder as tb
 from mlfc.tir.context import Context, Output, Tensor
@@ -124,5 +124,6 @@ def _index(value: Expr) -> Expr:
 
 
 declare("ml.tree_ensemble", None, _infer, Kind.ANCHOR, (Attr("comparisons", ("le",)), Attr("aggregate", "add")),
-        emit=_emit, contract="scores are sums in the order of the trees, in the dtype of the leaves",
+        emit=_emit, traits=Trait.NOT_IN_TVM,
+        contract="scores are sums in the order of the trees, in the dtype of the leaves",
         doc="Scores of decision trees, whose nodes are in tables")  # fmt: skip

@@ -20,6 +20,7 @@ from mlfc.ops.conv import FLOAT_CONTRACT, check_channels_last, conv_geometry, de
 from mlfc.ops.dense import declare_product, dense_filters
 from mlfc.ops.indexing import check_indices, in_bounds
 from mlfc.ops.rules import Element, check_choice, declare, normalized_axis, replaced, same_shape
+from mlfc.relay import ir as relay
 from mlfc.relay.ir import Attrs, TensorType
 from mlfc.relay.op import REQUIRED, Attr, Kind, Trait
 from mlfc.support import dtypes
@@ -91,6 +92,40 @@ def _dequantize_blocks(of: Element, data: Tensor, scale: Tensor, zero_point: Ten
 
 def _real(code: Expr, zero: Expr) -> Expr:
     return tb.cast(code, "float32") - zero if zero.dtype == "float32" else tb.cast(code - zero, "float32")
+
+
+def _unpack_in_tvm(args: Sequence[relay.Expr], _: Attrs, out: TensorType) -> relay.Expr | None:
+    if not out.is_static:
+        return None
+    bits, is_signed = dtypes.bits(out.dtype), out.dtype.startswith("i")
+    shifts = relay.const(np.arange(0, 8, bits, dtype=np.uint8))
+    parts = relay.call("right_shift", [relay.call("expand_dims", [args[0]], axis=-1), shifts])
+    codes = relay.call(
+        "cast", [relay.call("bitwise_and", [parts, relay.const((1 << bits) - 1, "uint8")])], dtype="int8"
+    )
+    if is_signed:  # the highest bit is the sign
+        high = relay.const(1 << (bits - 1), "int8")
+        codes = relay.call("subtract", [relay.call("bitwise_xor", [codes, high]), high])
+    codes = relay.call("reshape", [codes], newshape=(*out.shape[:-1], -1))
+    codes = relay.call("strided_slice", [codes], begin=(0,), end=out.shape[-1:], strides=(1,), axes=(-1,))
+    return relay.call("cast", [codes], dtype=out.dtype)
+
+
+def _blocks_in_tvm(args: Sequence[relay.Expr], axis: int, block: int) -> relay.Expr | None:
+    kinds = [relay.tensor_type(arg) for arg in args]
+    if not kinds[0].is_static:
+        return None
+    numbers = [relay.call("cast", [arg], dtype="float32") for arg in args]
+    if block:
+        end = kinds[0].shape[axis]
+        for index, kind in enumerate(kinds[1:], 1):
+            if kind.shape:
+                spread = relay.call("repeat", [numbers[index]], repeats=block, axis=axis)
+                numbers[index] = relay.call(
+                    "strided_slice", [spread], begin=(0,), end=(end,), strides=(1,), axes=(axis,)
+                )
+    data, scale, zero = numbers
+    return relay.call("multiply", [relay.call("subtract", [data, zero]), scale])
 
 
 def _known(name: str, inputs: Sequence[Tensor]) -> list[npt.NDArray[Any]]:
@@ -187,21 +222,24 @@ def _take(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs, _: TensorType) -
 
 
 declare("qnn.unpack", 1, _infer_unpack, Kind.INJECTIVE, (Attr("out_dtype"), Attr("extent")), _unpack, takes_narrow=True,
+        in_tvm=_unpack_in_tvm, traits=Trait.NOT_IN_TVM,
         doc="Numbers of 4 or 2 bits unpacked from bytes, lowest bits first.")  # fmt: skip
 declare("qnn.dequantize_blocks", 3, _infer_blocks, Kind.INJECTIVE, (Attr("axis", -1), _BLOCK), _dequantize_blocks,
-        takes_narrow=True, contract="exact in float32 arithmetic", traits=Trait.PRODUCT,
+        takes_narrow=True, contract="exact in float32 arithmetic", traits=Trait.PRODUCT | Trait.NOT_IN_TVM,
+        in_tvm=lambda args, attrs, _: _blocks_in_tvm(args, attrs["axis"], attrs["block_size"]),
         doc="Integers to the real numbers that they represent, with a scale for each block along an axis.",
         )  # fmt: skip
 declare_product("qnn.weight_only_dense", "nn.dense of float data with weights that stay packed in 8, 4 or 2 bits.",
                 num_inputs=4, attrs=(Attr("units", REQUIRED), _BLOCK), before=_check_operands, check=_check_pair,
                 emit=_emit_dense, takes_narrow=True, contract=_CONTRACT, packed_of="nn.dense",
-                filters=dense_filters)  # fmt: skip
+                traits=Trait.NOT_IN_TVM, filters=dense_filters)  # fmt: skip
 declare("qnn.weight_only_take", 4, _infer_take, Kind.INJECTIVE, (_BLOCK,), compute=_take, takes_narrow=True,
         contract="exact in float32 arithmetic", packed_of="take",
-        traits=Trait.PRODUCT | Trait.PICK,
+        traits=Trait.PRODUCT | Trait.PICK | Trait.NOT_IN_TVM,
         doc="Rows of a table that stays packed in 8, 4 or 2 bits, as real numbers.")  # fmt: skip
 for _rank in (1, 2, 3):
     _name, _of = f"qnn.weight_only_conv{_rank}d", f"nn.conv{_rank}d"
     declare_conv(_name, _rank, f"{_of} of float data with weights that stay packed in 8, 4 or 2 bits.", num_inputs=4,
                  before=_check_operands, check=_check_pair, emit=partial(_emit_conv, _name, _rank), takes_narrow=True,
-                 contract=_CONTRACT, packed_of=_of)  # fmt: skip
+                 contract=_CONTRACT, packed_of=_of,
+                 traits=Trait.NOT_IN_TVM)  # fmt: skip

@@ -82,6 +82,7 @@ class Trait(enum.Flag):
     CLOSING = enum.auto()  # ends a layer: a bias, or rounding and clamping its result
     AT_POSITION = enum.auto()  # of kind LIST: the second operand is a position in the list
     TRANSPOSED = enum.auto()  # distributes each element of the data over a window of the result
+    NOT_IN_TVM = enum.auto()  # TVM 0.14 lacks it, and `in_tvm` is missing or may return None
 
 
 class _Required:
@@ -131,7 +132,8 @@ class Operator:
     # an error in the last bit of a float argument may change the result by a whole step, so its producers must round as
     # the reference does: a module with such an operator forbids fused multiply-adds
     rounding_sensitive: bool = False
-    # ``(args, attrs, out_type) -> Expr``: its Relay text in TVM's operators if TVM does not have it; None if TVM does
+    # ``(args, attrs, out_type) -> Expr | None``: its Relay text in TVM's operators if TVM does not have it; None if TVM
+    # does, or has none for these arguments
     in_tvm: Callable[..., Any] | None = None
     # accepts and returns tensors of narrow dtypes (`support.dtypes.NARROW`), whose elements its rule reads as bytes; a
     # rule that computes with them checks the dtype

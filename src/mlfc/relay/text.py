@@ -8,6 +8,7 @@ spans and facts about the model are in comments.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,7 +19,7 @@ import numpy.typing as npt
 from mlfc.errors import InternalError
 from mlfc.relay import ir
 from mlfc.relay.ir import Call, Constant, Expr, Function, GlobalVar, If, IRModule, TensorType, Tuple, TupleGetItem, Var
-from mlfc.relay.op import REQUIRED, Operator
+from mlfc.relay.op import OPERATORS, REQUIRED, Operator, Trait
 from mlfc.relay.text_literals import attribute_text, scalar_text, unique_names
 from mlfc.relay.text_metadata import SECTION, metadata_text
 from mlfc.relay.text_parser import parse
@@ -28,8 +29,9 @@ from mlfc.relay.visitor import children, post_order
 from mlfc.support import dims
 from mlfc.support.dim_walk import walked
 from mlfc.support.dims import LARGEST, Dim, Extent, Symbol
+from mlfc.support.dtypes import NARROW_FLOATS
 
-__all__ = ["VERSION", "from_text", "parameter_names", "section_text", "text_and_constants", "to_text"]
+__all__ = ["VERSION", "from_text", "not_in_tvm", "parameter_names", "section_text", "text_and_constants", "to_text"]
 _QUANTIZED = "qnn."
 _INLINE = (Var, Constant, GlobalVar)
 # keywords of the grammar, which symbols cannot be named
@@ -39,6 +41,9 @@ _KEYWORDS = frozenset(
         *("match", "type", "extern", "free_var", "ref", "ref_read", "ref_write"),
     )
 )
+_SKIPPED = re.compile(r'/\*.*?\*/|"(?:[^"\\]|\\.)*"', re.DOTALL)
+_CALLED = re.compile(r"(?<![%@\w.])[A-Za-z_][\w.]*(?=\()")
+_SYMBOLIC = re.compile(r"Tensor\[\([\d, ]*[^\d, )?]")
 _CALL_OF = {"//": "floordiv", "%": "floormod"}
 
 
@@ -84,6 +89,18 @@ def from_text(text: str, file: str = "<text>", *, constants: Sequence[npt.NDArra
     Raises TextError, with file, line and column, the line itself with a caret, and the expected tokens.
     """
     return parse(Source(text, file), constants or ())
+
+
+def not_in_tvm(text: str) -> tuple[str, ...]:
+    """Return the operators and dtypes of mlfc's text that TVM 0.14 lacks, and ``symbolic dimensions`` if it has any.
+
+    Operators that are not registered are those of users.
+    """
+    code = _SKIPPED.sub("", text.partition(SECTION)[0])
+    named = sorted(set(_CALLED.findall(code)) - set(_CALL_OF.values()))
+    found = [name for name in named if name not in OPERATORS or Trait.NOT_IN_TVM in OPERATORS.get(name).traits]
+    found += [dtype for dtype in NARROW_FLOATS if re.search(rf"\b{dtype}\b", code)]
+    return (*found, *(["symbolic dimensions"] if _SYMBOLIC.search(code) else ()))
 
 
 class SymbolNames:

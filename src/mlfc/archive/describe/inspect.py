@@ -16,6 +16,8 @@ from mlfc.archive.read.opening import Archive, open_archive
 from mlfc.errors import ArchiveError
 from mlfc.memory.plan import SCRATCH_NAME
 from mlfc.relay.op import kernel_note
+from mlfc.relay.text import not_in_tvm
+from mlfc.relay.text_source import MAX_TEXT as MAX_SOURCE
 from mlfc.runtime.executors.graph_json import MAX_TEXT, NOP, Graph, TensorEntry, parse_graph
 from mlfc.runtime.executors.vm.containers import Signature
 from mlfc.support.containers import Container, ContainerInfo
@@ -41,7 +43,8 @@ def inspect(path: str | os.PathLike[str]) -> dict[str, Any]:
         ``version``, ``form``, ``style``, ``writer``, ``shared``, ``modules`` by name and ``files``; of each module
         ``executor``, ``target``, ``inputs``, ``outputs``, ``states``, ``memory``, ``operators``, ``peak``,
         ``constants``, ``storages``, ``functions``, ``module_tree``, ``workspace_io``, ``pools``, ``stripes``,
-        ``constant_pools``, ``vm``, ``build``, ``source``, ``exported``, ``facts`` by title, and ``untold``, a list of
+        ``constant_pools``, ``vm``, ``build``, ``source``, ``not_in_tvm`` (a list of the operators, dtypes and
+        dimensions in the Relay text that TVM 0.14 lacks), ``exported``, ``facts`` by title, and ``untold``, a list of
         the facts that the archive does not record; these are None.
 
     Raises
@@ -117,10 +120,22 @@ def _module(archive: Archive, module: ModuleRecord) -> dict[str, Any]:
         "exported": module.export_datetime,
     }
     facts = dict(titled(module.details)) if module.details else {}
+    if lacks := _not_in_tvm(archive, module):
+        facts["Relay text"] = f"needs mlfc (TVM lacks {', '.join(lacks)})"
     notes = [kernel_note(operator["function"]) for operator in operators or () if module.executor != "vm"]
     if note := next(filter(None, notes), ""):
         facts["outputs"] = note
-    return {**found, "facts": facts, "untold": _untold(found)}
+    return {**found, "not_in_tvm": lacks, "facts": facts, "untold": _untold(found)}
+
+
+def _not_in_tvm(archive: Archive, module: ModuleRecord) -> list[str] | None:
+    """Return what TVM 0.14 cannot parse in the Relay text; None if the archive has no text."""
+    path = module.files.relay
+    if path is None or archive.tar.sizes.get(path, MAX_SOURCE + 1) > MAX_SOURCE:
+        return None
+    if module.details is None:  # TVM wrote it
+        return []
+    return list(not_in_tvm(archive.tar.read(path, MAX_SOURCE).decode("utf-8", "replace")))
 
 
 def described_vm(executable: Executable, info: VmInfo) -> dict[str, Any]:

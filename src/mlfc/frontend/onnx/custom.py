@@ -18,7 +18,7 @@ from mlfc.frontend.onnx.node import Node, shape_of
 from mlfc.ops import rules
 from mlfc.registry import Registry, remove
 from mlfc.relay.ir import Attrs, Call, Constant, Expr, TensorType, Tuple, TupleGetItem, Var, tensor_type
-from mlfc.relay.op import OPERATORS, REQUIRED, Attr, Kind, Layout
+from mlfc.relay.op import OPERATORS, REQUIRED, Attr, Kind, Layout, Trait
 from mlfc.support import dtypes, user_files
 from mlfc.support.dims import Dim, UndecidedError
 from mlfc.tir import ir as tir
@@ -262,4 +262,5 @@ def _register(made: CustomOperator, element: Any, emit: Any, source: CSource | N
         made.relay_name, None, infer, kind, (*attrs, Attr(_RESULT, 0)), element and checked_element,
         emit=emit and (lambda *args: made.run("loop-level rule", emit, args, {})), expensive=True,
         layout=Layout.POINTWISE if elementwise else Layout.LOGICAL, contract="declared by the user",
+        traits=Trait.NOT_IN_TVM,
     )  # fmt: skip

@@ -22,9 +22,6 @@ from tests.open_models import looping
 from tests.unit.test_archive import rewritten
 from tests.vm_models import expected, two_layers
 
-# tests/native compiles the same operators with the flags of libraries
-pytestmark = pytest.mark.usefixtures("quick_builds")
-
 DESCRIPTION = "executor-config/vm/net.vm"
 
 

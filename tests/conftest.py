@@ -10,6 +10,7 @@ import shutil
 import sys
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,8 +36,8 @@ for _name in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS"):
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
-# graphs of nodes live long: scanning all of them at each collection takes a tenth of the compiler's time
-gc.set_threshold(50_000, 20, 50)
+# graphs of nodes live long, and scanning them takes an eighth of the compiler's time: collect garbage between modules
+gc.set_threshold(500_000, 20, 50)
 
 # seconds after which a hanging call is aborted, so that its test fails instead of hanging; no passing test waits so
 # long
@@ -137,6 +138,13 @@ def _built_once(tmp_path_factory: pytest.TempPathFactory) -> Generator[None, Non
 _QUICK = ("-O1", "-fexpensive-optimizations", "-Wno-ignored-optimization-argument")
 
 
+@cache
+def _library_flags() -> tuple[str, ...]:
+    from mlfc.library import toolchain
+
+    return toolchain.FLAGS
+
+
 @contextmanager
 def flags_for_o3(quick: Sequence[str]) -> Generator[None, None, None]:
     """Build libraries for the host with `quick` in place of -O3, and without AVX2.
@@ -161,12 +169,12 @@ def flags_for_o3(quick: Sequence[str]) -> Generator[None, None, None]:
     def generator(machine: Machine, level: int = 3) -> Any:
         return target_machine(machine, 0 if level == 3 and is_here(machine) else level)
 
-    flags = [word for flag in toolchain.FLAGS for word in (quick if flag == "-O3" else (flag,))]
+    flags = [word for flag in _library_flags() for word in (quick if flag == "-O3" else (flag,))]
     real = toolchain.run_tool
 
     def run_tool(command: Sequence[str], folder: Path) -> None:
         # zig uses other names for CPU features
-        native = (toolchain.NATIVE, "-mno-avx2") if "ziglang" not in command else (toolchain.NATIVE,)
+        native = (toolchain.NATIVE, *(() if {"ziglang", "-mno-avx2"} & {*command} else ("-mno-avx2",)))
         real([word for each in command for word in (native if each == toolchain.NATIVE else (each,))], folder)
 
     with pytest.MonkeyPatch.context() as monkeypatch:
@@ -186,6 +194,13 @@ def quick_builds() -> Generator[None, None, None]:
     """
     with flags_for_o3(_QUICK):
         yield
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _quick_outside_native(request: pytest.FixtureRequest) -> None:
+    """Apply `quick_builds` outside of tests/native, which builds each operator with the flags of libraries."""
+    if request.path.parent.name in ("hostile", "interop", "unit"):
+        request.getfixturevalue("quick_builds")
 
 
 @pytest.fixture
@@ -208,6 +223,21 @@ def quick_kernels() -> Generator[None, None, None]:
     with pytest.MonkeyPatch.context() as monkeypatch:
         monkeypatch.setenv("PYOPENCL_BUILD_OPTIONS", "-cl-opt-disable")  # pyopencl adds them to a program's options
         yield
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _garbage_of_modules() -> Generator[None, None, None]:
+    """Collect the garbage of modules with many objects, then exclude what is left from further collections."""
+    yield
+    young, *older = gc.get_count()
+    if young > 200_000 or any(older):
+        gc.collect()
+        gc.freeze()
+
+
+def pytest_collection_finish() -> None:
+    """Exclude modules and tests from garbage collections."""
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

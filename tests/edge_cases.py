@@ -67,6 +67,8 @@ class EdgeCall:
         """Return several sets of arrays for the variables: all combinations, mixtures, and one value everywhere."""
         kinds = [param.type for param in self.params]
         turns = 5 if self.call.op.kind in _PLAIN else 2
+        if self.call.op.kind in _PLAIN and [kind.shape for kind in kinds] == [(len(edges(kinds[0].dtype)),)]:
+            turns = 1  # it has all values; another order would be the same runs of one element
         sets = [[_filled(kind, place, turn) for place, kind in enumerate(kinds)] for turn in range(turns)]
         if len(kinds) == 2 and kinds[0].shape == kinds[1].shape == (_pairs(kinds[0].dtype, kinds[1].dtype),):
             first, second = edges(kinds[0].dtype), edges(kinds[1].dtype)

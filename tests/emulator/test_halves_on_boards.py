@@ -83,10 +83,9 @@ def _plain_instructions(board: str) -> int:
 )  # fmt: skip
 def test_boards_compute_what_litert_does(target: str, board: str, share: float) -> None:
     made = _firmware(target, board)
-    found, cases = made.run(_fed()), list(_cases())
-    for case in cases:
+    run = made.measure(_fed())
+    for case in _cases():
         expected = LiteRtReference(model_of([case])).run({name: _fed()[name] for name in case.inputs})
         for name in case.op.outputs:
-            np.testing.assert_array_equal(found[name], expected[name], name)
-    instructions = made.measure(_fed()).instructions
-    assert instructions < share * _plain_instructions(board)
+            np.testing.assert_array_equal(run.outputs[name], expected[name], name)
+    assert run.instructions < share * _plain_instructions(board)

@@ -80,12 +80,12 @@ def test_fault_is_found(name: str, reader: Reader, place: Path, tmp_path: Path) 
 
 
 def actions_of(name: str) -> tuple[str, ...]:
-    """Return the actions for a file: `validate` and every second other one if the fault need not be rejected."""
+    """Return the actions for a file: `validate` and every third other one if the fault need not be rejected."""
     if name in AT_LIMITS or FAULTS[name].refused:
         return AT_LIMITS.get(name, OPENING)
     turn = list(FAULTS).index(name)
     others = [action for action in ACTIONS if action != "validate"]
-    return ("validate", *others[turn % 2 :: 2])
+    return ("validate", *others[turn % 3 :: 3])
 
 
 def check(fault: Fault, action: str, reading: Reading) -> None:

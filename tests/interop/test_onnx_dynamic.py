@@ -5,7 +5,6 @@ Modules are interpreted (`tests.relay_dynamic`); only expressions that are slow 
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -20,11 +19,10 @@ from onnxruntime import InferenceSession
 import mlfc
 from mlfc.errors import MlfcError, UnsupportedError
 from mlfc.support.dims import Symbol
+from tests.node_tests import node_tests
 from tests.onnx_graphs import CONTAINERS, graph_model
 from tests.relay_dynamic import RefusedError, run_dynamic
 from tests.verify_relay import verify
-
-pytestmark = pytest.mark.usefixtures("quick_builds")  # for single runs of expressions that are slow to interpret
 
 Array = npt.NDArray[Any]
 
@@ -59,11 +57,7 @@ def _check(model: onnx.ModelProto, *runs: Mapping[str, Array], **options: Any) -
 
 @pytest.mark.parametrize("states", [True, False], ids=["stated", "open"])
 def test_node_tests_pass_whether_their_shapes_are_stated_or_not(states: bool) -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        from onnx.backend.test.case.node import collect_testcases
-
-        cases = [case for case in collect_testcases(None) if case.name.startswith(TESTED)]
+    cases = [case for case in node_tests() if case.name.startswith(TESTED)]
     count = 0
     for case in cases[::3] if states else cases:  # `test_onnx_nodes` covers those with declared shapes
         model = onnx.ModelProto()
@@ -355,11 +349,7 @@ MACHINE_TESTS = (
 
 
 def test_the_virtual_machine_passes_node_tests_without_stated_shapes() -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        from onnx.backend.test.case.node import collect_testcases
-
-        cases = [case for case in collect_testcases(None) if case.name.startswith(MACHINE_TESTS)]
+    cases = [case for case in node_tests() if case.name.startswith(MACHINE_TESTS)]
     count = 0
     for case in cases:
         if case.name.startswith(CONTAINERS):
@@ -389,11 +379,7 @@ OPENED = (
 
 
 def test_extents_that_must_agree_are_made_to_where_all_are_open() -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        from onnx.backend.test.case.node import collect_testcases
-
-        cases = {case.name: case for case in collect_testcases(None)}
+    cases = {case.name: case for case in node_tests()}
     heads = {3: (0, 1), 4: (0, 2)}  # dynamic axes of attention; the numbers of heads must be static
     for name in OPENED:
         case = cases[name]

@@ -7,8 +7,6 @@ and tests/native compares each operator's C with LLVM's code.
 
 from __future__ import annotations
 
-import pickle
-import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -26,16 +24,14 @@ from mlfc.errors import MlfcError
 from mlfc.frontend.onnx import table
 from mlfc.relay import ir
 from mlfc.support.dtypes import is_narrow
-from tests import session_cache
 from tests.harness import compiled, loaded_by_llvm
+from tests.node_tests import node_tests
 
 Array = npt.NDArray[Any]
 
 # tests/native compiles each operator with the flags of libraries
 pytestmark = pytest.mark.usefixtures("unoptimized_builds")
 GROUPS = 12
-# shapes of pool inputs, and the size to which each side is reduced
-SMALL = {(1, 3, 32, 32): 14, (1, 3, 32, 32, 32): 8}
 
 # Inputs that ONNX allows to be computed but that are constants in most models: the tests' values become constants. Each
 # test also runs unchanged if the declared shapes of its outputs suffice.
@@ -134,45 +130,10 @@ def _case(prefix: str, source: Any, fixed: set[str]) -> Case | None:
 
 @cache
 def claimed() -> tuple[Case, ...]:
-    """Return the tests of the supported operators, without those in SKIPPED.
-
-    ONNX computes all of its tests before it lists any, so one worker does it for all.
-    """
-    key = session_cache.key_of(["node tests", onnx.__version__, Path(__file__).read_bytes()])
-    found = session_cache.built(key, lambda: {"cases": pickle.dumps(_claimed())})
-    cases: tuple[Case, ...] = pickle.loads(found["cases"])
-    return cases
-
-
-def _collected() -> list[Any]:
-    """Return all of ONNX's node tests.
-
-    Pool images of 32 x 32 and volumes of 32 x 32 x 32 are made smaller, because ONNX's reference computes window by
-    window; the kinds of windows stay the same. The source code of each test, which ONNX's documentation shows, is not
-    read.
-    """
-    draw = np.random.randn
-
-    def randn(*shape: int) -> Any:
-        drawn = draw(*shape)
-        return drawn[(..., *[slice(SMALL[shape])] * len(shape[2:]))] if shape in SMALL else drawn
-
-    with warnings.catch_warnings(), pytest.MonkeyPatch.context() as monkeypatch:
-        warnings.simplefilter("ignore")
-        from onnx.backend.test.case import base
-
-        monkeypatch.setattr(base, "process_snippet", lambda *_: ("", ""))
-        monkeypatch.setattr(np.random, "randn", randn)
-        from onnx.backend.test.case.node import collect_testcases
-
-        return list(collect_testcases(None))
-
-
-def _claimed() -> tuple[Case, ...]:
-    sources = _collected()
+    """Return the tests of the supported operators, without those in SKIPPED."""
     operators_of = cache(lambda domain: frozenset(table.supported(domain)))
     found: list[Case | None] = []
-    for index, source in enumerate(sources):
+    for index, source in enumerate(node_tests()):
         operators = {(table.normal_domain(node.domain), node.op_type) for node in source.model.graph.node}
         ours = all(operator in operators_of(domain) for domain, operator in operators)
         skipped = any(part in f"{source.name} " for parts in SKIPPED.values() for part in parts)

@@ -21,8 +21,6 @@ from mlfc.tir.extents import as_index, variable
 from mlfc.tir.numpy_expr import evaluate_expr
 from tests.relay_dynamic import run_dynamic
 
-pytestmark = pytest.mark.usefixtures("quick_builds")
-
 Array = npt.NDArray[Any]
 Case = tuple[str, Array, dict[str, Array], dict[str, Any]]  # operator, input, constant inputs, attributes
 RNG = np.random.default_rng(5)

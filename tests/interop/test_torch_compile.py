@@ -19,8 +19,6 @@ from mlfc.errors import OptionError, UnsupportedError
 from mlfc.torch import FallbackWarning, backend
 from tests.torch_models import Cnn, Vit, one_registry, seeded
 
-pytestmark = pytest.mark.usefixtures("quick_builds")  # the C code of operators is compared elsewhere
-
 # float32; outputs are of order 1
 TOLERANCE = 2e-6
 

@@ -163,10 +163,10 @@ class Kernels(Generic[Key]):
             files = {"kernels.c": print_file(list(functions.values())).encode()}
             library = ctypes.CDLL(str(compile_shared(files, Path(folder) / "kernels.so", self._flags)))
         prims = {symbols[key]: group.prim for key, group in lowered.items()}
-        # Every fourth kernel for targets like this machine (with vectors) also runs through LLVM's optimizer.
+        # Every eighth kernel for targets like this machine (with vectors) also runs through LLVM's optimizer.
         # Optimizing takes ten times as long as the rest, and tests that build modules optimize all operators.
         hosts = [key for key, (_, features) in self._groups.items() if features.vector_bytes]
-        optimized = {symbols[key] for key in hosts[::4]}
+        optimized = {symbols[key] for key in hosts[::8]}
         by_llvm = _ByLlvm(prims, optimized, self._flags, self._aliased)
         return {
             key: BuiltKernel(group, library, print_file([functions[symbols[key]]]), by_llvm, symbols[key], str(key))

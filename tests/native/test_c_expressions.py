@@ -109,9 +109,9 @@ def assert_same(ours: Array, expected: Array, prim: PrimFunc) -> None:
 def test_random_expressions(compiler: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     need(compiler, compiler)
     monkeypatch.setenv("CC", compiler)
-    makers = [Expressions(seed) for seed in range(120)]
     kinds = INTEGERS + FLOATS
-    prims = [maker.function(f"f{n}", kinds[n % len(kinds)]) for n, maker in enumerate(makers)]
+    seeds = range(0, 120, 1 if compiler == "gcc" else 2)
+    prims = [Expressions(seed).function(f"f{seed}", kinds[seed % len(kinds)]) for seed in seeds]
     for prim in prims:
         verify(prim)
     functions = Functions(prims, tmp_path)
@@ -148,7 +148,7 @@ class SmallIndices:
 
 
 def test_index_arithmetic_keeps_its_order(tmp_path: Path) -> None:
-    prims = [SmallIndices(seed).function(f"f{seed}") for seed in range(400)]
+    prims = [SmallIndices(seed).function(f"f{seed}") for seed in range(150)]
     functions = Functions(prims, tmp_path)
     for prim in prims:
         assert_same(functions.call(prim, []), interpreter.run(prim, []), prim)

@@ -12,6 +12,9 @@ from onnx import helper, numpy_helper
 import mlfc
 from mlfc.archive.read.load import load_factory
 
+# tests/native compiles the same operators with the flags of libraries
+pytestmark = pytest.mark.usefixtures("quick_builds")
+
 Array = npt.NDArray[Any]
 # operator, attributes, shapes of the constant data and weights, shape of the result
 CASES: dict[str, tuple[dict[str, Any], list[tuple[int, ...]], tuple[int, ...]]] = {

@@ -53,8 +53,8 @@ def session_of(archive: Path, folder: Path) -> Iterator[Session]:
 
 @pytest.mark.parametrize(
     "options",
-    [{}, {"external_workspace": True}, {"workspace_io": True}, {"system_lib": True}, {"target": "llvm"}],
-    ids=lambda options: next(iter(options), "plain"),
+    [{}, {"external_workspace": True, "system_lib": True}, {"workspace_io": True, "target": "llvm"}],
+    ids=["plain", "external workspace, system library", "tensors in the workspace, LLVM"],
 )
 def test_a_host_creates_executors_on_the_device(models: Path, tmp_path: Path, options: dict[str, Any]) -> None:
     archive = archive_of(models / MODEL, tmp_path, **options)

@@ -75,7 +75,7 @@ SIGNED: list[Key] = [
     (name, "int8", zero, optimize)
     for name in ALL
     for optimize in ("speed", "size")
-    for zero in ((-128, 127) if name in ("3x3_same", "depthwise", "first_layer") else (-7,))
+    for zero in ((-128 if optimize == "speed" else 127) if name in ("3x3_same", "depthwise", "first_layer") else -7,)
 ]
 UNSIGNED: list[Key] = [
     (name, "uint8", zero, "speed")

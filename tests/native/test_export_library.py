@@ -385,7 +385,7 @@ def test_loading_again_and_again_keeps_no_files_open(factories: dict[str, Factor
     before = len(list(Path("/proc/self/fd").iterdir()))
     expected = only(factories["aot"].runtime.run(X))
     loaded = []
-    for number in range(6):
+    for number in range(4):
         source = factories[EXECUTORS[number % 2]].export_library(library)
         for given in (source, source, source.read_bytes()):
             loaded.append(mlfc.load_module(given))
@@ -396,7 +396,7 @@ def test_loading_again_and_again_keeps_no_files_open(factories: dict[str, Factor
     gc.collect()
     assert len(list(Path("/proc/self/fd").iterdir())) <= before
     # each content is copied at most once, however often it is loaded
-    assert len(copies() - known) <= 6 + 5
+    assert len(copies() - known) <= 4 + 5
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="what is mapped is counted where the system lists it")
@@ -408,7 +408,7 @@ def test_the_same_bytes_are_mapped_once(executor: str, libraries: dict[str, Path
     counts, memory = [], []
     tracemalloc.start()
     for _ in range(4):
-        for _ in range(15):
+        for _ in range(5):
             np.testing.assert_array_equal(only(mlfc.load_module(bytearray(data)).run(X)), expected)
         gc.collect()
         counts.append(
@@ -419,7 +419,7 @@ def test_the_same_bytes_are_mapped_once(executor: str, libraries: dict[str, Path
     # the loader's heap may grow by one or two mappings; each load was six of them
     assert counts[-1][0] - counts[0][0] < 10
     assert counts[-1][1] == counts[0][1]
-    # the interpreter's lists grow and shrink, but thirty loads keep less than one copy
+    # the interpreter's lists grow and shrink, but ten loads keep less than one copy
     assert memory[-1] - memory[1] < len(data)
 
 

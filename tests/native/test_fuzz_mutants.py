@@ -19,6 +19,9 @@ from fuzz import differential
 from fuzz.differential import NAME, Known, Outcome, Sample, fuzz, known_differences, sample_of
 from tests.onnx_models import model
 
+# tests/native compiles the same operators with the flags of libraries
+pytestmark = pytest.mark.usefixtures("quick_builds")
+
 SEED = 4
 
 
@@ -32,9 +35,9 @@ def _valid() -> Iterator[int]:
 
 def test_mutants_agree_with_the_references() -> None:
     counts: Counter[str] = Counter()
-    failures = fuzz(float("inf"), SEED, mutants=64, counts=counts, refusals=Counter())
+    failures = fuzz(float("inf"), SEED, mutants=40, counts=counts, refusals=Counter())
     assert not failures, "\n".join(failure.cause for failure in failures)
-    assert counts["equal"] > 40
+    assert counts["equal"] > 24
 
 
 def test_a_difference_is_found_and_can_be_replayed(

@@ -12,6 +12,9 @@ from onnx import parser
 import mlfc
 from fuzz import open_graphs
 
+# tests/native compiles the same operators with the flags of libraries
+pytestmark = pytest.mark.usefixtures("quick_builds")
+
 # models and input shapes that were once computed wrongly or rejected
 FOUND = {
     "a branch decides the shape of the only output": (

@@ -60,7 +60,7 @@ def test_a_language_model_writes_on_a_board(
     run("language_model", monkeypatch, "--here", "--prompt", "the old ", "--prompt", "the sun ")
     assert capsys.readouterr().out.splitlines()[1:] == others
     with pytest.raises(SystemExit, match="expected 8 letters, got 'cat'"):
-        run("language_model", monkeypatch, "--here", "--prompt", "cat")
+        run("language_model", monkeypatch, "--prompt", "cat")
 
 
 def test_a_page_reads_digits(

@@ -22,6 +22,9 @@ from mlfc.tir.interpreter import run
 from mlfc.tir.ir import Buffer, Call, Load, PrimFunc
 from mlfc.tir.visitor import own_exprs, walk, walk_expr
 
+# tests/native compiles the same operators with the flags of libraries
+pytestmark = pytest.mark.usefixtures("quick_builds")
+
 X_SHAPE = (1, 3, 16, 16)
 KINDS: dict[str, tuple[Any, int, float]] = {
     "float16": (np.float16, TensorProto.FLOAT16, 2**-10),

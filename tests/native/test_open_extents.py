@@ -174,11 +174,11 @@ def lstm(steps: Any, batch: Any, *, directions: int, bounded: bool) -> Made:
 
 
 BATCHES = of("n", [1], [2], [5])
-ROWS = of("n", [1], [2], [5], [6], [7], [8], [9], [33], [100])
+ROWS = of("n", [1], [2], [5], [7], [8], [33])
 PAIRS = of("nm", [1, 1], [1, 7], [3, 5], [9, 1], [2, 33])
-IMAGES = of("hw", [1, 4], [4, 5], [7, 8], [9, 6], [13, 33])
-WIDTHS = of("w", *([width] for width in (1, 2, 3, 5, 6, 10, 11, 14, 17, 31)))
-QUERIES = of("nm", [1, 5], [7, 140], [8, 66], [16, 70], [33, 65], [64, 3])
+IMAGES = of("hw", [1, 4], [4, 5], [9, 6], [13, 33])
+WIDTHS = of("w", *([width] for width in (1, 2, 5, 6, 11, 14, 31)))
+QUERIES = of("nm", [1, 5], [7, 140], [33, 65])
 
 CASES = {
     "conv, batch": Case(lambda n: conv((n, 9, 11, 5), 20), BATCHES),
@@ -200,21 +200,21 @@ CASES = {
     "dense of two": Case(lambda n, m: dense((n, m, 40), 50), PAIRS),
     "dense of a few": Case(lambda n: dense((n, 4, 40), 20), BATCHES),
     "int8 dense": Case(lambda n: dense((n, 40), 150, quantized=True), ROWS),
-    "packed dense": Case(lambda n: packed((1, n, 70), 100), ROWS[:6]),
-    "packed dense of two": Case(lambda n, m: packed((n, m, 40), 20), PAIRS),
+    "packed dense": Case(lambda n: packed((1, n, 70), 100), ROWS[:4]),
+    "packed dense of two": Case(lambda n, m: packed((n, m, 40), 20), PAIRS[1:4]),
     "matmul": Case(
         lambda n, m, k: matmul(n, k, m, turned=False),
-        of("nmk", [1, 7, 3], [3, 5, 20], [9, 33, 17], [2, 16, 1100], [5, 3, 1537], [2, 1, 1024]),
+        of("nmk", [1, 7, 3], [9, 33, 17], [2, 16, 1100], [5, 3, 1537], [2, 1, 1024]),
     ),
     "turned matmul": Case(
         lambda n, m, k: matmul(n, k, m, turned=True), of("nmk", [1, 1, 1], [17, 18, 5], [7, 40, 1025], [1, 3, 2039])
     ),
-    "attention": Case(attention, of(["queries", "keys"], [1, 5], [7, 140], [8, 66], [16, 70], [33, 65], [64, 3])),
-    "causal attention": Case(lambda n, m: attention(n, n + m, right=0, offset=m), QUERIES[1:4]),
+    "attention": Case(attention, of(["queries", "keys"], [1, 5], [7, 140], [8, 66], [33, 65], [64, 3])),
+    "causal attention": Case(lambda n, m: attention(n, n + m, right=0, offset=m), QUERIES[1:]),
     "attention with shared keys": Case(lambda n, m: attention(n, m, groups=1, softcap=3.0), QUERIES[:2]),
     "softmax": Case(
         lambda n, m: rows("nn.softmax", n, m),
-        [*PAIRS, *of("nm", [2, 600], [1, 8192], [2, 8200], [16, 16], [70, 7], [130, 2], [3, 8], [40, 19])],
+        [*PAIRS[1:], *of("nm", [2, 600], [1, 8192], [2, 8200], [16, 16], [70, 7], [130, 2])],
     ),
     "softmax of scaled rows": Case(lambda n: scaled_softmax(n, 11), ROWS),
     "log softmax of scaled rows": Case(
@@ -252,9 +252,9 @@ CASES = {
     "mean of 7x7": Case(lambda h, w: pool("nn.avg_pool2d", (1, h, w, 5), 7, padding=(3,) * 4), IMAGES),
     "largest as `same`": Case(lambda h, w: same_pool("nn.max_pool2d", h, w, 3, 2), IMAGES),
     "mean as `same`": Case(lambda h, w: same_pool("nn.avg_pool2d", h, w, 2, 1), IMAGES),
-    "mean of a line": Case(lambda n: pool("nn.avg_pool1d", (2, n, 5), 4, strides=(3,), padding=(2, 1)), ROWS[:6]),
+    "mean of a line": Case(lambda n: pool("nn.avg_pool1d", (2, n, 5), 4, strides=(3,), padding=(2, 1)), ROWS[:5]),
     "largest of a space": Case(
-        lambda h, w: pool("nn.max_pool3d", (1, h, 3, w, 5), 2, strides=(1, 2, 2), padding=(1,) * 6), IMAGES[:4]
+        lambda h, w: pool("nn.max_pool3d", (1, h, 3, w, 5), 2, strides=(1, 2, 2), padding=(1,) * 6), IMAGES[:3]
     ),
     "LSTM": Case(lambda t, n: lstm(t, n, directions=1, bounded=False), of("tn", [1, 1], [5, 2], [3, 9])),
     "LSTM both ways": Case(lambda t, n: lstm(t, n, directions=2, bounded=True), of("tn", [1, 1], [5, 2], [3, 9])),

@@ -62,7 +62,6 @@ __attribute__((constructor)) static void begin(void) {
 @pytest.mark.parametrize(
     ("model", "target", "executor", "calls"),
     [
-        ("kws_ref_model", "c -mcpu=cortex-m33", "aot", 9),
         ("kws_ref_model", "c -mcpu=cortex-m33", "graph", 9),
         ("kws_ref_model", "c -mcpu=cortex-m0plus", "aot", 9),
         ("pretrainedResnet_quant", "c", "aot", 8),

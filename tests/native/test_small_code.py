@@ -103,7 +103,8 @@ def code_bytes(factory: Factory, folder: Path) -> int:
 def test_shared_kernels_are_a_fraction_of_the_code(imported: Callable[..., Factory], tmp_path: Path) -> None:
     need("arm-none-eabi-gcc", "gcc-arm-none-eabi libnewlib-arm-none-eabi")
     speed, size = (
-        code_bytes(imported("vww_96_int8", "cortex-m4", optimize=goal), tmp_path) for goal in ("speed", "size")
+        code_bytes(imported("pretrainedResnet_quant", "cortex-m4", optimize=goal), tmp_path)
+        for goal in ("speed", "size")
     )
     assert size < speed / 2
 

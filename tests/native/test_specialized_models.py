@@ -164,6 +164,7 @@ def test_special_code_gives_the_bits_of_open_code(name: str) -> None:
     assert results(mlfc.compile(data, target, specialize=[extents]), x) == general
 
 
+@pytest.mark.usefixtures("quick_build")
 def test_so_does_code_by_llvm_beside_that_of_the_default_target() -> None:
     """Compile for any processor, without transforms, whereas the dynamic code may have them."""
     make, shape, extents = MODELS["residual"]

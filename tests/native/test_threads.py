@@ -71,7 +71,7 @@ def test_operators(family: str, target: str) -> None:
     _assert_same_bits(load_factory(mlfc.build(module, target, module_name="tested", parallel=True)), inputs)
 
 
-@pytest.mark.usefixtures("_any_work_is_shared")
+@pytest.mark.usefixtures("_any_work_is_shared", "quick_build")
 @pytest.mark.parametrize(
     ("model", "target"),
     [
@@ -180,7 +180,7 @@ def _open_images() -> Any:
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)])
 
 
-@pytest.mark.usefixtures("_any_work_is_shared")
+@pytest.mark.usefixtures("_any_work_is_shared", "quick_build")
 @pytest.mark.parametrize("target", ["c", "llvm"])
 def test_open_images(target: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Choose the parallel loops by sizes at run time, without code for choices that cannot occur."""
@@ -196,6 +196,7 @@ def test_open_images(target: str, monkeypatch: pytest.MonkeyPatch) -> None:
         assert shared.run(inputs)["z"].tobytes() == serial.run(inputs)["z"].tobytes()
 
 
+@pytest.mark.usefixtures("quick_build")
 @pytest.mark.parametrize("target", ["c", "llvm"])
 def test_libraries_of_the_virtual_machine(target: str, tmp_path: Path) -> None:
     inputs = {"x": np.random.default_rng(1).standard_normal((300, 64), np.float32)}
@@ -226,6 +227,7 @@ def _large_model() -> Any:
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)])
 
 
+@pytest.mark.usefixtures("quick_build")
 @pytest.mark.parametrize("target", ["c -mcpu=auto", "llvm -mcpu=native"])
 def test_larger_models_have_threads_without_being_asked(target: str, tmp_path: Path) -> None:
     model = mlfc.compile(_large_model(), target, module_name="large")

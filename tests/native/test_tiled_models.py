@@ -136,7 +136,7 @@ def test_odd_chains_give_what_they_give_whole(layers: Callable[[ir.Expr], ir.Exp
     expected = whole.run(inputs)["y"]
     assert np.ptp(expected) > 0
     tiled = {plain: 0, unrolled: 0, vectors: 0}
-    for target, ram in ((plain, 900), (plain, 1300), (plain, 1900), (unrolled, 1300), (vectors, 1900)):
+    for target, ram in ((plain, 900), (plain, 1900), (unrolled, 1300), (vectors, 1900)):
         factory = mlfc.build(module, target, module_name="tiled", ram=ram, workspace_io=target == vectors)
         tiled[target] += factory.program.tiling is not None
         path = mlfc.export_model_library_format(factory, tmp_path / "tiled.tar")

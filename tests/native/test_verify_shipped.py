@@ -15,6 +15,9 @@ from typer.testing import CliRunner
 from mlfc.cli.main import app
 from mlfc.verify import verify
 
+# tests/native compiles the same operators with the flags of libraries
+pytestmark = pytest.mark.usefixtures("quick_builds")
+
 # a compiler that omits the last channel of the fused function when it optimizes
 WRONG = r"""#!/bin/sh
 for word in "$@"; do

@@ -119,15 +119,11 @@ def test_memory_of_results_lives_as_long_as_they_do() -> None:
     survivor = model.run(np.int32([4]))["y"]
     del model  # its memory is freed with the last result
     assert survivor.tolist() == [8]
-    gc.freeze()  # exclude the objects of other tests from each collection
-    try:
-        for _ in range(20):  # results and their model in a reference cycle, which is collected in any order
-            circle: list[Any] = [ready()]
-            circle += [circle[0].run(np.int32([4])), circle]
-            del circle
-            assert gc.collect() > 0
-    finally:
-        gc.unfreeze()
+    for _ in range(20):  # results and their model in a reference cycle, which is collected in any order
+        circle: list[Any] = [ready()]
+        circle += [circle[0].run(np.int32([4])), circle]
+        del circle
+        assert gc.collect() > 0
 
 
 @pytest.mark.parametrize("target", TARGETS)

@@ -16,6 +16,9 @@ from mlfc.library import toolchain
 from mlfc.runtime.tensor.arrays import fill
 from mlfc.support.arrays import Array
 
+# tests/native compiles the same operators with the flags of libraries
+pytestmark = pytest.mark.usefixtures("quick_builds")
+
 ROOT = Path(__file__).parents[2]
 DIGITS = ROOT / "examples" / "digits"
 

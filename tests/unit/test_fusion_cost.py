@@ -15,7 +15,6 @@ from tests.counting import counted_calls
 from tests.harness import compiled, module_of
 from tests.relay_run import run_main
 
-pytestmark = pytest.mark.usefixtures("quick_builds")
 LENGTH = 12
 SHAPE = (6, 9)
 

@@ -11,7 +11,6 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 import onnxruntime
-import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from onnx import helper
@@ -151,7 +150,6 @@ def _normalize_images(graph: Graph, name: str) -> None:
     graph.add("InstanceNormalization", inputs, graph.shapes[name], epsilon=0.1)
 
 
-pytestmark = pytest.mark.usefixtures("quick_builds")
 STEPS = (
     _unary, _binary, _conv, _pool, _concat, _transpose, _slice, _softmax, _reduce, _matmul, _normalize,
     _normalize_images,

@@ -175,7 +175,7 @@ class ExprPrinter:
         )
 
     def element(self, buffer: ir.Buffer, indices: tuple[Expr, ...], dtype: str) -> str:
-        """Return the lvalue at `indices` as `dtype`: the buffer's dtype or a vector of it."""
+        """Return the lvalue at `indices`, which count the buffer's elements; a vector `dtype` starts there."""
         place = f"{self.name_of(buffer)}[{self.index(buffer, indices)}]"
         if dtypes.lanes(dtype) == 1:
             return place

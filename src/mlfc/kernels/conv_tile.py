@@ -316,7 +316,10 @@ class TiledConv:
     def _plane(
         self, band: tuple[Expr, Expr, Expr, Any], block: tuple[PackedBlock, Expr, Buffer, Buffer | None]
     ) -> None:
-        """Write the tiles of one band for one block of channels."""
+        """Emit the tiles of a band of output rows for one block of channels.
+
+        `band`: the image, the group, the first row, and the number of rows. `block`: as in `write_tile`.
+        """
         image, group, first, rows = band
         down = self.tile.rows if isinstance(self.tile.rows, tiling.Split) else tiling.DynamicSplit(rows, 1)
         columns = self.tile.columns

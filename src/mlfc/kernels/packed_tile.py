@@ -313,7 +313,7 @@ class UnpackedRows:
                 self._out.store(at(first + c), value)
 
     def _indices(self, row: Expr) -> Callable[[Expr], Sequence[Expr]]:
-        """Return a function that maps a channel to its indices in a row, whose position is computed once."""
+        """Emit the position of a row of the input; return the function from a channel to the indices in that row."""
         data, seen = self._source
         if is_static(data.shape):
             return lambda channel: seen(0, 0, row, channel)

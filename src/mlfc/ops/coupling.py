@@ -98,7 +98,7 @@ class _CouplingState:
             )
 
     def improve(self, ctx: Context, one: Expr) -> None:
-        """Update the probability of a class to satisfy its equation, then normalize all to the sum 1."""
+        """Emit a step for the class `one`: solve its equation for its probability, then normalize all to the sum 1."""
         stmts = ctx.stmts
         own, product = tb.load(self.matrix, [one, one]), tb.load(self.product, [one])
         change = stmts.let("change", (tb.load(self.total, [0]) - product) / own)

@@ -327,7 +327,7 @@ class _RelayFunctionPrinter:
         return "\n".join(lines)
 
     def _reference(self, expr: Expr) -> str:
-        """Return an expression as an argument: a name, number or literal; expressions without a number are inlined."""
+        """Return an argument as text: a name, ``%3`` or a literal; an expression without a ``%`` number is inlined."""
         if isinstance(expr, Var):
             if expr not in self._params:
                 raise InternalError(f"the variable %{expr.name} is not a parameter of the function that uses it")

@@ -36,7 +36,7 @@ def float_text(value: float | np.floating[Any]) -> str:
 
 
 def attribute_text(value: Any, extent: Callable[[Any], str] = str) -> str:
-    """Return an attribute's value as text; floats have the digits of a `double`, `Dim` and `Symbol` use `extent`."""
+    """Return an attribute's value as text: floats in double precision, `Dim` and `Symbol` as `extent` prints them."""
     if value is None or isinstance(value, bool):
         return str(value)
     if isinstance(value, float):

@@ -102,14 +102,14 @@ def _viewed(raw: memoryview, dtype: str) -> npt.NDArray[Any]:
     return array
 
 
-def _forget(copied: memoryview) -> None:
-    """Release the pages of a mapped file whose content was copied, so that only the copy stays in memory."""
-    mapped = copied.obj
-    if not isinstance(mapped, mmap.mmap) or not hasattr(mmap, "MADV_DONTNEED") or not copied.nbytes:
+def _forget(view: memoryview) -> None:
+    """Release the pages of a view of a mapped file, after its content was copied; other memory is unaffected."""
+    mapped = view.obj
+    if not isinstance(mapped, mmap.mmap) or not hasattr(mmap, "MADV_DONTNEED") or not view.nbytes:
         return
-    offset = np.frombuffer(copied, np.uint8).ctypes.data - np.frombuffer(mapped, np.uint8).ctypes.data
+    offset = np.frombuffer(view, np.uint8).ctypes.data - np.frombuffer(mapped, np.uint8).ctypes.data
     first = -(-offset // mmap.PAGESIZE) * mmap.PAGESIZE
-    last = (offset + copied.nbytes) // mmap.PAGESIZE * mmap.PAGESIZE
+    last = (offset + view.nbytes) // mmap.PAGESIZE * mmap.PAGESIZE
     if last > first:
         mapped.madvise(mmap.MADV_DONTNEED, first, last - first)
 

@@ -112,7 +112,7 @@ class Displayed:
 
 
 def html_table(title: str, header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """Return a table as HTML with all text escaped; an empty `header` gives none."""
+    """Return a table as HTML with all text escaped; an empty `header` omits the header row."""
     head = "".join(f"<th>{escape(text)}</th>" for text in header)
     body = "".join("<tr>" + "".join(f"<td>{escape(_shown(cell))}</td>" for cell in row) + "</tr>" for row in rows)
     head = f"<thead><tr>{head}</tr></thead>" if head else ""

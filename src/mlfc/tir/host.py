@@ -37,7 +37,7 @@ class Type:
         return f"{const}{self.name} {name}".rstrip()
 
     def field(self, name: str) -> Type:
-        """Return the type of a field."""
+        """Return the type of a field of this struct; raise KeyError for an unknown one."""
         return dict(self.fields)[name]
 
 

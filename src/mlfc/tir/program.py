@@ -74,7 +74,7 @@ class Value:
 
     @property
     def is_whole(self) -> bool:
-        """True if it includes all bytes of `root`."""
+        """True if this value includes all bytes of its `root`, so that it is not a partial view."""
         return self.nbytes == self.root.nbytes
 
 

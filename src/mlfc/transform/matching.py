@@ -75,7 +75,7 @@ def joined_span(*exprs: Expr) -> Span:
 
 
 def shape_of(expr: Expr) -> tuple[int, ...]:
-    """Return the shape of a tensor expression."""
+    """Return the shape of a tensor expression; dynamic dimensions are `Dim`, for callers that support them."""
     return ir.tensor_type(expr).shape
 
 

@@ -38,7 +38,8 @@ def convert(
 ) -> tuple[dict[str, Data], Document]:
     """Convert files and metadata of version 7 to the version and form in `options`.
 
-    `files` are all but the metadata, `document` the metadata from mlfc; the returned metadata are for `metadata_path`.
+    `files` are all but the metadata, `document` the metadata of version 7. The caller writes the returned metadata to
+    the path `metadata_path(options)`.
     Raises OptionError if the version supports one module and there are several, or cannot represent the module.
     """
     forms = sorted({*options.params_forms} - {"params"})

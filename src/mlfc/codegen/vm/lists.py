@@ -53,7 +53,7 @@ class ListCode:
         return list(dict.fromkeys(self._tensors.lists.values()))
 
     def move(self, source: Value, target: Value) -> None:
-        """Move the tensors of one list to another."""
+        """Emit code that replaces the tensors of the list `target` by those of `source`, unless they are one list."""
         if self._tensors.list_of(source) is not self._tensors.list_of(target):
             run = self._body.run.address
             self._body.needs(

@@ -214,7 +214,7 @@ class Node:
         return int(_single(tensor)[1])
 
     def quantization(self, tensor: TfliteTensor) -> tuple[Constant, Constant]:
-        """Return scale and zero point of a tensor as constants."""
+        """Return scale and zero point of a tensor as constants; refuse the operator unless it has one of each."""
         scale, zero_point = _single(tensor)
         return const(scale, "float32"), const(zero_point, "int32")
 

@@ -82,7 +82,7 @@ class Emulator:
     options: tuple[str, ...] = ()  # appended to its command line
 
     def command(self, elf: str, serial: str = "none") -> list[str]:
-        """Return the command that runs a program, in virtual time.
+        """Return the command of the emulator that runs the program file `elf` on the emulated board, in virtual time.
 
         `serial`: QEMU's character device for the board's serial port.
         """

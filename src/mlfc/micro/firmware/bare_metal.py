@@ -97,10 +97,10 @@ def refuses_bare_metal(board: Board) -> str | None:
 
 
 def bare_metal(code: Mapping[str, Data], board: Board, firmware: Firmware, model_folder: str = "model") -> BareMetal:
-    """Return the files of a project, except those of a build system.
+    """Return the files that projects of all build systems share: no Makefile.
 
-    `code`: ``src/...``, ``include/...`` and ``lib/...``.
-    `model_folder`: the project's folder for the generated code.
+    `code`: generated files by path: ``src/...``, ``include/...`` and ``lib/...``.
+    `model_folder`: the folder of the project that receives them.
 
     Raises ArchiveError for a file name that a build system would misinterpret; OptionError if the board has no start-up
     code.

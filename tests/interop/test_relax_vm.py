@@ -234,7 +234,7 @@ print(calls)
 """
 
 
-@pytest.mark.skipif(find_spec("tvm") is None, reason="pip install apache-tvm==0.27.0.post1")
+@pytest.mark.skipif(find_spec("tvm") is None, reason='pip install "apache-tvm>=0.27,<0.28"')
 def test_tvm_runs_dynamic_models(dynamic: Path) -> None:
     result = subprocess.run([sys.executable, "-c", IN_TVM, dynamic], capture_output=True, text=True, check=False)
     assert result.stdout == f"{['mlfc_packed_model'] * 4}\n", result.stderr

@@ -15,8 +15,9 @@ DIGITS = Path(__file__).resolve().parents[2] / "examples" / "digits" / "digits_i
 # without an example that runs here: modules, classes of results, devices, long runs, files with samples
 OTHERS = {
     "CompiledModel", "ConstantPool", "InferenceSession", "SessionOptions", "compile", "compile_matrix", "cpu", "cuda",
-    "debug_executor", "errors", "examine", "get_available_providers", "get_num_threads", "graph_executor",
-    "load_param_dict", "load_profiled", "memory_map", "onnx_backend", "opencl", "quantize", "runtime", "tune",
+    "debug_executor", "errors", "examine", "examples", "get_available_providers", "get_num_threads", "graph_executor",
+    "load_param_dict", "load_profiled", "memory_map", "onnx_backend", "opencl", "operators", "quantize",
+    "runtime", "tune",
 }  # fmt: skip
 PUBLIC = sorted({*mlfc._HOMES} - OTHERS)
 

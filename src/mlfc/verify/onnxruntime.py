@@ -50,16 +50,18 @@ class OnnxRuntimeReference:
         try:
             other = layers or changed or multiplies_integers(Path(model))
             source = _other_model(Path(model), changed, layers=layers) if other else str(model)
-        except Exception as error:  # those of onnx and protobuf have no common class
-            raise ModelError(f"ONNX Runtime cannot open the model: {error}", place=str(model)) from error
-        try:
-            self._session = opened(source)
-        except Exception as error:  # ONNX Runtime does not export its exception classes
-            from mlfc.verify.staged import staged
+            try:
+                self._session = opened(source)
+            except Exception:
+                from mlfc.verify.staged import staged
 
-            self._session = staged(source, opened)
-            if self._session is None:
-                raise ModelError(f"ONNX Runtime cannot open the model: {error}", place=str(model)) from error
+                self._session = staged(source, opened)
+                if self._session is None:
+                    raise
+        except MlfcError:
+            raise
+        except Exception as error:  # those of ONNX Runtime, onnx and protobuf have no common class
+            raise ModelError(f"ONNX Runtime cannot open the model: {error}", place=str(model)) from error
         self._model = str(model)
         self.input_names = frozenset(item.name for item in self._session.get_inputs())
         self._names = [output.name for output in self._session.get_outputs()]

@@ -137,6 +137,18 @@ int split_float32(const float x[], const float *bias, float *restrict low, float
 """
 
 
+def test_c_includes_files_beside_it(folder: Path) -> None:
+    text = (folder / "fancy_act.c").read_text().replace("#include <math.h>\n", '#include "parts/scale.h"\n')
+    (folder / "parts").mkdir()
+    (folder / "parts/scale.h").write_text('#pragma once\n#include "one.h"\n#include "one.h"\n')
+    (folder / "parts/one.h").write_text("#include <math.h>\nfloat scaled(float x)\n{\n  return 1.0f * x;\n}\n")
+    (folder / "fancy_act.c").write_text(text.replace("tanhf(alpha * x[i])", "tanhf(scaled(alpha * x[i]))"))
+    model = mlfc.compile("conv.onnx", operators=["my_ops.py"])
+    np.testing.assert_allclose(model.run({"x": X})["y"], expected(), rtol=1e-5, atol=1e-6)
+    (folder / "parts/one.h").write_text((folder / "parts/one.h").read_text().replace("1.0f", "0.0f"))
+    assert not mlfc.compile("conv.onnx", operators=["my_ops.py"]).run({"x": X})["y"].any()
+
+
 def test_c_has_scratch_several_results_and_dynamic_dimensions(folder: Path) -> None:
     Path("split.c").write_text(SPLIT)
 

@@ -31,6 +31,7 @@ _NOT_CODE = re.compile(
     r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\'|^[ \t]*#(?:\\\n|[^\n])*', re.DOTALL | re.MULTILINE
 )
 _HEAD = re.compile(r"(?<![\w*])((?:[A-Za-z_]\w*[\s*]+)+)([A-Za-z_]\w*)\s*\(([^()]*)\)\s*([{;])")
+_INCLUDE = re.compile(r'^[ \t]*#[ \t]*(?:include[ \t]*"([^"\n]+)"|pragma[ \t]+once\b)[^\n]*', re.MULTILINE)
 _SPECIFIERS = ("static", "inline", "extern", "restrict", "__restrict", "__restrict__")
 _QUIET = '#if defined(__GNUC__)\n#pragma GCC diagnostic ignored "-Wunused-function"\n#endif\n'
 
@@ -42,7 +43,7 @@ class CSource:
     A function receives pointers to the inputs and the result, then a ``void *`` to scratch memory if `scratch` is set,
     then `arguments`; it returns an ``int``, 0 for success. Omitted optional inputs are NULL. A function of an operator
     with several results receives a pointer to each, and runs once for each result that the model uses. File-level
-    functions become static, and files that it includes with quotes are inserted if they are beside it.
+    functions become static. Files that it includes with quotes are inserted, relative to its folder.
 
     Attributes
     ----------
@@ -96,7 +97,7 @@ def c_generator(operator: str, key: str, source: CSource, rules: OperatorRules) 
     """
     beside = user_files.loading()
     path = Path(source.path) if beside is None else beside.parent / source.path
-    text, functions = _with_internal_linkage(user_files.read_text(path))
+    text, functions = _with_internal_linkage(_with_includes(path, set()))
     for dtype, name in source.functions.items():
         if name not in functions:
             cause = f"the file does not define the function '{name}' for {dtype}"
@@ -164,6 +165,21 @@ def _arguments(part: Subgraph, source: CSource, rules: OperatorRules) -> tuple[l
             cause = f"expected integers and finite floats as arguments of a C function, got {value!r}"
             raise OptionError(cause, place=call.span.place, next_step="Set CSource(arguments=...)")
     return [kind for kind, _ in found], [value for _, value in found]
+
+
+def _with_includes(path: Path, seen: set[Path]) -> str:
+    """Return the text of a C file with the files that it includes, each once; `seen` are those already inserted."""
+    seen.add(path.resolve())
+
+    def inserted(found: re.Match[str]) -> str:
+        if found[1] is None:
+            return ""
+        other = path.parent / found[1]
+        if not other.is_file():  # a header of the compiler or of mlfc
+            return found[0]
+        return "" if other.resolve() in seen else _with_includes(other, seen)
+
+    return _INCLUDE.sub(inserted, user_files.read_text(path))
 
 
 def _with_internal_linkage(text: str) -> tuple[str, dict[str, tuple[str, ...]]]:

@@ -249,3 +249,7 @@ def test_infinities_and_nan_as_literals(tmp_path: Path) -> None:
     for prim in prims:
         zero = np.zeros(1, prim.output.dtype)
         np.testing.assert_array_equal(functions.call(prim, [zero]), interpreter.run(prim, [zero]))
+
+
+def test_the_search_for_bounds_of_selects_ends() -> None:
+    verify(Expressions(114).function("f", "float64"))  # a fact of one select leads to a fact of another, and back

@@ -23,6 +23,7 @@ from mlfc.tir.extents import as_index
 from mlfc.tir.ir import Buffer, Expr, Stmt
 from mlfc.tir.visitor import below, same_expr, walk, walk_expr
 
+_MOST_SELECTS = 8
 _NEGATED = {"lt": "ge", "ge": "lt", "le": "gt", "gt": "le", "eq": "ne", "ne": "eq"}
 _ROUNDINGS = ("floor", "ceil", "trunc", "round_even", "round_away")
 
@@ -92,6 +93,7 @@ class Ranges:
         # query many times
         self._known: dict[tuple[int, int], Interval] = {}
         self._learned = 0
+        self._selects = 0  # that enclose the current expression
 
     # assumptions ----------------------------------------------------------------------------------------
 
@@ -346,10 +348,14 @@ class Ranges:
 
     def _select(self, expr: ir.Select, depth: int) -> Interval:
         arms = []
+        self._selects += 1
+        # facts with selects lead to other facts with selects, without end
+        inner = max(depth, 1) if self._selects <= _MOST_SELECTS else depth
         for arm, holds in ((expr.then, True), (expr.otherwise, False)):
             with self.scope():
                 self.assume(expr.condition, holds)
-                arms.append(self.interval(arm, max(depth, 1)))
+                arms.append(self.interval(arm, inner))
+        self._selects -= 1
         return arms[0].hull(arms[1])
 
     def _binary(self, expr: ir.Binary, depth: int) -> Interval:

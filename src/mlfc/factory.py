@@ -69,7 +69,8 @@ class Factory(Displayed):
     @cached_property
     def code(self) -> codegen.GeneratedCode:
         """The code of the module alone; see `link` for several modules."""
-        code = codegen.generate(self.unit)
+        # code for several processor levels is for libraries alone
+        code = codegen.generate(self.host_unit if self.unit.levels else self.unit)
         return replace(code, files={**code.files, **parallel_files([self.unit])}) if self.unit.parallel else code
 
     @cached_property
@@ -81,7 +82,8 @@ class Factory(Displayed):
     @cached_property
     def host_code(self) -> codegen.GeneratedCode:
         """The code of the module for host libraries."""
-        return self.code if self.host_unit is self.unit else codegen.generate(self.host_unit)
+        is_same = self.host_unit is self.unit or self.unit.levels is not None
+        return self.code if is_same else codegen.generate(self.host_unit)
 
     @property
     def program(self) -> Program:

@@ -52,6 +52,7 @@ class Factory(Displayed):
     target_host: Target | None = None  # of the host code of a device target
     specialize: tuple[Mapping[str, int], ...] = ()  # values of dynamic dimensions with specialized code
     parallel: bool | None = None  # whether library kernels use threads; None: if that pays
+    system_lib: bool = False  # whether exported objects are for programs with TVM's C runtime
 
     def _facts(self) -> Mapping[str, object]:
         return {"name": self.module_name, "target": ", ".join(map(str, self.targets)), "executor": self.executor}
@@ -131,6 +132,7 @@ class Factory(Displayed):
             "cpu": self.unit.target.library_cpu,
             "at_level": lambda level: codegen.generate(unit.at_level(level)).files,
             "system": lambda: link([self], system_lib=True).files,
+            "system_lib": self.system_lib,
         }
         if self.unit.target.kind == "llvm":
             from mlfc.library.llvm_library import llvm_library  # importing LLVM takes long
@@ -190,7 +192,7 @@ class Factory(Displayed):
 
     def export_library(self, path: str | os.PathLike[str], *arguments: Any, **options: Any) -> Path:
         """Write the model as a self-contained library; arguments are as for `library.export`."""
-        return export_library(self.runtime, path, *arguments, **options)
+        return export_library(self.runtime, path, *arguments, **self.lib.export_options(path, options))
 
     def interface(self, code: codegen.GeneratedCode | None = None) -> ModuleInterface:
         """Return the interface for callers: entry, inputs, outputs, memory; `code` is linked with other modules."""

@@ -121,7 +121,7 @@ def _load_plugins() -> bool:
             try:
                 with recorded():
                     entry.load()
-            except Exception as error:  # of any kind
+            except Exception as error:  # the module of another package may raise anything
                 warnings.warn(f"the entry point {_PLUGINS}: {entry.name} = {entry.value} fails: {error}", stacklevel=2)
     return True
 

@@ -128,6 +128,21 @@ def test_microcontroller_archives_are_written(tmp_path: Path) -> None:
     assert mlfc.inspect(tmp_path / "digits.tar")["modules"]["digits"]["target"] == ["c -mcpu=cortex-m4"]
 
 
+def test_objects_for_the_c_runtime_have_the_names_of_tvm(tmp_path: Path) -> None:
+    mod, params = relay.frontend.from_tflite(DIGITS / "digits_int8.tflite")
+    built = tvm.relay.build(mod, "c", runtime=Runtime("crt", {"system-lib": True}), params=params)
+    _, lib, _ = built
+    for module, path in ((built, tmp_path / "whole.tar"), (lib, tmp_path / "lib.tar")):
+        module.export_library(path)
+        with tarfile.open(path) as tar:
+            assert {Path(item.name).name for item in tar if item.isfile()} == {"devc.o", "lib0.o", "lib1.o"}
+    built.export_library(tmp_path / "shared.so")
+    assert mlfc.load(tmp_path / "shared.so").run(np.zeros((1, 8, 8, 1), np.int8))
+    tvm.relay.build(mod, "c", runtime=Runtime("crt"), params=params).export_library(tmp_path / "other.tar")
+    with tarfile.open(tmp_path / "other.tar") as tar:
+        assert len(tar.getnames()) > 3
+
+
 def test_dynamic_models_run_in_the_virtual_machine() -> None:
     values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", 2]) for name in "xy"]
     graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "g", values[:1], values[1:])

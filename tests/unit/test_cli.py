@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import os
 import re
 import shutil
 import signal
@@ -583,20 +582,3 @@ def test_options_of_archives_are_refused_where_none_is_made(tmp_path: Path, emit
     assert result.returncode == 2
     assert "--system-lib: this option requires --emit mlf, a, tar" in result.stderr
     assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize(
-    ("words", "expected"),
-    [
-        ("mlfc vali", {"validate"}),
-        ("mlfc compile --share", {"--share-workspace", "--share-weights"}),
-        ("mlfc compile --board nucleo_l4", {"nucleo_l4r5zi"}),
-        ("mlfc compile --target cortex-m3", {"cortex-m3", "cortex-m33"}),
-    ],
-)
-def test_shells_complete_commands_options_and_names(words: str, expected: set[str]) -> None:
-    asked = {"_MLFC_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(len(words.split()) - 1)}
-    program = Path(sys.executable).with_name("mlfc")
-    done = subprocess.run([program], env={**os.environ, **asked}, capture_output=True, text=True, check=True)
-    assert expected <= {*done.stdout.split()}
-    assert all(item.startswith(words.rsplit(maxsplit=1)[-1]) for item in done.stdout.split())

@@ -66,7 +66,8 @@ _AHEAD_OF_TIME = (AOT, METADATA, SET)
 Build: TypeAlias = Callable[..., Any]
 PathLike: TypeAlias = "str | os.PathLike[str]"
 _SYSTEMS_OF_SUFFIX = {".so": ("linux", "macos"), ".dylib": ("macos",), ".dll": ("windows",), ".wasm": ("wasi",)}
-_STATIC = (".tar", ".a", ".o")
+STATIC = (".tar", ".a", ".o")
+"""Suffixes of objects, which a program links."""
 _CHOICES = ("-march", "-mcpu", "-mtune", "-target", "--target")
 
 
@@ -231,13 +232,13 @@ def _trees(root: Module, abi: Sequence[str]) -> list[PackedTree]:
 
 def _system_tree(root: Module, target: Path, fcompile: Build | None) -> PackedTree:
     """Return the tree of a library for TVM's C runtime; raise OptionError if the runtime cannot run a member."""
-    if fcompile is not None or target.suffix.lower() not in _STATIC:
+    if fcompile is not None or target.suffix.lower() not in STATIC:
         raise OptionError(
             "option system_lib excludes a linker (fcompile)"
             if fcompile is not None
             else f"option system_lib requires objects, got the library '{target.name}'",
             place="system_lib",
-            next_step=f"Name a file that ends in {', '.join(_STATIC)}, without fcompile",
+            next_step=f"Name a file that ends in {', '.join(STATIC)}, without fcompile",
         )
     tree = pack(root)
     others = {module.type_key for module in tree.modules if module is not None} - {GRAPH, *_AHEAD_OF_TIME}

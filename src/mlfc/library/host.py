@@ -12,7 +12,7 @@ from typing import Any
 from mlfc.byoc.generator import supply_of
 from mlfc.errors import ToolchainError
 from mlfc.library.build import Beside, build_library
-from mlfc.library.export import export_library, level_flags
+from mlfc.library.export import STATIC, export_library, level_flags
 from mlfc.library.toolchain import NATIVE, find_compiler
 from mlfc.runtime.ffi.native_code import NativeCode
 from mlfc.runtime.libraries.library_module import LibraryModule
@@ -33,7 +33,8 @@ class HostLibrary(Module):
     `beside` returns files for exported libraries, which replace files of the code with the same path. `native` returns
     files for exactly this processor, if C compilers cannot derive them from `files`, which run on all of its kind.
     `levels` are by path the processor levels of files that do not run on all processors; `at_level` returns the files
-    for one level only. `system` returns the files for programs with TVM's C runtime, if they differ.
+    for one level only. `system` returns the files for programs with TVM's C runtime, if they differ;
+    `system_lib` makes them the default of exported objects.
     """
 
     type_key = "c"
@@ -54,6 +55,7 @@ class HostLibrary(Module):
         levels: Mapping[str, Level] | None = None,
         at_level: Callable[[str | None], Mapping[str, Data]] | None = None,
         system: Callable[[], Mapping[str, Data]] | None = None,
+        system_lib: bool = False,
     ) -> None:
         super().__init__()
         self.levels = dict(levels or {})
@@ -61,6 +63,7 @@ class HostLibrary(Module):
         self._files = files
         self._native = native
         self._system = system
+        self._system_lib = system_lib
         self.cpu = cpu
         self._beside = beside
         self._params = dict(params or {})
@@ -102,7 +105,12 @@ class HostLibrary(Module):
 
     def export_library(self, path: str | os.PathLike[str], *arguments: Any, **options: Any) -> Path:
         """Write the code and its imports as a library; as `mlfc.library.export.export_library`."""
-        return export_library(self, path, *arguments, **options)
+        return export_library(self, path, *arguments, **self.export_options(path, options))
+
+    def export_options(self, path: str | os.PathLike[str], options: Mapping[str, Any]) -> dict[str, Any]:
+        """Return options of an export with the default of `system_lib`: as the model was built, if `path` allows it."""
+        is_static = Path(path).suffix.lower() in STATIC and options.get("fcompile") is None
+        return {**({"system_lib": True} if self._system_lib and is_static else {}), **options}
 
     def linked_params(self) -> Mapping[str, Array]:
         """Return the constants that the code takes as arguments, by name."""

@@ -169,22 +169,22 @@ def parse_document(data: bytes, place: str, media_type: str | None = None) -> Do
         raise _fault(place, f"invalid document: {error.cause}") from None
     if not isinstance(value, dict) or value.get("schemaVersion") != 2:
         raise _fault(place, "the document is neither a manifest nor an index of OCI")
-    stated = value.get("mediaType", media_type)
-    if stated not in (MANIFEST, INDEX):
-        raise _fault(place, f"expected a manifest or an index of OCI, got '{_shown(stated)}'")
-    if media_type is not None and media_type != stated:
-        raise _fault(place, f"expected media type '{_shown(media_type)}', the document declares '{stated}'")
+    declared = value.get("mediaType", media_type)
+    if declared not in (MANIFEST, INDEX):
+        raise _fault(place, f"expected a manifest or an index of OCI, got '{_shown(declared)}'")
+    if media_type is not None and media_type != declared:
+        raise _fault(place, f"expected media type '{_shown(media_type)}', the document declares '{declared}'")
     items: dict[str, tuple[Descriptor, ...]] = {}
     for key in ("layers", "manifests"):
         listed = value.get(key, [])
         if not isinstance(listed, list) or len(listed) > MAX_ENTRIES:
             raise _fault(place, f"expected at most {MAX_ENTRIES:,} entries of '{key}'")
         items[key] = tuple(_descriptor(item, key, place) for item in listed)
-    if (stated == MANIFEST) == ("manifests" in value) or (stated == INDEX and ("layers" in value)):
-        raise _fault(place, f"a document of type '{stated}' has fields of the other type")
+    if (declared == MANIFEST) == ("manifests" in value) or (declared == INDEX and ("layers" in value)):
+        raise _fault(place, f"a document of type '{declared}' has fields of the other type")
     return Document(
         data,
-        stated,
+        declared,
         _text(value.get("artifactType"), "artifactType", place),
         _descriptor(value["config"], "config", place) if "config" in value else None,
         items["layers"],

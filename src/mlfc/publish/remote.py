@@ -99,8 +99,8 @@ class RemoteStore:
         if answer is None:
             return None
         data = answer.content
-        stated = answer.headers.get("Docker-Content-Digest")
-        for promised in (stated, wanted):
+        reported = answer.headers.get("Docker-Content-Digest")
+        for promised in (reported, wanted):
             if promised and DIGEST.fullmatch(promised) and promised != digest_of(data):
                 raise self._fault(f"expected a manifest with the digest {promised}, got {digest_of(data)}")
         media_type = (answer.headers.get("Content-Type") or "").partition(";")[0].strip()
@@ -109,9 +109,9 @@ class RemoteStore:
     def put_document(self, name: str, document: Document) -> Any:
         """Store a manifest or index under a tag, or under its digest; return the registry's response."""
         answer = self._ask("PUT", f"/manifests/{name}", {"Content-Type": document.media_type}, document.data)
-        stated = answer.headers.get("Docker-Content-Digest")
-        if stated and stated != document.digest:
-            raise self._fault(f"expected the stored digest {document.digest}, the registry reports {stated}")
+        reported = answer.headers.get("Docker-Content-Digest")
+        if reported and reported != document.digest:
+            raise self._fault(f"expected the stored digest {document.digest}, the registry reports {reported}")
         return answer
 
     def pieces(self, blob: Descriptor) -> Iterator[bytes]:

@@ -139,8 +139,8 @@ def _runtime(subject: ArtifactSubject) -> Iterator[dict[str, Any]]:
     with open_tar(subject.path) as tar:
         for name in names:
             with tar.open(name) as file:
-                stated = _SPDX.search(file.read(_HEAD))
-            known = {stated[1].decode()} & _LICENSES if stated else set()
+                declared = _SPDX.search(file.read(_HEAD))
+            known = {declared[1].decode()} & _LICENSES if declared else set()
             used |= known
             files.append(_component("file", name, name, hashes=_hashes(hashes[name]), licenses=_licenses(known)))
     version = (subject.writer or "").partition(" ")[2]

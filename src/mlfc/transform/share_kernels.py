@@ -21,7 +21,7 @@ from mlfc.tir.ir import Buffer, Expr, PrimFunc, Stmt, Var
 from mlfc.tir.program import KernelCall, Value
 
 FEWEST_NODES = 64
-"""Fewest expression nodes of a function that is worth sharing; smaller ones are no larger than the added loads."""
+"""Minimum number of expression nodes of a shared function; the loads that sharing adds outweigh a smaller one."""
 
 _DTYPES = ("int32", "int8", "uint8", "float32")
 _PROVEN = frozenset({"floordiv", "floormod", "truncdiv", "truncmod", "shl", "shr"})

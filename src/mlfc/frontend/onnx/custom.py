@@ -100,7 +100,7 @@ class CustomOperator:
             return function(*args, **{name: value for name, value in attrs.items() if takes_all or name in names})
         except (TypeCheckError, UnsupportedError, UndecidedError):
             raise
-        except Exception as error:  # of any kind
+        except Exception as error:  # the function of a user may raise anything
             raise TypeCheckError(f"the {what} of {self.title} raises {type(error).__name__}: {error}") from error
 
     def convert(self, node: Node) -> Sequence[Expr]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -47,9 +47,9 @@ class Executor(Displayed):
 
 
 class Runtime(Executor):
-    """A runtime: ``cpp`` or ``crt``. The code is the same for both."""
+    """A runtime: ``cpp`` or ``crt``; ``crt`` with ``system-lib`` exports objects for programs with TVM's C runtime."""
 
-    known = {"cpp": ("system-lib",), "crt": ("system-lib",)}  # noqa: RUF012  # declared above
+    known: ClassVar[Mapping[str, tuple[str, ...]]] = {"cpp": ("system-lib",), "crt": ("system-lib",)}
 
 
 def build(
@@ -66,15 +66,15 @@ def build(
     """Compile a module; the result unpacks as ``(graph_json, lib, params)``.
 
     `target` is by default that of the innermost ``with`` statement, and `target_host` its host. The executor is
-    ``graph`` or ``aot``, `runtime` changes nothing, and memory pools are not supported.
+    ``graph`` or ``aot``; memory pools are not supported.
     """
     if workspace_memory_pools is not None or constant_memory_pools is not None:
         raise OptionError("expected no memory pools", next_step="Use mlfc.build(mod, pools=[mlfc.Pool(...)])")
-    if not isinstance(runtime, Runtime):
-        Runtime(runtime)
+    wanted = runtime if isinstance(runtime, Runtime) else Runtime(runtime)
     chosen = _target(target)
     name = executor.name if isinstance(executor, Executor) else Executor(executor).name
-    return _built(ir_mod, chosen, target_host, params, executor=chosen.executor or name, module_name=mod_name)
+    made = _built(ir_mod, chosen, target_host, params, executor=chosen.executor or name, module_name=mod_name)
+    return replace(made, system_lib=wanted.name == "crt" and bool(wanted.options.get("system-lib")))
 
 
 def compile(  # noqa: A001  # TVM's name

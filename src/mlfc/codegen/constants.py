@@ -67,20 +67,13 @@ class LoadedPool:
             end = offsets[value] + value.nbytes
         return offsets
 
-    def macros(self, prefix: str) -> list[str]:
-        """Return the header's lines on the pool: its size, and its bytes if they are few enough for a macro."""
-        macro = f"{prefix}_{self.name.upper()}_CONSTANT_POOL"
-        lines = [f"/*! \\brief Bytes of constants that {self.name} must hold */", f"#define {macro}_SIZE {self.nbytes}"]
+    @property
+    def rows(self) -> list[str] | None:
+        """The bytes for a macro in the header, in lines; None if they are too many."""
         if self.nbytes > LARGEST_MACRO:
-            return lines
+            return None
         numbers = list(map(str, to_bytes(self.data)))
-        rows = [",".join(numbers[start : start + _BYTES_PER_LINE]) for start in range(0, len(numbers), _BYTES_PER_LINE)]
-        return [
-            *lines,
-            "/*! \\brief These bytes, to initialize an array with */",
-            f"#define {macro}_DATA \\",
-            ", \\\n".join(f"  {row}" for row in rows),
-        ]
+        return [",".join(numbers[start : start + _BYTES_PER_LINE]) for start in range(0, len(numbers), _BYTES_PER_LINE)]
 
 
 def section(pool: str) -> str:

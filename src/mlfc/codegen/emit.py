@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from mlfc.codegen import c_files
 from mlfc.codegen.c_files import entry_file
 from mlfc.codegen.c_host import WIDTH, c_function, prototype
-from mlfc.codegen.c_interface import LICENCE, Interface, InterfaceState, check_macros, header, tensors
+from mlfc.codegen.c_interface import Interface, InterfaceState, check_macros, header, tensors
 from mlfc.codegen.constants import ConstantTable
 from mlfc.codegen.device import DeviceKernel, device_kernels, device_source
 from mlfc.codegen.external import ExternalPart, external_parts
@@ -17,6 +17,7 @@ from mlfc.codegen.host.graph_json import MAX_NODE_NAME, GraphConfig, build_graph
 from mlfc.codegen.host.launch import launching_function
 from mlfc.codegen.host.packed import packed_function
 from mlfc.codegen.operators import OperatorsFile, choice, kernel_comment, kernel_functions, level_path
+from mlfc.codegen.templates import LICENCE
 from mlfc.codegen.unit import Shared, Unit
 from mlfc.codegen.writer import PIECES, comment_text
 from mlfc.memory import Plan, assign_storages

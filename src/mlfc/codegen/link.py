@@ -12,12 +12,12 @@ from dataclasses import dataclass, field, replace
 from mlfc.codegen import c_files
 from mlfc.codegen.abi.entry import host_module
 from mlfc.codegen.c_files import pool_definition
-from mlfc.codegen.c_interface import LICENCE
 from mlfc.codegen.constants import ConstantTable, content
 from mlfc.codegen.emit import GeneratedCode, banner, blob_files, generate_aot_c, generate_graph_c, level_paths
 from mlfc.codegen.external import require_code
 from mlfc.codegen.operators import OperatorsFile, printed_form
 from mlfc.codegen.system_lib import system_library
+from mlfc.codegen.templates import LICENCE
 from mlfc.codegen.unit import NOTHING_SHARED, SHARED_MODULE, Shared, Unit
 from mlfc.codegen.vm.code import generate_vm_c
 from mlfc.errors import OptionError

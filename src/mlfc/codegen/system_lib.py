@@ -12,9 +12,10 @@ from collections.abc import Sequence
 from mlfc.codegen.abi.entry import HostModule, HostTensor, require_no_loaded
 from mlfc.codegen.c_files import checks, write_registry
 from mlfc.codegen.c_host import c_function, packed_head
-from mlfc.codegen.c_interface import LICENCE, field_names
+from mlfc.codegen.c_interface import field_names
 from mlfc.codegen.host import tvm
 from mlfc.codegen.host.packed import checked, expected_table, mark_unused
+from mlfc.codegen.templates import LICENCE
 from mlfc.codegen.writer import Writer
 from mlfc.memory.plan import DEFAULT_POOL
 from mlfc.support.module_info import ModuleInterface

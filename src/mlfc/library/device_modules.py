@@ -7,11 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 
 from mlfc.codegen import DeviceCode, Unit
 from mlfc.codegen.abi import library_files
-from mlfc.codegen.c_interface import LICENCE
 from mlfc.codegen.c_parallel import scratch_bytes
 from mlfc.codegen.device import DIALECTS
 from mlfc.codegen.emit import GeneratedCode
 from mlfc.codegen.host.launch import launch_extents
+from mlfc.codegen.templates import LICENCE
 from mlfc.crt import crt_files
 from mlfc.library.build import Beside
 from mlfc.runtime.libraries.library_file import DESCRIPTION_SYMBOL

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from mlfc.archive.templates import environment
+from mlfc.codegen.templates import environment
 
 
 def render(path: str, **values: Any) -> bytes:

@@ -14,8 +14,8 @@ from mlfc.archive.read.layout import CODE, CODEGEN, HEADERS, OBJECTS, SOURCES, V
 from mlfc.archive.templates import render, text_of
 from mlfc.archive.templates.subject import TemplateSubject, given_pools
 from mlfc.byoc.generator import supply_of
-from mlfc.codegen.c_interface import LICENCE
 from mlfc.codegen.c_types import HALF_FLOATS, literal
+from mlfc.codegen.templates import LICENCE
 from mlfc.crt import TRACE_HEADER
 from mlfc.memory.plan import DEFAULT_POOL
 from mlfc.support import dtypes

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from mlfc.codegen.host.tvm import PACKED_PARAMETERS
-from mlfc.codegen.writer import Writer, c_string, comment_text
+from mlfc.codegen.writer import Writer, c_string, comment_text, packed_head
 from mlfc.errors import InternalError
 from mlfc.tir import host
 from mlfc.tir.host import Expr, Function, Stmt, Type
@@ -32,14 +32,6 @@ def c_function(function: Function, width: int = 0) -> str:
     with writer.block(printer.broken(f"{head(function)} {{").removesuffix(" {")):
         printer.block(function.body or ())
     return writer.text()
-
-
-def packed_head(name: str) -> str:
-    """Return the head of the packed function `name`."""
-    return (
-        f"int {name}(TVMValue *args, int *type_codes, int num_args, TVMValue *out_ret_value, int *out_ret_tcode,\n"
-        "           void *resource_handle)"
-    )
 
 
 def head(function: Function, *, named: bool = True) -> str:

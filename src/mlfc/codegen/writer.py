@@ -73,6 +73,14 @@ def c_string(text: str, limit: int = 200) -> str:
     return f'"{"".join(parts)}"'
 
 
+def packed_head(name: str) -> str:
+    """Return the head of the packed function `name`."""
+    return (
+        f"int {name}(TVMValue *args, int *type_codes, int num_args, TVMValue *out_ret_value, int *out_ret_tcode,\n"
+        "           void *resource_handle)"
+    )
+
+
 @cache
 def text_beside(module: str, name: str) -> str:
     """Return the text of the file `name` beside the file `module`, without its last line's end."""

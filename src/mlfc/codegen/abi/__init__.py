@@ -14,14 +14,14 @@ from types import MappingProxyType
 from typing import Any
 
 from mlfc.codegen.abi.dynamic import dynamic_entry
-from mlfc.codegen.abi.entry import AotEntry, HostTensor, host_module
+from mlfc.codegen.abi.entry import AotEntry, HostModule, HostTensor, host_module
 from mlfc.codegen.abi.graph import graph_entry
 from mlfc.codegen.abi.relax import executable
-from mlfc.codegen.c_host import packed_head
 from mlfc.codegen.emit import GeneratedCode, banner
 from mlfc.codegen.host.aot import main_function_name
+from mlfc.codegen.templates import render
 from mlfc.codegen.unit import Unit
-from mlfc.codegen.writer import Writer, c_string
+from mlfc.codegen.writer import c_string
 from mlfc.errors import OptionError, unknown
 from mlfc.support.content import Data, to_bytes
 from mlfc.support.params import ParameterOffsets
@@ -59,24 +59,26 @@ def library_files(
     shares = [code.workspace_peers != () for code in codes]
     alone, called = len(units) == 1, list[AotEntry]()
     for index, (unit, code) in enumerate(zip(units, codes, strict=True)):
-        parts: list[str] = []
         entry: AotEntry | None = None
         if unit.executor == "aot":
             is_first = shares[index] and shares.index(True) == index
             entry = AotEntry(unit, code, host_module(unit, code), defines_gate=is_first)
-            parts += [entry.file_start(), *([classic_entries(entry, alone=alone)] if "classic" in abi else [])]
             beside |= _renamed(unit, own)
         elif "ffi" in abi:
             entry = _other_entry(unit, code, places)
-            parts += [operator_entries(unit, code)] if unit.executor == "graph" else []
-            parts += [entry.file_start()] if entry is not None else []
+        operators = _operators(unit, code) if unit.executor == "graph" and "ffi" in abi else None
         if entry is not None and "ffi" in abi:
-            parts.append(ffi_entries(entry, alone=alone))
             called.append(entry)
-        if parts:
-            beside[f"src/{unit.module}_entries.c"] = "\n".join(parts).encode()
+        if entry is not None or operators is not None:
+            text = render(
+                "entries.c", entry=entry, operators=operators, abi=abi, alone=alone, banner=banner(str(unit.target)),
+                main=main_function_name(f"tvmgen_{unit.module}"), texts=_texts(entry) if entry else {},
+            )  # fmt: skip
+            beside[f"src/{unit.module}_entries.c"] = text.encode()
     if called:
-        beside["src/mlfc_relax.c"] = relax_entry(called, alone=alone).encode()
+        rows = _rows(_relax_code([entry.module for entry in called], alone=alone))
+        text = render("relax.c", banner=banner(str(called[0].unit.target)), rows=rows)
+        beside["src/mlfc_relax.c"] = text.encode()
     return beside
 
 
@@ -119,73 +121,13 @@ def _obstacle(unit: Unit, code: GeneratedCode, places: ParameterOffsets) -> str 
     return None
 
 
-def classic_entries(entry: AotEntry, *, alone: bool) -> str:
-    """Return the packed function of a module and the function that returns its metadata tables.
-
-    The packed function has two names: TVM's, which other libraries also use for functions with other arguments, and one
-    that is unique to this function. If the module is `alone` in its library, names without a module prefix also refer
-    to it.
-    """
-    main = main_function_name(entry.module.prefix)
-    writer = Writer()
-    for name in (main, f"{_PACKED}{entry.module.name}"):
-        with writer.block(f"TVM_DLL {packed_head(name)}"):
-            writer.line(f"const DLTensor *tensors[{entry.slots}];")
-            writer.line(f"void *data[{entry.slots}];")
-            writer.lines(["(void)out_ret_value;", "(void)out_ret_tcode;", "(void)resource_handle;"])
-            writer.line("return mlfc_classic_entry(&function, args, type_codes, num_args, tensors, data);")
-        writer.line()
-    if entry.keeps_state:
-        with writer.block(f"TVM_DLL {packed_head(f'mlfc_packed_{entry.module.name}_state_reset')}"):
-            writer.lines(["const DLTensor *tensors[1];", "void *data[1];"])
-            writer.lines(["(void)out_ret_value;", "(void)out_ret_tcode;", "(void)resource_handle;"])
-            writer.line("return mlfc_classic_entry(&reset_function, args, type_codes, num_args, tensors, data);")
-        writer.line()
-    entry.module.write_tables(writer, "", "metadata", "", "TVM_METADATA_VERSION")
-    names = [f"{entry.module.prefix}_get_c_metadata", *(["get_c_metadata"] if alone else [])]
-    for name in names:
-        with writer.block(f"TVM_DLL {packed_head(name)}"):
-            writer.lines(["(void)args;", "(void)type_codes;", "(void)num_args;", "(void)resource_handle;"])
-            with writer.block("if (out_ret_value == NULL || out_ret_tcode == NULL)"):
-                writer.line(f'TVMAPISetLastError("{name}: the result is expected to be a pointer, not NULL");')
-                writer.line("return -1;")
-            writer.line("out_ret_value->v_handle = (void *)(uintptr_t)&metadata;")
-            writer.line("*out_ret_tcode = kTVMOpaqueHandle;")
-            writer.line("return 0;")
-        writer.line()
-    if alone:
-        writer.line("/* the function that calling the library itself calls */")
-        writer.line(f"extern TVM_DLL const char __tvm_main__[{len(main) + 1}];")
-        writer.line(f"const char __tvm_main__[{len(main) + 1}] = {c_string(main, len(main))};")
-    return writer.text()
-
-
-PREFIX = "__tvm_ffi_"
-_PACKED = "mlfc_packed_"
 _LONGEST_LITERAL = 4095
 _ROW = 32
 
 
-def ffi_entries(entry: AotEntry, *, alone: bool) -> str:
-    """Return the tvm-ffi function of a module and the functions that describe it.
-
-    If the module is `alone` in its library, calling the library calls this function. One of its names is unique to
-    functions of modules, as that of `classic_entries`.
-    """
+def _texts(entry: AotEntry) -> dict[str, tuple[str, list[str], str]]:
+    """Return the definitions of the texts by which tvm-ffi describes a module's function."""
     module = entry.module.name
-    writer = Writer()
-    with writer.block(f"static {ffi_head('run_model')}"):
-        entry.write_ffi_call(writer)
-    writer.line()
-    for name in dict.fromkeys((module, *(["main"] if alone else []), f"{_PACKED}{module}")):
-        with writer.block(f"TVM_DLL {ffi_head(PREFIX + name)}"):
-            writer.line("return run_model(handle, args, num_args, result);")
-        writer.line()
-    if entry.keeps_state:
-        with writer.block(f"TVM_DLL {ffi_head(f'{PREFIX}{module}_state_reset')}"):
-            writer.lines(["const DLTensor *tensors[1];", "void *data[1];", "(void)handle;"])
-            writer.line("return mlfc_ffi_entry(&reset_function, args, num_args, result, tensors, data);")
-        writer.line()
     types = [{"type": "None"}, *({"type": "ffi.Tensor"} for _ in entry.tensors)]
     metadata: dict[str, Any] = {"type_schema": json.dumps({"type": "ffi.Function", "args": types})}
     lines = [f"Run the model {module} once, on contiguous tensors of the CPU.", "", "Parameters", "----------"]
@@ -195,13 +137,7 @@ def ffi_entries(entry: AotEntry, *, alone: bool) -> str:
     ):
         metadata[kind] = [{"name": item.name, "shape": list(item.shape), "dtype": item.dtype} for item in group]
         lines += [f"{item.name} : {_text_of(item)}, {says}" for item in group]
-    for kind, text in (("metadata", json.dumps(metadata)), ("doc", "\n".join(lines) + "\n")):
-        with writer.block(f"TVM_DLL {ffi_head(f'{PREFIX}_{kind}_{module}')}"):
-            _write_text(writer, text)
-            writer.lines(["(void)handle;", "(void)args;", "(void)num_args;"])
-            writer.line("return mlfc_ffi_text((const char *)text, result);")
-        writer.line()
-    return writer.text()
+    return {"metadata": _definition(json.dumps(metadata)), "doc": _definition("\n".join(lines) + "\n")}
 
 
 def _text_of(item: HostTensor) -> str:
@@ -209,20 +145,12 @@ def _text_of(item: HostTensor) -> str:
     return f"{item.dtype}[{', '.join('?' if extent is None else str(extent) for extent in item.shape)}]"
 
 
-def _write_text(writer: Writer, text: str) -> None:
-    """Write the array ``text``, as a readable string where C allows a literal of this length."""
+def _definition(text: str) -> tuple[str, list[str], str]:
+    """Return the first line, the rows and the last line of an array, as a readable string where C allows its length."""
     data = text.encode("utf-8", "replace")
     if len(data) < _LONGEST_LITERAL:
-        lines = text.splitlines(keepends=True)
-        head, tail = "static const char text[] =", ";"
-        parts = [c_string(line, len(line)) for line in lines]
-    else:
-        head, tail = "static const unsigned char text[] = {", "};"
-        parts = _rows((*data, 0))
-    writer.line(head)
-    with writer.indented():
-        writer.lines(parts)
-    writer.line(tail)
+        return "static const char text[] =", [c_string(line, len(line)) for line in text.splitlines(keepends=True)], ";"
+    return "static const unsigned char text[] = {", _rows((*data, 0)), "};"
 
 
 def _rows(data: Sequence[int]) -> list[str]:
@@ -230,45 +158,21 @@ def _rows(data: Sequence[int]) -> list[str]:
     return [f"{', '.join(map(str, data[start : start + _ROW]))}," for start in range(0, len(data), _ROW)]
 
 
-def relax_entry(entries: Sequence[AotEntry], *, alone: bool) -> str:
-    """Return the file with the function by which TVM's `relax.VirtualMachine` loads the library.
+def _relax_code(modules: Sequence[HostModule], *, alone: bool) -> bytes:
+    """Return the executable that TVM's `relax.VirtualMachine` loads.
 
-    The functions of the virtual machine have the modules' names; that of a module `alone` in its library is ``main``.
+    Its functions have the modules' names; that of a module `alone` in its library is ``main``.
     """
-    functions = {
-        "main" if alone else item.name: (f"{_PACKED}{item.name}", [value.name for value in item.inputs])
-        for item in (entry.module for entry in entries)
-    }
-    writer = Writer()
-    writer.lines([*banner(str(entries[0].unit.target)).splitlines(), '#include "mlfc_relax.h"', ""])
-    with writer.block(f"TVM_DLL {ffi_head(f'{PREFIX}vm_load_executable')}"):
-        with writer.block("static const unsigned char code[] =", "};"):
-            writer.lines(_rows(executable(functions)))
-        writer.lines(["(void)handle;", "(void)args;", "(void)num_args;"])
-        writer.line("return mlfc_relax_load(code, sizeof code, result);")
-    return writer.text()
+    return executable({
+        "main" if alone else module.name: (f"mlfc_packed_{module.name}", [value.name for value in module.inputs])
+        for module in modules
+    })  # fmt: skip
 
 
-def ffi_head(name: str) -> str:
-    """Return the declaration of a tvm-ffi function."""
-    return f"int {name}(void *handle, const struct mlfc_any *args, int32_t num_args, struct mlfc_any *result)"
-
-
-def operator_entries(unit: Unit, code: GeneratedCode) -> str:
-    """Return the functions that export the operators of a module to tvm-ffi, as wrappers of their packed functions."""
-    writer = Writer()
-    writer.lines(banner(str(unit.target)).splitlines())
-    writer.lines(["#include <stdint.h>", "#include <tvm/runtime/c_backend_api.h>", '#include "mlfc_ffi.h"', ""])
-    for kernel in unit.kernels_in_code:
-        # device functions take their scratch buffers from the caller
-        scratch = kernel.scratch if kernel.device else ()
-        name, count = code.function_names[kernel.name], len(kernel.params) + len(scratch)
-        writer.line(f"{packed_head(name)};")
-        with writer.block(f"TVM_DLL {ffi_head(PREFIX + name)}"):
-            writer.line(f"TVMValue values[{count}];")
-            writer.line(f"int type_codes[{count}];")
-            writer.lines(["(void)handle;", "(void)result;"])
-            text = c_string(name, len(name))
-            writer.line(f"return mlfc_ffi_packed({text}, {name}, {count}, args, num_args, values, type_codes);")
-        writer.line()
-    return writer.text()
+def _operators(unit: Unit, code: GeneratedCode) -> list[tuple[str, int]]:
+    """Return the packed function of each operator and the number of its tensors."""
+    # device functions take their scratch buffers from the caller
+    return [
+        (code.function_names[kernel.name], len(kernel.params) + len(kernel.scratch if kernel.device else ()))
+        for kernel in unit.kernels_in_code
+    ]

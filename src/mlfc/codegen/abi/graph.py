@@ -7,17 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, ClassVar
 
-from mlfc.codegen.abi.entry import AotEntry, c_dtype, host_module
+from mlfc.codegen.abi.entry import AotEntry, host_module
 from mlfc.codegen.emit import GeneratedCode
+from mlfc.codegen.host.tvm import c_dtype
 from mlfc.codegen.unit import Unit
-from mlfc.codegen.writer import Writer
 from mlfc.errors import InternalError
 from mlfc.memory import Storage
 from mlfc.support import dtypes
 from mlfc.support.dims import bounds
 from mlfc.support.params import ParameterOffsets
-from mlfc.tir.program import KernelCall, Value
+from mlfc.tir.program import Value
 
 _ALIGNMENT = 64
 
@@ -32,60 +34,49 @@ class GraphEntry(AotEntry):
     """A module of the graph executor whose operators all are packed functions of the library, on the CPU."""
 
     places: Mapping[str, tuple[str, int]]  # of its parameters: symbol and offset
+    kind: ClassVar[str] = "graph"
 
-    def write_run(self, writer: Writer) -> None:
-        """Write the function that calls all operators."""
-        calls, (addresses, nbytes) = self.unit.program.calls, self._memory()
-        numbers = {storage: number for number, storage in enumerate(addresses)}
-        for index, call in enumerate(calls):
-            self._write_operands(writer, index, call, numbers)
-        with writer.block(f"static const struct mlfc_call calls[{max(1, len(calls))}] =", "};"):
-            for index, call in enumerate(calls):
-                name, count = self.code.function_names[call.kernel.name], len(call.kernel.params)
-                writer.line(f"{{{name}, operands_{index}, {count}}},")
-            if not calls:
-                writer.line("{NULL, NULL, 0},")
-        writer.line()
-        symbols = sorted({symbol for symbol, _ in self.places.values()})
-        writer.lines([f"extern const unsigned char {symbol}[];" for symbol in symbols])
-        writer.line(f"static uint8_t workspace[{nbytes + _ALIGNMENT}];")
-        with writer.block("static uint8_t *memory(void)"):
-            writer.line(f"return workspace + ({_ALIGNMENT} - (uintptr_t)workspace % {_ALIGNMENT}) % {_ALIGNMENT};")
-        if self.keeps_state:
-            self._write_states(writer, addresses)
-        most = max((len(call.kernel.params) for call in calls), default=1)
-        with writer.block("static int32_t run(void *const *data)"):
-            writer.lines([f"void *storages[{max(1, len(addresses))}];", f"DLTensor tensors[{most}];"])
-            writer.lines([f"TVMValue values[{most}];", f"int type_codes[{most}];", "(void)memory;", "(void)data;"])
-            if self.keeps_state:
-                with writer.block("if (!states_are_set)"):
-                    writer.line("(void)reset(data);")
-            writer.lines([f"storages[{number}] = {place};" for number, place in enumerate(addresses.values())])
-            writer.line(f"return mlfc_call_operators(calls, {len(calls)}, storages, tensors, values, type_codes);")
-        writer.line()
+    @property
+    def calls(self) -> list[tuple[str, list[tuple[int, str, Any]]]]:
+        """The function of each operator; for each of its tensors, the number of its storage, dtype and elements."""
+        numbers = {storage: number for number, storage in enumerate(self._memory[0])}
+        found = []
+        for call in self.unit.program.calls:
+            rows = []
+            for value, buffer in zip((*call.inputs, *call.constants, call.output), call.kernel.params, strict=True):
+                dtype = c_dtype(dtypes.element(buffer.holds or buffer.dtype))
+                rows.append((numbers[self._storages[value.root]], dtype, buffer.size))
+            found.append((self.code.function_names[call.kernel.name], rows))
+        return found
 
-    def write_reset(self, writer: Writer) -> None:
-        """Write nothing: `write_run` writes the function, which a run calls."""
+    @property
+    def states(self) -> list[tuple[str, str, Any]]:
+        """The address of each state, that of its first value, and its size in bytes."""
+        # a graph's parameters begin with the first values of states
+        pairs = zip(self.unit.program.states, self._parameters, strict=False)
+        return [
+            (self.addresses[self._storages[state.before]], self._stored(name), state.before.nbytes)
+            for state, name in pairs
+        ]
 
-    def _write_operands(self, writer: Writer, index: int, call: KernelCall, numbers: Mapping[Storage, int]) -> None:
-        with writer.block(f"static const struct mlfc_operand operands_{index}[] =", "};"):
-            values = (*call.inputs, *call.constants, call.output)
-            for value, buffer in zip(values, call.kernel.params, strict=True):
-                number = numbers[self._storages[value.root]]
-                writer.line(f"{{{number}, {c_dtype(dtypes.element(buffer.holds or buffer.dtype))}, {buffer.size}}},")
+    @property
+    def symbols(self) -> list[str]:
+        """The symbols of the library's parameters."""
+        return sorted({symbol for symbol, _ in self.places.values()})
 
-    def _write_states(self, writer: Writer, addresses: Mapping[Storage, str]) -> None:
-        writer.line("static int32_t states_are_set;")
-        with writer.block("static int32_t reset(void *const *data)"):
-            writer.line("(void)data;")
-            # a graph's parameters begin with the first values of states
-            for state, name in zip(self.unit.program.states, self._parameters, strict=False):
-                place = addresses[self._storages[state.before]]
-                writer.line(f"memcpy({place}, {self._stored(name)}, {state.before.nbytes});")
-            writer.lines(["states_are_set = 1;", "return 0;"])
+    @property
+    def addresses(self) -> Mapping[Storage, str]:
+        """The address of each storage."""
+        return self._memory[0]
 
+    @property
+    def work_bytes(self) -> int:
+        """The bytes of storages that are neither arguments nor parameters."""
+        return self._memory[1]
+
+    @cached_property
     def _memory(self) -> tuple[dict[Storage, str], int]:
-        """Return the address of each storage, and the bytes of those that are neither arguments nor parameters."""
+        """The address of each storage, and the bytes of those that are neither arguments nor parameters."""
         program, found = self.unit.program, dict[Storage, str]()
         for number, value in enumerate((*program.inputs, *program.outputs)):
             found[self._storages[value.root]] = f"data[{number}]"

@@ -44,6 +44,13 @@ def dtype_code(dtype: str) -> host.Number:
     return CODES[kind] if kind in CODES else host.Number(INT, dtypes.to_dlpack(dtype)[0])
 
 
+def c_dtype(dtype: str) -> str:
+    """Return the initializer of a ``DLDataType``."""
+    if dtype == "bool":  # as TVM writes it; argument checks also accept the form of newer DLPack versions
+        return "{kDLUInt, 1, 1}"
+    return f"{{{dtype_code(dtype).text}, {dtypes.bits(dtype)}, 1}}"
+
+
 set_last_error = host.declaration("TVMAPISetLastError", VOID, TEXT)
 alloc_workspace = host.declaration("TVMBackendAllocWorkspace", ADDRESS, INT, INT, UINT64, INT, INT)
 free_workspace = host.declaration("TVMBackendFreeWorkspace", INT, INT, INT, ADDRESS)

@@ -6,7 +6,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from mlfc.codegen.constants import section
-from mlfc.codegen.writer import c_string, comment_text
+from mlfc.codegen.writer import c_string, comment_text, packed_head
 from mlfc.support.text import shortened
 
 if TYPE_CHECKING:
@@ -34,7 +34,8 @@ def environment(package: str) -> Environment:
         optimized=False,  # most templates are rendered once, so compiling them must be fast
     )
     environment.filters.update(
-        comment=comment_text, c_string=c_string, grouped="{:,}".format, plain=_plain, section=section,
+        c_string=c_string, comment=comment_text, grouped="{:,}".format, packed_head=packed_head,
+        plain=_plain, section=section,
         each=lambda items, pattern: [pattern % item for item in items], shortened=shortened,
     )  # fmt: skip
     return environment

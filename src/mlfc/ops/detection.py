@@ -41,8 +41,7 @@ def _emit(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs, out: Output) -> 
     batches, classes, count = scores.shape
     found = ctx.scratch("found", (maximum(rows, 1), 3), "int64")
     left = ctx.scratch("left", (maximum(count, 1),), "bool")
-    row = stmts.local("row", (1,), "int32")
-    stmts.store(row, [0], 0)
+    row = stmts.filled("row", 1, "int32")
     with ctx.loops((rows, 3), "clear") as at:
         stmts.store(found, at, -1)
     low, high = dtypes.limits(most.dtype)

@@ -33,8 +33,7 @@ def _emit(ctx: Context, inputs: Sequence[Tensor], _: Attrs, out: Output) -> None
         with serial_loops(ctx, (size, size), "copy") as (row, column):
             stmts.store(matrix, [row, column], tb.cast(data.read([*at, row, column]), dtype))
         with stmts.loop(size, "step") as step:
-            place = stmts.local("place", (1,), "int32")
-            stmts.store(place, [0], step)
+            place = stmts.filled("place", 1, "int32", step)
             with stmts.loop(size, "row") as row, stmts.when(tb.binary("gt", row, step)):
                 best = tb.clamp(tb.load(place, [0]), 0, size - 1)
                 sizes = (tb.intrinsic("fabs", tb.load(matrix, [other, step])) for other in (row, best))

@@ -51,8 +51,7 @@ def _emit(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs, out: Output) -> 
         with stmts.loop(attrs["columns"], "clear") as column:
             stmts.store(counts, [column], 0)
         with serial_loops(ctx, (steps, length), "from") as (skip, start):
-            node = stmts.local("node", (1,), "int32")
-            stmts.store(node, [0], 0)
+            node = stmts.filled("node", 1, "int32")
             with stmts.loop(minimum(attrs["longest"], length), "taken") as taken:
                 place = stmts.let("place", start + taken * (skip + 1))
                 is_on = tb.land(tb.binary("ge", tb.load(node, [0]), 0), tb.binary("lt", place, length))

@@ -411,8 +411,7 @@ def _lrn_each(ctx: Context, data: Tensor, attrs: Attrs, out: Output) -> None:
     stmts, dtype, size = ctx.stmts, accumulator(data.dtype), attrs["size"]
     axis = attrs["axis"] % len(data.shape)
     with serial_loops(ctx, data.shape, "i") as at:
-        total = stmts.local("total", (1,), dtype)
-        stmts.store(total, [0], 0)
+        total = stmts.filled("total", 1, dtype)
         with stmts.loop(size, "tap") as tap:
             place = stmts.let("place", at[axis] + tap - (size - 1) // 2)
             with stmts.when(tb.land(tb.binary("ge", place, 0), tb.binary("lt", place, data.shape[axis]))):

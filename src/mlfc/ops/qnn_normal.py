@@ -193,8 +193,7 @@ def _emit_l2_normalize(ctx: Context, inputs: Sequence[Tensor], _attrs: Attrs, ou
         def centred(k: Expr) -> Expr:
             return tb.cast(data.read([*row, k]), "int32") - in_zero
 
-        total = stmts.local("total", (1,), "int32")
-        stmts.store(total, [0], 0)
+        total = stmts.filled("total", 1, "int32")
         with stmts.loop(count, "k") as k:
             value = stmts.let("value", tb.clamp(centred(k), -255, 255))
             stmts.store(total, [0], tb.load(total, [0]) + value * value)

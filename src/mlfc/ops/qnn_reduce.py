@@ -80,8 +80,7 @@ class _ShortRows(PlainRows):
     def folded(self, name: str, shape: tuple[int, ...], read: Reader, fold: Fold) -> Expr:
         """Write the fold of a whole row with one accumulator."""
         stmts = self.ctx.stmts
-        result = stmts.local(name, (1,), fold.dtype)
-        stmts.store(result, [0], tb.const(fold.neutral, fold.dtype))
+        result = stmts.filled(name, 1, fold.dtype, tb.const(fold.neutral, fold.dtype))
         with self.elements(shape, "k") as row:
             stmts.store(result, [0], fold.step(tb.load(result, [0]), read(row)))
         return tb.load(result, [0])
@@ -267,8 +266,7 @@ def _emit_fold(name: str, ctx: Context, inputs: list[Tensor], attrs: Attrs, out:
         return tb.intrinsic("requantize_reduced", tb.cast(product, "int64"), multiplier, shift, dtype="int32")
 
     with ctx.loops(out.shape) as point:
-        total = stmts.local("total", (1,), "int32")
-        stmts.store(total, [0], -in_zero * axes.count if is_mean else 1)
+        total = stmts.filled("total", 1, "int32", -in_zero * axes.count if is_mean else 1)
         with stmts.loops([data.shape[axis] for axis in axes.folded_axes], "k") as inner:
             kept = iter([i for axis, i in enumerate(point) if axis not in axes.folded_axes] if axes.keepdims else point)
             reduced = iter(inner)

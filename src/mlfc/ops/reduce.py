@@ -215,8 +215,7 @@ def _emit_scan(name: str, ctx: Context, inputs: Sequence[Tensor], attrs: Attrs, 
     running = range(len(data.shape)) if axis is None else (axis,)
     others = [extent for index, extent in enumerate(data.shape) if index not in running]
     with serial_loops(ctx, others, "i") as kept:
-        total = stmts.local("total", (1,), out.dtype)
-        stmts.store(total, [0], tb.const(0 if name == "cumsum" else 1, out.dtype))
+        total = stmts.filled("total", 1, out.dtype, tb.const(0 if name == "cumsum" else 1, out.dtype))
         with serial_loops(ctx, [data.shape[index] for index in running], "r") as steps:
             rest, turn = iter(kept), iter(steps)
             indices = [next(turn) if index in running else next(rest) for index in range(len(data.shape))]

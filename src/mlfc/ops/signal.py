@@ -37,8 +37,7 @@ def _infer_scale_bits(name: str, _: Attrs, data: TensorType) -> TensorType:
 
 def _emit_scale_bits(ctx: Context, inputs: Sequence[Tensor], _: Attrs, out: Output) -> None:
     (data,), stmts = inputs, ctx.stmts
-    largest = stmts.local("largest", (1,), "int16")
-    stmts.store(largest, [0], 0)
+    largest = stmts.filled("largest", 1, "int16")
     with stmts.loop(data.shape[0], "i") as i:
         value, best = stmts.let("value", data(i)), stmts.let("best", tb.load(largest, [0]))
         negated = tb.const(0) - tb.cast(value, "int32")
@@ -66,8 +65,7 @@ def _emit_filter_bank(ctx: Context, inputs: Sequence[Tensor], _: Attrs, out: Out
     data, weights, unweights, starts, weight_starts, widths = inputs
     stmts, bins, count = ctx.stmts, data.shape[0], weights.shape[0]
     with stmts.loop(out.shape[0], "channel") as channel:
-        total = stmts.local("total", (1,), "uint64")
-        stmts.store(total, [0], 0)
+        total = stmts.filled("total", 1, "uint64")
         for band, table in ((channel, unweights), (channel + 1, weights)):
             first, place, width = (
                 stmts.let(name, tb.cast(bands(band), "int32"))
@@ -189,8 +187,7 @@ def _emit_overlap_add(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs, out:
     reach = -(-size // step)  # number of frames that overlap at one position
     with stmts.loop(rows, "row") as row, stmts.loop(out.shape[-1], "i") as i:
         start = state(row, tb.minimum(i, size - 1))
-        total = stmts.local("total", (1,), out.dtype)
-        stmts.store(total, [0], tb.select(tb.binary("lt", i, size), start, tb.const(0, out.dtype)))
+        total = stmts.filled("total", 1, out.dtype, tb.select(tb.binary("lt", i, size), start, tb.const(0, out.dtype)))
         last = stmts.let("last", i // step)
         with stmts.loop(reach, "back") as back:
             frame = stmts.let("frame", last - (reach - 1) + back)

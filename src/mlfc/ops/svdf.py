@@ -49,8 +49,7 @@ def _emit(ctx: Context, inputs: Sequence[Tensor], attrs: Attrs, out: Output) -> 
     feature, state, weights = inputs
     stmts, memory, rank = ctx.stmts, weights.shape[1], attrs["rank"]
     with stmts.loop(out.shape[0], "row") as row, stmts.loop(out.shape[1], "unit") as unit:
-        total = stmts.local("total", (1,), out.dtype)
-        stmts.store(total, [0], 0)
+        total = stmts.filled("total", 1, out.dtype)
 
         def add(a: Expr, b: Expr) -> None:
             code = tb.cast(a, out.dtype)

@@ -332,8 +332,7 @@ class TileConv(TiledConv):
         with stmts.loop(self.conv.batch, "image") as image, self._bands() as (row, rows):
             stmts.refill(stage.buffer, self._totals)
             stage.fill(image, row, rows)
-            tiles = stmts.local("tiles", (1,), "int32")
-            stmts.store(tiles, [0], tb.intrinsic(OPEN, tb.const(walk.rows), tb.const(walk.depth)))
+            tiles = stmts.filled("tiles", 1, "int32", tb.intrinsic(OPEN, tb.const(walk.rows), tb.const(walk.depth)))
             for panel, weights, start in panels:
                 with stmts.loop(panel.count, "block") as number:
                     for first, count, vectors in _split(panel.vectors, PAIR):

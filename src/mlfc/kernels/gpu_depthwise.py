@@ -9,7 +9,7 @@ from __future__ import annotations
 from contextlib import nullcontext
 
 from mlfc.kernels.geometry import Conv, frame_of, is_padded, strip_columns
-from mlfc.kernels.gpu_groups import below
+from mlfc.kernels.gpu_fold import below
 from mlfc.kernels.plain import accumulator_dtype, bias_values, factor
 from mlfc.kernels.templates import Weights, template
 from mlfc.support import dtypes

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from mlfc.kernels.geometry import Conv, Product, is_padded
-from mlfc.kernels.gpu_groups import each_result, fold_in_tree, power_of_two, shared_out, unraveled
+from mlfc.kernels.gpu_fold import each_result, fold_in_tree, power_of_two, shared_out, unraveled
 from mlfc.kernels.gpu_tile import (
     VECTOR,
     GpuTile,

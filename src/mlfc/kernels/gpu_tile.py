@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
-from mlfc.kernels.gpu_groups import below, each_result, unraveled
+from mlfc.kernels.gpu_fold import below, each_result, unraveled
 from mlfc.support import dtypes
 from mlfc.support.dim_estimates import typical
 from mlfc.support.dims import Dim, is_static

@@ -13,7 +13,7 @@ from math import prod
 from typing import TypeAlias
 
 from mlfc.kernels.folding import Axes, Fold, emit_fold, serial_loops
-from mlfc.kernels.gpu_groups import WARP, fold_in_tree, power_of_two, shared_out, unraveled
+from mlfc.kernels.gpu_fold import WARP, fold_in_tree, power_of_two, shared_out, unraveled
 from mlfc.support import dtypes
 from mlfc.support.dim_estimates import typical
 from mlfc.support.dims import bounds, maximum

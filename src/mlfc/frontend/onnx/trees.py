@@ -13,7 +13,7 @@ import numpy.typing as npt
 from mlfc.frontend.onnx.ml import label_of, labels_of, transformed
 from mlfc.frontend.onnx.node import Node, dtype_of, shape_of
 from mlfc.frontend.onnx.table import ML, importer
-from mlfc.ops.trees import OR_NAN
+from mlfc.ops.ml import OR_NAN
 from mlfc.relay.ir import Constant, Expr
 from mlfc.support import cost
 

@@ -18,9 +18,9 @@ from mlfc.codegen.host import tvm
 from mlfc.codegen.host.aot import STATE_ARRAY, STATE_FLAG, AotFunctions
 from mlfc.codegen.host.launch import launching_function
 from mlfc.codegen.host.packed import packed_function
+from mlfc.codegen.llvm.context import INT8, POINTER
 from mlfc.codegen.llvm.host import HostFunctions, constant_global, static_array
 from mlfc.codegen.llvm.kernels import defined_kernels, emit_kernel, emit_kernels, empty_module, kernel_names
-from mlfc.codegen.llvm.llvm_types import INT8, POINTER
 from mlfc.codegen.llvm.machine import Machine, machine_of
 from mlfc.codegen.llvm.objects import CompiledObject, ConstantGlobals, ConstantsObject, data_pieces, is_elf
 from mlfc.codegen.operators import dispatcher, served

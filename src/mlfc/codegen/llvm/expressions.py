@@ -8,9 +8,21 @@ from itertools import chain
 import llvmlite.ir as ll
 
 from mlfc.codegen.c_types import HALF_FLOATS
-from mlfc.codegen.llvm import llvm_types
-from mlfc.codegen.llvm.context import FunctionContext, alignment
-from mlfc.codegen.llvm.llvm_types import FLOAT, INT1, INT16, INT32, Value, constant, is_signed, lanes_of, value_type
+from mlfc.codegen.llvm.context import (
+    FLOAT,
+    INT1,
+    INT16,
+    INT32,
+    FunctionContext,
+    Value,
+    alignment,
+    constant,
+    is_signed,
+    lanes_of,
+    memory_type,
+    resized,
+    value_type,
+)
 from mlfc.codegen.llvm.strength_reduction import AddressTerms, ReducedAddress, address_of, flat_index
 from mlfc.errors import InternalError
 from mlfc.support import dtypes
@@ -129,7 +141,7 @@ class ExprEmitter:
         return self._context.address(place.buffer, self._summed(table, table.affine(terms)))
 
     def _load(self, expr: ir.Load) -> Value:
-        context, kind = self._context, llvm_types.memory_type(expr.dtype)
+        context, kind = self._context, memory_type(expr.dtype)
         value = context.builder.load(self.address(expr), typ=kind, align=alignment(expr.buffer, expr.dtype))
         context.access(value, expr.buffer)
         if dtypes.element(expr.dtype) == "bool":
@@ -452,7 +464,7 @@ def call_intrinsic(context: FunctionContext, name: str, args: Sequence[Value], d
     if name == "integer_power":
         return integer_power(context, args[0], args[1], signed=not dtype.startswith("u"))
     if name in _BITCASTS:
-        return context.builder.bitcast(args[0], llvm_types.resized(args[0].type, _BITCASTS[name]))
+        return context.builder.bitcast(args[0], resized(args[0].type, _BITCASTS[name]))
     if name == "isnan":
         return context.builder.fcmp_unordered("uno", args[0], args[0])
     if name == "isinf":

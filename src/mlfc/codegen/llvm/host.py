@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from llvmlite import ir
 
-from mlfc.codegen.llvm.llvm_types import INT8, INT32, INT64, POINTER
+from mlfc.codegen.llvm.context import INT8, INT32, INT64, POINTER
 from mlfc.codegen.vm.runtime import TRACE_RUN
 from mlfc.errors import InternalError
 from mlfc.memory.plan import POOL_ALIGNMENT

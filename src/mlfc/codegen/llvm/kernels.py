@@ -7,9 +7,8 @@ from collections.abc import Mapping
 import llvmlite.ir as ll
 from llvmlite import ir
 
-from mlfc.codegen.llvm.context import FunctionContext, offset
+from mlfc.codegen.llvm.context import INT8, INT32, POINTER, FunctionContext, Value, offset
 from mlfc.codegen.llvm.expressions import ExprEmitter
-from mlfc.codegen.llvm.llvm_types import INT8, INT32, POINTER, Value
 from mlfc.codegen.llvm.machine import Machine
 from mlfc.codegen.llvm.parallel import Parts, describe_pointer
 from mlfc.codegen.llvm.statements import StmtEmitter, separate_scopes

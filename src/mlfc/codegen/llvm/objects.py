@@ -14,7 +14,7 @@ import numpy as np
 from llvmlite import ir
 
 from mlfc.codegen.constants import ALIGNMENT, ConstantTable, section
-from mlfc.codegen.llvm.llvm_types import INT8
+from mlfc.codegen.llvm.context import INT8
 from mlfc.codegen.llvm.machine import Machine
 from mlfc.errors import InternalError
 from mlfc.objfile.write import RODATA, DataPiece, object_like

@@ -8,9 +8,8 @@ from dataclasses import dataclass, replace
 import llvmlite.ir as ll
 
 from mlfc.codegen.c_parallel import ParallelPart, part_of
-from mlfc.codegen.llvm.context import FunctionContext
+from mlfc.codegen.llvm.context import INT8, INT32, INT64, POINTER, FunctionContext, Value
 from mlfc.codegen.llvm.expressions import ExprEmitter
-from mlfc.codegen.llvm.llvm_types import INT8, INT32, INT64, POINTER, Value
 from mlfc.support.dims import Extent
 from mlfc.tir import ir
 from mlfc.tir.extents import as_index

@@ -6,9 +6,20 @@ from collections.abc import Callable, Iterator, Sequence
 
 import llvmlite.ir as ll
 
-from mlfc.codegen.llvm.context import FunctionContext, alignment, local_alignment
+from mlfc.codegen.llvm.context import (
+    INT1,
+    INT8,
+    INT16,
+    INT32,
+    POINTER,
+    FunctionContext,
+    Value,
+    alignment,
+    local_alignment,
+    memory_type,
+    resized,
+)
 from mlfc.codegen.llvm.expressions import ExprEmitter
-from mlfc.codegen.llvm.llvm_types import INT1, INT8, INT16, INT32, POINTER, Value, memory_type, resized
 from mlfc.codegen.llvm.parallel import Parts
 from mlfc.codegen.llvm.strength_reduction import AddressTerms, ReducedAddress, reducible_addresses
 from mlfc.codegen.statements import keeps_rolled

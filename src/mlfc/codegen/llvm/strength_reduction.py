@@ -10,8 +10,7 @@ from dataclasses import dataclass
 
 import llvmlite.ir as ll
 
-from mlfc.codegen.llvm.context import FunctionContext
-from mlfc.codegen.llvm.llvm_types import INT32, Value, memory_type
+from mlfc.codegen.llvm.context import INT32, FunctionContext, Value, memory_type
 from mlfc.support.dims import is_static
 from mlfc.tir import ir
 from mlfc.tir.affine import Affine, ExprTable

@@ -14,10 +14,9 @@ from typing import Any
 
 from mlfc.errors import MlfcError
 from mlfc.frontend.dynamic import Constrained, mentions
-from mlfc.frontend.onnx.bodies import Bodies
+from mlfc.frontend.onnx.bodies import Bodies, Scope, StandIns
 from mlfc.frontend.onnx.inputs import NodeProto
 from mlfc.frontend.onnx.node import Node
-from mlfc.frontend.onnx.scope import Scope, StandIns
 from mlfc.ops.rules import NotMultipleError, TooSmallError, UnequalDimsError
 from mlfc.relay.dynamic import unproven_extents
 from mlfc.relay.ir import Call, Expr, Function, If, Tuple, Var

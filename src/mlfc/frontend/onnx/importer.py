@@ -18,7 +18,7 @@ from mlfc.errors import InternalError, LimitError, MlfcError, ModelError, Unsupp
 from mlfc.frontend.common import Census, Params, Values, finish, numbered
 from mlfc.frontend.dynamic import Constrained, Dynamic
 from mlfc.frontend.onnx import custom, model_io, older, table
-from mlfc.frontend.onnx.bodies import Choices, Chosen, graph_of
+from mlfc.frontend.onnx.bodies import Choices, Chosen, Scope, decoded_attributes, graph_of
 from mlfc.frontend.onnx.constraining import Constraining, fitting_length
 from mlfc.frontend.onnx.containers import check_tensors, describe, tensors_in
 from mlfc.frontend.onnx.conversion import MALFORMED, check_schema, checked_at_run, converted, named_results
@@ -37,7 +37,6 @@ from mlfc.frontend.onnx.inputs import (
 )
 from mlfc.frontend.onnx.loops import is_long_scan
 from mlfc.frontend.onnx.node import Node, UnknownValueError
-from mlfc.frontend.onnx.scope import Scope, decoded_attributes
 from mlfc.frontend.python_trace import located
 from mlfc.ops.rules import UnequalDimsError
 from mlfc.relay import ir

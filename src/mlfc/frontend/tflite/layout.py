@@ -12,7 +12,7 @@ import numpy as np
 from tflite import MirrorPadMode
 
 from mlfc.errors import ModelError
-from mlfc.frontend.tflite.activation import activated, clipped
+from mlfc.frontend.tflite.arithmetic import activated, clipped
 from mlfc.frontend.tflite.node import Node, converts, same_quantization
 from mlfc.ops.rules import normalized_axis
 from mlfc.relay import ir

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from tflite import FullyConnectedOptionsWeightsFormat, Padding, TensorType
 
 from mlfc.errors import ModelError
-from mlfc.frontend.tflite.activation import activated, requantized
+from mlfc.frontend.tflite.arithmetic import activated, requantized
 from mlfc.frontend.tflite.node import Node, converts, is_quantized, shape_of
 from mlfc.frontend.tflite.rounding import as_fixed_point
 from mlfc.frontend.tflite.schema import TfliteTensor

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from tflite import ActivationFunctionType
 
 from mlfc.errors import ModelError
-from mlfc.frontend.tflite.activation import activated
+from mlfc.frontend.tflite.arithmetic import activated
 from mlfc.frontend.tflite.linear import hybrid_dense
 from mlfc.frontend.tflite.node import Node, shape_of
 from mlfc.frontend.tflite.schema import TfliteTensor

@@ -9,7 +9,7 @@ import numpy as np
 from tflite import LSTMKernelType
 
 from mlfc.errors import ModelError
-from mlfc.frontend.tflite.activation import activated
+from mlfc.frontend.tflite.arithmetic import activated
 from mlfc.frontend.tflite.linear import hybrid_dense
 from mlfc.frontend.tflite.lstm import FUNCTIONS, InputNumbers, Lstm, rescaled_sums
 from mlfc.frontend.tflite.node import Node, converts, shape_of

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mlfc.errors import ModelError
-from mlfc.frontend.tflite.activation import activated, clipped, of_codes
+from mlfc.frontend.tflite.arithmetic import activated, clipped, of_codes
 from mlfc.frontend.tflite.linear import window_of
 from mlfc.frontend.tflite.node import CODES, Node, converts
 from mlfc.ops.rules import normalized_axes

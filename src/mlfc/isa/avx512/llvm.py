@@ -6,8 +6,7 @@ from collections.abc import Callable, Sequence
 
 import llvmlite.ir as ll
 
-from mlfc.codegen.llvm.context import FunctionContext, words
-from mlfc.codegen.llvm.llvm_types import FLOAT, INT16, INT32, INT64, Value
+from mlfc.codegen.llvm.context import FLOAT, INT16, INT32, INT64, FunctionContext, Value, words
 from mlfc.tir.forms import LLVM_FORMS, LlvmForm
 
 _LANES = 16

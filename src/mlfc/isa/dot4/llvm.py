@@ -9,8 +9,7 @@ from collections.abc import Callable, Sequence
 
 import llvmlite.ir as ll
 
-from mlfc.codegen.llvm.context import FunctionContext, words
-from mlfc.codegen.llvm.llvm_types import INT8, INT16, INT32, Value
+from mlfc.codegen.llvm.context import INT8, INT16, INT32, FunctionContext, Value, words
 from mlfc.tir.forms import LLVM_FORMS, LlvmForm
 
 _MULTIPLY_PAIRS = {64: "llvm.x86.avx512.pmaddw.d.512", 32: "llvm.x86.avx2.pmadd.wd", 16: "llvm.x86.sse2.pmadd.wd"}

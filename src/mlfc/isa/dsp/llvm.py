@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mlfc.codegen.llvm.context import FunctionContext
-from mlfc.codegen.llvm.llvm_types import INT32, INT64, Value
+from mlfc.codegen.llvm.context import INT32, INT64, FunctionContext, Value
 from mlfc.tir.forms import LLVM_FORMS, LlvmForm
 
 _INSTRUCTIONS = {

@@ -12,8 +12,7 @@ from typing import TypeAlias
 
 import llvmlite.ir as ll
 
-from mlfc.codegen.llvm.context import FunctionContext, words
-from mlfc.codegen.llvm.llvm_types import INT8, INT16, INT32, POINTER, Value
+from mlfc.codegen.llvm.context import INT8, INT16, INT32, POINTER, FunctionContext, Value, words
 from mlfc.tir import block_intrinsics
 from mlfc.tir.forms import LLVM_FORMS, LlvmForm, RunWriter
 

@@ -22,7 +22,7 @@ from mlfc.tir.context import Context
 from mlfc.tir.independence import Independence
 from mlfc.tir.ir import Expr, For, Stmt, Var
 from mlfc.tir.numpy_expr import evaluate_expr
-from mlfc.tir.unroll import substitute, with_single_uses
+from mlfc.tir.unroll import with_single_uses, with_values
 from mlfc.tir.visitor import children, nodes, only, rebuilt, rebuilt_stmt, same_expr, walk_expr
 
 Array = npt.NDArray[Any]
@@ -257,7 +257,7 @@ def _nest(outer: For, forms: VectorForms, tables: Context | None) -> Stmt | None
 def _around(loops: Sequence[For], body: Stmt) -> Stmt:
     """Return a copy of a body in loops like these, with new variables."""
     own = {loop.var: Var(loop.var.name) for loop in loops}
-    result = _copied(body, dict(own))
+    result = with_values(body, own)
     for loop in reversed(loops):
         result = For(own[loop.var], loop.extent, result, loop.kind)
     return result
@@ -281,7 +281,7 @@ def _loop(loop: For, forms: VectorForms, tables: Context | None) -> list[Stmt] |
             except _NoVectorsError:
                 return None
             one = count == shorter.lanes
-            parts.append(_at(body, part.var, tb.const(0)) if one else
+            parts.append(with_values(body, {part.var: tb.const(0)}) if one else
                          For(part.var, tb.const(count), body, "rolled", shorter.lanes))  # fmt: skip
             done += count
         shorter = shorter.shorter
@@ -293,26 +293,11 @@ def _loop(loop: For, forms: VectorForms, tables: Context | None) -> list[Stmt] |
 def _rest(loop: For, done: int, count: int) -> For:
     """Return the loop over the iterations after the first `done` ones."""
     rest = Var(loop.var.name)
-    return For(rest, tb.const(count), _at(loop.body, loop.var, rest + done), "vectorized")
+    return For(rest, tb.const(count), with_values(loop.body, {loop.var: rest + done}), "vectorized")
 
 
 def _is_call_of(expr: Expr, names: frozenset[str]) -> bool:
     return isinstance(expr, ir.Call) and expr.name in names
-
-
-def _at(stmt: Stmt, var: Var, value: Expr) -> Stmt:
-    """Return a copy of a body for one value of the loop's variable, with new variables for its bindings."""
-    return _copied(stmt, {var: value})
-
-
-def _copied(stmt: Stmt, env: dict[Var, Expr]) -> Stmt:
-    if isinstance(stmt, ir.Let):
-        var = Var(stmt.var.name, stmt.var.dtype)
-        return ir.Let(var, substitute(stmt.value, env), _copied(stmt.body, {**env, stmt.var: var}))
-    if isinstance(stmt, For):
-        var = Var(stmt.var.name)
-        return replace(stmt, var=var, body=_copied(stmt.body, {**env, stmt.var: var}))
-    return rebuilt_stmt(stmt, lambda item: _copied(item, env), lambda expr: substitute(expr, env))
 
 
 class _Vectorizer:

@@ -57,7 +57,7 @@ class MainFunction:
         self._executable = executable
         self._functions, self._last, self._packed = functions, last, packed
         self._has_device = any(kernel.device for kernel in program.kernels)
-        self._body = body = runtime.RunBody(holds_memory=not plan.is_bounded)
+        self._body = body = runtime.RunBody(Name(runtime.RUN, "run"), PARAMETERS[-1], holds_memory=not plan.is_bounded)
         names = {constants.symbol(value).lower() for value in program.constants}
         names |= {name.lower() for name in (*functions.values(), *last.values())}
         self._dimensions = Dimensions(body, body.refuse, {*_RESERVED, *names})

@@ -66,6 +66,61 @@ def number(value: int) -> Number:
     return Number(INT64, value, text)
 
 
+class RunBody(Body):
+    """The statements of a function that is part of a run; errors end the run.
+
+    Attributes
+    ----------
+    finish : Label
+        Exit label of runs that hold memory.
+    """
+
+    def __init__(self, run: Name, error: Expr | None = None, *, holds_memory: bool = False) -> None:
+        super().__init__()
+        self.finish = host.Label("finish", is_unlikely=True)
+        self.run = run
+        self._error = error
+        self._holds_memory = holds_memory
+
+    @property
+    def error(self) -> Expr:
+        """The pointer to the error of the run."""
+        return self.run["error"] if self._error is None else self._error
+
+    def refuse(self, condition: Expr, why: RunCode, *values: host.Operand, text: str | Expr | None = None) -> None:
+        """End the run with an error if a condition is true."""
+        with self.where(condition):
+            self.fail(why, *values, text=text)
+
+    def within(
+        self, found: Expr, symbol: Symbol, why: RunCode = RunCode.RANGE, *values: host.Operand, text: str = ""
+    ) -> None:
+        """End the run unless a value is within the bounds of a symbol; `values` of the error default to all three."""
+        low, high = number(symbol.low), number(symbol.high)
+        self.refuse((found < low) | (found > high), why, *(values or (found, low, high)), text=text or str(symbol))
+
+    def fail(self, why: RunCode, *values: host.Operand, text: str | Expr | None = None) -> None:
+        """End the run with an error."""
+        if self._holds_memory:
+            self.evaluate(failing(self.error, why, *values, text=text))
+            self.jump(self.finish)
+        else:
+            self.returns(failing(self.error, why, *values, text=text))
+
+    def move(self, to: Expr, source: Expr, nbytes: Expr) -> None:
+        """Copy bytes, if there are any."""
+        with self.where(nbytes > number(0)):
+            self.evaluate(host.MEMMOVE(to, source, nbytes.cast(host.SIZE)))
+
+    def needs(self, call: host.Call) -> None:
+        """End the run unless a call returns 0; the call has recorded the error."""
+        with self.where(call.ne(0)):
+            if self._holds_memory:
+                self.jump(self.finish)
+            else:
+                self.returns(self.error["code"])
+
+
 def static_function(comment: str, *kinds: host.Type) -> Callable[[Callable[..., None]], Function]:
     """Convert a function that writes the body of a C function into a static function with the same parameter names.
 
@@ -74,7 +129,8 @@ def static_function(comment: str, *kinds: host.Type) -> Callable[[Callable[..., 
 
     def made(write: Callable[..., None]) -> Function:
         _, *titles = (title.removesuffix("_") for title in signature(write).parameters)
-        body, given = Body(), names(**dict(zip(titles, kinds, strict=True)))
+        given = names(**dict(zip(titles, kinds, strict=True)))
+        body = RunBody(given[0])
         write(body, *given)
         return Function(write.__name__, INT32, given, body.stmts, is_static=True, comment=comment)
 
@@ -82,7 +138,7 @@ def static_function(comment: str, *kinds: host.Type) -> Callable[[Callable[..., 
 
 
 @static_function("notes why a run ends", pointer(ERROR), INT32, TEXT, INT64, INT64, INT64)
-def mlf_fail(body: Body, error: Name, code: Name, text: Name, a: Name, b: Name, c: Name) -> None:
+def mlf_fail(body: RunBody, error: Name, code: Name, text: Name, a: Name, b: Name, c: Name) -> None:
     """Record the reason why a run ends."""
     body.assign(error["code"], code)
     body.assign(error["text"], text)
@@ -98,17 +154,16 @@ def failing(error: Expr, value: RunCode, *values: host.Operand, text: str | Expr
 
 
 @static_function("counts memory against its limit", _RUN, INT64, TEXT)
-def mlf_account(body: Body, run: Name, bytes_: Name, text: Name) -> None:
+def mlf_account(body: RunBody, run: Name, bytes_: Name, text: Name) -> None:
     """Count memory against its limit."""
     limit = run["host"]["memory_limit"]
-    with body.where(limit.ne(0) & (bytes_ > limit - run["used"])):
-        body.returns(failing(run["error"], RunCode.MEMORY, bytes_, limit, text=text))
+    body.refuse(limit.ne(0) & (bytes_ > limit - run["used"]), RunCode.MEMORY, bytes_, limit, text=text)
     body.assign(run["used"], bytes_, "+")
     body.returns(0)
 
 
 @static_function("adds a block to the memory that the run works in", _RUN, INT64, pointer(INT64))
-def mlf_room(body: Body, run: Name, bytes_: Name, total: Name) -> None:
+def mlf_room(body: RunBody, run: Name, bytes_: Name, total: Name) -> None:
     """Add a block to the working memory of the run."""
     with body.where(bytes_ > number(_MOST) - total[0]):
         body.returns(failing(run["error"], RunCode.SIZE, bytes_))
@@ -123,7 +178,7 @@ def _aligned(place: Expr) -> Expr:
 
 
 @static_function("releases the memory of a tensor that nothing else holds", _RUN, _TENSOR)
-def mlf_drop(body: Body, run: Name, tensor: Name) -> None:
+def mlf_drop(body: RunBody, run: Name, tensor: Name) -> None:
     """Release the memory of a tensor unless another one shares it."""
     block = body.declare("block", pointer(BLOCK), tensor["block"].cast(pointer(BLOCK)))
     body.assign(tensor["block"], NULL)
@@ -148,14 +203,12 @@ def _is_address_range(nbytes: Expr) -> Expr:
 
 
 @static_function("lets a tensor have new memory", _RUN, INT64, TEXT, _TENSOR)
-def mlf_allocate(body: Body, run: Name, bytes_: Name, text: Name, target: Name) -> None:
+def mlf_allocate(body: RunBody, run: Name, bytes_: Name, text: Name, target: Name) -> None:
     """Allocate new memory for a tensor."""
     made = body.declare("block", pointer(BLOCK), NULL)
     body.evaluate(mlf_drop(run, target))
-    with body.where(bytes_ > number(_MOST)):
-        body.returns(failing(run["error"], RunCode.SIZE, bytes_, text=text))
-    with body.where(mlf_account(run, bytes_, text).ne(0)):
-        body.returns(run["error"]["code"])
+    body.refuse(bytes_ > number(_MOST), RunCode.SIZE, bytes_, text=text)
+    body.needs(mlf_account(run, bytes_, text))
     wanted = bytes_ + (_HEADER_BYTES + ALIGNMENT)
     with body.where(run["host"]["allocate"].ne(NULL) & _is_address_range(wanted)):
         body.assign(made, ALLOCATE.at(run["host"]["allocate"], wanted).cast(pointer(BLOCK)))
@@ -173,13 +226,12 @@ def mlf_allocate(body: Body, run: Name, bytes_: Name, text: Name, target: Name) 
 
 
 @static_function("lets a tensor have new memory of a device", _RUN, INT32, INT64, TEXT, _TENSOR)
-def mlf_allocate_on(body: Body, run: Name, device: Name, bytes_: Name, text: Name, target: Name) -> None:
+def mlf_allocate_on(body: RunBody, run: Name, device: Name, bytes_: Name, text: Name, target: Name) -> None:
     """Allocate new device memory for a tensor."""
     devices = body.declare("devices", pointer(const(DEVICES)), run["host"]["devices"])
     with body.where(device.eq(CPU)):
         body.returns(mlf_allocate(run, bytes_, text, target))
-    with body.where(devices.eq(NULL)):
-        body.returns(failing(run["error"], RunCode.DEVICE, device, text=text))
+    body.refuse(devices.eq(NULL), RunCode.DEVICE, device, text=text)
     with body.where(mlf_allocate(run, number(0), text, target).ne(0) | mlf_account(run, bytes_, text).ne(0)):
         body.returns(run["error"]["code"])
     block = body.declare("block", pointer(BLOCK), target["block"].cast(pointer(BLOCK)))
@@ -195,7 +247,7 @@ def mlf_allocate_on(body: Body, run: Name, device: Name, bytes_: Name, text: Nam
 
 
 @static_function("lets a tensor be another one, in the same memory", _RUN, _TENSOR, _READ_ONLY)
-def mlf_hold(body: Body, run: Name, target: Name, source: Name) -> None:
+def mlf_hold(body: RunBody, run: Name, target: Name, source: Name) -> None:
     """Assign a tensor to another one, sharing its memory."""
     block = body.declare("block", pointer(BLOCK), source["block"].cast(pointer(BLOCK)))
     with body.where(target.eq(source)):
@@ -218,54 +270,49 @@ def mlf_hold(body: Body, run: Name, target: Name, source: Name) -> None:
     _TENSOR,
 )
 def mlf_to_device(
-    body: Body, run: Name, source: Name, device: Name, bytes_: Name, is_constant: Name, text: Name, target: Name
+    body: RunBody, run: Name, source: Name, device: Name, bytes_: Name, is_constant: Name, text: Name, target: Name
 ) -> None:
     """Copy a tensor to a device, unless it is already there."""
     devices = body.declare("devices", pointer(const(DEVICES)), run["host"]["devices"])
     with body.where(source["device"].eq(device)):
         body.returns(mlf_hold(run, target, source))
-    with body.where(devices.eq(NULL)):
-        body.returns(failing(run["error"], RunCode.DEVICE, device, text=text))
+    body.refuse(devices.eq(NULL), RunCode.DEVICE, device, text=text)
     with body.where(is_constant.ne(0)):
         body.evaluate(mlf_hold(run, target, source))
         body.assign(target["data"], DEVICE_CONSTANT.at(
             devices["constant"], run["host"]["context"], device, source["data"], bytes_))  # fmt: skip
         body.assign(target["device"], device)
-        with body.where(target["data"].eq(NULL)):
-            body.returns(failing(run["error"], RunCode.ALLOCATE, bytes_, text=text))
+        body.refuse(target["data"].eq(NULL), RunCode.ALLOCATE, bytes_, text=text)
         body.returns(0)
     body.evaluate(mlf_drop(run, target))
     body.assign(target[0], source[0])
     body.assign(target["block"], NULL)
-    with body.where(mlf_allocate_on(run, device, bytes_, text, target).ne(0)):
-        body.returns(run["error"]["code"])
-    with body.where(DEVICE_COPY.at(devices["copy"], run["host"]["context"], target, source, bytes_).ne(0)):
-        body.returns(failing(run["error"], RunCode.DEVICE, device, text=text))
+    body.needs(mlf_allocate_on(run, device, bytes_, text, target))
+    copied = DEVICE_COPY.at(devices["copy"], run["host"]["context"], target, source, bytes_)
+    body.refuse(copied.ne(0), RunCode.DEVICE, device, text=text)
     body.returns(0)
 
 
 @static_function(
     "finds the memory that the run works in: the caller's, or new memory", _RUN, INT64, ADDRESS, INT64, _TENSOR
 )
-def mlf_work(body: Body, run: Name, needed: Name, work: Name, work_bytes: Name, arena: Name) -> None:
+def mlf_work(body: RunBody, run: Name, needed: Name, work: Name, work_bytes: Name, arena: Name) -> None:
     """Allocate the working memory of the run."""
     with body.where(work.ne(NULL) & (work_bytes >= needed + ALIGNMENT)):
         body.assign(arena["data"], _aligned(work).cast(ADDRESS))
         body.returns(mlf_account(run, needed, NULL))
-    with body.where(run["host"]["allocate"].eq(NULL)):
-        body.returns(failing(run["error"], RunCode.WORK, needed + ALIGNMENT))
+    body.refuse(run["host"]["allocate"].eq(NULL), RunCode.WORK, needed + ALIGNMENT)
     body.returns(mlf_allocate(run, needed, NULL, arena))
 
 
 @static_function("copies an output that shares its memory with an earlier one", _RUN, _TENSOR, INT32, INT64)
-def mlf_separate(body: Body, run: Name, outputs: Name, index: Name, bytes_: Name) -> None:
+def mlf_separate(body: RunBody, run: Name, outputs: Name, index: Name, bytes_: Name) -> None:
     """Copy an output that shares its memory with an earlier one."""
     copy = body.declare("copy", TENSOR, outputs[index])
     with body.loop("other", index) as other:
         with body.where(outputs[other]["block"].eq(outputs[index]["block"]) & copy["block"].ne(NULL)):
             body.assign(copy["block"], NULL)
-            with body.where(mlf_allocate(run, bytes_, NULL, copy.address).ne(0)):
-                body.returns(run["error"]["code"])
+            body.needs(mlf_allocate(run, bytes_, NULL, copy.address))
             body.evaluate(host.MEMMOVE(copy["data"], outputs[index]["data"], bytes_.cast(host.SIZE)))
             body.evaluate(mlf_drop(run, outputs[index].address))
             body.assign(outputs[index], copy)
@@ -274,7 +321,7 @@ def mlf_separate(body: Body, run: Name, outputs: Name, index: Name, bytes_: Name
 
 
 @static_function("checks that results fit into memory of the caller", _RUN, _READ_ONLY, INT32)
-def mlf_fits(body: Body, run: Name, outputs: Name, count: Name) -> None:
+def mlf_fits(body: RunBody, run: Name, outputs: Name, count: Name) -> None:
     """Check that results fit into memory of the caller."""
     with body.loop("index", count) as index:
         target = body.declare("target", pointer(const(TENSOR)), run["host"]["targets"][index].address)
@@ -289,7 +336,7 @@ def mlf_fits(body: Body, run: Name, outputs: Name, count: Name) -> None:
 
 
 @static_function("releases tensors", _RUN, _TENSOR, INT32)
-def mlf_drop_all(body: Body, run: Name, outputs: Name, count: Name) -> None:
+def mlf_drop_all(body: RunBody, run: Name, outputs: Name, count: Name) -> None:
     """Release tensors."""
     with body.loop("index", count) as index:
         body.evaluate(mlf_drop(run, outputs[index].address))
@@ -314,22 +361,20 @@ TRACE_RUN = Function("MLFC_TRACE_RUN", VOID, (), is_hook=True)
 
 
 @static_function("counts a jump back against its limit", _RUN)
-def mlf_turn(body: Body, run: Name) -> None:
+def mlf_turn(body: RunBody, run: Name) -> None:
     """Count a backward jump against its limit."""
     limit = run["host"]["turn_limit"]
     body.assign(run["turns"], Number(host.UINT64, 1), "+")
-    with body.where(limit.ne(0) & (run["turns"] > limit)):
-        body.returns(failing(run["error"], RunCode.TURNS, limit.cast(INT64)))
+    body.refuse(limit.ne(0) & (run["turns"] > limit), RunCode.TURNS, limit.cast(INT64))
     body.returns(0)
 
 
 @static_function("adds a tensor to a list before a place", _RUN, _LIST, INT64, _READ_ONLY)
-def mlf_insert(body: Body, run: Name, list_: Name, place: Name, tensor: Name) -> None:
+def mlf_insert(body: RunBody, run: Name, list_: Name, place: Name, tensor: Name) -> None:
     """Insert a tensor into a list before a position."""
     larger = body.declare("larger", pointer(TENSOR), NULL)
     room = body.declare("room", INT64, list_["room"])
-    with body.where(mlf_account(run, number(_ENTRY_BYTES), NULL).ne(0)):
-        body.returns(run["error"]["code"])
+    body.needs(mlf_account(run, number(_ENTRY_BYTES), NULL))
     with body.where(list_["length"].eq(room)):
         body.assign(room, room + room + 4)
         with body.where(run["host"]["allocate"].ne(NULL) & _is_address_range(room * _ENTRY_BYTES)):
@@ -354,7 +399,7 @@ def mlf_insert(body: Body, run: Name, list_: Name, place: Name, tensor: Name) ->
 
 
 @static_function("removes a tensor from a list", _RUN, _LIST, INT64)
-def mlf_erase(body: Body, run: Name, list_: Name, place: Name) -> None:
+def mlf_erase(body: RunBody, run: Name, list_: Name, place: Name) -> None:
     """Remove a tensor from a list."""
     body.evaluate(mlf_drop(run, list_["items"][place].address))
     body.assign(list_["length"], number(1), "-")
@@ -366,7 +411,7 @@ def mlf_erase(body: Body, run: Name, list_: Name, place: Name) -> None:
 
 
 @static_function("makes a list empty", _RUN, _LIST)
-def mlf_clear(body: Body, run: Name, list_: Name) -> None:
+def mlf_clear(body: RunBody, run: Name, list_: Name) -> None:
     """Clear a list."""
     at = Name(INT64, "index")
     with body.counting(at, number(0), at < list_["length"]):
@@ -381,15 +426,14 @@ def mlf_clear(body: Body, run: Name, list_: Name) -> None:
 
 
 @static_function("lets a list have the tensors of another one", _RUN, _LIST, pointer(const(LIST)))
-def mlf_copy_list(body: Body, run: Name, target: Name, source: Name) -> None:
+def mlf_copy_list(body: RunBody, run: Name, target: Name, source: Name) -> None:
     """Copy the tensors of a list to another one."""
     with body.where(target.eq(source)):
         body.returns(0)
     body.evaluate(mlf_clear(run, target))
     at = Name(INT64, "place")
     with body.counting(at, number(0), at < source["length"]):
-        with body.where(mlf_insert(run, target, at, source["items"][at].address).ne(0)):
-            body.returns(run["error"]["code"])
+        body.needs(mlf_insert(run, target, at, source["items"][at].address))
     body.returns(0)
 
 
@@ -401,7 +445,7 @@ def mlf_copy_list(body: Body, run: Name, target: Name, source: Name) -> None:
     INT64,
     pointer(INT64),
 )
-def mlf_find(body: Body, run: Name, list_: Name, index: Name, past: Name, place: Name) -> None:
+def mlf_find(body: RunBody, run: Name, list_: Name, index: Name, past: Name, place: Name) -> None:
     """Find a position in a list."""
     with body.where((index < number(0) - list_["length"]) | (index >= list_["length"] + past)):
         body.returns(failing(run["error"], RunCode.INDEX, index, list_["length"]))
@@ -413,53 +457,3 @@ PARAMETERS = names(
     host=pointer(const(HOST)), inputs=pointer(const(TENSOR)), outputs=pointer(TENSOR), work=ADDRESS, work_bytes=INT64,
     error=pointer(ERROR),
 )  # fmt: skip
-
-
-class RunBody(Body):
-    """The statements of a main function; errors end the run.
-
-    Attributes
-    ----------
-    finish : Label
-        Exit label of runs that hold memory.
-    """
-
-    def __init__(self, *, holds_memory: bool) -> None:
-        super().__init__()
-        self.finish = host.Label("finish", is_unlikely=True)
-        self.run = Name(RUN, "run")
-        self.error = PARAMETERS[-1]
-        self._holds_memory = holds_memory
-
-    def refuse(self, condition: Expr, why: RunCode, *values: host.Operand, text: str | None = None) -> None:
-        """End the run with an error if a condition is true."""
-        with self.where(condition):
-            self.fail(why, *values, text=text)
-
-    def within(
-        self, found: Expr, symbol: Symbol, why: RunCode = RunCode.RANGE, *values: host.Operand, text: str = ""
-    ) -> None:
-        """End the run unless a value is within the bounds of a symbol; `values` of the error default to all three."""
-        low, high = number(symbol.low), number(symbol.high)
-        self.refuse((found < low) | (found > high), why, *(values or (found, low, high)), text=text or str(symbol))
-
-    def fail(self, why: RunCode, *values: host.Operand, text: str | None = None) -> None:
-        """End the run with an error."""
-        if self._holds_memory:
-            self.evaluate(failing(self.error, why, *values, text=text))
-            self.jump(self.finish)
-        else:
-            self.returns(failing(self.error, why, *values, text=text))
-
-    def move(self, to: Expr, source: Expr, nbytes: Expr) -> None:
-        """Copy bytes, if there are any."""
-        with self.where(nbytes > number(0)):
-            self.evaluate(host.MEMMOVE(to, source, nbytes.cast(host.SIZE)))
-
-    def needs(self, call: host.Call) -> None:
-        """End the run unless a call returns 0; the call has recorded the error."""
-        with self.where(call.ne(0)):
-            if self._holds_memory:
-                self.jump(self.finish)
-            else:
-                self.returns(self.error["code"])

@@ -38,6 +38,8 @@ class SpecializingModel(Displayed):
     inputs, outputs : tuple of TensorInfo
     """
 
+    _shows = ("inputs", "outputs", "special")
+
     def __init__(self, general: VmModel, make: Callable[[Mapping[str, int]], Runnable]) -> None:
         self._general = general
         self._make = make
@@ -46,9 +48,6 @@ class SpecializingModel(Displayed):
         self._ready: OrderedDict[Extents, Runnable] = OrderedDict()
         self._working: threading.Thread | None = None
         self._symbols = [symbol.name for symbol in general.executable.symbols]
-
-    def _facts(self) -> Mapping[str, object]:
-        return {"inputs": self.inputs, "outputs": self.outputs, "special": self.special}
 
     @property
     def inputs(self) -> tuple[TensorInfo, ...]:

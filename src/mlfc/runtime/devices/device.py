@@ -9,7 +9,7 @@ import pkgutil
 import threading
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cache
@@ -127,9 +127,7 @@ class DeviceApi(Displayed, ABC):
     memory_bytes: int
     # True if a handle plus an offset is an address that kernels accept
     has_addresses = True
-
-    def _facts(self) -> Mapping[str, object]:
-        return {"name": self.name, "driver": self.driver, "memory_bytes": self.memory_bytes}
+    _shows = ("name", "driver", "memory_bytes")
 
     def __init__(self) -> None:
         self._sizes: dict[int, int] = {}

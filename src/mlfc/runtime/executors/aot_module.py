@@ -48,9 +48,7 @@ class BoundCall(Displayed, partial[int]):
 
     inputs: dict[str, Array]
     outputs: dict[str, Array]
-
-    def _facts(self) -> Mapping[str, object]:
-        return {"inputs": list(self.inputs), "outputs": list(self.outputs)}
+    _shows = ("inputs", "outputs")
 
 
 class AotModule(LoadedModel):

@@ -33,6 +33,8 @@ class BoundGraph(Displayed):
     ``call()`` runs it on the current contents of the input arrays, and returns 0 on success.
     """
 
+    _shows = ("inputs", "outputs")
+
     def __init__(self, executor: GraphExecutor, inputs: dict[str, Array], outputs: dict[str, Array]) -> None:
         self.inputs, self.outputs = inputs, outputs
         self._executor = executor
@@ -44,9 +46,6 @@ class BoundGraph(Displayed):
                 self._copied.append((name, array))
         self._calls = [call for _, call in executor.calls()]
         self._results = list(outputs.values())
-
-    def _facts(self) -> Mapping[str, object]:
-        return {"inputs": list(self.inputs), "outputs": list(self.outputs)}
 
     def __call__(self) -> int:
         """Run the model."""

@@ -196,9 +196,7 @@ class LoadedModel(Restorable, Displayed):
     inputs: tuple[TensorInfo, ...]
     outputs: tuple[TensorInfo, ...]
     _state = ModelState()
-
-    def _facts(self) -> Mapping[str, object]:
-        return {"inputs": self.inputs, "outputs": self.outputs}
+    _shows = ("inputs", "outputs")
 
     @property
     def state(self) -> ModelState:

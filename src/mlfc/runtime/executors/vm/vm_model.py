@@ -228,6 +228,8 @@ class BoundVm(Displayed):
     during a call: memory of results that the caller has dropped is reused.
     """
 
+    _shows = ("inputs", "outputs")
+
     def __init__(self, model: VmModel, inputs: dict[str, Any], outputs: dict[str, Array] | None) -> None:
         self._model = model
         self._engine, self._limits, self._states = model._engine, model._limits, model._states
@@ -236,9 +238,6 @@ class BoundVm(Displayed):
         self.outputs: dict[str, Array] = outputs or {}
         # runs that have ended; several threads may call
         self._idle: list[Callable[[], list[Array]]] = [self._prepared()]
-
-    def _facts(self) -> Mapping[str, object]:
-        return {"inputs": list(self.inputs), "outputs": list(self.outputs)}
 
     def __call__(self) -> int:
         """Run the model; raise as `VmModel.call` does."""

@@ -81,7 +81,7 @@ class LibraryOptions:
         if emit not in LIBRARIES or self.cc is not None:
             return None
         from mlfc.support.platforms import parse_platform
-        from mlfc.target.defaults import EVERY_CPU
+        from mlfc.target.target import EVERY_CPU
 
         return EVERY_CPU if self.triple is None else f"{EVERY_CPU} -mtriple={parse_platform(self.triple).arch}"
 

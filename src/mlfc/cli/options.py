@@ -19,7 +19,7 @@ from mlfc.errors import OptionError
 from mlfc.options import CompileOptions
 from mlfc.support.keywords import doc_of
 from mlfc.support.text import byte_count, model_title
-from mlfc.target.defaults import PORTABLE
+from mlfc.target.target import PORTABLE
 
 if TYPE_CHECKING:
     from mlfc.micro.board.board import Board

@@ -69,7 +69,7 @@ def report(
     from mlfc.archive.read.opening import open_archive
     from mlfc.cli.verify import require_equal
     from mlfc.support.atomic import replaces_earlier, write_bytes
-    from mlfc.target.defaults import PORTABLE
+    from mlfc.target.target import PORTABLE
 
     kind = artifact_kind(artifact)
     on_board = board.chosen(target)

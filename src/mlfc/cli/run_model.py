@@ -313,7 +313,7 @@ def _timed(
 
 def _target(devices: Sequence[Device]) -> str:
     """Return the target of a model that runs on exactly these devices."""
-    from mlfc.target.defaults import this_processor
+    from mlfc.target.target import this_processor
 
     kinds = [device.kind for device in devices if device.kind != "cpu"]
     return kinds[0] if kinds else this_processor()

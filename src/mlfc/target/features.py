@@ -10,7 +10,7 @@ from pathlib import Path
 
 from mlfc.errors import OptionError, unknown
 from mlfc.registry import Registry
-from mlfc.support.levels import LEVEL_VARIABLE
+from mlfc.support.c_names import LEVEL_VARIABLE
 from mlfc.support.platforms import host_arch
 from mlfc.target.tuned import Tuned
 

@@ -20,12 +20,12 @@ from mlfc.relay.text import not_in_tvm
 from mlfc.relay.text_source import MAX_TEXT as MAX_SOURCE
 from mlfc.runtime.executors.graph_json import MAX_TEXT, NOP, Graph, TensorEntry, parse_graph
 from mlfc.runtime.executors.vm.containers import Signature
-from mlfc.support.containers import Container, ContainerInfo
 from mlfc.support.content import ArrayContent, sha256_of, sha256_stream
 from mlfc.support.executable import Executable, vm_info
 from mlfc.support.module_info import BlockInfo, ConstantInfo, PoolInfo, VmInfo
 from mlfc.support.params import load_params
 from mlfc.support.records import titled
+from mlfc.support.tensor_info import Container, ContainerInfo
 
 _PARAMS = ".params"
 _UNBOUNDED = ("workspace_bytes", "io_bytes", "workspace_lower_bound_bytes")

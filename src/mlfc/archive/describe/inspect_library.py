@@ -18,10 +18,10 @@ from mlfc.objfile.head import ARCHIVE, HEAD, OBJECT, read_head, static_members
 from mlfc.runtime.executors.vm.vm_module import KIND
 from mlfc.runtime.libraries.library_file import DESCRIPTION_SYMBOL, VERSION_SYMBOL, read_description
 from mlfc.runtime.modules.blob import SYMBOLS, parse_tree
+from mlfc.support.c_names import LEVEL_SECTION
 from mlfc.support.content import sha256_stream
 from mlfc.support.executable import decode, vm_info
 from mlfc.support.former_name import current
-from mlfc.support.levels import LEVEL_SECTION
 from mlfc.support.module_info import ModuleInterface
 from mlfc.support.plain_file import open_plain
 from mlfc.support.platforms import Platform

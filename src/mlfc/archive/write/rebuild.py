@@ -18,12 +18,11 @@ from mlfc.errors import ArchiveError
 from mlfc.factory import Factory
 from mlfc.memory import ConstantPool, Pool
 from mlfc.options import BuildOptions
+from mlfc.support.c_names import SOURCE
 from mlfc.support.keywords import check_names, option_names
 from mlfc.support.module_info import BuildInfo
-from mlfc.support.parallel_functions import SOURCE
 from mlfc.support.user_files import load_user_files
-from mlfc.target.defaults import PORTABLE
-from mlfc.target.target import parse_target
+from mlfc.target.target import PORTABLE, parse_target
 
 _CHANGES = (*(name for name in option_names(BuildOptions) if name != "module_name"), "byoc", "operators")
 

@@ -16,7 +16,7 @@ from mlfc.archive.loading import load
 from mlfc.archive.read.load import load_factory
 from mlfc.library.cache import find_entry
 from mlfc.library.toolchain import processor_here
-from mlfc.support.levels import LEVEL_VARIABLE
+from mlfc.support.c_names import LEVEL_VARIABLE
 from mlfc.support.platforms import this_platform
 
 if TYPE_CHECKING:

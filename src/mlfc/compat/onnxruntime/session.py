@@ -26,9 +26,8 @@ from mlfc.runtime.modules.runnable import HasModel, Runnable
 from mlfc.runtime.tensor.ndarray import from_dlpack
 from mlfc.runtime.threads import set_num_threads
 from mlfc.support.arrays import Array
-from mlfc.support.containers import ContainerInfo
 from mlfc.support.installation import required_for
-from mlfc.support.tensor_info import TensorInfo
+from mlfc.support.tensor_info import ContainerInfo, TensorInfo
 from mlfc.support.text import Displayed
 
 _CONTENT = (str, os.PathLike, bytes, bytearray, memoryview)

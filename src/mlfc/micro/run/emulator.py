@@ -26,8 +26,7 @@ from mlfc.micro.run import firmware_run
 from mlfc.micro.run.firmware_build import build, section_sizes
 from mlfc.runtime.executors.vm.failures import require_fitting
 from mlfc.runtime.modules.module import Module
-from mlfc.runtime.tensor.arrays import Values, by_name, only, require_readable
-from mlfc.runtime.tensor.real import run_real
+from mlfc.runtime.tensor.arrays import Values, by_name, only, require_readable, run_real
 from mlfc.support.arrays import Array
 from mlfc.support.content import Data
 from mlfc.support.dim_walk import counted

@@ -17,8 +17,7 @@ from mlfc.runtime.executors.states import LoadedModel, ModelState, OwnStates, St
 from mlfc.runtime.ffi.library_names import is_in_memory
 from mlfc.runtime.ffi.native_code import NativeCode
 from mlfc.runtime.modules.runnable import Runnable, require_success
-from mlfc.runtime.tensor.arrays import Expected, Values, address_of, aligned, by_name, counts
-from mlfc.runtime.tensor.real import run_real
+from mlfc.runtime.tensor.arrays import Expected, Values, address_of, aligned, by_name, counts, run_real
 from mlfc.runtime.threads import address_in, share_pool
 from mlfc.support.arrays import Array
 from mlfc.support.c_names import names_in_tables

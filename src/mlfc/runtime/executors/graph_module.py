@@ -16,8 +16,7 @@ from mlfc.runtime.executors.profile import OperatorTime, Profile, Timeline, oper
 from mlfc.runtime.executors.states import GraphStates, LoadedModel, ModelState
 from mlfc.runtime.modules.module import Module
 from mlfc.runtime.modules.runnable import require_success
-from mlfc.runtime.tensor.arrays import Expected, Values
-from mlfc.runtime.tensor.real import run_real
+from mlfc.runtime.tensor.arrays import Expected, Values, run_real
 from mlfc.support.arrays import Array
 from mlfc.support.locks import ForkSafeLock
 from mlfc.support.tensor_info import TensorInfo

@@ -15,8 +15,7 @@ from mlfc.runtime.ffi.native_code import require_tvm
 from mlfc.runtime.modules.loaders import register_loader
 from mlfc.runtime.modules.module import RELAX, Function, Module
 from mlfc.runtime.modules.runnable import HasModel
-from mlfc.runtime.tensor.arrays import Values, bound, by_name, only
-from mlfc.runtime.tensor.real import run_real
+from mlfc.runtime.tensor.arrays import Values, bound, by_name, only, run_real
 from mlfc.support.arrays import Array
 from mlfc.support.dims import LARGEST
 from mlfc.support.dtypes import SCALARS

@@ -16,9 +16,8 @@ from mlfc.runtime.executors.states import LoadedModel, ModelState, OwnStates
 from mlfc.runtime.executors.vm.containers import Signature
 from mlfc.runtime.executors.vm.engine import Engine, Find, Limits, PreparedCall, devices_of, output_misfit
 from mlfc.runtime.executors.vm.native import RESET, TRACE, HasSymbols, aligned_zeros, number_of, pointer_to
-from mlfc.runtime.tensor.arrays import Values, is_readable, only, require_readable
+from mlfc.runtime.tensor.arrays import Values, is_readable, only, require_readable, run_real
 from mlfc.runtime.tensor.ndarray import NDArray, from_dlpack
-from mlfc.runtime.tensor.real import run_real
 from mlfc.support.arrays import Array
 from mlfc.support.dim_walk import counted, nbytes_of_type, tensor_in_call
 from mlfc.support.dims import LARGEST

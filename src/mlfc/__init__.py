@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from mlfc.archive.loading import load_module as load_module
     from mlfc.archive.validate.validate import validate as validate
     from mlfc.archive.write.export import export_model_library_format as export_model_library_format
-    from mlfc.archive.write.migrate import migrate as migrate
+    from mlfc.archive.write.older import migrate as migrate
     from mlfc.archive.write.rebuild import rebuild as rebuild
     from mlfc.compat.onnxruntime import InferenceSession as InferenceSession
     from mlfc.compat.onnxruntime import SessionOptions as SessionOptions

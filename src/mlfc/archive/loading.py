@@ -20,8 +20,8 @@ from mlfc.archive.read.load import (
     model_of_parts,
     open_module,
 )
+from mlfc.errors import required_for
 from mlfc.runtime.modules.runnable import LoadedOrigin, Restorable
-from mlfc.support.installation import required_for
 
 if TYPE_CHECKING:
     from mlfc.archive.read.module_parts import ModuleParts
@@ -151,6 +151,6 @@ def own_factory(path: str | os.PathLike[str], name: str) -> Factory:
 
 def write_library(origin: LoadedOrigin, path: str | os.PathLike[str], **options: Any) -> Path:
     """Write a loaded module as a library; as `mlfc.archive.write.loaded.write_library`."""
-    from mlfc.archive.write import loaded
+    from mlfc.archive.write import rebuild
 
-    return loaded.write_library(origin, path, **options)
+    return rebuild.write_library(origin, path, **options)

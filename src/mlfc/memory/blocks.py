@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from mlfc.errors import InternalError
-from mlfc.memory.liveness import LiveRange, live_ranges
+from mlfc.memory.liveness import LiveRange, Uses, input_overlap_distances, live_ranges, uses_of
 from mlfc.memory.plan import SCRATCH_ALIGNMENT, SCRATCH_NAME, Plan
-from mlfc.memory.reuse import Uses, input_overlap_distances, uses_of
 from mlfc.support.module_info import BlockInfo, ReachInfo
 from mlfc.tir.program import KernelCall, Program, Value
 

@@ -120,7 +120,7 @@ def to_numpy(dtype: str) -> np.dtype[np.generic]:
     scalar = element(dtype)
     bits(scalar)
     if not is_numpys_own(scalar):
-        from mlfc.support.installation import required_for
+        from mlfc.errors import required_for
 
         # imported here, because the import is slow
         with required_for(f"the dtype {scalar}"):

@@ -8,11 +8,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mlfc.errors import ArchiveError, MlfcError, OptionError
+from mlfc.errors import ArchiveError, MlfcError, OptionError, required_for
 from mlfc.objfile.head import HEAD, OBJECT, read_head
 from mlfc.runtime.executors.aot_module import AotModule, loaded_pools
 from mlfc.runtime.modules.runnable import LoadedOrigin
-from mlfc.support.installation import required_for
 from mlfc.support.plain_file import open_plain
 from mlfc.support.tar import first_file
 from mlfc.support.temporary import TemporaryFolder

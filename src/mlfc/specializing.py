@@ -13,8 +13,7 @@ from mlfc.errors import MlfcError
 from mlfc.runtime.executors.vm.vm_model import VmModel
 from mlfc.runtime.modules.runnable import Bound, Runnable
 from mlfc.runtime.tensor.arrays import run_real
-from mlfc.support.arrays import Array
-from mlfc.support.tensor_info import TensorInfo
+from mlfc.support.tensor_info import Array, TensorInfo
 from mlfc.support.text import Displayed
 
 Extents: TypeAlias = tuple[int, ...]

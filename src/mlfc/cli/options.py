@@ -23,7 +23,7 @@ from mlfc.target.target import PORTABLE
 
 if TYPE_CHECKING:
     from mlfc.micro.board.board import Board
-    from mlfc.support.arrays import Array
+    from mlfc.support.tensor_info import Array
 
 OF_ITS_ARCHIVE = "Target of a model. Default: c, as for the archives of mlfc compile."
 _FEW = 30

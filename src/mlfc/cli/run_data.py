@@ -17,7 +17,7 @@ from mlfc.support.text import printable
 
 if TYPE_CHECKING:
     from mlfc.runtime.modules.runnable import Computes
-    from mlfc.support.arrays import Array
+    from mlfc.support.tensor_info import Array
     from mlfc.verify.media import ImageScaling
 
 _MOST_LABELS = 1 << 24  # bytes

@@ -27,8 +27,7 @@ if TYPE_CHECKING:
     from mlfc.runtime import GraphModule, OperatorTime, ProfiledModule, Runnable
     from mlfc.runtime.devices.device import Device
     from mlfc.runtime.executors.vm.vm_model import ProfiledVm
-    from mlfc.support.arrays import Array
-    from mlfc.support.tensor_info import TensorInfo
+    from mlfc.support.tensor_info import Array, TensorInfo
 
 _PROFILED_RUNS = 10
 _FEW = 8  # elements of an input that may be a setting

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from mlfc.library.peaks import Peaks, Roofline
     from mlfc.runtime import OperatorTime, Profile, TensorInfo
     from mlfc.runtime.devices.device import Device
-    from mlfc.support.arrays import Array
     from mlfc.support.module_info import OperatorInfo
+    from mlfc.support.tensor_info import Array
 
 # columns in the order in which narrow terminals drop them: names and times stay
 _LOST = ("function", "GB/s", "GMAC/s", "bytes", "MACs", "balance %")

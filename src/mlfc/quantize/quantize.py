@@ -23,12 +23,11 @@ from mlfc.frontend import Model, import_for_run, model_bytes, model_name
 from mlfc.options import ImportOptions
 from mlfc.quantize.interface import FLOAT, set_integer_inputs, set_integer_outputs
 from mlfc.relay.ir import TensorType, Type
-from mlfc.support.arrays import Array
 from mlfc.support.atomic import check_writable, write_bytes
 from mlfc.support.dims import Dim
 from mlfc.support.progress import reported, stage
 from mlfc.support.temporary import TemporaryFolder
-from mlfc.support.tensor_info import TensorInfo
+from mlfc.support.tensor_info import Array, TensorInfo
 from mlfc.support.text import Displayed, html_table
 from mlfc.support.version import __version__
 from mlfc.verify.difference import Accuracy, Labels

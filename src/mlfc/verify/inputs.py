@@ -17,10 +17,9 @@ from mlfc.relay.op import Elements, Kind, Trait
 from mlfc.relay.visitor import post_order
 from mlfc.runtime.tensor.arrays import fill, quantized
 from mlfc.runtime.tensor.npz import flattened, read_batches, read_npy, read_npz
-from mlfc.support.arrays import Array
 from mlfc.support.dims import substituted, symbols_of
 from mlfc.support.plain_file import read_small
-from mlfc.support.tensor_info import ContainerInfo, TensorInfo
+from mlfc.support.tensor_info import Array, ContainerInfo, TensorInfo
 from mlfc.verify.media import MEDIA, USUAL, ImageScaling, media_sets
 
 _IN_FOLDERS = (".npz", ".npy", *MEDIA)

@@ -14,11 +14,10 @@ from mlfc.archive.read.opening import Archive, open_archive
 from mlfc.errors import ArchiveError, OptionError
 from mlfc.runtime.modules.loaders import ExternalCode
 from mlfc.runtime.modules.module import pick_module
-from mlfc.support.arrays import Array
 from mlfc.support.content import Data
 from mlfc.support.executable import MAX_BYTES, Executable, VmValue, decode, state_offsets, vm_info
 from mlfc.support.former_name import FORMER_TRACE, current_hooks
-from mlfc.support.tensor_info import TensorInfo
+from mlfc.support.tensor_info import Array, TensorInfo
 
 if TYPE_CHECKING:
     from mlfc.runtime.modules.module import Module

@@ -25,8 +25,7 @@ from mlfc.errors import InputError, OptionError, required_for, unknown
 from mlfc.runtime.modules.runnable import HasModel, Runnable
 from mlfc.runtime.tensor.ndarray import from_dlpack
 from mlfc.runtime.threads import set_num_threads
-from mlfc.support.arrays import Array
-from mlfc.support.tensor_info import ContainerInfo, TensorInfo
+from mlfc.support.tensor_info import Array, ContainerInfo, TensorInfo
 from mlfc.support.text import Displayed
 
 _CONTENT = (str, os.PathLike, bytes, bytearray, memoryview)

@@ -37,9 +37,9 @@ from mlfc.micro.run.firmware_run import run_command
 from mlfc.options import BuildOptions
 from mlfc.relay.ir import IRModule
 from mlfc.runtime.tensor.arrays import fill
-from mlfc.support.arrays import Array
 from mlfc.support.module_info import ModuleInfo
 from mlfc.support.records import Record
+from mlfc.support.tensor_info import Array
 from mlfc.target.features import CPUS
 from mlfc.target.target import Target, parse_target
 

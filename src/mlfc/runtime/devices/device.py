@@ -21,9 +21,9 @@ import numpy as np
 
 from mlfc.errors import DeviceError, InputError, OptionError, unknown
 from mlfc.registry import Registry
-from mlfc.support.arrays import Array
 from mlfc.support.locks import ForkSafeLock
 from mlfc.support.platforms import TYPE_CODES
+from mlfc.support.tensor_info import Array
 from mlfc.support.text import Displayed
 
 _KIND_OF_CODE = {code: kind for kind, code in TYPE_CODES.items()}

@@ -19,11 +19,10 @@ from mlfc.runtime.ffi.native_code import NativeCode
 from mlfc.runtime.modules.runnable import Runnable, require_success
 from mlfc.runtime.tensor.arrays import Expected, Values, address_of, aligned, by_name, counts, run_real
 from mlfc.runtime.threads import address_in, share_pool
-from mlfc.support.arrays import Array
 from mlfc.support.c_names import names_in_tables
 from mlfc.support.content import Data, chunks_of, nbytes_of
 from mlfc.support.locks import ForkSafeLock
-from mlfc.support.tensor_info import TensorInfo
+from mlfc.support.tensor_info import Array, TensorInfo
 from mlfc.support.text import Displayed
 
 if TYPE_CHECKING:

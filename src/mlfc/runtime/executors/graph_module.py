@@ -17,9 +17,8 @@ from mlfc.runtime.executors.states import GraphStates, LoadedModel, ModelState
 from mlfc.runtime.modules.module import Module
 from mlfc.runtime.modules.runnable import require_success
 from mlfc.runtime.tensor.arrays import Expected, Values, run_real
-from mlfc.support.arrays import Array
 from mlfc.support.locks import ForkSafeLock
-from mlfc.support.tensor_info import TensorInfo
+from mlfc.support.tensor_info import Array, TensorInfo
 from mlfc.support.text import Displayed
 
 if TYPE_CHECKING:

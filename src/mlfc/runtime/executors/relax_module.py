@@ -16,11 +16,10 @@ from mlfc.runtime.modules.loaders import register_loader
 from mlfc.runtime.modules.module import RELAX, Function, Module
 from mlfc.runtime.modules.runnable import HasModel
 from mlfc.runtime.tensor.arrays import Values, bound, by_name, only, run_real
-from mlfc.support.arrays import Array
 from mlfc.support.dims import LARGEST
 from mlfc.support.dtypes import SCALARS
 from mlfc.support.locks import ForkSafeLock
-from mlfc.support.tensor_info import TensorInfo
+from mlfc.support.tensor_info import Array, TensorInfo
 
 # texts that the executable has for errors in arguments; each follows its length
 _PARAMETER = re.compile(rb"(.{8})ErrorContext\(fn=main, loc=param\[", re.DOTALL)

@@ -35,12 +35,11 @@ from mlfc.runtime.libraries.library_file import DESCRIPTION_SYMBOL, read_descrip
 from mlfc.runtime.modules.module import MAIN, Function, Module
 from mlfc.runtime.tensor import c_abi
 from mlfc.runtime.threads import share_pool
-from mlfc.support.arrays import Array
 from mlfc.support.c_names import LEVEL_VARIABLE, level_function
 from mlfc.support.former_name import former
 from mlfc.support.locks import ForkSafeLock
 from mlfc.support.params import decode_ndarray
-from mlfc.support.tensor_info import TensorInfo
+from mlfc.support.tensor_info import Array, TensorInfo
 
 if TYPE_CHECKING:
     from mlfc.runtime.modules.runnable import Runnable

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from mlfc.errors import ExchangeError, InputError, OptionError, ProblemsError, unknown
-from mlfc.support.arrays import Array
-from mlfc.support.tensor_info import ContainerInfo, TensorInfo
+from mlfc.support.tensor_info import Array, ContainerInfo, TensorInfo
 
 if TYPE_CHECKING:
     from mlfc.runtime.modules.runnable import Computes

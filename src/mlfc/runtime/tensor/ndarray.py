@@ -14,8 +14,8 @@ from mlfc.runtime.devices.device import Device, DeviceBlock, cpu, device_of_code
 from mlfc.runtime.tensor import c_abi
 from mlfc.runtime.tensor.c_abi import Described, from_capsule, to_capsule
 from mlfc.support import dtypes
-from mlfc.support.arrays import Array
 from mlfc.support.params import decode_ndarray, encode_ndarray, load_params, save_params
+from mlfc.support.tensor_info import Array
 from mlfc.support.text import Displayed
 
 if TYPE_CHECKING:

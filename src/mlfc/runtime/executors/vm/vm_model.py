@@ -18,13 +18,13 @@ from mlfc.runtime.executors.vm.engine import Engine, Find, Limits, PreparedCall,
 from mlfc.runtime.executors.vm.native import RESET, TRACE, HasSymbols, aligned_zeros, number_of, pointer_to
 from mlfc.runtime.tensor.arrays import Values, is_readable, only, require_readable, run_real
 from mlfc.runtime.tensor.ndarray import NDArray, from_dlpack
-from mlfc.support.arrays import Array
 from mlfc.support.dim_walk import counted, nbytes_of_type, tensor_in_call
 from mlfc.support.dims import LARGEST
 from mlfc.support.dtypes import to_numpy
 from mlfc.support.executable import Executable, reset_symbol, state_offsets
 from mlfc.support.locks import ForkSafeLock
 from mlfc.support.module_info import OperatorInfo, StateInfo
+from mlfc.support.tensor_info import Array
 from mlfc.support.text import Displayed
 
 TURN_LIMIT = 100_000_000

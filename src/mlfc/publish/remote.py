@@ -18,8 +18,8 @@ from urllib.parse import urlencode, urljoin, urlsplit
 
 from mlfc.errors import ArchiveError, RegistryError
 from mlfc.publish.documents import INDEX, MANIFEST, MAX_DOCUMENT, Descriptor, Document, digest_of, index, parse_document
-from mlfc.publish.http import TRANSIENT, Retries, TransientError, retry_after
 from mlfc.publish.reference import DIGEST, ArtifactReference, is_tag
+from mlfc.publish.retries import TRANSIENT, Retries, TransientError, retry_after
 from mlfc.publish.store import ArtifactStore
 from mlfc.support.content import Data, chunks_of, nbytes_of
 from mlfc.support.json_text import parse_json

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from mlfc.errors import ArchiveError, MlfcError, OptionError, required_for
 from mlfc.objfile.head import HEAD, OBJECT, read_head
 from mlfc.runtime.executors.aot_module import AotModule, loaded_pools
-from mlfc.runtime.modules.runnable import LoadedOrigin
+from mlfc.runtime.modules.runnable import HasModel, LoadedOrigin
 from mlfc.support.plain_file import open_plain
 from mlfc.support.tar import first_file
 from mlfc.support.temporary import TemporaryFolder
@@ -117,7 +117,6 @@ def file_of(data: bytes | bytearray | memoryview) -> Iterator[Path]:
 def model_of_library(root: Any, place: str, devices: Sequence[Device]) -> Any:
     """Return the model in a loaded library; raise ArchiveError if it has none."""
     from mlfc.runtime.libraries.factory import FactoryModule, ModuleSet
-    from mlfc.runtime.modules.runnable import HasModel
 
     if isinstance(root, ModuleSet):
         root = root.pick(None, place)

@@ -12,7 +12,7 @@ from mlfc.archive.read.layout import CODE, REGISTRIES, header_path, vm_path
 from mlfc.archive.read.model import ModuleRecord
 from mlfc.archive.read.opening import Archive, open_archive
 from mlfc.errors import ArchiveError, OptionError
-from mlfc.runtime.modules.loaders import ExternalCode
+from mlfc.runtime.modules.loaders import ExternalCode, load_part
 from mlfc.runtime.modules.module import pick_module
 from mlfc.support.content import Data
 from mlfc.support.executable import MAX_BYTES, Executable, VmValue, decode, state_offsets, vm_info
@@ -157,8 +157,6 @@ def _imports(archive: Archive, record: ModuleRecord) -> tuple[Module, ...]:
 
 
 def _device_module(archive: Archive, type_key: str, path: PurePosixPath) -> Module:
-    from mlfc.runtime.modules.loaders import load_part
-
     try:
         return load_part(type_key, bytes(archive.tar.view(str(path))), path.suffix.removeprefix("."), path.stem)
     except ArchiveError as error:

@@ -36,7 +36,6 @@ from mlfc.runtime.modules.module import MAIN, Function, Module
 from mlfc.runtime.tensor import c_abi
 from mlfc.runtime.threads import share_pool
 from mlfc.support.c_names import LEVEL_VARIABLE, level_function
-from mlfc.support.former_name import former
 from mlfc.support.locks import ForkSafeLock
 from mlfc.support.params import decode_ndarray
 from mlfc.support.tensor_info import Array, TensorInfo
@@ -167,11 +166,10 @@ class LibraryModule(Module):
         """Return the address of a symbol, or None."""
         if not symbol or "\0" in symbol:
             return None
-        for name in dict.fromkeys((symbol, former(symbol))):
-            with suppress(ValueError):
-                address = ctypes.addressof(ctypes.c_char.in_dll(self.library, name))
-                if self._defines(address):
-                    return address
+        with suppress(ValueError):
+            address = ctypes.addressof(ctypes.c_char.in_dll(self.library, symbol))
+            if self._defines(address):
+                return address
         return None
 
     def _defines(self, address: int) -> bool:

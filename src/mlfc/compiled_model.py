@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from mlfc.archive.describe.inspect import inspect
 from mlfc.archive.describe.memory_map import MemoryMap, memory_map
+from mlfc.archive.loading import StoredModel
 from mlfc.archive.read.load import load_factory
-from mlfc.archive.stored import StoredModel
 from mlfc.archive.write.export import archive_files, export_model_library_format
 from mlfc.archive.write.options import ExportOptions
 from mlfc.compiler import build_module

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from mlfc.errors import ArchiveError, MlfcError, OptionError, required_for
 from mlfc.objfile.head import HEAD, OBJECT, read_head
 from mlfc.runtime.executors.aot_module import AotModule, loaded_pools
-from mlfc.runtime.modules.runnable import HasModel, LoadedOrigin
+from mlfc.runtime.modules.runnable import HasModel, LoadedOrigin, Runnable
 from mlfc.support.plain_file import open_plain
 from mlfc.support.tar import first_file
 from mlfc.support.temporary import TemporaryFolder
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from mlfc.runtime.executors.vm.vm_module import VmModule
     from mlfc.runtime.libraries.factory import FactoryModule
     from mlfc.runtime.modules.module import Module
-    from mlfc.runtime.modules.runnable import Runnable
 
 _COMPRESSED = (b"\x1f\x8b", b"\xfd7zXZ\x00")
 # by the suffixes that TVM's loader supports

@@ -6,20 +6,16 @@ import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING
 
 from mlfc.archive.read.layout import CODE, REGISTRIES, header_path, vm_path
 from mlfc.archive.read.model import ModuleRecord
 from mlfc.archive.read.opening import Archive, open_archive
 from mlfc.errors import ArchiveError, OptionError
 from mlfc.runtime.modules.loaders import ExternalCode, load_part
-from mlfc.runtime.modules.module import pick_module
+from mlfc.runtime.modules.module import Module, pick_module
 from mlfc.support.content import Data
 from mlfc.support.executable import MAX_BYTES, Executable, VmValue, decode, state_offsets, vm_info
 from mlfc.support.tensor_info import Array, TensorInfo
-
-if TYPE_CHECKING:
-    from mlfc.runtime.modules.module import Module
 
 MAX_TEXT = 64 << 20
 _AGAIN = "Export the archive again"

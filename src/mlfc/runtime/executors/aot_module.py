@@ -27,7 +27,6 @@ from mlfc.support.text import Displayed
 
 if TYPE_CHECKING:
     from mlfc.support.module_info import ModuleInterface
-    from mlfc.support.tensor_info import TensorInfo
 
 _MAPPED = ("inputs", "outputs")
 Library: TypeAlias = "str | os.PathLike[str] | NativeCode"

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -33,16 +33,14 @@ from mlfc.runtime.libraries.library_context import (
 )
 from mlfc.runtime.libraries.library_file import DESCRIPTION_SYMBOL, read_description
 from mlfc.runtime.modules.module import MAIN, Function, Module
+from mlfc.runtime.modules.runnable import Runnable
 from mlfc.runtime.tensor import c_abi
 from mlfc.runtime.threads import share_pool
 from mlfc.support.c_names import LEVEL_VARIABLE, level_function
 from mlfc.support.locks import ForkSafeLock
+from mlfc.support.module_info import ModuleInterface
 from mlfc.support.params import decode_ndarray
 from mlfc.support.tensor_info import Array, TensorInfo
-
-if TYPE_CHECKING:
-    from mlfc.runtime.modules.runnable import Runnable
-    from mlfc.support.module_info import ModuleInterface
 
 SYSTEM_LIB = "TVMSystemLibEntryPoint"
 """Function that returns the table of functions in code for TVM's C runtime."""

@@ -22,7 +22,7 @@ from mlfc.archive.read.load import (
 )
 from mlfc.errors import OptionError, required_for
 from mlfc.runtime.modules.runnable import HasModel, LoadedOrigin, Reduced, Restorable, Runnable, kept_by, restore
-from mlfc.support.atomic import atomic_file
+from mlfc.support.atomic import write_bytes
 from mlfc.support.text import Displayed
 
 if TYPE_CHECKING:
@@ -202,8 +202,7 @@ class StoredModel(Displayed, HasModel):
                 place=self.name,
                 next_step="Compile the model again, or export it before it is pickled",
             )
-        with atomic_file(Path(path)) as file:
-            file.write(self._data)
+        write_bytes(path, self._data)
         return Path(path)
 
     def __reduce__(self) -> Reduced:

@@ -208,9 +208,8 @@ def known_peaks(devices: Sequence[Device]) -> Peaks | None:
 def write_profile(page: Path | None, trace: Path | None, model: str, profile: Profile, peaks: Peaks | None) -> None:
     """Write the profile files that the user requested."""
     from mlfc.archive.describe.profile_page import profile_page, trace_text
-    from mlfc.support.atomic import atomic_file
+    from mlfc.support.atomic import write_bytes
 
     for path, make in ((page, profile_page), (trace, trace_text)):
         if path is not None:
-            with atomic_file(path) as file:
-                file.write(make(model, profile, peaks).encode())
+            write_bytes(path, make(model, profile, peaks).encode())

@@ -26,7 +26,7 @@ from mlfc.memory import ConstantPool, Pool
 from mlfc.options import BuildOptions
 from mlfc.runtime.modules.module import Module, pick_module
 from mlfc.runtime.modules.runnable import LoadedOrigin
-from mlfc.support.atomic import atomic_file, check_writable
+from mlfc.support.atomic import check_writable, write_bytes
 from mlfc.support.c_names import SOURCE
 from mlfc.support.keywords import check_names, option_names
 from mlfc.support.module_info import BuildInfo
@@ -174,9 +174,7 @@ def write_library(origin: LoadedOrigin, path: str | os.PathLike[str], **options:
                 next_step="Load the model's archive, or compile the model again, and export that",
             )
         check_writable(target)
-        data = source.read_bytes()
-        with atomic_file(target) as file:
-            file.write(data)
+        write_bytes(target, source.read_bytes())
     return target
 
 

@@ -184,9 +184,9 @@ def @turn(%x: Tensor[(m, 4), float32]) -> Tensor[(?, 4), float32] { concatenate(
 
 def descriptions() -> list[bytes]:
     """Return the descriptions of a dynamic model with state, and of one that maps a sequence to an optional."""
-    from mlfc.support.containers import BYTES, EXTENTS, GIVEN
     from mlfc.support.executable import Executable, PartInfo, VmValue, encode
     from mlfc.support.module_info import SymbolInfo
+    from mlfc.support.tensor_info import BYTES, EXTENTS, GIVEN
 
     x, y = (VmValue(name, "float32", ("rows", 4, None)) for name in "xy")
     symbols = (SymbolInfo("rows", 1, 8), SymbolInfo("items", 0, None))

@@ -10,7 +10,7 @@ import onnx
 import tflite
 from onnx import TensorProto, helper, numpy_helper
 
-from mlfc.support.arrays import Array
+from mlfc.support.tensor_info import Array
 from tests.tflite_builder import Graph, Op, T, build_graphs
 
 WIDTH, FEATURES = 8, 4

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from mlfc.archive.loading import load_module as load_module
     from mlfc.archive.validate.validate import validate as validate
     from mlfc.archive.write.export import export_model_library_format as export_model_library_format
-    from mlfc.archive.write.migrate import migrate as migrate
+    from mlfc.archive.write.older import migrate as migrate
     from mlfc.archive.write.rebuild import rebuild as rebuild
     from mlfc.compat.onnxruntime import InferenceSession as InferenceSession
     from mlfc.compat.onnxruntime import SessionOptions as SessionOptions
@@ -46,8 +46,8 @@ if TYPE_CHECKING:
     from mlfc.runtime.devices.device import cuda as cuda
     from mlfc.runtime.devices.device import device as device
     from mlfc.runtime.devices.device import opencl as opencl
-    from mlfc.runtime.tensor.param_dict import load_param_dict as load_param_dict
-    from mlfc.runtime.tensor.param_dict import save_param_dict as save_param_dict
+    from mlfc.runtime.tensor.ndarray import load_param_dict as load_param_dict
+    from mlfc.runtime.tensor.ndarray import save_param_dict as save_param_dict
     from mlfc.runtime.threads import get_num_threads as get_num_threads
     from mlfc.runtime.threads import set_num_threads as set_num_threads
     from mlfc.tuning.tune import tune as tune
@@ -90,8 +90,8 @@ _HOMES = {
     "compile_matrix": "mlfc.matrix.compile_matrix",
     "tune": "mlfc.tuning.tune",
     "quantize": "mlfc.quantize.quantize",
-    "load_param_dict": "mlfc.runtime.tensor.param_dict",
-    "save_param_dict": "mlfc.runtime.tensor.param_dict",
+    "load_param_dict": "mlfc.runtime.tensor.ndarray",
+    "save_param_dict": "mlfc.runtime.tensor.ndarray",
     "set_num_threads": "mlfc.runtime.threads",
     "get_num_threads": "mlfc.runtime.threads",
     "Pool": "mlfc.memory",

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from mlfc.archive.describe.inspect import inspect
 from mlfc.archive.describe.memory_map import MemoryMap, memory_map
+from mlfc.archive.loading import StoredModel
 from mlfc.archive.read.load import load_factory
-from mlfc.archive.stored import StoredModel
 from mlfc.archive.write.export import archive_files, export_model_library_format
 from mlfc.archive.write.options import ExportOptions
 from mlfc.compiler import build_module
@@ -24,10 +24,10 @@ from mlfc.options import AUTO, BuildOptions, CompileOptions, ImportOptions
 from mlfc.runtime.executors.vm.vm_model import VmModel
 from mlfc.runtime.modules.runnable import HasModel, Reduced, Runnable, kept_by, restore
 from mlfc.specializing import SpecializingModel
-from mlfc.support.arrays import Array
 from mlfc.support.keywords import keywords_of, option_names, with_keywords
 from mlfc.support.tar import write_tar
 from mlfc.support.temporary import TemporaryFolder
+from mlfc.support.tensor_info import Array
 from mlfc.support.text import Displayed
 from mlfc.target.target import llvm_here
 from mlfc.transform import specialized

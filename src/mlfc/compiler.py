@@ -16,13 +16,12 @@ from mlfc.library.toolchain import has_compiler
 from mlfc.options import BuildOptions, Params
 from mlfc.relay.dynamic import is_dynamic
 from mlfc.relay.ir import IRModule
+from mlfc.support.c_names import PARALLEL_FOR
 from mlfc.support.c_names import module_name as checked_module_name
 from mlfc.support.dims import UndecidedError
 from mlfc.support.keywords import option, with_keywords
-from mlfc.support.parallel_functions import PARALLEL_FOR
 from mlfc.support.text import printable, shortened, with_article
-from mlfc.target.defaults import PORTABLE
-from mlfc.target.target import Target, parse_host, parse_target
+from mlfc.target.target import PORTABLE, Target, parse_host, parse_target
 from mlfc.target.tuning_log import opened_log, shipped_log
 
 _ACCEPTED = 16.0  # multiple of the usual limits for a model that was accepted before

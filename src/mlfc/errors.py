@@ -6,11 +6,13 @@ user can take. `docs/reference/errors.md` lists the codes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 _FEW = 8  # number of names up to which a message lists all
 _MOST_SHOWN = 80
+_OURS = "mlfc"
 
 
 def nearest(name: str, known: Iterable[str]) -> list[str]:
@@ -254,3 +256,20 @@ class InternalError(MlfcError, code="MLF900"):
 
     def __init__(self, cause: str, *, place: str | None = None) -> None:
         super().__init__(cause, place=place, next_step="This is a bug in mlfc; please report it with the model")
+
+
+@contextmanager
+def required_for(what: str, place: str | None = None) -> Iterator[None]:
+    """Raise InstallationError, naming the feature `what`, if the block imports a package that is not installed."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if package != _OURS:
+            reason = f"{what} requires the package {package}, which is not installed"
+            raise InstallationError(reason, place=place, next_step=f"Run: pip install {package}") from error
+        raise InstallationError(
+            f"{what} requires mlfc's compiler, got an installation that only runs models",
+            place=place,
+            next_step="Run in a checkout of mlfc: pip install .",
+        ) from error

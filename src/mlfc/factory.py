@@ -24,13 +24,13 @@ from mlfc.runtime.libraries.factory import DEFAULT_KEY, FactoryModule, ModuleSet
 from mlfc.runtime.modules.loaders import ExternalCode, load_part
 from mlfc.runtime.modules.module import Function, Module
 from mlfc.runtime.modules.runnable import Runnable
+from mlfc.support.c_names import PARALLEL_FOR_IF_ASKED
 from mlfc.support.content import Data
 from mlfc.support.dim_estimates import most, most_work
 from mlfc.support.dim_walk import UNKNOWN, count_text, tensor_text
 from mlfc.support.dims import Dim, bounds
 from mlfc.support.executable import state_offsets, vm_info
 from mlfc.support.module_info import MemoryInfo, ModuleInterface, OperatorInfo, PoolInfo, StateInfo, VmInfo
-from mlfc.support.parallel_functions import PARALLEL_FOR_IF_ASKED
 from mlfc.support.tensor_info import TensorInfo
 from mlfc.support.text import Displayed
 from mlfc.target.features import AUTO

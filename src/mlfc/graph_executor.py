@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -58,6 +58,8 @@ class GraphModule(Displayed):
     executor : GraphExecutor or AotExecutor
     """
 
+    _shows = ("executor",)
+
     def __init__(self, module: Executor) -> None:
         if not isinstance(module, (GraphExecutor, AotExecutor)):
             raise InputError(
@@ -69,9 +71,6 @@ class GraphModule(Displayed):
     def module(self) -> GraphModule:
         """The object with `time_evaluator` and the functions by name, which is this one."""
         return self
-
-    def _facts(self) -> Mapping[str, object]:
-        return {"executor": self.executor}
 
     def __getitem__(self, name: str) -> Callable[..., Any]:
         found = getattr(self, name, None) or getattr(self.executor, name, None)

@@ -8,7 +8,7 @@ from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from mlfc.support.keywords import option
-from mlfc.target.defaults import EVERY_CPU, PORTABLE
+from mlfc.target.target import EVERY_CPU, PORTABLE
 
 if TYPE_CHECKING:
     import numpy.typing as npt

@@ -20,8 +20,7 @@ from mlfc.support.keywords import with_keywords
 from mlfc.support.module_info import SymbolInfo
 from mlfc.support.tensor_info import TensorInfo
 from mlfc.support.text import Displayed, html_table
-from mlfc.target.defaults import PORTABLE
-from mlfc.target.target import parse_target
+from mlfc.target.target import PORTABLE, parse_target
 
 _ROUNDS = 5
 _FEW, _LARGEST_SEARCH = 8, 400  # elements of an input that may be a setting; expressions between it and a decision

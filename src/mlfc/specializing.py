@@ -12,9 +12,8 @@ import numpy as np
 from mlfc.errors import MlfcError
 from mlfc.runtime.executors.vm.vm_model import VmModel
 from mlfc.runtime.modules.runnable import Bound, Runnable
-from mlfc.runtime.tensor.real import run_real
-from mlfc.support.arrays import Array
-from mlfc.support.tensor_info import TensorInfo
+from mlfc.runtime.tensor.arrays import run_real
+from mlfc.support.tensor_info import Array, TensorInfo
 from mlfc.support.text import Displayed
 
 Extents: TypeAlias = tuple[int, ...]
@@ -38,6 +37,8 @@ class SpecializingModel(Displayed):
     inputs, outputs : tuple of TensorInfo
     """
 
+    _shows = ("inputs", "outputs", "special")
+
     def __init__(self, general: VmModel, make: Callable[[Mapping[str, int]], Runnable]) -> None:
         self._general = general
         self._make = make
@@ -46,9 +47,6 @@ class SpecializingModel(Displayed):
         self._ready: OrderedDict[Extents, Runnable] = OrderedDict()
         self._working: threading.Thread | None = None
         self._symbols = [symbol.name for symbol in general.executable.symbols]
-
-    def _facts(self) -> Mapping[str, object]:
-        return {"inputs": self.inputs, "outputs": self.outputs, "special": self.special}
 
     @property
     def inputs(self) -> tuple[TensorInfo, ...]:

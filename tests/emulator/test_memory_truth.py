@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import mlfc
-from mlfc.archive.describe.code_size import object_sizes
+from mlfc.archive.describe.inspect import object_sizes
 from mlfc.errors import BudgetError
 from mlfc.memory.plan import ConstantPool, Pool
 from mlfc.micro.board.board import find_board, parse_board

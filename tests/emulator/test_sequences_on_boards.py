@@ -13,8 +13,7 @@ from mlfc.errors import RunError
 from mlfc.micro.firmware.bare_metal import OUTPUTS
 from mlfc.micro.run.emulator import emulated_factory
 from mlfc.micro.run.firmware_run import read_outputs
-from mlfc.support.arrays import Array
-from mlfc.support.tensor_info import TensorInfo
+from mlfc.support.tensor_info import Array, TensorInfo
 from mlfc.verify import verify
 from tests.emulator.conftest import need_board
 from tests.state_models import FEATURES, GRU_STATES, OPEN_FRAMES, gru, open_frames

@@ -141,7 +141,7 @@ def _diff(path: Path) -> str:
 
 
 def _migrate(path: Path) -> str:
-    from mlfc.archive.write.migrate import migrate
+    from mlfc.archive.write.older import migrate
 
     target = Path("migrated.tar")
     try:

@@ -34,11 +34,11 @@ from mlfc.publish.documents import (
     index,
     parse_document,
 )
-from mlfc.publish.pull import entries, pull
 from mlfc.publish.reference import parse_reference
 from mlfc.publish.remote import open_store
 from mlfc.publish.retries import TRANSIENT
 from mlfc.publish.store import ArtifactStore
+from mlfc.publish.transfer import entries, pull
 from tests.registry_servers import Answer, Liar, Request, liar
 from tests.unit.test_cli import mlfc
 

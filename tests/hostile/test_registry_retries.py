@@ -13,11 +13,11 @@ import pytest
 
 from mlfc.errors import RegistryError
 from mlfc.publish.documents import ARTIFACTS, INDEX, Descriptor, digest_of, index
-from mlfc.publish.pull import pull
 from mlfc.publish.reference import parse_reference
 from mlfc.publish.remote import open_store
 from mlfc.publish.retries import PAUSES
 from mlfc.publish.store import ArtifactStore, checked
+from mlfc.publish.transfer import pull
 from tests.conftest import need
 from tests.hostile.test_lying_registries import BLOB, TAR, manifest
 from tests.registry_servers import Answer, Liar, Request, docker_registry, liar

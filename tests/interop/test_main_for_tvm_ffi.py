@@ -16,7 +16,7 @@ from onnx import TensorProto, helper, numpy_helper
 import mlfc
 from mlfc.factory import Factory, library_root
 from mlfc.library.export import export_library
-from mlfc.support.arrays import Array
+from mlfc.support.tensor_info import Array
 from tests.native.extracted import imported
 from tests.state_models import GRU_STATES, WIDTH, frames, gru, gru_steps
 

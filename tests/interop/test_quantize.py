@@ -15,7 +15,7 @@ import pytest
 
 import mlfc
 from mlfc.errors import InputError, MlfcError
-from mlfc.quantize.calibration import calibration_sets
+from mlfc.quantize.quantize import calibration_sets
 from mlfc.support.tensor_info import TensorInfo
 from mlfc.verify.media import ImageScaling
 from tests.unit.test_cli import mlfc as in_process

@@ -23,11 +23,10 @@ from cyclonedx.validation.json import JsonStrictValidator
 
 from mlfc.errors import RegistryError
 from mlfc.publish.documents import ARTIFACTS, Document
-from mlfc.publish.pull import pull
-from mlfc.publish.push import push
 from mlfc.publish.reference import parse_reference
 from mlfc.publish.remote import open_store
 from mlfc.publish.store import ArtifactStore
+from mlfc.publish.transfer import pull, push
 from tests.registry_servers import CREDENTIALS, docker_registry
 from tests.unit.test_cli import DIGITS, mlfc, succeeded
 

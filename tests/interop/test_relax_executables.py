@@ -18,9 +18,8 @@ from mlfc.errors import ArchiveError, InputError, MlfcError, OptionError, RunErr
 from mlfc.library.export import export_library
 from mlfc.runtime.executors.relax_module import RelaxModule
 from mlfc.runtime.modules.tvm_kinds import SourceModule
-from mlfc.support.arrays import Array
 from mlfc.support.stream import encode_string
-from mlfc.support.tensor_info import TensorInfo
+from mlfc.support.tensor_info import Array, TensorInfo
 from tests.shared_library import compile_shared
 
 pytestmark = pytest.mark.usefixtures("unoptimized_builds")

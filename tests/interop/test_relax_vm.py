@@ -23,7 +23,7 @@ from mlfc.factory import library_root
 from mlfc.library.export import export_library
 from mlfc.objfile.exports import exports
 from mlfc.runtime.ffi.native_code import FfiAny
-from mlfc.support.arrays import Array
+from mlfc.support.tensor_info import Array
 from tests.native.extracted import imported
 
 tvm_ffi = pytest.importorskip("tvm_ffi", reason="pip install apache-tvm-ffi")

@@ -22,9 +22,8 @@ from mlfc.library.toolchain import NATIVE
 from mlfc.relay import ir
 from mlfc.support.dims import Symbol
 from mlfc.support.platforms import this_platform
-from mlfc.target.features import Features, without_transforms
+from mlfc.target.features import Features, Tuned, without_transforms
 from mlfc.target.target import parse_target
-from mlfc.target.tuned import Tuned
 from mlfc.tir import interpreter
 from mlfc.tir import ir as tir
 from mlfc.tir.parallel import parallelize

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import mlfc
-from mlfc.archive.describe.code_size import object_sizes
+from mlfc.archive.describe.inspect import object_sizes
 from mlfc.errors import ToolchainError
 from tests.conftest import need
 from tests.show_archive import CODE_PATH, write_archive

@@ -27,9 +27,8 @@ from mlfc.runtime.threads import count_launches
 from mlfc.support.content import Data, to_bytes
 from mlfc.support.dims import Symbol
 from mlfc.target import features
-from mlfc.target.features import LEVELS, level_here
+from mlfc.target.features import LEVELS, TEMPLATES, level_here
 from mlfc.target.target import parse_target
-from mlfc.target.tuned import TEMPLATES
 from mlfc.target.tuning_log import LogEntry, TuningLog
 from mlfc.tir import parallel
 from mlfc.tuning.kernels import measured_target

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import mlfc
-from mlfc.archive.describe.code_size import object_sizes
+from mlfc.archive.describe.inspect import object_sizes
 from mlfc.archive.details import module_info
 from mlfc.archive.validate.validate import validate
 from mlfc.factory import Factory

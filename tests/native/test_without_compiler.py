@@ -14,7 +14,7 @@ import mlfc
 from mlfc.errors import ToolchainError
 from mlfc.library import toolchain
 from mlfc.runtime.tensor.arrays import fill
-from mlfc.support.arrays import Array
+from mlfc.support.tensor_info import Array
 
 # tests/native compiles the same operators with the flags of libraries
 pytestmark = pytest.mark.usefixtures("quick_builds")

@@ -27,9 +27,8 @@ from mlfc.library.toolchain import NATIVE, Compiler
 from mlfc.options import BuildOptions
 from mlfc.support.platforms import parse_platform
 from mlfc.target import features
-from mlfc.target.defaults import EVERY_CPU, this_processor
 from mlfc.target.features import LEVELS
-from mlfc.target.target import parse_target
+from mlfc.target.target import EVERY_CPU, parse_target, this_processor
 from mlfc.tuning import kernels
 
 _EXAMPLES = Path(__file__).parents[2] / "examples" / "digits"

@@ -13,8 +13,7 @@ from typer.testing import CliRunner
 import mlfc
 from mlfc.cli.main import app
 from mlfc.errors import MlfcError, OptionError, ProblemsError
-from mlfc.matrix.compile_matrix import job_of
-from mlfc.matrix.rows import read_rows
+from mlfc.matrix.compile_matrix import job_of, read_rows
 
 ROOT = Path(__file__).resolve().parents[2]
 _MATRIX = """

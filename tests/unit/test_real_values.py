@@ -14,8 +14,8 @@ import mlfc
 from mlfc.cli.main import app
 from mlfc.errors import InputError, MlfcError
 from mlfc.micro.run.emulator import EmulatedModule, emulated_factory
+from mlfc.runtime.tensor.arrays import dequantized, quantized
 from mlfc.runtime.tensor.npz import write_npz
-from mlfc.runtime.tensor.real import dequantized, quantized
 from mlfc.support.tensor_info import TensorInfo
 from mlfc.verify.inputs import read_sets
 from mlfc.verify.media import ImageScaling

@@ -15,8 +15,7 @@ import pytest
 
 import mlfc
 from benchmarks.install_size import RUNTIME, size_of
-from mlfc.errors import InstallationError
-from mlfc.support.installation import required_for
+from mlfc.errors import InstallationError, required_for
 
 pytestmark = pytest.mark.usefixtures("unoptimized_builds")
 ROOT = Path(__file__).resolve().parents[2]

@@ -13,7 +13,7 @@ import mlfc
 from mlfc.archive.describe import report_page as pages
 from mlfc.archive.describe.graph_picture import kernel_sources
 from mlfc.archive.describe.measured import NOTHING
-from mlfc.archive.describe.report_operators import MOST_ROWS, OperatorTable
+from mlfc.archive.describe.report_page import MOST_ROWS, OperatorTable
 from mlfc.archive.read.opening import open_archive
 from tests.report_html import Page
 

@@ -23,8 +23,7 @@ from mlfc.archive.describe.measured import (
     cost_bars,
     roofline,
 )
-from mlfc.archive.describe.report_operators import OperatorTable
-from mlfc.archive.describe.report_page import library_page, report_page
+from mlfc.archive.describe.report_page import OperatorTable, library_page, report_page
 from mlfc.archive.read.opening import open_archive
 from mlfc.cli.main import app
 from mlfc.library.peaks import Peaks

@@ -17,8 +17,7 @@ import mlfc
 from mlfc.cli.main import app
 from mlfc.errors import InputError, LimitError
 from mlfc.problems import examine
-from mlfc.support.containers import ContainerInfo
-from mlfc.support.tensor_info import TensorInfo
+from mlfc.support.tensor_info import ContainerInfo, TensorInfo
 from mlfc.verify import compare, verify
 from mlfc.verify.inputs import Asked, made_up_sets
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from mlfc.archive.write.export import export_model_library_format as export_model_library_format
     from mlfc.archive.write.export import object_files as object_files
     from mlfc.archive.write.export import source_folder as source_folder
-    from mlfc.archive.write.migrate import migrate as migrate
+    from mlfc.archive.write.older import migrate as migrate
     from mlfc.archive.write.rebuild import rebuild as rebuild
     from mlfc.archive.write.rebuild import recorded_options as recorded_options
 
@@ -31,7 +31,7 @@ _HOMES = {
     "load_module": "mlfc.archive.loading",
     "load_profiled": "mlfc.archive.describe.profile",
     "memory_map": "mlfc.archive.describe.memory_map",
-    "migrate": "mlfc.archive.write.migrate",
+    "migrate": "mlfc.archive.write.older",
     "object_files": "mlfc.archive.write.export",
     "rebuild": "mlfc.archive.write.rebuild",
     "recorded_options": "mlfc.archive.write.rebuild",

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import fields, replace
-from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 from mlfc import memory
 from mlfc.codegen import GeneratedCode
-from mlfc.factory import call_info
+from mlfc.factory import Factory, call_info
 from mlfc.support.content import ArrayContent, sha256_of_each
 from mlfc.support.dim_estimates import most
 from mlfc.support.dims import is_static
 from mlfc.support.module_info import CallInfo, ConstantInfo, ModuleInfo, NamedBytes, PeakInfo
 from mlfc.support.version import __version__
 from mlfc.tir.program import Dataflow, KernelCall, Value
-
-if TYPE_CHECKING:
-    from mlfc.factory import Factory
 
 AOT, GRAPH, VM = "aot", "graph", "vm"
 _PEAK_TENSORS = 5

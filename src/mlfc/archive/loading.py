@@ -1,9 +1,9 @@
-"""Loading of a model for execution, with or without a C compiler."""
+"""Loading of a model for execution, with or without a C compiler, and compiled models as bytes."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,14 +20,15 @@ from mlfc.archive.read.load import (
     model_of_parts,
     open_module,
 )
-from mlfc.runtime.modules.runnable import LoadedOrigin, Restorable
-from mlfc.support.installation import required_for
+from mlfc.errors import OptionError, required_for
+from mlfc.runtime.modules.runnable import HasModel, LoadedOrigin, Reduced, Restorable, Runnable, kept_by, restore
+from mlfc.support.atomic import write_bytes
+from mlfc.support.text import Displayed
 
 if TYPE_CHECKING:
     from mlfc.archive.read.module_parts import ModuleParts
     from mlfc.factory import Factory
     from mlfc.runtime.devices.device import Device
-    from mlfc.runtime.modules.runnable import Runnable
 
 
 def load_module(
@@ -151,6 +152,69 @@ def own_factory(path: str | os.PathLike[str], name: str) -> Factory:
 
 def write_library(origin: LoadedOrigin, path: str | os.PathLike[str], **options: Any) -> Path:
     """Write a loaded module as a library; as `mlfc.archive.write.loaded.write_library`."""
-    from mlfc.archive.write import loaded
+    from mlfc.archive.write import rebuild
 
-    return loaded.write_library(origin, path, **options)
+    return rebuild.write_library(origin, path, **options)
+
+
+class StoredModel(Displayed, HasModel):
+    """A compiled model without its source: the result of unpickling a `CompiledModel`.
+
+    Parameters
+    ----------
+    name : str
+        Name of the module.
+    data : bytes
+        A library, or an archive if no compiler could link one.
+
+    Raises
+    ------
+    MlfcError
+        As for `load`.
+    """
+
+    def __init__(self, name: str, data: bytes) -> None:
+        self.name = name
+        self._data = data
+        self._model = load(data)
+
+    @property
+    def model(self) -> Runnable:
+        """The model, loaded in this process."""
+        return self._model
+
+    def _facts(self) -> Mapping[str, object]:
+        return {"name": self.name, "inputs": self.inputs, "outputs": self.outputs, "bytes": f"{len(self._data):,}"}
+
+    def export(self, path: str | os.PathLike[str]) -> Path:
+        """Write the archive; raise OptionError if this is a library."""
+        return self._written(path, "archive")
+
+    def export_library(self, path: str | os.PathLike[str]) -> Path:
+        """Write the library; raise OptionError if this is an archive."""
+        return self._written(path, "library")
+
+    def _written(self, path: str | os.PathLike[str], kind: str) -> Path:
+        found = kind_of_artifact(self._data)
+        if found != kind:
+            raise OptionError(
+                f"expected an {kind}, got a {found}" if kind == "archive" else f"expected a {kind}, got an {found}",
+                place=self.name,
+                next_step="Compile the model again, or export it before it is pickled",
+            )
+        write_bytes(path, self._data)
+        return Path(path)
+
+    def __reduce__(self) -> Reduced:
+        return StoredModel, (self.name, self._data), kept_by(self._model)
+
+    def __setstate__(self, kept: Mapping[str, Any]) -> None:
+        restore(self._model, kept)
+
+    def __copy__(self) -> StoredModel:
+        made = StoredModel(self.name, self._data)
+        restore(made.model, kept_by(self._model))
+        return made
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> StoredModel:
+        return self.__copy__()

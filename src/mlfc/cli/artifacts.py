@@ -12,10 +12,9 @@ import typer
 
 from mlfc.cli.options import Inputs
 from mlfc.errors import OptionError, unknown
-from mlfc.support.containers import ContainerInfo
 from mlfc.support.progress import stage
 from mlfc.support.temporary import TemporaryFolder
-from mlfc.support.tensor_info import TensorInfo
+from mlfc.support.tensor_info import ContainerInfo, TensorInfo
 from mlfc.support.text import model_title, printable
 
 if TYPE_CHECKING:

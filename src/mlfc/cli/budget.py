@@ -20,7 +20,7 @@ from mlfc.cli.tables import Styled, print_json, print_table
 from mlfc.errors import OptionError, ToolchainError
 from mlfc.support.temporary import TemporaryFolder
 from mlfc.support.text import byte_count, printable
-from mlfc.target.defaults import PORTABLE
+from mlfc.target.target import PORTABLE
 
 if TYPE_CHECKING:
     from mlfc.micro.board.board import Board

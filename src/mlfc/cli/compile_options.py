@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from mlfc.cli.options import Inputs, given_options
 from mlfc.errors import MlfcError, OptionError, ProblemsError, unknown
+from mlfc.support.platforms import parse_platform
 from mlfc.support.progress import stage
 from mlfc.support.text import byte_count
+from mlfc.target.target import EVERY_CPU
 
 if TYPE_CHECKING:
     from mlfc.archive.write.options import ExportOptions
@@ -80,16 +82,11 @@ class LibraryOptions:
         """
         if emit not in LIBRARIES or self.cc is not None:
             return None
-        from mlfc.support.platforms import parse_platform
-        from mlfc.target.defaults import EVERY_CPU
-
         return EVERY_CPU if self.triple is None else f"{EVERY_CPU} -mtriple={parse_platform(self.triple).arch}"
 
     @property
     def suffix(self) -> str:
         """Suffix of shared libraries for the machine, by default this one."""
-        from mlfc.support.platforms import parse_platform
-
         return ".so" if self.triple is None else parse_platform(self.triple).suffix
 
 

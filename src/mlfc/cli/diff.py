@@ -16,7 +16,7 @@ from mlfc.cli.tables import Styled, print_json, print_line, print_table
 from mlfc.errors import OptionError
 from mlfc.support.progress import stage
 from mlfc.support.text import model_title
-from mlfc.target.defaults import PORTABLE
+from mlfc.target.target import PORTABLE
 
 EXAMPLES = (
     "mlfc diff old.tar new.tar",

@@ -67,7 +67,7 @@ def inspect(
     from mlfc.archive.describe.memory_map import memory_picture
     from mlfc.archive.read.load import artifact_kind
     from mlfc.support.atomic import write_bytes
-    from mlfc.target.defaults import PORTABLE
+    from mlfc.target.target import PORTABLE
 
     has_views = layers or weights or files or picture is not None
     on_board = BoardOptions(board, trust_board).chosen(target)

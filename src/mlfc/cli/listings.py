@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mlfc.cli.tables import print_json, print_table
-from mlfc.errors import OptionError
+from mlfc.errors import DeviceError, OptionError
 from mlfc.support.text import printable
 
 if TYPE_CHECKING:
@@ -35,7 +35,6 @@ def devices(as_json: bool = False) -> None:
 
     Also shows the requirements of other kinds of devices.
     """
-    from mlfc.errors import DeviceError
     from mlfc.runtime.devices.device import devices_of, known_kinds
 
     found: list[dict[str, Any]] = []

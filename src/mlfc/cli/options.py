@@ -19,11 +19,12 @@ from mlfc.errors import OptionError
 from mlfc.options import CompileOptions
 from mlfc.support.keywords import doc_of
 from mlfc.support.text import byte_count, model_title
-from mlfc.target.defaults import PORTABLE
+from mlfc.target.features import CPUS
+from mlfc.target.target import KINDS, PORTABLE
 
 if TYPE_CHECKING:
     from mlfc.micro.board.board import Board
-    from mlfc.support.arrays import Array
+    from mlfc.support.tensor_info import Array
 
 OF_ITS_ARCHIVE = "Target of a model. Default: c, as for the archives of mlfc compile."
 _FEW = 30
@@ -44,9 +45,6 @@ def _board_names(incomplete: str) -> list[str]:
 
 def _target_names(incomplete: str) -> list[str]:
     """Complete a target for shells: a kind, or a processor, which alone stands for C on it."""
-    from mlfc.target.features import CPUS
-    from mlfc.target.target import KINDS
-
     return [name for name in (*KINDS, *CPUS) if name.startswith(incomplete)]
 
 

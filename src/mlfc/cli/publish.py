@@ -85,7 +85,7 @@ def push(
     An image layout is a folder. All artifacts of a tag are in one index, each under the name of its target. A signature
     beside an artifact (kws.tar and kws.tar.sig) is pushed with it. The tag changes only after the push is complete.
     """
-    from mlfc.publish.push import push as pushed_to
+    from mlfc.publish.transfer import push as pushed_to
 
     named = [_named(text) for text in artifacts]
     annotations = {}
@@ -124,7 +124,7 @@ def pull(
     Its signature, if it has one, is stored beside it (FILE.sig). Sizes and digests are checked before the file gets its
     name. To check the signer, use verify-signature.
     """
-    from mlfc.publish.pull import pull as pulled_from
+    from mlfc.publish.transfer import pull as pulled_from
 
     store = registry.store(reference)
     with stage(f"pulling {reference}"):
@@ -148,7 +148,7 @@ def list_artifacts(
     as_json: bool = False,
 ) -> None:
     """List the tags of a repository, or artifacts of a tag."""
-    from mlfc.publish.pull import entries, read_entry
+    from mlfc.publish.transfer import entries, read_entry
 
     store = registry.store(reference)
     place = store.reference
@@ -246,7 +246,7 @@ def sbom(
     from mlfc.support.atomic import write_bytes
 
     if artifact.startswith(("oci://", "oci-layout:")):
-        from mlfc.publish.pull import attached_bill
+        from mlfc.publish.transfer import attached_bill
 
         bill = attached_bill(registry.store(artifact), target)
     else:

@@ -12,7 +12,7 @@ import typer
 from mlfc.cli.artifacts import archive_of, generated_inputs, inputs_of
 from mlfc.cli.options import OF_ITS_ARCHIVE, BoardOptions, Inputs, target_option
 from mlfc.cli.run_tables import known_peaks
-from mlfc.cli.verify import verdict
+from mlfc.cli.verify import require_equal, verdict
 from mlfc.errors import MlfcError, OptionError
 from mlfc.support.progress import bar, stage
 from mlfc.support.text import model_title, printable
@@ -67,9 +67,8 @@ def report(
     from mlfc.archive.describe.report_page import library_page, report_page
     from mlfc.archive.read.load import artifact_kind
     from mlfc.archive.read.opening import open_archive
-    from mlfc.cli.verify import require_equal
     from mlfc.support.atomic import replaces_earlier, write_bytes
-    from mlfc.target.defaults import PORTABLE
+    from mlfc.target.target import PORTABLE
 
     kind = artifact_kind(artifact)
     on_board = board.chosen(target)

@@ -17,7 +17,7 @@ from mlfc.support.text import printable
 
 if TYPE_CHECKING:
     from mlfc.runtime.modules.runnable import Computes
-    from mlfc.support.arrays import Array
+    from mlfc.support.tensor_info import Array
     from mlfc.verify.media import ImageScaling
 
 _MOST_LABELS = 1 << 24  # bytes
@@ -72,7 +72,7 @@ class DataOptions:
 
     def sets(self, model: Computes, *sizes: Any) -> Sets:
         """Return named input sets of a model; `sizes` are further arguments of `generated_inputs`."""
-        from mlfc.runtime.tensor.real import require_real
+        from mlfc.runtime.tensor.arrays import require_real
         from mlfc.verify.inputs import read_sets
         from mlfc.verify.media import note
 
@@ -100,8 +100,8 @@ class DataOptions:
         self, model: Computes, sets: Sets, runs: Sequence[Mapping[str, Any]], *, keeps_state: bool
     ) -> RunResults:
         """Return the results of runs on sets of inputs, written to the file of --outputs."""
+        from mlfc.runtime.tensor.arrays import real_outputs
         from mlfc.runtime.tensor.npz import flattened, write_npz
-        from mlfc.runtime.tensor.real import real_outputs
 
         if self.real:
             runs = [real_outputs(run, model.outputs) for run in runs]
@@ -162,8 +162,7 @@ class RunResults:
 
     def _summaries(self, run: Mapping[str, Any], top: int) -> list[dict[str, Any]]:
         from mlfc.runtime.tensor.npz import flattened
-        from mlfc.support.containers import ContainerInfo
-        from mlfc.support.tensor_info import TensorInfo
+        from mlfc.support.tensor_info import ContainerInfo, TensorInfo
 
         infos = []
         for info in self.model.outputs:

@@ -27,8 +27,7 @@ if TYPE_CHECKING:
     from mlfc.runtime import GraphModule, OperatorTime, ProfiledModule, Runnable
     from mlfc.runtime.devices.device import Device
     from mlfc.runtime.executors.vm.vm_model import ProfiledVm
-    from mlfc.support.arrays import Array
-    from mlfc.support.tensor_info import TensorInfo
+    from mlfc.support.tensor_info import Array, TensorInfo
 
 _PROFILED_RUNS = 10
 _FEW = 8  # elements of an input that may be a setting
@@ -313,7 +312,7 @@ def _timed(
 
 def _target(devices: Sequence[Device]) -> str:
     """Return the target of a model that runs on exactly these devices."""
-    from mlfc.target.defaults import this_processor
+    from mlfc.target.target import this_processor
 
     kinds = [device.kind for device in devices if device.kind != "cpu"]
     return kinds[0] if kinds else this_processor()

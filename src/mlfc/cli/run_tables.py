@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from mlfc.library.peaks import Peaks, Roofline
     from mlfc.runtime import OperatorTime, Profile, TensorInfo
     from mlfc.runtime.devices.device import Device
-    from mlfc.support.arrays import Array
     from mlfc.support.module_info import OperatorInfo
+    from mlfc.support.tensor_info import Array
 
 # columns in the order in which narrow terminals drop them: names and times stay
 _LOST = ("function", "GB/s", "GMAC/s", "bytes", "MACs", "balance %")
@@ -208,9 +208,8 @@ def known_peaks(devices: Sequence[Device]) -> Peaks | None:
 def write_profile(page: Path | None, trace: Path | None, model: str, profile: Profile, peaks: Peaks | None) -> None:
     """Write the profile files that the user requested."""
     from mlfc.archive.describe.profile_page import profile_page, trace_text
-    from mlfc.support.atomic import atomic_file
+    from mlfc.support.atomic import write_bytes
 
     for path, make in ((page, profile_page), (trace, trace_text)):
         if path is not None:
-            with atomic_file(path) as file:
-                file.write(make(model, profile, peaks).encode())
+            write_bytes(path, make(model, profile, peaks).encode())

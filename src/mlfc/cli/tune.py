@@ -10,7 +10,7 @@ import typer
 from mlfc.cli.options import BoardOptions, Fields, Inputs
 from mlfc.cli.tables import print_json, print_table
 from mlfc.support.text import printable
-from mlfc.target.defaults import EVERY_CPU
+from mlfc.target.target import EVERY_CPU
 from mlfc.tuning.options import TuneOptions
 
 if TYPE_CHECKING:

@@ -75,7 +75,7 @@ def verify(
     With --numerics tflm the reference is still LiteRT. TensorFlow Lite Micro rounds fully connected layers differently,
     so these and subsequent layers may differ; this counts as a difference like any other.
     """
-    from mlfc.target.defaults import PORTABLE
+    from mlfc.target.target import PORTABLE
     from mlfc.verify.compare import verify_model
 
     usual = {"target": PORTABLE, "optimize": "speed", "numerics": "litert", "byoc": None}

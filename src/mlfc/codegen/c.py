@@ -15,9 +15,8 @@ from mlfc.codegen.prelude import render
 from mlfc.codegen.statements import StatementPrinter, accumulated, keeps_rolled
 from mlfc.codegen.writer import PIECES, Writer, comment_text
 from mlfc.support import dtypes
-from mlfc.support.c_names import sanitize, unique
+from mlfc.support.c_names import HEADERS, sanitize, unique
 from mlfc.support.dims import Dim
-from mlfc.support.parallel_functions import HEADERS
 from mlfc.tir import ir
 from mlfc.tir.extents import as_index, bind_names, named_extents, variable
 from mlfc.tir.forms import C_FORMS

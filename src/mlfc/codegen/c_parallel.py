@@ -1,6 +1,6 @@
 """Parallel parts of functions in C: each becomes a separate function, which the threads of a pool call.
 
-The kernel packs the values that its part captures into a struct. A function of `support.parallel_functions` calls the
+The kernel packs the values that its part captures into a struct. A function of `support.c_names` calls the
 part's task with that struct and ranges of pieces. The task unpacks the struct, so that the part has ``restrict``
 pointers as parameters.
 """

@@ -16,7 +16,7 @@ from mlfc.codegen.c_expr import Requirements
 from mlfc.codegen.unit import Shared, Unit
 from mlfc.codegen.writer import PIECES, Writer, c_string, comment_text, pieces_beside
 from mlfc.support import dtypes
-from mlfc.support.levels import LEVEL_SECTION, LEVEL_VARIABLE, level_function
+from mlfc.support.c_names import LEVEL_SECTION, LEVEL_VARIABLE, level_function
 from mlfc.target.features import Level, Levels
 from mlfc.tir.ir import PrimFunc
 from mlfc.tir.merge_kernels import merge_families

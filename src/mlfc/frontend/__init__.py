@@ -20,8 +20,7 @@ from mlfc.support.plain_file import open_plain
 from mlfc.support.temporary import TemporaryFolder
 from mlfc.support.text import model_title
 from mlfc.support.user_files import load_user_files
-from mlfc.target.defaults import PORTABLE
-from mlfc.target.target import parse_target
+from mlfc.target.target import PORTABLE, parse_target
 
 if TYPE_CHECKING:
     from mlfc.frontend.common import Census, Params, Values

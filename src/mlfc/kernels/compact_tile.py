@@ -20,8 +20,7 @@ from mlfc.kernels.templates import Weights, template
 from mlfc.kernels.tiling import LANES, PackedBlock, Tile
 from mlfc.support import dtypes
 from mlfc.support.dims import Extent, is_static
-from mlfc.target.features import Features
-from mlfc.target.tuned import Value
+from mlfc.target.features import Features, Value
 from mlfc.tir import builder as tb
 from mlfc.tir.context import Context, Output
 from mlfc.tir.ir import Buffer, Expr

@@ -22,7 +22,7 @@ from mlfc.kernels.staging import LARGE_BAND_BYTES, MOST_BAND_BYTES, Band, Source
 from mlfc.kernels.tiling import LANES, PackedBlock, Tile, channel_blocks, pack_channels, pack_rows
 from mlfc.support import dtypes
 from mlfc.support.dims import Dim, Extent, bounds
-from mlfc.target.tuned import Value
+from mlfc.target.features import Value
 from mlfc.tir import builder as tb
 from mlfc.tir.context import Context, Output
 from mlfc.tir.ir import Buffer, Const, Expr

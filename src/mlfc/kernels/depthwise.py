@@ -21,8 +21,7 @@ from mlfc.kernels.templates import Array, Weights, template
 from mlfc.kernels.tiling import LANES, PackedBlock, channel_blocks
 from mlfc.support import dtypes
 from mlfc.support.dims import Dim, is_static
-from mlfc.target.features import Features
-from mlfc.target.tuned import Value
+from mlfc.target.features import Features, Value
 from mlfc.tir import builder as tb
 from mlfc.tir.context import Context, Output
 from mlfc.tir.ir import Buffer, Expr

@@ -22,7 +22,7 @@ from mlfc.kernels.nibbles import LEAST_NIBBLES, fit_nibbles, nibble, nibbles
 from mlfc.kernels.templates import Array, Weights, template
 from mlfc.support import dtypes
 from mlfc.support.dims import Dim, Extent, bounds
-from mlfc.target.tuned import Value
+from mlfc.target.features import Value
 from mlfc.tir import builder as tb
 from mlfc.tir.context import Context, Output, Tensor
 from mlfc.tir.ir import Buffer, Const, Expr

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 from mlfc.kernels.geometry import Conv, Frame
 from mlfc.support import dims, dtypes
 from mlfc.support.dims import Dim, Extent
-from mlfc.target.tuned import Value
+from mlfc.target.features import Value
 from mlfc.tir import builder as tb
 from mlfc.tir.context import Context
 from mlfc.tir.ir import Buffer, Const, Expr

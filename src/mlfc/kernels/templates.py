@@ -19,8 +19,7 @@ from mlfc.kernels.geometry import Conv
 from mlfc.registry import Registry
 from mlfc.support import dtypes
 from mlfc.support.dims import UndecidedError, is_static
-from mlfc.target.features import Features
-from mlfc.target.tuned import Value
+from mlfc.target.features import Features, Value
 from mlfc.tir import builder as tb
 from mlfc.tir.context import Context, Output, Tensor, from_buffer
 from mlfc.tir.ir import Buffer, Expr, Stmt

@@ -18,8 +18,8 @@ from mlfc.objfile.head import HEAD, OBJECT, misfit, read_head
 from mlfc.objfile.write import blob_source, object_with_data
 from mlfc.runtime.libraries.library_module import SYSTEM_LIB
 from mlfc.runtime.modules.blob import SYMBOLS
+from mlfc.support.c_names import HEADERS, SOURCE
 from mlfc.support.content import Data, FileContent, chunks_of, to_bytes, write_data
-from mlfc.support.parallel_functions import HEADERS, SOURCE
 from mlfc.support.params import ParameterOffsets
 from mlfc.support.plain_file import open_plain
 from mlfc.support.platforms import Platform

@@ -17,10 +17,10 @@ from mlfc.library.build import Beside
 from mlfc.runtime.libraries.library_file import DESCRIPTION_SYMBOL
 from mlfc.runtime.modules.device_module import HANDLE, FunctionInfo, device_module_class
 from mlfc.runtime.modules.module import Module
+from mlfc.support.c_names import HEADERS, PARALLEL_FOR, SOURCE
 from mlfc.support.content import Data
 from mlfc.support.dim_estimates import most
 from mlfc.support.module_info import ModuleInterface
-from mlfc.support.parallel_functions import HEADERS, PARALLEL_FOR, SOURCE
 from mlfc.support.params import ParameterOffsets
 from mlfc.target.target import Target
 

@@ -18,10 +18,10 @@ from mlfc.runtime.ffi.native_code import NativeCode
 from mlfc.runtime.libraries.library_module import LibraryModule
 from mlfc.runtime.modules.loaders import ExternalCode
 from mlfc.runtime.modules.module import Function, Module
-from mlfc.support.arrays import Array
 from mlfc.support.content import Data, to_bytes
 from mlfc.support.locks import ForkSafeLock
 from mlfc.support.params import ParameterOffsets
+from mlfc.support.tensor_info import Array
 from mlfc.target.features import Level, flagged_level, level_here, levels_of_host
 
 

@@ -10,9 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from mlfc.memory.liveness import lifetimes, live_ranges
+from mlfc.memory.liveness import allows_inplace, inplace_chains, lifetimes, live_ranges
 from mlfc.memory.plan import NO_PLAN, Plan, Storage
-from mlfc.memory.reuse import allows_inplace, inplace_chains
 from mlfc.support.dims import Extent, bounds, symbols_of
 from mlfc.tir import program as tir_program
 from mlfc.tir.program import Assign, BranchOnSymbols, Define, KernelCall, Label, ListOperation, Program, Return, Value

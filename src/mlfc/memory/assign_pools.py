@@ -11,10 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from mlfc.errors import BudgetError, InternalError
-from mlfc.memory.liveness import LiveRange, live_ranges
+from mlfc.memory.liveness import LiveRange, inplace_chains, live_ranges
 from mlfc.memory.plan import POOL_ALIGNMENT, SCRATCH_ALIGNMENT, ConstantPool, Plan, Pool, PoolSpan
 from mlfc.memory.planner import live_tensors, plan
-from mlfc.memory.reuse import inplace_chains
 from mlfc.support.text import shortened
 from mlfc.tir.program import Program, Value
 from mlfc.tir.work import traffic

@@ -13,7 +13,7 @@ from functools import cache
 from operator import attrgetter
 from typing import NamedTuple
 
-from mlfc.memory.reuse import allows_inplace, call_overlap_distance, saved_bytes
+from mlfc.memory.liveness import allows_inplace, call_overlap_distance, saved_bytes
 from mlfc.tir.inplace_overlap import OverlapDistance
 from mlfc.tir.program import Program, Value
 

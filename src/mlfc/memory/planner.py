@@ -7,9 +7,17 @@ from dataclasses import replace
 
 from mlfc.memory.allocation import Allocator, Cluster
 from mlfc.memory.allocations import Allocations
-from mlfc.memory.liveness import LiveRange, live_bytes, live_ranges, most_bytes
+from mlfc.memory.liveness import (
+    LiveRange,
+    Reuse,
+    allows_inplace,
+    choose_reuse,
+    live_bytes,
+    live_ranges,
+    most_bytes,
+    overlap_distances,
+)
 from mlfc.memory.plan import SCRATCH_ALIGNMENT, SCRATCH_NAME, Plan
-from mlfc.memory.reuse import Reuse, allows_inplace, choose_reuse, overlap_distances
 from mlfc.support.dim_estimates import NO_LIMIT
 from mlfc.support.dims import symbols_of
 from mlfc.tir.program import KernelCall, ListOperation, Program, Value, written_by

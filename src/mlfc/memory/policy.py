@@ -12,12 +12,11 @@ from typing import TypeAlias
 
 from mlfc.errors import BudgetError
 from mlfc.memory.assign_pools import assign_pools, prove_pools
-from mlfc.memory.liveness import alignment_of
+from mlfc.memory.liveness import alignment_of, allows_inplace, call_overlap_distance
 from mlfc.memory.order import reordered
 from mlfc.memory.plan import MemoryOptions, Plan
 from mlfc.memory.planner import plan
 from mlfc.memory.proof import prove
-from mlfc.memory.reuse import allows_inplace, call_overlap_distance
 from mlfc.support.cost import spend
 from mlfc.tir.program import KernelCall, Program, StateValue, Value
 

@@ -17,8 +17,8 @@ from mlfc.ops.rules import accumulator, check_dtype, declare, normalized_axes, o
 from mlfc.relay.ir import Attrs, TensorType
 from mlfc.relay.op import Attr, Elements, Kind, Layout, Trait
 from mlfc.support import dtypes
-from mlfc.support.arrays import Array
 from mlfc.support.dims import Dim, Extent, Shape, maximum
+from mlfc.support.tensor_info import Array
 from mlfc.tir import builder as tb
 from mlfc.tir.context import Context, Indices, Output, Tensor, broadcast_read
 from mlfc.tir.extents import as_index

@@ -1,4 +1,7 @@
-"""Quantization of float models to int8 by ONNX Runtime's quantizer, with the error of each layer."""
+"""Quantization of float models to int8 by ONNX Runtime's quantizer, with the error of each layer.
+
+Calibration data are input sets from files, folders of files or images, or an iterable.
+"""
 
 from __future__ import annotations
 
@@ -9,30 +12,31 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from mlfc.errors import InputError, MlfcError, ModelError, OptionError, ToolchainError, unknown
+from mlfc.errors import InputError, MlfcError, ModelError, OptionError, ProblemsError, ToolchainError, unknown
 from mlfc.frontend import Model, import_for_run, model_bytes, model_name
 from mlfc.options import ImportOptions
-from mlfc.quantize.calibration import Sets, calibration_sets
 from mlfc.quantize.interface import FLOAT, set_integer_inputs, set_integer_outputs
 from mlfc.relay.ir import TensorType, Type
-from mlfc.support.arrays import Array
 from mlfc.support.atomic import check_writable, write_bytes
 from mlfc.support.dims import Dim
 from mlfc.support.progress import reported, stage
 from mlfc.support.temporary import TemporaryFolder
-from mlfc.support.tensor_info import TensorInfo
+from mlfc.support.tensor_info import Array, TensorInfo
 from mlfc.support.text import Displayed, html_table
 from mlfc.support.version import __version__
 from mlfc.verify.difference import Accuracy, Labels
-from mlfc.verify.inputs import read_labels
+from mlfc.verify.inputs import iter_sets, read_labels
 from mlfc.verify.media import ImageScaling
 from mlfc.verify.onnxruntime import OnnxRuntimeReference
 
+Sets = Sequence[Mapping[str, Array]]
+_SHOWN_PROBLEMS = 20
 METHODS = {"minmax": "MinMax", "entropy": "Entropy", "percentile": "Percentile"}
 """Methods for deriving ranges from calibration data, with the names of ONNX Runtime's quantizer."""
 ACTIVATIONS = {"int8": "QInt8", "uint8": "QUInt8", "int16": "QInt16"}
@@ -41,6 +45,72 @@ _OPSET_OF_INT16 = 21  # since this opset ONNX's QuantizeLinear supports int16; b
 _SAMPLES = 100
 _COMPARED = 16  # number of input sets for which layers are compared
 _DEQUANTIZED = ("_DequantizeLinear_Output", "_DequantizeLinear_Output_1")
+
+
+def calibration_sets(
+    data: Any, infos: Sequence[TensorInfo], samples: int | None, scaling: ImageScaling
+) -> Iterator[Mapping[str, Array]]:
+    """Yield at most `samples` input sets, all if None.
+
+    Parameters
+    ----------
+    data : path, or iterable of mapping
+        A file or folder as for ``mlfc verify --inputs``, or any iterable of arrays by input name, such as a generator.
+    infos : sequence of TensorInfo
+        The model's inputs, with static shapes.
+    samples : int or None
+    scaling : ImageScaling
+        Of images and sound.
+
+    Raises
+    ------
+    InputError or ProblemsError
+        For data that do not match the shapes and dtypes of the inputs, or if there are none.
+    """
+    place = str(data) if isinstance(data, (str, Path)) else None
+    found: Iterator[Mapping[str, Array]]
+    if place is not None:
+        found = islice((given for _, given in iter_sets(Path(place), infos, scaling)), samples)
+    elif isinstance(data, Iterable) and not isinstance(data, (Mapping, np.ndarray, bytes)):
+        found = iter(_checked(islice(data, samples), infos))
+    else:
+        raise InputError(
+            f"expected a path or an iterable of arrays by input name, got {type(data).__name__}",
+            place="calibration data",
+            next_step="Example: [{'input': x} for x in batches]",
+        )
+    first = next(found, None)
+    if first is None:
+        raise InputError("no calibration samples found", place=place, next_step="Provide a hundred typical inputs")
+    return chain((first,), found)
+
+
+def _checked(sets: Iterable[Any], infos: Sequence[TensorInfo]) -> list[Mapping[str, Array]]:
+    """Return sets as arrays; raise all problems at once if sets do not match the inputs."""
+    problems: list[MlfcError] = []
+    found: list[Mapping[str, Array]] = []
+    known = {info.name: info for info in infos}
+    for index, given in enumerate(sets):
+        place = f"calibration set {index}"
+        if not isinstance(given, Mapping):
+            problems.append(InputError(f"expected arrays by input name, got {type(given).__name__}", place=place))
+            continue
+        problems += [InputError(unknown("input", str(name), known), place=place) for name in given if name not in known]
+        arrays = {}
+        for name, info in known.items():
+            if name not in given:
+                problems.append(InputError(f"has no input '{name}'", place=place))
+                continue
+            array = np.asarray(given[name])
+            if array.shape != info.shape or array.dtype != info.numpy_dtype:
+                problems.append(InputError(f"expected {info}, got {array.dtype}{list(array.shape)}", place=place))
+            arrays[name] = array
+        found.append(arrays)
+        if len(problems) >= _SHOWN_PROBLEMS:
+            break
+    if problems:
+        raise problems[0] if len(problems) == 1 else ProblemsError(problems)
+    return found
 
 
 @dataclass(frozen=True)

@@ -19,9 +19,9 @@ import numpy.typing as npt
 from mlfc.errors import InternalError, MlfcError, TypeCheckError
 from mlfc.relay.op import OPERATORS, Kind, Operator, Trait
 from mlfc.support import dims, dtypes
-from mlfc.support.containers import Container
 from mlfc.support.cost import spend
 from mlfc.support.dims import Extent, Shape, Symbol
+from mlfc.support.tensor_info import Container
 from mlfc.support.text import Displayed, shortened
 
 Attrs: TypeAlias = Mapping[str, Any]

@@ -22,8 +22,8 @@ from mlfc.errors import TextError
 from mlfc.relay.ir import NO_SPAN, IRModule, Quantization, Span
 from mlfc.relay.text_literals import INTEGERS, STATIC_TYPE
 from mlfc.relay.text_metadata import SECTION
-from mlfc.support.containers import KINDS, Container
 from mlfc.support.dtypes import SCALARS
+from mlfc.support.tensor_info import KINDS, Container
 
 VERSION = "0.0.5"
 # Deeper than people and printers nest; code that recurses over the tree of the text relies on this limit.

@@ -53,8 +53,8 @@ if TYPE_CHECKING:
     from mlfc.runtime.tensor.ndarray import array as array
     from mlfc.runtime.tensor.ndarray import empty as empty
     from mlfc.runtime.tensor.ndarray import from_dlpack as from_dlpack
-    from mlfc.runtime.tensor.param_dict import load_param_dict as load_param_dict
-    from mlfc.runtime.tensor.param_dict import save_param_dict as save_param_dict
+    from mlfc.runtime.tensor.ndarray import load_param_dict as load_param_dict
+    from mlfc.runtime.tensor.ndarray import save_param_dict as save_param_dict
     from mlfc.support.tensor_info import TensorInfo as TensorInfo
 
 _NAMES = {
@@ -76,8 +76,7 @@ _NAMES = {
     "runtime.modules.module": "Module OpaqueModule get_global_func register_global_func",
     "runtime.modules.onnxruntime_module": "OnnxRuntimeModule",
     "runtime.modules.runnable": "Runnable",
-    "runtime.tensor.ndarray": "NDArray array empty from_dlpack",
-    "runtime.tensor.param_dict": "load_param_dict save_param_dict",
+    "runtime.tensor.ndarray": "NDArray array empty from_dlpack load_param_dict save_param_dict",
     "support.tensor_info": "TensorInfo",
 }
 _HOMES = {name: f"mlfc.{home}" for home, names in _NAMES.items() for name in names.split()}

@@ -1,10 +1,25 @@
-"""Identifiers for generated C: legal, unique, bounded in length, and deterministic."""
+"""Names in C: identifiers that are legal, unique, bounded in length, and deterministic, and those of our own code."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from hashlib import sha256
+
+LEVEL_VARIABLE = "MLFC_CPU"
+"""Environment variable that selects a level instead of the processor's highest."""
+
+LEVEL_SECTION = "mlfc."
+"""Prefix of the ELF sections that contain the kernels of one level."""
+
+PARALLEL_FOR = "mlfc_parallel_for"
+"""Distributes pieces among threads."""
+PARALLEL_FOR_IF_ASKED = "mlfc_parallel_for_if_asked"
+"""The same, but runs all pieces on the caller's thread unless the program enabled threads."""
+HEADERS: Mapping[str, str] = {PARALLEL_FOR: "mlfc_parallel.h", PARALLEL_FOR_IF_ASKED: "mlfc_pool.h"}
+"""The header that declares each function."""
+SOURCE = "mlfc_parallel_for.c"
+"""The application's definition of the first; libraries for hosts use a thread pool instead."""
 
 NAME_LIMIT = 80
 _HASH_DIGITS = 16
@@ -107,3 +122,8 @@ def module_name(name: str) -> str:
     ``default``.
     """
     return bounded(_identifier(name).lower())
+
+
+def level_function(module: str) -> str:
+    """Return the name of the function that returns the level of a module's kernels, or NULL if unavailable."""
+    return f"tvmgen_{module}_cpu"

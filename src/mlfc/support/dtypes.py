@@ -9,7 +9,7 @@ from functools import cache
 import numpy as np
 import numpy.typing as npt
 
-from mlfc.errors import UnsupportedError
+from mlfc.errors import UnsupportedError, required_for
 
 INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
 FLOATS = ("float16", "float32", "float64", "bfloat16")
@@ -120,8 +120,6 @@ def to_numpy(dtype: str) -> np.dtype[np.generic]:
     scalar = element(dtype)
     bits(scalar)
     if not is_numpys_own(scalar):
-        from mlfc.support.installation import required_for
-
         # imported here, because the import is slow
         with required_for(f"the dtype {scalar}"):
             import ml_dtypes

@@ -10,11 +10,10 @@ from math import prod
 from typing import Annotated, TypeAlias
 
 from mlfc.errors import ArchiveError
-from mlfc.support.containers import BYTES, EXTENTS, GIVEN, KINDS, Container, parts_of
 from mlfc.support.dtypes import nbytes
 from mlfc.support.module_info import Bytes, SymbolInfo, VmInfo
 from mlfc.support.records import Limits, Record, Says
-from mlfc.support.tensor_info import Dtype, TensorInfo, Text
+from mlfc.support.tensor_info import BYTES, EXTENTS, GIVEN, KINDS, Container, Dtype, TensorInfo, Text, parts_of
 
 MAX_RANK = 8
 """Largest rank of inputs, outputs and tensors in lists."""
@@ -67,7 +66,7 @@ class RunCode(IntEnum):
 
 @dataclass(frozen=True)
 class PartInfo(Record):
-    """The part of a sequence or optional that a tensor is; see `mlfc.support.containers`."""
+    """The part of a sequence or optional that a tensor is; see `mlfc.support.tensor_info`."""
 
     name: Annotated[str, Limits(enum=(GIVEN, EXTENTS, BYTES))]
     detail: Annotated[str | None, Says("the container's kind for `extents`, its tensors' dtype for `bytes`")] = None

@@ -26,7 +26,7 @@ class LazyPackage(ModuleType):
         home = self.__dict__["_HOMES"].get(name)
         if home is None:
             raise AttributeError(f"module '{self.__name__}' has no attribute '{name}'")
-        from mlfc.support.installation import required_for
+        from mlfc.errors import required_for
 
         with required_for(f"{self.__name__}.{name}"):
             module = import_module(home)

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from mlfc.support.arrays import Array
+from mlfc.support.tensor_info import Array
 
 _LARGEST_EXPONENT = 20  # so that values at steps fit into int64 exactly
 _LARGEST_LEVEL = 1 << 9

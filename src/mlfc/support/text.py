@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from html import escape
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -92,12 +92,14 @@ class Displayed:
     """Mixin that adds a short ``repr``, and a table in notebooks, of a class's facts."""
 
     __slots__ = ()
+    _shows: ClassVar[tuple[str, ...] | None] = None  # names of attributes; default: the fields of a dataclass
 
     def _facts(self) -> Mapping[str, object]:
-        """Return what to show, by label; default: the fields of a dataclass."""
-        if not is_dataclass(self):
-            return {}
-        return {field.name: getattr(self, field.name) for field in fields(self)}
+        """Return what to show, by label."""
+        if self._shows is not None:
+            values = {name: getattr(self, name) for name in self._shows}
+            return {name: [*value] if isinstance(value, Mapping) else value for name, value in values.items()}
+        return {field.name: getattr(self, field.name) for field in fields(self)} if is_dataclass(self) else {}
 
     def __repr__(self) -> str:
         try:

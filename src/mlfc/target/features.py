@@ -1,21 +1,52 @@
-"""Features of targets, for templates and code generators."""
+"""Features of targets, for templates and code generators, and tuning results: values of template parameters."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from pathlib import Path
+from typing import TypeAlias
 
 from mlfc.errors import OptionError, unknown
 from mlfc.registry import Registry
-from mlfc.support.levels import LEVEL_VARIABLE
+from mlfc.support.c_names import LEVEL_VARIABLE
 from mlfc.support.platforms import host_arch
-from mlfc.target.tuned import Tuned
 
+Value: TypeAlias = "int | str | tuple[int, ...]"
+Choices: TypeAlias = Mapping[str, str]
+"""Values, in the form of `text_of`, by parameter name."""
+TEMPLATES = 1
+"""Version of the template parameters; increase it when the meaning of one changes."""
 LLVM_OPTIONS = ("-mtriple", "-mattr", "-mfloat-abi", "-mabi")
 """Options of target strings that describe a machine to LLVM, in the order of the names in `target.llvm`."""
+
+
+def text_of(value: Value) -> str:
+    """Return a value as written in tuning logs: ``8``, ``1x7x4``, ``pixels``."""
+    return "x".join(map(str, value)) if isinstance(value, tuple) else str(value)
+
+
+@dataclass(frozen=True)
+class TemplateParameter:
+    """A tunable parameter of a template: the default of the template's rule, and the allowed values."""
+
+    default: Value
+    allowed: Callable[[], Sequence[Value]]  # evaluated only when tuning
+
+
+@dataclass(frozen=True, eq=False)
+class Tuned:
+    """The choices for kernels of one processor, for `transform.lower_group`."""
+
+    kernels: Mapping[str, Choices]
+    # the choices of the processor whose weight packing is used, if kernels for several share the weights
+    packing: Mapping[str, Choices] = field(default_factory=dict)
+    # whether the choices are another processor's, so kernels of this one may have other parameters
+    is_borrowed: bool = False
+    used: set[str] = field(default_factory=set)  # keys of the kernels that were looked up
+    refused: set[str] = field(default_factory=set)  # keys of kernels whose template lacks a chosen parameter or value
 
 
 @dataclass(frozen=True)

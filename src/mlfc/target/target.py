@@ -16,6 +16,10 @@ from mlfc.target.features import AUTO, CPUS, LEVELS, LLVM_OPTIONS, Features, Lev
 # TVM options that the compiler ignores
 _SILENT = ("-keys", "-model", "-march", "-device")
 
+PORTABLE = "c"
+"""For archives, and for commands that show or check what `mlfc compile` writes."""
+EVERY_CPU = f"c -mcpu={AUTO}"
+"""For libraries, and for models returned by `mlfc.compile`."""
 MOST_ITEMS, MOST_SHARED = "-max_num_threads", "-max_shared_memory_per_block"
 """Device options: most work-items of a group, and most bytes of shared memory of a group."""
 # byte dot products; old compilers lack the second, so -mcpu=native leaves it to the compiler
@@ -284,3 +288,18 @@ def parse_host(text: str, optimize: str = "speed") -> Target:
             f"expected a host target, got the device '{text}'", next_step="Use c, 'c -mcpu=NAME', or llvm"
         )
     return host
+
+
+def this_processor() -> str:
+    """Return the target for code that only runs on this machine: the kernels of `EVERY_CPU` for it, compiled faster.
+
+    The target has the processor's level, or the one in the environment variable `support.c_names.LEVEL_VARIABLE`.
+    Raises OptionError for a level that is unknown, or that the processor lacks.
+    """
+    levels = levels_of_host()
+    if levels is None or not levels.is_native:
+        return EVERY_CPU  # a library uses kernels of several levels at once
+    level, is_native = level_here(levels)
+    named = f"{PORTABLE} -mcpu={level.name}"
+    native = parse_target(f"{PORTABLE} -mcpu=native")
+    return str(native) if is_native and native.mcpu == level.name else named

@@ -15,9 +15,8 @@ from mlfc.errors import ArchiveError, InputError, OptionError
 from mlfc.support.json_text import parse_json
 from mlfc.support.plain_file import read_small
 from mlfc.support.records import Limits, Record, RecordError
-from mlfc.target.features import CPUS, Features
+from mlfc.target.features import CPUS, TEMPLATES, Choices, Features, Tuned
 from mlfc.target.target import Target
-from mlfc.target.tuned import TEMPLATES, Choices, Tuned
 
 MOST_BYTES, MOST_LINE, MOST_LINES = 64 << 20, 64 << 10, 200_000
 FORM = 1

@@ -17,8 +17,7 @@ import numpy.typing as npt
 from mlfc.errors import InternalError
 from mlfc.support import cost, dtypes
 from mlfc.support.dims import Shape
-from mlfc.target.features import Features
-from mlfc.target.tuned import Choices, TemplateParameter, Value, text_of
+from mlfc.target.features import Choices, Features, TemplateParameter, Value, text_of
 from mlfc.tir import builder as tb
 from mlfc.tir.ir import Buffer, Expr
 

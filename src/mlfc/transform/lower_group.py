@@ -20,8 +20,7 @@ from mlfc.relay.op import KERNEL_PREFIX, POINTWISE, Trait
 from mlfc.relay.visitor import post_order
 from mlfc.support import dims, dtypes
 from mlfc.support.dims import Dim, maximum
-from mlfc.target.features import Features
-from mlfc.target.tuned import TemplateParameter
+from mlfc.target.features import Features, TemplateParameter
 from mlfc.tir import builder as tb
 from mlfc.tir import visitor
 from mlfc.tir.bind import bind

@@ -31,8 +31,7 @@ from mlfc.support.content import to_bytes
 from mlfc.support.module_info import ModuleInfo, ModuleInterface
 from mlfc.support.plain_file import private_folder
 from mlfc.support.platforms import host_arch
-from mlfc.target.features import LEVELS
-from mlfc.target.tuned import Choices
+from mlfc.target.features import LEVELS, Choices
 from mlfc.tuning.kernels import TunableKernel
 from mlfc.tuning.search import Trial
 

@@ -15,9 +15,8 @@ from mlfc.relay import ir as relay
 from mlfc.relay.dynamic import is_dynamic
 from mlfc.relay.visitor import post_order
 from mlfc.support.platforms import host_arch
-from mlfc.target.features import level_here, levels_of_host, native_cpu, without_transforms
+from mlfc.target.features import Choices, Tuned, level_here, levels_of_host, native_cpu, text_of, without_transforms
 from mlfc.target.target import Target, parse_target
-from mlfc.target.tuned import Choices, Tuned, text_of
 from mlfc.target.tuning_log import KernelFacts
 from mlfc.transform.lower_group import kernel_facts, lower_group
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from mlfc.errors import InputError, OutputError
 from mlfc.support.atomic import check_writable, output_error
-from mlfc.target.tuned import TEMPLATES
+from mlfc.target.features import TEMPLATES
 from mlfc.target.tuning_log import FORM, LogEntry, read_log
 
 _WIDTH, _HEIGHT, _LEFT, _BOTTOM = 900, 360, 60, 40

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from mlfc.errors import OptionError
 from mlfc.options import ImportOptions
 from mlfc.support.keywords import option
-from mlfc.target.defaults import EVERY_CPU
+from mlfc.target.target import EVERY_CPU
 
 if TYPE_CHECKING:
     from mlfc.micro.board.board import Board

@@ -12,7 +12,7 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from mlfc.target.tuned import Choices
+from mlfc.target.features import Choices
 from mlfc.target.tuning_log import values_key
 
 LEADING = ("tile", "strip", "filters")

@@ -17,8 +17,8 @@ from mlfc.options import BuildOptions
 from mlfc.support.keywords import with_keywords
 from mlfc.support.progress import bar, reported
 from mlfc.support.text import Displayed, shortened
+from mlfc.target.features import TEMPLATES, Choices
 from mlfc.target.target import Target, parse_target
-from mlfc.target.tuned import TEMPLATES, Choices
 from mlfc.target.tuning_log import FORM, LogEntry, TuningLog, processor_of, values_key
 from mlfc.tuning.bench import Bench, BoardBench, HostBench, plain_code
 from mlfc.tuning.kernels import TunableKernel, level_to_build, measured_target, serving, tunable_kernels

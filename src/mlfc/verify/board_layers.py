@@ -15,8 +15,8 @@ from mlfc.errors import InternalError, MlfcError
 from mlfc.factory import Factory
 from mlfc.micro.run.emulator import EmulatedModule
 from mlfc.runtime import ProfiledModule
-from mlfc.support.arrays import Array
 from mlfc.support.dtypes import to_numpy
+from mlfc.support.tensor_info import Array
 from mlfc.verify.difference import Difference, difference
 from mlfc.verify.reference import Reference, WrappedReference
 

@@ -29,11 +29,10 @@ from mlfc.relay.visitor import post_order
 from mlfc.runtime.executors.states import ModelState
 from mlfc.runtime.modules.module import pick_module
 from mlfc.runtime.modules.runnable import Computes
-from mlfc.support.arrays import Array
-from mlfc.support.containers import ContainerInfo
 from mlfc.support.keywords import with_keywords
 from mlfc.support.module_info import StateInfo
 from mlfc.support.progress import bar, reported
+from mlfc.support.tensor_info import Array, ContainerInfo
 from mlfc.support.text import Displayed, html_table
 from mlfc.support.user_files import load_user_files
 from mlfc.verify.board_layers import BesideHost, BoardLayers, WholeSequence, differing_groups

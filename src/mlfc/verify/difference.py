@@ -12,8 +12,7 @@ import numpy as np
 
 from mlfc.errors import InputError
 from mlfc.support import dtypes
-from mlfc.support.arrays import Array
-from mlfc.support.tensor_info import TensorInfo
+from mlfc.support.tensor_info import Array, TensorInfo
 from mlfc.support.text import Displayed
 from mlfc.verify.inputs import read_labels
 

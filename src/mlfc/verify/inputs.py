@@ -15,14 +15,11 @@ from mlfc.errors import InputError
 from mlfc.relay.ir import Call, Constant, Expr, IRModule, TensorType, Var, has_trait, operator, tensor_type
 from mlfc.relay.op import Elements, Kind, Trait
 from mlfc.relay.visitor import post_order
-from mlfc.runtime.tensor.arrays import fill
+from mlfc.runtime.tensor.arrays import fill, quantized
 from mlfc.runtime.tensor.npz import flattened, read_batches, read_npy, read_npz
-from mlfc.runtime.tensor.real import quantized
-from mlfc.support.arrays import Array
-from mlfc.support.containers import ContainerInfo
 from mlfc.support.dims import substituted, symbols_of
 from mlfc.support.plain_file import read_small
-from mlfc.support.tensor_info import TensorInfo
+from mlfc.support.tensor_info import Array, ContainerInfo, TensorInfo
 from mlfc.verify.media import MEDIA, USUAL, ImageScaling, media_sets
 
 _IN_FOLDERS = (".npz", ".npy", *MEDIA)

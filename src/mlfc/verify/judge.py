@@ -22,7 +22,7 @@ from mlfc.relay.visitor import post_order
 from mlfc.runtime.modules.runnable import Runnable
 from mlfc.runtime.tensor.npz import flattened
 from mlfc.support import dtypes
-from mlfc.support.arrays import Array
+from mlfc.support.tensor_info import Array
 from mlfc.verify.difference import FLOAT_TOLERANCE, Difference, Evidence, is_real, largest_difference
 from mlfc.verify.reference import LITERT
 from mlfc.verify.witnesses import OwnRounding, float64_model

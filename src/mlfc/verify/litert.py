@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from mlfc.errors import InputError, ModelError, ToolchainError
-from mlfc.support.arrays import Array
+from mlfc.support.tensor_info import Array
 
 
 def reference(model: str | Path | bytes, inputs: Mapping[str, Array]) -> dict[str, Array]:

@@ -11,11 +11,9 @@ from typing import Any
 import numpy as np
 
 from mlfc.errors import InputError, OptionError, ToolchainError
-from mlfc.runtime.tensor.real import quantized
-from mlfc.support.arrays import Array
-from mlfc.support.containers import ContainerInfo
+from mlfc.runtime.tensor.arrays import quantized
 from mlfc.support.plain_file import open_plain
-from mlfc.support.tensor_info import TensorInfo
+from mlfc.support.tensor_info import Array, ContainerInfo, TensorInfo
 
 IMAGES = (".png", ".jpg", ".jpeg", ".bmp", ".webp")
 SOUNDS = (".wav",)

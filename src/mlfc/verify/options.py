@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from mlfc.errors import OptionError
 from mlfc.options import ImportOptions
 from mlfc.support.keywords import option
-from mlfc.target.defaults import PORTABLE
+from mlfc.target.target import PORTABLE
 
 if TYPE_CHECKING:
     from mlfc.micro.board.board import Board

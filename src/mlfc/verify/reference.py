@@ -13,8 +13,8 @@ from mlfc.frontend.common import unique_name
 from mlfc.relay.ir import Constant, Expr, GlobalVar, IRModule, TensorType, Tuple, Var, has_trait
 from mlfc.relay.op import Trait
 from mlfc.relay.visitor import post_order
-from mlfc.support.arrays import Array
 from mlfc.support.module_info import StateInfo
+from mlfc.support.tensor_info import Array
 
 LITERT = "LiteRT"
 ONNX_RUNTIME = "ONNX Runtime"

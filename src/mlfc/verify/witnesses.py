@@ -25,7 +25,7 @@ from mlfc.relay.visitor import children, post_order, with_children
 from mlfc.runtime.modules.runnable import Runnable
 from mlfc.runtime.tensor.npz import flattened
 from mlfc.support import dtypes
-from mlfc.support.arrays import Array
+from mlfc.support.tensor_info import Array
 from mlfc.target.target import parse_target
 from mlfc.verify.difference import largest_difference
 from mlfc.verify.reference import LITERT, Reference

@@ -13,8 +13,7 @@ from mlfc.archive.describe.graph_picture import graph_picture, kernel_sources, s
 from mlfc.archive.describe.inspect import describe
 from mlfc.archive.describe.memory_map import memory_picture
 from mlfc.archive.describe.pages import CALL_NUMBERS, Cell, html_of, memory_title, name_cell, number, sortable
-from mlfc.archive.describe.report_operators import MOST_ROWS, amount, anchor
-from mlfc.archive.describe.report_page import MOST_DRAWN
+from mlfc.archive.describe.report_page import MOST_DRAWN, MOST_ROWS, amount, anchor
 from mlfc.archive.read.opening import Archive, open_archive
 from mlfc.errors import ArchiveError
 

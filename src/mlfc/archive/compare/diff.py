@@ -12,8 +12,7 @@ from itertools import islice
 from pathlib import PurePosixPath
 from typing import Any, Final, TypeVar
 
-from mlfc.archive.describe.code_size import code_sizes
-from mlfc.archive.describe.inspect import describe
+from mlfc.archive.describe.inspect import code_sizes, describe
 from mlfc.archive.read.c_header import MAX_HEADER_BYTES, Header, Prototype, StructField, parse_header
 from mlfc.archive.read.model import ModuleRecord
 from mlfc.archive.read.opening import Archive, open_archive

@@ -6,7 +6,7 @@ import os
 from typing import TYPE_CHECKING
 
 from mlfc.archive.loading import lacks_compiler, load, own_factory
-from mlfc.archive.read.load import artifact_kind, host_library, load_graph, open_module
+from mlfc.archive.read.load import artifact_kind, host_library, load_factory, load_graph, open_module
 from mlfc.archive.read.module_parts import read_parts
 from mlfc.crt import trace_headers
 from mlfc.errors import OptionError
@@ -107,7 +107,6 @@ def profiled_factory(
 ) -> ProfiledModule | GraphModule | ProfiledVm:
     """Return the module that `build` produced, ready for profiling; `flags` are additional C compiler flags."""
     from mlfc.archive.details import module_info
-    from mlfc.archive.read.load import load_factory
     from mlfc.compiler import runnable_here
 
     factory = runnable_here(factory)

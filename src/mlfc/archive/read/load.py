@@ -8,11 +8,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mlfc.errors import ArchiveError, MlfcError, OptionError
+from mlfc.errors import ArchiveError, MlfcError, OptionError, required_for
 from mlfc.objfile.head import HEAD, OBJECT, read_head
 from mlfc.runtime.executors.aot_module import AotModule, loaded_pools
-from mlfc.runtime.modules.runnable import LoadedOrigin
-from mlfc.support.installation import required_for
+from mlfc.runtime.modules.runnable import HasModel, LoadedOrigin, Runnable
 from mlfc.support.plain_file import open_plain
 from mlfc.support.tar import first_file
 from mlfc.support.temporary import TemporaryFolder
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
     from mlfc.runtime.executors.vm.vm_module import VmModule
     from mlfc.runtime.libraries.factory import FactoryModule
     from mlfc.runtime.modules.module import Module
-    from mlfc.runtime.modules.runnable import Runnable
 
 _COMPRESSED = (b"\x1f\x8b", b"\xfd7zXZ\x00")
 # by the suffixes that TVM's loader supports
@@ -118,7 +116,6 @@ def file_of(data: bytes | bytearray | memoryview) -> Iterator[Path]:
 def model_of_library(root: Any, place: str, devices: Sequence[Device]) -> Any:
     """Return the model in a loaded library; raise ArchiveError if it has none."""
     from mlfc.runtime.libraries.factory import FactoryModule, ModuleSet
-    from mlfc.runtime.modules.runnable import HasModel
 
     if isinstance(root, ModuleSet):
         root = root.pick(None, place)

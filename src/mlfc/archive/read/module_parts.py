@@ -6,22 +6,16 @@ import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING
 
 from mlfc.archive.read.layout import CODE, REGISTRIES, header_path, vm_path
 from mlfc.archive.read.model import ModuleRecord
 from mlfc.archive.read.opening import Archive, open_archive
 from mlfc.errors import ArchiveError, OptionError
-from mlfc.runtime.modules.loaders import ExternalCode
-from mlfc.runtime.modules.module import pick_module
-from mlfc.support.arrays import Array
+from mlfc.runtime.modules.loaders import ExternalCode, load_part
+from mlfc.runtime.modules.module import Module, pick_module
 from mlfc.support.content import Data
 from mlfc.support.executable import MAX_BYTES, Executable, VmValue, decode, state_offsets, vm_info
-from mlfc.support.former_name import FORMER_TRACE, current_hooks
-from mlfc.support.tensor_info import TensorInfo
-
-if TYPE_CHECKING:
-    from mlfc.runtime.modules.module import Module
+from mlfc.support.tensor_info import Array, TensorInfo
 
 MAX_TEXT = 64 << 20
 _AGAIN = "Export the archive again"
@@ -71,9 +65,7 @@ def read_parts(path: str | os.PathLike[str], module: str | None = None) -> Modul
                 continue
             short = member.removeprefix(f"{CODE}/")
             code[short] = archive.tar.view(member)
-            if FORMER_TRACE in archive.tar.sizes and member in files.sources:
-                code[short] = current_hooks(archive.tar.view(member))
-            elif archive.record.manifest is not None:
+            if archive.record.manifest is not None:
                 digests[short] = archive.record.manifest[member].sha256
         imports = _imports(archive, record)
         for part in imports:
@@ -158,8 +150,6 @@ def _imports(archive: Archive, record: ModuleRecord) -> tuple[Module, ...]:
 
 
 def _device_module(archive: Archive, type_key: str, path: PurePosixPath) -> Module:
-    from mlfc.runtime.modules.loaders import load_part
-
     try:
         return load_part(type_key, bytes(archive.tar.view(str(path))), path.suffix.removeprefix("."), path.stem)
     except ArchiveError as error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy.typing as npt
 
@@ -16,6 +16,7 @@ from mlfc.codegen.c_interface import STATE_FIELD, InterfaceTensor, field_names, 
 from mlfc.codegen.c_types import scalar_type
 from mlfc.codegen.constants import LARGEST_MACRO, section
 from mlfc.errors import OptionError
+from mlfc.factory import Factory
 from mlfc.memory.plan import DEFAULT_POOL, POOL_ALIGNMENT, STATE_SECTION, pool_section
 from mlfc.support import dtypes
 from mlfc.support.dim_estimates import most
@@ -23,9 +24,6 @@ from mlfc.support.dims import Symbol, substituted, symbols_of
 from mlfc.support.executable import bounding_option
 from mlfc.support.module_info import ModuleInfo, ModuleInterface
 from mlfc.tir.program import Value
-
-if TYPE_CHECKING:
-    from mlfc.factory import Factory
 
 Arrays = Mapping[str, npt.NDArray[Any]]
 

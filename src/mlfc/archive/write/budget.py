@@ -4,20 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from mlfc.archive.details import AOT, module_info
 from mlfc.archive.write.members import linked_code
 from mlfc.archive.write.options import ExportOptions
 from mlfc.codegen import GeneratedCode, LinkedCode
 from mlfc.errors import BudgetError, OptionError
+from mlfc.factory import Factory
 from mlfc.support.dim_estimates import most
 from mlfc.support.executable import bounding_option
 from mlfc.support.module_info import ConstantInfo, NamedBytes, PeakInfo
 from mlfc.support.text import shortened
-
-if TYPE_CHECKING:
-    from mlfc.factory import Factory
 
 _LARGEST = 5
 _IO_HINT = "Overlap intermediates with the inputs: --workspace-io. "

@@ -77,7 +77,7 @@ def export_model_library_format(
     'new.tar'
     """
     if isinstance(mod, Module):
-        from mlfc.archive.write.loaded import rebuilt
+        from mlfc.archive.write.rebuild import rebuilt
 
         mod, recorded = rebuilt(mod)
         options = options or recorded

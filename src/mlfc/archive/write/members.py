@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -21,7 +20,7 @@ from mlfc.archive.write.options import ExportOptions
 from mlfc.codegen import LinkedCode
 from mlfc.crt import crt_files
 from mlfc.errors import OptionError
-from mlfc.factory import link
+from mlfc.factory import Factory, link
 from mlfc.runtime.modules.module import Module
 from mlfc.runtime.tensor.arrays import fill
 from mlfc.support.c_names import bounded
@@ -32,9 +31,6 @@ from mlfc.support.module_info import ImportedModule
 from mlfc.support.params import params_content
 from mlfc.support.tensor_info import TensorInfo
 from mlfc.target.features import AUTO
-
-if TYPE_CHECKING:
-    from mlfc.factory import Factory
 
 _TEMPLATES = "templates"
 _CODE = (".c", ".h", ".S", ".o")

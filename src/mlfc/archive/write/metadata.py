@@ -6,12 +6,13 @@ import json
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mlfc.archive.details import full_module_info
 from mlfc.archive.read.layout import VERSION
 from mlfc.archive.write.options import ExportOptions
 from mlfc.codegen import GeneratedCode, LinkedCode
+from mlfc.factory import Factory
 from mlfc.support.content import Data, nbytes_of, sha256_of_each
 from mlfc.support.dim_estimates import most
 from mlfc.support.module_info import (
@@ -26,9 +27,6 @@ from mlfc.support.module_info import (
 from mlfc.support.platforms import TYPE_CODES
 from mlfc.support.version import __version__
 from mlfc.tir.program import Value
-
-if TYPE_CHECKING:
-    from mlfc.factory import Factory
 
 # the C runtime's name in microTVM's tools
 _RUNTIME = {"short_name": "tvm_standalone_crt", "url": "./runtime", "url_type": "mlf_path"}

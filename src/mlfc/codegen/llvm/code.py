@@ -28,8 +28,8 @@ from mlfc.codegen.unit import SHARED_MODULE, Shared, Unit
 from mlfc.codegen.vm.code import constants_of, host_functions, vm_code
 from mlfc.codegen.writer import PIECES
 from mlfc.memory.plan import DEFAULT_POOL, STATE_SECTION, pool_array, pool_section
+from mlfc.support.c_names import LEVEL_SECTION
 from mlfc.support.content import Data
-from mlfc.support.levels import LEVEL_SECTION
 from mlfc.target.features import Level, Levels
 from mlfc.target.llvm import GENERIC, TRIPLE, host_triple
 from mlfc.target.target import Target, parse_target

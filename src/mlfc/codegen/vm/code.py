@@ -23,13 +23,13 @@ from mlfc.codegen.vm.runtime import PARAMETERS, RUN, mlf_drop_all, number
 from mlfc.codegen.writer import PIECES
 from mlfc.errors import InternalError
 from mlfc.support.c_names import KEYWORDS, unique
-from mlfc.support.containers import BYTES as BYTES_PART
-from mlfc.support.containers import EXTENTS, Container, parts_of
 from mlfc.support.content import Data
 from mlfc.support.dim_estimates import most
 from mlfc.support.dims import LARGEST, Dim, Symbol, symbols_of
 from mlfc.support.executable import Executable, PartInfo, RunCode, VmValue, release_symbol, reset_symbol, state_offsets
 from mlfc.support.module_info import SymbolInfo
+from mlfc.support.tensor_info import BYTES as BYTES_PART
+from mlfc.support.tensor_info import EXTENTS, Container, parts_of
 from mlfc.tir import host
 from mlfc.tir.host import INT32, INT64, MEMMOVE, SIZE, UINT8, VOID, Body, Expr, Function, Name, Number, Operand, pointer
 from mlfc.tir.ir import MOST_GROUPS_ACROSS, PrimFunc

@@ -10,17 +10,15 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mlfc.archive.loading import load
 from mlfc.archive.read.load import load_factory
 from mlfc.library.cache import find_entry
 from mlfc.library.toolchain import processor_here
-from mlfc.support.levels import LEVEL_VARIABLE
+from mlfc.runtime.devices.device import Device
+from mlfc.support.c_names import LEVEL_VARIABLE
 from mlfc.support.platforms import this_platform
-
-if TYPE_CHECKING:
-    from mlfc.runtime.devices.device import Device
 
 # options whose values are part of the cache's key
 _KEPT = frozenset(

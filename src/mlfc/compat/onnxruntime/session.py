@@ -21,14 +21,11 @@ from mlfc.compat.onnxruntime.options import (
     warn_of,
 )
 from mlfc.compat.onnxruntime.values import IOBinding, NodeArg, OrtValue, on_host
-from mlfc.errors import InputError, OptionError, unknown
+from mlfc.errors import InputError, OptionError, required_for, unknown
 from mlfc.runtime.modules.runnable import HasModel, Runnable
 from mlfc.runtime.tensor.ndarray import from_dlpack
 from mlfc.runtime.threads import set_num_threads
-from mlfc.support.arrays import Array
-from mlfc.support.containers import ContainerInfo
-from mlfc.support.installation import required_for
-from mlfc.support.tensor_info import TensorInfo
+from mlfc.support.tensor_info import Array, ContainerInfo, TensorInfo
 from mlfc.support.text import Displayed
 
 _CONTENT = (str, os.PathLike, bytes, bytearray, memoryview)

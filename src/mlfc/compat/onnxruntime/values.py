@@ -11,10 +11,8 @@ import numpy as np
 from mlfc.errors import InputError, unknown
 from mlfc.runtime.devices.device import device as device_of
 from mlfc.runtime.tensor.ndarray import NDArray, empty, from_dlpack
-from mlfc.support.arrays import Array
-from mlfc.support.containers import ANY_RANK, ContainerInfo
 from mlfc.support.dtypes import from_numpy
-from mlfc.support.tensor_info import TensorInfo
+from mlfc.support.tensor_info import ANY_RANK, Array, ContainerInfo, TensorInfo
 from mlfc.support.text import Displayed
 
 # ONNX's names of types that differ from numpy's

@@ -12,8 +12,7 @@ from mlfc.runtime.executors.vm.vm_module import VirtualMachine
 from mlfc.runtime.modules import module as modules
 from mlfc.runtime.modules.module import Function, Module, find_global_func
 from mlfc.runtime.tensor import ndarray as tensors
-from mlfc.runtime.tensor.ndarray import NDArray, from_dlpack
-from mlfc.runtime.tensor.param_dict import load_param_dict, save_param_dict
+from mlfc.runtime.tensor.ndarray import NDArray, from_dlpack, load_param_dict, save_param_dict
 
 __all__ = [
     "Device", "Module", "NDArray", "TVMError", "VirtualMachine", "array", "cpu", "cuda", "device",

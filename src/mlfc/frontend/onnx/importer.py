@@ -41,8 +41,8 @@ from mlfc.frontend.python_trace import located
 from mlfc.ops.rules import UnequalDimsError
 from mlfc.relay import ir
 from mlfc.relay.ir import Constant, Expr, IRModule, ListType, State, TensorType, Var
-from mlfc.support.containers import Container
 from mlfc.support.cost import apart, give_nodes, spend, undone
+from mlfc.support.tensor_info import Container
 
 _RESTART_LIMIT = 128
 

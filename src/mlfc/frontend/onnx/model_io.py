@@ -1,7 +1,7 @@
 """Inputs and outputs of a model: variables with static or symbolic shapes, and the parts of sequences and optionals.
 
-`mlfc.support.containers` describes the tensors that represent a sequence or optional in the compiled model: the list of
-an input is built from them, and those of an output are extracted from a list.
+`mlfc.support.tensor_info` describes the tensors that represent a sequence or optional in the compiled model: the list
+of an input is built from them, and those of an output are extracted from a list.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from mlfc.frontend.onnx.tensors import dtype_name
 from mlfc.frontend.shapes import given_extent
 from mlfc.relay import ir
 from mlfc.relay.ir import Constant, Expr, ListType, Span, TensorType, Tuple, TupleType, Type, Var
-from mlfc.support.containers import OPTIONAL, OPTIONAL_SEQUENCE, SEQUENCE, Container
 from mlfc.support.dims import LARGEST, Dim, Extent, bounds
+from mlfc.support.tensor_info import OPTIONAL, OPTIONAL_SEQUENCE, SEQUENCE, Container
 
 _RANKS = (1, 2, 3, 4, 0, 5)  # guesses for the rank of elements, the likeliest first
 

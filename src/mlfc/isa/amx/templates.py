@@ -26,7 +26,7 @@ from mlfc.kernels.templates import Array, Weights, template
 from mlfc.kernels.tiling import PackedBlock, channel_blocks, pack_channels
 from mlfc.support import dtypes
 from mlfc.support.dims import Extent, is_static
-from mlfc.target.tuned import Value
+from mlfc.target.features import Value
 from mlfc.tir import builder as tb
 from mlfc.tir.context import Context, Output
 from mlfc.tir.intrinsics import INTRINSICS, Intrinsic

@@ -15,8 +15,8 @@ from mlfc.runtime.devices.device import Device
 from mlfc.runtime.executors.graph_json import Graph, parse_graph
 from mlfc.runtime.executors.graph_module import GraphModule
 from mlfc.runtime.modules.module import Module
-from mlfc.support.arrays import Array
 from mlfc.support.content import Data
+from mlfc.support.tensor_info import Array
 
 
 @dataclass(frozen=True, eq=False)

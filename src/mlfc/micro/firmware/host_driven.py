@@ -16,9 +16,9 @@ from mlfc.micro.firmware.graph_source import GraphSource
 from mlfc.micro.firmware.runtime_firmware import registry_part, runtime_part
 from mlfc.micro.render import render
 from mlfc.runtime.executors.graph_json import Graph
-from mlfc.support.arrays import Array
 from mlfc.support.content import Data
 from mlfc.support.module_info import ModuleInterface
+from mlfc.support.tensor_info import Array
 
 PACKET_BYTES = 2048
 """Size of the firmware's packet buffer, the maximum that a host sends at a time."""

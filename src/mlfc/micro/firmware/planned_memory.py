@@ -9,11 +9,9 @@ import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict
 from functools import cache
 from hashlib import sha256
 from pathlib import Path, PurePosixPath
-from typing import Any
 
 from mlfc.archive.write.budget import largest_text, peak_text
 from mlfc.codegen.constants import ALIGNMENT
@@ -30,6 +28,7 @@ from mlfc.micro.render import render
 from mlfc.support.content import Data, sha256_of
 from mlfc.support.executable import most_input_bytes, run_symbol
 from mlfc.support.module_info import ModuleInfo, ModuleInterface, NamedBytes
+from mlfc.support.records import R, Record
 from mlfc.support.temporary import TemporaryFolder
 from mlfc.support.text import shortened
 
@@ -148,9 +147,9 @@ def tried(
         core = core_flags(board, code)
         said = (name, board.arch, *core, *board.toolchain.link_flags, *bare_metal.COMPILE_FLAGS, *flags)
         key = trial_key(compiler, core, [*said, *_libraries()], code)
-        kept = find_trial(key)
+        kept = find_trial(CodeTrial, key)
         if kept is not None:
-            return CodeTrial.of_json(kept)
+            return kept
         with trial_build(code, entries, board, flags) as folder:
             sizes, sources = Counter[str](), {path.rpartition("/")[2] for path in code}
             program = memory_table.LinkedProgram(folder / TRIAL_ELF, folder / _MAP, sources)
@@ -158,7 +157,7 @@ def tried(
                 sizes.update(dict(program.parts(piece)))
             stack = stack_bound(program.elf, entries, board, program.is_library, folder, program.is_data)
         found = CodeTrial({what: sizes[what] for what in memory_table.CODE.values()}, stack)
-        keep_trial(key, asdict(found))
+        keep_trial(key, found)
         return found
     except MlfcError as error:
         # the error and, if it is from a compiler or linker, its first line with the reason
@@ -295,22 +294,18 @@ def trial_key(compiler: str, core: Sequence[str], said: Sequence[str], code: Map
     return sha256("\0".join(parts).encode()).hexdigest()
 
 
-def find_trial(key: str) -> dict[str, Any] | None:
-    """Return the cached document of a key; None if it does not exist."""
+def find_trial(kind: type[R], key: str) -> R | None:
+    """Return the cached record of a key; None if it does not exist."""
     path = find_entry(key, _SUFFIX)
-    if path is None:
-        return None
-    try:
-        found: dict[str, Any] = json.loads(path.read_bytes())
-    except (OSError, ValueError):  # another process may have removed it
-        return None
-    return found
+    with suppress(OSError, ValueError):  # another process may have removed it
+        return None if path is None else kind.from_json(json.loads(path.read_bytes()))
+    return None
 
 
-def keep_trial(key: str, document: Mapping[str, Any]) -> None:
-    """Cache a document; without a writable folder, do nothing."""
+def keep_trial(key: str, record: Record) -> None:
+    """Cache a record; without a writable folder, do nothing."""
     with suppress(MlfcError):
-        store_entry(key, _SUFFIX, json.dumps(document).encode())
+        store_entry(key, _SUFFIX, json.dumps(record.to_json()).encode())
 
 
 @cache

@@ -20,10 +20,9 @@ from mlfc.micro.firmware.bare_metal import Firmware, standalone_main
 from mlfc.micro.firmware.graph_source import GraphSource
 from mlfc.micro.render import render
 from mlfc.runtime.executors.graph_json import NOP, Graph
-from mlfc.support.arrays import Array
 from mlfc.support.content import Data, to_bytes
 from mlfc.support.module_info import MemoryInfo, ModuleInterface
-from mlfc.support.tensor_info import TensorInfo
+from mlfc.support.tensor_info import Array, TensorInfo
 
 _CRT_PARTS = ("include", "src/runtime/crt/common", "src/runtime/crt/graph_executor")
 _ALLOCATOR = "src/runtime/crt/memory/page_allocator.c"

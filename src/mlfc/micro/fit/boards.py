@@ -37,8 +37,9 @@ from mlfc.micro.run.firmware_run import run_command
 from mlfc.options import BuildOptions
 from mlfc.relay.ir import IRModule
 from mlfc.runtime.tensor.arrays import fill
-from mlfc.support.arrays import Array
 from mlfc.support.module_info import ModuleInfo
+from mlfc.support.records import Record
+from mlfc.support.tensor_info import Array
 from mlfc.target.features import CPUS
 from mlfc.target.target import Target, parse_target
 
@@ -176,7 +177,7 @@ def trial_kind(board: Board, setting: Setting) -> tuple[object, ...]:
 
 
 @dataclass(frozen=True)
-class Count:
+class Count(Record):
     """Cost of an inference, or the reason why it is unknown."""
 
     instructions: int | None = None
@@ -282,7 +283,7 @@ class BudgetTable:
 
     def as_json(self) -> dict[str, Any]:
         """Return the table as a JSON object."""
-        return {"boards": [row.as_json() for row in self.rows], "advice": [item.as_json() for item in self.advice]}
+        return {"boards": [row.as_json() for row in self.rows], "advice": [item.to_json() for item in self.advice]}
 
 
 def board_budgets(
@@ -467,16 +468,12 @@ def _counted(rows: Sequence[BoardBudget], builds: Builds) -> list[BoardBudget]:
 
 
 @dataclass(frozen=True)
-class Advice:
+class Advice(Record):
     """Recommended action, and the bytes that it saves, if computed."""
 
     text: str
     ram_bytes: int | None = None
     flash_bytes: int | None = None
-
-    def as_json(self) -> dict[str, Any]:
-        """Return the advice as a JSON object."""
-        return {"text": self.text, "ram_bytes": self.ram_bytes, "flash_bytes": self.flash_bytes}
 
     def __str__(self) -> str:
         saved = {"RAM": self.ram_bytes, "flash": self.flash_bytes}
@@ -550,9 +547,9 @@ def count(built: Built, board: Board) -> Count:
         said = (*tools.link_flags, optimization_level(built.details), *run_command(emulated), *emulator)
         core = core_flags(emulated, code)
         key = trial_key(need(f"{tools.prefix}gcc", tools.packages), core, said, code)
-        kept = find_trial(key)
+        kept = find_trial(Count, key)
         if kept is not None:
-            return Count(**kept)
+            return kept
         firmware = emulated_factory(built.factory, emulated, timeout=_SECONDS)
         largest = {name: high for name, (_, high) in firmware.extents.items()}
         inputs = [info.at(largest) for info in firmware.inputs]
@@ -561,8 +558,9 @@ def count(built: Built, board: Board) -> Count:
         run = firmware.measure(fill(inputs))
     except MlfcError as error:
         return Count(unknown=str(error).partition("\n")[0])
-    keep_trial(key, {"instructions": run.instructions, "cycles": run.cycles})
-    return Count(run.instructions, run.cycles)
+    found = Count(run.instructions, run.cycles)
+    keep_trial(key, found)
+    return found
 
 
 def _runs(emulated: Board, board: Board) -> bool:

@@ -132,11 +132,6 @@ class MemoryTable(Displayed):
 
     def as_json(self) -> dict[str, Any]:
         """Return the table as a JSON object."""
-        stack = self.stack and {
-            "bytes": self.stack.nbytes,
-            "path": [{"function": item.function, "bytes": item.nbytes} for item in self.stack.path],
-            "untold": list(self.stack.untold),
-        }
         return {
             "board": self.board,
             "built": self.is_built,
@@ -144,7 +139,7 @@ class MemoryTable(Displayed):
                 {"region": row.region, "what": row.what, "bytes": row.nbytes, "note": row.note} for row in self.rows
             ],
             "regions": [item.as_json() for item in self.regions],
-            "stack": stack,
+            "stack": self.stack and self.stack.to_json(),
             "folded": [{"name": name, "bytes": nbytes} for name, nbytes in self.folded],
         }
 

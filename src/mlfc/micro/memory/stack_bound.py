@@ -11,11 +11,11 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from mlfc.errors import ToolchainError
 from mlfc.micro.board.board import Board
 from mlfc.micro.board.programs import need, run
+from mlfc.support.records import Record
 
 _FUNCTION = re.compile(r"([0-9a-f]{4,16}) <(.+)>:")
 _INSTRUCTION = re.compile(r"\s*([0-9a-f]+):\t([^\t]+)(?:\t(.*))?")
@@ -253,7 +253,7 @@ def _read_body(
 
 
 @dataclass(frozen=True)
-class StackFrame:
+class StackFrame(Record):
     """Stack use of a function itself, without callees."""
 
     function: str
@@ -261,7 +261,7 @@ class StackFrame:
 
 
 @dataclass(frozen=True)
-class StackBound:
+class StackBound(Record):
     """Stack bound of one inference."""
 
     nbytes: int | None  # maximum of the entry function and its callees; None if unknown
@@ -453,15 +453,8 @@ def _callees_first(entry: str, functions: Mapping[str, _CallGraphNode]) -> Itera
 
 
 @dataclass(frozen=True)
-class CodeTrial:
+class CodeTrial(Record):
     """Measured code and stack of a model; boards with the same compiler and flags share them."""
 
     sizes: Mapping[str, int]  # bytes by row names of the table; empty if unknown
     stack: StackBound
-
-    @classmethod
-    def of_json(cls, document: Mapping[str, Any]) -> CodeTrial:
-        """Create the trial from the output of `dataclasses.asdict`."""
-        stack = document["stack"]
-        frames = tuple(StackFrame(**item) for item in stack["path"])
-        return cls(document["sizes"], StackBound(stack["nbytes"], frames, tuple(stack["untold"])))

@@ -19,8 +19,7 @@ from mlfc.runtime.executors.graph_memory import ALIGNMENT, GraphMemory
 from mlfc.runtime.modules.module import Module
 from mlfc.runtime.tensor import c_abi
 from mlfc.runtime.tensor.arrays import by_name
-from mlfc.support.arrays import Array
-from mlfc.support.tensor_info import TensorInfo
+from mlfc.support.tensor_info import Array, TensorInfo
 from mlfc.support.text import printable, shortened
 
 if TYPE_CHECKING:

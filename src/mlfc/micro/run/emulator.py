@@ -26,15 +26,14 @@ from mlfc.micro.run import firmware_run
 from mlfc.micro.run.firmware_build import build, section_sizes
 from mlfc.runtime.executors.vm.failures import require_fitting
 from mlfc.runtime.modules.module import Module
-from mlfc.runtime.tensor.arrays import Values, by_name, only, require_readable
-from mlfc.runtime.tensor.real import run_real
-from mlfc.support.arrays import Array
+from mlfc.runtime.tensor.arrays import Values, by_name, only, require_readable, run_real
 from mlfc.support.content import Data
 from mlfc.support.dim_walk import counted
 from mlfc.support.dims import LARGEST
 from mlfc.support.executable import Executable, decode
 from mlfc.support.module_info import ModuleInfo, ModuleInterface, OperatorInfo
 from mlfc.support.temporary import TemporaryFolder
+from mlfc.support.tensor_info import Array
 
 _AOT = "Compile the model with --executor aot, or run a graph with --host-driven"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from mlfc.archive.describe.code_size import object_sizes
+from mlfc.archive.describe.inspect import object_sizes
 from mlfc.errors import ToolchainError
 from mlfc.micro.board.board import Board
 from mlfc.micro.board.programs import first_lines, need, run

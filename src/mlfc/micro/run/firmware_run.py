@@ -16,8 +16,7 @@ from mlfc.errors import OptionError, RunError
 from mlfc.micro.board.board import Board, boards
 from mlfc.micro.board.programs import need, run
 from mlfc.micro.firmware.bare_metal import ELF, ERROR, OUTPUTS, REPORT, SIZE
-from mlfc.support.arrays import Array
-from mlfc.support.tensor_info import TensorInfo
+from mlfc.support.tensor_info import Array, TensorInfo
 
 _CONVERSION_SECONDS = 60
 # an AVR, without semihosting, reads its inputs from EEPROM and prints its outputs on the serial line

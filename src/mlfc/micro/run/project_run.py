@@ -34,12 +34,11 @@ from mlfc.micro.run.firmware_run import execute, failure, run_command
 from mlfc.runtime.executors.graph_module import GraphModule
 from mlfc.runtime.executors.profile import Profile
 from mlfc.runtime.modules.runnable import HasModel
-from mlfc.runtime.tensor.arrays import by_name, only, require_readable
-from mlfc.runtime.tensor.real import run_real
-from mlfc.support.arrays import Array
+from mlfc.runtime.tensor.arrays import by_name, only, require_readable, run_real
 from mlfc.support.executable import decode
 from mlfc.support.module_info import ModuleInterface
 from mlfc.support.temporary import TemporaryFolder
+from mlfc.support.tensor_info import Array
 
 _READ_BYTES = 4096
 # timeouts of applications that keep running on their boards

@@ -9,7 +9,7 @@ import pkgutil
 import threading
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cache
@@ -21,9 +21,9 @@ import numpy as np
 
 from mlfc.errors import DeviceError, InputError, OptionError, unknown
 from mlfc.registry import Registry
-from mlfc.support.arrays import Array
 from mlfc.support.locks import ForkSafeLock
 from mlfc.support.platforms import TYPE_CODES
+from mlfc.support.tensor_info import Array
 from mlfc.support.text import Displayed
 
 _KIND_OF_CODE = {code: kind for kind, code in TYPE_CODES.items()}
@@ -127,9 +127,7 @@ class DeviceApi(Displayed, ABC):
     memory_bytes: int
     # True if a handle plus an offset is an address that kernels accept
     has_addresses = True
-
-    def _facts(self) -> Mapping[str, object]:
-        return {"name": self.name, "driver": self.driver, "memory_bytes": self.memory_bytes}
+    _shows = ("name", "driver", "memory_bytes")
 
     def __init__(self) -> None:
         self._sizes: dict[int, int] = {}

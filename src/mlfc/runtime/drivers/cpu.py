@@ -12,7 +12,7 @@ from pathlib import Path
 from mlfc.errors import DeviceError
 from mlfc.runtime.devices.device import Device, DeviceApi, drivers
 from mlfc.runtime.tensor.arrays import aligned
-from mlfc.support.arrays import Array
+from mlfc.support.tensor_info import Array
 
 
 class HostApi(DeviceApi):

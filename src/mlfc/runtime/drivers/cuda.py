@@ -17,8 +17,8 @@ from mlfc.errors import DeviceError, InputError
 from mlfc.runtime.devices.cuda_compilers import compile_cuda, compute_arch, require_nvrtc
 from mlfc.runtime.devices.device import Device, DeviceApi, device, drivers, recorded_step, recording_step
 from mlfc.runtime.modules.device_module import DeviceModule, KernelLaunch, LoadedKernel, register_device_module
-from mlfc.support.arrays import Array
 from mlfc.support.locks import ForkSafeLock
+from mlfc.support.tensor_info import Array
 from mlfc.support.text import first_lines
 
 _NO_PACKAGE = 'Run in a checkout of mlfc: pip install ".[cuda]"'

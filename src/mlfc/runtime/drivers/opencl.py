@@ -13,8 +13,8 @@ from typing import Any
 from mlfc.errors import ArchiveError, DeviceError, InputError
 from mlfc.runtime.devices.device import Device, DeviceApi, device, drivers
 from mlfc.runtime.modules.device_module import DeviceModule, KernelLaunch, LoadedKernel, register_device_module
-from mlfc.support.arrays import Array
 from mlfc.support.locks import ForkSafeLock
+from mlfc.support.tensor_info import Array
 from mlfc.support.text import first_lines
 
 _NO_PACKAGE = 'Run in a checkout of mlfc: pip install ".[opencl]"'

@@ -17,19 +17,16 @@ from mlfc.runtime.executors.states import LoadedModel, ModelState, OwnStates, St
 from mlfc.runtime.ffi.library_names import is_in_memory
 from mlfc.runtime.ffi.native_code import NativeCode
 from mlfc.runtime.modules.runnable import Runnable, require_success
-from mlfc.runtime.tensor.arrays import Expected, Values, address_of, aligned, by_name, counts
-from mlfc.runtime.tensor.real import run_real
+from mlfc.runtime.tensor.arrays import Expected, Values, address_of, aligned, by_name, counts, run_real
 from mlfc.runtime.threads import address_in, share_pool
-from mlfc.support.arrays import Array
 from mlfc.support.c_names import names_in_tables
 from mlfc.support.content import Data, chunks_of, nbytes_of
 from mlfc.support.locks import ForkSafeLock
-from mlfc.support.tensor_info import TensorInfo
+from mlfc.support.tensor_info import Array, TensorInfo
 from mlfc.support.text import Displayed
 
 if TYPE_CHECKING:
     from mlfc.support.module_info import ModuleInterface
-    from mlfc.support.tensor_info import TensorInfo
 
 _MAPPED = ("inputs", "outputs")
 Library: TypeAlias = "str | os.PathLike[str] | NativeCode"
@@ -48,9 +45,7 @@ class BoundCall(Displayed, partial[int]):
 
     inputs: dict[str, Array]
     outputs: dict[str, Array]
-
-    def _facts(self) -> Mapping[str, object]:
-        return {"inputs": list(self.inputs), "outputs": list(self.outputs)}
+    _shows = ("inputs", "outputs")
 
 
 class AotModule(LoadedModel):

@@ -22,9 +22,8 @@ from mlfc.runtime.tensor import c_abi
 from mlfc.runtime.tensor.arrays import counts, require_readable
 from mlfc.runtime.tensor.ndarray import NDArray, from_dlpack
 from mlfc.support import dtypes
-from mlfc.support.arrays import Array
 from mlfc.support.params import load_params
-from mlfc.support.tensor_info import TensorInfo
+from mlfc.support.tensor_info import Array, TensorInfo
 from mlfc.support.text import Displayed
 
 Key: TypeAlias = "str | int"

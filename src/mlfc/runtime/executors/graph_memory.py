@@ -12,7 +12,7 @@ from mlfc.errors import InternalError, RunError
 from mlfc.runtime.devices.device import Device, DeviceBlock, OnDevice, cpu, device_of_code, move, require_device
 from mlfc.runtime.executors.graph_json import Graph, TensorEntry, numpy_dtype
 from mlfc.runtime.tensor.arrays import aligned
-from mlfc.support.arrays import Array
+from mlfc.support.tensor_info import Array
 
 ALIGNMENT = 64
 _CPU = cpu().type_code

@@ -16,11 +16,9 @@ from mlfc.runtime.executors.profile import OperatorTime, Profile, Timeline, oper
 from mlfc.runtime.executors.states import GraphStates, LoadedModel, ModelState
 from mlfc.runtime.modules.module import Module
 from mlfc.runtime.modules.runnable import require_success
-from mlfc.runtime.tensor.arrays import Expected, Values
-from mlfc.runtime.tensor.real import run_real
-from mlfc.support.arrays import Array
+from mlfc.runtime.tensor.arrays import Expected, Values, run_real
 from mlfc.support.locks import ForkSafeLock
-from mlfc.support.tensor_info import TensorInfo
+from mlfc.support.tensor_info import Array, TensorInfo
 from mlfc.support.text import Displayed
 
 if TYPE_CHECKING:
@@ -33,6 +31,8 @@ class BoundGraph(Displayed):
     ``call()`` runs it on the current contents of the input arrays, and returns 0 on success.
     """
 
+    _shows = ("inputs", "outputs")
+
     def __init__(self, executor: GraphExecutor, inputs: dict[str, Array], outputs: dict[str, Array]) -> None:
         self.inputs, self.outputs = inputs, outputs
         self._executor = executor
@@ -44,9 +44,6 @@ class BoundGraph(Displayed):
                 self._copied.append((name, array))
         self._calls = [call for _, call in executor.calls()]
         self._results = list(outputs.values())
-
-    def _facts(self) -> Mapping[str, object]:
-        return {"inputs": list(self.inputs), "outputs": list(self.outputs)}
 
     def __call__(self) -> int:
         """Run the model."""

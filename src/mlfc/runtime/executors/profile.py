@@ -17,8 +17,8 @@ from mlfc.runtime.executors.aot_module import AotModule, Library, function_of
 from mlfc.runtime.modules.runnable import require_success
 from mlfc.runtime.tensor.arrays import Values
 from mlfc.runtime.threads import thread_times, time_threads
-from mlfc.support.arrays import Array
 from mlfc.support.content import Data
+from mlfc.support.tensor_info import Array
 from mlfc.support.text import Displayed, html_table
 
 if TYPE_CHECKING:

@@ -15,13 +15,11 @@ from mlfc.runtime.ffi.native_code import require_tvm
 from mlfc.runtime.modules.loaders import register_loader
 from mlfc.runtime.modules.module import RELAX, Function, Module
 from mlfc.runtime.modules.runnable import HasModel
-from mlfc.runtime.tensor.arrays import Values, bound, by_name, only
-from mlfc.runtime.tensor.real import run_real
-from mlfc.support.arrays import Array
+from mlfc.runtime.tensor.arrays import Values, bound, by_name, only, run_real
 from mlfc.support.dims import LARGEST
 from mlfc.support.dtypes import SCALARS
 from mlfc.support.locks import ForkSafeLock
-from mlfc.support.tensor_info import TensorInfo
+from mlfc.support.tensor_info import Array, TensorInfo
 
 # texts that the executable has for errors in arguments; each follows its length
 _PARAMETER = re.compile(rb"(.{8})ErrorContext\(fn=main, loc=param\[", re.DOTALL)

@@ -12,9 +12,8 @@ import numpy as np
 from mlfc.errors import InputError, unknown
 from mlfc.runtime.modules.runnable import Restorable, require_success
 from mlfc.runtime.tensor.arrays import Values, bound, by_name, require_readable
-from mlfc.support.arrays import Array
 from mlfc.support.locks import ForkSafeLock
-from mlfc.support.tensor_info import TensorInfo
+from mlfc.support.tensor_info import Array, TensorInfo
 from mlfc.support.text import Displayed
 
 if TYPE_CHECKING:
@@ -196,9 +195,7 @@ class LoadedModel(Restorable, Displayed):
     inputs: tuple[TensorInfo, ...]
     outputs: tuple[TensorInfo, ...]
     _state = ModelState()
-
-    def _facts(self) -> Mapping[str, object]:
-        return {"inputs": self.inputs, "outputs": self.outputs}
+    _shows = ("inputs", "outputs")
 
     @property
     def state(self) -> ModelState:

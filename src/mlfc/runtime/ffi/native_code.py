@@ -7,7 +7,7 @@ import os
 import struct
 import weakref
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import cache, partial
 from importlib import import_module
 from typing import Any, Protocol
@@ -425,6 +425,7 @@ class NativeFunc(Displayed):
     """
 
     _new_frame: type[CallFrame | FfiFrame]
+    _shows = ("name",)
 
     def __init__(
         self,
@@ -442,9 +443,6 @@ class NativeFunc(Displayed):
         self._owner = owner
         self._reads = reads
         self._frames: defaultdict[int, list[CallFrame | FfiFrame]] = defaultdict(list)
-
-    def _facts(self) -> Mapping[str, object]:
-        return {"name": self.name}
 
     def __call__(self, *args: Any) -> Any:
         """Call the function; raise InputError for unsupported or rejected arguments, RunError if it fails."""

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -33,18 +33,14 @@ from mlfc.runtime.libraries.library_context import (
 )
 from mlfc.runtime.libraries.library_file import DESCRIPTION_SYMBOL, read_description
 from mlfc.runtime.modules.module import MAIN, Function, Module
+from mlfc.runtime.modules.runnable import Runnable
 from mlfc.runtime.tensor import c_abi
 from mlfc.runtime.threads import share_pool
-from mlfc.support.arrays import Array
-from mlfc.support.former_name import former
-from mlfc.support.levels import LEVEL_VARIABLE, level_function
+from mlfc.support.c_names import LEVEL_VARIABLE, level_function
 from mlfc.support.locks import ForkSafeLock
+from mlfc.support.module_info import ModuleInterface
 from mlfc.support.params import decode_ndarray
-from mlfc.support.tensor_info import TensorInfo
-
-if TYPE_CHECKING:
-    from mlfc.runtime.modules.runnable import Runnable
-    from mlfc.support.module_info import ModuleInterface
+from mlfc.support.tensor_info import Array, TensorInfo
 
 SYSTEM_LIB = "TVMSystemLibEntryPoint"
 """Function that returns the table of functions in code for TVM's C runtime."""
@@ -168,11 +164,10 @@ class LibraryModule(Module):
         """Return the address of a symbol, or None."""
         if not symbol or "\0" in symbol:
             return None
-        for name in dict.fromkeys((symbol, former(symbol))):
-            with suppress(ValueError):
-                address = ctypes.addressof(ctypes.c_char.in_dll(self.library, name))
-                if self._defines(address):
-                    return address
+        with suppress(ValueError):
+            address = ctypes.addressof(ctypes.c_char.in_dll(self.library, symbol))
+            if self._defines(address):
+                return address
         return None
 
     def _defines(self, address: int) -> bool:

@@ -22,8 +22,8 @@ import numpy as np
 from mlfc.errors import ArchiveError, InputError, ModelError, OptionError, RunError
 from mlfc.runtime.modules.loaders import register_loader
 from mlfc.runtime.modules.module import Function, Module
-from mlfc.support.arrays import Array
 from mlfc.support.stream import Cursor, encode_string
+from mlfc.support.tensor_info import Array
 
 _PLACE = "module of the kind 'onnxruntime'"
 

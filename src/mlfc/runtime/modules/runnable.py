@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from mlfc.errors import InputError, RunError
 from mlfc.runtime.ffi.library_names import file_identity
-from mlfc.support.arrays import Array
-from mlfc.support.tensor_info import TensorInfo
+from mlfc.support.tensor_info import Array, TensorInfo
 
 if TYPE_CHECKING:
     from mlfc.runtime.executors.states import ModelState

@@ -9,10 +9,10 @@ from typing import TypeAlias
 from mlfc.errors import ArchiveError
 from mlfc.runtime.modules.loaders import extents, register_loader
 from mlfc.runtime.modules.module import Function, Module
-from mlfc.support.arrays import Array
 from mlfc.support.content import Data, Joined
 from mlfc.support.params import MAX_TENSORS, decode_ndarray, ndarray_content, ndarray_end
 from mlfc.support.stream import Cursor, encode_string, encode_strings, encode_u64
+from mlfc.support.tensor_info import Array
 
 METADATA = "metadata_module"
 _SOURCES = ("c", "cc", "cpp", "cu")

@@ -17,7 +17,7 @@ import numpy as np
 from mlfc.errors import ExchangeError, InputError, UnsupportedError
 from mlfc.runtime.devices.device import Device, cpu
 from mlfc.support import dtypes
-from mlfc.support.arrays import Array
+from mlfc.support.tensor_info import Array
 
 INT, UINT, FLOAT, OPAQUE, NULL = 0, 1, 2, 3, 4
 DATA_TYPE, DEVICE, TENSOR, STRING, BYTES, NDARRAY = 5, 6, 7, 11, 12, 13

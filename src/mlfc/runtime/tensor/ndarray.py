@@ -1,4 +1,4 @@
-"""Tensors on devices, shared with other libraries without copies."""
+"""Tensors on devices, shared with other libraries without copies, and files of parameters."""
 
 from __future__ import annotations
 
@@ -9,19 +9,20 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mlfc.errors import ExchangeError, InputError, OptionError, UnsupportedError
+from mlfc.errors import ExchangeError, InputError, OptionError, UnsupportedError, unknown
 from mlfc.runtime.devices.device import Device, DeviceBlock, cpu, device_of_code, move, require_device
 from mlfc.runtime.tensor import c_abi
 from mlfc.runtime.tensor.c_abi import Described, from_capsule, to_capsule
 from mlfc.support import dtypes
-from mlfc.support.arrays import Array
-from mlfc.support.params import decode_ndarray, encode_ndarray
+from mlfc.support.params import decode_ndarray, encode_ndarray, load_params, save_params
+from mlfc.support.tensor_info import Array
 from mlfc.support.text import Displayed
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
 _DLPACK_BOOL = c_abi.DLDataType(6, 8, 1)
+_ABIS = ("classic", "ffi")
 
 
 class NDArray(Displayed):
@@ -318,3 +319,52 @@ def _device(type_code: int, index: int) -> Device:
         return device_of_code(type_code, index)
     except OptionError as error:
         raise ExchangeError(error.cause) from error
+
+
+def save_param_dict(params: Mapping[str, Any], abi: str = "classic") -> bytes:
+    """Return the bytes of a parameter file, as TVM's ``save_param_dict``.
+
+    Parameters
+    ----------
+    params : mapping of str to array
+        Arrays of numpy or of any DLPack library.
+    abi : str
+        Form of bool tensors: ``classic`` writes the one-bit unsigned integers of TVM 0.14, ``ffi`` the bool of DLPack
+        and tvm-ffi. TVM 0.27 requires ``ffi``: it stores the others in too little memory. Other types are equal.
+
+    Returns
+    -------
+    bytes
+        Names are sorted, so equal dictionaries produce equal bytes.
+
+    Examples
+    --------
+    >>> data = mlfc.save_param_dict({"w": np.ones(2, np.float32)})
+    >>> mlfc.load_param_dict(data)["w"].tolist()
+    [1.0, 1.0]
+    """
+    if abi not in _ABIS:
+        raise OptionError(unknown("calling convention", abi, _ABIS), place="abi")
+    return save_params({name: _host_array(value) for name, value in params.items()}, abi)
+
+
+def load_param_dict(param_bytes: bytes | bytearray | memoryview) -> dict[str, Array]:
+    """Read a parameter file of any TVM version, as TVM's ``load_param_dict``.
+
+    Returns
+    -------
+    dict of str to ndarray
+        Read-only arrays in the order of the file, views of `param_bytes` where alignment allows.
+
+    Raises
+    ------
+    ArchiveError
+        If the bytes are not a parameter file.
+    """
+    return load_params(memoryview(param_bytes))
+
+
+def _host_array(value: Any) -> Array:
+    if isinstance(value, np.ndarray) or not hasattr(value, "__dlpack__"):
+        return np.asarray(value)
+    return from_dlpack(value).numpy()

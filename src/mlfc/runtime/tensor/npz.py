@@ -17,13 +17,11 @@ from typing import IO, Any
 import numpy as np
 
 from mlfc.errors import InputError, ProblemsError
-from mlfc.runtime.tensor.real import takes_real
-from mlfc.support.arrays import Array
+from mlfc.runtime.tensor.arrays import takes_real
 from mlfc.support.atomic import atomic_file
-from mlfc.support.containers import ContainerInfo
 from mlfc.support.dtypes import SCALARS
 from mlfc.support.plain_file import open_plain
-from mlfc.support.tensor_info import TensorInfo
+from mlfc.support.tensor_info import Array, ContainerInfo, TensorInfo
 
 _MAX_MEMBERS = 10_000
 # limit of bytes of all sets of one input in a file

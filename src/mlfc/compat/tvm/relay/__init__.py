@@ -7,7 +7,7 @@ import sys
 from mlfc.compat.tvm import transform
 from mlfc.compat.tvm.relay import build_module, frontend, resnet
 from mlfc.compat.tvm.relay.build_module import build, build_config, create_executor
-from mlfc.runtime.tensor.param_dict import load_param_dict, save_param_dict
+from mlfc.runtime.tensor.ndarray import load_param_dict, save_param_dict
 
 __all__ = [
     "backend", "build", "build_config", "build_module", "create_executor", "frontend", "load_param_dict", "resnet",

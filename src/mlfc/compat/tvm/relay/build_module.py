@@ -19,8 +19,7 @@ from mlfc.relay.ir import IRModule
 from mlfc.runtime.executors.vm.vm_module import VmModule
 from mlfc.runtime.tensor.ndarray import array
 from mlfc.support.text import Displayed
-from mlfc.target.defaults import PORTABLE
-from mlfc.target.target import device_kinds
+from mlfc.target.target import PORTABLE, device_kinds
 
 build_config = PassContext
 _ALIGNMENTS = ("workspace-byte-alignment", "constant-byte-alignment")

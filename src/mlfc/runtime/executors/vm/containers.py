@@ -9,11 +9,9 @@ import numpy as np
 
 from mlfc.errors import InputError
 from mlfc.runtime.executors.vm.native import aligned_zeros
-from mlfc.support.arrays import Array
-from mlfc.support.containers import ANY_RANK, OPTIONAL_SEQUENCE, ContainerInfo
 from mlfc.support.dtypes import to_numpy
 from mlfc.support.executable import ALIGNMENT, VmValue, container_of, parts_at
-from mlfc.support.tensor_info import TensorInfo
+from mlfc.support.tensor_info import ANY_RANK, OPTIONAL_SEQUENCE, Array, ContainerInfo, TensorInfo
 
 
 class Signature:

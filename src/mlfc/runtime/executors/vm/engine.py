@@ -35,10 +35,10 @@ from mlfc.runtime.executors.vm.native import (
 from mlfc.runtime.modules.module import Function as PackedFunction
 from mlfc.runtime.tensor.arrays import address_of
 from mlfc.runtime.tensor.ndarray import NDArray
-from mlfc.support.arrays import Array
 from mlfc.support.dtypes import bits, is_numpys_own, to_numpy
 from mlfc.support.executable import ALIGNMENT, DTYPES, MAX_RANK, Executable, RunCode, release_symbol, run_symbol
 from mlfc.support.platforms import TYPE_CODES
+from mlfc.support.tensor_info import Array
 
 Find = Callable[[str], PackedFunction]
 """Look up a packed function of the library by name."""

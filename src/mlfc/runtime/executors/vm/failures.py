@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mlfc.errors import DeviceError, InputError, LimitError, MlfcError, RunError
-from mlfc.support.arrays import Array
 from mlfc.support.dims import LARGEST
 from mlfc.support.dtypes import to_numpy
 from mlfc.support.executable import DTYPES, NUMBERED_DTYPES, Executable, RunCode
+from mlfc.support.tensor_info import Array
 from mlfc.support.text import printable, shortened
 
 # {0} to {2} are the values in an error

@@ -14,10 +14,10 @@ import numpy as np
 from mlfc.errors import MlfcError
 from mlfc.runtime.devices.device import Device, DeviceBlock, move
 from mlfc.runtime.tensor.arrays import aligned
-from mlfc.support.arrays import Array
 from mlfc.support.dtypes import is_numpys_own, to_numpy
 from mlfc.support.executable import ALIGNMENT, DTYPES, MAX_RANK, NUMBERED_DTYPES
 from mlfc.support.platforms import TYPE_CODES
+from mlfc.support.tensor_info import Array
 
 
 class HasSymbols(Protocol):

@@ -16,16 +16,15 @@ from mlfc.runtime.executors.states import LoadedModel, ModelState, OwnStates
 from mlfc.runtime.executors.vm.containers import Signature
 from mlfc.runtime.executors.vm.engine import Engine, Find, Limits, PreparedCall, devices_of, output_misfit
 from mlfc.runtime.executors.vm.native import RESET, TRACE, HasSymbols, aligned_zeros, number_of, pointer_to
-from mlfc.runtime.tensor.arrays import Values, is_readable, only, require_readable
+from mlfc.runtime.tensor.arrays import Values, is_readable, only, require_readable, run_real
 from mlfc.runtime.tensor.ndarray import NDArray, from_dlpack
-from mlfc.runtime.tensor.real import run_real
-from mlfc.support.arrays import Array
 from mlfc.support.dim_walk import counted, nbytes_of_type, tensor_in_call
 from mlfc.support.dims import LARGEST
 from mlfc.support.dtypes import to_numpy
 from mlfc.support.executable import Executable, reset_symbol, state_offsets
 from mlfc.support.locks import ForkSafeLock
 from mlfc.support.module_info import OperatorInfo, StateInfo
+from mlfc.support.tensor_info import Array
 from mlfc.support.text import Displayed
 
 TURN_LIMIT = 100_000_000
@@ -228,6 +227,8 @@ class BoundVm(Displayed):
     during a call: memory of results that the caller has dropped is reused.
     """
 
+    _shows = ("inputs", "outputs")
+
     def __init__(self, model: VmModel, inputs: dict[str, Any], outputs: dict[str, Array] | None) -> None:
         self._model = model
         self._engine, self._limits, self._states = model._engine, model._limits, model._states
@@ -236,9 +237,6 @@ class BoundVm(Displayed):
         self.outputs: dict[str, Array] = outputs or {}
         # runs that have ended; several threads may call
         self._idle: list[Callable[[], list[Array]]] = [self._prepared()]
-
-    def _facts(self) -> Mapping[str, object]:
-        return {"inputs": list(self.inputs), "outputs": list(self.outputs)}
 
     def __call__(self) -> int:
         """Run the model; raise as `VmModel.call` does."""

@@ -20,10 +20,10 @@ from mlfc.runtime.modules.loaders import register_loader
 from mlfc.runtime.modules.module import Function, Module
 from mlfc.runtime.modules.runnable import HasModel
 from mlfc.runtime.tensor.ndarray import NDArray
-from mlfc.support.arrays import Array
 from mlfc.support.dtypes import to_numpy
 from mlfc.support.executable import Executable, decode, encode, run_symbol
 from mlfc.support.module_info import OperatorInfo
+from mlfc.support.tensor_info import Array
 from mlfc.support.text import Displayed
 
 KIND = "mlfc.vm"

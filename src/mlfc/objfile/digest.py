@@ -19,13 +19,14 @@ import numpy as np
 from mlfc.objfile.elf import ElfImage
 from mlfc.objfile.head import HEAD, LIBRARY, read_head
 from mlfc.support.content import ArrayContent, Data, Joined
+from mlfc.support.former_name import former
 
 SYMBOL = "mlfc_digest"
 """Name of the library's variable, `mlfc_digest` of the C runtime's ``mlfc_abi.h``."""
 MAX_RANGES = 64
 """Maximum number of constant ranges that can be left out."""
 
-_MARK = "mlfc digest"
+_MARKS = ("mlfc digest", former("mlfc digest"))
 _HEAD = struct.Struct("<16sII32s")
 _RANGE = struct.Struct("<QQ")
 _NBYTES = _HEAD.size + MAX_RANGES * _RANGE.size
@@ -61,7 +62,7 @@ def write_digest(data: memoryview, left_out: Sequence[Range]) -> bool:
         return False
     ranges = b"".join(_RANGE.pack(start, end - start) for start, end in left_out)
     at = record[0]
-    head = _HEAD.pack(_MARK.encode(), _SHA256, len(left_out), bytes(32))
+    head = _HEAD.pack(_MARKS[0].encode(), _SHA256, len(left_out), bytes(32))
     data[at : at + _NBYTES] = (head + ranges).ljust(_NBYTES, b"\0")
     data[at + _DIGEST_AT : at + _HEAD.size] = _digest_of(image, at, left_out)
     return True
@@ -69,14 +70,14 @@ def write_digest(data: memoryview, left_out: Sequence[Range]) -> bool:
 
 def _read_record(image: ElfImage) -> tuple[int, int, bytes, tuple[Range, ...]] | None:
     """Return the record's offset in the file, the kind of digest, the digest, and ranges of constants in the file."""
-    found = image.find(SYMBOL)
+    found = image.find(SYMBOL) or image.find(former(SYMBOL))
     if found is None:
-        if re.search(_MARK.encode() + b"\\0{3}", image.data):
+        if re.search(b"|".join(mark.encode() + b"\\0{3}" for mark in _MARKS), image.data):
             raise ValueError(f"its {SYMBOL} is not among its symbols")
         return None
     content = bytes(image.content(found[0], _NBYTES, f"its {SYMBOL}"))
     mark, kind, count, digest = _HEAD.unpack_from(content)
-    if mark.rstrip(b"\0").decode(errors="replace") != _MARK or count > MAX_RANGES:
+    if mark.rstrip(b"\0").decode(errors="replace") not in _MARKS or count > MAX_RANGES:
         raise ValueError(f"its {SYMBOL} is invalid")
     ranges = (_RANGE.unpack_from(content, _HEAD.size + index * _RANGE.size) for index in range(count))
     left_out = tuple((start, start + nbytes) for start, nbytes in ranges)

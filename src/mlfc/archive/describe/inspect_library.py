@@ -21,6 +21,7 @@ from mlfc.runtime.modules.blob import SYMBOLS, parse_tree
 from mlfc.support.c_names import LEVEL_SECTION
 from mlfc.support.content import sha256_stream
 from mlfc.support.executable import decode, vm_info
+from mlfc.support.former_name import current
 from mlfc.support.module_info import ModuleInterface
 from mlfc.support.plain_file import open_plain
 from mlfc.support.platforms import Platform
@@ -56,7 +57,7 @@ def inspect_library(path: str | os.PathLike[str]) -> dict[str, Any]:
             if not heads or heads[0] is None or not heads[0].arches:
                 raise ArchiveError("it contains no object file", place=place, next_step="Export it again")
             machine = str(Platform(heads[0].arches[0], heads[0].system))
-            symbols = {item.name: item for code in codes for item in exports(code)}
+            symbols = {current(item.name): item for code in codes for item in exports(code)}
             tables = [(abi, name) for abi, name in SYMBOLS.items() if name in symbols]
             blobs = {abi: parse_tree(symbols[name].content, abi, place=place) for abi, name in tables}
             described = _description(symbols, place)

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from mlfc.archive.read.model import FULL_MODEL, OPERATOR, RFC, TVM, ModuleFiles
 from mlfc.errors import ArchiveError
+from mlfc.support.former_name import former
 
 VERSION: Final = 7
 METADATA: Final = "metadata.json"
@@ -18,7 +19,11 @@ SOURCES: Final = "codegen/host/src"
 OBJECTS: Final = "codegen/host/lib"
 HEADERS: Final = "codegen/host/include"
 # the function tables of several graph modules, which refer to the code of all modules
-REGISTRIES: Final = ("codegen/host/src/mlfc_shared_registry.c", "codegen/host/lib/mlfc_shared_registry.o")
+REGISTRIES: Final = tuple(
+    name(path)
+    for name in (str, former)
+    for path in ("codegen/host/src/mlfc_shared_registry.c", "codegen/host/lib/mlfc_shared_registry.o")
+)
 
 # a module name becomes part of file names, so characters that are special in paths are excluded
 MODULE_NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")

@@ -15,6 +15,7 @@ from mlfc.runtime.modules.loaders import ExternalCode, load_part
 from mlfc.runtime.modules.module import Module, pick_module
 from mlfc.support.content import Data
 from mlfc.support.executable import MAX_BYTES, Executable, VmValue, decode, state_offsets, vm_info
+from mlfc.support.former_name import FORMER_TRACE, current_hooks
 from mlfc.support.tensor_info import Array, TensorInfo
 
 MAX_TEXT = 64 << 20
@@ -65,7 +66,9 @@ def read_parts(path: str | os.PathLike[str], module: str | None = None) -> Modul
                 continue
             short = member.removeprefix(f"{CODE}/")
             code[short] = archive.tar.view(member)
-            if archive.record.manifest is not None:
+            if FORMER_TRACE in archive.tar.sizes and member in files.sources:
+                code[short] = current_hooks(archive.tar.view(member))
+            elif archive.record.manifest is not None:
                 digests[short] = archive.record.manifest[member].sha256
         imports = _imports(archive, record)
         for part in imports:

@@ -42,6 +42,7 @@ from mlfc.errors import ArchiveError
 from mlfc.support import dtypes
 from mlfc.support.content import sha256_stream
 from mlfc.support.dim_estimates import NO_LIMIT
+from mlfc.support.former_name import current_keys
 from mlfc.support.json_text import parse_json
 from mlfc.support.module_info import ArchiveInfo, ModuleInfo
 from mlfc.support.tar import TarReader, open_tar
@@ -157,6 +158,7 @@ def _parsed(data: bytes, form: str, place: str) -> dict[str, Any]:
     document = parse_json(data, place)
     if not isinstance(document, dict):
         raise ArchiveError("it must hold a JSON object", place=place, next_step=_AGAIN)
+    document = current_keys(document)
     version = document.get("version")
     if isinstance(version, bool) or not isinstance(version, int):
         raise ArchiveError("the format version is missing", place=place, next_step=_AGAIN)

@@ -27,6 +27,7 @@ from mlfc.relay.text_source import MAX_TEXT
 from mlfc.runtime.executors.graph_json import COPY, NOP, Graph
 from mlfc.support import dtypes
 from mlfc.support.content import ArrayContent, sha256_of
+from mlfc.support.former_name import former
 from mlfc.support.module_info import ImportedModule
 from mlfc.support.params import params_content
 
@@ -135,9 +136,10 @@ def _workspace_faults(parsed: ParsedFiles, name: str, module: ModuleRecord) -> F
         expected = {pool_array(pool.name): pool.nbytes for pool in details.pools}
     for array, nbytes in expected.items():
         sizes = {
-            path: parsed.c_code[path].arrays[array]
+            path: parsed.c_code[path].arrays[known]
             for path in module.files.sources
-            if path in parsed.c_code and array in parsed.c_code[path].arrays
+            for known in dict.fromkeys((array, former(array)))
+            if path in parsed.c_code and known in parsed.c_code[path].arrays
         }
         if not sizes and nbytes:
             yield f"codegen/host/src: {name}", f"no array {array} of {nbytes} bytes is defined"

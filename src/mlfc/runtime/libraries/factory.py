@@ -34,6 +34,7 @@ from mlfc.runtime.modules.module import Function, Module, pick_module
 from mlfc.runtime.modules.runnable import HasModel, Runnable
 from mlfc.runtime.modules.tvm_kinds import METADATA, MetadataModule
 from mlfc.support.content import Data, Joined, nbytes_of
+from mlfc.support.former_name import former
 from mlfc.support.params import MAX_TENSORS, decode_ndarray, ndarray_content, ndarray_end
 from mlfc.support.stream import Cursor, encode_string, encode_strings, encode_u64
 from mlfc.support.tensor_info import Array
@@ -332,4 +333,5 @@ class ModuleSet(Module, HasModel):
         return None if factory is None else factory.create
 
 
-register_loader(KIND, lambda _: 0)(lambda _: ModuleSet())
+for _kind in (KIND, former(KIND)):
+    register_loader(_kind, lambda _: 0)(lambda _: ModuleSet())

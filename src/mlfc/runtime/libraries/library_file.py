@@ -16,6 +16,7 @@ from mlfc.objfile.head import HEAD, LIBRARY, STATIC_MARK, misfit
 from mlfc.runtime.modules.blob import SYMBOLS, load_tree
 from mlfc.runtime.modules.module import Module
 from mlfc.support import dtypes
+from mlfc.support.former_name import former
 from mlfc.support.json_text import parse_json
 from mlfc.support.module_info import ModuleInterface
 from mlfc.support.plain_file import open_plain
@@ -104,7 +105,7 @@ def _unsound(error: ValueError, place: str) -> ArchiveError:
 
 
 def _version(image: ElfImage) -> int | None:
-    found = image.find(VERSION_SYMBOL)
+    found = image.find(VERSION_SYMBOL) or image.find(former(VERSION_SYMBOL))
     if found is None:
         return None
     (version,) = struct.unpack(f"{image.order}i", image.content(found[0], 4, f"its {VERSION_SYMBOL}"))
@@ -113,7 +114,7 @@ def _version(image: ElfImage) -> int | None:
 
 def _text(image: ElfImage, name: str) -> bytes | None:
     """Return a text of the library without its terminating NUL; None if it does not exist."""
-    found = image.find(name)
+    found = image.find(name) or image.find(former(name))
     if found is None:
         return None
     text = bytes(image.content(*found, name))

@@ -37,6 +37,7 @@ from mlfc.runtime.modules.runnable import Runnable
 from mlfc.runtime.tensor import c_abi
 from mlfc.runtime.threads import share_pool
 from mlfc.support.c_names import LEVEL_VARIABLE, level_function
+from mlfc.support.former_name import former
 from mlfc.support.locks import ForkSafeLock
 from mlfc.support.module_info import ModuleInterface
 from mlfc.support.params import decode_ndarray
@@ -164,10 +165,11 @@ class LibraryModule(Module):
         """Return the address of a symbol, or None."""
         if not symbol or "\0" in symbol:
             return None
-        with suppress(ValueError):
-            address = ctypes.addressof(ctypes.c_char.in_dll(self.library, symbol))
-            if self._defines(address):
-                return address
+        for name in dict.fromkeys((symbol, former(symbol))):
+            with suppress(ValueError):
+                address = ctypes.addressof(ctypes.c_char.in_dll(self.library, name))
+                if self._defines(address):
+                    return address
         return None
 
     def _defines(self, address: int) -> bool:

@@ -11,6 +11,7 @@ from mlfc.registry import Registry
 from mlfc.runtime.devices.device import driver_files, import_driver
 from mlfc.runtime.modules.module import RELAX, Function, Module, OpaqueModule
 from mlfc.support.content import Data, to_bytes
+from mlfc.support.former_name import former
 
 SUFFIXES = ("c", "o")
 """Suffixes of the files with such code."""
@@ -29,9 +30,9 @@ _BUILT_IN = {
     "onnxruntime": "mlfc.runtime.modules.onnxruntime_module",
     "mlfc.vm": "mlfc.runtime.executors.vm.vm_module",
     RELAX: "mlfc.runtime.executors.relax_module",
+    **dict.fromkeys(("mlfc.ModuleSet", former("mlfc.ModuleSet")), "mlfc.runtime.libraries.factory"),
     **dict.fromkeys(
-        ("mlfc.ModuleSet", "GraphExecutorFactory", "GraphRuntimeFactory", "AotExecutorFactory"),
-        "mlfc.runtime.libraries.factory",
+        ("GraphExecutorFactory", "GraphRuntimeFactory", "AotExecutorFactory"), "mlfc.runtime.libraries.factory"
     ),
 }
 

@@ -373,6 +373,8 @@ def _without(factors: _Monomial, taken: _Monomial) -> _Monomial | None:
 
 
 def _quotient(a: Extent, b: Extent) -> Any:
+    if isinstance(b, int) and b < 0:
+        return _quotient(-a, -b)
     quotient, rest = _divided(a, b)
     if _is_below(rest, b):
         return quotient
@@ -390,6 +392,8 @@ def _quotient(a: Extent, b: Extent) -> Any:
 
 
 def _remainder(a: Extent, b: Extent) -> Any:
+    if isinstance(b, int) and b < 0:
+        return -_remainder(-a, -b)
     _, rest = _divided(a, b)
     if _is_below(rest, b):
         return rest

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from math import prod
-from typing import Any
 
 import numpy as np
 
 from mlfc.errors import ModelError
-from mlfc.frontend.symbolic import as_tensor, objects
 from mlfc.frontend.tflite.node import Node, converts
 from mlfc.ops.rules import normalized_axis
 from mlfc.relay import ir
 from mlfc.relay.ir import Constant, Expr, const
-from mlfc.support import cost
-from mlfc.support.dims import bounds
+from mlfc.support import cost, dtypes
+from mlfc.support.dims import bounds, is_static, maximum
 
 
 @converts("GATHER")
@@ -57,8 +55,8 @@ def _gather_nd(node: Node) -> Expr:
 @converts("SCATTER_ND")
 def _scatter_nd(node: Node) -> Expr:
     """Convert SCATTER_ND, which adds updates (input 1) at index tuples (input 0) to zeros of a shape (input 2)."""
-    shape, dtype = tuple(node.integers(2)), ir.tensor_type(node.expr(1)).dtype
-    if min(shape, default=0) < 0:
+    shape, dtype = tuple(node.extents(2)), ir.tensor_type(node.expr(1)).dtype
+    if any(bounds(extent)[1] < 0 for extent in shape):
         raise ModelError(f"the shape {shape} has a negative extent")
     start = node.call("broadcast_to", const(0, dtype), shape=shape)
     mode = "update" if dtype == "bool" else "add"
@@ -86,21 +84,15 @@ def _where(node: Node) -> Expr:
     places = node.call("topk", node.call("cast", flags, dtype="int8"), k=most, axis=0, ret_type="indices",
                        is_ascend=False, dtype="int32")  # fmt: skip
     if not isinstance(size, int):
-        steps = {"start": 0, "stop": count, "step": 1, "dtype": "int32"}
-        numbers = node.call("arange", const(0, "int32"), _number(node, count, "int32"), const(1, "int32"), **steps)
-        places = node.call("take", places, numbers, axis=0, mode="clip")
+        places = node.call("take", places, node.counted(count), axis=0, mode="clip")
     places = node.call("cast", places, dtype="int64")
     columns, step = [], size
     for extent in shape:
         step //= extent
-        column = node.call("floor_divide", places, _number(node, step))
-        column = node.call("floor_mod", column, _number(node, extent))
+        column = node.call("floor_divide", places, node.number(step, "int64"))
+        column = node.call("floor_mod", column, node.number(extent, "int64"))
         columns.append(node.call("reshape", column, newshape=(count, 1)))
     return node.joined(columns, 1)
-
-
-def _number(node: Node, extent: Any, dtype: str = "int64") -> Expr:
-    return as_tensor(objects([extent], ()), dtype, node.span)
 
 
 @converts("REVERSE_V2")
@@ -137,15 +129,16 @@ def _dynamic_update_slice(node: Node) -> Expr:
         raise ModelError(f"an update of shape {size} at indices of shape {node.shape(2)} does not fit {shape}")
     inside: Expr | None = None
     for axis in (axis for axis in range(rank) if size[axis] < shape[axis]):
-        begin = node.call(
-            "clip", node.cut(node.expr(2), axis, axis + 1), a_min=0.0, a_max=float(shape[axis] - size[axis])
-        )
-        if ir.tensor_type(begin).dtype != "int32":
+        begin = node.cut(node.expr(2), axis, axis + 1)
+        dtype = ir.tensor_type(begin).dtype
+        begin = node.call("maximum", begin, const(0, dtype))
+        begin = node.call("minimum", begin, node.number(shape[axis] - size[axis], dtype))
+        if dtype != "int32":
             begin = node.call("cast", begin, dtype="int32")
         at = node.call("subtract", node.counted(shape[axis]), begin)
         here = node.call(
             "logical_and", node.call("greater_equal", at, const(0, "int32")),
-            node.call("less", at, const(size[axis], "int32")),
+            node.call("less", at, node.number(size[axis])),
         )  # fmt: skip
         aligned = tuple(shape[axis] if other == axis else 1 for other in range(rank))
         here = node.call("reshape", here, newshape=aligned)
@@ -180,7 +173,7 @@ def _embedding_lookup(node: Node) -> Expr:
 
 @converts("TOPK_V2")
 def _top_k(node: Node) -> list[Expr]:
-    count, axis = node.integer(1), len(node.shape(0)) - 1
+    count, axis = node.extent(1), len(node.shape(0)) - 1
     if axis < 0 or not 0 <= count <= node.shape(0)[axis]:
         raise ModelError(f"cannot select {count} elements of {node.shape(0)}")
     dtype = node.output(1).dtype
@@ -190,8 +183,8 @@ def _top_k(node: Node) -> list[Expr]:
 
 @converts("ONE_HOT")
 def _one_hot(node: Node) -> Expr:
-    depth, rank = node.integer(1), len(node.shape(0))
-    if not 0 <= depth < 1 << 31:
+    depth, rank = node.extent(1), len(node.shape(0))
+    if bounds(depth)[0] < 0 or (is_static((depth,)) and depth >= 1 << 31):
         raise ModelError(f"invalid depth {depth}")
     axis = normalized_axis("ONE_HOT", node.options("OneHotOptions").Axis(), rank + 1)
     return node.call("one_hot", node.expr(0), node.expr(2), node.expr(3), depth=depth, axis=axis,
@@ -211,16 +204,22 @@ def _cumsum(node: Node) -> Expr:
 
 @converts("RANGE")
 def _range(node: Node) -> Expr:
-    start, limit, step = (node.value(position).reshape(-1) for position in range(3))
-    if not start.size == limit.size == step.size == 1 or not step[0]:
+    dtype = node.output().dtype or ""
+    numbers = node.value if dtypes.is_float(dtype) else node.extents
+    ends = [np.reshape(numbers(position), -1) for position in range(3)]
+    if any(end.size != 1 for end in ends) or ends[2][0] == 0:
         raise ModelError("a range requires one start, one limit and one nonzero step")
-    span, length = float(limit[0]) - float(start[0]), float(step[0])
+    (start,), (limit,), (step,) = ends
+    if not is_static((start, limit, step)):
+        places = node.counted(maximum(-((start - limit) // step), 0), dtype)
+        return node.call("add", node.call("multiply", places, node.number(step, dtype)), node.number(start, dtype))
+    span, length = float(limit) - float(start), float(step)
     if not np.isfinite(span / length):
-        raise ModelError(f"invalid range from {start[0]} to {limit[0]} by {step[0]}")
+        raise ModelError(f"invalid range from {start} to {limit} by {step}")
     count = max(0, -int(-span // length))
     cost.require("constants", count * 8, node.label)
-    values = start[0] + np.arange(count).astype(start.dtype) * step[0]
-    return Constant(values.astype(start.dtype), node.output().name, node.span)
+    values = start + np.arange(count).astype(dtype) * step
+    return Constant(values.astype(dtype), node.output().name, node.span)
 
 
 @converts("BROADCAST_ARGS")
@@ -270,8 +269,8 @@ def _matrix_set_diag(node: Node) -> Expr:
 @converts("SPARSE_TO_DENSE")
 def _sparse_to_dense(node: Node) -> Expr:
     """Convert SPARSE_TO_DENSE: values (input 2) at index tuples (input 0), and a default (input 3) elsewhere."""
-    shape, tuples, dtype = tuple(node.integers(1)), node.shape(0), ir.tensor_type(node.expr(2)).dtype
-    if min(shape, default=0) < 0:
+    shape, tuples, dtype = tuple(node.extents(1)), node.shape(0), ir.tensor_type(node.expr(2)).dtype
+    if any(bounds(extent)[1] < 0 for extent in shape):
         raise ModelError(f"the shape {shape} has a negative extent")
     count = tuples[0] if tuples else 1
     if len(tuples) > 2 or (tuples[1] if len(tuples) == 2 else 1) != len(shape) or node.shape(2) not in ((), (count,)):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from math import prod
 from typing import Any
 
@@ -61,8 +61,8 @@ def _transpose(node: Node) -> Expr:
 
 
 def _pad_width(node: Node) -> tuple[tuple[int, int], ...]:
-    widths = node.integers(1)
-    if len(widths) != 2 * len(node.shape(0)) or min(widths, default=0) < 0:
+    widths = node.extents(1)
+    if len(widths) != 2 * len(node.shape(0)) or any(bounds(width)[1] < 0 for width in widths):
         raise ModelError(f"the padding {widths} does not fit {len(node.shape(0))} dimensions")
     return tuple(zip(widths[::2], widths[1::2], strict=True))
 
@@ -166,7 +166,7 @@ def _unpack(node: Node) -> list[Expr]:
 
 def _parts(node: Node, data: Expr, axis: int, sizes: Sequence[int]) -> list[Expr]:
     """Return consecutive slices of given sizes along an axis."""
-    return [node.cut(data, begin, end, axis) for begin, end in pairwise(np.cumsum([0, *sizes]).tolist())]
+    return [node.cut(data, begin, end, axis) for begin, end in pairwise(accumulate(sizes, initial=0))]
 
 
 @converts("SPLIT")
@@ -181,13 +181,13 @@ def _split(node: Node) -> list[Expr]:
 
 @converts("SPLIT_V")
 def _split_v(node: Node) -> list[Expr]:
-    sizes, shape = node.integers(1), node.shape(0)
+    sizes, shape = node.extents(1), node.shape(0)
     if len(sizes) != len(node.record.outputs):
         raise ModelError(f"{len(sizes)} sizes do not fit {len(node.record.outputs)} outputs")
     axis = normalized_axis("SPLIT_V", node.integer(2), len(shape))
     if sizes.count(-1) == 1:
         sizes[sizes.index(-1)] = shape[axis] - sum(size for size in sizes if size != -1)
-    if min(sizes) < 0 or sum(sizes) != shape[axis]:
+    if any(bounds(size)[1] < 0 for size in sizes) or sum(sizes) != shape[axis]:
         raise ModelError(f"sizes {sizes} do not add up to axis {axis} of {shape}")
     return _parts(node, node.expr(0), axis, sizes)
 

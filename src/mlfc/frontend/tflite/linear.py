@@ -78,15 +78,16 @@ def _numbers(
     return size, strides, dilation
 
 
-def _cut_of(node: Node, options: Any, full: int, result: int, stride: int) -> tuple[int, int, int]:
+def _cut_of(node: Node, options: Any, full: Any, result: Any, stride: int) -> tuple[int, int, int]:
     """Return the crop of a transposed convolution's `full` size at the start and the end, and the missing size."""
-    before = max(full - result, 0) // 2 if _padding_of(options) == Padding.SAME else 0
-    cut = full - before - result
-    if -cut >= stride:
+    rest = full - result
+    if not is_static((rest,)) or -rest >= stride:
         node.refuse(
             f"an output of size {result} is not supported: inputs only reach {full} elements",
             "Export the output shape that follows from the strides",
         )
+    before = max(rest, 0) // 2 if _padding_of(options) == Padding.SAME else 0
+    cut = rest - before
     return before, max(cut, 0), max(-cut, 0)
 
 
@@ -407,7 +408,7 @@ def _depthwise_conv(node: Node) -> Expr:
 def _transpose_conv(node: Node) -> Expr:
     """Convert TRANSPOSE_CONV, whose data is input 2 and whose output shape is input 0."""
     options, weights = node.options("TransposeConvOptions"), _weights_of(node, 1, 4)
-    data, shape = node.expr(2), node.integers(0)
+    data, shape = node.expr(2), node.extents(0)
     channels, height, width, taken = shape_of(weights)
     source = shape_of(data)
     if len(source) != 4 or len(shape) != 4 or taken != source[3] or shape[3] != channels:
@@ -543,7 +544,7 @@ def _conv_3d(node: Node) -> Expr:
 @converts("CONV_3D_TRANSPOSE")
 def _conv_3d_transpose(node: Node) -> Expr:
     """Convert CONV_3D_TRANSPOSE, whose data is input 2 and whose output shape is input 0."""
-    weights, target, options = _weights_of(node, 1, 5), node.integers(0), _steps_3d(node, 2)
+    weights, target, options = _weights_of(node, 1, 5), node.extents(0), _steps_3d(node, 2)
     *size, channels, taken = shape_of(weights)
     source = node.shape(2)
     if len(target) != 5 or source[4] != taken or target[4] != channels:

@@ -22,6 +22,7 @@ from mlfc.registry import Registry
 from mlfc.relay import ir
 from mlfc.relay.ir import Constant, Expr, Span, Var, const
 from mlfc.support import cost
+from mlfc.support.dims import Dim
 
 Converter: TypeAlias = "Callable[[Node], Expr | list[Expr]]"
 CONVERTERS: Registry[Converter] = Registry("TFLite operator", "mlfc.frontend.tflite")
@@ -138,10 +139,12 @@ class Node:
 
     def integer(self, position: int) -> int:
         """Return an input that must be a single constant integer."""
-        values = self.integers(position)
-        if len(values) != 1:
-            raise ModelError(f"expected one integer as input {position}, got {len(values)}")
-        return values[0]
+        value: int = _only(self.integers(position), position)
+        return value
+
+    def extent(self, position: int) -> Any:
+        """Return an input that must be a single integer; a `Dim` is a symbolic dimension size."""
+        return _only(self.extents(position), position)
 
     def extents(self, position: int) -> list[Any]:
         """Return an input of integers as a flat list; a `Dim` is a symbolic dimension size."""
@@ -172,16 +175,13 @@ class Node:
 
     def call(self, name: str, *args: Expr, **attrs: Any) -> Expr:
         """Apply a Relay operator; evaluate it if it computes a shape from known or symbolic values."""
-        result, output, places = (
-            ir.call(name, args, attrs, span=self.span),
-            self.output(),
-            range(len(self.record.inputs)),
-        )
+        result, output = ir.call(name, args, attrs, span=self.span), self.output()
+        found = symbolic.folded(result, {})
         # weights, and expressions of weights, are left for a later folding pass
         counts = output.dtype in ("int32", "int64", "bool") and output.quantization is None
-        if counts and all(isinstance(self.expr(place), Constant) for place in places if self.has(place)):
-            return folded(result)
-        return symbolic.folded(result, {})
+        inputs = (self.expr(place) for place in range(len(self.record.inputs)) if self.has(place))
+        is_known = counts and all(isinstance(item, Constant) or symbolic.known(item) is not None for item in inputs)
+        return folded(result) if found is result and is_known else found
 
     def cut(self, data: Expr, begin: int, end: Any, axis: int = 0) -> Expr:
         """Return the slice of a tensor from `begin` to `end` along an axis."""
@@ -196,8 +196,18 @@ class Node:
         dtype = self.output().dtype or "int32"
         return symbolic.as_tensor(symbolic.objects(values, (len(values),)), dtype, self.span, self.output().name)
 
-    def counted(self, count: int, dtype: str = "int32") -> Constant:
-        """Return 0, 1, ... as a constant; raise LimitError for a count out of proportion to the size of the file."""
+    def number(self, value: Any, dtype: str = "int32") -> Expr:
+        """Return a dimension size as a scalar: a constant unless it is a `Dim`."""
+        return symbolic.as_tensor(symbolic.objects([value], ()), dtype, self.span)
+
+    def counted(self, count: Any, dtype: str = "int32") -> Expr:
+        """Return 0, 1, ...: a constant unless `count` is a `Dim`.
+
+        Raise LimitError for a number out of proportion to the size of the file.
+        """
+        if isinstance(count, Dim):
+            ends = const(0, dtype), self.number(count, dtype), const(1, dtype)
+            return self.call("arange", *ends, start=0, stop=count, step=1, dtype=dtype)
         cost.require("constants", count * 8, self.label)
         return const(np.arange(count), dtype)
 
@@ -231,6 +241,12 @@ class Node:
     def quantized(self) -> bool:
         """Return whether the first output is quantized."""
         return is_quantized(self.output())
+
+
+def _only(values: Sequence[Any], position: int) -> Any:
+    if len(values) != 1:
+        raise ModelError(f"expected one integer as input {position}, got {len(values)}")
+    return values[0]
 
 
 def is_quantized(tensor: TfliteTensor) -> bool:

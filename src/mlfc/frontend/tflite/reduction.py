@@ -5,9 +5,6 @@ from __future__ import annotations
 from math import prod
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
 from mlfc.errors import ModelError
 from mlfc.frontend.tflite.arithmetic import activated, clipped, of_codes
 from mlfc.frontend.tflite.linear import window_of
@@ -15,6 +12,7 @@ from mlfc.frontend.tflite.node import CODES, Node, converts
 from mlfc.ops.rules import normalized_axes
 from mlfc.relay import ir
 from mlfc.relay.ir import Expr, const
+from mlfc.support.dims import bounds
 
 
 def _pool_attrs(node: Node, options: Any) -> dict[str, Any]:
@@ -131,10 +129,10 @@ def _local_response_normalization(node: Node) -> Expr:
     )  # fmt: skip
 
 
-def _target(node: Node, kind: str) -> tuple[tuple[int, ...], bool, bool]:
+def _target(node: Node, kind: str) -> tuple[tuple[Any, ...], bool, bool]:
     """Return height and width, whether corners are aligned, and whether pixel centres are at halves."""
-    options, size = node.options(kind), node.integers(1)
-    if len(size) != 2 or min(size) < 1 or len(node.shape(0)) != 4:
+    options, size = node.options(kind), node.extents(1)
+    if len(size) != 2 or any(bounds(extent)[1] < 1 for extent in size) or len(node.shape(0)) != 4:
         raise ModelError(f"cannot resize {node.shape(0)} to {size}")
     return tuple(size), bool(options.AlignCorners()), bool(options.HalfPixelCenters())
 
@@ -146,30 +144,17 @@ def _resize_bilinear(node: Node) -> Expr:
         node.refuse_new_scale()
         return node.call("qnn.resize_bilinear", node.expr(0), size=size, align_corners=align, half_pixel_centers=half)
     mode = "align_corners" if align else "half_pixel" if half else "asymmetric"
-    return node.call(
-        "image.resize2d", node.expr(0), size=size, layout="NHWC", method="linear", coordinate_transformation_mode=mode
-    )
+    return _resized(node, size, method="linear", coordinate_transformation_mode=mode)
 
 
 @converts("RESIZE_NEAREST_NEIGHBOR")
 def _resize_nearest(node: Node) -> Expr:
     size, align, half = _target(node, "ResizeNearestNeighborOptions")
     node.refuse_new_scale()
-    result = node.expr(0)
-    for axis in (1, 2):
-        indices = _nearest(node.shape(0)[axis], size[axis - 1], align, half)
-        if not np.array_equal(indices, np.arange(node.shape(0)[axis])):
-            result = node.call("take", result, const(indices, "int32"), axis=axis)
-    return result
+    mode = "align_corners" if align else "tf_half_pixel_for_nn" if half else "asymmetric"
+    return _resized(node, size, method="nearest_neighbor", rounding_method="", coordinate_transformation_mode=mode)
 
 
-def _nearest(extent: int, count: int, align: bool, half: bool) -> npt.NDArray[np.int32]:
-    """Return the source index of each of `count` samples, in the reference's float32 arithmetic."""
-    scale = np.float32(extent) / np.float32(count)
-    if align and count > 1:
-        scale = np.float32(extent - 1) / np.float32(count - 1)
-    places = (np.arange(count, dtype=np.float32) + np.float32(0.5 if half else 0.0)) * scale
-    # rounded half away from zero, like C's round; positions are nonnegative
-    nearest = np.floor(places + np.float32(0.5)) if align else np.floor(places)
-    limited: npt.NDArray[np.int32] = np.minimum(nearest, extent - 1).astype(np.int32)
-    return limited
+def _resized(node: Node, size: tuple[Any, ...], **attrs: Any) -> Expr:
+    data = node.expr(0)
+    return data if size == node.shape(0)[1:3] else node.call("image.resize2d", data, size=size, layout="NHWC", **attrs)

@@ -11,7 +11,6 @@ import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from math import isclose
 
 import numpy as np
 
@@ -24,10 +23,12 @@ MAX_CODE = 64 << 20  # bytes; an element takes up to 16
 _DTYPES = {f"{sign}int{bits}_t": f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)}
 _DTYPES |= {"float": "float32", "double": "float64"}
 _ATTRIBUTE = r"__attribute__\(\([^\n{}]{0,100}\)"
-_ARRAY = re.compile(rf"^static const (\w+) {_ATTRIBUTE} (\w+)\[(\d{{1,9}})\] = \{{([^{{}};]*)\}};", re.MULTILINE)
-_FIELD = re.compile(rf"^ {{0,8}}(\w+) (\w+)\[(\d{{1,9}})\] {_ATTRIBUTE};", re.MULTILINE)
+_ARRAY = re.compile(
+    rf"^static const (\w+) {_ATTRIBUTE} (\w{{1,1024}})\[(\d{{1,9}})\] = \{{([^{{}};]*)\}};", re.MULTILINE
+)
+_FIELD = re.compile(rf"^ {{0,8}}(\w+) (\w{{1,1024}})\[(\d{{1,9}})\] {_ATTRIBUTE};", re.MULTILINE)
 _FIELD_VALUE = re.compile(r"^ {0,8}\.(\w+) = \{([^{};]*)\}", re.MULTILINE)
-_FUNCTION = re.compile(r"^TVM_DLL int32_t (\w+)\(([^()\n]*)\) \{$", re.MULTILINE)
+_FUNCTION = re.compile(r"^TVM_DLL int32_t (\w{1,1024})\(([^()\n]*)\) \{$", re.MULTILINE)
 _TENSOR = re.compile(r"void\* (\w+) = (?:TVMBackendAllocWorkspace\(|\(&\(\w+\[)[^;]*;")
 _CALL = re.compile(r"if \((\w+)\((.*)\) != 0 ?\) ?(?:return -1;|\{)")
 _CALLED = re.compile(r"\b([A-Za-z_]\w*) ?\(")
@@ -41,6 +42,7 @@ _USE = re.compile(r"\*\)(\w+)\)\[")
 _CONSTANT = re.compile(r"(\w+?)(?:_constant(?:_(\d{1,9}))?(?:_let)?)?")
 _FLOAT = re.compile(r"(?<![\w.])(\d\.\d{6}e[+-]\d\d)f\b")
 _OPERAND = r"(?:(\d{1,9}|[12]\d{9})|\(\(int32_t\*\)(\w+)\)\[[^][]{0,200}\])"
+_MOST_INDEXED = 1 << 15  # characters of a function whose indices are read; TVM's have some thousand
 _PRODUCT = re.compile(
     rf"\* \(?\(int64_t\){_OPERAND}\){{1,2}} \+ \(\(int64_t\)1 << \(\(int64_t\)\(\({_OPERAND} \+ 31\) - 1\)\)"
 )
@@ -78,27 +80,21 @@ class GeneratedFunction:
             (name, calls) for calls, number, name in sorted(found, key=lambda each: (len(each[0]), int(each[1] or -1)))
         ]
 
-    def float_like(self, printed: float, *, inverse: bool = False) -> np.float32 | None:
-        """Return its float, of seven digits, that TVM prints as `printed`; None if there is not exactly one.
+    @cached_property
+    def floats(self) -> set[np.float32]:
+        """Its floats, which TVM prints with seven digits."""
+        return {np.float32(digits) for digits in _FLOAT.findall(self.body)}
 
-        `inverse`: of the reciprocal, which must be exact.
-        """
-        values = {np.float32(digits) for digits in _FLOAT.findall(self.body)}
-        if inverse:
-            values = {1 / value for value in values if np.frexp(value)[0] == 0.5}
-        near = [value for value in values if isclose(value, printed, rel_tol=5.5e-6)]
-        return near[0] if len(near) == 1 else None
-
-    def block(self, name: str) -> int | None:
-        """Return n of an array in layout ``NC<n>n``: the factor between the indices of the array and of the data."""
+    def block(self, name: str) -> int:
+        """Return n of an array in layout ``NC<n>n``: the factor between its indices and the data's; 0 if not proven."""
         patterns = rf"\*\){name}\)\[([^][]{{1,400}})\]", r"\bp0(?:_1\))?\[([^][]{1,400})\]"
-        indices = [{*re.findall(pattern, self.body)} for pattern in patterns]
-        if [*map(len, indices)] != [1, 1]:
-            return None
-        strides, steps = (_strides(index.pop()) for index in indices)
-        found = {divmod(strides[name], steps[name]) for name in strides.keys() & steps.keys()}
-        block, rest = found.pop() if len(found) == 1 else (0, 0)
-        return block if block and not rest else None
+        found = [{*re.findall(pattern, self.body)} for pattern in patterns if len(self.body) < _MOST_INDEXED]
+        if [*map(len, found)] != [1, 1]:
+            return 0
+        strides, steps = (_strides(indices.pop()) for indices in found)
+        factors = {divmod(strides[variable], steps[variable]) for variable in strides.keys() & steps.keys()}
+        block, rest = factors.pop() if len(factors) == 1 else (0, 0)
+        return 0 if rest else block
 
 
 @dataclass(frozen=True)

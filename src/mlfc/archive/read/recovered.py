@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
-from math import prod
+from math import isclose, prod
 from typing import TypeAlias
 
 import numpy as np
@@ -54,6 +54,7 @@ _SKIPPED = "|".join(name.replace(".", "_") for name in (*VIEWS, "layout_transfor
 _SKIPPED_NAME = re.compile(rf"(?:^|_)(?:{_SKIPPED})(?=_|$)(?!_like)")
 _CUT_NAME = re.compile(r"(fused_.{74})_[0-9a-f]{1,16}_(?:_?[0-9]+)?")  # of more than 80 characters: with a hash
 _INSIDE = -1  # in place of an entry: the function computes the expression itself
+_PRINTED = 5.5e-6  # relative difference of a float from its six digits in the text, and from seven in C
 _MOST_STEPS, _MOST_DEPTH = 200_000, 100
 
 
@@ -84,12 +85,15 @@ def recovered_module(
     sought = [
         leaf
         for leaf in expressions.leaves.values()
-        if leaf.kind == "constant" or leaf.is_rounded or (leaf.kind == "local" and leaf.text[1:] in weights)
+        if leaf.kind == "constant"
+        or leaf.is_rounded
+        or (leaf.kind == "local" and leaf.text[1:] in weights)
+        or leaf in expressions.scales
     ]
     values: dict[Expression, Array] = {}
     if sought:
         if program is None:
-            raise ArchiveError("it has no graph with parameters")
+            raise ArchiveError("it has neither a graph with parameters nor C code")
         values = _Recovery(expressions, weights, program, module).values()
         _add_scales(values, expressions)
     unused = {leaf for leaf in expressions.unused if leaf.is_rounded}
@@ -153,7 +157,6 @@ class _Recovery:
 
     def __init__(self, expressions: Expressions, weights: Types, program: Program, module: str) -> None:
         self._result, self._weights, self._program = expressions.result, weights, program
-        self._unused = expressions.unused
         self._prefix = f"tvmgen_{module}_"
         self._makers = {entry: node for node in program.nodes for entry in node.outputs}
         self._is_relaid = any("layout_transform" in (node.function or "") for node in program.nodes)
@@ -186,15 +189,16 @@ class _Recovery:
     def _from_code(self, call: Expression, node: GraphNode) -> Iterator[tuple[Expression, Array]]:
         """Yield the operands of a call that the C of its function contains as numbers."""
         code = self._program.functions.get(node.function or "")
-        for place, part in enumerate(call.args):
-            if code is None:
-                return
-            if part.kind == FACTOR and code.factors:
+        for place, part in enumerate(call.args if code else ()):
+            if part.kind == FACTOR and code and code.factors:
                 yield part, code.factors[place - 1]
-            elif part.value is not None and part.value.dtype == np.float32:
-                value = code.float_like(part.value.item(), inverse=call.text == "divide" and place == 1)
-                if value is not None:
-                    yield part, np.array(value)
+            elif code and part.value is not None and part.value.dtype == np.float32:
+                floats = code.floats
+                if call.text == "divide" and place:  # TVM multiplies by the reciprocal, which must be exact
+                    floats = {1 / value for value in floats if np.frexp(value)[0] == 0.5}
+                near = [value for value in floats if isclose(value, part.value.item(), rel_tol=_PRINTED)]
+                if len(near) == 1:
+                    yield part, np.array(near[0])
 
     def _maker(self, entry: int) -> GraphNode:
         """Return the node that computes an entry, apart from changes of its shape, dtype and layout."""
@@ -234,11 +238,8 @@ class _Recovery:
         ways, self._doubt = {}, None
         for joined, at, own, found in self._call(part, node, ("", 0, 0, ()), 0):
             read = {(item, value if isinstance(value, int) else value.tobytes()) for item, value in found}
-            if (
-                (at, own) == ends
-                and self._fits(joined, node, whole=True)
-                and len(read) == len({key for key, _ in read})
-            ):
+            is_whole = (at, own) == ends and self._fits(joined, node, whole=True)
+            if is_whole and len(read) == len({key for key, _ in read}):
                 ways[frozenset(read)] = found
         if len(ways) != 1:
             how = "can be read in two ways" if ways else "is not what the text computes"
@@ -279,14 +280,8 @@ class _Recovery:
                 for item, value in self._original(part, array, call, node):
                     yield joined, max(at, place + 1), own, found if _is_exact(item, value) else (*found, (item, value))
         code = self._program.functions.get(node.function or "")
-        if (
-            code
-            and own < len(code.constants)
-            and part.kind != "literal"
-            and not part.varies
-            and _calls_in(code.constants[own][1]) == joined
-        ):
-            name = code.constants[own][0]
+        name, calls = code.constants[own] if code and own < len(code.constants) else ("", "")
+        if code and name and not part.varies and part.kind != "literal" and _calls_in(calls) == joined:
             array = self._shaped(part, name, code.arrays[name], call, node)
             for item, value in self._original(part, array, call, node):
                 yield joined, at, own + 1, (*found, (item, value))
@@ -299,31 +294,29 @@ class _Recovery:
         """Return an array of C, which has one dimension, in the shape and layout of the text; None if it cannot be."""
         if part.kind == FACTOR or call.text == "nn.bias_add":
             return array
-        shape = self._shape(part)
-        if shape is None or prod(shape) != array.size:
-            self._doubt = self._doubt if shape else f"its C does not contain the shape of {_shown(part)}"
-            return None
-        if call.text in _LAYOUTS and self._program.may_relay:
-            self._doubt = "TVM may change the layout of weights for its target, which its C does not describe"
-            return None
-        if call.text in _LAYOUTS and any(packed in (node.function or "") for packed in _PACKED):
-            code = self._program.functions.get(node.function or "")
-            block = code.block(name) if code and call.text == "nn.dense" else None
-            if block is None or shape[0] % block:
-                self._doubt = f"the C of {node.function} does not prove the layout of its weights"
-                return None
-            return _unpacked(array.reshape(-1, shape[1], block), f"NC{block}n", "NC")
-        return array.reshape(shape)
+        shape, code = self._shape(part), self._program.functions.get(node.function or "")
+        if shape is None:
+            self._doubt = f"its C does not contain the shape of {_shown(part)}"
+        elif prod(shape) == array.size:
+            block = 1
+            if call.text in _LAYOUTS and any(packed in (node.function or "") for packed in _PACKED):
+                block = code.block(name) if code and call.text == "nn.dense" else 0
+            elif call.text not in _LAYOUTS or not self._program.may_relay:
+                return array.reshape(shape)
+            if block and not self._program.may_relay and not shape[0] % block:
+                return _unpacked(array.reshape(-1, shape[1], block), f"NC{block}n", "NC")
+            self._doubt = f"its C does not prove the layout of the weights of {node.function}"
+        return None
 
     def _shape(self, part: Expression) -> tuple[int, ...] | None:
         """Return the shape of a variable, or of a change of its layout or zero point; None for others."""
         if part.kind == "local":
             return self._weights[part.text[1:]].shape
         inner = self._shape(part.args[0]) if part.text in ("transpose", "subtract") else None
+        if inner is None or part.text == "subtract":
+            return inner
         axes = _axes(part)
-        if part.text == "transpose" and inner is not None:
-            return tuple(inner[axis] for axis in axes) if sorted(axes) == [*range(len(inner))] else None
-        return inner
+        return tuple(inner[axis] for axis in axes) if sorted(axes) == [*range(len(inner))] else None
 
     def _original(
         self, part: Expression, array: Array | None, call: Expression, node: GraphNode

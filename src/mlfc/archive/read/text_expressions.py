@@ -10,6 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
+import numpy as np
 import numpy.typing as npt
 from lark import Token, Tree
 
@@ -66,6 +67,7 @@ class Expressions:
         self.leaves: dict[Key, Expression] = {}
         self.rescalings: list[Rescaling] = []
         self.unused: set[Expression] = set()  # scales on which no result depends except through factors
+        self.scales: set[Expression] = set()  # of other operators, except powers of two
         self._weights = weights
         self._linear: dict[Expression, Sequence[Expression]] = {}
         self._bound: dict[str, Expression] = {}
@@ -121,6 +123,8 @@ class Expressions:
             self.unused |= {from_scale, to_scale}
             product = "fixed_point_multiply" + ("_per_axis" if from_scale.kind == "constant" else "")
             return _shifted("add", _call(product, [_shifted("subtract", data, zero), *factors]), to_zero)
+        if name in ("qnn.dequantize", "qnn.quantize") and len(args) == 3:
+            self.scales |= {scale for scale in args[1:2] if scale.value is None or np.frexp(scale.value)[0] != 0.5}
         if name == "qnn.dequantize" and len(args) == 3:
             return _call("multiply", [_shifted("subtract", args[0], args[2]), args[1]])
         if name == "qnn.quantize" and len(args) == 3:

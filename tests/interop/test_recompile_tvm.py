@@ -285,13 +285,3 @@ def test_a_text_that_is_complete_needs_no_graph(shared: Path, tmp_path: Path) ->
     nodes = [("x", (), (2,), {}), ("tvmgen_net_fused_add", (0,), (2,), {})]
     (factory,) = rebuild(archive(tmp_path / "net.tar", text, graph(x, nodes, [1]), {}, x))
     np.testing.assert_array_equal(*factory.runtime.run(x).values(), [1.5, 1.5])
-
-
-@pytest.mark.parametrize("name", ["kws_aot_c", "kws_graph_c", "multi"])
-def test_quantized_archives_of_tvm_compute_the_same_again(name: str, shared: Path) -> None:
-    folder = shared / "fixtures/tvm-0.14"
-    for factory in rebuild(folder / f"{name}.tar.xz"):
-        recorded = np.load(folder / f"{factory.module_name}_io.npz")
-        for x, expected in zip(recorded["inputs"], recorded["outputs"], strict=True):
-            (result,) = factory.runtime.run({str(recorded["input_name"]): x}).values()
-            np.testing.assert_array_equal(result, expected)

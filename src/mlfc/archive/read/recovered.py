@@ -216,8 +216,9 @@ class _Recovery:
             return ("",)
         name = (node.function or "").removeprefix(self._prefix)
         cut = _CUT_NAME.fullmatch(name)
-        if cut is not None:
-            return (f"{_calls_in(cut[1].rpartition('_')[0])}*",)
+        if cut is not None:  # a last word that may be one of those left out is left out, too
+            first, _, last = cut[1].rpartition("_")
+            return (f"{_calls_in(first if any(view.startswith(last) for view in VIEWS) else cut[1])}*",)
         return _calls_in(re.sub(r"_?[0-9]+$", "", name)), _calls_in(name)
 
     def _fits(self, joined: str, node: GraphNode, *, whole: bool) -> bool:

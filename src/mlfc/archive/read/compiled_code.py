@@ -31,6 +31,7 @@ _FIELD_VALUE = re.compile(r"^ {0,8}\.(\w+) = \{([^{};]*)\}", re.MULTILINE)
 _FUNCTION = re.compile(r"^TVM_DLL int32_t (\w{1,1024})\(([^()\n]*)\) \{$", re.MULTILINE)
 _TENSOR = re.compile(r"void\* (\w+) = (?:TVMBackendAllocWorkspace\(|\(&\(\w+\[)[^;]*;")
 _CALL = re.compile(r"if \((\w+)\((.*)\) != 0 ?\) ?(?:return -1;|\{)")
+_POOL = re.compile(r"_workspace_\d{1,9}_var$")
 _CALLED = re.compile(r"\b([A-Za-z_]\w*) ?\(")
 _HARMLESS = {"if", "TVMBackendAllocWorkspace", "TVMBackendFreeWorkspace"}
 # packed arguments: of a function, of main, and those that main passes
@@ -98,7 +99,7 @@ class GeneratedFunction:
 
 
 @dataclass(frozen=True)
-class Program:
+class CompiledProgram:
     """The calls of a compiled model; `values` are those of arguments that are constants, by name."""
 
     nodes: tuple[GraphNode, ...]
@@ -158,7 +159,7 @@ def _float(text: str) -> float:
     return float.fromhex(digits) if "x" in digits else float(digits)
 
 
-def program_in(functions: Mapping[str, GeneratedFunction], module: str, inputs: Collection[str]) -> Program:
+def program_in(functions: Mapping[str, GeneratedFunction], module: str, inputs: Collection[str]) -> CompiledProgram:
     """Return the calls of a module's main function; raise ArchiveError if it has other statements."""
     main = functions.get(f"tvmgen_{module}___tvm_main__")
     if main is None:
@@ -190,7 +191,7 @@ def program_in(functions: Mapping[str, GeneratedFunction], module: str, inputs: 
             passed = {}
             pairs = [*zip(parameters, arguments, strict=False)]
             reads = [name for parameter, name in pairs if re.fullmatch(r"p\d+", parameter)]
-            results = [name for parameter, name in pairs if not parameter.endswith("_var")][len(reads) :]
+            results = [name for parameter, name in pairs if not _POOL.search(parameter)][len(reads) :]
             if len(parameters) != len(arguments) or {*reads} - current.keys() or {*results} - tensors:
                 raise ArchiveError(f"its main function calls {call[1]} with other arguments than its parameters")
             add(call[1], call[1], reads, results)
@@ -198,7 +199,7 @@ def program_in(functions: Mapping[str, GeneratedFunction], module: str, inputs: 
             raise ArchiveError(f"its main function has the statement {line[:80]}")
     if {*outputs} - current.keys():
         raise ArchiveError("its main function does not compute all outputs")
-    return Program(tuple(nodes), tuple(current[name] for name in outputs), main.arrays, functions)
+    return CompiledProgram(tuple(nodes), tuple(current[name] for name in outputs), main.arrays, functions)
 
 
 def _strides(index: str) -> dict[str, int]:

@@ -17,7 +17,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from mlfc.archive.read.compiled_code import Program
+from mlfc.archive.read.compiled_code import CompiledProgram
 from mlfc.archive.read.scales import recovered_scales
 from mlfc.archive.read.text_expressions import (
     DIGITS,
@@ -59,7 +59,7 @@ _MOST_STEPS, _MOST_DEPTH = 200_000, 100
 
 
 def recovered_module(
-    text: str, place: str, module: str, inputs: Collection[str], program: Program | None
+    text: str, place: str, module: str, inputs: Collection[str], program: CompiledProgram | None
 ) -> tuple[IRModule, dict[str, Array]]:
     """Return the module of a text that TVM printed, and its weights.
 
@@ -106,7 +106,7 @@ def recovered_module(
 
 
 def _with_values(
-    source: Source, place: str, values: Mapping[Key, Array], body: Node, program: Program | None
+    source: Source, place: str, values: Mapping[Key, Array], body: Node, program: CompiledProgram | None
 ) -> tuple[IRModule, dict[str, Array]]:
     """Return the module of a text with the values of its leaves."""
     arrays = {str(node.children[-1]): values[key_of(node)] for node in body.find_data("constant")}
@@ -132,13 +132,13 @@ def _add_scales(values: dict[Expression, Array], expressions: Expressions) -> No
     """Add the scales of requantized tensors to `values`, which has the factors that TVM computed from them."""
     for item in expressions.rescalings:
         factors = [values[factor] for factor in item.factors if factor in values]
-        printed, target = item.from_scale.value, item.to_scale.value
-        if len(factors) != len(item.factors):
-            raise ArchiveError(f"no multiplier of {item.factors[0].text} was found")
-        is_vector = printed is None and item.from_scale.kind == "constant"
-        scales = recovered_scales(factors, printed, target) if target is not None and (printed or is_vector) else None
+        printed, target, scales = item.from_scale.value, item.to_scale.value, None
+        if target is not None and (printed is not None or item.from_scale.kind == "constant") and len(factors) == 3:
+            scales = recovered_scales(factors, printed, target)
         if scales is None:
-            raise ArchiveError(f"no scales of {item.factors[0].text} have the multiplier of the compiled code")
+            which = f"the scales {_shown(item.from_scale)} and {_shown(item.to_scale)}"
+            cause = "have the compiled multiplier" if factors else "were found, as the code has no multiplier of them"
+            raise ArchiveError(f"no values of {which} {cause}")
         _add(values, item.from_scale, scales[0])
         _add(values, item.to_scale, scales[1])
         for data_scale, weight_scale in [item.linear] if item.linear else []:
@@ -155,7 +155,7 @@ def _add(values: dict[Expression, Array], part: Expression, value: Array) -> Non
 class _Recovery:
     """The expressions of a text, beside the program that was compiled from them; `weights` have no values."""
 
-    def __init__(self, expressions: Expressions, weights: Types, program: Program, module: str) -> None:
+    def __init__(self, expressions: Expressions, weights: Types, program: CompiledProgram, module: str) -> None:
         self._result, self._weights, self._program = expressions.result, weights, program
         self._prefix = f"tvmgen_{module}_"
         self._makers = {entry: node for node in program.nodes for entry in node.outputs}

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy.typing as npt
 
-from mlfc.archive.read.compiled_code import MAX_CODE, Program, functions_in, program_in
+from mlfc.archive.read.compiled_code import MAX_CODE, CompiledProgram, functions_in, program_in
 from mlfc.archive.read.layout import relay_path, source_params_path
 from mlfc.archive.read.opening import Archive
 from mlfc.archive.read.recovered import recovered_module, sanitized
@@ -117,7 +117,7 @@ def _recovered(archive: Archive, module: str) -> tuple[IRModule, dict[str, npt.N
     if files.graph is not None and (files.params or "").endswith(".params"):
         graph = parse_graph(tar.read(files.graph, MAX_GRAPH), f"{archive.path}: {files.graph}")
         params = load_params(tar.view(files.params or ""), place=f"{archive.path}: {files.params}")
-        program = Program(graph.nodes, graph.heads, params, code, graph.entries)
+        program = CompiledProgram(graph.nodes, graph.heads, params, code, graph.entries)
     elif code:
         keys = {key for target in record.targets for key in re.findall(r"-keys=(\S+)", target)}
         program = program_in(code, module, {*map(sanitized, names)})

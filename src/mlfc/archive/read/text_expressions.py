@@ -42,7 +42,7 @@ class Expression:
 
     @property
     def is_rounded(self) -> bool:
-        """Whether it is a float of as many digits as TVM prints, so its value may have more."""
+        """True for a float of as many digits as TVM prints, whose value may have more."""
         return self.kind == "literal" and is_rounded(self.text)
 
 
@@ -94,7 +94,8 @@ class Expressions:
                 return self._read(head)
             parts = trees(suffix.children) if isinstance(suffix, Tree) else []
             args = [self._read(part) for part in parts if part.data != "attribute"]
-            attrs = {str(part.children[0]): text_of(tree_of(part.children[1])) for part in parts[len(args) :]}
+            named = (part.children for part in parts if part.data == "attribute")
+            attrs = {str(name): text_of(tree_of(value)) for name, value in named}
             if args and head.data == "operator":
                 return self._operator(text_of(head), args, attrs)
         elif node.data in _LEAVES or (node.data == "local" and not text[1:].isdecimal()):
@@ -109,15 +110,14 @@ class Expressions:
             return args[0]
         if name in ("qnn.conv2d", "qnn.dense") and len(args) == 6:
             data, weight, zero, weight_zero, *scales = args
-            result = _call(
-                name[1:], [_shifted("subtract", data, zero), _call("subtract", [weight, weight_zero])], attrs
-            )
+            weight = _call("subtract", [weight, weight_zero])
+            result = _call(name[1:], [_shifted("subtract", data, zero), weight], attrs)
             self._linear[result] = scales
             self.unused |= {*scales}
             return result
         if name == "qnn.requantize" and len(args) == 5:
             data, from_scale, zero, to_scale, to_zero = args
-            factors = tuple(Expression(FACTOR, name) for _ in range(3))
+            factors = tuple(Expression(FACTOR, "") for _ in range(3))
             linear = self._linear.get(data.args[0] if data.text == "nn.bias_add" else data, ())
             self.rescalings.append(Rescaling(factors, from_scale, to_scale, linear))
             self.unused |= {from_scale, to_scale}

@@ -1,60 +1,70 @@
-"""Recovery of values that TVM's Relay text lacks, from the graph that TVM compiled from it and the graph's parameters.
+"""Recovery of values that TVM's Relay text lacks, from the program that TVM compiled from it.
 
 TVM prints constants as references and six digits of floats, and binds weights before it fuses operators, so only
-``p0``, ``p1``, ... have values. A value is recovered where the structure proves its place: the name of each function in
-the graph lists the calls of the text that it contains, and its inputs are what these calls read, in order. Packed
-layouts, transposed weights and biases that became operands of ``add`` are converted back. Other rewrites, and functions
-that can be read in two ways, end the recovery. Nothing is inferred from shapes alone.
+``p0``, ``p1``, ... of a graph and arrays in C have values. A value is recovered where the structure proves its place:
+the name of each function lists the calls of the text that it contains, and its inputs are what these calls read, in
+order. Packed layouts, transposed weights and biases that became operands of ``add`` are converted back. Other rewrites,
+and functions that can be read in two ways, end the recovery. Nothing is inferred from shapes alone.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
-from math import prod
-from typing import Any, TypeAlias
+from math import isclose, prod
+from typing import TypeAlias
 
 import numpy as np
-import numpy.typing as npt
-from lark import Token, Tree
 
+from mlfc.archive.read.compiled_code import CompiledProgram
+from mlfc.archive.read.scales import recovered_scales
+from mlfc.archive.read.text_expressions import (
+    DIGITS,
+    FACTOR,
+    VIEWS,
+    Array,
+    Expression,
+    Expressions,
+    Key,
+    Node,
+    is_rounded,
+    key_of,
+    prints_alike,
+    text_of,
+)
 from mlfc.errors import ArchiveError
 from mlfc.relay.ir import IRModule, TensorType, TupleType
 from mlfc.relay.text import from_text
-from mlfc.relay.text_literals import number_value
 from mlfc.relay.text_parser import syntax_tree
 from mlfc.relay.text_source import VERSION, Source
-from mlfc.relay.text_tree import tree_of, trees
+from mlfc.relay.text_tree import trees
 from mlfc.relay.text_types import TypeReader
-from mlfc.runtime.executors.graph_json import NOP, Graph, GraphNode
+from mlfc.runtime.executors.graph_json import COPY, NOP, GraphNode
+from mlfc.support.text import shortened
 
-Array: TypeAlias = "npt.NDArray[Any]"
-Arrays: TypeAlias = "Mapping[str, Array]"
 Types: TypeAlias = "Mapping[str, TensorType]"
-Node: TypeAlias = "Tree[Token]"
-Place: TypeAlias = "tuple[int, int]"  # of an expression in the text: first and last character
-Key: TypeAlias = "Place | str"  # of an expression: the text of a variable or reference, else the place
-Way: TypeAlias = "tuple[str, int, tuple[tuple[Node, Array | int], ...]]"
-"""A way to read a function up to a call: the names of calls, the number of inputs, and for each expression that it
-reads the value, or the entry of the graph."""
+Way: TypeAlias = "tuple[str, int, int, tuple[tuple[Expression, Array | int], ...]]"
+"""A way to read a function up to a call: the names of calls, the numbers of inputs and of constants of its C, and for
+each expression that it reads the value, or the entry of the program."""
 
 _PACKED = {"contrib_dense_pack": "dense", "contrib_conv2d_NCHWc": "conv2d", "contrib_depthwise_conv2d_NCHWc": "conv2d"}
 _LAYOUTS = {"nn.conv2d": ("kernel_layout", "OIHW"), "nn.dense": ("weight_layout", "NC")}
-_VIEWS = ("reshape", "expand_dims", "squeeze", "nn.batch_flatten")
-_DIGITS = 6  # of floats in TVM's text
+_SKIPPED = "|".join(name.replace(".", "_") for name in (*VIEWS, "layout_transform"))
+_SKIPPED_NAME = re.compile(rf"(?:^|_)(?:{_SKIPPED})(?=_|$)(?!_like)")
+_CUT_NAME = re.compile(r"(fused_.{74})_[0-9a-f]{1,16}_(?:_?[0-9]+)?")  # of more than 80 characters: with a hash
 _INSIDE = -1  # in place of an entry: the function computes the expression itself
+_PRINTED = 5.5e-6  # relative difference of a float from its six digits in the text, and from seven in C
 _MOST_STEPS, _MOST_DEPTH = 200_000, 100
 
 
 def recovered_module(
-    text: str, place: str, module: str, inputs: Iterable[str], graph: Graph | None, params: Arrays
+    text: str, place: str, module: str, inputs: Collection[str], program: CompiledProgram | None
 ) -> tuple[IRModule, dict[str, Array]]:
     """Return the module of a text that TVM printed, and its weights.
 
-    `module` is the name in functions of `graph`, which has the parameters `params`; `inputs` are the variables of
-    ``main`` that are not weights. Raises ArchiveError if a value is missing or its place cannot be proven, TextError if
-    the text is not Relay text.
+    `module` is the name in functions of `program`; `inputs` are the variables of ``main`` that are not weights. Raises
+    ArchiveError if a value is missing or its place cannot be proven, TextError if the text is not Relay text.
     """
     source = Source(f'#[version = "{VERSION}"]\n{text}', place)
     prepared, tree = syntax_tree(source)
@@ -62,276 +72,330 @@ def recovered_module(
     if [item.children[0] for item in definitions] != ["@main"]:
         raise ArchiveError("it has other functions than main")
     *parts, body = trees(definitions[0].children)
-    if not _is_sequence(body):
-        raise ArchiveError("only calls of operators with one result, in sequence, are supported")
     types = TypeReader({}, prepared.code, lambda _, cause, *__: ArchiveError(cause))
-    known = {_sanitized(name) for name in inputs}
-    declared = {_variable(part): types.type(part.children[1]) for part in parts if part.data == "parameter"}
+    known = {sanitized(name) for name in inputs}
+    declared = {str(part.children[0])[1:]: types.type(part.children[1]) for part in parts if part.data == "parameter"}
     weights = {
-        name: kind for name, kind in declared.items() if isinstance(kind, TensorType) and _sanitized(name) not in known
+        name: kind for name, kind in declared.items() if isinstance(kind, TensorType) and sanitized(name) not in known
     }
     for part in body.find_data("attribute"):
-        if any(map(_is_rounded, part.find_data("literal"))):
-            raise ArchiveError(f"the attribute {part.children[0]} has only {_DIGITS} digits")
-    constants = [*body.find_data("constant")]
-    sought = [*constants, *filter(_is_rounded, body.find_data("literal"))]
-    sought += [node for node in body.find_data("local") if _variable(node) in weights]
-    values: dict[Key, Array] = {}
+        if any(is_rounded(text_of(literal)) for literal in part.find_data("literal")):
+            raise ArchiveError(f"the attribute {part.children[0]} has only {DIGITS} digits")
+    expressions = Expressions(body, weights)
+    sought = [
+        leaf
+        for leaf in expressions.leaves.values()
+        if leaf.kind == "constant"
+        or leaf.is_rounded
+        or (leaf.kind == "local" and leaf.text[1:] in weights)
+        or leaf in expressions.scales
+    ]
+    values: dict[Expression, Array] = {}
     if sought:
-        if graph is None:
-            raise ArchiveError("it has no graph with parameters")
-        values = _Recovery(body, weights, graph, params, module).values()
-    for node in sought:
-        if _key(node) not in values:
-            raise ArchiveError(f"no value of {_shown(node)} was found")
-    arrays = {str(node.children[-1]): values[_key(node)] for node in constants}
+        if program is None:
+            raise ArchiveError("it has neither a graph with parameters nor C code")
+        values = _Recovery(expressions, weights, program, module).values()
+        _add_scales(values, expressions)
+    unused = {leaf for leaf in expressions.unused if leaf.is_rounded}
+    lacking = [_shown(leaf) for leaf in sought if leaf not in values and leaf not in unused]
+    if lacking:
+        raise ArchiveError(f"no value of {shortened(', '.join(lacking))} was found")
+    leaves = expressions.leaves.items()
+    found = {key: values[leaf] for key, leaf in leaves if leaf in values and not _is_exact(leaf, values[leaf])}
+    return _with_values(source, place, found, body, program)
+
+
+def _with_values(
+    source: Source, place: str, values: Mapping[Key, Array], body: Node, program: CompiledProgram | None
+) -> tuple[IRModule, dict[str, Array]]:
+    """Return the module of a text with the values of its leaves."""
+    arrays = {str(node.children[-1]): values[key_of(node)] for node in body.find_data("constant")}
     if set(arrays) != set(map(str, range(len(arrays)))):
         raise ArchiveError("the constants are not numbered from 0 on")
     added, code = [arrays[str(index)] for index in range(len(arrays))], source.text
-    for node in sorted(body.find_data("literal"), key=_place, reverse=True):
-        start, end = _place(node)
-        if (start, end) in values:
-            code = f"{code[:start]}meta[relay.Constant][{len(added)}]{code[end:]}"
-            added.append(values[start, end])
+    for start, end in sorted((key for key in values if isinstance(key, tuple)), reverse=True):
+        code = f"{code[:start]}meta[relay.Constant][{len(added)}]{code[end:]}"
+        added.append(values[start, end])
     made = from_text(code, place, constants=added)
     kind = made.main.body.type
     kinds = kind.fields if isinstance(kind, TupleType) else (kind,)
-    if graph and list(kinds) != [TensorType(graph.entries[at].shape, graph.entries[at].dtype) for at in graph.heads]:
-        raise ArchiveError("the graph has outputs of other types")
-    found = {_variable(node): values[_key(node)] for node in sought if node.data == "local"}
+    if program and program.entries:
+        entries = [program.entries[at] for at in program.heads]
+        if list(kinds) != [TensorType(entry.shape, entry.dtype) for entry in entries]:
+            raise ArchiveError("the graph has outputs of other types")
     names = made.main.attrs.get("output_tensor_names", ())
-    return replace(made, output_names=tuple(names)) if names else made, found
+    weights = {key[1:]: array for key, array in values.items() if isinstance(key, str) and key[0] == "%"}
+    return replace(made, output_names=tuple(names)) if names else made, weights
+
+
+def _add_scales(values: dict[Expression, Array], expressions: Expressions) -> None:
+    """Add the scales of requantized tensors to `values`, which has the factors that TVM computed from them."""
+    for item in expressions.rescalings:
+        factors = [values[factor] for factor in item.factors if factor in values]
+        printed, target, scales = item.from_scale.value, item.to_scale.value, None
+        if target is not None and (printed is not None or item.from_scale.kind == "constant") and len(factors) == 3:
+            scales = recovered_scales(factors, printed, target)
+        if scales is None:
+            which = f"the scales {_shown(item.from_scale)} and {_shown(item.to_scale)}"
+            cause = "have the compiled multiplier" if factors else "were found, as the code has no multiplier of them"
+            raise ArchiveError(f"no values of {which} {cause}")
+        _add(values, item.from_scale, scales[0])
+        _add(values, item.to_scale, scales[1])
+        for data_scale, weight_scale in [item.linear] if item.linear else []:
+            if weight_scale.kind == "constant" and data_scale.value is not None:
+                # no result depends on it; scales of sums are those of data times those of weights
+                _add(values, weight_scale, (scales[0] / data_scale.value).astype(np.float32))
+
+
+def _add(values: dict[Expression, Array], part: Expression, value: Array) -> None:
+    if values.setdefault(part, value).tobytes() != value.tobytes():
+        raise ArchiveError(f"the compiled code has two values of {_shown(part)}")
 
 
 class _Recovery:
-    """The calls of a text, beside the graph that was compiled from them; `weights` are the variables without values."""
+    """The expressions of a text, beside the program that was compiled from them; `weights` have no values."""
 
-    def __init__(self, body: Node, weights: Types, graph: Graph, params: Arrays, module: str) -> None:
-        *statements, self._result = trees(body.children)
-        self._bound = {str(item.children[0]): tree_of(item.children[-1]) for item in statements}
-        self._weights, self._graph, self._params, self._prefix = weights, graph, params, f"tvmgen_{module}_fused_"
-        self._makers = {entry: node for node in graph.nodes for entry in node.outputs}
-        self._is_relaid = any("layout_transform" in (node.function or "") for node in graph.nodes)
-        self._varying: dict[Place, bool] = {}
+    def __init__(self, expressions: Expressions, weights: Types, program: CompiledProgram, module: str) -> None:
+        self._result, self._weights, self._program = expressions.result, weights, program
+        self._prefix = f"tvmgen_{module}_"
+        self._makers = {entry: node for node in program.nodes for entry in node.outputs}
+        self._is_relaid = any("layout_transform" in (node.function or "") for node in program.nodes)
         self._steps = 0
-        for item in self._bound.values():  # in order, which bounds the recursion
-            self._varies(item)
+        self._doubt: str | None = None  # why a value of the function was not accepted
 
-    def values(self) -> dict[Key, Array]:
+    def values(self) -> dict[Expression, Array]:
         """Return the values of constants, except literals that are exact."""
-        result = self._plain(self._result)
-        outputs = _arguments(result) if result.data == "tuple" else [result]
-        if len(outputs) != len(self._graph.heads):
+        outputs = self._result.args if self._result.kind == "tuple" else (self._result,)
+        if len(outputs) != len(self._program.heads):
             raise ArchiveError("the graph has other outputs")
-        waiting: list[tuple[Node, Array | int]] = [*zip(outputs, self._graph.heads, strict=True)]
-        found: dict[Key, Array] = {}
+        waiting: list[tuple[Expression, Array | int]] = [*zip(outputs, self._program.heads, strict=True)]
+        found: dict[Expression, Array] = {}
         seen = set()
         while waiting:
             part, value = waiting.pop()
-            if isinstance(value, int):
-                part, node = self._plain(part), self._maker(value)
-                if (_place(part), node.outputs.start) not in seen:
-                    seen.add((_place(part), node.outputs.start))
-                    waiting += [item for item in self._read(part, node) if item[1] is not _INSIDE]
-            elif found.setdefault(_key(part), value).tobytes() != value.tobytes():
-                raise ArchiveError(f"the graph has two values of {_shown(part)}")
+            if not isinstance(value, int):
+                _add(found, part, value)
+                continue
+            node = self._maker(value)
+            if (part, node.outputs.start) not in seen:
+                seen.add((part, node.outputs.start))
+                read = self._read(part, node)
+                waiting += [item for item in read if item[1] is not _INSIDE]
+                known = {item for item, _ in read}
+                for call in (item for item, inside in read if inside is _INSIDE):
+                    waiting += [item for item in self._from_code(call, node) if item[0] not in known]
         return found
 
+    def _from_code(self, call: Expression, node: GraphNode) -> Iterator[tuple[Expression, Array]]:
+        """Yield the operands of a call that the C of its function contains as numbers."""
+        code = self._program.functions.get(node.function or "")
+        for place, part in enumerate(call.args if code else ()):
+            if part.kind == FACTOR and code and code.factors:
+                yield part, code.factors[place - 1]
+            elif code and part.value is not None and part.value.dtype == np.float32:
+                floats = code.floats
+                if call.text == "divide" and place:  # TVM multiplies by the reciprocal, which must be exact
+                    floats = {1 / value for value in floats if np.frexp(value)[0] == 0.5}
+                near = [value for value in floats if isclose(value, part.value.item(), rel_tol=_PRINTED)]
+                if len(near) == 1:
+                    yield part, np.array(near[0])
+
     def _maker(self, entry: int) -> GraphNode:
-        """Return the node that computes an entry, apart from changes of its layout."""
+        """Return the node that computes an entry, apart from changes of its shape, dtype and layout."""
         node = self._makers[entry]
         while node.function is not None and node.inputs and not self._calls(node)[0]:
             node = self._makers[node.inputs[0]]
         return node
 
     def _calls(self, node: GraphNode) -> tuple[str, ...]:
-        """Return the names of a function's calls, with and without the number that makes the function's name unique."""
+        """Return the names of a function's calls, with and without the number that makes the function's name unique.
+
+        A name that TVM cut has its first calls, and a `*`.
+        """
+        if node.function in (NOP, COPY):
+            return ("",)
         name = (node.function or "").removeprefix(self._prefix)
-        for packed, plain in _PACKED.items():
-            name = name.replace(packed, plain)
-        name = re.sub(r"_?layout_transform(?=_|$)", "", name).removeprefix("_")
-        return re.sub(r"_?[0-9]+$", "", name), name
+        cut = _CUT_NAME.fullmatch(name)
+        if cut is not None:  # a last word that may be one of those left out is left out, too
+            first, _, last = cut[1].rpartition("_")
+            return (f"{_calls_in(first if any(view.startswith(last) for view in VIEWS) else cut[1])}*",)
+        return _calls_in(re.sub(r"_?[0-9]+$", "", name)), _calls_in(name)
 
-    def _plain(self, part: Node) -> Node:
-        """Return what an expression is bound to, without dropout, which has no effect in inference."""
-        while True:
-            if part.data == "local" and part.children[0] in self._bound:
-                part = self._bound[str(part.children[0])]
-            elif part.data == "applied" and isinstance(part.children[1], Token):
-                part = tree_of(part.children[0])
-            elif _operator(part) == "nn.dropout":
-                part = _arguments(part)[0]
-            else:
-                return part
+    def _fits(self, joined: str, node: GraphNode, *, whole: bool) -> bool:
+        """Return True if calls are all those in the name of a function, or the first ones."""
+        return any(
+            joined == name
+            or (not whole and name.startswith(joined))
+            or (name.endswith("*") and joined.startswith(name[:-1]))
+            for name in self._calls(node)
+        )
 
-    def _read(self, part: Node, node: GraphNode) -> Sequence[tuple[Node, Array | int]]:
-        """Return what a function of the graph that computes an expression reads."""
-        if node.function is None and part.data == "local" and _sanitized(_variable(part)) == _sanitized(node.name):
+    def _read(self, part: Expression, node: GraphNode) -> Sequence[tuple[Expression, Array | int]]:
+        """Return what a function of the program that computes an expression reads."""
+        if node.function is None and part.kind == "local" and sanitized(part.text[1:]) == sanitized(node.name):
             return ()
-        names = (_name(part),) if node.function == NOP and _operator(part) in _VIEWS else self._calls(node)
-        ways = {}
-        for joined, at, found in self._call(part, node, ("", 0, ()), 0):
-            read = {(_key(item), value if isinstance(value, int) else value.tobytes()) for item, value in found}
-            if at == len(node.inputs) and joined in names and len(read) == len({key for key, _ in read}):
+        code = self._program.functions.get(node.function or "")
+        ends = len(node.inputs), len(code.constants) if code else 0
+        ways, self._doubt = {}, None
+        for joined, at, own, found in self._call(part, node, ("", 0, 0, ()), 0):
+            read = {(item, value if isinstance(value, int) else value.tobytes()) for item, value in found}
+            is_whole = (at, own) == ends and self._fits(joined, node, whole=True)
+            if is_whole and len(read) == len({key for key, _ in read}):
                 ways[frozenset(read)] = found
         if len(ways) != 1:
             how = "can be read in two ways" if ways else "is not what the text computes"
-            raise ArchiveError(f"{node.function or node.name} of the graph {how} with {_shown(part)}")
+            cause = f"{node.function or node.name} of the graph {how} with {_shown(part)}"
+            raise ArchiveError(cause if ways or self._doubt is None else self._doubt)
         return next(iter(ways.values()))
 
-    def _call(self, call: Node, node: GraphNode, start: Way, depth: int) -> Iterator[Way]:
+    def _call(self, call: Expression, node: GraphNode, start: Way, depth: int) -> Iterator[Way]:
         """Yield the ways to read a call as part of a function, from a start on."""
         self._steps += 1
         if self._steps > _MOST_STEPS or depth > _MOST_DEPTH:
             raise ArchiveError("the graph is too large")
-        if call.data not in ("applied", "tuple"):
+        if call.kind not in ("applied", "tuple"):
             return
         ways = [start]
-        for part in map(self._plain, _arguments(call)):
+        for part in call.args:
             ways = [more for way in ways for more in self._argument(part, call, node, way, depth)]
             self._steps += len(ways)
-        for joined, at, found in ways:  # a tuple of arguments is not a call
+        for joined, at, own, found in ways:  # a tuple of arguments is not a call
             names = "_".join(filter(None, (joined, _name(call))))
-            if any(name.startswith(names) for name in self._calls(node)) or node.function == NOP:
-                yield names, at, (*found, (call, _INSIDE))
+            if self._fits(names, node, whole=False):
+                yield names, at, own, (*found, (call, _INSIDE))
 
-    def _argument(self, part: Node, call: Node, node: GraphNode, way: Way, depth: int) -> Iterator[Way]:
-        joined, at, found = way
-        if _key(part) in (_key(item) for item, _ in found):  # a function has one input for each value
+    def _argument(self, part: Expression, call: Expression, node: GraphNode, way: Way, depth: int) -> Iterator[Way]:
+        joined, at, own, found = way
+        if part in (item for item, _ in found):  # a function has one input for each value
             yield way
             return
-        varies = self._varies(part)
         # functions share equal scalars
-        for place in range(0 if part.data == "literal" else at, min(at + 1, len(node.inputs))):
+        for place in range(0 if part.kind == "literal" else at, min(at + 1, len(node.inputs))):
             maker = self._makers[node.inputs[place]]
-            array = self._params.get(maker.name) if maker.function is None else None
-            if array is None and varies and part.data != "tuple":
-                yield joined, at + 1, (*found, (part, node.inputs[place]))
-            elif array is not None and not varies:
+            array = self._program.values.get(maker.name) if maker.function is None else None
+            if array is None and part.varies and part.kind != "tuple":
+                yield joined, at + 1, own, (*found, (part, node.inputs[place]))
+            elif array is not None and not part.varies:
+                if not self._program.entries:
+                    array = self._shaped(part, maker.name, array, call, node)
                 for item, value in self._original(part, array, call, node):
-                    own = _literal(item) if item.data == "literal" else None
-                    exact = own is not None and own.tobytes() == value.tobytes()
-                    yield joined, max(at, place + 1), found if exact else (*found, (item, value))
-        if varies:
+                    yield joined, max(at, place + 1), own, found if _is_exact(item, value) else (*found, (item, value))
+        code = self._program.functions.get(node.function or "")
+        name, calls = code.constants[own] if code and own < len(code.constants) else ("", "")
+        if code and name and not part.varies and part.kind != "literal" and _calls_in(calls) == joined:
+            array = self._shaped(part, name, code.arrays[name], call, node)
+            for item, value in self._original(part, array, call, node):
+                yield joined, at, own + 1, (*found, (item, value))
+        if part.varies:
             yield from self._call(part, node, way, depth + 1)
-        elif part.data == "literal":  # the code of a function contains some scalars
+        elif part.kind in ("literal", FACTOR):  # the code of a function contains some scalars
             yield way
 
-    def _varies(self, part: Node) -> bool:
-        """Return True if an expression depends on an input."""
-        part = self._plain(part)
-        if part.data == "local":
-            return _variable(part) not in self._weights
-        place = _place(part)
-        if place not in self._varying:
-            self._varying[place] = part.data in ("applied", "tuple") and any(map(self._varies, _arguments(part)))
-        return self._varying[place]
+    def _shaped(self, part: Expression, name: str, array: Array, call: Expression, node: GraphNode) -> Array | None:
+        """Return an array of C, which has one dimension, in the shape and layout of the text; None if it cannot be."""
+        if part.kind == FACTOR or call.text == "nn.bias_add":
+            return array
+        shape, code = self._shape(part), self._program.functions.get(node.function or "")
+        if shape is None:
+            self._doubt = f"its C does not contain the shape of {_shown(part)}"
+        elif prod(shape) == array.size:
+            block = 1
+            if call.text in _LAYOUTS and any(packed in (node.function or "") for packed in _PACKED):
+                block = code.block(name) if code and call.text == "nn.dense" else 0
+            elif call.text not in _LAYOUTS or not self._program.may_relay:
+                return array.reshape(shape)
+            if block and not self._program.may_relay and not shape[0] % block:
+                return _unpacked(array.reshape(-1, shape[1], block), f"NC{block}n", "NC")
+            self._doubt = f"its C does not prove the layout of the weights of {node.function}"
+        return None
 
-    def _original(self, part: Node, array: Array, call: Node, node: GraphNode) -> Iterator[tuple[Node, Array]]:
-        """Yield a constant of the text and its value, if the graph can contain it as `array`."""
-        found: Array | None = array
-        operator = _operator(call)
-        if operator == "nn.bias_add":  # an axis of channels, or one of their blocks and one of those in a block
-            found = array.reshape(-1) if sum(extent > 1 for extent in array.shape[:-1]) <= 1 else None
-        elif operator in _LAYOUTS:
-            name, usual = _LAYOUTS[operator]
-            own = _attribute(call, name).strip('"') or usual
-            found = _unpacked(array, node.attrs.get(name, own), own)
-        elif array.ndim and self._is_relaid:
-            found = None  # the graph does not describe the layouts of operands
-        while found is not None and _operator(part) == "transpose":
-            axes = [int(text) for text in re.findall(r"\d+", _attribute(part, "axes"))]
-            found = found.transpose(np.argsort(axes)) if sorted(axes) == [*range(found.ndim)] else None
-            part = self._plain(_arguments(part)[0])
-        if found is None or part.data == "applied":
+    def _shape(self, part: Expression) -> tuple[int, ...] | None:
+        """Return the shape of a variable, or of a change of its layout or zero point; None for others."""
+        if part.kind == "local":
+            return self._weights[part.text[1:]].shape
+        inner = self._shape(part.args[0]) if part.text in ("transpose", "subtract") else None
+        if inner is None or part.text == "subtract":
+            return inner
+        axes = _axes(part)
+        return tuple(inner[axis] for axis in axes) if sorted(axes) == [*range(len(inner))] else None
+
+    def _original(
+        self, part: Expression, array: Array | None, call: Expression, node: GraphNode
+    ) -> Iterator[tuple[Expression, Array]]:
+        """Yield a constant of the text and its value, if the program can contain it as `array`."""
+        if array is None:
             return
-        is_known = part.data == "constant"
-        if part.data == "local":
-            is_known = self._weights[_variable(part)] == TensorType(found.shape, found.dtype.name)
-        elif part.data == "literal" and (value := _literal(part)) is not None and found.shape == ():
-            digits = f".{_DIGITS}g" if found.dtype.kind == "f" else ""
-            is_known = found.dtype == value.dtype and format(found.item(), digits) == format(value.item(), digits)
+        found: Array | None = array
+        if call.text == "nn.bias_add":  # an axis of channels, or one of their blocks and one of those in a block
+            found = array.reshape(-1) if sum(extent > 1 for extent in array.shape[:-1]) <= 1 else None
+        elif call.text in _LAYOUTS:
+            name, usual = _LAYOUTS[call.text]
+            own = call.attrs.get(name, usual).strip('"')
+            found = _unpacked(array, node.attrs.get(name, own), own)
+        elif array.ndim and self._is_relaid and part.kind != FACTOR:
+            found = None  # the program does not describe the layouts of operands
+        while found is not None and part.kind == "applied":
+            inner = part.args[0]
+            if part.text == "transpose":
+                axes = _axes(part)
+                found = found.transpose(np.argsort(axes)) if sorted(axes) == [*range(found.ndim)] else None
+            elif part.text == "subtract" and inner.kind == "local" and found.dtype.kind == "i":
+                found = _with_zero(found, part.args[1], self._weights[inner.text[1:]].dtype)
+            else:
+                return
+            part = inner
+        if found is None:
+            return
+        is_known = part.kind == "constant"
+        if part.kind == "local":
+            is_known = self._weights[part.text[1:]] == TensorType(found.shape, found.dtype.name)
+        elif part.kind == FACTOR:
+            is_known = found.dtype == np.int32 and found.ndim == 1
+        elif part.value is not None and found.shape == ():
+            is_known = _is_exact(part, found) or (found.dtype == part.value.dtype and prints_alike(found, part.value))
         if is_known:
             yield part, found
 
 
-def _is_sequence(body: Node) -> bool:
-    """Return True if a text has only calls of operators with one result, each after its arguments."""
-    seen: set[str] = set()
-    dropped: set[str] = set()  # results of dropout, which are tuples
-    for item in trees(body.children):
-        names = {str(node.children[0]) for node in item.find_data("local")}
-        calls = [(node.children[-1], _arguments(node)) for node in item.find_data("applied") if len(node.children) == 2]
-        if any(name[1:].isdecimal() for name in names - seen) or len(calls) != len([*item.find_data("applied")]):
-            return False
-        for suffix, arguments in calls:
-            if not arguments or (isinstance(suffix, Token) and _shown(arguments[0]) not in dropped):
-                return False
-        if item.data == "binding":
-            name, value = str(item.children[0]), tree_of(item.children[1])
-            if name in seen:
-                return False
-            seen.add(name)
-            dropped |= {name} if _operator(value) == "nn.dropout" else set()
-    return not any(True for name in ("let", "chain", "if", "function", "global_function") for _ in body.find_data(name))
-
-
-def _operator(node: Node) -> str | None:
-    head = node.children[0] if node.data == "applied" else None
-    return str(head.children[0]) if isinstance(head, Tree) and head.data == "operator" else None
-
-
-def _arguments(node: Node) -> list[Node]:
-    suffix = node if node.data == "tuple" else node.children[1]
-    return [
-        part
-        for part in trees(suffix.children if isinstance(suffix, Tree) else node.children)
-        if part.data != "attribute"
-    ]
-
-
-def _attribute(node: Node, name: str) -> str:
-    """Return the text of an attribute's value; empty without it."""
-    for part in trees(tree_of(node.children[1]).children):
-        if part.data == "attribute" and part.children[0] == name:
-            return "".join(map(str, tree_of(part.children[1]).scan_values(lambda _: True)))
-    return ""
-
-
-def _name(call: Node) -> str:
+def _name(call: Expression) -> str:
     """Return the name of a call in names of functions; empty for tuples."""
-    operator = _operator(call) or ""
-    return "add" if operator == "nn.bias_add" else operator.replace(".", "_")
+    return _calls_in("add" if call.text == "nn.bias_add" else call.text.replace(".", "_"))
 
 
-def _variable(node: Node) -> str:
-    return str(node.children[0]).removeprefix("%")
+def _calls_in(name: str) -> str:
+    """Return the calls in the name of a function, of its constants or of an operator, without those left out."""
+    for packed, plain in _PACKED.items():
+        name = name.replace(packed, plain)
+    return _SKIPPED_NAME.sub("", name.removeprefix("fused").removeprefix("_")).removeprefix("_")
 
 
-def _place(node: Node) -> Place:
-    return node.meta.start_pos, node.meta.end_pos
+def _axes(transpose: Expression) -> list[int]:
+    return [int(text) for text in re.findall(r"\d+", transpose.attrs.get("axes", ""))]
 
 
-def _key(node: Node) -> Key:
-    return _shown(node) if node.data in ("local", "constant") else _place(node)
+def _shown(part: Expression) -> str:
+    return re.sub(r"^(relay\.Constant)(\d+)$", r"meta[\1][\2]", part.text)
 
 
-def _shown(node: Node) -> str:
-    return _operator(node) or "".join(map(str, node.scan_values(lambda _: True)))
-
-
-def _sanitized(name: str) -> str:
+def sanitized(name: str) -> str:
+    """Return a name as TVM writes it in Relay text and C."""
     return re.sub(r"\W", "_", name)
 
 
-def _literal(node: Node) -> Array | None:
-    return number_value(str(node.children[-1]), negative=len(node.children) > 1)
+def _is_exact(part: Expression, value: Array) -> bool:
+    """Return True if the text has this value; the compiler changes the dtypes of integers."""
+    if part.value is None or part.value.dtype.kind != value.dtype.kind:
+        return False
+    return bool(part.value == value if value.dtype.kind == "i" else part.value.tobytes() == value.tobytes())
 
 
-def _is_rounded(node: Node) -> bool:
-    """Return True if a float has as many digits as TVM prints, so its value may have more."""
-    digits, suffix, _ = str(node.children[-1]).partition("f")
-    return bool(suffix) and len(re.sub(r"[.]|e.*", "", digits).strip("0")) >= _DIGITS
+def _with_zero(array: Array, zero: Expression, dtype: str) -> Array | None:
+    """Return the sum of integers and a zero point in a dtype; None if it does not fit."""
+    if zero.value is None or not dtype.startswith(("int", "uint")):
+        return None
+    wide = array.astype(np.int64) + zero.value
+    narrow = wide.astype(dtype)
+    return narrow if np.array_equal(wide, narrow) else None
 
 
 def _unpacked(array: Array, layout: str, own: str) -> Array | None:

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy.typing as npt
 
+from mlfc.archive.read.compiled_code import MAX_CODE, CompiledProgram, functions_in, program_in
 from mlfc.archive.read.layout import relay_path, source_params_path
 from mlfc.archive.read.opening import Archive
-from mlfc.archive.read.recovered import recovered_module
+from mlfc.archive.read.recovered import recovered_module, sanitized
 from mlfc.errors import ArchiveError
 from mlfc.relay.faults import state_faults
 from mlfc.relay.ir import IRModule
@@ -104,15 +105,24 @@ def read_source(archive: Archive, module: str) -> tuple[IRModule, dict[str, npt.
 
 
 def _recovered(archive: Archive, module: str) -> tuple[IRModule, dict[str, npt.NDArray[Any]]]:
-    """Return a module that TVM compiled, with values from its graph; raise ArchiveError if they cannot be recovered."""
+    """Return a module that TVM compiled, with values from its graph or C; raise ArchiveError without them."""
     record, tar = archive.record.modules[module], archive.tar
-    files, graph, params = record.files, None, {}
+    files, names = record.files, [item.name for item in record.inputs]
     text = tar.read(files.relay or "", MAX_TEXT).decode("utf-8", "replace")
+    sources = [path for path in files.sources if path.endswith(".c")]
+    if sum(archive.tar.sizes[path] for path in sources) > MAX_CODE:
+        raise ArchiveError(f"its C code has more than {MAX_CODE:,} bytes")
+    code = functions_in("\n".join(tar.read(path, MAX_CODE).decode("utf-8", "replace") for path in sources))
+    program = None
     if files.graph is not None and (files.params or "").endswith(".params"):
         graph = parse_graph(tar.read(files.graph, MAX_GRAPH), f"{archive.path}: {files.graph}")
         params = load_params(tar.view(files.params or ""), place=f"{archive.path}: {files.params}")
-    names = [item.name for item in record.inputs]
-    return recovered_module(text, f"{archive.path}: {files.relay}", module, names, graph, params)
+        program = CompiledProgram(graph.nodes, graph.heads, params, code, graph.entries)
+    elif code:
+        keys = {key for target in record.targets for key in re.findall(r"-keys=(\S+)", target)}
+        program = program_in(code, module, {*map(sanitized, names)})
+        program = replace(program, may_relay=not keys <= {"cpu"})
+    return recovered_module(text, f"{archive.path}: {files.relay}", module, names, program)
 
 
 def _missing_values(archive: Archive, module: str) -> str:

@@ -230,7 +230,9 @@ def test_metadata_tell_the_bytes_of_each_device(divided: Factory, tmp_path: Path
 
 def test_a_model_without_work_for_the_device_says_so(tmp_path: Path, command: Callable[..., str]) -> None:
     path = tmp_path / "pool.onnx"
-    path.write_bytes(model([node("Relu", "x", "r"), node("MaxRoiPool", "r whole", "y", pooled_shape=[1, 1])], {"y": 1}, WHOLE))
+    path.write_bytes(
+        model([node("Relu", "x", "r"), node("MaxRoiPool", "r whole", "y", pooled_shape=[1, 1])], {"y": 1}, WHOLE)
+    )
     said = command("compile", path, "--byoc", "onnxruntime", "--target", "opencl", "-o", tmp_path / "pool.tar")
     assert re.search(r"no operator of \d runs on opencl", said)
 

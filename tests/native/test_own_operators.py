@@ -112,6 +112,9 @@ def test_an_archive_is_built_elsewhere_and_compiled_again_with_the_declaration(f
     Path("fancy_act.c").rename("elsewhere.c")
     assert mlfc.archive.validate("conv.tar") == []
     np.testing.assert_allclose(mlfc.load("conv.tar").run({"x": X})["y"], expected(), rtol=1e-5, atol=1e-5)
+    assert "option --op is not needed: a compiled model contains" in run_mlfc(
+        "run", "conv.tar", "--op", "my_ops.py", cwd=folder
+    ).stderr  # fmt: skip
     with pytest.raises(TextError, match="--op FILE"):
         mlfc.rebuild("conv.tar")
     Path("elsewhere.c").rename("fancy_act.c")

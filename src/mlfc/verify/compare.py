@@ -36,7 +36,7 @@ from mlfc.support.module_info import StateInfo
 from mlfc.support.progress import bar, reported
 from mlfc.support.text import Displayed, html_table
 from mlfc.support.user_files import load_user_files
-from mlfc.verify.board_layers import BesideHost, BoardLayers, WholeSequence, differing_groups
+from mlfc.verify.board_layers import BesideHost, BoardLayers, WholeSequence, differing_groups, with_overlaps
 from mlfc.verify.difference import Accuracy, Difference, Labels, Tolerance, difference
 from mlfc.verify.inputs import DRAWS, Asked, element_shapes, made_up_sets, pairs, read_sets, sample_inputs, unlike
 from mlfc.verify.judge import Judge, Subject
@@ -406,6 +406,8 @@ def _with_layers(
     if isinstance(reference, Stepping):
         wrong = set()  # a single step would have other states
     groups = differing_groups(factory, reference, [one for one in sets if one[0] in wrong]) if wrong else ()
+    if not groups and all(item.is_within for item in layers):
+        result = replace(result, outputs=with_overlaps(result.outputs, factory))
     unseen: dict[str, None] = {}  # nodes with branches and loops
     for expr in post_order(module.main.body):
         if isinstance(expr, If) or (isinstance(expr, Call) and isinstance(expr.op, GlobalVar)):
@@ -446,11 +448,7 @@ def _compared_on_board(
         compiled.prepare([given for _, given in sets])
     beside = BesideHost(reference, compiled, known)
     found = _Comparing(compiled, beside, sets, _tolerance(asked), judge, say=asked.progress).run()
-    nodes = {name: layer.nodes for name, layer in compiled.layers.items()}
-    named = tuple(
-        replace(item, nodes=nodes.get(item.tensor, ()), is_unlike_host=item.tensor in compiled.unlike_host)
-        for item in found
-    )
+    named = tuple(compiled.described(item) for item in found)
     return Comparison(title, len(sets), tuple(item for item in named if item.tensor in outputs), named)
 
 

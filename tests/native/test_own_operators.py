@@ -106,6 +106,36 @@ def test_verify_compares_with_the_reference(folder: Path) -> None:
     assert {"a", "b", "c", "y"} == {item.tensor for item in found.layers}
 
 
+INSIDE = """
+<ir_version: 8, opset_import: ["" : 17, "com.example" : 1]>
+inside (float[3, 4] x, bool flag, int64 n, float scale) => (float[4] y, float[m, 4] rows, float[3, 4] z)
+<float[4] zero = {0, 0, 0, 0}> {
+  start = If (flag) <
+    then_branch = act () => (float[4] a) { b = ReduceSum <keepdims = 0> (x, axes) a = com.example.FancyAct (b) },
+    else_branch = none () => (float[4] c) { c = Identity (zero) }>
+  y, rows = Loop (n, "", start) <body = step (int64 i, bool go, float[4] v) => (bool on, float[4] w, float[4] row) {
+    on = Identity (go)
+    d = com.example.FancyAct <alpha = 0.5> (v)
+    w = Mul (d, scale)
+    row = Identity (w)
+  }>
+  z = Scan <num_scan_inputs = 1, body = each (float[4] s) => (float[4] t) { t = com.example.FancyAct (s) }> (x)
+}
+"""
+
+
+def test_verify_compares_operators_inside_branches_and_loops(folder: Path) -> None:
+    text = INSIDE.replace("zero = {0, 0, 0, 0}", "zero = {0, 0, 0, 0}, int64[1] axes = {0}")
+    onnx.save(onnx.parser.parse_model(text), "inside.onnx")
+    values = {"x": X[0, :, 0], "flag": np.array(True), "n": np.array(3), "scale": np.float32(1.5)}
+    np.savez("inputs.npz", **values)
+    printed = succeeded("verify", "inside.onnx", "--op", "my_ops.py", "--inputs", "inputs.npz", cwd=folder)
+    assert "outputs against ONNX Runtime and NumPy, 1 sets of inputs" in printed
+    (folder / "my_ops.py").write_text(FILES["my_ops.py"].replace("alpha * x)", "alpha + x)"))
+    found = mlfc.verify("inside.onnx", operators=["my_ops.py"], inputs="inputs.npz")
+    assert (found.reference, [item.is_within for item in found.outputs]) == ("ONNX Runtime and NumPy", [False] * 3)
+
+
 def test_an_archive_is_built_elsewhere_and_compiled_again_with_the_declaration(folder: Path) -> None:
     succeeded("compile", "conv.onnx", "--op", "my_ops.py", "-o", "conv.tar", cwd=folder)
     remove([(registry_, key) for registry_ in registry._extensible for key in registry_ if "FancyAct" in key])

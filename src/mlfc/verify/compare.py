@@ -55,7 +55,7 @@ class Comparison(Displayed):
     Attributes
     ----------
     reference : str
-        ``LiteRT`` or ``ONNX Runtime``.
+        ``LiteRT``, ``ONNX Runtime``, ``NumPy`` for own operators, or ``ONNX Runtime and NumPy``.
     samples : int
         Number of input sets that were run.
     refused : int

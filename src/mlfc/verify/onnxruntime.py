@@ -11,6 +11,8 @@ import numpy as np
 
 from mlfc.errors import InputError, MlfcError, ModelError, ToolchainError
 
+ONNX_RUNTIME = "ONNX Runtime"
+
 # On x86 processors without VNNI, ONNX Runtime's products of uint8 data and int8 weights saturate sums of two at 16
 # bits, unless its optimizer converts the weights to uint8. The reference runs without the optimizer, so the weights are
 # converted here: adding 128 to both weight and zero point does not change the result as the operators define it. These
@@ -62,6 +64,7 @@ class OnnxRuntimeReference:
             raise
         except Exception as error:  # those of ONNX Runtime, onnx and protobuf have no common class
             raise ModelError(f"ONNX Runtime cannot open the model: {error}", place=str(model)) from error
+        self.title = getattr(self._session, "title", ONNX_RUNTIME)
         self._model = str(model)
         self.input_names = frozenset(item.name for item in self._session.get_inputs())
         self._names = [output.name for output in self._session.get_outputs()]

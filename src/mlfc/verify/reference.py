@@ -17,7 +17,6 @@ from mlfc.support.arrays import Array
 from mlfc.support.module_info import StateInfo
 
 LITERT = "LiteRT"
-ONNX_RUNTIME = "ONNX Runtime"
 
 
 class Reference(Protocol):
@@ -137,7 +136,8 @@ def open_reference(path: Path, *, layers: bool, signature: str | None = None) ->
         return LITERT, LiteRT(path, signature)
     from mlfc.verify.onnxruntime import OnnxRuntimeReference as OnnxRuntime
 
-    return ONNX_RUNTIME, OnnxRuntime(path, layers=layers)
+    found = OnnxRuntime(path, layers=layers)
+    return found.title, found
 
 
 def with_all_tensors(module: IRModule) -> IRModule:

@@ -424,7 +424,7 @@ def _judge(asked: VerifyOptions, subject: Subject, reference: Reference) -> Judg
         module, params = subject.imported()
         return replace(module, states=()), params
 
-    return Judge(replace(subject, imported=untied))
+    return Judge(replace(subject, imported=untied, node=getattr(reference, "node", None)))
 
 
 def _compared_on_board(

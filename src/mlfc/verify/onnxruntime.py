@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from mlfc.errors import InputError, MlfcError, ModelError, ToolchainError
+
+if TYPE_CHECKING:
+    from mlfc.verify.staged import StagedSession
 
 ONNX_RUNTIME = "ONNX Runtime"
 
@@ -51,9 +54,10 @@ class OnnxRuntimeReference:
         opened = partial(onnxruntime.InferenceSession, sess_options=options, providers=["CPUExecutionProvider"])
         try:
             other = layers or changed or multiplies_integers(Path(model))
+            self._opened = opened
             source = _other_model(Path(model), changed, layers=layers) if other else str(model)
             try:
-                self._session = opened(source)
+                self._session, self._source = opened(source), source
             except Exception:
                 from mlfc.verify.staged import staged
 
@@ -108,6 +112,12 @@ class OnnxRuntimeReference:
             if value is None or all(isinstance(item, np.ndarray) for item in items):
                 found[name] = value
         return found
+
+    def node(self, tensor: str, known: Collection[str]) -> tuple[StagedSession, Sequence[str]]:
+        """Return a session that computes a tensor of the graph from the nearest known ones, and those that it reads."""
+        from mlfc.verify.staged import node_session
+
+        return node_session(self._source, tensor, known, self._opened)
 
 
 def _loaded(path: Path) -> Any:

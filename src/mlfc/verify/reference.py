@@ -64,6 +64,11 @@ class WrappedReference:
         """Reset the model's variables to their initial values."""
         self._reference.begin()
 
+    @property
+    def node(self) -> Any:
+        """The method `OnnxRuntimeReference.node`; None for other references."""
+        return getattr(self._reference, "node", None)
+
 
 class WithFrozen(WrappedReference):
     """A reference of a model with constant values for some inputs."""

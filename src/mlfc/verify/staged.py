@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from types import SimpleNamespace
 from typing import Any, TypeAlias
@@ -96,6 +96,27 @@ def staged(model: str | bytes, opened: Callable[[bytes], Any]) -> StagedSession 
     loaded = onnx.load(model) if isinstance(model, str) else onnx.ModelProto.FromString(model)
     every = [*loaded.graph.node, *(node for function in loaded.functions for node in function.node)]
     return StagedSession(loaded, opened) if any(map(_is_custom, every)) else None
+
+
+def node_session(
+    model: str | bytes, tensor: str, known: Collection[str], opened: Callable[[bytes], Any]
+) -> tuple[StagedSession, Sequence[str]]:
+    """Return a session for the nodes of a file or serialized model between known tensors and one, and what it reads."""
+    part = onnx.load(model) if isinstance(model, str) else onnx.ModelProto.FromString(model)
+    makers = {name: node for node in part.graph.node for name in node.output if name not in known or name == tensor}
+    needed, waiting = dict[str, None](), [tensor]
+    while waiting:
+        name = waiting.pop()
+        if name not in needed:
+            needed[name] = None
+            waiting += _reads(makers[name]) if name in makers else []
+    nodes = [
+        node for node in part.graph.node if any(makers.get(name) is node for name in node.output if name in needed)
+    ]
+    del part.graph.node[:], part.graph.input[:], part.graph.output[:]
+    part.graph.node.extend(nodes)
+    part.graph.output.append(onnx.ValueInfoProto(name=tensor))
+    return StagedSession(part, opened), [name for name in needed if name in known and name != tensor]
 
 
 def _is_custom(node: onnx.NodeProto) -> bool:

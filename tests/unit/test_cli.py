@@ -468,7 +468,7 @@ def test_compile_tells_what_generators_logs_and_levels_did(tmp_path: Path) -> No
     (tmp_path / "tune.jsonl").write_text("")
     text = succeeded("compile", DIGITS, "-o", "d.so", "--tuned", "tune.jsonl", cwd=tmp_path)
     assert re.search(r"^tune\.jsonl: values for 0 of \d kernels$", text, re.MULTILINE)
-    assert re.search(r"^compiled for (\d) processor levels; .* 1/\1 of the time: ", text, re.MULTILINE)
+    assert re.search(r"\Acompiling for (\d) processor levels; .* 1/\1 of the time: ", text, re.MULTILINE)
 
 
 def branching(path: Path) -> Path:

@@ -138,7 +138,7 @@ def compile_models(
         )
     table = fitting_memory(factories, on_board, ram, flash, export)
     if form in compile_options.LIBRARIES:  # with a bar
-        _write_library(factories, place, form, export, linking)
+        _write_library(factories, place, form, export, linking, as_json)
     else:
         with stage(f"writing {place}"):
             _write(factories, place, form, export, on_board)
@@ -147,7 +147,7 @@ def compile_models(
         levels = inspect_library(place)["library"]["levels"]
     written = f"{place}, replacing the earlier one" if replaces and not as_json else f"{place}"
     _report(factories, written, table, levels, as_json)
-    _print_use(factories, code, levels, as_json)
+    _print_use(factories, code, as_json)
     if ram is not None and on_board is None and not as_json:
         _print_lent(factories, ram)
 
@@ -268,7 +268,12 @@ def _report(
 
 
 def _write_library(
-    factories: Sequence[Factory], place: Path, emit: str, options: ExportOptions, linking: Mapping[str, Any]
+    factories: Sequence[Factory],
+    place: Path,
+    emit: str,
+    options: ExportOptions,
+    linking: Mapping[str, Any],
+    as_json: bool,
 ) -> None:
     """Write a library of modules and, if C can call them through structs of pointers, its header."""
     from mlfc.factory import library_root
@@ -283,6 +288,12 @@ def _write_library(
             place="-o",
             next_step=f"Name it {place.stem}{wanted or '.so'}",
         )
+    count = max(len(item.unit.levels.levels) if item.unit.levels else 1 for item in factories)
+    if count > 1 and not as_json:
+        typer.echo(
+            f"compiling for {count} processor levels; for this processor alone, in about 1/{count} of the time: "
+            "--target 'c -mcpu=native'"
+        )
     root = library_root(
         factories, share_workspace=bool(options.share_workspace), share_weights=bool(options.share_weights)
     )
@@ -292,7 +303,7 @@ def _write_library(
         write_bytes(place.with_suffix(".h"), b"\n".join(map(to_bytes, headers)))
 
 
-def _print_use(factories: Sequence[Factory], code: Mapping[str, Any], levels: Mapping[str, int], as_json: bool) -> None:
+def _print_use(factories: Sequence[Factory], code: Mapping[str, Any], as_json: bool) -> None:
     """Print how much of the code external generators and the tuning log determine; warn of generators without use."""
     from mlfc.target.tuning_log import kernels_of
 
@@ -310,11 +321,6 @@ def _print_use(factories: Sequence[Factory], code: Mapping[str, Any], levels: Ma
     if code.get("tuned") is not None:
         used = {key for factory in factories for key in kernels_of(factory.target_host or factory.target)}
         typer.echo(printable(f"{code['tuned']}: values for {len(used)} of {len(names)} kernels"))
-    if len(levels) > 1:
-        typer.echo(
-            f"compiled for {len(levels)} processor levels; for this processor alone, in about 1/{len(levels)} of the "
-            "time: --target 'c -mcpu=native'"
-        )
 
 
 def _bounded(details: ModuleInfo, nbytes: int) -> int | str:

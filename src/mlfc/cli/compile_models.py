@@ -17,7 +17,7 @@ from mlfc.cli.options import BoardOptions, Fields, Inputs, parse_models
 from mlfc.cli.tables import LEVELS_TITLE, device_line, print_json, print_table, tiling_line
 from mlfc.errors import OptionError, ProblemsError
 from mlfc.options import CompileOptions
-from mlfc.support.progress import stage
+from mlfc.support.progress import bar, stage
 from mlfc.support.text import printable
 
 if TYPE_CHECKING:
@@ -289,15 +289,19 @@ def _write_library(
             next_step=f"Name it {place.stem}{wanted or '.so'}",
         )
     count = max(len(item.unit.levels.levels) if item.unit.levels else 1 for item in factories)
-    if count > 1 and not as_json:
-        typer.echo(
-            f"compiling for {count} processor levels; for this processor alone, in about 1/{count} of the time: "
-            "--target 'c -mcpu=native'"
-        )
+    alone = f"for this processor alone, in about 1/{count} of the time: --target 'c -mcpu=native'"
+    hints = [f"compiling for {count} processor levels; {alone}"] if count > 1 and not as_json else []
     root = library_root(
         factories, share_workspace=bool(options.share_workspace), share_weights=bool(options.share_weights)
     )
-    export_library(root, place, system_lib=options.system_lib, **linking, progress=True)
+    with bar(f"compiling {place.name}") as show:
+
+        def say(done: int, total: int, note: str) -> None:
+            if hints:  # before the first
+                typer.echo(hints.pop())
+            show(done, total, note)
+
+        export_library(root, place, system_lib=options.system_lib, **linking, progress=say)
     headers = [item.code.files[f"include/{item.code.header_name}"] for item in factories if item.code.header_name]
     if headers:
         write_bytes(place.with_suffix(".h"), b"\n".join(map(to_bytes, headers)))

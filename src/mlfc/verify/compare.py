@@ -38,7 +38,17 @@ from mlfc.support.text import Displayed, html_table
 from mlfc.support.user_files import load_user_files
 from mlfc.verify.board_layers import BesideHost, BoardLayers, WholeSequence, differing_groups, with_overlaps
 from mlfc.verify.difference import Accuracy, Difference, Labels, Tolerance, difference
-from mlfc.verify.inputs import DRAWS, Asked, element_shapes, made_up_sets, pairs, read_sets, sample_inputs, unlike
+from mlfc.verify.inputs import (
+    DRAWS,
+    Asked,
+    element_shapes,
+    made_up_sets,
+    pairs,
+    read_sets,
+    sample_inputs,
+    told_of_values,
+    unlike,
+)
 from mlfc.verify.judge import Judge, Subject
 from mlfc.verify.options import VerifyOptions
 from mlfc.verify.reference import LITERT, Reference, Stepping, WithFrozen, open_reference, with_all_tensors
@@ -382,7 +392,8 @@ def _compared(
         compiled = WholeSequence(compiled, [given for _, given in sets])
     comparing = _Comparing(compiled, reference, sets, _tolerance(asked), judge, labels, asked.progress, names)
     comparing.is_drawn = asked.inputs is None
-    found = comparing.run()
+    with told_of_values(path, compiled.inputs, is_generated=asked.inputs is None):
+        found = comparing.run()
     count, refused = len(sets) - comparing.refused, refused + comparing.refused
     return Comparison(title, count, tuple(found), accuracy=labels.accuracy if labels else None, refused=refused)
 

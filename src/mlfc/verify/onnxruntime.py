@@ -5,16 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from mlfc.errors import InputError, MlfcError, ModelError, ToolchainError
-
-if TYPE_CHECKING:
-    from mlfc.verify.staged import StagedSession
-
-ONNX_RUNTIME = "ONNX Runtime"
+from mlfc.verify.staged import ONNX_RUNTIME, StagedSession, node_session, staged
 
 # On x86 processors without VNNI, ONNX Runtime's products of uint8 data and int8 weights saturate sums of two at 16
 # bits, unless its optimizer converts the weights to uint8. The reference runs without the optimizer, so the weights are
@@ -59,8 +55,6 @@ class OnnxRuntimeReference:
             try:
                 self._session, self._source = opened(source), source
             except Exception:
-                from mlfc.verify.staged import staged
-
                 self._session = staged(source, opened)
                 if self._session is None:
                     raise
@@ -115,8 +109,6 @@ class OnnxRuntimeReference:
 
     def node(self, tensor: str, known: Collection[str]) -> tuple[StagedSession, Sequence[str]]:
         """Return a session that computes a tensor of the graph from the nearest known ones, and those that it reads."""
-        from mlfc.verify.staged import node_session
-
         return node_session(self._source, tensor, known, self._opened)
 
 

@@ -14,9 +14,8 @@ from onnx import helper, inliner, numpy_helper
 from mlfc.byoc.onnx_graphs import captured_names, inner_graphs
 from mlfc.errors import OptionError
 from mlfc.frontend.onnx.custom import CustomOperator, declared
-from mlfc.verify.onnxruntime import ONNX_RUNTIME
 
-NUMPY = "NumPy"
+ONNX_RUNTIME, NUMPY = "ONNX Runtime", "NumPy"
 Computes: TypeAlias = Callable[[Mapping[str, Any]], dict[str, Any]]
 """Compute a node's outputs from the known tensors, all by name."""
 

@@ -201,9 +201,44 @@ def test_c_has_scratch_several_results_and_dynamic_dimensions(folder: Path) -> N
     dynamic = mlfc.compile("split.onnx", dynamic=True)
     np.testing.assert_array_equal(dynamic.run({"x": x})["y"], np.abs(x + 0.5))
     assert dynamic.verify(samples=1).is_within
+    calls = [call.kernel.name for call in dynamic.factory.program.calls]
+    assert sum("Split" in name for name in calls) == 2  # once for each node
     factories = [mlfc.compile("split.onnx", "c", shapes={"x": (3, 4)}, module_name=name).factory for name in "uv"]
     mlfc.export_model_library_format(factories, "both.tar")
     np.testing.assert_array_equal(mlfc.load("both.tar", module="v").run({"x": x})["y"], np.abs(x + 0.5))
+
+
+SIGNS = """\
+#include <stdint.h>
+int signs(const float *x, uint8_t *negative, int64_t *place, float *half, int8_t *sign, int64_t count)
+{
+  for (int64_t i = 0; i < count; ++i) {
+    negative[i] = x[i] < 0; place[i] = i; half[i] = x[i] / 2; sign[i] = x[i] < 0 ? -1 : 1;
+  }
+  return 0;
+}
+"""
+
+
+@pytest.mark.parametrize("shape", [(5,), ("n",)])
+def test_results_of_several_dtypes_are_computed_at_once(folder: Path, shape: tuple[Any, ...]) -> None:
+    Path("signs.c").write_text(SIGNS)
+    operators.declare(
+        "Signs", domain="com.example", source=operators.CSource("signs.c", {"float32": "signs"}), elementwise=True,
+        infer=lambda x: [operators.TensorType(x.shape, dtype) for dtype in ("bool", "int64", "float32", "int8")],
+        reference=lambda x: (x < 0, np.arange(x.size), x / 2, np.where(x < 0, -1, 1).astype(np.int8)),
+    )  # fmt: skip
+    save("signs", [helper.make_node("Signs", ["x"], ["a", "b", "c", "d"], domain="com.example")], {"x": shape},
+         dict.fromkeys("abcd", shape))  # fmt: skip
+    model = onnx.load("signs.onnx")
+    for info, kind in zip(model.graph.output, (9, 7, 1, 3), strict=True):
+        info.type.tensor_type.elem_type = kind
+    compiled = mlfc.compile(model, "c", dynamic=shape == ("n",))
+    assert sum("Signs" in call.kernel.name for call in compiled.factory.program.calls) == 1
+    x = np.array([3, -1, 0, -7, 2], np.float32)
+    found = compiled.run({"x": x})
+    for name, wanted in zip("abcd", (x < 0, np.arange(5), x / 2, np.sign(x + 0.5).astype(np.int8)), strict=True):
+        assert (found[name].dtype, found[name].tolist()) == (wanted.dtype, wanted.tolist())
 
 
 SHARED_FILE = """\

@@ -286,6 +286,15 @@ def test_a_declaration_replaces_a_function_of_the_model(folder: Path) -> None:
     assert model.verify(samples=1).is_within  # against the function, which ONNX Runtime runs
 
 
+def test_models_with_own_operators_are_quantized(folder: Path) -> None:
+    pytest.importorskip("onnxruntime.quantization")
+    np.savez("calibration.npz", x=np.random.default_rng(9).standard_normal((4, *X.shape)).astype(np.float32))
+    printed = succeeded("quantize", "conv.onnx", "--calibrate", "calibration.npz", "--op", "my_ops.py", cwd=folder)
+    assert re.search(r"^ +b +act +FancyAct ", printed, re.MULTILINE)
+    assert "QuantizeLinear" in {node.op_type for node in onnx.load("conv_int8.onnx").graph.node}
+    assert mlfc.verify("conv_int8.onnx", operators=["my_ops.py"], samples=1).is_within
+
+
 def test_verify_finds_wrong_code_and_asks_for_a_reference(folder: Path) -> None:
     wrong = FILES["my_ops.py"].replace("alpha * x)", "alpha + x)")
     Path("wrong.py").write_text(wrong)

@@ -39,7 +39,7 @@ target = "m4"
 
 
 def test_operators_travel_with_their_c_files(tmp_path: Path) -> None:
-    pages = dict((name, text) for _, name, text in blocks("../how-to/own-operators.md") if name)
+    pages = {name: text for _, name, text in blocks("../how-to/own-operators.md") if name}
     (tmp_path / "ops/c").mkdir(parents=True)
     (tmp_path / "ops/my_ops.py").write_text(pages["my_ops.py"].replace("fancy_act.c", "c/fancy_act.c"))
     (tmp_path / "ops/c/fancy_act.c").write_text(pages["fancy_act.c"])

@@ -53,24 +53,24 @@ class OnnxRuntimeReference:
             self._opened = opened
             source = _other_model(Path(model), changed, layers=layers) if other else str(model)
             try:
-                self._session, self._source = opened(source), source
+                self.session, self._source = opened(source), source
             except Exception:
-                self._session = staged(source, opened)
-                if self._session is None:
+                self.session = staged(source, opened)
+                if self.session is None:
                     raise
         except MlfcError:
             raise
         except Exception as error:  # those of ONNX Runtime, onnx and protobuf have no common class
             raise ModelError(f"ONNX Runtime cannot open the model: {error}", place=str(model)) from error
-        self.title = getattr(self._session, "title", ONNX_RUNTIME)
+        self.title = getattr(self.session, "title", ONNX_RUNTIME)
         self._model = str(model)
-        self.input_names = frozenset(item.name for item in self._session.get_inputs())
-        self._names = [output.name for output in self._session.get_outputs()]
+        self.input_names = frozenset(item.name for item in self.session.get_inputs())
+        self._names = [output.name for output in self.session.get_outputs()]
         self.output_names = frozenset(self._names)
         # with all layers, added outputs are not the model's
         if layers:
             self.output_names = frozenset(output.name for output in _loaded(Path(model)).graph.output)
-        has_maps = any(output.type.startswith("seq(map(") for output in self._session.get_outputs())
+        has_maps = any(output.type.startswith("seq(map(") for output in self.session.get_outputs())
         self._classes = _classes(Path(model)) if has_maps else {}
 
     def begin(self) -> None:
@@ -89,7 +89,7 @@ class OnnxRuntimeReference:
                 next_step=f"Set the value that it was compiled with: --value {missing[0]}=...",
             )
         try:
-            values = self._session.run(self._names, dict(inputs))
+            values = self.session.run(self._names, dict(inputs))
         except MlfcError:
             raise
         except Exception as error:  # as above

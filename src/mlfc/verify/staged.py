@@ -53,8 +53,9 @@ class StagedSession:
         """Return the outputs, which have names and types."""
         return [SimpleNamespace(name=item.name, type="") for item in self._model.graph.output]
 
-    def run(self, names: Sequence[str], inputs: Mapping[str, Any]) -> list[Any]:
-        """Return the values of outputs."""
+    def run(self, names: Sequence[str] | None, inputs: Mapping[str, Any]) -> list[Any]:
+        """Return the values of outputs, of all for None."""
+        names = [item.name for item in self._model.graph.output] if names is None else names
         known = dict(inputs)
         for index, (nodes, compute) in enumerate(self._stages):
             if compute is not None:

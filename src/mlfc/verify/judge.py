@@ -30,6 +30,7 @@ from mlfc.verify.witnesses import OwnRounding, float64_model, nudged
 
 ROUNDING = "rounding"
 TIE = "tie"
+CONFIRMED = "confirmed"
 # rounding depends on the order of sums: this multiple of the observed rounding is still plausible
 _AS_MUCH = 8.0
 # a function with results up to 1 may be wrong by a few ulps of 1, even for small results
@@ -168,12 +169,13 @@ class Judge:
         excused = item.largest <= plausible or (
             reference_error <= max(plausible, _LAST_BITS * limit) and error <= max(plausible, near)
         )
-        if not excused and error <= reference_error:
-            excused = self._is_confirmed(item, truth, {**seen[2], **exact})
+        kind = ROUNDING
+        if not excused and error <= reference_error and self._is_confirmed(item, truth, {**seen[2], **exact}):
+            kind, excused = CONFIRMED, True
         if steps and excused:  # only as many integers may be off as occasional rounding explains
             wrong, wrong_there = ((array.ravel() != truth.ravel()).sum() for array in (ours, theirs))
             excused = bool(wrong <= max(1.0, 4.0 * float(wrong_there), _STEPS * truth.size))
-        return replace(item, excuse=ROUNDING if excused else "", evidence=evidence)
+        return replace(item, excuse=kind if excused else "", evidence=evidence)
 
     def _node(self, tensor: str) -> tuple[Any, Sequence[str]]:
         """Return a session for a layer's node alone, and what it reads; None and nothing for an output."""

@@ -458,7 +458,8 @@ def _compared_on_board(
     if factory.program.states:
         compiled.prepare([given for _, given in sets])
     beside = BesideHost(reference, compiled, known)
-    found = _Comparing(compiled, beside, sets, _tolerance(asked), judge, say=asked.progress).run()
+    with told_of_values(path, compiled.inputs, is_generated=asked.inputs is None):
+        found = _Comparing(compiled, beside, sets, _tolerance(asked), judge, say=asked.progress).run()
     named = tuple(compiled.described(item) for item in found)
     return Comparison(title, len(sets), tuple(item for item in named if item.tensor in outputs), named)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -108,8 +108,14 @@ class OnnxRuntimeReference:
         return found
 
     def node(self, tensor: str, known: Collection[str]) -> tuple[StagedSession, Sequence[str]]:
-        """Return a session that computes a tensor of the graph from the nearest known ones, and those that it reads."""
-        return node_session(self._source, tensor, known, self._opened)
+        """Return a session that computes a layer from the nearest known tensors, and those that it reads."""
+        return node_session(self._model_proto, tensor, known, self._opened)
+
+    @cached_property
+    def _model_proto(self) -> Any:
+        import onnx
+
+        return onnx.ModelProto.FromString(self._source)
 
 
 def _loaded(path: Path) -> Any:

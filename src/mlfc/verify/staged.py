@@ -99,22 +99,20 @@ def staged(model: str | bytes, opened: Callable[[bytes], Any]) -> StagedSession 
 
 
 def node_session(
-    model: str | bytes, tensor: str, known: Collection[str], opened: Callable[[bytes], Any]
+    model: onnx.ModelProto, tensor: str, known: Collection[str], opened: Callable[[bytes], Any]
 ) -> tuple[StagedSession, Sequence[str]]:
-    """Return a session for the nodes of a file or serialized model between known tensors and one, and what it reads."""
-    part = onnx.load(model) if isinstance(model, str) else onnx.ModelProto.FromString(model)
-    makers = {name: node for node in part.graph.node for name in node.output if name not in known or name == tensor}
+    """Return a session for the nodes between known tensors and `tensor`, and the known ones that it reads."""
+    makers = {name: node for node in model.graph.node for name in node.output if name == tensor or name not in known}
     needed, waiting = dict[str, None](), [tensor]
     while waiting:
         name = waiting.pop()
         if name not in needed:
             needed[name] = None
             waiting += _reads(makers[name]) if name in makers else []
-    nodes = [
-        node for node in part.graph.node if any(makers.get(name) is node for name in node.output if name in needed)
-    ]
-    del part.graph.node[:], part.graph.input[:], part.graph.output[:]
-    part.graph.node.extend(nodes)
+    made = needed.keys() & makers.keys()
+    part = onnx.ModelProto(ir_version=model.ir_version, opset_import=model.opset_import, functions=model.functions)
+    part.graph.node.extend(node for node in model.graph.node if made.intersection(node.output))
+    part.graph.initializer.extend(item for item in model.graph.initializer if item.name in needed)
     part.graph.output.append(onnx.ValueInfoProto(name=tensor))
     return StagedSession(part, opened), [name for name in needed if name in known and name != tensor]
 

@@ -11,9 +11,9 @@ from mlfc.errors import MlfcError, OptionError, ProblemsError, Remedy
 from mlfc.frontend import Model, import_for_run
 from mlfc.frontend.common import Census
 from mlfc.options import BuildOptions, ImportOptions
-from mlfc.relay.ir import Call, Constant, Expr, If, IRModule, TensorType, Tuple, Var, has_trait, tensor_type
+from mlfc.relay.ir import Call, Constant, Expr, GlobalVar, If, IRModule, TensorType, Tuple, Var, has_trait, tensor_type
 from mlfc.relay.op import Trait
-from mlfc.relay.visitor import post_order
+from mlfc.relay.visitor import children, post_order
 from mlfc.support.dims import LARGEST, Symbol, bounds, symbols_of
 from mlfc.support.executable import bounding_option
 from mlfc.support.keywords import with_keywords
@@ -218,24 +218,32 @@ def _bounding(module: IRModule, params: Mapping[str, Any], target: str) -> tuple
 
 def _deciding(module: IRModule, params: Mapping[str, Any]) -> tuple[Remedy, ...]:
     """Return options that make the small integer inputs constant which decide shapes, branches and loops."""
-    main, found = module.main, dict[str, str]()
+    inputs = {param for param in module.main.params if param.name not in params}
+    found = dict[str, str]()
     asked: list[Expr] = []
-    if isinstance(main.body, Tuple) and main.defines:
-        asked += main.body.fields[-len(main.defines) :]
-    for node in post_order(main.body):
-        if isinstance(node, If):
-            asked.append(node.condition)
-        elif isinstance(node, Call) and has_trait(node, Trait.SELECTION) and tensor_type(node.args[0]).size == 1:
-            asked.append(node.args[0])  # of branches of which both are computed
+    passed: dict[Expr, list[Expr]] = {}  # the arguments of calls, by parameter
+    for function in module.functions.values():
+        if isinstance(function.body, Tuple) and function.defines:
+            asked += function.body.fields[-len(function.defines) :]
+        for node in post_order(function.body):
+            if isinstance(node, If):
+                asked.append(node.condition)
+            elif isinstance(node, Call) and has_trait(node, Trait.SELECTION) and tensor_type(node.args[0]).size == 1:
+                asked.append(node.args[0])  # of branches of which both are computed
+            for called in (getattr(node, name, None) for name in ("then", "otherwise", "op")):
+                if isinstance(called, GlobalVar) and isinstance(node, (Call, If)):
+                    for param, arg in zip(module.functions[called.name].params, node.args, strict=True):
+                        passed.setdefault(param, []).append(arg)
     for expr in asked:
-        order = post_order(expr)
+        order = post_order(expr, lambda item: passed.get(item, children(item)))
         # an input that is compared with a number often has that value
-        numbers = [str(item.data) for item in order if isinstance(item, Constant) and item.data.shape == ()]
+        own = post_order(expr)
+        numbers = [str(item.data) for item in own if isinstance(item, Constant) and item.data.shape == ()]
         for var in order if len(order) <= _LARGEST_SEARCH else ():
-            if not isinstance(var, Var) or var.name in params or not isinstance(var.type, TensorType):
+            if var not in inputs or not isinstance(var, Var) or not isinstance(var.type, TensorType):
                 continue
             if bounds(var.type.size)[1] <= _FEW and var.type.dtype in ("int32", "int64", "bool"):
-                found.setdefault(var.name, numbers[0] if numbers and not var.type.shape else "...")
+                found.setdefault(var.name, numbers[0] if numbers and var in own and not var.type.shape else "...")
     return tuple(Remedy("--value", f"{name}={value}", is_example=True) for name, value in found.items())
 
 

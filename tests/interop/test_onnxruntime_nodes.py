@@ -20,6 +20,7 @@ from mlfc.errors import MlfcError, ModelError, OptionError, ProblemsError, Unsup
 
 Array = npt.NDArray[Any]
 RNG = np.random.default_rng(11)
+WHOLE = {"whole": np.array([[0, 0, 0, 5, 5]], np.float32)}  # a region of a 6x6 image
 
 
 def model(
@@ -45,11 +46,11 @@ def node(kind: str, inputs: str, outputs: str, **attrs: Any) -> onnx.NodeProto:
 def pooled_and_cast() -> bytes:
     nodes = [
         node("Relu", "x", "r"),
-        node("GlobalLpPool", "r", "values", p=3),
+        node("MaxRoiPool", "r whole", "values", pooled_shape=[2, 1]),
         node("Add", "values values", "y"),
         node("Cast", "values", "z", to=TensorProto.INT32),
     ]
-    return model(nodes, {"y": 1, "z": 6})
+    return model(nodes, {"y": 1, "z": 6}, WHOLE)
 
 
 def regions() -> bytes:
@@ -80,12 +81,12 @@ def a_norm_between_compiled_layers() -> bytes:
 
 def two_in_a_row_and_a_view() -> bytes:
     nodes = [
-        helper.make_node("GlobalLpPool", ["x"], ["p"], name="first", p=3),
-        node("GlobalLpPool", "p", "g"),
+        helper.make_node("MaxRoiPool", ["x", "whole"], ["p"], name="first", pooled_shape=[6, 6]),
+        node("MaxRoiPool", "p whole", "g", pooled_shape=[1, 1]),
         node("Flatten", "g", "v"),
         node("Mul", "v v", "y"),
     ]
-    return model(nodes, {"y": 1})
+    return model(nodes, {"y": 1}, WHOLE)
 
 
 def tensor(name: str, kind: int = TensorProto.FLOAT, shape: Sequence[int] | None = (1, 4, 6, 6)) -> onnx.ValueInfoProto:
@@ -183,14 +184,14 @@ def test_nodes_that_follow_each_other_are_one_module() -> None:
 
 
 def test_without_the_generator_every_such_node_is_a_problem() -> None:
-    with pytest.raises(UnsupportedError, match="GlobalLpPool"):
+    with pytest.raises(UnsupportedError, match="MaxRoiPool"):
         mlfc.import_model(pooled_and_cast())
     assert mlfc.check(pooled_and_cast(), byoc=["onnxruntime"]) == []
 
 
 def test_code_compiled_ahead_of_time_cannot_call_it() -> None:
     module, params = mlfc.import_model(pooled_and_cast(), byoc=["onnxruntime"])
-    with pytest.raises(OptionError, match=r"the_GlobalLpPool.*cannot call the runtime module.*--executor graph"):
+    with pytest.raises(OptionError, match=r"the_MaxRoiPool.*cannot call the runtime module.*--executor graph"):
         mlfc.build(module, "c", params, executor="aot")
     assert mlfc.build(module, "c", params).executor == "graph"
 
@@ -262,13 +263,13 @@ def test_a_damaged_node_in_relay_text_is_an_error(text: str) -> None:
 def test_more_weights_than_onnx_holds_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     weights = RNG.standard_normal((1, 4, 6, 6)).astype(np.float32)
     nodes = [
-        node("GlobalLpPool", "w", "v"),
+        node("MaxRoiPool", "w whole", "v", pooled_shape=[1, 1]),
         node("ReduceSum", "v", "s", keepdims=0),
         node("Add", "x s", "y"),
     ]
-    module, params = mlfc.import_model(model(nodes, {"y": 1}, {"w": weights}), byoc=["onnxruntime"])
+    module, params = mlfc.import_model(model(nodes, {"y": 1}, {"w": weights, **WHOLE}), byoc=["onnxruntime"])
     monkeypatch.setattr("mlfc.byoc.onnxruntime._MOST_BYTES", weights.nbytes - 1)
-    with pytest.raises(UnsupportedError, match=r"the_GlobalLpPool: 576 bytes of weights"):
+    with pytest.raises(UnsupportedError, match=r"the_MaxRoiPool: 596 bytes of weights"):
         mlfc.build(module, "c", params)
 
 

@@ -22,7 +22,7 @@ from mlfc.runtime import GraphExecutor
 from mlfc.transform import device_placement
 from tests.conftest import need_opencl
 from tests.harness import seeded_inputs
-from tests.interop.test_onnxruntime_nodes import a_norm_between_compiled_layers, model, node
+from tests.interop.test_onnxruntime_nodes import WHOLE, a_norm_between_compiled_layers, model, node
 from tests.onnx_graphs import GraphMaker
 from tests.unit.test_device_placement import refusing
 from tests.unit.test_passes import image
@@ -230,7 +230,9 @@ def test_metadata_tell_the_bytes_of_each_device(divided: Factory, tmp_path: Path
 
 def test_a_model_without_work_for_the_device_says_so(tmp_path: Path, command: Callable[..., str]) -> None:
     path = tmp_path / "pool.onnx"
-    path.write_bytes(model([node("Relu", "x", "r"), node("GlobalLpPool", "r", "y", p=3)], {"y": 1}))
+    path.write_bytes(
+        model([node("Relu", "x", "r"), node("MaxRoiPool", "r whole", "y", pooled_shape=[1, 1])], {"y": 1}, WHOLE)
+    )
     said = command("compile", path, "--byoc", "onnxruntime", "--target", "opencl", "-o", tmp_path / "pool.tar")
     assert re.search(r"no operator of \d runs on opencl", said)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import pytest
 import yaml
 
 from mlfc.errors import OptionError
+from mlfc.micro.board.board import find_board
 from tests.conftest import need
 from tests.projects import NAME, archive, expected_output, printed_output, project
 
@@ -89,6 +91,12 @@ def test_the_manifest_and_the_defaults(models: Path, tmp_path: Path) -> None:
     defaults = (folder / "examples" / NAME / "sdkconfig.defaults").read_text().splitlines()
     assert 'CONFIG_IDF_TARGET="esp32c3"' in defaults
     assert "CONFIG_ESP_MAIN_TASK_STACK_SIZE=5000" in defaults
+    folder = project("esp_idf", archive(models, tmp_path, "c"), tmp_path / "own", BOARD)
+    text = (folder / "examples" / NAME / "sdkconfig.defaults").read_text()
+    bound = re.search(r"an inference takes at most (\d+) bytes", text)
+    assert (bound is not None) == (shutil.which("riscv64-unknown-elf-gcc") is not None)
+    stack = find_board(BOARD).stack_bytes if bound is None else int(bound[1]) + 3584
+    assert f"CONFIG_ESP_MAIN_TASK_STACK_SIZE={stack}" in text
 
 
 def test_boards_that_espressif_did_not_make_are_refused(models: Path, tmp_path: Path) -> None:

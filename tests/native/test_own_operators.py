@@ -106,12 +106,45 @@ def test_verify_compares_with_the_reference(folder: Path) -> None:
     assert {"a", "b", "c", "y"} == {item.tensor for item in found.layers}
 
 
+INSIDE = """
+<ir_version: 8, opset_import: ["" : 17, "com.example" : 1]>
+inside (float[3, 4] x, bool flag, int64 n, float scale) => (float[4] y, float[m, 4] rows, float[3, 4] z)
+<float[4] zero = {0, 0, 0, 0}> {
+  start = If (flag) <
+    then_branch = act () => (float[4] a) { b = ReduceSum <keepdims = 0> (x, axes) a = com.example.FancyAct (b) },
+    else_branch = none () => (float[4] c) { c = Identity (zero) }>
+  y, rows = Loop (n, "", start) <body = step (int64 i, bool go, float[4] v) => (bool on, float[4] w, float[4] row) {
+    on = Identity (go)
+    d = com.example.FancyAct <alpha = 0.5> (v)
+    w = Mul (d, scale)
+    row = Identity (w)
+  }>
+  z = Scan <num_scan_inputs = 1, body = each (float[4] s) => (float[4] t) { t = com.example.FancyAct (s) }> (x)
+}
+"""
+
+
+def test_verify_compares_operators_inside_branches_and_loops(folder: Path) -> None:
+    text = INSIDE.replace("zero = {0, 0, 0, 0}", "zero = {0, 0, 0, 0}, int64[1] axes = {0}")
+    onnx.save(onnx.parser.parse_model(text), "inside.onnx")
+    values = {"x": X[0, :, 0], "flag": np.array(True), "n": np.array(3), "scale": np.float32(1.5)}
+    np.savez("inputs.npz", **values)
+    printed = succeeded("verify", "inside.onnx", "--op", "my_ops.py", "--inputs", "inputs.npz", cwd=folder)
+    assert "outputs against ONNX Runtime and NumPy, 1 sets of inputs" in printed
+    (folder / "my_ops.py").write_text(FILES["my_ops.py"].replace("alpha * x)", "alpha + x)"))
+    found = mlfc.verify("inside.onnx", operators=["my_ops.py"], inputs="inputs.npz")
+    assert (found.reference, [item.is_within for item in found.outputs]) == ("ONNX Runtime and NumPy", [False] * 3)
+
+
 def test_an_archive_is_built_elsewhere_and_compiled_again_with_the_declaration(folder: Path) -> None:
     succeeded("compile", "conv.onnx", "--op", "my_ops.py", "-o", "conv.tar", cwd=folder)
     remove([(registry_, key) for registry_ in registry._extensible for key in registry_ if "FancyAct" in key])
     Path("fancy_act.c").rename("elsewhere.c")
     assert mlfc.archive.validate("conv.tar") == []
     np.testing.assert_allclose(mlfc.load("conv.tar").run({"x": X})["y"], expected(), rtol=1e-5, atol=1e-5)
+    assert "option --op is not needed: a compiled model contains" in run_mlfc(
+        "run", "conv.tar", "--op", "my_ops.py", cwd=folder
+    ).stderr  # fmt: skip
     with pytest.raises(TextError, match="--op FILE"):
         mlfc.rebuild("conv.tar")
     Path("elsewhere.c").rename("fancy_act.c")
@@ -168,9 +201,44 @@ def test_c_has_scratch_several_results_and_dynamic_dimensions(folder: Path) -> N
     dynamic = mlfc.compile("split.onnx", dynamic=True)
     np.testing.assert_array_equal(dynamic.run({"x": x})["y"], np.abs(x + 0.5))
     assert dynamic.verify(samples=1).is_within
+    calls = [call.kernel.name for call in dynamic.factory.program.calls]
+    assert sum("Split" in name for name in calls) == 2  # once for each node
     factories = [mlfc.compile("split.onnx", "c", shapes={"x": (3, 4)}, module_name=name).factory for name in "uv"]
     mlfc.export_model_library_format(factories, "both.tar")
     np.testing.assert_array_equal(mlfc.load("both.tar", module="v").run({"x": x})["y"], np.abs(x + 0.5))
+
+
+SIGNS = """\
+#include <stdint.h>
+int signs(const float *x, uint8_t *negative, int64_t *place, float *half, int8_t *sign, int64_t count)
+{
+  for (int64_t i = 0; i < count; ++i) {
+    negative[i] = x[i] < 0; place[i] = i; half[i] = x[i] / 2; sign[i] = x[i] < 0 ? -1 : 1;
+  }
+  return 0;
+}
+"""
+
+
+@pytest.mark.parametrize("shape", [(5,), ("n",)])
+def test_results_of_several_dtypes_are_computed_at_once(folder: Path, shape: tuple[Any, ...]) -> None:
+    Path("signs.c").write_text(SIGNS)
+    operators.declare(
+        "Signs", domain="com.example", source=operators.CSource("signs.c", {"float32": "signs"}), elementwise=True,
+        infer=lambda x: [operators.TensorType(x.shape, dtype) for dtype in ("bool", "int64", "float32", "int8")],
+        reference=lambda x: (x < 0, np.arange(x.size), x / 2, np.where(x < 0, -1, 1).astype(np.int8)),
+    )  # fmt: skip
+    save("signs", [helper.make_node("Signs", ["x"], ["a", "b", "c", "d"], domain="com.example")], {"x": shape},
+         dict.fromkeys("abcd", shape))  # fmt: skip
+    model = onnx.load("signs.onnx")
+    for info, kind in zip(model.graph.output, (9, 7, 1, 3), strict=True):
+        info.type.tensor_type.elem_type = kind
+    compiled = mlfc.compile(model, "c", dynamic=shape == ("n",))
+    assert sum("Signs" in call.kernel.name for call in compiled.factory.program.calls) == 1
+    x = np.array([3, -1, 0, -7, 2], np.float32)
+    found = compiled.run({"x": x})
+    for name, wanted in zip("abcd", (x < 0, np.arange(5), x / 2, np.sign(x + 0.5).astype(np.int8)), strict=True):
+        assert (found[name].dtype, found[name].tolist()) == (wanted.dtype, wanted.tolist())
 
 
 SHARED_FILE = """\
@@ -216,6 +284,15 @@ def test_a_declaration_replaces_a_function_of_the_model(folder: Path) -> None:
     model = mlfc.compile("twice.onnx")
     assert "com.example.Twice" in to_text(model.factory.module)
     assert model.verify(samples=1).is_within  # against the function, which ONNX Runtime runs
+
+
+def test_models_with_own_operators_are_quantized(folder: Path) -> None:
+    pytest.importorskip("onnxruntime.quantization")
+    np.savez("calibration.npz", x=np.random.default_rng(9).standard_normal((4, *X.shape)).astype(np.float32))
+    printed = succeeded("quantize", "conv.onnx", "--calibrate", "calibration.npz", "--op", "my_ops.py", cwd=folder)
+    assert re.search(r"^ +b +act +FancyAct ", printed, re.MULTILINE)
+    assert "QuantizeLinear" in {node.op_type for node in onnx.load("conv_int8.onnx").graph.node}
+    assert mlfc.verify("conv_int8.onnx", operators=["my_ops.py"], samples=1).is_within
 
 
 def test_verify_finds_wrong_code_and_asks_for_a_reference(folder: Path) -> None:

@@ -66,7 +66,10 @@ def of_device(target: str) -> Factory:
 
 
 def of_runtime(target: str) -> Factory:
-    text = "(float[n,3,8] x) => (float[n,3,1] y) { a = Neg (x) y = GlobalLpPool <p = 3> (a) }"
+    text = (
+        "(float[n,3,8,8] x) => (float[1,3,1,1] y) <float[1,5] boxes = {0, 0, 0, 7, 7}>"
+        "{ a = Neg (x) y = MaxRoiPool <pooled_shape = [1, 1]> (a, boxes) }"
+    )
     return graph(text)(target, byoc=["onnxruntime"])
 
 
@@ -140,8 +143,8 @@ CASES: list[tuple[str, list[Any], dict[str, Any], Code, tuple[int, ...], type[Ml
     ("picked", parts((1 << 62, 2), index=0), {}, Code.SIZE, (1 << 62,), RunError, "too large"),
     ("joined", parts(), {}, Code.FAILED, (), RunError, "the sequence is empty: the model ended the run"),
     ("again", [np.int64(5), floats(2, 3)], {"turn_limit": 4}, Code.TURNS, (4,), LimitError, "exceeds 4 iterations"),
-    ("of_runtime", [floats(2, 3, 8)], {}, Code.PACKED, (-1,), RunError, "the packed function failed"),
-    ("of_runtime", [floats(2, 3, 8)], {"packed": lambda *_: 1}, Code.PACKED, (-1,), RunError, "the packed function"),
+    ("of_runtime", [floats(2, 3, 8, 8)], {}, Code.PACKED, (-1,), RunError, "the packed function failed"),
+    ("of_runtime", [floats(2, 3, 8, 8)], {"packed": lambda *_: 1}, Code.PACKED, (-1,), RunError, "the packed function"),
     ("of_device", [floats(2, 64, 64)], {}, Code.DEVICE, (4,), DeviceError, "requires a device of type 4"),
 ]  # fmt: skip
 

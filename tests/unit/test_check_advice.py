@@ -109,7 +109,7 @@ def detector() -> bytes:
         helper.make_node("Resize", ["x", "", "scales"], ["large"], name="grow"),
         helper.make_node("MaxRoiPool", ["large", "boxes"], ["parts"], name="cut", pooled_shape=[2, 2]),
         helper.make_node("Relu", ["parts"], ["kept"]),
-        helper.make_node("GlobalLpPool", ["kept"], ["y"], name="pool"),
+        helper.make_node("MaxRoiPool", ["kept", "boxes"], ["y"], name="pool", pooled_shape=[1, 1]),
         helper.make_node("Relu", ["y"], ["z"]),
     ]
     kinds = {"x": [1, 1, 4, 4], "scales": [4], "boxes": [3, 5]}

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import sys
 import tarfile
 from pathlib import Path
 
@@ -13,7 +15,9 @@ from typer.testing import CliRunner
 import mlfc
 from mlfc.cli.main import app
 from mlfc.errors import MlfcError, OptionError, ProblemsError
+from mlfc.frontend.onnx.custom import CUSTOM
 from mlfc.matrix.compile_matrix import job_of, read_rows
+from tests.tutorial import blocks
 
 ROOT = Path(__file__).resolve().parents[2]
 _MATRIX = """
@@ -31,6 +35,25 @@ target = "board"
 model = "gone"
 target = "m4"
 """
+
+
+def test_operators_travel_with_their_c_files(tmp_path: Path) -> None:
+    pages = {name: text for _, name, text in blocks("../how-to/own-operators.md") if name}
+    (tmp_path / "ops/c").mkdir(parents=True)
+    (tmp_path / "ops/my_ops.py").write_text(pages["my_ops.py"].replace("fancy_act.c", "c/fancy_act.c"))
+    (tmp_path / "ops/c/fancy_act.c").write_text(pages["fancy_act.c"])
+    subprocess.run([sys.executable, "-c", pages["make_model.py"]], cwd=tmp_path, check=True)
+    path = tmp_path / "matrix.toml"
+    path.write_text(
+        '[models]\nfancy = {file = "fancy.onnx", op = ["ops/my_ops.py"]}\n[targets]\nhost = "c"\nm4 = "cortex-m4"\n'
+    )
+    made = mlfc.compile_matrix(path, tmp_path / "all")
+    assert made.problems == ()
+    assert list((tmp_path / "all").iterdir())
+    assert "com.example.FancyAct" not in CUSTOM
+    (tmp_path / "ops/c/fancy_act.c").unlink()
+    (first, _) = mlfc.compile_matrix(path, tmp_path / "none").problems
+    assert "fancy_act.c: the file cannot be read" in str(first)
 
 
 @pytest.fixture

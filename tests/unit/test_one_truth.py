@@ -12,7 +12,8 @@ from onnx import TensorProto, helper, numpy_helper
 from typer.testing import CliRunner
 
 import mlfc
-from mlfc.cli.inspect import byte_text, overlap_note
+from mlfc.archive.describe.inspect import overlap_note, overlap_notes
+from mlfc.cli.inspect import byte_text
 from mlfc.cli.main import app
 from mlfc.cli.run_tables import print_profile
 from mlfc.library.peaks import Peaks
@@ -31,6 +32,7 @@ def test_tensors_that_overlap_are_explained() -> None:
     assert overlap_note(conv, live) == "shares memory with relu: each byte is read before it is overwritten"
     assert overlap_note(relu, live) == "shares memory with conv: each byte is read before it is overwritten"
     assert overlap_note(other, live) == overlap_note(unplaced, live) == ""
+    assert overlap_notes([[relu], live, [conv]]) == ["", overlap_note(conv, live), ""]
 
 
 @pytest.mark.parametrize(

@@ -89,6 +89,8 @@ CASES: dict[str, tuple[str, int, list[Any], dict[str, Any], Any]] = {
     "defaults of opset 1": ("Selu", 1, [A], {}, np.where(A > 0, A, 1.6732 * (np.exp(A) - 1)) * 1.0507),
     "added bias": ("Gemm", 6, [PLANE, PLANE.T, C], {"broadcast": 1}, PLANE @ PLANE.T + C),
     "power": ("LpPool", 1, [IMAGE], {"p": 2.0, "kernel_shape": [2, 2]}, np.sqrt((IMAGE**2).sum((2, 3), keepdims=True))),
+    "power of all": ("GlobalLpPool", 1, [A], {"p": 3.0}, np.cbrt((np.abs(A) ** 3).sum(2, keepdims=True))),
+    "root of squares": ("GlobalLpPool", 2, [IMAGE], {}, np.sqrt((IMAGE**2).sum((2, 3), keepdims=True))),
     "no longer trained": ("Dropout", 6, [A], {"is_test": 1, "ratio": 0.5}, A),
     "mask of opset 6": ("Dropout:1", 6, [A], {"is_test": 1}, np.zeros_like(A)),
     "mask of opset 7": ("Dropout:1", 7, [A], {"ratio": 0.5}, np.zeros_like(A)),

@@ -14,6 +14,7 @@ import mlfc
 from mlfc.errors import InputError, ToolchainError
 from mlfc.runtime import TensorInfo
 from mlfc.verify import compare, verify, with_all_tensors
+from mlfc.verify.board_layers import with_overlaps
 from mlfc.verify.difference import Tolerance, difference
 from mlfc.verify.inputs import sample_inputs, why
 
@@ -105,6 +106,13 @@ def test_differences_of_floats(ours: list[float], theirs: list[float], largest: 
     item = difference("t", np.array(ours, np.float32), np.array(theirs, np.float32), "s")
     assert item.largest == largest
     assert item.is_within == (largest == 0)
+
+
+def test_a_difference_without_a_cause_names_operators_that_share_memory() -> None:
+    factory = mlfc.compile(mlfc.examples.digits(), "c -mcpu=cortex-m4").factory
+    equal, wrong = (difference("y", np.zeros(1), np.full(1, value), "s") for value in (0.0, 1.0))
+    shared = "conv2_out shares memory with conv1_out: each byte is read before it is overwritten"
+    assert [item.note for item in with_overlaps([equal, wrong], factory)] == ["", shared]
 
 
 def test_differences_of_integers_do_not_wrap() -> None:

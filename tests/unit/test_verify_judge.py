@@ -104,6 +104,41 @@ def test_rounding_is_no_difference(ill_conditioned: Path) -> None:
     assert 0 < item.evidence.reference_error < 8 * item.evidence.rounding
 
 
+def test_layers_are_rounding_where_nodes_of_the_reference_agree_with_float64(
+    tmp_path: Path,
+) -> None:
+    """Deviations of equal numbers from their mean are rounding, which depends on the order of the sum."""
+    pytest.importorskip("onnxruntime")
+    nodes = [
+        helper.make_node("Mul", ["x", "w"], ["h"]),
+        helper.make_node("ReduceSum", ["h", "axis"], ["s"]),
+        helper.make_node("Mul", ["s", "part"], ["m"]),
+        helper.make_node("Unsqueeze", ["m", "again"], ["u"]),
+        helper.make_node("Sub", ["h", "u"], ["d"]),
+        helper.make_node("Add", ["d", "h"], ["y"]),
+    ]
+    constants = {
+        "w": np.linspace(0.1, 0.9, 24, dtype=np.float32), "axis": np.array([1]), "again": np.array([1]),
+        "part": np.float32(1 / 1001),
+    }  # fmt: skip
+    result = verify(model_of(tmp_path / "mean.onnx", nodes, (1, 1001, 24), constants), samples=0, layers=True)
+    deviations = next(item for item in result.layers if item.tensor == "d")
+    assert deviations.evidence is not None
+    assert deviations.largest > 8 * deviations.evidence.rounding
+    assert (deviations.excuse, result.is_within) == ("confirmed", True)
+
+
+def test_weights_that_the_import_transposes_are_not_taken_for_the_tensor(tmp_path: Path) -> None:
+    pytest.importorskip("onnxruntime")
+    nodes = [
+        helper.make_node("DequantizeLinear", ["q", "scale"], ["w"], axis=1),
+        helper.make_node("Gemm", ["x", "w"], ["y"]),
+    ]
+    constants = {"q": np.arange(12, dtype=np.int8).reshape(4, 3), "scale": np.array([0.5, 1, 2], np.float32)}
+    result = verify(model_of(tmp_path / "gemm.onnx", nodes, (2, 4), constants), samples=1, layers=True)
+    assert [item.tensor for item in result.layers if not item.is_within] == []
+
+
 @pytest.mark.parametrize("part", [1e-2, 1e-3])
 def test_what_is_more_than_rounding_differs(
     ill_conditioned: Path, monkeypatch: pytest.MonkeyPatch, part: float
@@ -132,8 +167,9 @@ def test_float64_alone_excuses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
         return module, {**params, name: params[name] * np.float32(1.001)}
 
     monkeypatch.setattr(compare, "import_for_run", misread)
-    result = verify(DIGITS / "digits.onnx", samples=2)
+    result = verify(DIGITS / "digits.onnx", samples=2, layers=True)
     assert not result.is_within
+    assert not all(item.is_within for item in result.layers)
     evidence = result.outputs[0].evidence
     assert evidence is not None
     assert evidence.error < evidence.reference_error

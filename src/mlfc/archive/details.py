@@ -11,7 +11,7 @@ from mlfc.factory import Factory, call_info
 from mlfc.support.content import ArrayContent, sha256_of_each
 from mlfc.support.dim_estimates import most
 from mlfc.support.dims import is_static
-from mlfc.support.module_info import CallInfo, ConstantInfo, ModuleInfo, NamedBytes, PeakInfo
+from mlfc.support.module_info import BlockInfo, CallInfo, ConstantInfo, ModuleInfo, NamedBytes, PeakInfo
 from mlfc.support.version import __version__
 from mlfc.tir.program import Dataflow, KernelCall, Value
 
@@ -44,9 +44,13 @@ def module_info(factory: Factory, code: GeneratedCode | None = None) -> ModuleIn
 
 def full_module_info(factory: Factory, code: GeneratedCode | None = None) -> ModuleInfo:
     """Return `module_info` plus the plan and the constants, each content once, for validation and comparison."""
+    return replace(module_info(factory, code), plan=planned_blocks(factory), constants=constants(factory))
+
+
+def planned_blocks(factory: Factory) -> tuple[BlockInfo, ...] | None:
+    """Return the blocks of the workspace; None if the code has no plan."""
     has_plan = factory.executor == AOT or (factory.executor == VM and bool(factory.plan.live))
-    plan = memory.blocks(factory.program, factory.plan) if has_plan else None
-    return replace(module_info(factory, code), plan=plan, constants=constants(factory))
+    return memory.blocks(factory.program, factory.plan) if has_plan else None
 
 
 def _operator(factory: Factory, code: GeneratedCode, index: int, call: KernelCall) -> CallInfo:

@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from os import PathLike
 from pathlib import Path
 from typing import Any, Protocol
@@ -42,8 +43,8 @@ class CSource:
 
     A function receives pointers to the inputs and the result, then a ``void *`` to scratch memory if `scratch` is set,
     then `arguments`; it returns an ``int``, 0 for success. Omitted optional inputs are NULL. A function of an operator
-    with several results receives a pointer to each, and runs once for each result that the model uses. File-level
-    functions become static. Files that it includes with quotes are inserted, relative to its folder.
+    with several results receives a pointer to each. File-level functions become static. Files that it includes with
+    quotes are inserted, relative to its folder.
 
     Attributes
     ----------
@@ -89,11 +90,18 @@ def check_dtypes(title: str, source: CSource, types: Sequence[TensorType]) -> No
         raise TypeCheckError(f"{title}: C has no type for {odd[0]}")
 
 
-def c_generator(operator: str, key: str, source: CSource, rules: OperatorRules) -> Generator:
-    """Return the generator `key` of a Relay operator whose calls run a C file.
+def packed(results: Sequence[TensorType]) -> tuple[TensorType, list[Any]]:
+    """Return the type of a tensor that contains the results of an operator one after another, and where each starts."""
+    unit = max((kind.dtype for kind in results), key=dtypes.nbytes)
+    counts = (-(-kind.nbytes // dtypes.nbytes(unit)) for kind in results)
+    *starts, size = accumulate(counts, initial=0)
+    return TensorType((size,), unit), starts
 
-    The attribute ``output`` of a call is the index of its result. Raises OptionError if the file cannot be read, or
-    lacks a function.
+
+def c_generator(operators: tuple[str, ...], key: str, source: CSource, rules: OperatorRules) -> Generator:
+    """Return the generator `key` of Relay operators whose calls run a C file, and return its result, or all `packed`.
+
+    Raises OptionError if the file cannot be read, or lacks a function.
     """
     beside = user_files.loading()
     path = Path(source.path) if beside is None else beside.parent / source.path
@@ -121,7 +129,7 @@ def c_generator(operator: str, key: str, source: CSource, rules: OperatorRules) 
     def is_of(dtype: str) -> Callable[[relay.Call], bool]:
         return lambda call: relay.tensor_type((*call.args, call)[0]).dtype == dtype
 
-    table = tuple(Composite(dtype, op(operator, where=is_of(dtype))) for dtype in source.functions)
+    table = tuple(Composite(dtype, op(operators, where=is_of(dtype))) for dtype in source.functions)
     return Generator(key, table, generate, always=True, takes_open=True)
 
 
@@ -139,11 +147,12 @@ def _arguments(part: Subgraph, source: CSource, rules: OperatorRules) -> tuple[l
     most = rules.inputs()[1]
     found += [(_OMITTED, "NULL")] * (0 if most is None else most - len(kinds))
     made = rules.results(kinds, call.attrs)
-    for index, kind in enumerate(made):
-        c_type, name = f"{_C_TYPES[kind.dtype]} *", "${output}"
-        if index != call.attrs["output"]:
-            name = f"({c_type})${{{part.scratch(f'unused{index}', kind.nbytes).name}}}"
-        found.append((c_type, name))
+    for index, (kind, start) in enumerate(zip(made, packed(made)[1], strict=True)):
+        if isinstance(start, Dim):
+            part.extent(f"start{index}", start)
+        place = f"${{output}} + {f'${{start{index}}}' if isinstance(start, Dim) else start}" if index else "${output}"
+        c_type = f"{_C_TYPES[kind.dtype]} *"
+        found.append((c_type, f"({c_type})(void *)({place})" if index else place))
     if source.scratch:
         nbytes = rules.run("scratch", source.scratch, kinds, attrs) if callable(source.scratch) else source.scratch
         if not isinstance(nbytes, Dim) and not (isinstance(nbytes, int) and nbytes >= 0):

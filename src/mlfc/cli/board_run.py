@@ -55,14 +55,17 @@ def run_elsewhere(artifact: Path, options: RunOptions, fixed: Inputs) -> None:
             factory = compiled_model(artifact, fixed, board.target, tuned=options.tuned)
             firmware = emulated_factory(factory, board, profile=options.is_profiled)
     sizes = input_sizes(firmware, artifact, fixed)
-    run_firmware(
-        firmware,
-        [("", options.only_set(firmware, *sizes))] if options.is_profiled else options.sets(firmware, *sizes),
-        options,
-        options.as_json,
-        memory=firmware.memory if options.memory else None,
-        warnings=warnings,
-    )
+    from mlfc.verify.inputs import told_of_values
+
+    with told_of_values(artifact, firmware.inputs, is_generated=options.inputs is None):
+        run_firmware(
+            firmware,
+            [("", options.only_set(firmware, *sizes))] if options.is_profiled else options.sets(firmware, *sizes),
+            options,
+            options.as_json,
+            memory=firmware.memory if options.memory else None,
+            warnings=warnings,
+        )
 
 
 def run_firmware(

@@ -17,7 +17,7 @@ from mlfc.cli.options import BoardOptions, Fields, Inputs, parse_models
 from mlfc.cli.tables import LEVELS_TITLE, device_line, print_json, print_table, tiling_line
 from mlfc.errors import OptionError, ProblemsError
 from mlfc.options import CompileOptions
-from mlfc.support.progress import stage
+from mlfc.support.progress import bar, stage
 from mlfc.support.text import printable
 
 if TYPE_CHECKING:
@@ -138,7 +138,7 @@ def compile_models(
         )
     table = fitting_memory(factories, on_board, ram, flash, export)
     if form in compile_options.LIBRARIES:  # with a bar
-        _write_library(factories, place, form, export, linking)
+        _write_library(factories, place, form, export, linking, as_json)
     else:
         with stage(f"writing {place}"):
             _write(factories, place, form, export, on_board)
@@ -147,7 +147,7 @@ def compile_models(
         levels = inspect_library(place)["library"]["levels"]
     written = f"{place}, replacing the earlier one" if replaces and not as_json else f"{place}"
     _report(factories, written, table, levels, as_json)
-    _print_use(factories, code, levels, as_json)
+    _print_use(factories, code, as_json)
     if ram is not None and on_board is None and not as_json:
         _print_lent(factories, ram)
 
@@ -268,7 +268,12 @@ def _report(
 
 
 def _write_library(
-    factories: Sequence[Factory], place: Path, emit: str, options: ExportOptions, linking: Mapping[str, Any]
+    factories: Sequence[Factory],
+    place: Path,
+    emit: str,
+    options: ExportOptions,
+    linking: Mapping[str, Any],
+    as_json: bool,
 ) -> None:
     """Write a library of modules and, if C can call them through structs of pointers, its header."""
     from mlfc.factory import library_root
@@ -283,16 +288,26 @@ def _write_library(
             place="-o",
             next_step=f"Name it {place.stem}{wanted or '.so'}",
         )
+    count = max(len(item.unit.levels.levels) if item.unit.levels else 1 for item in factories)
+    alone = f"for this processor alone, in about 1/{count} of the time: --target 'c -mcpu=native'"
+    hints = [f"compiling for {count} processor levels; {alone}"] if count > 1 and not as_json else []
     root = library_root(
         factories, share_workspace=bool(options.share_workspace), share_weights=bool(options.share_weights)
     )
-    export_library(root, place, system_lib=options.system_lib, **linking, progress=True)
+    with bar(f"compiling {place.name}") as show:
+
+        def say(done: int, total: int, note: str) -> None:
+            if hints:  # before the first
+                typer.echo(hints.pop())
+            show(done, total, note)
+
+        export_library(root, place, system_lib=options.system_lib, **linking, progress=say)
     headers = [item.code.files[f"include/{item.code.header_name}"] for item in factories if item.code.header_name]
     if headers:
         write_bytes(place.with_suffix(".h"), b"\n".join(map(to_bytes, headers)))
 
 
-def _print_use(factories: Sequence[Factory], code: Mapping[str, Any], levels: Mapping[str, int], as_json: bool) -> None:
+def _print_use(factories: Sequence[Factory], code: Mapping[str, Any], as_json: bool) -> None:
     """Print how much of the code external generators and the tuning log determine; warn of generators without use."""
     from mlfc.target.tuning_log import kernels_of
 
@@ -310,11 +325,6 @@ def _print_use(factories: Sequence[Factory], code: Mapping[str, Any], levels: Ma
     if code.get("tuned") is not None:
         used = {key for factory in factories for key in kernels_of(factory.target_host or factory.target)}
         typer.echo(printable(f"{code['tuned']}: values for {len(used)} of {len(names)} kernels"))
-    if len(levels) > 1:
-        typer.echo(
-            f"compiled for {len(levels)} processor levels; for this processor alone, in about 1/{len(levels)} of the "
-            "time: --target 'c -mcpu=native'"
-        )
 
 
 def _bounded(details: ModuleInfo, nbytes: int) -> int | str:

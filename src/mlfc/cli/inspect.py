@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -32,6 +32,7 @@ EXAMPLES = (
 )
 _PEAK_TENSORS = 8
 _TENSOR_NUMBERS = ("scale", "zero_point")
+_LAYER_COLUMNS = ("call", "operator", "live bytes", "", "scratch", "bytes moved", "MACs", "MACs/byte", "note")
 _OPERATOR_NUMBERS = ("workspace_bytes", "bytes", "macs", "intensity")
 
 
@@ -228,6 +229,8 @@ def _print_vm(vm: Mapping[str, Any]) -> None:
 
 
 def _print_peak(module: dict[str, Any]) -> None:
+    from mlfc.archive.describe.inspect import overlap_note
+
     peak = module["peak"]
     operator = module["operators"][peak["call"]] if peak["call"] is not None else {}
     tensors = operator.get("tensors") or peak["tensors"]
@@ -250,18 +253,11 @@ def _print_peak(module: dict[str, Any]) -> None:
     print_table(title, columns, rows)
 
 
-def overlap_note(tensor: Mapping[str, Any], live: Sequence[Mapping[str, Any]]) -> str:
-    """Return why a tensor shares bytes with another live one, which the planner allows for reads before writes."""
-    start, end = tensor.get("offset"), (tensor.get("offset") or 0) + tensor["bytes"]
-    others = [] if start is None else [item for item in live if item is not tensor and item.get("offset") is not None]
-    shared = [item for item in others if item["offset"] < end and start < item["offset"] + item["bytes"]]
-    found = [item["name"] for item in shared if item["bytes"] and tensor["bytes"]]
-    names = " and ".join(shortened(name) for name in found)
-    return f"shares memory with {names}: each byte is read before it is overwritten" if found else ""
-
-
 def _print_layers(module: dict[str, Any]) -> None:
+    from mlfc.archive.describe.inspect import overlap_notes
+
     operators, peak = module["operators"], module["peak"]
+    notes = overlap_notes([operator["tensors"] or () for operator in operators])
     most = peak["live_bytes"] if peak else 0
     rows = []
     for index, operator in enumerate(operators):
@@ -269,14 +265,16 @@ def _print_layers(module: dict[str, Any]) -> None:
         mark = " peak" if peak and peak["call"] == index else ""
         shown = None if live is None else f"{bar(live, most)}{mark}"
         name = ", ".join(operator["nodes"] or ()) or operator["function"]
-        rows.append((index, name, live, shown, *map(operator.get, _OPERATOR_NUMBERS)))
-    columns: tuple[str, ...] = ("call", "operator", "live bytes", "", "scratch", "bytes moved", "MACs", "MACs/byte")
+        rows.append((index, name, live, shown, *map(operator.get, _OPERATOR_NUMBERS), notes[index] and "in place"))
+    columns: tuple[str, ...] = _LAYER_COLUMNS
     if module["vm"] and module["vm"]["arena_bytes"] is None:  # columns without a value are dropped
         kept = [index for index in range(len(columns)) if any(row[index] is not None for row in rows)]
         kept = sorted({*kept, columns.index("live bytes"), columns.index("MACs")})
         columns = tuple(columns[index] for index in kept)
         rows = [tuple("no bound" if row[index] is None else row[index] for index in kept) for row in rows]
     print_table("layers", columns, rows, optional=("", "MACs/byte", "bytes moved", "scratch"))
+    if any(notes):
+        typer.echo("  in place: shares memory with an input, each byte of which is read before it is overwritten")
 
 
 def _print_weights(constants: list[dict[str, Any]]) -> None:

@@ -414,6 +414,9 @@ class Inputs:
 
     def refuse(self, reason: str, next_step: str | None = None) -> None:
         """Raise OptionError with the `reason` if any option is set."""
+        if self.op:
+            cause = "option --op is not needed: a compiled model contains the code of its own operators"
+            raise OptionError(cause, next_step="Remove it")
         for item in fields(self):
             if getattr(self, item.name):
                 raise OptionError(f"option --{item.name.replace('_', '-')} {reason}", next_step=next_step)

@@ -39,6 +39,7 @@ def quantize(
     ],
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Default: <name>_int8.onnx.")] = None,
     shape: list[str] | None = None,
+    op: list[str] | None = None,
     samples: Annotated[int, typer.Option(help="Maximum number of input sets.", metavar="N")] = 100,
     method: Annotated[str, typer.Option(help="Calibration method: minmax, entropy or percentile.")] = "minmax",
     activations: Annotated[
@@ -100,6 +101,7 @@ def quantize(
         evaluate=evaluate,
         labels=labels,
         scaling=scaling,
+        operators=op or (),
         progress=True,
     )
     _report(found, as_json, replaces)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
-from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -19,7 +18,7 @@ from mlfc.cli.options import Inputs, chosen_board, given_options
 from mlfc.cli.run_data import DataOptions, RunResults, Sets
 from mlfc.cli.run_tables import as_rows, known_peaks, print_profile, write_profile
 from mlfc.cli.tables import print_json, print_table
-from mlfc.errors import InputError, MlfcError, OptionError, RunError
+from mlfc.errors import MlfcError, OptionError, RunError
 from mlfc.support.progress import bar, stage
 
 if TYPE_CHECKING:
@@ -27,10 +26,9 @@ if TYPE_CHECKING:
     from mlfc.runtime import GraphModule, OperatorTime, ProfiledModule, Runnable
     from mlfc.runtime.devices.device import Device
     from mlfc.runtime.executors.vm.vm_model import ProfiledVm
-    from mlfc.support.tensor_info import Array, TensorInfo
+    from mlfc.support.tensor_info import Array
 
 _PROFILED_RUNS = 10
-_FEW = 8  # elements of an input that may be a setting
 THIS_MACHINE = "host"
 EXAMPLES = (
     "mlfc run kws.tar --inputs in.npz --outputs out.npz",
@@ -211,6 +209,7 @@ def run_model(
 def _run_profiled(artifact: Path, options: RunOptions, fixed: Inputs, devices: Sequence[Device]) -> None:
     """Time every operator on this machine."""
     from mlfc.archive.describe.profile import load_profiled, profiled_factory
+    from mlfc.verify.inputs import told_of_values
 
     profiled: ProfiledModule | GraphModule | ProfiledVm
     with stage(f"loading {artifact}"):
@@ -221,7 +220,8 @@ def _run_profiled(artifact: Path, options: RunOptions, fixed: Inputs, devices: S
             profiled = profiled_factory(factory, devices)
         _limit(profiled, options.limits)
     given = options.only_set(profiled, *input_sizes(profiled, artifact, fixed))
-    measured = profiled.profile(given, options.runs)
+    with told_of_values(artifact, profiled.inputs, is_generated=options.inputs is None):
+        measured = profiled.profile(given, options.runs)
     peaks = known_peaks(devices)
     write_profile(options.profile_html, options.trace, artifact.name, measured, peaks)
     results = options.results(profiled, [("", given)], [measured.outputs], keeps_state=False)
@@ -231,6 +231,7 @@ def _run_profiled(artifact: Path, options: RunOptions, fixed: Inputs, devices: S
 def _run_here(artifact: Path, options: RunOptions, fixed: Inputs, devices: Sequence[Device]) -> None:
     """Run on this machine."""
     from mlfc.runtime.tensor.npz import read_npz, write_npz
+    from mlfc.verify.inputs import told_of_values
 
     with stage(f"loading {artifact}"):
         compiled, elements = _load(artifact, options, fixed, devices)
@@ -248,32 +249,12 @@ def _run_here(artifact: Path, options: RunOptions, fixed: Inputs, devices: Seque
         sets = options.sets(compiled, *sizes)
     else:
         sets = [("repeated", options.only_set(compiled, *sizes))]
-    with _told_of_values(artifact, compiled.inputs, is_generated=options.inputs is None):
+    with told_of_values(artifact, compiled.inputs, is_generated=options.inputs is None):
         runs, times = _timed(compiled, sets, options.runs, artifact)
     if options.state_out is not None:
         write_npz(options.state_out, dict(compiled.state))
     results = options.results(compiled, sets, runs, keeps_state=len(compiled.state) > 0)
     _report(results, times, None, options)
-
-
-@contextmanager
-def _told_of_values(artifact: Path, infos: Sequence[TensorInfo], *, is_generated: bool) -> Iterator[None]:
-    """Add the file to the error of a run that rejects its inputs, and the generated inputs that may be settings."""
-    from mlfc.archive.read.load import artifact_kind
-
-    kind = artifact_kind(artifact)
-    try:
-        yield
-    except InputError as error:
-        error.place = f"{artifact}: {error.place}" if error.place else str(artifact)
-        small = (info for info in infos if info.is_static and prod(info.shape) <= _FEW)
-        names = [info.name for info in small if info.dtype in ("int32", "int64", "bool")]
-        if is_generated and names:
-            listed = ", ".join(map(repr, names))
-            error.next_step = f"The values of {listed} were generated; pass accepted ones: --inputs FILE.npz"
-            if kind == "model":
-                error.next_step += f" or --value {names[0]}=..."
-        raise
 
 
 def _limit(model: Runnable, limits: Mapping[str, int]) -> None:

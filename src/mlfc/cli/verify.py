@@ -30,6 +30,7 @@ EXAMPLES = (
     "mlfc verify detector.onnx --byoc onnxruntime",
 )
 
+_EXCUSES = {"rounding": "differs by rounding", "tie": "differs in labels that tie", "confirmed": "nearer to float64"}
 _NAMED = 8
 _OPTIONAL = ("dtype", "SNR dB", "cosine")
 
@@ -169,6 +170,11 @@ def _report(result: Comparison, as_json: bool, warnings: Mapping[str, list[str]]
     for item in (*result.outputs, *result.layers):
         if item.note and item.is_within:
             typer.echo(f"{shortened(item.tensor)}: {item.note}")
+    if count := sum(item.excuse == "confirmed" for item in result.layers):
+        typer.echo(
+            f"nearer to float64: {count} layers differ from {result.reference}, but its nodes alone compute them as the"
+            " model in float64 does"
+        )
     if result.refused:
         typer.echo(
             f"{result.reference} rejected {result.refused} more sets of generated inputs; pass others with --inputs"
@@ -190,5 +196,5 @@ def verdict(item: Difference) -> str:
     if not item.is_within:
         return "DIFFERS on the board" if item.is_unlike_host else "DIFFERS"
     usual = "within tolerance" if item.largest else "equal"
-    words = {"rounding": "differs by rounding", "tie": "differs in labels that tie"}.get(item.excuse, usual)
+    words = _EXCUSES.get(item.excuse, usual)
     return words + (f"; {item.nans:,} elements are NaN in both" if item.nans else "")

@@ -27,6 +27,7 @@ from mlfc.support.progress import bar, reported
 from mlfc.support.tar import source_date, write_tar
 from mlfc.support.temporary import TemporaryFolder
 from mlfc.support.text import Displayed
+from mlfc.support.user_files import texts_of
 from mlfc.support.version import __version__
 
 MOST_ROWS = 10_000
@@ -168,17 +169,23 @@ def job_of(row: MatrixRow) -> tuple[str, str, Files, str]:
             raise InputError(f"cannot be read: {error.strerror}", place=str(path)) from error
         return name
 
-    def sent(text: object) -> object:
+    def sent(text: object, key: str) -> object:
         if not isinstance(text, str):
             return text
         head, equals, tail = text.rpartition("=")
         path = row.folder / tail
+        if key == "op":  # with the C files that it names, at the same places relative to it
+            texts = {file.resolve(): text for file, text in texts_of(path).items()}
+            root, folder = os.path.commonpath([file.parent for file in texts]), f"{len(files)}_op"
+            names = [f"{folder}/{file.relative_to(root).as_posix()}" for file in texts]
+            files.update(zip(names, (text.encode() for text in texts.values()), strict=True))
+            return names[0]
         is_file = tail and "\0" not in tail and len(tail) < 1000 and path.is_file()
         return f"{head}{equals}{shipped(path)}" if is_file else text
 
     model = shipped(row.path)
     options = {
-        key: [sent(item) for item in value] if isinstance(value, list) else sent(value)
+        key: [sent(item, key) for item in value] if isinstance(value, list) else sent(value, key)
         for key, value in row.options.items()
     }
     # JSON strings are valid TOML
@@ -196,6 +203,7 @@ def compile_row(model: str, output: str, files: Files, name: str) -> tuple[dict[
     """
     with TemporaryFolder() as folder:
         for path, data in files.items():
+            Path(folder, path).parent.mkdir(parents=True, exist_ok=True)
             Path(folder, path).write_bytes(data)
         Path(folder, _OUT).mkdir()
         words = ("compile", model, "--config", _CONFIG, "-o", f"{_OUT}/{output}", "--json")

@@ -215,9 +215,10 @@ def _infer_cast_narrow(name: str, attrs: Attrs, data: TensorType) -> TensorType:
 
 
 def _infer_reinterpret(name: str, attrs: Attrs, data: TensorType) -> TensorType:
-    if dtypes.bits(data.dtype) != dtypes.bits(attrs["dtype"]):
+    parts, rest = divmod(dtypes.bits(data.dtype), dtypes.bits(attrs["dtype"]))
+    if rest or (parts != 1 and not data.shape):
         raise TypeCheckError(f"{name}: {data.dtype} and {attrs['dtype']} differ in size")
-    return TensorType(data.shape, attrs["dtype"])
+    return TensorType((*data.shape[:-1], *(extent * parts for extent in data.shape[-1:])), attrs["dtype"])
 
 
 _CAST_CONTRACT = (
@@ -241,7 +242,7 @@ declare("cast_narrow", 1, _infer_cast_narrow, Kind.ELEMENTWISE,
         contract="as onnx casts, rounded once",
         doc="Converts to a float of 8 or 4 bits; unsaturated, values out of range become infinity or NaN")  # fmt: skip
 declare("reinterpret", 1, _infer_reinterpret, Kind.VIEW, (Attr("dtype"),), layout=Layout.LOGICAL,
-        doc="The same bits as another dtype")  # fmt: skip
+        doc="The same bits as another dtype; of a smaller one, along the last axis")  # fmt: skip
 
 
 def _infer_fixed_point(name: str, attrs: Attrs, data: TensorType) -> TensorType:

@@ -29,6 +29,7 @@ from mlfc.support.progress import reported, stage
 from mlfc.support.temporary import TemporaryFolder
 from mlfc.support.tensor_info import Array, TensorInfo
 from mlfc.support.text import Displayed, html_table
+from mlfc.support.user_files import load_user_files
 from mlfc.support.version import __version__
 from mlfc.verify.difference import Accuracy, Labels
 from mlfc.verify.inputs import iter_sets, read_labels
@@ -190,6 +191,7 @@ def quantize(
     evaluate: Any = None,
     labels: str | os.PathLike[str] | None = None,
     scaling: ImageScaling | None = None,
+    operators: Sequence[str | os.PathLike[str]] = (),
     progress: Callable[[str], None] | bool | None = None,
 ) -> QuantizedModel:
     """Quantize a trained float model.
@@ -224,6 +226,8 @@ def quantize(
         The class of each of these input sets, as for `verify`; required to measure the accuracy.
     scaling : ImageScaling, optional
         Normalization of images; default: 0 to 1.
+    operators : sequence of path
+        Python files that declare the model's own operators, which stay float and need a NumPy reference.
     progress : callable or bool, optional
         Called with a line of text at the start of each step. True: show these on a terminal or in a notebook.
 
@@ -246,6 +250,7 @@ def quantize(
     import onnx
 
     check_writable(output)
+    load_user_files(operators)
     with reported(progress, partial(stage, f"quantizing {model_name(model)}")) as say:
         say("reading the model")
         data = _onnx_bytes(model)
@@ -265,7 +270,7 @@ def quantize(
                     onnx.save(onnx.load(data), source)
             say("folding constants")
             with _named(place, "prepare"):
-                _prepare(source, prepared, activations)
+                _prepare(source, prepared, activations, has_own=bool(operators))
             say(f"calibrating with {len(sets)} sets of inputs")
             with _named(place, "quantize"):
                 _quantize(prepared, made, sets, (method, activations, per_channel), exclude)
@@ -352,12 +357,17 @@ def _fixed(name: str, kind: Type, place: str) -> TensorInfo:
     return TensorInfo(name, tuple(int(extent) for extent in extents), kind.dtype)
 
 
-def _prepare(source: Path, path: Path, activations: str) -> None:
-    """Write the model in the form that the quantizer requires: constants and normalization folded, shapes inferred."""
+def _prepare(source: Path, path: Path, activations: str, *, has_own: bool) -> None:
+    """Write the model in the form that the quantizer requires: constants and normalization folded, shapes inferred.
+
+    ONNX Runtime cannot fold in a model that has own operators.
+    """
     import onnx
     from onnx import version_converter
 
-    _quantizer().shape_inference.quant_pre_process(str(source), str(path), skip_symbolic_shape=True)
+    _quantizer().shape_inference.quant_pre_process(
+        str(source), str(path), skip_optimization=has_own, skip_symbolic_shape=True
+    )
     if activations != "int16":
         return
     known = onnx.load(path)
@@ -394,6 +404,16 @@ def _quantize(source: Path, path: Path, sets: Sets, how: tuple[str, str, bool], 
     logger = logging.getLogger()
     level = logger.level
     logger.setLevel(logging.ERROR)  # its advice has already been followed
+    base = quantization.calibrate.CalibraterBase
+    opens = base.create_inference_session
+
+    def opened(calibrator: Any) -> None:
+        try:
+            opens(calibrator)
+        except Exception:  # own operators: those of ONNX Runtime have no common class
+            calibrator.infer_session = OnnxRuntimeReference(calibrator.augmented_model_path).session
+
+    base.create_inference_session = opened
     try:
         quantization.quantize_static(
             str(source),
@@ -405,9 +425,10 @@ def _quantize(source: Path, path: Path, sets: Sets, how: tuple[str, str, bool], 
             weight_type=quantization.QuantType.QInt8,
             nodes_to_exclude=list(exclude),
             calibrate_method=getattr(quantization.CalibrationMethod, METHODS[method]),
-            extra_options={"ActivationSymmetric": activations == "int16"},
+            extra_options={"ActivationSymmetric": activations == "int16", "DefaultTensorType": 1},
         )
     finally:
+        base.create_inference_session = opens
         logger.setLevel(level)
 
 

@@ -57,6 +57,14 @@ def load_user_files(paths: Iterable[str | PathLike[str]]) -> None:
             _load(path)
 
 
+def texts_of(path: Path) -> dict[Path, str]:
+    """Return the texts that a Python file is made from, its own first; it is run, but adds no entries."""
+    load_user_files([path])
+    texts, entries = _loaded.pop(path.resolve())
+    remove(entries)
+    return texts
+
+
 def _load(path: Path) -> None:
     texts = {path: read_text(path)}
     module = ModuleType(f"mlfc_user_{path.stem}")

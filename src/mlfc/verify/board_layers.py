@@ -10,17 +10,21 @@ from typing import Any
 
 import numpy as np
 
+from mlfc.archive.describe.inspect import live_during, overlap_notes
 from mlfc.archive.describe.profile import profiled_factory
+from mlfc.archive.details import planned_blocks
 from mlfc.errors import InternalError, MlfcError
 from mlfc.factory import Factory
 from mlfc.micro.run.emulator import EmulatedModule
 from mlfc.runtime import ProfiledModule
 from mlfc.support.dtypes import to_numpy
 from mlfc.support.tensor_info import Array
+from mlfc.support.text import shortened
 from mlfc.verify.difference import Difference, difference
 from mlfc.verify.reference import Reference, WrappedReference
 
 UNOPTIMIZED = "-O0"
+_LISTED = 3
 
 
 @dataclass(frozen=True)
@@ -32,6 +36,7 @@ class BoardOperator:
     dtype: str
     nodes: tuple[str, ...]  # the original nodes
     function: str  # the generated C function
+    overlap: str = ""  # why its output shares memory with another tensor in the normal build, if it does
 
     def array(self, data: bytes) -> Array:
         """Return the output stored in bytes."""
@@ -87,6 +92,15 @@ class BoardLayers:
             self.prepare([given])
         return dict(self._computed[id(given)][1])
 
+    def described(self, item: Difference) -> Difference:
+        """Return the difference of a layer with its nodes and, if it is real, with why its output shares memory."""
+        layer = self.layers.get(item.tensor)
+        item = replace(item, is_unlike_host=item.tensor in self.unlike_host)
+        if layer is None:
+            return item
+        note = item.note if item.is_within else _joined(item.note, layer.overlap)
+        return replace(item, nodes=layer.nodes, note=note)
+
     def on_host(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """Return all layers of the inputs of the last runs, computed on this machine, by name."""
         return self._computed[id(inputs)][0]
@@ -134,7 +148,9 @@ class BesideHost(WrappedReference):
 def program_layers(factory: Factory) -> list[BoardOperator]:
     """Return the operators of compiled code, in the order of the calls."""
     outputs = {value.root: value.name for value in factory.program.outputs}
-    taken, found, functions = set(outputs.values()), [], factory.code.function_names
+    taken, found, functions = set(outputs.values()), list[BoardOperator](), factory.code.function_names
+    live = live_during(planned_blocks(factory) or (), len(factory.program.calls))
+    notes = overlap_notes([[block.to_json() for block in call] for call in live or ()])
     for index, call in enumerate(factory.program.calls):
         value = call.output
         own = outputs.pop(value.root, None) if value.nbytes == value.root.nbytes else None
@@ -142,7 +158,11 @@ def program_layers(factory: Factory) -> list[BoardOperator]:
         if own is None and name in taken:
             name = f"{name} (operator {index})"
         taken.add(name)
-        found.append(BoardOperator(name, value.shape, value.dtype, call.nodes, functions[call.kernel.name]))
+        found.append(
+            BoardOperator(
+                name, value.shape, value.dtype, call.nodes, functions[call.kernel.name], *notes[index : index + 1]
+            )
+        )
     return found
 
 
@@ -177,6 +197,17 @@ def differing_groups(
     return tuple(found[index] for index in sorted(found))
 
 
+def with_overlaps(items: Sequence[Difference], factory: Factory) -> tuple[Difference, ...]:
+    """Return differences whose first notes the operators that share memory, the only cause left."""
+    shared = [f"{shortened(layer.name)} {layer.overlap}" for layer in program_layers(factory) if layer.overlap]
+    notes = "; ".join([*shared[:_LISTED], *([f"{len(shared) - _LISTED} more"] if shared[_LISTED:] else [])])
+    return tuple(item if item.is_within else replace(item, note=_joined(item.note, notes)) for item in items)
+
+
+def _joined(*notes: str) -> str:
+    return "; ".join(filter(None, notes))
+
+
 def _group(
     layer: BoardOperator, sample: str, data: bytes, unoptimized: bytes | None, expected: Mapping[str, Array]
 ) -> Difference | None:
@@ -185,7 +216,7 @@ def _group(
         item = difference(layer.name, array, layer.array(unoptimized), sample)
         if not item.is_within:
             note = f"C function {layer.function}; correct without compiler optimizations ({UNOPTIMIZED})"
-            return replace(item, nodes=layer.nodes, note=note)
+            return replace(item, nodes=layer.nodes, note=_joined(note, layer.overlap))
     if layer.name not in expected:
         return None
     tensor = expected[layer.name]
@@ -196,4 +227,4 @@ def _group(
     if not items or any(item.is_within for item in items):
         return None
     nearest = min(items, key=lambda item: item.largest)
-    return replace(nearest, nodes=layer.nodes, note=f"C function {layer.function}")
+    return replace(nearest, nodes=layer.nodes, note=_joined(f"C function {layer.function}", layer.overlap))

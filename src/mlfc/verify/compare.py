@@ -35,9 +35,19 @@ from mlfc.support.progress import bar, reported
 from mlfc.support.tensor_info import Array, ContainerInfo
 from mlfc.support.text import Displayed, html_table
 from mlfc.support.user_files import load_user_files
-from mlfc.verify.board_layers import BesideHost, BoardLayers, WholeSequence, differing_groups
+from mlfc.verify.board_layers import BesideHost, BoardLayers, WholeSequence, differing_groups, with_overlaps
 from mlfc.verify.difference import Accuracy, Difference, Labels, Tolerance, difference
-from mlfc.verify.inputs import DRAWS, Asked, element_shapes, made_up_sets, pairs, read_sets, sample_inputs, unlike
+from mlfc.verify.inputs import (
+    DRAWS,
+    Asked,
+    element_shapes,
+    made_up_sets,
+    pairs,
+    read_sets,
+    sample_inputs,
+    told_of_values,
+    unlike,
+)
 from mlfc.verify.judge import Judge, Subject
 from mlfc.verify.options import VerifyOptions
 from mlfc.verify.reference import LITERT, Reference, Stepping, WithFrozen, open_reference, with_all_tensors
@@ -54,7 +64,7 @@ class Comparison(Displayed):
     Attributes
     ----------
     reference : str
-        ``LiteRT`` or ``ONNX Runtime``.
+        ``LiteRT``, ``ONNX Runtime``, ``NumPy`` for own operators, or ``ONNX Runtime and NumPy``.
     samples : int
         Number of input sets that were run.
     refused : int
@@ -381,7 +391,8 @@ def _compared(
         compiled = WholeSequence(compiled, [given for _, given in sets])
     comparing = _Comparing(compiled, reference, sets, _tolerance(asked), judge, labels, asked.progress, names)
     comparing.is_drawn = asked.inputs is None
-    found = comparing.run()
+    with told_of_values(path, compiled.inputs, is_generated=asked.inputs is None):
+        found = comparing.run()
     count, refused = len(sets) - comparing.refused, refused + comparing.refused
     return Comparison(title, count, tuple(found), accuracy=labels.accuracy if labels else None, refused=refused)
 
@@ -405,6 +416,8 @@ def _with_layers(
     if isinstance(reference, Stepping):
         wrong = set()  # a single step would have other states
     groups = differing_groups(factory, reference, [one for one in sets if one[0] in wrong]) if wrong else ()
+    if not groups and all(item.is_within for item in layers):
+        result = replace(result, outputs=with_overlaps(result.outputs, factory))
     unseen: dict[str, None] = {}  # nodes with branches and loops
     for expr in post_order(module.main.body):
         if isinstance(expr, If) or (isinstance(expr, Call) and isinstance(expr.op, GlobalVar)):
@@ -421,7 +434,7 @@ def _judge(asked: VerifyOptions, subject: Subject, reference: Reference) -> Judg
         module, params = subject.imported()
         return replace(module, states=()), params
 
-    return Judge(replace(subject, imported=untied))
+    return Judge(replace(subject, imported=untied, node=getattr(reference, "node", None)))
 
 
 def _compared_on_board(
@@ -444,12 +457,9 @@ def _compared_on_board(
     if factory.program.states:
         compiled.prepare([given for _, given in sets])
     beside = BesideHost(reference, compiled, known)
-    found = _Comparing(compiled, beside, sets, _tolerance(asked), judge, say=asked.progress).run()
-    nodes = {name: layer.nodes for name, layer in compiled.layers.items()}
-    named = tuple(
-        replace(item, nodes=nodes.get(item.tensor, ()), is_unlike_host=item.tensor in compiled.unlike_host)
-        for item in found
-    )
+    with told_of_values(path, compiled.inputs, is_generated=asked.inputs is None):
+        found = _Comparing(compiled, beside, sets, _tolerance(asked), judge, say=asked.progress).run()
+    named = tuple(compiled.described(item) for item in found)
     return Comparison(title, len(sets), tuple(item for item in named if item.tensor in outputs), named)
 
 

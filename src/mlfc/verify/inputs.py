@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from math import prod
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from mlfc.errors import InputError
+from mlfc.archive.read.load import artifact_kind
+from mlfc.errors import InputError, RunError
 from mlfc.relay.ir import Call, Constant, Expr, IRModule, TensorType, Var, has_trait, operator, tensor_type
 from mlfc.relay.op import Elements, Kind, Trait
 from mlfc.relay.visitor import post_order
@@ -23,6 +26,7 @@ from mlfc.support.tensor_info import Array, ContainerInfo, TensorInfo
 from mlfc.verify.media import MEDIA, USUAL, ImageScaling, media_sets
 
 _IN_FOLDERS = (".npz", ".npy", *MEDIA)
+_FEW = 8  # elements of an input that may be a setting
 _MOST_LABELS = 1 << 27  # bytes
 _MOST_BYTES = 1 << 31
 EXTENTS = (2, 1, 5, 16, 7)
@@ -151,6 +155,24 @@ def read_labels(path: Path, count: int | None = None) -> Array:
             place=str(path),
         )
     return labels.reshape(-1).astype(np.int64)
+
+
+@contextmanager
+def told_of_values(path: Path, infos: Sequence[TensorInfo], *, is_generated: bool) -> Iterator[None]:
+    """Add the file to the error of a run that rejects its inputs, and the generated inputs that may be settings."""
+    try:
+        yield
+    except (InputError, RunError) as error:
+        if str(path) not in (error.place or ""):
+            error.place = f"{path}: {error.place}" if error.place else str(path)
+        small = (info for info in infos if info.is_static and prod(info.shape) <= _FEW)
+        names = [info.name for info in small if info.dtype in ("int32", "int64", "bool")]
+        if is_generated and names:
+            listed = ", ".join(map(repr, names))
+            error.next_step = f"The values of {listed} were generated; pass accepted ones: --inputs FILE.npz"
+            if artifact_kind(path) == "model":
+                error.next_step += f" or --value {names[0]}=..."
+        raise
 
 
 def sample_inputs(

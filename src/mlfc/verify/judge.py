@@ -1,16 +1,17 @@
 """Distinguish rounding from real differences that exceed the tolerance.
 
 The evidence is the model in float64, the reference's distance from it, and the change of the reference's results when
-its weights and inputs are perturbed by ulps. The float64 model alone does not excuse a difference.
+its weights and inputs are perturbed by ulps. The float64 model alone does not excuse a difference, except of a layer
+where the reference confirms it: there, the layer's node alone computes the same from the float64 model's tensors.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -25,10 +26,11 @@ from mlfc.support import dtypes
 from mlfc.support.tensor_info import Array
 from mlfc.verify.difference import FLOAT_TOLERANCE, Difference, Evidence, is_real, largest_difference
 from mlfc.verify.reference import LITERT
-from mlfc.verify.witnesses import OwnRounding, float64_model
+from mlfc.verify.witnesses import OwnRounding, float64_model, nudged
 
 ROUNDING = "rounding"
 TIE = "tie"
+CONFIRMED = "confirmed"
 # rounding depends on the order of sums: this multiple of the observed rounding is still plausible
 _AS_MUCH = 8.0
 # a function with results up to 1 may be wrong by a few ulps of 1, even for small results
@@ -51,10 +53,11 @@ class Subject:
     target: str  # of the compiled model
     # returns the imported model, with the compared outputs, and its weights
     imported: Callable[[], tuple[IRModule, Mapping[str, Array]]]
+    node: Any = None  # `OnnxRuntimeReference.node`
 
 
-Witnesses: TypeAlias = tuple[Callable[[], dict[str, Array] | None], Callable[[], dict[str, float]]]
-"""The float64 model's tensors and the reference's rounding for one input set, both computed on first use."""
+Witnesses: TypeAlias = tuple[Callable[[], dict[str, Array] | None], Callable[[], dict[str, float]], Mapping[str, Array]]
+"""The float64 model's tensors and the reference's rounding for an input set, computed on first use, and the set."""
 
 
 class Judge:
@@ -62,6 +65,7 @@ class Judge:
 
     def __init__(self, subject: Subject) -> None:
         self._subject = subject
+        self._nodes: dict[str, tuple[Any, Sequence[str]]] = {}
 
     def __call__(
         self, doubtful: Sequence[tuple[Difference, Array, Array]], inputs: Mapping[str, Array]
@@ -76,6 +80,7 @@ class Judge:
         witnesses = (
             cache(lambda: self._exact_outputs(tensors, inputs)),
             cache(lambda: self._rounding.of(tensors, given)),
+            given,
         )
         return [self._judged(item, witnesses, ours, theirs) for item, ours, theirs in doubtful]
 
@@ -104,6 +109,12 @@ class Judge:
             return {}
         module = self._imported[0]
         return dict(zip(module.output_names, module.outputs, strict=True))
+
+    @cached_property
+    def _known(self) -> frozenset[str]:
+        """The names of the tensors and inputs of the float64 model."""
+        params = self._imported[0].main.params if self._imported else ()
+        return frozenset((*self._tensors, *(param.name for param in params)))
 
     @cached_property
     def _decisions(self) -> dict[str, Decision]:
@@ -137,6 +148,7 @@ class Judge:
             return None
         model, scores = self._exact
         kept = {*tensors, *(name for tensor in tensors for name in scores.get(tensor, ()))}
+        kept.update(name for tensor in tensors for name in self._node(tensor)[1])
         return {name: array for name, array in flattened(model.run(inputs)).items() if name in kept}
 
     def _by_rounding(self, item: Difference, limit: float, seen: Witnesses, ours: Array, theirs: Array) -> Difference:
@@ -157,10 +169,42 @@ class Judge:
         excused = item.largest <= plausible or (
             reference_error <= max(plausible, _LAST_BITS * limit) and error <= max(plausible, near)
         )
+        kind = ROUNDING
+        if not excused and error <= reference_error and self._is_confirmed(item, truth, {**seen[2], **exact}):
+            kind, excused = CONFIRMED, True
         if steps and excused:  # only as many integers may be off as occasional rounding explains
             wrong, wrong_there = ((array.ravel() != truth.ravel()).sum() for array in (ours, theirs))
             excused = bool(wrong <= max(1.0, 4.0 * float(wrong_there), _STEPS * truth.size))
-        return replace(item, excuse=ROUNDING if excused else "", evidence=evidence)
+        return replace(item, excuse=kind if excused else "", evidence=evidence)
+
+    def _node(self, tensor: str) -> tuple[Any, Sequence[str]]:
+        """Return a session for a layer's node alone, and what it reads; None and nothing for an output."""
+        if not self._subject.layers or self._subject.node is None:
+            return None, ()
+        if tensor not in self._nodes:
+            self._nodes[tensor] = self._subject.node(tensor, self._known)
+        return self._nodes[tensor]
+
+    def _is_confirmed(self, item: Difference, truth: Array, known: Mapping[str, Array]) -> bool:
+        """Return whether a layer's node alone, in the reference, computes `truth` from the float64 model's tensors.
+
+        They are rounded to their own dtypes; the difference must not exceed what ulps of them change.
+        """
+        session, names = self._node(item.tensor)
+        kinds = {name: ir.tensor_type(self._tensors[name]).dtype for name in names if name in self._tensors}
+        given = {name: known[name] for name in names if name in known}
+        given = {
+            name: array.astype(dtypes.to_numpy(kinds[name])) if name in kinds else array
+            for name, array in given.items()
+        }
+        try:
+            plain, moved = (
+                session.run([item.tensor], {name: change(array) for name, array in given.items()})[0]
+                for change in (np.asarray, partial(nudged, random=np.random.default_rng(0)))
+            )
+        except Exception:  # without a session, or those of ONNX Runtime, which have no common class
+            return False
+        return largest_difference(plain, truth) <= max(item.tolerance, _AS_MUCH * largest_difference(plain, moved))
 
     def _by_scores(self, item: Difference, chosen: Decision, seen: Witnesses, ours: Array, theirs: Array) -> Difference:
         exact = seen[0]()

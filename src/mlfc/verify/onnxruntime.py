@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from mlfc.errors import InputError, MlfcError, ModelError, ToolchainError
+from mlfc.verify.staged import ONNX_RUNTIME, StagedSession, node_session, staged
 
 # On x86 processors without VNNI, ONNX Runtime's products of uint8 data and int8 weights saturate sums of two at 16
 # bits, unless its optimizer converts the weights to uint8. The reference runs without the optimizer, so the weights are
@@ -49,27 +50,27 @@ class OnnxRuntimeReference:
         opened = partial(onnxruntime.InferenceSession, sess_options=options, providers=["CPUExecutionProvider"])
         try:
             other = layers or changed or multiplies_integers(Path(model))
+            self._opened = opened
             source = _other_model(Path(model), changed, layers=layers) if other else str(model)
             try:
-                self._session = opened(source)
+                self.session, self._source = opened(source), source
             except Exception:
-                from mlfc.verify.staged import staged
-
-                self._session = staged(source, opened)
-                if self._session is None:
+                self.session = staged(source, opened)
+                if self.session is None:
                     raise
         except MlfcError:
             raise
         except Exception as error:  # those of ONNX Runtime, onnx and protobuf have no common class
             raise ModelError(f"ONNX Runtime cannot open the model: {error}", place=str(model)) from error
+        self.title = getattr(self.session, "title", ONNX_RUNTIME)
         self._model = str(model)
-        self.input_names = frozenset(item.name for item in self._session.get_inputs())
-        self._names = [output.name for output in self._session.get_outputs()]
+        self.input_names = frozenset(item.name for item in self.session.get_inputs())
+        self._names = [output.name for output in self.session.get_outputs()]
         self.output_names = frozenset(self._names)
         # with all layers, added outputs are not the model's
         if layers:
             self.output_names = frozenset(output.name for output in _loaded(Path(model)).graph.output)
-        has_maps = any(output.type.startswith("seq(map(") for output in self._session.get_outputs())
+        has_maps = any(output.type.startswith("seq(map(") for output in self.session.get_outputs())
         self._classes = _classes(Path(model)) if has_maps else {}
 
     def begin(self) -> None:
@@ -88,7 +89,7 @@ class OnnxRuntimeReference:
                 next_step=f"Set the value that it was compiled with: --value {missing[0]}=...",
             )
         try:
-            values = self._session.run(self._names, dict(inputs))
+            values = self.session.run(self._names, dict(inputs))
         except MlfcError:
             raise
         except Exception as error:  # as above
@@ -105,6 +106,16 @@ class OnnxRuntimeReference:
             if value is None or all(isinstance(item, np.ndarray) for item in items):
                 found[name] = value
         return found
+
+    def node(self, tensor: str, known: Collection[str]) -> tuple[StagedSession, Sequence[str]]:
+        """Return a session that computes a layer from the nearest known tensors, and those that it reads."""
+        return node_session(self._model_proto, tensor, known, self._opened)
+
+    @cached_property
+    def _model_proto(self) -> Any:
+        import onnx
+
+        return onnx.ModelProto.FromString(self._source)
 
 
 def _loaded(path: Path) -> Any:

@@ -17,7 +17,6 @@ from mlfc.support.module_info import StateInfo
 from mlfc.support.tensor_info import Array
 
 LITERT = "LiteRT"
-ONNX_RUNTIME = "ONNX Runtime"
 
 
 class Reference(Protocol):
@@ -64,6 +63,11 @@ class WrappedReference:
     def begin(self) -> None:
         """Reset the model's variables to their initial values."""
         self._reference.begin()
+
+    @property
+    def node(self) -> Any:
+        """The method `OnnxRuntimeReference.node`; None for other references."""
+        return getattr(self._reference, "node", None)
 
 
 class WithFrozen(WrappedReference):
@@ -137,7 +141,8 @@ def open_reference(path: Path, *, layers: bool, signature: str | None = None) ->
         return LITERT, LiteRT(path, signature)
     from mlfc.verify.onnxruntime import OnnxRuntimeReference as OnnxRuntime
 
-    return ONNX_RUNTIME, OnnxRuntime(path, layers=layers)
+    found = OnnxRuntime(path, layers=layers)
+    return found.title, found
 
 
 def with_all_tensors(module: IRModule) -> IRModule:

@@ -32,6 +32,7 @@ from mlfc.support.params import load_params
 from mlfc.support.records import titled
 from mlfc.support.temporary import TemporaryFolder
 from mlfc.support.tensor_info import Container, ContainerInfo
+from mlfc.support.text import shortened
 
 _PARAMS = ".params"
 _UNBOUNDED = ("workspace_bytes", "io_bytes", "workspace_lower_bound_bytes")
@@ -384,6 +385,26 @@ class GraphMemorySummary:
     storage_bytes: int  # of all storages that calls write, each as large as its largest tensor
     arguments: Mapping[str, tuple[str, tuple[int, ...]]]  # dtype and shape of each input and parameter
     results: tuple[tuple[str, tuple[int, ...]], ...]  # dtype and shape of each output
+
+
+def overlap_note(tensor: Mapping[str, Any], live: Sequence[Mapping[str, Any]]) -> str:
+    """Return why a tensor shares bytes with another live one, which the planner allows for reads before writes."""
+    start, end = tensor.get("offset"), (tensor.get("offset") or 0) + tensor["bytes"]
+    others = [] if start is None else [item for item in live if item is not tensor and item.get("offset") is not None]
+    shared = [item for item in others if item["offset"] < end and start < item["offset"] + item["bytes"]]
+    found = [item["name"] for item in shared if item["bytes"] and tensor["bytes"]]
+    names = " and ".join(shortened(name) for name in found)
+    return f"shares memory with {names}: each byte is read before it is overwritten" if found else ""
+
+
+def overlap_notes(live: Sequence[Sequence[Mapping[str, Any]]]) -> list[str]:
+    """Return the `overlap_note` of each call's result, from the tensors that are live in each call."""
+    notes, before = [], set[str]()
+    for tensors in live:
+        new = [overlap_note(item, tensors) for item in tensors if item["name"] not in before]
+        notes.append(next(filter(None, new), ""))
+        before = {item["name"] for item in tensors}
+    return notes
 
 
 def live_during(blocks: Sequence[BlockInfo], num_calls: int) -> list[list[BlockInfo]] | None:

@@ -286,13 +286,16 @@ def global_pool(node: Node, given: Expr | None = None) -> Expr:
     return node.call("mean" if kind == "avg" else "max", x, axis=tuple(range(2, rank)), keepdims=True)
 
 
-@importer("LpPool")
+@importer("LpPool", "GlobalLpPool")
 def _lp_pool(node: Node) -> Expr:
     power, dtype = node.integer("p", 2), node.dtype(0)
-    x, shape = wide(node, node.input(0)), pool_window(node)
-    size = prod(shape.kernel)
-    magnitude = node.call("abs", middle(node, x, shape))
+    x, shape = wide(node, node.input(0)), None if node.operator == "GlobalLpPool" else pool_window(node)
+    magnitude = node.call("abs", x if shape is None else middle(node, x, shape))
     raised = magnitude if power == 1 else node.call("power", magnitude, power)
-    total = node.call("multiply", pooled(node, raised, "avg", shape, count_include_pad=True), size)
+    if shape is None:
+        total = node.call("sum", raised, axis=tuple(range(2, node.rank(0))), keepdims=True)
+    else:
+        mean = pooled(node, raised, "avg", shape, count_include_pad=True)
+        total = node.call("multiply", mean, prod(shape.kernel))
     root = total if power == 1 else node.call("power", total, 1.0 / power)
     return node.cast(root, dtype)

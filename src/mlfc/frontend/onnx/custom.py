@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from mlfc.byoc import GENERATORS
-from mlfc.byoc.c_source import CSource, c_generator, check_dtypes
+from mlfc.byoc.c_source import CSource, c_generator, check_dtypes, packed
 from mlfc.errors import ModelError, OptionError, TypeCheckError, UnsupportedError, unknown
 from mlfc.frontend.onnx import table
 from mlfc.frontend.onnx.node import Node, shape_of
@@ -51,6 +51,11 @@ class CustomOperator:
     def relay_name(self) -> str:
         """The operator's name in Relay text."""
         return re.sub(r"[^\w.]", "_", f"{self.domain or 'onnx'}.{self.name}")
+
+    @property
+    def packing(self) -> str:
+        """The name of the operator that computes all results of a C function as one tensor."""
+        return f"{self.relay_name}.all"
 
     @property
     def key(self) -> str:
@@ -130,8 +135,19 @@ class CustomOperator:
         given = [item for item in inputs if item is not None]
         if len(given) < len(inputs):
             raise TypeCheckError(f"only the last inputs of {self.title} can be omitted")
-        count = len(self.results(list(map(tensor_type, given)), values))
-        return [node.call(self.relay_name, *given, **values, **{_RESULT: index}) for index in range(count)]
+        kinds = self.results(list(map(tensor_type, given)), values)
+        if len(kinds) == 1 or self.packing not in OPERATORS:
+            return [node.call(self.relay_name, *given, **values, **{_RESULT: index}) for index in range(len(kinds))]
+        whole, results = node.call(self.packing, *given, **values), []
+        _, starts = packed(kinds)
+        for kind, start, end in zip(kinds, starts, (*starts[1:], shape_of(whole)[0]), strict=True):
+            part = node.cut(whole, 0, start, end)
+            if kind.dtype != tensor_type(part).dtype:
+                stored = "uint8" if kind.dtype == "bool" else kind.dtype
+                part = node.cut(node.call("reinterpret", part, dtype=stored), 0, 0, kind.size)
+                part = part if stored == kind.dtype else node.call("not_equal", part, 0)
+            results.append(node.reshape(part, kind.shape))
+        return results
 
     def _composed(self, node: Node, inputs: Sequence[Expr | None], values: Attrs) -> list[Expr]:
         assert self.compose is not None
@@ -230,7 +246,7 @@ def declare(
         if origin or CUSTOM.get(made.title).origin:  # without files, notebooks declare again
             first = CUSTOM.get(made.title).origin or "this process"
             raise OptionError(f"the operator '{made.title}' is declared twice, first in {first}")
-        remove([(CUSTOM, made.title), (OPERATORS, made.relay_name), (GENERATORS, made.key)])
+        remove([(CUSTOM, made.title), (OPERATORS, made.relay_name), (GENERATORS, made.key), (OPERATORS, made.packing)])
     if compose is None:
         _register(made, element, emit, source, elementwise)
     CUSTOM.add(made.title, made)
@@ -239,13 +255,13 @@ def declare(
 def _register(made: CustomOperator, element: Any, emit: Any, source: CSource | None, elementwise: bool) -> None:
     """Register the Relay operator, and the generator of its C code."""
 
-    def infer(_: str, attrs: Attrs, *types: TensorType) -> TensorType:
+    def infer(name: str, attrs: Attrs, *types: TensorType) -> TensorType:
         results = made.results(types, attrs)
         if source is not None:
             check_dtypes(made.title, source, (*types, *results))
         if elementwise and len(shapes := {kind.shape for kind in (*types, *results)}) > 1:
             raise TypeCheckError(f"{made.title} is elementwise: expected equal shapes, got {sorted(map(str, shapes))}")
-        return results[attrs[_RESULT]]
+        return packed(results)[0] if name == made.packing else results[attrs[_RESULT]]
 
     def checked_element(of: rules.Element, *inputs: Tensor) -> Any:
         found = made.run("element rule", element, [of, *inputs], {})
@@ -257,10 +273,11 @@ def _register(made: CustomOperator, element: Any, emit: Any, source: CSource | N
     kind = Kind.EXTERNAL if source else Kind.ANCHOR if emit else Kind.ELEMENTWISE if elementwise else Kind.INJECTIVE
     attrs = [Attr(name, REQUIRED, _kind(default) is float) for name, default in made.attributes.items()]
     if source is not None:
-        GENERATORS.add(made.key, c_generator(made.relay_name, made.key, source, made))
-    rules.declare(
-        made.relay_name, None, infer, kind, (*attrs, Attr(_RESULT, 0)), element and checked_element,
-        emit=emit and (lambda *args: made.run("loop-level rule", emit, args, {})), expensive=True,
-        layout=Layout.POINTWISE if elementwise else Layout.LOGICAL, contract="declared by the user",
-        traits=Trait.NOT_IN_TVM,
-    )  # fmt: skip
+        GENERATORS.add(made.key, c_generator((made.relay_name, made.packing), made.key, source, made))
+    for name in (made.relay_name, made.packing) if source else (made.relay_name,):
+        rules.declare(
+            name, None, infer, kind, (*attrs, Attr(_RESULT, 0)), element and checked_element,
+            emit=emit and (lambda *args: made.run("loop-level rule", emit, args, {})), expensive=True,
+            layout=Layout.POINTWISE if elementwise and name == made.relay_name else Layout.LOGICAL,
+            contract="declared by the user", traits=Trait.NOT_IN_TVM,
+        )  # fmt: skip

@@ -50,7 +50,7 @@ def _transposed_weight(node: Node, weight: Expr) -> Expr:
         integers = weight.args[0]
         turned = Constant(integers.data.T, integers.name, integers.span)
         attrs = {**weight.attrs, "axis": 1 - weight.attrs["axis"] % 2}
-        return ir.call("qnn.dequantize", [turned, *weight.args[1:]], attrs, span=weight.span)
+        return ir.call("qnn.dequantize", [turned, *weight.args[1:]], attrs, span=ir.Span(weight.span.nodes))
     return node.transpose(weight, (1, 0))
 
 

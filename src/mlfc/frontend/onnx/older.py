@@ -131,6 +131,7 @@ _CHANGES: dict[str, Callable[[Node], object]] = {
     "BatchNormalization": _statistics,
     "Cast": _cast,
     "Gemm": lambda node: node.attributes.pop("broadcast", None),
+    "GlobalLpPool": _power,
     "LpPool": _power,
     "PRelu": _slope,
     "Pad": _pads,

@@ -6,13 +6,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from mlfc.micro.board.board import Board
-from mlfc.micro.project.firmware import APPLICATION_TYPES, application_files
+from mlfc.micro.project.firmware import APPLICATION_TYPES, application_files, main_stack
 from mlfc.micro.project.model_interface import c_files, library_files, library_values
 from mlfc.micro.project.options import BUILD, FLASH, GENERATE
 from mlfc.micro.project.template import ProjectModel, ProjectOption, ProjectTemplate, ToolCommand, refuses_without_name
 from mlfc.micro.render import render
 from mlfc.support.content import Data
 
+_OTHERS = 3584  # bytes of stack for the rest: ESP-IDF's default for the main task
 _INSTALL = (
     "Install ESP-IDF 5 as https://docs.espressif.com/projects/esp-idf says under Get Started, "
     "and run its export.sh in this shell"
@@ -34,7 +35,7 @@ def _files(model: ProjectModel, board: Board, project_type: str, options: Mappin
         f"{example}/sdkconfig.defaults": render(
             "esp_idf/sdkconfig.defaults",
             chip=board.vendor["esp-idf"],
-            stack_bytes=options["main_stack_size"] or board.stack_bytes,
+            **main_stack(model, board, options["main_stack_size"], _OTHERS),
         ),
         f"{example}/main/CMakeLists.txt": render("esp_idf/main.cmake", app_sources=c_files(application)),
         **library_files(model, application, f"{example}/main"),
@@ -65,7 +66,10 @@ TEMPLATE = ProjectTemplate(
         ProjectOption("url", "Home page of the component", default="", optional=(GENERATE,)),
         ProjectOption("license", "SPDX license of the component", default="0BSD", optional=(GENERATE,)),
         ProjectOption(
-            "main_stack_size", "CONFIG_ESP_MAIN_TASK_STACK_SIZE instead of the board's own", "int", optional=(GENERATE,)
+            "main_stack_size",
+            "CONFIG_ESP_MAIN_TASK_STACK_SIZE instead of the model's, or the board's",
+            "int",
+            optional=(GENERATE,),
         ),
     ),
     commands=_commands,

@@ -7,6 +7,7 @@ from mlfc.archive.templates.subject import described_subject
 from mlfc.micro.board.board import Board
 from mlfc.micro.firmware.bare_metal import INPUTS, Firmware, dynamic_firmware, headers_part, standalone_main
 from mlfc.micro.firmware.host_driven import host_driven_aot_firmware, host_driven_firmware
+from mlfc.micro.firmware.planned_memory import tried
 from mlfc.micro.firmware.runtime_firmware import graph_firmware, tvm_firmware
 from mlfc.micro.project.model_interface import interface_of
 from mlfc.micro.project.options import BUILD
@@ -50,6 +51,16 @@ def application_files(model: ProjectModel, project_type: str, entry: str) -> dic
         succeeded="" if is_void else " 0",
     )
     return {"main.c": main, **vector_files(model)}
+
+
+def main_stack(model: ProjectModel, board: Board, chosen: int | None, others: int) -> dict[str, int | None]:
+    """Return the stack of a system's main thread, and its part for an inference, None if unknown, as template values.
+
+    `chosen`: by the user. `others`: bytes for the system, printf and the caller of the model.
+    """
+    nbytes = tried(model.name, model.code, model.details, board).stack.nbytes
+    bound = None if nbytes is None else -(-nbytes // 8) * 8
+    return {"stack_bytes": chosen or (board.stack_bytes if bound is None else bound + others), "bound": bound}
 
 
 def selftest_files(model: ProjectModel) -> dict[str, bytes]:

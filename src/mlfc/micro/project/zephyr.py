@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from mlfc.micro.board.board import Board
-from mlfc.micro.firmware.planned_memory import tried
-from mlfc.micro.project.firmware import APPLICATION_TYPES, application_files, expected_line
+from mlfc.micro.project.firmware import APPLICATION_TYPES, application_files, expected_line, main_stack
 from mlfc.micro.project.model_interface import c_files, interface_of, library_files, library_values
 from mlfc.micro.project.options import BUILD, FLASH, GENERATE
 from mlfc.micro.project.template import ProjectModel, ProjectOption, ProjectTemplate, ToolCommand, refuses_without_name
@@ -21,7 +20,6 @@ _INSTALL = "Install Zephyr, its SDK and west as https://docs.zephyrproject.org s
 def _files(model: ProjectModel, board: Board, project_type: str, options: Mapping[str, Any]) -> dict[str, Data]:
     interface = interface_of(model)
     application = application_files(model, project_type, "int main(void)")
-    bound = stack_of(model, board)
     values = {**library_values(model, project_type), "project_type": project_type}
     return {
         "zephyr/module.yml": render("zephyr/module.yml", module=f"mlfc-{model.name.replace('_', '-').strip('-')}"),
@@ -32,8 +30,7 @@ def _files(model: ProjectModel, board: Board, project_type: str, options: Mappin
         "app/prj.conf": render(
             "zephyr/prj.conf",
             **values,
-            stack_bytes=options["config_main_stack_size"] or (board.stack_bytes if bound is None else bound + _OTHERS),
-            bound=bound,
+            **main_stack(model, board, options["config_main_stack_size"], _OTHERS),
             prints_floats=project_type == "standalone" and any(item.is_float for item in interface.outputs),
             has_fpu="FPU" in board.features,
             core=board.core,
@@ -43,12 +40,6 @@ def _files(model: ProjectModel, board: Board, project_type: str, options: Mappin
         ),
         **library_files(model, application, "app/src"),
     }
-
-
-def stack_of(model: ProjectModel, board: Board) -> int | None:
-    """Return the stack bound of an inference, a multiple of 8; None if the board's compiler or a bound is missing."""
-    nbytes = tried(model.name, model.code, model.details, board).stack.nbytes
-    return None if nbytes is None else -(-nbytes // 8) * 8
 
 
 def _commands(_model: ProjectModel, board: Board) -> dict[str, ToolCommand]:

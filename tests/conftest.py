@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import gc
 import os
 import platform
@@ -102,6 +103,14 @@ def pytest_runtest_makereport(call: pytest.CallInfo[None]) -> Generator[None, py
             report.longrepr = (report.location[0], report.location[1] or 0, f"Skipped: {missing}")
     if STRICT and report.skipped and not hasattr(report, "wasxfail"):
         report.outcome = "failed"
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Collect in one worker after the other, so that only the first one compiles the modules of tests to bytecode."""
+    with Path(__file__).open("rb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        return (yield)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

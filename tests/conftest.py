@@ -124,6 +124,18 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
+def _commands_made_once() -> Generator[None, None, None]:
+    """Make the parser of the command line once, and not for each command that tests call in this process."""
+    from typer import main, testing
+
+    once = cache(main.get_command)
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr(main, "get_command", once)
+        monkeypatch.setattr(testing, "_get_command", once)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
 def _built_once(tmp_path_factory: pytest.TempPathFactory) -> Generator[None, None, None]:
     """Share builds among the tests of all workers through a folder next to the workers' folders."""
     from mlfc.library.cache import cache_folder

@@ -150,6 +150,11 @@ def object_key(words: Sequence[str], source: Path, folder: Path) -> str | None:
         if any(path.is_relative_to(place) for path in read if path != source)
     ]
     left_out = {*_BESIDE, "-I", "-o", *(word for option, word in pairs if option in ("-I", "-o"))}
+    text = b"".join(read.values())
+    for word in words:
+        macro = word[2:].partition("=")[0].encode()
+        if word.startswith("-DMLFC_") and macro not in text:
+            left_out.add(word)
     level = [word for word in words if word.startswith("-O")][-1:]  # the last one counts
     flags = [word for word in words if not (word in left_out or word[:2] in ("-I", "-O") or word.endswith(".c"))]
     is_named = any(map(_NAMES_ITSELF.search, read.values())) or any("sanitize" in word for word in words)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import gc
 import os
 import platform
@@ -104,6 +105,14 @@ def pytest_runtest_makereport(call: pytest.CallInfo[None]) -> Generator[None, py
         report.outcome = "failed"
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Collect in one worker after the other, so that only the first one compiles the modules of tests to bytecode."""
+    with Path(__file__).open("rb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        return (yield)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Run slow tests first, so that no worker starts one at the end."""
     items.sort(key=lambda item: item.get_closest_marker("slow") is None)
@@ -112,6 +121,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the option that overwrites the golden files with the current output; only people use it, never CI."""
     parser.addoption("--update-golden", action="store_true", help="rewrite tests/golden from what is printed now")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _commands_made_once() -> Generator[None, None, None]:
+    """Make the parser of the command line once, and not for each command that tests call in this process."""
+    from typer import main, testing
+
+    once = cache(main.get_command)
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr(main, "get_command", once)
+        monkeypatch.setattr(testing, "_get_command", once)
+        yield
 
 
 @pytest.fixture(scope="session", autouse=True)

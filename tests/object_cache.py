@@ -7,7 +7,6 @@ build that measures a model on its own can use the same objects.
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
 import subprocess
@@ -16,15 +15,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from tests import session_cache
+from tests.session_cache import object_key
 
-_INCLUDE = re.compile(rb"^[ \t]*#[ \t]*include\b[ \t]*(.*)$", re.MULTILINE)
-_NAME = re.compile(rb'[<"]([^>"]+)[>"]')
-# debug information and coverage contain the folder; assemblers read more files than sources include
-_ELSEWHERE = re.compile(r"^(-g[1-9]?|-ggdb.*|--coverage|@.*)$")
-# flags that do not change an object
-_BESIDE = {"-MMD", "-MP", "-fstack-usage"}
-# flags and macros that may put the path of a source into its object
-_NAMES_ITSELF = re.compile(rb"__FILE__|\bassert\b")
 _COMPILER = re.compile(r"^CC := (\S+gcc)$", re.MULTILINE)
 Result = TypeVar("Result")
 
@@ -74,7 +66,7 @@ def trial(real: Callable[..., Any]) -> Callable[..., Any]:
 
     def run(command: Sequence[str], folder: Path, timeout: float) -> Any:
         source = folder / command[list(command).index("-c") + 1] if "-c" in command else None
-        key = _key(command, source, folder) if source is not None and source.suffix == ".c" else None
+        key = object_key(command, source, folder) if source is not None and source.suffix == ".c" else None
         if key is None:
             return real(command, folder, timeout)
         path, found = folder / command[-1], session_cache.known(key)
@@ -120,56 +112,7 @@ def _wanted(command: Sequence[str], folder: Path) -> dict[str, str]:
         if "-c" not in words or "-o" not in words[:-1] or len(sources) != 1:
             continue
         name = words[words.index("-o") + 1]
-        key = None if Path(name).is_absolute() else _key(words, folder / sources[0], folder)
+        key = None if Path(name).is_absolute() else object_key(words, folder / sources[0], folder)
         if key is not None and not (folder / name).exists():
             wanted[name] = key
     return wanted
-
-
-def _key(words: Sequence[str], source: Path, folder: Path) -> str | None:
-    """Return the cache key of an object; None if it depends on more than its included files."""
-    if any(map(_ELSEWHERE.match, words)):
-        return None
-    pairs = list(zip(words, [*words[1:], ""], strict=True))
-    places = [folder / (word[2:] or after) for word, after in pairs if word.startswith("-I")]
-    read = _included(source, places) if "-include" not in words else None
-    if read is None or not all(path.is_relative_to(folder) for path in read):
-        return None
-    # relative paths, as a model's includes lie at the same place next to it in any project
-    files = sorted((os.path.relpath(path, source.parent), data) for path, data in read.items())
-    searched = [
-        os.path.relpath(place, source.parent)
-        for place in places
-        if any(path.is_relative_to(place) for path in read if path != source)
-    ]
-    ends = {word for option, word in pairs if option in ("-I", "-o")}
-    flags = [
-        word
-        for word in words
-        if not (word in ends or word in ("-I", "-o") or word in _BESIDE or word.startswith("-I") or word.endswith(".c"))
-    ]
-    is_named = any(map(_NAMES_ITSELF.search, read.values())) or any("sanitize" in word for word in words)
-    place = os.path.relpath(source, folder) if is_named else source.name
-    return session_cache.key_of([*flags, "in", *searched, place, *(part for item in files for part in item)])
-
-
-def _included(source: Path, places: Sequence[Path]) -> dict[Path, bytes] | None:
-    """Return a source and all files that it may include under any condition; None if they cannot be determined."""
-    found: dict[Path, bytes] = {}
-    left = [source]
-    while left:
-        path = left.pop()
-        if path in found:
-            continue
-        if not path.is_file():
-            return None
-        found[path] = data = path.read_bytes()
-        if b"incbin" in data or b"__DATE__" in data:
-            return None
-        for included in _INCLUDE.findall(data):
-            name = _NAME.match(included)
-            if name is None:
-                return None
-            beside = [place / name[1].decode() for place in (path.parent, *places)]
-            left += [candidate for candidate in beside if candidate.is_file()]
-    return found

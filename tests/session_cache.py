@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import tempfile
@@ -22,6 +23,14 @@ import pytest
 from mlfc.library import toolchain
 from mlfc.micro.run import firmware_build
 
+_INCLUDE = re.compile(rb"^[ \t]*#[ \t]*include\b[ \t]*(.*)$", re.MULTILINE)
+_NAME = re.compile(rb'[<"]([^>"]+)[>"]')
+# debug information and coverage contain the folder; assemblers read more files than sources include
+_ELSEWHERE = re.compile(r"^(-g[1-9]?|-ggdb.*|--coverage|@.*)$")
+# flags that do not change an object
+_BESIDE = {"-MMD", "-MP", "-fstack-usage"}
+# flags and macros that may put the path of a source into its object
+_NAMES_ITSELF = re.compile(rb"__FILE__|\bassert\b")
 _HEADERS = {".h", ".inc", ".bin", ".S"}
 _FOLDER: list[Path] = []
 
@@ -121,6 +130,60 @@ def compiled(
     return objects
 
 
+def object_key(words: Sequence[str], source: Path, folder: Path) -> str | None:
+    """Return the cache key of an object: its flags, its source, and all files that the source may include.
+
+    None if the object depends on more than these.
+    """
+    if any(map(_ELSEWHERE.match, words)):
+        return None
+    pairs = list(zip(words, [*words[1:], ""], strict=True))
+    places = [folder / (word[2:] or after) for word, after in pairs if word.startswith("-I")]
+    read = _included(source, places) if "-include" not in words else None
+    if read is None or not all(path.is_relative_to(folder) for path in read):
+        return None
+    # relative paths, as a model's includes lie at the same place next to it in any project
+    files = sorted((os.path.relpath(path, source.parent), data) for path, data in read.items())
+    searched = [
+        os.path.relpath(place, source.parent)
+        for place in places
+        if any(path.is_relative_to(place) for path in read if path != source)
+    ]
+    left_out = {*_BESIDE, "-I", "-o", *(word for option, word in pairs if option in ("-I", "-o"))}
+    text = b"".join(read.values())
+    for word in words:
+        macro = word[2:].partition("=")[0].encode()
+        if word.startswith("-DMLFC_") and macro not in text:
+            left_out.add(word)
+    level = [word for word in words if word.startswith("-O")][-1:]  # the last one counts
+    flags = [word for word in words if not (word in left_out or word[:2] in ("-I", "-O") or word.endswith(".c"))]
+    is_named = any(map(_NAMES_ITSELF.search, read.values())) or any("sanitize" in word for word in words)
+    place = os.path.relpath(source, folder) if is_named else source.name
+    return key_of([*flags, *level, "in", *searched, place, *(part for item in files for part in item)])
+
+
+def _included(source: Path, places: Sequence[Path]) -> dict[Path, bytes] | None:
+    """Return a source and all files that it may include under any condition; None if they cannot be determined."""
+    found: dict[Path, bytes] = {}
+    left = [source]
+    while left:
+        path = left.pop()
+        if path in found:
+            continue
+        if not path.is_file():
+            return None
+        found[path] = data = path.read_bytes()
+        if b"incbin" in data or b"__DATE__" in data:
+            return None
+        for included in _INCLUDE.findall(data):
+            name = _NAME.match(included)
+            if name is None:
+                return None
+            beside = [place / name[1].decode() for place in (path.parent, *places)]
+            left += [candidate for candidate in beside if candidate.is_file()]
+    return found
+
+
 def _tool(real: Callable[..., None]) -> Callable[..., None]:
     """Wrap `toolchain.run_tool` so that it compiles a source with the same headers and flags once."""
 
@@ -130,18 +193,20 @@ def _tool(real: Callable[..., None]) -> Callable[..., None]:
         is_known = Path(shutil.which(words[0]) or "").is_relative_to("/usr") or "ziglang" in words
         if not is_known or words[-4:-3] != ["-c"] or words[-2:-1] != ["-o"]:
             return real(command, folder)
-        around = {
-            name: data
-            for name, data in files_under(folder).items()
-            if Path(name).suffix in _HEADERS or name == words[-3]
-        }
-        key = key_of([*words, *(part for item in around.items() for part in item)])
+        key = object_key(words, folder / words[-3], folder)
+        if key is None:
+            around = {
+                name: data
+                for name, data in files_under(folder).items()
+                if Path(name).suffix in _HEADERS or name == words[-3]
+            }
+            key = key_of([*words, *(part for item in around.items() for part in item)])
 
         def make() -> dict[str, bytes]:
             real(command, folder)
-            return {words[-1]: (folder / words[-1]).read_bytes()}
+            return {"object": (folder / words[-1]).read_bytes()}
 
-        return place(built(key, make), folder)
+        return place({words[-1]: built(key, make)["object"]}, folder)
 
     return run_tool
 

@@ -145,11 +145,20 @@ def signs() -> onnx.ModelProto:
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
 
-@pytest.fixture(scope="module", params=["c -mcpu=native", "llvm -mcpu=native"])
-def dynamic(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    factory = mlfc.compile(signs(), module_name="model", target=request.param).factory
-    path: Path = factory.export_library(tmp_path_factory.mktemp("relax") / "model.so", options=["-O0"])
-    return path
+@pytest.fixture(scope="module")
+def both(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Return the libraries of both code generators."""
+    return {
+        target: mlfc.compile(signs(), module_name="model", target=f"{target} -mcpu=native").factory.export_library(
+            tmp_path_factory.mktemp("relax") / "model.so", options=["-O0"]
+        )
+        for target in ("c", "llvm")
+    }
+
+
+@pytest.fixture(params=["c", "llvm"])
+def dynamic(request: pytest.FixtureRequest, both: dict[str, Path]) -> Path:
+    return both[request.param]
 
 
 def check(results: Any, data: Array) -> None:
@@ -220,21 +229,23 @@ IN_TVM = """
 import sys
 import numpy, tvm
 from tvm import relax
-machine = relax.VirtualMachine(tvm.runtime.load_module(sys.argv[1]), tvm.cpu())
-data = numpy.array([[1, -2], [-3, 0], [5, 6]], numpy.float32)
-machine.set_input("main", x=data)
-machine.invoke_stateful("main")
-machine.save_function("main", "saved", data)
-calls = []
-machine.set_instrument(lambda function, name, before, result, *args: calls.append(name))
-for results in (machine.get_outputs("main"), machine["saved"](), machine["main"](tvm.runtime.tensor(data))):
-    numpy.testing.assert_array_equal(results[0].numpy(), abs(data))
-    numpy.testing.assert_array_equal(results[1].numpy(), numpy.sign(data))
-print(calls)
+for path in sys.argv[1:]:
+    machine = relax.VirtualMachine(tvm.runtime.load_module(path), tvm.cpu())
+    data = numpy.array([[1, -2], [-3, 0], [5, 6]], numpy.float32)
+    machine.set_input("main", x=data)
+    machine.invoke_stateful("main")
+    machine.save_function("main", "saved", data)
+    calls = []
+    machine.set_instrument(lambda function, name, before, result, *args: calls.append(name))
+    for results in (machine.get_outputs("main"), machine["saved"](), machine["main"](tvm.runtime.tensor(data))):
+        numpy.testing.assert_array_equal(results[0].numpy(), abs(data))
+        numpy.testing.assert_array_equal(results[1].numpy(), numpy.sign(data))
+    print(calls)
 """
 
 
 @pytest.mark.skipif(find_spec("tvm") is None, reason='pip install "apache-tvm>=0.27,<0.28"')
-def test_tvm_runs_dynamic_models(dynamic: Path) -> None:
-    result = subprocess.run([sys.executable, "-c", IN_TVM, dynamic], capture_output=True, text=True, check=False)
-    assert result.stdout == f"{['mlfc_packed_model'] * 4}\n", result.stderr
+def test_tvm_runs_dynamic_models(both: dict[str, Path]) -> None:
+    command = [sys.executable, "-c", IN_TVM, *both.values()]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert result.stdout == f"{['mlfc_packed_model'] * 4}\n" * 2, result.stderr

@@ -28,7 +28,7 @@ def host_code(source: str) -> bytes:
     names = _KERNEL.findall(source)
     text = _DYNAMIC.sub(r"\1 *\2 = reinterpret_cast<\1 *>(on_host::dynamic_shared);", source)
     text = "\n".join((text, *(f"ON_HOST_KERNEL({name})" for name in names), ""))
-    flags = ["-std=c++17", "-O0", "-fPIC", "-shared", "-ffp-contract=off", "-fno-strict-aliasing", "-w"]
+    flags = ["-std=c++14", "-O0", "-fPIC", "-shared", "-ffp-contract=off", "-fno-strict-aliasing", "-w"]
     # a quarter of g++'s compile time, which kernels that run once never make up for
     compiler, header = need("clang++", "clang"), PARTS / "on_host.h"
 

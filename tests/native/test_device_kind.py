@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.conftest import need_opencl
 
 ROOT = Path(__file__).parents[2]
@@ -37,10 +39,10 @@ class ExtDevModule(OpenClModule):
 
 
 path, folder = sys.argv[1:]
-on_host, on_device = mlfc.compile(path), mlfc.compile(path, "ext_dev")
+on_host, on_device = mlfc.compile(path, "llvm"), mlfc.compile(path, "ext_dev", target_host="llvm")
 (info,) = on_host.inputs
 data = {info.name: np.random.default_rng(3).standard_normal(info.shape, np.float32)}
-library = on_device.export_library(folder + "/model.so")
+library = on_device.export_library(folder + "/model.so", options=["-O0"])
 loaded = mlfc.load_module(library)
 (module,) = loaded.imported_modules[0].imported_modules
 assert (module.type_key, module.format) == ("ext_dev", "ext"), (module.type_key, module.format)
@@ -56,6 +58,7 @@ np.testing.assert_allclose(session.run(None, data)[0], expected, rtol=1e-5, atol
 """
 
 
+@pytest.mark.usefixtures("quick_kernels")
 def test_a_kind_of_device_is_a_target_a_language_and_a_driver(tmp_path: Path) -> None:
     need_opencl()
     model = ROOT / "examples" / "digits" / "digits.onnx"

@@ -156,12 +156,14 @@ import json
 from tests.native.test_devices import built, image, network
 for target in ("opencl", "opencl -max_num_threads=64"):
     try:
-        print(json.dumps([array.tolist() for array in built(network(), target).runtime.run({"x": image()}).values()]))
+        model = built(network(), target, target_host="llvm").runtime
+        print(json.dumps([array.tolist() for array in model.run({"x": image()}).values()]))
     except Exception as error:
         print(type(error).__name__, error)
 """
 
 
+@pytest.mark.usefixtures("quick_kernels")
 def test_devices_of_small_groups_get_kernels_that_suit_them(
     expected: list[np.ndarray], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

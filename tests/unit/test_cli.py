@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import re
 import shutil
 import signal
@@ -568,24 +569,39 @@ def test_a_damaged_archive_is_listed_by_validate(folder: Path, tmp_path: Path) -
     assert "SHA-256 differs" in result.stderr
 
 
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
-def test_an_interrupted_compilation_leaves_nothing(tmp_path: Path, number: int, status: int) -> None:
-    # restores signals that the tests' parents ignore, as `nohup` does
-    code = f"import signal\nsignal.signal({int(number)}, signal.default_int_handler if {int(number)} == 2 else 0)\n"
-    code += "import mlfc.cli.main as m, mlfc.support.tar as t, time\nprint('ready', flush=True)\n"
-    # pauses the export in the middle of writing
-    code += "import mlfc.archive.write.export as e\nold = e.write_tar\n"
-    code += "def slow(file, *rest):\n    file.write(b'half')\n    print('writing', flush=True)\n    time.sleep(60)\n"
-    code += "e.write_tar = slow\nm.run()"
-    with subprocess.Popen(
-        [sys.executable, "-c", code, "compile", str(DIGITS)], cwd=tmp_path, stdout=subprocess.PIPE, text=True
-    ) as process:
+# compiles once per signal, each time in a forked process that pauses in the middle of writing
+INTERRUPTED = """
+import os, signal, sys, time
+import mlfc.archive.write.export as export
+import mlfc.cli.main as main
+
+def pause(file, *_):
+    file.write(b"half")
+    os.write(1, b"%d\\n" % os.getpid())  # a signal in the middle of `print` would repeat the line
+    time.sleep(600)
+
+export.write_tar = pause
+for number in map(int, sys.argv[2:]):
+    child = os.fork()
+    if not child:
+        # as if the tests' parents did not ignore signals, as `nohup` does
+        signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+        sys.argv[1:] = ["compile", sys.argv[1]]
+        main.run()
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+"""
+
+
+def test_an_interrupted_compilation_leaves_nothing(tmp_path: Path) -> None:
+    statuses = {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGHUP: 129}
+    command = [sys.executable, "-c", INTERRUPTED, str(DIGITS), *(str(int(number)) for number in statuses)]
+    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
-        while process.stdout.readline() != "writing\n":
-            assert process.poll() is None
-        process.send_signal(number)
-        assert process.wait(WATCHDOG) == status
-    assert list(tmp_path.iterdir()) == []
+        for number, status in statuses.items():
+            os.kill(int(process.stdout.readline()), number)
+            assert int(process.stdout.readline()) == status
+            assert list(tmp_path.iterdir()) == []
+        assert process.wait(WATCHDOG) == 0
 
 
 def test_objects_for_a_board_are_made_by_its_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -97,49 +96,38 @@ def test_a_closed_output_is_told_of_before_any_work(tmp_path: Path) -> None:
     assert not any(tmp_path.iterdir())
 
 
-# runs each command in a forked process, after importing the program once, and prints the statuses
+# runs commands in forked processes, after importing the program once, with standard output redirected to a full device
+# and then to a pipe without a reader, and prints the statuses
 FORKING = """
 import os, sys
 import mlfc.cli.main, mlfc.ops
-for command in sys.argv[1:]:
-    child = os.fork()
-    if not child:
-        sys.argv = ["mlfc", *command.split()]
-        mlfc.cli.main.run()
-        os._exit(0)
-    os.write(2, b"status %d\\n" % os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+reading, writing = os.pipe()
+os.close(reading)
+for output, commands in (os.open("/dev/full", os.O_WRONLY), sys.argv[1:]), (writing, sys.argv[1:2]):
+    os.dup2(output, 1)
+    for command in commands:
+        child = os.fork()
+        if not child:
+            sys.argv = ["mlfc", *command.split()]
+            mlfc.cli.main.run()
+            os._exit(0)
+        os.write(2, b"status %d\\n" % os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
 
 
-def told_of_output(stdout: object, commands: Sequence[str], unbuffered: str) -> str:
-    """Return the standard error of commands and their statuses, with standard output redirected to a file."""
-    done = subprocess.run(
-        [sys.executable, "-c", FORKING, *commands], stdout=stdout, stderr=subprocess.PIPE, text=True, check=True,
-        env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
-    )  # fmt: skip
-    return str(done.stderr)
-
-
 @pytest.mark.parametrize("unbuffered", ["", "1"])
-def test_a_full_output_is_named(unbuffered: str) -> None:
+def test_a_full_output_is_named_and_a_reader_that_leaves_ends_the_program_without_a_word(unbuffered: str) -> None:
     if not Path("/dev/full").is_char_device():
         pytest.skip("no /dev/full here")
     commands = ("operators", "operators --json", "--help", "--version")
-    with Path("/dev/full").open("wb") as full:
-        told = told_of_output(full, commands, unbuffered)
+    done = subprocess.run(
+        [sys.executable, "-c", FORKING, *commands], stderr=subprocess.PIPE, text=True, check=True,
+        env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
+    )  # fmt: skip
     expected = (
         "error: standard output: cannot be written: No space left on device. Redirect it to a file with room [MLF130]\n"
     )
-    assert told == f"{expected}status 2\n" * len(commands)
-
-
-@pytest.mark.parametrize("unbuffered", ["", "1"])
-def test_a_reader_that_leaves_ends_the_program_without_a_word(unbuffered: str) -> None:
-    reading, writing = os.pipe()
-    os.close(reading)
-    told = told_of_output(writing, ["operators"], unbuffered)
-    os.close(writing)
-    assert told == "status 141\n"
+    assert done.stderr == f"{expected}status 2\n" * len(commands) + "status 141\n"
 
 
 def test_other_closed_streams_are_no_place_for_files() -> None:

@@ -99,13 +99,15 @@ class StatementPrinter(ABC):
         Names that local names must not hide.
     place : str
         Position for error messages.
+    ranges : Ranges, optional
+        The known ranges around the code, if it is a part of other code.
     """
 
     _exprs: ExprPrinter
 
-    def __init__(self, body: Stmt, reserved: frozenset[str], place: str) -> None:
+    def __init__(self, body: Stmt, reserved: frozenset[str], place: str, ranges: Ranges | None = None) -> None:
         self._names = Names(reserved)
-        self._ranges = Ranges(held_intervals(body))
+        self._ranges = ranges or Ranges(held_intervals(body))
         self._needs = Requirements()
         self._writer = Writer()
         self._used = used_vars(body)

@@ -155,9 +155,12 @@ def own_exprs(stmt: Stmt) -> tuple[Expr, ...]:
     return find(stmt) if find is not None else ()
 
 
-def own_nodes(stmt: Stmt) -> Iterator[Expr]:
-    """Yield the expressions of the statement itself, each followed by everything below it."""
-    return chain.from_iterable(map(walk_expr, own_exprs(stmt)))
+def own_nodes(stmt: Stmt) -> tuple[Expr, ...]:
+    """Return the expressions of the statement itself, each followed by everything below it; they are kept in it."""
+    known: tuple[Expr, ...] | None = vars(stmt).get("_nodes")
+    if known is None:
+        known = vars(stmt)["_nodes"] = tuple(chain.from_iterable(map(walk_expr, own_exprs(stmt))))
+    return known
 
 
 def nodes(stmt: Stmt) -> Iterator[Expr]:

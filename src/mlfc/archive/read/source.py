@@ -10,7 +10,6 @@ import numpy.typing as npt
 
 from mlfc.archive.read.layout import relay_path, source_params_path
 from mlfc.archive.read.opening import Archive
-from mlfc.archive.read.recovered import recovered_module
 from mlfc.errors import ArchiveError
 from mlfc.relay.faults import state_faults
 from mlfc.relay.ir import IRModule
@@ -105,6 +104,9 @@ def read_source(archive: Archive, module: str) -> tuple[IRModule, dict[str, npt.
 
 def _recovered(archive: Archive, module: str) -> tuple[IRModule, dict[str, npt.NDArray[Any]]]:
     """Return a module that TVM compiled, with values from its graph; raise ArchiveError if they cannot be recovered."""
+    # only here, as it needs the parser of Relay text, which takes long to import
+    from mlfc.archive.read.recovered import recovered_module
+
     record, tar = archive.record.modules[module], archive.tar
     files, graph, params = record.files, None, {}
     text = tar.read(files.relay or "", MAX_TEXT).decode("utf-8", "replace")

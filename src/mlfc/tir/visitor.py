@@ -26,16 +26,10 @@ _CHILDREN: dict[type, Callable[[Any], tuple[Expr, ...]]] = {
     ir.Load: attrgetter("indices"),
     ir.Call: attrgetter("args"),
 }
-
-
-def _body(stmt: Any) -> tuple[Stmt]:
-    return (stmt.body,)
-
-
 _BELOW: dict[type, Callable[[Any], tuple[Stmt, ...]]] = {
     ir.Seq: attrgetter("stmts"),
     ir.If: lambda stmt: (stmt.then,) if stmt.otherwise is None else (stmt.then, stmt.otherwise),
-    **dict.fromkeys((ir.For, ir.Let, ir.Allocate, ir.Launch, ir.Parallel), _body),
+    **dict.fromkeys((ir.For, ir.Let, ir.Allocate, ir.Launch, ir.Parallel), lambda stmt: (stmt.body,)),
 }
 _OWN: dict[type, Callable[[Any], tuple[Expr, ...]]] = {
     ir.For: lambda stmt: (stmt.extent, *(() if stmt.until is None else (stmt.until,)), *(stmt.part or ())),
@@ -48,14 +42,17 @@ _OWN: dict[type, Callable[[Any], tuple[Expr, ...]]] = {
 }
 
 
+def _none(_: object) -> tuple[()]:
+    return ()
+
+
 # fields that distinguish expressions of a class, in addition to their dtypes and operands
 _LABELS: dict[type, str] = {ir.Binary: "op", ir.Call: "name", ir.Load: "buffer", ir.Const: "value"}
 
 
 def children(expr: Expr) -> tuple[Expr, ...]:
     """Return the direct operands of an expression."""
-    find = _CHILDREN.get(type(expr))
-    return find(expr) if find is not None else ()
+    return _CHILDREN.get(type(expr), _none)(expr)
 
 
 def rebuilt(expr: Expr, change: Callable[[Expr], Expr]) -> Expr:
@@ -135,8 +132,7 @@ def inside_lets(stmt: Stmt) -> tuple[list[ir.Let], Stmt]:
 
 def below(stmt: Stmt) -> tuple[Stmt, ...]:
     """Return the statements directly below a statement, in program order."""
-    find = _BELOW.get(type(stmt))
-    return find(stmt) if find is not None else ()
+    return _BELOW.get(type(stmt), _none)(stmt)
 
 
 def walk(stmt: Stmt) -> Iterator[Stmt]:
@@ -151,8 +147,7 @@ def walk(stmt: Stmt) -> Iterator[Stmt]:
 
 def own_exprs(stmt: Stmt) -> tuple[Expr, ...]:
     """Return the expressions of the statement itself, without those of statements below it."""
-    find = _OWN.get(type(stmt))
-    return find(stmt) if find is not None else ()
+    return _OWN.get(type(stmt), _none)(stmt)
 
 
 def own_nodes(stmt: Stmt) -> tuple[Expr, ...]:
